@@ -1,0 +1,8 @@
+// Marks the scalar mathematics that host and device share.
+#pragma once
+
+#ifdef __CUDACC__
+#define PYROBUST_HD __host__ __device__ __forceinline__
+#else
+#define PYROBUST_HD inline
+#endif

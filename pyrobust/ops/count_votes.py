@@ -1,0 +1,70 @@
+"""Vote histograms of a packed batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+from . import native  # noqa: F401  (registers torch.ops.pyrobust)
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
+    r"""Adds each row's arg-max to its image's histogram, in place and without waiting for the device.
+
+    :math:`\text{counts}[\text{image}_n, \arg\max_k \text{logits}_{n,k}] \mathrel{+}= 1`; ties go to the lowest index. A row that
+    holds NaN or +inf, or nothing but -inf, has no winner: it goes to column K and so can never count for a class.
+
+    Args:
+        logits: [N, K], float32, float64, bfloat16 or float16, K ≥ 1.
+        image: [N], int64, the row of counts, in [0, B). On the CPU an index out of range is an error and nothing is counted; on
+            a GPU that row is left out, so that the totals tell.
+        counts: [B, K + 1], int64, contiguous; updated.
+
+    Returns:
+        counts.
+
+    Raises:
+        InputError: shapes or devices that do not agree, or an image index out of range (CPU).
+        InputTypeError: a dtype that is not one of the above.
+
+    >>> logits = torch.tensor([[0.1, 0.9], [0.8, 0.2], [float("nan"), 1.0]])
+    >>> count_votes(logits, torch.tensor([0, 0, 1]), torch.zeros(2, 3, dtype=torch.int64))
+    tensor([[1, 1, 0],
+            [0, 0, 1]])
+    """
+    if logits.dtype not in _DTYPES:
+        raise InputTypeError(f"count_votes: logits: expected a float tensor, got {logits.dtype}")
+    if image.dtype != torch.int64:
+        raise InputTypeError(f"count_votes: image: expected int64, got {image.dtype}")
+    if counts.dtype != torch.int64:
+        raise InputTypeError(f"count_votes: counts: expected int64, got {counts.dtype}")
+    if logits.dim() != 2 or logits.shape[1] < 1:
+        raise InputError(f"count_votes: logits: expected [N, K] with K >= 1, got {tuple(logits.shape)}")
+    if image.shape != logits.shape[:1]:
+        raise InputError(f"count_votes: image: expected shape ({logits.shape[0]},), got {tuple(image.shape)}")
+    if counts.dim() != 2 or counts.shape[1] != logits.shape[1] + 1:
+        raise InputError(f"count_votes: counts: expected [B, {logits.shape[1] + 1}], got {tuple(counts.shape)}")
+    if not counts.is_contiguous():
+        raise InputError("count_votes: counts: expected a contiguous tensor, for it is updated in place")
+    if not logits.device == image.device == counts.device:
+        raise InputError(
+            f"count_votes: expected one device, got logits on {logits.device}, image on {image.device}, "
+            f"counts on {counts.device}"
+        )
+    if image.device.type == "cpu" and image.numel() and not torch.compiler.is_compiling():
+        low, high = (int(bound) for bound in image.aminmax())
+        if low < 0 or high >= counts.shape[0]:
+            raise InputError(
+                f"count_votes: image: expected rows of counts, 0 to {counts.shape[0] - 1}, got {low} to {high}"
+            )
+    torch.ops.pyrobust.count_votes(logits.detach().contiguous(), image.contiguous(), counts)
+    return counts
+
+
+@torch.library.register_fake("pyrobust::count_votes")
+def _(logits: Tensor, image: Tensor, counts: Tensor) -> None:
+    return None

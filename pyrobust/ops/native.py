@@ -1,0 +1,32 @@
+"""Loads the native module, which registers the ops with torch."""
+
+from __future__ import annotations
+
+import torch  # loads libtorch, which the native module links to
+
+try:
+    from pyrobust import _C
+except ImportError as error:
+    raise ImportError(
+        "pyrobust._C, the native module, could not be loaded: "
+        f"{error}. Build it for the torch that is installed ({torch.__version__}): "
+        "pip install --no-build-isolation . (README.md has the whole line)"
+    ) from error
+
+
+def build_info() -> dict[str, str | int | list[str] | None]:
+    """Facts of the native build and of this process.
+
+    Returns:
+        ``compiler``, ``torch_headers``, ``cuda`` and ``cuda_architectures`` (None without CUDA) of the build; ``simd`` in use,
+        ``simd_levels`` this machine can run and ``threads`` of the CPU kernels.
+
+    >>> build_info()["simd"] in build_info()["simd_levels"]
+    True
+    """
+    return {
+        **_C.build_info(),
+        "simd": _C.simd_level(),
+        "simd_levels": _C.simd_levels(),
+        "threads": _C.num_threads(),
+    }

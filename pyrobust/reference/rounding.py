@@ -1,0 +1,73 @@
+"""Correctly rounded arithmetic that PyTorch has no function for: the fused multiply-add and the square root."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a·b + c with one rounding, in float32 (all three float32) or float64 (a and c float64, b a float32 value).
+
+    float32: the product of two float32 is exact in float64; the sum is rounded to odd in float64, after which rounding to float32 is as if
+    from the exact value. float64: Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Trans. Computers 2008. Exact
+    unless a·b has bits below float64's smallest number, which takes an a under 1e-280.
+
+    >>> one = torch.tensor(1.0)
+    >>> ulp = torch.tensor(2.0**-12)
+    >>> fma(one + ulp, one - ulp, -one).item() == -(2.0**-24)  # two roundings would give 0
+    True
+    """
+    if a.dtype == torch.float32:
+        total, error = _two_sum(a.double() * b.double(), c.double())
+        return _round_to_odd(total, error).float()
+    product, product_error = _two_product(a, b.double())
+    low, low_error = _two_sum(c, product_error)
+    high, high_error = _two_sum(product, low)
+    tail = _round_to_odd(*_two_sum(low_error, high_error))
+    return torch.where(torch.isfinite(high), high + tail, high)  # an infinity's error terms are NaN
+
+
+def horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    """The polynomial with these coefficients of x⁰, x¹, … at x, by fma from the highest; float32."""
+    result = constant(coefficients[-1], x).expand_as(x)
+    for coefficient in reversed(coefficients[:-1]):
+        result = fma(result, x, constant(coefficient, x))
+    return result
+
+
+def constant(value: float, like: Tensor) -> Tensor:
+    """The number, rounded once to the dtype of ``like`` and on its device."""
+    return torch.tensor(value, dtype=like.dtype, device=like.device)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    """The square root, rounded once, of a float32 tensor.
+
+    In float64 first: no float32 has a square root so near the middle between two float32 that the second rounding could go wrong
+    (Figueroa, "When is double rounding innocuous?", 1995), whatever library computes the first.
+    """
+    return torch.sqrt(x.double()).float()
+
+
+def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The rounded sum and its exact error (Knuth, TAOCP 2, 4.2.2)."""
+    total = a + b
+    b_part = total - a
+    return total, (a - (total - b_part)) + (b - b_part)
+
+
+def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The rounded product and its exact error, for b of at most 26 significant bits: a is cut in two, both parts times b are exact."""
+    high = (a.view(torch.int64) & -(1 << 27)).view(torch.float64)
+    product = a * b
+    return product, (high * b - product) + (a - high) * b
+
+
+def _round_to_odd(total: Tensor, error: Tensor) -> Tensor:
+    """The exact total + error cut to the neighbour whose last bit is set, unless it is a float64: keeps "more or less than half" visible."""
+    inexact_and_even = (error.abs() > 0) & (total.view(torch.int64) & 1 == 0)  # False for a NaN error: an infinity stays
+    toward_error = torch.nextafter(total, torch.copysign(torch.full_like(error, math.inf), error))
+    return torch.where(inexact_and_even, toward_error, total)

@@ -1,0 +1,30 @@
+"""Bundled data and small nets, and loaders for the user's own models and data.
+
+>>> from pyrobust.zoo import load_data, load_model
+>>> digits = load_data("digits")
+>>> model = load_model("zoo:digits-smooth-0.25")
+>>> model(digits.x[:5]).argmax(1).shape
+torch.Size([5])
+"""
+
+from __future__ import annotations
+
+from pyrobust.zoo.data import load_data
+from pyrobust.zoo.digits import load_digits
+from pyrobust.zoo.image_set import ImageSet
+from pyrobust.zoo.models import list_models, load_model, model_hash
+from pyrobust.zoo.nets import digits_convnet
+from pyrobust.zoo.weights import load_weights, read_state_dict, save_state_dict
+
+__all__ = [
+    "ImageSet",
+    "digits_convnet",
+    "list_models",
+    "load_data",
+    "load_digits",
+    "load_model",
+    "load_weights",
+    "model_hash",
+    "read_state_dict",
+    "save_state_dict",
+]

@@ -1,0 +1,130 @@
+"""Data sets by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrobust.errors import FileFormatError, InputError, InputTypeError
+from pyrobust.zoo.digits import load_digits
+from pyrobust.zoo.folder import load_folder
+from pyrobust.zoo.idx import load_mnist
+from pyrobust.zoo.image_set import ImageSet
+from pyrobust.zoo.npz import load_npz
+from pyrobust.zoo.untrusted import as_labels, as_pixels
+from pyrobust.zoo.user_code import find_object, working_folder_importable
+
+FORMS = "digits[:train|:all], mnist:DIR[:train|:test], npz:FILE, folder:DIR, module:callable"
+
+
+def load_data(spec: str) -> ImageSet:
+    """Loads labelled images named by a spec.
+
+    Args:
+        spec: one of
+
+            - ``digits``, ``digits:train``, ``digits:all``: the bundled handwritten digits (`load_digits`); ``digits`` is the test split;
+            - ``mnist:DIR``, ``mnist:DIR:train``: IDX files, gzipped or not (`load_mnist`);
+            - ``npz:FILE``: arrays x and y (`load_npz`);
+            - ``folder:DIR``: one subfolder of PNG or JPEG files per class (`load_folder`);
+            - ``module:callable``: the user's own code, imported with the working folder on the path and called without arguments. It
+              returns (x, y), or an iterable of such pairs, each one image [C, H, W] with its label or a batch [N, C, H, W] with [N]
+              labels. Floats are taken as they are, whatever their range; uint8 is divided by 255.
+
+    Returns:
+        The images.
+
+    Raises:
+        InputError: the spec has none of these forms, or the user's callable returns something else.
+        InputTypeError: spec is no string, or the user's callable is none.
+        FileFormatError: a file is missing, damaged or refused.
+        MissingExtraError: ``folder:`` without Pillow.
+
+    >>> data = load_data("digits")
+    >>> data.x.shape, data.num_classes
+    (torch.Size([382, 1, 8, 8]), 10)
+    """
+    if not isinstance(spec, str):
+        raise InputTypeError(f"data: expected a string, one of {FORMS}; got {type(spec).__name__}")
+    kind, colon, rest = spec.partition(":")
+    if kind == "digits":
+        return load_digits(rest if colon else "test")
+    if kind in ("mnist", "npz", "folder") and not rest:
+        raise InputError(f"data: {spec!r} names no path; expected one of {FORMS}")
+    if kind == "mnist":
+        folder, _, split = rest.rpartition(":")
+        if not folder or split not in ("train", "test"):
+            folder, split = rest, "test"
+        return load_mnist(folder, split, spec)
+    if kind == "npz":
+        return load_npz(rest, spec)
+    if kind == "folder":
+        return load_folder(rest, spec)
+    if not colon:
+        raise InputError(f"data: expected one of {FORMS}; got {spec!r}")
+    return _load_from_code(spec)
+
+
+def _load_from_code(spec: str) -> ImageSet:
+    with working_folder_importable():
+        try:
+            function = find_object(spec, "data")
+        except InputError as error:
+            raise InputError(f"{error}; expected one of {FORMS}") from error
+        if not callable(function):
+            raise InputTypeError(f"data: {spec}: expected a callable, got {type(function).__name__}")
+        found = function()
+        xs: list[Tensor] = []
+        ys: list[Tensor] = []
+        for x, y in _pairs(found, spec):
+            xs.append(x)
+            ys.append(y)
+    if not xs:
+        raise InputError(f"data: {spec}: returned no image")
+    if len({tuple(x.shape[1:]) for x in xs}) > 1:
+        raise InputError(
+            f"data: {spec}: returned images of several shapes, {sorted({tuple(x.shape[1:]) for x in xs})}; make them alike"
+        )
+    return ImageSet(spec, torch.cat(xs), torch.cat(ys))
+
+
+def _pairs(found: Any, spec: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches ([N, C, H, W], [N]) of whatever the user's callable returned."""
+    if isinstance(found, tuple | list) and len(found) == 2 and all(_is_array(part) for part in found):
+        yield _batch(found, spec)
+        return
+    if not isinstance(found, Iterable) and hasattr(found, "__getitem__") and hasattr(found, "__len__"):
+        found = (found[i] for i in range(len(found)))  # a map-style torch Dataset
+    if not isinstance(found, Iterable) or isinstance(found, str | bytes | dict):
+        raise InputError(f"data: {spec}: expected (x, y) or an iterable of (x, y), got {type(found).__name__}")
+    for pair in found:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InputError(f"data: {spec}: expected pairs (x, y), got {type(pair).__name__}")
+        yield _batch(pair, spec)
+
+
+def _is_array(part: object) -> bool:
+    return isinstance(part, Tensor | np.ndarray) and part.ndim > 0
+
+
+def _batch(pair: tuple[Any, Any] | list[Any], spec: str) -> tuple[Tensor, Tensor]:
+    images, labels = (part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part) for part in pair)
+    try:
+        x = as_pixels(images, f"{spec}: x", unit_range=False)
+        y = as_labels(labels, f"{spec}: y")
+    except FileFormatError as error:
+        raise InputError(f"data: {error}") from error
+    if y.dim() == 0:
+        x, y = x.unsqueeze(0), y.unsqueeze(0)
+    if x.dim() == 3:
+        x = x.unsqueeze(1)
+    if x.dim() != 4 or y.shape != x.shape[:1]:
+        raise InputError(
+            f"data: {spec}: expected images [N, C, H, W] with labels [N], or one [C, H, W] with its label; "
+            f"got x {list(images.shape)} and y {list(labels.shape)}"
+        )
+    return x, y

@@ -1,0 +1,103 @@
+"""Images and labels in the IDX format of MNIST (LeCun, Cortes and Burges, 1998)."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.errors import FileFormatError, InputError
+from pyrobust.zoo.image_set import ImageSet
+from pyrobust.zoo.untrusted import READ_ERRORS, as_labels, as_pixels, check_ratio, existing_file, read_exactly
+
+_STEMS = {"test": "t10k", "train": "train"}
+
+
+def load_mnist(folder: str | Path, split: str = "test", name: str | None = None) -> ImageSet:
+    """MNIST, or any set in its format, from IDX files.
+
+    Args:
+        folder: holds ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, or ``train-…`` likewise; each may end in ``.gz``, and
+            have a dot for the hyphen before ``idx``.
+        split: "test" (the t10k files) or "train".
+        name: of the set; default from folder and split.
+
+    Returns:
+        x [N, 1, H, W], level/255, and y [N].
+
+    Raises:
+        InputError: another split.
+        FileFormatError: a file is missing or damaged, or the two disagree.
+
+    >>> load_mnist("/nowhere")
+    Traceback (most recent call last):
+    pyrobust.errors.FileFormatError: /nowhere: expected the file t10k-images-idx3-ubyte or t10k-images-idx3-ubyte.gz there
+    """
+    if split not in _STEMS:
+        raise InputError(f"load_mnist: split: expected test or train, got {split!r}")
+    images = _find(Path(folder), f"{_STEMS[split]}-images-idx3-ubyte")
+    labels = _find(Path(folder), f"{_STEMS[split]}-labels-idx1-ubyte")
+    x = as_pixels(read_idx(images, 3), str(images)).unsqueeze(1)
+    y = as_labels(read_idx(labels, 1), str(labels))
+    if x.numel() == 0 or len(x) != len(y):
+        raise FileFormatError(f"{images}: holds images {list(x.shape)}, {labels.name} {len(y)} labels; expected as many, and some")
+    return ImageSet(name or f"mnist:{folder}:{split}", x, y)
+
+
+def read_idx(path: str | Path, axes: int) -> npt.NDArray[Any]:
+    """Reads one IDX file of unsigned bytes, gzipped or not.
+
+    Args:
+        path: the file; untrusted. A name that ends in ``.gz`` is unpacked.
+        axes: how many the array must have.
+
+    Returns:
+        uint8 array.
+
+    Raises:
+        FileFormatError: the file is missing, damaged, of another type or number of axes, shorter or longer than its header says.
+
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "labels"
+    ...     _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 5]))
+    ...     read_idx(path, 1)
+    array([7, 5], dtype=uint8)
+    """
+    path = existing_file(path)
+    zipped = path.suffix == ".gz"
+    stored = path.stat().st_size
+    try:
+        with cast("IO[bytes]", gzip.open(path) if zipped else path.open("rb")) as stream:
+            start = 4 + 4 * axes
+            header = stream.read(start)
+            if len(header) < start or header[:4] != bytes([0, 0, 8, axes]):
+                raise FileFormatError(
+                    f"{path}: offset 0: expected an IDX header of unsigned bytes with {axes} axes (00 00 08 {axes:02d}), "
+                    f"got {header[:4].hex(' ') or 'an empty file'}"
+                )
+            shape = tuple(int.from_bytes(header[4 * i : 4 * i + 4], "big") for i in range(1, axes + 1))
+            size = math.prod(shape)
+            if not zipped and size != stored - start:
+                raise FileFormatError(
+                    f"{path}: offset 4: {list(shape)} needs {size} bytes after the header, the file has {stored - start}"
+                )
+            check_ratio(size, stored, str(path))
+            data = read_exactly(stream, size, str(path))
+    except FileFormatError:
+        raise
+    except READ_ERRORS as error:
+        raise FileFormatError(f"{path}: damaged ({error or type(error).__name__}); download it again") from error
+    return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def _find(folder: Path, name: str) -> Path:
+    for candidate in (name, name.replace("-idx", ".idx")):
+        for path in (folder / candidate, folder / f"{candidate}.gz"):
+            if path.is_file():
+                return path
+    raise FileFormatError(f"{folder}: expected the file {name} or {name}.gz there")

@@ -1,0 +1,56 @@
+"""Builds pyrobust._C with CMake. What to compile stands in CMakeLists.txt, everything else in pyproject.toml."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+
+def cuda_wanted(torch_cuda: str | None) -> bool:
+    """PYROBUST_CUDA=0|1 decides; else CUDA is built when torch has it and an nvcc of the same major version is found."""
+    choice = os.environ.get("PYROBUST_CUDA", "")
+    if choice in ("0", "1"):
+        return choice == "1"
+    if choice:
+        raise SystemExit(f"PYROBUST_CUDA: expected 0 or 1, got {choice!r}; unset it to let the installed torch decide")
+    nvcc = shutil.which(os.environ.get("CUDACXX", "nvcc"))
+    if torch_cuda is None or nvcc is None:
+        return False
+    release = re.search(r"release (\d+)", subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout)
+    return release is not None and release.group(1) == torch_cuda.split(".")[0]
+
+
+class CMakeBuild(build_ext):
+    def build_extension(self, ext: Extension) -> None:
+        import pybind11
+        import torch
+
+        if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11):
+            raise SystemExit(f"torch: expected 2.11 or newer, got {torch.__version__}; upgrade torch, then build again")
+        source = Path(__file__).resolve().parent
+        target = Path(self.get_ext_fullpath(ext.name)).resolve().parent
+        cuda = cuda_wanted(torch.version.cuda)
+        build = Path(self.build_temp).resolve() / ("cuda" if cuda else "cpu")
+        subprocess.check_call(
+            [
+                "cmake", "-S", str(source), "-B", str(build), "-G", "Ninja",
+                f"-DPYROBUST_TORCH_DIR={Path(torch.__file__).parent}",
+                f"-DPYROBUST_TORCH_VERSION={torch.__version__}",
+                f"-DPYROBUST_CUDA={'ON' if cuda else 'OFF'}",
+                f"-DPYROBUST_SANITIZE={'ON' if os.environ.get('PYROBUST_SANITIZE') == '1' else 'OFF'}",
+                f"-DPython_EXECUTABLE={sys.executable}",
+                f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+                f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={target}",
+            ]
+        )  # fmt: skip
+        subprocess.check_call(["cmake", "--build", str(build), "--parallel"])
+
+
+setup(ext_modules=[Extension("pyrobust._C", sources=[])], cmdclass={"build_ext": CMakeBuild})

@@ -1,0 +1,368 @@
+"""pyrobust.stats against exact rationals and ball arithmetic.
+
+A ball encloses the exact value of what it stands for, so ``ball <= alpha`` being true is a proof. Every bound is tested
+from both sides: what is returned is sound, and a little further it would no longer be.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrobust import stats
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.stats import (
+    MARGIN,
+    MAX_TRIALS,
+    binomial_test,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    normal_quantile_lower,
+)
+
+flint = pytest.importorskip("flint", reason="python-flint provides the ball arithmetic")
+arb, ctx = flint.arb, flint.ctx
+
+ALPHAS = (0.5, 0.05, 0.001, 1e-6)
+
+
+@pytest.fixture(autouse=True)
+def _precision():
+    """Ball arithmetic at 160 bits, whatever ran before."""
+    before, ctx.prec = ctx.prec, 160
+    yield
+    ctx.prec = before
+
+
+def tail_hypergeometric(k, n, p):
+    """P(Bin(n, p) >= k) in balls, 1 <= k, as the regularised incomplete beta function I_p(k, n-k+1)."""
+    return p.beta_lower(arb(k), arb(n - k + 1), regularized=True)
+
+
+def tail_sum(k, n, p):
+    """The same, term by term from k upwards, the rest enclosed by a geometric series; faster when n is moderate."""
+    odds = p / (1 - p)
+    log_mass = arb(n + 1).lgamma() - arb(k + 1).lgamma() - arb(n - k + 1).lgamma() + k * p.log()
+    term = (log_mass + (n - k) * (1 - p).log()).exp()
+    total = term
+    for j in range(k, n):
+        ratio = odds * (n - j) / (j + 1)
+        if ratio < 0.999999 and term < total * 1e-20:
+            return total + (term * ratio / (1 - ratio)).union(arb(0))
+        term = term * ratio
+        total += term
+    return total
+
+
+def outward(x, direction):
+    """A point just past the promised tightness: 4 margins and 8 units in the last place further in `direction`."""
+    return x + direction * (4 * MARGIN * min(x, 1 - x) + 8 * math.ulp(x))
+
+
+def check_lower(k, n, alpha, p, tail=tail_hypergeometric):
+    """P is proved sound and tight for k successes of n."""
+    assert 0.0 <= p < 1.0
+    if k == 0:
+        assert p == 0.0
+        return
+    assert p > 0.0
+    assert tail(k, n, arb(p)) <= arb(alpha), f"unsound lower bound {p!r} for k={k}, n={n}, alpha={alpha}"
+    q = outward(p, +1)
+    assert q >= 1.0 or tail(k, n, arb(q)) > arb(alpha), f"loose lower bound {p!r} for k={k}, n={n}, alpha={alpha}"
+
+
+def check_upper(k, n, alpha, p, tail=tail_hypergeometric):
+    """P is proved sound and tight for k successes of n: the tail of the failures, at 1 - p."""
+    assert 0.0 < p <= 1.0
+    if k == n:
+        assert p == 1.0
+        return
+    if p < 1.0:
+        assert tail(n - k, n, 1 - arb(p)) <= arb(alpha), f"unsound upper bound {p!r} for k={k}, n={n}, alpha={alpha}"
+    q = outward(p, -1)
+    assert q <= 0.0 or tail(n - k, n, 1 - arb(q)) > arb(alpha), f"loose upper bound {p!r}, k={k}, n={n}, {alpha}"
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "p"), [(1, 1, 0.3), (7, 10, 0.5), (990, 1000, 0.97), (300, 1000, 0.31), (60_000, 10**5, 0.595)]
+)
+def test_the_two_oracles_agree(k, n, p):
+    a, b = tail_hypergeometric(k, n, arb(p)), tail_sum(k, n, arb(p))
+    assert a.overlaps(b)
+    assert b.rel_accuracy_bits() > 50
+    if n <= 10:
+        exact = sum(comb(n, j) * Fraction(p) ** j * (1 - Fraction(p)) ** (n - j) for j in range(k, n + 1))
+        assert a.overlaps(arb(flint.fmpq(exact.numerator, exact.denominator)))
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 100, 1000])
+def test_clopper_pearson_at_every_count(n, alpha):
+    k = np.arange(n + 1)
+    lower, upper = clopper_pearson_lower(k, n, alpha), clopper_pearson_upper(k, n, alpha)
+    for j in range(n + 1):
+        check_lower(j, n, alpha, lower[j], tail_sum)
+        # The mirrored tail differs from one already proved only in rounding; every third is enough.
+        if j % 3 == 0 or n <= 100 or j > n - 10:
+            check_upper(j, n, alpha, upper[j], tail_sum)
+
+
+def sample_counts(n, size, seed):
+    """Counts at both ends, in the middle, and seeded ones spread over all scales of k and n - k."""
+    rng = np.random.default_rng(seed)
+    spread = np.exp(rng.uniform(0, math.log(n), size=size)).astype(int)
+    counts = [0, 1, 2, n // 2, n - 2, n - 1, n, *spread, *(n - spread), *rng.integers(0, n + 1, size=size)]
+    return sorted({int(k) for k in counts if 0 <= k <= n})
+
+
+@pytest.mark.parametrize("n", [10_000, 100_000, 10**6, 10**9])
+def test_clopper_pearson_at_sampled_counts_of_large_n(n):
+    for i, k in enumerate(sample_counts(n, 12, seed=n)):
+        alpha = ALPHAS[i % 4]
+        check_lower(k, n, alpha, clopper_pearson_lower(k, n, alpha))
+        check_upper(k, n, alpha, clopper_pearson_upper(k, n, alpha))
+
+
+@pytest.mark.parametrize("alpha", [1e-299, 1e-100, 1e-17, 0.9, 1 - 1e-9, 1 - 2.0**-53])
+@pytest.mark.parametrize("n", [1, 2, 7, 508, 29_055, 10**9])
+def test_clopper_pearson_at_extreme_alpha(n, alpha):
+    ctx.prec = 400  # 1 - p and 1 - alpha have to survive a subtraction
+    for k in sample_counts(n, 1, seed=n):
+        check_lower(k, n, alpha, clopper_pearson_lower(k, n, alpha))
+        check_upper(k, n, alpha, clopper_pearson_upper(k, n, alpha))
+
+
+def test_clopper_pearson_where_library_routines_fail():
+    # In the first scipy 1.17's incomplete beta function is 30 times too small, in the second its inverse gives NaN.
+    ctx.prec = 400
+    for k, n, alpha in [(479, 508, 5.328387079157256e-282), (3, 1_339_206, 5.8434929526015255e-269)]:
+        check_lower(k, n, alpha, clopper_pearson_lower(k, n, alpha))
+        check_upper(n - k, n, alpha, clopper_pearson_upper(n - k, n, alpha))
+
+
+@pytest.mark.parametrize("guess", [math.nan, 0.0, 1e-9, 0.5, 0.989, 0.99, 1.0 - 2.0**-53, 1.0, 2.0, -1.0])
+@pytest.mark.parametrize(("k", "n"), [(99_000, 100_000), (100_000, 100_000), (1, 10), (9, 10), (50_000, 100_000)])
+@pytest.mark.parametrize("alpha", [0.001, 1 - 1e-12])
+def test_a_wrong_guess_is_put_right(guess, k, n, alpha):
+    check_lower(k, n, alpha, stats._prove(k, n, alpha, guess, upper=False))
+    check_upper(n - k, n, alpha, stats._prove(n - k, n, alpha, 1.0 - guess, upper=True))
+
+
+@pytest.mark.parametrize("n", [1, 10, 10**5, 10**9])
+def test_all_successes_have_a_closed_form(n):
+    for alpha in ALPHAS:
+        exact = (arb(alpha).log() / n).exp()
+        p, u = clopper_pearson_lower(n, n, alpha), clopper_pearson_upper(0, n, alpha)
+        assert arb(p) <= exact
+        assert exact <= arb(outward(p, +1))
+        assert 1 - exact <= arb(u)
+        assert arb(u) <= (1 - exact) * (1 + 5 * arb(MARGIN))
+
+
+@pytest.mark.parametrize("x", [0, 1, 2, 255, 256, 257, 1000, 12_345, 10**6, 10**9])
+def test_log_factorial_is_within_its_error_budget(x):
+    with decimal.localcontext(stats._context()):
+        value = str(stats._log_factorial(x))
+    ctx.prec = 300
+    assert abs(arb(value) - arb(x + 1).lgamma()) < arb("1e-37")
+
+
+def test_the_callers_decimal_context_does_not_matter():
+    expected = stats._lower.__wrapped__(990, 1000, 0.001), stats._quantile.__wrapped__(0.3)
+    with decimal.localcontext(decimal.Context(prec=3, rounding=decimal.ROUND_UP, Emax=5, Emin=-5)):
+        assert (stats._lower.__wrapped__(990, 1000, 0.001), stats._quantile.__wrapped__(0.3)) == expected
+        assert decimal.getcontext().prec == 3
+
+
+def pmf_rationals(n, p):
+    """The n+1 binomial probabilities, exactly, times p.denominator**n."""
+    a, b = p.numerator, p.denominator - p.numerator
+    return [comb(n, k) * a**k * b ** (n - k) for k in range(n + 1)]
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.001])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 10, 20, 50])
+def test_coverage_enumerated_exactly(n, alpha):
+    k = range(n + 1)
+    lower = [Fraction(float(x)) for x in clopper_pearson_lower(np.arange(n + 1), n, alpha)]
+    upper = [Fraction(float(x)) for x in clopper_pearson_upper(np.arange(n + 1), n, alpha)]
+    grid = [Fraction(i, 200) for i in range(1, 200)]
+    # Just inside each bound the miss probability comes closest to alpha: the supremum over p is attained there.
+    step = Fraction(1, 10**9)
+    below = [x * (1 - step) for x in lower if x > 0]
+    above = [1 - (1 - x) * (1 - step) for x in upper if x < 1]
+    worst_lower, worst_upper = Fraction(0), Fraction(0)
+    for p in grid + below + above:
+        mass, whole = pmf_rationals(n, p), p.denominator**n
+        missed_lower = Fraction(sum(mass[j] for j in k if lower[j] > p), whole)
+        missed_upper = Fraction(sum(mass[j] for j in k if upper[j] < p), whole)
+        assert missed_lower <= Fraction(alpha)
+        assert missed_upper <= Fraction(alpha)
+        worst_lower, worst_upper = max(worst_lower, missed_lower), max(worst_upper, missed_upper)
+    assert worst_lower >= Fraction(alpha) * (1 - n * 2 * step)
+    assert worst_upper >= Fraction(alpha) * (1 - n * 2 * step)
+
+
+counts = st.integers(1, 10**4).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+levels = st.floats(1e-12, 0.999)
+# Two returned values may each be off by the tightness, so order is only promised up to it.
+SLACK = 1 + 6 * MARGIN
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts, levels)
+def test_bounds_enclose_the_frequency_and_mirror_each_other(kn, alpha):
+    k, n = kn
+    alpha = min(alpha, 0.5)
+    lower, upper = clopper_pearson_lower(k, n, alpha), clopper_pearson_upper(k, n, alpha)
+    assert lower <= k / n <= upper
+    mirrored = 1.0 - clopper_pearson_lower(n - k, n, alpha)
+    assert abs(upper - mirrored) <= 6 * MARGIN * min(upper, 1.0 - upper) + 2.0**-50
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts, levels, levels)
+def test_bounds_are_monotone(kn, alpha, other):
+    k, n = kn
+    alpha, larger = sorted((alpha, other))
+    assert clopper_pearson_lower(k, n, alpha) <= clopper_pearson_lower(k, n, larger) * SLACK
+    assert clopper_pearson_upper(k, n, larger) <= clopper_pearson_upper(k, n, alpha) * SLACK
+    if k < n:
+        assert clopper_pearson_lower(k, n, alpha) < clopper_pearson_lower(k + 1, n, alpha)
+        assert clopper_pearson_upper(k, n, alpha) < clopper_pearson_upper(k + 1, n, alpha)
+
+
+def test_binomial_test_at_every_count_to_300():
+    for n in range(1, 301):
+        tail, half = 0, []
+        for k in range(n, (n - 1) // 2, -1):
+            tail += comb(n, k)
+            half.append((k, tail))
+        for k, value in half:
+            exact = min(Fraction(1), Fraction(2 * value, 2**n))
+            p = binomial_test(k, n)
+            assert exact <= Fraction(p) <= min(Fraction(1), exact * (1 + Fraction(1, 2**51)))
+            if n <= 50:
+                assert binomial_test(n - k, n) == p
+
+
+@pytest.mark.parametrize("n", [10_000, 99_999, 10**6, 10**9])
+def test_binomial_test_at_larger_n(n):
+    ctx.prec = 400
+    for z in (0.0, 0.01, 1.0, 3.0, 8.0, 30.0):
+        k = (n + 1) // 2 + int(z * math.sqrt(n) / 2)
+        exact = 2 * tail_hypergeometric(k, n, arb(0.5))
+        p = binomial_test(n - k, n)
+        if p == 1.0:
+            assert exact > 1 - 2.0**-53
+        else:
+            assert exact <= arb(p)
+            assert arb(p) <= exact * (1 + 2.0**-51)
+    assert binomial_test(n, n) == (2.0 ** (1 - n) if n < 1000 else 5e-324)
+
+
+def normal_cdf(z):
+    """The standard normal distribution function in balls."""
+    return (-arb(z) / arb(2).sqrt()).erfc() / 2
+
+
+def check_quantile(p, z):
+    """Z is proved not above the quantile of p, and 4 margins and 8 units further up is proved above it."""
+    assert math.isfinite(z)
+    if p == 0.5:
+        assert z == 0.0
+        return
+    assert normal_cdf(z) <= arb(p), f"unsound quantile {z!r} of {p!r}"
+    assert normal_cdf(z + 4 * MARGIN * abs(z) + 8 * math.ulp(z)) > arb(p), f"loose quantile {z!r} of {p!r}"
+
+
+def test_normal_quantile_on_a_grid():
+    grid = np.concatenate([np.linspace(0, 1, 1501)[1:-1], 10.0 ** -np.arange(1, 308, 3), 1 - 10.0 ** -np.arange(1, 16)])
+    for p, z in zip(grid.tolist(), normal_quantile_lower(grid).tolist(), strict=True):
+        check_quantile(p, z)
+
+
+@pytest.mark.parametrize("start", [5e-324, 1e-308, 0.02425, 0.25, 0.5, 0.75, 1 - math.exp(-2), 0.97575, 0.999, 1.0])
+def test_normal_quantile_one_unit_in_the_last_place_apart(start):
+    ctx.prec = 250
+    near = [start]
+    for _ in range(8):
+        near = [math.nextafter(near[0], 0.0), *near, math.nextafter(near[-1], 1.0)]
+    values = [(p, normal_quantile_lower(p)) for p in sorted(set(near)) if 0.0 < p < 1.0]
+    assert len(values) >= 8
+    for p, z in values:
+        check_quantile(p, z)
+
+
+def test_normal_quantile_without_a_certificate():
+    assert normal_quantile_lower(0.0) == -math.inf
+    assert normal_quantile_lower(-0.5) == -math.inf
+    assert normal_quantile_lower(math.nan) == -math.inf
+    assert normal_quantile_lower(-math.inf) == -math.inf
+    assert normal_quantile_lower(np.array([[math.nan, 0.5]])).tolist() == [[-math.inf, 0.0]]
+    for p in (1.0, 1.5, math.inf, np.array([0.5, 1.0])):
+        with pytest.raises(InputError, match="p: expected probabilities below 1"):
+            normal_quantile_lower(p)
+
+
+def test_scalars_give_floats_and_arrays_give_arrays():
+    assert type(clopper_pearson_lower(np.int64(5), 10, np.float64(0.05))) is float
+    assert type(binomial_test(5, 10)) is float
+    assert type(normal_quantile_lower(0.7)) is float
+    k, n, alpha = np.array([[3], [9]], dtype=np.uint8), np.array([10, 300]), 0.05
+    for function in (clopper_pearson_lower, clopper_pearson_upper):
+        values = function(k, n, alpha)
+        assert values.shape == (2, 2)
+        assert values.dtype == np.float64
+        assert values[1, 0] == function(9, 10, alpha)
+        assert values[0, 1] == function(3, 300, alpha)
+    assert clopper_pearson_lower(np.array([], dtype=int), 10, 0.05).shape == (0,)
+    assert binomial_test([0, 5], [5, 5]).tolist() == [0.0625000000000000138777878, binomial_test(5, 5)]
+
+
+@pytest.mark.parametrize(
+    "function", [clopper_pearson_lower, clopper_pearson_upper, lambda k, n, alpha: binomial_test(k, n)]
+)
+@pytest.mark.parametrize(
+    ("k", "n", "error", "match"),
+    [
+        (-1, 10, InputError, "k: expected 0 <= k <= n, got k=-1 with n=10"),
+        (11, 10, InputError, "k: expected 0 <= k <= n, got k=11 with n=10"),
+        (np.array([1, 11]), 10, InputError, "got k=11"),
+        (0, 0, InputError, "n: expected at least 1, got 0"),
+        (1, MAX_TRIALS + 1, InputError, "n: expected at most 1000000000"),
+        (1, 2**63, InputError, "n: expected at most 1000000000"),
+        (np.array([1, 2]), np.array([3, 4, 5]), InputError, "do not broadcast"),
+        (5.0, 10, InputTypeError, "k: expected integers, got float"),
+        (5, np.array([10.0]), InputTypeError, "n: expected integers, got ndarray of dtype float64"),
+        (True, 10, InputTypeError, "k: expected integers, got bool"),
+        ("5", 10, InputTypeError, "k: expected integers, got str"),
+        (None, 10, InputTypeError, "k: expected integers, got NoneType"),
+        (math.nan, 10, InputTypeError, "k: expected integers"),
+    ],
+)
+def test_counts_that_cannot_be(function, k, n, error, match):
+    with pytest.raises(error, match=match):
+        function(k, n, 0.05)
+
+
+@pytest.mark.parametrize("function", [clopper_pearson_lower, clopper_pearson_upper])
+@pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, 1.1, math.nan, math.inf, 0, 1, np.array([0.5, math.nan])])
+def test_alpha_outside_the_open_interval(function, alpha):
+    with pytest.raises(InputError, match="alpha: expected a number strictly between 0 and 1"):
+        function(5, 10, alpha)
+
+
+@pytest.mark.parametrize("alpha", ["0.05", None, True, 0.05 + 0j])
+def test_alpha_of_another_type(alpha):
+    with pytest.raises(InputTypeError, match="alpha: expected float64"):
+        clopper_pearson_lower(5, 10, alpha)
+    with pytest.raises(InputTypeError, match="p: expected float64"):
+        normal_quantile_lower(alpha)
