@@ -1,7 +1,7 @@
 """One typed function per native op: argument checks, the call, the fake kernel.
 
-``torch.ops.pyrobust`` holds the raw ops; these functions are how to call them. Each has a plain-PyTorch twin of the same
-signature in ``pyrobust.reference``.
+``torch.ops.pyrobust`` holds the raw ops; these functions are how to call them. Each has a plain-PyTorch twin of the
+same signature in ``pyrobust.reference``.
 """
 
 from __future__ import annotations

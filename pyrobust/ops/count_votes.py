@@ -15,13 +15,14 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
     r"""Adds each row's arg-max to its image's histogram, in place and without waiting for the device.
 
-    :math:`\text{counts}[\text{image}_n, \arg\max_k \text{logits}_{n,k}] \mathrel{+}= 1`; ties go to the lowest index. A row that
-    holds NaN or +inf, or nothing but -inf, has no winner: it goes to column K and so can never count for a class.
+    :math:`\text{counts}[\text{image}_n, \arg\max_k \text{logits}_{n,k}] \mathrel{+}= 1`; ties go to the lowest index.
+    A row that holds NaN or +inf, or nothing but -inf, has no winner: it goes to column K and so can never count for a
+    class.
 
     Args:
         logits: [N, K], float32, float64, bfloat16 or float16, K ≥ 1.
-        image: [N], int64, the row of counts, in [0, B). On the CPU an index out of range is an error and nothing is counted; on
-            a GPU that row is left out, so that the totals tell.
+        image: [N], int64, the row of counts, in [0, B). On the CPU an index out of range is an error and nothing is
+            counted; on a GPU that row is left out, so that the totals tell.
         counts: [B, K + 1], int64, contiguous; updated.
 
     Returns:
@@ -65,6 +66,8 @@ def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
     return counts
 
 
-@torch.library.register_fake("pyrobust::count_votes")
-def _(logits: Tensor, image: Tensor, counts: Tensor) -> None:
+def _fake(logits: Tensor, image: Tensor, counts: Tensor) -> None:
     return None
+
+
+torch.library.register_fake("pyrobust::count_votes", _fake)

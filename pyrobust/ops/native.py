@@ -18,8 +18,8 @@ def build_info() -> dict[str, str | int | list[str] | None]:
     """Facts of the native build and of this process.
 
     Returns:
-        ``compiler``, ``torch_headers``, ``cuda`` and ``cuda_architectures`` (None without CUDA) of the build; ``simd`` in use,
-        ``simd_levels`` this machine can run and ``threads`` of the CPU kernels.
+        ``compiler``, ``torch_headers``, ``cuda`` and ``cuda_architectures`` (None without CUDA) of the build;
+        ``simd`` in use, ``simd_levels`` this machine can run and ``threads`` of the CPU kernels.
 
     >>> build_info()["simd"] in build_info()["simd_levels"]
     True

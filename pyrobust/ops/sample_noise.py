@@ -36,16 +36,18 @@ def sample_noise(
 ) -> Tensor:
     r"""Packs noisy copies of several images into one batch, written once.
 
-    Row n of the result, sample s of image i, is :math:`x_i + \sigma z(\text{seed}, \text{stage}, \text{noise}, i, s)`, then
-    ``(· - mean[c]) / std[c]`` where ``normalize`` is given, then rounded to ``dtype``. z has unit variance and is a pure
+    Row n of the result, sample s of image i, is :math:`x_i + \sigma z(\text{seed}, \text{stage}, \text{noise}, i,
+    s)`, then ``(· - mean[c]) / std[c]`` where ``normalize`` is given, then rounded to ``dtype``. z has unit variance
+    and is a pure
     function of its arguments: the same bits for every split into calls, thread count and SIMD level
     (docs/decisions/noise-contract.md). Philox4x32-10 (Salmon et al., 2011); Gaussian by Box and Muller (1958).
 
     Args:
         x: images [M, ...], float. A float64 result is computed from x in float64, any other from x in float32.
-        runs: (row, image, first, count) each: samples first … first + count - 1 of the image ``x[row]``, whose index in the noise
-            contract is ``image``. image and sample indices are in [0, 2**32).
-        sigma: standard deviation of every coordinate, positive: a uniform of half-width √3·sigma, a Laplace of scale sigma/√2.
+        runs: (row, image, first, count) each: samples first … first + count - 1 of the image ``x[row]``, whose index
+            in the noise contract is ``image``. image and sample indices are in [0, 2**32).
+        sigma: standard deviation of every coordinate, positive: a uniform of half-width √3·sigma, a Laplace of scale
+            sigma/√2.
         noise: "gaussian", "uniform" or "laplace".
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
@@ -148,7 +150,9 @@ def _check_out(out: Tensor, x: Tensor, total: int) -> None:
     if out.device != x.device:
         raise InputError(f"sample_noise: out: expected x's device, {x.device}, got {out.device}")
     if not (out.is_contiguous() or (out.dim() == 4 and out.is_contiguous(memory_format=torch.channels_last))):
-        raise InputError(f"sample_noise: out: expected a contiguous or channels_last tensor, got strides {out.stride()}")
+        raise InputError(
+            f"sample_noise: out: expected a contiguous or channels_last tensor, got strides {out.stride()}"
+        )
     if out.requires_grad and torch.is_grad_enabled():
         raise InputError("sample_noise: out: expected no gradient, for the op has none; call it under torch.no_grad()")
 
@@ -173,8 +177,7 @@ def _channels(
     return mean, std
 
 
-@torch.library.register_fake("pyrobust::sample_noise")
-def _(
+def _fake(
     out: Tensor,
     x: Tensor,
     runs: list[int],
@@ -185,3 +188,6 @@ def _(
     std: Tensor | None,
 ) -> None:
     return None
+
+
+torch.library.register_fake("pyrobust::sample_noise", _fake)

@@ -1,0 +1,220 @@
+"""The one way to run a model.
+
+A ``Runner`` fixes where and how a classifier is evaluated (device, autocast dtype, memory format, batch size) and
+hands out
+sessions in which it is: evaluation mode, no gradients, both undone afterwards. Work that does not fit memory is
+halved and carried on. No random number generator is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from pyrobust.errors import InputError, InputTypeError, ModelError
+
+logger = logging.getLogger(__name__)
+
+#: Called with (done, total).
+Progress: TypeAlias = Callable[[int, int], None]
+#: A module, or any callable, that maps a batch [N, ...] to logits [N, K] or to an object with ``.logits``.
+Classifier: TypeAlias = Callable[[Tensor], Any]
+
+# On the CPU a batch of about this many bytes keeps activations near the caches; larger ones gain nothing there.
+_CPU_BATCH_BYTES = 4 << 20
+_MAX_BATCH = 4096
+_PROBE_BATCH = 8
+# Share of the free device memory that one batch may take: allocators fragment and other work wants some too.
+_MEMORY_SHARE = 0.6
+
+
+class Runner:
+    """Runs a classifier on batches.
+
+    Args:
+        model: module or callable, batch [N, ...] → logits [N, K] or an object with ``.logits``.
+        device: where to run; a module is moved there and stays. Default: its first parameter's device, else the CPU.
+        dtype: float32, float64, bfloat16 or float16 of the batches. A module with parameters of another dtype runs
+            under autocast to it (bfloat16 and float16). Default: the first floating parameter's, else float32.
+        memory_format: of the batches (and of a module's convolution weights where ``torch.channels_last``).
+        batch_size: rows a batch. Default: what fits memory, found at the first use.
+
+    Raises:
+        InputError: a value out of range.
+        InputTypeError: a model that is not callable, or a dtype that is not one of the above.
+
+    >>> runner = Runner(nn.Linear(4, 3), batch_size=2)
+    >>> with runner.session():
+    ...     runner.logits(torch.zeros(2, 4)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        if not callable(model):
+            raise InputTypeError(f"model: expected a torch.nn.Module or a callable, got {type(model).__name__}")
+        if dtype not in (None, torch.float32, torch.float64, torch.bfloat16, torch.float16):
+            raise InputTypeError(f"dtype: expected float32, float64, bfloat16 or float16, got {dtype}")
+        if memory_format not in (None, torch.contiguous_format, torch.channels_last):
+            raise InputError(
+                f"memory_format: expected torch.contiguous_format or torch.channels_last, got {memory_format}"
+            )
+        self.model = model
+        tensor = _first_tensor(model)
+        self.device = torch.device(device) if device is not None else (tensor.device if tensor is not None else _CPU)
+        own = tensor.dtype if tensor is not None else torch.float32
+        self.dtype = dtype or own
+        self.memory_format = memory_format or torch.contiguous_format
+        self._autocast = self.dtype != own and self.dtype in (torch.bfloat16, torch.float16)
+        if isinstance(model, nn.Module):
+            if device is not None:
+                model.to(self.device)
+            if self.memory_format == torch.channels_last:
+                model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._batch_size: int | None = None
+        if batch_size is not None:
+            self.set_batch_size(batch_size)
+
+    def batch_size(self, shape: tuple[int, ...]) -> int:
+        """Rows a batch for inputs [N, *shape], found at the first call where none was given."""
+        if self._batch_size is None:
+            self._batch_size = self._find_batch_size(shape)
+            logger.info("batch size %d for inputs of %s on %s", self._batch_size, shape, self.device)
+        return self._batch_size
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Rows a batch from here on, at least 1."""
+        self._batch_size = _positive(batch_size)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        """Evaluation mode, no gradients, autocast where asked; every submodule's mode is restored afterwards."""
+        modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
+        modes = [module.training for module in modules]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self._autocast:
+                stack.enter_context(torch.autocast(self.device.type, dtype=self.dtype))
+            try:
+                if isinstance(self.model, nn.Module):
+                    self.model.eval()
+                yield
+            finally:
+                for module, mode in zip(modules, modes, strict=True):
+                    module.training = mode
+
+    def logits(self, batch: Tensor) -> Tensor:
+        """The model's logits [N, K] for a batch [N, ...] on the runner's device; call it inside a session."""
+        output = self.model(batch)
+        logits = getattr(output, "logits", output)
+        if not isinstance(logits, Tensor):
+            raise ModelError(f"model: expected logits, or an object with .logits, got {type(output).__name__}")
+        if logits.dim() != 2 or logits.shape[0] != batch.shape[0] or logits.shape[1] < 1:
+            raise ModelError(f"model: expected logits of shape ({batch.shape[0]}, K), got {tuple(logits.shape)}")
+        if not logits.dtype.is_floating_point:
+            raise ModelError(f"model: expected floating-point logits, got {logits.dtype}")
+        return logits
+
+    def for_each(self, total: int, shape: tuple[int, ...], step: Callable[[int, int], None]) -> None:
+        """Calls ``step(begin, end)`` over [0, total) in batches; what does not fit memory is halved.
+
+        The halved batch is tried again. A step must change nothing before its forward pass is done.
+        """
+        begin = 0
+        while begin < total:
+            end = min(begin + self.batch_size(shape), total)
+            try:
+                step(begin, end)
+            except RuntimeError as error:
+                if not _is_out_of_memory(error):
+                    raise
+                if end - begin == 1:
+                    raise ModelError(
+                        f"model: one input of shape {shape} does not fit the memory of {self.device}"
+                    ) from error
+                self._batch_size = (end - begin) // 2
+                logger.warning("out of memory at %d rows: the batch size is now %d", end - begin, self._batch_size)
+            else:
+                begin = end
+                continue
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()  # outside the handler, whose traceback keeps the failed batch alive
+
+    def _find_batch_size(self, shape: tuple[int, ...]) -> int:
+        row_bytes = max(1, torch.Size(shape).numel()) * self.dtype.itemsize
+        if self.device.type != "cuda":
+            return max(16, min(_MAX_BATCH, _CPU_BATCH_BYTES // row_bytes))
+        # The peak of a small batch, doubled until it stands out from what does not grow with the batch.
+        rows = _PROBE_BATCH
+        free, _ = torch.cuda.mem_get_info(self.device)
+        try:
+            with self.session():
+                start = torch.cuda.memory_allocated(self.device)
+                torch.cuda.reset_peak_memory_stats(self.device)
+                batch = torch.zeros((rows, *shape), dtype=self.dtype, device=self.device)
+                if len(shape) == 3:
+                    batch = batch.contiguous(memory_format=self.memory_format)
+                self.logits(batch)
+                peak = torch.cuda.max_memory_allocated(self.device) - start
+        except RuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            return 1
+        finally:
+            torch.cuda.empty_cache()
+        return max(1, min(_MAX_BATCH, int(_MEMORY_SHARE * free / max(1, peak)) * rows))
+
+
+@contextlib.contextmanager
+def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int], None]]:
+    """What ``progress=`` means everywhere: False nothing, True a bar on standard error, or a function of (done, total).
+
+    >>> with reporting(lambda done, total: print(f"{done}/{total}"), 3) as report:
+    ...     report(2)
+    2/3
+    """
+    if callable(progress):
+        yield lambda done: progress(done, total)
+    elif progress:
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        with Bar(console=Console(stderr=True)) as bar:
+            task = bar.add_task("samples", total=total)
+            yield lambda done: bar.update(task, completed=done)
+    else:
+        yield lambda done: None
+
+
+_CPU = torch.device("cpu")
+
+
+def _first_tensor(model: Classifier) -> Tensor | None:
+    if not isinstance(model, nn.Module):
+        return None
+    tensors = [*model.parameters(), *model.buffers()]
+    return next((tensor for tensor in tensors if tensor.dtype.is_floating_point), None)
+
+
+def _positive(batch_size: int) -> int:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int):
+        raise InputTypeError(f"batch_size: expected an integer, got {type(batch_size).__name__}")
+    if batch_size < 1:
+        raise InputError(f"batch_size: expected at least 1, got {batch_size}")
+    return batch_size
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

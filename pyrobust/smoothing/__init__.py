@@ -1,0 +1,9 @@
+"""Randomized smoothing: certificates for the smoothed classifier that hold with probability 1 - alpha."""
+
+from __future__ import annotations
+
+from .certificates import ABSTAIN, Certificates, Predictions
+from .radius import certified_radius
+from .smoother import RandomizedSmoothing
+
+__all__ = ["ABSTAIN", "Certificates", "Predictions", "RandomizedSmoothing", "certified_radius"]

@@ -1,0 +1,100 @@
+"""What a smoothed classifier returns: certificates and predictions, with everything that they depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: The prediction where no class could be certified.
+ABSTAIN = -1
+
+_Ints = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class _Results:
+    """The parameters that every result of a smoothed classifier carries."""
+
+    indices: _Ints
+    prediction: _Ints
+    sigma: float
+    noise: str
+    norm: str
+    n: int
+    alpha: float
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.prediction)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields by name, arrays as lists."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row an example; the parameters in ``.attrs``. Histograms stay out. Needs pandas."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {}
+        attributes: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.ndarray) and value.ndim == 1:
+                columns[field.name] = value
+            elif not isinstance(value, np.ndarray):
+                attributes[field.name] = value
+        frame = pd.DataFrame(columns)
+        frame.attrs.update(attributes)
+        return frame
+
+
+@dataclass(frozen=True, eq=False)
+class Certificates(_Results):
+    r"""Certificates of B examples.
+
+    Each says: with probability at least 1 - alpha over the noise, the classifier smoothed with this noise predicts
+    ``prediction[i]`` on the open ball of radius ``radius[i]`` around example i, in this norm.
+
+    Attributes:
+        indices: [B], int64, the image index of the noise contract.
+        prediction: [B], int64, the certified class, or ``ABSTAIN``.
+        radius: [B], float64, in the input's unit; 0.0 where abstained.
+        p_lower: [B], float64, the lower confidence bound on the probability of the selected class.
+        counts0: [B, K + 1], int64, votes of the selection; column K holds those without a winner (NaN or +inf).
+        counts: [B, K + 1], int64, votes of the estimation.
+        sigma, noise, norm, n0, n, alpha, seed: as given.
+        guarantee: "real": the proof idealises the noise as real-valued; the usual practice.
+        method: "fixed": n samples for every example.
+    """
+
+    radius: _Floats
+    p_lower: _Floats
+    counts0: _Ints
+    counts: _Ints
+    n0: int
+    guarantee: str = "real"
+    method: str = "fixed"
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions(_Results):
+    """Predictions of B examples, each the smoothed classifier's with probability at least 1 - alpha, or ``ABSTAIN``.
+
+    Attributes:
+        indices: [B], int64, the image index of the noise contract.
+        prediction: [B], int64, the class, or ``ABSTAIN``.
+        p_value: [B], float64, of the two-sided test that the two leading classes are equally likely.
+        counts: [B, K + 1], int64; column K holds the votes without a winner.
+        sigma, noise, norm, n, alpha, seed: as given.
+    """
+
+    p_value: _Floats
+    counts: _Ints

@@ -1,0 +1,340 @@
+"""Randomized smoothing after Cohen, Rosenfeld and Kolter (2019)."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Callable, Sequence
+from typing import SupportsIndex, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.ops import count_votes, sample_noise
+from pyrobust.runner import Classifier, Progress, Runner, reporting
+from pyrobust.stats import binomial_test, clopper_pearson_lower
+
+from .certificates import ABSTAIN, Certificates, Predictions
+from .radius import certified_radius
+
+logger = logging.getLogger(__name__)
+
+Channels: TypeAlias = Tensor | Sequence[float]
+
+_WORDS = 1 << 32
+
+
+class RandomizedSmoothing:
+    r"""The smoothed classifier :math:`g(x) = \arg\max_c P(f(x + \varepsilon) = c)` and its certificates.
+
+    f is the base classifier's arg-max (a row of logits with NaN or +inf votes for no class), ε noise of standard
+    deviation sigma in every coordinate. ``certify`` selects a class with n0 samples and bounds its probability from
+    below with n fresh ones (Clopper and Pearson, 1934); the bound gives a radius
+    (``pyrobust.smoothing.certified_radius``). All rounding is towards "not certified".
+
+    The noise of an example depends on (seed, image index, sample index) alone: any batch size, thread count, order or
+    split of a data set into calls sees the same noise, and so gets the same counts wherever the model's own
+    arithmetic does not depend on its batch. A certificate is void for an x that was chosen after seeing counts made
+    with the same seed.
+
+    Args:
+        model: the base classifier: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
+        num_classes: K.
+        sigma: standard deviation of the noise in every coordinate, in the input's unit; positive.
+        noise: "gaussian", "uniform" (half-width √3·sigma) or "laplace" (scale sigma/√2).
+        norm: of the radius: "l2" for gaussian, "l1" for the other two.
+        normalize: (mean, std) per channel, applied after the noise in the same pass: what a normalisation layer in
+            front of the model would compute, bit for bit in float32, for less. x and sigma stay in the unnormalised
+            unit.
+        seed: in [0, 2**64).
+        batch_size: rows a forward pass; default: found so that it fits memory.
+        device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.
+
+    Raises:
+        InputError: a value out of range, or a pair (noise, norm) without a certificate.
+        InputTypeError: a model that is not callable.
+
+    >>> smoother = RandomizedSmoothing(lambda x: torch.stack([x[:, 0], -x[:, 0]], 1), num_classes=2, sigma=0.5)
+    >>> label, radius = smoother.certify(torch.tensor([1.0]), n0=100, n=10_000, alpha=0.001)
+    >>> label, f"{radius:.2f}"  # the true distance to the boundary is 1
+    (0, '0.98')
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        num_classes: int,
+        sigma: float,
+        *,
+        noise: str = "gaussian",
+        norm: str = "l2",
+        normalize: tuple[Channels, Channels] | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+    ) -> None:
+        self.num_classes = _count("num_classes", num_classes)
+        certified_radius(0.0, sigma, noise=noise, norm=norm)  # says what is wrong with them
+        if not 0 <= _integer("seed", seed) < 1 << 64:
+            raise InputError(f"seed: expected 0 to 2**64 - 1, got {seed}")
+        self.sigma = float(sigma)
+        self.noise = noise
+        self.norm = norm
+        self.seed = int(seed)
+        self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
+        self.normalize = None if normalize is None else self._normalize(*normalize)
+
+    def predict(self, x: Tensor, n: int, alpha: float = 0.001, *, index: int = 0) -> int:
+        """The smoothed classifier's class at one example, or ``ABSTAIN``; wrong with probability at most alpha.
+
+        The two classes with most of n votes are compared by the two-sided binomial test of p = 1/2 (Hung and Fithian,
+        2019); votes without a winner count as a class of their own, and where that one leads the result is ``ABSTAIN``.
+
+        Args:
+            x: one example, [...] (no batch dimension).
+            n: number of samples, at least 1.
+            alpha: in (0, 1).
+            index: image index of the noise contract, in [0, 2**32); examples of one data set need different ones.
+
+        Raises:
+            InputError: as ``certify_batch``.
+        """
+        return int(self.predict_batch(x.unsqueeze(0), n=n, alpha=alpha, indices=[index]).prediction[0])
+
+    def certify(
+        self,
+        x: Tensor,
+        n0: int = 100,
+        n: int = 100_000,
+        alpha: float = 0.001,
+        batch_size: int | None = None,
+        *,
+        index: int = 0,
+    ) -> tuple[int, float]:
+        """Class and certified radius of one example; (``ABSTAIN``, 0.0) where nothing could be certified.
+
+        Args:
+            x: one example, [...] (no batch dimension).
+            n0: samples for the selection of the class, at least 1.
+            n: samples for the bound on its probability, at least 1.
+            alpha: probability that the certificate is wrong, in (0, 1).
+            batch_size: rows a forward pass from here on; default: as it was.
+            index: image index of the noise contract, in [0, 2**32).
+
+        Raises:
+            InputError: as ``certify_batch``.
+        """
+        if batch_size is not None:
+            self.runner.set_batch_size(batch_size)
+        result = self.certify_batch(x.unsqueeze(0), n0=n0, n=n, alpha=alpha, indices=[index])
+        return int(result.prediction[0]), float(result.radius[0])
+
+    def certify_batch(
+        self,
+        x: Tensor,
+        *,
+        n0: int = 100,
+        n: int = 100_000,
+        alpha: float = 0.001,
+        indices: Sequence[int] | Tensor | None = None,
+        progress: bool | Progress = False,
+    ) -> Certificates:
+        """Certificates of B examples; samples of several examples share full batches, counts stay on the device.
+
+        Args:
+            x: [B, ...], float, finite.
+            n0: samples for the selection of the class, at least 1.
+            n: fresh samples for the bound on its probability, at least 1.
+            alpha: probability that one certificate is wrong, in (0, 1).
+            indices: image index of each example in the noise contract, in [0, 2**32); default 0 … B - 1.
+            progress: True for a bar on the terminal, or a function of (samples done, samples in all).
+
+        Returns:
+            Certificates.
+
+        Raises:
+            InputError: x not finite or without a batch dimension, numbers out of range, indices of another length, or
+                a num_classes that is not what the model returns.
+            InputTypeError: integer images, or numbers that are not integers.
+            ModelError: a model that does not return logits.
+        """
+        x, index = self._examples(x, indices)
+        n0, n, alpha = _samples("n0", n0), _samples("n", n), _probability("alpha", alpha)
+        total = len(x) * (n0 + n)
+        with reporting(progress, total) as report:
+            counts0 = self._votes(x, index, n0, "select", report)
+            counts = self._votes(x, index, n, "estimate", lambda done: report(len(x) * n0 + done))
+        top = counts0[:, : self.num_classes].argmax(axis=1)
+        p_lower = np.asarray(clopper_pearson_lower(counts[np.arange(len(top)), top], n, alpha), dtype=np.float64)
+        radius = certified_radius(p_lower, self.sigma, noise=self.noise, norm=self.norm)
+        return Certificates(
+            indices=np.asarray(index, dtype=np.int64),
+            prediction=np.where(p_lower > 0.5, top, ABSTAIN).astype(np.int64),
+            radius=radius,
+            p_lower=p_lower,
+            counts0=counts0,
+            counts=counts,
+            sigma=self.sigma,
+            noise=self.noise,
+            norm=self.norm,
+            n0=n0,
+            n=n,
+            alpha=alpha,
+            seed=self.seed,
+        )
+
+    def predict_batch(
+        self,
+        x: Tensor,
+        *,
+        n: int,
+        alpha: float = 0.001,
+        indices: Sequence[int] | Tensor | None = None,
+        progress: bool | Progress = False,
+    ) -> Predictions:
+        """``predict`` for B examples at once; arguments and errors as of ``certify_batch``."""
+        x, index = self._examples(x, indices)
+        n, alpha = _samples("n", n), _probability("alpha", alpha)
+        with reporting(progress, len(x) * n) as report:
+            counts = self._votes(x, index, n, "predict", report)
+        order = np.argsort(-counts, axis=1, kind="stable")
+        rows = np.arange(len(counts))
+        first, second = counts[rows, order[:, 0]], counts[rows, order[:, 1]]
+        p_value = np.asarray(binomial_test(first, first + second), dtype=np.float64)
+        certain = (p_value <= alpha) & (order[:, 0] < self.num_classes)
+        return Predictions(
+            indices=np.asarray(index, dtype=np.int64),
+            prediction=np.where(certain, order[:, 0], ABSTAIN).astype(np.int64),
+            p_value=p_value,
+            counts=counts,
+            sigma=self.sigma,
+            noise=self.noise,
+            norm=self.norm,
+            n=n,
+            alpha=alpha,
+            seed=self.seed,
+        )
+
+    def _votes(
+        self, x: Tensor, index: list[int], n: int, stage: str, report: Callable[[int], None]
+    ) -> npt.NDArray[np.int64]:
+        """Histograms [B, K + 1] of n samples of each example."""
+        shape = tuple(x.shape[1:])
+        counts = torch.zeros((len(x), self.num_classes + 1), dtype=torch.int64, device=x.device)
+        buffer: Tensor | None = None
+
+        def step(begin: int, end: int) -> None:
+            nonlocal buffer
+            if buffer is None or len(buffer) < end - begin:
+                buffer = None  # lets go of the old one first
+                buffer = torch.empty(
+                    (end - begin, *shape),
+                    dtype=self.runner.dtype,
+                    device=x.device,
+                    memory_format=self.runner.memory_format,
+                )
+            runs = []
+            for row in range(begin // n, (end - 1) // n + 1):
+                first = max(begin - row * n, 0)
+                runs.append((row, index[row], first, min(end - row * n, n) - first))
+            batch = sample_noise(
+                x,
+                runs,
+                sigma=self.sigma,
+                noise=self.noise,
+                stage=stage,
+                seed=self.seed,
+                normalize=self.normalize,
+                out=buffer[: end - begin],
+            )
+            logits = self.runner.logits(batch)
+            if logits.shape[1] != self.num_classes:
+                raise InputError(
+                    f"num_classes: expected what the model returns, {logits.shape[1]}, got {self.num_classes}"
+                )
+            rows = torch.arange(begin, end, device=x.device).div_(n, rounding_mode="floor")
+            count_votes(logits, rows, counts)
+            report(end)
+
+        with self.runner.session():
+            self.runner.for_each(len(x) * n, shape, step)
+        votes = counts.cpu().numpy()
+        if len(votes) and not bool((votes.sum(axis=1) == n).all()):
+            raise ModelError(f"smoothing: expected {n} votes for each example, got {votes.sum(axis=1).tolist()}")
+        return votes
+
+    def _examples(self, x: Tensor, indices: Sequence[int] | Tensor | None) -> tuple[Tensor, list[int]]:
+        if not isinstance(x, Tensor):
+            raise InputTypeError(f"x: expected a tensor, got {type(x).__name__}")
+        if not x.dtype.is_floating_point:
+            raise InputTypeError(f"x: expected a float tensor, got {x.dtype}; for 8-bit images: x.float() / 255")
+        if x.dim() < 2:
+            raise InputError(f"x: expected a batch [B, ...] of examples of at least 1 dimension, got {tuple(x.shape)}")
+        if x[:1].numel() == 0 and len(x):
+            raise InputError(f"x: expected examples of at least one element, got {tuple(x.shape)}")
+        if not bool(torch.isfinite(x).all()):
+            raise InputError("x: expected finite values, got NaN or inf")
+        if self.runner.memory_format == torch.channels_last and x.dim() != 4:
+            raise InputError(f"x: expected [B, C, H, W] for channels_last, got {tuple(x.shape)}")
+        if self.normalize is not None and (x.dim() < 3 or x.shape[1] != len(self.normalize[0])):
+            raise InputError(
+                f"x: expected {len(self.normalize[0])} channels, the length of normalize's mean, got {tuple(x.shape)}"
+            )
+        if indices is None:
+            index = list(range(len(x)))
+        else:
+            index = [_integer("indices", i) for i in (indices.tolist() if isinstance(indices, Tensor) else indices)]
+        if len(index) != len(x):
+            raise InputError(f"indices: expected one for each of the {len(x)} examples, got {len(index)}")
+        for i in index:
+            if not 0 <= i < _WORDS:
+                raise InputError(f"indices: expected 0 to 2**32 - 1, the noise contract's range, got {i}")
+        if len(set(index)) != len(index):
+            logger.warning("indices: some examples share an index, and so their noise")
+        real = torch.float64 if self.runner.dtype == torch.float64 else torch.float32
+        return x.detach().to(device=self.runner.device, dtype=real), index
+
+    def _normalize(self, mean: Channels, std: Channels) -> tuple[Tensor, Tensor]:
+        real = torch.float64 if self.runner.dtype == torch.float64 else torch.float32
+        tensors = [torch.as_tensor(values, dtype=real, device=self.runner.device).flatten() for values in (mean, std)]
+        if len(tensors[0]) != len(tensors[1]):
+            raise InputError(
+                f"normalize: expected mean and std of one length, got {len(tensors[0])}, {len(tensors[1])}"
+            )
+        if not bool(torch.isfinite(tensors[0]).all() and torch.isfinite(tensors[1]).all() and (tensors[1] > 0).all()):
+            raise InputError("normalize: expected finite numbers and a positive std")
+        return tensors[0], tensors[1]
+
+
+def _integer(name: str, value: SupportsIndex) -> int:
+    if isinstance(value, bool):
+        raise InputTypeError(f"{name}: expected an integer, got {value}")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InputTypeError(f"{name}: expected an integer, got {value!r}") from None
+
+
+def _count(name: str, value: SupportsIndex) -> int:
+    number = _integer(name, value)
+    if number < 1:
+        raise InputError(f"{name}: expected at least 1, got {number}")
+    return number
+
+
+def _samples(name: str, value: SupportsIndex) -> int:
+    number = _count(name, value)
+    if number > _WORDS:
+        raise InputError(f"{name}: expected at most 2**32, the noise contract's sample indices, got {number}")
+    return number
+
+
+def _probability(name: str, value: float) -> float:
+    if not 0 < value < 1:
+        raise InputError(f"{name}: expected a number in (0, 1), got {value}")
+    return float(value)
