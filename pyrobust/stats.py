@@ -189,6 +189,7 @@ def _quantile(p: float) -> float:
         return -math.inf
     z = float(special.ndtri(p))
     for _ in range(_MAX_NEWTON):
+        z = min(9.0, max(-39.0, z))  # every double p has its quantile in here; NaN becomes -39
         width = MARGIN * abs(z)
         z = math.nextafter(z - width, -math.inf) if p != 0.5 else 0.0
         # Far out, Phi(z) - 1/2 and p - 1/2 agree to z^2 / (2 ln 10) digits before they differ.

@@ -174,6 +174,10 @@ def test_log_factorial_is_within_its_error_budget(x):
     assert abs(arb(value) - arb(x + 1).lgamma()) < arb("1e-37")
 
 
+def test_the_price_in_tightness_is_invisible():
+    assert MARGIN < 1e-12  # every other test measures in margins
+
+
 def test_the_callers_decimal_context_does_not_matter():
     expected = stats._lower.__wrapped__(990, 1000, 0.001), stats._quantile.__wrapped__(0.3)
     with decimal.localcontext(decimal.Context(prec=3, rounding=decimal.ROUND_UP, Emax=5, Emin=-5)):
@@ -299,6 +303,18 @@ def test_normal_quantile_one_unit_in_the_last_place_apart(start):
     assert len(values) >= 8
     for p, z in values:
         check_quantile(p, z)
+
+
+@pytest.mark.parametrize("wrong", [1e-9, -1e-9, 0.1, -0.1, math.nan, math.inf])
+def test_a_wrong_guess_of_the_quantile_never_gets_through(monkeypatch, wrong):
+    right = stats.special.ndtri
+    monkeypatch.setattr(stats.special, "ndtri", lambda p: right(p) + wrong)
+    for p in (1e-9, 0.3, 0.51, 0.99, 0.999999):
+        z = stats._quantile.__wrapped__(p)
+        if math.isfinite(wrong):
+            check_quantile(p, z)
+        else:
+            assert z == -math.inf or normal_cdf(z) <= arb(p)
 
 
 def test_normal_quantile_without_a_certificate():

@@ -220,10 +220,29 @@ class RandomizedSmoothing:
             seed=self.seed,
         )
 
+    def votes(
+        self, x: Tensor, *, n: int, stage: str = "estimate", indices: Sequence[int] | Tensor | None = None
+    ) -> npt.NDArray[np.int64]:
+        """The base classifier's votes under noise, which certificates and predictions are made of.
+
+        Args:
+            x: [B, ...], float, finite.
+            n: samples an example, at least 1.
+            stage: of the noise contract, see ``pyrobust.ops.sample_noise``; certificates use "select" and "estimate".
+            indices: as of ``certify_batch``.
+
+        Returns:
+            [B, K + 1], int64; every row sums to n, column K holds the votes without a winner.
+
+        Raises:
+            InputError, InputTypeError, ModelError: as ``certify_batch``.
+        """
+        x, index = self._examples(x, indices)
+        return self._votes(x, index, _samples("n", n), stage, lambda done: None)
+
     def _votes(
         self, x: Tensor, index: list[int], n: int, stage: str, report: Callable[[int], None]
     ) -> npt.NDArray[np.int64]:
-        """Histograms [B, K + 1] of n samples of each example."""
         shape = tuple(x.shape[1:])
         counts = torch.zeros((len(x), self.num_classes + 1), dtype=torch.int64, device=x.device)
         buffer: Tensor | None = None

@@ -1,0 +1,1 @@
+"""Faces with other libraries' signatures: a script written for them runs with its import changed."""
