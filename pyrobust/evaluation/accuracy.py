@@ -60,7 +60,8 @@ def compute_certified_accuracy(
     >>> class Known:
     ...     def certify(self, x, *, n, alpha):
     ...         return (1, 0.5) if x.sum() > 0 else (-1, 0.0)
-    >>> summary = compute_certified_accuracy(Known(), torch.tensor([[1.0], [1.0], [-1.0]]), [1, 0, 1], radii=[0.5, 0.75])
+    >>> images = torch.tensor([[1.0], [1.0], [-1.0]])
+    >>> summary = compute_certified_accuracy(Known(), images, [1, 0, 1], radii=[0.5, 0.75])
     >>> summary["certified_r=0.5"], summary["certified_r=0.75"], summary["avg_radius"]
     (0.3333333333333333, 0.0, 0.5)
     """

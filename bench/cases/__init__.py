@@ -1,0 +1,1 @@
+"""One module a group of cases, each with ``cases(device) -> list[Case]``."""

@@ -1,0 +1,102 @@
+"""Measures pyrobust against plain PyTorch and against the floor, side by side in one run.
+
+python bench/run.py [--only TEXT] [--json FILE] [--device cpu|cuda] [--threads N] [--repeats N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import json
+import os
+import pkgutil
+import platform
+import re
+import sys
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import cases
+from timing import Case, Timing, measure
+
+import pyrobust
+from pyrobust.ops import build_info
+
+
+def machine(device: torch.device) -> dict[str, object]:
+    cpu = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        match = re.search(r"model name\s*: (.*)", info.read_text())
+        cpu = match.group(1) if match else cpu
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "pyrobust": pyrobust.__version__,
+        **build_info(),
+    }
+
+
+def table(case: Case, times: dict[str, Timing]) -> Table:
+    native = next(iter(times.values())).median
+    unit, scale = ("us", 1e6) if native / case.items < 1e-4 else ("ms", 1e3)
+    per = "" if case.items == 1 else f" per item of {case.items}"
+    out = Table(title=case.name, title_justify="left")
+    out.add_column("variant")
+    for column in (f"median {unit}{per}", "min", "max", "x native"):
+        out.add_column(column, justify="right")
+    for name, t in times.items():
+        cells = [f"{value / case.items * scale:.3f}" for value in (t.median, t.low, t.high)]
+        out.add_row(name, *cells, f"{t.median / native:.2f}")
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="run the cases whose name contains this text")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, help="CPU threads, default torch's")
+    parser.add_argument("--repeats", type=int, default=9, help="measurements of each variant, the median counts")
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    device = torch.device(args.device)
+    console = Console(width=110)
+    results = []
+    for module in sorted(m.name for m in pkgutil.iter_modules(cases.__path__)):
+        for case in importlib.import_module(f"cases.{module}").cases(device):
+            if args.only not in case.name:
+                continue
+            times = measure(case, args.repeats, device)
+            console.print(table(case, times))
+            native = next(iter(times.values())).median
+            results.append(
+                {
+                    "case": case.name,
+                    "work": case.work,
+                    "items": case.items,
+                    "seconds": {name: dataclasses.asdict(t) for name, t in times.items()},
+                    "times_native": {name: t.median / native for name, t in times.items()},
+                }
+            )
+    if not results:
+        raise SystemExit(f"--only {args.only}: no case has that in its name")
+    if args.json:
+        command = "python bench/run.py " + " ".join(sys.argv[1:])
+        args.json.write_text(json.dumps({"command": command, "machine": machine(device), "results": results}, indent=1))
+        console.print(f"wrote {args.json}")
+
+
+if __name__ == "__main__":
+    main()
