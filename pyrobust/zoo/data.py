@@ -27,13 +27,15 @@ def load_data(spec: str) -> ImageSet:
     Args:
         spec: one of
 
-            - ``digits``, ``digits:train``, ``digits:all``: the bundled handwritten digits (`load_digits`); ``digits`` is the test split;
+            - ``digits``, ``digits:train``, ``digits:all``: the bundled handwritten digits (`load_digits`); ``digits``
+              is the test split;
             - ``mnist:DIR``, ``mnist:DIR:train``: IDX files, gzipped or not (`load_mnist`);
             - ``npz:FILE``: arrays x and y (`load_npz`);
             - ``folder:DIR``: one subfolder of PNG or JPEG files per class (`load_folder`);
-            - ``module:callable``: the user's own code, imported with the working folder on the path and called without arguments. It
-              returns (x, y), or an iterable of such pairs, each one image [C, H, W] with its label or a batch [N, C, H, W] with [N]
-              labels. Floats are taken as they are, whatever their range; uint8 is divided by 255.
+            - ``module:callable``: the user's own code, imported with the working folder on the path and called without
+              arguments. It returns (x, y), or an iterable of such pairs, each one image [C, H, W] with its label or a
+              batch [N, C, H, W] with [N] labels. Floats are taken as they are, whatever their range; uint8 is divided
+              by 255.
 
     Returns:
         The images.
@@ -87,7 +89,7 @@ def _load_from_code(spec: str) -> ImageSet:
         raise InputError(f"data: {spec}: returned no image")
     if len({tuple(x.shape[1:]) for x in xs}) > 1:
         raise InputError(
-            f"data: {spec}: returned images of several shapes, {sorted({tuple(x.shape[1:]) for x in xs})}; make them alike"
+            f"data: {spec}: expected images of one shape, got {sorted({tuple(x.shape[1:]) for x in xs})}; resize them"
         )
     return ImageSet(spec, torch.cat(xs), torch.cat(ys))
 
@@ -98,7 +100,7 @@ def _pairs(found: Any, spec: str) -> Iterator[tuple[Tensor, Tensor]]:
         yield _batch(found, spec)
         return
     if not isinstance(found, Iterable) and hasattr(found, "__getitem__") and hasattr(found, "__len__"):
-        found = (found[i] for i in range(len(found)))  # a map-style torch Dataset
+        found = map(found.__getitem__, range(len(found)))  # a map-style torch Dataset
     if not isinstance(found, Iterable) or isinstance(found, str | bytes | dict):
         raise InputError(f"data: {spec}: expected (x, y) or an iterable of (x, y), got {type(found).__name__}")
     for pair in found:

@@ -20,13 +20,13 @@ _SPLITS = {"train": slice(0, FIRST_TEST), "test": slice(FIRST_TEST, None), "all"
 def load_digits(split: str = "test") -> ImageSet:
     """The UCI optical handwritten digits: 8x8 pixels of 17 grey levels, ten classes.
 
-    E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998, CC BY 4.0
-    (the 1,797 images written by the 13 people of the original test set). A pixel counts the inked cells of a 4x4 block; level k of
-    0 … 16 becomes k/16, exact in float32.
+    E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998, CC BY
+    4.0 (the 1,797 images written by the 13 people of the original test set). A pixel counts the inked cells of a 4x4
+    block; level k of 0 … 16 becomes k/16, exact in float32.
 
-    The file holds fourteen filled-in forms one after the other: every 130 rows or slightly fewer the same sequence of labels
-    starts anew. The last three forms, rows 1415 to 1796, are the test split, so that no form, and but for one person at most no
-    handwriting, is in both; a shuffled split would test on the hands it was trained on.
+    The file holds fourteen filled-in forms one after the other: every 130 rows or slightly fewer the same sequence of
+    labels starts anew. The last three forms, rows 1415 to 1796, are the test split, so that no form, and but for one
+    person at most no handwriting, is in both; a shuffled split would test on the hands it was trained on.
 
     Args:
         split: "test" (382 images), "train" (1,415) or "all" (1,797, in the order of the file).

@@ -20,8 +20,8 @@ def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
     """Images from one subfolder per class. Needs Pillow, the extra ``data``.
 
     Args:
-        folder: its subfolders in sorted order are the classes 0, 1, …; their PNG and JPEG files in sorted order the images, all of one
-            size, all grey or all RGB, 8 bits. Names that start with a dot are left out.
+        folder: its subfolders in sorted order are the classes 0, 1, …; their PNG and JPEG files in sorted order the
+            images, all of one size, all grey or all RGB, 8 bits. Names that start with a dot are left out.
         name: of the set; default the path.
 
     Returns:
@@ -29,8 +29,8 @@ def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
 
     Raises:
         MissingExtraError: Pillow is not installed.
-        FileFormatError: there is no such folder or no image in it, something else lies there, an image is damaged or differs in
-            size or mode.
+        FileFormatError: there is no such folder or no image in it, something else lies there, an image is damaged or
+            differs in size or mode.
 
     >>> load_folder("/nowhere")
     Traceback (most recent call last):
@@ -45,7 +45,9 @@ def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
             raise FileFormatError(f"{entry}: expected only one subfolder per class in {folder}; move it away")
         for path in _visible(entry):
             if not path.is_file() or path.suffix.lower() not in _SUFFIXES:
-                raise FileFormatError(f"{path}: expected only PNG and JPEG files in {entry}; convert it or move it away")
+                raise FileFormatError(
+                    f"{path}: expected only PNG and JPEG files in {entry}; convert it or move it away"
+                )
             files.append((path, label))
     if not files:
         raise FileFormatError(f"{folder}: holds no PNG or JPEG file; expected one subfolder of images per class")
@@ -56,7 +58,7 @@ def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
         image = _read(path)
         if image.shape != first.shape:
             raise FileFormatError(
-                f"{path}: is {_describe(image)}, but {files[0][0]} is {_describe(first)}; resize or convert them to be alike"
+                f"{path}: expected {_describe(first)} as {files[0][0]} is, got {_describe(image)}; resize or convert it"
             )
         levels[row] = image
     x = as_pixels(levels, str(folder)).permute(0, 3, 1, 2).contiguous()

@@ -21,8 +21,8 @@ def load_mnist(folder: str | Path, split: str = "test", name: str | None = None)
     """MNIST, or any set in its format, from IDX files.
 
     Args:
-        folder: holds ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, or ``train-…`` likewise; each may end in ``.gz``, and
-            have a dot for the hyphen before ``idx``.
+        folder: holds ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, or ``train-…`` likewise; each may end
+            in ``.gz``, and have a dot for the hyphen before ``idx``.
         split: "test" (the t10k files) or "train".
         name: of the set; default from folder and split.
 
@@ -33,9 +33,9 @@ def load_mnist(folder: str | Path, split: str = "test", name: str | None = None)
         InputError: another split.
         FileFormatError: a file is missing or damaged, or the two disagree.
 
-    >>> load_mnist("/nowhere")
+    >>> load_mnist("/nowhere", "validation")
     Traceback (most recent call last):
-    pyrobust.errors.FileFormatError: /nowhere: expected the file t10k-images-idx3-ubyte or t10k-images-idx3-ubyte.gz there
+    pyrobust.errors.InputError: load_mnist: split: expected test or train, got 'validation'
     """
     if split not in _STEMS:
         raise InputError(f"load_mnist: split: expected test or train, got {split!r}")
@@ -44,7 +44,9 @@ def load_mnist(folder: str | Path, split: str = "test", name: str | None = None)
     x = as_pixels(read_idx(images, 3), str(images)).unsqueeze(1)
     y = as_labels(read_idx(labels, 1), str(labels))
     if x.numel() == 0 or len(x) != len(y):
-        raise FileFormatError(f"{images}: holds images {list(x.shape)}, {labels.name} {len(y)} labels; expected as many, and some")
+        raise FileFormatError(
+            f"{images}: holds images {list(x.shape)}, {labels.name} {len(y)} labels; expected as many, and some"
+        )
     return ImageSet(name or f"mnist:{folder}:{split}", x, y)
 
 
@@ -59,7 +61,8 @@ def read_idx(path: str | Path, axes: int) -> npt.NDArray[Any]:
         uint8 array.
 
     Raises:
-        FileFormatError: the file is missing, damaged, of another type or number of axes, shorter or longer than its header says.
+        FileFormatError: the file is missing, damaged, of another type or number of axes, shorter or longer than its
+            header says.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -77,14 +80,14 @@ def read_idx(path: str | Path, axes: int) -> npt.NDArray[Any]:
             header = stream.read(start)
             if len(header) < start or header[:4] != bytes([0, 0, 8, axes]):
                 raise FileFormatError(
-                    f"{path}: offset 0: expected an IDX header of unsigned bytes with {axes} axes (00 00 08 {axes:02d}), "
+                    f"{path}: offset 0: expected an IDX header of bytes with {axes} axes, 00 00 08 {axes:02d} …, "
                     f"got {header[:4].hex(' ') or 'an empty file'}"
                 )
             shape = tuple(int.from_bytes(header[4 * i : 4 * i + 4], "big") for i in range(1, axes + 1))
             size = math.prod(shape)
             if not zipped and size != stored - start:
                 raise FileFormatError(
-                    f"{path}: offset 4: {list(shape)} needs {size} bytes after the header, the file has {stored - start}"
+                    f"{path}: offset 4: {list(shape)} needs {size} bytes after the header, there are {stored - start}"
                 )
             check_ratio(size, stored, str(path))
             data = read_exactly(stream, size, str(path))

@@ -28,7 +28,7 @@ class ImageSet:
 
     >>> data = ImageSet("two", torch.zeros(2, 1, 8, 8), torch.tensor([3, 1]))
     >>> len(data), data.num_classes, data.sha256[:8]
-    (2, 4, 'cb8379ac')
+    (2, 4, '87da6f7a')
     """
 
     name: str

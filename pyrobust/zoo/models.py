@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -32,9 +31,11 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
     """Loads a model named by a spec.
 
     Args:
-        spec: ``zoo:NAME`` (`list_models`), or ``module:callable``: the user's own code, imported with the working folder on the path; a
-            module, or a callable that is called without arguments and returns one, such as its class.
-        weights: a file to take the weights from (`read_state_dict`); default the bundled ones, or those that the callable set.
+        spec: ``zoo:NAME`` (`list_models`), or ``module:callable``: the user's own code, imported with the working
+            folder on the path; a module, or a callable that is called without arguments and returns one, such as its
+            class.
+        weights: a file to take the weights from (`read_state_dict`); default the bundled ones, or those that the
+            callable set.
 
     Returns:
         The model in eval mode.
@@ -54,17 +55,18 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
     if kind == "zoo" or not colon:
         if not colon or name not in _ZOO:
             raise InputError(f"model: expected {', '.join(list_models())} or module:callable; got {spec!r}")
-        model: Any = digits_convnet()
+        model: nn.Module = digits_convnet()
         weights = _DATA / _ZOO[name] if weights is None else weights
     else:
         with working_folder_importable():
-            model = find_object(spec, "model")
-            if not isinstance(model, nn.Module) and callable(model):
-                model = model()
-        if not isinstance(model, nn.Module):
+            found = find_object(spec, "model")
+            if not isinstance(found, nn.Module) and callable(found):
+                found = found()
+        if not isinstance(found, nn.Module):
             raise InputTypeError(
-                f"model: {spec}: expected a torch.nn.Module or a callable that returns one, got {type(model).__name__}"
+                f"model: {spec}: expected a torch.nn.Module or a callable that returns one, got {type(found).__name__}"
             )
+        model = found
     if weights is not None:
         load_weights(model, weights)
     return model.eval()
@@ -73,9 +75,9 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
 def model_hash(module: nn.Module) -> str:
     """SHA-256 in hex over what a model is: its structure and its numbers.
 
-    Goes over the class of every submodule, the printed structure, and name, dtype, shape and bytes of every parameter and
-    buffer, persistent or not. Device, train or eval mode and ``requires_grad`` do not matter. A number that a class keeps as a plain
-    attribute and does not print, or a change of its code, cannot be seen.
+    Goes over the class of every submodule, the printed structure, and name, dtype, shape and bytes of every parameter
+    and buffer, persistent or not. Device, train or eval mode and ``requires_grad`` do not matter. A number that a class
+    keeps as a plain attribute and does not print, or a change of its code, cannot be seen.
 
     Args:
         module: any module with dense tensors.

@@ -9,10 +9,11 @@ from torch import nn
 
 
 def digits_convnet(seed: int = 0) -> nn.Sequential:
-    """A net for 8x8 grey images and ten classes: two convolutions, two linear layers, ReLU between them, 34,682 parameters.
+    """A net for 8x8 grey images and ten classes: two convolutions and two linear layers, 34,682 parameters.
 
-    No batch norm, pooling or dropout, so that every bound propagation method covers it. Weights and biases start uniform in
-    ±1/√(fan-in) (LeCun et al., Efficient BackProp, 1998) from a generator of their own; the global one is not touched.
+    No batch norm, pooling or dropout, so that every bound propagation method covers it. Weights and biases start
+    uniform in ±1/√(fan-in) (LeCun et al., Efficient BackProp, 1998) from a generator of their own; the global one is
+    not touched.
 
     Args:
         seed: of the initial weights.

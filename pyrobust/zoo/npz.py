@@ -1,4 +1,4 @@
-"""Arrays out of npz files that anybody may have written: sizes are checked before memory is taken, and nothing is unpickled."""
+"""Arrays out of npz files that anybody may have written: sizes are checked first, and no pickle is read."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def load_npz(path: str | Path, name: str | None = None) -> ImageSet:
     """Images and labels from the arrays x (or X) and y (or Y) of an npz file.
 
     Args:
-        path: written by ``numpy.savez`` or ``savez_compressed``. x [N, C, H, W] or [N, H, W], uint8 (divided by 255) or float in
-            [0, 1]; y [N], integer, from 0 on.
+        path: written by ``numpy.savez`` or ``savez_compressed``. x [N, C, H, W] or [N, H, W], uint8 (divided by 255) or
+            float in [0, 1]; y [N], integer, from 0 on.
         name: of the set; default the path.
 
     Returns:
@@ -66,8 +66,8 @@ def read_npz_arrays(path: str | Path, names: Sequence[str]) -> dict[str, npt.NDA
         The arrays under the names asked for, writable, in native byte order.
 
     Raises:
-        FileFormatError: the file is missing or damaged, an array is missing, holds Python objects, or promises another number of
-            bytes than there are.
+        FileFormatError: the file is missing or damaged, an array is missing, holds Python objects, or promises another
+            number of bytes than there are.
 
     >>> read_npz_arrays(Path(__file__).parent / "data" / "optdigits.npz", ["x"])["x"].shape
     (1797, 8, 8)
@@ -80,7 +80,9 @@ def read_npz_arrays(path: str | Path, names: Sequence[str]) -> dict[str, npt.NDA
     except FileFormatError:
         raise
     except READ_ERRORS as error:
-        raise FileFormatError(f"{path}: not a readable npz file ({error or type(error).__name__}); save it again") from error
+        raise FileFormatError(
+            f"{path}: not a readable npz file ({error or type(error).__name__}); save it again"
+        ) from error
 
 
 def _find(archive: zipfile.ZipFile, name: str, path: Path) -> zipfile.ZipInfo:
@@ -88,7 +90,7 @@ def _find(archive: zipfile.ZipFile, name: str, path: Path) -> zipfile.ZipInfo:
     if len(found) != 1:
         present = ", ".join(info.filename.removesuffix(".npy") for info in archive.infolist()[:10]) or "nothing"
         raise FileFormatError(
-            f"{path}: expected exactly one array named {name} or {name.upper()}, found {len(found)}; the file holds {present}"
+            f"{path}: expected one array named {name} or {name.upper()}, found {len(found)}; the file holds {present}"
         )
     return found[0]
 

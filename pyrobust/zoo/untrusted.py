@@ -109,8 +109,8 @@ def as_pixels(array: npt.NDArray[np.generic], where: str, *, unit_range: bool = 
         return torch.from_numpy(_plain(array, np.uint8)).float().div_(255)
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
         raise FileFormatError(
-            f"{where}: expected float pixels in [0, 1] or uint8 pixels, got {array.dtype}; other integers have no known "
-            "full scale: divide by it and store float32"
+            f"{where}: expected float pixels in [0, 1] or uint8 pixels, got {array.dtype}; other integers have no "
+            "known full scale: divide by it and store float32"
         )
     if array.size and not np.isfinite(array).all():
         raise FileFormatError(f"{where}: holds NaN or infinite pixels; remove or repair those images")
@@ -142,7 +142,8 @@ def as_labels(array: npt.NDArray[np.generic], where: str) -> Tensor:
         raise FileFormatError(f"{where}: expected integer class numbers, got {array.dtype}; store them as int64")
     if array.size and (array.min() < 0 or array.max() >= 1 << 31):
         raise FileFormatError(
-            f"{where}: expected class numbers from 0 on, found {int(array.min())} to {int(array.max())}; number the classes 0, 1, …"
+            f"{where}: expected class numbers from 0 on, found {int(array.min())} to {int(array.max())}; "
+            "number the classes 0, 1, …"
         )
     return torch.from_numpy(_plain(array, np.int64))
 
@@ -162,11 +163,12 @@ def as_nchw(x: Tensor, where: str) -> Tensor:
         raise FileFormatError(f"{where}: expected [N, C, H, W] or [N, H, W], got {list(x.shape)}")
     if x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
         raise FileFormatError(
-            f"{where}: expected [N, C, H, W], got {list(x.shape)}, which looks like channels last; transpose to (0, 3, 1, 2)"
+            f"{where}: expected [N, C, H, W], got {list(x.shape)}, which looks like channels last; "
+            "store x.transpose(0, 3, 1, 2)"
         )
     return x
 
 
 def _plain(array: npt.NDArray[np.generic], dtype: type[np.generic]) -> npt.NDArray[np.generic]:
-    """What torch can wrap: contiguous, writable, native byte order. Copied only where it must be; a scalar stays one."""
+    """What torch can wrap: contiguous, writable, native byte order. Copied only where needed; a scalar stays one."""
     return np.require(array, dtype, ["C", "W"])

@@ -38,7 +38,8 @@ def find_object(spec: str, argument: str) -> Any:
         argument: what the message calls the argument that the spec came in.
 
     Returns:
-        The object. What the module raises while it is imported is not caught: it is the user's code, and its traceback is needed.
+        The object. What the module raises while it is imported is not caught: it is the user's code, and its traceback
+        is needed.
 
     Raises:
         InputError: the spec has another form, or there is no such module or name.

@@ -27,8 +27,9 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """Reads the tensors of a weight file.
 
     Args:
-        path: ``.safetensors`` (the extra ``safetensors``), or a file of ``torch.save``: a state dict, or a checkpoint that has one
-            under ``state_dict``, ``model_state_dict``, ``model``, ``net`` or ``network``. Loaded with ``weights_only=True``.
+        path: ``.safetensors`` (the extra ``safetensors``), or a file of ``torch.save``: a state dict, or a checkpoint
+            that has one under ``state_dict``, ``model_state_dict``, ``model``, ``net`` or ``network``. Loaded with
+            ``weights_only=True``.
 
     Returns:
         Tensors on the CPU by name.
@@ -78,15 +79,18 @@ def _read_torch(path: Path) -> Any:
             with zipfile.ZipFile(path) as archive:
                 # torch.save never compresses, so whatever a file unpacks to is at most the file.
                 if sum(info.file_size for info in archive.infolist()) > path.stat().st_size:
-                    raise FileFormatError(f"{path}: promises more bytes than the file has; torch.save writes no such file")
+                    raise FileFormatError(
+                        f"{path}: promises more bytes than the file has; torch.save writes no such file"
+                    )
         # Bytes, so that a file whose tensors claim more than it holds cannot be mapped or read past its end.
         return torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
     except FileFormatError:
         raise
     except pickle.UnpicklingError as error:
         raise FileFormatError(
-            f"{path}: damaged, or holds Python objects, and reading those would run code. If you trust it, convert it once: "
-            "torch.save(torch.load(FILE, weights_only=False).state_dict(), NEW), without .state_dict() where it is a dict already"
+            f"{path}: damaged, or holds Python objects, and reading those would run code. If you trust it, convert it "
+            "once: torch.save(torch.load(FILE, weights_only=False).state_dict(), NEW), without .state_dict() where it "
+            "is a dict already"
         ) from error
     except Exception as error:  # on damaged bytes torch and its unpickler raise nearly every built-in exception
         reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
@@ -115,7 +119,9 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     renamed = {names.get(_bare(name), name): tensor for name, tensor in found.items()}
     if len(names) < len(wanted) or len(renamed) < len(found):  # "module" is part of the model's own names
         renamed = found
-    problems = [f"{name}: missing" for name in wanted if name not in renamed and not name.endswith("num_batches_tracked")]
+    problems = [
+        f"{name}: missing" for name in wanted if name not in renamed and not name.endswith("num_batches_tracked")
+    ]
     problems += [f"{name}: unexpected" for name in renamed if name not in wanted]
     for name, tensor in renamed.items():
         target = wanted.get(name)

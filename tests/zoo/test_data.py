@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError, PyrobustError
+from pyrobust.zoo import load_data, load_digits
+from pyrobust.zoo.folder import load_folder
+
+X = torch.rand(6, 3, 4, 5, generator=torch.Generator().manual_seed(0)) * 4 - 2
+Y = torch.tensor([0, 2, 1, 1, 0, 3])
+
+
+class MapStyle(Dataset):  # type: ignore[type-arg]
+    """Has no end that iteration could see, like many a data set."""
+
+    def __len__(self) -> int:
+        return len(Y)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return X[index % len(Y)], int(Y[index % len(Y)])
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = ModuleType("user_data_module")
+    monkeypatch.setitem(sys.modules, "user_data_module", module)
+    return module
+
+
+def test_digits_specs() -> None:
+    for spec, split in (("digits", "test"), ("digits:train", "train"), ("digits:all", "all")):
+        assert load_data(spec).sha256 == load_digits(split).sha256
+        assert load_data(spec).name == spec
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        (X, Y),
+        [X.numpy(), Y.numpy().astype(np.uint8)],
+        TensorDataset(X, Y),
+        DataLoader(TensorDataset(X, Y), batch_size=4),
+        MapStyle(),
+        [(X[:2], Y[:2]), (X[2:], Y[2:])],
+        ((X[i].double(), Y[i]) for i in range(6)),
+        [(X[i].numpy(), int(Y[i])) for i in range(6)],
+    ],
+    ids=["pair", "arrays", "TensorDataset", "DataLoader", "map-style", "two batches", "generator", "list"],
+)
+def test_what_a_callable_may_return(user: ModuleType, found: object) -> None:
+    user.make = lambda: found  # type: ignore[attr-defined]
+    data = load_data("user_data_module:make")
+    assert torch.equal(data.x, X)
+    assert torch.equal(data.y, Y)
+    assert data.x.data_ptr() != X.data_ptr()
+
+
+def test_grey_images_without_a_channel_axis(user: ModuleType) -> None:
+    grey = (X[:, 0].abs() * 100).to(torch.uint8)
+    for found in ((grey, Y), list(zip(grey, Y, strict=True))):
+        user.make = lambda found=found: found  # type: ignore[attr-defined]
+        assert torch.equal(load_data("user_data_module:make").x, grey[:, None].float() / 255)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (None, "iterable of .x, y., got NoneType"),
+        ({"x": X, "y": Y}, "got dict"),
+        ([], "returned no image"),
+        ([X, Y, Y], "expected pairs .x, y., got Tensor"),
+        ((X, Y[:5]), r"got x \[6, 3, 4, 5\] and y \[5\]"),
+        ((X, Y.float()), "integer class numbers"),
+        ((X, Y - 1), "class numbers from 0"),
+        ((X.int(), Y), "float pixels"),
+        ((X * torch.nan, Y), "NaN"),
+        ([(X[0], 0), (X[0, :, :2], 0)], "images of one shape"),
+        ([(X[0, 0, 0], 0)], "expected images"),
+    ],
+)
+def test_what_a_callable_may_not_return(user: ModuleType, found: object, message: str) -> None:
+    user.make = lambda: found  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=message):
+        load_data("user_data_module:make")
+
+
+def test_code_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_loader_of_the_test.py").write_text(
+        "import torch\nclass Data:\n    @staticmethod\n    def load():\n"
+        "        return torch.ones(2, 1, 3, 3), torch.tensor([1, 0])\n"
+        "number = 3\n"
+    )
+    (tmp_path / "my_broken_loader.py").write_text("import a_module_that_is_not_there\n")
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert len(load_data("my_loader_of_the_test:Data.load")) == 2
+    assert sys.path == before
+    with pytest.raises(InputTypeError, match="expected a callable, got int"):
+        load_data("my_loader_of_the_test:number")
+    with pytest.raises(InputError, match="has no 'nothing'"):
+        load_data("my_loader_of_the_test:nothing")
+    # The user's own mistake keeps its own error.
+    with pytest.raises(ModuleNotFoundError, match="a_module_that_is_not_there") as caught:
+        load_data("my_broken_loader:load")
+    assert not isinstance(caught.value, PyrobustError)
+    sys.modules.pop("my_loader_of_the_test")
+
+
+@pytest.mark.parametrize("spec", ["", "mnist", "cifar", "digit:x", "no_such_module:f", "npz:", "mnist:", "a b:c", "x:"])
+def test_unknown_specs_list_the_forms(spec: str) -> None:
+    with pytest.raises(InputError, match=r"expected one of digits.*mnist:DIR.*npz:FILE.*folder:DIR.*module:callable"):
+        load_data(spec)
+
+
+def test_spec_of_another_type() -> None:
+    with pytest.raises(InputTypeError, match="expected a string"):
+        load_data(3)  # type: ignore[arg-type]
+
+
+def picture(path: Path, value: int, mode: str = "L", size: tuple[int, int] = (5, 4)) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.new(mode, size, (value,) * 3 if mode == "RGB" else value).save(path)
+
+
+def test_folder(tmp_path: Path) -> None:
+    picture(tmp_path / "b" / "1.png", 51)
+    picture(tmp_path / "a" / "2.png", 255)
+    picture(tmp_path / "a" / "10.PNG", 0)
+    (tmp_path / ".hidden").write_text("")
+    (tmp_path / "a" / ".DS_Store").write_text("")
+    data = load_data(f"folder:{tmp_path}")
+    assert data.x.shape == (3, 1, 4, 5)
+    assert data.x[:, 0, 0, 0].tolist() == pytest.approx([0, 1, 0.2])
+    assert data.y.tolist() == [0, 0, 1]
+
+
+def test_folder_rgb_is_nchw(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow")
+    levels = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    (tmp_path / "a").mkdir()
+    image.fromarray(levels).save(tmp_path / "a" / "1.png")
+    expected = levels.transpose(2, 0, 1).astype(np.float32) / np.float32(255)
+    assert np.array_equal(load_folder(tmp_path).x[0].numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "size", "message"),
+    [
+        ("2.png", "L", (4, 5), "expected 5x4 grey as .*1.png is, got 4x5 grey"),
+        ("2.png", "RGB", (5, 4), "got 5x4 RGB"),
+        ("2.png", "I;16", (5, 4), "8-bit grey or RGB"),
+        ("2.png", "P", (5, 4), "8-bit grey or RGB"),
+        ("2.bmp", "L", (5, 4), "only PNG and JPEG files"),
+        ("2.png", "L", (5000, 5000), "at most 16777216 pixels"),
+    ],
+)
+def test_folder_refuses(tmp_path: Path, name: str, mode: str, size: tuple[int, int], message: str) -> None:
+    picture(tmp_path / "a" / "1.png", 0)
+    picture(tmp_path / "b" / name, 0, mode, size)
+    with pytest.raises(FileFormatError, match=message):
+        load_folder(tmp_path)
+
+
+def test_folder_of_damaged_pictures(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "1.png"
+    picture(path, 7, size=(50, 40))
+    whole = path.read_bytes()
+    for size in range(0, len(whole) - 16, 5):
+        path.write_bytes(whole[:size])
+        with pytest.raises(FileFormatError, match="not a readable PNG or JPEG"):
+            load_folder(tmp_path)
+
+
+def test_folder_bomb_and_layout(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match="holds no PNG"):
+        load_folder(tmp_path)
+    for i in range(5):
+        picture(tmp_path / "a" / f"{i}.png", 0, size=(4096, 4096))
+    with pytest.raises(FileFormatError, match="promise to unpack"):
+        load_folder(tmp_path)
+    (tmp_path / "readme.txt").write_text("")
+    with pytest.raises(FileFormatError, match="only one subfolder per class"):
+        load_folder(tmp_path)
+
+
+def test_folder_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture(tmp_path / "a" / "1.png", 0)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingExtraError, match=r"pyrobust\[data\]"):
+        load_folder(tmp_path)
+
+
+@pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")
+def test_folder_of_real_pictures(tmp_path: Path) -> None:
+    pytest.importorskip("PIL", reason="needs Pillow")
+    pictures = sorted((Path(os.environ["PYROBUST_DATA"]) / "pictures").glob("mnist*.png"))
+    for path in pictures:
+        label = path.stem.rpartition("_")[2]
+        (tmp_path / label).mkdir(exist_ok=True)
+        shutil.copy(path, tmp_path / label)
+    data = load_folder(tmp_path)
+    assert data.x.shape == (20, 1, 28, 28)
+    classes = sorted({path.stem.rpartition("_")[2] for path in pictures})
+    assert [classes[i] for i in data.y] == sorted(path.stem.rpartition("_")[2] for path in pictures)

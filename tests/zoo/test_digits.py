@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pyrobust.errors import InputError
+from pyrobust.zoo import load_digits
+from pyrobust.zoo.npz import read_npz_arrays
+
+
+def test_pixels_are_exactly_sixteenths() -> None:
+    data = load_digits("all")
+    assert data.x.shape == (1797, 1, 8, 8)
+    assert data.x.dtype == torch.float32
+    assert data.y.dtype == torch.int64
+    levels = data.x.double() * 16
+    assert torch.equal(levels, levels.round())
+    assert levels.unique().tolist() == list(range(17))
+
+
+def test_agrees_with_the_copy_in_scikit_learn() -> None:
+    datasets = pytest.importorskip("sklearn.datasets", reason="needs scikit-learn")
+    theirs = datasets.load_digits()
+    data = load_digits("all")
+    assert np.array_equal(data.x[:, 0].double().numpy() * 16, theirs.images)
+    assert np.array_equal(data.y.numpy(), theirs.target)
+
+
+def test_splits_are_disjoint_parts_of_the_whole_with_balanced_classes() -> None:
+    train, test, everything = load_digits("train"), load_digits(), load_digits("all")
+    assert (len(train), len(test)) == (1415, 382)
+    assert torch.equal(torch.cat([train.x, test.x]), everything.x)
+    assert torch.equal(torch.cat([train.y, test.y]), everything.y)
+    # No image occurs twice, so the test images are new.
+    assert len(everything.x.flatten(1).unique(dim=0)) == 1797
+    for part in (train, test):
+        share = torch.bincount(part.y, minlength=10) / len(part)
+        assert float(share.min()) > 0.09
+        assert float(share.max()) < 0.11
+
+
+def test_the_test_split_starts_where_a_form_starts() -> None:
+    # Every form has the same labels in the same order, so the labels from its first row on are those of the first form.
+    y = load_digits("all").y
+    assert torch.equal(y[1415:1545], y[:130])
+    assert torch.equal(y[1667:1797], y[:130])
+    assert not torch.equal(y[1437 : 1437 + 130], y[:130])
+
+
+def test_hash_depends_on_pixels_and_labels_only() -> None:
+    assert load_digits().sha256 == load_digits("test").sha256
+    assert len({load_digits(split).sha256 for split in ("train", "test", "all")}) == 3
+
+
+def test_notice_names_source_and_licence() -> None:
+    from pyrobust.zoo.digits import DATA
+
+    notice = (DATA / "NOTICE-optdigits.txt").read_text()
+    assert "Alpaydin" in notice
+    assert "CC BY 4.0" in notice
+    assert read_npz_arrays(DATA / "optdigits.npz", ["x", "y"])["x"].dtype == np.uint8
+
+
+def test_unknown_split() -> None:
+    with pytest.raises(InputError, match="expected one of train, test, all, got 'dev'"):
+        load_digits("dev")

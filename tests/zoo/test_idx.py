@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrobust.errors import FileFormatError
+from pyrobust.zoo import load_data
+from pyrobust.zoo.idx import read_idx
+
+LEVELS = np.random.default_rng(1).integers(0, 256, (6, 5, 4), dtype=np.uint8)
+LABELS = np.array([3, 1, 4, 1, 5, 9], np.uint8)
+IMAGES_FILE = struct.pack(">4I", 0x803, 6, 5, 4) + LEVELS.tobytes()
+LABELS_FILE = struct.pack(">2I", 0x801, 6) + LABELS.tobytes()
+
+
+def write(folder: Path, stem: str, zipped: bool, dot: bool = False, images: bytes = IMAGES_FILE) -> None:
+    for name, content in ((f"{stem}-images-idx3-ubyte", images), (f"{stem}-labels-idx1-ubyte", LABELS_FILE)):
+        file = folder / ((name.replace("-idx", ".idx") if dot else name) + (".gz" if zipped else ""))
+        file.write_bytes(gzip.compress(content) if zipped else content)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("dot", [False, True])
+@pytest.mark.parametrize(("stem", "suffix"), [("t10k", ""), ("t10k", ":test"), ("train", ":train")])
+def test_round_trip(tmp_path: Path, stem: str, suffix: str, zipped: bool, dot: bool) -> None:
+    folder = tmp_path / "with:colon"
+    folder.mkdir()
+    write(folder, stem, zipped, dot)
+    data = load_data(f"mnist:{folder}{suffix}")
+    assert np.array_equal(data.x[:, 0].numpy(), LEVELS.astype(np.float32) / np.float32(255))
+    assert data.y.tolist() == LABELS.tolist()
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_truncated_anywhere(tmp_path: Path, zipped: bool) -> None:
+    path = tmp_path / ("a.gz" if zipped else "a")
+    whole = gzip.compress(IMAGES_FILE) if zipped else IMAGES_FILE
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(FileFormatError, match=str(path)):
+            read_idx(path, 3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(position=st.integers(0, 10**6), value=st.integers(1, 255))
+def test_a_flipped_byte_in_gzip(tmp_path_factory: pytest.TempPathFactory, position: int, value: int) -> None:
+    path = tmp_path_factory.getbasetemp() / "flip.gz"
+    content = bytearray(gzip.compress(IMAGES_FILE))
+    content[position % len(content)] ^= value
+    path.write_bytes(content)
+    with suppress(FileFormatError):
+        assert np.array_equal(read_idx(path, 3), LEVELS)  # the header's time and flags may change
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "offset 0: .* got an empty file"),
+        (LABELS_FILE, "offset 0: expected an IDX header of bytes with 3 axes"),
+        (b"\0\0\x0d\x03" + IMAGES_FILE[4:], "offset 0"),
+        (b"\x80\2hello pickle....", "offset 0"),
+        (struct.pack(">4I", 0x803, 2**32 - 1, 2**32 - 1, 2**32 - 1), "offset 4: .* needs .* bytes"),
+        (IMAGES_FILE + b"x", "offset 4: .* needs 120 bytes after the header, there are 121"),
+    ],
+)
+def test_bad_headers(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match=message):
+        read_idx(path, 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (struct.pack(">4I", 0x803, 2**32 - 1, 28, 28), "promise to unpack"),
+        (struct.pack(">4I", 0x803, 70000, 28, 28) + bytes(1 << 20), "bytes of data, found only 1048576"),
+        (IMAGES_FILE + b"x", "expected 120 bytes of data, found more"),
+        (IMAGES_FILE + bytes(1 << 20), "found more"),
+    ],
+)
+def test_bad_gzip(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(content, 1))
+    with pytest.raises(FileFormatError, match=message):
+        read_idx(path, 3)
+
+
+def test_images_and_labels_disagree(tmp_path: Path) -> None:
+    write(tmp_path, "t10k", False, images=struct.pack(">4I", 0x803, 3, 5, 4) + LEVELS[:3].tobytes())
+    with pytest.raises(FileFormatError, match="expected as many"):
+        load_data(f"mnist:{tmp_path}")
+
+
+def test_missing(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match="expected the file train-images-idx3-ubyte or"):
+        load_data(f"mnist:{tmp_path}:train")
+
+
+@pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")
+def test_real_mnist() -> None:
+    data = load_data(f"mnist:{os.environ['PYROBUST_DATA']}/images")
+    assert data.x.shape == (10_000, 1, 28, 28)
+    assert data.y.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    assert data.y[:5].tolist() == [7, 2, 1, 0, 4]
+    assert 0.1 < float(data.x.mean()) < 0.15

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.zoo import ImageSet
+from pyrobust.zoo.image_set import hash_tensors
+
+X = torch.zeros(3, 1, 2, 2)
+Y = torch.tensor([0, 2, 1])
+
+
+def test_hash_is_sha256_of_length_prefixed_parts() -> None:
+    parts = [b"", b"x torch.float32 [3, 1, 2, 2]", bytes(48), b"y torch.int64 [3]", b"".join(
+        int(label).to_bytes(8, "little") for label in Y
+    )]  # fmt: skip
+    expected = hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest()
+    assert ImageSet("a", X, Y).sha256 == expected
+    assert ImageSet("b", X.clone().to(memory_format=torch.channels_last), Y).sha256 == expected
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [(X + 1, Y), (X, Y + 1), (X.reshape(3, 1, 1, 4), Y), (-X, Y)],
+    ids=["pixel", "label", "shape", "minus zero"],
+)
+def test_hash_changes(x: Tensor, y: Tensor) -> None:
+    assert ImageSet("a", x, y).sha256 != ImageSet("a", X, Y).sha256
+
+
+def test_names_and_bytes_do_not_run_together() -> None:
+    one = torch.zeros(1, dtype=torch.uint8)
+    assert hash_tensors({"a": one, "b": one}) != hash_tensors({"a": one})
+    assert hash_tensors({"a": one}, "p") != hash_tensors({"a": one}, "q")
+    assert hash_tensors({"s": torch.tensor(1.0, dtype=torch.bfloat16)}) != hash_tensors({"s": torch.tensor(1.0)})
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "error", "message"),
+    [
+        (X.double(), Y, InputTypeError, "float32"),
+        (X, Y.int(), InputTypeError, "int64"),
+        (X[0], Y, InputError, r"\[N, C, H, W\]"),
+        (X, Y[:2], InputError, "same N"),
+        (X[:0], Y[:0], InputError, "at least one"),
+        (X / 0, Y, InputError, "image 0 has a NaN"),
+        (torch.cat([X[:2], X[:1] + torch.inf]), Y, InputError, "image 2 has a NaN or infinite"),
+        (X, Y - 1, InputError, "got -1 for image 0"),
+    ],
+)
+def test_refused(x: Tensor, y: Tensor, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ImageSet("bad", x, y)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+from pyrobust.errors import FileFormatError, InputError, InputTypeError
+from pyrobust.zoo import digits_convnet, list_models, load_data, load_digits, load_model, model_hash, save_state_dict
+from pyrobust.zoo.digits import DATA
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = ModuleType("user_model_module")
+    monkeypatch.setitem(sys.modules, "user_model_module", module)
+    return module
+
+
+@pytest.mark.parametrize("spec", ["zoo:digits-smooth-0.25", "zoo:digits-smooth-0.50"])
+def test_bundled_models_classify_new_handwriting(spec: str) -> None:
+    assert spec in list_models()
+    model = load_model(spec)
+    assert not model.training
+    data = load_digits()
+    with torch.inference_mode():
+        accuracy = (model(data.x).argmax(1) == data.y).double().mean()
+    assert accuracy > 0.95
+
+
+def test_bundled_files_are_small() -> None:
+    assert sum(path.stat().st_size for path in DATA.glob("*.pt")) < 300_000
+    assert len(list(DATA.glob("*.pt"))) == len(list_models()) == 2
+
+
+def test_the_architecture_is_plain_and_its_start_is_fixed() -> None:
+    net = digits_convnet()
+    assert {type(layer) for layer in net} == {nn.Conv2d, nn.ReLU, nn.Flatten, nn.Linear}
+    assert sum(p.numel() for p in net.parameters()) <= 36_000
+    assert model_hash(net) == model_hash(digits_convnet(0)) != model_hash(digits_convnet(1))
+    for layer in (net[0], net[2], net[5], net[7]):
+        bound = layer.weight[0].numel() ** -0.5
+        assert bound * 0.9 < float(layer.weight.detach().abs().max()) <= bound
+
+
+def test_loading_draws_nothing_and_ignores_the_default_dtype() -> None:
+    state = torch.random.get_rng_state()
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = load_model("zoo:digits-smooth-0.25")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert model_hash(model) == model_hash(load_model("zoo:digits-smooth-0.25"))
+
+
+def test_weights_replace_the_bundled_ones(tmp_path: Path) -> None:
+    save_state_dict(digits_convnet(5), tmp_path / "a.pt")
+    assert model_hash(load_model("zoo:digits-smooth-0.25", tmp_path / "a.pt")) == model_hash(digits_convnet(5))
+
+
+def test_models_of_the_user(user: ModuleType, tmp_path: Path) -> None:
+    user.Net = nn.Identity  # type: ignore[attr-defined]
+    user.make = lambda: digits_convnet(3)  # type: ignore[attr-defined]
+    user.net = digits_convnet(4)  # type: ignore[attr-defined]
+    user.number = 3  # type: ignore[attr-defined]
+    user.wrong = lambda: "net"  # type: ignore[attr-defined]
+    assert isinstance(load_model("user_model_module:Net"), nn.Identity)
+    assert load_model("user_model_module:net") is user.net
+    assert not user.net.training
+    save_state_dict(digits_convnet(6), tmp_path / "a.pt")
+    assert model_hash(load_model("user_model_module:make", tmp_path / "a.pt")) == model_hash(digits_convnet(6))
+    with pytest.raises(FileFormatError, match="does not fit the model Identity"):
+        load_model("user_model_module:Net", tmp_path / "a.pt")
+    for name, got in (("number", "int"), ("wrong", "str")):
+        with pytest.raises(InputTypeError, match=f"got {got}"):
+            load_model(f"user_model_module:{name}")
+
+
+@pytest.mark.parametrize("spec", ["", "zoo", "zoo:", "zoo:resnet", "digits-smooth-0.25"])
+def test_unknown_specs_name_the_models(spec: str) -> None:
+    with pytest.raises(InputError, match=r"expected zoo:digits-smooth-0.25, zoo:digits-smooth-0.50 or module:callable"):
+        load_model(spec)
+
+
+def test_other_bad_specs() -> None:
+    with pytest.raises(InputError, match="there is no module 'no_such_module'"):
+        load_model("no_such_module:f")
+    with pytest.raises(InputTypeError, match="expected a string"):
+        load_model(digits_convnet())  # type: ignore[arg-type]
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(scale), persistent=False)
+
+
+class Other(Scaled):
+    pass
+
+
+def test_hash_sees_structure_and_numbers() -> None:
+    base = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    nudged = copy.deepcopy(base)
+    with torch.no_grad():
+        nudged[0].bias[2] = torch.nextafter(nudged[0].bias[2], torch.tensor(9.0))
+    swapped = nn.Sequential(base[0], nn.LeakyReLU(0.0))
+    renamed = nn.Sequential()
+    renamed.add_module("a", base[0])
+    renamed.add_module("b", base[1])
+    models = [base, nudged, swapped, renamed, copy.deepcopy(base).double(), nn.Sequential(base[0]),
+              nn.Sequential(base[0], nn.LeakyReLU(0.1)), Scaled(1.0), Scaled(2.0), Other(1.0),
+              nn.Conv2d(1, 1, 3, padding=1), nn.Conv2d(1, 1, 3)]  # fmt: skip
+    assert len({model_hash(model) for model in models}) == len(models)
+
+
+def test_hash_does_not_see_mode_or_gradients() -> None:
+    net = digits_convnet()
+    before = model_hash(net)
+    assert model_hash(net.eval().requires_grad_(False)) == before
+    assert model_hash(net.to(memory_format=torch.channels_last)) == before
+
+
+@pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")
+def test_a_real_net_with_real_images(user: ModuleType) -> None:
+    folder = os.environ["PYROBUST_DATA"]
+    widths = [784, *[100] * 5, 10]
+    layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
+    user.make = lambda: nn.Sequential(nn.Flatten(), *layers[:-1])  # type: ignore[attr-defined]
+    model = load_model("user_model_module:make", f"{folder}/nets/mnist_6_100.pt")
+    data = load_data(f"npz:{folder}/images/mnist_eran.npz")
+    with torch.inference_mode():
+        assert int((model(data.x).argmax(1) == data.y).sum()) == 960

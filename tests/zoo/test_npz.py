@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import io
+import os
+import struct
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrobust.errors import FileFormatError
+from pyrobust.zoo import load_data
+from pyrobust.zoo.npz import load_npz, read_npz_arrays
+
+X = np.linspace(0, 1, 5 * 16, dtype=np.float32).reshape(5, 1, 4, 4)
+Y = np.array([0, 1, 2, 3, 9])
+
+
+def save(path: Path, compressed: bool = False, **arrays: Any) -> Path:
+    (np.savez_compressed if compressed else np.savez)(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8", ">f4", ">f8"])
+def test_floats(tmp_path: Path, dtype: str, compressed: bool) -> None:
+    data = load_npz(save(tmp_path / "a.npz", compressed, x=X.astype(dtype), y=Y.astype(">i2")))
+    assert np.array_equal(data.x.numpy(), X.astype(dtype).astype(np.float32))
+    assert data.y.tolist() == Y.tolist()
+
+
+def test_bytes_are_divided_by_255_and_rounded_once(tmp_path: Path) -> None:
+    x = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
+    data = load_npz(save(tmp_path / "a.npz", X=x, Y=np.array([1], np.uint64)))
+    assert data.x.shape == (1, 1, 16, 16)
+    assert np.array_equal(data.x.numpy().ravel(), np.arange(256, dtype=np.float32) / np.float32(255))
+
+
+def test_fortran_order_and_spec_with_colons(tmp_path: Path) -> None:
+    folder = tmp_path / "C:"
+    folder.mkdir()
+    path = save(folder / "a:b.npz", x=np.asfortranarray(X), y=Y, other=np.array([None], dtype=object))
+    data = load_data(f"npz:{path}")
+    assert torch.equal(data.x, torch.from_numpy(X))
+    assert data.name == f"npz:{path}"
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": X}, "array named y or Y, found 0; the file holds x"),
+        ({"x": X, "X": X, "y": Y}, "found 2"),
+        ({"x": X.astype(object), "y": Y}, "array x: holds Python objects"),
+        ({"x": X, "y": Y.astype(str)}, "array y: .* not numbers"),
+        ({"x": X.astype([("r", "f4")]), "y": Y}, "arrays of records"),
+        ({"x": X.astype(np.int32), "y": Y}, "float pixels in .* or uint8 pixels, got int32"),
+        ({"x": X > 0.5, "y": Y}, "got bool"),
+        ({"x": X.astype(np.longdouble), "y": Y}, "got float128|got longdouble|unknown dtype"),
+        ({"x": X * 255, "y": Y}, "found 0 to 255"),
+        ({"x": -X, "y": Y}, "found -1 to -?0"),
+        ({"x": np.full_like(X, np.nan), "y": Y}, "NaN or infinite"),
+        ({"x": X, "y": Y.astype(float)}, "integer class numbers, got float64"),
+        ({"x": X, "y": Y - 1}, "found -1 to 8"),
+        ({"x": X, "y": Y.astype(np.uint64) << np.uint64(60)}, "found 0 to"),
+        ({"x": X, "y": Y[:4]}, "N labels, got x"),
+        ({"x": X, "y": Y[:, None]}, "N labels, got x"),
+        ({"x": X[:0], "y": Y[:0]}, "N > 0"),
+        ({"x": X[0, 0], "y": Y}, "expected .N, C, H, W. or"),
+        ({"x": np.zeros((5, 8, 8, 3), np.uint8), "y": Y}, "channels last"),
+    ],
+)
+def test_refused_arrays(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    path = save(tmp_path / "a.npz", **arrays)
+    with pytest.raises(FileFormatError, match=message) as caught:
+        load_npz(path)
+    assert str(path) in str(caught.value)
+
+
+def test_missing_and_foreign_files(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match="expected a file, found nothing"):
+        load_npz(tmp_path / "none.npz")
+    with pytest.raises(FileFormatError, match="found a folder"):
+        load_npz(tmp_path)
+    for content in (b"", b"PK", b"hello world" * 50, bytes(1000)):
+        (tmp_path / "a.npz").write_bytes(content)
+        with pytest.raises(FileFormatError, match="not a readable npz"):
+            load_npz(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_truncated_at_every_hundredth_byte(tmp_path: Path, compressed: bool) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (100, 8, 8), dtype=np.uint8)
+    whole = save(tmp_path / "a.npz", compressed, x=x, y=np.arange(100)).read_bytes()
+    for size in range(0, len(whole), 100):
+        (tmp_path / "cut.npz").write_bytes(whole[:size])
+        with pytest.raises(FileFormatError, match=r"cut\.npz"):
+            load_npz(tmp_path / "cut.npz")
+
+
+@settings(max_examples=300, deadline=None)
+@given(position=st.integers(0, 10**6), value=st.integers(1, 255), compressed=st.booleans())
+def test_a_flipped_byte_gives_one_error_or_the_same_data(
+    tmp_path_factory: pytest.TempPathFactory, position: int, value: int, compressed: bool
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "flip.npz"
+    content = bytearray(save(path, compressed, x=X, y=Y).read_bytes())
+    content[position % len(content)] ^= value
+    path.write_bytes(content)
+    try:
+        data = load_npz(path)
+    except FileFormatError:
+        return
+    # Sums protect the arrays, so only bytes that mean nothing (times, attributes) can change unnoticed.
+    assert torch.equal(data.x, torch.from_numpy(X))
+    assert data.y.tolist() == Y.tolist()
+
+
+def member(header: str, data: bytes) -> bytes:
+    text = header.encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 8, 8), }", "needs 256000000000000 bytes"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 8, 8), }", "the file gives 64; it is damaged"),
+        ("{'descr': '|u1', 'fortran_order': False, 'shape': (1, 1, 1, 1, 1, 1, 1, 8, 8), }", "has 9 axes"),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 8, 8), }", "expected an npy header"),
+        ("{'descr': __import__('os').abort(), 'fortran_order': False, 'shape': (1,), }", "expected an npy header"),
+        ("{'descr': '<f3', 'fortran_order': False, 'shape': (1, 8, 8), }", "unknown dtype '<f3'"),
+        ("(" * 5000, "expected an npy header"),
+        ("{'descr': '|u1', 'fortran_order': False, 'shape': (1, 8, 8), }" + " " * 20000, "expected an npy header"),
+    ],
+)
+def test_headers_that_lie(tmp_path: Path, header: str, message: str) -> None:
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", member(header, bytes(64)))
+        archive.writestr("y.npy", b"")
+    with pytest.raises(FileFormatError, match=f"array x: .*{message}"):
+        read_npz_arrays(path, ["x"])
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr':'|u1','fortran_order':False,'shape':(64,)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (64,), }   \n",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (64L,), }",
+    ],
+)
+def test_headers_of_other_writers(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", member(header, bytes(range(64))))
+    assert read_npz_arrays(path, ["x"])["x"].tolist() == list(range(64))
+
+
+def test_scalars_and_versions(tmp_path: Path) -> None:
+    for version in ((1, 0), (2, 0), (3, 0)):
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, np.array(7, np.int16), version=version)
+        with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+            archive.writestr("x.npy", buffer.getvalue())
+        assert read_npz_arrays(tmp_path / "a.npz", ["x"])["x"] == np.int16(7)
+
+
+def peak_of_refusal(path: Path, message: str) -> int:
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileFormatError, match=message):
+            load_npz(path)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_bomb_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.npz"
+    size = 128 << 20
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({size // 64}, 8, 8), }}"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("y.npy", b"")
+        with archive.open("x.npy", "w") as stream:
+            stream.write(member(header, b""))
+            for _ in range(size >> 20):
+                stream.write(bytes(1 << 20))
+    assert path.stat().st_size < 1 << 20
+    assert peak_of_refusal(path, "promise to unpack to") < 1 << 20
+
+
+@pytest.mark.parametrize("promise", [1 << 31, 60 << 20])
+def test_a_directory_that_promises_more_than_there_is(tmp_path: Path, promise: int) -> None:
+    path = tmp_path / "lie.npz"
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({promise // 64}, 8, 8), }}"
+    content = member(header, bytes(64))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", content)
+        archive.writestr("y.npy", b"")
+    raw = path.read_bytes()
+    real, lie = struct.pack("<I", len(content)), struct.pack("<I", promise + len(content) - 64)
+    assert raw.count(real) >= 2
+    path.write_bytes(raw.replace(real, lie))
+    # Either the ratio gives it away, or the stream ends early: in both cases with next to nothing allocated.
+    assert peak_of_refusal(path, "promise|only") < 8 << 20
+
+
+@pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")
+def test_real_files() -> None:
+    data = load_data(f"npz:{os.environ['PYROBUST_DATA']}/images/cifar_sdp.npz")
+    assert data.x.shape == (200, 3, 32, 32)
+    assert data.num_classes == 10

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from pyrobust.errors import FileFormatError, MissingExtraError, StoreError
+from pyrobust.zoo import digits_convnet, load_weights, model_hash, read_state_dict, save_state_dict
+
+
+def small(seed: int = 0) -> nn.Module:
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in (*net.parameters(), net[1].running_mean, net[1].running_var):
+            tensor.copy_(torch.rand(tensor.shape, generator=generator))
+    return net
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: state,
+        lambda state: {"epoch": 3, "arch": "small", "state_dict": state, "optimizer": {"lr": 0.1}},
+        lambda state: {"model": {"state_dict": state}},
+        lambda state: {f"module.{name}": tensor for name, tensor in state.items()},
+        lambda state: {"net": {f"_orig_mod.module.{name}": tensor for name, tensor in state.items()}},
+        lambda state: {name.replace("1.", "1.module."): tensor for name, tensor in state.items()},
+        lambda state: {name: tensor for name, tensor in state.items() if "num_batches" not in name},
+    ],
+    ids=["plain", "state_dict", "twice", "module", "compiled", "inside", "old batch norm"],
+)
+@pytest.mark.parametrize("legacy", [False, True])
+def test_forms_of_checkpoints(tmp_path: Path, wrap: Any, legacy: bool) -> None:
+    source, target = small(1), small(2)
+    path = tmp_path / "a.pth"
+    torch.save(wrap(source.state_dict()), path, _use_new_zipfile_serialization=not legacy)
+    load_weights(target, path)
+    assert model_hash(target) == model_hash(source)
+
+
+def test_a_model_with_a_part_of_its_own_called_module(tmp_path: Path) -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(2, 2)
+            self.module = nn.ModuleDict({"a": nn.Linear(2, 2)})
+
+    source, target = Both(), Both()
+    save_state_dict(source, tmp_path / "a.pt")
+    load_weights(target, tmp_path / "a.pt")
+    assert model_hash(target) == model_hash(source)
+
+
+def test_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    safetensors = pytest.importorskip("safetensors.torch", reason="needs safetensors")
+    source, target = small(1), small(2)
+    path = tmp_path / "a.safetensors"
+    safetensors.save_file(source.state_dict(), path)
+    load_weights(target, path)
+    assert model_hash(target) == model_hash(source)
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 20):
+        path.write_bytes(whole[:size])
+        with pytest.raises(FileFormatError, match="not a readable safetensors"):
+            read_state_dict(path)
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    with pytest.raises(MissingExtraError, match=r"pyrobust\[safetensors\]"):
+        read_state_dict(path)
+
+
+def test_every_misfit_is_listed_and_nothing_is_changed(tmp_path: Path) -> None:
+    target = small()
+    before = model_hash(target)
+    state = small(1).state_dict()
+    del state["0.bias"]
+    state["extra"] = torch.zeros(1)
+    state["0.weight"] = torch.zeros(2, 4)
+    state["1.bias"] = torch.zeros(2, dtype=torch.int8)
+    torch.save(state, tmp_path / "a.pt")
+    with pytest.raises(FileFormatError) as caught:
+        load_weights(target, tmp_path / "a.pt")
+    parts = (
+        "a.pt",
+        "0.bias: missing",
+        "extra: unexpected",
+        "0.weight: expected torch.float32 [2, 3], got torch.float32 [2, 4]",
+        "1.bias: expected torch.float32 [2], got torch.int8 [2]",
+    )
+    for part in parts:
+        assert part in str(caught.value)
+    assert model_hash(target) == before
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("pyrobust_was_here",)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("write", [torch.save, lambda thing, path: path.write_bytes(pickle.dumps(thing))])
+def test_pickles_are_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for thing in (Evil(), {"state_dict": Evil()}, small()):
+        write(thing, tmp_path / "a.pt")
+        with pytest.raises(FileFormatError, match=r"weights_only=False\).state_dict"):
+            read_state_dict(tmp_path / "a.pt")
+    assert os.listdir(tmp_path) == ["a.pt"]
+
+
+@pytest.mark.parametrize(
+    "thing", [3, [torch.ones(2)], {}, {"a": 1}, {3: torch.ones(1)}, {"state_dict": 3}, {"state_dict": {"a": [1]}}]
+)
+def test_no_state_dict(tmp_path: Path, thing: object) -> None:
+    torch.save(thing, tmp_path / "a.pt")
+    with pytest.raises(FileFormatError, match="expected a state dict"):
+        read_state_dict(tmp_path / "a.pt")
+
+
+def test_missing_empty_and_foreign(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match="found nothing"):
+        read_state_dict(tmp_path / "none.pt")
+    for content in (b"", b"\x89PNG" * 10, bytes(300), b"PK\x03\x04" + bytes(100)):
+        (tmp_path / "a.pt").write_bytes(content)
+        with pytest.raises(FileFormatError, match=r"a\.pt"):
+            read_state_dict(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_truncated_at_every_hundredth_byte(tmp_path: Path, legacy: bool) -> None:
+    path = tmp_path / "a.pt"
+    torch.save(small().state_dict(), path, _use_new_zipfile_serialization=not legacy)
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 100):
+        path.write_bytes(whole[:size])
+        with pytest.raises(FileFormatError, match=r"a\.pt"):
+            read_state_dict(path)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@settings(max_examples=200, deadline=None)
+@given(position=st.integers(0, 10**6), value=st.integers(1, 255), legacy=st.booleans())
+def test_flipped_bytes_raise_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, position: int, value: int, legacy: bool
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "flip.pt"
+    torch.save(small().state_dict(), path, _use_new_zipfile_serialization=not legacy)
+    content = bytearray(path.read_bytes())
+    content[position % len(content)] ^= value
+    path.write_bytes(content)
+    target = small(2)
+    before = model_hash(target)
+    try:
+        load_weights(target, path)
+    except FileFormatError:
+        assert model_hash(target) == before
+
+
+def test_an_archive_that_is_compressed(tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(1 << 20)}, tmp_path / "a.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "a.pt") as old,
+        zipfile.ZipFile(tmp_path / "b.pt", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for info in old.infolist():
+            new.writestr(info.filename, old.read(info))
+    with pytest.raises(FileFormatError, match="promises more bytes"):
+        read_state_dict(tmp_path / "b.pt")
+
+
+def test_saved_bytes_are_the_same_and_plain(tmp_path: Path) -> None:
+    save_state_dict(digits_convnet(), tmp_path / "a.pt")
+    save_state_dict(digits_convnet(), tmp_path / "b.pt")
+    assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "b.pt").read_bytes()
+    state = torch.load(tmp_path / "a.pt", weights_only=True)
+    assert list(state) == list(digits_convnet().state_dict())
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (tmp_path / "a.pt").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.pt"
+    save_state_dict(small(1), path)
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for function in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, function, full)
+            with pytest.raises(StoreError, match="No space left"):
+                save_state_dict(small(2), path)
+        assert os.listdir(tmp_path) == ["a.pt"]
+        assert path.read_bytes() == before
+    with pytest.raises(StoreError, match="cannot be written"):
+        save_state_dict(small(), tmp_path / "no" / "a.pt")
