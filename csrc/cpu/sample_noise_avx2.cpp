@@ -13,10 +13,6 @@ PYROBUST_TARGET inline Half hardware_half(float value) { return {static_cast<uin
 #define PYROBUST_HALF hardware_half
 #include "cpu/sample_noise_finish.inl"
 
-struct Words8 {
-  __m256i w[4];
-};
-
 // Four counters a register, one in the low half of each 64-bit lane: products and their high halves need no shuffle, and
 // what is left in the upper halves is never read.
 struct Half8 {
@@ -26,8 +22,9 @@ struct Half8 {
 PYROBUST_TARGET inline void philox_round(Half8& s, __m256i k0, __m256i k1) {
   const __m256i p0 = _mm256_mul_epu32(s.c0, _mm256_set1_epi64x(kPhiloxMul0));
   const __m256i p1 = _mm256_mul_epu32(s.c2, _mm256_set1_epi64x(kPhiloxMul1));
-  s.c0 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), s.c1), k0);
-  s.c2 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), s.c3), k1);
+  // The key goes to the word that is there already, off the chain of products.
+  s.c0 = _mm256_xor_si256(_mm256_srli_epi64(p1, 32), _mm256_xor_si256(s.c1, k0));
+  s.c2 = _mm256_xor_si256(_mm256_srli_epi64(p0, 32), _mm256_xor_si256(s.c3, k1));
   s.c1 = p1;
   s.c3 = p0;
 }
@@ -53,21 +50,32 @@ PYROBUST_TARGET inline RoundKeys round_keys(uint64_t seed) {
   return keys;
 }
 
-// The words of counters block .. block+7. The lanes hold counters 0 2 4 6 | 1 3 5 7: after the four words of a counter are
-// brought together inside 128-bit lanes, the blocks stand in order.
-PYROBUST_TARGET inline Words8 philox8(const RoundKeys& keys, uint32_t domain, uint32_t image, uint32_t sample,
-                                     uint32_t block) {
+// The words of counters block .. block+15 to z, as two groups of eight: word 0 of the eight, word 1, word 2, word 3. The lanes
+// of a group hold counters 0 2 4 6 | 1 3 5 7: after the four words of a counter are brought together inside 128-bit lanes,
+// the blocks stand in order. Four chains of products at once hide most of each other's latency.
+PYROBUST_TARGET inline void store_words(const RoundKeys& keys, uint32_t domain, uint32_t image, uint32_t sample,
+                                        uint32_t block, float* z) {
   const __m256i base = _mm256_set1_epi32(static_cast<int>(block));
   const __m256i c1 = _mm256_set1_epi32(static_cast<int>(sample)), c2 = _mm256_set1_epi32(static_cast<int>(image)),
                 c3 = _mm256_set1_epi32(static_cast<int>(domain));
-  Half8 first{_mm256_add_epi32(base, _mm256_setr_epi64x(0, 2, 1, 3)), c1, c2, c3};
-  Half8 second{_mm256_add_epi32(base, _mm256_setr_epi64x(4, 6, 5, 7)), c1, c2, c3};
+  Half8 half[4] = {{_mm256_add_epi32(base, _mm256_setr_epi64x(0, 2, 1, 3)), c1, c2, c3},
+                   {_mm256_add_epi32(base, _mm256_setr_epi64x(4, 6, 5, 7)), c1, c2, c3},
+                   {_mm256_add_epi32(base, _mm256_setr_epi64x(8, 10, 9, 11)), c1, c2, c3},
+                   {_mm256_add_epi32(base, _mm256_setr_epi64x(12, 14, 13, 15)), c1, c2, c3}};
 #pragma GCC unroll 10
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    philox_round(first, keys.k0[round], keys.k1[round]);
-    philox_round(second, keys.k0[round], keys.k1[round]);
+#pragma GCC unroll 4
+    for (int h = 0; h < 4; ++h) philox_round(half[h], keys.k0[round], keys.k1[round]);
   }
-  return {{merge(first.c0, second.c0), merge(first.c1, second.c1), merge(first.c2, second.c2), merge(first.c3, second.c3)}};
+#pragma GCC unroll 2
+  for (int group = 0; group < 2; ++group) {
+    const Half8 &first = half[2 * group], &second = half[2 * group + 1];
+    auto* words = reinterpret_cast<__m256i*>(z + 32 * group);
+    _mm256_storeu_si256(words, merge(first.c0, second.c0));
+    _mm256_storeu_si256(words + 1, merge(first.c1, second.c1));
+    _mm256_storeu_si256(words + 2, merge(first.c2, second.c2));
+    _mm256_storeu_si256(words + 3, merge(first.c3, second.c3));
+  }
 }
 
 // Eight blocks of four: word j of block i to z[4 i + j].
@@ -137,10 +145,8 @@ PYROBUST_TARGET inline __m256 single(__m256i w) {
 template <Family family>
 PYROBUST_TARGET void unit_noise(NoiseKey key, uint32_t image, uint32_t sample, uint32_t block, int64_t blocks, float* z) {
   const RoundKeys keys = round_keys(key.seed);
-  for (int64_t b = 0; b < blocks; b += 8) {
-    const Words8 words = philox8(keys, key.domain, image, sample, block + static_cast<uint32_t>(b));
-    for (int j = 0; j < 4; ++j) _mm256_storeu_si256(reinterpret_cast<__m256i*>(z + 4 * b) + j, words.w[j]);
-  }
+  for (int64_t b = 0; b < blocks; b += 16)
+    store_words(keys, key.domain, image, sample, block + static_cast<uint32_t>(b), z + 4 * b);
   for (int64_t b = 0; b < blocks; b += 8) {
     const auto* words = reinterpret_cast<const __m256i*>(z + 4 * b);
     const __m256i w0 = _mm256_loadu_si256(words), w1 = _mm256_loadu_si256(words + 1), w2 = _mm256_loadu_si256(words + 2), w3 = _mm256_loadu_si256(words + 3);
