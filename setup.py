@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -37,6 +38,9 @@ class CMakeBuild(build_ext):
         source = Path(__file__).resolve().parent
         target = Path(self.get_ext_fullpath(ext.name)).resolve().parent
         cuda = cuda_wanted(torch.version.cuda)
+        # cmake and ninja stand beside the Python that builds, also where its environment is not activated.
+        scripts = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+        environment = {**os.environ, "PATH": scripts}
         build = Path(self.build_temp).resolve() / ("cuda" if cuda else "cpu")
         subprocess.check_call(
             [
@@ -48,9 +52,10 @@ class CMakeBuild(build_ext):
                 f"-DPython_EXECUTABLE={sys.executable}",
                 f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
                 f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={target}",
-            ]
+            ],
+            env=environment,
         )  # fmt: skip
-        subprocess.check_call(["cmake", "--build", str(build), "--parallel"])
+        subprocess.check_call(["cmake", "--build", str(build), "--parallel"], env=environment)
 
 
 setup(ext_modules=[Extension("pyrobust._C", sources=[])], cmdclass={"build_ext": CMakeBuild})

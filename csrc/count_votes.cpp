@@ -1,6 +1,6 @@
 // pyrobust::count_votes: the schema, the checks, the choice of device and dtype.
-#include "check.h"
 #include "cpu/count_votes.h"
+#include "check.h"
 #include "cuda/count_votes.h"
 #include "cuda/stream.h"
 

@@ -67,17 +67,18 @@ Call checked(const Tensor& out, const Tensor& x, const std::vector<int64_t>& run
   }
   if (!contiguous) channels = x.size(1);
 
-  check(runs.size() % 4 == 0, kOp, ": runs: expected (row, image, first, count) for each, got ", runs.size(), " numbers");
+  check(runs.size() % 4 == 0, kOp, ": runs: expected (row, image, first, count) for each, got ", runs.size(),
+        " numbers");
   Call call{{static_cast<uint64_t>(seed), static_cast<uint32_t>(domain)}, {}, {0, channels, 0, !contiguous}, false};
   for (size_t r = 0; r < runs.size(); r += 4) {
     const int64_t image_row = runs[r], image = runs[r + 1], first = runs[r + 2], count = runs[r + 3];
-    check(image_row >= 0 && image_row < x.size(0), kOp, ": runs: row: expected 0 to ", x.size(0) - 1, ", got ", image_row);
+    check(image_row >= 0 && image_row < x.size(0), kOp, ": runs: row: expected 0 to ", x.size(0) - 1, ", got ",
+          image_row);
     check(image >= 0 && image < kWords, kOp, ": runs: image: expected an index below 2**32, got ", image);
     check(count >= 0 && first >= 0 && first <= kWords && count <= kWords - first, kOp,
           ": runs: first, count: expected sample indices below 2**32, got ", first, ", ", count);
     if (count == 0) continue;
-    call.runs.push_back(
-        {image_row, static_cast<uint32_t>(image), static_cast<uint32_t>(first), call.shape.samples});
+    call.runs.push_back({image_row, static_cast<uint32_t>(image), static_cast<uint32_t>(first), call.shape.samples});
     check(count <= out.size(0) - call.shape.samples, kOp, ": out: expected as many rows as the runs have samples, got ",
           out.size(0));
     call.shape.samples += count;
@@ -138,11 +139,11 @@ void sample_noise_cuda(Tensor out, Tensor x, std::vector<int64_t> runs, int64_t 
   for_dtype(out, [&](auto* out_tag, auto* real_tag) {
     using Out = std::remove_pointer_t<decltype(out_tag)>;
     using Real = std::remove_pointer_t<decltype(real_tag)>;
-    check_launch(kOp, cuda::sample_noise<Out, Real>(
-                          call.key, call.runs.data(), static_cast<int64_t>(call.runs.size()), call.shape,
-                          static_cast<const Real*>(x.const_data_ptr()), static_cast<Real>(sigma),
-                          data_or_null<Real>(mean), data_or_null<Real>(std), static_cast<Out*>(out.mutable_data_ptr()),
-                          stream));
+    check_launch(
+        kOp, cuda::sample_noise<Out, Real>(call.key, call.runs.data(), static_cast<int64_t>(call.runs.size()),
+                                           call.shape, static_cast<const Real*>(x.const_data_ptr()),
+                                           static_cast<Real>(sigma), data_or_null<Real>(mean), data_or_null<Real>(std),
+                                           static_cast<Out*>(out.mutable_data_ptr()), stream));
   });
 }
 #endif
@@ -152,7 +153,8 @@ void sample_noise_cuda(Tensor out, Tensor x, std::vector<int64_t> runs, int64_t 
 
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def(
-      "sample_noise(Tensor(a!) out, Tensor x, int[] runs, int seed, float sigma, int domain, Tensor? mean, Tensor? std) "
+      "sample_noise(Tensor(a!) out, Tensor x, int[] runs, int seed, float sigma, int domain, Tensor? mean, Tensor? "
+      "std) "
       "-> ()");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) { m.impl("sample_noise", TORCH_BOX(&pyrobust::sample_noise_cpu)); }

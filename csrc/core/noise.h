@@ -1,9 +1,10 @@
 // The noise contract: which random words an element of a noisy image gets, and how words become noise of unit standard
-// deviation. Host, device and every SIMD leaf compute exactly these float32 operations (fused multiply-adds where written,
-// no others, round to nearest), so that one seed gives one set of bits everywhere.
+// deviation. Host, device and every SIMD leaf compute exactly these float32 operations (fused multiply-adds where
+// written, no others, round to nearest), so that one seed gives one set of bits everywhere.
 //
 //   key     = the 64-bit seed
-//   counter = (element / 4, sample index, image index, domain), 32 bits each; element = index in the image's contiguous order
+//   counter = (element / 4, sample index, image index, domain), 32 bits each
+//   element = index in the image's contiguous order
 //   domain  = stage << 8 | family
 #pragma once
 
@@ -22,10 +23,10 @@ PYROBUST_HD constexpr Family family_of(uint32_t domain) { return static_cast<Fam
 
 // Which image and samples a stretch of the packed batch holds.
 struct NoiseRun {
-  int64_t row;      // row of x
-  uint32_t image;   // image index of the noise contract
-  uint32_t first;   // first sample index
-  int64_t begin;    // first position in the batch; the run ends where the next begins
+  int64_t row;     // row of x
+  uint32_t image;  // image index of the noise contract
+  uint32_t first;  // first sample index
+  int64_t begin;   // first position in the batch; the run ends where the next begins
 };
 
 // What all elements of one call share.
@@ -93,8 +94,8 @@ PYROBUST_HD float minus_two_log(uint32_t w) {
   return fma32(t, p, c);
 }
 
-// Box and Muller (1958): the radius from the upper 31 bits of one word, the direction from the other. Bit 31 turns by pi, bit 30 by pi/2, the low
-// 30 bits within [-pi/4, pi/4).
+// Box and Muller (1958): the radius from the upper 31 bits of one word, the direction from the other. Bit 31 turns by
+// pi, bit 30 by pi/2, the low 30 bits within [-pi/4, pi/4).
 PYROBUST_HD void gaussian_pair(uint32_t radius_word, uint32_t angle_word, float& z0, float& z1) {
   const float r = bits<float>(bits<uint32_t>(sqrt32(minus_two_log(radius_word >> 1))) | (angle_word & 0x80000000u));
   const float x = static_cast<float>(static_cast<int32_t>(angle_word << 2)) * kTwoToMinus31;

@@ -13,7 +13,8 @@ namespace pyrobust::cpu {
 inline constexpr int64_t kLeafBlocks = 16;
 using UnitNoiseLeaf = void (*)(NoiseKey key, uint32_t image, uint32_t sample, uint32_t block, int64_t blocks, float* z);
 
-// One stretch of one channel: out[i * stride] = ((x[i] + sigma z[i]) - mean) / std, the latter two where std is not null.
+// One stretch of one channel: out[i * stride] = ((x[i] + sigma z[i]) - mean) / std, the latter two where std is not
+// null.
 template <class Out, class Real>
 using FinishLeaf = void (*)(const float* z, const Real* x, Real sigma, const Real* mean, const Real* std, Out* out,
                             int64_t n, int64_t stride);

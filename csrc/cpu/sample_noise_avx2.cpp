@@ -13,8 +13,8 @@ PYROBUST_TARGET inline Half hardware_half(float value) { return {static_cast<uin
 #define PYROBUST_HALF hardware_half
 #include "cpu/sample_noise_finish.inl"
 
-// Four counters a register, one in the low half of each 64-bit lane: products and their high halves need no shuffle, and
-// what is left in the upper halves is never read.
+// Four counters a register, one in the low half of each 64-bit lane: products and their high halves need no shuffle,
+// and what is left in the upper halves is never read.
 struct Half8 {
   __m256i c0, c1, c2, c3;
 };
@@ -50,9 +50,9 @@ PYROBUST_TARGET inline RoundKeys round_keys(uint64_t seed) {
   return keys;
 }
 
-// The words of counters block .. block+15 to z, as two groups of eight: word 0 of the eight, word 1, word 2, word 3. The lanes
-// of a group hold counters 0 2 4 6 | 1 3 5 7: after the four words of a counter are brought together inside 128-bit lanes,
-// the blocks stand in order. Four chains of products at once hide most of each other's latency.
+// The words of counters block .. block+15 to z, as two groups of eight: word 0 of the eight, word 1, word 2, word 3.
+// The lanes of a group hold counters 0 2 4 6 | 1 3 5 7: after the four words of a counter are brought together inside
+// 128-bit lanes, the blocks stand in order. Four chains of products at once hide most of each other's latency.
 PYROBUST_TARGET inline void store_words(const RoundKeys& keys, uint32_t domain, uint32_t image, uint32_t sample,
                                         uint32_t block, float* z) {
   const __m256i base = _mm256_set1_epi32(static_cast<int>(block));
@@ -93,8 +93,8 @@ PYROBUST_TARGET inline __m256 minus_two_log(__m256i w) {
   const __m256 v = _mm256_add_ps(_mm256_cvtepi32_ps(w), _mm256_set1_ps(0.5f));
   const __m256i root = _mm256_set1_epi32(static_cast<int>(kSqrtHalfBits));
   const __m256i shifted = _mm256_sub_epi32(_mm256_castps_si256(v), root);
-  const __m256 m = _mm256_castsi256_ps(
-      _mm256_add_epi32(_mm256_and_si256(shifted, _mm256_set1_epi32(0x007fffff)), root));
+  const __m256 m =
+      _mm256_castsi256_ps(_mm256_add_epi32(_mm256_and_si256(shifted, _mm256_set1_epi32(0x007fffff)), root));
   const __m256i exponent = _mm256_sub_epi32(_mm256_set1_epi32(31), _mm256_srai_epi32(shifted, 23));
   const __m256 c = _mm256_mul_ps(_mm256_cvtepi32_ps(exponent), _mm256_set1_ps(kTwoLn2));
   const __m256 t = _mm256_sub_ps(m, _mm256_set1_ps(1.0f));
@@ -116,8 +116,7 @@ PYROBUST_TARGET inline __m256 with_sign(__m256 magnitude, __m256i word) {
 PYROBUST_TARGET inline void gaussian_pair(__m256i radius_word, __m256i angle_word, __m256& z0, __m256& z1) {
   using namespace noise;
   const __m256 r = with_sign(_mm256_sqrt_ps(minus_two_log(_mm256_srli_epi32(radius_word, 1))), angle_word);
-  const __m256 x =
-      _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_slli_epi32(angle_word, 2)), _mm256_set1_ps(kTwoToMinus31));
+  const __m256 x = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_slli_epi32(angle_word, 2)), _mm256_set1_ps(kTwoToMinus31));
   const __m256 q = _mm256_mul_ps(x, x);
   __m256 s = _mm256_fmadd_ps(_mm256_set1_ps(kSin3), q, _mm256_set1_ps(kSin2));
   s = _mm256_fmadd_ps(s, q, _mm256_set1_ps(kSin1));
@@ -136,20 +135,24 @@ PYROBUST_TARGET inline __m256 single(__m256i w) {
   if constexpr (family == Family::kUniform)
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(w), _mm256_set1_ps(kUniformScale), _mm256_set1_ps(kUniformOffset));
   else
-    return with_sign(_mm256_mul_ps(minus_two_log(_mm256_and_si256(w, _mm256_set1_epi32(0x7fffffff))), _mm256_set1_ps(kLaplaceScale)), w);
+    return with_sign(
+        _mm256_mul_ps(minus_two_log(_mm256_and_si256(w, _mm256_set1_epi32(0x7fffffff))), _mm256_set1_ps(kLaplaceScale)),
+        w);
 }
 
-// Two passes over a tile that stays in the first-level cache: the words, then the noise in their place. One after the other
-// each has short chains of dependent operations next to many independent ones; interleaved, they fill the reorder window
-// before the next counters start.
+// Two passes over a tile that stays in the first-level cache: the words, then the noise in their place. One after the
+// other each has short chains of dependent operations next to many independent ones; interleaved, they fill the reorder
+// window before the next counters start.
 template <Family family>
-PYROBUST_TARGET void unit_noise(NoiseKey key, uint32_t image, uint32_t sample, uint32_t block, int64_t blocks, float* z) {
+PYROBUST_TARGET void unit_noise(NoiseKey key, uint32_t image, uint32_t sample, uint32_t block, int64_t blocks,
+                                float* z) {
   const RoundKeys keys = round_keys(key.seed);
   for (int64_t b = 0; b < blocks; b += 16)
     store_words(keys, key.domain, image, sample, block + static_cast<uint32_t>(b), z + 4 * b);
   for (int64_t b = 0; b < blocks; b += 8) {
     const auto* words = reinterpret_cast<const __m256i*>(z + 4 * b);
-    const __m256i w0 = _mm256_loadu_si256(words), w1 = _mm256_loadu_si256(words + 1), w2 = _mm256_loadu_si256(words + 2), w3 = _mm256_loadu_si256(words + 3);
+    const __m256i w0 = _mm256_loadu_si256(words), w1 = _mm256_loadu_si256(words + 1),
+                  w2 = _mm256_loadu_si256(words + 2), w3 = _mm256_loadu_si256(words + 3);
     __m256 z0, z1, z2, z3;
     if constexpr (family == Family::kGaussian) {
       gaussian_pair(w0, w1, z0, z1);
@@ -166,11 +169,12 @@ PYROBUST_TARGET void unit_noise(NoiseKey key, uint32_t image, uint32_t sample, u
 
 }  // namespace
 
-const NoiseLeaves kNoiseAvx2 = {{unit_noise<Family::kGaussian>, unit_noise<Family::kUniform>, unit_noise<Family::kLaplace>},
-                                finish<float, float>,
-                                finish<double, double>,
-                                finish<Half, float>,
-                                finish<BFloat16, float>};
+const NoiseLeaves kNoiseAvx2 = {
+    {unit_noise<Family::kGaussian>, unit_noise<Family::kUniform>, unit_noise<Family::kLaplace>},
+    finish<float, float>,
+    finish<double, double>,
+    finish<Half, float>,
+    finish<BFloat16, float>};
 
 }  // namespace pyrobust::cpu
 #endif  // __x86_64__

@@ -54,10 +54,10 @@ PYROBUST_TARGET inline RoundKeys round_keys(uint64_t seed) {
   return keys;
 }
 
-// The words of counters block .. block+15. The lanes hold counters 0 4 8 12 | 1 5 9 13 | 2 6 10 14 | 3 7 11 15: after the four
-// words of a counter are brought together inside 128-bit lanes, the blocks stand in order.
+// The words of counters block .. block+15. The lanes hold counters 0 4 8 12 | 1 5 9 13 | 2 6 10 14 | 3 7 11 15: after
+// the four words of a counter are brought together inside 128-bit lanes, the blocks stand in order.
 PYROBUST_TARGET inline Words16 philox16(const RoundKeys& keys, uint32_t domain, uint32_t image, uint32_t sample,
-                                     uint32_t block) {
+                                        uint32_t block) {
   const __m512i base = _mm512_set1_epi32(static_cast<int>(block));
   const __m512i c1 = _mm512_set1_epi32(static_cast<int>(sample)), c2 = _mm512_set1_epi32(static_cast<int>(image)),
                 c3 = _mm512_set1_epi32(static_cast<int>(domain));
@@ -68,7 +68,8 @@ PYROBUST_TARGET inline Words16 philox16(const RoundKeys& keys, uint32_t domain, 
     philox_round(first, keys.k0[round], keys.k1[round]);
     philox_round(second, keys.k0[round], keys.k1[round]);
   }
-  return {{merge(first.c0, second.c0), merge(first.c1, second.c1), merge(first.c2, second.c2), merge(first.c3, second.c3)}};
+  return {
+      {merge(first.c0, second.c0), merge(first.c1, second.c1), merge(first.c2, second.c2), merge(first.c3, second.c3)}};
 }
 
 // Sixteen blocks of four: word j of block i to z[4 i + j].
@@ -86,8 +87,8 @@ PYROBUST_TARGET inline __m512 minus_two_log(__m512i w) {
   const __m512 v = _mm512_add_ps(_mm512_cvtepi32_ps(w), _mm512_set1_ps(0.5f));
   const __m512i root = _mm512_set1_epi32(static_cast<int>(kSqrtHalfBits));
   const __m512i shifted = _mm512_sub_epi32(_mm512_castps_si512(v), root);
-  const __m512 m = _mm512_castsi512_ps(
-      _mm512_add_epi32(_mm512_and_si512(shifted, _mm512_set1_epi32(0x007fffff)), root));
+  const __m512 m =
+      _mm512_castsi512_ps(_mm512_add_epi32(_mm512_and_si512(shifted, _mm512_set1_epi32(0x007fffff)), root));
   const __m512i exponent = _mm512_sub_epi32(_mm512_set1_epi32(31), _mm512_srai_epi32(shifted, 23));
   const __m512 c = _mm512_mul_ps(_mm512_cvtepi32_ps(exponent), _mm512_set1_ps(kTwoLn2));
   const __m512 t = _mm512_sub_ps(m, _mm512_set1_ps(1.0f));
@@ -110,8 +111,7 @@ PYROBUST_TARGET inline __m512 with_sign(__m512 magnitude, __m512i word) {
 PYROBUST_TARGET inline void gaussian_pair(__m512i radius_word, __m512i angle_word, __m512& z0, __m512& z1) {
   using namespace noise;
   const __m512 r = with_sign(_mm512_sqrt_ps(minus_two_log(_mm512_srli_epi32(radius_word, 1))), angle_word);
-  const __m512 x =
-      _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_slli_epi32(angle_word, 2)), _mm512_set1_ps(kTwoToMinus31));
+  const __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_slli_epi32(angle_word, 2)), _mm512_set1_ps(kTwoToMinus31));
   const __m512 q = _mm512_mul_ps(x, x);
   __m512 s = _mm512_fmadd_ps(_mm512_set1_ps(kSin3), q, _mm512_set1_ps(kSin2));
   s = _mm512_fmadd_ps(s, q, _mm512_set1_ps(kSin1));
@@ -130,14 +130,17 @@ PYROBUST_TARGET inline __m512 single(__m512i w) {
   if constexpr (family == Family::kUniform)
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(w), _mm512_set1_ps(kUniformScale), _mm512_set1_ps(kUniformOffset));
   else
-    return with_sign(_mm512_mul_ps(minus_two_log(_mm512_and_si512(w, _mm512_set1_epi32(0x7fffffff))), _mm512_set1_ps(kLaplaceScale)), w);
+    return with_sign(
+        _mm512_mul_ps(minus_two_log(_mm512_and_si512(w, _mm512_set1_epi32(0x7fffffff))), _mm512_set1_ps(kLaplaceScale)),
+        w);
 }
 
-// Two passes over a tile that stays in the first-level cache: the words, then the noise in their place. One after the other
-// each has short chains of dependent operations next to many independent ones; interleaved, they fill the reorder window
-// before the next counters start.
+// Two passes over a tile that stays in the first-level cache: the words, then the noise in their place. One after the
+// other each has short chains of dependent operations next to many independent ones; interleaved, they fill the reorder
+// window before the next counters start.
 template <Family family>
-PYROBUST_TARGET void unit_noise(NoiseKey key, uint32_t image, uint32_t sample, uint32_t block, int64_t blocks, float* z) {
+PYROBUST_TARGET void unit_noise(NoiseKey key, uint32_t image, uint32_t sample, uint32_t block, int64_t blocks,
+                                float* z) {
   const RoundKeys keys = round_keys(key.seed);
   for (int64_t b = 0; b < blocks; b += 16) {
     const Words16 words = philox16(keys, key.domain, image, sample, block + static_cast<uint32_t>(b));
@@ -145,7 +148,8 @@ PYROBUST_TARGET void unit_noise(NoiseKey key, uint32_t image, uint32_t sample, u
   }
   for (int64_t b = 0; b < blocks; b += 16) {
     const auto* words = reinterpret_cast<const __m512i*>(z + 4 * b);
-    const __m512i w0 = _mm512_loadu_si512(words), w1 = _mm512_loadu_si512(words + 1), w2 = _mm512_loadu_si512(words + 2), w3 = _mm512_loadu_si512(words + 3);
+    const __m512i w0 = _mm512_loadu_si512(words), w1 = _mm512_loadu_si512(words + 1),
+                  w2 = _mm512_loadu_si512(words + 2), w3 = _mm512_loadu_si512(words + 3);
     __m512 z0, z1, z2, z3;
     if constexpr (family == Family::kGaussian) {
       gaussian_pair(w0, w1, z0, z1);

@@ -1,5 +1,5 @@
-// The last step of a noisy batch, compiled once for each SIMD level: the includer defines PYROBUST_TARGET (the functions'
-// target attribute) and PYROBUST_HALF(float), the nearest float16.
+// The last step of a noisy batch, compiled once for each SIMD level: the includer defines PYROBUST_TARGET (the
+// functions' target attribute) and PYROBUST_HALF(float), the nearest float16.
 
 template <class Out>
 PYROBUST_TARGET inline Out store_as(float value);

@@ -16,10 +16,11 @@ void unit_noise(NoiseKey key, uint32_t image, uint32_t sample, uint32_t block, i
 
 }  // namespace
 
-const NoiseLeaves kNoiseScalar = {{unit_noise<Family::kGaussian>, unit_noise<Family::kUniform>, unit_noise<Family::kLaplace>},
-                                  finish<float, float>,
-                                  finish<double, double>,
-                                  finish<Half, float>,
-                                  finish<BFloat16, float>};
+const NoiseLeaves kNoiseScalar = {
+    {unit_noise<Family::kGaussian>, unit_noise<Family::kUniform>, unit_noise<Family::kLaplace>},
+    finish<float, float>,
+    finish<double, double>,
+    finish<Half, float>,
+    finish<BFloat16, float>};
 
 }  // namespace pyrobust::cpu

@@ -11,8 +11,7 @@ std::vector<Simd> simd_levels() {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
     levels.push_back(Simd::kAvx2);
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl"))
-      levels.push_back(Simd::kAvx512);
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) levels.push_back(Simd::kAvx512);
   }
 #endif
   return levels;

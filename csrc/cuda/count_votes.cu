@@ -1,4 +1,5 @@
-// A warp reads 32 / kLanes rows, kLanes threads each; the rows' winners that fall on one counter are added by one atomic.
+// A warp reads 32 / kLanes rows, kLanes threads each; the rows' winners that fall on one counter are added by one
+// atomic.
 #include "cuda/count_votes.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A thread owns four pixels of the image and walks the samples: x, mean and std are read once a run, nothing is divided per
-// sample, and every store is as wide as the layout allows. Bound by the write of the batch.
+// A thread owns four pixels of the image and walks the samples: x, mean and std are read once a run, nothing is divided
+// per sample, and every store is as wide as the layout allows. Bound by the write of the batch.
 #include "cuda/sample_noise.h"
 
 #include <algorithm>
@@ -8,7 +8,8 @@ namespace pyrobust::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Runs travel as a kernel argument, so that nothing is copied to the device and nothing waits; more take further launches.
+// Runs travel as a kernel argument, so that nothing is copied to the device and nothing waits; more take further
+// launches.
 constexpr int kRunsPerLaunch = 64;
 constexpr int kMaxPackedChannels = 4;
 
@@ -62,8 +63,8 @@ struct alignas(sizeof(T) * n <= 16 ? sizeof(T) * n : 16) Pack {
   T v[n];
 };
 
-// `C` channels innermost (channels_last), or planes one after another (C = 1). Needs planes of a multiple of four elements
-// where C > 1 or std is given, else rows of one.
+// `C` channels innermost (channels_last), or planes one after another (C = 1). Needs planes of a multiple of four
+// elements where C > 1 or std is given, else rows of one.
 template <class Out, class Real, Family family, int C>
 __global__ void __launch_bounds__(kThreads) packed_kernel(Args<Out, Real> a, Runs runs) {
   const int64_t extent = C > 1 ? a.shape.plane : a.shape.channels * a.shape.plane;
@@ -141,8 +142,7 @@ __global__ void __launch_bounds__(kThreads) general_kernel(Args<Out, Real> a, Ru
     unit_noise4<family>(a.key, run.image, sample, static_cast<uint32_t>(quad), z);
 #pragma unroll
     for (int j = 0; j < 4; ++j)
-      if (j < valid)
-        a.out[n * row + offset[j]] = finished(a, z[j], a.x[run.row * row + 4 * quad + j], mean[j], std[j]);
+      if (j < valid) a.out[n * row + offset[j]] = finished(a, z[j], a.x[run.row * row + 4 * quad + j], mean[j], std[j]);
   }
 }
 
@@ -157,7 +157,8 @@ cudaError_t launch(const Args<Out, Real>& a, const Runs& runs, int processors, c
   const bool packed = aligned && whole_quads;
   const int64_t quads = ((innermost && packed ? s.plane : row) + 3) / 4;
 
-  // Threads along the image first, the rest of the block along the samples; enough blocks to fill the card several times.
+  // Threads along the image first, the rest of the block along the samples; enough blocks to fill the card several
+  // times.
   int along = 32;
   while (along < kThreads && along < quads) along *= 2;
   const dim3 block(along, kThreads / along);
@@ -210,8 +211,8 @@ cudaError_t sample_noise(NoiseKey key, const NoiseRun* runs, int64_t run_count, 
   return error;
 }
 
-#define PYROBUST_SAMPLE_NOISE(Out, Real)                                                                             \
-  template cudaError_t sample_noise<Out, Real>(NoiseKey, const NoiseRun*, int64_t, const NoiseShape&, const Real*,   \
+#define PYROBUST_SAMPLE_NOISE(Out, Real)                                                                           \
+  template cudaError_t sample_noise<Out, Real>(NoiseKey, const NoiseRun*, int64_t, const NoiseShape&, const Real*, \
                                                Real, const Real*, const Real*, Out*, cudaStream_t);
 PYROBUST_SAMPLE_NOISE(float, float)
 PYROBUST_SAMPLE_NOISE(double, double)

@@ -1,5 +1,5 @@
-// The current CUDA stream through torch's C shim. The symbol is weak: a build with CUDA also links and imports where torch
-// has none, and there no CUDA tensor can reach these functions.
+// The current CUDA stream through torch's C shim. The symbol is weak: a build with CUDA also links and imports where
+// torch has none, and there no CUDA tensor can reach these functions.
 #pragma once
 
 #ifdef PYROBUST_WITH_CUDA

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# The CPU kernels under the address and undefined-behaviour sanitizers. Needs a build with PYROBUST_SANITIZE=1 in the source
+# tree (PYROBUST_SANITIZE=1 python setup.py build_ext --inplace), which it imports ahead of an installed pyrobust.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+asan=$(gcc -print-file-name=libasan.so) ubsan=$(gcc -print-file-name=libubsan.so)
+# libstdc++ too: the sanitizer looks for the C++ runtime's throw before torch has loaded it.
+LD_PRELOAD="$asan $ubsan $(gcc -print-file-name=libstdc++.so)" \
+  ASAN_OPTIONS=detect_leaks=0:halt_on_error=1:alloc_dealloc_mismatch=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+  PYTHONPATH=$PWD PYTHONMALLOC=malloc OMP_NUM_THREADS=2 \
+  python - <<'PY'
+"""Shapes around every tile, vector and block boundary, at every SIMD level, each against the scalar code."""
+import itertools
+
+import torch
+
+import pyrobust
+from pyrobust import _C
+from pyrobust.ops import FAMILIES, count_votes, sample_noise
+
+assert pyrobust.__file__.startswith(__import__("os").getcwd()), pyrobust.__file__
+runs = [(1, 7, 0, 3), (0, 2**32 - 1, 2**32 - 2, 2)]
+shapes = [(1,), (3,), (15,), (64,), (65,), (2047,), (2049,), (3, 5, 7), (1, 28, 28), (3, 32, 32), (33, 9, 9), (700, 2, 3), (2, 0)]
+checked = 0
+for shape, noise, dtype in itertools.product(shapes, FAMILIES, (torch.float32, torch.float64, torch.float16, torch.bfloat16)):
+    x = torch.rand(2, *shape)
+    formats = [torch.contiguous_format, *([torch.channels_last] if len(shape) == 3 else [])]
+    normalizations = [None, *([([0.5] * shape[0], [0.25] * shape[0])] if len(shape) > 1 else [])]
+    for memory_format, normalize in itertools.product(formats, normalizations):
+        batches = []
+        for level in _C.simd_levels():
+            _C.set_simd_level(level)
+            batches.append(
+                sample_noise(x, runs, sigma=0.3, noise=noise, dtype=dtype, memory_format=memory_format, normalize=normalize)
+            )
+        assert all(torch.equal(batches[0], batch) for batch in batches), (shape, noise, dtype, memory_format)
+        checked += len(batches)
+for rows, classes, dtype in itertools.product((0, 1, 7, 5000), (1, 2, 10, 1000), (torch.float32, torch.float64, torch.float16, torch.bfloat16)):
+    logits = torch.randn(rows, classes).to(dtype)
+    logits[::3] = float("nan")
+    counts = count_votes(logits, torch.arange(rows) % 3, torch.zeros(3, classes + 1, dtype=torch.int64))
+    assert int(counts.sum()) == rows
+    checked += 1
+print(f"sanitizers: {checked} calls, nothing reported")
+PY
