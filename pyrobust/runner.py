@@ -9,9 +9,12 @@ halved and carried on. No random number generator is touched.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import operator
+import random
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +28,8 @@ Progress: TypeAlias = Callable[[int, int], None]
 #: A module, or any callable, that maps a batch [N, ...] to logits [N, K] or to an object with ``.logits``.
 Classifier: TypeAlias = Callable[[Tensor], Any]
 
-# On the CPU a batch of about this many bytes keeps activations near the caches; larger ones gain nothing there.
-_CPU_BATCH_BYTES = 4 << 20
+# On the CPU a batch whose largest activation has about this many bytes stays near the caches; larger ones gain nothing.
+_CPU_ACTIVATION_BYTES = 4 << 20
 _MAX_BATCH = 4096
 _PROBE_BATCH = 8
 # Share of the free device memory that one batch may take: allocators fragment and other work wants some too.
@@ -73,7 +76,13 @@ class Runner:
             )
         self.model = model
         tensor = _first_tensor(model)
-        self.device = torch.device(device) if device is not None else (tensor.device if tensor is not None else _CPU)
+        if device is None:
+            self.device = tensor.device if tensor is not None else _CPU
+        else:
+            try:
+                self.device = torch.device(device)
+            except (RuntimeError, TypeError) as error:
+                raise InputError(f"device: expected a torch device, got {device!r}: {error}") from None
         own = tensor.dtype if tensor is not None else torch.float32
         self.dtype = dtype or own
         self.memory_format = memory_format or torch.contiguous_format
@@ -94,13 +103,15 @@ class Runner:
             logger.info("batch size %d for inputs of %s on %s", self._batch_size, shape, self.device)
         return self._batch_size
 
-    def set_batch_size(self, batch_size: int) -> None:
+    def set_batch_size(self, batch_size: SupportsIndex) -> None:
         """Rows a batch from here on, at least 1."""
         self._batch_size = _positive(batch_size)
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
         """Evaluation mode, no gradients, autocast where asked; every submodule's mode is restored afterwards."""
+        if self.device.type == "cpu":
+            _keep_heap()
         modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
         modes = [module.training for module in modules]
         with contextlib.ExitStack() as stack:
@@ -152,10 +163,29 @@ class Runner:
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # outside the handler, whose traceback keeps the failed batch alive
 
+    def _largest_output(self, shape: tuple[int, ...]) -> int:
+        """Bytes of the largest output of a submodule for one input; 0 for a plain callable."""
+        sizes = [0]
+
+        def note(module: nn.Module, inputs: Any, output: Any) -> None:
+            if isinstance(output, Tensor):
+                sizes.append(output.numel() * output.element_size())
+
+        modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
+        hooks = [module.register_forward_hook(note) for module in modules]
+        try:
+            if hooks:
+                with self.session():
+                    self.logits(torch.zeros((1, *shape), dtype=self.dtype, device=self.device))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return max(sizes)
+
     def _find_batch_size(self, shape: tuple[int, ...]) -> int:
         row_bytes = max(1, torch.Size(shape).numel()) * self.dtype.itemsize
         if self.device.type != "cuda":
-            return max(16, min(_MAX_BATCH, _CPU_BATCH_BYTES // row_bytes))
+            return max(16, min(_MAX_BATCH, _CPU_ACTIVATION_BYTES // max(row_bytes, self._largest_output(shape))))
         # The peak of a small batch, doubled until it stands out from what does not grow with the batch.
         rows = _PROBE_BATCH
         free, _ = torch.cuda.mem_get_info(self.device)
@@ -188,9 +218,11 @@ def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int],
     if callable(progress):
         yield lambda done: progress(done, total)
     elif progress:
+        state = random.getstate()
         from rich.console import Console
         from rich.progress import Progress as Bar
 
+        random.setstate(state)  # rich draws from Python's generator when it is imported
         with Bar(console=Console(stderr=True)) as bar:
             task = bar.add_task("samples", total=total)
             yield lambda done: bar.update(task, completed=done)
@@ -201,6 +233,17 @@ def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int],
 _CPU = torch.device("cpu")
 
 
+@functools.cache
+def _keep_heap() -> None:
+    """Lets the C library keep freed activations instead of giving them back at every layer.
+
+    glibc maps blocks above a threshold afresh, and returns the heap's free end above twice that threshold; both start
+    at 128 KiB and grow to the largest mapped block freed so far, 32 MiB at most. Without this, small batches spend
+    most of their time on page faults. The block is never touched, so it costs no memory.
+    """
+    torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
+
+
 def _first_tensor(model: Classifier) -> Tensor | None:
     if not isinstance(model, nn.Module):
         return None
@@ -208,12 +251,16 @@ def _first_tensor(model: Classifier) -> Tensor | None:
     return next((tensor for tensor in tensors if tensor.dtype.is_floating_point), None)
 
 
-def _positive(batch_size: int) -> int:
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int):
-        raise InputTypeError(f"batch_size: expected an integer, got {type(batch_size).__name__}")
-    if batch_size < 1:
-        raise InputError(f"batch_size: expected at least 1, got {batch_size}")
-    return batch_size
+def _positive(batch_size: SupportsIndex) -> int:
+    try:
+        number = operator.index(batch_size)
+    except TypeError:
+        number = None
+    if number is None or isinstance(batch_size, bool):
+        raise InputTypeError(f"batch_size: expected an integer, got {batch_size!r}")
+    if number < 1:
+        raise InputError(f"batch_size: expected at least 1, got {number}")
+    return number
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

@@ -1,0 +1,135 @@
+"""The build: what setup.py decides, what the native module says of itself, and what happens without it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import pyrobust
+from pyrobust import _C
+from pyrobust.ops import build_info
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def cuda_wanted(monkeypatch):
+    """setup.py's decision, without running its setup()."""
+    tree = ast.parse((ROOT / "setup.py").read_text())
+    keep = [node for node in tree.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))]
+    namespace = {}
+    exec(compile(ast.Module(keep, []), "setup.py", "exec"), namespace)
+    monkeypatch.delenv("PYROBUST_CUDA", raising=False)
+    monkeypatch.delenv("CUDACXX", raising=False)
+    return namespace["cuda_wanted"]
+
+
+def fake_nvcc(folder, release):
+    path = folder / "nvcc"
+    path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.0'\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("torch_cuda", "nvcc", "expected"),
+    [("13.0", "13.2", True), ("12.8", "13.0", False), (None, "13.0", False), ("13.0", None, False)],
+)
+def test_cuda_is_built_for_a_torch_with_cuda_and_an_nvcc_of_its_major_version(
+    cuda_wanted, tmp_path, monkeypatch, torch_cuda, nvcc, expected
+):
+    monkeypatch.setenv("PATH", fake_nvcc(tmp_path, nvcc) if nvcc else str(tmp_path))
+    assert cuda_wanted(torch_cuda) is expected
+
+
+@pytest.mark.parametrize(("choice", "expected"), [("0", False), ("1", True)])
+def test_the_environment_overrides(cuda_wanted, monkeypatch, choice, expected):
+    monkeypatch.setenv("PYROBUST_CUDA", choice)
+    assert cuda_wanted("13.0" if choice == "0" else None) is expected
+
+
+def test_a_wrong_override_is_an_error_that_says_what_is_right(cuda_wanted, monkeypatch):
+    monkeypatch.setenv("PYROBUST_CUDA", "yes")
+    with pytest.raises(SystemExit, match="expected 0 or 1, got 'yes'"):
+        cuda_wanted("13.0")
+
+
+def test_build_info():
+    info = build_info()
+    assert info["simd"] in info["simd_levels"]
+    assert info["simd_levels"][0] == "scalar"
+    assert info["threads"] == torch.get_num_threads()
+    assert (info["cuda"] is None) == (info["cuda_architectures"] is None)
+
+
+def test_simd_levels_are_those_of_the_processor():
+    flags = set(re.findall(r"\w+", next(iter(re.findall(r"^flags.*$", Path("/proc/cpuinfo").read_text(), re.M)), "")))
+    expected = ["scalar"]
+    if {"avx2", "fma", "f16c"} <= flags:
+        expected.append("avx2")
+        if {"avx512f", "avx512vl"} <= flags:
+            expected.append("avx512")
+    assert _C.simd_levels() == expected
+
+
+def test_an_unknown_simd_level_is_refused_and_changes_nothing():
+    before = _C.simd_level()
+    with pytest.raises(ValueError, match=r"expected one of scalar.*got mmx"):
+        _C.set_simd_level("mmx")
+    assert _C.simd_level() == before
+
+
+def test_the_stub_names_what_the_module_has():
+    stub = ast.parse((ROOT / "pyrobust" / "_C.pyi").read_text())
+    assert {node.name for node in stub.body} == {name for name in dir(_C) if not name.startswith("_")}
+
+
+def test_importing_without_the_native_module_is_one_clear_error(tmp_path):
+    package = tmp_path / "pyrobust"
+    shutil.copytree(Path(pyrobust.__file__).parent, package, ignore=shutil.ignore_patterns("_C*.so", "__pycache__"))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    # A finder of an editable install would lead back to the real module: -S and the plain path keep it out.
+    paths = [str(tmp_path), *(path for path in sys.path if path.endswith("site-packages"))]
+    code = (
+        f"import sys; sys.path[:] = {paths!r} + sys.path; "
+        "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]; "
+        "import pyrobust.ops"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert result.returncode != 0
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: pyrobust._C, the native module, could not be loaded")
+    assert "pip install --no-build-isolation" in last
+
+
+def test_every_source_file_stands_in_the_cmake_list():
+    listed = set(re.findall(r"csrc/\S+\.(?:cpp|cu)", (ROOT / "CMakeLists.txt").read_text()))
+    found = {str(path.relative_to(ROOT)) for pattern in ("*.cpp", "*.cu") for path in (ROOT / "csrc").rglob(pattern)}
+    assert listed == found
+
+
+def test_kernels_know_no_torch_and_operators_no_launches():
+    for path in [
+        *(ROOT / "csrc" / "cuda").glob("*.cu"),
+        *(ROOT / "csrc" / "cpu").iterdir(),
+        *(ROOT / "csrc" / "core").iterdir(),
+    ]:
+        assert "torch/" not in path.read_text(), path
+    for path in (ROOT / "csrc").glob("*.cpp"):
+        assert "<<<" not in path.read_text(), path
+
+
+def test_the_version_stands_once():
+    text = (ROOT / "pyproject.toml").read_text()
+    assert f'version = "{pyrobust.__version__}"' in text
+    assert importlib.util.find_spec("pyrobust") is not None
