@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from pyrobust.errors import PyrobustError
-from pyrobust.evaluation.accuracy import compute_certified_accuracy
+from pyrobust.evaluation import Run, certify_dataset, compute_certified_accuracy, predict_dataset
 from pyrobust.smoothing import ABSTAIN, Certificates, Predictions, RandomizedSmoothing, certified_radius
 
 __version__ = version("pyrobust")
@@ -19,7 +19,10 @@ __all__ = [
     "Predictions",
     "PyrobustError",
     "RandomizedSmoothing",
+    "Run",
     "__version__",
     "certified_radius",
+    "certify_dataset",
     "compute_certified_accuracy",
+    "predict_dataset",
 ]
