@@ -45,6 +45,10 @@ Call checked(const Tensor& out, const Tensor& x, const std::vector<int64_t>& run
   check(x.is_contiguous(), kOp, ": x: expected a contiguous tensor");
   const bool contiguous = out.is_contiguous();
   check(contiguous || is_channels_last(out), kOp, ": out: expected a contiguous or channels_last tensor");
+  const auto* x_begin = static_cast<const char*>(x.const_data_ptr());
+  const auto* out_begin = static_cast<const char*>(out.const_data_ptr());
+  check(x_begin + x.numel() * x.element_size() <= out_begin || out_begin + out.numel() * out.element_size() <= x_begin,
+        kOp, ": out: expected memory of its own, got some of x's");
   const ScalarType real = out.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
   check(x.scalar_type() == real, kOp, ": x: expected float64 for a float64 out and float32 for any other");
   check(std::isfinite(sigma) && sigma > 0, kOp, ": sigma: expected a positive number, got ", sigma);
@@ -63,6 +67,13 @@ Call checked(const Tensor& out, const Tensor& x, const std::vector<int64_t>& run
       check(t->dim() == 1 && t->size(0) == channels && t->scalar_type() == real && t->is_contiguous(), kOp, ": ", name,
             ": expected a contiguous [", channels, "] of x's dtype, got ", shape_of(*t));
       check_same_device(kOp, name, *t, out);
+    }
+    if (std->is_cpu()) {  // on a GPU looking would wait for the device
+      for (int64_t c = 0; c < channels; ++c) {
+        const double value = real == ScalarType::Double ? static_cast<const double*>(std->const_data_ptr())[c]
+                                                        : static_cast<const float*>(std->const_data_ptr())[c];
+        check(value > 0, kOp, ": normalize: expected a positive std, got ", value, " for channel ", c);
+      }
     }
   }
   if (!contiguous) channels = x.size(1);

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
 
-from . import native  # noqa: F401  (registers torch.ops.pyrobust)
+from . import native
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -56,13 +56,7 @@ def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
             f"count_votes: expected one device, got logits on {logits.device}, image on {image.device}, "
             f"counts on {counts.device}"
         )
-    if image.device.type == "cpu" and image.numel() and not torch.compiler.is_compiling():
-        low, high = (int(bound) for bound in image.aminmax())
-        if low < 0 or high >= counts.shape[0]:
-            raise InputError(
-                f"count_votes: image: expected rows of counts, 0 to {counts.shape[0] - 1}, got {low} to {high}"
-            )
-    torch.ops.pyrobust.count_votes(logits.detach().contiguous(), image.contiguous(), counts)
+    native.call(torch.ops.pyrobust.count_votes, logits.detach().contiguous(), image.contiguous(), counts)
     return counts
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch  # loads libtorch, which the native module links to
+
+from pyrobust.errors import InputError
 
 try:
     from pyrobust import _C
@@ -12,6 +16,20 @@ except ImportError as error:
         f"{error}. Build it for the torch that is installed ({torch.__version__}): "
         "pip install --no-build-isolation . (README.md has the whole line)"
     ) from error
+
+
+_OPS = ("count_votes: ", "sample_noise: ")
+
+
+def call(op: Callable[..., object], *args: object) -> None:
+    """Calls a native op; an argument that its own checks refuse is an InputError."""
+    try:
+        op(*args)
+    except RuntimeError as error:
+        # The checks say "op: argument: expected ..."; what else goes wrong in there is not the caller's input.
+        if str(error).startswith(_OPS):
+            raise InputError(str(error)) from None
+        raise
 
 
 def build_info() -> dict[str, str | int | list[str] | None]:

@@ -1,7 +1,7 @@
-"""Every native op in plain PyTorch: the specification to read, the oracle of the tests, the baseline of the benchmarks.
+"""Every native op in plain PyTorch: specification, oracle of the tests, baseline of the benchmarks.
 
-The functions have the signatures of their twins in ``pyrobust.ops`` and follow docs/decisions/noise-contract.md step by step.
-They check no arguments: that is the ops' part.
+The functions have the signatures of their twins in ``pyrobust.ops`` and follow docs/decisions/noise-contract.md step by
+step. They check no arguments: that is the ops' part.
 """
 
 from __future__ import annotations

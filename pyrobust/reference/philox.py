@@ -16,8 +16,8 @@ _ROUNDS = 10
 def philox4x32(key: Tensor, counter: Tensor) -> Tensor:
     """Four random words for each counter: Philox4x32 with ten rounds.
 
-    Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A bijection of the counters for each
-    key, so that distinct counters never give the same four words.
+    Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. For each key a bijection of
+    the counters: distinct counters never give the same four words.
 
     Args:
         key: [..., 2], int64, 32-bit words in [0, 2**32), the low word first.
@@ -44,4 +44,4 @@ def philox4x32(key: Tensor, counter: Tensor) -> Tensor:
         )
         key0 = (key0 + _KEY_STEPS[0]) & MASK
         key1 = (key1 + _KEY_STEPS[1]) & MASK
-    return torch.stack(torch.broadcast_tensors(c0, c1, c2, c3), dim=-1)
+    return torch.stack([c0, c1, c2, c3], dim=-1)  # after two rounds every word depends on all of key and counter

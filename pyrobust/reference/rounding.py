@@ -9,11 +9,12 @@ from torch import Tensor
 
 
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """a·b + c with one rounding, in float32 (all three float32) or float64 (a and c float64, b a float32 value).
+    """a·b + c with one rounding, in float32 (all three are float32) or float64 (a and c are float64, b is float32).
 
-    float32: the product of two float32 is exact in float64; the sum is rounded to odd in float64, after which rounding to float32 is as if
-    from the exact value. float64: Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE Trans. Computers 2008. Exact
-    unless a·b has bits below float64's smallest number, which takes an a under 1e-280.
+    float32: the product of two float32 is exact in float64; the sum is rounded to odd in float64, after which rounding
+    to float32 is as if from the exact value. float64: Boldo and Melquiond, "Emulation of a FMA and correctly rounded
+    sums: proved algorithms using rounding to odd", IEEE Trans. Computers 2008; right unless a·b has bits below the
+    smallest float64.
 
     >>> one = torch.tensor(1.0)
     >>> ulp = torch.tensor(2.0**-12)
@@ -27,7 +28,7 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     low, low_error = _two_sum(c, product_error)
     high, high_error = _two_sum(product, low)
     tail = _round_to_odd(*_two_sum(low_error, high_error))
-    return torch.where(torch.isfinite(high), high + tail, high)  # an infinity's error terms are NaN
+    return torch.where(torch.isfinite(high), high + tail, product + c)  # an infinity's error terms are NaN
 
 
 def horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
@@ -46,8 +47,8 @@ def constant(value: float, like: Tensor) -> Tensor:
 def sqrt(x: Tensor) -> Tensor:
     """The square root, rounded once, of a float32 tensor.
 
-    In float64 first: no float32 has a square root so near the middle between two float32 that the second rounding could go wrong
-    (Figueroa, "When is double rounding innocuous?", 1995), whatever library computes the first.
+    In float64 first: no float32 has a square root so near the middle between two float32 that the second rounding could
+    go wrong (Figueroa, "When is double rounding innocuous?", 1995), whatever library computes the first.
     """
     return torch.sqrt(x.double()).float()
 
@@ -60,14 +61,21 @@ def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The rounded product and its exact error, for b of at most 26 significant bits: a is cut in two, both parts times b are exact."""
+    """The rounded product and its exact error, for b of at most 26 significant bits.
+
+    Veltkamp and Dekker's method, with a cut in two so that each part times b is exact.
+    """
     high = (a.view(torch.int64) & -(1 << 27)).view(torch.float64)
     product = a * b
     return product, (high * b - product) + (a - high) * b
 
 
 def _round_to_odd(total: Tensor, error: Tensor) -> Tensor:
-    """The exact total + error cut to the neighbour whose last bit is set, unless it is a float64: keeps "more or less than half" visible."""
-    inexact_and_even = (error.abs() > 0) & (total.view(torch.int64) & 1 == 0)  # False for a NaN error: an infinity stays
+    """Rounds total + error, a sum and its error, to odd: total where exact, else its neighbour whose last bit is set.
+
+    A later rounding to fewer bits then sees on which side of a middle the exact sum lies.
+    """
+    even = total.view(torch.int64) & 1 == 0
+    inexact = error.abs() > 0  # not "!= 0": the error of an infinity is NaN, and an infinity stays
     toward_error = torch.nextafter(total, torch.copysign(torch.full_like(error, math.inf), error))
-    return torch.where(inexact_and_even, toward_error, total)
+    return torch.where(even & inexact, toward_error, total)

@@ -1,0 +1,245 @@
+"""The native vote histogram against the reference, and what it says to a wrong argument."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pyrobust import ops, reference
+from pyrobust.errors import InputError, InputTypeError
+
+REALS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+CLASSES = [1, 2, 3, 4, 5, 7, 8, 9, 10, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 1000]
+SPECIAL = torch.tensor([math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 65504.0, 6e-8, -6e-8, 1e-45])
+RAW = torch.ops.pyrobust.count_votes
+
+
+def votes(rows: int, classes: int, images: int, kind: str, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Logits [rows, classes] and image indices [rows]."""
+    draw = torch.Generator().manual_seed(seed)
+    image = torch.randint(images, (rows,), generator=draw)
+    if kind == "plain":
+        return torch.randn(rows, classes, generator=draw), image
+    if kind == "ties":
+        return torch.randint(3, (rows, classes), generator=draw).float() - 1, image
+    special = SPECIAL[torch.randint(len(SPECIAL), (rows, classes), generator=draw)]
+    rare = torch.rand(rows, classes, generator=draw) < 1.5 / classes
+    return torch.where(rare, special, torch.randn(rows, classes, generator=draw)), image
+
+
+def both(logits: Tensor, image: Tensor, images: int) -> tuple[list[list[int]], list[list[int]]]:
+    start = torch.arange(images * (logits.shape[1] + 1)).reshape(images, -1)  # added to, not overwritten
+    got = ops.count_votes(logits, image, start.clone())
+    want = reference.count_votes(logits, image, start.clone())
+    assert int((got - start).sum()) == len(logits)
+    return got.tolist(), want.tolist()
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("kind", ["plain", "ties", "special"])
+def test_every_number_of_classes(simd_level: str, kind: str, dtype: torch.dtype) -> None:
+    for classes in CLASSES:
+        logits, image = votes(150, classes, 5, kind)
+        got, want = both(logits.to(dtype), image, 5)
+        assert got == want, classes
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_each_special_value_in_each_place(simd_level: str, dtype: torch.dtype) -> None:
+    for classes in (1, 2, 7, 16, 19, 40):
+        rows = []
+        for background in (0.0, -math.inf, 3.0):
+            for value in SPECIAL.tolist():
+                rows.append(torch.full((classes, classes), background).fill_diagonal_(value))
+        logits = torch.cat(rows).to(dtype)
+        image = torch.arange(len(logits))
+        got, want = both(logits, image, len(logits))
+        assert got == want, classes
+
+
+def test_the_rule_by_hand(simd_level: str) -> None:
+    nan, inf = math.nan, math.inf
+    rows = [
+        ([1.0, 3.0, 2.0], 1),
+        ([2.0, 2.0, 2.0], 0),
+        ([0.0, 5.0, 5.0], 1),
+        ([-0.0, 0.0, -1.0], 0),  # equal zeros
+        ([-inf, -inf, -5.0], 2),
+        ([-inf, -inf, -inf], 3),
+        ([nan, 9.0, 0.0], 3),
+        ([9.0, 0.0, nan], 3),
+        ([9.0, inf, 0.0], 3),
+        ([inf, nan, -inf], 3),
+    ]
+    logits = torch.tensor([row for row, _ in rows])
+    counts = ops.count_votes(logits, torch.arange(len(rows)), torch.zeros(len(rows), 4, dtype=torch.int64))
+    assert counts.argmax(1).tolist() == [column for _, column in rows]
+    assert counts.sum(1).tolist() == [1] * len(rows)
+
+
+@pytest.mark.parametrize("images", [1, 3, 40_000])
+def test_large_batches_and_threads(threads: int, images: int) -> None:
+    logits, image = votes(40_000, 10, images, "special")
+    got, want = both(logits, image, images)
+    assert got == want
+
+
+def test_counts_go_beyond_32_bits_and_add_up_over_calls() -> None:
+    logits, image = votes(1000, 10, 4, "plain")
+    whole = ops.count_votes(logits, image, torch.full((4, 11), 2**40))
+    parts = torch.full((4, 11), 2**40)
+    for rows in (slice(0, 1), slice(1, 8), slice(8, 264), slice(264, 1000)):
+        assert ops.count_votes(logits[rows], image[rows], parts) is parts
+    assert torch.equal(parts, whole)
+
+
+def test_logits_and_images_that_are_not_contiguous() -> None:
+    base = torch.randn(20, 30, generator=torch.Generator().manual_seed(0))
+    twice = torch.arange(60).remainder(4)
+    for logits in (base.T, base[::2, 1::3], base[:1].expand(20, 30), base[:, 3:17], base.flatten()[1:-9].view(-1, 10)):
+        image = twice[::2][: len(logits)].expand(len(logits)) if len(logits) <= 30 else twice[: len(logits)]
+        got, want = both(logits, image, 4)
+        assert got == want
+    got, want = both(base, torch.tensor(2).expand(20), 4)
+    assert got == want
+
+
+def test_no_rows_and_no_images() -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    counts = torch.ones(3, 11, dtype=torch.int64)
+    assert ops.count_votes(torch.empty(0, 10), none, counts) is counts
+    assert (counts == 1).all()
+    assert ops.count_votes(torch.empty(0, 10), none, torch.empty(0, 11, dtype=torch.int64)).shape == (0, 11)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_any_votes(data: st.DataObject) -> None:
+    classes, rows, images = (data.draw(st.integers(1, top)) for top in (40, 30, 4))
+    value = st.sampled_from(SPECIAL.tolist())
+    flat = data.draw(st.lists(value, min_size=classes * rows, max_size=classes * rows))
+    logits = torch.tensor(flat).reshape(rows, classes).to(data.draw(st.sampled_from(REALS)))
+    if data.draw(st.booleans()):  # else nearly every row holds a NaN
+        logits = torch.where(logits.isfinite(), logits, 0)
+    image = torch.tensor(data.draw(st.lists(st.integers(0, images - 1), min_size=rows, max_size=rows)))
+    got, want = both(logits, image, images)
+    assert got == want
+
+
+# --- torch
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_opcheck(dtype: torch.dtype) -> None:
+    logits, image = votes(7, 5, 3, "plain")
+    torch.library.opcheck(RAW.default, (logits.to(dtype), image, torch.zeros(3, 6, dtype=torch.int64)))
+
+
+def test_compiles_into_one_graph() -> None:
+    def step(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
+        ops.count_votes(logits * 2, image, counts)
+        return counts.sum()
+
+    logits, image = votes(50, 5, 3, "special")
+    got, want = torch.zeros(3, 6, dtype=torch.int64), torch.zeros(3, 6, dtype=torch.int64)
+    assert torch.compile(step, fullgraph=True, backend="aot_eager")(logits, image, got) == 50
+    step(logits, image, want)
+    assert torch.equal(got, want)
+
+
+def test_fake_tensors() -> None:
+    with FakeTensorMode() as mode:
+        logits, image = (mode.from_tensor(tensor) for tensor in votes(7, 5, 3, "plain"))
+        counts = mode.from_tensor(torch.zeros(3, 6, dtype=torch.int64))
+        assert ops.count_votes(logits, image, counts) is counts
+
+
+def test_there_is_no_gradient() -> None:
+    logits, image = votes(7, 5, 3, "plain")
+    counts = ops.count_votes(logits.requires_grad_(), image, torch.zeros(3, 6, dtype=torch.int64))
+    assert not counts.requires_grad
+    assert int(counts.sum()) == 7
+
+
+# --- wrong arguments
+
+ARGUMENTS = {"logits": torch.zeros(4, 3), "image": torch.tensor([0, 1, 1, 0]), "counts": torch.zeros(2, 4).long()}
+BAD_VALUES = [
+    *(("logits", torch.zeros(shape)) for shape in ((4,), (), (4, 3, 1), (4, 0))),
+    *(("image", torch.zeros(shape).long()) for shape in ((3,), (5,), (4, 1), ())),
+    *(("image", torch.tensor([0, 1, bad, 0])) for bad in (2, -1, 2**40, -(2**63), 2**63 - 1)),
+    *(("counts", torch.zeros(shape).long()) for shape in ((2, 3), (2, 5), (4,), (1, 2, 4))),
+    ("counts", torch.zeros(4, 2).long().T),
+    ("counts", torch.zeros(2, 8).long()[:, ::2]),
+    ("counts", torch.zeros(1, 4).long().expand(2, 4)),
+    ("counts", torch.zeros(0, 4).long()),
+]
+BAD_TYPES = [
+    *(("logits", torch.zeros(4, 3, dtype=dtype)) for dtype in (torch.int64, torch.uint8, torch.bool, torch.cfloat)),
+    *(("image", torch.zeros(4, dtype=dtype)) for dtype in (torch.int32, torch.float32, torch.bool)),
+    *(("counts", torch.zeros(2, 4, dtype=dtype)) for dtype in (torch.int32, torch.float32, torch.float64)),
+]
+
+
+def refused(error: type[Exception], argument: str, value: Tensor) -> None:
+    arguments: dict[str, Any] = {name: tensor.clone() for name, tensor in ARGUMENTS.items()} | {argument: value}
+    before = arguments["counts"].clone()
+    named = "(counts|image)" if value.shape == (0, 4) else argument
+    with pytest.raises(error, match=rf"^count_votes: {named}: expected .*") as caught:
+        ops.count_votes(**arguments)
+    assert "got" in str(caught.value) or "contiguous" in str(caught.value)
+    assert torch.equal(arguments["counts"], before)
+
+
+@pytest.mark.parametrize(("argument", "value"), BAD_VALUES)
+def test_a_bad_value_is_named_and_nothing_is_counted(argument: str, value: Tensor) -> None:
+    refused(InputError, argument, value)
+
+
+@pytest.mark.parametrize(("argument", "value"), BAD_TYPES)
+def test_a_bad_type_is_named_and_nothing_is_counted(argument: str, value: Tensor) -> None:
+    refused(InputTypeError, argument, value)
+
+
+def test_one_device() -> None:
+    with pytest.raises(InputError, match=r"^count_votes: expected one device, got .* meta"):
+        ops.count_votes(ARGUMENTS["logits"], ARGUMENTS["image"], ARGUMENTS["counts"].to("meta"))
+
+
+@pytest.mark.parametrize(("argument", "value"), [*BAD_VALUES, *BAD_TYPES])
+def test_the_raw_op_refuses_too(argument: str, value: Tensor) -> None:
+    arguments = {name: tensor.clone() for name, tensor in ARGUMENTS.items()} | {argument: value}
+    before = arguments["counts"].clone()
+    with pytest.raises(RuntimeError, match=r"count_votes: \w+"):
+        RAW(*arguments.values())
+    assert torch.equal(arguments["counts"], before)
+
+
+# --- GPU
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("kind", ["plain", "ties", "special"])
+def test_cuda(cuda: torch.device, kind: str, dtype: torch.dtype) -> None:
+    for classes in CLASSES:
+        for images in (1, 5, 3000):
+            logits, image = votes(3000, classes, images, kind)
+            start = torch.arange(images * (classes + 1)).reshape(images, -1)
+            got = ops.count_votes(logits.to(dtype).to(cuda), image.to(cuda), start.to(cuda)).cpu()
+            assert torch.equal(got, reference.count_votes(logits.to(dtype), image, start.clone())), (classes, images)
+
+
+def test_cuda_leaves_out_rows_of_no_image(cuda: torch.device) -> None:
+    logits, image = votes(200, 10, 4, "plain")
+    bad = image.clone()
+    bad[::10] = torch.tensor([-1, 4]).repeat(10)
+    got = ops.count_votes(logits.to(cuda), bad.to(cuda), torch.zeros(4, 11, dtype=torch.int64, device=cuda)).cpu()
+    good = (bad == image).nonzero()[:, 0]
+    assert torch.equal(got, reference.count_votes(logits[good], image[good], torch.zeros(4, 11, dtype=torch.int64)))

@@ -1,0 +1,158 @@
+"""Is the noise distributed as claimed, and independent of its neighbours?
+
+Seeds are fixed: a test gives the same answer every time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from pyrobust import ops, reference
+
+FAMILIES = ("gaussian", "uniform", "laplace")
+ROOT3 = math.sqrt(3)
+N = 10_000_000
+WIDE = 3 * 224 * 224
+
+
+def draws(n: int, noise: str = "gaussian", *, image: int = 0, first: int = 0, **how: Any) -> NDArray[np.float32]:
+    """n consecutive values of unit noise: the elements of one sample, then those of the next."""
+    z = ops.sample_noise(torch.zeros(1, WIDE), [(0, image, first, -(-n // WIDE))], sigma=1.0, noise=noise, **how)
+    return z.flatten()[:n].numpy()
+
+
+def laplace_cdf(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    tail = 0.5 * np.exp(-math.sqrt(2) * np.abs(z))
+    return np.where(z < 0, tail, 1 - tail)
+
+
+CDF: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "gaussian": special.ndtr,
+    "uniform": lambda z: (z / ROOT3 + 1) / 2,
+    "laplace": laplace_cdf,
+}
+# E z^k of even k; the odd ones are 0.
+MOMENT: dict[str, Callable[[int], float]] = {
+    "gaussian": lambda k: math.prod(range(1, k, 2)),
+    "uniform": lambda k: ROOT3**k / (k + 1),
+    "laplace": lambda k: math.factorial(k) / 2 ** (k / 2),
+}
+TAIL: dict[str, Callable[[float], float]] = {
+    "gaussian": lambda t: math.erfc(t / math.sqrt(2)),
+    "laplace": lambda t: math.exp(-math.sqrt(2) * t),
+}
+
+
+def test_the_draws_of_this_file_are_the_contracts() -> None:
+    for noise in FAMILIES:
+        want = reference.unit_noise(0, 0, 1, 5000, noise=noise, seed=1)[0].numpy()
+        assert np.array_equal(draws(5000, noise, seed=1), want)
+
+
+@pytest.mark.parametrize("noise", FAMILIES)
+def test_ten_million_draws(noise: str) -> None:
+    z = draws(N, noise, seed=2024).astype(np.float64)
+    # Mean, variance, skewness and kurtosis as raw moments, whose sampling errors are exact.
+    power = np.ones_like(z)
+    for k in range(1, 5):
+        power *= z
+        want = MOMENT[noise](k) if k % 2 == 0 else 0.0
+        error = math.sqrt((MOMENT[noise](2 * k) - want**2) / N)
+        assert abs(power.mean() - want) < 5 * error, f"moment {k}"
+    # Kolmogorov and Smirnov. 2.0 is exceeded with probability 7e-4.
+    z.sort()
+    cdf = CDF[noise](z)
+    above = (np.arange(1, N + 1) / N - cdf).max()
+    below = (cdf - np.arange(N) / N).max()
+    assert math.sqrt(N) * max(above, below) < 2.0
+    assert stats.kstwobign.sf(2.0) < 1e-3
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_tails(noise: str) -> None:
+    limits = (1.0, 3.0, 4.0, 5.0, 5.5)
+    rounds = 6
+    beyond = np.zeros(2 * len(limits))
+    for image in range(rounds):
+        z = draws(N, noise, seed=7, image=image)
+        beyond += [np.count_nonzero(side * z > limit) for side in (1, -1) for limit in limits]
+    for count, (_, limit) in zip(beyond, itertools.product((1, -1), limits), strict=True):
+        p = TAIL[noise](limit) / 2
+        assert abs(count - rounds * N * p) < 5 * math.sqrt(rounds * N * p * (1 - p)), limit
+
+
+def test_uniform_noise_stays_within_its_bounds_and_reaches_them() -> None:
+    z = draws(N, "uniform", seed=7)
+    bound = np.float32(ROOT3)
+    assert z.max() <= bound
+    assert z.min() >= -bound
+    assert z.max() > bound * (1 - 1e-5)
+    assert z.min() < -bound * (1 - 1e-5)
+
+
+def assert_independent(a: NDArray[np.float32], b: NDArray[np.float32], noise: str) -> None:
+    """No correlation, nor of squares and magnitudes; a 16 by 16 table of equal shares is neither rough nor too flat."""
+    n = len(a)
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    for f, g in itertools.product((lambda z: z, np.square, np.abs), repeat=2):
+        assert abs(np.corrcoef(f(a), g(b))[0, 1]) < 5 / math.sqrt(n)
+    columns, rows = ((16 * CDF[noise](z)).astype(np.int64).clip(0, 15) for z in (a, b))
+    table = np.bincount(16 * rows + columns, minlength=256)
+    chi_square = ((table - n / 256) ** 2).sum() / (n / 256)
+    assert 1e-5 < stats.chi2.sf(chi_square, 255) < 1 - 1e-5
+
+
+PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "adjacent samples": ({}, {"first": 10}),
+    "adjacent images": ({}, {"image": 1}),
+    "image and sample exchanged": ({"image": 1, "first": 20}, {"image": 20, "first": 1}),
+    "images a power of two apart": ({}, {"image": 1 << 31}),
+    "selection and estimation": ({"stage": "select"}, {"stage": "estimate"}),
+    "prediction and attack": ({"stage": "predict"}, {"stage": "attack"}),
+    "adjacent seeds": ({"seed": 0}, {"seed": 1}),
+    "seeds of swapped halves": ({"seed": 5}, {"seed": 5 << 32}),
+    "seeds that differ in the top bit": ({"seed": 9}, {"seed": 9 + (1 << 63)}),
+    "seed and image": ({"seed": 1, "image": 0}, {"seed": 0, "image": 1}),
+}
+
+
+@pytest.mark.parametrize("noise", FAMILIES)
+@pytest.mark.parametrize(("one", "other"), PAIRS.values(), ids=PAIRS.keys())
+def test_independence_of_neighbours(one: dict[str, Any], other: dict[str, Any], noise: str) -> None:
+    n = 8 * WIDE  # eight samples
+    assert_independent(draws(n, noise, **one), draws(n, noise, **other), noise)
+
+
+@pytest.mark.parametrize("noise", FAMILIES)
+def test_independence_of_adjacent_samples_and_elements(noise: str) -> None:
+    z = draws(9 * WIDE, noise, seed=11)
+    assert_independent(z[:-WIDE], z[WIDE:], noise)  # the same element, one sample on
+    for lag in (1, 2, 3, 4, 8, 64):
+        assert_independent(z[:-lag], z[lag:], noise)
+    for first, second in itertools.combinations(range(4), 2):  # the words of one block, its Box-Muller pairs among them
+        assert_independent(z[first::4], z[second::4], noise)
+
+
+def test_families_do_not_share_words() -> None:
+    n = 8 * WIDE
+    uniform = {noise: CDF[noise](draws(n, noise).astype(np.float64)).astype(np.float32) for noise in FAMILIES}
+    for one, other in itertools.combinations(FAMILIES, 2):
+        shifted = [(ROOT3 * (2 * uniform[noise] - 1)).astype(np.float32) for noise in (one, other)]
+        assert_independent(*shifted, "uniform")
+
+
+def test_these_tests_would_notice() -> None:
+    n = 8 * WIDE
+    a, b = draws(n), draws(n, image=1)
+    for dependent in (a, -a, np.abs(a) * np.sign(b), (0.01 * a + b).astype(np.float32)):
+        with pytest.raises(AssertionError):
+            assert_independent(a, dependent, "gaussian")

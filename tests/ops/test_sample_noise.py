@@ -1,0 +1,348 @@
+"""The native noisy batches against the reference, bit for bit, whatever the way of asking for them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pyrobust import _C, ops, reference
+
+FAMILIES = ("gaussian", "uniform", "laplace")
+STAGES = ("select", "estimate", "predict", "attack", "train")
+REALS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+LAYOUTS = (torch.contiguous_format, torch.channels_last)
+TOP = 2**32 - 1
+# Images of any order, twice the same, one without samples, and the ends of both index ranges.
+RUNS = [(1, 5, 0, 3), (0, TOP, TOP - 3, 4), (2, 0, 7, 1), (1, 5, 3, 0), (2, TOP - 1, 1, 9), (1, 5, 0, 2)]
+SHAPES = [
+    (),
+    (0,),
+    (2, 0),
+    *((n,) for n in (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 130)),
+    (5, 7),
+    (3, 5, 7),
+    (33, 3, 3),
+    (1, 28, 28),
+    (3, 32, 32),
+    (2, 3, 2, 5),
+]
+
+
+def images(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def same_bits(got: Tensor, want: Tensor) -> bool:
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[want.element_size()]
+    return (
+        got.dtype == want.dtype
+        and got.shape == want.shape
+        and torch.equal(got.isnan(), want.isnan())
+        and torch.equal(got.nan_to_num(nan=0.0).view(integer), want.nan_to_num(nan=0.0).view(integer))
+    )
+
+
+@functools.cache
+def expected(shape: tuple[int, ...], noise: str, seed: int) -> Tensor:
+    return reference.sample_noise(images(3, *shape), RUNS, sigma=0.37, noise=noise, seed=seed)
+
+
+@pytest.mark.parametrize("noise", FAMILIES)
+def test_every_shape(simd_level: str, noise: str) -> None:
+    for shape, seed in itertools.product(SHAPES, (3, 2**64 - 1)):
+        got = ops.sample_noise(images(3, *shape), RUNS, sigma=0.37, noise=noise, seed=seed)
+        assert same_bits(got, expected(shape, noise, seed)), (shape, seed)
+
+
+@functools.cache
+def million(noise: str) -> Tensor:
+    return reference.unit_noise(4, 0, 500, 2048, noise=noise, seed=99)
+
+
+@pytest.mark.parametrize("noise", FAMILIES)
+def test_a_million_draws(simd_level: str, noise: str) -> None:
+    # The last bit of a high coefficient shows in one draw of some ten thousand.
+    got = ops.sample_noise(torch.zeros(1, 2048), [(0, 4, 0, 500)], sigma=1.0, noise=noise, seed=99)
+    assert same_bits(got, million(noise))
+
+
+@functools.cache
+def thousand(noise: str) -> Tensor:
+    return reference.sample_noise(images(1, 3, 5, 7), [(0, 8, 0, 1000)], sigma=0.25, noise=noise)
+
+
+@pytest.mark.parametrize("noise", FAMILIES)
+def test_every_split(simd_level: str, threads: int, noise: str) -> None:
+    small, large = images(1, 3, 5, 7), images(1, 3, 32, 32)
+    whole = ops.sample_noise(large, [(0, 8, 0, 1000)], sigma=0.25, noise=noise)
+    for size in (1, 7, 256, 1000):
+        runs = [(0, 8, first, min(size, 1000 - first)) for first in range(0, 1000, size)]
+        for x, want in ((small, thousand(noise)), (large, whole)):
+            calls = torch.cat([ops.sample_noise(x, [run], sigma=0.25, noise=noise) for run in runs])
+            assert same_bits(calls, want), size
+            one_call = ops.sample_noise(x, runs[::-1], sigma=0.25, noise=noise)
+            pieces = one_call.split([run[3] for run in runs[::-1]])
+            assert same_bits(torch.cat(pieces[::-1]), want), size
+
+
+@functools.cache
+def expected_in(shape: tuple[int, ...], real: torch.dtype, dtype: torch.dtype, noise: str, normalized: bool) -> Tensor:
+    normalize = channels(shape[0]) if normalized else None
+    x = images(3, *shape, dtype=real)
+    return reference.sample_noise(x, RUNS, sigma=0.37, noise=noise, dtype=dtype, normalize=normalize)
+
+
+def channels(count: int) -> tuple[list[float], list[float]]:
+    return [0.1 + 0.03 * c for c in range(count)], [0.2 + 0.07 * c for c in range(count)]
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("noise", FAMILIES)
+@pytest.mark.parametrize("shape", [(3, 5, 7), (33, 3, 3), (1, 9, 9), (4, 8, 8), (2, 0, 3)])
+def test_every_dtype_and_layout(simd_level: str, shape: tuple[int, ...], noise: str, normalized: bool) -> None:
+    normalize = channels(shape[0]) if normalized else None
+    for real, dtype in itertools.product(REALS, (*REALS, None)):
+        x = images(3, *shape, dtype=real)
+        want = expected_in(shape, real, dtype or real, noise, normalized)
+        for layout in LAYOUTS:
+            got = ops.sample_noise(
+                x, RUNS, sigma=0.37, noise=noise, dtype=dtype, normalize=normalize, memory_format=layout
+            )
+            assert got.is_contiguous(memory_format=layout)
+            assert same_bits(got.contiguous(), want), (real, dtype, layout)
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 7), (3, 2, 3, 4)])
+def test_normalize_of_images_of_other_dimensions(simd_level: str, shape: tuple[int, ...]) -> None:
+    x = images(3, *shape)
+    mean, std = (torch.tensor(values) for values in channels(shape[0]))
+    got = ops.sample_noise(x, RUNS, sigma=0.5, normalize=(mean, std))
+    assert same_bits(got, reference.sample_noise(x, RUNS, sigma=0.5, normalize=(mean, std)))
+
+
+class Normalize(torch.nn.Module):
+    """What a model does that has its normalisation as a layer."""
+
+    def __init__(self, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_normalize_is_the_layer(simd_level: str, layout: torch.memory_format) -> None:
+    mean, std = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
+    x = images(3, 3, 32, 32)
+    noisy = ops.sample_noise(x, RUNS, sigma=0.25, memory_format=layout)
+    got = ops.sample_noise(x, RUNS, sigma=0.25, memory_format=layout, normalize=(mean, std))
+    assert same_bits(got, Normalize(mean, std)(noisy))
+    rounded = ops.sample_noise(x, RUNS, sigma=0.25, dtype=torch.bfloat16, normalize=(mean, std))
+    assert same_bits(rounded, Normalize(mean, std)(noisy).bfloat16().contiguous())
+
+
+@pytest.mark.parametrize("noise", FAMILIES)
+def test_stages_and_seeds(noise: str) -> None:
+    seen = set()
+    for stage, seed in itertools.product(STAGES, (0, 1, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1)):
+        x = images(1, 6)
+        got = ops.sample_noise(x, [(0, 1, 0, 2)], sigma=1.0, noise=noise, stage=stage, seed=seed)
+        assert same_bits(got, reference.sample_noise(x, [(0, 1, 0, 2)], sigma=1.0, noise=noise, stage=stage, seed=seed))
+        seen.add(tuple(got.flatten().tolist()))
+    assert len(seen) == 5 * 7
+
+
+def test_images_that_are_not_contiguous(simd_level: str) -> None:
+    base = images(6, 8, 9, 10)
+    views = {
+        "transposed": base.transpose(2, 3),
+        "permuted": base.permute(1, 3, 0, 2),
+        "strided": base[::2, 1::3, :, ::2],
+        "channels_last": base.to(memory_format=torch.channels_last),
+        "expanded": base[:1].expand(3, 8, 9, 10),
+        "broadcast pixels": base[:, :1, :1, :1].expand(6, 3, 4, 5),
+        "offset": base.flatten()[3 : 3 + 3 * 140].view(3, 4, 5, 7),
+    }
+    for name, x in views.items():
+        for layout in LAYOUTS:
+            got = ops.sample_noise(x, RUNS, sigma=0.5, memory_format=layout)
+            assert same_bits(got.contiguous(), reference.sample_noise(x.contiguous(), RUNS, sigma=0.5)), name
+            assert got.is_contiguous(memory_format=layout)
+
+
+@pytest.mark.parametrize("runs", [[], [(0, 0, 0, 0)], [(1, 3, 9, 0), (0, 2, 5, 0)]])
+def test_no_samples(simd_level: str, runs: list[tuple[int, int, int, int]]) -> None:
+    assert ops.sample_noise(images(2, 3, 4, 4), runs, sigma=1.0).shape == (0, 3, 4, 4)
+    assert ops.sample_noise(images(2, 3, 0, 4), runs, sigma=1.0, normalize=channels(3)).shape == (0, 3, 0, 4)
+
+
+def test_no_images() -> None:
+    assert ops.sample_noise(torch.empty(0, 3, 4, 4), [], sigma=1.0).shape == (0, 3, 4, 4)
+
+
+def test_the_last_sample_and_image() -> None:
+    x = images(1, 9)
+    for run in [(0, TOP, TOP, 1), (0, TOP, TOP - 1, 2), (0, 0, 2**32, 0)]:
+        assert same_bits(ops.sample_noise(x, [run], sigma=1.0), reference.sample_noise(x, [run], sigma=1.0))
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_out_decides_dtype_and_layout_and_nothing_around_it_is_written(simd_level: str, dtype: torch.dtype) -> None:
+    x = images(3, 3, 5, 7)
+    total = sum(run[3] for run in RUNS)
+    want = reference.sample_noise(x, RUNS, sigma=0.5, dtype=dtype)
+    for layout in LAYOUTS:
+        room = torch.full((total + 2, 3, 5, 7), 99.0, dtype=dtype).contiguous(memory_format=layout)
+        out = room[1:-1]
+        assert ops.sample_noise(x, RUNS, sigma=0.5, out=out) is out
+        assert same_bits(out.contiguous(), want)
+        assert (room[0] == 99).all()
+        assert (room[-1] == 99).all()
+
+
+def test_out_of_a_single_channel_or_pixel() -> None:
+    for shape in ((1, 5, 7), (5, 1, 1), (1, 1, 1)):  # both layouts have the same strides up to dimensions of one
+        for layout in LAYOUTS:
+            x, out = images(3, *shape), torch.empty(19, *shape).contiguous(memory_format=layout)
+            assert same_bits(ops.sample_noise(x, RUNS, sigma=0.5, out=out), expected_plain(shape))
+
+
+@functools.cache
+def expected_plain(shape: tuple[int, ...]) -> Tensor:
+    return reference.sample_noise(images(3, *shape), RUNS, sigma=0.5)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_rounding_of_the_result(simd_level: str, dtype: torch.dtype) -> None:
+    # Noise too small to change anything: what is left is the rounding of x, at ties, overflow and subnormals.
+    bits = torch.arange(0, 0x7F80_0000, 0x7F80_0000 // 4000) & ~0xFFFF
+    halves = torch.cat([(bits + low) for low in (0, 0x1000, 0x2000, 0x3000, 0x7FFF, 0x8000, 0x8001)])
+    x = halves.to(torch.int32).view(torch.float32)
+    limits = [65504.0, 65519.0, 65520.0, 3.3895314e38, 3.4028235e38, 2.0**-24, 2.0**-25, 2.0**-149, math.inf, math.nan]
+    x = torch.cat([x, torch.tensor(limits)])
+    x = torch.cat([x, -x])
+    got = ops.sample_noise(x[None], [(0, 0, 0, 1)], sigma=1e-44, dtype=dtype)[0]
+    large = x.abs() >= 1e-20
+    assert same_bits(got[large], x[large].to(dtype))
+    assert got[x.isnan()].isnan().all()
+    assert same_bits(got, reference.sample_noise(x[None], [(0, 0, 0, 1)], sigma=1e-44, dtype=dtype)[0])
+
+
+@pytest.mark.parametrize("noise", FAMILIES)
+@pytest.mark.parametrize("sigma", [1e-320, 1e-44, 1e-39, 1e-5, 0.1, 1.0, 3.0, 1e5, 1e30])
+def test_every_size_of_sigma(simd_level: str, noise: str, sigma: float) -> None:
+    x = images(1, 40)
+    for dtype in REALS:
+        got = ops.sample_noise(x, [(0, 0, 0, 5)], sigma=sigma, noise=noise, dtype=dtype)
+        assert same_bits(got, reference.sample_noise(x, [(0, 0, 0, 5)], sigma=sigma, noise=noise, dtype=dtype)), dtype
+
+
+def test_the_batch_is_x_plus_noise() -> None:
+    # Without the reference: sigma and x come in as they should.
+    x = images(2, 3, 8, 8)
+    y = ops.sample_noise(x, [(1, 4, 0, 4000)], sigma=0.5)
+    assert (y.double().mean(0) - x[1]).abs().max() < 5 * 0.5 / 4000**0.5
+    assert (y.double().std() - (0.25 + x[1].double().var()) ** 0.5).abs() < 0.01
+
+
+def test_randomness_of_torch_is_left_alone() -> None:
+    before = torch.get_rng_state()
+    ops.sample_noise(images(1, 8), [(0, 0, 0, 8)], sigma=1.0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@st.composite
+def runs_of(draw: st.DrawFn, rows: int) -> list[tuple[int, int, int, int]]:
+    index = st.one_of(st.integers(0, 20), st.integers(2**31 - 3, 2**31 + 3), st.integers(TOP - 20, TOP))
+    runs = []
+    for _ in range(draw(st.integers(0, 5))):
+        first = draw(index)
+        count = draw(st.integers(0, min(6, 2**32 - first)))
+        runs.append((draw(st.integers(0, rows - 1)), draw(index), first, count))
+    return runs
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_request(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=0, max_size=4), label="shape"))
+    rows = data.draw(st.integers(1, 3), label="rows")
+    runs = data.draw(runs_of(rows), label="runs")
+    four = len(shape) == 3
+    normalized = data.draw(st.booleans(), label="normalized") and len(shape) > 0
+    how = {
+        "sigma": data.draw(st.floats(1e-3, 1e3), label="sigma"),
+        "noise": data.draw(st.sampled_from(FAMILIES), label="noise"),
+        "stage": data.draw(st.sampled_from(STAGES), label="stage"),
+        "seed": data.draw(st.integers(0, 2**64 - 1), label="seed"),
+        "dtype": data.draw(st.sampled_from(REALS), label="dtype"),
+        "memory_format": data.draw(st.sampled_from(LAYOUTS if four else LAYOUTS[:1]), label="layout"),
+        "normalize": channels(shape[0]) if normalized else None,
+    }
+    x = images(rows, *shape)
+    before = _C.simd_level()
+    _C.set_simd_level(data.draw(st.sampled_from(_C.simd_levels()), label="simd"))
+    try:
+        whole = ops.sample_noise(x, runs, **how)
+        split = data.draw(st.integers(0, len(runs)), label="split")
+        parts = [ops.sample_noise(x, part, **how) for part in (runs[:split], runs[split:])]
+    finally:
+        _C.set_simd_level(before)
+    want = reference.sample_noise(x, runs, **how)
+    assert whole.stride() == want.stride()
+    assert same_bits(whole, want)
+    assert same_bits(torch.cat(parts), want)
+
+
+# --- GPU
+
+
+@pytest.mark.parametrize("noise", FAMILIES)
+@pytest.mark.parametrize("shape", [(), (2, 0), (1,), (3,), (130,), (5, 7), (3, 5, 7), (33, 3, 3), (3, 32, 32)])
+def test_cuda_noise(cuda: torch.device, shape: tuple[int, ...], noise: str) -> None:
+    x = torch.zeros(3, *shape)
+    for seed in (3, 2**64 - 1):
+        got = ops.sample_noise(x.to(cuda), RUNS, sigma=1.0, noise=noise, seed=seed).cpu()
+        want = reference.sample_noise(x, RUNS, sigma=1.0, noise=noise, seed=seed)
+        if noise == "uniform":  # one rounding of the word itself
+            assert same_bits(got, want)
+        assert ((got - want).abs() <= 1e-6 * want.abs().clamp(min=1)).all()
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("shape", [(3, 5, 7), (33, 3, 3), (1, 28, 28), (4, 8, 8), (3, 32, 32)])
+def test_cuda_dtypes_and_layouts(cuda: torch.device, shape: tuple[int, ...], normalized: bool) -> None:
+    normalize = channels(shape[0]) if normalized else None
+    for real, dtype, layout in itertools.product(REALS, REALS, LAYOUTS):
+        x = images(3, *shape, dtype=real)
+        how = {"sigma": 0.37, "noise": "uniform", "dtype": dtype, "normalize": normalize, "memory_format": layout}
+        got = ops.sample_noise(x.to(cuda), RUNS, **how)
+        assert got.is_contiguous(memory_format=layout)
+        assert same_bits(got.cpu().contiguous(), reference.sample_noise(x, RUNS, **how).contiguous()), (real, dtype)
+
+
+def test_cuda_splits_streams_and_out(cuda: torch.device) -> None:
+    x = images(2, 3, 32, 32).to(cuda)
+    whole = ops.sample_noise(x, [(0, 0, 0, 500), (1, 7, 3, 300)], sigma=0.25)
+    parts = [(0, 0, 0, 1), (0, 0, 1, 256), (0, 0, 257, 243), (1, 7, 3, 300)]
+    assert torch.equal(torch.cat([ops.sample_noise(x, [run], sigma=0.25) for run in parts]), whole)
+    many = [(0, 0, first, 1) for first in range(500)] + [(1, 7, 3 + first, 1) for first in range(300)]
+    assert torch.equal(ops.sample_noise(x, many, sigma=0.25), whole)
+    room = torch.full((802, 3, 32, 32), 99.0, device=cuda)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        ops.sample_noise(x, many, sigma=0.25, out=room[1:-1])
+    torch.cuda.current_stream().wait_stream(stream)
+    assert torch.equal(room[1:-1], whole)
+    assert (room[0] == 99).all()
+    assert (room[-1] == 99).all()

@@ -1,0 +1,245 @@
+"""Everything about sample_noise but its numbers: what torch makes of the op, and what it says to a wrong argument."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from pyrobust import ops
+from pyrobust.errors import InputError, InputTypeError
+
+RUNS = [(1, 5, 0, 3), (0, 2**32 - 1, 9, 2), (1, 4, 2, 0)]
+CHANNELS = ([0.1, 0.2, 0.3], [0.3, 0.2, 0.4])
+RAW = torch.ops.pyrobust.sample_noise
+
+
+def images(*shape: int) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0))
+
+
+# --- torch
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("normalized", [False, True])
+def test_opcheck(dtype: torch.dtype, normalized: bool) -> None:
+    real = torch.float64 if dtype == torch.float64 else torch.float32
+    mean, std = (torch.tensor(values, dtype=real) for values in CHANNELS) if normalized else (None, None)
+    out = torch.empty(5, 3, 4, 5, dtype=dtype)
+    numbers = [number for run in RUNS for number in run]
+    for layout in (torch.contiguous_format, torch.channels_last):
+        arguments = (
+            out.contiguous(memory_format=layout),
+            images(2, 3, 4, 5).to(real),
+            numbers,
+            -1,
+            0.25,
+            256,
+            mean,
+            std,
+        )
+        torch.library.opcheck(RAW.default, arguments)
+
+
+def noisy(x: Tensor) -> Tensor:
+    y = ops.sample_noise(
+        x, RUNS, sigma=0.25, normalize=CHANNELS, memory_format=torch.channels_last, dtype=torch.bfloat16
+    )
+    return y * 2
+
+
+def test_compiles_into_one_graph() -> None:
+    x = images(2, 3, 4, 5)
+    got = torch.compile(noisy, fullgraph=True, backend="aot_eager")(x)
+    assert torch.equal(got, noisy(x))
+    assert got.stride() == noisy(x).stride()
+
+
+def test_compiled_with_a_buffer_to_write_to() -> None:
+    def into(x: Tensor, out: Tensor) -> Tensor:
+        return ops.sample_noise(x, RUNS, sigma=0.25, seed=2**64 - 1, out=out).sum(0)
+
+    x, out, want = images(2, 3, 4, 5), torch.zeros(5, 3, 4, 5), torch.zeros(5, 3, 4, 5)
+    got = torch.compile(into, fullgraph=True, backend="aot_eager")(x, out)
+    assert torch.equal(got, into(x, want))
+    assert torch.equal(out, want)
+
+
+@pytest.mark.parametrize("normalize", [None, CHANNELS, tuple(torch.tensor(values) for values in CHANNELS)])
+def test_fake_tensors(normalize: Any) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        x = mode.from_tensor(images(2, 3, 4, 5))
+        y = ops.sample_noise(
+            x, RUNS, sigma=0.25, dtype=torch.float16, normalize=normalize, memory_format=torch.channels_last
+        )
+    assert isinstance(y, FakeTensor)
+    assert y.shape == (5, 3, 4, 5)
+    assert y.dtype == torch.float16
+    assert y.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_there_is_no_gradient() -> None:
+    x = images(2, 3, 4, 5).requires_grad_()
+    with pytest.raises(InputError, match=r"^sample_noise: x: expected no gradient"):
+        ops.sample_noise(x, RUNS, sigma=0.25)
+    with torch.no_grad():
+        assert not ops.sample_noise(x, RUNS, sigma=0.25).requires_grad
+    with pytest.raises(InputError, match=r"^sample_noise: out: expected no gradient"):
+        ops.sample_noise(x.detach(), RUNS, sigma=0.25, out=torch.empty(5, 3, 4, 5, requires_grad=True))
+    with torch.inference_mode():
+        assert torch.equal(ops.sample_noise(x, RUNS, sigma=0.25), ops.sample_noise(x.detach(), RUNS, sigma=0.25))
+
+
+# --- wrong arguments
+
+
+def call(**changes: Any) -> Tensor:
+    arguments: dict[str, Any] = {"x": images(2, 3, 4, 5), "runs": RUNS, "sigma": 0.25} | changes
+    return ops.sample_noise(arguments.pop("x"), arguments.pop("runs"), **arguments)
+
+
+INFINITE = (math.nan, math.inf, -math.inf)
+BAD_VALUES = [
+    *(("sigma", value, "sigma") for value in (0, 0.0, -0.1, *INFINITE, 1e38)),  # 1e38·6.7 is beyond float32
+    *(("noise", value, "noise") for value in ("normal", "", "Gaussian", 0, None)),
+    *(("stage", value, "stage") for value in ("test", "", 1, None)),
+    *(("seed", value, "seed") for value in (-1, 2**64)),
+    *(("runs", [run], "runs: row") for run in ((2, 0, 0, 1), (-1, 0, 0, 1), (2, 0, 0, 0))),
+    *(("runs", [run], "runs: image") for run in ((0, -1, 0, 1), (0, 2**32, 0, 1), (0, 2**64, 0, 1))),
+    *(
+        ("runs", [(0, 0, first, count)], "runs: first, count")
+        for first, count in ((-1, 2), (2**32, 1), (2**32 - 1, 2), (0, 2**32 + 1), (0, -1), (2**64, 1))
+    ),
+    ("runs", [(0, 0, 1)], "runs"),
+    ("runs", [(0, 0, 0, 1), (1, 0, 0, 1, 5)], "runs"),
+    ("x", torch.tensor(1.0), "x"),
+    ("memory_format", torch.channels_last_3d, "memory_format"),
+    ("memory_format", torch.preserve_format, "memory_format"),
+    ("out", torch.empty(4, 3, 4, 5), "out"),
+    ("out", torch.empty(5, 3, 4, 6), "out"),
+    ("out", torch.empty(5, 60), "out"),
+    ("out", torch.empty(5, 3, 5, 4).transpose(2, 3), "out"),
+    ("out", torch.empty(5, 3, 4, 10)[..., ::2], "out"),
+    ("out", torch.empty(1, 3, 4, 5).expand(5, 3, 4, 5), "out"),
+    ("out", torch.empty(5, 3, 4, 5, device="meta"), "out"),
+    ("normalize", ([0.0] * 2, [1.0] * 3), "normalize"),
+    ("normalize", ([0.0] * 3, [1.0] * 4), "normalize"),
+    ("normalize", ([], []), "normalize"),
+    ("normalize", ([0.0],), "normalize"),
+    ("normalize", (0.0, 1.0), "normalize"),
+    ("normalize", (torch.zeros(1, 3), torch.ones(1, 3)), "normalize"),
+    *(("normalize", ([0.0] * 3, [1.0, value, 1.0]), "normalize") for value in (0.0, -0.0, -1.0, math.nan)),
+]
+BAD_TYPES = [
+    *(
+        ("x", torch.zeros(2, 3, 4, 5, dtype=dtype), "x")
+        for dtype in (torch.uint8, torch.int64, torch.bool, torch.cfloat)
+    ),
+    ("x", [[0.0]], "x"),
+    ("dtype", torch.int32, "dtype"),
+    ("dtype", torch.complex64, "dtype"),
+    ("out", torch.empty(5, 3, 4, 5, dtype=torch.int32), "(out|dtype)"),
+]
+
+
+@pytest.mark.parametrize(("argument", "value", "named"), BAD_VALUES)
+def test_a_bad_value_is_named(argument: str, value: object, named: str) -> None:
+    with pytest.raises(InputError, match=rf"^sample_noise: {named}: expected .* got "):
+        call(**{argument: value})
+
+
+@pytest.mark.parametrize(("argument", "value", "named"), BAD_TYPES)
+def test_a_bad_type_is_named(argument: str, value: object, named: str) -> None:
+    with pytest.raises(InputTypeError, match=rf"^sample_noise: {named}: expected .*, got "):
+        call(**{argument: value})
+
+
+def test_channels_last_and_channels_take_dimensions() -> None:
+    with pytest.raises(InputError, match=r"^sample_noise: memory_format: expected x of 4 dimensions .* got "):
+        call(x=images(2, 3, 4), memory_format=torch.channels_last)
+    with pytest.raises(InputError, match=r"^sample_noise: normalize: expected x of \[M, C, \.\.\.\], got "):
+        call(x=images(2), normalize=CHANNELS)
+
+
+def test_a_refused_call_writes_nothing() -> None:
+    out = torch.full((5, 3, 4, 5), 99.0)
+    for changes in ({"sigma": 0.0}, {"runs": [*RUNS[:2], (9, 0, 0, 0)]}, {"normalize": ([0.0] * 3, [0.0] * 3)}):
+        with pytest.raises(InputError):
+            call(out=out, **changes)
+    assert (out == 99).all()
+
+
+def test_the_result_may_not_overwrite_the_images() -> None:
+    x = images(5, 3, 4, 5)
+    with pytest.raises(InputError, match=r"^sample_noise: out: expected "):
+        ops.sample_noise(x, [(0, 0, 0, 5)], sigma=0.25, out=x)
+    assert torch.equal(x, images(5, 3, 4, 5))
+
+
+def test_images_may_hold_anything() -> None:
+    x = torch.tensor([[math.nan, math.inf, -math.inf, 1.0]])
+    y = ops.sample_noise(x, [(0, 0, 0, 6)], sigma=0.5)
+    assert y[:, 0].isnan().all()
+    assert (y[:, 1] == math.inf).all()
+    assert (y[:, 2] == -math.inf).all()
+    assert y[:, 3].isfinite().all()
+
+
+def raw(**changes: Any) -> None:
+    arguments: dict[str, Any] = {
+        "out": torch.empty(5, 3, 4, 5),
+        "x": images(2, 3, 4, 5),
+        "runs": [number for run in RUNS for number in run],
+        "seed": 0,
+        "sigma": 0.25,
+        "domain": 256,
+        "mean": None,
+        "std": None,
+    }
+    RAW(*(arguments | changes).values())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"out": torch.empty(4, 3, 4, 5)},
+        {"out": torch.empty(6, 3, 4, 5)},
+        {"out": torch.empty(5, 3, 4, 6)},
+        {"out": torch.empty(5, 60)},
+        {"out": torch.empty(5, 3, 4, 5, dtype=torch.int32)},
+        {"out": torch.empty(5, 3, 4, 5, dtype=torch.float64)},
+        {"out": torch.empty(5, 3, 5, 4).transpose(2, 3)},
+        {"x": images(2, 3, 4, 5).half()},
+        {"x": images(2, 3, 4, 5).double()},
+        {"x": images(2, 3, 5, 4).transpose(2, 3)},
+        {"runs": [0, 0, 0]},
+        {"runs": [2, 0, 0, 5]},
+        {"runs": [-1, 0, 0, 5]},
+        {"runs": [0, 2**32, 0, 5]},
+        {"runs": [0, -1, 0, 5]},
+        {"runs": [0, 0, 2**32 - 4, 5]},
+        {"runs": [0, 0, -1, 5]},
+        {"runs": [0, 0, 0, 6, 0, 0, 6, -1]},
+        {"runs": [0, 0, 2**63 - 1, 5]},
+        {"runs": [0, 0, 0, 2**62, 0, 0, 0, 2**62, 0, 0, 0, 2**62, 0, 0, 0, 2**62, 0, 0, 0, 5]},  # a sum that wraps to 5
+        {"sigma": 0.0},
+        {"sigma": math.nan},
+        {"domain": 3},
+        {"domain": -1},
+        {"domain": 2**32},
+        {"mean": torch.zeros(3)},
+        {"std": torch.ones(3)},
+        {"mean": torch.zeros(2), "std": torch.ones(2)},
+        {"mean": torch.zeros(3).double(), "std": torch.ones(3).double()},
+        {"mean": torch.zeros(6)[::2], "std": torch.ones(3)},
+    ],
+)
+def test_the_raw_op_refuses_what_could_write_out_of_bounds(changes: dict[str, Any]) -> None:
+    raw()
+    with pytest.raises(RuntimeError, match=r"sample_noise: \w+"):
+        raw(**changes)
