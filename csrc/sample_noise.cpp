@@ -69,10 +69,15 @@ Call checked(const Tensor& out, const Tensor& x, const std::vector<int64_t>& run
       check_same_device(kOp, name, *t, out);
     }
     if (std->is_cpu()) {  // on a GPU looking would wait for the device
+      const auto value = [&](const Tensor& t, int64_t c) -> double {
+        return real == ScalarType::Double ? static_cast<const double*>(t.const_data_ptr())[c]
+                                          : static_cast<const float*>(t.const_data_ptr())[c];
+      };
       for (int64_t c = 0; c < channels; ++c) {
-        const double value = real == ScalarType::Double ? static_cast<const double*>(std->const_data_ptr())[c]
-                                                        : static_cast<const float*>(std->const_data_ptr())[c];
-        check(value > 0, kOp, ": normalize: expected a positive std, got ", value, " for channel ", c);
+        check(std::isfinite(value(*mean, c)), kOp, ": normalize: expected a finite mean, got ", value(*mean, c),
+              " for channel ", c);
+        check(std::isfinite(value(*std, c)) && value(*std, c) > 0, kOp, ": normalize: expected a positive std, got ",
+              value(*std, c), " for channel ", c);
       }
     }
   }

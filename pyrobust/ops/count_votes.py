@@ -37,6 +37,9 @@ def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
     tensor([[1, 1, 0],
             [0, 0, 1]])
     """
+    for name, value in (("logits", logits), ("image", image), ("counts", counts)):
+        if not isinstance(value, Tensor):
+            raise InputTypeError(f"count_votes: {name}: expected a tensor, got {type(value).__name__}")
     if logits.dtype not in _DTYPES:
         raise InputTypeError(f"count_votes: logits: expected a float tensor, got {logits.dtype}")
     if image.dtype != torch.int64:

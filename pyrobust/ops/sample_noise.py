@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
+from typing import SupportsFloat, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -61,7 +63,7 @@ def sample_noise(
 
     Raises:
         InputError: a value out of range, shapes that do not agree, or an x that requires a gradient.
-        InputTypeError: a dtype that is not one of the above.
+        InputTypeError: a dtype that is not one of the above, or a number of another type.
 
     >>> x = torch.zeros(2, 3, 4, 4)
     >>> batch = sample_noise(x, [(0, 0, 0, 5), (1, 1, 0, 3)], sigma=0.25)
@@ -76,12 +78,18 @@ def sample_noise(
         raise InputError("sample_noise: x: expected [M, ...], got a scalar")
     if x.requires_grad and torch.is_grad_enabled():
         raise InputError("sample_noise: x: expected no gradient, for the op has none; call it under torch.no_grad()")
+    if not isinstance(sigma, SupportsFloat):
+        raise InputTypeError(f"sample_noise: sigma: expected a number, got {sigma!r}")
+    sigma = float(sigma)
     if not (math.isfinite(sigma) and sigma > 0):
         raise InputError(f"sample_noise: sigma: expected a positive number, got {sigma}")
     if noise not in FAMILIES:
         raise InputError(f"sample_noise: noise: expected one of {', '.join(FAMILIES)}, got {noise!r}")
     if stage not in STAGES:
         raise InputError(f"sample_noise: stage: expected one of {', '.join(STAGES)}, got {stage!r}")
+    if not isinstance(seed, SupportsIndex):
+        raise InputTypeError(f"sample_noise: seed: expected an integer, got {seed!r}")
+    seed = operator.index(seed)
     if not 0 <= seed < 1 << 64:
         raise InputError(f"sample_noise: seed: expected 0 to 2**64 - 1, got {seed}")
     total = _check_runs(runs, x.shape[0])
@@ -119,6 +127,8 @@ def _check_runs(runs: Sequence[tuple[int, int, int, int]], rows: int) -> int:
     for run in runs:
         if len(run) != 4:
             raise InputError(f"sample_noise: runs: expected (row, image, first, count), got {run}")
+        if not all(isinstance(number, SupportsIndex) for number in run):
+            raise InputTypeError(f"sample_noise: runs: expected integers (row, image, first, count), got {run}")
         row, image, first, count = run
         if not 0 <= row < rows:
             raise InputError(f"sample_noise: runs: row: expected 0 to {rows - 1}, got {row}")
