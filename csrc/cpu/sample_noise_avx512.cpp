@@ -9,8 +9,14 @@
 namespace pyrobust::cpu {
 namespace {
 
-PYROBUST_TARGET inline Half hardware_half(float value) { return {static_cast<uint16_t>(_cvtss_sh(value, 0))}; }
-#define PYROBUST_HALF hardware_half
+PYROBUST_TARGET inline void narrow(const float* y, Half* out, int64_t n) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(y + i), _MM_FROUND_TO_NEAREST_INT));
+  for (; i < n; ++i) out[i] = to_half(y[i]);
+}
+
 #include "cpu/sample_noise_finish.inl"
 
 struct Words16 {

@@ -5,7 +5,11 @@ namespace pyrobust::cpu {
 namespace {
 
 #define PYROBUST_TARGET
-#define PYROBUST_HALF to_half
+
+inline void narrow(const float* y, Half* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = to_half(y[i]);
+}
+
 #include "cpu/sample_noise_finish.inl"
 
 template <Family family>
