@@ -1,7 +1,7 @@
 """The exceptions pyrobust raises.
 
-Each is also the built-in exception that a caller would expect, so ``except ValueError`` keeps working. Messages say which
-argument or file, what was expected, what came and what to do.
+Each is also the built-in exception that a caller would expect, so ``except ValueError`` keeps working. Messages say
+which argument or file, what was expected, what came and what to do.
 
 >>> from pyrobust.errors import InputError
 >>> issubclass(InputError, ValueError)

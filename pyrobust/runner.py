@@ -148,7 +148,7 @@ class Runner:
             end = min(begin + self.batch_size(shape), total)
             try:
                 step(begin, end)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 if not _is_out_of_memory(error):
                     raise
                 if end - begin == 1:
@@ -263,5 +263,5 @@ def _positive(batch_size: SupportsIndex) -> int:
     return number
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)

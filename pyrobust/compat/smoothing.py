@@ -18,6 +18,8 @@ from torch import Tensor
 
 from pyrobust.runner import Classifier
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing, certified_radius
+from pyrobust.smoothing.checks import one_example, probability, rounding_distance, samples
+from pyrobust.smoothing.radius import shrink
 from pyrobust.stats import binomial_test, clopper_pearson_lower
 
 
@@ -47,8 +49,9 @@ class Smooth:
         self.base_classifier = base_classifier
         self.num_classes = num_classes
         self.sigma = sigma
-        self._smoother = RandomizedSmoothing(base_classifier, num_classes, sigma, seed=seed)
+        self._seed = seed
         self._calls = 0
+        self._smoother()  # says now what is wrong with the arguments
 
     def certify(self, x: Tensor, n0: int, n: int, alpha: float, batch_size: int) -> tuple[int, float]:
         """Class and certified l2 radius, (``ABSTAIN``, 0.0) where there is none; wrong with probability at most alpha.
@@ -63,13 +66,16 @@ class Smooth:
         Raises:
             InputError: a value out of range, or x not finite.
         """
+        n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
         selection = self._sample_noise(x, n0, batch_size)
         top = int(selection.argmax())
         estimation = self._sample_noise(x, n, batch_size)
         p_lower = self._lower_confidence_bound(int(estimation[top]), n, alpha)
         if p_lower <= 0.5:
             return ABSTAIN, 0.0
-        return top, float(certified_radius(p_lower, self.sigma))
+        given = one_example(x)
+        moved = rounding_distance(given, given.float(), "l2")
+        return top, float(shrink(certified_radius([p_lower], self.sigma), moved)[0])
 
     def predict(self, x: Tensor, n: int, alpha: float, batch_size: int) -> int:
         """The smoothed classifier's class, or ``ABSTAIN``; wrong with probability at most alpha.
@@ -83,6 +89,7 @@ class Smooth:
         Raises:
             InputError: a value out of range, or x not finite.
         """
+        n, alpha = samples("n", n), probability("alpha", alpha)
         counts = self._sample_noise(x, n, batch_size)
         lost = n - int(counts.sum())
         order = np.argsort(-counts, kind="stable")
@@ -94,11 +101,16 @@ class Smooth:
 
     def _sample_noise(self, x: Tensor, num: int, batch_size: int) -> npt.NDArray[np.int64]:
         """Votes [num_classes] of ``num`` noisy copies of x; those without a winner are left out."""
-        self._smoother.runner.set_batch_size(batch_size)
-        votes = self._smoother.votes(x.unsqueeze(0), n=num, indices=[self._calls])
+        votes = self._smoother(batch_size).votes(one_example(x), n=num, indices=[self._calls])
         self._calls += 1
         counts: npt.NDArray[np.int64] = votes[0, : self.num_classes]
         return counts
+
+    def _smoother(self, batch_size: int | None = None) -> RandomizedSmoothing:
+        # Made anew from the attributes: scripts change them, and move the classifier, between calls.
+        return RandomizedSmoothing(
+            self.base_classifier, self.num_classes, self.sigma, seed=self._seed, batch_size=batch_size
+        )
 
     def _count_arr(self, arr: npt.NDArray[np.integer], length: int) -> npt.NDArray[np.int64]:
         """Histogram [length] of an array of classes."""

@@ -34,10 +34,11 @@ def compute_certified_accuracy(
     n: int = 10_000,
     alpha: float = 0.001,
 ) -> dict[str, float]:
-    r"""Certifies every image and summarises: the share certified right at each radius.
+    """Certifies every image and summarises: the share certified right at each radius.
 
-    :math:`\frac1N \sum_i 1[g(x_i) = y_i \wedge R_i \ge r]`, compared in float64, the radius inclusive (Cohen,
-    Rosenfeld and Kolter, 2019). An abstention is wrong whatever the label, and a radius that is not finite counts as 0.
+    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64, the radius inclusive (Cohen,
+    Rosenfeld and Kolter, 2019). An abstention is wrong whatever the label. A radius that is not finite is below every
+    r, and counts as 0 in the mean.
 
     Args:
         smoother: a ``RandomizedSmoothing``, or any object with ``certify(x, n=, alpha=)`` → (class, radius).
@@ -72,16 +73,18 @@ def compute_certified_accuracy(
         raise InputError(f"test_images: expected at least one image, got shape {tuple(test_images.shape)}")
     if len(labels) != len(test_images):
         raise InputError(f"test_labels: expected one for each of the {len(test_images)} images, got {len(labels)}")
+    radii = tuple(radii)
     for radius in radii:
         if not float(radius) >= 0:
             raise InputError(f"radii: expected numbers of at least 0, got {radius}")
 
     prediction, radius_of = _certify(smoother, test_images, n, alpha)
     right = (prediction == labels) & (prediction != ABSTAIN)
+    finite = np.isfinite(radius_of)
     result = {"clean_accuracy": float(right.mean())}
     for radius in radii:
-        result[f"certified_r={radius}"] = float((right & (radius_of >= float(radius))).mean())
-    result["avg_radius"] = float(radius_of[right].mean()) if bool(right.any()) else 0.0
+        result[f"certified_r={radius}"] = float((right & finite & (radius_of >= float(radius))).mean())
+    result["avg_radius"] = float(np.where(finite, radius_of, 0.0)[right].mean()) if bool(right.any()) else 0.0
     return result
 
 
@@ -102,7 +105,6 @@ def _certify(
             prediction[i], radius[i] = int(label), float(value)
     else:
         raise InputTypeError(f"smoother: expected an object with certify(x, n=, alpha=), got {type(smoother).__name__}")
-    radius[~np.isfinite(radius)] = 0.0
     return prediction, radius
 
 

@@ -13,9 +13,9 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
-    r"""Adds each row's arg-max to its image's histogram, in place and without waiting for the device.
+    """Adds each row's arg-max to its image's histogram, in place and without waiting for the device.
 
-    :math:`\text{counts}[\text{image}_n, \arg\max_k \text{logits}_{n,k}] \mathrel{+}= 1`; ties go to the lowest index.
+    ``counts[image[n], argmaxₖ logits[n, k]] += 1`` for every n; ties go to the lowest index.
     A row that holds NaN or +inf, or nothing but -inf, has no winner: it goes to column K and so can never count for a
     class.
 

@@ -36,12 +36,11 @@ def sample_noise(
     memory_format: torch.memory_format = torch.contiguous_format,
     out: Tensor | None = None,
 ) -> Tensor:
-    r"""Packs noisy copies of several images into one batch, written once.
+    """Packs noisy copies of several images into one batch, written once.
 
-    Row n of the result, sample s of image i, is :math:`x_i + \sigma z(\text{seed}, \text{stage}, \text{noise}, i,
-    s)`, then ``(· - mean[c]) / std[c]`` where ``normalize`` is given, then rounded to ``dtype``. z has unit variance
-    and is a pure
-    function of its arguments: the same bits for every split into calls, thread count and SIMD level
+    Row n of the result, sample s of image i, is ``x[i] + sigma·z(seed, stage, noise, i, s)``, then
+    ``(· - mean[c]) / std[c]`` where ``normalize`` is given, then rounded to ``dtype``. z has unit variance and is a
+    pure function of its arguments: the same bits for every split into calls, thread count and SIMD level
     (docs/decisions/noise-contract.md). Philox4x32-10 (Salmon et al., 2011); Gaussian by Box and Muller (1958).
 
     Args:

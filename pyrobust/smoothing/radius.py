@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.errors import InputError
+from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import normal_quantile_lower
 
 #: The pairs (noise, norm) with a certificate here.
@@ -15,18 +15,20 @@ CERTIFIED = (("gaussian", "l2"), ("uniform", "l1"), ("laplace", "l1"))
 
 # Each formula is a handful of double operations on numbers of order one: its error is below 2^-48 of its largest term.
 _MARGIN = 2.0**-46
+# Standard deviations for which sigma and sigma times any unit noise are normal or at least finite float32.
+_SMALLEST, _LARGEST = 2.0**-126, 2.0**124
 
 
 def certified_radius(
     p_lower: npt.ArrayLike, sigma: float, *, noise: str = "gaussian", norm: str = "l2"
 ) -> npt.NDArray[np.float64]:
-    r"""Certified radius of the smoothed classifier, rounded down, strictly inside the open ball that the theorem gives.
+    """Certified radius of the smoothed classifier, rounded down, strictly inside the open ball that the theorem gives.
 
     With p the lower bound on the probability of the top class, and 1 - p the upper bound on every other:
 
-    - gaussian, l2: :math:`\sigma\,\Phi^{-1}(p)` (Cohen, Rosenfeld and Kolter, 2019);
-    - laplace, l1: :math:`-b \ln(2(1-p))` with scale :math:`b = \sigma/\sqrt2` (Teng, Lee and Yuan, 2020);
-    - uniform, l1: :math:`2\lambda(p - 1/2)` with half-width :math:`\lambda = \sqrt3\,\sigma` (Yang et al., 2020).
+    - gaussian, l2: ``sigma·Φ⁻¹(p)`` (Cohen, Rosenfeld and Kolter, 2019);
+    - laplace, l1: ``-b·ln(2(1 - p))`` with scale ``b = sigma/√2`` (Teng, Lee and Yuan, 2020);
+    - uniform, l1: ``2λ(p - 1/2)`` with half-width ``λ = √3·sigma`` (Yang et al., 2020).
 
     Args:
         p_lower: in [0, 1); NaN is allowed and certifies nothing. Any shape.
@@ -39,7 +41,9 @@ def certified_radius(
         float64 of p_lower's shape, in the input's unit; 0.0 where p ≤ 1/2.
 
     Raises:
-        InputError: a pair (noise, norm) without a certificate, sigma not positive, or p_lower outside [0, 1).
+        InputError: a pair (noise, norm) without a certificate, sigma not positive (or out of float32's range), or
+            p_lower outside [0, 1).
+        InputTypeError: sigma is not a number.
 
     >>> [f"{radius:.6f}" for radius in certified_radius([0.4, 0.5, 0.9, 0.99], 0.25)]
     ['0.000000', '0.000000', '0.320388', '0.581587']
@@ -47,8 +51,12 @@ def certified_radius(
     if (noise, norm) not in CERTIFIED:
         pairs = ", ".join(f"{a} with {b}" for a, b in CERTIFIED)
         raise InputError(f"noise, norm: expected {pairs}, got {noise} with {norm}")
-    if not (math.isfinite(sigma) and sigma > 0):
-        raise InputError(f"sigma: expected a positive number, got {sigma}")
+    try:
+        usable = _SMALLEST <= sigma <= _LARGEST
+    except TypeError:
+        raise InputTypeError(f"sigma: expected a positive number, got {sigma!r}") from None
+    if not usable:
+        raise InputError(f"sigma: expected a positive number that float32 noise can hold, got {sigma}")
     p = np.asarray(p_lower, dtype=np.float64)
     if bool(np.any((p < 0) | (p >= 1))):
         raise InputError(f"p_lower: expected probabilities in [0, 1), got {p[(p < 0) | (p >= 1)].flat[0]}")
@@ -68,3 +76,9 @@ def certified_radius(
         slack = np.full(q.shape, sigma * _MARGIN)
     radius[certified] = np.maximum(0.0, np.nextafter(scaled - slack, -np.inf))
     return radius
+
+
+def shrink(radius: npt.NDArray[np.float64], distance: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The radii less the distances, rounded down and at least 0.0; unchanged where the distance is 0."""
+    less: npt.NDArray[np.float64] = np.maximum(0.0, np.nextafter(radius - distance, -np.inf))
+    return np.where(distance > 0, less, radius)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import operator
 from collections.abc import Callable, Sequence
-from typing import SupportsIndex, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,22 +10,28 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError, ModelError
-from pyrobust.ops import count_votes, sample_noise
+from pyrobust.ops.count_votes import count_votes
+from pyrobust.ops.sample_noise import sample_noise
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 from pyrobust.stats import binomial_test, clopper_pearson_lower
 
 from .certificates import ABSTAIN, Certificates, Predictions
-from .radius import certified_radius
-
-logger = logging.getLogger(__name__)
-
-Channels: TypeAlias = Tensor | Sequence[float]
-
-_WORDS = 1 << 32
+from .checks import (
+    Channels,
+    channels,
+    count,
+    image_indices,
+    integer,
+    one_example,
+    probability,
+    rounding_distance,
+    samples,
+)
+from .radius import certified_radius, shrink
 
 
 class RandomizedSmoothing:
-    r"""The smoothed classifier :math:`g(x) = \arg\max_c P(f(x + \varepsilon) = c)` and its certificates.
+    """The smoothed classifier ``g(x) = argmax over c of P(f(x + ε) = c)`` and its certificates.
 
     f is the base classifier's arg-max (a row of logits with NaN or +inf votes for no class), ε noise of standard
     deviation sigma in every coordinate. ``certify`` selects a class with n0 samples and bounds its probability from
@@ -78,16 +81,17 @@ class RandomizedSmoothing:
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
     ) -> None:
-        self.num_classes = _count("num_classes", num_classes)
+        self.num_classes = count("num_classes", num_classes)
         certified_radius(0.0, sigma, noise=noise, norm=norm)  # says what is wrong with them
-        if not 0 <= _integer("seed", seed) < 1 << 64:
+        if not 0 <= integer("seed", seed) < 1 << 64:
             raise InputError(f"seed: expected 0 to 2**64 - 1, got {seed}")
         self.sigma = float(sigma)
         self.noise = noise
         self.norm = norm
         self.seed = int(seed)
         self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
-        self.normalize = None if normalize is None else self._normalize(*normalize)
+        self._real = torch.float64 if self.runner.dtype == torch.float64 else torch.float32
+        self.normalize = None if normalize is None else channels(normalize, self._real, self.runner.device)
 
     def predict(self, x: Tensor, n: int, alpha: float = 0.001, *, index: int = 0) -> int:
         """The smoothed classifier's class at one example, or ``ABSTAIN``; wrong with probability at most alpha.
@@ -104,7 +108,7 @@ class RandomizedSmoothing:
         Raises:
             InputError: as ``certify_batch``.
         """
-        return int(self.predict_batch(x.unsqueeze(0), n=n, alpha=alpha, indices=[index]).prediction[0])
+        return int(self.predict_batch(one_example(x), n=n, alpha=alpha, indices=[index]).prediction[0])
 
     def certify(
         self,
@@ -131,7 +135,7 @@ class RandomizedSmoothing:
         """
         if batch_size is not None:
             self.runner.set_batch_size(batch_size)
-        result = self.certify_batch(x.unsqueeze(0), n0=n0, n=n, alpha=alpha, indices=[index])
+        result = self.certify_batch(one_example(x), n0=n0, n=n, alpha=alpha, indices=[index])
         return int(result.prediction[0]), float(result.radius[0])
 
     def certify_batch(
@@ -163,8 +167,8 @@ class RandomizedSmoothing:
             InputTypeError: integer images, or numbers that are not integers.
             ModelError: a model that does not return logits.
         """
-        x, index = self._examples(x, indices)
-        n0, n, alpha = _samples("n0", n0), _samples("n", n), _probability("alpha", alpha)
+        n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
+        given, (x, index) = x, self._examples(x, indices)
         total = len(x) * (n0 + n)
         with reporting(progress, total) as report:
             counts0 = self._votes(x, index, n0, "select", report)
@@ -172,6 +176,7 @@ class RandomizedSmoothing:
         top = counts0[:, : self.num_classes].argmax(axis=1)
         p_lower = np.asarray(clopper_pearson_lower(counts[np.arange(len(top)), top], n, alpha), dtype=np.float64)
         radius = certified_radius(p_lower, self.sigma, noise=self.noise, norm=self.norm)
+        radius = shrink(radius, rounding_distance(given, x, self.norm))
         return Certificates(
             indices=np.asarray(index, dtype=np.int64),
             prediction=np.where(p_lower > 0.5, top, ABSTAIN).astype(np.int64),
@@ -198,8 +203,8 @@ class RandomizedSmoothing:
         progress: bool | Progress = False,
     ) -> Predictions:
         """``predict`` for B examples at once; arguments and errors as of ``certify_batch``."""
+        n, alpha = samples("n", n), probability("alpha", alpha)
         x, index = self._examples(x, indices)
-        n, alpha = _samples("n", n), _probability("alpha", alpha)
         with reporting(progress, len(x) * n) as report:
             counts = self._votes(x, index, n, "predict", report)
         order = np.argsort(-counts, axis=1, kind="stable")
@@ -237,8 +242,9 @@ class RandomizedSmoothing:
         Raises:
             InputError, InputTypeError, ModelError: as ``certify_batch``.
         """
+        n = samples("n", n)
         x, index = self._examples(x, indices)
-        return self._votes(x, index, _samples("n", n), stage, lambda done: None)
+        return self._votes(x, index, n, stage, lambda done: None)
 
     def _votes(
         self, x: Tensor, index: list[int], n: int, stage: str, report: Callable[[int], None]
@@ -296,64 +302,14 @@ class RandomizedSmoothing:
             raise InputError(f"x: expected a batch [B, ...] of examples of at least 1 dimension, got {tuple(x.shape)}")
         if x[:1].numel() == 0 and len(x):
             raise InputError(f"x: expected examples of at least one element, got {tuple(x.shape)}")
-        if not bool(torch.isfinite(x).all()):
-            raise InputError("x: expected finite values, got NaN or inf")
         if self.runner.memory_format == torch.channels_last and x.dim() != 4:
             raise InputError(f"x: expected [B, C, H, W] for channels_last, got {tuple(x.shape)}")
         if self.normalize is not None and (x.dim() < 3 or x.shape[1] != len(self.normalize[0])):
             raise InputError(
                 f"x: expected {len(self.normalize[0])} channels, the length of normalize's mean, got {tuple(x.shape)}"
             )
-        if indices is None:
-            index = list(range(len(x)))
-        else:
-            index = [_integer("indices", i) for i in (indices.tolist() if isinstance(indices, Tensor) else indices)]
-        if len(index) != len(x):
-            raise InputError(f"indices: expected one for each of the {len(x)} examples, got {len(index)}")
-        for i in index:
-            if not 0 <= i < _WORDS:
-                raise InputError(f"indices: expected 0 to 2**32 - 1, the noise contract's range, got {i}")
-        if len(set(index)) != len(index):
-            logger.warning("indices: some examples share an index, and so their noise")
-        real = torch.float64 if self.runner.dtype == torch.float64 else torch.float32
-        return x.detach().to(device=self.runner.device, dtype=real), index
-
-    def _normalize(self, mean: Channels, std: Channels) -> tuple[Tensor, Tensor]:
-        real = torch.float64 if self.runner.dtype == torch.float64 else torch.float32
-        tensors = [torch.as_tensor(values, dtype=real, device=self.runner.device).flatten() for values in (mean, std)]
-        if len(tensors[0]) != len(tensors[1]):
-            raise InputError(
-                f"normalize: expected mean and std of one length, got {len(tensors[0])}, {len(tensors[1])}"
-            )
-        if not bool(torch.isfinite(tensors[0]).all() and torch.isfinite(tensors[1]).all() and (tensors[1] > 0).all()):
-            raise InputError("normalize: expected finite numbers and a positive std")
-        return tensors[0], tensors[1]
-
-
-def _integer(name: str, value: SupportsIndex) -> int:
-    if isinstance(value, bool):
-        raise InputTypeError(f"{name}: expected an integer, got {value}")
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise InputTypeError(f"{name}: expected an integer, got {value!r}") from None
-
-
-def _count(name: str, value: SupportsIndex) -> int:
-    number = _integer(name, value)
-    if number < 1:
-        raise InputError(f"{name}: expected at least 1, got {number}")
-    return number
-
-
-def _samples(name: str, value: SupportsIndex) -> int:
-    number = _count(name, value)
-    if number > _WORDS:
-        raise InputError(f"{name}: expected at most 2**32, the noise contract's sample indices, got {number}")
-    return number
-
-
-def _probability(name: str, value: float) -> float:
-    if not 0 < value < 1:
-        raise InputError(f"{name}: expected a number in (0, 1), got {value}")
-    return float(value)
+        index = image_indices(indices, len(x))
+        images = x.detach().to(device=self.runner.device, dtype=self._real)
+        if not bool(torch.isfinite(images).all()):
+            raise InputError(f"x: expected finite values, got NaN, inf or what {self._real} cannot hold")
+        return images, index

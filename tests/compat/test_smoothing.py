@@ -1,0 +1,393 @@
+"""A script written for the reference implementation runs with only its import changed."""
+
+from __future__ import annotations
+
+import csv
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from pyrobust import RandomizedSmoothing
+from pyrobust.compat.smoothing import Smooth
+from pyrobust.errors import InputError, InputTypeError, PyrobustError
+
+# The interface alone, in plain PyTorch: what the script below finds where pyrobust is not swapped in.
+STAND_IN = """
+import numpy as np
+import torch
+from scipy.stats import beta, binomtest, norm
+
+
+class Smooth:
+    ABSTAIN = -1
+
+    def __init__(self, base_classifier, num_classes, sigma):
+        self.base_classifier, self.num_classes, self.sigma = base_classifier, num_classes, sigma
+
+    def certify(self, x, n0, n, alpha, batch_size):
+        self.base_classifier.eval()
+        top = self._sample_noise(x, n0, batch_size).argmax().item()
+        votes = self._sample_noise(x, n, batch_size)[top].item()
+        bound = self._lower_confidence_bound(votes, n, alpha)
+        return (top, self.sigma * norm.ppf(bound)) if bound >= 0.5 else (Smooth.ABSTAIN, 0.0)
+
+    def predict(self, x, n, alpha, batch_size):
+        self.base_classifier.eval()
+        votes = self._sample_noise(x, n, batch_size)
+        first, second = np.argsort(-votes)[:2]
+        sure = binomtest(votes[first], votes[first] + votes[second]).pvalue <= alpha
+        return first if sure else Smooth.ABSTAIN
+
+    def _sample_noise(self, x, num, batch_size):
+        votes = np.zeros(self.num_classes, dtype=int)
+        with torch.no_grad():
+            while num > 0:
+                rows = min(num, batch_size)
+                batch = x.expand(rows, *x.shape)
+                winners = self.base_classifier(batch + self.sigma * torch.randn(batch.shape)).argmax(1)
+                votes += self._count_arr(winners.numpy(), self.num_classes)
+                num -= rows
+        return votes
+
+    def _count_arr(self, arr, length):
+        return np.bincount(arr, minlength=length)
+
+    def _lower_confidence_bound(self, NA, N, alpha):
+        return beta.ppf(alpha, NA, N - NA + 1) if NA else 0.0
+"""
+
+# In the manner of the reference's certify.py and predict.py.
+SCRIPT = """
+import argparse
+import datetime
+import time
+
+import torch
+
+from {module} import Smooth
+from pyrobust.zoo import load_data, load_model
+
+parser = argparse.ArgumentParser(description="certify and predict with a smoothed classifier")
+parser.add_argument("base_classifier", type=str)
+parser.add_argument("sigma", type=float)
+parser.add_argument("outfile", type=str)
+parser.add_argument("--batch", type=int, default=1000)
+parser.add_argument("--skip", type=int, default=1)
+parser.add_argument("--max", type=int, default=-1)
+parser.add_argument("--N0", type=int, default=100)
+parser.add_argument("--N", type=int, default=100000)
+parser.add_argument("--alpha", type=float, default=0.001)
+args = parser.parse_args()
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = load_model(args.base_classifier)
+smoothed = Smooth(model, 10, args.sigma)
+data = load_data("digits")
+
+for task in ("certify", "predict"):
+    with open(args.outfile + "." + task, "w") as out:
+        columns = ["idx", "label", "predict", "radius", "correct", "time"]
+        if task == "predict":
+            columns.remove("radius")
+        print(*columns, sep="\\t", file=out)
+        for i in range(len(data.x)):
+            if i % args.skip != 0:
+                continue
+            if i == args.max:
+                break
+            x, label = data.x[i], int(data.y[i])
+            start = time.time()
+            if task == "certify":
+                prediction, radius = smoothed.certify(x, args.N0, args.N, args.alpha, args.batch)
+                found = [prediction, "{{:.3}}".format(radius)]
+            else:
+                prediction = smoothed.predict(x, args.N, args.alpha, args.batch)
+                found = [prediction]
+            correct = int(prediction == label)
+            elapsed = datetime.timedelta(seconds=time.time() - start)
+            print(i, label, *found, correct, elapsed, sep="\\t", file=out, flush=True)
+"""
+
+SIGMA, N, ALPHA = 0.25, 1000, 0.001
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    """The rows that the script writes, by the stand-in and by pyrobust."""
+    folder = tmp_path_factory.mktemp("scripts")
+    (folder / "stand_in.py").write_text(STAND_IN)
+    rows = {}
+    for name, module in (("plain", "stand_in"), ("ours", "pyrobust.compat.smoothing")):
+        (folder / f"{name}.py").write_text(SCRIPT.format(module=module))
+        options = f"--skip 10 --max 200 --N0 50 --N {N} --alpha {ALPHA} --batch 400".split()
+        done = subprocess.run(
+            [sys.executable, f"{name}.py", "zoo:digits-smooth-0.25", str(SIGMA), name, *options],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        for task in ("certify", "predict"):
+            with open(folder / f"{name}.{task}", newline="") as file:
+                rows[name, task] = list(csv.DictReader(file, delimiter="\t"))
+    return rows
+
+
+def test_same_rows_and_columns(logs):
+    for task, columns in (
+        ("certify", "idx label predict radius correct time"),
+        ("predict", "idx label predict correct time"),
+    ):
+        for name in ("plain", "ours"):
+            assert [list(row) for row in logs[name, task]] == [columns.split()] * 20
+        for plain, ours in zip(logs["plain", task], logs["ours", task], strict=True):
+            assert (plain["idx"], plain["label"]) == (ours["idx"], ours["label"])
+
+
+def test_radii_agree_as_well_as_two_samples_can(logs):
+    compared = 0
+    for plain, ours in zip(logs["plain", "certify"], logs["ours", "certify"], strict=True):
+        bounds = [stats.norm.cdf(float(row["radius"]) / SIGMA) for row in (plain, ours)]
+        # Two bounds of one probability differ by their counts' deviation; an abstention means at most one half.
+        deviation = math.sqrt(2 * max(0.01, bounds[0] * (1 - bounds[0])) / N)
+        assert abs(bounds[0] - bounds[1]) <= 6 * deviation
+        if plain["predict"] != "-1" != ours["predict"]:
+            assert plain["predict"] == ours["predict"]
+            assert plain["correct"] == ours["correct"]
+            compared += 1
+    assert compared >= 10
+    assert all(math.isfinite(float(row["radius"])) for row in logs["ours", "certify"])
+
+
+def test_predictions_agree(logs):
+    both = [
+        (plain["predict"], ours["predict"])
+        for plain, ours in zip(logs["plain", "predict"], logs["ours", "predict"], strict=True)
+        if plain["predict"] != "-1" != ours["predict"]
+    ]
+    assert len(both) >= 15
+    assert all(plain == ours for plain, ours in both)
+
+
+def halves(batch):
+    score = batch.flatten(1).sum(1)
+    return torch.stack([score, -score], 1)
+
+
+X = torch.full((1, 2, 2), 0.1)
+
+
+def test_abstain():
+    assert Smooth.ABSTAIN == -1
+    smooth = Smooth(halves, 2, 0.5)
+    assert smooth.ABSTAIN == -1
+    assert smooth.certify(torch.zeros(1, 2, 2), 10, 100, 0.001, 50) == (-1, 0.0)
+    assert smooth.predict(torch.zeros(1, 2, 2), 100, 0.001, 50) == -1
+
+
+def test_types():
+    smooth = Smooth(halves, 2, 0.5)
+    label, radius = smooth.certify(X, 10, 1000, 0.001, 50)
+    assert (type(label), type(radius)) == (int, float)
+    assert type(smooth.predict(X, 1000, 0.001, 50)) is int
+    assert (smooth.num_classes, smooth.sigma, smooth.base_classifier) == (2, 0.5, halves)
+
+
+def test_the_same_certificate_as_the_smoothers_bound():
+    n0, n, alpha, sigma = 20, 500, 0.01, 0.5
+    label, radius = Smooth(halves, 2, sigma, seed=4).certify(X, n0, n, alpha, 64)
+    # The first call draws as image 0, the second as image 1.
+    smoother = RandomizedSmoothing(halves, 2, sigma, seed=4)
+    top = int(smoother.votes(X[None], n=n0, indices=[0])[0, :2].argmax())
+    k = int(smoother.votes(X[None], n=n, indices=[1])[0, top])
+    assert label == top
+    assert radius == pytest.approx(sigma * stats.norm.ppf(stats.beta.ppf(alpha, k, n - k + 1)), rel=1e-9)
+
+
+def test_sample_noise_counts_votes():
+    smooth = Smooth(halves, 2, 0.5)
+    first, second = smooth._sample_noise(X, 300, 64), smooth._sample_noise(X, 300, 64)
+    for counts in (first, second):
+        assert counts.shape == (2,)
+        assert counts.dtype == np.int64
+        assert counts.sum() == 300
+    assert (first != second).any(), "a second call must see fresh noise"
+    again = Smooth(halves, 2, 0.5)
+    assert (again._sample_noise(X, 300, 7) == first).all()
+    assert (Smooth(halves, 2, 0.5, seed=1)._sample_noise(X, 300, 64) != first).any()
+
+
+def test_no_call_sees_the_noise_of_another():
+    seen = []
+
+    def model(batch):
+        seen.append(batch.clone())
+        return halves(batch)
+
+    smooth = Smooth(model, 2, 0.5)
+    smooth.certify(X, 20, 50, 0.001, 100)
+    smooth.predict(X, 40, 0.001, 100)
+    smooth.certify(X, 20, 50, 0.001, 100)
+    rows = torch.cat(seen).flatten(1)
+    assert len(rows) == 180
+    assert len(rows.unique(dim=0)) == 180
+
+
+def test_count_arr():
+    smooth = Smooth(halves, 4, 0.5)
+    assert smooth._count_arr(np.array([0, 2, 2, 3, 0, 2]), 4).tolist() == [2, 0, 3, 1]
+    assert smooth._count_arr(np.array([], dtype=int), 3).tolist() == [0, 0, 0]
+
+
+def test_lower_confidence_bound():
+    smooth = Smooth(halves, 2, 0.5)
+    for k, n, alpha in ((990, 1000, 0.001), (np.int64(55), np.int64(100), 0.05), (10, 10, 0.001)):
+        assert smooth._lower_confidence_bound(k, n, alpha) == pytest.approx(stats.beta.ppf(alpha, k, n - k + 1))
+    assert smooth._lower_confidence_bound(0, 100, 0.001) == 0.0
+    assert smooth._lower_confidence_bound(NA=9, N=10, alpha=0.05) < 0.9
+
+
+def test_a_subclass_with_its_own_noise():
+    class Fixed(Smooth):
+        calls: tuple = ()
+
+        def _sample_noise(self, x, num, batch_size):
+            self.calls += ((num, batch_size),)
+            counts = np.zeros(self.num_classes, dtype=int)
+            counts[2] = num - num // 100
+            counts[1] = num // 100
+            return counts
+
+    smooth = Fixed(halves, 3, 0.5)
+    label, radius = smooth.certify(X, 10, 1000, 0.001, 64)
+    assert label == 2
+    assert radius == pytest.approx(0.5 * stats.norm.ppf(stats.beta.ppf(0.001, 990, 11)), rel=1e-9)
+    assert smooth.predict(X, 1000, 0.001, 32) == 2
+    assert smooth.calls == ((10, 64), (1000, 64), (1000, 32))
+
+
+def test_a_subclass_with_its_own_bound():
+    class Own(Smooth):
+        bound = 0.5
+
+        def _lower_confidence_bound(self, NA, N, alpha):
+            assert (type(NA), N, alpha) == (int, 1000, 0.001)
+            return self.bound
+
+    smooth = Own(halves, 2, 0.1)
+    assert Smooth(halves, 2, 0.1).certify(X, 10, 1000, 0.001, 64)[0] == 0
+    assert smooth.certify(X, 10, 1000, 0.001, 64) == (-1, 0.0)
+    smooth.bound = 0.75
+    assert smooth.certify(X, 10, 1000, 0.001, 64) == (0, pytest.approx(0.1 * stats.norm.ppf(0.75), rel=1e-9))
+
+
+def test_attributes_changed_afterwards_count():
+    """In the reference, sigma, the classifier and its device are read at every call."""
+    smooth = Smooth(halves, 2, 0.1)
+    smooth.sigma = 5.0
+    # The true distance to the boundary is 0.2 (the sum of four 0.1, over the norm 2); a bound with sigma 0.1 would be
+    # near certainty, and with sigma 5 for the radius would claim far more than 0.2.
+    x = X.clone()
+    for _ in range(20):
+        assert smooth.certify(x, 20, 500, 0.001, 500)[1] <= 0.2
+    smooth.sigma = 0.1
+    smooth.base_classifier = lambda batch: -halves(batch)
+    assert smooth.certify(x, 20, 500, 0.001, 500)[0] == 1
+    smooth.sigma = -1.0
+    with pytest.raises(InputError, match="sigma"):
+        smooth.certify(x, 20, 500, 0.001, 500)
+
+
+def test_rows_without_a_winner_count_against_the_class():
+    def model(batch):
+        logits = halves(batch).clone()
+        logits[batch.flatten(1)[:, 0] > 0.1] = math.nan
+        return logits
+
+    smooth = Smooth(model, 2, 0.01)
+    counts = smooth._sample_noise(X, 1000, 100)
+    assert 400 < counts.sum() < 600
+    assert smooth.certify(X, 10, 1000, 0.001, 100) == (-1, 0.0)
+    assert smooth.predict(X, 1000, 0.001, 100) == -1
+    nothing = Smooth(lambda b: torch.full((len(b), 2), math.nan), 2, 0.5)
+    assert nothing.predict(X, 100, 0.001, 50) == -1
+    assert nothing.certify(X, 10, 100, 0.001, 50) == (-1, 0.0)
+
+
+def test_one_class():
+    smooth = Smooth(lambda b: b.flatten(1)[:, :1], 1, 0.5)
+    assert smooth.predict(X, 100, 0.001, 50) == 0
+    assert smooth.certify(X, 10, 100, 0.001, 50)[0] == 0
+
+
+def test_prediction_of_a_tie():
+    class Tied(Smooth):
+        votes = (50, 50)
+
+        def _sample_noise(self, x, num, batch_size):
+            return np.array(self.votes)
+
+    smooth = Tied(halves, 2, 0.5)
+    assert smooth.predict(X, 100, 0.999, 10) == -1
+    smooth.votes = (60, 0)  # 40 without a winner: 60 against 40 has a p-value of 0.057
+    assert smooth.predict(X, 100, 0.05, 10) == -1
+    assert smooth.predict(X, 100, 0.06, 10) == 0
+    smooth.votes = (10, 30)
+    assert smooth.predict(X, 100, 0.999, 10) == -1
+
+
+def test_the_mode_is_restored():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout(0.5)).train()
+    smooth = Smooth(model, 2, 0.5)
+    smooth.certify(X, 10, 50, 0.001, 20)
+    smooth.predict(X, 50, 0.001, 20)
+    assert all(module.training for module in model.modules())
+
+
+def test_double_images_are_certified_where_they_are():
+    smooth = Smooth(lambda b: torch.stack([1 + 0 * b[:, 0], 0 * b[:, 0]], 1), 2, 0.1)
+    moved = torch.tensor([2.0**24 + 1], dtype=torch.float64)
+    assert smooth.certify(moved.float(), 5, 1000, 0.001, 500)[1] > 0.1
+    assert smooth.certify(moved, 5, 1000, 0.001, 500) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"n0": 0}, InputError, "n0: expected at least 1"),
+        ({"n": 0}, InputError, "n: expected at least 1"),
+        ({"n": 10.0}, InputTypeError, "n: expected an integer"),
+        ({"alpha": 0.0}, InputError, "alpha: expected"),
+        ({"alpha": 1.0}, InputError, "alpha: expected"),
+        ({"alpha": math.nan}, InputError, "alpha: expected"),
+        ({"alpha": "0.1"}, InputTypeError, "alpha: expected"),
+        ({"batch_size": 0}, InputError, "batch_size: expected at least 1"),
+        ({"x": torch.full((1, 2, 2), math.nan)}, InputError, "x: expected finite"),
+        ({"x": torch.zeros(1, 2, 2, dtype=torch.uint8)}, InputTypeError, "x: expected a float tensor"),
+        ({"x": np.zeros((1, 2, 2))}, InputTypeError, "x: expected a tensor"),
+        ({"x": torch.tensor(0.0)}, InputError, "x: expected an example"),
+    ],
+)
+def test_bad_input(change, error, match):
+    smooth = Smooth(halves, 2, 0.5)
+    arguments = {"x": X, "n0": 10, "n": 50, "alpha": 0.01, "batch_size": 20} | change
+    with pytest.raises(error, match=match):
+        smooth.certify(**arguments)
+    if "n0" not in change:
+        del arguments["n0"]
+        with pytest.raises(error, match=match):
+            smooth.predict(**arguments)
+
+
+@pytest.mark.parametrize("arguments", [(halves, 0, 0.5), (halves, 2, 0.0), (halves, 2, math.nan), (None, 2, 0.5)])
+def test_bad_construction(arguments):
+    with pytest.raises(PyrobustError):
+        Smooth(*arguments)

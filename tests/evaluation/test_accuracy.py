@@ -1,0 +1,186 @@
+"""The summary of a test set: keys, comparisons, and what counts as right."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pyrobust import RandomizedSmoothing, compute_certified_accuracy
+from pyrobust.errors import InputError, InputTypeError
+
+KEYS = ["clean_accuracy", *(f"certified_r={r}" for r in (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)), "avg_radius"]
+
+
+class Scripted:
+    """Returns given certificates one after the other, and notes how it was asked."""
+
+    def __init__(self, *certificates):
+        self.certificates, self.calls = list(certificates), []
+
+    def certify(self, x, **keywords):
+        self.calls.append((x, keywords))
+        return self.certificates[len(self.calls) - 1]
+
+
+def summary(certificates, labels, radii=(0.0, 0.5, 1.0), **keywords):
+    images = torch.arange(float(len(labels)))[:, None]
+    return compute_certified_accuracy(Scripted(*certificates), images, labels, radii, **keywords)
+
+
+def test_exactly_the_keys():
+    result = compute_certified_accuracy(Scripted((1, 0.3)), torch.zeros(1, 2), [1])
+    assert list(result) == KEYS
+    assert {type(value) for value in result.values()} == {float}
+
+
+def test_radii_as_passed():
+    radii = [0, 1, 0.5, 0.25, np.float64(0.1), np.float32(0.75), 1e-3, 2.0]
+    result = summary([(0, 1.0)], [0], radii)
+    assert list(result) == [
+        "clean_accuracy",
+        "certified_r=0",
+        "certified_r=1",
+        "certified_r=0.5",
+        "certified_r=0.25",
+        "certified_r=0.1",
+        "certified_r=0.75",
+        "certified_r=0.001",
+        "certified_r=2.0",
+        "avg_radius",
+    ]
+    assert [result[f"certified_r={r}"] for r in radii] == [1, 1, 1, 1, 1, 1, 1, 0]
+    assert list(summary([(0, 1.0)], [0], [])) == ["clean_accuracy", "avg_radius"]
+    assert list(summary([(0, 1.0)], [0], np.array([0.5]))) == ["clean_accuracy", "certified_r=0.5", "avg_radius"]
+
+
+def test_shares_worked_by_hand():
+    certificates = [(0, 0.5), (1, 1.0), (2, 0.2), (-1, 0.0), (0, 2.0), (1, 0.7)]
+    labels = [0, 1, 2, 0, 1, 1]  # right: 0.5, 1.0, 0.2, 0.7; wrong: the abstention and one class
+    result = summary(certificates, labels)
+    assert result["clean_accuracy"] == 4 / 6
+    assert result["certified_r=0.0"] == 4 / 6
+    assert result["certified_r=0.5"] == 3 / 6
+    assert result["certified_r=1.0"] == 1 / 6
+    assert result["avg_radius"] == pytest.approx((0.5 + 1.0 + 0.2 + 0.7) / 4)
+
+
+def test_radius_is_inclusive_in_double():
+    r = 0.1 + 0.2
+    for radius, certified in ((r, 1.0), (np.nextafter(r, 0), 0.0), (np.nextafter(r, 1), 1.0), (0.3, 0.0)):
+        assert summary([(0, radius)], [0], [r])[f"certified_r={r}"] == certified
+    # The float32 next to 0.1 is larger; compared in float32 the two would be equal.
+    assert list(summary([(0, 0.1)], [0], [np.float32(0.1)]).values()) == [1.0, 0.0, 0.1]
+
+
+def test_an_abstention_is_wrong():
+    result = summary([(-1, 9.0), (-1, 0.0)], [0, 1])
+    assert set(result.values()) == {0.0}
+    with pytest.raises(InputError, match="test_labels: expected classes at least 0, got -1"):
+        summary([(-1, 9.0)], [-1])
+
+
+def test_nothing_right():
+    assert summary([(1, 1.0), (0, 2.0)], [0, 1])["avg_radius"] == 0.0
+
+
+@pytest.mark.parametrize("radius", [math.nan, math.inf, -math.inf])
+def test_a_radius_that_is_not_finite_certifies_nothing(radius):
+    result = summary([(0, radius), (0, 1.0)], [0, 0])
+    assert result == {
+        "clean_accuracy": 1.0,
+        "certified_r=0.0": 0.5,
+        "certified_r=0.5": 0.5,
+        "certified_r=1.0": 0.5,
+        "avg_radius": 0.5,
+    }
+
+
+def test_one_by_one_with_exactly_these_keywords():
+    smoother = Scripted((0, 0.5), (1, 0.5), (0, 0.1))
+    images = torch.rand(3, 2, 4)
+    compute_certified_accuracy(smoother, images, torch.tensor([0, 1, 1]), n=77, alpha=0.02)
+    assert [keywords for _, keywords in smoother.calls] == [{"n": 77, "alpha": 0.02}] * 3
+    for (x, _), image in zip(smoother.calls, images, strict=True):
+        assert torch.equal(x, image)
+    smoother = Scripted((0, 0.5))
+    compute_certified_accuracy(smoother, images[:1], [0])
+    assert smoother.calls[0][1] == {"n": 10_000, "alpha": 0.001}
+
+
+def test_results_may_be_tensors_and_numpy_numbers():
+    result = summary([(torch.tensor(1), torch.tensor(0.5)), (np.int64(0), np.float32(0.25))], [1, 0])
+    assert result["clean_accuracy"] == 1.0
+    assert result["avg_radius"] == 0.375
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor, lambda y: np.array(y, dtype=np.uint8)])
+def test_labels_of_several_kinds(kind):
+    assert summary([(0, 1.0), (3, 1.0)], kind([0, 3]))["clean_accuracy"] == 1.0
+
+
+def test_a_smoother_agrees_with_its_own_certificates():
+    def model(batch):
+        return torch.cat([batch, -batch], 1)
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1300, 1, generator=generator)  # more than are handed over at once
+    y = (x[:, 0] < torch.randn(1300, generator=generator) / 4).long()
+    smoother = RandomizedSmoothing(model, 2, 0.5, seed=5, batch_size=10_000)
+    result = compute_certified_accuracy(smoother, x, y, [0.0, 0.25, 1.0], n=100, alpha=0.01)
+    certificates = smoother.certify_batch(x, n=100, alpha=0.01)
+    right = certificates.prediction == y.numpy()
+    assert 0.5 < right.mean() < 0.95
+    assert result["clean_accuracy"] == right.mean()
+    for r in (0.0, 0.25, 1.0):
+        assert result[f"certified_r={r}"] == (right & (certificates.radius >= r)).mean()
+    assert result["avg_radius"] == pytest.approx(certificates.radius[right].mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "error", "match"),
+    [
+        (torch.zeros(0, 2), [], ValueError, "test_images: expected at least one image"),
+        (torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), InputError, "test_images: expected at least one image"),
+        (torch.tensor(1.0), [0], InputError, "test_images: expected at least one image"),
+        (np.zeros((1, 2)), [0], InputTypeError, "test_images: expected a tensor, got ndarray"),
+        (torch.zeros(2, 2), [0], InputError, "test_labels: expected one for each of the 2 images, got 1"),
+        (torch.zeros(2, 2), [[0, 1]], InputError, r"test_labels: expected shape \(N,\)"),
+        (torch.zeros(2, 2), 0, InputError, r"test_labels: expected shape \(N,\)"),
+        (torch.zeros(2, 2), [0.0, 1.0], InputTypeError, "test_labels: expected integers, got float64"),
+        (torch.zeros(2, 2), [True, False], InputTypeError, "test_labels: expected integers, got bool"),
+        (torch.zeros(2, 2), ["a", "b"], InputTypeError, "test_labels: expected integers"),
+        (torch.zeros(2, 2), [0, -1], InputError, "test_labels: expected classes at least 0, got -1"),
+    ],
+)
+def test_images_and_labels(images, labels, error, match):
+    with pytest.raises(error, match=match):
+        compute_certified_accuracy(Scripted(), images, labels)
+
+
+@pytest.mark.parametrize("label", [-1, 2, 100])
+def test_labels_out_of_a_smoothers_range(label):
+    smoother = RandomizedSmoothing(lambda x: x, 2, 0.5)
+    with pytest.raises(InputError, match=f"test_labels: expected classes 0 to 1, got {label}"):
+        compute_certified_accuracy(smoother, torch.zeros(2, 2), [0, label])
+
+
+@pytest.mark.parametrize("radius", [-0.1, math.nan, -math.inf])
+def test_radii_out_of_range(radius):
+    with pytest.raises(InputError, match="radii: expected numbers of at least 0"):
+        summary([(0, 1.0)], [0], [0.5, radius])
+
+
+def test_what_is_no_smoother():
+    with pytest.raises(InputTypeError, match=r"smoother: expected an object with certify\(x, n=, alpha=\), got object"):
+        compute_certified_accuracy(object(), torch.zeros(1, 2), [0])
+
+
+@pytest.mark.parametrize(
+    ("keywords", "match"), [({"n": 0}, "n: expected"), ({"alpha": 0.0}, "alpha: expected"), ({"alpha": 2}, "alpha")]
+)
+def test_sampling_out_of_range(keywords, match):
+    with pytest.raises(InputError, match=match):
+        compute_certified_accuracy(RandomizedSmoothing(lambda x: x, 2, 0.5), torch.zeros(1, 2), [0], **keywords)

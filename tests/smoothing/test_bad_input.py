@@ -1,0 +1,297 @@
+"""Every wrong argument of the smoother is one clear error, before the model has run."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pyrobust import RandomizedSmoothing, certified_radius
+from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
+
+
+def first_two(batch):
+    return batch.flatten(1)[:, :2]
+
+
+def never(batch):
+    raise AssertionError("the model must not run")
+
+
+X = torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
+CALLS = {
+    "certify_batch": lambda s, x, **k: s.certify_batch(x, **{"n0": 5, "n": 10, "alpha": 0.05} | k),
+    "predict_batch": lambda s, x, **k: s.predict_batch(x, **{"n": 10, "alpha": 0.05} | k),
+}
+
+
+@pytest.fixture(params=list(CALLS))
+def call(request):
+    return CALLS[request.param]
+
+
+def with_value(value, dtype=torch.float32):
+    x = X.to(dtype).clone()
+    x[1, 2] = value
+    return x
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "match"),
+    [
+        (with_value(math.nan), InputError, "x: expected finite values"),
+        (with_value(math.inf), InputError, "x: expected finite values"),
+        (with_value(-math.inf), InputError, "x: expected finite values"),
+        (with_value(1e300, torch.float64), InputError, "x: expected finite values.* what torch.float32 cannot hold"),
+        (torch.tensor(1.0), InputError, r"x: expected a batch \[B, \.\.\.\]"),
+        (torch.ones(4), InputError, r"x: expected a batch \[B, \.\.\.\]"),
+        (torch.ones(3, 0), InputError, "x: expected examples of at least one element"),
+        (torch.zeros(3, 4, dtype=torch.uint8), InputTypeError, r"x: expected a float tensor.*x\.float\(\) / 255"),
+        (torch.zeros(3, 4, dtype=torch.int64), InputTypeError, "x: expected a float tensor"),
+        (torch.zeros(3, 4, dtype=torch.bool), InputTypeError, "x: expected a float tensor"),
+        (torch.zeros(3, 4, dtype=torch.complex64), InputTypeError, "x: expected a float tensor"),
+        (np.zeros((3, 4)), InputTypeError, "x: expected a tensor, got ndarray"),
+        ([[0.0]], InputTypeError, "x: expected a tensor, got list"),
+        (None, InputTypeError, "x: expected a tensor, got NoneType"),
+    ],
+)
+def test_images(call, x, error, match):
+    with pytest.raises(error, match=match):
+        call(RandomizedSmoothing(never, 2, 0.5), x)
+
+
+@pytest.mark.parametrize("method", ["certify", "predict"])
+@pytest.mark.parametrize(
+    ("x", "error", "match"),
+    [
+        (np.zeros(4), InputTypeError, "x: expected a tensor, got ndarray"),
+        (torch.tensor(1.0), InputError, "x: expected an example of at least 1 dimension"),
+        (torch.zeros(4, dtype=torch.uint8), InputTypeError, "x: expected a float tensor"),
+        (torch.full((4,), math.nan), InputError, "x: expected finite values"),
+    ],
+)
+def test_one_example(method, x, error, match):
+    with pytest.raises(error, match=match):
+        getattr(RandomizedSmoothing(never, 2, 0.5), method)(x, n=10)
+
+
+@pytest.mark.parametrize("name", ["n", "n0"])
+@pytest.mark.parametrize(
+    ("value", "error", "match"),
+    [
+        (0, InputError, "expected at least 1, got 0"),
+        (-5, InputError, "expected at least 1, got -5"),
+        (10**9 + 1, InputError, "expected at most 1000000000"),
+        (10.0, InputTypeError, "expected an integer, got 10.0"),
+        (True, InputTypeError, "expected an integer, got True"),
+        (math.nan, InputTypeError, "expected an integer, got nan"),
+        ("10", InputTypeError, "expected an integer, got '10'"),
+        (None, InputTypeError, "expected an integer, got None"),
+    ],
+)
+def test_numbers_of_samples(name, value, error, match):
+    smoother = RandomizedSmoothing(never, 2, 0.5)
+    with pytest.raises(error, match=f"^{name}: {match}"):
+        smoother.certify_batch(X, **{"n": 10, "n0": 5} | {name: value})
+    with pytest.raises(error, match=f"^{name}: {match}"):
+        smoother.certify(X[0], **{"n": 10, "n0": 5} | {name: value})
+    if name == "n":
+        with pytest.raises(error, match=f"^n: {match}"):
+            smoother.predict(X[0], value)
+        with pytest.raises(error, match=f"^n: {match}"):
+            smoother.votes(X, n=value)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, 1.5, math.nan, math.inf, 0, 1])
+def test_alpha_out_of_range(call, alpha):
+    with pytest.raises(InputError, match=r"^alpha: expected a number in \(0, 1\)"):
+        call(RandomizedSmoothing(never, 2, 0.5), X, alpha=alpha)
+
+
+@pytest.mark.parametrize("alpha", ["0.05", None, [0.05], 0.05j])
+def test_alpha_of_another_type(call, alpha):
+    with pytest.raises(InputTypeError, match=r"^alpha: expected a number in \(0, 1\)"):
+        call(RandomizedSmoothing(never, 2, 0.5), X, alpha=alpha)
+
+
+@pytest.mark.parametrize(
+    ("indices", "error", "match"),
+    [
+        ([0, 1], InputError, "expected one for each of the 3 examples, got 2"),
+        ([0, 1, 2, 3], InputError, "expected one for each of the 3 examples, got 4"),
+        ([], InputError, "expected one for each of the 3 examples, got 0"),
+        ([0, -1, 2], InputError, r"expected 0 to 2\*\*32 - 1.*got -1"),
+        ([0, 2**32, 2], InputError, r"expected 0 to 2\*\*32 - 1.*got 4294967296"),
+        (torch.tensor([0, 2**40, 2]), InputError, r"expected 0 to 2\*\*32 - 1"),
+        ([0.0, 1.0, 2.0], InputTypeError, "expected an integer, got 0.0"),
+        (torch.tensor([0.0, 1.0, 2.0]), InputTypeError, "expected an integer"),
+        ([True, False, True], InputTypeError, "expected an integer, got True"),
+        (["0", "1", "2"], InputTypeError, "expected an integer"),
+        (5, InputTypeError, "expected a sequence of integers, got 5"),
+        (torch.tensor(5), InputTypeError, "expected a sequence of integers"),
+    ],
+)
+def test_indices(call, indices, error, match):
+    with pytest.raises(error, match=f"^indices: {match}"):
+        call(RandomizedSmoothing(never, 2, 0.5), X, indices=indices)
+
+
+def test_index_of_one_example():
+    smoother = RandomizedSmoothing(never, 2, 0.5)
+    for index, error in ((2**32, InputError), (-1, InputError), (1.0, InputTypeError)):
+        with pytest.raises(error, match=r"^indices: "):
+            smoother.certify(X[0], n=10, index=index)
+        with pytest.raises(error, match=r"^indices: "):
+            smoother.predict(X[0], n=10, index=index)
+
+
+def test_indices_of_several_kinds():
+    smoother = RandomizedSmoothing(first_two, 2, 0.5)
+    expected = smoother.votes(X, n=50, indices=[4, 2**32 - 1, 0])
+    for indices in ((4, 2**32 - 1, 0), np.array([4, 2**32 - 1, 0]), torch.tensor([4, 2**32 - 1, 0])):
+        np.testing.assert_array_equal(smoother.votes(X, n=50, indices=indices), expected)
+    np.testing.assert_array_equal(smoother.votes(X, n=50), smoother.votes(X, n=50, indices=range(3)))
+
+
+def test_a_shared_index_is_said_in_the_log(caplog):
+    smoother = RandomizedSmoothing(first_two, 2, 0.5)
+    smoother.votes(X, n=5, indices=[1, 2, 3])
+    assert not caplog.records
+    smoother.votes(X, n=5, indices=[1, 2, 1])
+    assert "share an index" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"num_classes": 0}, InputError, "num_classes: expected at least 1"),
+        ({"num_classes": -1}, InputError, "num_classes: expected at least 1"),
+        ({"num_classes": 2.0}, InputTypeError, "num_classes: expected an integer"),
+        ({"num_classes": True}, InputTypeError, "num_classes: expected an integer"),
+        ({"sigma": 0.0}, InputError, "sigma: expected a positive number"),
+        ({"sigma": -0.5}, InputError, "sigma: expected a positive number"),
+        ({"sigma": math.nan}, InputError, "sigma: expected a positive number"),
+        ({"sigma": math.inf}, InputError, "sigma: expected a positive number"),
+        ({"sigma": 1e-60}, InputError, "sigma: expected a positive number that float32 noise can hold"),
+        ({"sigma": 1e60}, InputError, "sigma: expected a positive number that float32 noise can hold"),
+        ({"sigma": "0.5"}, InputTypeError, "sigma: expected a positive number"),
+        ({"sigma": None}, InputTypeError, "sigma: expected a positive number"),
+        ({"noise": "cauchy"}, InputError, "noise, norm: expected .*got cauchy with l2"),
+        ({"norm": "linf"}, InputError, "noise, norm: expected .*got gaussian with linf"),
+        ({"noise": "uniform"}, InputError, "noise, norm: expected .*got uniform with l2"),
+        ({"noise": "laplace", "norm": "l2"}, InputError, "noise, norm"),
+        ({"seed": -1}, InputError, "seed: expected 0 to"),
+        ({"seed": 2**64}, InputError, "seed: expected 0 to"),
+        ({"seed": 0.0}, InputTypeError, "seed: expected an integer"),
+        ({"seed": None}, InputTypeError, "seed: expected an integer"),
+        ({"batch_size": 0}, InputError, "batch_size: expected at least 1"),
+        ({"batch_size": -3}, InputError, "batch_size: expected at least 1"),
+        ({"batch_size": 2.0}, InputTypeError, "batch_size: expected an integer"),
+        ({"batch_size": True}, InputTypeError, "batch_size: expected an integer"),
+        ({"normalize": ([0.5], [0.0])}, InputError, "normalize: expected finite numbers and a positive std"),
+        ({"normalize": ([0.5], [-1.0])}, InputError, "normalize: expected finite numbers and a positive std"),
+        ({"normalize": ([math.nan], [1.0])}, InputError, "normalize: expected finite numbers"),
+        ({"normalize": ([0.5], [math.inf])}, InputError, "normalize: expected finite numbers"),
+        ({"normalize": ([0.5, 0.5], [1.0])}, InputError, "normalize: expected mean and std of one length"),
+        ({"normalize": ([0.5],)}, InputTypeError, r"normalize: expected \(mean, std\)"),
+        ({"normalize": ([0.5], [0.5], [0.5])}, InputTypeError, r"normalize: expected \(mean, std\)"),
+        ({"normalize": 0.5}, InputTypeError, r"normalize: expected \(mean, std\)"),
+        ({"normalize": (["a"], ["b"])}, InputTypeError, r"normalize: expected \(mean, std\)"),
+        ({"model": None}, InputTypeError, "model: expected a torch.nn.Module or a callable"),
+        ({"dtype": torch.int64}, InputTypeError, "dtype: expected float32"),
+        ({"dtype": "float32"}, InputTypeError, "dtype: expected float32"),
+        ({"memory_format": torch.channels_last_3d}, InputError, "memory_format: expected"),
+        ({"device": "abacus"}, InputError, "device: expected a torch device, got 'abacus'"),
+    ],
+)
+def test_construction(arguments, error, match):
+    with pytest.raises(error, match=match) as caught:
+        RandomizedSmoothing(**{"model": never, "num_classes": 2, "sigma": 0.5} | arguments)
+    assert isinstance(caught.value, PyrobustError)
+
+
+def test_normalize_of_another_number_of_channels(call):
+    smoother = RandomizedSmoothing(never, 2, 0.5, normalize=([0.5] * 3, [0.5] * 3))
+    for shape in ((2, 4, 5, 5), (2, 3), (2, 1, 8, 8)):
+        with pytest.raises(InputError, match="x: expected 3 channels, the length of normalize's mean"):
+            call(smoother, torch.zeros(shape))
+
+
+def test_channels_last_needs_images(call):
+    smoother = RandomizedSmoothing(never, 2, 0.5, memory_format=torch.channels_last)
+    with pytest.raises(InputError, match=r"x: expected \[B, C, H, W\] for channels_last"):
+        call(smoother, torch.zeros(2, 3, 4))
+
+
+@pytest.mark.parametrize("classes", [1, 3, 10])
+def test_num_classes_is_not_what_the_model_returns(call, classes):
+    with pytest.raises(InputError, match=f"num_classes: expected what the model returns, 2, got {classes}"):
+        call(RandomizedSmoothing(first_two, classes, 0.5), X)
+
+
+def test_no_examples():
+    smoother = RandomizedSmoothing(never, 2, 0.5)
+    result = smoother.certify_batch(X[:0], n0=5, n=10)
+    assert len(result) == 0
+    assert result.prediction.shape == result.radius.shape == result.p_lower.shape == result.indices.shape == (0,)
+    assert result.counts.shape == result.counts0.shape == (0, 3)
+    assert len(smoother.predict_batch(X[:0], n=10)) == 0
+    assert result.to_dict()["radius"] == []
+    with pytest.raises(InputError, match="n: expected at least 1"):
+        smoother.certify_batch(X[:0], n=0)
+
+
+def test_one_class():
+    # A model that always returns its only class is right everywhere; NaN rows must still count against it.
+    sure = RandomizedSmoothing(lambda x: x[:, :1], 1, 0.5).certify_batch(X, n0=1, n=1000, alpha=0.001)
+    assert sure.prediction.tolist() == [0, 0, 0]
+    unsure = RandomizedSmoothing(lambda x: x[:, :1].log(), 1, 5.0).certify_batch(X, n0=1, n=1000, alpha=0.001)
+    assert unsure.prediction.tolist() == [-1, -1, -1]
+    assert (unsure.counts[:, 1] > 300).all()
+
+
+def test_the_wrong_model_leaves_no_trace():
+    model = nn.Linear(4, 3).train()
+    smoother = RandomizedSmoothing(model, 2, 0.5)
+    with pytest.raises(InputError, match="num_classes"):
+        smoother.certify_batch(X, n0=5, n=10)
+    assert model.training
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_votes_of_an_unknown_stage():
+    with pytest.raises(InputError, match="stage"):
+        RandomizedSmoothing(never, 2, 0.5).votes(X, n=10, stage="guess")
+
+
+def test_double_images_are_certified_where_they_are():
+    # 2**24 + 1 is not a float32: noise is added at 2**24, and the certificate must reach back from there.
+    near = RandomizedSmoothing(lambda x: torch.stack([x[:, 0] - 2**24 + 3, -1e9 + 0 * x[:, 0]], 1), 2, 2.0)
+    given = torch.tensor([2.0**24, 2.0**24 + 1, 2.0**24 - 1], dtype=torch.float64).reshape(3, 1)
+    result = near.certify_batch(given, n0=5, n=1000, alpha=0.001, indices=[0, 1, 2])
+    full = certified_radius(result.p_lower, 2.0)
+    assert result.radius[0] == full[0] > 4
+    assert result.radius[1] == pytest.approx(full[1] - 1, rel=1e-12)
+    assert result.radius[1] < full[1] - 1
+    assert result.radius[2] == full[2]
+    tiny = RandomizedSmoothing(lambda x: torch.stack([1 + 0 * x[:, 0], 0 * x[:, 0]], 1), 2, 0.1)
+    assert tiny.certify_batch(given[1:2], n0=5, n=1000).radius.tolist() == [0.0]
+    exact = RandomizedSmoothing(lambda x: torch.stack([1 + 0 * x[:, 0], 0 * x[:, 0]], 1), 2, 0.1, dtype=torch.float64)
+    assert exact.certify_batch(given[1:2], n0=5, n=1000).radius[0] > 0.1
+
+
+def test_models_that_do_not_return_logits(call):
+    for output, match in (
+        (lambda b: None, "got NoneType"),
+        (lambda b: b.flatten(1)[:, 0], "expected logits of shape"),
+        (lambda b: b[:1, :2], r"expected logits of shape \(\d+, K\)"),
+        (lambda b: b[:, :0], "expected logits of shape"),
+        (lambda b: b[:, :2].argmax(1, keepdim=True), "expected floating-point logits, got torch.int64"),
+        (lambda b: (b[:, :2],), "got tuple"),
+    ):
+        with pytest.raises(ModelError, match=match):
+            call(RandomizedSmoothing(output, 2, 0.5), X)

@@ -1,0 +1,135 @@
+"""The radius of a bound: never above the exact one, in ball arithmetic, and hardly below it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+from pyrobust import certified_radius
+from pyrobust.errors import InputError, InputTypeError
+
+flint = pytest.importorskip("flint", reason="python-flint provides the ball arithmetic")
+arb, ctx = flint.arb, flint.ctx
+
+NORMS = {"gaussian": "l2", "uniform": "l1", "laplace": "l1"}
+SIGMAS = [0.25, 0.1, 1.0, 1 / 3, 1e-3, 77.7, 2.0**-126, 1e37]
+
+
+@pytest.fixture(autouse=True)
+def _precision():
+    before, ctx.prec = ctx.prec, 200
+    yield
+    ctx.prec = before
+
+
+def probabilities():
+    rng = np.random.default_rng(0)
+    near_half = 0.5 + 2.0 ** rng.uniform(-53, -1, 60)
+    near_one = 1 - 2.0 ** rng.uniform(-52.9, -1, 60)
+    edges = [math.nextafter(0.5, 1), math.nextafter(1, 0), 0.75, 0.999, 0.9]
+    values = np.concatenate([near_half, near_one, rng.uniform(0.5, 1, 60), edges])
+    return values[(values > 0.5) & (values < 1)]
+
+
+def gap_to_exact(noise, sigma, p, radius):
+    """Balls of (a) how far the probability lies below what the radius needs, (b) the exact radius where closed."""
+    p, sigma = arb(p), arb(sigma)
+    if noise == "gaussian":
+        return p - (-arb(radius) / (sigma * arb(2).sqrt())).erfc() / 2
+    if noise == "laplace":  # distance d needs 1 - exp(-d/b) / 2
+        return p - (1 - (-arb(radius) / (sigma / arb(2).sqrt())).exp() / 2)
+    return p - (arb(0.5) + arb(radius) / (2 * arb(3).sqrt() * sigma))
+
+
+@pytest.mark.parametrize("noise", list(NORMS))
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_sound_and_tight(noise, sigma):
+    p = probabilities()
+    radii = certified_radius(p, sigma, noise=noise, norm=NORMS[noise])
+    drawn = float(np.float32(sigma))
+    for value, radius in zip(p.tolist(), radii.tolist(), strict=True):
+        # The noise has the standard deviation rounded to float32; the radius must hold for that one and the one asked.
+        assert gap_to_exact(noise, sigma, value, radius) >= 0, f"unsound: {noise}, p={value!r}, radius={radius!r}"
+        assert gap_to_exact(noise, drawn, value, radius) >= 0, f"unsound: {noise}, p={value!r}, radius={radius!r}"
+        if value > 0.5001:
+            assert radius > 0
+            above = radius * (1 + 1e-9)
+            assert gap_to_exact(noise, min(sigma, drawn), value, above) < 0, f"loose: {noise}, p={value!r}"
+
+
+@pytest.mark.parametrize("noise", list(NORMS))
+def test_sound_for_many_pairs(noise):
+    """Roundings add up to several units only for some pairs of sigma and p."""
+    rng = np.random.default_rng(1)
+    p = rng.uniform(0.5, 1, 30)
+    for sigma in np.float32(rng.uniform(0.01, 2, 100)).astype(float).tolist():
+        radii = certified_radius(p, sigma, noise=noise, norm=NORMS[noise]).tolist()
+        for value, radius in zip(p.tolist(), radii, strict=True):
+            assert gap_to_exact(noise, sigma, value, radius) >= 0, f"unsound: sigma={sigma!r}, p={value!r}"
+
+
+@pytest.mark.parametrize("noise", list(NORMS))
+def test_strictly_inside_the_open_ball(noise):
+    for value in (0.75, 0.9, 1 - 2.0**-20):
+        radius = float(certified_radius(value, 0.25, noise=noise, norm=NORMS[noise]))
+        assert gap_to_exact(noise, 0.25, value, math.nextafter(radius, math.inf)) > 0
+
+
+@pytest.mark.parametrize("noise", list(NORMS))
+def test_no_certificate_at_or_below_one_half(noise):
+    p = [0.0, 0.25, math.nextafter(0.5, 0), 0.5, math.nan]
+    assert certified_radius(p, 0.5, noise=noise, norm=NORMS[noise]).tolist() == [0.0] * 5
+
+
+def test_hand_worked_values():
+    sigma = 0.5
+    assert float(certified_radius(0.975, sigma)) == pytest.approx(0.5 * 1.959963984540054, rel=1e-11)
+    # Uniform on [-λ, λ], λ = √3/2: from p = 3/4 half of λ may be lost.
+    assert float(certified_radius(0.75, sigma, noise="uniform", norm="l1")) == pytest.approx(math.sqrt(3) / 4)
+    # Laplace of scale b = 1/(2√2): P(noise > -d) = 1 - exp(-d/b)/2 is 3/4 at d = b ln 2.
+    expected = math.log(2) / (2 * math.sqrt(2))
+    assert float(certified_radius(0.75, sigma, noise="laplace", norm="l1")) == pytest.approx(expected)
+
+
+def test_monotone_in_p_and_of_the_shape_of_p():
+    p = np.linspace(0.5, 0.99999, 3000)
+    for noise, norm in NORMS.items():
+        radii = certified_radius(p, 0.3, noise=noise, norm=norm)
+        assert (np.diff(radii) >= 0).all()
+        assert radii.shape == (3000,)
+        assert radii.dtype == np.float64
+    assert certified_radius(np.full((2, 3), 0.7), 0.3).shape == (2, 3)
+    assert certified_radius([], 0.3).shape == (0,)
+    assert certified_radius(0.7, 0.3).shape == ()
+
+
+@pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf, -math.inf, 1e-60, 1e60, 1e-39, 3e38])
+def test_sigma_out_of_range(sigma):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputError, match="sigma: expected a positive number"):
+            certified_radius(0.9, sigma)
+
+
+@pytest.mark.parametrize("sigma", ["0.5", None, [0.5]])
+def test_sigma_of_another_type(sigma):
+    with pytest.raises(InputTypeError, match="sigma: expected a positive number"):
+        certified_radius(0.9, sigma)
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, -0.1, math.inf, -math.inf, [0.5, 1.0]])
+def test_p_out_of_range(p):
+    with pytest.raises(InputError, match="p_lower: expected probabilities"):
+        certified_radius(p, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("noise", "norm"),
+    [("gaussian", "l1"), ("gaussian", "linf"), ("uniform", "l2"), ("laplace", "l2"), ("cauchy", "l2")],
+)
+def test_pairs_without_a_certificate(noise, norm):
+    with pytest.raises(InputError, match=f"noise, norm: expected .* got {noise} with {norm}"):
+        certified_radius(0.9, 0.5, noise=noise, norm=norm)

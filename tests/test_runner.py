@@ -1,0 +1,293 @@
+"""How a model is run: device, dtype, layout, mode, batch size, and what comes back."""
+
+from __future__ import annotations
+
+import math
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pyrobust import ABSTAIN, RandomizedSmoothing
+from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.runner import Runner, reporting
+
+X = torch.rand(4, 3, 6, 6, generator=torch.Generator().manual_seed(2))
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(64, 5)
+    )
+
+
+class Probe(nn.Module):
+    """Notes how it is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(
+            types.SimpleNamespace(
+                dtype=x.dtype,
+                training=self.training,
+                grad=torch.is_grad_enabled(),
+                inference=torch.is_inference_mode_enabled(),
+                autocast=torch.is_autocast_enabled("cpu"),
+                channels_last=x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last),
+                contiguous=x.is_contiguous(),
+                rows=len(x),
+            )
+        )
+        return x.flatten(1)[:, :2] * self.weight.to(x.dtype)
+
+
+def test_a_session_is_evaluation_without_gradients():
+    probe = Probe().train()
+    RandomizedSmoothing(probe, 2, 0.5).certify_batch(X, n0=5, n=10)
+    assert all(not call.training and not call.grad and call.inference and not call.autocast for call in probe.seen)
+    assert probe.training
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+
+
+def mixed_modes(model):
+    model.train()
+    model[1].eval()
+    model[3].eval()
+    return [module.training for module in model.modules()]
+
+
+@pytest.mark.parametrize("failure", [None, RuntimeError, KeyboardInterrupt, ZeroDivisionError])
+def test_every_submodules_mode_is_restored(failure):
+    model = net()
+    modes = mixed_modes(model)
+    assert len(set(modes)) == 2
+    smoother = RandomizedSmoothing(model, 5, 0.5)
+    if failure is None:
+        smoother.certify_batch(X, n0=5, n=10)
+        smoother.predict(X[0], 10)
+    else:
+        handle = model[4].register_forward_hook(lambda *_: (_ for _ in ()).throw(failure("on purpose")))
+        with pytest.raises(failure, match="on purpose"):
+            smoother.certify_batch(X, n0=5, n=10)
+        handle.remove()
+    assert [module.training for module in model.modules()] == modes
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_mode_is_restored_where_progress_raises():
+    model = net().train()
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        RandomizedSmoothing(model, 5, 0.5).certify_batch(X, n0=5, n=10, progress=stop)
+    assert all(module.training for module in model.modules())
+
+
+def test_batch_norm_is_evaluated_and_not_updated():
+    model = net().train()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    votes = RandomizedSmoothing(model, 5, 0.5, batch_size=7).votes(X, n=40)
+    np.testing.assert_array_equal(votes, RandomizedSmoothing(model.eval(), 5, 0.5, batch_size=40).votes(X, n=40))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, state[name]), name
+
+
+def test_a_models_own_exception_comes_through():
+    class Broken(Exception):
+        pass
+
+    def model(batch):
+        raise Broken("by itself")
+
+    with pytest.raises(Broken, match="by itself"):
+        RandomizedSmoothing(model, 2, 0.5).certify_batch(X, n0=5, n=10)
+
+    def shapes(batch):
+        return batch.flatten(1) @ torch.ones(3, 2)
+
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        RandomizedSmoothing(shapes, 2, 0.5).certify_batch(X, n0=5, n=10)
+
+
+def test_objects_with_logits_and_plain_callables():
+    model = net().eval()
+    expected = RandomizedSmoothing(model, 5, 0.5, batch_size=20).votes(X, n=40)
+    for wrapped in (
+        lambda batch: model(batch),
+        lambda batch: types.SimpleNamespace(logits=model(batch)),
+        model.forward,
+    ):
+        np.testing.assert_array_equal(RandomizedSmoothing(wrapped, 5, 0.5, batch_size=20).votes(X, n=40), expected)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_traced_modules():
+    with torch.no_grad():
+        traced = torch.jit.trace(net().eval(), X)
+    votes = RandomizedSmoothing(traced, 5, 0.5, batch_size=20).votes(X, n=40)
+    np.testing.assert_array_equal(votes, RandomizedSmoothing(net().eval(), 5, 0.5, batch_size=20).votes(X, n=40))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_batches_have_the_models_dtype(dtype):
+    probe = Probe().to(dtype)
+    RandomizedSmoothing(probe, 2, 0.5).votes(X, n=10)
+    assert {call.dtype for call in probe.seen} == {dtype}
+    assert not any(call.autocast for call in probe.seen)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_float32_module_runs_under_autocast(dtype):
+    probe = Probe()
+    RandomizedSmoothing(probe, 2, 0.5, dtype=dtype).votes(X, n=10)
+    assert all(call.autocast and call.dtype == dtype for call in probe.seen)
+    assert not torch.is_autocast_enabled("cpu")
+    model = net()
+    result = RandomizedSmoothing(model, 5, 0.25, dtype=dtype).certify_batch(X, n0=10, n=200)
+    full = RandomizedSmoothing(model, 5, 0.25).certify_batch(X, n0=10, n=200)
+    assert np.abs(result.counts - full.counts).sum() <= 0.1 * full.counts.sum()
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_channels_last():
+    probe = Probe()
+    RandomizedSmoothing(probe, 2, 0.5, memory_format=torch.channels_last, batch_size=7).votes(X, n=10)
+    assert all(call.channels_last and not call.contiguous for call in probe.seen)
+    probe = Probe()
+    RandomizedSmoothing(probe, 2, 0.5, batch_size=7).votes(X, n=10)
+    assert all(call.contiguous and not call.channels_last for call in probe.seen)
+    model = net()
+    RandomizedSmoothing(model, 5, 0.5, memory_format=torch.channels_last)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_rows_with_nan_or_infinity_are_counted_and_never_certified(bad):
+    def model(batch):
+        logits = torch.zeros(len(batch), 3)
+        logits[:, 1] = 1.0
+        logits[:, 2] = bad
+        return logits
+
+    smoother = RandomizedSmoothing(model, 3, 0.5)
+    result = smoother.certify_batch(X, n0=10, n=300, alpha=0.05)
+    assert result.counts.tolist() == [[0, 0, 0, 300]] * 4
+    assert result.counts0.tolist() == [[0, 0, 0, 10]] * 4
+    assert result.prediction.tolist() == [ABSTAIN] * 4
+    assert result.radius.tolist() == [0.0] * 4
+    assert smoother.predict(X[0], 300, 0.05) == ABSTAIN
+
+
+def test_all_minus_infinity_is_no_vote_and_some_are_harmless():
+    votes = RandomizedSmoothing(lambda b: torch.full((len(b), 3), -math.inf), 3, 0.5).votes(X, n=10)
+    assert votes.tolist() == [[0, 0, 0, 10]] * 4
+    row = torch.tensor([[-math.inf, 0.0, -math.inf]])
+    assert RandomizedSmoothing(lambda b: row.expand(len(b), 3), 3, 0.5).votes(X, n=10).tolist() == [[0, 10, 0, 0]] * 4
+
+
+def test_nan_votes_lower_the_bound():
+    def model(batch):
+        logits = torch.zeros(len(batch), 2)
+        logits[:, 0] = 1.0
+        logits[batch[:, 0] > 1.28, 1] = math.nan  # every tenth
+        return logits
+
+    x = torch.zeros(1, 1)
+    clean = RandomizedSmoothing(lambda b: torch.tensor([[1.0, 0.0]]).expand(len(b), 2), 2, 1.0)
+    some = RandomizedSmoothing(model, 2, 1.0).certify_batch(x, n0=10, n=1000, alpha=0.001)
+    assert 60 < some.counts[0, 2] < 140
+    assert some.prediction[0] == 0
+    assert some.radius[0] < clean.certify_batch(x, n0=10, n=1000, alpha=0.001).radius[0]
+    assert some.p_lower[0] < 0.9
+
+
+def test_a_module_is_moved_to_the_device_given():
+    class Device(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+    assert Runner(Device(), device="meta").model.weight.device.type == "meta"
+    assert Runner(Device().to("meta")).device.type == "meta"
+    assert Runner(lambda b: b).device.type == "cpu"
+    assert Runner(nn.BatchNorm1d(3, affine=False, dtype=torch.float64)).dtype == torch.float64
+
+
+def test_batch_size_is_found_once_and_can_be_set():
+    runner = Runner(lambda b: b.flatten(1))
+    small, again = runner.batch_size((3, 8, 8)), runner.batch_size((3, 1024, 1024))
+    assert 16 <= small == again <= 4096
+    assert Runner(lambda b: b).batch_size((3, 4096, 4096)) == 16
+    runner.set_batch_size(np.int64(5))
+    assert runner.batch_size((3, 8, 8)) == 5
+    assert type(runner.batch_size((3, 8, 8))) is int
+    for value, error in ((0, InputError), (-1, InputError), (2.5, InputTypeError), (True, InputTypeError)):
+        with pytest.raises(error, match="batch_size: expected"):
+            runner.set_batch_size(value)
+    assert runner.batch_size((3, 8, 8)) == 5
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory: x")],
+)
+def test_one_row_that_does_not_fit_is_an_error(error):
+    model = nn.Linear(3, 2).train()
+    model.register_forward_hook(lambda *_: (_ for _ in ()).throw(error))
+    smoother = RandomizedSmoothing(model, 2, 0.5, batch_size=8)
+    with pytest.raises(ModelError, match=r"one input of shape \(3,\) does not fit the memory of cpu") as caught:
+        smoother.votes(torch.rand(2, 3), n=10)
+    assert caught.value.__cause__ is error
+    assert model.training
+
+
+def test_other_runtime_errors_are_not_taken_for_memory():
+    calls = []
+
+    def model(batch):
+        calls.append(len(batch))
+        raise RuntimeError("something else")
+
+    with pytest.raises(RuntimeError, match="something else"):
+        RandomizedSmoothing(model, 2, 0.5, batch_size=8).votes(torch.rand(2, 3), n=10)
+    assert calls == [8]
+
+
+def test_for_each_covers_everything_once():
+    for total, size in ((0, 4), (1, 4), (4, 4), (9, 4), (10, 1000)):
+        steps = []
+        Runner(lambda b: b, batch_size=size).for_each(total, (1,), lambda begin, end, to=steps: to.append((begin, end)))
+        assert [i for begin, end in steps for i in range(begin, end)] == list(range(total))
+        assert all(0 < end - begin <= size for begin, end in steps)
+
+
+def test_reporting():
+    calls = []
+    with reporting(lambda done, total: calls.append((done, total)), 5) as report:
+        report(2)
+        report(5)
+    assert calls == [(2, 5), (5, 5)]
+    with reporting(False, 5) as report:
+        report(5)
+
+
+def test_sessions_can_be_nested():
+    model = net().train()
+    runner = Runner(model)
+    with runner.session():
+        with runner.session():
+            assert not model.training
+        assert not model.training
+    assert all(module.training for module in model.modules())

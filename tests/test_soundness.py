@@ -1,0 +1,300 @@
+"""False certificates are as rare as promised, and not much rarer: by simulation and by exact enumeration.
+
+The simulated classifiers are thresholds, for which the theorems are tight: a certificate is false exactly where the
+lower confidence bound exceeds the true probability. That probability is known, so the expected number of false
+certificates is too, and the observed one must match it from both sides: a bound that is too loose fails here as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, stats
+
+from pyrobust import ABSTAIN, RandomizedSmoothing
+from pyrobust.compat.smoothing import Smooth
+
+EXAMPLES = 20_000
+NORMS = {"gaussian": "l2", "uniform": "l1", "laplace": "l1"}
+
+
+@lru_cache
+def lower_bounds(n, alpha):
+    """Clopper-Pearson from scipy, good to 1e-10 here; for every count."""
+    k = np.arange(1, n + 1)
+    return np.concatenate([[0.0], stats.beta.ppf(alpha, k, n - k + 1)])
+
+
+def chance_of_a_false_certificate(p, n0, n, alpha):
+    """Two classes, class 0 of probability p ≥ 1/2: exact up to rounding, by summation over all counts."""
+    bounds = lower_bounds(n, alpha)
+    select = stats.binom.sf((n0 - 1) // 2, n0, p)  # a tie selects class 0
+    too_high = stats.binom.sf(np.searchsorted(bounds, p, side="right") - 1, n, p)
+    wrong_class = stats.binom.sf(np.searchsorted(bounds, 0.5, side="right") - 1, n, 1 - p)
+    return select * too_high + (1 - select) * wrong_class
+
+
+def hard_probabilities(count, n, alpha):
+    """Just under the bound of some count, where the false rate is all of alpha; then 1/2, then anything."""
+    bounds = lower_bounds(n, alpha)
+    hard = bounds[bounds > 0.62] * (1 - 1e-5)
+    rest = np.concatenate([np.full(count // 20, 0.5), np.linspace(0.5, 0.999, count // 20)])
+    return np.concatenate([np.resize(hard, count - len(rest)), rest])
+
+
+def distance_of(p, noise, sigma):
+    """How far from its threshold an example of probability p is."""
+    if noise == "gaussian":
+        return sigma * stats.norm.ppf(p)
+    if noise == "laplace":
+        return -sigma / math.sqrt(2) * np.log(2 * (1 - p))
+    return 2 * math.sqrt(3) * sigma * (p - 0.5)
+
+
+def probability_at(distance, noise, sigma):
+    if noise == "gaussian":
+        return stats.norm.cdf(distance / sigma)
+    if noise == "laplace":
+        return 1 - np.exp(-distance / (sigma / math.sqrt(2))) / 2
+    return 0.5 + distance / (2 * math.sqrt(3) * sigma)
+
+
+def assert_count(false, chances, alpha):
+    """The observed number is the expected one, within five standard deviations, and the promise is kept."""
+    expected, deviation = chances.sum(), math.sqrt((chances * (1 - chances)).sum())
+    assert abs(false - expected) <= 5 * deviation + 1, f"{false} false certificates, expected {expected:.1f}"
+    promised = alpha * len(chances)
+    assert false <= promised + 4 * math.sqrt(promised)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.001])
+@pytest.mark.parametrize(
+    ("noise", "weights", "bias"),
+    [
+        ("gaussian", [1.0], 0.0),
+        ("gaussian", [3.0, -4.0, 12.0], 2.5),
+        ("gaussian", [0.5, 0.25, -0.5, 1.0], -1.0),
+        ("uniform", [0.0, 2.0], 0.0),
+        ("laplace", [4.0, 0.0, 0.0], 0.0),
+    ],
+)
+def test_linear_classifiers(noise, weights, bias, alpha):
+    sigma, n0, n = 0.25, 11, 150
+    p = hard_probabilities(EXAMPLES, n, alpha)
+    w = np.array(weights)
+    norm = np.linalg.norm(w)
+    foot = -bias * w / norm**2
+    # Float32 examples at the distances wanted, then the distances that they have.
+    x = torch.tensor(foot + distance_of(p, noise, sigma)[:, None] * w / norm, dtype=torch.float32)
+    distance = (x.double().numpy() @ w + bias) / norm
+    chances = chance_of_a_false_certificate(probability_at(np.abs(distance), noise, sigma), n0, n, alpha)
+    assert 0.7 * alpha < chances.mean() <= alpha, "the simulation must be able to notice a loose bound"
+
+    row = torch.tensor(weights)
+
+    def model(batch):
+        score = (batch * row).sum(1) + bias
+        return torch.stack([score, -score], 1)
+
+    smoother = RandomizedSmoothing(model, 2, sigma, noise=noise, norm=NORMS[noise], seed=17, batch_size=20_000)
+    result = smoother.certify_batch(x, n0=n0, n=n, alpha=alpha)
+    certified = result.prediction != ABSTAIN
+    # The linear map of the base classifier is rounded: a distance of nothing is one or the other side of the threshold.
+    wrong = certified & (result.prediction == 1) & (distance > 1e-6)
+    false = wrong | (result.radius > np.abs(distance) + 1e-7)
+    assert_count(int(false.sum()), chances, alpha)
+    assert certified.mean() > 0.5
+
+
+def test_a_false_certificate_needs_an_unlucky_draw_only():
+    """A fresh seed has other errors: the false certificates of two seeds are independent."""
+    n, alpha = 100, 0.05
+    p = hard_probabilities(EXAMPLES, n, alpha)[: EXAMPLES // 2]
+    x = torch.tensor(stats.norm.ppf(p), dtype=torch.float32)[:, None]
+    false = []
+    for seed in (0, 1):
+        smoother = RandomizedSmoothing(lambda b: torch.cat([b, -b], 1), 2, 1.0, seed=seed, batch_size=20_000)
+        false.append(smoother.certify_batch(x, n0=10, n=n, alpha=alpha).radius > x[:, 0].double().numpy() + 1e-7)
+    both = int((false[0] & false[1]).sum())
+    expected = false[0].mean() * false[1].mean() * len(p)
+    assert abs(both - expected) <= 5 * math.sqrt(expected)
+
+
+CUTS = np.array([-0.5, 0.0, 0.7])
+
+
+def class_probabilities(x, sigma):
+    """[len(x), 4]: the classes are the intervals between the cuts."""
+    edges = np.concatenate([[-np.inf], CUTS, [np.inf]])
+    return np.diff(stats.norm.cdf((edges - np.asarray(x)[:, None]) / sigma), axis=1)
+
+
+def test_several_classes():
+    sigma, n0, n, alpha = 0.4, 10, 150, 0.05
+    x = torch.linspace(-1.6, 1.9, EXAMPLES)
+    position = x.double().numpy()
+    # Where the smoothed classifier changes its mind: the crossings of the two leading classes, to 1e-12.
+    grid = np.linspace(-4, 4, 4001)
+    leader = class_probabilities(grid, sigma).argmax(1)
+    changes = []
+    for i in np.flatnonzero(np.diff(leader)):
+        a, b = leader[i], leader[i + 1]
+
+        def lead(t, a=a, b=b):
+            values = class_probabilities([t], sigma)[0]
+            return values[a] - values[b]
+
+        changes.append(optimize.brentq(lead, grid[i], grid[i + 1], xtol=1e-12))
+    changes = np.array(changes)
+    assert len(changes) == 3
+    truth = class_probabilities(position, sigma)
+    room = np.abs(position[:, None] - changes).min(1)
+
+    def model(batch):
+        index = torch.bucketize(batch[:, 0].contiguous(), torch.tensor(CUTS, dtype=torch.float32))
+        return torch.nn.functional.one_hot(index, 4).float()
+
+    result = RandomizedSmoothing(model, 4, sigma, seed=23, batch_size=20_000).certify_batch(
+        x[:, None], n0=n0, n=n, alpha=alpha
+    )
+    certified = result.prediction != ABSTAIN
+    false = certified & ((result.prediction != truth.argmax(1)) | (result.radius > room + 1e-9))
+    promised = alpha * EXAMPLES
+    assert false.sum() <= promised + 4 * math.sqrt(promised)
+    # The bound on the selected class's probability, which exceeds it as often as Clopper and Pearson's does.
+    top = result.counts0[:, :4].argmax(1)
+    p = truth[np.arange(EXAMPLES), top]
+    chances = stats.binom.sf(np.searchsorted(lower_bounds(n, alpha), p, side="right") - 1, n, p)
+    assert_count(int((result.p_lower > p).sum()), chances, alpha)
+    assert {0, 1, 2, 3} <= set(result.prediction.tolist())
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.002])
+def test_predictions(alpha):
+    n, sigma = 120, 0.5
+    p = np.concatenate([np.full(EXAMPLES // 2, 0.5 + 1e-5), np.linspace(0.5 + 1e-5, 0.7, EXAMPLES // 2)])
+    x = torch.tensor(sigma * stats.norm.ppf(p), dtype=torch.float32)[:, None]
+    result = RandomizedSmoothing(lambda b: torch.cat([b, -b], 1), 2, sigma, seed=29, batch_size=20_000).predict_batch(
+        x, n=n, alpha=alpha
+    )
+    sure = np.array([stats.binomtest(k, n).pvalue for k in range(n // 2)]) <= alpha
+    least = int(sure.sum()) - 1  # at most so many votes of class 0 make class 1 sure
+    wrong = stats.binom.cdf(least, n, p)
+    assert_count(int((result.prediction == 1).sum()), wrong, alpha)
+    right = stats.binom.cdf(least, n, 1 - p)
+    observed, expected = (result.prediction == 0).sum(), right.sum()
+    assert abs(observed - expected) <= 5 * math.sqrt((right * (1 - right)).sum())
+
+
+def test_the_reference_scripts_interface():
+    n0, n, alpha, examples = 10, 100, 0.05, 1500
+    p = hard_probabilities(examples, n, alpha)
+    x = torch.tensor(stats.norm.ppf(p), dtype=torch.float32)
+    smooth = Smooth(lambda b: torch.stack([b[:, 0, 0, 0], -b[:, 0, 0, 0]], 1), 2, 1.0, seed=31)
+    false = 0
+    for value in x:
+        label, radius = smooth.certify(value.reshape(1, 1, 1), n0, n, alpha, 200)
+        false += (label == 1) or radius > float(value) + 1e-7
+    chances = chance_of_a_false_certificate(stats.norm.cdf(x.double().numpy()), n0, n, alpha)
+    assert_count(false, chances, alpha)
+
+
+# Exact enumeration: every outcome with its probability, in rationals, through the smoother's own decisions.
+
+
+def outcomes(total, parts):
+    """All ways to distribute votes."""
+    if parts == 1:
+        return [(total,)]
+    return [(k, *rest) for k in range(total + 1) for rest in outcomes(total - k, parts - 1)]
+
+
+def probability_of(votes, p):
+    """Multinomial, exact."""
+    value, left = Fraction(1), sum(votes)
+    for k, share in zip(votes, p, strict=True):
+        value *= math.comb(left, k) * share**k
+        left -= k
+    return value
+
+
+def smoother_of(classes, votes_of_stage):
+    smoother = RandomizedSmoothing(lambda x: x, classes, 1.0)
+    smoother._votes = lambda x, index, n, stage, report: votes_of_stage[stage]
+    return smoother
+
+
+@lru_cache
+def all_certificates(classes, n0, n, alpha):
+    """(votes of the selection, votes of the estimation, class, bound) for every pair of outcomes."""
+    pairs = list(itertools.product(outcomes(n0, classes + 1), outcomes(n, classes + 1)))
+    stages = {"select": np.array([a for a, _ in pairs]), "estimate": np.array([b for _, b in pairs])}
+    result = smoother_of(classes, stages).certify_batch(torch.zeros(len(pairs), 1), n0=n0, n=n, alpha=alpha)
+    rows = zip(pairs, result.prediction.tolist(), result.p_lower.tolist(), result.radius.tolist(), strict=True)
+    return [(a, b, label, Fraction(bound), radius) for (a, b), label, bound, radius in rows]
+
+
+def exact_false_rate(certificates, p):
+    """For the worst classifier with these class probabilities: false means that the bound exceeds the truth."""
+    total = Fraction(0)
+    for a, b, label, bound, radius in certificates:
+        assert label < len(p) - 1, "rows without a winner are no class"
+        assert (label == ABSTAIN) == (bound <= Fraction(1, 2))
+        assert (radius > 0) == (label != ABSTAIN)
+        if label != ABSTAIN and bound > p[label]:
+            total += probability_of(a, p) * probability_of(b, p)
+    return total
+
+
+@pytest.mark.parametrize("alpha", [0.4, 0.1, 0.01])
+@pytest.mark.parametrize(("n0", "n"), [(1, 1), (1, 4), (2, 3), (3, 7), (4, 5)])
+def test_every_outcome_of_two_classes(n0, n, alpha):
+    certificates = all_certificates(2, n0, n, alpha)
+    for i in range(0, 13):
+        for lost in (0, 1, 4):
+            p = (Fraction(i, 12) * (12 - lost) / 12, Fraction(12 - i, 12) * (12 - lost) / 12, Fraction(lost, 12))
+            assert exact_false_rate(certificates, p) <= Fraction(alpha)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.05])
+def test_every_outcome_of_three_classes(alpha):
+    certificates = all_certificates(3, 2, 5, alpha)
+    for parts in ((4, 4, 4, 0), (6, 6, 0, 0), (7, 3, 2, 0), (9, 1, 1, 1), (3, 3, 3, 3), (11, 1, 0, 0), (0, 5, 7, 0)):
+        assert exact_false_rate(certificates, tuple(Fraction(part, 12) for part in parts)) <= Fraction(alpha)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.05, 0.001])
+@pytest.mark.parametrize("n", [4, 12, 40])
+def test_the_error_is_all_of_alpha_at_its_worst(n, alpha):
+    """One class, the rest without a winner: just under a bound, the false rate is alpha to nine digits."""
+    certificates = all_certificates(1, 1, n, alpha)
+    bounds = sorted({bound for _, _, label, bound, _ in certificates if label != ABSTAIN})
+    assert n < 10 or bounds
+    for bound in bounds:
+        p = bound - Fraction(1, 10**18)
+        false = sum(probability_of(b, (p, 1 - p)) for a, b, label, low, _ in certificates if a == (1, 0) and low > p)
+        assert Fraction(alpha) * (1 - Fraction(1, 10**8)) < false <= Fraction(alpha)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.2, 0.05])
+@pytest.mark.parametrize(("classes", "n"), [(2, 1), (2, 6), (2, 12), (3, 5), (3, 8)])
+def test_every_outcome_of_a_prediction(classes, n, alpha):
+    votes = outcomes(n, classes + 1)
+    result = smoother_of(classes, {"predict": np.array(votes)}).predict_batch(
+        torch.zeros(len(votes), 1), n=n, alpha=alpha
+    )
+    decided = [(v, label) for v, label in zip(votes, result.prediction.tolist(), strict=True) if label != ABSTAIN]
+    assert n < 6 or decided
+    for parts in outcomes(6, classes + 1):
+        p = tuple(Fraction(part, 6) for part in parts)
+        # At a tie of leaders no class is right; neither is one behind the rows without a winner.
+        leaders = [c for c in range(classes + 1) if p[c] == max(p)]
+        right = leaders[0] if len(leaders) == 1 else None
+        wrong = sum((probability_of(v, p) for v, label in decided if label != right), Fraction(0))
+        assert wrong <= Fraction(alpha), f"p = {parts}, returned wrong with {float(wrong)}"
