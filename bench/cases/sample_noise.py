@@ -45,6 +45,7 @@ def _shape(shape: tuple[int, ...], device: torch.device) -> list[Case]:
     }
     if device.type == "cpu":
         for level in _C.simd_levels():
+            allocated[f"native, {level}"] = partial(_at_level, level, native)
             buffer[f"native, {level}"] = partial(_at_level, level, partial(native, out=out))
     mean, std = (torch.full((shape[1],), value, device=device) for value in (0.5, 0.25))
     formats: dict[str, Call] = {"native": partial(native, out=out)}
