@@ -15,7 +15,7 @@ from setuptools.command.build_ext import build_ext
 
 
 def cuda_wanted(torch_cuda: str | None) -> bool:
-    """PYROBUST_CUDA=0|1 decides; else CUDA is built when torch has it and an nvcc of the same major version is found."""
+    """PYROBUST_CUDA=0|1 decides; else CUDA is built for a torch that has it, with an nvcc of its major version."""
     choice = os.environ.get("PYROBUST_CUDA", "")
     if choice in ("0", "1"):
         return choice == "1"

@@ -1,0 +1,54 @@
+"""The commands together."""
+
+from __future__ import annotations
+
+import logging
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from pyrobust.cli.certify import certify
+from pyrobust.cli.info import info
+from pyrobust.cli.log import log
+from pyrobust.cli.predict import predict
+from pyrobust.cli.quickstart import quickstart
+from pyrobust.cli.shell import DEBUG_VARIABLE, set_debug
+from pyrobust.cli.train import train_app
+
+app = typer.Typer(
+    help="Certified robustness of PyTorch classifiers.",
+    epilog="Begin with: pyrobust quickstart",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pyrobust {metadata.version('pyrobust')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", envvar=DEBUG_VARIABLE, help="Show the traceback of an error, and log what is done."),
+    ] = False,
+) -> None:
+    set_debug(debug)
+    logging.basicConfig(format="%(name)s: %(message)s", level=logging.INFO if debug else logging.WARNING)
+
+
+app.command(rich_help_panel="Start here")(quickstart)
+app.command(rich_help_panel="Start here")(info)
+app.command(rich_help_panel="Randomized smoothing")(certify)
+app.command(rich_help_panel="Randomized smoothing")(predict)
+app.command(rich_help_panel="Randomized smoothing")(log)
+app.add_typer(train_app, name="train", rich_help_panel="Models")

@@ -1,0 +1,46 @@
+"""``pyrobust info``."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata, util
+
+import typer
+
+from pyrobust.cli.shell import reports_errors
+
+#: Extras and the modules that they bring.
+_EXTRAS = {"plot": "matplotlib", "data": "PIL", "safetensors": "safetensors"}
+
+
+@reports_errors
+def info() -> None:
+    """Show versions, how the native part was built, and devices."""
+    for name, value in _facts():
+        typer.echo(f"{name:<22}{value}")
+
+
+def _facts() -> list[tuple[str, str]]:
+    import numpy as np
+    import torch
+
+    from pyrobust.ops import build_info
+
+    facts = [("pyrobust", metadata.version("pyrobust")), ("python", platform.python_version())]
+    facts += [("torch", str(torch.__version__)), ("numpy", np.__version__)]
+    facts += [(name.replace("_", " "), _text(value)) for name, value in build_info().items()]
+    if torch.cuda.is_available():
+        devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        facts += [(f"cuda:{index}", name) for index, name in enumerate(devices)]
+    else:
+        facts.append(("GPU", "none that torch can use"))
+    for extra, module in _EXTRAS.items():
+        there = util.find_spec(module) is not None
+        facts.append((f"extra {extra}", "installed" if there else f'missing: pip install "pyrobust[{extra}]"'))
+    return facts
+
+
+def _text(value: str | int | list[str] | None) -> str:
+    if value is None:
+        return "none"
+    return ", ".join(value) if isinstance(value, list) else str(value)

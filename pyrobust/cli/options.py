@@ -1,0 +1,226 @@
+"""Options that several commands share, and what is made of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pyrobust.errors import InputError
+
+if TYPE_CHECKING:
+    from pyrobust.smoothing import RandomizedSmoothing
+    from pyrobust.zoo import ImageSet
+
+
+class Noise(str, Enum):
+    """Noise distributions."""
+
+    gaussian = "gaussian"
+    uniform = "uniform"
+    laplace = "laplace"
+
+
+class DType(str, Enum):
+    """Number formats that a model can run in."""
+
+    float32 = "float32"
+    float64 = "float64"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+_MODEL, _RUN, _WORK = "What to certify", "Images", "How it runs"
+
+Model = Annotated[
+    str, typer.Option(metavar="SPEC", help="zoo:NAME, or module:callable for your own.", rich_help_panel=_MODEL)
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="State dict (.pt or .safetensors) to load into the model.", rich_help_panel=_MODEL
+    ),
+]
+Data = Annotated[
+    str,
+    typer.Option(
+        metavar="SPEC",
+        help="digits, mnist:DIR, npz:FILE (x, y), folder:DIR, or module:callable.",
+        rich_help_panel=_MODEL,
+    ),
+]
+NumClasses = Annotated[
+    int | None,
+    typer.Option(metavar="K", min=1, help="Default: what the model returns for one image.", rich_help_panel=_MODEL),
+]
+Normalize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MEAN/STD",
+        help="Per channel, applied after the noise: 0.5,0.4,0.4/0.2,0.2,0.2, or imagenet or cifar10.",
+        rich_help_panel=_MODEL,
+    ),
+]
+Sigma = Annotated[
+    float,
+    typer.Option(
+        metavar="S", help="Standard deviation of the noise in every pixel, in the input's unit.", rich_help_panel=_MODEL
+    ),
+]
+NoiseName = Annotated[
+    Noise, typer.Option("--noise", help="Gaussian gives l2 radii, the others l1.", rich_help_panel=_MODEL)
+]
+Samples = Annotated[
+    int, typer.Option("--n", metavar="N", help="Samples an image for the bound.", rich_help_panel=_MODEL)
+]
+Selection = Annotated[
+    int, typer.Option("--n0", metavar="N", help="Samples an image to select the class.", rich_help_panel=_MODEL)
+]
+Alpha = Annotated[
+    float, typer.Option(metavar="A", help="Probability that one result is wrong, at most.", rich_help_panel=_MODEL)
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of the noise.", rich_help_panel=_MODEL)]
+Skip = Annotated[int, typer.Option(metavar="N", min=1, help="Every N-th image.", rich_help_panel=_RUN)]
+Max = Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many of those.", rich_help_panel=_RUN)]
+Shard = Annotated[
+    str | None,
+    typer.Option(metavar="I/K", help="Of those every K-th from the I-th on: one of K runs.", rich_help_panel=_RUN),
+]
+BatchSize = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Rows a forward pass. Default: what fits.", rich_help_panel=_WORK)
+]
+Device = Annotated[str | None, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 …", rich_help_panel=_WORK)]
+DTypeName = Annotated[
+    DType | None, typer.Option("--dtype", help="Number format of the forward pass.", rich_help_panel=_WORK)
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="RUN",
+        help="File of the run; one that is there is gone on with. Default: named after the arguments.",
+        rich_help_panel=_WORK,
+    ),
+]
+
+# Means and standard deviations of torchvision's weights, and of the reference implementation's CIFAR-10 nets.
+_NORMALIZE = {
+    "imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+    "cifar10": ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]),
+}
+
+
+def parse_shard(text: str | None) -> tuple[int, int] | None:
+    """I/K as numbers.
+
+    >>> parse_shard("2/3")
+    (2, 3)
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise InputError(f"--shard: expected I/K with I from 1 to K, such as 1/4, got {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def parse_normalize(text: str | None) -> tuple[list[float], list[float]] | None:
+    """Mean and standard deviation of each channel.
+
+    >>> parse_normalize("0.5/0.25")
+    ([0.5], [0.25])
+    """
+    if text is None:
+        return None
+    if text in _NORMALIZE:
+        return _NORMALIZE[text]
+    try:
+        mean, std = ([float(number) for number in part.split(",")] for part in text.split("/"))
+    except ValueError:
+        mean, std = [], []
+    if not mean or len(mean) != len(std) or not all(map(math.isfinite, mean)) or not all(0 < s < math.inf for s in std):
+        raise InputError(
+            f"--normalize: expected MEAN/STD with as many numbers each as there are channels, std positive, such as "
+            f"0.5,0.4,0.4/0.2,0.2,0.2, or one of {', '.join(_NORMALIZE)}; got {text!r}"
+        )
+    return mean, std
+
+
+def default_out(kind: str, model: str, data: str, sigma: float, n: int, shard: tuple[int, int] | None) -> Path:
+    """A readable name for a run in the working folder; the same arguments give the same name.
+
+    >>> default_out("certify", "zoo:digits-smooth-0.25", "npz:/data/cifar.npz", 0.25, 1000, (1, 2))
+    PosixPath('certify-digits-smooth-0.25-cifar-sigma0.25-n1000-shard1of2.db')
+    """
+    names = [kind, model.removeprefix("zoo:"), data, f"sigma{sigma:g}", f"n{n}"]
+    form, _, rest = data.partition(":")
+    if form in ("npz", "folder", "mnist") and rest:
+        names[2] = Path(rest).stem
+    if shard is not None:
+        names.append("shard{}of{}".format(*shard))
+    return Path("-".join(re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "x" for name in names) + ".db")
+
+
+def load(
+    *,
+    model: str,
+    weights: Path | None,
+    data: str,
+    num_classes: int | None,
+    normalize: str | None,
+    sigma: float,
+    noise: Noise,
+    seed: int,
+    device: str | None,
+    dtype: DType | None,
+) -> tuple[RandomizedSmoothing, ImageSet]:
+    """The smoother and the images that the options name.
+
+    Raises:
+        PyrobustError: an option has a wrong value, or a file cannot be read.
+    """
+    channels = parse_normalize(normalize)
+    import torch
+
+    from pyrobust.runner import Runner
+    from pyrobust.smoothing import RandomizedSmoothing
+    from pyrobust.zoo import load_data, load_model
+
+    _check_device(device)
+    images = load_data(data)
+    net = load_model(model, weights)
+    number_format = None if dtype is None else getattr(torch, dtype.value)
+    if num_classes is None:
+        runner = Runner(net, device=device, dtype=number_format)
+        with runner.session():
+            num_classes = runner.logits(images.x[:1].to(device=runner.device, dtype=runner.dtype)).shape[1]
+    smoother = RandomizedSmoothing(
+        net,
+        num_classes,
+        sigma,
+        noise=noise.value,
+        norm="l2" if noise is Noise.gaussian else "l1",
+        normalize=channels,
+        seed=seed,
+        device=device,
+        dtype=number_format,
+    )
+    return smoother, images
+
+
+def _check_device(device: str | None) -> None:
+    import torch
+
+    if device is None:
+        return
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise InputError(f"--device: expected cpu, cuda, cuda:1 …, got {device!r}") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            "--device: expected a device that is there, got cuda; this torch sees no GPU, use --device cpu"
+        )

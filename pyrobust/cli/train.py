@@ -1,0 +1,60 @@
+"""``pyrobust train``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pyrobust.cli.shell import describe_path, note, reports_errors, show_progress
+
+train_app = typer.Typer(help="Train the bundled nets anew.", no_args_is_help=True)
+
+
+@train_app.callback()
+def _train() -> None:
+    """Train the bundled nets anew."""
+
+
+@train_app.command("digits-smooth")
+@reports_errors
+def digits_smooth(
+    sigma: Annotated[
+        float, typer.Option(metavar="S", help="Standard deviation of the noise, pixels in [0, 1].")
+    ] = 0.25,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of weights, order, warps and noise.")] = 0,
+    epochs: Annotated[int, typer.Option(metavar="N", help="Passes over the training images.")] = 300,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Weights. Default: digits-smooth-SIGMA.pt in this folder.")
+    ] = None,
+) -> None:
+    """Train the digits net on noisy images.
+
+    Use the result with: pyrobust certify --model zoo:digits-smooth-0.25 --weights FILE …
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from pyrobust.training import train_digits_smooth
+
+    out = out or Path(f"digits-smooth-{sigma:.2f}.pt")
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("epochs, loss {task.fields[loss]:.3f}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=not show_progress()) as bar:
+        task = bar.add_task("", total=epochs, loss=float("nan"))
+        result = train_digits_smooth(
+            sigma,
+            seed=seed,
+            epochs=epochs,
+            progress=lambda done, total, loss: bar.update(task, completed=done, loss=loss),
+        )
+    result.save(out)
+    typer.echo(f"test accuracy without noise        {100 * result.clean_accuracy:.1f} %")
+    typer.echo(f"test accuracy under noise {sigma:<8g} {100 * result.noisy_accuracy:.1f} %")
+    typer.echo(f"test accuracy, smoothed (estimate) {100 * result.smoothed_accuracy:.1f} %")
+    note(f"trained in {result.seconds:.0f} s; weights: {describe_path(out)}")

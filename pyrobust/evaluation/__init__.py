@@ -1,0 +1,30 @@
+"""Whole data sets: sweeps that can be gone on with, the runs they leave, logs and summaries.
+
+>>> from pyrobust.evaluation import certify_dataset, format_log
+>>> from pyrobust.smoothing import RandomizedSmoothing
+>>> from pyrobust.zoo import load_data, load_model
+>>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), num_classes=10, sigma=0.25)
+>>> run = certify_dataset(smoother, load_data("digits"), n=1000, max_images=10)
+>>> format_log(run).splitlines()[0].split()
+['idx', 'label', 'predict', 'radius', 'correct', 'time']
+"""
+
+from __future__ import annotations
+
+from pyrobust.evaluation.accuracy import compute_certified_accuracy
+from pyrobust.evaluation.log import format_log, read_log, write_log
+from pyrobust.evaluation.progress import SweepProgress
+from pyrobust.evaluation.run import Run, merge_runs
+from pyrobust.evaluation.sweep import certify_dataset, predict_dataset
+
+__all__ = [
+    "Run",
+    "SweepProgress",
+    "certify_dataset",
+    "compute_certified_accuracy",
+    "format_log",
+    "merge_runs",
+    "predict_dataset",
+    "read_log",
+    "write_log",
+]

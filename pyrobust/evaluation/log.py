@@ -1,0 +1,216 @@
+"""Logs as text: the tab-separated columns that certification scripts write and read."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import tempfile
+from decimal import ROUND_FLOOR, Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.errors import FileFormatError, StoreError
+from pyrobust.evaluation.run import Run
+
+#: Columns of a certification log, and of a prediction log, in this order.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "certify": ("idx", "label", "predict", "radius", "correct", "time"),
+    "predict": ("idx", "label", "predict", "correct", "time"),
+}
+#: Decimals of a printed radius.
+RADIUS_DECIMALS = 6
+
+_WORDS = 1 << 32
+_LONGEST_LINE = 200
+
+
+def format_radius(radius: float) -> str:
+    """A radius with six decimals, rounded down: what is printed is never more than what was proved.
+
+    >>> format_radius(0.9999999), format_radius(0.25)
+    ('0.999999', '0.250000')
+    """
+    return f"{Decimal(radius).quantize(Decimal(1).scaleb(-RADIUS_DECIMALS), ROUND_FLOOR):f}"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration as h:mm:ss.ffffff, hours beyond 24 and all six decimals always written.
+
+    >>> format_seconds(3675.5)
+    '1:01:15.500000'
+    """
+    total = round(seconds * 1_000_000)
+    minutes, micro = divmod(total, 60_000_000)
+    return f"{minutes // 60}:{minutes % 60:02d}:{micro // 1_000_000:02d}.{micro % 1_000_000:06d}"
+
+
+def format_log(run: Run) -> str:
+    r"""A run as the tab-separated log of the reference implementation (Cohen, Rosenfeld and Kolter 2019).
+
+    Columns idx, label, predict (-1: abstained), radius (six decimals, rounded down), correct (0 or 1), time; the logs
+    of predictions have no radius.
+
+    Args:
+        run: of any kind; rows are sorted by index.
+
+    Returns:
+        The text with its header, each line ended.
+
+    >>> from pyrobust.evaluation import certify_dataset
+    >>> from pyrobust.smoothing import RandomizedSmoothing
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
+    >>> run = certify_dataset(smoother, load_data("digits"), n=1000, max_images=4)
+    >>> format_log(run).splitlines()[1].split("\t")[:3]
+    ['0', '0', '0']
+    """
+    table = run.table
+    lines = ["\t".join(COLUMNS[run.kind])]
+    radii = table["radius"].tolist() if run.kind == "certify" else None
+    rows = zip(table["index"], table["label"], table["prediction"], run.right, table["seconds"].tolist(), strict=True)
+    for row, (index, label, prediction, right, seconds) in enumerate(rows):
+        radius = [] if radii is None else [format_radius(radii[row])]
+        lines.append(
+            "\t".join([str(index), str(label), str(prediction), *radius, str(int(right)), format_seconds(seconds)])
+        )
+    return "\n".join(lines) + "\n"
+
+
+def write_log(run: Run, path: str | os.PathLike[str]) -> None:
+    """Writes `format_log` so that the file is there whole or not at all.
+
+    Args:
+        run: of any kind.
+        path: the file; replaced if it is there.
+
+    Raises:
+        StoreError: the file cannot be written; what was there before stays.
+
+    >>> from pyrobust.evaluation import certify_dataset
+    >>> from pyrobust.smoothing import RandomizedSmoothing
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
+    >>> run = certify_dataset(smoother, load_data("digits"), n=1000, max_images=4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_log(run, Path(folder) / "log.tsv")
+    ...     read_log(Path(folder) / "log.tsv")["predict"]
+    array([0, 1, 2, 3])
+    """
+    write_atomically(path, format_log(run).encode())
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Writes a file whole or not at all: under another name first, then renamed.
+
+    Args:
+        path: the file; replaced if it is there.
+        content: all of it.
+
+    Raises:
+        StoreError: it cannot be written: no such folder, no permission, a full disk. What was there before stays.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_atomically(Path(folder) / "a", b"text")
+    ...     [file.name for file in Path(folder).iterdir()]
+    ['a']
+    """
+    path = Path(path)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = file.name
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        # Temporary files are private; this one is what the umask says, like any other.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise StoreError(f"{path}: cannot be written ({error.strerror or error}); nothing was changed there") from error
+
+
+def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
+    r"""Reads a log with the columns of `format_log`, from this or another program.
+
+    Args:
+        path: the file; untrusted.
+
+    Returns:
+        The columns by the names in the file: idx, label, predict and correct int64, radius float64, time float64 in
+        seconds.
+
+    Raises:
+        FileFormatError: the file is missing or is no such log; the message names the line.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "log.tsv"
+    ...     _ = file.write_text("idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t3\t3\t0.377\t1\t0:00:14.172309\n")
+    ...     read_log(file)["radius"]
+    array([0.377])
+    """
+    path = Path(path)
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "nothing"
+        raise FileFormatError(f"{path}: expected a log, found {what} there; check the path")
+    try:
+        lines = path.read_text(encoding="ascii").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path}: not a readable log ({error})") from error
+    names = tuple(lines[0].rstrip("\r").split("\t"))
+    if names not in COLUMNS.values():
+        expected = " or ".join(" ".join(columns) for columns in COLUMNS.values())
+        raise FileFormatError(
+            f"{path}: line 1: expected the columns {expected}, separated by tabs; got {lines[0][:80]!r}"
+        )
+    if lines[-1]:
+        raise FileFormatError(f"{path}: line {len(lines)}: has no end; the file was cut off")
+    values: dict[str, list[int | float]] = {name: [] for name in names}
+    for number, line in enumerate(lines[1:-1], start=2):
+        fields = line.rstrip("\r").split("\t")
+        if len(fields) != len(names):
+            raise FileFormatError(
+                f"{path}: line {number}: expected {len(names)} fields, got {len(fields)}: {line[:80]!r}"
+            )
+        for name, text in zip(names, fields, strict=True):
+            try:
+                values[name].append(_parse(name, text))
+            except ValueError as error:
+                raise FileFormatError(f"{path}: line {number}: {name}: {error}, got {text[:40]!r}") from error
+    if len(set(values["idx"])) < len(values["idx"]):
+        raise FileFormatError(f"{path}: an image is there twice; use a log with one line an image")
+    return {
+        name: np.array(column, dtype=np.float64 if name in ("radius", "time") else np.int64)
+        for name, column in values.items()
+    }
+
+
+def _parse(name: str, text: str) -> int | float:
+    if len(text) > _LONGEST_LINE or "_" in text or text != text.strip():
+        raise ValueError("expected a number")
+    if name == "time":
+        parts = text.split(":")
+        if len(parts) != 3 or not (parts[0].isdigit() and parts[1].isdigit()):
+            raise ValueError("expected h:mm:ss.ffffff")
+        seconds = int(parts[0]) * 3600 + int(parts[1]) * 60 + float(parts[2])
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError("expected h:mm:ss.ffffff")
+        return seconds
+    if name == "radius":
+        radius = float(text)
+        if not (math.isfinite(radius) and radius >= 0):
+            raise ValueError("expected a finite radius of at least 0")
+        return radius
+    value = int(text)
+    low, high = {"predict": (-1, _WORDS), "correct": (0, 2)}.get(name, (0, _WORDS))
+    if not low <= value < high:
+        raise ValueError(f"expected {low} to {high - 1}")
+    return value

@@ -1,0 +1,135 @@
+"""The parameters of a run: which there are, what is valid, and how two runs differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+#: How the work was done, not what was computed: shards of one sweep may differ in these.
+EXECUTION = frozenset({"shard", "batch_size", "chunk", "device"})
+
+_WORDS = 1 << 32
+
+
+def _whole(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and low <= value <= high
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _word(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 64 and value.isprintable()
+
+
+def _shard(value: Any) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, list) and len(value) == 2 and all(map(_whole(1, _WORDS), value)) and value[0] <= value[1]
+
+
+def _normalize(value: Any) -> bool:
+    if value is None:
+        return True
+    parts = value if isinstance(value, list) and len(value) == 2 else [None]
+    return all(isinstance(part, list) and all(map(_number, part)) for part in parts)
+
+
+_SMOOTHING: dict[str, Callable[[Any], bool]] = {
+    "num_classes": _whole(1, _WORDS),
+    "sigma": lambda value: _number(value) and value > 0,
+    "noise": _word,
+    "norm": _word,
+    "normalize": _normalize,
+    "n": _whole(1, _WORDS),
+    "alpha": lambda value: _number(value) and 0 < value < 1,
+    "seed": _whole(0, (1 << 64) - 1),
+    "dtype": _word,
+    "memory_format": _word,
+    "images": _whole(1, _WORDS),
+    "skip": _whole(1, _WORDS),
+    "max": lambda value: value is None or _whole(1, _WORDS)(value),
+    "shard": _shard,
+    "batch_size": _whole(1, _WORDS),
+    "chunk": _whole(1, _WORDS),
+    "device": _word,
+}
+#: The parameters of each kind of run, with what is valid.
+PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "certify": _SMOOTHING | {"n0": _whole(1, _WORDS), "method": _word},
+    "predict": _SMOOTHING,
+}
+
+
+def check_parameters(kind: str, parameters: Any) -> None:
+    """Checks parameters that came out of a file.
+
+    Args:
+        kind: of the run.
+        parameters: as JSON gave them.
+
+    Raises:
+        ValueError: one is missing, unknown or out of range.
+
+    >>> check_parameters("predict", example("predict"))
+    """
+    valid = PARAMETERS[kind]
+    if not isinstance(parameters, dict) or set(parameters) != set(valid):
+        raise ValueError("parameters are not those of this kind of run")
+    for name, value in parameters.items():
+        if not valid[name](value):
+            raise ValueError(f"parameter {name}: {str(value)[:40]}")
+
+
+def describe_differences(there: dict[str, Any], now: dict[str, Any], ignore: frozenset[str] = frozenset()) -> list[str]:
+    """Where two sets of parameters differ, one phrase each.
+
+    >>> describe_differences({"sigma": 0.25, "n": 10}, {"sigma": 0.5, "n": 10})
+    ['sigma: 0.25 there, 0.5 now']
+    """
+    names = [name for name in {**there, **now} if name not in ignore and there.get(name) != now.get(name)]
+    return [f"{name}: {there.get(name)!r} there, {now.get(name)!r} now" for name in names]
+
+
+def chosen_indices(parameters: dict[str, Any]) -> range:
+    """The data-set indices that a run is to cover, in order.
+
+    Every ``skip``-th of all images, the first ``max`` of those, and of these, for shard I of K, every K-th from the
+    I-th on.
+
+    >>> list(chosen_indices({"images": 20, "skip": 2, "max": 7, "shard": [2, 3]}))
+    [2, 8]
+    """
+    chosen = range(0, parameters["images"], parameters["skip"])[: parameters["max"]]
+    shard = parameters["shard"]
+    return chosen if shard is None else chosen[shard[0] - 1 :: shard[1]]
+
+
+def example(kind: str) -> dict[str, Any]:
+    """Valid parameters of a small run, for examples and tests.
+
+    >>> example("certify")["n0"]
+    100
+    """
+    parameters: dict[str, Any] = {
+        "num_classes": 10,
+        "sigma": 0.25,
+        "noise": "gaussian",
+        "norm": "l2",
+        "normalize": None,
+        "n": 1000,
+        "alpha": 0.001,
+        "seed": 0,
+        "dtype": "float32",
+        "memory_format": "contiguous_format",
+        "images": 20,
+        "skip": 1,
+        "max": None,
+        "shard": None,
+        "batch_size": 256,
+        "chunk": 4,
+        "device": "cpu",
+    }
+    return parameters | ({"n0": 100, "method": "fixed"} if kind == "certify" else {})

@@ -1,0 +1,106 @@
+"""How far a sweep is, and the bar that shows it on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """How far a sweep is.
+
+    Args:
+        done: images committed, those of an earlier start included.
+        total: images of the sweep.
+        samples: of the chunk in work that are done.
+        chunk_samples: samples of the chunk in work.
+        chunk: images of the chunk in work.
+        right: committed images whose prediction is right.
+        certified: those of them that are certified at a radius of at least ``radius``; None where nothing is certified.
+        radius: sigma.
+
+    >>> SweepProgress(8, 20, 50, 100, 4, 7, 6, 0.25).images
+    10.0
+    """
+
+    done: int
+    total: int
+    samples: int
+    chunk_samples: int
+    chunk: int
+    right: int
+    certified: int | None
+    radius: float
+
+    @property
+    def images(self) -> float:
+        """Images done, the chunk in work by its share of samples."""
+        return self.done + self.chunk * self.samples / self.chunk_samples if self.chunk_samples else float(self.done)
+
+    @property
+    def summary(self) -> str:
+        """Running accuracy of what is committed, in words.
+
+        >>> SweepProgress(8, 20, 0, 100, 4, 7, 6, 0.25).summary
+        'right 87.5 %, certified at 0.25: 75.0 %'
+        """
+        if not self.done:
+            return ""
+        right = f"right {100 * self.right / self.done:.1f} %"
+        if self.certified is None:
+            return right
+        return f"{right}, certified at {self.radius:g}: {100 * self.certified / self.done:.1f} %"
+
+
+Report: TypeAlias = Callable[[SweepProgress], None]
+
+
+@contextlib.contextmanager
+def sweep_reporting(progress: bool | Report) -> Iterator[Report]:
+    """What ``progress=`` of a sweep means: False nothing, True a bar on standard error, or a function.
+
+    >>> with sweep_reporting(False) as report:
+    ...     report(SweepProgress(0, 1, 0, 1, 1, 0, None, 0.25))
+    """
+    if callable(progress):
+        yield progress
+    elif progress:
+        with _bar() as report:
+            yield report
+    else:
+        yield lambda now: None
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Report]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:.2f} images/s")
+
+    columns = (
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[done]}/{task.total:.0f} images"),
+        Rate(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.fields[summary]}"),
+    )
+    # A minute of speed, so that the estimate follows a machine that slows down.
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=60.0) as bar:
+        task = None
+
+        def report(now: SweepProgress) -> None:
+            nonlocal task
+            if task is None:
+                # What an earlier start did took no time now, and must not count as speed.
+                task = bar.add_task("", total=now.total, completed=now.done, done=now.done, summary="")
+            bar.update(task, completed=now.images, done=now.done, summary=now.summary)
+
+        yield report

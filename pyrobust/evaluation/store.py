@@ -1,0 +1,307 @@
+"""One run, one SQLite file: what was asked for, and one row per image.
+
+A run is written in chunks of images, each chunk one transaction, so that a crash or a kill at any moment leaves whole
+chunks. While a run is being written its file is in WAL mode, where others can read what is committed; the writer holds
+SQLite's write lock from opening to closing, so that a second writer is refused. A closed run is one plain file without
+companions.
+
+Files are untrusted: nothing in them is executed or unpickled, and the schema must be letter for letter the one written
+here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.errors import FileFormatError, StoreError
+from pyrobust.evaluation.parameters import check_parameters, describe_differences
+
+SCHEMA_VERSION = 1
+#: "PyRb", in the header of every file, so that a foreign SQLite file is told apart.
+APPLICATION_ID = 0x50795262
+
+#: Columns of every kind of run: name and SQLite type.
+COMMON: dict[str, str] = {
+    "idx": "INTEGER PRIMARY KEY",
+    "label": "INTEGER NOT NULL",
+    "prediction": "INTEGER NOT NULL",
+    "status": "TEXT NOT NULL",
+    "seconds": "REAL NOT NULL",
+}
+#: The further columns of each kind. Histograms are text, `encode_counts`.
+KINDS: dict[str, dict[str, str]] = {
+    "certify": {
+        "counts0": "TEXT NOT NULL",
+        "counts": "TEXT NOT NULL",
+        "p_lower": "REAL NOT NULL",
+        "radius": "REAL NOT NULL",
+    },
+    "predict": {"counts": "TEXT NOT NULL", "p_value": "REAL NOT NULL"},
+}
+_RUN = {
+    "id": "INTEGER PRIMARY KEY CHECK (id = 1)",
+    "schema_version": "INTEGER NOT NULL",
+    "kind": "TEXT NOT NULL",
+    "parameters": "TEXT NOT NULL",
+    "model": "TEXT NOT NULL",
+    "model_sha256": "TEXT NOT NULL",
+    "data": "TEXT NOT NULL",
+    "data_sha256": "TEXT NOT NULL",
+    "guarantee": "TEXT NOT NULL",
+    "versions": "TEXT NOT NULL",
+}
+_TYPES = {"INTEGER": int, "TEXT": str, "REAL": float}
+_WORDS = 1 << 32
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a run is.
+
+    Args:
+        kind: "certify" or "predict".
+        parameters: everything that the results depend on, as JSON knows it (`pyrobust.evaluation.parameters`).
+        model: what the model is called; for people, not compared.
+        model_sha256: of its structure and numbers; empty where it has none, then the name is compared.
+        data: what the images are called; for people.
+        data_sha256: of images and labels.
+        guarantee: what the certificates cover, such as "real".
+        versions: of the software that began the run.
+
+    >>> Header("predict", {}, "net", "", "digits", "", "real", {}).kind
+    'predict'
+    """
+
+    kind: str
+    parameters: dict[str, Any]
+    model: str
+    model_sha256: str
+    data: str
+    data_sha256: str
+    guarantee: str
+    versions: dict[str, str]
+
+    def differences(self, other: Header, ignore: frozenset[str] = frozenset()) -> list[str]:
+        """What differs between two runs, one phrase each; names and versions are not compared.
+
+        Args:
+            other: the other run.
+            ignore: parameters that may differ.
+        """
+        found = [
+            f"{name}: {mine!r} there, {theirs!r} now"
+            for name, mine, theirs in (
+                ("kind", self.kind, other.kind),
+                ("hash of the model", self.model_sha256[:16], other.model_sha256[:16]),
+                ("hash of the data", self.data_sha256[:16], other.data_sha256[:16]),
+                ("guarantee", self.guarantee, other.guarantee),
+            )
+            if mine != theirs
+        ]
+        if not self.model_sha256 and not other.model_sha256 and self.model != other.model:
+            found.append(f"model: {self.model!r} there, {other.model!r} now")
+        return found + describe_differences(self.parameters, other.parameters, ignore)
+
+
+def encode_counts(counts: Sequence[int] | npt.NDArray[np.int64]) -> str:
+    """A histogram as JSON, classes without votes left out.
+
+    Args:
+        counts: [K+1], votes for each class and, last, those that were NaN.
+
+    Returns:
+        Class numbers with their votes, the last under "nan".
+
+    >>> encode_counts([0, 97, 0, 3])
+    '{"1":97,"nan":3}'
+    """
+    values = [int(value) for value in counts]
+    last = len(values) - 1
+    return json.dumps({"nan" if k == last else str(k): v for k, v in enumerate(values) if v}, separators=(",", ":"))
+
+
+def decode_counts(text: str, num_classes: int) -> dict[int, int]:
+    """The inverse of `encode_counts`.
+
+    Args:
+        text: from a file; untrusted.
+        num_classes: K; "nan" becomes the column K.
+
+    Returns:
+        Columns with their votes.
+
+    Raises:
+        ValueError: the text is not such a histogram.
+
+    >>> decode_counts('{"1":97,"nan":3}', 3)
+    {1: 97, 3: 3}
+    """
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("no histogram")
+    counts: dict[int, int] = {}
+    for name, votes in found.items():
+        if name != "nan" and not (name.isascii() and name.isdigit() and len(name) < 12 and int(name) < num_classes):
+            raise ValueError(f"class {name[:20]!r}")
+        if type(votes) is not int or not 0 < votes <= _WORDS:
+            raise ValueError(f"votes of class {name}")
+        counts[num_classes if name == "nan" else int(name)] = votes
+    return counts
+
+
+def create_statements(kind: str) -> dict[str, str]:
+    """The statement that creates each table of a kind of run, letter for letter as the file keeps it."""
+    tables = {"run": _RUN, "result": COMMON | KINDS[kind]}
+    return {
+        table: f"CREATE TABLE {table} ({', '.join(f'{name} {sql}' for name, sql in columns.items())})"
+        for table, columns in tables.items()
+    }
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns what SQLite raises on a file that is no run, or cannot be opened, into this package's errors.
+
+    Args:
+        path: for messages.
+
+    Raises:
+        FileFormatError: what was read is damaged or something else.
+        StoreError: the file is locked or cannot be opened.
+    """
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        reason = str(error)
+        if "locked" in reason or "busy" in reason:
+            raise StoreError(f"{path}: is in use by another process; wait until it is done or stop it") from error
+        if "unable to open" in reason or "readonly" in reason:
+            raise StoreError(
+                f"{path}: cannot be opened ({reason}); check the file, its folder and their permissions"
+            ) from error
+        raise FileFormatError(f"{path}: not a readable run of pyrobust ({reason})") from error
+    except (sqlite3.Error, ValueError, OverflowError, MemoryError) as error:
+        if isinstance(error, FileFormatError):
+            raise
+        raise FileFormatError(f"{path}: damaged, or not a run of pyrobust ({error}); name another file") from error
+
+
+def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
+    """Checks a file and reads what run it is.
+
+    Args:
+        connection: to the file.
+        path: for messages.
+
+    Returns:
+        The header; None for a database that has nothing in it yet.
+
+    Raises:
+        FileFormatError: the file is damaged, of another program, or of a newer version of this one.
+        StoreError: it cannot be opened.
+    """
+    with reading(path):
+        connection.execute("PRAGMA trusted_schema = OFF")
+        objects = connection.execute("SELECT type, name, sql FROM sqlite_master")
+        schema = {name: (kind, sql) for kind, name, sql in objects}
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        if not schema and not application:
+            return None
+        if application != APPLICATION_ID:
+            raise FileFormatError(f"{path}: a SQLite file of another program, not a run of pyrobust; name another file")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version != SCHEMA_VERSION:
+            raise FileFormatError(
+                f"{path}: has schema version {version}, this pyrobust knows {SCHEMA_VERSION}; "
+                "use the version of pyrobust that wrote it"
+            )
+        if schema.get("run") != ("table", create_statements("certify")["run"]):
+            raise ValueError("table run is not as expected")
+        _check_length(connection)
+        check = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if check != "ok":
+            raise ValueError(str(check).replace("\n", " ")[:200])
+        rows = connection.execute(f"SELECT {', '.join(list(_RUN)[1:])} FROM run").fetchall()
+        if len(rows) != 1:
+            raise ValueError(f"expected one row in table run, found {len(rows)}")
+        stored_version, *texts = rows[0]
+        if stored_version != version or not all(isinstance(text, str) for text in texts):
+            raise ValueError("table run holds other types or another version")
+        kind, parameters, model, model_sha256, data, data_sha256, guarantee, versions = texts
+        if kind not in KINDS:
+            raise ValueError(f"unknown kind {kind[:40]!r}")
+        if schema != {name: ("table", sql) for name, sql in create_statements(kind).items()}:
+            raise ValueError("table result is not as expected")
+        found, software = json.loads(parameters), json.loads(versions)
+        check_parameters(kind, found)
+        if not isinstance(software, dict) or not all(isinstance(text, str) for text in software.values()):
+            raise ValueError("versions")
+        return Header(kind, found, model, model_sha256, data, data_sha256, guarantee, software)
+
+
+def _check_length(connection: sqlite3.Connection) -> None:
+    """Refuses a file that was cut off within its last page, which SQLite would fill up with zeros."""
+    file = connection.execute("PRAGMA database_list").fetchone()[2]
+    # Where a write-ahead log holds the newest pages, the file itself may lag behind.
+    if not file or (os.path.exists(f"{file}-wal") and os.path.getsize(f"{file}-wal")):
+        return
+    expected = (
+        connection.execute("PRAGMA page_count").fetchone()[0] * connection.execute("PRAGMA page_size").fetchone()[0]
+    )
+    if os.path.getsize(file) != expected:
+        raise ValueError(f"expected {expected} bytes, found {os.path.getsize(file)}")
+
+
+def read_columns(connection: sqlite3.Connection, path: Path, kind: str, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Columns of the result table, rows in the order of the index.
+
+    Args:
+        connection: to a file that `read_header` found in order.
+        path: for messages.
+        kind: of the run.
+        names: of the columns.
+
+    Returns:
+        Lists of equal length, int, float or str by the column's type.
+
+    Raises:
+        FileFormatError: a value of another type, an index beyond 32 bits, an infinite number.
+    """
+    types = COMMON | KINDS[kind]
+    with reading(path):
+        rows = connection.execute(f"SELECT {', '.join(names)} FROM result ORDER BY idx").fetchall()
+        columns: dict[str, list[Any]] = {name: [row[i] for row in rows] for i, name in enumerate(names)}
+        for name, values in columns.items():
+            wanted = _TYPES[types[name].split()[0]]
+            if not all(type(value) is wanted for value in values):
+                raise ValueError(f"column {name} holds something other than {wanted.__name__}")
+            if wanted is float and not all(map(math.isfinite, values)):
+                raise ValueError(f"column {name} holds an infinite number")
+        if "idx" in columns and columns["idx"] and not (columns["idx"][0] >= 0 and columns["idx"][-1] < _WORDS):
+            raise ValueError("an image index beyond 32 bits")
+        return columns
+
+
+def connect_readonly(path: Path) -> sqlite3.Connection:
+    """Opens an existing run for reading, while it is being written too.
+
+    Raises:
+        FileFormatError: there is no such file.
+        StoreError: it cannot be opened.
+    """
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "nothing"
+        raise FileFormatError(f"{path}: expected a run of pyrobust, found {what} there; check the path")
+    with reading(path):
+        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0, isolation_level=None)

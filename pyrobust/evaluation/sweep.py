@@ -1,0 +1,318 @@
+"""Sweeps: a whole data set, one chunk of images after the other, kept in a run that can be gone on with."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import platform
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pyrobust.errors import FileFormatError, InputError, InputTypeError
+from pyrobust.evaluation.parameters import chosen_indices
+from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
+from pyrobust.evaluation.run import Run
+from pyrobust.evaluation.store import Header, connect_readonly, read_header
+from pyrobust.evaluation.writer import RunWriter
+from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
+from pyrobust.zoo import ImageSet, model_hash
+
+Data: TypeAlias = ImageSet | tuple[Tensor, Tensor]
+
+# A chunk is about this many full batches: the partly filled ones at its end cost a few per cent, and a crash loses
+# seconds of work.
+_BATCHES = 16
+
+
+def certify_dataset(
+    smoother: RandomizedSmoothing,
+    data: Data,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    n0: int = 100,
+    n: int = 100_000,
+    alpha: float = 0.001,
+    skip: int = 1,
+    max_images: int | None = None,
+    shard: tuple[int, int] | None = None,
+    batch_size: int | None = None,
+    model_name: str | None = None,
+    progress: bool | Report = False,
+) -> Run:
+    """Certifies a data set (Cohen, Rosenfeld and Kolter 2019), keeping every result as soon as its chunk is done.
+
+    Called again with the same arguments after a crash, a kill or an exception, it goes on where it stopped, and ends
+    with the same results as if it had not: the noise depends on the seed and the data-set index alone, and chunks and
+    batches have fixed boundaries. (Where memory runs out on the way, batches are halved; then the model may round
+    differently.)
+
+    Args:
+        smoother: with its model, sigma, noise and seed.
+        data: the images, or (x, y) with x float32 [N, C, H, W] and y int64 [N].
+        out: the file of the run; default: in memory.
+        n0: samples for the selection of the class.
+        n: samples for the bound on its probability.
+        alpha: probability that one certificate is wrong, in (0, 1).
+        skip: every skip-th image, from the first on; at least 1.
+        max_images: at most so many of those; default all.
+        shard: (I, K): of those every K-th from the I-th on, I from 1 to K.
+        batch_size: rows a forward pass; default: the smoother's, or that of the run that is gone on with.
+        model_name: what the model is called in the run; default its class.
+        progress: True for a bar on standard error, or a function of a `SweepProgress`.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: a value out of range, labels that the smoother has no class for, or another number of classes than
+            the model's.
+        InputTypeError: an argument of another type.
+        StoreError: the run cannot be written, is being written by another process, or has other parameters, each named.
+        FileFormatError: ``out`` is not a run, or damaged.
+        ModelError: the model failed; what was committed is kept, as with any other exception.
+
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
+    >>> run = certify_dataset(smoother, load_data("digits"), n=1000, skip=100)
+    >>> run.table["index"], bool((run.table["radius"] < 1).all())
+    (array([  0, 100, 200, 300]), True)
+    """
+
+    def certify(x: Tensor, indices: range, report: Callable[[int, int], None]) -> dict[str, Any]:
+        result = smoother.certify_batch(x, n0=n0, n=n, alpha=alpha, indices=indices, progress=report)
+        return {
+            "prediction": result.prediction,
+            "counts0": result.counts0,
+            "counts": result.counts,
+            "p_lower": result.p_lower,
+            "radius": result.radius,
+        }
+
+    special = {"n0": n0, "n": n, "alpha": alpha, "method": "fixed"}
+    selection = {"skip": skip, "max": max_images, "shard": shard}
+    return _sweep("certify", certify, smoother, data, out, special, selection, batch_size, model_name, progress)
+
+
+def predict_dataset(
+    smoother: RandomizedSmoothing,
+    data: Data,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    n: int = 100_000,
+    alpha: float = 0.001,
+    skip: int = 1,
+    max_images: int | None = None,
+    shard: tuple[int, int] | None = None,
+    batch_size: int | None = None,
+    model_name: str | None = None,
+    progress: bool | Report = False,
+) -> Run:
+    """Predicts a data set with the smoothed classifier, abstaining where the two-sided binomial test does not decide.
+
+    Otherwise as `certify_dataset`.
+
+    Args:
+        smoother: with its model, sigma, noise and seed.
+        data: the images, or (x, y).
+        out: the file of the run; default: in memory.
+        n: samples an image.
+        alpha: probability that one prediction is not the smoothed classifier's, in (0, 1).
+        skip: every skip-th image.
+        max_images: at most so many of those.
+        shard: (I, K): of those every K-th from the I-th on.
+        batch_size: rows a forward pass.
+        model_name: what the model is called in the run.
+        progress: True for a bar, or a function.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: as `certify_dataset`, and so the others.
+        InputTypeError: an argument of another type.
+        StoreError: the run cannot be written or gone on with.
+        FileFormatError: ``out`` is not a run, or damaged.
+        ModelError: the model failed.
+
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
+    >>> predict_dataset(smoother, load_data("digits"), n=100, max_images=3).right
+    array([ True,  True,  True])
+    """
+
+    def predict(x: Tensor, indices: range, report: Callable[[int, int], None]) -> dict[str, Any]:
+        result = smoother.predict_batch(x, n=n, alpha=alpha, indices=indices, progress=report)
+        return {"prediction": result.prediction, "counts": result.counts, "p_value": result.p_value}
+
+    special = {"n": n, "alpha": alpha}
+    selection = {"skip": skip, "max": max_images, "shard": shard}
+    return _sweep("predict", predict, smoother, data, out, special, selection, batch_size, model_name, progress)
+
+
+#: Images, their data-set indices and a callback of (samples done, samples) to columns of the store.
+_Step: TypeAlias = Callable[[Tensor, range, Callable[[int, int], None]], dict[str, Any]]
+
+
+def _sweep(
+    kind: str,
+    step: _Step,
+    smoother: RandomizedSmoothing,
+    data: Data,
+    out: str | os.PathLike[str] | None,
+    special: dict[str, Any],
+    selection: dict[str, Any],
+    batch_size: int | None,
+    model_name: str | None,
+    progress: bool | Report,
+) -> Run:
+    images = _check_images(smoother, data)
+    selection = {"images": len(images), **_check_selection(**selection)}
+    # Wrong numbers of samples, and a model that does not fit the images or the classes, show before a file is made.
+    step(images.x[:0], range(0), lambda done, total: None)
+    smoother.predict_batch(images.x[:1], n=1)
+
+    stored = {} if out is None else _stored_parameters(Path(out))
+    if batch_size is not None or "batch_size" in stored:
+        smoother.runner.set_batch_size(stored["batch_size"] if batch_size is None else batch_size)
+    batch = smoother.runner.batch_size(tuple(images.x.shape[1:]))
+    samples = special["n"] + special.get("n0", 0)
+    parameters = {
+        **_smoothing_parameters(smoother),
+        **special,
+        **selection,
+        "batch_size": batch,
+        "chunk": stored.get("chunk", max(1, math.ceil(_BATCHES * batch / samples))),
+    }
+    model: Any = smoother.runner.model
+    header = Header(
+        kind=kind,
+        parameters=parameters,
+        model=model_name or str(getattr(model, "__qualname__", type(model).__qualname__)),
+        model_sha256=model_hash(model) if isinstance(model, nn.Module) else "",
+        data=images.name,
+        data_sha256=images.sha256,
+        guarantee="real",
+        versions=_versions(),
+    )
+    with RunWriter(out, header) as writer, sweep_reporting(progress) as report:
+        _fill(writer, step, images, report)
+    return Run(writer.connection if out is None else out)
+
+
+def _fill(writer: RunWriter, step: _Step, images: ImageSet, report: Report) -> None:
+    """Adds the chunks that are missing."""
+    parameters = writer.header.parameters
+    chosen = chosen_indices(parameters)
+    before = Run(writer.connection)  # checks what is there, too
+    certifies = "radius" in before.table
+    right = int(before.right.sum())
+    certified = int((before.table["radius"][before.right] >= parameters["sigma"]).sum()) if certifies else None
+
+    def progress(samples: int, total: int, chunk: int) -> SweepProgress:
+        done = len(writer.done)
+        return SweepProgress(done, len(chosen), samples, total, chunk, right, certified, parameters["sigma"])
+
+    def advance(chunk: int, samples: int, total: int) -> None:
+        report(progress(samples, total, chunk))
+
+    report(progress(0, 0, 0))
+    for start in range(0, len(chosen), parameters["chunk"]):
+        indices = chosen[start : start + parameters["chunk"]]
+        present = sum(index in writer.done for index in indices)
+        if present == len(indices):
+            continue
+        if present:
+            raise FileFormatError(f"{writer.path}: damaged: holds part of a chunk, images {indices}; begin a new run")
+        begin = time.perf_counter()
+        rows = step(
+            images.x[indices.start : indices.stop : indices.step],
+            indices,
+            partial(advance, len(indices)),
+        )
+        seconds = (time.perf_counter() - begin) / len(indices)
+        label = images.y[indices.start : indices.stop : indices.step].numpy()
+        rows |= {
+            "idx": indices,
+            "label": label,
+            "status": ["abstain" if value == ABSTAIN else "ok" for value in rows["prediction"]],
+            "seconds": [seconds] * len(indices),
+        }
+        writer.append(rows)
+        hits = rows["prediction"] == label
+        right += int(hits.sum())
+        if certified is not None:
+            certified += int((rows["radius"][hits] >= parameters["sigma"]).sum())
+        report(progress(0, 0, 0))
+
+
+def _check_images(smoother: RandomizedSmoothing, data: Data) -> ImageSet:
+    if not isinstance(smoother, RandomizedSmoothing):
+        raise InputTypeError(f"smoother: expected a RandomizedSmoothing, got {type(smoother).__name__}")
+    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        data = ImageSet("tensors", data[0].detach().cpu(), data[1].detach().cpu())
+    if not isinstance(data, ImageSet):
+        raise InputTypeError(f"data: expected an ImageSet or tensors (x, y), got {type(data).__name__}")
+    if data.num_classes > smoother.num_classes:
+        raise InputError(
+            f"data: {data.name}: expected labels of 0 to {smoother.num_classes - 1}, the smoother's classes; image "
+            f"{int((data.y >= smoother.num_classes).nonzero()[0])} has {int(data.y[data.y >= smoother.num_classes][0])}"
+        )
+    return data
+
+
+def _check_selection(*, skip: int, max: int | None, shard: tuple[int, int] | None) -> dict[str, Any]:
+    for name, value in (("skip", skip), ("max_images", max)):
+        if value is not None and operator.index(value) < 1:
+            raise InputError(f"{name}: expected at least 1, got {value}")
+    if shard is not None:
+        index, count = shard
+        if not 1 <= operator.index(index) <= operator.index(count):
+            raise InputError(f"shard: expected (I, K) with I from 1 to K, got {shard}")
+    return {
+        "skip": int(skip),
+        "max": None if max is None else int(max),
+        "shard": None if shard is None else list(shard),
+    }
+
+
+def _smoothing_parameters(smoother: RandomizedSmoothing) -> dict[str, Any]:
+    runner = smoother.runner
+    return {
+        "num_classes": smoother.num_classes,
+        "sigma": smoother.sigma,
+        "noise": smoother.noise,
+        "norm": smoother.norm,
+        "normalize": None if smoother.normalize is None else [part.tolist() for part in smoother.normalize],
+        "seed": smoother.seed,
+        "dtype": str(runner.dtype).removeprefix("torch."),
+        "memory_format": str(runner.memory_format).removeprefix("torch."),
+        "device": runner.device.type,
+    }
+
+
+def _stored_parameters(path: Path) -> dict[str, Any]:
+    """The parameters of the run in a file; none where there is no file or nothing in it."""
+    if not path.is_file():
+        return {}
+    with closing(connect_readonly(path)) as connection:
+        header = read_header(connection, path)
+    return {} if header is None else header.parameters
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "pyrobust": metadata.version("pyrobust"),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }

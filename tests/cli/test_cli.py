@@ -1,0 +1,278 @@
+"""The commands as a user sees them: what they print, where, and how they end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyrobust.cli import main, options
+from pyrobust.errors import InputError
+from pyrobust.evaluation import Run, read_log
+
+MODEL = "zoo:digits-smooth-0.25"
+BASE = ["--model", MODEL, "--data", "digits", "--sigma", "0.25"]
+QUICK = [*BASE, "--n0", "20", "--n", "100"]
+
+
+class Outcome:
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def error(self) -> str:
+        """The one line of an error."""
+        assert self.status == 2
+        assert self.out == ""
+        lines = self.err.splitlines()
+        assert len(lines) == 1, self.err
+        assert lines[0].startswith("error: ")
+        return lines[0]
+
+
+@pytest.fixture
+def pyrobust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYROBUST_DEBUG", raising=False)
+
+    def call(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["pyrobust", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        output = capsys.readouterr()
+        return Outcome(exit_.value.code or 0, output.out, output.err)
+
+    return call
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_certify_log_and_table(pyrobust: Any, tmp_path: Path) -> None:
+    done = pyrobust("certify", *QUICK, "--max", 5, "--out", "run.db")
+    assert done.status == 0
+    assert "certified at radius 0 " in done.out
+    assert "run: run.db (its log: pyrobust log run.db)" in done.err
+    run = Run("run.db")
+    assert run.header.model == MODEL
+    assert len(run) == 5
+    shown = pyrobust("log", "run.db")
+    assert shown.status == 0
+    assert shown.err == ""
+    assert shown.out.splitlines()[0].split("\t") == ["idx", "label", "predict", "radius", "correct", "time"]
+    written = pyrobust("log", "run.db", "--out", "log.tsv")
+    assert written.out == ""
+    assert Path("log.tsv").read_text() == shown.out
+    assert np.array_equal(read_log("log.tsv")["idx"], range(5))
+    assert files(tmp_path) == ["log.tsv", "run.db"]
+
+
+def test_the_default_name_tells_what_it_is_and_goes_on(pyrobust: Any, tmp_path: Path) -> None:
+    for _ in range(2):
+        done = pyrobust("certify", *QUICK, "--max", 2, "--shard", "1/2")
+        name = "certify-digits-smooth-0.25-digits-sigma0.25-n100-shard1of2.db"
+        assert done.status == 0
+        assert f"run: {name}" in done.err
+        assert files(tmp_path) == [name]
+    assert "n0: 20 there, 30 now" in pyrobust("certify", *QUICK, "--n0", 30, "--max", 2, "--shard", "1/2").error
+
+
+def test_shards_merge_to_the_whole(pyrobust: Any) -> None:
+    pyrobust("certify", *QUICK, "--max", 9, "--out", "whole.db")
+    for part in (1, 2):
+        pyrobust("certify", *QUICK, "--max", 9, "--shard", f"{part}/2", "--out", f"{part}.db")
+    merged, whole = (pyrobust("log", *paths).out for paths in (["2.db", "1.db"], ["whole.db"]))
+    assert re.sub(r"\t[^\t\n]*\n", "\n", merged) == re.sub(r"\t[^\t\n]*\n", "\n", whole)
+    assert "not a shard" in pyrobust("log", "1.db", "whole.db").error
+    assert "no file" not in pyrobust("log", "nothing.db").error
+    assert "expected a run of pyrobust, found nothing there" in pyrobust("log", "nothing.db").error
+
+
+def test_predict(pyrobust: Any) -> None:
+    done = pyrobust("predict", *BASE, "--n", 50, "--max", 4)
+    assert done.status == 0
+    assert "smoothed prediction right" in done.out
+    log = pyrobust("log", "predict-digits-smooth-0.25-digits-sigma0.25-n50.db").out
+    assert log.splitlines()[0].split("\t") == ["idx", "label", "predict", "correct", "time"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([*QUICK, "--n", "0"], "n: expected at least 1, got 0"),
+        ([*QUICK, "--n0", "-3"], "n0: expected at least 1"),
+        ([*QUICK, "--alpha", "1"], "alpha: expected"),
+        ([*QUICK, "--alpha", "nan"], "alpha: expected"),
+        ([*QUICK, "--sigma", "0"], "sigma: expected"),
+        ([*QUICK, "--sigma", "inf"], "sigma: expected"),
+        ([*QUICK, "--seed", "-1"], "seed: expected"),
+        ([*QUICK, "--num-classes", "9"], "expected labels of 0 to 8"),
+        ([*QUICK, "--num-classes", "11"], "num_classes: expected what the model returns, 10, got 11"),
+        ([*QUICK, "--shard", "3/2"], "--shard: expected I/K"),
+        ([*QUICK, "--shard", "x"], "--shard: expected I/K"),
+        ([*QUICK, "--normalize", "0.5"], "--normalize: expected MEAN/STD"),
+        ([*QUICK, "--normalize", "0.5/0"], "--normalize: expected MEAN/STD"),
+        ([*QUICK, "--normalize", "imagenet"], "3 channels"),
+        ([*QUICK, "--device", "toaster"], "--device: expected cpu, cuda"),
+        ([*QUICK, "--model", "zoo:nothing"], "model: expected zoo:"),
+        ([*QUICK, "--model", "no_such_module:net"], "there is no module"),
+        ([*QUICK, "--data", "numbers"], "data: expected one of"),
+        ([*QUICK, "--data", "npz:missing.npz"], "found nothing there"),
+        ([*QUICK, "--weights", "missing.pt"], "found nothing there"),
+        ([*QUICK, "--out", "."], "is a folder"),
+        ([*QUICK, "--out", "nowhere/run.db"], "cannot be created"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_file(
+    pyrobust: Any, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    assert words in pyrobust("certify", *arguments).error
+    assert files(tmp_path) == []
+
+
+def test_hostile_files_are_one_line_and_stay_as_they_are(pyrobust: Any, tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (os.mkdir, (str(tmp_path / "executed"),))
+
+    np.savez(tmp_path / "objects.npz", x=np.array([{}], dtype=object), y=np.array([0]))
+    np.savez(tmp_path / "labels.npz", x=np.zeros((2, 1, 8, 8), np.float32), y=np.array([0, 10]))
+    np.savez(tmp_path / "wide.npz", x=np.zeros((2, 1, 8, 8), np.float32), y=np.array([0, 2**40]))
+    np.savez(tmp_path / "nan.npz", x=np.full((2, 1, 8, 8), np.nan, np.float32), y=np.array([0, 1]))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "labels.npz").read_bytes()[:200])
+    (tmp_path / "trap.pt").write_bytes(pickle.dumps(Trap(), protocol=2))
+    (tmp_path / "trap.db").write_bytes(pickle.dumps([Trap()] * 100))
+    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+    for arguments, words in (
+        (["--data", "npz:objects.npz"], "Python objects"),
+        (["--data", "npz:labels.npz"], "image 1 has 10"),
+        (["--data", "npz:wide.npz"], "class numbers"),
+        (["--data", "npz:nan.npz"], "NaN"),
+        (["--data", "npz:cut.npz"], "not a readable npz"),
+        (["--weights", "trap.pt"], "Python objects"),
+        (["--out", "trap.db"], "not a run of pyrobust"),
+    ):
+        assert words in pyrobust("certify", *QUICK, *arguments).error
+    assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before
+
+
+def test_own_model_and_data_with_normalisation(pyrobust: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine_for_cli.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return torch.stack([-x.mean((1, 2, 3)), x.mean((1, 2, 3))], 1)\n"
+        "def data():\n"
+        "    x = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 3, 4, 4)\n"
+        "    return x, torch.tensor([0, 1])\n"
+    )
+    mine = ["--model", "mine_for_cli:Net", "--data", "mine_for_cli:data", "--sigma", "0.5", "--n", "200"]
+    done = pyrobust("certify", *mine, "--normalize", "0.5,0.5,0.5/0.25,0.25,0.25", "--out", "run.db")
+    assert done.status == 0, done.err
+    run = Run("run.db")
+    assert run.parameters["num_classes"] == 2
+    assert run.parameters["normalize"] == [[0.5] * 3, [0.25] * 3]
+    assert run.right.all()
+    # Without it every image is bright.
+    pyrobust("certify", *mine, "--noise", "laplace", "--dtype", "float64", "--out", "plain.db")
+    plain = Run("plain.db")
+    assert plain.parameters["norm"] == "l1"
+    assert plain.parameters["dtype"] == "float64"
+    assert plain.parameters["normalize"] is None
+
+
+def test_errors_of_the_users_code_keep_their_traceback(
+    pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_for_cli.py").write_text("def net():\n    raise ZeroDivisionError('mine')\n")
+    monkeypatch.setattr(sys, "argv", ["pyrobust", "certify", *QUICK, "--model", "broken_for_cli:net"])
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        main()
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = ["certify", *QUICK, "--n", "0"]
+    monkeypatch.setattr(sys, "argv", ["pyrobust", "--debug", *wrong])
+    with pytest.raises(InputError):
+        main()
+    monkeypatch.setenv("PYROBUST_DEBUG", "1")
+    monkeypatch.setattr(sys, "argv", ["pyrobust", *wrong])
+    with pytest.raises(InputError):
+        main()
+
+
+def test_quickstart(pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyrobust.cli import quickstart
+
+    monkeypatch.setattr(quickstart, "_SAMPLES", 200)
+    for _ in range(2):  # the second time nothing is computed
+        done = pyrobust("quickstart")
+        assert done.status == 0, done.err
+        for words in ("certified at radius 0 ", "certified at radius 0.25", "191 of 382 images"):
+            assert words in done.out
+        assert files(tmp_path / "pyrobust-quickstart") == ["certified_accuracy.png", "log.tsv", "run.db"]
+        assert len(read_log("pyrobust-quickstart/log.tsv")["idx"]) == 191
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    done = pyrobust("quickstart", "--out", "other")
+    assert done.status == 0
+    assert 'no plot: plot: needs matplotlib; install it with pip install "pyrobust[plot]"' in done.err
+    (tmp_path / "file").touch()
+    assert "--out: file: cannot be made" in pyrobust("quickstart", "--out", "file").error
+
+
+def test_train(pyrobust: Any, tmp_path: Path) -> None:
+    done = pyrobust("train", "digits-smooth", "--sigma", "0.3", "--epochs", "1")
+    assert done.status == 0, done.err
+    assert "test accuracy under noise 0.3" in done.out
+    assert files(tmp_path) == ["digits-smooth-0.30.pt"]
+    used = pyrobust("certify", *QUICK, "--max", "2", "--weights", "digits-smooth-0.30.pt", "--out", "run.db")
+    assert used.status == 0, used.err
+    assert "sigma: expected" in pyrobust("train", "digits-smooth", "--sigma", "-1").error
+
+
+def test_info_help_and_version(pyrobust: Any) -> None:
+    info = pyrobust("info")
+    assert info.status == 0
+    for name in ("pyrobust", "torch", "compiler", "cuda", "simd", "threads", "GPU", "extra plot"):
+        assert re.search(rf"^{name}\s+\S", info.out, re.MULTILINE), name
+    assert re.fullmatch(r"pyrobust \d+\.\d+\.\d+\n", pyrobust("--version").out)
+    text = pyrobust("--help").out
+    for command in ("quickstart", "certify", "predict", "log", "train", "info"):
+        assert re.search(rf"\b{command}\b", text)
+        assert pyrobust(command, "--help").status == 0
+    wrong = pyrobust("certify", "--model", MODEL)
+    assert wrong.status == 2
+    assert "Traceback" not in wrong.err
+
+
+def test_no_progress_when_piped(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from pyrobust.cli import main; main()", "certify", *QUICK, "--max", "3"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("run: certify-")
+    assert "certified at radius 0 " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ("digits:train", "certify-net-digits-train-sigma0.5-n10.db"),
+        ("mnist:/data/mnist", "certify-net-mnist-sigma0.5-n10.db"),
+        ("folder:../pictures/", "certify-net-pictures-sigma0.5-n10.db"),
+        ("my.module:data", "certify-net-my.module-data-sigma0.5-n10.db"),
+        ("npz:..", "certify-net-x-sigma0.5-n10.db"),
+    ],
+)
+def test_default_names_are_file_names(data: str, name: str) -> None:
+    assert str(options.default_out("certify", "net", data, 0.5, 10, None)) == name

@@ -1,0 +1,139 @@
+"""kill -9 in the middle of a sweep of the real command, then the same command again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyrobust.errors import PyrobustError
+from pyrobust.evaluation import Run, format_log
+
+COMMAND = [sys.executable, "-c", "from pyrobust.cli import main; main()"]
+# One image a chunk: as many commits to be killed at as there are images.
+SWEEP = [
+    *("certify", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25"),
+    *("--n0", "100", "--n", "1900", "--batch-size", "125", "--max", "120"),
+]
+# One thread: two that wait for each other on a busy machine take many times as long.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+TIMEOUT_S = 120
+
+
+def start(path: Path) -> subprocess.Popen[str]:
+    command = [*COMMAND, *SWEEP, "--out", str(path)]
+    return subprocess.Popen(
+        command, cwd=path.parent, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    _, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, errors
+
+
+def without_times(run: Run) -> str:
+    return "".join(line.rpartition("\t")[0] + "\n" for line in format_log(run).splitlines())
+
+
+def assert_same_results(run: Run, expected: Run) -> None:
+    """Nothing lost, nothing twice, and the same bits, the times apart."""
+    assert run.complete
+    assert without_times(run) == without_times(expected)
+    assert run.header == expected.header
+    for name in ("index", "prediction", "p_lower", "radius"):
+        assert run.table[name].tobytes() == expected.table[name].tobytes()
+    for name in ("counts0", "counts"):
+        assert np.array_equal(run.histogram(name), expected.histogram(name))
+
+
+def committed(path: Path) -> int:
+    try:
+        return len(Run(path))
+    except PyrobustError:  # not there yet, or just being made
+        return 0
+
+
+def wait_for_progress(process: subprocess.Popen[str], path: Path) -> None:
+    """Returns when the process has committed something, or is done."""
+    before, deadline = committed(path), time.monotonic() + TIMEOUT_S
+    while process.poll() is None and committed(path) == before and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def kill_and_resume(folder: Path, kills: int, seed: int) -> None:
+    """Kills sweeps at random moments, each going on where the last stopped, until so many kills hit one half done.
+
+    Every second moment is counted from the start of the process, so that loading and the making of the file are hit
+    too; the others from the first commit of the process. A sweep that is done before its kill is checked, and another
+    one begins.
+    """
+    chance = random.Random(seed)
+    begin = time.monotonic()
+    whole = folder / "whole.db"
+    finish(start(whole))
+    seconds = time.monotonic() - begin
+    expected = Run(whole)
+    path = folder / "killed.db"
+    attempts = hits = 0
+    while hits < kills:
+        attempts += 1
+        assert attempts <= 10 * kills + 20, f"only {hits} of {attempts - 1} kills hit a sweep half done"
+        process = start(path)
+        if attempts % 2:
+            wait_for_progress(process, path)
+            time.sleep(chance.uniform(0, 0.3))
+        else:
+            time.sleep(chance.uniform(0, seconds))
+        process.send_signal(signal.SIGKILL)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+        if process.returncode == 0:
+            assert_same_results(Run(path), expected)
+            path.unlink()
+        else:
+            assert process.returncode == -signal.SIGKILL, errors
+            hits += 0 < committed(path) < len(expected)
+    finish(start(path))
+    assert_same_results(Run(path), expected)
+    assert sorted(file.name for file in folder.iterdir()) == ["killed.db", "whole.db"]
+
+
+def test_killed_sweeps_end_like_uninterrupted_ones(tmp_path: Path) -> None:
+    kill_and_resume(tmp_path, kills=3, seed=0)
+
+
+def test_kill_at_the_very_first_moments_leaves_a_file_that_a_run_can_begin_in(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    process = start(path)
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.0005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=TIMEOUT_S)
+    assert committed(path) <= 2
+    finish(start(path))
+    assert Run(path).complete
+
+
+def test_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    process = start(path)
+    wait_for_progress(process, path)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=TIMEOUT_S)
+    if process.returncode == 0:
+        pytest.skip("the sweep was done before the interrupt came")
+    assert process.returncode == 130, errors
+    kept = committed(path)
+    assert kept > 0
+    assert f"interrupted; {kept} of 120 images are kept in run.db" in errors
+    assert f"go on with: pyrobust {' '.join(SWEEP)} --out {path}" in errors
+    assert "Traceback" not in errors
+    assert [file.name for file in tmp_path.iterdir()] == ["run.db"]

@@ -1,0 +1,149 @@
+"""Tables and plots: the numbers are those of the run, and each comes with what it depends on."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from pyrobust.errors import InputError, MissingExtraError, StoreError
+from pyrobust.evaluation import Run, SweepProgress, certify_dataset, predict_dataset
+from pyrobust.report import (
+    certified_accuracy_table,
+    default_radii,
+    describe_run,
+    plot_certified_accuracy,
+    prediction_table,
+)
+from pyrobust.smoothing import RandomizedSmoothing
+from pyrobust.zoo import load_data, load_model
+
+NAME = "zoo:digits-smooth-0.25"
+
+
+def smoother() -> RandomizedSmoothing:
+    return RandomizedSmoothing(load_model(NAME), 10, 0.25)
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return certify_dataset(smoother(), load_data("digits"), n=500, skip=10, model_name=NAME)
+
+
+@pytest.fixture(scope="module")
+def predictions() -> Run:
+    return predict_dataset(smoother(), load_data("digits"), n=50, max_images=8)
+
+
+def rendered(table: Table) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_table_has_the_runs_numbers(run: Run) -> None:
+    text = rendered(certified_accuracy_table(run, [0.0, 0.3, 0.31]))
+    for radius in (0.0, 0.3, 0.31):
+        count = int((run.table["radius"][run.right] >= radius).sum())
+        row = next(line for line in text.splitlines() if f"certified at radius {radius:g} " in line)
+        assert [part.strip() for part in row.split("│")[2:4]] == [f"{100 * count / len(run):.1f} %", str(count)]
+    mean = run.table["radius"][run.right].mean()
+    assert f"{mean:.4f}" in text
+    abstained = next(line for line in text.splitlines() if "abstained" in line)
+    assert str((run.table["prediction"] == -1).sum()) in abstained
+
+
+def test_every_rate_says_what_it_depends_on(run: Run, predictions: Run) -> None:
+    for text in ("\n".join(describe_run(run)), rendered(certified_accuracy_table(run))):
+        for words in (
+            *("method fixed", "l2", "gaussian", "sigma 0.25", "n0 100", "n 500", "alpha 0.001", "guarantee real"),
+            *(NAME, run.header.model_sha256[:12], run.header.data_sha256[:12], "39 of 382 images", "one in 10"),
+        ):
+            assert words in text
+    text = rendered(prediction_table(predictions))
+    for words in ("n 50", "alpha 0.001", predictions.header.data_sha256[:12], "the first 8"):
+        assert words in text
+
+
+def test_unfinished_runs_say_so(run: Run, tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(now: SweepProgress) -> None:
+        if now.done:
+            raise Stop
+
+    with pytest.raises(Stop):
+        certify_dataset(
+            RandomizedSmoothing(load_model(NAME), 10, 0.25, batch_size=50),
+            load_data("digits"),
+            out=tmp_path / "run.db",
+            n=500,
+            max_images=20,
+            progress=stop,
+        )
+    unfinished = Run(tmp_path / "run.db")
+    assert f"NOT FINISHED: {len(unfinished)} of 20 images" in describe_run(unfinished)[-1]
+
+
+def test_markup_in_names_is_text(tmp_path: Path) -> None:
+    name = "[bold]net[/bold] $x_1$ [/]"
+    odd = certify_dataset(smoother(), load_data("digits"), n=20, max_images=2, model_name=name)
+    assert name in rendered(certified_accuracy_table(odd))
+    plot_certified_accuracy(odd, tmp_path / "odd.png")
+
+
+def test_default_radii_reach_the_largest(run: Run) -> None:
+    radii = default_radii(run)
+    assert radii[0] == 0.0
+    assert radii[-1] <= run.table["radius"].max() < radii[-1] + 0.25
+    wide = certify_dataset(
+        RandomizedSmoothing(lambda x: torch.stack([x.flatten(1)[:, 0] + 99, x.flatten(1)[:, 1]], 1), 2, 8.0),
+        (torch.zeros(1, 1, 2, 2), torch.zeros(1).long()),
+        n=1000,
+    )
+    assert len(default_radii(wide)) <= 12
+    assert default_radii(wide)[1] > 0.25
+
+
+def test_radii_must_be_numbers_from_zero_on(run: Run, predictions: Run) -> None:
+    for radius in (-0.1, math.nan):
+        with pytest.raises(InputError, match="radii"):
+            certified_accuracy_table(run, [radius])
+    with pytest.raises(InputError, match="kind certify"):
+        certified_accuracy_table(predictions, [0.0])
+    with pytest.raises(InputError, match="kind certify"):
+        plot_certified_accuracy(predictions, "never.png")
+
+
+def test_plot_is_a_picture_or_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("matplotlib.image", reason="the extra plot")
+    plot_certified_accuracy(run, tmp_path / "curve.png")
+    pixels = image.imread(tmp_path / "curve.png")
+    assert pixels.shape[0] > 500
+    assert pixels.shape[1] > 800
+    # The curve's ink is there, and not all over the picture.
+    ink = np.abs(pixels[..., :3] - np.array([0x1F, 0x4E, 0x79]) / 255).max(axis=-1) < 0.02
+    assert 500 < ink.sum() < 0.05 * ink.size
+    with pytest.raises(StoreError, match="cannot be written"):
+        plot_certified_accuracy(run, tmp_path / "nowhere" / "curve.png")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r"pyrobust\[plot\]"):
+        plot_certified_accuracy(run, tmp_path / "other.png")
+    assert [file.name for file in tmp_path.iterdir()] == ["curve.png"]
+
+
+def test_nothing_right_is_drawn_too(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra plot")
+    data = load_data("digits")
+    wrong = certify_dataset(smoother(), (data.x[:3], (data.y[:3] + 1) % 10), n=50)
+    plot_certified_accuracy(wrong, tmp_path / "curve.png")
+    assert "0.0 %" in rendered(certified_accuracy_table(wrong))
