@@ -50,11 +50,13 @@ class Run:
     >>> from pyrobust.smoothing import RandomizedSmoothing
     >>> from pyrobust.zoo import load_data, load_model
     >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
-    >>> run = certify_dataset(smoother, load_data("digits"), n=1000, max_images=4)
-    >>> run.table["index"]
-    array([0, 1, 2, 3])
-    >>> run.certified_accuracy([0.0, 10.0])
-    array([1., 0.])
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "digits.db")
+    ...     _ = certify_dataset(smoother, load_data("digits"), n=1000, max_images=4, out=path)
+    ...     run = Run(path)
+    ...     run.table["index"], run.certified_accuracy([0.0, 10.0])
+    (array([0, 1, 2, 3]), array([1., 0.]))
     """
 
     def __init__(self, source: str | os.PathLike[str] | sqlite3.Connection) -> None:
