@@ -57,7 +57,9 @@ Call checked(const Tensor& out, const Tensor& x, const std::vector<int64_t>& run
   check(mean.has_value() == std.has_value(), kOp, ": mean, std: expected both or neither");
 
   int64_t row = 1;
-  for (int64_t d = 1; d < x.dim(); ++d) row *= x.size(d);
+  for (int64_t d = 1; d < x.dim(); ++d)
+    check(!__builtin_mul_overflow(row, x.size(d), &row), kOp, ": x: expected at most 2**34 elements an image, got ",
+          shape_of(x));
   check((row + 3) / 4 <= kWords, kOp, ": x: expected at most 2**34 elements an image, got ", row);
   int64_t channels = 1;
   if (std.has_value()) {

@@ -66,14 +66,14 @@ struct alignas(sizeof(T) * n <= 16 ? sizeof(T) * n : 16) Pack {
 // `C` channels innermost (channels_last), or planes one after another (C = 1). Needs planes of a multiple of four
 // elements where C > 1 or std is given, else rows of one.
 template <class Out, class Real, Family family, int C>
-__global__ void __launch_bounds__(kThreads) packed_kernel(Args<Out, Real> a, Runs runs) {
+__global__ void __launch_bounds__(kThreads) packed_kernel(Args<Out, Real> a, const __grid_constant__ Runs runs) {
   const int64_t extent = C > 1 ? a.shape.plane : a.shape.channels * a.shape.plane;
   const int64_t quad = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (4 * quad >= extent) return;
   const int64_t row = a.shape.channels * a.shape.plane;
   const int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.y;
 
-  Real mean[C], std[C];
+  Real mean[C] = {}, std[C] = {};
   if (a.std != nullptr) {
     for (int c = 0; c < C; ++c) {
       const int64_t channel = C > 1 ? c : 4 * quad / a.shape.plane;
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads) packed_kernel(Args<Out, Real> a, Run
 
 // Any shape and layout, one element a store.
 template <class Out, class Real, Family family>
-__global__ void __launch_bounds__(kThreads) general_kernel(Args<Out, Real> a, Runs runs) {
+__global__ void __launch_bounds__(kThreads) general_kernel(Args<Out, Real> a, const __grid_constant__ Runs runs) {
   const int64_t row = a.shape.channels * a.shape.plane;
   const int64_t quad = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (4 * quad >= row) return;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) general_kernel(Args<Out, Real> a, Ru
   const int valid = static_cast<int>(row - 4 * quad < 4 ? row - 4 * quad : 4);
 
   int64_t offset[4];
-  Real mean[4], std[4];
+  Real mean[4] = {}, std[4] = {};
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const int64_t e = 4 * quad + (j < valid ? j : 0), channel = e / a.shape.plane;

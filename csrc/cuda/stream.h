@@ -12,7 +12,8 @@ extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stre
 namespace pyrobust {
 
 inline cudaStream_t current_stream(const char* op, const Tensor& t) {
-  check(aoti_torch_get_current_cuda_stream != nullptr, op, ": a CUDA tensor needs a torch that was built with CUDA");
+  check(aoti_torch_get_current_cuda_stream != nullptr, "CUDA: ", op,
+        ": a CUDA tensor needs a torch that was built with CUDA");
   void* stream = nullptr;
   check(aoti_torch_get_current_cuda_stream(t.get_device_index(), &stream) == AOTI_TORCH_SUCCESS, op,
         ": torch has no current CUDA stream");
@@ -20,7 +21,7 @@ inline cudaStream_t current_stream(const char* op, const Tensor& t) {
 }
 
 inline void check_launch(const char* op, cudaError_t error) {
-  check(error == cudaSuccess, op, ": CUDA: ", cudaGetErrorString(error));
+  check(error == cudaSuccess, "CUDA: ", op, ": ", cudaGetErrorString(error));
 }
 
 }  // namespace pyrobust

@@ -1,0 +1,50 @@
+"""The pages: what they link to exists, and what they show runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def relative(page):
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)#]+)", page.read_text())
+    missing = [t for t in targets if not t.startswith("http") and not (page.parent / t).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_python_examples_compile(page):
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
+        compile(code, str(page), "exec")
+
+
+def test_commands_and_options_exist():
+    """Every `pyrobust ...` line of the pages names a command, and options that it has."""
+    import typer.main
+
+    from pyrobust.cli.app import app
+
+    group = typer.main.get_command(app)
+    seen = 0
+    for page in PAGES:
+        for line in re.findall(r"^pyrobust (\w.*)$", page.read_text(), re.M):
+            words = line.split("#")[0].split()
+            command = group
+            while words and words[0] in getattr(command, "commands", {}):
+                command = command.commands[words.pop(0)]
+            known = {option for parameter in command.params for option in parameter.opts}
+            unknown = [w for w in words if w.startswith("--") and w not in known]
+            assert command is not group, (page, line)
+            assert not unknown, (page, line)
+            seen += 1
+    assert seen >= 5
