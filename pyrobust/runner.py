@@ -1,8 +1,7 @@
 """The one way to run a model.
 
-A ``Runner`` fixes where and how a classifier is evaluated (device, autocast dtype, memory format, batch size) and
-hands out
-sessions in which it is: evaluation mode, no gradients, both undone afterwards. Work that does not fit memory is
+A ``Runner`` fixes where and how a classifier is evaluated (device, autocast dtype, memory format, batch size) and hands
+out sessions in which it is: evaluation mode, no gradients, both undone afterwards. Work that does not fit memory is
 halved and carried on. No random number generator is touched.
 """
 
@@ -76,36 +75,52 @@ class Runner:
             )
         self.model = model
         tensor = _first_tensor(model)
-        if device is None:
-            self.device = tensor.device if tensor is not None else _CPU
+        if device is not None:
+            self._device: torch.device | None = _existing_device(device)
         else:
-            try:
-                self.device = torch.device(device)
-            except (RuntimeError, TypeError) as error:
-                raise InputError(f"device: expected a torch device, got {device!r}: {error}") from None
-        own = tensor.dtype if tensor is not None else torch.float32
+            self._device = tensor.device if tensor is not None else None
+        own = tensor.dtype if tensor is not None else dtype or torch.float32
         self.dtype = dtype or own
         self.memory_format = memory_format or torch.contiguous_format
-        self._autocast = self.dtype != own and self.dtype in (torch.bfloat16, torch.float16)
+        self._autocast = own == torch.float32 and self.dtype in (torch.bfloat16, torch.float16)
+        if self.dtype != own and not self._autocast:
+            raise InputTypeError(
+                f"dtype: expected {own}, the model's, got {self.dtype}; convert the model first, as with model.double()"
+            )
         if isinstance(model, nn.Module):
             if device is not None:
                 model.to(self.device)
             if self.memory_format == torch.channels_last:
                 model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._batch_size: int | None = None
-        if batch_size is not None:
-            self.set_batch_size(batch_size)
+        #: The batch size that was asked for; None where it is to be found.
+        self.given_batch_size: int | None = None
+        self._fitting: dict[tuple[int, ...], int] = {}  # rows that memory allows, by input shape
+        self.set_batch_size(batch_size)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model runs; the CPU for a plain callable that has not seen an input yet."""
+        return self._device or _CPU
+
+    def device_for(self, x: Tensor) -> torch.device:
+        """Where the model runs; a plain callable runs where the first input is."""
+        if self._device is None:
+            self._device = x.device
+        return self._device
 
     def batch_size(self, shape: tuple[int, ...]) -> int:
-        """Rows a batch for inputs [N, *shape], found at the first call where none was given."""
-        if self._batch_size is None:
-            self._batch_size = self._find_batch_size(shape)
-            logger.info("batch size %d for inputs of %s on %s", self._batch_size, shape, self.device)
-        return self._batch_size
+        """Rows a batch for inputs [N, *shape]: as given, or found at the first call; less where memory ran out."""
+        fitting = self._fitting.get(shape)
+        if self.given_batch_size is not None:
+            return self.given_batch_size if fitting is None else min(self.given_batch_size, fitting)
+        if fitting is None:
+            fitting = self._fitting[shape] = self._find_batch_size(shape)
+            logger.info("batch size %d for inputs of %s on %s", fitting, shape, self.device)
+        return fitting
 
-    def set_batch_size(self, batch_size: SupportsIndex) -> None:
-        """Rows a batch from here on, at least 1."""
-        self._batch_size = _positive(batch_size)
+    def set_batch_size(self, batch_size: SupportsIndex | None) -> None:
+        """Rows a batch from here on, at least 1; None: what fits memory."""
+        self.given_batch_size = None if batch_size is None else _positive(batch_size)
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
@@ -155,8 +170,8 @@ class Runner:
                     raise ModelError(
                         f"model: one input of shape {shape} does not fit the memory of {self.device}"
                     ) from error
-                self._batch_size = (end - begin) // 2
-                logger.warning("out of memory at %d rows: the batch size is now %d", end - begin, self._batch_size)
+                self._fitting[shape] = (end - begin) // 2
+                logger.warning("out of memory at %d rows: the batch size is now %d", end - begin, self._fitting[shape])
             else:
                 begin = end
                 continue
@@ -172,7 +187,8 @@ class Runner:
                 sizes.append(output.numel() * output.element_size())
 
         modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
-        hooks = [module.register_forward_hook(note) for module in modules]
+        eager = [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]  # others take no hooks
+        hooks = [module.register_forward_hook(note) for module in eager]
         try:
             if hooks:
                 with self.session():
@@ -186,7 +202,7 @@ class Runner:
         row_bytes = max(1, torch.Size(shape).numel()) * self.dtype.itemsize
         if self.device.type != "cuda":
             return max(16, min(_MAX_BATCH, _CPU_ACTIVATION_BYTES // max(row_bytes, self._largest_output(shape))))
-        # The peak of a small batch, doubled until it stands out from what does not grow with the batch.
+        # The peak of a small batch; what does not grow with the batch counts too, so the estimate is on the safe side.
         rows = _PROBE_BATCH
         free, _ = torch.cuda.mem_get_info(self.device)
         try:
@@ -242,6 +258,18 @@ def _keep_heap() -> None:
     most of their time on page faults. The block is never touched, so it costs no memory.
     """
     torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
+
+
+def _existing_device(device: torch.device | str) -> torch.device:
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"device: expected cpu or cuda, got {device!r}: {error}") from None
+    if found.type not in ("cpu", "cuda"):
+        raise InputError(f"device: expected cpu or cuda, got {found}")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"device: expected one of {torch.cuda.device_count()} CUDA devices, got {found}")
+    return found
 
 
 def _first_tensor(model: Classifier) -> Tensor | None:

@@ -132,12 +132,27 @@ def test_objects_with_logits_and_plain_callables():
         np.testing.assert_array_equal(RandomizedSmoothing(wrapped, 5, 0.5, batch_size=20).votes(X, n=40), expected)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_traced_modules():
+def traced():
     with torch.no_grad():
-        traced = torch.jit.trace(net().eval(), X)
-    votes = RandomizedSmoothing(traced, 5, 0.5, batch_size=20).votes(X, n=40)
+        return torch.jit.trace(net().eval(), X)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "make",
+    [traced, lambda: torch.jit.script(net()), lambda: nn.Sequential(torch.jit.script(net()), nn.Identity())],
+    ids=["traced", "scripted", "scripted part"],
+)
+def test_compiled_modules(make):
+    """They take no hooks, so the batch size is found without."""
+    model = make().train()
+    votes = RandomizedSmoothing(model, 5, 0.5, batch_size=20).votes(X, n=40)
     np.testing.assert_array_equal(votes, RandomizedSmoothing(net().eval(), 5, 0.5, batch_size=20).votes(X, n=40))
+    smoother = RandomizedSmoothing(model, 5, 0.5)
+    result = smoother.certify_batch(X, n0=5, n=40)
+    assert 16 <= smoother.runner.batch_size((3, 6, 6)) <= 4096
+    assert np.abs(result.counts - votes).sum() <= 4  # another batch, whose sums may be rounded in another order
+    assert all(module.training for module in model.modules())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -213,25 +228,39 @@ def test_nan_votes_lower_the_bound():
     assert some.p_lower[0] < 0.9
 
 
-def test_a_module_is_moved_to_the_device_given():
-    class Device(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(2))
-
-    assert Runner(Device(), device="meta").model.weight.device.type == "meta"
-    assert Runner(Device().to("meta")).device.type == "meta"
+def test_a_module_is_moved_to_the_device_given(device):
+    model = Probe()
+    assert Runner(model, device=device).model is model
+    assert model.weight.device == device
+    assert Runner(Probe(), device=str(device)).device == device
+    assert Runner(Probe().to(device)).device == device
+    assert Runner(Probe().to(device), device="cpu").model.weight.device.type == "cpu"
     assert Runner(lambda b: b).device.type == "cpu"
+
+
+def test_the_dtype_is_the_models():
     assert Runner(nn.BatchNorm1d(3, affine=False, dtype=torch.float64)).dtype == torch.float64
+    assert Runner(lambda b: b, dtype=torch.float64).dtype == torch.float64
+    assert Runner(nn.ReLU(), dtype=torch.float64).dtype == torch.float64
+    assert Runner(Probe().double(), dtype=torch.float64).dtype == torch.float64
+    for model, dtype in ((Probe(), torch.float64), (Probe().half(), torch.float32), (Probe().double(), torch.bfloat16)):
+        with pytest.raises(InputTypeError, match=rf"^dtype: expected {model.weight.dtype}.* got {dtype}"):
+            Runner(model, dtype=dtype)
 
 
-def test_batch_size_is_found_once_and_can_be_set():
-    runner = Runner(lambda b: b.flatten(1))
-    small, again = runner.batch_size((3, 8, 8)), runner.batch_size((3, 1024, 1024))
-    assert 16 <= small == again <= 4096
+def test_batch_size_is_found_once_for_a_shape_and_can_be_set():
+    probe = Probe()
+    runner = Runner(probe)
+    assert runner.batch_size((3, 8, 8)) == 4096  # 3 KB a row
+    assert 16 < runner.batch_size((3, 100, 100)) < 100
+    assert runner.batch_size((3, 1024, 1024)) == 16
+    calls = len(probe.seen)
+    assert calls > 0
+    assert [runner.batch_size((3, size, size)) for size in (8, 1024)] == [4096, 16]
+    assert len(probe.seen) == calls
     assert Runner(lambda b: b).batch_size((3, 4096, 4096)) == 16
     runner.set_batch_size(np.int64(5))
-    assert runner.batch_size((3, 8, 8)) == 5
+    assert runner.batch_size((3, 8, 8)) == runner.batch_size((3, 1024, 1024)) == 5
     assert type(runner.batch_size((3, 8, 8))) is int
     for value, error in ((0, InputError), (-1, InputError), (2.5, InputTypeError), (True, InputTypeError)):
         with pytest.raises(error, match="batch_size: expected"):

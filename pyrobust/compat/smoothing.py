@@ -18,8 +18,7 @@ from torch import Tensor
 
 from pyrobust.runner import Classifier
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing, certified_radius
-from pyrobust.smoothing.checks import one_example, probability, rounding_distance, samples
-from pyrobust.smoothing.radius import shrink
+from pyrobust.smoothing.checks import one_example, probability, samples
 from pyrobust.stats import binomial_test, clopper_pearson_lower
 
 
@@ -73,9 +72,7 @@ class Smooth:
         p_lower = self._lower_confidence_bound(int(estimation[top]), n, alpha)
         if p_lower <= 0.5:
             return ABSTAIN, 0.0
-        given = one_example(x)
-        moved = rounding_distance(given, given.float(), "l2")
-        return top, float(shrink(certified_radius([p_lower], self.sigma), moved)[0])
+        return top, float(certified_radius(p_lower, self.sigma))
 
     def predict(self, x: Tensor, n: int, alpha: float, batch_size: int) -> int:
         """The smoothed classifier's class, or ``ABSTAIN``; wrong with probability at most alpha.

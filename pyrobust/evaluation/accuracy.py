@@ -73,17 +73,21 @@ def compute_certified_accuracy(
         raise InputError(f"test_images: expected at least one image, got shape {tuple(test_images.shape)}")
     if len(labels) != len(test_images):
         raise InputError(f"test_labels: expected one for each of the {len(test_images)} images, got {len(labels)}")
-    radii = tuple(radii)
-    for radius in radii:
-        if not float(radius) >= 0:
+    try:
+        radii = tuple(radii)
+        values = [float(radius) for radius in radii]
+    except (TypeError, ValueError):
+        raise InputTypeError(f"radii: expected a sequence of numbers, got {radii!r}") from None
+    for radius in values:
+        if not radius >= 0:
             raise InputError(f"radii: expected numbers of at least 0, got {radius}")
 
     prediction, radius_of = _certify(smoother, test_images, n, alpha)
     right = (prediction == labels) & (prediction != ABSTAIN)
     finite = np.isfinite(radius_of)
     result = {"clean_accuracy": float(right.mean())}
-    for radius in radii:
-        result[f"certified_r={radius}"] = float((right & finite & (radius_of >= float(radius))).mean())
+    for radius, value in zip(radii, values, strict=True):
+        result[f"certified_r={radius}"] = float((right & finite & (radius_of >= value)).mean())
     result["avg_radius"] = float(np.where(finite, radius_of, 0.0)[right].mean()) if bool(right.any()) else 0.0
     return result
 

@@ -26,7 +26,8 @@ def call(op: Callable[..., object], *args: object) -> None:
     try:
         op(*args)
     except RuntimeError as error:
-        # The checks say "op: argument: expected ..."; what else goes wrong in there is not the caller's input.
+        # The checks say "op: argument: expected ..."; a failure of the device begins with "CUDA: " and stays what it
+        # is.
         if str(error).startswith(_OPS):
             raise InputError(str(error)) from None
         raise

@@ -82,11 +82,11 @@ def sample_noise(
     sigma = float(sigma)
     if not (math.isfinite(sigma) and sigma > 0):
         raise InputError(f"sample_noise: sigma: expected a positive number, got {sigma}")
-    if noise not in FAMILIES:
+    if not isinstance(noise, str) or noise not in FAMILIES:
         raise InputError(f"sample_noise: noise: expected one of {', '.join(FAMILIES)}, got {noise!r}")
-    if stage not in STAGES:
+    if not isinstance(stage, str) or stage not in STAGES:
         raise InputError(f"sample_noise: stage: expected one of {', '.join(STAGES)}, got {stage!r}")
-    if not isinstance(seed, SupportsIndex):
+    if isinstance(seed, bool) or not isinstance(seed, SupportsIndex):
         raise InputTypeError(f"sample_noise: seed: expected an integer, got {seed!r}")
     seed = operator.index(seed)
     if not 0 <= seed < 1 << 64:
@@ -122,10 +122,12 @@ def _kind(value: object) -> str:
 
 
 def _check_runs(runs: Sequence[tuple[int, int, int, int]], rows: int) -> int:
+    if not isinstance(runs, Sequence):
+        raise InputTypeError(f"sample_noise: runs: expected a sequence of (row, image, first, count), got {runs!r}")
     total = 0
     for run in runs:
-        if len(run) != 4:
-            raise InputError(f"sample_noise: runs: expected (row, image, first, count), got {run}")
+        if not isinstance(run, Sequence) or len(run) != 4:
+            raise InputError(f"sample_noise: runs: expected (row, image, first, count), got {run!r}")
         if not all(isinstance(number, SupportsIndex) for number in run):
             raise InputTypeError(f"sample_noise: runs: expected integers (row, image, first, count), got {run}")
         row, image, first, count = run
@@ -172,9 +174,12 @@ def _channels(
 ) -> tuple[Tensor, Tensor]:
     if x.dim() < 2:
         raise InputError(f"sample_noise: normalize: expected x of [M, C, ...], got {tuple(x.shape)}")
-    if len(normalize) != 2:
-        raise InputError(f"sample_noise: normalize: expected (mean, std), got {len(normalize)} entries")
-    mean, std = (torch.as_tensor(values, dtype=real, device=x.device).contiguous() for values in normalize)
+    if not isinstance(normalize, Sequence) or len(normalize) != 2:
+        raise InputError(f"sample_noise: normalize: expected (mean, std), got {normalize!r}")
+    try:
+        mean, std = (torch.as_tensor(values, dtype=real, device=x.device).contiguous() for values in normalize)
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(f"sample_noise: normalize: expected numbers, got {normalize!r}: {error}") from None
     for name, values in (("mean", mean), ("std", std)):
         if values.shape != (x.shape[1],):
             raise InputError(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pyrobust.errors import MissingExtraError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -37,11 +39,14 @@ class _Results:
     def to_dict(self) -> dict[str, Any]:
         """All fields by name, arrays as lists."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+        return {name: np.asarray(v).tolist() if isinstance(v, (np.ndarray, tuple)) else v for name, v in values.items()}
 
     def to_pandas(self) -> pd.DataFrame:
         """A row an example; the parameters in ``.attrs``. Histograms stay out. Needs pandas."""
-        import pandas as pd
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingExtraError("to_pandas: pandas is not installed: pip install pandas") from error
 
         columns: dict[str, Any] = {}
         attributes: dict[str, Any] = {}
@@ -67,6 +72,7 @@ class Certificates(_Results):
         indices: [B], int64, the image index of the noise contract.
         prediction: [B], int64, the certified class, or ``ABSTAIN``.
         radius: [B], float64, in the input's unit; 0.0 where abstained.
+        radii: the radii of interest that were given.
         p_lower: [B], float64, the lower confidence bound on the probability of the selected class.
         counts0: [B, K + 1], int64, votes of the selection; column K holds those without a winner (NaN or +inf).
         counts: [B, K + 1], int64, votes of the estimation.
@@ -76,12 +82,20 @@ class Certificates(_Results):
     """
 
     radius: _Floats
+    radii: tuple[float, ...]
     p_lower: _Floats
     counts0: _Ints
     counts: _Ints
     n0: int
     guarantee: str = "real"
     method: str = "fixed"
+
+    @property
+    def certified(self) -> npt.NDArray[np.bool_]:
+        """[B, R]: whether example b is certified at the r-th of ``radii``; an abstention never is."""
+        reached = self.radius[:, None] >= np.asarray(self.radii, dtype=np.float64)
+        certified: npt.NDArray[np.bool_] = reached & (self.prediction != ABSTAIN)[:, None]
+        return certified
 
 
 @dataclass(frozen=True, eq=False)

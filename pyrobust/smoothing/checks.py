@@ -7,8 +7,6 @@ import operator
 from collections.abc import Sequence
 from typing import SupportsIndex, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -100,15 +98,15 @@ def one_example(x: Tensor) -> Tensor:
     return x.unsqueeze(0)
 
 
-def rounding_distance(x: Tensor, rounded: Tensor, norm: str) -> npt.NDArray[np.float64]:
-    """How far each example moved when it was rounded to the dtype that noise is added in; [B], rounded up.
-
-    A certificate at the rounded example, less this distance, is one at the example that was given.
-    """
-    if x.dtype == rounded.dtype or x.dtype.itemsize < rounded.dtype.itemsize:
-        return np.zeros(len(x))
-    # Two neighbouring formats: the difference is exact, and the sum of D terms errs by less than D units.
-    moved = (x.detach().to(rounded.device).double() - rounded.double()).flatten(1)
-    distance = torch.linalg.vector_norm(moved, ord=1 if norm == "l1" else 2, dim=1)
-    upper: npt.NDArray[np.float64] = distance.cpu().numpy() * (1 + 2.0**-50 * moved.shape[1])
-    return upper
+def certified_radii(method: str, radii: Sequence[float] | None) -> tuple[float, ...]:
+    """The radii of interest of a method that exists."""
+    if method != "fixed":
+        raise InputError(f'method: expected "fixed", got {method!r}')
+    try:
+        values = tuple(float(radius) for radius in radii or ())
+    except (TypeError, ValueError):
+        raise InputTypeError(f"radii: expected a sequence of numbers, got {radii!r}") from None
+    for radius in values:
+        if not radius >= 0:
+            raise InputError(f"radii: expected numbers of at least 0, got {radius}")
+    return values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import SupportsFloat
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ CERTIFIED = (("gaussian", "l2"), ("uniform", "l1"), ("laplace", "l1"))
 
 # Each formula is a handful of double operations on numbers of order one: its error is below 2^-48 of its largest term.
 _MARGIN = 2.0**-46
+# The uniform's and the Laplace's float32 constants are up to 1.8e-8 below the half-width and scale of unit deviation.
+_UNIT = 1 - 2.0**-25
 # Standard deviations for which sigma and sigma times any unit noise are normal or at least finite float32.
 _SMALLEST, _LARGEST = 2.0**-126, 2.0**124
 
@@ -51,16 +54,17 @@ def certified_radius(
     if (noise, norm) not in CERTIFIED:
         pairs = ", ".join(f"{a} with {b}" for a, b in CERTIFIED)
         raise InputError(f"noise, norm: expected {pairs}, got {noise} with {norm}")
-    try:
-        usable = _SMALLEST <= sigma <= _LARGEST
-    except TypeError:
-        raise InputTypeError(f"sigma: expected a positive number, got {sigma!r}") from None
-    if not usable:
+    if not isinstance(sigma, SupportsFloat) or np.ndim(sigma) != 0:
+        raise InputTypeError(f"sigma: expected a positive number, got {sigma!r}")
+    sigma = float(sigma)
+    if not _SMALLEST <= sigma <= _LARGEST:
         raise InputError(f"sigma: expected a positive number that float32 noise can hold, got {sigma}")
     p = np.asarray(p_lower, dtype=np.float64)
     if bool(np.any((p < 0) | (p >= 1))):
         raise InputError(f"p_lower: expected probabilities in [0, 1), got {p[(p < 0) | (p >= 1)].flat[0]}")
     sigma = min(sigma, float(np.float32(sigma)))
+    if noise != "gaussian":
+        sigma *= _UNIT
 
     radius = np.zeros(p.shape, dtype=np.float64)
     certified = p > 0.5
@@ -76,9 +80,3 @@ def certified_radius(
         slack = np.full(q.shape, sigma * _MARGIN)
     radius[certified] = np.maximum(0.0, np.nextafter(scaled - slack, -np.inf))
     return radius
-
-
-def shrink(radius: npt.NDArray[np.float64], distance: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The radii less the distances, rounded down and at least 0.0; unchanged where the distance is 0."""
-    less: npt.NDArray[np.float64] = np.maximum(0.0, np.nextafter(radius - distance, -np.inf))
-    return np.where(distance > 0, less, radius)

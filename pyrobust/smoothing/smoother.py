@@ -18,16 +18,16 @@ from pyrobust.stats import binomial_test, clopper_pearson_lower
 from .certificates import ABSTAIN, Certificates, Predictions
 from .checks import (
     Channels,
+    certified_radii,
     channels,
     count,
     image_indices,
     integer,
     one_example,
     probability,
-    rounding_distance,
     samples,
 )
-from .radius import certified_radius, shrink
+from .radius import certified_radius
 
 
 class RandomizedSmoothing:
@@ -127,15 +127,19 @@ class RandomizedSmoothing:
             n0: samples for the selection of the class, at least 1.
             n: samples for the bound on its probability, at least 1.
             alpha: probability that the certificate is wrong, in (0, 1).
-            batch_size: rows a forward pass from here on; default: as it was.
+            batch_size: rows a forward pass in this call; default: the smoother's.
             index: image index of the noise contract, in [0, 2**32).
 
         Raises:
             InputError: as ``certify_batch``.
         """
+        before = self.runner.given_batch_size
         if batch_size is not None:
             self.runner.set_batch_size(batch_size)
-        result = self.certify_batch(one_example(x), n0=n0, n=n, alpha=alpha, indices=[index])
+        try:
+            result = self.certify_batch(one_example(x), n0=n0, n=n, alpha=alpha, indices=[index])
+        finally:
+            self.runner.set_batch_size(before)
         return int(result.prediction[0]), float(result.radius[0])
 
     def certify_batch(
@@ -146,16 +150,21 @@ class RandomizedSmoothing:
         n: int = 100_000,
         alpha: float = 0.001,
         indices: Sequence[int] | Tensor | None = None,
+        radii: Sequence[float] | None = None,
+        method: str = "fixed",
         progress: bool | Progress = False,
     ) -> Certificates:
         """Certificates of B examples; samples of several examples share full batches, counts stay on the device.
 
         Args:
-            x: [B, ...], float, finite.
+            x: [B, ...], float, finite. Under a float32 (or 16-bit) model a float64 x must hold float32 values: a
+                certificate at a rounded image says nothing about the image that was given.
             n0: samples for the selection of the class, at least 1.
             n: fresh samples for the bound on its probability, at least 1.
             alpha: probability that one certificate is wrong, in (0, 1).
             indices: image index of each example in the noise contract, in [0, 2**32); default 0 … B - 1.
+            radii: radii of interest, at least 0, for ``Certificates.certified``.
+            method: "fixed": n samples for every example.
             progress: True for a bar on the terminal, or a function of (samples done, samples in all).
 
         Returns:
@@ -168,7 +177,8 @@ class RandomizedSmoothing:
             ModelError: a model that does not return logits.
         """
         n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
-        given, (x, index) = x, self._examples(x, indices)
+        radii = certified_radii(method, radii)
+        x, index = self._examples(x, indices)
         total = len(x) * (n0 + n)
         with reporting(progress, total) as report:
             counts0 = self._votes(x, index, n0, "select", report)
@@ -176,11 +186,11 @@ class RandomizedSmoothing:
         top = counts0[:, : self.num_classes].argmax(axis=1)
         p_lower = np.asarray(clopper_pearson_lower(counts[np.arange(len(top)), top], n, alpha), dtype=np.float64)
         radius = certified_radius(p_lower, self.sigma, noise=self.noise, norm=self.norm)
-        radius = shrink(radius, rounding_distance(given, x, self.norm))
         return Certificates(
             indices=np.asarray(index, dtype=np.int64),
             prediction=np.where(p_lower > 0.5, top, ABSTAIN).astype(np.int64),
             radius=radius,
+            radii=radii,
             p_lower=p_lower,
             counts0=counts0,
             counts=counts,
@@ -251,14 +261,16 @@ class RandomizedSmoothing:
     ) -> npt.NDArray[np.int64]:
         shape = tuple(x.shape[1:])
         counts = torch.zeros((len(x), self.num_classes + 1), dtype=torch.int64, device=x.device)
+        normalize = self.normalize and (self.normalize[0].to(x.device), self.normalize[1].to(x.device))
         buffer: Tensor | None = None
 
         def step(begin: int, end: int) -> None:
             nonlocal buffer
-            if buffer is None or len(buffer) < end - begin:
-                buffer = None  # lets go of the old one first
+            size = min(self.runner.batch_size(shape), len(x) * n)
+            if buffer is None or len(buffer) != size:
+                buffer = None  # lets go of the old one first, which may not have fitted
                 buffer = torch.empty(
-                    (end - begin, *shape),
+                    (size, *shape),
                     dtype=self.runner.dtype,
                     device=x.device,
                     memory_format=self.runner.memory_format,
@@ -274,7 +286,7 @@ class RandomizedSmoothing:
                 noise=self.noise,
                 stage=stage,
                 seed=self.seed,
-                normalize=self.normalize,
+                normalize=normalize,
                 out=buffer[: end - begin],
             )
             logits = self.runner.logits(batch)
@@ -309,7 +321,13 @@ class RandomizedSmoothing:
                 f"x: expected {len(self.normalize[0])} channels, the length of normalize's mean, got {tuple(x.shape)}"
             )
         index = image_indices(indices, len(x))
-        images = x.detach().to(device=self.runner.device, dtype=self._real)
-        if not bool(torch.isfinite(images).all()):
-            raise InputError(f"x: expected finite values, got NaN, inf or what {self._real} cannot hold")
+        x = x.detach().to(self.runner.device_for(x))
+        if not bool(torch.isfinite(x).all()):
+            raise InputError("x: expected finite values, got NaN or inf")
+        images = x.to(self._real)
+        if x.dtype.itemsize > images.dtype.itemsize and not bool((images.to(x.dtype) == x).all()):
+            raise InputError(
+                f"x: expected values that {images.dtype} holds exactly, for the model runs in {self.runner.dtype}; "
+                "pass x.float(), which the certificates are then about, or use a float64 model"
+            )
         return images, index

@@ -1,13 +1,17 @@
-"""Every way of running the CPU kernels, and the GPU where there is one."""
+"""Every way of running the CPU kernels."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from pyrobust import _C
+
+sys.path.insert(0, str(Path(__file__).parent))  # for op_inputs
 
 
 @pytest.fixture(params=_C.simd_levels())
@@ -27,12 +31,3 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     assert _C.num_threads() == request.param
     yield request.param
     torch.set_num_threads(before)
-
-
-@pytest.fixture
-def cuda() -> torch.device:
-    if _C.build_info()["cuda"] is None:
-        pytest.skip("pyrobust was built without CUDA")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA GPU")
-    return torch.device("cuda")

@@ -10,17 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from op_inputs import FAMILIES, LAYOUTS, REALS, RUNS, TOP, channels, images, same_bits
 from torch import Tensor
 
 from pyrobust import _C, ops, reference
 
-FAMILIES = ("gaussian", "uniform", "laplace")
 STAGES = ("select", "estimate", "predict", "attack", "train")
-REALS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-LAYOUTS = (torch.contiguous_format, torch.channels_last)
-TOP = 2**32 - 1
-# Images of any order, twice the same, one without samples, and the ends of both index ranges.
-RUNS = [(1, 5, 0, 3), (0, TOP, TOP - 3, 4), (2, 0, 7, 1), (1, 5, 3, 0), (2, TOP - 1, 1, 9), (1, 5, 0, 2)]
 SHAPES = [
     (),
     (0,),
@@ -33,20 +28,6 @@ SHAPES = [
     (3, 32, 32),
     (2, 3, 2, 5),
 ]
-
-
-def images(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def same_bits(got: Tensor, want: Tensor) -> bool:
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[want.element_size()]
-    return (
-        got.dtype == want.dtype
-        and got.shape == want.shape
-        and torch.equal(got.isnan(), want.isnan())
-        and torch.equal(got.nan_to_num(nan=0.0).view(integer), want.nan_to_num(nan=0.0).view(integer))
-    )
 
 
 @functools.cache
@@ -97,10 +78,6 @@ def expected_in(shape: tuple[int, ...], real: torch.dtype, dtype: torch.dtype, n
     normalize = channels(shape[0]) if normalized else None
     x = images(3, *shape, dtype=real)
     return reference.sample_noise(x, RUNS, sigma=0.37, noise=noise, dtype=dtype, normalize=normalize)
-
-
-def channels(count: int) -> tuple[list[float], list[float]]:
-    return [0.1 + 0.03 * c for c in range(count)], [0.2 + 0.07 * c for c in range(count)]
 
 
 @pytest.mark.parametrize("normalized", [False, True])
@@ -301,48 +278,3 @@ def test_any_request(data: st.DataObject) -> None:
     assert whole.stride() == want.stride()
     assert same_bits(whole, want)
     assert same_bits(torch.cat(parts), want)
-
-
-# --- GPU
-
-
-@pytest.mark.parametrize("noise", FAMILIES)
-@pytest.mark.parametrize("shape", [(), (2, 0), (1,), (3,), (130,), (5, 7), (3, 5, 7), (33, 3, 3), (3, 32, 32)])
-def test_cuda_noise(cuda: torch.device, shape: tuple[int, ...], noise: str) -> None:
-    x = torch.zeros(3, *shape)
-    for seed in (3, 2**64 - 1):
-        got = ops.sample_noise(x.to(cuda), RUNS, sigma=1.0, noise=noise, seed=seed).cpu()
-        want = reference.sample_noise(x, RUNS, sigma=1.0, noise=noise, seed=seed)
-        if noise == "uniform":  # one rounding of the word itself
-            assert same_bits(got, want)
-        assert ((got - want).abs() <= 1e-6 * want.abs().clamp(min=1)).all()
-
-
-@pytest.mark.parametrize("normalized", [False, True])
-@pytest.mark.parametrize("shape", [(3, 5, 7), (33, 3, 3), (1, 28, 28), (4, 8, 8), (3, 32, 32)])
-def test_cuda_dtypes_and_layouts(cuda: torch.device, shape: tuple[int, ...], normalized: bool) -> None:
-    normalize = channels(shape[0]) if normalized else None
-    for real, dtype, layout in itertools.product(REALS, REALS, LAYOUTS):
-        x = images(3, *shape, dtype=real)
-        how = {"sigma": 0.37, "noise": "uniform", "dtype": dtype, "normalize": normalize, "memory_format": layout}
-        got = ops.sample_noise(x.to(cuda), RUNS, **how)
-        assert got.is_contiguous(memory_format=layout)
-        assert same_bits(got.cpu().contiguous(), reference.sample_noise(x, RUNS, **how).contiguous()), (real, dtype)
-
-
-def test_cuda_splits_streams_and_out(cuda: torch.device) -> None:
-    x = images(2, 3, 32, 32).to(cuda)
-    whole = ops.sample_noise(x, [(0, 0, 0, 500), (1, 7, 3, 300)], sigma=0.25)
-    parts = [(0, 0, 0, 1), (0, 0, 1, 256), (0, 0, 257, 243), (1, 7, 3, 300)]
-    assert torch.equal(torch.cat([ops.sample_noise(x, [run], sigma=0.25) for run in parts]), whole)
-    many = [(0, 0, first, 1) for first in range(500)] + [(1, 7, 3 + first, 1) for first in range(300)]
-    assert torch.equal(ops.sample_noise(x, many, sigma=0.25), whole)
-    room = torch.full((802, 3, 32, 32), 99.0, device=cuda)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        ops.sample_noise(x, many, sigma=0.25, out=room[1:-1])
-    torch.cuda.current_stream().wait_stream(stream)
-    assert torch.equal(room[1:-1], whole)
-    assert (room[0] == 99).all()
-    assert (room[-1] == 99).all()

@@ -27,15 +27,15 @@ def images(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("normalized", [False, True])
-def test_opcheck(dtype: torch.dtype, normalized: bool) -> None:
+def test_opcheck(device: torch.device, dtype: torch.dtype, normalized: bool) -> None:
     real = torch.float64 if dtype == torch.float64 else torch.float32
-    mean, std = (torch.tensor(values, dtype=real) for values in CHANNELS) if normalized else (None, None)
-    out = torch.empty(5, 3, 4, 5, dtype=dtype)
+    mean, std = (torch.tensor(values, dtype=real, device=device) for values in CHANNELS) if normalized else (None,) * 2
+    out = torch.empty(5, 3, 4, 5, dtype=dtype, device=device)
     numbers = [number for run in RUNS for number in run]
     for layout in (torch.contiguous_format, torch.channels_last):
         arguments = (
             out.contiguous(memory_format=layout),
-            images(2, 3, 4, 5).to(real),
+            images(2, 3, 4, 5).to(device, real),
             numbers,
             -1,
             0.25,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
 import torch
 
-from pyrobust import Certificates, Predictions, RandomizedSmoothing
+from pyrobust import ABSTAIN, Certificates, Predictions, RandomizedSmoothing
+from pyrobust.errors import InputError, InputTypeError
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,9 @@ def x():
 
 @pytest.fixture(scope="module")
 def certificates(smoother, x):
-    return smoother.certify_batch(x, n0=np.int64(10), n=200, alpha=np.float64(0.01), indices=[3, 5, 7])
+    return smoother.certify_batch(
+        x, n0=np.int64(10), n=200, alpha=np.float64(0.01), indices=[3, 5, 7], radii=(0.25, np.float32(0.5))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +76,13 @@ def test_to_dict_survives_json(request, name):
     values = result.to_dict()
     assert list(values) == [field.name for field in dataclasses.fields(result)]
     again = json.loads(json.dumps(values))
-    assert again == values
+    assert list(again) == list(values)
     for field in dataclasses.fields(result):
         value = getattr(result, field.name)
         if isinstance(value, np.ndarray):
             np.testing.assert_array_equal(np.array(again[field.name], dtype=value.dtype), value)
+        elif isinstance(value, tuple):
+            assert tuple(again[field.name]) == value
         else:
             assert again[field.name] == value
 
@@ -89,5 +95,75 @@ def test_to_pandas(certificates, predictions):
     assert frame["radius"].tolist() == certificates.radius.tolist()
     assert frame.attrs["sigma"] == 0.25
     assert frame.attrs["guarantee"] == "real"
-    assert set(frame.attrs) == {"sigma", "noise", "norm", "n0", "n", "alpha", "seed", "guarantee", "method"}
+    assert frame.attrs["radii"] == (0.25, 0.5)
+    assert set(frame.attrs) == {"sigma", "noise", "norm", "n0", "n", "alpha", "seed", "radii", "guarantee", "method"}
     assert list(predictions.to_pandas().columns) == ["indices", "prediction", "p_value"]
+
+
+# --- radii of interest
+
+
+def test_certified_at_given_radii(smoother, x):
+    result = smoother.certify_batch(x, n0=10, n=200, alpha=0.01, method="fixed", radii=(0.25, 0.5))
+    assert result.method == "fixed"
+    assert result.radii == (0.25, 0.5)
+    assert [type(radius) for radius in result.radii] == [float, float]
+    assert result.certified.shape == (3, 2)
+    assert result.certified.dtype == np.bool_
+    np.testing.assert_array_equal(result.certified, result.radius[:, None] >= np.array([0.25, 0.5]))
+    assert result.certified.tolist() == [[True, False], [False, False], [True, False]]
+    far = smoother.certify_batch(x, n0=10, n=200, alpha=0.01, radii=[0.25, 10, math.inf])
+    assert far.certified.tolist() == [[True, False, False], [False] * 3, [True, False, False]]
+
+
+def test_radii_change_nothing_else(smoother, x, certificates):
+    plain = smoother.certify_batch(x, n0=10, n=200, alpha=0.01, indices=[3, 5, 7])
+    for name in ("prediction", "radius", "p_lower", "counts0", "counts"):
+        np.testing.assert_array_equal(getattr(plain, name), getattr(certificates, name))
+
+
+def test_a_radius_that_is_reached_exactly_is_certified(certificates):
+    reached = float(certificates.radius[0])
+    radii = (reached, math.nextafter(reached, 1), math.nextafter(reached, 0))
+    result = dataclasses.replace(certificates, radii=radii)
+    assert result.certified[0].tolist() == [True, False, True]
+
+
+def test_an_abstention_is_certified_at_no_radius(smoother, x):
+    result = smoother.certify_batch(x, n0=10, n=200, alpha=0.01, radii=(0.0, -0.0, 0.5))
+    assert result.prediction.tolist() == [0, ABSTAIN, 2]
+    assert result.certified[:, :2].tolist() == [[True, True], [False, False], [True, True]]
+    assert result.certified.dtype == np.bool_
+
+
+@pytest.mark.parametrize("radii", [None, (), []])
+def test_no_radii(smoother, x, radii):
+    result = smoother.certify_batch(x, n0=10, n=200, alpha=0.01, radii=radii)
+    assert result.radii == ()
+    assert result.certified.shape == (3, 0)
+    assert result.certified.dtype == np.bool_
+
+
+def test_no_examples_at_given_radii(smoother, x):
+    assert smoother.certify_batch(x[:0], n0=10, n=200, radii=(0.25, 0.5)).certified.shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"radii": (0.25, -0.1)}, InputError, "radii: expected numbers of at least 0, got -0.1"),
+        ({"radii": (math.nan,)}, InputError, "radii: expected numbers of at least 0, got nan"),
+        ({"radii": (-math.inf,)}, InputError, "radii: expected numbers of at least 0, got -inf"),
+        ({"radii": ("far",)}, InputTypeError, "radii: expected a sequence of numbers"),
+        ({"radii": 0.25}, InputTypeError, "radii: expected a sequence of numbers"),
+        ({"method": "adaptive"}, InputError, "method: expected .*fixed.*, got 'adaptive'"),
+        ({"method": ""}, InputError, "method: expected .*fixed"),
+        ({"method": None}, InputError, "method: expected .*fixed.*, got None"),
+    ],
+)
+def test_radii_and_methods_that_cannot_be(x, arguments, error, match):
+    def never(batch):
+        raise AssertionError("the model must not run")
+
+    with pytest.raises(error, match=match):
+        RandomizedSmoothing(never, 3, 0.25).certify_batch(x, n0=10, n=200, **arguments)

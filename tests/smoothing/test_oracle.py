@@ -9,6 +9,7 @@ from scipy import stats
 from torch import nn
 
 from pyrobust import ABSTAIN, RandomizedSmoothing, reference
+from pyrobust.errors import InputError
 
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
 SEED = 2**63 + 11
@@ -154,7 +155,7 @@ def test_one_example_is_a_batch_of_one():
         assert type(label) is int
 
 
-def test_certify_sets_the_batch_size():
+def test_the_batch_size_of_one_call():
     seen = []
 
     def model(batch):
@@ -166,7 +167,14 @@ def test_certify_sets_the_batch_size():
     assert seen == [20, 20, 20, 10]
     seen.clear()
     smoother.certify(torch.rand(3), n0=20, n=50, alpha=0.01)
-    assert seen == [20, 20, 20, 10]
+    assert seen == [20, 50]
+    with pytest.raises(InputError):
+        smoother.certify(torch.rand(3), n0=0, batch_size=20)
+    given = RandomizedSmoothing(model, 2, 0.5, batch_size=30)
+    given.certify(torch.rand(3), n0=20, n=50, alpha=0.01, batch_size=1000)
+    seen.clear()
+    given.certify(torch.rand(3), n0=20, n=50, alpha=0.01)
+    assert seen == [20, 30, 20]
 
 
 def test_samples_of_several_images_share_full_batches():

@@ -7,9 +7,13 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
-from pyrobust import certified_radius
+from pyrobust import certified_radius, ops
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.reference import noise_words
+from pyrobust.reference.noise import minus_two_log
+from pyrobust.reference.rounding import fma
 
 flint = pytest.importorskip("flint", reason="python-flint provides the ball arithmetic")
 arb, ctx = flint.arb, flint.ctx
@@ -34,14 +38,33 @@ def probabilities():
     return values[(values > 0.5) & (values < 1)]
 
 
-def gap_to_exact(noise, sigma, p, radius):
-    """Balls of (a) how far the probability lies below what the radius needs, (b) the exact radius where closed."""
+# What the noise multiplies sigma with, in float32: a little less than the exact half-width and scale of unit deviation.
+DRAWN_WIDTH = np.float32(math.sqrt(3) * 2.0**-31)  # the half-width of a unit uniform is 2^31 times this
+DRAWN_SCALE = np.float32(math.sqrt(1 / 8))  # the scale of a unit Laplace is twice this
+
+
+def gap_to_exact(noise, sigma, p, radius, *, drawn=False):
+    """Ball of how far the radius lies inside the exact one, as the probability that could be lost; ``drawn``: for the
+    noise as it is drawn, with its float32 constants, instead of noise of the standard deviation sigma."""
     p, sigma = arb(p), arb(sigma)
     if noise == "gaussian":
         return p - (-arb(radius) / (sigma * arb(2).sqrt())).erfc() / 2
     if noise == "laplace":  # distance d needs 1 - exp(-d/b) / 2
-        return p - (1 - (-arb(radius) / (sigma / arb(2).sqrt())).exp() / 2)
-    return p - (arb(0.5) + arb(radius) / (2 * arb(3).sqrt() * sigma))
+        scale = 2 * arb(float(DRAWN_SCALE)) if drawn else 1 / arb(2).sqrt()
+        return p - (1 - (-arb(radius) / (sigma * scale)).exp() / 2)
+    width = arb(2) ** 31 * arb(float(DRAWN_WIDTH)) if drawn else arb(3).sqrt()
+    return p - (arb(0.5) + arb(radius) / (2 * width * sigma))
+
+
+def test_the_constants_are_those_of_the_noise():
+    words = noise_words(0, 0, 200, 64, noise="uniform")
+    signed = (words - ((words >> 31) << 32)).float()
+    width = torch.tensor(DRAWN_WIDTH)
+    z = ops.sample_noise(torch.zeros(1, 64), [(0, 0, 0, 200)], sigma=1.0, noise="uniform")
+    assert torch.equal(z, fma(signed, width.expand_as(signed), (width / 2).expand_as(signed)))
+    magnitude = minus_two_log(noise_words(0, 0, 200, 64, noise="laplace") & 0x7FFFFFFF)
+    z = ops.sample_noise(torch.zeros(1, 64), [(0, 0, 0, 200)], sigma=1.0, noise="laplace")
+    assert torch.equal(z.abs(), magnitude * torch.tensor(DRAWN_SCALE))
 
 
 @pytest.mark.parametrize("noise", list(NORMS))
@@ -53,11 +76,13 @@ def test_sound_and_tight(noise, sigma):
     for value, radius in zip(p.tolist(), radii.tolist(), strict=True):
         # The noise has the standard deviation rounded to float32; the radius must hold for that one and the one asked.
         assert gap_to_exact(noise, sigma, value, radius) >= 0, f"unsound: {noise}, p={value!r}, radius={radius!r}"
-        assert gap_to_exact(noise, drawn, value, radius) >= 0, f"unsound: {noise}, p={value!r}, radius={radius!r}"
+        gap = gap_to_exact(noise, drawn, value, radius, drawn=True)
+        assert gap >= 0, f"unsound: {noise}, p={value!r}, radius={radius!r}"
         if value > 0.5001:
             assert radius > 0
-            above = radius * (1 + 1e-9)
-            assert gap_to_exact(noise, min(sigma, drawn), value, above) < 0, f"loose: {noise}, p={value!r}"
+            above = radius * (1 + (1e-9 if noise == "gaussian" else 3e-8))
+            gap = gap_to_exact(noise, min(sigma, drawn), value, above, drawn=True)
+            assert gap < 0, f"loose: {noise}, p={value!r}"
 
 
 @pytest.mark.parametrize("noise", list(NORMS))
@@ -68,14 +93,15 @@ def test_sound_for_many_pairs(noise):
     for sigma in np.float32(rng.uniform(0.01, 2, 100)).astype(float).tolist():
         radii = certified_radius(p, sigma, noise=noise, norm=NORMS[noise]).tolist()
         for value, radius in zip(p.tolist(), radii, strict=True):
-            assert gap_to_exact(noise, sigma, value, radius) >= 0, f"unsound: sigma={sigma!r}, p={value!r}"
+            gap = gap_to_exact(noise, sigma, value, radius, drawn=True)
+            assert gap >= 0, f"unsound: sigma={sigma!r}, p={value!r}"
 
 
 @pytest.mark.parametrize("noise", list(NORMS))
 def test_strictly_inside_the_open_ball(noise):
     for value in (0.75, 0.9, 1 - 2.0**-20):
         radius = float(certified_radius(value, 0.25, noise=noise, norm=NORMS[noise]))
-        assert gap_to_exact(noise, 0.25, value, math.nextafter(radius, math.inf)) > 0
+        assert gap_to_exact(noise, 0.25, value, math.nextafter(radius, math.inf), drawn=True) > 0
 
 
 @pytest.mark.parametrize("noise", list(NORMS))

@@ -1,0 +1,32 @@
+"""The devices that tests run on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pyrobust import _C
+
+
+@pytest.fixture
+def cuda() -> torch.device:
+    """The first GPU; the test is skipped where there is none, or pyrobust was built without CUDA."""
+    if _C.build_info()["cuda"] is None:
+        pytest.skip("pyrobust was built without CUDA")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA GPU")
+    return torch.device("cuda", 0)
+
+
+@pytest.fixture
+def second_cuda(cuda: torch.device) -> torch.device:
+    """A GPU that is not the current one."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one CUDA GPU only")
+    return torch.device("cuda", 1)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The CPU, then the GPU: what a test expects of one it expects of the other."""
+    return torch.device("cpu") if request.param == "cpu" else request.getfixturevalue("cuda")

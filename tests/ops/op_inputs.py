@@ -1,0 +1,50 @@
+"""What the tests of both ops give them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+FAMILIES = ("gaussian", "uniform", "laplace")
+REALS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+LAYOUTS = (torch.contiguous_format, torch.channels_last)
+TOP = 2**32 - 1
+# Images of any order, twice the same, one without samples, and the ends of both index ranges.
+RUNS = [(1, 5, 0, 3), (0, TOP, TOP - 3, 4), (2, 0, 7, 1), (1, 5, 3, 0), (2, TOP - 1, 1, 9), (1, 5, 0, 2)]
+# Logits that have no winner, or that compare in a way of their own.
+SPECIAL = torch.tensor([math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 65504.0, 6e-8, -6e-8, 1e-45])
+
+
+def images(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def channels(count: int) -> tuple[list[float], list[float]]:
+    """A mean and a standard deviation for each channel."""
+    return [0.1 + 0.03 * c for c in range(count)], [0.2 + 0.07 * c for c in range(count)]
+
+
+def same_bits(got: Tensor, want: Tensor) -> bool:
+    """Whether dtype, shape and every bit agree; any NaN is as good as another."""
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[want.element_size()]
+    return (
+        got.dtype == want.dtype
+        and got.shape == want.shape
+        and torch.equal(got.isnan(), want.isnan())
+        and torch.equal(got.nan_to_num(nan=0.0).view(integer), want.nan_to_num(nan=0.0).view(integer))
+    )
+
+
+def votes(rows: int, classes: int, images: int, kind: str, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Logits [rows, classes] and image indices [rows]."""
+    draw = torch.Generator().manual_seed(seed)
+    image = torch.randint(images, (rows,), generator=draw)
+    if kind == "plain":
+        return torch.randn(rows, classes, generator=draw), image
+    if kind == "ties":
+        return torch.randint(3, (rows, classes), generator=draw).float() - 1, image
+    special = SPECIAL[torch.randint(len(SPECIAL), (rows, classes), generator=draw)]
+    rare = torch.rand(rows, classes, generator=draw) < 1.5 / classes
+    return torch.where(rare, special, torch.randn(rows, classes, generator=draw)), image

@@ -1,0 +1,283 @@
+"""Both ops on every device: what the reference computes on the CPU.
+
+Uniform noise and votes agree in every bit, for no device has a choice there; the other families within 1e-6.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+
+import pytest
+import torch
+from op_inputs import FAMILIES, LAYOUTS, REALS, RUNS, channels, images, same_bits, votes
+from torch import Tensor
+
+from pyrobust import ops, reference
+from pyrobust.errors import InputError
+
+Run = tuple[int, int, int, int]
+
+
+# --- sample_noise
+
+
+@pytest.mark.parametrize("noise", FAMILIES)
+@pytest.mark.parametrize("shape", [(), (2, 0), (1,), (3,), (130,), (5, 7), (3, 5, 7), (33, 3, 3), (3, 32, 32)])
+def test_noise(device: torch.device, shape: tuple[int, ...], noise: str) -> None:
+    x = torch.zeros(3, *shape)
+    for seed in (3, 2**64 - 1):
+        got = ops.sample_noise(x.to(device), RUNS, sigma=1.0, noise=noise, seed=seed).cpu()
+        want = reference.sample_noise(x, RUNS, sigma=1.0, noise=noise, seed=seed)
+        if noise == "uniform":  # one rounding of the word itself
+            assert same_bits(got, want)
+        assert ((got - want).abs() <= 1e-6 * want.abs().clamp(min=1)).all()
+
+
+@functools.cache
+def uniform(shape: tuple[int, ...], real: torch.dtype, dtype: torch.dtype, normalized: bool) -> Tensor:
+    normalize = channels(shape[0]) if normalized else None
+    x = images(3, *shape, dtype=real)
+    return reference.sample_noise(x, RUNS, sigma=0.37, noise="uniform", dtype=dtype, normalize=normalize)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("shape", [(3, 5, 7), (33, 3, 3), (1, 28, 28), (2, 6, 6), (4, 8, 8), (3, 32, 32)])
+def test_dtypes_and_layouts(device: torch.device, shape: tuple[int, ...], normalized: bool) -> None:
+    normalize = channels(shape[0]) if normalized else None
+    for real, dtype, layout in itertools.product(REALS, REALS, LAYOUTS):
+        got = ops.sample_noise(
+            images(3, *shape, dtype=real).to(device),
+            RUNS,
+            sigma=0.37,
+            noise="uniform",
+            dtype=dtype,
+            normalize=normalize,
+            memory_format=layout,
+        )
+        assert got.device == device
+        assert got.is_contiguous(memory_format=layout)
+        assert same_bits(got.cpu().contiguous(), uniform(shape, real, dtype, normalized)), (real, dtype, layout)
+
+
+def test_splits_and_out(device: torch.device) -> None:
+    x = images(2, 3, 32, 32).to(device)
+    whole = ops.sample_noise(x, [(0, 0, 0, 500), (1, 7, 3, 300)], sigma=0.25)
+    parts = [(0, 0, 0, 1), (0, 0, 1, 256), (0, 0, 257, 243), (1, 7, 3, 300)]
+    assert torch.equal(torch.cat([ops.sample_noise(x, [run], sigma=0.25) for run in parts]), whole)
+    many = [(0, 0, first, 1) for first in range(500)] + [(1, 7, 3 + first, 1) for first in range(300)]
+    assert torch.equal(ops.sample_noise(x, many, sigma=0.25), whole)
+    room = torch.full((802, 3, 32, 32), 99.0, device=device)
+    ops.sample_noise(x, many, sigma=0.25, out=room[1:-1])
+    assert torch.equal(room[1:-1], whole)
+    assert (room[0] == 99).all()
+    assert (room[-1] == 99).all()
+
+
+@pytest.mark.parametrize("count", [63, 64, 65, 128, 129, 1000])
+@pytest.mark.parametrize(("shape", "layout"), [((5,), LAYOUTS[0]), ((3, 4, 4), LAYOUTS[0]), ((3, 4, 4), LAYOUTS[1])])
+def test_more_runs_than_one_launch_takes(
+    device: torch.device, shape: tuple[int, ...], layout: torch.memory_format, count: int
+) -> None:
+    x = images(count, *shape)
+    runs = [(i, 7 * i, i % 5, i % 4) for i in range(count)]  # every fourth without a sample
+    got = ops.sample_noise(x.to(device), runs, sigma=0.5, noise="uniform", memory_format=layout)
+    want = reference.sample_noise(x, runs, sigma=0.5, noise="uniform")
+    assert same_bits(got.cpu().contiguous(), want)
+
+
+def test_long_runs(device: torch.device) -> None:
+    """More samples than the threads of one launch: each thread walks several, over the ends of runs."""
+    x = images(3, 4)
+    runs = [(0, 1, 0, 100_003), (2, 2, 5, 1), (1, 3, 0, 99_998), (0, 1, 100_003, 2)]
+    got = ops.sample_noise(x.to(device), runs, sigma=0.5, noise="uniform")
+    assert same_bits(got.cpu(), reference.sample_noise(x, runs, sigma=0.5, noise="uniform"))
+
+
+def placed(values: Tensor, offset: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The values ``offset`` elements into a room of 99s on the device, in their own layout; and the room."""
+    room = torch.full((values.numel() + offset + 8,), 99.0, dtype=values.dtype, device=device)
+    view = room[offset : offset + values.numel()].as_strided(values.shape, values.stride(), offset)
+    view.copy_(values)
+    return view, room
+
+
+@pytest.mark.parametrize("offset", [1, 2, 3])
+@pytest.mark.parametrize("dtype", REALS)
+def test_memory_that_is_not_aligned(device: torch.device, dtype: torch.dtype, offset: int) -> None:
+    """Images and batches whose first element is where no vector of four may be read or written."""
+    shape, total = (3, 8, 8), sum(run[3] for run in RUNS)
+    real = torch.float64 if dtype == torch.float64 else torch.float32
+    want = uniform(shape, real, dtype, False)
+    for x_offset, out_offset, layout in itertools.product((0, offset), (0, offset), LAYOUTS):
+        x, _ = placed(images(3, *shape, dtype=real), x_offset, device)
+        out, room = placed(torch.empty(total, *shape, dtype=dtype).contiguous(memory_format=layout), out_offset, device)
+        assert x.storage_offset() == x_offset
+        ops.sample_noise(x, RUNS, sigma=0.37, noise="uniform", out=out)
+        assert same_bits(out.cpu().contiguous(), want), (x_offset, out_offset, layout)
+        assert (room[:out_offset] == 99).all()
+        assert (room[out_offset + out.numel() :] == 99).all()
+
+
+@pytest.mark.parametrize("shape", [(105,), (3, 5, 7), (1, 3, 3)])
+def test_images_after_one_of_odd_length(device: torch.device, shape: tuple[int, ...]) -> None:
+    x = images(4, *shape)
+    for normalize in (None, channels(shape[0])) if len(shape) == 3 else (None,):
+        got = ops.sample_noise(x.to(device)[1:], RUNS, sigma=0.37, noise="uniform", normalize=normalize)
+        assert same_bits(
+            got.cpu(), reference.sample_noise(x[1:], RUNS, sigma=0.37, noise="uniform", normalize=normalize)
+        )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(3, 32, 32), (3, 5, 7)])
+def test_normalize_is_a_layer(device: torch.device, shape: tuple[int, ...], layout: torch.memory_format) -> None:
+    mean, std = (torch.tensor(values, device=device) for values in channels(3))
+    x = images(3, *shape).to(device)
+    noisy = ops.sample_noise(x, RUNS, sigma=0.25, memory_format=layout)
+    got = ops.sample_noise(x, RUNS, sigma=0.25, memory_format=layout, normalize=(mean, std))
+    assert same_bits(got, (noisy - mean.view(3, 1, 1)) / std.view(3, 1, 1))
+
+
+# --- count_votes
+
+
+@functools.cache
+def expected_votes(classes: int, rows: int, images: int, kind: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    logits, image = votes(rows, classes, images, kind)
+    start = torch.arange(images * (classes + 1)).reshape(images, -1)  # added to, not overwritten
+    return logits.to(dtype), image, start, reference.count_votes(logits.to(dtype), image, start.clone())
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("kind", ["plain", "ties", "special"])
+@pytest.mark.parametrize("classes", [1, 2, 3, 4, 5, 8, 10, 33, 63, 64, 65, 128, 129, 1000])
+def test_votes(device: torch.device, classes: int, kind: str, dtype: torch.dtype) -> None:
+    for images_ in (1, 5, 3000):
+        logits, image, start, want = expected_votes(classes, 1500 if classes < 100 else 200, images_, kind, dtype)
+        got = ops.count_votes(logits.to(device), image.to(device), start.to(device))
+        assert torch.equal(got.cpu(), want), images_
+
+
+@pytest.mark.parametrize("classes", [1, 4, 5, 64, 65, 1000])
+def test_rows_without_a_winner_among_many_images(device: torch.device, classes: int) -> None:
+    rows, batch = 3000, 700
+    logits = torch.randn(rows, classes, generator=torch.Generator().manual_seed(classes))
+    image = torch.arange(rows) // 5 % batch
+    lost = torch.arange(rows) % 3 == 0
+    for place, bad in itertools.product({0, classes // 2, classes - 1}, (math.nan, math.inf)):
+        spoiled = logits.clone()
+        spoiled[lost, place] = bad
+        got = ops.count_votes(
+            spoiled.to(device), image.to(device), torch.zeros(batch, classes + 1, dtype=torch.int64, device=device)
+        ).cpu()
+        columns = torch.where(lost, classes, logits.argmax(1))
+        want = torch.bincount(image * (classes + 1) + columns, minlength=batch * (classes + 1)).view(batch, -1)
+        assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize(("classes", "rows"), [(1, 2_200_000), (10, 300_000), (65, 70_000)])
+def test_more_rows_than_the_threads_of_a_launch(device: torch.device, classes: int, rows: int) -> None:
+    logits, image = votes(rows, classes, 6, "plain")
+    logits[::1000] = math.nan
+    got = ops.count_votes(
+        logits.to(device), image.to(device), torch.zeros(6, classes + 1, dtype=torch.int64, device=device)
+    ).cpu()
+    assert got.sum() == rows
+    assert torch.equal(got, reference.count_votes(logits, image, torch.zeros(6, classes + 1, dtype=torch.int64)))
+
+
+def test_nothing_to_count(device: torch.device) -> None:
+    none = torch.empty(0, dtype=torch.int64, device=device)
+    counts = torch.ones(3, 11, dtype=torch.int64, device=device)
+    assert ops.count_votes(torch.empty(0, 10, device=device), none, counts) is counts
+    assert (counts == 1).all()
+    assert ops.sample_noise(torch.empty(2, 3, 4, device=device), [], sigma=1.0).shape == (0, 3, 4)
+    assert ops.sample_noise(torch.empty(0, 3, 4, device=device), [], sigma=1.0).shape == (0, 3, 4)
+
+
+# --- what only a GPU has
+
+
+def test_cuda_leaves_out_rows_of_no_image(cuda: torch.device) -> None:
+    logits, image = votes(200, 10, 4, "plain")
+    bad = image.clone()
+    bad[::10] = torch.tensor([-1, 4]).repeat(10)
+    got = ops.count_votes(logits.to(cuda), bad.to(cuda), torch.zeros(4, 11, dtype=torch.int64, device=cuda)).cpu()
+    good = (bad == image).nonzero()[:, 0]
+    assert torch.equal(got, reference.count_votes(logits[good], image[good], torch.zeros(4, 11, dtype=torch.int64)))
+
+
+class Queue:
+    """Both ops in a row, in memory that is there already; the second counts what the first has written."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.x = images(2, 10).to(device)
+        self.ready = (torch.arange(4000) // 2000).to(device)
+        self.out = torch.empty(4000, 10, device=device)
+        self.image = torch.empty_like(self.ready)
+        self.counts = torch.zeros(2, 11, dtype=torch.int64, device=device)
+
+    def run(self) -> None:
+        self.counts.zero_()
+        self.image.copy_(self.ready)
+        ops.sample_noise(self.x, [(0, 0, 0, 2000), (1, 1, 0, 2000)], sigma=0.25, out=self.out)
+        ops.count_votes(self.out, self.image, self.counts)
+        self.out.add_(1)
+
+
+def test_cuda_ops_come_in_the_order_of_the_current_stream(cuda: torch.device) -> None:
+    want, got = Queue(cuda), Queue(cuda)
+    want.run()
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)  # on another stream the ops would be long done when the copy comes
+        got.run()
+    stream.synchronize()
+    assert torch.equal(got.out, want.out)
+    assert torch.equal(got.counts, want.counts)
+    assert got.counts.sum(1).tolist() == [2000, 2000]
+
+
+def test_nothing_waits_for_the_device(cuda: torch.device) -> None:
+    # Not one for the memory checker, under which every launch waits: the name keeps it out of its selection.
+    queue = Queue(cuda)
+    queue.run()  # loads the kernels
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(1_000_000_000)
+        queue.run()
+    assert not stream.query()
+    stream.synchronize()
+
+
+def test_cuda_devices_other_than_the_current_one(second_cuda: torch.device) -> None:
+    x = images(3, 3, 8, 8)
+    current = torch.cuda.current_device()
+    got = ops.sample_noise(x.to(second_cuda), RUNS, sigma=0.37, noise="uniform")
+    logits, image, start, want = expected_votes(10, 500, 5, "special", torch.float32)
+    counts = ops.count_votes(logits.to(second_cuda), image.to(second_cuda), start.to(second_cuda))
+    assert got.device == counts.device == second_cuda
+    assert torch.cuda.current_device() == current != second_cuda.index
+    assert same_bits(got.cpu(), reference.sample_noise(x, RUNS, sigma=0.37, noise="uniform"))
+    assert torch.equal(counts.cpu(), want)
+
+
+def test_cuda_and_cpu_tensors_together_are_refused(cuda: torch.device) -> None:
+    logits, image = votes(7, 10, 2, "plain")
+    counts = torch.zeros(2, 11, dtype=torch.int64)
+    for arguments in (
+        (logits.to(cuda), image, counts),
+        (logits, image.to(cuda), counts),
+        (logits, image, counts.to(cuda)),
+        (logits.to(cuda), image.to(cuda), counts),
+    ):
+        with pytest.raises(InputError, match=r"^count_votes: expected one device, got .*cuda"):
+            ops.count_votes(*arguments)
+    x, runs = images(1, 4), [(0, 0, 0, 2)]
+    for there, here in ((x.to(cuda), "cpu"), (x, cuda)):
+        with pytest.raises(InputError, match=r"^sample_noise: out: expected x's device"):
+            ops.sample_noise(there, runs, sigma=0.5, out=torch.empty(2, 4, device=here))

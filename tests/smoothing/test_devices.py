@@ -1,0 +1,326 @@
+"""Smoothing on every device: counts, noise bits, memory and layouts are what they are on the CPU.
+
+``elementwise`` computes nothing, so that its counts can agree to the last vote. Uniform noise has the same bits on
+every device; a normal may differ by 1e-6, which moves a vote only where two numbers are nearly equal.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pyrobust import ABSTAIN, RandomizedSmoothing, reference
+from pyrobust.errors import InputError, ModelError
+from pyrobust.smoothing import smoother as smoother_module
+
+NORMS = {"gaussian": "l2", "uniform": "l1", "laplace": "l1"}
+MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
+INDICES = [7, 0, 2**32 - 1, 123456, 8, 9]
+SEED = 2**63 + 11
+SHAPE = (3, 5, 8)
+
+
+def elementwise(batch: Tensor) -> Tensor:
+    """The largest of the first three numbers wins."""
+    return batch.flatten(1)[:, :3]
+
+
+def images(count: int = 6, shape: tuple[int, ...] = SHAPE) -> Tensor:
+    return torch.rand(count, *shape, generator=torch.Generator().manual_seed(1))
+
+
+class Recorder:
+    """A model that keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def __call__(self, batch: Tensor) -> Tensor:
+        self.seen.append(batch.clone(memory_format=torch.contiguous_format))
+        return elementwise(batch)
+
+    def rows(self) -> Tensor:
+        return torch.cat(self.seen)
+
+
+class Net(nn.Module):
+    """A small network, which notes how it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4))
+        self.layers[-1].weight.data *= 3.0
+        self.seen: list[tuple[Any, ...]] = []
+
+    def forward(self, batch: Tensor) -> Tensor:
+        last = batch.is_contiguous(memory_format=torch.channels_last)
+        self.seen.append((batch.device, batch.dtype, torch.is_autocast_enabled(batch.device.type), last, self.training))
+        return self.layers(batch)
+
+
+def smooth(model: Callable[[Tensor], Any], classes: int = 3, **options: Any) -> RandomizedSmoothing:
+    options = {"seed": SEED, "noise": "gaussian", "sigma": 0.3} | options
+    return RandomizedSmoothing(model, classes, norm=NORMS[options["noise"]], **options)
+
+
+@functools.cache
+def expected(noise: str, stage: str, n: int) -> npt.NDArray[np.int64]:
+    """Votes [6, 4] by the reference, one image after the other on the CPU."""
+    counts = torch.zeros(6, 4, dtype=torch.int64)
+    x = images()
+    for row, index in enumerate(INDICES):
+        batch = reference.sample_noise(x, [(row, index, 0, n)], sigma=0.3, noise=noise, stage=stage, seed=SEED)
+        reference.count_votes(elementwise(batch), torch.full((n,), row), counts)
+    return counts.numpy()
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64, 1000, None])
+@pytest.mark.parametrize("noise", list(NORMS))
+def test_counts_are_the_references(device: torch.device, noise: str, batch_size: int | None) -> None:
+    smoother = smooth(elementwise, noise=noise, batch_size=batch_size)
+    x = images().to(device)
+    certified = smoother.certify_batch(x, n0=20, n=90, alpha=0.05, indices=INDICES)
+    predicted = smoother.predict_batch(x, n=90, alpha=0.05, indices=INDICES)
+    assert smoother.runner.device == device
+    moved = 0 if noise == "uniform" or device.type == "cpu" else 2  # votes that a normal's last bits may move
+    for got, want in (
+        (certified.counts0, expected(noise, "select", 20)),
+        (certified.counts, expected(noise, "estimate", 90)),
+        (predicted.counts, expected(noise, "predict", 90)),
+        (smoother.votes(x, n=90, indices=INDICES), expected(noise, "estimate", 90)),
+    ):
+        assert np.abs(got - want).sum() <= 2 * moved
+        assert got.sum(1).tolist() == want.sum(1).tolist()
+    assert (certified.prediction != ABSTAIN).any()
+    assert len(np.unique(certified.counts[:, :3].argmax(1))) > 1
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("noise", list(NORMS))
+def test_noise_bits_do_not_depend_on_the_batch(
+    device: torch.device, noise: str, dtype: torch.dtype, batch_size: int
+) -> None:
+    rows = []
+    for size, layout in ((64, torch.contiguous_format), (batch_size, torch.channels_last)):
+        recorder = Recorder()
+        smoother = smooth(recorder, noise=noise, dtype=dtype, memory_format=layout, batch_size=size)
+        smoother.certify_batch(images().to(device), n0=10, n=45, alpha=0.05, indices=INDICES)
+        rows.append(recorder.rows().cpu())
+    assert rows[0].dtype == dtype
+    assert len(rows[0]) == 6 * 55
+    assert torch.equal(rows[0].view(torch.uint8), rows[1].view(torch.uint8))
+
+
+def test_many_images_in_one_batch(device: torch.device) -> None:
+    """More images than the native op takes in one launch, few samples each."""
+    x = images(200)
+    smoother = smooth(elementwise, noise="uniform", batch_size=600)
+    counts = torch.zeros(200, 4, dtype=torch.int64)
+    batch = reference.sample_noise(x, [(i, i, 0, 3) for i in range(200)], sigma=0.3, noise="uniform", seed=SEED)
+    reference.count_votes(elementwise(batch), torch.arange(600) // 3, counts)
+    np.testing.assert_array_equal(smoother.votes(x.to(device), n=3), counts.numpy())
+
+
+def test_images_come_from_anywhere(device: torch.device) -> None:
+    model = Net().to(device)
+    smoother = smooth(model, 4, batch_size=50)
+    assert smoother.runner.device == device
+    base = smoother.certify_batch(images().to(device), n0=10, n=100, indices=INDICES)
+    for x in (images(), images().to(device).double(), images().requires_grad_()):
+        result = smoother.certify_batch(x, n0=10, n=100, indices=INDICES)
+        np.testing.assert_array_equal(result.counts, base.counts)
+        np.testing.assert_array_equal(result.counts0, base.counts0)
+        np.testing.assert_array_equal(result.radius, base.radius)
+    one = smoother.certify(images()[2], n0=10, n=100, index=INDICES[2])
+    # Other batches, which a GPU's matrix product may round in another order.
+    assert one == (base.prediction[2], pytest.approx(base.radius[2], abs=0.05))
+    assert {call[0] for call in model.seen} == {device}
+
+
+def test_a_module_is_moved_to_the_device_and_agrees_there(device: torch.device) -> None:
+    here = smooth(Net(), 4).votes(images(), n=500, indices=INDICES)
+    model = Net()
+    there = smooth(model, 4, device=device).votes(images(), n=500, indices=INDICES)
+    assert {parameter.device for parameter in model.parameters()} == {device}
+    # A GPU's convolutions round in another order, and to TF32 where torch allows it.
+    assert np.abs(here - there).sum() <= 0.02 * here.sum()
+    assert len(np.unique(here.argmax(1))) > 1
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_and_layouts(device: torch.device, dtype: torch.dtype, layout: torch.memory_format) -> None:
+    model = Net().to(device).train()
+    full = smooth(model, 4).votes(images(), n=300)
+    model.seen.clear()
+    counts = smooth(model, 4, dtype=dtype, memory_format=layout, batch_size=100).votes(images(), n=300)
+    # Rounded to eight bits, a twentieth of the votes may be close enough to move.
+    assert np.abs(counts - full).sum() <= 0.1 * full.sum()
+    assert set(model.seen) == {(device, dtype, True, layout == torch.channels_last, False)}
+    assert not torch.is_autocast_enabled(device.type)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert model.layers[0].weight.is_contiguous(memory_format=layout)
+    assert all(module.training for module in model.modules())
+
+
+def test_a_model_of_another_dtype(device: torch.device) -> None:
+    for dtype in (torch.float64, torch.bfloat16, torch.float16):
+        model = Net().to(device, dtype)
+        assert smooth(model, 4, batch_size=64).votes(images(), n=50).sum() == 300
+        assert set(model.seen) == {(device, dtype, False, False, False)}
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_normalize_is_a_layer_in_front_of_the_model(device: torch.device, layout: torch.memory_format) -> None:
+    layer, inside = Recorder(), Recorder()
+    mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
+    options: dict[str, Any] = {"memory_format": layout, "batch_size": 32}
+    want = smooth(lambda batch: layer((batch - mean) / std), **options).votes(images().to(device), n=40)
+    got = smooth(inside, normalize=(MEAN, STD), **options).votes(images().to(device), n=40)
+    np.testing.assert_array_equal(got, want)
+    assert torch.equal(inside.rows().view(torch.int32), layer.rows().view(torch.int32))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_rows_without_a_winner_are_counted(device: torch.device, bad: float) -> None:
+    def model(batch: Tensor) -> Tensor:
+        logits = elementwise(batch).clone()
+        logits[batch.flatten(1)[:, 3] > 0.5, 1] = bad
+        return logits
+
+    seen = Recorder()
+    smooth(seen, batch_size=64).votes(images().to(device), n=100)
+    lost = (seen.rows().flatten(1)[:, 3] > 0.5).view(6, 100).sum(1).tolist()
+    assert 100 < sum(lost) < 500
+    result = smooth(model).certify_batch(images().to(device), n0=10, n=100)
+    assert result.counts[:, 3].tolist() == lost
+
+
+@pytest.mark.parametrize("how", ["lost", "of no image"])
+def test_votes_that_are_missing_are_an_error(device: torch.device, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image index out of range is refused on the CPU; a GPU leaves the row out, and the total tells."""
+    count = smoother_module.count_votes
+
+    def spoiled(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
+        if how == "lost":
+            return count(logits[1:], image[1:], counts)
+        return count(logits, image.index_fill(0, torch.zeros_like(image[:1]), len(counts)), counts)
+
+    monkeypatch.setattr(smoother_module, "count_votes", spoiled)
+    error: type[Exception] = ModelError
+    match = "expected 50 votes for each example"
+    if how == "of no image" and device.type == "cpu":
+        error, match = InputError, "count_votes: image: expected rows of counts, 0 to 5, got 6"
+    with pytest.raises(error, match=match):
+        smooth(elementwise).votes(images().to(device), n=50)
+
+
+# --- memory
+
+
+def test_the_batch_size_found_fits(device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).to(device)
+    smoother, shape = smooth(model, 32), (3, 128, 128)
+    size = smoother.runner.batch_size(shape)
+    assert 1 <= size <= 4096
+    if device.type == "cpu":
+        assert size == 16
+    else:
+        assert size > 64  # a row takes 4 MB at most
+    with caplog.at_level(logging.WARNING):
+        counts = smoother.votes(images(2, shape), n=size)
+    assert counts.sum() == 2 * size
+    assert smoother.runner.batch_size(shape) == size
+    assert not caplog.records
+
+
+class Hungry(nn.Module):
+    """Asks for a million gigabytes where it is given more than ``room`` rows."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+        self.weight = nn.Parameter(torch.ones(1))
+        self.seen: list[tuple[int, int]] = []
+
+    def forward(self, batch: Tensor) -> Tensor:
+        if len(batch) > self.room:
+            torch.empty(1 << 50, dtype=torch.uint8, device=batch.device)
+        self.seen.append((len(batch), batch.untyped_storage().nbytes()))
+        return elementwise(batch)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("batch_size", [100, 1000, None])
+@pytest.mark.parametrize("room", [9, 60])
+def test_memory_that_runs_out(
+    device: torch.device,
+    room: int,
+    batch_size: int | None,
+    layout: torch.memory_format,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The batch is halved until it fits, nothing is counted twice, and the noise buffer shrinks with it."""
+    model = Hungry(room).to(device)
+    smoother = smooth(model, noise="uniform", batch_size=batch_size, memory_format=layout)
+    result = smoother.certify_batch(images(), n0=20, n=90, alpha=0.05, indices=INDICES)
+    np.testing.assert_array_equal(result.counts0, expected("uniform", "select", 20))
+    np.testing.assert_array_equal(result.counts, expected("uniform", "estimate", 90))
+    assert "out of memory" in caplog.text
+    size = smoother.runner.batch_size(SHAPE)
+    assert room // 4 < size <= room
+    row = 4 * torch.Size(SHAPE).numel()
+    assert max(storage for _, storage in model.seen) <= 2 * size * row
+    model.seen.clear()
+    smoother.votes(images(), n=90)
+    assert max(rows for rows, _ in model.seen) == size
+
+
+def test_a_row_that_does_not_fit(device: torch.device) -> None:
+    model = Hungry(0).to(device).train()
+    with pytest.raises(ModelError, match=rf"one input of shape \(3, 5, 8\) does not fit the memory of {device}"):
+        smooth(model, batch_size=8).votes(images(), n=10)
+    assert model.training
+    assert not torch.is_inference_mode_enabled()
+
+
+# --- what only a GPU has
+
+
+def test_another_stream(cuda: torch.device) -> None:
+    x = images().to(cuda)
+    want = smooth(elementwise, noise="uniform", batch_size=64).votes(x, n=90, indices=INDICES)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        got = smooth(elementwise, noise="uniform", batch_size=64).votes(x, n=90, indices=INDICES)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(got, expected("uniform", "estimate", 90))
+
+
+def test_a_device_that_is_not_the_current_one(second_cuda: torch.device) -> None:
+    current = torch.cuda.current_device()
+    for x in (images(), images().to(second_cuda)):
+        smoother = smooth(elementwise, noise="uniform", batch_size=64, device=second_cuda)
+        got = smoother.votes(x, n=90, indices=INDICES)
+        np.testing.assert_array_equal(got, expected("uniform", "estimate", 90))
+    smooth(Net(), 4, device=second_cuda).votes(images(), n=20)
+    assert torch.cuda.current_device() == current
+
+
+def test_no_generator_of_the_gpu_is_touched(cuda: torch.device) -> None:
+    before = torch.cuda.get_rng_state(cuda)
+    smooth(Net().to(cuda), 4).certify_batch(images(), n0=10, n=50)
+    assert torch.equal(torch.cuda.get_rng_state(cuda), before)

@@ -1,0 +1,99 @@
+"""Images in float64 that a float32 model cannot be shown: nothing may be said about them.
+
+The noise would be added to the rounded image, and a certificate, or a prediction, there says nothing about the image
+that was given: between the two may lie a decision boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pyrobust import RandomizedSmoothing
+from pyrobust.compat.smoothing import Smooth
+from pyrobust.errors import InputError
+
+EDGE = 1e9 + 31
+
+
+def sides(batch: Tensor) -> Tensor:
+    """Class 0 below the edge, class 1 above; computed in float64, so that only the rounding of the image matters."""
+    score = batch[:, 0].double() - EDGE
+    return torch.stack([-score, score], 1)
+
+
+def never(batch: Tensor) -> Tensor:
+    raise AssertionError("the model must not run")
+
+
+# Half a unit above the edge; as float32 it is 1e9, 31.5 below, and so on the other side, far from it in sigmas.
+GIVEN = torch.tensor([[EDGE + 0.5]], dtype=torch.float64)
+CALLS: dict[str, Callable[[Any, Tensor], Any]] = {
+    "certify_batch": lambda model, x: RandomizedSmoothing(model, 2, 0.25).certify_batch(x, n0=10, n=1000),
+    "predict_batch": lambda model, x: RandomizedSmoothing(model, 2, 0.25).predict_batch(x, n=1000),
+    "certify": lambda model, x: RandomizedSmoothing(model, 2, 0.25).certify(x[0], n0=10, n=1000),
+    "predict": lambda model, x: RandomizedSmoothing(model, 2, 0.25).predict(x[0], 1000),
+    "votes": lambda model, x: RandomizedSmoothing(model, 2, 0.25).votes(x, n=1000),
+    "Smooth.certify": lambda model, x: Smooth(model, 2, 0.25).certify(x[0], 10, 1000, 0.001, 100),
+    "Smooth.predict": lambda model, x: Smooth(model, 2, 0.25).predict(x[0], 1000, 0.001, 100),
+}
+
+
+def test_the_two_sides_of_the_example() -> None:
+    """What makes the example one: the rounded image is of the other class, with a certificate of its own."""
+    smoother = RandomizedSmoothing(sides, 2, 0.25)
+    label, radius = smoother.certify(GIVEN[0].float(), n0=10, n=1000)
+    assert label == 0
+    assert 0.5 < radius < abs(float(GIVEN - GIVEN.float()))
+    # In float64, where the image keeps its place, it is two sigmas above the edge.
+    exact = RandomizedSmoothing(lambda batch: sides(batch), 2, 0.25, dtype=torch.float64)
+    assert exact.certify(GIVEN[0], n0=100, n=1000)[0] == 1
+    assert exact.predict(GIVEN[0], 1000) == 1
+
+
+@pytest.mark.parametrize("call", list(CALLS))
+@pytest.mark.parametrize(
+    "x",
+    [
+        GIVEN,
+        torch.tensor([[0.1]], dtype=torch.float64),
+        torch.tensor([[2.0**24 + 1]], dtype=torch.float64),
+        torch.tensor([[0.5, 1e-300]], dtype=torch.float64),
+        torch.tensor([[1e300]], dtype=torch.float64),
+        torch.tensor([[0.5], [0.1]], dtype=torch.float64).T,
+    ],
+    ids=["other side", "a tenth", "large", "below float32", "beyond float32", "second element"],
+)
+def test_an_image_that_would_be_moved_is_refused(call: str, x: Tensor) -> None:
+    with pytest.raises(InputError, match=r"^x: expected values that torch\.float32 holds exactly.*x\.float\(\)"):
+        CALLS[call](never, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_noise_for_16_bits_is_added_in_32(dtype: torch.dtype) -> None:
+    """An image in float32 is not rounded before its noise, whatever the model's dtype."""
+    smoother = RandomizedSmoothing(lambda batch: batch[:, :2], 2, 0.25, dtype=dtype)
+    x = torch.tensor([[0.1, 0.2]])
+    assert smoother.votes(x, n=50).sum() == 50
+    assert (smoother.votes(x.double(), n=50) == smoother.votes(x, n=50)).all()
+    with pytest.raises(InputError, match="x: expected values that"):
+        smoother.votes(torch.tensor([[0.1, 0.2]], dtype=torch.float64), n=50)
+
+
+@pytest.mark.parametrize("call", list(CALLS))
+def test_float32_values_in_float64_are_what_they_are(call: str) -> None:
+    def model(batch: Tensor) -> Tensor:
+        return torch.stack([batch[:, 0], -batch[:, 0]], 1)
+
+    x = torch.tensor([[0.4]])
+    got, want = CALLS[call](model, x.double()), CALLS[call](model, x)
+    if call.endswith("_batch"):
+        assert got.to_dict() == want.to_dict()
+    elif call == "votes":
+        assert (got == want).all()
+    else:
+        assert got == want
