@@ -185,21 +185,22 @@ def load(
     channels = parse_normalize(normalize)
     import torch
 
+    from pyrobust.evaluation.probe import probing
     from pyrobust.runner import Runner
     from pyrobust.smoothing import RandomizedSmoothing
     from pyrobust.zoo import load_data, load_model
 
-    _check_device(device)
     images = load_data(data)
     net = load_model(model, weights)
     number_format = None if dtype is None else getattr(torch, dtype.value)
-    if num_classes is None:
-        runner = Runner(net, device=device, dtype=number_format)
-        with runner.session():
-            num_classes = runner.logits(images.x[:1].to(device=runner.device, dtype=runner.dtype)).shape[1]
+    runner = Runner(net, device=device, dtype=number_format)
+    with probing(images.x.shape[1:]), runner.session():
+        returned = runner.logits(images.x[:1].to(device=runner.device, dtype=runner.dtype)).shape[1]
+    if num_classes not in (None, returned):
+        raise InputError(f"--num-classes: expected what the model returns, {returned}, got {num_classes}")
     smoother = RandomizedSmoothing(
         net,
-        num_classes,
+        returned,
         sigma,
         noise=noise.value,
         norm="l2" if noise is Noise.gaussian else "l1",
@@ -209,18 +210,3 @@ def load(
         dtype=number_format,
     )
     return smoother, images
-
-
-def _check_device(device: str | None) -> None:
-    import torch
-
-    if device is None:
-        return
-    try:
-        kind = torch.device(device).type
-    except RuntimeError as error:
-        raise InputError(f"--device: expected cpu, cuda, cuda:1 …, got {device!r}") from error
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise InputError(
-            "--device: expected a device that is there, got cuda; this torch sees no GPU, use --device cpu"
-        )

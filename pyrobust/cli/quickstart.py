@@ -13,7 +13,7 @@ from pyrobust.cli.sweep import resumable, show_run
 from pyrobust.errors import MissingExtraError, StoreError
 
 _MODEL, _DATA, _SIGMA = "zoo:digits-smooth-0.25", "digits", 0.25
-# Half of the test images, ten thousand samples each: half a minute on two cores.
+# Half of the test images, ten thousand samples each: under twenty seconds on two cores.
 _SKIP, _SAMPLES = 2, 10_000
 
 
@@ -25,7 +25,7 @@ def quickstart(
 ) -> None:
     """Certify the bundled net on real handwritten digits.
 
-    Prints certified accuracy at rising radii; writes the run, its log and a plot. Half a minute on two cores.
+    Prints certified accuracy at rising radii; writes the run, its log and a plot. Some twenty seconds on two cores.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)

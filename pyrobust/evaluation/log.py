@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import tempfile
-from decimal import ROUND_FLOOR, Decimal
+from array import array
+from collections.abc import Iterator
+from decimal import ROUND_FLOOR, Context, Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.errors import FileFormatError, StoreError
+from pyrobust.errors import FileFormatError
 from pyrobust.evaluation.run import Run
+from pyrobust.zoo.files import write_atomically
 
 #: Columns of a certification log, and of a prediction log, in this order.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -25,7 +26,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 RADIUS_DECIMALS = 6
 
 _WORDS = 1 << 32
-_LONGEST_LINE = 200
+# Of a line, and of a file, that is read: the largest double has 309 digits; a line of a million images' log has 40.
+_LONGEST_LINE = 1000
+_LARGEST_LOG = 1 << 30
+# Enough digits for every double, of which none is then rounded before it is rounded down.
+_EXACT = Context(prec=400)
 
 
 def format_radius(radius: float) -> str:
@@ -34,7 +39,7 @@ def format_radius(radius: float) -> str:
     >>> format_radius(0.9999999), format_radius(0.25)
     ('0.999999', '0.250000')
     """
-    return f"{Decimal(radius).quantize(Decimal(1).scaleb(-RADIUS_DECIMALS), ROUND_FLOOR):f}"
+    return f"{Decimal(radius).quantize(Decimal(1).scaleb(-RADIUS_DECIMALS), ROUND_FLOOR, _EXACT):f}"
 
 
 def format_seconds(seconds: float) -> str:
@@ -95,47 +100,13 @@ def write_log(run: Run, path: str | os.PathLike[str]) -> None:
     >>> from pyrobust.zoo import load_data, load_model
     >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
     >>> run = certify_dataset(smoother, load_data("digits"), n=1000, max_images=4)
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_log(run, Path(folder) / "log.tsv")
     ...     read_log(Path(folder) / "log.tsv")["predict"]
     array([0, 1, 2, 3])
     """
     write_atomically(path, format_log(run).encode())
-
-
-def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Writes a file whole or not at all: under another name first, then renamed.
-
-    Args:
-        path: the file; replaced if it is there.
-        content: all of it.
-
-    Raises:
-        StoreError: it cannot be written: no such folder, no permission, a full disk. What was there before stays.
-
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_atomically(Path(folder) / "a", b"text")
-    ...     [file.name for file in Path(folder).iterdir()]
-    ['a']
-    """
-    path = Path(path)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = file.name
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        # Temporary files are private; this one is what the umask says, like any other.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise StoreError(f"{path}: cannot be written ({error.strerror or error}); nothing was changed there") from error
 
 
 def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
@@ -151,6 +122,7 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
     Raises:
         FileFormatError: the file is missing or is no such log; the message names the line.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "log.tsv"
     ...     _ = file.write_text("idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t3\t3\t0.377\t1\t0:00:14.172309\n")
@@ -158,24 +130,16 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
     array([0.377])
     """
     path = Path(path)
-    if not path.is_file():
-        what = "a folder" if path.is_dir() else "nothing"
-        raise FileFormatError(f"{path}: expected a log, found {what} there; check the path")
-    try:
-        lines = path.read_text(encoding="ascii").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{path}: not a readable log ({error})") from error
-    names = tuple(lines[0].rstrip("\r").split("\t"))
+    lines = _lines(path)
+    first = next(lines)
+    names = tuple(first.split("\t"))
     if names not in COLUMNS.values():
         expected = " or ".join(" ".join(columns) for columns in COLUMNS.values())
-        raise FileFormatError(
-            f"{path}: line 1: expected the columns {expected}, separated by tabs; got {lines[0][:80]!r}"
-        )
-    if lines[-1]:
-        raise FileFormatError(f"{path}: line {len(lines)}: has no end; the file was cut off")
-    values: dict[str, list[int | float]] = {name: [] for name in names}
-    for number, line in enumerate(lines[1:-1], start=2):
-        fields = line.rstrip("\r").split("\t")
+        raise FileFormatError(f"{path}: line 1: expected the columns {expected}, separated by tabs; got {first[:80]!r}")
+    # Arrays, which take eight bytes a number where lists take forty.
+    values: dict[str, array[Any]] = {name: array("d" if name in ("radius", "time") else "q") for name in names}
+    for number, line in enumerate(lines, start=2):
+        fields = line.split("\t")
         if len(fields) != len(names):
             raise FileFormatError(
                 f"{path}: line {number}: expected {len(names)} fields, got {len(fields)}: {line[:80]!r}"
@@ -185,16 +149,41 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
                 values[name].append(_parse(name, text))
             except ValueError as error:
                 raise FileFormatError(f"{path}: line {number}: {name}: {error}, got {text[:40]!r}") from error
-    if len(set(values["idx"])) < len(values["idx"]):
-        raise FileFormatError(f"{path}: an image is there twice; use a log with one line an image")
-    return {
-        name: np.array(column, dtype=np.float64 if name in ("radius", "time") else np.int64)
-        for name, column in values.items()
+    columns = {
+        name: np.array(column, np.float64 if column.typecode == "d" else np.int64) for name, column in values.items()
     }
+    if len(np.unique(columns["idx"])) < len(columns["idx"]):
+        raise FileFormatError(f"{path}: an image is there twice; use a log with one line an image")
+    return columns
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a log, without their ends; at least one."""
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "nothing"
+        raise FileFormatError(f"{path}: expected a log, found {what} there; check the path")
+    number = 1
+    try:
+        if path.stat().st_size > _LARGEST_LOG:
+            raise FileFormatError(f"{path}: expected a log of at most {_LARGEST_LOG} bytes; no log has that many lines")
+        with path.open(encoding="ascii", newline="\n") as file:
+            line = file.readline(_LONGEST_LINE)
+            yield line.removesuffix("\n").removesuffix("\r")
+            # Of the first line its end comes second: another kind of file is told by what it says.
+            while line:
+                if not line.endswith("\n"):
+                    what = "is too long" if len(line) == _LONGEST_LINE else "has no end; the file was cut off"
+                    raise FileFormatError(f"{path}: line {number}: {what}")
+                if number > 1:
+                    yield line.removesuffix("\n").removesuffix("\r")
+                line = file.readline(_LONGEST_LINE)
+                number += 1
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path}: not a readable log ({error})") from error
 
 
 def _parse(name: str, text: str) -> int | float:
-    if len(text) > _LONGEST_LINE or "_" in text or text != text.strip():
+    if "_" in text or text != text.strip():
         raise ValueError("expected a number")
     if name == "time":
         parts = text.split(":")

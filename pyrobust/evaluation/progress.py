@@ -42,17 +42,17 @@ class SweepProgress:
 
     @property
     def summary(self) -> str:
-        """Running accuracy of what is committed, in words.
+        """Running accuracy of what is committed, and certified accuracy at the radius sigma, short.
 
         >>> SweepProgress(8, 20, 0, 100, 4, 7, 6, 0.25).summary
-        'right 87.5 %, certified at 0.25: 75.0 %'
+        'right 87.5 %, R>=0.25: 75.0 %'
         """
         if not self.done:
             return ""
         right = f"right {100 * self.right / self.done:.1f} %"
         if self.certified is None:
             return right
-        return f"{right}, certified at {self.radius:g}: {100 * self.certified / self.done:.1f} %"
+        return f"{right}, R>={self.radius:g}: {100 * self.certified / self.done:.1f} %"
 
 
 Report: TypeAlias = Callable[[SweepProgress], None]
@@ -78,19 +78,21 @@ def sweep_reporting(progress: bool | Report) -> Iterator[Report]:
 def _bar() -> Iterator[Report]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.table import Column
     from rich.text import Text
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text("" if task.speed is None else f"{task.speed:.2f} images/s")
+            return Text("" if task.speed is None else f"{task.speed:.2f}/s")
 
+    # One line on 80 columns, even for fifty thousand images: the bar takes what the figures leave.
     columns = (
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[done]}/{task.total:.0f} images"),
-        Rate(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        TextColumn("{task.fields[summary]}"),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=24)),
+        TextColumn("{task.fields[done]}/{task.total:.0f} images", table_column=Column(no_wrap=True)),
+        Rate(table_column=Column(no_wrap=True)),
+        TextColumn("ETA", table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[summary]}", table_column=Column(no_wrap=True)),
     )
     # A minute of speed, so that the estimate follows a machine that slows down.
     with Progress(*columns, console=Console(stderr=True), speed_estimate_period=60.0) as bar:

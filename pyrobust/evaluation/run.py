@@ -40,7 +40,8 @@ class Run:
     A run can be read while it is being written; it then shows what was committed when it was opened.
 
     Args:
-        source: the file, or the connection of a run in memory.
+        source: the file, or a connection to the run.
+        path: the file that a connection is to; None for a run in memory.
 
     Raises:
         FileFormatError: the file is missing, damaged, of another program or of a newer version.
@@ -59,10 +60,13 @@ class Run:
     (array([0, 1, 2, 3]), array([1., 0.]))
     """
 
-    def __init__(self, source: str | os.PathLike[str] | sqlite3.Connection) -> None:
+    def __init__(
+        self, source: str | os.PathLike[str] | sqlite3.Connection, path: str | os.PathLike[str] | None = None
+    ) -> None:
         self._source = source if isinstance(source, sqlite3.Connection) else Path(source)
+        file = self._source if isinstance(self._source, Path) else path
         #: The file; None for a run in memory.
-        self.path = self._source if isinstance(self._source, Path) else None
+        self.path = None if file is None else Path(file)
         with self._open() as (connection, where):
             header = read_header(connection, where)
         if header is None:
@@ -177,7 +181,7 @@ class Run:
         try:
             import pandas as pd
         except ImportError as error:
-            raise MissingExtraError("to_pandas: needs pandas; install it with pip install pandas") from error
+            raise MissingExtraError("to_pandas: pandas is not installed: pip install pandas") from error
         frame = pd.DataFrame(self.table)
         frame.attrs = dataclasses.asdict(self.header)
         return frame
@@ -185,7 +189,7 @@ class Run:
     @contextmanager
     def _open(self) -> Iterator[tuple[sqlite3.Connection, Path]]:
         if isinstance(self._source, sqlite3.Connection):
-            yield self._source, Path("(in memory)")
+            yield self._source, self.path or Path("(in memory)")
             return
         with closing(connect_readonly(self._source)) as connection:
             yield connection, self._source

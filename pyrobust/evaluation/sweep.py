@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
 import platform
 import time
@@ -18,16 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pyrobust.errors import FileFormatError, InputError, InputTypeError
+from pyrobust.errors import FileFormatError
+from pyrobust.evaluation.arguments import WORDS, Data, at_most_words, check_images, check_model_name, check_selection
 from pyrobust.evaluation.parameters import chosen_indices
+from pyrobust.evaluation.probe import probing
 from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.evaluation.run import Run
 from pyrobust.evaluation.store import Header, connect_readonly, read_header
 from pyrobust.evaluation.writer import RunWriter
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
+from pyrobust.smoothing.checks import probability, samples
 from pyrobust.zoo import ImageSet, model_hash
-
-Data: TypeAlias = ImageSet | tuple[Tensor, Tensor]
 
 # A chunk is about this many full batches: the partly filled ones at its end cost a few per cent, and a crash loses
 # seconds of work.
@@ -54,7 +54,8 @@ def certify_dataset(
     Called again with the same arguments after a crash, a kill or an exception, it goes on where it stopped, and ends
     with the same results as if it had not: the noise depends on the seed and the data-set index alone, and chunks and
     batches have fixed boundaries. (Where memory runs out on the way, batches are halved; then the model may round
-    differently.)
+    differently.) That the model is the same is told by `pyrobust.zoo.model_hash`, before it runs; a model that changes
+    its own attributes as it runs has to be loaded afresh.
 
     Args:
         smoother: with its model, sigma, noise and seed.
@@ -67,19 +68,21 @@ def certify_dataset(
         max_images: at most so many of those; default all.
         shard: (I, K): of those every K-th from the I-th on, I from 1 to K.
         batch_size: rows a forward pass; default: the smoother's, or that of the run that is gone on with.
-        model_name: what the model is called in the run; default its class.
+        model_name: what the model is called in the run; default its class. A callable that is no module has nothing
+            else to be told apart by, and needs one where the run is kept in a file.
         progress: True for a bar on standard error, or a function of a `SweepProgress`.
 
     Returns:
         The run.
 
     Raises:
-        InputError: a value out of range, labels that the smoother has no class for, or another number of classes than
-            the model's.
+        InputError: a value out of range, labels that the smoother has no class for, another number of classes than
+            the model's, or no ``model_name`` where one is needed.
         InputTypeError: an argument of another type.
         StoreError: the run cannot be written, is being written by another process, or has other parameters, each named.
         FileFormatError: ``out`` is not a run, or damaged.
-        ModelError: the model failed; what was committed is kept, as with any other exception.
+        ModelError: the model failed on the first image. What it raises later passes unchanged; what was committed is
+            kept.
 
     >>> from pyrobust.zoo import load_data, load_model
     >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
@@ -87,6 +90,7 @@ def certify_dataset(
     >>> run.table["index"], bool((run.table["radius"] < 1).all())
     (array([  0, 100, 200, 300]), True)
     """
+    n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
 
     def certify(x: Tensor, indices: range, report: Callable[[int, int], None]) -> dict[str, Any]:
         result = smoother.certify_batch(x, n0=n0, n=n, alpha=alpha, indices=indices, progress=report)
@@ -149,6 +153,7 @@ def predict_dataset(
     >>> predict_dataset(smoother, load_data("digits"), n=100, max_images=3).right
     array([ True,  True,  True])
     """
+    n, alpha = samples("n", n), probability("alpha", alpha)
 
     def predict(x: Tensor, indices: range, report: Callable[[int, int], None]) -> dict[str, Any]:
         result = smoother.predict_batch(x, n=n, alpha=alpha, indices=indices, progress=report)
@@ -175,37 +180,44 @@ def _sweep(
     model_name: str | None,
     progress: bool | Report,
 ) -> Run:
-    images = _check_images(smoother, data)
-    selection = {"images": len(images), **_check_selection(**selection)}
-    # Wrong numbers of samples, and a model that does not fit the images or the classes, show before a file is made.
-    step(images.x[:0], range(0), lambda done, total: None)
-    smoother.predict_batch(images.x[:1], n=1)
-
+    images = check_images(smoother, data)
+    selection = {"images": len(images), **check_selection(**selection)}
+    batch_size = None if batch_size is None else at_most_words("batch_size", batch_size)
+    model: Any = smoother.runner.model
+    name = check_model_name(model_name, model, out)
+    # Before the model runs for the first time, which may leave something behind in it.
+    model_sha256 = model_hash(model) if isinstance(model, nn.Module) else ""
     stored = {} if out is None else _stored_parameters(Path(out))
+    given = smoother.runner.given_batch_size
     if batch_size is not None or "batch_size" in stored:
         smoother.runner.set_batch_size(stored["batch_size"] if batch_size is None else batch_size)
-    batch = smoother.runner.batch_size(tuple(images.x.shape[1:]))
-    samples = special["n"] + special.get("n0", 0)
-    parameters = {
-        **_smoothing_parameters(smoother),
-        **special,
-        **selection,
-        "batch_size": batch,
-        "chunk": stored.get("chunk", max(1, math.ceil(_BATCHES * batch / samples))),
-    }
-    model: Any = smoother.runner.model
-    header = Header(
-        kind=kind,
-        parameters=parameters,
-        model=model_name or str(getattr(model, "__qualname__", type(model).__qualname__)),
-        model_sha256=model_hash(model) if isinstance(model, nn.Module) else "",
-        data=images.name,
-        data_sha256=images.sha256,
-        guarantee="real",
-        versions=_versions(),
-    )
-    with RunWriter(out, header) as writer, sweep_reporting(progress) as report:
-        _fill(writer, step, images, report)
+    try:
+        # A model that does not fit the images or the classes shows before a file is made.
+        with probing(images.x.shape[1:]):
+            smoother.predict_batch(images.x[:1], n=1)
+            found = smoother.runner.batch_size(tuple(images.x.shape[1:]))
+        batch = at_most_words("batch_size", smoother.runner.given_batch_size or found)
+        drawn = special["n"] + special.get("n0", 0)
+        header = Header(
+            kind=kind,
+            parameters={
+                **_smoothing_parameters(smoother),
+                **special,
+                **selection,
+                "batch_size": batch,
+                "chunk": stored.get("chunk", min(WORDS, max(1, math.ceil(_BATCHES * batch / drawn)))),
+            },
+            model=name,
+            model_sha256=model_sha256,
+            data=images.name,
+            data_sha256=images.sha256,
+            guarantee="real",
+            versions=_versions(),
+        )
+        with RunWriter(out, header) as writer, sweep_reporting(progress) as report:
+            _fill(writer, step, images, report)
+    finally:
+        smoother.runner.set_batch_size(given)
     return Run(writer.connection if out is None else out)
 
 
@@ -213,7 +225,7 @@ def _fill(writer: RunWriter, step: _Step, images: ImageSet, report: Report) -> N
     """Adds the chunks that are missing."""
     parameters = writer.header.parameters
     chosen = chosen_indices(parameters)
-    before = Run(writer.connection)  # checks what is there, too
+    before = Run(writer.connection, writer.path)  # checks what is there, too
     certifies = "radius" in before.table
     right = int(before.right.sum())
     certified = int((before.table["radius"][before.right] >= parameters["sigma"]).sum()) if certifies else None
@@ -253,36 +265,6 @@ def _fill(writer: RunWriter, step: _Step, images: ImageSet, report: Report) -> N
         if certified is not None:
             certified += int((rows["radius"][hits] >= parameters["sigma"]).sum())
         report(progress(0, 0, 0))
-
-
-def _check_images(smoother: RandomizedSmoothing, data: Data) -> ImageSet:
-    if not isinstance(smoother, RandomizedSmoothing):
-        raise InputTypeError(f"smoother: expected a RandomizedSmoothing, got {type(smoother).__name__}")
-    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
-        data = ImageSet("tensors", data[0].detach().cpu(), data[1].detach().cpu())
-    if not isinstance(data, ImageSet):
-        raise InputTypeError(f"data: expected an ImageSet or tensors (x, y), got {type(data).__name__}")
-    if data.num_classes > smoother.num_classes:
-        raise InputError(
-            f"data: {data.name}: expected labels of 0 to {smoother.num_classes - 1}, the smoother's classes; image "
-            f"{int((data.y >= smoother.num_classes).nonzero()[0])} has {int(data.y[data.y >= smoother.num_classes][0])}"
-        )
-    return data
-
-
-def _check_selection(*, skip: int, max: int | None, shard: tuple[int, int] | None) -> dict[str, Any]:
-    for name, value in (("skip", skip), ("max_images", max)):
-        if value is not None and operator.index(value) < 1:
-            raise InputError(f"{name}: expected at least 1, got {value}")
-    if shard is not None:
-        index, count = shard
-        if not 1 <= operator.index(index) <= operator.index(count):
-            raise InputError(f"shard: expected (I, K) with I from 1 to K, got {shard}")
-    return {
-        "skip": int(skip),
-        "max": None if max is None else int(max),
-        "shard": None if shard is None else list(shard),
-    }
 
 
 def _smoothing_parameters(smoother: RandomizedSmoothing) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import numpy as np
 
 from pyrobust.errors import InputError, MissingExtraError
 from pyrobust.evaluation import Run
-from pyrobust.evaluation.log import write_atomically
 from pyrobust.report.caption import describe_run
+from pyrobust.zoo.files import write_atomically
 
 _INK = "#1f4e79"
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from pyrobust.zoo.data import load_data
 from pyrobust.zoo.digits import load_digits
+from pyrobust.zoo.identity import model_hash
 from pyrobust.zoo.image_set import ImageSet
-from pyrobust.zoo.models import list_models, load_model, model_hash
+from pyrobust.zoo.models import list_models, load_model
 from pyrobust.zoo.nets import digits_convnet
 from pyrobust.zoo.weights import load_weights, read_state_dict, save_state_dict
 

@@ -28,7 +28,7 @@ class ImageSet:
 
     >>> data = ImageSet("two", torch.zeros(2, 1, 8, 8), torch.tensor([3, 1]))
     >>> len(data), data.num_classes, data.sha256[:8]
-    (2, 4, '87da6f7a')
+    (2, 4, '24dc6af2')
     """
 
     name: str
@@ -72,14 +72,13 @@ class ImageSet:
         return hash_tensors({"x": self.x, "y": self.y})
 
 
-def hash_tensors(tensors: Mapping[str, Tensor], preamble: str = "") -> str:
-    """SHA-256 in hex over a preamble and the names, dtypes, shapes and bytes of tensors.
+def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 in hex over the names, dtypes, shapes and bytes of tensors.
 
     Each part is preceded by its length, so that no two different inputs feed the same bytes.
 
     Args:
         tensors: names and dense tensors of any dtype and device; their order does not matter.
-        preamble: text hashed first.
 
     Returns:
         64 hexadecimal digits.
@@ -88,14 +87,14 @@ def hash_tensors(tensors: Mapping[str, Tensor], preamble: str = "") -> str:
     False
     """
     digest = hashlib.sha256()
-    _feed(digest, preamble.encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
-        _feed(digest, f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        _feed(digest, tensor.reshape(-1).view(torch.uint8).numpy().data)
+        feed(digest, f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        feed(digest, tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def _feed(digest: hashlib._Hash, part: bytes | memoryview) -> None:
+def feed(digest: hashlib._Hash, part: bytes | memoryview) -> None:
+    """Adds a part to a hash, its length first."""
     digest.update(len(part).to_bytes(8, "little"))
     digest.update(part)

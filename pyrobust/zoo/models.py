@@ -1,13 +1,12 @@
-"""Models by name, and the hash that tells them apart."""
+"""Models by name."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.zoo.image_set import hash_tensors
 from pyrobust.zoo.nets import digits_convnet
 from pyrobust.zoo.user_code import find_object, working_folder_importable
 from pyrobust.zoo.weights import load_weights
@@ -70,31 +69,3 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
     if weights is not None:
         load_weights(model, weights)
     return model.eval()
-
-
-def model_hash(module: nn.Module) -> str:
-    """SHA-256 in hex over what a model is: its structure and its numbers.
-
-    Goes over the class of every submodule, the printed structure, and name, dtype, shape and bytes of every parameter
-    and buffer, persistent or not. Device, train or eval mode and ``requires_grad`` do not matter. A number that a class
-    keeps as a plain attribute and does not print, or a change of its code, cannot be seen.
-
-    Args:
-        module: any module with dense tensors.
-
-    Returns:
-        64 hexadecimal digits.
-
-    >>> model_hash(nn.Sequential(nn.ReLU())) == model_hash(nn.Sequential(nn.Sigmoid()))
-    False
-    """
-    tensors: dict[str, Tensor] = {}
-    extra: list[str] = []
-    for name, value in module.state_dict().items():
-        if isinstance(value, Tensor):
-            tensors[name] = value
-        else:  # what a class returns from get_extra_state
-            extra.append(f"{name} {value!r}")
-    tensors |= dict(module.named_buffers(remove_duplicate=False))
-    classes = [f"{name} {type(part).__module__}.{type(part).__qualname__}" for name, part in module.named_modules()]
-    return hash_tensors(tensors, "\n".join([*classes, repr(module), *extra]))

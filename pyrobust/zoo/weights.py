@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 import pickle
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobust.errors import FileFormatError, MissingExtraError, StoreError
+from pyrobust.errors import FileFormatError, MissingExtraError
+from pyrobust.zoo.files import write_atomically
 from pyrobust.zoo.untrusted import existing_file
 
 _NESTS = ("state_dict", "model_state_dict", "model", "net", "network")
@@ -154,29 +152,13 @@ def save_state_dict(model: nn.Module, path: str | Path) -> None:
     Raises:
         StoreError: the file cannot be written: no such folder, no permission, a full disk.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_state_dict(nn.Linear(2, 1), Path(folder) / "a.pt")
     ...     sorted(read_state_dict(Path(folder) / "a.pt"))
     ['bias', 'weight']
     """
-    path = Path(path)
     # Serialised in memory: torch.save writes the name of the file it is given into it.
     buffer = io.BytesIO()
     torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}, buffer)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(buffer.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        # Temporary files are private; a weight file is what the umask says, like any other.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-        raise StoreError(f"{path}: cannot be written ({error.strerror or error}); nothing was left there") from error
+    write_atomically(path, buffer.getbuffer())

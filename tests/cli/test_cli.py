@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pyrobust.cli import main, options
-from pyrobust.errors import InputError
+from pyrobust.errors import InputError, ModelError
 from pyrobust.evaluation import Run, read_log
 
 MODEL = "zoo:digits-smooth-0.25"
@@ -93,8 +93,27 @@ def test_shards_merge_to_the_whole(pyrobust: Any) -> None:
     merged, whole = (pyrobust("log", *paths).out for paths in (["2.db", "1.db"], ["whole.db"]))
     assert re.sub(r"\t[^\t\n]*\n", "\n", merged) == re.sub(r"\t[^\t\n]*\n", "\n", whole)
     assert "not a shard" in pyrobust("log", "1.db", "whole.db").error
-    assert "no file" not in pyrobust("log", "nothing.db").error
     assert "expected a run of pyrobust, found nothing there" in pyrobust("log", "nothing.db").error
+
+
+def test_shards_of_different_runs_are_refused(pyrobust: Any) -> None:
+    def shard(part: int, *changes: object) -> None:
+        assert pyrobust("certify", *QUICK, "--max", 3, "--shard", f"{part}/2", *changes).status == 0
+
+    shard(1, "--out", "1.db")
+    for name, changes, words in (
+        ("sigma", ("--sigma", 0.5), "sigma: 0.25 there, 0.5 now"),
+        ("seed", ("--seed", 1), "seed: 0 there, 1 now"),
+        ("n", ("--n", 101), "n: 100 there, 101 now"),
+        ("model", ("--model", "zoo:digits-smooth-0.50"), "hash of the model"),
+        ("data", ("--data", "digits:all"), "hash of the data"),
+        ("noise", ("--noise", "uniform"), "noise: 'gaussian' there, 'uniform' now"),
+    ):
+        shard(2, *changes, "--out", f"{name}.db")
+        refused = pyrobust("log", "1.db", f"{name}.db", "--out", "all.tsv").error
+        assert f"{name}.db: is not of the same sweep as 1.db" in refused
+        assert words in refused
+    assert not Path("all.tsv").exists()
 
 
 def test_predict(pyrobust: Any) -> None:
@@ -115,14 +134,24 @@ def test_predict(pyrobust: Any) -> None:
         ([*QUICK, "--sigma", "0"], "sigma: expected"),
         ([*QUICK, "--sigma", "inf"], "sigma: expected"),
         ([*QUICK, "--seed", "-1"], "seed: expected"),
-        ([*QUICK, "--num-classes", "9"], "expected labels of 0 to 8"),
-        ([*QUICK, "--num-classes", "11"], "num_classes: expected what the model returns, 10, got 11"),
+        ([*QUICK, "--num-classes", "9"], "--num-classes: expected what the model returns, 10, got 9"),
+        (
+            [*QUICK, "--num-classes", "10000000000"],
+            "--num-classes: expected what the model returns, 10, got 10000000000",
+        ),
         ([*QUICK, "--shard", "3/2"], "--shard: expected I/K"),
         ([*QUICK, "--shard", "x"], "--shard: expected I/K"),
         ([*QUICK, "--normalize", "0.5"], "--normalize: expected MEAN/STD"),
         ([*QUICK, "--normalize", "0.5/0"], "--normalize: expected MEAN/STD"),
         ([*QUICK, "--normalize", "imagenet"], "3 channels"),
-        ([*QUICK, "--device", "toaster"], "--device: expected cpu, cuda"),
+        ([*QUICK, "--device", "toaster"], "device: expected cpu or cuda, got 'toaster'"),
+        ([*QUICK, "--device", "meta"], "device: expected cpu or cuda, got meta"),
+        ([*QUICK, "--device", "xpu"], "device: expected cpu or cuda, got xpu"),
+        ([*QUICK, "--device", "cuda:99"], "CUDA devices, got cuda:99"),
+        ([*QUICK, "--max", "10000000000"], "max_images: expected at most 4294967296, got 10000000000"),
+        ([*QUICK, "--skip", "10000000000"], "skip: expected at most 4294967296, got 10000000000"),
+        ([*QUICK, "--batch-size", "10000000000"], "batch_size: expected at most 4294967296, got 10000000000"),
+        ([*QUICK, "--n", "10000000000"], "n: expected at most"),
         ([*QUICK, "--model", "zoo:nothing"], "model: expected zoo:"),
         ([*QUICK, "--model", "no_such_module:net"], "there is no module"),
         ([*QUICK, "--data", "numbers"], "data: expected one of"),
@@ -189,6 +218,22 @@ def test_own_model_and_data_with_normalisation(pyrobust: Any, tmp_path: Path) ->
     assert plain.parameters["norm"] == "l1"
     assert plain.parameters["dtype"] == "float64"
     assert plain.parameters["normalize"] is None
+
+
+def test_a_model_that_does_not_fit_the_images_is_one_line(
+    pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other_for_cli.py").write_text("from torch import nn\nnet = nn.Conv2d(3, 8, 3)\n")
+    wrong = ["certify", "--model", "other_for_cli:net", "--data", "digits", "--sigma", "0.25"]
+    for classes in ([], ["--num-classes", "10"]):
+        line = pyrobust(*wrong, *classes).error
+        assert line.startswith("error: model: failed on one image of shape (1, 8, 8): RuntimeError: ")
+        assert "3 channels" in line
+        assert set(files(tmp_path)) - {"__pycache__"} == {"other_for_cli.py"}
+    monkeypatch.setattr(sys, "argv", ["pyrobust", "--debug", *wrong])
+    with pytest.raises(ModelError) as caught:
+        main()
+    assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 def test_errors_of_the_users_code_keep_their_traceback(

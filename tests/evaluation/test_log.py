@@ -14,9 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrobust.errors import FileFormatError, StoreError
+from pyrobust.errors import FileFormatError
 from pyrobust.evaluation import Run, certify_dataset, format_log, predict_dataset, read_log, write_log
-from pyrobust.evaluation.log import RADIUS_DECIMALS, format_radius, format_seconds, write_atomically
+from pyrobust.evaluation.log import RADIUS_DECIMALS, format_radius, format_seconds
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import load_data, load_model
 
@@ -52,6 +52,14 @@ def test_times_are_those_of_timedelta(microseconds: int) -> None:
     expected = str(datetime.timedelta(microseconds=microseconds))
     text = format_seconds(microseconds / 1_000_000)
     assert text == (expected if "." in expected else f"{expected}.000000")
+
+
+def test_the_largest_radii_are_printed_and_read(tmp_path: Path) -> None:
+    for radius in (1e22, 1e22 + 2**24, 1.7976931348623157e308):
+        text = format_radius(radius)
+        assert Decimal(text) == Decimal(radius)
+        (tmp_path / "log.tsv").write_text(f"{HEADER}0\t1\t1\t{text}\t1\t0:00:01\n")
+        assert read_log(tmp_path / "log.tsv")["radius"].tolist() == [radius]
 
 
 def test_times_beyond_a_day_stay_in_hours() -> None:
@@ -134,7 +142,9 @@ def test_published_logs_are_read() -> None:
         (HEADER + "0\t1\t1\t0.5\t1\t0:00:nan\n", "line 2: time"),
         (HEADER + "0\t1\t1\t0.5\t1\t0:00:01\n" * 2, "twice"),
         (HEADER + "0\t1\t1\t0.5\t1\t0:00:01\xff\n", "not a readable log"),
-        (HEADER + "9" * 5000 + "\t1\t1\t0.5\t1\t0:00:01\n", "line 2: idx"),
+        (HEADER + "9" * 500 + "\t1\t1\t0.5\t1\t0:00:01\n", "line 2: idx"),
+        (HEADER + "9" * 5000 + "\t1\t1\t0.5\t1\t0:00:01\n", "line 2: is too long"),
+        ("9" * 5000, "line 1: expected the columns"),
     ],
 )
 def test_broken_logs_give_one_clear_error(tmp_path: Path, text: str, words: str) -> None:
@@ -146,28 +156,25 @@ def test_broken_logs_give_one_clear_error(tmp_path: Path, text: str, words: str)
     assert len(str(error.value)) < 500 + len(str(file))
 
 
+def test_huge_logs_are_refused_unread(tmp_path: Path) -> None:
+    file = tmp_path / "log.tsv"
+    with file.open("wb") as stream:
+        stream.write(HEADER.encode())
+        stream.truncate(1 << 40)  # a hole: it takes no space
+    with pytest.raises(FileFormatError, match="at most 1073741824 bytes"):
+        read_log(file)
+
+
+def test_an_empty_log_has_empty_columns(tmp_path: Path) -> None:
+    (tmp_path / "log.tsv").write_bytes(HEADER.replace("\n", "\r\n").encode())
+    found = read_log(tmp_path / "log.tsv")
+    assert {name: (len(column), column.dtype) for name, column in found.items()} == {
+        name: (0, np.dtype(np.float64 if name in ("radius", "time") else np.int64)) for name in HEADER.split()
+    }
+
+
 def test_missing_logs(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="found nothing there"):
         read_log(tmp_path / "log.tsv")
     with pytest.raises(FileFormatError, match="found a folder there"):
         read_log(tmp_path)
-
-
-def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "log.tsv"
-    file.write_text("before")
-    for path in (tmp_path, tmp_path / "nowhere" / "log.tsv"):
-        with pytest.raises(StoreError, match="cannot be written"):
-            write_atomically(path, b"after")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match="No space left on device"):
-        write_atomically(file, b"after")
-    assert file.read_text() == "before"
-    assert list(tmp_path.iterdir()) == [file]
-    monkeypatch.undo()
-    write_atomically(file, b"after")
-    assert file.read_text() == "after"

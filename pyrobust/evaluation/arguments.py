@@ -1,0 +1,72 @@
+"""What the arguments of a sweep have to be."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, SupportsIndex, TypeAlias
+
+from torch import Tensor, nn
+
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.smoothing import RandomizedSmoothing
+from pyrobust.smoothing.checks import count, integer
+from pyrobust.zoo import ImageSet
+
+Data: TypeAlias = ImageSet | tuple[Tensor, Tensor]
+
+#: Image indices, and so numbers of images, are 32-bit words.
+WORDS = 1 << 32
+
+
+def check_images(smoother: RandomizedSmoothing, data: Data) -> ImageSet:
+    """The images, where the smoother has a class for every label."""
+    if not isinstance(smoother, RandomizedSmoothing):
+        raise InputTypeError(f"smoother: expected a RandomizedSmoothing, got {type(smoother).__name__}")
+    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        data = ImageSet("tensors", data[0].detach().cpu(), data[1].detach().cpu())
+    if not isinstance(data, ImageSet):
+        raise InputTypeError(f"data: expected an ImageSet or tensors (x, y), got {type(data).__name__}")
+    if data.num_classes > smoother.num_classes:
+        raise InputError(
+            f"data: {data.name}: expected labels of 0 to {smoother.num_classes - 1}, the smoother's classes; image "
+            f"{int((data.y >= smoother.num_classes).nonzero()[0])} has {int(data.y[data.y >= smoother.num_classes][0])}"
+        )
+    return data
+
+
+def check_selection(*, skip: int, max: int | None, shard: tuple[int, int] | None) -> dict[str, Any]:
+    """Which images a sweep covers, as its parameters say it."""
+    if shard is not None:
+        if not isinstance(shard, tuple | list) or len(shard) != 2:
+            raise InputTypeError(f"shard: expected two integers (I, K), got {shard!r}")
+        index, total = integer("shard", shard[0]), at_most_words("shard", shard[1])
+        if not 1 <= index <= total:
+            raise InputError(f"shard: expected (I, K) with I from 1 to K, got {shard}")
+    return {
+        "skip": at_most_words("skip", skip),
+        "max": None if max is None else at_most_words("max_images", max),
+        "shard": None if shard is None else [index, total],
+    }
+
+
+def at_most_words(name: str, value: SupportsIndex) -> int:
+    """An integer from 1 to 2**32."""
+    number = count(name, value)
+    if number > WORDS:
+        raise InputError(f"{name}: expected at most {WORDS}, got {number}")
+    return number
+
+
+def check_model_name(name: str | None, model: Any, out: str | os.PathLike[str] | None) -> str:
+    """What the model is called; a callable that no hash covers needs a name of its own in a file."""
+    if name is not None and not isinstance(name, str):
+        raise InputTypeError(f"model_name: expected a string, got {type(name).__name__}")
+    if name:
+        return name
+    kind = str(getattr(model, "__qualname__", type(model).__qualname__))
+    if out is not None and not isinstance(model, nn.Module):
+        raise InputError(
+            f"model_name: expected a name, got none; {kind} is no torch.nn.Module, and a run in a file tells such "
+            "models apart by their names alone: give every model a name of its own"
+        )
+    return kind

@@ -1,0 +1,66 @@
+"""Models and images whose sweeps are quick and exact, for the tests of sweeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pyrobust.evaluation import Run
+from pyrobust.smoothing import RandomizedSmoothing
+from pyrobust.zoo import ImageSet
+
+CLASSES = 3
+#: Samples an image.
+FEW = {"n0": 10, "n": 100}
+
+
+class Bands(nn.Module):
+    """Three classes by mean brightness; exact arithmetic does not depend on the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centres", torch.tensor([0.0, 0.5, 1.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -(x.flatten(1)[:, :1] - self.centres).abs()
+
+
+def images(count: int = 40, classes: int = CLASSES) -> ImageSet:
+    y = torch.arange(count) % classes
+    x = (y.float() / 2).view(-1, 1, 1, 1).expand(-1, 1, 2, 2).contiguous()
+    return ImageSet("bands", x, y)
+
+
+def smoother(model: Any = None, **options: Any) -> RandomizedSmoothing:
+    return RandomizedSmoothing(model or Bands(), CLASSES, 0.1, **({"batch_size": 64} | options))
+
+
+def same(one: Run, other: Run) -> bool:
+    names = [name for name in one.table if name != "seconds"]
+    return all(np.array_equal(one.table[name], other.table[name]) for name in names) and np.array_equal(
+        one.histogram(), other.histogram()
+    )
+
+
+class Calls:
+    """Counts down outside the model, whose own attributes tell it apart."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+class Failing(Bands):
+    """Stops working after some calls."""
+
+    def __init__(self, calls: int, error: BaseException) -> None:
+        super().__init__()
+        self.calls, self.error = Calls(calls), error
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.left -= 1
+        if self.calls.left < 0:
+            raise self.error
+        return super().forward(x)

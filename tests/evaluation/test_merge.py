@@ -1,0 +1,45 @@
+"""Shards together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sweep_models import FEW, images, smoother
+
+from pyrobust.errors import InputError
+from pyrobust.evaluation import certify_dataset, merge_runs
+
+
+def shard_files(folder: Path, count: int = 3, **options: Any) -> list[Path]:
+    paths = [folder / f"shard{index}.db" for index in range(1, count + 1)]
+    for index, path in enumerate(paths, start=1):
+        certify_dataset(smoother(), images(), out=path, shard=(index, count), **(FEW | options))
+    return paths
+
+
+def test_missing_and_repeated_shards_are_named(tmp_path: Path) -> None:
+    first, second, third = shard_files(tmp_path)
+    with pytest.raises(InputError, match=r"missing shards: 2/3;"):
+        merge_runs([first, third])
+    with pytest.raises(InputError, match=r"shard 2/3 is given twice: .*shard2\.db and .*shard2\.db"):
+        merge_runs([first, second, second, third])
+    assert merge_runs([second]).parameters["shard"] == [2, 3]
+
+
+def test_shards_of_other_sweeps_are_named(tmp_path: Path) -> None:
+    for name in ("other", "more"):
+        (tmp_path / name).mkdir()
+    first, second, _ = shard_files(tmp_path)
+    other = shard_files(tmp_path / "other", n=50)
+    with pytest.raises(InputError, match=r"n: 100 there, 50 now"):
+        merge_runs([first, second, other[2]])
+    more = shard_files(tmp_path / "more", count=4)
+    with pytest.raises(InputError, match=r"shard: of 3 there, of 4 now"):
+        merge_runs([first, second, more[2]])
+    whole = tmp_path / "whole.db"
+    certify_dataset(smoother(), images(), out=whole, **FEW)
+    with pytest.raises(InputError, match="is not a shard"):
+        merge_runs([first, whole])
+    assert merge_runs([whole]).complete
