@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import SupportsFloat, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -77,7 +76,7 @@ def sample_noise(
         raise InputError("sample_noise: x: expected [M, ...], got a scalar")
     if x.requires_grad and torch.is_grad_enabled():
         raise InputError("sample_noise: x: expected no gradient, for the op has none; call it under torch.no_grad()")
-    if not isinstance(sigma, SupportsFloat):
+    if not hasattr(sigma, "__float__"):
         raise InputTypeError(f"sample_noise: sigma: expected a number, got {sigma!r}")
     sigma = float(sigma)
     if not (math.isfinite(sigma) and sigma > 0):
@@ -86,7 +85,7 @@ def sample_noise(
         raise InputError(f"sample_noise: noise: expected one of {', '.join(FAMILIES)}, got {noise!r}")
     if not isinstance(stage, str) or stage not in STAGES:
         raise InputError(f"sample_noise: stage: expected one of {', '.join(STAGES)}, got {stage!r}")
-    if isinstance(seed, bool) or not isinstance(seed, SupportsIndex):
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
         raise InputTypeError(f"sample_noise: seed: expected an integer, got {seed!r}")
     seed = operator.index(seed)
     if not 0 <= seed < 1 << 64:
@@ -128,7 +127,7 @@ def _check_runs(runs: Sequence[tuple[int, int, int, int]], rows: int) -> int:
     for run in runs:
         if not isinstance(run, Sequence) or len(run) != 4:
             raise InputError(f"sample_noise: runs: expected (row, image, first, count), got {run!r}")
-        if not all(isinstance(number, SupportsIndex) for number in run):
+        if not all(hasattr(number, "__index__") for number in run):
             raise InputTypeError(f"sample_noise: runs: expected integers (row, image, first, count), got {run}")
         row, image, first, count = run
         if not 0 <= row < rows:
