@@ -91,6 +91,7 @@ class Runner:
             if device is not None:
                 model.to(self.device)
             if self.memory_format == torch.channels_last:
+                # torch's stubs lack the overload with memory_format alone
                 model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         #: The batch size that was asked for; None where it is to be found.
         self.given_batch_size: int | None = None

@@ -169,6 +169,7 @@ def test_no_global_generator_is_touched():
         del sys.modules[name]  # it draws from Python's generator when it is imported
     model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)).train()
     smoother, smooth = RandomizedSmoothing(model, 3, 0.5), Smooth(model, 3, 0.5)
+    # numpy's legacy global state is what must stay untouched
     before = torch.get_rng_state(), np.random.get_state(), random.getstate(), torch.initial_seed()  # noqa: NPY002
     smoother.certify_batch(images(2, (6,)), n0=5, n=20, progress=True)
     smoother.certify(images(1, (6,))[0], n0=5, n=20)

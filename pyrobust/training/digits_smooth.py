@@ -119,6 +119,7 @@ def _fit(sigma: float, seed: int, epochs: int, progress: Callable[[int, int, flo
         for rows in torch.split(order, _BATCH):
             loss = F.cross_entropy(net(noisy[rows]), data.y[rows])
             optimizer.zero_grad()
+            # torch leaves this method without annotations
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()

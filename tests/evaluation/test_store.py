@@ -211,6 +211,7 @@ def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
     short.write_bytes(b"SQLite format 3\0")
     for path in (foreign, text, trap, short):
         before = path.read_bytes()
+        # called inside the iteration that made them
         for opening in (lambda: Run(path), lambda: RunWriter(path, header())):  # noqa: B023
             with pytest.raises(FileFormatError, match=path.name):
                 opening()

@@ -28,6 +28,7 @@ def test_bundled_accuracies(sigma: float) -> None:
 
 def test_a_short_run_learns_repeats_itself_and_touches_nothing_global(tmp_path: Path) -> None:
     seen: list[tuple[int, int, float]] = []
+    # numpy's legacy global state is what must stay untouched
     torch_state, numpy_state = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     threads = torch.get_num_threads()
     first = train_digits_smooth(0.25, epochs=12, progress=lambda *report: seen.append(report))
