@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
 #include "core/half.h"
 #include "core/noise.h"
+#include "cpu/parallel.h"
 
 namespace pyrobust::cpu {
 
@@ -18,9 +18,6 @@ using UnitNoiseLeaf = void (*)(NoiseKey key, uint32_t image, uint32_t sample, ui
 template <class Out, class Real>
 using FinishLeaf = void (*)(const float* z, const Real* x, Real sigma, const Real* mean, const Real* std, Out* out,
                             int64_t n, int64_t stride);
-
-using ParallelFor = std::function<void(int64_t begin, int64_t end, int64_t grain,
-                                       const std::function<void(int64_t begin, int64_t end)>&)>;
 
 // x: [M, channels, plane] contiguous; runs ordered by `begin`, the first at 0; mean, std: [channels] or null; out:
 // [samples, channels, plane], or [samples, plane, channels] for channels_last.

@@ -1,0 +1,92 @@
+// Directed rounding, on host and device.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "core/bits.h"
+#include "core/half.h"
+#include "core/hd.h"
+
+namespace pyrobust {
+namespace round {
+
+// What a 16-bit or 32-bit float is made of, for round_toward.
+template <class T>
+struct Format;
+template <>
+struct Format<float> {
+  using Word = uint32_t;
+  static constexpr Word kSign = 0x80000000u;
+  PYROBUST_HD static Word nearest(double a) { return bits<uint32_t>(static_cast<float>(a)); }
+  PYROBUST_HD static double value(Word w) { return bits<float>(w); }
+  PYROBUST_HD static float make(Word w) { return bits<float>(w); }
+};
+template <>
+struct Format<BFloat16> {
+  using Word = uint16_t;
+  static constexpr Word kSign = 0x8000u;
+  PYROBUST_HD static Word nearest(double a) { return to_bfloat16(static_cast<float>(a)).bits; }
+  PYROBUST_HD static double value(Word w) { return to_float(BFloat16{w}); }
+  PYROBUST_HD static BFloat16 make(Word w) { return {w}; }
+};
+template <>
+struct Format<Half> {
+  using Word = uint16_t;
+  static constexpr Word kSign = 0x8000u;
+  PYROBUST_HD static Word nearest(double a) { return to_half(static_cast<float>(a)).bits; }
+  PYROBUST_HD static double value(Word w) { return to_float(Half{w}); }
+  PYROBUST_HD static Half make(Word w) { return {w}; }
+};
+
+}  // namespace round
+
+// The element of T next to a on target's side: at most a if a > target, at least a if a < target. Steps are counted on
+// the bits, where magnitudes are in order.
+template <class T>
+PYROBUST_HD T round_toward(double a, double target) {
+  if constexpr (std::is_same_v<T, double>) {
+    return a;
+  } else {
+    using F = round::Format<T>;
+    using Word = typename F::Word;
+    Word w = F::nearest(a);
+    // Rounding twice, through float32, can be off by more than half a step, never by more than one.
+    for (int i = 0; i < 2; ++i) {
+      const double value = F::value(w);
+      const bool high = a > target && value > a, low = a < target && value < a;
+      if (!high && !low) break;
+      const bool negative = (w & F::kSign) != 0;
+      if ((w & static_cast<Word>(~F::kSign)) == 0)
+        w = static_cast<Word>(high ? F::kSign | 1u : 1u);
+      else
+        w = static_cast<Word>(high != negative ? w - 1 : w + 1);
+    }
+    return F::make(w);
+  }
+}
+
+// The element of T nearest to a (16-bit floats through float32).
+template <class T>
+PYROBUST_HD T round_nearest(double a) {
+  if constexpr (std::is_same_v<T, double>)
+    return a;
+  else
+    return round::Format<T>::make(round::Format<T>::nearest(a));
+}
+
+// a + b rounded to the side of a: the sum s and its error e with s + e = a + b exactly (Knuth's TwoSum), then one step
+// of s where it lies beyond. Exact for sums that do not overflow.
+PYROBUST_HD double add_toward_first(double a, double b) {
+  const double s = a + b;
+  const double bb = s - a;
+  const double e = (a - (s - bb)) + (b - bb);
+  // b > 0 pushes up: s too high where e < 0.
+  if (e == 0 || (b > 0) != (e < 0)) return s;
+  const uint64_t w = bits<uint64_t>(s);
+  if (s == 0) return s;  // never: a sum that is zero is exact
+  const bool away = (s > 0) != (b > 0);
+  return bits<double>(away ? w + 1 : w - 1);
+}
+
+}  // namespace pyrobust

@@ -1,0 +1,40 @@
+// What the inner loops share, over the lanes that the including file chose.
+
+namespace pyrobust::cpu {
+namespace {
+
+PYROBUST_TARGET inline double lane_sum(V a) {
+  double l[8];
+  put(l, a);
+  return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+}
+
+PYROBUST_TARGET inline double lane_max(V a) {
+  double l[8], top;
+  put(l, a);
+  top = l[0];
+  for (int i = 1; i < 8; ++i) top = l[i] > top ? l[i] : top;
+  return top;
+}
+
+template <class T>
+T minus_infinity() {
+  if constexpr (std::is_same_v<T, BFloat16>)
+    return {0xff80u};
+  else if constexpr (std::is_same_v<T, Half>)
+    return {0xfc00u};
+  else
+    return -std::numeric_limits<T>::infinity();
+}
+
+// The first n elements, at most eight, and `fill` behind them.
+template <class T>
+struct Tail {
+  T element[8];
+  Tail(const T* v, int64_t n, T fill) {
+    for (int64_t i = 0; i < 8; ++i) element[i] = i < n ? v[i] : fill;
+  }
+};
+
+}  // namespace
+}  // namespace pyrobust::cpu

@@ -1,0 +1,71 @@
+// Eight float64 lanes in one AVX-512 register; what each function does: lanes_scalar.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "core/half.h"
+#include "core/round.h"
+
+#define PYROBUST_TARGET __attribute__((target("avx512f,avx512vl,avx2,fma,f16c")))
+
+namespace pyrobust::cpu {
+namespace {
+
+using V = __m512d;
+
+PYROBUST_TARGET inline V splat(double a) { return _mm512_set1_pd(a); }
+PYROBUST_TARGET inline V load(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
+PYROBUST_TARGET inline V load(const double* p) { return _mm512_loadu_pd(p); }
+PYROBUST_TARGET inline V add(V a, V b) { return _mm512_add_pd(a, b); }
+PYROBUST_TARGET inline V sub(V a, V b) { return _mm512_sub_pd(a, b); }
+PYROBUST_TARGET inline V mul(V a, V b) { return _mm512_mul_pd(a, b); }
+PYROBUST_TARGET inline V div(V a, V b) { return _mm512_div_pd(a, b); }
+PYROBUST_TARGET inline V min(V a, V b) { return _mm512_min_pd(a, b); }
+PYROBUST_TARGET inline V max(V a, V b) { return _mm512_max_pd(a, b); }
+PYROBUST_TARGET inline V abs(V a) { return _mm512_abs_pd(a); }
+PYROBUST_TARGET inline V with_sign(V a, V b) {
+  const __m512i sign = _mm512_set1_epi64(INT64_MIN);
+  return _mm512_castsi512_pd(
+      _mm512_ternarylogic_epi64(_mm512_castpd_si512(a), _mm512_castpd_si512(b), sign, 0xd8));  // c ? b : a
+}
+PYROBUST_TARGET inline V where_less(V a, V b, V yes, V no) {
+  return _mm512_mask_blend_pd(_mm512_cmp_pd_mask(a, b, _CMP_LT_OQ), no, yes);
+}
+PYROBUST_TARGET inline unsigned less_bits(V a, V b) { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ); }
+PYROBUST_TARGET inline void put(double* p, V a) { _mm512_storeu_pd(p, a); }
+
+PYROBUST_TARGET inline void put_toward(float* p, V a, V target) {
+  const __m256 down = _mm512_cvt_roundpd_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  const __m256 up = _mm512_cvt_roundpd_ps(a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+  _mm256_storeu_ps(p, _mm256_mask_blend_ps(_mm512_cmp_pd_mask(a, target, _CMP_GT_OQ), up, down));
+}
+PYROBUST_TARGET inline void put_toward(double* p, V a, V) { _mm512_storeu_pd(p, a); }
+
+PYROBUST_TARGET inline void put_nearest(float* p, V a) { _mm256_storeu_ps(p, _mm512_cvtpd_ps(a)); }
+PYROBUST_TARGET inline void put_nearest(double* p, V a) { put(p, a); }
+
+PYROBUST_TARGET inline V put_truncated(float* p, V a) {
+  const __m256 rounded = _mm512_cvt_roundpd_ps(a, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+  _mm256_storeu_ps(p, rounded);
+  return _mm512_cvtps_pd(rounded);
+}
+PYROBUST_TARGET inline V put_truncated(double* p, V a) {
+  _mm512_storeu_pd(p, a);
+  return a;
+}
+
+PYROBUST_TARGET inline int pack(float* out, const float* in, unsigned keep) {
+  // Packed in a register: a compressing store is an order of magnitude slower on some machines.
+  _mm256_storeu_ps(out, _mm256_maskz_compress_ps(static_cast<__mmask8>(keep), _mm256_loadu_ps(in)));
+  return __builtin_popcount(keep);
+}
+PYROBUST_TARGET inline int pack(double* out, V a, unsigned keep) {
+  _mm512_storeu_pd(out, _mm512_maskz_compress_pd(static_cast<__mmask8>(keep), a));
+  return __builtin_popcount(keep);
+}
+PYROBUST_TARGET inline int pack(double* out, const double* in, unsigned keep) { return pack(out, load(in), keep); }
+
+}  // namespace
+}  // namespace pyrobust::cpu

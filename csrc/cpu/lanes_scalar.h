@@ -1,0 +1,88 @@
+// Eight float64 lanes in plain C++: the specification of lanes_avx2.h and lanes_avx512.h, which give the same bits.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "core/half.h"
+#include "core/round.h"
+
+#define PYROBUST_TARGET
+
+namespace pyrobust::cpu {
+namespace {
+
+struct V {
+  double lane[8];
+};
+
+#define PYROBUST_LANES(expression)               \
+  V out;                                         \
+  for (int i = 0; i < 8; ++i) out.lane[i] = (expression); \
+  return out;
+
+inline V splat(double a) { PYROBUST_LANES(a) }
+template <class T>
+inline V load(const T* p) {
+  PYROBUST_LANES(static_cast<double>(to_float(p[i])))
+}
+inline V add(V a, V b) { PYROBUST_LANES(a.lane[i] + b.lane[i]) }
+inline V sub(V a, V b) { PYROBUST_LANES(a.lane[i] - b.lane[i]) }
+inline V mul(V a, V b) { PYROBUST_LANES(a.lane[i] * b.lane[i]) }
+inline V div(V a, V b) { PYROBUST_LANES(a.lane[i] / b.lane[i]) }
+// As the machine's: the second where either is NaN.
+inline V min(V a, V b) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]) }
+inline V max(V a, V b) { PYROBUST_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]) }
+inline V abs(V a) { PYROBUST_LANES(std::fabs(a.lane[i])) }
+// The first with the sign of the second.
+inline V with_sign(V a, V b) { PYROBUST_LANES(std::copysign(a.lane[i], b.lane[i])) }
+// a < b ? yes : no
+inline V where_less(V a, V b, V yes, V no) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? yes.lane[i] : no.lane[i]) }
+// Bit i is a < b in lane i.
+inline unsigned less_bits(V a, V b) {
+  unsigned out = 0;
+  for (int i = 0; i < 8; ++i) out |= static_cast<unsigned>(a.lane[i] < b.lane[i]) << i;
+  return out;
+}
+inline void put(double* p, V a) { memcpy(p, a.lane, sizeof(a.lane)); }
+
+// Eight elements of T, each a rounded toward `target`.
+template <class T>
+inline void put_toward(T* p, V a, V target) {
+  for (int i = 0; i < 8; ++i) p[i] = round_toward<T>(a.lane[i], target.lane[i]);
+}
+
+// Eight elements of T, each the nearest to a.
+template <class T>
+inline void put_nearest(T* p, V a) {
+  for (int i = 0; i < 8; ++i) p[i] = round_nearest<T>(a.lane[i]);
+}
+
+// Eight elements of T, each a rounded toward zero; returns them.
+template <class T>
+inline V put_truncated(T* p, V a) {
+  put_toward(p, a, splat(0));
+  return load(p);
+}
+
+// The elements whose bit is set, in order; may write eight.
+template <class T>
+inline int pack(T* out, const T* in, unsigned keep) {
+  int count = 0;
+  for (int i = 0; i < 8; ++i) {
+    const T value = in[i];
+    out[count] = value;
+    count += static_cast<int>((keep >> i) & 1u);
+  }
+  return count;
+}
+
+inline int pack(double* out, V a, unsigned keep) { return pack(out, a.lane, keep); }
+
+#undef PYROBUST_LANES
+
+}  // namespace
+}  // namespace pyrobust::cpu

@@ -1,0 +1,134 @@
+#include "cpu/perturbation.h"
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "core/bits.h"
+#include "cpu/perturbation_leaves.h"
+#include "cpu/rows.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+template <class T>
+const PerturbationLeaves<T>& leaves() {
+  if constexpr (std::is_same_v<T, Half>)
+    return kPerturbationHalf;
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return kPerturbationBFloat16;
+  else if constexpr (std::is_same_v<T, float>)
+    return PYROBUST_LEAVES(kPerturbationFloat);
+  else
+    return PYROBUST_LEAVES(kPerturbationDouble);
+}
+
+// A number's magnitude as a word of the same order.
+template <class T>
+auto magnitude_word(T value) {
+  if constexpr (std::is_same_v<T, float>)
+    return bits<uint32_t>(value) & 0x7fffffffu;
+  else if constexpr (std::is_same_v<T, double>)
+    return bits<uint64_t>(value) & 0x7fffffffffffffffu;
+  else
+    return static_cast<uint32_t>(value.bits & 0x7fffu);
+}
+
+// The largest |v| but keep - 1 of a row, 1 <= keep <= n: a histogram of the leading bits (the exponent and a few more)
+// finds the bin, the few elements in it are put in order.
+template <class T>
+class Selection {
+ public:
+  using Word = decltype(magnitude_word(T{}));
+
+  double kth_largest(const T* v, int64_t n, int64_t keep) {
+    std::fill(bins_.begin(), bins_.end(), 0u);
+    Word largest = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const Word word = magnitude_word(v[i]);
+      ++bins_[word >> kShift];
+      largest = std::max(largest, word);
+    }
+    int64_t above = 0;
+    Word bin = largest >> kShift;
+    while (above + bins_[bin] < keep) above += bins_[bin--];
+    inside_.clear();
+    for (int64_t i = 0; i < n; ++i) {
+      const Word word = magnitude_word(v[i]);
+      if (word >> kShift == bin) inside_.push_back(word);
+    }
+    const auto at = inside_.begin() + (keep - above - 1);
+    std::nth_element(inside_.begin(), at, inside_.end(), std::greater<Word>());
+    if constexpr (std::is_floating_point_v<T>)
+      return static_cast<double>(bits<T>(*at));
+    else
+      return static_cast<double>(to_float(T{static_cast<uint16_t>(*at)}));
+  }
+
+ private:
+  static constexpr int kBits = std::is_floating_point_v<T> ? 11 : 10;
+  static constexpr int kShift = static_cast<int>(std::is_floating_point_v<T> ? sizeof(T) * 8 : 16) - 1 - kBits;
+  static constexpr Word kBins = Word{1} << kBits;
+  std::vector<uint32_t> bins_ = std::vector<uint32_t>(kBins);
+  std::vector<Word> inside_;
+};
+
+int64_t grain(int64_t n) { return std::max<int64_t>(1, kChunk / std::max<int64_t>(1, n)); }
+
+}  // namespace
+
+template <class T>
+int64_t add_perturbation(const T* x, const T* z, T* out, int64_t rows, int64_t n, double lower, double upper,
+                         const ParallelFor& parallel_for) {
+  const auto& leaf = leaves<T>();
+  FirstRow bad(rows);
+  parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      if (!leaf.add(x + i * n, z + i * n, out + i * n, n, lower, upper)) bad.note(i);
+  });
+  return bad.row();
+}
+
+template <class T>
+int64_t linf_step(const T* x_adv, const T* grad, const T* x, const double* step, int64_t step_stride,
+                  const double* epsilon, int64_t epsilon_stride, T* out, int64_t rows, int64_t n, double lower,
+                  double upper, const ParallelFor& parallel_for) {
+  const auto& leaf = leaves<T>();
+  FirstRow bad(rows);
+  parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      if (!leaf.linf_step(x_adv + i * n, grad + i * n, x + i * n, out + i * n, n, step[i * step_stride],
+                          epsilon[i * epsilon_stride], lower, upper))
+        bad.note(i);
+  });
+  return bad.row();
+}
+
+template <class T>
+void l1_step(const T* x_adv, const T* grad, const T* x, const double* step, int64_t step_stride, const int64_t* keep,
+             int64_t keep_stride, T* out, int64_t rows, int64_t n, const ParallelFor& parallel_for) {
+  const auto& leaf = leaves<T>();
+  parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
+    Selection<T> selection;
+    for (int64_t i = begin; i < end; ++i) {
+      const T* g = grad + i * n;
+      const double threshold = selection.kth_largest(g, n, keep[i * keep_stride]);
+      const auto count = static_cast<double>(std::max<int64_t>(1, leaf.count(g, n, threshold)));
+      leaf.l1_step(x_adv + i * n, g, x + i * n, out + i * n, n, threshold, step[i * step_stride] / count);
+    }
+  });
+}
+
+#define PYROBUST_PERTURBATION(T)                                                                                      \
+  template int64_t add_perturbation<T>(const T*, const T*, T*, int64_t, int64_t, double, double, const ParallelFor&); \
+  template int64_t linf_step<T>(const T*, const T*, const T*, const double*, int64_t, const double*, int64_t, T*,     \
+                                int64_t, int64_t, double, double, const ParallelFor&);                                \
+  template void l1_step<T>(const T*, const T*, const T*, const double*, int64_t, const int64_t*, int64_t, T*,         \
+                           int64_t, int64_t, const ParallelFor&);
+PYROBUST_PERTURBATION(float)
+PYROBUST_PERTURBATION(double)
+PYROBUST_PERTURBATION(Half)
+PYROBUST_PERTURBATION(BFloat16)
+#undef PYROBUST_PERTURBATION
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,29 @@
+// The inner loops of the perturbation ops, one set per instruction set, all with the same bits.
+#pragma once
+
+#include <cstdint>
+
+#include "core/half.h"
+#include "cpu/simd.h"
+
+namespace pyrobust::cpu {
+
+template <class T>
+struct PerturbationLeaves {
+  // out = x + z rounded toward x, within [lower, upper]; false where x lies outside or z is NaN.
+  bool (*add)(const T* x, const T* z, T* out, int64_t n, double lower, double upper);
+  // out = x_adv + step sign(grad), within epsilon of x and [lower, upper], rounded toward x; false where x lies outside.
+  bool (*linf_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, double step, double epsilon,
+                    double lower, double upper);
+  // The number of elements with |grad| >= threshold that are not zero.
+  int64_t (*count)(const T* grad, int64_t n, double threshold);
+  // out = (x_adv - x) + step sign(grad) where |grad| >= threshold, rounded to nearest.
+  void (*l1_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, double threshold, double step);
+};
+
+extern const PerturbationLeaves<float> kPerturbationFloatScalar, kPerturbationFloatAvx2, kPerturbationFloatAvx512;
+extern const PerturbationLeaves<double> kPerturbationDoubleScalar, kPerturbationDoubleAvx2, kPerturbationDoubleAvx512;
+extern const PerturbationLeaves<Half> kPerturbationHalf;
+extern const PerturbationLeaves<BFloat16> kPerturbationBFloat16;
+
+}  // namespace pyrobust::cpu

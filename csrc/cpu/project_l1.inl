@@ -1,0 +1,225 @@
+// The inner loops of project_l1_leaves.h, over the lanes that the including file chose.
+#include "cpu/lanes.inl"
+
+namespace pyrobust::cpu {
+namespace {
+
+template <bool absolute>
+PYROBUST_TARGET inline V magnitude(V a) {
+  if constexpr (absolute)
+    return abs(a);
+  else
+    return a;
+}
+
+template <class T, bool absolute>
+PYROBUST_TARGET Scan scan(const T* v, int64_t n) {
+  V top0 = splat(-INFINITY), top1 = top0, total0 = splat(0), total1 = total0;
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const V a = magnitude<absolute>(load(v + i)), b = magnitude<absolute>(load(v + i + 8));
+    top0 = max(a, top0), top1 = max(b, top1);
+    total0 = add(total0, a), total1 = add(total1, b);
+  }
+  if (i + 8 <= n) {
+    const V a = magnitude<absolute>(load(v + i));
+    top0 = max(a, top0), total0 = add(total0, a);
+    i += 8;
+  }
+  if (i < n) {
+    const Tail<T> zeros(v + i, n - i, T{}), last(v + i, n - i, v[i]);
+    top1 = max(magnitude<absolute>(load(last.element)), top1);
+    total1 = add(total1, magnitude<absolute>(load(zeros.element)));
+  }
+  return {lane_max(max(top0, top1)), lane_sum(add(total0, total1))};
+}
+
+template <class T, bool absolute>
+PYROBUST_TARGET Below keep(const T* v, T* kept, int64_t n, double top, double reach) {
+  const V top8 = splat(top), reach8 = splat(reach), zero = splat(0);
+  V total0 = zero, total1 = zero;
+  int64_t count = 0, i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const V t0 = sub(top8, magnitude<absolute>(load(v + i))), t1 = sub(top8, magnitude<absolute>(load(v + i + 8)));
+    const unsigned below0 = less_bits(t0, reach8), below1 = less_bits(t1, reach8);
+    total0 = add(total0, where_less(t0, reach8, t0, zero));
+    total1 = add(total1, where_less(t1, reach8, t1, zero));
+    // Never past what has been read, so v may be kept; both are read before either is written.
+    T block[16];
+    memcpy(block, v + i, sizeof(block));
+    count += pack(kept + count, block, below0);
+    count += pack(kept + count, block + 8, below1);
+  }
+  for (; i < n; i += 8) {
+    const Tail<T> block(v + i, n - i, T{});
+    const unsigned inside = n - i >= 8 ? 0xffu : (1u << (n - i)) - 1u;
+    const V t = sub(top8, magnitude<absolute>(load(block.element)));
+    const unsigned below = less_bits(t, reach8) & inside;
+    double tt[8];
+    put(tt, t);
+    for (int l = 0; l < 8; ++l) tt[l] = ((below >> l) & 1u) != 0 ? tt[l] : 0.0;
+    total0 = add(total0, load(tt));
+    T packed[8];
+    const int more = pack(packed, block.element, below);
+    for (int l = 0; l < more; ++l) kept[count + l] = packed[l];
+    count += more;
+  }
+  return {count, lane_sum(add(total0, total1))};
+}
+
+// reach - t of eight elements, at least 0. For |v|, whose threshold is not negative, at most a: a float32 a is what the
+// last rounding would give anyway, a float64 one could be missed by a step.
+template <class T, bool absolute>
+PYROBUST_TARGET inline V shrunk(V a, V top, V reach) {
+  const V z = max(sub(reach, sub(top, a)), splat(0));
+  if constexpr (absolute && std::is_same_v<T, double>)
+    return min(z, a);
+  else
+    return z;
+}
+
+template <class T, bool absolute>
+PYROBUST_TARGET double finish(const T* v, T* z, int64_t n, double top, double reach) {
+  if constexpr (std::is_same_v<T, Half>) {
+    // What rounding takes from one element is offered to the next, or rows of many elements near the smallest half would
+    // lose half of their sum.
+    double carry = 0, sum = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double value = to_float(v[i]), a = absolute ? std::fabs(value) : value;
+      double exact = reach - (top - a);
+      exact = exact > 0 ? exact : 0;
+      if (absolute && exact > a) exact = a;
+      const Half rounded = round_toward<Half>(exact > 0 ? exact + carry : 0.0, 0.0);
+      const double got = to_float(rounded);
+      if (exact > 0) carry += exact - got;
+      sum += got;
+      z[i] = Half{static_cast<uint16_t>(rounded.bits | (absolute ? v[i].bits & 0x8000u : 0u))};
+    }
+    return sum;
+  } else {
+    const V top8 = splat(top), reach8 = splat(reach);
+    V sum0 = splat(0), sum1 = sum0;
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+      // The next row arrives while this one is computed.
+      __builtin_prefetch(v + n + i);
+      __builtin_prefetch(z + n + i, 1);
+      const V v0 = load(v + i), v1 = load(v + i + 8);
+      const V z0 = shrunk<T, absolute>(magnitude<absolute>(v0), top8, reach8);
+      const V z1 = shrunk<T, absolute>(magnitude<absolute>(v1), top8, reach8);
+      sum0 = add(sum0, abs(put_truncated(z + i, absolute ? with_sign(z0, v0) : z0)));
+      sum1 = add(sum1, abs(put_truncated(z + i + 8, absolute ? with_sign(z1, v1) : z1)));
+    }
+    for (; i < n; i += 8) {
+      const Tail<T> block(v + i, n - i, absolute ? T{} : minus_infinity<T>());
+      const V value = load(block.element);
+      const V shrunken = shrunk<T, absolute>(magnitude<absolute>(value), top8, reach8);
+      T out[8];
+      put_truncated(out, absolute ? with_sign(shrunken, value) : shrunken);
+      for (int64_t l = n - i < 8 ? n - i : 8; l < 8; ++l) out[l] = T{};
+      sum0 = add(sum0, abs(load(out)));
+      for (int64_t l = 0; l < 8 && i + l < n; ++l) z[i + l] = out[l];
+    }
+    return lane_sum(add(sum0, sum1));
+  }
+}
+
+constexpr int kMaxShortRounds = 64;
+
+template <class T, bool absolute>
+PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int64_t radius_stride, int64_t n,
+                                    int rows) {
+  if constexpr (!std::is_floating_point_v<T>) {
+    return (1u << rows) - 1u;  // 16-bit rows are rounded element after element
+  } else {
+    // Lane l of half h is row 8 h + l; t and z hold an element of all rows, then the next.
+    alignas(64) double t[kShortRow * kShortRows];
+    alignas(64) double r[kShortRows];
+    for (int row = 0; row < kShortRows; ++row) {
+      const int from = row < rows ? row : 0;
+      r[row] = radius[from * radius_stride];
+      for (int64_t d = 0; d < n; ++d) t[d * kShortRows + row] = static_cast<double>(v[from * n + d]);
+    }
+    const V zero = splat(0), one = splat(1), size = splat(static_cast<double>(n));
+    V radius8[2], top[2], total[2], reach[2];
+    for (int h = 0; h < 2; ++h) radius8[h] = load(r + 8 * h), top[h] = splat(-INFINITY), total[h] = zero;
+    for (int64_t d = 0; d < n; ++d)
+      for (int h = 0; h < 2; ++h) {
+        const V a = magnitude<absolute>(load(t + d * kShortRows + 8 * h));
+        top[h] = max(a, top[h]);
+        total[h] = add(total[h], a);
+      }
+    for (int64_t d = 0; d < n; ++d)
+      for (int h = 0; h < 2; ++h) {
+        double* at = t + d * kShortRows + 8 * h;
+        put(at, sub(top[h], magnitude<absolute>(load(at))));
+      }
+    for (int h = 0; h < 2; ++h) reach[h] = min(sub(top[h], div(sub(total[h], radius8[h]), size)), radius8[h]);
+    for (int round = 0; round < kMaxShortRounds; ++round) {
+      V count[2] = {zero, zero}, below[2] = {zero, zero};
+      for (int64_t d = 0; d < n; ++d)
+        for (int h = 0; h < 2; ++h) {
+          const V t8 = load(t + d * kShortRows + 8 * h);
+          count[h] = add(count[h], where_less(t8, reach[h], one, zero));
+          below[h] = add(below[h], where_less(t8, reach[h], t8, zero));
+        }
+      unsigned moved = 0;
+      for (int h = 0; h < 2; ++h) {
+        // An empty set can only come of rounding: the radius itself is a reach that is not too short.
+        const V solved = min(div(add(radius8[h], below[h]), count[h]), radius8[h]);
+        const V next = where_less(zero, count[h], solved, radius8[h]);
+        moved |= less_bits(next, reach[h]) | less_bits(reach[h], next);
+        reach[h] = next;
+      }
+      if (moved == 0) break;
+    }
+    T z16[kShortRow * kShortRows];
+    V sum[2] = {zero, zero}, lost[2] = {zero, zero};
+    for (int64_t d = 0; d < n; ++d)
+      for (int h = 0; h < 2; ++h) {
+        const int64_t at = d * kShortRows + 8 * h;
+        const V t8 = load(t + at);
+        V z8 = max(sub(reach[h], t8), zero);
+        if constexpr (absolute && std::is_same_v<T, double>) z8 = min(z8, sub(top[h], t8));
+        z8 = put_truncated(z16 + at, z8);
+        // The sum with its rounding errors (Knuth's TwoSum): where there are none, it is exact.
+        const V next = add(sum[h], z8), back = sub(next, sum[h]);
+        lost[h] = add(lost[h], abs(add(sub(sum[h], sub(next, back)), sub(z8, back))));
+        sum[h] = next;
+      }
+    unsigned open = 0, inside = 0;
+    const V high = splat(1 + sum_error(n)), low = splat(1 - sum_error(n));
+    for (int h = 0; h < 2; ++h) {
+      const V difference = sub(total[h], total[h]);  // NaN where an element is not finite
+      const unsigned finite = less_bits(difference, one) & less_bits(splat(-1), difference);
+      const unsigned within = ~less_bits(radius8[h], mul(sum[h], high)) |
+                              (~less_bits(zero, lost[h]) & ~less_bits(radius8[h], sum[h]));
+      unsigned done = within & less_bits(zero, radius8[h]) & finite;
+      if constexpr (absolute) {
+        const unsigned in = ~less_bits(radius8[h], mul(total[h], high)) & finite;
+        done = in | (less_bits(radius8[h], mul(total[h], low)) & done);
+        inside |= (in & 0xffu) << (8 * h);
+      }
+      open |= (~done & 0xffu) << (8 * h);
+    }
+    for (int row = 0; row < rows; ++row) {
+      if (((open >> row) & 1u) != 0) continue;
+      const T* from = v + row * n;
+      T* to = z + row * n;
+      if (((inside >> row) & 1u) != 0)
+        for (int64_t d = 0; d < n; ++d) to[d] = from[d];
+      else
+        for (int64_t d = 0; d < n; ++d)
+          to[d] = absolute ? std::copysign(z16[d * kShortRows + row], from[d]) : z16[d * kShortRows + row];
+    }
+    return open & ((1u << rows) - 1u);
+  }
+}
+
+template <class T, bool absolute>
+constexpr L1Leaves<T> kLeaves = {scan<T, absolute>, keep<T, absolute>, finish<T, absolute>, short_rows<T, absolute>};
+template <class T>
+constexpr L1LeafPair<T> kPair = {kLeaves<T, false>, kLeaves<T, true>};
+
+}  // namespace
+}  // namespace pyrobust::cpu

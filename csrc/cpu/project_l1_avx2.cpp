@@ -1,0 +1,19 @@
+// The simplex and l1-ball loops for AVX2.
+#ifdef __x86_64__
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "cpu/lanes_avx2.h"
+#include "cpu/project_l1_leaves.h"
+
+#include "cpu/project_l1.inl"
+
+namespace pyrobust::cpu {
+
+const L1LeafPair<float> kL1FloatAvx2 = kPair<float>;
+const L1LeafPair<double> kL1DoubleAvx2 = kPair<double>;
+
+}  // namespace pyrobust::cpu
+#endif

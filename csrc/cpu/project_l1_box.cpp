@@ -1,0 +1,232 @@
+// The threshold theta = base - w is the root of the piecewise-linear, monotone
+//   f(w) = sum of clip(a - theta, 0, u) = radius
+// by Newton's method inside a bracket, halved where a step leaves it (f is neither convex nor concave). A strided sample of
+// the row gives a narrow first bracket; one pass then sorts out the few elements that change their kind within it, and the
+// search goes on among those.
+#include "cpu/project_l1_box.h"
+
+#include <vector>
+
+#include "cpu/project_l1_box_leaves.h"
+#include "cpu/rows.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+constexpr int kMaxRounds = 300;
+constexpr double kTolerance = 0x1p-44;  // of the radius, in the search
+constexpr int64_t kSample = 256;
+constexpr double kSampleTolerance = 0.05;
+constexpr int64_t kRoom = 2048;  // open elements on the stack, 32 KiB
+// Beyond this many radii, base becomes an element near the threshold: what is left of w has the precision.
+constexpr double kHuge = 1024;
+
+template <class T>
+const L1BoxLeaves<T>& leaves() {
+  if constexpr (std::is_same_v<T, Half>)
+    return kL1BoxHalf;
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return kL1BoxBFloat16;
+  else if constexpr (std::is_same_v<T, float>)
+    return PYROBUST_LEAVES(kL1BoxFloat);
+  else
+    return PYROBUST_LEAVES(kL1BoxDouble);
+}
+
+struct Bracket {
+  double low, high;  // f(low) <= radius < f(high)
+};
+
+// A w with f(w) close to radius, starting at w; the bracket shrinks around it.
+template <class F>
+double newton(const F& f, double radius, double tolerance, double w, Bracket& bracket) {
+  for (int round = 0; round < kMaxRounds; ++round) {
+    const BoxValue value = f(w);
+    const double excess = value.sum - radius;
+    (excess > 0 ? bracket.high : bracket.low) = w;
+    if (std::fabs(excess) <= tolerance * radius) return w;
+    double next = w - excess / static_cast<double>(value.free);
+    if (!(next > bracket.low && next < bracket.high)) next = bracket.low + (bracket.high - bracket.low) / 2;
+    if (!(next > bracket.low && next < bracket.high)) return bracket.low;
+    w = next;
+  }
+  return bracket.low;
+}
+
+template <class T>
+class Row {
+ public:
+  Row(const T* y, const T* x, T* z, int64_t n, double radius, Box box)
+      : leaves_(leaves<T>()), y_(y), x_(x), z_(z), n_(n), radius_(radius), box_(box),
+        chunks_((n + kChunk - 1) / kChunk) {
+    if (chunks_ > 1) partial_.resize(static_cast<size_t>(chunks_));
+  }
+
+  template <class Each>
+  void project(const Each& each, int64_t i, FirstRow& bad_y, FirstRow& bad_x) {
+    scan(each);
+    if (scan_.bad_y != 0) return bad_y.note(i);
+    if (scan_.bad_x != 0) return bad_x.note(i);
+    if (radius_ == 0) {
+      std::fill(z_, z_ + n_, T{});
+      return;
+    }
+    // No threshold: what the box leaves may already be inside.
+    if (scan_.total * (1 - sum_error(n_)) <= radius_ && written(each, 0, 0)) return;
+    double base = scan_.top;
+    double w = search(each, base);
+    if (scan_.top > kHuge * radius_) {
+      base = nearest(scan_.top - w);
+      Bracket bracket{base - scan_.top, base};
+      w = newton([&](double at) { return evaluate(each, base, at); }, radius_, kTolerance,
+                 w + (base - scan_.top), bracket);
+    }
+    finish(each, base, w);
+  }
+
+ private:
+  struct Partial {
+    BoxScan scan;
+    BoxValue value;
+    double sum;
+  };
+
+  Partial& partial(int64_t chunk) { return chunks_ > 1 ? partial_[static_cast<size_t>(chunk)] : single_; }
+  int64_t size(int64_t chunk) const { return std::min(kChunk, n_ - chunk * kChunk); }
+
+  template <class Each>
+  void scan(const Each& each) {
+    each(chunks_, [&](int64_t c) { partial(c).scan = leaves_.scan(y_ + c * kChunk, x_ + c * kChunk, size(c), box_); });
+    scan_ = partial(0).scan;
+    for (int64_t c = 1; c < chunks_; ++c) {
+      const BoxScan& s = partial(c).scan;
+      scan_ = {std::max(scan_.top, s.top), scan_.total + s.total, scan_.free + s.free, scan_.bad_x + s.bad_x,
+               scan_.bad_y + s.bad_y};
+    }
+  }
+
+  template <class Each>
+  BoxValue evaluate(const Each& each, double base, double w) {
+    each(chunks_, [&](int64_t c) {
+      partial(c).value = leaves_.evaluate(y_ + c * kChunk, x_ + c * kChunk, size(c), box_, base, w);
+    });
+    BoxValue value{0, 0};
+    for (int64_t c = 0; c < chunks_; ++c) {
+      value.sum += partial(c).value.sum;
+      value.free += partial(c).value.free;
+    }
+    return value;
+  }
+
+  template <class Each>
+  double search(const Each& each, double base) {
+    const auto whole = [&](double at) { return evaluate(each, base, at); };
+    Bracket bracket{0, base};
+    double w = base - (scan_.total - radius_) / static_cast<double>(std::max<int64_t>(1, scan_.free));
+    if (n_ >= 2 * kSample) {
+      T y[kSample], x[kSample];
+      for (int64_t i = 0; i < kSample; ++i) {
+        y[i] = y_[i * n_ / kSample];
+        x[i] = x_[i * n_ / kSample];
+      }
+      const double share = radius_ * static_cast<double>(kSample) / static_cast<double>(n_);
+      const auto sample = [&](double at) { return leaves_.evaluate(y, x, kSample, box_, base, at); };
+      Bracket low{0, base}, high{0, base};
+      if (sample(base).sum > 2 * share) {
+        const double w_low = newton(sample, share / 2, kSampleTolerance, w, low);
+        const double w_high = newton(sample, share * 1.6, kSampleTolerance, w_low, high);
+        if (chunks_ == 1) return within(whole, {w_low, w_high}, base);
+        w = w_low + (w_high - w_low) / 2;
+      }
+    }
+    if (!(w > 0 && w < base)) w = base / 2;
+    return newton(whole, radius_, kTolerance, w, bracket);
+  }
+
+  // The root, looked for between the guesses first.
+  template <class F>
+  double within(const F& whole, Bracket guess, double base) {
+    double a[kRoom], u[kRoom];
+    const BoxOpen open = leaves_.open(y_, x_, n_, box_, base, guess.low, guess.high, a, u, kRoom);
+    Bracket bracket{0, base};
+    double w = guess.low + (guess.high - guess.low) / 2;
+    if (open.count >= 0) {
+      const auto f = [&](double at) {
+        const BoxValue value = leaves_.evaluate_open(a, u, open.count, at);
+        const double linear = open.total + static_cast<double>(open.free) * at;
+        return BoxValue{value.sum + open.fixed + linear, value.free + open.free};
+      };
+      if (f(guess.low).sum > radius_)
+        w = bracket.high = guess.low;
+      else if (f(guess.high).sum <= radius_)
+        w = bracket.low = guess.high;
+      else
+        return newton(f, radius_, kTolerance, w, guess);
+    }
+    return newton(whole, radius_, kTolerance, w, bracket);
+  }
+
+  // The element that is closest to theta.
+  double nearest(double theta) const {
+    double best = scan_.top;
+    for (int64_t i = 0; i < n_; ++i) {
+      const double a = std::fabs(static_cast<double>(to_float(y_[i])));
+      if (std::fabs(a - theta) < std::fabs(best - theta)) best = a;
+    }
+    return best;
+  }
+
+  // Writes z; true if its sum, as stored, is proven to be at most the radius.
+  template <class Each>
+  bool written(const Each& each, double base, double w) {
+    each(chunks_, [&](int64_t c) {
+      const int64_t at = c * kChunk;
+      partial(c).sum = leaves_.finish(y_ + at, x_ + at, z_ + at, size(c), box_, base, w);
+    });
+    double sum = 0;
+    for (int64_t c = 0; c < chunks_; ++c) sum += partial(c).sum;
+    return sum * (1 + sum_error(n_)) <= radius_ || compare_sum(z_, n_, radius_) <= 0;
+  }
+
+  template <class Each>
+  void finish(const Each& each, double base, double w) {
+    const double unit = radius_ * (sum_error(n_) + 2 * kTolerance) / static_cast<double>(n_);
+    for (double back = std::max(unit, 0x1p-1074); !written(each, base, w); back *= 4)
+      w = std::min(w - back, std::nextafter(w, -INFINITY));
+  }
+
+  const L1BoxLeaves<T>& leaves_;
+  const T* y_;
+  const T* x_;
+  T* z_;
+  const int64_t n_;
+  const double radius_;
+  const Box box_;
+  const int64_t chunks_;
+  std::vector<Partial> partial_;
+  Partial single_{};
+  BoxScan scan_{};
+};
+
+}  // namespace
+
+template <class T>
+BadRow project_l1_box(const T* y, const T* x, T* z, const double* radius, int64_t radius_stride, int64_t rows, int64_t n,
+                      double lower, double upper, int threads, const ParallelFor& parallel_for) {
+  FirstRow bad_y(rows), bad_x(rows);
+  for_rows(rows, n, threads, parallel_for, [&](int64_t i, const auto& each) {
+    Row<T>(y + i * n, x + i * n, z + i * n, n, radius[i * radius_stride], {lower, upper}).project(each, i, bad_y, bad_x);
+  });
+  return {bad_y.row(), bad_x.row()};
+}
+
+#define PYROBUST_PROJECT_L1_BOX(T)                                                                                   \
+  template BadRow project_l1_box<T>(const T*, const T*, T*, const double*, int64_t, int64_t, int64_t, double, double, \
+                                    int, const ParallelFor&);
+PYROBUST_PROJECT_L1_BOX(float)
+PYROBUST_PROJECT_L1_BOX(double)
+PYROBUST_PROJECT_L1_BOX(Half)
+PYROBUST_PROJECT_L1_BOX(BFloat16)
+#undef PYROBUST_PROJECT_L1_BOX
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,55 @@
+// The inner loops of the projection onto the l1 ball within a box, one set per instruction set, all with the same bits.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/simd.h"
+#include "core/half.h"
+
+namespace pyrobust::cpu {
+
+// An element y at x has a = |y| and room u >= 0 up to the box on y's side; the projection is clip(a - theta, 0, u). The
+// threshold is written theta = base - w with `base` one of the row's a, so that w, not theta, carries the precision.
+struct Box {
+  double lower, upper;
+};
+
+struct BoxScan {
+  double top;        // largest a
+  double total;      // sum of min(a, u): the sum at theta = 0
+  int64_t free;      // elements with 0 < a < u
+  int64_t bad_x;     // elements of x outside the box, NaN included
+  int64_t bad_y;     // elements of y that are not finite
+};
+
+struct BoxValue {
+  double sum;    // of clip(a - theta, 0, u)
+  int64_t free;  // elements strictly between: minus the slope in theta
+};
+
+// What a bracket [theta_low, theta_high] leaves open.
+struct BoxOpen {
+  double fixed;       // sum of u of the elements that are at their room throughout
+  double total;       // sum of a - base of those that are free throughout
+  int64_t free;       // their number
+  int64_t count;      // the others, packed; -1 if there are more than the room for them
+};
+
+template <class T>
+struct L1BoxLeaves {
+  BoxScan (*scan)(const T* y, const T* x, int64_t n, Box box);
+  BoxValue (*evaluate)(const T* y, const T* x, int64_t n, Box box, double base, double w);
+  // Packs a - base and u of the elements that change their kind within the bracket.
+  BoxOpen (*open)(const T* y, const T* x, int64_t n, Box box, double base, double w_low, double w_high, double* a,
+                  double* u, int64_t room);
+  BoxValue (*evaluate_open)(const double* a, const double* u, int64_t n, double w);
+  // z = clip(a - theta, 0, u), rounded toward zero, with y's sign; returns the sum of |z|.
+  double (*finish)(const T* y, const T* x, T* z, int64_t n, Box box, double base, double w);
+};
+
+extern const L1BoxLeaves<float> kL1BoxFloatScalar, kL1BoxFloatAvx2, kL1BoxFloatAvx512;
+extern const L1BoxLeaves<double> kL1BoxDoubleScalar, kL1BoxDoubleAvx2, kL1BoxDoubleAvx512;
+extern const L1BoxLeaves<Half> kL1BoxHalf;
+extern const L1BoxLeaves<BFloat16> kL1BoxBFloat16;
+
+}  // namespace pyrobust::cpu

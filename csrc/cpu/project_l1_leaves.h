@@ -1,0 +1,49 @@
+// The inner loops of the simplex and l1-ball projections, one set per instruction set, all with the same bits: sums run in
+// sixteen chains whatever the machine's registers.
+#pragma once
+
+#include <cstdint>
+
+#include "core/half.h"
+#include "cpu/rows.h"
+#include "cpu/simd.h"
+
+namespace pyrobust::cpu {
+
+// A row's elements are a = v (simplex) or |v| (l1 ball). With top the largest, t = top - a >= 0 is how far an element lies
+// below it, and the projection is reach - t where that is positive: no cancellation, however large the row.
+struct Scan {
+  double top;
+  double total;  // of a; not finite where an element is not
+};
+struct Below {  // the elements with t < reach
+  int64_t count;
+  double total;  // of t
+};
+
+template <class T>
+struct L1Leaves {
+  Scan (*scan)(const T* v, int64_t n);
+  // Packs the elements of v with t < reach into kept, which has room for n and may be v.
+  Below (*keep)(const T* v, T* kept, int64_t n, double top, double reach);
+  // z = reach - t where positive, rounded toward zero, with v's sign; returns the sum of |z|.
+  double (*finish)(const T* v, T* z, int64_t n, double top, double reach);
+  // kShortRows rows of n <= kShortRow elements, a lane each, of which `rows` exist. Bit i of the result: row i is not done, for
+  // it needs the exact comparisons, or is not finite.
+  unsigned (*short_rows)(const T* v, T* z, const double* radius, int64_t radius_stride, int64_t n, int rows);
+};
+
+inline constexpr int64_t kShortRow = 64;
+inline constexpr int kShortRows = 16;
+
+template <class T>
+struct L1LeafPair {
+  L1Leaves<T> simplex, ball;
+};
+
+extern const L1LeafPair<float> kL1FloatScalar, kL1FloatAvx2, kL1FloatAvx512;
+extern const L1LeafPair<double> kL1DoubleScalar, kL1DoubleAvx2, kL1DoubleAvx512;
+extern const L1LeafPair<Half> kL1Half;
+extern const L1LeafPair<BFloat16> kL1BFloat16;
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,136 @@
+"""One pass over the examples for a step of an attack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+from . import native
+from .rows import box, check_alike, check_float, nhwc, radii
+
+
+def linf_step(
+    x_adv: Tensor,
+    gradient: Tensor,
+    x: Tensor,
+    step: Tensor,
+    epsilon: float | Tensor,
+    lower: float = 0.0,
+    upper: float = 1.0,
+) -> Tensor:
+    """A step along the sign of the gradient, projected on the l∞ ball around x and the box, and rounded toward x.
+
+    ``x' = clip(x_adv + step·sign(gradient), max(x - epsilon, lower), min(x + epsilon, upper))`` (Kurakin, Goodfellow
+    and Bengio, 2017; Madry et al., 2018), computed in float64. As real numbers |x' - x| ≤ epsilon and
+    lower ≤ x' ≤ upper, whatever the dtype. A coordinate with a gradient of NaN does not move by itself.
+
+    Args:
+        x_adv: [B, ...], float32, float64, bfloat16 or float16.
+        gradient: of x_adv's shape and dtype.
+        x: the examples, in [lower, upper], of x_adv's shape and dtype.
+        step: [B] or [1], finite.
+        epsilon: radius of the ball, a number or [B].
+        lower: least value of the result, a binary64 number.
+        upper: greatest value of the result, likewise.
+
+    Returns:
+        Of x_adv's shape and dtype; channels_last where all three are. It has no gradient.
+
+    Raises:
+        InputError: shapes or devices that do not agree, or (CPU) a value out of range. On a GPU an x outside the box
+            gives NaN.
+        InputTypeError: a dtype that is not one of the above.
+
+    >>> x = torch.tensor([[0.5, 0.1]])
+    >>> linf_step(x, torch.tensor([[2.0, -1.0]]), x, torch.tensor([0.25]), epsilon=0.125)
+    tensor([[0.6250, 0.0000]])
+    """
+    op = "linf_step"
+    _check(op, x, x_adv, gradient)
+    lower, upper = box(op, lower, upper)
+    column, radius = _per_row(op, "step", step, x), radii(op, epsilon, x.shape[:1], x.device)
+    if x.numel() == 0:
+        return x.detach().clone()
+    return _on_rows(lambda *rows: native.call(_LINF, *rows, column, radius, lower, upper), x_adv, gradient, x)
+
+
+def l1_step(x_adv: Tensor, gradient: Tensor, x: Tensor, step: Tensor, keep: Tensor) -> Tensor:
+    """The perturbation after a sparse step along the sign of the gradient, not projected yet.
+
+    ``(x_adv - x) + (step/m)·sign(gradient)`` on the m coordinates whose |gradient| reaches the keep-th largest of the
+    example (ties included, zeros not), and ``x_adv - x`` on the others: a step of l1 length ``step`` (Croce and Hein,
+    "Mind the box", 2021).
+
+    Args:
+        x_adv: [B, ...], float32, float64, bfloat16 or float16.
+        gradient: of x_adv's shape and dtype, not NaN.
+        x: the examples, of x_adv's shape and dtype.
+        step: [B] or [1], finite.
+        keep: [B] or [1], int64, from 1 to the number of coordinates.
+
+    Returns:
+        Of x_adv's shape and dtype; channels_last where all three are. It has no gradient.
+
+    Raises:
+        InputError: shapes or devices that do not agree, or (CPU) a value out of range.
+        InputTypeError: a dtype that is not one of the above.
+
+    >>> x = torch.zeros(1, 4)
+    >>> l1_step(x, torch.tensor([[3.0, -2.0, 1.0, 0.0]]), x, torch.tensor([1.0]), torch.tensor([2]))
+    tensor([[ 0.5000, -0.5000,  0.0000,  0.0000]])
+    """
+    op = "l1_step"
+    _check(op, x, x_adv, gradient)
+    if not isinstance(keep, Tensor) or keep.dtype != torch.int64:
+        raise InputTypeError(f"{op}: keep: expected an int64 tensor, got {getattr(keep, 'dtype', type(keep).__name__)}")
+    column, count = _per_row(op, "step", step, x), keep.reshape(-1).contiguous()
+    if x.numel() == 0:
+        return x.detach().clone()
+    return _on_rows(lambda *rows: native.call(_L1, *rows, column, count), x_adv, gradient, x)
+
+
+def _check(op: str, x: Tensor, x_adv: Tensor, gradient: Tensor) -> None:
+    check_float(op, "x", x)
+    if x.dim() < 1:
+        raise InputError(f"{op}: x: expected [B, ...], got a scalar")
+    for name, value in (("x_adv", x_adv), ("gradient", gradient)):
+        check_float(op, name, value)
+        check_alike(op, name, value, x)
+
+
+def _per_row(op: str, name: str, values: Tensor, x: Tensor) -> Tensor:
+    check_float(op, name, values)
+    if values.shape not in ((1,), x.shape[:1]):
+        raise InputError(f"{op}: {name}: expected shape (1,) or ({len(x)},), got {tuple(values.shape)}")
+    return values.detach().to(torch.float64).contiguous()
+
+
+def _on_rows(op: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """Calls the op on [B, D] views, or on copies where a tensor is dense in no order."""
+    shape = tensors[0].shape
+    if nhwc(*tensors):
+        rows = [t.detach().permute(0, 2, 3, 1).reshape(shape[0], -1) for t in tensors]
+        return op(*rows).view(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
+    return op(*(t.detach().reshape(shape[0], -1).contiguous() for t in tensors)).view(shape)
+
+
+_LINF: Callable[..., Tensor] = torch.ops.pyrobust.linf_step
+_L1: Callable[..., Tensor] = torch.ops.pyrobust.l1_step
+
+
+def _fake_linf(
+    x_adv: Tensor, grad: Tensor, x: Tensor, step: Tensor, epsilon: Tensor, lower: float, upper: float
+) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _fake_l1(x_adv: Tensor, grad: Tensor, x: Tensor, step: Tensor, keep: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+torch.library.register_fake("pyrobust::linf_step", _fake_linf)
+torch.library.register_fake("pyrobust::l1_step", _fake_l1)
