@@ -75,18 +75,4 @@ PYROBUST_HD T round_nearest(double a) {
     return round::Format<T>::make(round::Format<T>::nearest(a));
 }
 
-// a + b rounded to the side of a: the sum s and its error e with s + e = a + b exactly (Knuth's TwoSum), then one step
-// of s where it lies beyond. Exact for sums that do not overflow.
-PYROBUST_HD double add_toward_first(double a, double b) {
-  const double s = a + b;
-  const double bb = s - a;
-  const double e = (a - (s - bb)) + (b - bb);
-  // b > 0 pushes up: s too high where e < 0.
-  if (e == 0 || (b > 0) != (e < 0)) return s;
-  const uint64_t w = bits<uint64_t>(s);
-  if (s == 0) return s;  // never: a sum that is zero is exact
-  const bool away = (s > 0) != (b > 0);
-  return bits<double>(away ? w + 1 : w - 1);
-}
-
 }  // namespace pyrobust

@@ -6,6 +6,7 @@
 
 #include "core/bits.h"
 #include "cpu/perturbation_leaves.h"
+#include "cpu/project_l1_leaves.h"
 #include "cpu/rows.h"
 
 namespace pyrobust::cpu {
@@ -34,14 +35,41 @@ auto magnitude_word(T value) {
     return static_cast<uint32_t>(value.bits & 0x7fffu);
 }
 
-// The largest |v| but keep - 1 of a row, 1 <= keep <= n: a histogram of the leading bits (the exponent and a few more)
-// finds the bin, the few elements in it are put in order.
+// The keep-th largest |v| of a row, 1 <= keep <= n.
 template <class T>
 class Selection {
  public:
-  using Word = decltype(magnitude_word(T{}));
+  Real<T> kth_largest(const T* v, int64_t n, int64_t keep) {
+    // Few of many: a sample tells a number that more than `keep` elements should exceed, and only those are looked at.
+    if (n >= kFew && keep * 4 <= n) {
+      Word sample[kSample];
+      for (int64_t i = 0; i < kSample; ++i) sample[i] = magnitude_word(v[i * n / kSample]);
+      const int64_t rank = std::min(kSample - 1, 3 + keep * kSample * 3 / (2 * n));
+      std::nth_element(sample, sample + rank, sample + kSample, std::greater<Word>());
+      packed_.resize(static_cast<size_t>(n));
+      const double pivot = value_of(sample[rank]);
+      const int64_t count = l1_leaves<T>().ball.keep(v, packed_.data(), n, 0, -pivot).count;
+      if (count >= keep) return ranked(packed_.data(), count, keep);
+    }
+    return ranked(v, n, keep);
+  }
 
-  double kth_largest(const T* v, int64_t n, int64_t keep) {
+ private:
+  using Word = decltype(magnitude_word(T{}));
+  static constexpr int64_t kFew = 256, kSample = 64;
+  static constexpr int kBits = std::is_floating_point_v<T> ? 11 : 10;
+  static constexpr int kShift = static_cast<int>(std::is_floating_point_v<T> ? sizeof(T) * 8 : 16) - 1 - kBits;
+  static constexpr Word kBins = Word{1} << kBits;
+
+  static Real<T> value_of(Word word) {
+    if constexpr (std::is_floating_point_v<T>)
+      return bits<T>(word);
+    else
+      return to_float(T{static_cast<uint16_t>(word)});
+  }
+
+  // A histogram of the leading bits (the exponent and a few more) finds the bin, the elements in it are put in order.
+  Real<T> ranked(const T* v, int64_t n, int64_t keep) {
     std::fill(bins_.begin(), bins_.end(), 0u);
     Word largest = 0;
     for (int64_t i = 0; i < n; ++i) {
@@ -59,19 +87,19 @@ class Selection {
     }
     const auto at = inside_.begin() + (keep - above - 1);
     std::nth_element(inside_.begin(), at, inside_.end(), std::greater<Word>());
-    if constexpr (std::is_floating_point_v<T>)
-      return static_cast<double>(bits<T>(*at));
-    else
-      return static_cast<double>(to_float(T{static_cast<uint16_t>(*at)}));
+    return value_of(*at);
   }
 
- private:
-  static constexpr int kBits = std::is_floating_point_v<T> ? 11 : 10;
-  static constexpr int kShift = static_cast<int>(std::is_floating_point_v<T> ? sizeof(T) * 8 : 16) - 1 - kBits;
-  static constexpr Word kBins = Word{1} << kBits;
   std::vector<uint32_t> bins_ = std::vector<uint32_t>(kBins);
   std::vector<Word> inside_;
+  std::vector<T> packed_;
 };
+
+// The number of T next to a on target's side, or a itself.
+template <class T>
+Real<T> inward(double a, double target) {
+  return to_float(round_toward<T>(a, target));
+}
 
 int64_t grain(int64_t n) { return std::max<int64_t>(1, kChunk / std::max<int64_t>(1, n)); }
 
@@ -81,10 +109,11 @@ template <class T>
 int64_t add_perturbation(const T* x, const T* z, T* out, int64_t rows, int64_t n, double lower, double upper,
                          const ParallelFor& parallel_for) {
   const auto& leaf = leaves<T>();
+  const Real<T> low = inward<T>(lower, upper), high = inward<T>(upper, lower);
   FirstRow bad(rows);
   parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      if (!leaf.add(x + i * n, z + i * n, out + i * n, n, lower, upper)) bad.note(i);
+      if (!leaf.add(x + i * n, z + i * n, out + i * n, n, low, high)) bad.note(i);
   });
   return bad.row();
 }
@@ -94,11 +123,12 @@ int64_t linf_step(const T* x_adv, const T* grad, const T* x, const double* step,
                   const double* epsilon, int64_t epsilon_stride, T* out, int64_t rows, int64_t n, double lower,
                   double upper, const ParallelFor& parallel_for) {
   const auto& leaf = leaves<T>();
+  const Real<T> low = inward<T>(lower, upper), high = inward<T>(upper, lower);
   FirstRow bad(rows);
   parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      if (!leaf.linf_step(x_adv + i * n, grad + i * n, x + i * n, out + i * n, n, step[i * step_stride],
-                          epsilon[i * epsilon_stride], lower, upper))
+      if (!leaf.linf_step(x_adv + i * n, grad + i * n, x + i * n, out + i * n, n, static_cast<Real<T>>(step[i * step_stride]),
+                          inward<T>(epsilon[i * epsilon_stride], 0), low, high))
         bad.note(i);
   });
   return bad.row();
@@ -112,9 +142,10 @@ void l1_step(const T* x_adv, const T* grad, const T* x, const double* step, int6
     Selection<T> selection;
     for (int64_t i = begin; i < end; ++i) {
       const T* g = grad + i * n;
-      const double threshold = selection.kth_largest(g, n, keep[i * keep_stride]);
+      const Real<T> threshold = selection.kth_largest(g, n, keep[i * keep_stride]);
       const auto count = static_cast<double>(std::max<int64_t>(1, leaf.count(g, n, threshold)));
-      leaf.l1_step(x_adv + i * n, g, x + i * n, out + i * n, n, threshold, step[i * step_stride] / count);
+      leaf.l1_step(x_adv + i * n, g, x + i * n, out + i * n, n, threshold,
+                   static_cast<Real<T>>(step[i * step_stride] / count));
     }
   });
 }

@@ -1,13 +1,8 @@
 // The loops of perturbation for AVX-512.
 #ifdef __x86_64__
-#include <cmath>
-#include <cstring>
-#include <limits>
-#include <type_traits>
-
-#include "cpu/lanes_avx512.h"
 #include "cpu/perturbation_leaves.h"
 
+#define PYROBUST_TARGET __attribute__((target("avx512f,avx512vl,avx2,fma,f16c")))
 #include "cpu/perturbation.inl"
 
 namespace pyrobust::cpu {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/half.h"
+#include "core/perturb.h"
 #include "cpu/simd.h"
 
 namespace pyrobust::cpu {
@@ -11,14 +11,14 @@ namespace pyrobust::cpu {
 template <class T>
 struct PerturbationLeaves {
   // out = x + z rounded toward x, within [lower, upper]; false where x lies outside or z is NaN.
-  bool (*add)(const T* x, const T* z, T* out, int64_t n, double lower, double upper);
-  // out = x_adv + step sign(grad), within epsilon of x and [lower, upper], rounded toward x; false where x lies outside.
-  bool (*linf_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, double step, double epsilon,
-                    double lower, double upper);
+  bool (*add)(const T* x, const T* z, T* out, int64_t n, Real<T> lower, Real<T> upper);
+  // out = x_adv + step sign(grad), within epsilon of x and [lower, upper]; false where x lies outside.
+  bool (*linf_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, Real<T> step, Real<T> epsilon,
+                    Real<T> lower, Real<T> upper);
   // The number of elements with |grad| >= threshold that are not zero.
-  int64_t (*count)(const T* grad, int64_t n, double threshold);
+  int64_t (*count)(const T* grad, int64_t n, Real<T> threshold);
   // out = (x_adv - x) + step sign(grad) where |grad| >= threshold, rounded to nearest.
-  void (*l1_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, double threshold, double step);
+  void (*l1_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, Real<T> threshold, Real<T> step);
 };
 
 extern const PerturbationLeaves<float> kPerturbationFloatScalar, kPerturbationFloatAvx2, kPerturbationFloatAvx512;

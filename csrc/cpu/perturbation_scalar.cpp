@@ -1,7 +1,7 @@
 // The loops of perturbation in plain C++, and for 16-bit floats.
-#include "cpu/lanes_scalar.h"
 #include "cpu/perturbation_leaves.h"
 
+#define PYROBUST_TARGET
 #include "cpu/perturbation.inl"
 
 namespace pyrobust::cpu {

@@ -17,18 +17,6 @@ namespace {
 constexpr int kMaxRounds = 1000;
 
 template <class T>
-const L1LeafPair<T>& leaves() {
-  if constexpr (std::is_same_v<T, Half>)
-    return kL1Half;
-  else if constexpr (std::is_same_v<T, BFloat16>)
-    return kL1BFloat16;
-  else if constexpr (std::is_same_v<T, float>)
-    return PYROBUST_LEAVES(kL1Float);
-  else
-    return PYROBUST_LEAVES(kL1Double);
-}
-
-template <class T>
 class Row {
  public:
   Row(const L1Leaves<T>& leaves, const T* v, T* z, int64_t n, double radius, bool absolute)
@@ -162,7 +150,7 @@ class Row {
 template <class T>
 int64_t project_l1(const T* v, T* z, const double* radius, int64_t radius_stride, int64_t rows, int64_t n,
                    bool absolute, int threads, const ParallelFor& parallel_for) {
-  const L1Leaves<T>& leaf = absolute ? leaves<T>().ball : leaves<T>().simplex;
+  const L1Leaves<T>& leaf = absolute ? l1_leaves<T>().ball : l1_leaves<T>().simplex;
   FirstRow bad(rows);
   const auto row = [&](int64_t i, const auto& each) {
     if (!Row<T>(leaf, v + i * n, z + i * n, n, radius[i * radius_stride], absolute).project(each)) bad.note(i);

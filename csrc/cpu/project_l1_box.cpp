@@ -17,6 +17,7 @@ constexpr int kMaxRounds = 300;
 constexpr double kTolerance = 0x1p-44;  // of the radius, in the search
 constexpr int64_t kSample = 256;
 constexpr double kSampleTolerance = 0.05;
+constexpr double kUncertain = 0.5;  // of the radius: what a sample says is off by less, mostly
 constexpr int64_t kRoom = 2048;  // open elements on the stack, 32 KiB
 // Beyond this many radii, base becomes an element near the threshold: what is left of w has the precision.
 constexpr double kHuge = 1024;
@@ -131,13 +132,11 @@ class Row {
       }
       const double share = radius_ * static_cast<double>(kSample) / static_cast<double>(n_);
       const auto sample = [&](double at) { return leaves_.evaluate(y, x, kSample, box_, base, at); };
-      Bracket low{0, base}, high{0, base};
-      if (sample(base).sum > 2 * share) {
-        const double w_low = newton(sample, share / 2, kSampleTolerance, w, low);
-        const double w_high = newton(sample, share * 1.6, kSampleTolerance, w_low, high);
-        if (chunks_ == 1) return within(whole, {w_low, w_high}, base);
-        w = w_low + (w_high - w_low) / 2;
-      }
+      Bracket around{0, base};
+      w = newton(sample, share, kSampleTolerance, w > 0 ? w : base / 2, around);
+      // As far to both sides as the sum is uncertain, on a line of the slope there.
+      const double slope = static_cast<double>(std::max<int64_t>(1, sample(w).free));
+      if (chunks_ == 1) return within(whole, {w - kUncertain * share / slope, w + kUncertain * share / slope}, base);
     }
     if (!(w > 0 && w < base)) w = base / 2;
     return newton(whole, radius_, kTolerance, w, bracket);

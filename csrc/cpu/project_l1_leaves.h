@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/half.h"
 #include "cpu/rows.h"
@@ -45,5 +46,17 @@ extern const L1LeafPair<float> kL1FloatScalar, kL1FloatAvx2, kL1FloatAvx512;
 extern const L1LeafPair<double> kL1DoubleScalar, kL1DoubleAvx2, kL1DoubleAvx512;
 extern const L1LeafPair<Half> kL1Half;
 extern const L1LeafPair<BFloat16> kL1BFloat16;
+
+template <class T>
+const L1LeafPair<T>& l1_leaves() {
+  if constexpr (std::is_same_v<T, Half>)
+    return kL1Half;
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return kL1BFloat16;
+  else if constexpr (std::is_same_v<T, float>)
+    return PYROBUST_LEAVES(kL1Float);
+  else
+    return PYROBUST_LEAVES(kL1Double);
+}
 
 }  // namespace pyrobust::cpu

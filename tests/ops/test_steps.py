@@ -1,0 +1,229 @@
+"""The steps of attacks: bit for bit the reference's, and never out of ball or box."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from projection_inputs import REALS, examples, moved_at_most
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pyrobust import _C, ops, reference
+from pyrobust.errors import InputError, InputTypeError
+
+LINF, L1 = torch.ops.pyrobust.linf_step, torch.ops.pyrobust.l1_step
+SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 100, 1000, 3072)
+
+
+def inputs(rows: int, size: int, dtype: torch.dtype, box: tuple[float, float] = (0.0, 1.0), seed: int = 0):
+    """(x_adv, gradient, x): gradients of all sizes, with zeros, ties and, now and then, NaN."""
+    draw = torch.Generator().manual_seed(seed)
+    x = examples((rows, size), dtype, *box, seed=seed)
+    by = torch.randn(rows, size, generator=draw, dtype=torch.float64) * 0.05 * (box[1] - box[0])
+    x_adv = (x.double() + by).clamp(*box).to(dtype)
+    x_adv = torch.where((x_adv.double() < box[0]) | (x_adv.double() > box[1]), x, x_adv)
+    scale = 2.0 ** torch.randint(-12, 3, (rows, 1), generator=draw).double()
+    gradient = (torch.randn(rows, size, generator=draw, dtype=torch.float64) * scale).to(dtype)
+    kind = torch.randint(10, (rows, size), generator=draw)
+    gradient = torch.where(kind == 0, 0, torch.where(kind == 1, scale.to(dtype), gradient))
+    return x_adv, gradient, x
+
+
+def near(x_adv: Tensor, x: Tensor, epsilon: Tensor) -> bool:
+    """Whether |x_adv - x| ≤ epsilon[B] everywhere, not rounded."""
+    side = torch.where(x_adv < x, -1, 1)
+    return bool(moved_at_most(x_adv.double(), x.double(), epsilon.double().view(-1, 1) * side).all())
+
+
+def per_row(rows: int, low: float, high: float, seed: int = 0) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return low + (high - low) * torch.rand(rows, generator=draw, dtype=torch.float64)
+
+
+# --- linf_step
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("box", [(0.0, 1.0), (-0.5, 0.75), (-3.0, -1.0), (0.0, 255.0)])
+def test_linf_step_is_the_references(
+    box: tuple[float, float], dtype: torch.dtype, simd_level: str, threads: int
+) -> None:
+    for size in SIZES:
+        x_adv, gradient, x = inputs(6, size, dtype, box, seed=size)
+        gradient[0, 0] = torch.nan
+        step, epsilon = per_row(6, 0.0, 0.2, 1), per_row(6, 0.0, 0.3, 2)
+        got = ops.linf_step(x_adv, gradient, x, step, epsilon, *box)
+        assert torch.equal(got, reference.linf_step(x_adv, gradient, x, step, epsilon, *box)), size
+        assert near(got, x, epsilon)
+        assert ((got.double() >= box[0]) & (got.double() <= box[1])).all()
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_the_ball_holds_as_rational_numbers(dtype: torch.dtype) -> None:
+    x_adv, gradient, x = inputs(4, 500, dtype)
+    for epsilon in (8 / 255, 0.1, 1 / 3, 2.0**-30, 0.0):
+        got = ops.linf_step(x_adv, gradient, x, torch.tensor([1.0]), epsilon)
+        pairs = zip(got.double().flatten().tolist(), x.double().flatten().tolist(), strict=True)
+        assert all(abs(Fraction(a) - Fraction(b)) <= Fraction(epsilon) for a, b in pairs)
+
+
+def test_rounding_to_nearest_would_leave_the_ball() -> None:
+    x_adv, gradient, x = inputs(4, 5000, torch.float32)
+    epsilon = 8 / 255
+    naive = (x_adv + gradient.sign()).maximum(x - epsilon).minimum(x + epsilon).clamp(0, 1)
+    assert ((naive.double() - x.double()).abs() > epsilon).any()
+    got = ops.linf_step(x_adv, gradient, x, torch.tensor([1.0]), epsilon)
+    assert not ((got.double() - x.double()).abs() > epsilon).any()
+    # Both are next to the same end of the interval.
+    assert (got - naive).abs().max() < 1e-6
+
+
+def test_linf_step_by_hand() -> None:
+    x = torch.tensor([[0.5, 0.5, 0.0, 1.0, 0.25]])
+    gradient = torch.tensor([[3.0, -1e-30, -1.0, 1.0, 0.0]])
+    got = ops.linf_step(x, gradient, x, torch.tensor([0.25]), 0.125)
+    assert got.tolist() == [[0.625, 0.375, 0.0, 1.0, 0.25]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_linf_step(data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from(REALS))
+    size = data.draw(st.integers(1, 40))
+    unit = st.floats(0, 1, width=16)
+    x, x_adv = (torch.tensor(data.draw(st.lists(unit, min_size=size, max_size=size))).to(dtype)[None] for _ in "ab")
+    number = st.floats(-100, 100, width=16)
+    gradient = torch.tensor(data.draw(st.lists(number, min_size=size, max_size=size))).to(dtype)[None]
+    epsilon, step = (torch.tensor([data.draw(st.floats(0, 2))], dtype=torch.float64) for _ in "ab")
+    got = ops.linf_step(x_adv, gradient, x, step, epsilon)
+    assert torch.equal(got, reference.linf_step(x_adv, gradient, x, step, epsilon))
+    assert near(got, x, epsilon)
+
+
+# --- l1_step
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_l1_step_is_the_references(dtype: torch.dtype, simd_level: str, threads: int) -> None:
+    for size in SIZES:
+        x_adv, gradient, x = inputs(7, size, dtype, seed=size)
+        gradient[1] = 0
+        gradient[2] = 0.5
+        for share in {1, min(2, size), max(1, size // 20), max(1, size // 3), size}:
+            keep = torch.tensor([share, 1, size, max(1, size // 2), share, 1, size])
+            step = per_row(7, 0.0, 2.0, size)
+            got = ops.l1_step(x_adv, gradient, x, step, keep)
+            want = reference.l1_step(x_adv, gradient, x, step, keep)
+            assert torch.equal(got, want), (size, share)
+
+
+def test_l1_step_by_hand() -> None:
+    x, gradient = torch.zeros(1, 6), torch.tensor([[1.0, -4.0, 4.0, 0.5, 0.0, -2.0]])
+    kept = {1: [0, -1, 1, 0, 0, 0], 2: [0, -1, 1, 0, 0, 0], 3: [0, -1, 1, 0, 0, -1], 6: [1, -1, 1, 1, 0, -1]}
+    for keep, sign in kept.items():
+        got = ops.l1_step(x, gradient, x, torch.tensor([3.0]), torch.tensor([keep]))
+        assert got.tolist() == [[3.0 / sum(map(abs, sign)) * s if s else 0.0 for s in sign]] or torch.allclose(
+            got, torch.tensor([sign]) * 3.0 / sum(map(abs, sign))
+        )
+        assert got.abs().sum().item() == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_skewed_samples_do_not_fool_the_selection(dtype: torch.dtype) -> None:
+    """Rows whose every 48th element, which is what a sample of a row sees, is unlike the others."""
+    draw = torch.Generator().manual_seed(0)
+    for factor in (1e-3, 1e3):
+        gradient = torch.randn(3, 3072, generator=draw)
+        gradient[:, ::48] *= factor
+        gradient = gradient.to(dtype)
+        x = torch.zeros(3, 3072, dtype=dtype)
+        for keep in (1, 30, 64, 65, 300, 700, 3072):
+            arguments = (x, gradient, x, torch.tensor([1.0]), torch.tensor([keep]))
+            assert torch.equal(ops.l1_step(*arguments), reference.l1_step(*arguments)), (factor, keep)
+
+
+# --- torch
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_opcheck(device: torch.device, dtype: torch.dtype) -> None:
+    x_adv, gradient, x = (t.to(device) for t in inputs(3, 20, dtype))
+    step, epsilon = (per_row(3, 0, 1, seed).to(device) for seed in (1, 2))
+    tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(LINF.default, (x_adv, gradient, x, step, epsilon, 0.0, 1.0), test_utils=tests)
+    keep = torch.tensor([1, 5, 20], device=device)
+    torch.library.opcheck(L1.default, (x_adv, gradient, x, step, keep), test_utils=tests)
+
+
+def test_fake_tensors_and_layouts() -> None:
+    x_adv, gradient, x = (t.view(4, 3, 5, 5) for t in inputs(4, 75, torch.float32))
+    step, epsilon, keep = per_row(4, 0, 1), per_row(4, 0, 1), torch.tensor([1, 5, 20, 75])
+    want = ops.linf_step(x_adv, gradient, x, step, epsilon), ops.l1_step(x_adv, gradient, x, step, keep)
+    last = [t.contiguous(memory_format=torch.channels_last) for t in (x_adv, gradient, x)]
+    for tensors in (last, [last[0], gradient, x], [t[:, :, ::1] for t in (x_adv, gradient, x)]):
+        got = ops.linf_step(*tensors, step, epsilon), ops.l1_step(*tensors, step, keep)
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert ops.linf_step(*last, step, epsilon).is_contiguous(memory_format=torch.channels_last)
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(t) for t in (x_adv, gradient, x)]
+        assert ops.linf_step(*fakes, mode.from_tensor(step), mode.from_tensor(epsilon)).shape == x.shape
+
+
+def test_no_examples_and_no_gradient() -> None:
+    none = torch.zeros(0, 3)
+    assert ops.linf_step(none, none, none, torch.zeros(0), 1.0).shape == (0, 3)
+    assert ops.l1_step(none, none, none, torch.zeros(0), torch.zeros(0, dtype=torch.int64)).shape == (0, 3)
+    x = torch.full((2, 3), 0.5, requires_grad=True)
+    assert not ops.linf_step(x, x, x, torch.tensor([0.1]), 0.1).requires_grad
+
+
+# --- wrong arguments
+
+X = torch.full((2, 3), 0.5)
+BAD = [
+    ("linf_step", "x", {"x": torch.full((2, 3), 1.5)}, InputError),
+    ("linf_step", "x", {"x": torch.full((2, 3), torch.nan)}, InputError),
+    ("linf_step", "x_adv", {"x_adv": torch.zeros(2, 4)}, InputError),
+    ("linf_step", "gradient", {"gradient": torch.zeros(2, 3, dtype=torch.float64)}, InputTypeError),
+    ("linf_step", "gradient", {"gradient": [1.0]}, InputTypeError),
+    ("linf_step", "step", {"step": torch.zeros(3)}, InputError),
+    ("linf_step", "step", {"step": torch.tensor([torch.nan])}, InputError),
+    ("linf_step", "radius", {"epsilon": -1.0}, InputError),
+    ("linf_step", "radius", {"epsilon": torch.tensor([0.1, torch.nan])}, InputError),
+    ("linf_step", "lower, upper", {"lower": 1.0, "upper": 0.0}, InputError),
+    ("l1_step", "keep", {"keep": torch.tensor([0])}, InputError),
+    ("l1_step", "keep", {"keep": torch.tensor([4])}, InputError),
+    ("l1_step", "keep", {"keep": torch.tensor([1, 2, 3])}, InputError),
+    ("l1_step", "keep", {"keep": torch.tensor([1.0])}, InputTypeError),
+    ("l1_step", "step", {"step": torch.tensor([torch.inf])}, InputError),
+    ("l1_step", "x", {"x": torch.zeros(2, 3, dtype=torch.int64)}, InputTypeError),
+]
+
+
+@pytest.mark.parametrize(("op", "argument", "change", "error"), BAD)
+def test_bad_arguments(op: str, argument: str, change: dict[str, object], error: type[Exception]) -> None:
+    arguments: dict[str, object] = {"x_adv": X, "gradient": X, "x": X, "step": torch.tensor([0.1])}
+    arguments |= {"epsilon": 0.1} if op == "linf_step" else {"keep": torch.tensor([1])}
+    with pytest.raises(error, match=rf"^{op}: {argument}: "):
+        getattr(ops, op)(**arguments | change)
+
+
+def test_bits_do_not_depend_on_the_instruction_set() -> None:
+    before = _C.simd_level()
+    x_adv, gradient, x = inputs(5, 3072, torch.float32)
+    results = []
+    for level in _C.simd_levels():
+        _C.set_simd_level(level)
+        keep = torch.full((5,), 150)
+        results.append(
+            (
+                LINF(x_adv, gradient, x, per_row(5, 0, 1), per_row(5, 0, 1), 0.0, 1.0),
+                L1(x_adv, gradient, x, per_row(5, 0, 1), keep),
+            )
+        )
+    _C.set_simd_level(before)
+    assert all(torch.equal(a, b) for result in results for a, b in zip(results[0], result, strict=True))
