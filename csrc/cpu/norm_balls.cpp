@@ -41,6 +41,8 @@ class Row {
     }
     if (ball == NormBall::kLinf) {
       each(chunks_, [&](int64_t c) { leaves_.clip(v_ + c * kChunk, z_ + c * kChunk, size(c), radius_); });
+    } else if (top == 0) {
+      std::copy(v_, v_ + n_, z_);
     } else if (radius_ == 0) {
       std::fill(z_, z_ + n_, T{});
     } else {

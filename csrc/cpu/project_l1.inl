@@ -88,10 +88,10 @@ PYROBUST_TARGET double finish(const T* v, T* z, int64_t n, double top, double re
       const double value = to_float(v[i]), a = absolute ? std::fabs(value) : value;
       double exact = reach - (top - a);
       exact = exact > 0 ? exact : 0;
-      if (absolute && exact > a) exact = a;
-      const Half rounded = round_toward<Half>(exact > 0 ? exact + carry : 0.0, 0.0);
+      const double offered = exact > 0 ? exact + carry : 0;
+      const Half rounded = round_toward<Half>(absolute && offered > a ? a : offered, 0.0);
       const double got = to_float(rounded);
-      if (exact > 0) carry += exact - got;
+      if (exact > 0) carry = offered - got;
       sum += got;
       z[i] = Half{static_cast<uint16_t>(rounded.bits | (absolute ? v[i].bits & 0x8000u : 0u))};
     }

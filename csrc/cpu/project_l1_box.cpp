@@ -13,13 +13,13 @@
 namespace pyrobust::cpu {
 namespace {
 
-constexpr int kMaxRounds = 300;
+constexpr int kMaxRounds = 2500;  // halving through all exponents
 constexpr double kTolerance = 0x1p-44;  // of the radius, in the search
 constexpr int64_t kSample = 256;
 constexpr double kSampleTolerance = 0.05;
 constexpr double kUncertain = 0.5;  // of the radius: what a sample says is off by less, mostly
 constexpr int64_t kRoom = 2048;  // open elements on the stack, 32 KiB
-// Beyond this many radii, base becomes an element near the threshold: what is left of w has the precision.
+// A longer w has lost too many digits against the radius: base becomes an element near the threshold.
 constexpr double kHuge = 1024;
 
 template <class T>
@@ -38,15 +38,17 @@ struct Bracket {
   double low, high;  // f(low) <= radius < f(high)
 };
 
+double sum_at(const BoxValue& value, double w) { return value.fixed + static_cast<double>(value.free) * w; }
+
 // A w with f(w) close to radius, starting at w; the bracket shrinks around it.
 template <class F>
 double newton(const F& f, double radius, double tolerance, double w, Bracket& bracket) {
   for (int round = 0; round < kMaxRounds; ++round) {
     const BoxValue value = f(w);
-    const double excess = value.sum - radius;
+    const double excess = sum_at(value, w) - radius;
     (excess > 0 ? bracket.high : bracket.low) = w;
     if (std::fabs(excess) <= tolerance * radius) return w;
-    double next = w - excess / static_cast<double>(value.free);
+    double next = (radius - value.fixed) / static_cast<double>(value.free);
     if (!(next > bracket.low && next < bracket.high)) next = bracket.low + (bracket.high - bracket.low) / 2;
     if (!(next > bracket.low && next < bracket.high)) return bracket.low;
     w = next;
@@ -76,7 +78,7 @@ class Row {
     if (scan_.total * (1 - sum_error(n_)) <= radius_ && written(each, 0, 0)) return;
     double base = scan_.top;
     double w = search(each, base);
-    if (scan_.top > kHuge * radius_) {
+    if (w > kHuge * radius_) {
       base = nearest(scan_.top - w);
       Bracket bracket{base - scan_.top, base};
       w = newton([&](double at) { return evaluate(each, base, at); }, radius_, kTolerance,
@@ -113,7 +115,7 @@ class Row {
     });
     BoxValue value{0, 0};
     for (int64_t c = 0; c < chunks_; ++c) {
-      value.sum += partial(c).value.sum;
+      value.fixed += partial(c).value.fixed;
       value.free += partial(c).value.free;
     }
     return value;
@@ -152,12 +154,11 @@ class Row {
     if (open.count >= 0) {
       const auto f = [&](double at) {
         const BoxValue value = leaves_.evaluate_open(a, u, open.count, at);
-        const double linear = open.total + static_cast<double>(open.free) * at;
-        return BoxValue{value.sum + open.fixed + linear, value.free + open.free};
+        return BoxValue{value.fixed + open.throughout.fixed, value.free + open.throughout.free};
       };
-      if (f(guess.low).sum > radius_)
+      if (sum_at(f(guess.low), guess.low) > radius_)
         w = bracket.high = guess.low;
-      else if (f(guess.high).sum <= radius_)
+      else if (sum_at(f(guess.high), guess.high) <= radius_)
         w = bracket.low = guess.high;
       else
         return newton(f, radius_, kTolerance, w, guess);

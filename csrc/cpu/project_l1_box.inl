@@ -52,18 +52,23 @@ PYROBUST_TARGET BoxScan scan(const T* y, const T* x, int64_t n, Box box) {
   return {lane_max(top), lane_sum(total), free, n - good_x, n - good_y};
 }
 
+// u of an element at its room, a - base of one strictly between.
+PYROBUST_TARGET inline V fixed_part(V d, V c, V u) {
+  const V zero = splat(0);
+  return where_less(c, u, where_less(zero, c, d, zero), u);
+}
+
 template <class T>
 PYROBUST_TARGET BoxValue evaluate(const T* y, const T* x, int64_t n, Box box, double base, double w) {
   const V lower = splat(box.lower), upper = splat(box.upper), base8 = splat(base), w8 = splat(w);
-  V total = splat(0);
+  V fixed = splat(0);
   int64_t free = 0;
   for_blocks(y, x, n, [&](V y8, V x8, [[maybe_unused]] int64_t at, unsigned lanes) PYROBUST_TARGET {
-    const V u = room_near(y8, x8, lower, upper);
-    const V a = abs(y8), c = min(add(sub(a, base8), w8), a);
-    total = add(total, clipped(c, u));
+    const V u = room_near(y8, x8, lower, upper), d = sub(abs(y8), base8), c = add(d, w8);
+    fixed = add(fixed, fixed_part(d, c, u));
     free += __builtin_popcount(free_bits(c, u) & lanes);
   });
-  return {lane_sum(total), free};
+  return {lane_sum(fixed), free};
 }
 
 template <class T>
@@ -71,46 +76,43 @@ PYROBUST_TARGET BoxOpen open(const T* y, const T* x, int64_t n, Box box, double 
                              double* a_open, double* u_open, int64_t room) {
   const V lower = splat(box.lower), upper = splat(box.upper), base8 = splat(base), zero = splat(0);
   const V low8 = splat(w_low), high8 = splat(w_high);
-  V fixed = zero, total = zero;
+  V fixed = zero;
   int64_t free = 0, count = 0;
   bool overflow = false;
   for_blocks(y, x, n, [&](V y8, V x8, [[maybe_unused]] int64_t at, unsigned lanes) PYROBUST_TARGET {
-    const V u = room_near(y8, x8, lower, upper), a = sub(abs(y8), base8);
-    const V c_low = add(a, low8), c_high = add(a, high8);
-    // w_low belongs to the larger theta: at their room even there; below zero even at the smaller.
-    const unsigned full = ~less_bits(c_low, u) & lanes;
-    const unsigned gone = ~less_bits(zero, c_high) & lanes & ~full;
-    const unsigned linear = less_bits(zero, c_low) & less_bits(c_high, u) & lanes & ~full & ~gone;
+    const V u = room_near(y8, x8, lower, upper), d = sub(abs(y8), base8);
+    // w_low belongs to the larger theta: at their room even there, below zero even at the smaller, or between at both.
+    const V c_low = add(d, low8), c_high = add(d, high8);
+    const unsigned full = ~less_bits(c_low, u), gone = ~less_bits(zero, c_high);
+    const unsigned linear = less_bits(zero, c_low) & less_bits(c_high, u);
     const unsigned rest = lanes & ~(full | gone | linear);
-    fixed = add(fixed, where_less(c_low, u, zero, u));
-    const V free_throughout = where_less(zero, c_low, where_less(c_high, u, a, zero), zero);
-    total = add(total, free_throughout);
-    free += __builtin_popcount(linear);
+    fixed = add(fixed, where_less(c_low, u, where_less(zero, c_low, where_less(c_high, u, d, zero), zero), u));
+    free += __builtin_popcount(linear & lanes);
     overflow = overflow || count + 8 > room;
     if (rest != 0 && !overflow) {
       pack(u_open + count, u, rest);
-      count += pack(a_open + count, a, rest);
+      count += pack(a_open + count, d, rest);
     }
   });
-  return {lane_sum(fixed), lane_sum(total), free, overflow ? -1 : count};
+  return {{lane_sum(fixed), free}, overflow ? -1 : count};
 }
 
 PYROBUST_TARGET inline BoxValue evaluate_open(const double* a, const double* u, int64_t n, double w) {
   const V w8 = splat(w);
-  V total = splat(0);
+  V fixed8 = splat(0);
   int64_t free = 0, i = 0;
   for (; i + 8 <= n; i += 8) {
-    const V c = add(load(a + i), w8), u8 = load(u + i);
-    total = add(total, clipped(c, u8));
+    const V d = load(a + i), c = add(d, w8), u8 = load(u + i);
+    fixed8 = add(fixed8, fixed_part(d, c, u8));
     free += __builtin_popcount(free_bits(c, u8));
   }
-  double sum = lane_sum(total);
+  double fixed = lane_sum(fixed8);
   for (; i < n; ++i) {
     const double c = a[i] + w;
-    sum += c > 0 ? (c < u[i] ? c : u[i]) : 0.0;
+    fixed += c < u[i] ? (c > 0 ? a[i] : 0.0) : u[i];
     free += static_cast<int64_t>(c > 0 && c < u[i]);
   }
-  return {sum, free};
+  return {fixed, free};
 }
 
 template <class T>

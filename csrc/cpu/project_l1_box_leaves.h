@@ -22,17 +22,16 @@ struct BoxScan {
   int64_t bad_y;     // elements of y that are not finite
 };
 
+// The sum of clip(a - theta, 0, u) as fixed + free * w: what Newton's method solves without cancellation.
 struct BoxValue {
-  double sum;    // of clip(a - theta, 0, u)
-  int64_t free;  // elements strictly between: minus the slope in theta
+  double fixed;  // sum of u of the elements at their room, and of a - base of those strictly between
+  int64_t free;  // the number of the latter
 };
 
 // What a bracket [theta_low, theta_high] leaves open.
 struct BoxOpen {
-  double fixed;       // sum of u of the elements that are at their room throughout
-  double total;       // sum of a - base of those that are free throughout
-  int64_t free;       // their number
-  int64_t count;      // the others, packed; -1 if there are more than the room for them
+  BoxValue throughout;  // of the elements that are at their room, or free, in the whole bracket
+  int64_t count;        // the others, packed; -1 if there are more than the room for them
 };
 
 template <class T>

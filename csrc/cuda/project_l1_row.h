@@ -20,7 +20,7 @@ class Shrink {
   PYROBUST_GROUP Shrink(double top, double reach, bool absolute) : top_(top), reach_(reach), absolute_(absolute) {}
 
   PYROBUST_GROUP T operator()(T v) {
-    const double value = to_float(v), a = absolute_ ? fabs(value) : value;
+    const double value = to_float(v), a = absolute_ ? std::fabs(value) : value;
     double exact = reach_ - (top_ - a);
     exact = exact > 0 ? exact : 0;
     // The threshold of |v| is not negative, but for rounding.
@@ -64,7 +64,7 @@ class L1Row {
  private:
   PYROBUST_GROUP auto magnitude(T v) const {
     const auto a = to_float(v);
-    return absolute_ ? fabs(a) : a;
+    return absolute_ ? std::fabs(a) : a;
   }
 
   // False where an element is not finite, or the radius is none.
@@ -136,7 +136,7 @@ class L1Row {
       near = newton<float>(start, share, kMaxCoarseRounds, [&](const auto& f) {
         for (int j = 0; j < kSample; ++j) f(t[j]);
       });
-    } else if constexpr (kPer >= 16 && !std::is_same_v<T, double>) {
+    } else if constexpr (kPer * Group::size() > 64 && !std::is_same_v<T, double>) {
       near = newton<float>(start, radius_, kMaxCoarseRounds, [&](const auto& f) {
         for_slots<kPer>(group_, n_, [&](int k, int64_t i) { f(top - magnitude(v_.at(k, i))); });
       });
@@ -165,7 +165,7 @@ class L1Row {
       for_slots<kPer>(group_, n_, [&](int k, int64_t i) {
         const T z = shrink(v_.at(k, i));
         z_[i] = z;
-        sum[0] += fabs(to_float(z));
+        sum[0] += std::fabs(to_float(z));
       });
       group_.add(sum);
       if (sum[0] * (1 + sum_error(n_)) <= radius_) return true;
@@ -178,9 +178,9 @@ class L1Row {
 
   // Whether the sum of what finish writes for a reach is at most the radius, exactly.
   PYROBUST_GROUP bool stored_at_most(double reach) {
-    return sum_at_most(group_, radius_, 2 * radius_, [&](const auto& f) {
+    return sum_at_most(group_, 2 * radius_, radius_, [&](const auto& f) {
       Shrink<T> shrink(top_, reach, absolute_);
-      for_slots<kPer>(group_, n_, [&](int k, int64_t i) { f(fabs(to_float(shrink(v_.at(k, i))))); });
+      for_slots<kPer>(group_, n_, [&](int k, int64_t i) { f(std::fabs(to_float(shrink(v_.at(k, i))))); });
     });
   }
 

@@ -30,10 +30,11 @@ PYROBUST_GROUP double sum_error(int64_t n) { return static_cast<double>(n + 8) *
 
 PYROBUST_GROUP bool good_radius(double radius) { return radius >= 0 && radius <= kLargestRadius; }
 
-PYROBUST_GROUP bool finite(double a) { return fabs(a) <= kLargestDouble; }
+PYROBUST_GROUP bool finite(double a) { return std::fabs(a) <= kLargestDouble; }
 
-// The float64 number below a positive one.
+// The float64 numbers below a positive one, and above one that is not negative.
 PYROBUST_GROUP double next_down(double a) { return bits<double>(bits<uint64_t>(a) - 1); }
+PYROBUST_GROUP double next_up(double a) { return bits<double>((bits<uint64_t>(a) & 0x7fffffffffffffffu) + 1); }
 
 template <class T>
 PYROBUST_GROUP T not_a_number() {
@@ -77,7 +78,7 @@ PYROBUST_GROUP T truncated(double a) {
 template <class T>
 PYROBUST_GROUP T with_sign(T a, T sign) {
   if constexpr (std::is_floating_point_v<T>)
-    return static_cast<T>(copysign(a, sign));
+    return std::copysign(a, sign);
   else
     return {static_cast<uint16_t>((a.bits & 0x7fffu) | (sign.bits & 0x8000u))};
 }

@@ -1,4 +1,4 @@
-"""One typed function per native op: argument checks, the call, the fake kernel.
+"""One typed function per native op: argument checks, the call, the fake kernel, the gradient.
 
 ``torch.ops.pyrobust`` holds the raw ops; these functions are how to call them. Each has a plain-PyTorch twin of the
 same signature in ``pyrobust.reference``.
@@ -8,6 +8,24 @@ from __future__ import annotations
 
 from .count_votes import count_votes
 from .native import build_info
+from .norm_balls import project_l2_ball, project_linf_ball
+from .perturbation import add_perturbation
+from .projections import project_l1_ball, project_l1_ball_box, project_simplex
 from .sample_noise import FAMILIES, STAGES, sample_noise
+from .steps import l1_step, linf_step
 
-__all__ = ["FAMILIES", "STAGES", "build_info", "count_votes", "sample_noise"]
+__all__ = [
+    "FAMILIES",
+    "STAGES",
+    "add_perturbation",
+    "build_info",
+    "count_votes",
+    "l1_step",
+    "linf_step",
+    "project_l1_ball",
+    "project_l1_ball_box",
+    "project_l2_ball",
+    "project_linf_ball",
+    "project_simplex",
+    "sample_noise",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch  # loads libtorch, which the native module links to
 
@@ -17,14 +18,26 @@ except ImportError as error:
         "pip install --no-build-isolation . (README.md has the whole line)"
     ) from error
 
+Result = TypeVar("Result")
 
-_OPS = ("count_votes: ", "sample_noise: ")
+_OPS = (
+    "add_perturbation: ",
+    "count_votes: ",
+    "l1_step: ",
+    "linf_step: ",
+    "project_l1_ball: ",
+    "project_l1_ball_box: ",
+    "project_l2_ball: ",
+    "project_linf_ball: ",
+    "project_simplex: ",
+    "sample_noise: ",
+)
 
 
-def call(op: Callable[..., object], *args: object) -> None:
-    """Calls a native op; an argument that its own checks refuse is an InputError."""
+def call(op: Callable[..., Result], *args: object) -> Result:
+    """Calls a native op and returns its result; an argument that its own checks refuse is an InputError."""
     try:
-        op(*args)
+        return op(*args)
     except RuntimeError as error:
         # The checks say "op: argument: expected ..."; a failure of the device begins with "CUDA: " and stays what it
         # is.

@@ -1,13 +1,33 @@
 """Every native op in plain PyTorch: specification, oracle of the tests, baseline of the benchmarks.
 
-The functions have the signatures of their twins in ``pyrobust.ops`` and follow docs/decisions/noise-contract.md step by
-step. They check no arguments: that is the ops' part.
+The functions have the signatures of their twins in ``pyrobust.ops`` and the noise follows
+docs/decisions/noise-contract.md step by step. They check no arguments: that is the ops' part.
 """
 
 from __future__ import annotations
 
 from .noise import FAMILIES, STAGES, noise_words, sample_noise, unit_noise
+from .norm_balls import project_l2_ball, project_linf_ball
+from .perturbation import add_perturbation
 from .philox import philox4x32
+from .projections import project_l1_ball, project_l1_ball_box, project_simplex
+from .steps import l1_step, linf_step
 from .votes import count_votes
 
-__all__ = ["FAMILIES", "STAGES", "count_votes", "noise_words", "philox4x32", "sample_noise", "unit_noise"]
+__all__ = [
+    "FAMILIES",
+    "STAGES",
+    "add_perturbation",
+    "count_votes",
+    "l1_step",
+    "linf_step",
+    "noise_words",
+    "philox4x32",
+    "project_l1_ball",
+    "project_l1_ball_box",
+    "project_l2_ball",
+    "project_linf_ball",
+    "project_simplex",
+    "sample_noise",
+    "unit_noise",
+]

@@ -1,0 +1,81 @@
+// One row of the sparse step, by a group of threads.
+#pragma once
+
+#include "core/perturb.h"
+#include "cuda/row.h"
+
+namespace pyrobust::cuda {
+
+// A number's magnitude as a word of the same order.
+template <class T>
+PYROBUST_GROUP auto magnitude_word(T value) {
+  if constexpr (std::is_same_v<T, float>)
+    return bits<uint32_t>(value) & 0x7fffffffu;
+  else if constexpr (std::is_same_v<T, double>)
+    return bits<uint64_t>(value) & 0x7fffffffffffffffu;
+  else
+    return static_cast<uint32_t>(value.bits & 0x7fffu);
+}
+
+template <class T, int kPer, class Group>
+class L1StepRow {
+ public:
+  // x_adv, grad, x, out: the row's n elements
+  PYROBUST_GROUP L1StepRow(Group& group, const T* x_adv, const T* grad, const T* x, T* out, int64_t n)
+      : group_(group), grad_(group, grad, n), x_adv_(x_adv), x_(x), out_(out), n_(n) {}
+
+  PYROBUST_GROUP void step(double length, int64_t keep) {
+    if (!(keep >= 1 && keep <= n_ && finite(length))) return fill<T, kPer>(group_, out_, n_, not_a_number<T>());
+    const Real<T> threshold = value_of(kth_largest(keep));
+    int64_t count[1] = {0};
+    for_slots<kPer>(group_, n_, [&](int k, int64_t i) {
+      const Real<T> size = std::fabs(to_float(grad_.at(k, i)));
+      count[0] += size >= threshold && size > 0 ? 1 : 0;
+    });
+    group_.add(count);
+    const auto each = static_cast<Real<T>>(length / static_cast<double>(count[0] > 1 ? count[0] : 1));
+    for_slots<kPer>(group_, n_, [&](int k, int64_t i) {
+      out_[i] = sparse_moved<T>(x_adv_[i], grad_.at(k, i), x_[i], threshold, each);
+    });
+  }
+
+ private:
+  using Word = decltype(magnitude_word(T{}));
+  static constexpr int kBits = std::is_floating_point_v<T> ? static_cast<int>(sizeof(T)) * 8 : 16;
+
+  PYROBUST_GROUP static Real<T> value_of(Word word) {
+    if constexpr (std::is_floating_point_v<T>)
+      return bits<T>(word);
+    else
+      return to_float(T{static_cast<uint16_t>(word)});
+  }
+
+  // The keep-th largest |grad|, two bits at a time; or less, where no element lies between.
+  PYROBUST_GROUP Word kth_largest(int64_t keep) {
+    Word prefix = 0;
+    for (int shift = kBits - 2; shift >= 0; shift -= 2) {
+      const Word unit = Word{1} << shift;
+      int64_t count[3] = {0, 0, 0};  // of the words from prefix + 1, 2, 3 units on
+      for_slots<kPer>(group_, n_, [&](int k, int64_t i) {
+        const Word word = magnitude_word(grad_.at(k, i));
+#pragma unroll
+        for (int c = 0; c < 3; ++c) count[c] += word >= prefix + static_cast<Word>(c + 1) * unit ? 1 : 0;
+      });
+      group_.add(count);
+      int digit = 0;
+      while (digit < 3 && count[digit] >= keep) ++digit;
+      prefix += static_cast<Word>(digit) * unit;
+      if (digit > 0 && count[digit - 1] == keep) break;
+    }
+    return prefix;
+  }
+
+  Group& group_;
+  const Slice<T, kPer> grad_;
+  const T* x_adv_;
+  const T* x_;
+  T* out_;
+  const int64_t n_;
+};
+
+}  // namespace pyrobust::cuda

@@ -1,0 +1,117 @@
+"""Euclidean projections onto the l2 ball and the l∞ ball."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .rows import project_rows
+
+
+def project_l2_ball(v: Tensor, radius: float | Tensor) -> Tensor:
+    """Projects each row onto the l2 ball {‖z‖₂ ≤ radius}.
+
+    A row with ‖v‖₂ ≤ radius, decided exactly, is returned bit for bit; else z = v·radius / ‖v‖₂ (Boyd and Vandenberghe,
+    "Convex optimization", 2004, 8.1.1). On the returned numbers, squared and added exactly, Σ z² ≤ radius², and
+    |zᵢ| ≤ |vᵢ|.
+
+    The gradient: of a row inside, that of the identity. Else, with n = v / ‖v‖₂,
+    dz = (dv - n·⟨n, dv⟩)·radius / ‖v‖₂ + n·dradius.
+
+    Args:
+        v: [..., D], float32, float64, bfloat16 or float16, finite.
+        radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
+
+    Returns:
+        [..., D], of the dtype of v. On a GPU a row whose v or radius is out of range comes back as NaN.
+
+    Raises:
+        InputError: a radius of the wrong shape or out of range, or a v that is not finite (CPU).
+        InputTypeError: a dtype that is not one of the above.
+
+    >>> project_l2_ball(torch.tensor([[3.0, -4.0], [0.5, 0.0]]), 1.0)
+    tensor([[ 0.6000, -0.8000],
+            [ 0.5000,  0.0000]])
+    """
+    return project_rows("project_l2_ball", _L2_BALL, v, radius)
+
+
+def project_linf_ball(v: Tensor, radius: float | Tensor) -> Tensor:
+    """Projects each row onto the l∞ ball {‖z‖_∞ ≤ radius}.
+
+    zᵢ = vᵢ where |vᵢ| ≤ radius, else the number of the dtype next to ±radius on the inside (Boyd and Vandenberghe,
+    "Convex optimization", 2004, 8.1.1). |zᵢ| ≤ radius exactly, for the radius is not rounded to the dtype.
+
+    The gradient: dzᵢ = dvᵢ where |vᵢ| ≤ radius, else sign(vᵢ)·dradius.
+
+    Args:
+        v: [..., D], float32, float64, bfloat16 or float16, finite.
+        radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
+
+    Returns:
+        [..., D], of the dtype of v. On a GPU a row whose v or radius is out of range comes back as NaN.
+
+    Raises:
+        InputError: a radius of the wrong shape or out of range, or a v that is not finite (CPU).
+        InputTypeError: a dtype that is not one of the above.
+
+    >>> project_linf_ball(torch.tensor([[3.0, -4.0], [0.5, 0.0]]), torch.tensor([1.0, 2.0]))
+    tensor([[ 1.0000, -1.0000],
+            [ 0.5000,  0.0000]])
+    """
+    return project_rows("project_linf_ball", _LINF_BALL, v, radius)
+
+
+# --- what torch needs to know of the raw ops
+
+_L2_BALL: Callable[..., Tensor] = torch.ops.pyrobust.project_l2_ball
+_LINF_BALL: Callable[..., Tensor] = torch.ops.pyrobust.project_linf_ball
+
+
+def _fake(v: Tensor, radius: Tensor) -> Tensor:
+    return torch.empty_like(v)
+
+
+def _save_l2_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    v, radius = inputs
+    ctx.save_for_backward(v, radius, (output == v).all(1, keepdim=True))
+
+
+def _save_linf_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    # One byte for each element: the sign where clipped, else zero.
+    v, radius = inputs
+    ctx.save_for_backward(torch.where(output == v, 0, v.sign()).to(torch.int8))
+    ctx.one_radius = radius.numel() == 1
+
+
+def _backward_l2_ball(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    v, radius, inside = ctx.saved_tensors
+    real = torch.float64 if v.dtype == torch.float64 else torch.float32
+    # Squares of v / largest neither overflow nor vanish. A row of zeros is inside.
+    largest = v.abs().amax(1, keepdim=True).to(real)
+    unit = v / torch.where(largest > 0, largest, 1)
+    length = torch.linalg.vector_norm(unit, dim=1, keepdim=True).clamp(min=1)
+    unit = unit / length
+    along = (unit * grad).sum(1, keepdim=True).masked_fill(inside, 0)
+    scale = (radius[:, None] / length / torch.where(largest > 0, largest, 1)).masked_fill(inside, 1)
+    of_v = ((grad - unit * along) * scale.to(real)).to(v.dtype)
+    of_radius = along[:, 0].double()
+    return of_v, of_radius.sum(0, keepdim=True) if radius.numel() == 1 else of_radius
+
+
+def _backward_linf_ball(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    (clipped,) = ctx.saved_tensors
+    real = torch.float64 if grad.dtype == torch.float64 else torch.float32
+    of_radius = (grad * clipped).sum(1, dtype=real).double()
+    return grad.masked_fill(clipped != 0, 0), of_radius.sum(0, keepdim=True) if ctx.one_radius else of_radius
+
+
+for _name, _save, _backward in (
+    ("project_l2_ball", _save_l2_ball, _backward_l2_ball),
+    ("project_linf_ball", _save_linf_ball, _backward_linf_ball),
+):
+    torch.library.register_fake(f"pyrobust::{_name}", _fake)
+    torch.library.register_autograd(f"pyrobust::{_name}", _backward, setup_context=_save)

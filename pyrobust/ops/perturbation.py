@@ -1,0 +1,81 @@
+"""The sum of an example and its perturbation, never further from the example than the perturbation says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import native
+from .rows import box, check_alike, check_float, nhwc, round_inward
+
+
+def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
+    """Adds z to x so that no rounding takes the result further from x than z, nor out of the box.
+
+    x_adv is x + z rounded toward x, then clipped; which neighbour of the sum that is, its error tells (Knuth, TAOCP 2,
+    4.2.2). As real numbers |x_adv - x| ≤ |z|, x_adv - x has the sign of z or is zero, and lower ≤ x_adv ≤ upper. So
+    where z is in an l1, l2 or l∞ ball, x_adv - x is in it too, whatever the dtype.
+
+    The gradient: 1 for x and for z where lower < x_adv < upper, else 0.
+
+    Args:
+        x: float32, float64, bfloat16 or float16, in [lower, upper].
+        z: of the shape and dtype of x; not NaN.
+        lower: least value of the result, a binary64 number whatever the dtype.
+        upper: greatest value of the result, likewise.
+
+    Returns:
+        Of the shape and dtype of x; channels_last where x and z are. On a GPU an element with an argument out of range
+        comes back as NaN.
+
+    Raises:
+        InputError: shapes or devices that do not agree, or (CPU) a NaN or an x outside the box.
+        InputTypeError: a dtype that is not one of the above.
+
+    >>> x = torch.tensor([0.5, 0.5, 0.5])
+    >>> add_perturbation(x, torch.tensor([2.0**-25, 0.25, -3.0]))  # the first sum would round to 0.5 + 2**-24
+    tensor([0.5000, 0.7500, 0.0000])
+    """
+    op = "add_perturbation"
+    check_float(op, "x", x)
+    check_float(op, "z", z)
+    check_alike(op, "z", z, x)
+    lower, upper = box(op, lower, upper)
+    if x.numel() == 0:
+        return x.clone()
+    rows = x.shape[0] if x.dim() else 1
+    if nhwc(x, z):
+        p, q = x.permute(0, 2, 3, 1), z.permute(0, 2, 3, 1)
+        x_adv = native.call(_ADD, p.reshape(rows, -1), q.reshape(rows, -1), lower, upper)
+        return x_adv.reshape(p.shape).permute(0, 3, 1, 2)
+    p, q = x.contiguous(), z.contiguous()
+    return native.call(_ADD, p.reshape(rows, -1), q.reshape(rows, -1), lower, upper).reshape(x.shape)
+
+
+# --- what torch needs to know of the raw op
+
+_ADD: Callable[..., Tensor] = torch.ops.pyrobust.add_perturbation
+
+
+def _fake(x: Tensor, z: Tensor, lower: float, upper: float) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor, float, float], output: Tensor) -> None:
+    # One byte for each element. The bounds as the result has them: rounded into the box.
+    _, _, lower, upper = inputs
+    low, high = round_inward(lower, output.dtype, -1), round_inward(upper, output.dtype, 1)
+    ctx.save_for_backward((output > low) & (output < high))
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    (inside,) = ctx.saved_tensors
+    moved = torch.where(inside, grad, 0)
+    return moved, moved, None, None
+
+
+torch.library.register_fake("pyrobust::add_perturbation", _fake)
+torch.library.register_autograd("pyrobust::add_perturbation", _backward, setup_context=_save)

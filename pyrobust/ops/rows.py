@@ -1,0 +1,121 @@
+"""Argument checks and layouts that the ops on rows share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+from . import native
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_LARGEST_RADIUS = 2.0**960  # the native ops' own limit: sums of so many terms do not overflow
+
+
+def check_float(op: str, name: str, value: Tensor) -> None:
+    """Refuses what is no tensor of a dtype that the ops take.
+
+    >>> check_float("project_simplex", "v", torch.zeros(2))
+    """
+    if not isinstance(value, Tensor):
+        raise InputTypeError(f"{op}: {name}: expected a tensor, got {type(value).__name__}")
+    if value.dtype not in _DTYPES:
+        raise InputTypeError(f"{op}: {name}: expected a float tensor, got {value.dtype}")
+
+
+def check_alike(op: str, name: str, value: Tensor, x: Tensor) -> None:
+    """Refuses a tensor whose shape, dtype or device is not that of x.
+
+    >>> check_alike("add_perturbation", "z", torch.zeros(2), torch.zeros(2))
+    """
+    if value.shape != x.shape:
+        raise InputError(f"{op}: {name}: expected the shape of x, {tuple(x.shape)}, got {tuple(value.shape)}")
+    if value.dtype != x.dtype:
+        raise InputTypeError(f"{op}: {name}: expected x's dtype, {x.dtype}, got {value.dtype}")
+    if value.device != x.device:
+        raise InputError(f"{op}: {name}: expected x's device, {x.device}, got {value.device}")
+
+
+def box(op: str, lower: float, upper: float) -> tuple[float, float]:
+    """The ends of the box as numbers, checked.
+
+    >>> box("add_perturbation", 0, 1)
+    (0.0, 1.0)
+    """
+    for name, bound in (("lower", lower), ("upper", upper)):
+        if not hasattr(bound, "__float__"):
+            raise InputTypeError(f"{op}: {name}: expected a number, got {bound!r}")
+    lower, upper = float(lower), float(upper)
+    if not (math.isfinite(lower) and math.isfinite(upper) and lower <= upper):
+        raise InputError(f"{op}: lower, upper: expected finite numbers, lower <= upper, got {lower}, {upper}")
+    return lower, upper
+
+
+def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.device) -> Tensor:
+    """The radius as the native ops take it, float64 [1] or one for each row; values of a tensor are left to them.
+
+    >>> radii("project_l1_ball", 2, torch.Size([3]), torch.device("cpu"))
+    tensor([2.], dtype=torch.float64)
+    """
+    if not isinstance(radius, Tensor):
+        if not hasattr(radius, "__float__"):
+            raise InputTypeError(f"{op}: radius: expected a number or a tensor, got {radius!r}")
+        number = float(radius)
+        if not 0 <= number <= _LARGEST_RADIUS:
+            raise InputError(f"{op}: radius: expected 0 to 2**960, got {number}")
+        return torch.full((1,), number, dtype=torch.float64, device=device)
+    check_float(op, "radius", radius)
+    if radius.device != device:
+        raise InputError(f"{op}: radius: expected it on {device}, got {radius.device}")
+    if radius.numel() != 1:
+        extra = radius.dim() - len(rows)
+        if extra > 0 or any(a not in (1, b) for a, b in zip(radius.shape, rows[-radius.dim() :], strict=True)):
+            raise InputError(
+                f"{op}: radius: expected a shape that broadcasts to {tuple(rows)}, got {tuple(radius.shape)}"
+            )
+        radius = radius.expand(rows)
+    return radius.to(torch.float64).reshape(-1).contiguous()
+
+
+def project_rows(op: str, raw: Callable[..., Tensor], v: Tensor, radius: float | Tensor) -> Tensor:
+    """Checks the arguments of a projection of the rows of v [..., D] and calls its native op on [R, D].
+
+    >>> project_rows("project_l1_ball", torch.ops.pyrobust.project_l1_ball, torch.tensor([3.0, 1.0]), 2.0)
+    tensor([2., 0.])
+    """
+    check_float(op, "v", v)
+    if v.dim() < 1:
+        raise InputError(f"{op}: v: expected [..., D], got a scalar")
+    column = radii(op, radius, v.shape[:-1], v.device)
+    if v.numel() == 0:
+        return v.clone()
+    return native.call(raw, v.reshape(-1, v.shape[-1]).contiguous(), column).reshape(v.shape)
+
+
+def nhwc(*tensors: Tensor) -> bool:
+    """Whether all are dense in channels_last and not in the default order, so that [N, H, W, C] is a view of each.
+
+    >>> nhwc(torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last))
+    True
+    """
+    return all(
+        t.dim() == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last) for t in tensors
+    )
+
+
+def round_inward(bound: float, dtype: torch.dtype, side: int) -> float:
+    """The number of that dtype next to the bound: the greatest not above it for side 1, the least not below for -1.
+
+    >>> round_inward(0.1, torch.float32, 1) < 0.1 < round_inward(0.1, torch.float32, -1)
+    True
+    """
+    info = torch.finfo(dtype)
+    _, exponent = math.frexp(bound)
+    step = max(math.ldexp(info.eps, exponent - 1), info.smallest_normal * info.eps)
+    steps = bound / step
+    number = (math.floor(steps) if side > 0 else math.ceil(steps)) * step
+    return min(max(number, info.min), info.max)

@@ -1,0 +1,138 @@
+"""Euclidean projections onto the simplex, the l1 ball, and the l1 ball cut by a box.
+
+Float64 throughout, one rounding to the dtype of the argument at the end. Thresholds are found by sorting; a row is
+shifted first, so that the numbers which decide are small and nothing cancels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
+    """Projects each row onto {z ≥ 0, Σ z = radius}: the twin of ``pyrobust.ops.project_simplex``.
+
+    zᵢ = max(vᵢ - θ, 0) with θ such that Σ z = radius. With v sorted downwards, θ = (v₁ + … + v_k - radius) / k for the
+    largest k whose v_k stays above it. Held, Wolfe and Crowder, "Validation of subgradient optimization", 1974; Duchi,
+    Shalev-Shwartz, Singer and Chandra, "Efficient projections onto the l1-ball for learning in high dimensions", 2008.
+
+    Args:
+        v: [..., D], float, D ≥ 1.
+        radius: ≥ 0; a number, or a tensor that broadcasts to the shape [...] of the rows.
+
+    Returns:
+        [..., D], of the dtype of v.
+
+    >>> project_simplex(torch.tensor([0.5, 1.0, -2.0]))
+    tensor([0.2500, 0.7500, 0.0000])
+    """
+    return _simplex(v.double(), _column(radius, v)).to(v.dtype)
+
+
+def project_l1_ball(v: Tensor, radius: float | Tensor) -> Tensor:
+    """Projects each row onto {‖z‖₁ ≤ radius}: the twin of ``pyrobust.ops.project_l1_ball``.
+
+    Rows inside stay; of the others the magnitudes are projected onto the simplex and the signs put back (Duchi et al.,
+    2008).
+
+    Args:
+        v: [..., D], float.
+        radius: ≥ 0; a number, or a tensor that broadcasts to the shape [...] of the rows.
+
+    Returns:
+        [..., D], of the dtype of v.
+
+    >>> project_l1_ball(torch.tensor([[0.5, -0.25], [-3.0, 2.0]]), 1.0)
+    tensor([[ 0.5000, -0.2500],
+            [-1.0000,  0.0000]])
+    """
+    if v.shape[-1] == 0:
+        return v.clone()
+    magnitude, column = v.double().abs(), _column(radius, v)
+    inside = magnitude.sum(-1, keepdim=True) <= column
+    z = _simplex(magnitude, column).copysign(v.double()).to(v.dtype)
+    return torch.where(inside, v, z)
+
+
+def project_l1_ball_box(
+    delta: Tensor, x: Tensor, radius: float | Tensor, lower: float = 0.0, upper: float = 1.0
+) -> Tensor:
+    """Projects each delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}.
+
+    The twin of ``pyrobust.ops.project_l1_ball_box``.
+    zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ is the room that xᵢ has on the side of δᵢ. θ = 0 where that satisfies
+    the ball, else the θ with Σ |z| = radius. Σ |z| is piecewise linear in θ, with breaks at the |δᵢ| and |δᵢ| - uᵢ:
+    among the breaks in order the two on either side of the radius are found by halving, and θ lies between them on a
+    line. Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks on image classifiers", 2021.
+
+    Args:
+        delta: [B, ...], float.
+        x: [B, ...], float, in [lower, upper].
+        radius: ≥ 0; a number, or [B].
+        lower: least value of x + z.
+        upper: greatest value of x + z.
+
+    Returns:
+        [B, ...], of the dtype of delta.
+
+    >>> x = torch.tensor([[0.75, 0.5, 0.5]])
+    >>> project_l1_ball_box(torch.tensor([[2.0, -0.5, 0.25]]), x, 0.5)
+    tensor([[ 0.2500, -0.2500,  0.0000]])
+    """
+    if delta.numel() == 0:
+        return delta.clone()
+    y, point = delta.double().flatten(1).reshape(len(delta), -1), x.double().reshape(len(x), -1)
+    column = _column(radius, y)
+    # No |zᵢ| is above the radius, so that much room is as good as more.
+    room = torch.where(y > 0, upper - point, point - lower).minimum(column)
+    magnitude = y.abs()
+    z = magnitude.minimum(room)
+    # Every difference below is from an |δᵢ| near θ, be |δ| as large as it may.
+    anchor, _ = _bracket(magnitude, room, magnitude.sort(descending=True).values, column)
+    shifted = magnitude - anchor
+    high, low = _bracket(shifted, room, torch.cat([shifted, shifted - room], 1).sort(descending=True).values, column)
+    sloped = (shifted >= high) & (shifted - room <= low)
+    rest = column - (shifted - high).clamp(min=0).minimum(room).sum(1, keepdim=True)
+    threshold = high - rest / sloped.sum(1, keepdim=True).clamp(min=1)
+    z = torch.where(z.sum(1, keepdim=True) <= column, z, (shifted - threshold).clamp(min=0).minimum(room))
+    return z.copysign(y).reshape(delta.shape).to(delta.dtype)
+
+
+def _column(radius: float | Tensor, v: Tensor) -> Tensor:
+    """The radius of each row, [..., 1], float64."""
+    rows = torch.as_tensor(radius, dtype=torch.float64, device=v.device)
+    return rows.expand(v.shape[:-1])[..., None]
+
+
+def _simplex(v: Tensor, radius: Tensor) -> Tensor:
+    """The projection of v [..., D] onto the simplex of radius [..., 1], both float64."""
+    # From the row's maximum, entries that are lower by the radius or more are zero in the result: none of them counts.
+    w = (v - v.amax(-1, keepdim=True)).maximum(-radius)
+    ordered = w.sort(descending=True).values
+    excess = ordered.cumsum(-1) - radius
+    k = torch.arange(1, v.shape[-1] + 1, dtype=torch.float64, device=v.device)
+    support = (k * ordered > excess).sum(-1, keepdim=True).clamp(min=1)
+    threshold = excess.gather(-1, support - 1) / support
+    z = (w - threshold).clamp(min=0)
+    # A step of Newton's method, which takes back what the running sums rounded.
+    threshold = threshold + (z.sum(-1, keepdim=True) - radius) / support
+    return (w - threshold).clamp(min=0)
+
+
+def _bracket(magnitude: Tensor, room: Tensor, points: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
+    """The last of the descending points at which Σ clip(magnitude - point, 0, room) is below the radius, and the next.
+
+    All [B, ...], float64, the radius [B, 1]. The first two points where even the first reaches the radius, the last
+    twice where none does.
+    """
+    last = points.shape[1] - 1
+    below = torch.zeros_like(radius, dtype=torch.int64)
+    above = torch.full_like(below, last)
+    for _ in range(last.bit_length()):
+        middle = (below + above + 1) // 2
+        total = (magnitude - points.gather(1, middle)).clamp(min=0).minimum(room).sum(1, keepdim=True)
+        less = total < radius
+        below = torch.where(less, middle, below)
+        above = torch.where(less, above, middle - 1).maximum(below)
+    return points.gather(1, below), points.gather(1, (below + 1).clamp(max=last))
