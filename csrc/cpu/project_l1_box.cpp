@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kMaxRounds = 2500;  // halving through all exponents
 constexpr double kTolerance = 0x1p-44;  // of the radius, in the search
+constexpr double kLess = 0x1p-42;       // of the radius
 constexpr int64_t kSample = 256;
 constexpr double kSampleTolerance = 0.05;
 constexpr double kUncertain = 0.5;  // of the radius: what a sample says is off by less, mostly
@@ -76,15 +77,11 @@ class Row {
     }
     // No threshold: what the box leaves may already be inside.
     if (scan_.total * (1 - sum_error(n_)) <= radius_ && written(each, 0, 0)) return;
-    double base = scan_.top;
-    double w = search(each, base);
-    if (w > kHuge * radius_) {
-      base = nearest(scan_.top - w);
-      Bracket bracket{base - scan_.top, base};
-      w = newton([&](double at) { return evaluate(each, base, at); }, radius_, kTolerance,
-                 w + (base - scan_.top), bracket);
+    // As stored, z may exceed the radius by what the search tolerates or float64 rounds: then for a little less.
+    for (double less = std::is_same_v<T, double> ? kLess : 0.0;; less = std::max(kLess, 16 * less)) {
+      const Threshold t = solve(each, radius_ * std::max(0.0, 1 - less));
+      if (written(each, t.base, t.w)) return;
     }
-    finish(each, base, w);
   }
 
  private:
@@ -121,32 +118,47 @@ class Row {
     return value;
   }
 
+  struct Threshold {
+    double base, w;
+  };
+
   template <class Each>
-  double search(const Each& each, double base) {
+  Threshold solve(const Each& each, double target) {
+    const double top = scan_.top, w = search(each, top, target);
+    if (w <= kHuge * radius_) return {top, w};
+    const double base = nearest(top - w);
+    Bracket bracket{base - top, base};
+    const auto whole = [&](double at) { return evaluate(each, base, at); };
+    return {base, newton(whole, target, kTolerance, w + (base - top), bracket)};
+  }
+
+  template <class Each>
+  double search(const Each& each, double base, double target) {
     const auto whole = [&](double at) { return evaluate(each, base, at); };
     Bracket bracket{0, base};
-    double w = base - (scan_.total - radius_) / static_cast<double>(std::max<int64_t>(1, scan_.free));
+    double w = base - (scan_.total - target) / static_cast<double>(std::max<int64_t>(1, scan_.free));
     if (n_ >= 2 * kSample) {
       T y[kSample], x[kSample];
       for (int64_t i = 0; i < kSample; ++i) {
         y[i] = y_[i * n_ / kSample];
         x[i] = x_[i * n_ / kSample];
       }
-      const double share = radius_ * static_cast<double>(kSample) / static_cast<double>(n_);
+      const double share = target * static_cast<double>(kSample) / static_cast<double>(n_);
       const auto sample = [&](double at) { return leaves_.evaluate(y, x, kSample, box_, base, at); };
       Bracket around{0, base};
       w = newton(sample, share, kSampleTolerance, w > 0 ? w : base / 2, around);
       // As far to both sides as the sum is uncertain, on a line of the slope there.
       const double slope = static_cast<double>(std::max<int64_t>(1, sample(w).free));
-      if (chunks_ == 1) return within(whole, {w - kUncertain * share / slope, w + kUncertain * share / slope}, base);
+      if (chunks_ == 1) return within(whole, {w - kUncertain * share / slope, w + kUncertain * share / slope}, base,
+                                       target);
     }
     if (!(w > 0 && w < base)) w = base / 2;
-    return newton(whole, radius_, kTolerance, w, bracket);
+    return newton(whole, target, kTolerance, w, bracket);
   }
 
   // The root, looked for between the guesses first.
   template <class F>
-  double within(const F& whole, Bracket guess, double base) {
+  double within(const F& whole, Bracket guess, double base, double target) {
     double a[kRoom], u[kRoom];
     const BoxOpen open = leaves_.open(y_, x_, n_, box_, base, guess.low, guess.high, a, u, kRoom);
     Bracket bracket{0, base};
@@ -156,14 +168,14 @@ class Row {
         const BoxValue value = leaves_.evaluate_open(a, u, open.count, at);
         return BoxValue{value.fixed + open.throughout.fixed, value.free + open.throughout.free};
       };
-      if (sum_at(f(guess.low), guess.low) > radius_)
+      if (sum_at(f(guess.low), guess.low) > target)
         w = bracket.high = guess.low;
-      else if (sum_at(f(guess.high), guess.high) <= radius_)
+      else if (sum_at(f(guess.high), guess.high) <= target)
         w = bracket.low = guess.high;
       else
-        return newton(f, radius_, kTolerance, w, guess);
+        return newton(f, target, kTolerance, w, guess);
     }
-    return newton(whole, radius_, kTolerance, w, bracket);
+    return newton(whole, target, kTolerance, w, bracket);
   }
 
   // The element that is closest to theta.
@@ -186,13 +198,6 @@ class Row {
     double sum = 0;
     for (int64_t c = 0; c < chunks_; ++c) sum += partial(c).sum;
     return sum * (1 + sum_error(n_)) <= radius_ || compare_sum(z_, n_, radius_) <= 0;
-  }
-
-  template <class Each>
-  void finish(const Each& each, double base, double w) {
-    const double unit = radius_ * (sum_error(n_) + 2 * kTolerance) / static_cast<double>(n_);
-    for (double back = std::max(unit, 0x1p-1074); !written(each, base, w); back *= 4)
-      w = std::min(w - back, std::nextafter(w, -INFINITY));
   }
 
   const L1BoxLeaves<T>& leaves_;

@@ -62,10 +62,15 @@ class L1StepRow {
         for (int c = 0; c < 3; ++c) count[c] += word >= prefix + static_cast<Word>(c + 1) * unit ? 1 : 0;
       });
       group_.add(count);
-      int digit = 0;
-      while (digit < 3 && count[digit] >= keep) ++digit;
-      prefix += static_cast<Word>(digit) * unit;
-      if (digit > 0 && count[digit - 1] == keep) break;
+      bool met = false;  // no element lies between the new prefix and the keep-th largest
+      Word digit = 0;
+#pragma unroll
+      for (int c = 0; c < 3; ++c) {
+        if (count[c] >= keep) ++digit;
+        met = met || count[c] == keep;
+      }
+      prefix += digit * unit;
+      if (met) break;
     }
     return prefix;
   }
