@@ -103,22 +103,25 @@ Tensor linf_cpu(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor epsilon
 }
 
 // x_adv, grad, x: [R, D]; step, keep: [R] or [1]
-Tensor l1_checked(const Tensor& x_adv, const Tensor& grad, const Tensor& x, const Tensor& step, const Tensor& keep) {
+Tensor l1_checked(const Tensor& x_adv, const Tensor& grad, const Tensor& x, const Tensor& step, const Tensor& keep,
+                  double lower, double upper) {
   check_rows(kL1, "x", x);
   check_like(kL1, "x_adv", x_adv, x);
   check_like(kL1, "grad", grad, x);
   check_step(kL1, step, x);
   check_keep(keep, x);
+  check_box(kL1, lower, upper);
   return torch::stable::empty_like(x);
 }
 
-Tensor l1_cpu(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep) {
-  Tensor out = l1_checked(x_adv, grad, x, step, keep);
+Tensor l1_cpu(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, double lower, double upper) {
+  Tensor out = l1_checked(x_adv, grad, x, step, keep, lower, upper);
   if (x.numel() == 0) return out;
   for_dtype(kL1, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     cpu::l1_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<double>(step), stride(step), data<int64_t>(keep),
-                    stride(keep), static_cast<T*>(out.mutable_data_ptr()), x.size(0), x.size(1), kParallelFor);
+                    stride(keep), static_cast<T*>(out.mutable_data_ptr()), x.size(0), x.size(1), lower, upper,
+                    kParallelFor);
   });
   return out;
 }
@@ -152,8 +155,8 @@ Tensor linf_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor epsilo
   return out;
 }
 
-Tensor l1_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep) {
-  Tensor out = l1_checked(x_adv, grad, x, step, keep);
+Tensor l1_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, double lower, double upper) {
+  Tensor out = l1_checked(x_adv, grad, x, step, keep, lower, upper);
   if (x.numel() == 0) return out;
   const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
   const cudaStream_t stream = current_stream(kL1, x);
@@ -161,7 +164,7 @@ Tensor l1_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep) {
     using T = std::remove_pointer_t<decltype(tag)>;
     check_launch(kL1, cuda::l1_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<double>(step), stride(step),
                                        data<int64_t>(keep), stride(keep), static_cast<T*>(out.mutable_data_ptr()),
-                                       x.size(0), x.size(1), stream));
+                                       x.size(0), x.size(1), lower, upper, stream));
   });
   return out;
 }
@@ -175,7 +178,8 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def(
       "linf_step(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor epsilon, float lower, float upper) -> "
       "Tensor");
-  m.def("l1_step(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep) -> Tensor");
+  m.def(
+      "l1_step(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, float lower, float upper) -> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
   m.impl("add_perturbation", TORCH_BOX(&pyrobust::add_cpu));

@@ -60,6 +60,14 @@ PYROBUST_HD T linf_moved(T x_adv, T gradient, T x, Real<T> step, Real<T> epsilon
   return clipped<T>(near, lower, upper, from);
 }
 
+// The gradient, or zero where its step would leave the box.
+template <class T>
+PYROBUST_HD T movable(T x_adv, T gradient, Real<T> lower, Real<T> upper) {
+  const Real<T> at = to_float(x_adv), g = to_float(gradient);
+  const bool stuck = ((at >= upper) & (g > 0)) | ((at <= lower) & (g < 0));
+  return stuck ? T{} : gradient;
+}
+
 // (x_adv - x) + step sign(gradient) where |gradient| reaches the threshold.
 template <class T>
 PYROBUST_HD T sparse_moved(T x_adv, T gradient, T x, Real<T> threshold, Real<T> step) {

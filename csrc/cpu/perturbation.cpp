@@ -136,12 +136,16 @@ int64_t linf_step(const T* x_adv, const T* grad, const T* x, const double* step,
 
 template <class T>
 void l1_step(const T* x_adv, const T* grad, const T* x, const double* step, int64_t step_stride, const int64_t* keep,
-             int64_t keep_stride, T* out, int64_t rows, int64_t n, const ParallelFor& parallel_for) {
+             int64_t keep_stride, T* out, int64_t rows, int64_t n, double lower, double upper,
+             const ParallelFor& parallel_for) {
   const auto& leaf = leaves<T>();
+  const Real<T> low = inward<T>(lower, upper), high = inward<T>(upper, lower);
   parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
     Selection<T> selection;
+    std::vector<T> movable(static_cast<size_t>(n));
+    const T* g = movable.data();
     for (int64_t i = begin; i < end; ++i) {
-      const T* g = grad + i * n;
+      leaf.movable(x_adv + i * n, grad + i * n, movable.data(), n, low, high);
       const Real<T> threshold = selection.kth_largest(g, n, keep[i * keep_stride]);
       const auto count = static_cast<double>(std::max<int64_t>(1, leaf.count(g, n, threshold)));
       leaf.l1_step(x_adv + i * n, g, x + i * n, out + i * n, n, threshold,
@@ -155,7 +159,7 @@ void l1_step(const T* x_adv, const T* grad, const T* x, const double* step, int6
   template int64_t linf_step<T>(const T*, const T*, const T*, const double*, int64_t, const double*, int64_t, T*,     \
                                 int64_t, int64_t, double, double, const ParallelFor&);                                \
   template void l1_step<T>(const T*, const T*, const T*, const double*, int64_t, const int64_t*, int64_t, T*,         \
-                           int64_t, int64_t, const ParallelFor&);
+                           int64_t, int64_t, double, double, const ParallelFor&);
 PYROBUST_PERTURBATION(float)
 PYROBUST_PERTURBATION(double)
 PYROBUST_PERTURBATION(Half)

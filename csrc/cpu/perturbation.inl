@@ -29,6 +29,12 @@ PYROBUST_TARGET bool linf_step(const T* __restrict x_adv, const T* __restrict gr
 }
 
 template <class T>
+PYROBUST_TARGET void movable(const T* __restrict x_adv, const T* __restrict grad, T* __restrict out, int64_t n,
+                             Real<T> lower, Real<T> upper) {
+  for (int64_t i = 0; i < n; ++i) out[i] = pyrobust::movable<T>(x_adv[i], grad[i], lower, upper);
+}
+
+template <class T>
 PYROBUST_TARGET int64_t count(const T* __restrict grad, int64_t n, Real<T> threshold) {
   int64_t total = 0;
   for (int64_t begin = 0; begin < n; begin += int64_t{1} << 30) {
@@ -50,7 +56,7 @@ PYROBUST_TARGET void l1_step(const T* __restrict x_adv, const T* __restrict grad
 }
 
 template <class T>
-constexpr PerturbationLeaves<T> kLeaves = {add<T>, linf_step<T>, count<T>, l1_step<T>};
+constexpr PerturbationLeaves<T> kLeaves = {add<T>, linf_step<T>, movable<T>, count<T>, l1_step<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu

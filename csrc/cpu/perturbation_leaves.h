@@ -15,6 +15,8 @@ struct PerturbationLeaves {
   // out = x_adv + step sign(grad), within epsilon of x and [lower, upper]; false where x lies outside.
   bool (*linf_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, Real<T> step, Real<T> epsilon,
                     Real<T> lower, Real<T> upper);
+  // out = grad, or zero where a step along it would leave [lower, upper].
+  void (*movable)(const T* x_adv, const T* grad, T* out, int64_t n, Real<T> lower, Real<T> upper);
   // The number of elements with |grad| >= threshold that are not zero.
   int64_t (*count)(const T* grad, int64_t n, Real<T> threshold);
   // out = (x_adv - x) + step sign(grad) where |grad| >= threshold, rounded to nearest.

@@ -58,12 +58,20 @@ def linf_step(
     return _on_rows(lambda *rows: native.call(_LINF, *rows, column, radius, lower, upper), x_adv, gradient, x)
 
 
-def l1_step(x_adv: Tensor, gradient: Tensor, x: Tensor, step: Tensor, keep: Tensor) -> Tensor:
+def l1_step(
+    x_adv: Tensor,
+    gradient: Tensor,
+    x: Tensor,
+    step: Tensor,
+    keep: Tensor,
+    lower: float = 0.0,
+    upper: float = 1.0,
+) -> Tensor:
     """The perturbation after a sparse step along the sign of the gradient, not projected yet.
 
     ``(x_adv - x) + (step/m)·sign(gradient)`` on the m coordinates whose |gradient| reaches the keep-th largest of the
     example (ties included, zeros not), and ``x_adv - x`` on the others: a step of l1 length ``step`` (Croce and Hein,
-    "Mind the box", 2021).
+    "Mind the box", 2021). Coordinates whose step would leave the box from its end count as zero.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16.
@@ -71,6 +79,8 @@ def l1_step(x_adv: Tensor, gradient: Tensor, x: Tensor, step: Tensor, keep: Tens
         x: the examples, of x_adv's shape and dtype.
         step: [B] or [1], finite.
         keep: [B] or [1], int64, from 1 to the number of coordinates.
+        lower: least value of an input.
+        upper: greatest value of an input.
 
     Returns:
         Of x_adv's shape and dtype; channels_last where all three are. It has no gradient.
@@ -79,7 +89,7 @@ def l1_step(x_adv: Tensor, gradient: Tensor, x: Tensor, step: Tensor, keep: Tens
         InputError: shapes or devices that do not agree, or (CPU) a value out of range.
         InputTypeError: a dtype that is not one of the above.
 
-    >>> x = torch.zeros(1, 4)
+    >>> x = torch.full((1, 4), 0.5)
     >>> l1_step(x, torch.tensor([[3.0, -2.0, 1.0, 0.0]]), x, torch.tensor([1.0]), torch.tensor([2]))
     tensor([[ 0.5000, -0.5000,  0.0000,  0.0000]])
     """
@@ -87,10 +97,11 @@ def l1_step(x_adv: Tensor, gradient: Tensor, x: Tensor, step: Tensor, keep: Tens
     _check(op, x, x_adv, gradient)
     if not isinstance(keep, Tensor) or keep.dtype != torch.int64:
         raise InputTypeError(f"{op}: keep: expected an int64 tensor, got {getattr(keep, 'dtype', type(keep).__name__)}")
+    lower, upper = box(op, lower, upper)
     column, count = _per_row(op, "step", step, x), keep.reshape(-1).contiguous()
     if x.numel() == 0:
         return x.detach().clone()
-    return _on_rows(lambda *rows: native.call(_L1, *rows, column, count), x_adv, gradient, x)
+    return _on_rows(lambda *rows: native.call(_L1, *rows, column, count, lower, upper), x_adv, gradient, x)
 
 
 def _check(op: str, x: Tensor, x_adv: Tensor, gradient: Tensor) -> None:
@@ -128,7 +139,7 @@ def _fake_linf(
     return torch.empty_like(x)
 
 
-def _fake_l1(x_adv: Tensor, grad: Tensor, x: Tensor, step: Tensor, keep: Tensor) -> Tensor:
+def _fake_l1(x_adv: Tensor, grad: Tensor, x: Tensor, step: Tensor, keep: Tensor, lower: float, upper: float) -> Tensor:
     return torch.empty_like(x)
 
 

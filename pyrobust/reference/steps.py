@@ -55,7 +55,15 @@ def _toward_zero(value: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(nearest.double().abs() > value.abs(), _toward(nearest, torch.zeros_like(nearest)), nearest)
 
 
-def l1_step(x_adv: Tensor, gradient: Tensor, x: Tensor, step: Tensor, keep: Tensor) -> Tensor:
+def l1_step(
+    x_adv: Tensor,
+    gradient: Tensor,
+    x: Tensor,
+    step: Tensor,
+    keep: Tensor,
+    lower: float = 0.0,
+    upper: float = 1.0,
+) -> Tensor:
     """The perturbation after a sparse step, not projected: the twin of ``pyrobust.ops.l1_step``.
 
     Args:
@@ -64,15 +72,19 @@ def l1_step(x_adv: Tensor, gradient: Tensor, x: Tensor, step: Tensor, keep: Tens
         x: the examples.
         step: [B] or [1].
         keep: [B] or [1], int64.
+        lower: least value of an input.
+        upper: greatest value of an input.
 
     Returns:
         Of x_adv's shape and dtype.
 
-    >>> x = torch.zeros(1, 4)
+    >>> x = torch.full((1, 4), 0.5)
     >>> l1_step(x, torch.tensor([[3.0, -2.0, 1.0, 0.0]]), x, torch.tensor([1.0]), torch.tensor([2]))
     tensor([[ 0.5000, -0.5000,  0.0000,  0.0000]])
     """
     real = torch.float64 if x.dtype == torch.float64 else torch.float32
+    stuck = ((x_adv.double() >= upper) & (gradient > 0)) | ((x_adv.double() <= lower) & (gradient < 0))
+    gradient = gradient.masked_fill(stuck, 0)
     size = gradient.to(real).abs().reshape(len(x), -1)
     kth = size.sort(dim=1, descending=True).values.gather(1, keep.expand(len(x)).unsqueeze(1) - 1)
     chosen = (size >= kth) & (size > 0)

@@ -122,7 +122,7 @@ def test_l1_step_is_the_references(dtype: torch.dtype, simd_level: str, threads:
 
 
 def test_l1_step_by_hand() -> None:
-    x, gradient = torch.zeros(1, 6), torch.tensor([[1.0, -4.0, 4.0, 0.5, 0.0, -2.0]])
+    x, gradient = torch.full((1, 6), 0.5), torch.tensor([[1.0, -4.0, 4.0, 0.5, 0.0, -2.0]])
     kept = {1: [0, -1, 1, 0, 0, 0], 2: [0, -1, 1, 0, 0, 0], 3: [0, -1, 1, 0, 0, -1], 6: [1, -1, 1, 1, 0, -1]}
     for keep, sign in kept.items():
         got = ops.l1_step(x, gradient, x, torch.tensor([3.0]), torch.tensor([keep]))
@@ -130,6 +130,15 @@ def test_l1_step_by_hand() -> None:
             got, torch.tensor([sign]) * 3.0 / sum(map(abs, sign))
         )
         assert got.abs().sum().item() == pytest.approx(3.0)
+
+
+def test_l1_step_leaves_out_what_cannot_move() -> None:
+    x, gradient = torch.full((1, 4), 0.5), torch.tensor([[4.0, -3.0, 2.0, -1.0]])
+    x_adv = torch.tensor([[1.0, 0.0, 0.5, 0.25]])
+    got = ops.l1_step(x_adv, gradient, x, torch.tensor([1.0]), torch.tensor([1]))
+    assert (got - (x_adv - x)).tolist() == [[0.0, 0.0, 1.0, 0.0]]
+    got = ops.l1_step(x_adv, gradient, x, torch.tensor([1.0]), torch.tensor([1]), -1.0, 2.0)
+    assert (got - (x_adv - x)).tolist() == [[1.0, 0.0, 0.0, 0.0]]
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -140,7 +149,7 @@ def test_skewed_samples_do_not_fool_the_selection(dtype: torch.dtype) -> None:
         gradient = torch.randn(3, 3072, generator=draw)
         gradient[:, ::48] *= factor
         gradient = gradient.to(dtype)
-        x = torch.zeros(3, 3072, dtype=dtype)
+        x = torch.full((3, 3072), 0.5, dtype=dtype)
         for keep in (1, 30, 64, 65, 300, 700, 3072):
             arguments = (x, gradient, x, torch.tensor([1.0]), torch.tensor([keep]))
             assert torch.equal(ops.l1_step(*arguments), reference.l1_step(*arguments)), (factor, keep)
@@ -156,7 +165,7 @@ def test_opcheck(device: torch.device, dtype: torch.dtype) -> None:
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(LINF.default, (x_adv, gradient, x, step, epsilon, 0.0, 1.0), test_utils=tests)
     keep = torch.tensor([1, 5, 20], device=device)
-    torch.library.opcheck(L1.default, (x_adv, gradient, x, step, keep), test_utils=tests)
+    torch.library.opcheck(L1.default, (x_adv, gradient, x, step, keep, 0.0, 1.0), test_utils=tests)
 
 
 def test_fake_tensors_and_layouts() -> None:
@@ -200,6 +209,7 @@ BAD = [
     ("l1_step", "keep", {"keep": torch.tensor([1, 2, 3])}, InputError),
     ("l1_step", "keep", {"keep": torch.tensor([1.0])}, InputTypeError),
     ("l1_step", "step", {"step": torch.tensor([torch.inf])}, InputError),
+    ("l1_step", "lower, upper", {"upper": torch.nan}, InputError),
     ("l1_step", "x", {"x": torch.zeros(2, 3, dtype=torch.int64)}, InputTypeError),
 ]
 
@@ -222,7 +232,7 @@ def test_bits_do_not_depend_on_the_instruction_set() -> None:
         results.append(
             (
                 LINF(x_adv, gradient, x, per_row(5, 0, 1), per_row(5, 0, 1), 0.0, 1.0),
-                L1(x_adv, gradient, x, per_row(5, 0, 1), keep),
+                L1(x_adv, gradient, x, per_row(5, 0, 1), keep, 0.0, 1.0),
             )
         )
     _C.set_simd_level(before)
