@@ -20,6 +20,7 @@ constexpr int64_t kSample = 256;
 constexpr double kSampleTolerance = 0.05;
 constexpr double kUncertain = 0.5;  // of the radius: what a sample says is off by less, mostly
 constexpr int64_t kRoom = 2048;  // open elements on the stack, 32 KiB
+constexpr int64_t kFew = kRoom / 4;
 // A longer w has lost too many digits against the radius: base becomes an element near the threshold.
 constexpr double kHuge = 1024;
 
@@ -135,47 +136,49 @@ class Row {
   template <class Each>
   double search(const Each& each, double base, double target) {
     const auto whole = [&](double at) { return evaluate(each, base, at); };
-    Bracket bracket{0, base};
+    // Newton's step from theta = 0.
     double w = base - (scan_.total - target) / static_cast<double>(std::max<int64_t>(1, scan_.free));
-    if (n_ >= 2 * kSample) {
-      T y[kSample], x[kSample];
-      for (int64_t i = 0; i < kSample; ++i) {
-        y[i] = y_[i * n_ / kSample];
-        x[i] = x_[i * n_ / kSample];
-      }
-      const double share = target * static_cast<double>(kSample) / static_cast<double>(n_);
-      const auto sample = [&](double at) { return leaves_.evaluate(y, x, kSample, box_, base, at); };
-      Bracket around{0, base};
-      w = newton(sample, share, kSampleTolerance, w > 0 ? w : base / 2, around);
-      // As far to both sides as the sum is uncertain, on a line of the slope there.
-      const double slope = static_cast<double>(std::max<int64_t>(1, sample(w).free));
-      if (chunks_ == 1) return within(whole, {w - kUncertain * share / slope, w + kUncertain * share / slope}, base,
-                                       target);
-    }
     if (!(w > 0 && w < base)) w = base / 2;
+    Bracket bracket{0, base};
+    if (chunks_ == 1 && n_ >= 2 * kSample) {
+      // Of a row of few elements that are not zero all are looked at, of others those near the threshold of a sample.
+      Bracket guess = bracket;
+      if (scan_.free <= kFew || (guess = sampled(base, target, w)).low < guess.high)
+        if (within(guess, base, target, w)) return w;
+    }
     return newton(whole, target, kTolerance, w, bracket);
   }
 
-  // The root, looked for between the guesses first.
-  template <class F>
-  double within(const F& whole, Bracket guess, double base, double target) {
+  // Where the root is, from a strided sample, the middle in w; an empty bracket where that holds too little.
+  Bracket sampled(double base, double target, double& w) const {
+    T y[kSample], x[kSample];
+    for (int64_t i = 0; i < kSample; ++i) {
+      y[i] = y_[i * n_ / kSample];
+      x[i] = x_[i * n_ / kSample];
+    }
+    const double share = target * static_cast<double>(kSample) / static_cast<double>(n_);
+    const auto sample = [&](double at) { return leaves_.evaluate(y, x, kSample, box_, base, at); };
+    if (sum_at(sample(base), base) < 2 * share) return {0, 0};
+    Bracket around{0, base};
+    w = newton(sample, share, kSampleTolerance, w, around);
+    // As far to both sides as the sum is uncertain, on a line of the slope there.
+    const double slope = static_cast<double>(std::max<int64_t>(1, sample(w).free));
+    return {std::max(0.0, w - kUncertain * share / slope), std::min(base, w + kUncertain * share / slope)};
+  }
+
+  // Looks for the root, from w on, among the elements that change their kind within the guess; false where it is not there
+  // or they are too many.
+  bool within(Bracket guess, double base, double target, double& w) const {
     double a[kRoom], u[kRoom];
     const BoxOpen open = leaves_.open(y_, x_, n_, box_, base, guess.low, guess.high, a, u, kRoom);
-    Bracket bracket{0, base};
-    double w = guess.low + (guess.high - guess.low) / 2;
-    if (open.count >= 0) {
-      const auto f = [&](double at) {
-        const BoxValue value = leaves_.evaluate_open(a, u, open.count, at);
-        return BoxValue{value.fixed + open.throughout.fixed, value.free + open.throughout.free};
-      };
-      if (sum_at(f(guess.low), guess.low) > target)
-        w = bracket.high = guess.low;
-      else if (sum_at(f(guess.high), guess.high) <= target)
-        w = bracket.low = guess.high;
-      else
-        return newton(f, target, kTolerance, w, guess);
-    }
-    return newton(whole, target, kTolerance, w, bracket);
+    if (open.count < 0) return false;
+    const auto f = [&](double at) {
+      const BoxValue value = leaves_.evaluate_open(a, u, open.count, at);
+      return BoxValue{value.fixed + open.throughout.fixed, value.free + open.throughout.free};
+    };
+    if (sum_at(f(guess.low), guess.low) > target || sum_at(f(guess.high), guess.high) <= target) return false;
+    w = newton(f, target, kTolerance, w, guess);
+    return true;
   }
 
   // The element that is closest to theta.

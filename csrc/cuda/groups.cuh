@@ -42,7 +42,7 @@ class Lanes {
     reduce(a, Plus());
   }
   __device__ double max(double a) const {
-    double one[1] = {a};
+    double one[1] = {a + 0.0};  // zeros of one sign
     reduce(one, Larger());
     return one[0];
   }
@@ -81,7 +81,7 @@ class Block {
     reduce(a, Plus());
   }
   __device__ double max(double a) {
-    double one[1] = {a};
+    double one[1] = {a + 0.0};
     reduce(one, Larger());
     return one[0];
   }

@@ -139,10 +139,11 @@ struct L1Work {
   int64_t keep_stride;
   T* out;
   int64_t n;
+  Range<T> range;
 
   template <int kPer, class Group>
   __device__ void row(Group& group, int64_t i) const {
-    L1StepRow<T, kPer, Group>(group, x_adv + i * n, grad + i * n, x + i * n, out + i * n, n)
+    L1StepRow<T, kPer, Group>(group, x_adv + i * n, grad + i * n, x + i * n, out + i * n, n, range.lower, range.upper)
         .step(step[i * step_stride], keep[i * keep_stride]);
   }
 };
@@ -178,8 +179,10 @@ cudaError_t linf_step(const T* x_adv, const T* grad, const T* x, const double* s
 
 template <class T>
 cudaError_t l1_step(const T* x_adv, const T* grad, const T* x, const double* step, int64_t step_stride,
-                    const int64_t* keep, int64_t keep_stride, T* out, int64_t rows, int64_t n, cudaStream_t stream) {
-  return for_rows(L1Work<T>{x_adv, grad, x, step, step_stride, keep, keep_stride, out, n}, rows, n, stream);
+                    const int64_t* keep, int64_t keep_stride, T* out, int64_t rows, int64_t n, double lower, double upper,
+                    cudaStream_t stream) {
+  const L1Work<T> work{x_adv, grad, x, step, step_stride, keep, keep_stride, out, n, {lower, upper}};
+  return for_rows(work, rows, n, stream);
 }
 
 #define PYROBUST_PERTURBATION(T)                                                                                     \
@@ -187,7 +190,7 @@ cudaError_t l1_step(const T* x_adv, const T* grad, const T* x, const double* ste
   template cudaError_t linf_step<T>(const T*, const T*, const T*, const double*, int64_t, const double*, int64_t, T*, \
                                     int64_t, int64_t, double, double, cudaStream_t);                                 \
   template cudaError_t l1_step<T>(const T*, const T*, const T*, const double*, int64_t, const int64_t*, int64_t, T*, \
-                                  int64_t, int64_t, cudaStream_t);
+                                  int64_t, int64_t, double, double, cudaStream_t);
 PYROBUST_PERTURBATION(float)
 PYROBUST_PERTURBATION(double)
 PYROBUST_PERTURBATION(Half)

@@ -8,12 +8,14 @@
 
 namespace pyrobust::cuda {
 
-constexpr int kMaxBoxRounds = 300;
+constexpr int kMaxBoxRounds = 2500;  // halving through all exponents
 constexpr int kMaxCoarseBoxRounds = 40;
-constexpr int kBoxSample = 8;                // elements of a thread
-constexpr double kTolerance = 0x1p-44;       // of the radius, in the search
+constexpr int kBoxSample = 8;           // elements of a thread
+constexpr double kTolerance = 0x1p-44;  // of the radius, in the search
 constexpr float kCoarseTolerance = 0x1p-18f;
-// Beyond this many radii, base becomes an element near the threshold: what is left of w has the precision.
+constexpr double kLess = 0x1p-42;       // of the radius
+constexpr double kMostLess = 16;        // no more than the whole radius is left out in the end
+// A longer w has lost too many digits against the radius: base becomes an element near the threshold.
 constexpr double kHuge = 1024;
 
 struct Box {
@@ -53,12 +55,18 @@ class L1BoxRow {
     if (radius_ > 0) {
       // No threshold: what the box leaves may already be inside.
       if (total_ * (1 - sum_error(n_)) <= radius_ && written(0, 0)) return;
-      double base = top_, w = search();
-      if (top_ > kHuge * radius_) {
-        base = nearest(top_ - w);
-        w = whole(base, w + (base - top_), {base - top_, base});
+      // As stored, z may exceed the radius by what the search tolerates or float64 rounds: then for a little less.
+      double less = std::is_same_v<T, double> ? kLess : 0.0;
+      while (less <= kMostLess) {
+        const double target = less < 1 ? radius_ * (1 - less) : 0;
+        double base = top_, w = search(target);
+        if (w > kHuge * radius_) {
+          base = nearest(top_ - w);
+          w = whole(target, base, w + (base - top_), {base - top_, base});
+        }
+        if (written(base, w)) return;
+        less = less > 0 ? 16 * less : kLess;
       }
-      if (finish(base, w)) return;
     }
     fill<T, kPer>(group_, z_, n_, T{});
   }
@@ -84,22 +92,22 @@ class L1BoxRow {
     return true;
   }
 
-  // A w with f(w) close to radius, starting at w; each(f): f(a - base, u, a) for the calling thread's elements.
+  // A w with f(w) close to target, starting at w; each(f): f(a - base, u) for the calling thread's elements.
   template <class Real, class Each>
-  PYROBUST_GROUP Real newton(Real radius, Real tolerance, int rounds, Real w, Bracket<Real> bracket, const Each& each) {
+  PYROBUST_GROUP Real newton(Real target, Real tolerance, int rounds, Real w, Bracket<Real> bracket, const Each& each) {
     for (int round = 0; round < rounds; ++round) {
-      Real part[2] = {0, 0};  // the sum, and its slope in w
-      each([&](Real below, Real u, Real a) {
-        Real c = below + w;
-        c = c < a ? c : a;
-        part[0] += clipped(c, u);
+      // f(v) = fixed + free v near w: u of the elements at their room, a - base of those strictly between.
+      Real part[2] = {0, 0};
+      each([&](Real below, Real u) {
+        const Real c = below + w;
+        part[0] += c < u ? (c > 0 ? below : 0) : u;
         part[1] += c > 0 && c < u ? 1 : 0;
       });
       group_.add(part);
-      const Real excess = part[0] - radius;
+      const Real excess = part[0] + part[1] * w - target;
       (excess > 0 ? bracket.high : bracket.low) = w;
-      if (std::fabs(excess) <= tolerance * radius) return w;
-      Real next = w - excess / part[1];
+      if (std::fabs(excess) <= tolerance * static_cast<Real>(radius_)) return w;
+      Real next = (target - part[0]) / part[1];
       if (!(next > bracket.low && next < bracket.high)) next = bracket.low + (bracket.high - bracket.low) / 2;
       if (!(next > bracket.low && next < bracket.high)) return bracket.low;
       w = next;
@@ -107,21 +115,21 @@ class L1BoxRow {
     return bracket.low;
   }
 
-  PYROBUST_GROUP double whole(double base, double w, Bracket<double> bracket) {
-    return newton<double>(radius_, kTolerance, kMaxBoxRounds, w, bracket, [&](const auto& f) {
+  PYROBUST_GROUP double whole(double target, double base, double w, Bracket<double> bracket) {
+    return newton<double>(target, kTolerance, kMaxBoxRounds, w, bracket, [&](const auto& f) {
       for_slots<kPer>(group_, n_, [&](int k, int64_t i) {
-        const double y = to_float(y_.at(k, i)), x = to_float(x_.at(k, i)), a = std::fabs(y);
-        f(a - base, room<false>(y, x, box_), a);
+        const double y = to_float(y_.at(k, i));
+        f(std::fabs(y) - base, room<false>(y, to_float(x_.at(k, i)), box_));
       });
     });
   }
 
-  // f(a - top, u, a) in float32: for a start only.
+  // f(a - top, u) in float32: for a start only.
   template <class F>
   PYROBUST_GROUP void coarse_element(T y, T x, float top, const F& f) const {
-    const float yf = static_cast<float>(to_float(y)), xf = static_cast<float>(to_float(x)), a = std::fabs(yf);
+    const float yf = static_cast<float>(to_float(y)), xf = static_cast<float>(to_float(x));
     const float lower = static_cast<float>(box_.lower), upper = static_cast<float>(box_.upper);
-    f(a - top, yf > 0 ? upper - xf : xf - lower, a);
+    f(std::fabs(yf) - top, yf > 0 ? upper - xf : xf - lower);
   }
 
   // A start near the root: in float32, and for rows in memory from a sample of them.
@@ -154,11 +162,14 @@ class L1BoxRow {
   }
 
   // The root with base = top.
-  PYROBUST_GROUP double search() {
-    double w = top_ - (total_ - radius_) / (free_ > 1 ? free_ : 1);
-    if (!(w > 0 && w < top_)) w = top_ / 2;
-    const double near = coarse(w);
-    return whole(top_, near > 0 && near < top_ ? near : w, {0, top_});
+  PYROBUST_GROUP double search(double target) {
+    if (!(start_ > 0 && start_ < top_)) {
+      double w = top_ - (total_ - target) / (free_ > 1 ? free_ : 1);
+      if (!(w > 0 && w < top_)) w = top_ / 2;
+      const double near = coarse(w);
+      start_ = near > 0 && near < top_ ? near : w;
+    }
+    return start_ = whole(target, top_, start_, {0, top_});
   }
 
   // The a that is closest to theta, the larger of two.
@@ -201,19 +212,6 @@ class L1BoxRow {
     });
   }
 
-  PYROBUST_GROUP bool finish(double base, double w) {
-    double back = radius_ * (sum_error(n_) + 2 * kTolerance) / static_cast<double>(n_);
-    back = back > 0x1p-1074 ? back : 0x1p-1074;
-    for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
-      if (written(base, w)) return true;
-      // At least one step of w.
-      const double next = w - back, below = w > 0 ? next_down(w) : -next_up(-w);
-      w = next < below ? next : below;
-      back *= 4;
-    }
-    return false;
-  }
-
   Group& group_;
   const Slice<T, kPer> y_, x_;
   T* z_;
@@ -221,6 +219,7 @@ class L1BoxRow {
   const double radius_;
   const Box box_;
   double top_ = 0, total_ = 0, free_ = 0;
+  double start_ = 0;  // of the next search
 };
 
 }  // namespace pyrobust::cuda

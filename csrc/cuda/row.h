@@ -32,9 +32,8 @@ PYROBUST_GROUP bool good_radius(double radius) { return radius >= 0 && radius <=
 
 PYROBUST_GROUP bool finite(double a) { return std::fabs(a) <= kLargestDouble; }
 
-// The float64 numbers below a positive one, and above one that is not negative.
+// The float64 number below a positive one.
 PYROBUST_GROUP double next_down(double a) { return bits<double>(bits<uint64_t>(a) - 1); }
-PYROBUST_GROUP double next_up(double a) { return bits<double>((bits<uint64_t>(a) & 0x7fffffffffffffffu) + 1); }
 
 template <class T>
 PYROBUST_GROUP T not_a_number() {
