@@ -66,6 +66,29 @@ PYROBUST_HD T round_toward(double a, double target) {
   }
 }
 
+// Rounds non-negative numbers to halves so that their sum never grows. Below 2^-13, where halves are the multiples of
+// 2^-24, rounding toward zero could take half of a long row's sum: there a number is rounded to nearest where what was
+// taken from those before it pays for that.
+class HalfTruncation {
+ public:
+  // At most cap.
+  PYROBUST_HD Half operator()(double a, double cap) {
+    const Half low = round_toward<Half>(a, 0.0);
+    if (!(a > 0 && a < 0x1p-13)) return low;
+    const double taken = a - to_float(low), missing = 0x1p-24 - taken;
+    const Half high{static_cast<uint16_t>(low.bits + 1)};
+    if (taken >= missing && credit_ >= missing && to_float(high) <= cap) {
+      credit_ -= missing;
+      return high;
+    }
+    credit_ += taken;
+    return low;
+  }
+
+ private:
+  double credit_ = 0;
+};
+
 // The element of T nearest to a (16-bit floats through float32).
 template <class T>
 PYROBUST_HD T round_nearest(double a) {

@@ -1,6 +1,7 @@
 // Eight float64 lanes in plain C++: the specification of lanes_avx2.h and lanes_avx512.h, which give the same bits.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>

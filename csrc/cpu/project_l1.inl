@@ -67,12 +67,11 @@ PYROBUST_TARGET Below keep(const T* v, T* kept, int64_t n, double top, double re
   return {count, lane_sum(add(total0, total1))};
 }
 
-// reach - t of eight elements, at least 0. For |v|, whose threshold is not negative, at most a: a float32 a is what the
-// last rounding would give anyway, a float64 one could be missed by a step.
-template <class T, bool absolute>
+// reach - t of eight elements, at least 0 and (for |v|, whose threshold is not negative) at most a.
+template <bool absolute>
 PYROBUST_TARGET inline V shrunk(V a, V top, V reach) {
   const V z = max(sub(reach, sub(top, a)), splat(0));
-  if constexpr (absolute && std::is_same_v<T, double>)
+  if constexpr (absolute)
     return min(z, a);
   else
     return z;
@@ -81,18 +80,13 @@ PYROBUST_TARGET inline V shrunk(V a, V top, V reach) {
 template <class T, bool absolute>
 PYROBUST_TARGET double finish(const T* v, T* z, int64_t n, double top, double reach) {
   if constexpr (std::is_same_v<T, Half>) {
-    // What rounding takes from one element is offered to the next, or rows of many elements near the smallest half would
-    // lose half of their sum.
-    double carry = 0, sum = 0;
+    HalfTruncation truncated;
+    double sum = 0;
     for (int64_t i = 0; i < n; ++i) {
       const double value = to_float(v[i]), a = absolute ? std::fabs(value) : value;
-      double exact = reach - (top - a);
-      exact = exact > 0 ? exact : 0;
-      const double offered = exact > 0 ? exact + carry : 0;
-      const Half rounded = round_toward<Half>(absolute && offered > a ? a : offered, 0.0);
-      const double got = to_float(rounded);
-      if (exact > 0) carry = offered - got;
-      sum += got;
+      const double shrunken = reach - (top - a) > 0 ? reach - (top - a) : 0;
+      const Half rounded = absolute && shrunken >= a ? truncated(a, a) : truncated(shrunken, absolute ? a : INFINITY);
+      sum += to_float(rounded);
       z[i] = Half{static_cast<uint16_t>(rounded.bits | (absolute ? v[i].bits & 0x8000u : 0u))};
     }
     return sum;
@@ -105,15 +99,15 @@ PYROBUST_TARGET double finish(const T* v, T* z, int64_t n, double top, double re
       __builtin_prefetch(v + n + i);
       __builtin_prefetch(z + n + i, 1);
       const V v0 = load(v + i), v1 = load(v + i + 8);
-      const V z0 = shrunk<T, absolute>(magnitude<absolute>(v0), top8, reach8);
-      const V z1 = shrunk<T, absolute>(magnitude<absolute>(v1), top8, reach8);
+      const V z0 = shrunk<absolute>(magnitude<absolute>(v0), top8, reach8);
+      const V z1 = shrunk<absolute>(magnitude<absolute>(v1), top8, reach8);
       sum0 = add(sum0, abs(put_truncated(z + i, absolute ? with_sign(z0, v0) : z0)));
       sum1 = add(sum1, abs(put_truncated(z + i + 8, absolute ? with_sign(z1, v1) : z1)));
     }
     for (; i < n; i += 8) {
       const Tail<T> block(v + i, n - i, absolute ? T{} : minus_infinity<T>());
       const V value = load(block.element);
-      const V shrunken = shrunk<T, absolute>(magnitude<absolute>(value), top8, reach8);
+      const V shrunken = shrunk<absolute>(magnitude<absolute>(value), top8, reach8);
       T out[8];
       put_truncated(out, absolute ? with_sign(shrunken, value) : shrunken);
       for (int64_t l = n - i < 8 ? n - i : 8; l < 8; ++l) out[l] = T{};
@@ -179,9 +173,7 @@ PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int6
       for (int h = 0; h < 2; ++h) {
         const int64_t at = d * kShortRows + 8 * h;
         const V t8 = load(t + at);
-        V z8 = max(sub(reach[h], t8), zero);
-        if constexpr (absolute && std::is_same_v<T, double>) z8 = min(z8, sub(top[h], t8));
-        z8 = put_truncated(z16 + at, z8);
+        const V z8 = put_truncated(z16 + at, max(sub(reach[h], t8), zero));
         // The sum with its rounding errors (Knuth's TwoSum): where there are none, it is exact.
         const V next = add(sum[h], z8), back = sub(next, sum[h]);
         lost[h] = add(lost[h], abs(add(sub(sum[h], sub(next, back)), sub(z8, back))));
@@ -209,8 +201,11 @@ PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int6
       if (((inside >> row) & 1u) != 0)
         for (int64_t d = 0; d < n; ++d) to[d] = from[d];
       else
-        for (int64_t d = 0; d < n; ++d)
-          to[d] = absolute ? std::copysign(z16[d * kShortRows + row], from[d]) : z16[d * kShortRows + row];
+        for (int64_t d = 0; d < n; ++d) {
+          const T z = z16[d * kShortRows + row];
+          // Where t was rounded, z may be a step above |v|.
+          to[d] = absolute ? std::copysign(std::min(z, std::fabs(from[d])), from[d]) : z;
+        }
     }
     return open & ((1u << rows) - 1u);
   }

@@ -1,5 +1,6 @@
 // The simplex and l1-ball loops for AVX2.
 #ifdef __x86_64__
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>

@@ -119,9 +119,18 @@ template <class T>
 PYROBUST_TARGET double finish(const T* y, const T* x, T* z, int64_t n, Box box, double base, double w) {
   const V lower = splat(box.lower), upper = splat(box.upper), base8 = splat(base), w8 = splat(w);
   V total = splat(0);
+  [[maybe_unused]] HalfTruncation truncated;
   for_blocks(y, x, n, [&](V y8, V x8, [[maybe_unused]] int64_t at, unsigned lanes) PYROBUST_TARGET {
-    const V a = abs(y8);
-    const V c = clipped(min(add(sub(a, base8), w8), a), room_down(y8, x8, lower, upper));
+    const V a = abs(y8), room = min(room_down(y8, x8, lower, upper), a);
+    V c = clipped(add(sub(a, base8), w8), room);
+    if constexpr (std::is_same_v<T, Half>) {
+      double c8[8], room8[8];
+      put(c8, c);
+      put(room8, room);
+      for (int l = 0; l < 8; ++l)
+        if (((lanes >> l) & 1u) != 0) c8[l] = to_float(truncated(c8[l], room8[l]));
+      c = load(c8);
+    }
     if (lanes == 0xffu) {
       total = add(total, abs(put_truncated(z + at, with_sign(c, y8))));
       return;

@@ -1,0 +1,302 @@
+"""Rows that are hard to project, and checks of the results in exact arithmetic."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobust import ops
+
+REALS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+SIZES = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 1000, 3072]
+LARGE = 150_528  # an ImageNet image
+
+
+def smallest(dtype: torch.dtype) -> float:
+    info = torch.finfo(dtype)
+    return info.smallest_normal * info.eps
+
+
+def fit(v: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rounded to the dtype, finite."""
+    top = torch.finfo(dtype).max
+    return v.clamp(-top, top).to(dtype)
+
+
+# --- rows: (draw, rows, size, dtype) -> v [rows, size] float64 to be rounded, radius [rows] float64
+
+
+def _normal(draw, rows, size, dtype):
+    v = torch.randn(rows, size, generator=draw, dtype=torch.float64)
+    return v, v.abs().sum(1) * torch.rand(rows, generator=draw, dtype=torch.float64) * 1.2
+
+
+def _ties(draw, rows, size, dtype):
+    v = torch.randint(-2, 3, (rows, size), generator=draw).double()
+    return v, torch.randint(1, 2 * size + 2, (rows,), generator=draw).double() / 2
+
+
+def _zeros(draw, rows, size, dtype):
+    v = torch.zeros(rows, size, dtype=torch.float64)
+    v[::2] = -0.0
+    return v, torch.linspace(0, 2, rows, dtype=torch.float64)
+
+
+def _denormals(draw, rows, size, dtype):
+    v = torch.randint(-9, 10, (rows, size), generator=draw).double() * smallest(dtype)
+    return v, torch.randint(0, 9 * size, (rows,), generator=draw).double() * smallest(dtype)
+
+
+def _spike(draw, rows, size, dtype):
+    v = torch.randn(rows, size, generator=draw, dtype=torch.float64)
+    at = torch.randint(size, (rows, 1), generator=draw)
+    v = v.scatter(1, at, torch.tensor([[1e30], [-1e30]]).repeat(rows, 1)[:rows].double())
+    return v, 10.0 ** torch.linspace(-6, 4, rows, dtype=torch.float64)
+
+
+def _equal(draw, rows, size, dtype):
+    v = torch.randn(rows, 1, generator=draw, dtype=torch.float64).expand(rows, size).clone()
+    return v, torch.rand(rows, generator=draw, dtype=torch.float64) * size
+
+
+def _no_radius(draw, rows, size, dtype):
+    return torch.randn(rows, size, generator=draw, dtype=torch.float64), torch.zeros(rows, dtype=torch.float64)
+
+
+def _tiny(draw, rows, size, dtype):
+    v = torch.randn(rows, size, generator=draw, dtype=torch.float64)
+    v[::3] *= 1e-30
+    radius = torch.full((rows,), 1e-30, dtype=torch.float64)
+    radius[1::3] = 1e-300
+    return v, radius
+
+
+def _huge(draw, rows, size, dtype):
+    v = torch.randn(rows, size, generator=draw, dtype=torch.float64) * 1e30
+    top = 1e30 if torch.finfo(dtype).max > 1e30 else 1e4
+    return v, torch.where(torch.arange(rows) % 2 == 0, 1.0, top).double()
+
+
+def _sphere(draw, rows, size, dtype):
+    """Exactly on it: multiples of 2**-8, whose sum is one too."""
+    v = torch.randint(-16, 17, (rows, size), generator=draw).double() / 256
+    return v, v.abs().sum(1)
+
+
+def _by_less_than_a_rounding(draw, rows, size, dtype):
+    """Inside or outside by 2**-60 and less: a float64 sum cannot tell."""
+    v = torch.zeros(rows, size, dtype=torch.float64)
+    v[:, 0] = 1.0
+    v[1::2, 0] = -1.0
+    rest = max(2.0**-60, smallest(dtype))
+    for row in range(rows):
+        v[row, 1 : 2 + row % max(1, size - 1)] = rest if row % 4 < 2 else -rest
+    radius = torch.ones(rows, dtype=torch.float64)
+    radius[::3] = 1.0 + 2.0**-52
+    radius[1::6] = 1.0 - 2.0**-53
+    return v, radius
+
+
+def _sums_that_round(draw, rows, size, dtype):
+    """Radius the rounded sum of the row: right or wrong by the sum's own error."""
+    v = torch.randn(rows, size, generator=draw, dtype=torch.float64)
+    v = v * 2.0 ** torch.randint(-30, 10, (rows, size), generator=draw)
+    return v, fit(v, dtype).double().abs().sum(1)
+
+
+def _alternating(draw, rows, size, dtype):
+    v = torch.rand(rows, 1, generator=draw, dtype=torch.float64) * (1 - 2 * (torch.arange(size) % 2))
+    return v * (1 + torch.arange(size) % 3), torch.rand(rows, generator=draw, dtype=torch.float64) * size
+
+
+def _geometric(draw, rows, size, dtype):
+    v = 2.0 ** -torch.arange(size).double().clamp(max=1070)
+    v = v[torch.randperm(size, generator=draw)] * (1 - 2 * torch.randint(2, (rows, size), generator=draw))
+    return v, 2.0 ** -torch.randint(-2, 40, (rows,), generator=draw).double()
+
+
+def _signed_zeros(draw, rows, size, dtype):
+    v = torch.randn(rows, size, generator=draw, dtype=torch.float64)
+    zero = torch.rand(rows, size, generator=draw) < 0.5
+    v = torch.where(zero, torch.copysign(torch.zeros(()).double(), v), v)
+    return v, v.abs().sum(1) * torch.where(torch.arange(rows) % 2 == 0, 2.0, 0.4)
+
+
+KINDS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+    "normal": _normal,
+    "ties": _ties,
+    "zeros": _zeros,
+    "denormals": _denormals,
+    "spike": _spike,
+    "equal": _equal,
+    "no radius": _no_radius,
+    "tiny": _tiny,
+    "huge": _huge,
+    "sphere": _sphere,
+    "by less than a rounding": _by_less_than_a_rounding,
+    "sums that round": _sums_that_round,
+    "alternating": _alternating,
+    "geometric": _geometric,
+    "signed zeros": _signed_zeros,
+}
+# Where every SIMD level and thread count is tried.
+SOME_KINDS = ("normal", "ties", "denormals", "spike", "tiny", "by less than a rounding", "sums that round", "geometric")
+SOME_SIZES = [1, 3, 8, 9, 17, 33, 65, 129, 3072]
+
+
+@functools.lru_cache(maxsize=2048)
+def rows_of(kind: str, rows: int, size: int, dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """v [rows, size] and radius [rows], float64."""
+    draw = torch.Generator().manual_seed(1000 * seed + size)
+    v, radius = KINDS[kind](draw, rows, size, dtype)
+    return fit(v, dtype), radius
+
+
+@functools.lru_cache(maxsize=512)
+def examples(shape: tuple[int, ...], dtype: torch.dtype, lower: float, upper: float, seed: int = 0) -> Tensor:
+    """x in [lower, upper]; a third of it at the ends or within a few steps of them."""
+    draw = torch.Generator().manual_seed(seed)
+    x = lower + (upper - lower) * torch.rand(shape, generator=draw, dtype=torch.float64)
+    ends = torch.tensor([lower, upper], dtype=torch.float64)[torch.randint(2, shape, generator=draw)]
+    near = ends + torch.randint(-2, 3, shape, generator=draw) * torch.finfo(dtype).eps * ends.abs()
+    at_end = torch.rand(shape, generator=draw) < 1 / 3
+    x = torch.where(at_end, near, x).to(dtype)
+    return x.clamp(
+        *(torch.tensor(inward(bound, dtype, side), dtype=dtype) for bound, side in ((lower, -1), (upper, 1)))
+    )
+
+
+def inward(bound: float, dtype: torch.dtype, side: int) -> float:
+    """The dtype's greatest number not above the bound for side 1, the least not below it for -1."""
+    value = torch.tensor(bound, dtype=torch.float64).to(dtype)
+    while value.double().item() * side > bound * side:
+        value = value.nextafter(torch.tensor(-side * math.inf, dtype=dtype))
+    return value.item()
+
+
+# --- exact comparisons, row by row; each returns a bool [rows]
+
+
+def l1_holds(z: Tensor, radius: Tensor) -> Tensor:
+    """Whether Σ |z| ≤ radius in exact arithmetic."""
+    a = z.double().abs()
+    total = a.sum(1)
+    error = (a.shape[1] + 2) * 2.0**-52 * total
+    holds = total < radius - error - 2.0**-52 * radius
+    for row in (~holds & (total <= radius + error + 2.0**-52 * radius) | total.isinf()).nonzero()[:, 0].tolist():
+        holds[row] = _sum_at_most(a[row], radius[row].item())
+    return holds
+
+
+def _sum_at_most(a: Tensor, radius: float) -> bool:
+    try:
+        return math.fsum([*a.tolist(), -radius]) <= 0  # fsum rounds once, which keeps the sign
+    except OverflowError:
+        return sum(map(Fraction, a.tolist())) <= Fraction(radius)
+
+
+def l2_holds(z: Tensor, radius: Tensor) -> Tensor:
+    """Whether Σ z² ≤ radius² in exact arithmetic."""
+    a = z.double().abs()
+    # By a power of two, so that squares stay in range.
+    scale = 2.0 ** -a.amax(1).maximum(radius).clamp(min=2.0**-1000).log2().floor()
+    a, r = a * scale[:, None], radius * scale
+    total, square = a.square().sum(1), r.square()
+    error = (a.shape[1] + 8) * 2.0**-52 * (total + square) + 2.0**-900
+    holds = total < square - error
+    for row in (~holds & (total <= square + error)).nonzero()[:, 0].tolist():
+        holds[row] = _squares_at_most(z[row].double(), radius[row].item(), a[row], r[row])
+    return holds
+
+
+def _squares_at_most(z: Tensor, radius: float, scaled: Tensor, scaled_radius: Tensor) -> bool:
+    if ((z == 0) | (scaled > 2.0**-400)).all() and scaled_radius > 2.0**-400:
+        high, low = square(scaled)
+        radius_high, radius_low = square(scaled_radius)
+        return math.fsum([*high.tolist(), *low.tolist(), -radius_high.item(), -radius_low.item()]) <= 0
+    return sum(Fraction(value) ** 2 for value in z.tolist()) <= Fraction(radius) ** 2
+
+
+def square(a: Tensor) -> tuple[Tensor, Tensor]:
+    """a² as an unevaluated sum of two float64 numbers (Dekker, 1971)."""
+    high = (a.contiguous().view(torch.int64) & -(1 << 27)).view(torch.float64)
+    low = a - high
+    product = a * a
+    return product, ((high * high - product) + 2 * high * low) + low * low
+
+
+def simplex_holds(z: Tensor, radius: Tensor) -> Tensor:
+    """Whether z ≥ 0, Σ z ≤ radius and, in float32 and float64, Σ z ≥ radius·(1 - 2⁻²⁰) less what underflows."""
+    holds = (z >= 0).all(1) & l1_holds(z, radius)
+    if z.dtype in (torch.float32, torch.float64):
+        least = radius * (1 - 2.0**-20) * (1 - 2.0**-40) - z.shape[1] * smallest(z.dtype)
+        holds &= z.double().sum(1) >= least
+    return holds
+
+
+def two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """a + b rounded, and the error."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def box_holds(x: Tensor, z: Tensor, lower: float, upper: float) -> Tensor:
+    """Whether lower ≤ x + z ≤ upper, the sum not rounded."""
+    total, error = two_sum(x.double(), z.double())
+    above = (total > upper) | ((total == upper) & (error > 0))
+    below = (total < lower) | ((total == lower) & (error < 0))
+    return ~(above | below).flatten(1).any(1)
+
+
+def moved_at_most(x_adv: Tensor, x: Tensor, z: Tensor) -> Tensor:
+    """Elementwise: whether |x_adv - x| ≤ |z|, not rounded, and x_adv - x has the sign of z or is zero."""
+    total, error = two_sum(x_adv.double(), -x.double())
+    size = z.double().abs()
+    too_far = (total.abs() > size) | ((total.abs() == size) & (total * error > 0))
+    return ~too_far & (total * z.double().sign() >= 0)
+
+
+def shrinks(z: Tensor, v: Tensor) -> Tensor:
+    """Whether every |zᵢ| ≤ |vᵢ|, and zᵢ has the sign of vᵢ or is zero."""
+    return ((z.abs() <= v.abs()) & ((z == 0) | (z.sign() == v.sign()))).all(1)
+
+
+def tolerance(radius: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """How far from the oracle a row may be."""
+    relative = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}.get(dtype, 1e-6)
+    # Near the smallest halves a sum that must not grow costs half a step an element, and up to a step for a lone one.
+    steps = (size + 2) / 2 if dtype == torch.float16 else size
+    return relative * radius + steps * smallest(dtype)
+
+
+# --- the five projections, called alike
+
+BALLS = ("project_l1_ball", "project_l2_ball", "project_linf_ball")
+PLAIN = ("project_simplex", *BALLS)
+OPS = (*PLAIN, "project_l1_ball_box")
+
+
+def call(op: str, v: Tensor, radius: float | Tensor, module: Any = ops) -> Tensor:
+    """The op; for the box with an x that leaves room on both sides."""
+    if op == "project_l1_ball_box":
+        return module.project_l1_ball_box(v, torch.full_like(v, 0.5), radius, -0.25, 1.0)
+    return getattr(module, op)(v, radius)
+
+
+def raw(op: str, v: Tensor, radius: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
+    function = getattr(torch.ops.pyrobust, op).default
+    if op == "project_l1_ball_box":
+        return function, (v, torch.full_like(v, 0.5, requires_grad=v.requires_grad), radius, -0.25, 1.0)
+    return function, (v, radius)
+
+
+def some(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=draw, dtype=torch.float64).to(dtype)

@@ -1,0 +1,258 @@
+"""x + z: never further from x than z, never out of the box, in exact arithmetic."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from projection_inputs import REALS, examples, inward, moved_at_most, smallest
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pyrobust import ops, reference
+from pyrobust.errors import InputError, InputTypeError
+
+RAW = torch.ops.pyrobust.add_perturbation
+BOXES = [(0.0, 1.0), (-0.1, 0.3), (-2.5, 7.0), (0.1, 0.1001), (-1e30, 1e30)]
+SIZES = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 100, 1000, 40_000)
+
+
+def perturbations(x: Tensor, seed: int = 0) -> Tensor:
+    """Of every size against x: far below its last bit, about half of that, ordinary, far above; some special."""
+    draw = torch.Generator().manual_seed(seed)
+    exponent = torch.randint(-70, 6, x.shape, generator=draw).double()
+    z = torch.randn(x.shape, generator=draw, dtype=torch.float64) * 2.0**exponent
+    half = x.double() * torch.finfo(x.dtype).eps * torch.randint(-4, 5, x.shape, generator=draw) / 4
+    special = torch.tensor([0.0, -0.0, smallest(x.dtype), -smallest(x.dtype), 1e30, -1e30, math.inf, -math.inf])
+    special = special.double()[torch.randint(len(special), x.shape, generator=draw)]
+    kind = torch.randint(8, x.shape, generator=draw)
+    z = torch.where(kind < 2, half, torch.where(kind == 2, special, torch.where(kind == 3, -x.double(), z)))
+    return z.to(x.dtype)
+
+
+def in_box(dtype: torch.dtype, box: tuple[float, float]) -> tuple[float, float]:
+    """The box, widened where it holds no number of the dtype or too large a one."""
+    low, high = inward(box[0], dtype, -1), inward(box[1], dtype, 1)
+    return box if low <= high and math.isfinite(low) and math.isfinite(high) else (0.0, 1.0)
+
+
+def check(x: Tensor, z: Tensor, lower: float, upper: float, x_adv: Tensor) -> None:
+    assert x_adv.dtype == x.dtype
+    assert x_adv.shape == x.shape
+    assert moved_at_most(x_adv, x, z).all()
+    assert ((x_adv.double() >= lower) & (x_adv.double() <= upper)).all()
+    assert torch.equal(x_adv, reference.add_perturbation(x, z, lower, upper))  # the nearest that may be
+
+
+@functools.cache
+def case(size: int, dtype: torch.dtype, box: tuple[float, float]) -> tuple[Tensor, Tensor, Tensor]:
+    """x, z and the reference's result."""
+    x = examples((size,), dtype, *box, seed=size)
+    z = perturbations(x, seed=size)
+    return x, z, reference.add_perturbation(x, z, *box)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("box", BOXES)
+def test_exact(box: tuple[float, float], dtype: torch.dtype) -> None:
+    box = in_box(dtype, box)
+    for size in SIZES:
+        x, z, _ = case(size, dtype, box)
+        check(x, z, *box, ops.add_perturbation(x, z, *box))
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_every_level_and_thread_count(dtype: torch.dtype, simd_level: str, threads: int) -> None:
+    for box in BOXES:
+        box = in_box(dtype, box)
+        for size in SIZES:
+            x, z, want = case(size, dtype, box)
+            assert torch.equal(ops.add_perturbation(x, z, *box), want)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_the_check_can_fail(dtype: torch.dtype) -> None:
+    x = examples((40_000,), dtype, 0.0, 1.0)
+    z = perturbations(x)
+    wrong = (x + z).clamp(0, 1)
+    assert not moved_at_most(wrong, x, z).all()  # rounded to nearest
+    assert not moved_at_most(torch.where(z > 0, x - z, x), x, z).all()  # the wrong way
+    assert moved_at_most(x, x, z).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_pair_of_some_halves(dtype: torch.dtype) -> None:
+    """All numbers of 16 bits in [0, 1] with every perturbation of a few exponents, by rational arithmetic in part."""
+    bits = torch.arange(torch.tensor(1.0, dtype=dtype).view(torch.int16).item() + 1, dtype=torch.int16)
+    x = bits.view(dtype)[::37]
+    z = torch.cat([bits.view(dtype)[::53], -bits.view(dtype)[::59]])
+    pairs = torch.cartesian_prod(x, z)
+    p, q = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
+    check(p, q, 0.0, 1.0, ops.add_perturbation(p, q))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.floats(0, 1, width=32), st.floats(width=32, allow_nan=False), st.sampled_from(REALS))
+def test_any_pair(x: float, z: float, dtype: torch.dtype) -> None:
+    p, q = torch.tensor(x).to(dtype), torch.tensor(z).to(dtype)
+    got = ops.add_perturbation(p, q)
+    check(p, q, 0.0, 1.0, got)
+    a, b = Fraction(p.item()), Fraction(got.item())
+    if q.isinf():
+        assert b == (1 if q > 0 else 0)
+        return
+    exact = a + Fraction(q.item())
+    if not 0 <= exact <= 1:
+        assert b == (1 if exact > 1 else 0)
+        return
+    assert min(a, exact) <= b <= max(a, exact)
+    if b != exact:  # the next number is beyond
+        beyond = Fraction(got.nextafter(torch.tensor(math.inf if exact > a else -math.inf, dtype=dtype)).item())
+        assert min(b, beyond) < exact < max(b, beyond)
+
+
+def test_by_hand() -> None:
+    x = torch.tensor([0.5, 0.5, 0.5, 1.0, 0.0, 0.25])
+    z = torch.tensor([2.0**-25, 0.25, -3.0, 0.5, 1e-45, -(2.0**-27)])
+    below = 0.25 - 2.0**-26  # the exact sum is between it and 0.25
+    assert ops.add_perturbation(x, z).tolist() == [0.5, 0.75, 0.0, 1.0, torch.tensor(1e-45).item(), 0.25]
+    assert ops.add_perturbation(x[5:], z[5:] * 2).tolist() == [below]
+    # An upper end that is no float32.
+    assert ops.add_perturbation(torch.tensor([0.05]), torch.tensor([1.0]), 0.0, 0.1).item() == 0.09999999403953552
+    assert ops.add_perturbation(torch.tensor([0.15]), torch.tensor([-1.0]), 0.1, 0.2).item() == 0.10000000149011612
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 0, 3), (4, 3, 8, 8), (2, 1, 4, 4), (3, 2, 2, 2, 2)])
+def test_layouts(shape: tuple[int, ...]) -> None:
+    x = examples(shape, torch.float32, 0.0, 1.0)
+    z = perturbations(x)
+    want = reference.add_perturbation(x, z)
+    formats = [torch.channels_last] if len(shape) == 4 else []
+    for ours, theirs in itertools.product([torch.contiguous_format, *formats], repeat=2):
+        p, q = x.contiguous(memory_format=ours), z.contiguous(memory_format=theirs)
+        got = ops.add_perturbation(p, q)
+        assert torch.equal(got, want)
+        assert got.stride() == (p.stride() if ours == theirs else want.contiguous().stride())
+    strided = torch.stack([x, x], -1)[..., 0]
+    assert torch.equal(ops.add_perturbation(strided, z), want)
+    if shape:
+        assert torch.equal(
+            ops.add_perturbation(x[:1].expand(shape), z), reference.add_perturbation(x[:1].expand(shape), z)
+        )
+
+
+# --- torch
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_opcheck(device: torch.device, dtype: torch.dtype) -> None:
+    x = examples((3, 20), dtype, 0.0, 1.0).to(device)
+    z = perturbations(x.cpu()).to(device).nan_to_num(posinf=1.0, neginf=-1.0)
+    torch.library.opcheck(RAW.default, (x, z, 0.0, 1.0))
+    torch.library.opcheck(RAW.default, (x.clone().requires_grad_(), z.clone().requires_grad_(), 0.0, 1.0))
+
+
+def test_gradients() -> None:
+    x = torch.tensor([0.2, 0.9, 0.1, 0.5, 0.0, 1.0], dtype=torch.float64, requires_grad=True)
+    z = torch.tensor([0.3, 0.4, -0.3, -0.1, 0.25, -0.5], dtype=torch.float64, requires_grad=True)
+    torch.autograd.gradcheck(lambda p, q: ops.add_perturbation(p, q, -0.5, 1.5), (x, z))
+    ops.add_perturbation(x, z).backward(torch.arange(1.0, 7.0).double())
+    assert x.grad.tolist() == z.grad.tolist() == [1.0, 0.0, 0.0, 4.0, 5.0, 6.0]
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_no_gradient_at_an_end_that_is_no_float(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.15, 0.15, 0.15], dtype=dtype, requires_grad=True)
+    z = torch.tensor([1.0, -1.0, 0.01], dtype=dtype)
+    ops.add_perturbation(x, z, 0.1, 0.2).sum().backward()
+    assert x.grad.tolist() == [0.0, 0.0, 1.0]
+
+
+def test_compiles_into_one_graph() -> None:
+    x = examples((2, 3, 4, 4), torch.float32, 0.0, 1.0)
+    z = perturbations(x)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        p, q = (t.detach().clone(memory_format=layout) for t in (x, z))
+        p.requires_grad_()
+        step = torch.compile(lambda a, b: ops.add_perturbation(a, b * 2), fullgraph=True, backend="aot_eager")
+        got = step(p, q)
+        assert torch.equal(got, ops.add_perturbation(p, q * 2))
+        got.sum().backward()
+        assert p.grad is not None
+
+
+def test_fake_tensors() -> None:
+    with FakeTensorMode() as mode:
+        x = mode.from_tensor(torch.rand(2, 3, 4, 4).contiguous(memory_format=torch.channels_last))
+        assert ops.add_perturbation(x, x).stride() == x.stride()
+
+
+# --- wrong arguments
+
+GOOD = {"x": torch.full((2, 3), 0.5), "z": torch.zeros(2, 3), "lower": 0.0, "upper": 1.0}
+BAD_VALUES = [
+    ("z", torch.zeros(2, 4)),
+    ("z", torch.zeros(3)),
+    ("z", torch.tensor([[0.0, 0.0, 0.0], [0.0, math.nan, 0.0]])),
+    ("x", torch.tensor([[0.0, 0.0, 0.0], [0.0, math.nan, 0.0]])),
+    ("x", torch.tensor([[0.0, 0.0, 0.0], [0.0, 1.0000001, 0.0]])),
+    ("x", torch.tensor([[0.0, -1e-45, 0.0], [0.0, 0.0, 0.0]])),
+    ("x", torch.full((2, 3), math.inf)),
+    ("lower", math.nan),
+    ("upper", math.inf),
+    ("lower", 1.5),
+]
+
+
+@pytest.mark.parametrize(("argument", "value"), BAD_VALUES)
+def test_a_bad_value_is_named(argument: str, value: Tensor | float) -> None:
+    text = rf"^add_perturbation: [a-z, ]*{argument}[a-z, ]*: expected .* got"
+    with pytest.raises(InputError, match=text):
+        ops.add_perturbation(**GOOD | {argument: value})
+    with pytest.raises(RuntimeError, match=text):
+        RAW(*(GOOD | {argument: value}).values())
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("x", [0.5]),
+        ("x", torch.zeros(2, 3, dtype=torch.int64)),
+        ("z", torch.zeros(2, 3, dtype=torch.uint8)),
+        ("z", torch.zeros(2, 3).double()),
+        ("z", None),
+        ("lower", "0"),
+        ("upper", [1.0]),
+    ],
+)
+def test_a_bad_type_is_named(argument: str, value: object) -> None:
+    with pytest.raises(InputTypeError, match=rf"^add_perturbation: {argument}: expected .* got"):
+        ops.add_perturbation(**GOOD | {argument: value})
+
+
+def test_one_device() -> None:
+    with pytest.raises(InputError, match=r"^add_perturbation: z: expected x's device, cpu, got meta"):
+        ops.add_perturbation(GOOD["x"], GOOD["z"].to("meta"))
+
+
+def test_on_a_gpu_what_is_wrong_becomes_nan(cuda: torch.device) -> None:
+    x = torch.tensor([[0.5, 2.0, math.nan, 0.5, 0.25]], device=cuda)
+    z = torch.tensor([[0.25, 0.0, 0.0, math.nan, 0.25]], device=cuda)
+    got = ops.add_perturbation(x, z).cpu()
+    assert got.isnan().tolist() == [[False, True, True, True, False]]
+    assert got[0, [0, 4]].tolist() == [0.75, 0.5]
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_on_a_gpu_the_bits_are_those_of_the_cpu(cuda: torch.device, dtype: torch.dtype) -> None:
+    for box in BOXES:
+        x = examples((100_000,), dtype, *in_box(dtype, box))
+        z = perturbations(x)
+        got = ops.add_perturbation(x.to(cuda), z.to(cuda), *in_box(dtype, box)).cpu()
+        check(x, z, *in_box(dtype, box), got)

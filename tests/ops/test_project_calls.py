@@ -1,0 +1,157 @@
+"""What the five projections have in common: shapes, radii, torch's own checks, GPUs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from op_inputs import same_bits
+from projection_inputs import OPS, PLAIN, REALS, call, l1_holds, l2_holds, raw, rows_of, some, tolerance
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pyrobust import reference
+from pyrobust.errors import InputError
+
+
+@pytest.mark.parametrize("op", PLAIN)
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 5), (2, 3, 5), (2, 1, 3, 4)])
+def test_leading_shapes(op: str, shape: tuple[int, ...]) -> None:
+    v = some(*shape)
+    z = call(op, v, 0.5)
+    assert z.shape == shape
+    rows = torch.stack([call(op, row, 0.5) for row in v.reshape(-1, shape[-1])]).reshape(shape)
+    assert same_bits(z, rows)
+    torch.testing.assert_close(z, call(op, v, 0.5, reference), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", PLAIN)
+def test_radii_broadcast(op: str) -> None:
+    v = some(2, 3, 5)
+    each = torch.tensor([[0.5, 1.0, 2.0], [0.25, 0.0, 4.0]], dtype=torch.float64)
+    whole = call(op, v, each)
+    for i in range(2):
+        for j in range(3):
+            assert same_bits(whole[i, j], call(op, v[i, j], each[i, j].item()))
+    for radius in (each[:1], each[:, :1], each[0], each[0, 0], each[:1, :1], each.float(), each.half(), each.T.T[:, :]):
+        assert same_bits(call(op, v, radius), call(op, v, radius.double().expand(2, 3).contiguous()))
+    assert same_bits(call(op, v, each[0, 0]), call(op, v, 0.5))
+    assert same_bits(call(op, v, 1), call(op, v, 1.0))
+
+
+def test_radii_of_the_box() -> None:
+    v = some(3, 2, 5)
+    each = torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
+    whole = call("project_l1_ball_box", v, each)
+    for i in range(3):
+        assert same_bits(whole[i : i + 1], call("project_l1_ball_box", v[i : i + 1], each[i].item()))
+    for radius in (each[:1], each[1], each.float()):
+        want = call("project_l1_ball_box", v, radius.double().expand(3).contiguous())
+        assert same_bits(call("project_l1_ball_box", v, radius), want)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_not_contiguous_and_expanded(op: str) -> None:
+    base = some(12, 20)
+    for v in (base.T, base[::2, 1::3], base[:1].expand(12, 20), base[:, 3:17], base.reshape(3, 4, 20).transpose(0, 1)):
+        assert same_bits(call(op, v, 0.5), call(op, v.contiguous(), 0.5))
+        before = v.clone()
+        call(op, v, 0.5)
+        assert same_bits(v, before)  # nothing is written to
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", REALS)
+def test_empty(op: str, dtype: torch.dtype) -> None:
+    for shape in ((0, 5), (2, 0, 5)):
+        z = call(op, torch.empty(shape, dtype=dtype), 1.0)
+        assert z.shape == shape
+        assert z.dtype == dtype
+    for shape in ((3, 0), (0, 0)):
+        if op == "project_simplex":
+            with pytest.raises(InputError, match=r"^project_simplex: v: expected \[..., D\] with D >= 1, got"):
+                call(op, torch.empty(shape, dtype=dtype), 1.0)
+        else:
+            assert call(op, torch.empty(shape, dtype=dtype), 1.0).shape == shape
+    with pytest.raises(InputError, match="radius"):
+        call(op, torch.empty(0, 5), -1.0)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_result_is_never_its_argument(op: str) -> None:
+    v = some(3, 5) * 1e-3
+    z = call(op, v, 100.0)
+    assert z.data_ptr() != v.data_ptr()
+    assert op == "project_simplex" or same_bits(z, v)
+
+
+# --- torch
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("op", OPS)
+def test_opcheck(device: torch.device, op: str, dtype: torch.dtype) -> None:
+    v, radius = (t.to(device) for t in rows_of("normal", 4, 20, dtype))
+    torch.library.opcheck(*raw(op, v, radius))
+    torch.library.opcheck(*raw(op, v.clone().requires_grad_(), radius[:1].clone().requires_grad_()))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_compiles_into_one_graph(op: str) -> None:
+    def step(v: Tensor) -> Tensor:
+        return call(op, v * 2, 0.5)
+
+    v = some(4, 30).requires_grad_()
+    want = step(v)
+    got = torch.compile(step, fullgraph=True, backend="aot_eager")(v)
+    assert same_bits(got, want)
+    weight = some(4, 30, seed=1)
+    assert torch.equal(*(torch.autograd.grad((z * weight).sum(), v)[0] for z in (got, want)))
+
+
+def test_the_box_compiles_in_channels_last() -> None:
+    delta = some(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    got = torch.compile(lambda d: call("project_l1_ball_box", d, 0.5), fullgraph=True, backend="aot_eager")(delta)
+    assert same_bits(got, call("project_l1_ball_box", delta, 0.5))
+    assert got.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_fake_tensors(op: str) -> None:
+    with FakeTensorMode() as mode:
+        v = mode.from_tensor(some(2, 3, 5))
+        z = call(op, v, 1.0)
+        assert z.shape == v.shape
+        assert z.dtype == v.dtype
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("op", OPS)
+def test_on_a_gpu(cuda: torch.device, op: str, dtype: torch.dtype) -> None:
+    for kind in ("normal", "ties", "geometric", "sphere", "tiny"):
+        for size in (1, 7, 33, 1000, 3072):
+            v, radius = rows_of(kind, 12, size, dtype)
+            z = call(op, v.to(cuda), radius.to(cuda)).cpu()
+            want = call(op, v.double(), radius, reference)
+            bound = tolerance(radius, size, dtype)
+            if op == "project_l2_ball":
+                assert l2_holds(z, radius).all()
+                assert ((z.double() - want).norm(dim=1) <= bound).all()
+            elif op == "project_linf_ball":
+                assert same_bits(z, call(op, v, radius))
+            else:
+                assert l1_holds(z, radius).all()
+                assert ((z.double() - want).abs().sum(1) <= bound).all()
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_on_a_gpu_a_row_that_is_wrong_becomes_nan(cuda: torch.device, op: str) -> None:
+    v = some(4, 30)
+    v[1, 17] = math.nan
+    v[2, 3] = math.inf
+    z = call(op, v.to(cuda), 0.5).cpu()
+    assert z.isnan().any(1).tolist() == [False, True, True, False]
+    assert z[1:3].isnan().all()
+    z = call(op, some(3, 30).to(cuda), torch.tensor([0.5, -1.0, math.nan], device=cuda)).cpu()
+    assert z.isnan().all(1).tolist() == [False, True, True]
