@@ -1,0 +1,138 @@
+"""Accuracy and risk, clean and under attack.
+
+Everywhere ``clean`` holds f(x), ``adversarial`` f(x_adv) and ``labels`` y, one class number an example. The prediction
+-1, which ``predicted_classes`` gives to logits without a winner, is never right.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+from .arguments import aligned_classes
+from .rate import Rate, estimate_rate
+
+
+def predicted_classes(logits: Tensor) -> Tensor:
+    """The class of each row of logits, ``argmaxₖ logits[n, k]``, ties to the lowest index.
+
+    A row that holds NaN or +inf, or nothing but -inf, has no winner: its class is -1, which is never right.
+
+    Args:
+        logits: [N, K], float, K ≥ 1.
+
+    Returns:
+        [N], int64, on the device of the logits.
+
+    Raises:
+        InputError: another shape.
+        InputTypeError: not a float tensor.
+
+    >>> predicted_classes(torch.tensor([[0.1, 0.9], [2.0, 2.0], [float("nan"), 1.0]]))
+    tensor([ 1,  0, -1])
+    """
+    if not isinstance(logits, Tensor):
+        raise InputTypeError(f"logits: expected a tensor, got {type(logits).__name__}")
+    if not logits.dtype.is_floating_point:
+        raise InputTypeError(f"logits: expected a float tensor, got {logits.dtype}")
+    if logits.dim() != 2 or logits.shape[1] < 1:
+        raise InputError(f"logits: expected [N, K] with K >= 1, got {tuple(logits.shape)}")
+    logits = logits.detach()
+    largest = logits.amax(dim=1, keepdim=True)  # NaN where the row holds one
+    index = torch.arange(logits.shape[1], device=logits.device)
+    winner = torch.where(logits == largest, index, logits.shape[1]).amin(dim=1)
+    return torch.where(largest[:, 0].isfinite(), winner, -1)
+
+
+def clean_accuracy(clean: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
+    """Share of the examples that are classified right, ``(1/N)·Σ 1[f(xᵢ) = yᵢ]``.
+
+    Args:
+        clean: [N], integers of at least -1, the predictions f(x).
+        labels: [N], integers of at least 0.
+        alpha: of the confidence interval, in (0, 1).
+
+    Returns:
+        Rate.
+
+    Raises:
+        InputError: lengths that do not agree, no example, a value out of range.
+        InputTypeError: predictions or labels that are not integer tensors.
+
+    >>> float(clean_accuracy(torch.tensor([0, 1, -1, 1]), torch.tensor([0, 1, 1, 0])))
+    0.5
+    """
+    clean, labels = aligned_classes(clean=clean, labels=labels)
+    return estimate_rate(int((clean == labels).sum()), len(labels), alpha)
+
+
+def robust_accuracy(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
+    """Share of the examples that are classified right, clean and attacked, ``(1/N)·Σ 1[f(xᵢ) = yᵢ = f(x_advᵢ)]``.
+
+    The worst case over a ball holds its centre (Madry et al., 2018): an example that is wrong without an attack is not
+    robust, even where the attack makes it right.
+
+    Args:
+        clean: [N], integers of at least -1, the predictions f(x).
+        adversarial: [N], likewise, the predictions f(x_adv).
+        labels: [N], integers of at least 0.
+        alpha: of the confidence interval, in (0, 1).
+
+    Returns:
+        Rate; an upper bound on the share of examples without any adversarial example, never a certificate.
+
+    Raises:
+        InputError: lengths that do not agree, no example, a value out of range.
+        InputTypeError: predictions or labels that are not integer tensors.
+
+    >>> clean, adversarial = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1])
+    >>> float(robust_accuracy(clean, adversarial, torch.tensor([0, 1, 1, 1])))
+    0.5
+    """
+    clean, adversarial, labels = aligned_classes(clean=clean, adversarial=adversarial, labels=labels)
+    return estimate_rate(int(((clean == labels) & (adversarial == labels)).sum()), len(labels), alpha)
+
+
+def standard_risk(clean: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
+    """Risk under the 0-1 loss, ``(1/N)·Σ 1[f(xᵢ) ≠ yᵢ]`` = 1 - clean accuracy.
+
+    Args:
+        clean: [N], integers of at least -1, the predictions f(x).
+        labels: [N], integers of at least 0.
+        alpha: of the confidence interval, in (0, 1).
+
+    Returns:
+        Rate, whose successes are the examples classified wrong.
+
+    Raises:
+        InputError, InputTypeError: as ``clean_accuracy``.
+
+    >>> standard_risk(torch.tensor([0, 1, 1]), torch.tensor([0, 1, 2])).successes
+    1
+    """
+    rate = clean_accuracy(clean, labels, alpha)
+    return estimate_rate(rate.n - rate.successes, rate.n, alpha)
+
+
+def robust_risk(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
+    """Adversarial risk under the 0-1 loss, ``(1/N)·Σ max(1[f(xᵢ) ≠ yᵢ], 1[f(x_advᵢ) ≠ yᵢ])`` = 1 - robust accuracy.
+
+    Args:
+        clean: [N], integers of at least -1, the predictions f(x).
+        adversarial: [N], likewise, the predictions f(x_adv).
+        labels: [N], integers of at least 0.
+        alpha: of the confidence interval, in (0, 1).
+
+    Returns:
+        Rate, whose successes are the examples classified wrong, clean or attacked; a lower bound on the true risk.
+
+    Raises:
+        InputError, InputTypeError: as ``robust_accuracy``.
+
+    >>> robust_risk(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 2]), torch.tensor([0, 1, 2])).successes
+    2
+    """
+    rate = robust_accuracy(clean, adversarial, labels, alpha)
+    return estimate_rate(rate.n - rate.successes, rate.n, alpha)

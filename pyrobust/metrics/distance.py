@@ -1,0 +1,154 @@
+"""How far adversarial examples lie from their originals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+from .arguments import checked_distances
+
+_ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
+# Numbers that are held in float64 at once: 32 MiB of them.
+_CHUNK = 1 << 22
+
+
+def distances(x_adv: Tensor, x: Tensor, norm: str = "linf") -> Tensor:
+    """The distance ``‖x_advᵢ − xᵢ‖`` of each example, computed in float64.
+
+    Args:
+        x_adv: [N, ...], float, finite.
+        x: likewise, of the same shape and device.
+        norm: "linf" (largest absolute difference), "l2" (root of the sum of squares) or "l1" (sum of absolute
+            differences), over all dimensions of an example.
+
+    Returns:
+        [N], float64, on the device of x.
+
+    Raises:
+        InputError: shapes or devices that do not agree, examples without elements, NaN or inf, an unknown norm.
+        InputTypeError: not float tensors.
+
+    >>> x, x_adv = torch.zeros(1, 2), torch.tensor([[3.0, -4.0]])
+    >>> [float(distances(x_adv, x, norm)) for norm in ("linf", "l2", "l1")]
+    [4.0, 5.0, 7.0]
+    """
+    if norm not in _ORDERS:
+        raise InputError(f'norm: expected "linf", "l2" or "l1", got {norm!r}')
+    for name, value in (("x_adv", x_adv), ("x", x)):
+        if not isinstance(value, Tensor):
+            raise InputTypeError(f"{name}: expected a tensor, got {type(value).__name__}")
+        if not value.dtype.is_floating_point:
+            raise InputTypeError(f"{name}: expected a float tensor, got {value.dtype}")
+        if value.dim() < 2 or (len(value) and value[:1].numel() == 0):
+            raise InputError(f"{name}: expected a batch [N, ...] of examples, got {tuple(value.shape)}")
+    if x_adv.shape != x.shape or x_adv.device != x.device:
+        raise InputError(
+            f"x_adv: expected the shape and device of x, {tuple(x.shape)} on {x.device}, got {tuple(x_adv.shape)} "
+            f"on {x_adv.device}"
+        )
+    for name, value in (("x_adv", x_adv), ("x", x)):
+        if not bool(torch.isfinite(value).all()):
+            raise InputError(f"{name}: expected finite values, got NaN or inf")
+    rows = max(1, _CHUNK // max(1, x[:1].numel()))
+    norms = [
+        torch.linalg.vector_norm((a.double() - b.double()).flatten(1), _ORDERS[norm], dim=1)
+        for a, b in zip(torch.split(x_adv.detach(), rows), torch.split(x.detach(), rows), strict=True)
+    ]
+    return torch.cat(norms)
+
+
+def mean_distance(distances: Tensor, success: Tensor) -> float:
+    """Mean distance of the successful examples, ``(1/|S|)·Σ_{i in S} ‖x_advᵢ − xᵢ‖`` with ``S = {i: success}``.
+
+    Args:
+        distances: [N], float, at least 0, finite where successful; see ``distances``.
+        success: [N], bool: f(x_adv) ≠ y, or = target.
+
+    Returns:
+        The mean; NaN where no example was successful, and only there: over nothing there is no mean.
+
+    Raises:
+        InputError: shapes that do not agree, no example, a distance that is NaN or negative, an infinite one of a
+            successful example.
+        InputTypeError: distances that are not float, success that is not bool.
+
+    >>> mean_distance(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([True, True, False]))
+    1.5
+    """
+    values, chosen = checked_distances(distances, success)
+    return float(values[chosen].mean()) if bool(chosen.any()) else math.nan
+
+
+def minimum_perturbation(distances: Tensor, success: Tensor) -> Tensor:
+    """The smallest adversarial perturbation found of each example, over several attacks or budgets.
+
+    ``minₐ {distances[a, i] : success[a, i]}``, +inf where none succeeded: an upper bound on the distance to the
+    decision boundary (Szegedy et al., 2014, seek the same minimum). An example that is wrong without an attack comes
+    in as a success at distance 0.
+
+    Args:
+        distances: [A, N], float, at least 0, finite where successful; a row an attack or budget.
+        success: [A, N], bool.
+
+    Returns:
+        [N], float64, on the CPU.
+
+    Raises:
+        InputError: shapes that do not agree or are not [A, N], no example, a distance that is NaN or negative, an
+            infinite one of a successful example.
+        InputTypeError: distances that are not float, success that is not bool.
+
+    >>> found = torch.tensor([[0.5, 0.5], [0.2, 0.9]])
+    >>> minimum_perturbation(found, torch.tensor([[True, False], [True, False]]))
+    tensor([0.2000,    inf], dtype=torch.float64)
+    """
+    values, chosen = checked_distances(distances, success)
+    if values.dim() != 2:
+        raise InputError(f"distances: expected [A, N], a row an attack or budget, got {tuple(values.shape)}")
+    return torch.where(chosen, values, math.inf).amin(dim=0)
+
+
+def perturbation_quantiles(minimum: Tensor, q: Sequence[float] = (0.25, 0.5, 0.75)) -> list[float]:
+    """Quantiles of the smallest adversarial perturbations; the median is the one of q = 0.5.
+
+    The smallest r with ``(1/N)·|{i: minimumᵢ ≤ r}| ≥ q``, the inverse of the empirical distribution function (the first
+    definition of Hyndman and Fan, 1996): one of the values found, so that +inf, never fooled, needs no arithmetic. At
+    q = 0 the smallest of all.
+
+    Args:
+        minimum: [N], float, at least 0, +inf allowed; see ``minimum_perturbation``.
+        q: shares in [0, 1]; each is taken as the decimal that it is printed as.
+
+    Returns:
+        A number for each share.
+
+    Raises:
+        InputError: no example, another shape, NaN or a negative number, a share out of range.
+        InputTypeError: not a float tensor, shares that are not numbers.
+
+    >>> perturbation_quantiles(torch.tensor([0.1, 0.4, 0.2, float("inf")], dtype=torch.float64))
+    [0.1, 0.2, 0.4]
+    """
+    if not isinstance(minimum, Tensor) or not minimum.dtype.is_floating_point:
+        got = minimum.dtype if isinstance(minimum, Tensor) else type(minimum).__name__
+        raise InputTypeError(f"minimum: expected a float tensor, got {got}")
+    if minimum.dim() != 1 or len(minimum) == 0:
+        raise InputError(f"minimum: expected [N] with N >= 1, got {tuple(minimum.shape)}")
+    if not bool((minimum >= 0).all()):
+        raise InputError("minimum: expected numbers of at least 0, got a negative one or NaN")
+    try:
+        shares = [float(share) for share in q]
+    except (TypeError, ValueError):
+        raise InputTypeError(f"q: expected a sequence of numbers, got {q!r}") from None
+    for share in shares:
+        if not 0 <= share <= 1:
+            raise InputError(f"q: expected shares in [0, 1], got {share}")
+    rising = minimum.detach().cpu().double().sort().values.tolist()
+    # In floating point 0.07 · 100 is above 7 and would name the eighth value.
+    return [rising[max(math.ceil(Fraction(repr(share)) * len(rising)) - 1, 0)] for share in shares]

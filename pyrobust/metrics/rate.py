@@ -1,0 +1,76 @@
+"""A share of examples with its confidence interval."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.stats import clopper_pearson_lower, clopper_pearson_upper
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share of examples: ``float(rate)`` is its value.
+
+    The interval is for examples drawn independently from one distribution: it covers the share in that distribution
+    with probability at least 1 - alpha. It says nothing about stronger attacks.
+
+    Attributes:
+        successes: examples that count.
+        n: all examples.
+        value: successes / n.
+        lower, upper: the ends of the two-sided confidence interval.
+        alpha: probability that the interval misses, at most.
+    """
+
+    successes: int
+    n: int
+    value: float
+    lower: float
+    upper: float
+    alpha: float
+
+    def __float__(self) -> float:
+        return self.value
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields by name."""
+        return asdict(self)
+
+
+def estimate_rate(successes: int, n: int, alpha: float = 0.05) -> Rate:
+    """The share ``successes / n`` and its two-sided interval (Clopper and Pearson, 1934).
+
+    Each end is the one-sided bound at alpha / 2, rounded outward; 0 where nothing succeeded, 1 where everything did.
+
+    Args:
+        successes: in [0, n].
+        n: examples, at least 1.
+        alpha: in (0, 1).
+
+    Returns:
+        Rate.
+
+    Raises:
+        InputError: a value out of range.
+        InputTypeError: counts that are not integers, an alpha that is not a number.
+
+    >>> rate = estimate_rate(8, 10)
+    >>> f"{float(rate):.2f} in [{rate.lower:.3f}, {rate.upper:.3f}]"
+    '0.80 in [0.444, 0.975]'
+    """
+    half = checked_alpha(alpha) / 2
+    lower, upper = clopper_pearson_lower(successes, n, half), clopper_pearson_upper(successes, n, half)
+    return Rate(int(successes), int(n), int(successes) / int(n), lower, upper, float(alpha))
+
+
+def checked_alpha(alpha: float) -> float:
+    """A number in (0, 1)."""
+    try:
+        inside = bool(0 < alpha < 1)
+    except (TypeError, ValueError):
+        raise InputTypeError(f"alpha: expected a number in (0, 1), got {alpha!r}") from None
+    if not inside:
+        raise InputError(f"alpha: expected a number in (0, 1), got {alpha}; 0.05 is usual")
+    return float(alpha)

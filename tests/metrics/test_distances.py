@@ -1,0 +1,173 @@
+"""Distances in double, against exact arithmetic, and what is summed up from them."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrobust import metrics
+from pyrobust.errors import InputError, InputTypeError
+
+NORMS = ["linf", "l2", "l1"]
+
+
+def exact(x_adv, x, norm):
+    """The distance of one example in rationals; the root alone is rounded."""
+    pairs = zip(x_adv.flatten().tolist(), x.flatten().tolist(), strict=True)
+    parts = [abs(Fraction(a) - Fraction(b)) for a, b in pairs]
+    if norm == "l2":
+        return math.sqrt(sum(part * part for part in parts))
+    return float(max(parts) if norm == "linf" else sum(parts))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_against_rationals(norm, dtype):
+    generator = torch.Generator().manual_seed(1)
+    x, x_adv = (torch.rand(5, 3, 4, 4, generator=generator).to(dtype) for _ in range(2))
+    found = metrics.distances(x_adv, x, norm)
+    assert found.dtype == torch.float64
+    for i in range(5):
+        assert float(found[i]) == pytest.approx(exact(x_adv[i], x[i], norm), rel=1e-14)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(*[st.floats(0, 1, width=32)] * 2), min_size=1, max_size=20))
+def test_linf_never_exceeds_a_budget_that_was_kept(pairs):
+    """Subtraction in double rounds monotonically: a true distance within a double epsilon is found within it."""
+    x, x_adv = (torch.tensor([column], dtype=torch.float32) for column in zip(*pairs, strict=True))
+    true = max(abs(Fraction(a) - Fraction(b)) for a, b in zip(x[0].tolist(), x_adv[0].tolist(), strict=True))
+    epsilon = float(true)
+    if Fraction(epsilon) < true:
+        epsilon = math.nextafter(epsilon, math.inf)
+    assert float(metrics.distances(x_adv, x)) <= epsilon
+
+
+def test_float32_would_not_do():
+    x = torch.full((1, 10), 1.0)
+    x_adv = x + 2.0**-20
+    assert float(metrics.distances(x_adv, x, "l1")) == 10 * 2.0**-20
+    tiny = torch.full((1, 4), 1e-30)
+    assert float(metrics.distances(tiny, torch.zeros(1, 4), "l2")) == pytest.approx(2e-30, rel=1e-6)
+
+
+def test_gradients_and_layout_do_not_matter():
+    x = torch.rand(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    x_adv = (x.contiguous() + 0.5).requires_grad_()
+    found = metrics.distances(x_adv, x, "l1")
+    assert not found.requires_grad
+    assert found.tolist() == pytest.approx([24.0, 24.0], rel=1e-6)
+    assert metrics.distances(torch.zeros(0, 3), torch.zeros(0, 3)).shape == (0,)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 30, 1000])
+def test_large_sets_go_in_chunks(monkeypatch, chunk):
+    generator = torch.Generator().manual_seed(2)
+    x, x_adv = torch.rand(13, 10, generator=generator), torch.rand(13, 10, generator=generator)
+    whole = metrics.distances(x_adv, x, "l2")
+    monkeypatch.setattr("pyrobust.metrics.distance._CHUNK", chunk)
+    assert torch.equal(metrics.distances(x_adv, x, "l2"), whole)
+
+
+def test_mean_over_the_successful():
+    distances = torch.tensor([1.0, 2.0, math.inf, 6.0])
+    assert metrics.mean_distance(distances, torch.tensor([True, True, False, True])) == 3.0
+    assert math.isnan(metrics.mean_distance(distances, torch.zeros(4, dtype=torch.bool)))
+    assert type(metrics.mean_distance(distances, torch.tensor([True, False, False, False]))) is float
+
+
+def test_minimum_over_attacks():
+    distances = torch.tensor([[0.5, 0.1, 0.3, 0.0], [0.4, 0.2, math.inf, 0.1]], dtype=torch.float64)
+    success = torch.tensor([[True, False, False, True], [True, True, False, True]])
+    assert metrics.minimum_perturbation(distances, success).tolist() == [0.4, 0.2, math.inf, 0.0]
+
+
+def test_quantiles_by_hand():
+    minimum = torch.tensor([math.inf, 0.3, 0.1, math.inf, 0.2], dtype=torch.float64)
+    q = [0.0, 0.2, 0.21, 0.4, 0.5, 0.6, 0.61, 1.0]
+    assert metrics.perturbation_quantiles(minimum, q) == [0.1, 0.1, 0.2, 0.2, 0.3, 0.3, math.inf, math.inf]
+    assert metrics.perturbation_quantiles(minimum) == [0.2, 0.3, math.inf]
+    hundred = torch.arange(1.0, 101.0)
+    assert metrics.perturbation_quantiles(hundred, [0.07, 0.14, 0.29, 0.57]) == [7.0, 14.0, 29.0, 57.0]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(0, 1) | st.just(math.inf), min_size=1, max_size=40), st.integers(1, 64))
+def test_quantiles_are_numpys(values, eighths):
+    share = eighths / 64  # exact in double, so that there is nothing to round
+    found = metrics.perturbation_quantiles(torch.tensor(values, dtype=torch.float64), [share])
+    assert found == [np.quantile(np.array(values), share, method="inverted_cdf")]
+
+
+# --- wrong arguments
+
+GOOD = torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("x_adv", "x", "norm", "error", "match"),
+    [
+        (GOOD, GOOD, "l0", InputError, 'norm: expected "linf", "l2" or "l1", got \'l0\''),
+        (GOOD.tolist(), GOOD, "l2", InputTypeError, "x_adv: expected a tensor, got list"),
+        (GOOD, GOOD.long(), "l2", InputTypeError, "x: expected a float tensor, got torch.int64"),
+        (GOOD[:1], GOOD, "l2", InputError, r"x_adv: expected the shape and device of x, \(2, 3\)"),
+        (GOOD.to("meta"), GOOD, "l2", InputError, "x_adv: expected the shape and device of x"),
+        (GOOD[0], GOOD[0], "l2", InputError, r"x_adv: expected a batch \[N, ...\]"),
+        (torch.zeros(2, 0), torch.zeros(2, 0), "l2", InputError, r"x_adv: expected a batch \[N, ...\]"),
+        (GOOD + math.nan, GOOD, "linf", InputError, "x_adv: expected finite values"),
+        (GOOD, GOOD + math.inf, "linf", InputError, "x: expected finite values"),
+    ],
+)
+def test_bad_pairs(x_adv, x, norm, error, match):
+    with pytest.raises(error, match=match):
+        metrics.distances(x_adv, x, norm)
+
+
+@pytest.mark.parametrize(
+    ("distances", "success", "error", "match"),
+    [
+        ([0.0, 1.0], torch.tensor([True, True]), InputTypeError, "distances: expected a tensor"),
+        (torch.tensor([0, 1]), torch.tensor([True, True]), InputTypeError, "distances: expected a float tensor"),
+        (torch.zeros(2), torch.tensor([1, 1]), InputTypeError, "success: expected bool, got torch.int64"),
+        (torch.zeros(2), torch.tensor([True]), InputError, r"success: expected shape \(2,\), as distances"),
+        (torch.zeros(0), torch.zeros(0).bool(), InputError, "distances: expected at least one example"),
+        (torch.tensor([math.nan, 0]), torch.tensor([False, True]), InputError, "at least 0, .* got nan"),
+        (torch.tensor([-0.5, 0]), torch.tensor([False, True]), InputError, "at least 0, .* got -0.5"),
+        (torch.tensor([0, math.inf]), torch.tensor([False, True]), InputError, "finite where successful, got inf"),
+    ],
+)
+def test_bad_distances(distances, success, error, match):
+    with pytest.raises(error, match=match):
+        metrics.mean_distance(distances, success)
+    with pytest.raises(error, match=match):
+        metrics.minimum_perturbation(distances, success)
+
+
+def test_attacks_are_rows():
+    with pytest.raises(InputError, match=r"distances: expected \[A, N\]"):
+        metrics.minimum_perturbation(torch.zeros(3), torch.ones(3).bool())
+
+
+@pytest.mark.parametrize(
+    ("minimum", "q", "error", "match"),
+    [
+        ([0.1], [0.5], InputTypeError, "minimum: expected a float tensor, got list"),
+        (torch.tensor([1]), [0.5], InputTypeError, "minimum: expected a float tensor, got torch.int64"),
+        (torch.zeros(0), [0.5], InputError, r"minimum: expected \[N\]"),
+        (torch.zeros(2, 2), [0.5], InputError, r"minimum: expected \[N\]"),
+        (torch.tensor([math.nan]), [0.5], InputError, "minimum: expected numbers of at least 0"),
+        (torch.tensor([-1.0]), [0.5], InputError, "minimum: expected numbers of at least 0"),
+        (torch.zeros(2), [1.1], InputError, r"q: expected shares in \[0, 1\], got 1.1"),
+        (torch.zeros(2), [math.nan], InputError, r"q: expected shares in \[0, 1\], got nan"),
+        (torch.zeros(2), 0.5, InputTypeError, "q: expected a sequence of numbers"),
+    ],
+)
+def test_bad_quantiles(minimum, q, error, match):
+    with pytest.raises(error, match=match):
+        metrics.perturbation_quantiles(minimum, q)
