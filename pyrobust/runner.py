@@ -1,8 +1,8 @@
 """The one way to run a model.
 
 A ``Runner`` fixes where and how a classifier is evaluated (device, autocast dtype, memory format, batch size) and hands
-out sessions in which it is: evaluation mode, no gradients, both undone afterwards. Work that does not fit memory is
-halved and carried on. No random number generator is touched.
+out sessions in which it is: evaluation mode, no gradients (or those of the input only, for attacks), both undone
+afterwards. Work that does not fit memory is halved and carried on. No random number generator is touched.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _MAX_BATCH = 4096
 _PROBE_BATCH = 8
 # Share of the free device memory that one batch may take: allocators fragment and other work wants some too.
 _MEMORY_SHARE = 0.6
+# What an attack keeps of each input besides the model's activations: iterates, gradients, temporaries.
+_ATTACK_COPIES = 16
 
 
 class Runner:
@@ -95,7 +97,7 @@ class Runner:
                 model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         #: The batch size that was asked for; None where it is to be found.
         self.given_batch_size: int | None = None
-        self._fitting: dict[tuple[int, ...], int] = {}  # rows that memory allows, by input shape
+        self._fitting: dict[tuple[tuple[int, ...], bool], int] = {}  # rows that memory allows, by shape and gradients
         self.set_batch_size(batch_size)
 
     @property
@@ -109,13 +111,18 @@ class Runner:
             self._device = x.device
         return self._device
 
-    def batch_size(self, shape: tuple[int, ...]) -> int:
-        """Rows a batch for inputs [N, *shape]: as given, or found at the first call; less where memory ran out."""
-        fitting = self._fitting.get(shape)
+    def batch_size(self, shape: tuple[int, ...], *, gradients: bool = False) -> int:
+        """Rows a batch for inputs [N, *shape]: as given, or found at the first call; less where memory ran out.
+
+        Args:
+            shape: of one input.
+            gradients: whether the input's gradient has to fit, too.
+        """
+        fitting = self._fitting.get((shape, gradients))
         if self.given_batch_size is not None:
             return self.given_batch_size if fitting is None else min(self.given_batch_size, fitting)
         if fitting is None:
-            fitting = self._fitting[shape] = self._find_batch_size(shape)
+            fitting = self._fitting[shape, gradients] = self._find_batch_size(shape, gradients)
             logger.info("batch size %d for inputs of %s on %s", fitting, shape, self.device)
         return fitting
 
@@ -124,14 +131,20 @@ class Runner:
         self.given_batch_size = None if batch_size is None else _positive(batch_size)
 
     @contextlib.contextmanager
-    def session(self) -> Iterator[None]:
-        """Evaluation mode, no gradients, autocast where asked; every submodule's mode is restored afterwards."""
+    def session(self, *, gradients: bool = False) -> Iterator[None]:
+        """Evaluation mode, no gradients, autocast where asked; every submodule's mode is restored afterwards.
+
+        Args:
+            gradients: allows ``torch.enable_grad`` inside, for the gradient of the input; without, tensors made inside
+                are inference tensors.
+        """
         if self.device.type == "cpu":
             _keep_heap()
         modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
         modes = [module.training for module in modules]
         with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.inference_mode())
+            stack.enter_context(torch.inference_mode(not gradients))
+            stack.enter_context(torch.no_grad())
             if self._autocast:
                 stack.enter_context(torch.autocast(self.device.type, dtype=self.dtype))
             try:
@@ -154,14 +167,23 @@ class Runner:
             raise ModelError(f"model: expected floating-point logits, got {logits.dtype}")
         return logits
 
-    def for_each(self, total: int, shape: tuple[int, ...], step: Callable[[int, int], None]) -> None:
+    def for_each(
+        self, total: int, shape: tuple[int, ...], step: Callable[[int, int], None], *, gradients: bool = False
+    ) -> None:
         """Calls ``step(begin, end)`` over [0, total) in batches; what does not fit memory is halved.
 
-        The halved batch is tried again. A step must change nothing before its forward pass is done.
+        The halved batch is tried again: a step must change nothing before its forward pass is done, or know what it
+        has done already.
+
+        Args:
+            total: rows in all.
+            shape: of one input.
+            step: what to do with a batch.
+            gradients: as of ``batch_size``.
         """
         begin = 0
         while begin < total:
-            end = min(begin + self.batch_size(shape), total)
+            end = min(begin + self.batch_size(shape, gradients=gradients), total)
             try:
                 step(begin, end)
             except (RuntimeError, MemoryError) as error:
@@ -171,8 +193,10 @@ class Runner:
                     raise ModelError(
                         f"model: one input of shape {shape} does not fit the memory of {self.device}"
                     ) from error
-                self._fitting[shape] = (end - begin) // 2
-                logger.warning("out of memory at %d rows: the batch size is now %d", end - begin, self._fitting[shape])
+                self._fitting[shape, gradients] = (end - begin) // 2
+                logger.warning(
+                    "out of memory at %d rows: the batch size is now %d", end - begin, self._fitting[shape, gradients]
+                )
             else:
                 begin = end
                 continue
@@ -199,7 +223,7 @@ class Runner:
                 hook.remove()
         return max(sizes)
 
-    def _find_batch_size(self, shape: tuple[int, ...]) -> int:
+    def _find_batch_size(self, shape: tuple[int, ...], gradients: bool) -> int:
         row_bytes = max(1, torch.Size(shape).numel()) * self.dtype.itemsize
         if self.device.type != "cuda":
             return max(16, min(_MAX_BATCH, _CPU_ACTIVATION_BYTES // max(row_bytes, self._largest_output(shape))))
@@ -207,14 +231,21 @@ class Runner:
         rows = _PROBE_BATCH
         free, _ = torch.cuda.mem_get_info(self.device)
         try:
-            with self.session():
+            with self.session(gradients=gradients):
                 start = torch.cuda.memory_allocated(self.device)
                 torch.cuda.reset_peak_memory_stats(self.device)
                 batch = torch.zeros((rows, *shape), dtype=self.dtype, device=self.device)
                 if len(shape) == 3:
                     batch = batch.contiguous(memory_format=self.memory_format)
-                self.logits(batch)
+                if gradients:
+                    with torch.enable_grad():
+                        logits = self.logits(batch.requires_grad_())
+                    if logits.requires_grad:
+                        torch.autograd.grad(logits.sum(), batch)
+                else:
+                    self.logits(batch)
                 peak = torch.cuda.max_memory_allocated(self.device) - start
+                peak += rows * row_bytes * (_ATTACK_COPIES if gradients else 0)
         except RuntimeError as error:
             if not _is_out_of_memory(error):
                 raise

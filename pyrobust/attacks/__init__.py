@@ -1,0 +1,39 @@
+"""Attacks: empirical upper bounds of robustness.
+
+>>> import torch
+>>> from pyrobust.attacks import PGD
+>>> from pyrobust.zoo import load_data, load_model
+>>> digits = load_data("digits")
+>>> x, y = digits.x[:50], digits.y[:50]
+>>> attack = PGD(load_model("zoo:digits-smooth-0.25"), epsilon=0.1, steps=10)
+>>> result = attack.evaluate(x, y, attack.generate(x, y))
+>>> result["clean_accuracy"] > result["robust_accuracy"]
+True
+"""
+
+from __future__ import annotations
+
+from .apgd import APGD
+from .autoattack import AutoAttack, AutoAttackResult
+from .base import AdversarialAttack
+from .engine import BatchAttack
+from .eot import EOT
+from .fab import FAB, MinimalPerturbation
+from .fgsm import FGSM
+from .pgd import BIM, PGD
+from .square import Square
+
+__all__ = [
+    "APGD",
+    "BIM",
+    "EOT",
+    "FAB",
+    "FGSM",
+    "PGD",
+    "AdversarialAttack",
+    "AutoAttack",
+    "AutoAttackResult",
+    "BatchAttack",
+    "MinimalPerturbation",
+    "Square",
+]

@@ -1,0 +1,78 @@
+"""The published lists of attacks of AutoAttack, and their budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from pyrobust.errors import InputError
+from pyrobust.runner import Classifier
+
+from .apgd import APGD
+from .engine import BatchAttack
+from .eot import EOT
+from .fab import FAB
+from .square import Square
+
+#: The attacks of each version, in the order in which they run (Croce and Hein, 2020).
+VERSIONS: dict[str, tuple[str, ...]] = {
+    "standard": ("apgd-ce", "apgd-t", "fab-t", "square"),
+    "plus": ("apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"),
+    "rand": ("apgd-ce", "apgd-dlr"),
+}
+_NAMES = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
+_EOT_SAMPLES = 20
+
+
+def checked_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of attacks.
+
+    Raises:
+        InputError: an unknown name, one twice, or none.
+
+    >>> checked_names(["apgd-ce", "square"])
+    ('apgd-ce', 'square')
+    """
+    found = (names,) if isinstance(names, str) else tuple(names)
+    for name in found:
+        if name not in _NAMES:
+            raise InputError(f"attacks_to_run: expected names of {', '.join(_NAMES)}, got {name!r}")
+    if not found or len(set(found)) < len(found):
+        raise InputError(
+            f"attacks_to_run: expected at least one attack and each once, got {', '.join(found) or 'none'}"
+        )
+    return found
+
+
+def published_attack(
+    name: str, model: Classifier, epsilon: float | Tensor, norm: str, version: str, options: dict[str, Any]
+) -> BatchAttack:
+    """The attack of that name with the version's budget.
+
+    Args:
+        name: of ``checked_names``.
+        model: as of ``BatchAttack``.
+        epsilon: radius of the ball.
+        norm: "linf", "l2" or "l1".
+        version: of ``VERSIONS``.
+        options: the other arguments of ``BatchAttack``.
+
+    >>> published_attack("apgd-t", lambda x: x, 0.1, "l1", "standard", {}).targets
+    5
+    """
+    if version == "rand" and not isinstance(model, EOT):
+        model = EOT(model, _EOT_SAMPLES)
+    l1 = norm == "l1"
+    if name == "square":
+        return Square(model, epsilon, norm, rescale_schedule=False, **options)
+    if name == "fab":
+        return FAB(model, epsilon, norm, targets=None, restarts=1 if version == "standard" else 5, **options)
+    if name == "fab-t":
+        return FAB(model, epsilon, norm, targets=9, **options)
+    if name == "apgd-t":
+        targets = 5 if l1 and version == "standard" else 9
+        return APGD(model, epsilon, norm, loss="dlr-targeted", targets=targets, multi_epsilon=l1, **options)
+    restarts = {"standard": 5 if l1 else 1, "plus": 5, "rand": 1}[version]
+    return APGD(model, epsilon, norm, loss=name[5:], restarts=restarts, multi_epsilon=l1, **options)

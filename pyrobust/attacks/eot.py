@@ -1,0 +1,60 @@
+"""Randomised models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.runner import Classifier
+
+
+class EOT(nn.Module):
+    """A randomised classifier whose logits, losses and gradients attacks average over several draws.
+
+    The attack climbs (1/S)·Σₛ L(f(tₛ(x)), y), tₛ drawn afresh for every forward pass: expectation over
+    transformation (Athalye, Engstrom, Ilyas and Kwok, 2018). An example counts as right where the mean of the S logits
+    does. The draws come from the model's or the transform's own generator, so that results depend on its state and on
+    the order of the batches.
+
+    Args:
+        model: batch [N, ...] → logits [N, K] or an object with ``.logits``; random by itself, or by the transform.
+        samples: S, draws a step, at least 1.
+        transform: random and differentiable, batch → batch of any shape that the model takes.
+
+    Raises:
+        InputError: samples below 1.
+        InputTypeError: a model or transform that is not callable, or samples that are not an integer.
+
+    >>> import torch
+    >>> noisy = EOT(nn.Linear(2, 3), samples=8, transform=lambda x: x + 0.1 * torch.randn_like(x))
+    >>> noisy(torch.zeros(5, 2)).shape
+    torch.Size([5, 3])
+    """
+
+    def __init__(self, model: Classifier, samples: int, transform: Callable[[Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        if not callable(model):
+            raise InputTypeError(f"model: expected a torch.nn.Module or a callable, got {type(model).__name__}")
+        if transform is not None and not callable(transform):
+            raise InputTypeError(f"transform: expected a callable, got {type(transform).__name__}")
+        if isinstance(samples, bool) or not isinstance(samples, int):
+            raise InputTypeError(f"samples: expected an integer, got {samples!r}")
+        if samples < 1:
+            raise InputError(f"samples: expected at least 1, got {samples}")
+        self.model = model
+        self.samples = samples
+        self.transform = transform
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits [N, K] of one draw.
+
+        Raises:
+            ModelError: a model that does not return logits.
+        """
+        output = self.model(x if self.transform is None else self.transform(x))
+        logits = getattr(output, "logits", output)
+        if not isinstance(logits, Tensor):
+            raise ModelError(f"model: expected logits, or an object with .logits, got {type(output).__name__}")
+        return logits

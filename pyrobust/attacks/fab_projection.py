@@ -1,0 +1,85 @@
+"""The projection of the FAB attack: from a point onto a hyperplane within a box, in closed form for each norm.
+
+Croce and Hein (2020), "Minimally distorted Adversarial Examples with a Fast Adaptive Boundary Attack", equation (5).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Convergence is looked at once in this many steps, because looking waits for the device.
+_STEPS_PER_LOOK = 4
+
+
+def step_to_hyperplane(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: float, upper: float) -> Tensor:
+    """The smallest step from x that closes the gap to a hyperplane without leaving the box.
+
+    ``argmin ‖d‖ₚ`` subject to ``w·d = gap`` and ``lower ≤ x + d ≤ upper``. Every coordinate moves by some mᵢ ≥ 0 in the
+    direction that closes the gap, and gains |wᵢ|·mᵢ; its capacity cᵢ is the room to the face of the box there. Then
+
+    - linf: mᵢ = min(cᵢ, t), and l2: mᵢ = min(cᵢ, t·|wᵢ|), for the t whose gains add up to the gap: a root of a concave,
+      piecewise linear function, which Newton's method reaches from t = 0 in finitely many steps, from below;
+    - l1: coordinates are moved to the face in the order of falling ``|wᵢ|``, the last one by what is left.
+
+    Where the box ends before the hyperplane, every coordinate with wᵢ ≠ 0 goes to its face.
+
+    Args:
+        x: [..., B, D], float, in the box.
+        w: [B, D], normals of the hyperplanes.
+        gap: [..., B], how far w·x has to move, of either sign.
+        norm: "linf", "l2" or "l1".
+        lower: lower end of the box in every coordinate.
+        upper: upper end.
+
+    Returns:
+        [..., B, D], the steps d.
+
+    >>> x, w, gap = torch.tensor([[0.5, 0.9]]), torch.tensor([[1.0, 2.0]]), torch.tensor([0.5])
+    >>> step_to_hyperplane(x, w, gap, "linf", 0.0, 1.0)  # the second coordinate stops at its face
+    tensor([[0.3000, 0.1000]])
+    >>> step_to_hyperplane(x, w, gap, "l1", 0.0, 1.0)
+    tensor([[0.3000, 0.1000]])
+    >>> step_to_hyperplane(x, w, torch.tensor([-0.5]), "l1", 0.0, 1.0)
+    tensor([[-0.0000, -0.2500]])
+    """
+    direction = w.sign() * gap.sign().unsqueeze(-1)
+    capacity = torch.where(direction > 0, upper - x, x - lower).mul_(direction.abs())
+    weight = w.abs()
+    gap = gap.abs().unsqueeze(-1)
+    if norm == "l1":
+        move = _greedy(weight, capacity, gap)
+    else:
+        rate = weight if norm == "l2" else torch.ones_like(weight)
+        move = torch.minimum(capacity, _root(weight, capacity, rate, gap) * rate)
+    return move.mul_(direction)
+
+
+def _root(weight: Tensor, capacity: Tensor, rate: Tensor, gap: Tensor) -> Tensor:
+    """[..., B, 1], the least t with Σ weight·min(capacity, t·rate) = gap; the largest float where there is none."""
+    full = weight * capacity
+    slope = weight * rate
+    t = torch.zeros_like(gap)
+    endless = torch.finfo(gap.dtype).max
+    for step in range(1, full.shape[-1] + 2):  # every step but the last passes the capacity of a coordinate
+        free = full > t * slope
+        tangent = (slope * free).sum(-1, keepdim=True)
+        saturated = full.masked_fill(free, 0).sum(-1, keepdim=True)
+        # From below the tangent of a concave function never passes the root; rounding must not turn it back.
+        further = torch.where(tangent > 0, (gap - saturated) / tangent, endless).clamp_(max=endless)
+        further = torch.where(gap > saturated, torch.maximum(further, t), t)
+        if step % _STEPS_PER_LOOK == 0 and bool((further == t).all()):
+            return further
+        t = further
+    return t
+
+
+def _greedy(weight: Tensor, capacity: Tensor, gap: Tensor) -> Tensor:
+    """[..., B, D], the least Σm with Σ weight·m = gap and 0 ≤ m ≤ capacity: a fractional knapsack."""
+    descending, order = weight.sort(dim=-1, descending=True)
+    order = order.expand_as(capacity)
+    room = capacity.gather(-1, order)
+    gain = room * descending
+    left = gap - (gain.cumsum(-1) - gain)
+    move = (left / descending.clamp_min(torch.finfo(gap.dtype).tiny)).clamp_(min=0)
+    return torch.empty_like(capacity).scatter_(-1, order, torch.minimum(move, room))

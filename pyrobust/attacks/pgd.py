@@ -1,0 +1,176 @@
+"""Projected gradient ascent."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError
+from pyrobust.runner import Classifier
+
+from .arguments import at_least, number
+from .engine import BatchAttack
+from .job import Job
+from .losses import LOSSES, Loss, check_loss, named_loss
+from .norms import per_example
+from .tracking import Best
+
+
+class PGD(BatchAttack):
+    """Projected gradient descent on minus the loss (Madry, Makelov, Schmidt, Tsipras and Vladu, 2018).
+
+    x_{t+1} = Π(x_t + α·d(∇L(x_t))), Π the projection on ball and clip range (l1: on their intersection) and d the sign
+    of the gradient (linf), the gradient over its l2 norm (l2) or over its largest coordinate (l1). With momentum μ the
+    gradient is replaced by g_{t+1} = μ·g_t + ∇L(x_t) / ‖∇L(x_t)‖₁ (MI-FGSM; Dong et al., 2018).
+
+    Args:
+        model: as of ``BatchAttack``.
+        epsilon: radius of the ball.
+        norm: "linf", "l2" or "l1".
+        clip_min: the least value of a valid input.
+        clip_max: the largest.
+        device: where to run.
+        steps: at least 1.
+        step_size: α, positive; default 2.5·epsilon / steps.
+        random_start: whether to start from a uniformly random point of the ball, rather than from x.
+        restarts: how many starts, each for the examples that the ones before did not fool.
+        momentum: μ ≥ 0.
+        loss: "ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.attacks.losses``.
+        options: as of ``BatchAttack``: seed, batch_size, dtype, memory_format, progress, callback.
+
+    Raises:
+        InputError: a value out of range; restarts that would all be the same.
+        InputTypeError: a value of another type.
+
+    >>> model = torch.nn.Linear(2, 2)
+    >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+    >>> attack = PGD(model, epsilon=0.25, steps=5)
+    >>> x, y = torch.tensor([[0.5, 0.25], [0.9, 0.1]]), torch.tensor([0, 0])
+    >>> attack.evaluate(x, y, attack.generate(x, y))["robust_accuracy"]
+    0.5
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        epsilon: float | Tensor = 8 / 255,
+        norm: str = "linf",
+        clip_min: float = 0.0,
+        clip_max: float = 1.0,
+        device: torch.device | str | None = None,
+        *,
+        steps: int = 40,
+        step_size: float | None = None,
+        random_start: bool = True,
+        restarts: int = 1,
+        momentum: float = 0.0,
+        loss: str = "ce",
+        **options: Any,
+    ) -> None:
+        super().__init__(model, epsilon, norm, clip_min, clip_max, device, **options)
+        self.steps = at_least("steps", steps, 1)
+        self.step_size = None if step_size is None else number("step_size", step_size)
+        if self.step_size is not None and self.step_size <= 0:
+            raise InputError(f"step_size: expected a positive number, got {step_size}")
+        self.random_start = bool(random_start)
+        self.restarts = at_least("restarts", restarts, 1)
+        if self.restarts > 1 and not self.random_start:
+            raise InputError(f"restarts: expected 1 without a random start, got {restarts}, all of them the same")
+        self.momentum = number("momentum", momentum)
+        if self.momentum < 0:
+            raise InputError(f"momentum: expected at least 0, got {momentum}")
+        self.loss = check_loss(loss, LOSSES)
+
+    def _run(self, job: Job) -> None:
+        loss = functools.partial(named_loss, name=self.loss, targeted=job.targeted)
+        best = Best(job)
+        for restart in range(self.restarts):
+            self._climb(job, best, loss, job.start(restart) if self.random_start else job.x.clone())
+            if not len(job):
+                break
+        job.finish(best.x)
+
+    def _climb(self, job: Job, best: Best, loss: Loss, x_adv: Tensor) -> None:
+        """One start: steps up the loss, then one more forward pass for the last iterate."""
+        velocity = torch.zeros_like(x_adv) if self.momentum else x_adv[:, :0]
+        for _ in range(self.steps):
+            _, value, gradient, verdict = job.gradient(x_adv, loss)
+            best.offer(value, x_adv)
+            x_adv, gradient, velocity, best.x, best.value = job.retire(
+                verdict, x_adv, gradient, velocity, best.x, best.value
+            )
+            if not len(job):
+                return
+            if self.momentum:
+                length = gradient.abs().flatten(1).sum(1).clamp_(min=torch.finfo(gradient.dtype).tiny)
+                velocity = velocity.mul_(self.momentum).add_(gradient.div_(per_example(length, gradient)))
+                gradient = velocity.clone()
+            step = (
+                job.epsilon * (2.5 / self.steps)
+                if self.step_size is None
+                else torch.full_like(job.epsilon, self.step_size)
+            )
+            x_adv = job.step(x_adv, gradient, step)
+        logits = job.logits(x_adv)
+        value, _ = loss(logits.double(), job.y, job.y)
+        best.offer(value, x_adv)
+        _, best.x, best.value = job.retire(job.verdict(logits), x_adv, best.x, best.value)
+
+
+class BIM(PGD):
+    """The basic iterative method (Kurakin, Goodfellow and Bengio, 2017): ``PGD`` from x itself.
+
+    Args:
+        model: as of ``PGD``, and so the others.
+        epsilon: radius of the ball.
+        norm: "linf", "l2" or "l1".
+        clip_min: the least value of a valid input.
+        clip_max: the largest.
+        device: where to run.
+        steps: at least 1.
+        step_size: positive; default 2.5·epsilon / steps.
+        momentum: of the gradient, at least 0.
+        loss: "ce", "dlr" or "margin".
+        options: as of ``BatchAttack``.
+
+    Raises:
+        InputError: a value out of range.
+        InputTypeError: a value of another type.
+
+    >>> attack = BIM(lambda x: torch.stack([x[:, 0], 1 - x[:, 0]], 1), epsilon=0.25, steps=5)
+    >>> attack.generate(torch.tensor([[0.625]]), torch.tensor([0]))
+    tensor([[0.3750]])
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        epsilon: float | Tensor = 8 / 255,
+        norm: str = "linf",
+        clip_min: float = 0.0,
+        clip_max: float = 1.0,
+        device: torch.device | str | None = None,
+        *,
+        steps: int = 10,
+        step_size: float | None = None,
+        momentum: float = 0.0,
+        loss: str = "ce",
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            model,
+            epsilon,
+            norm,
+            clip_min,
+            clip_max,
+            device,
+            steps=steps,
+            step_size=step_size,
+            random_start=False,
+            momentum=momentum,
+            loss=loss,
+            **options,
+        )

@@ -1,0 +1,111 @@
+"""The model as attacks see it: logits, gradients of a loss, verdicts; every row counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import ModelError
+from pyrobust.runner import Runner
+
+from .eot import EOT
+
+#: Verdicts, uint8: the attack has not succeeded, has, or has by so little that another batch may round it away.
+STANDING, FOOLED, CLOSE = 0, 1, 2
+
+
+class Gradient(NamedTuple):
+    """What one forward and one backward pass tell of each example under attack."""
+
+    logits: Tensor  # [B, K]
+    value: Tensor  # [B], of the loss, float64
+    gradient: Tensor  # [B, ...], of the loss by the input, in the input's dtype
+    verdict: Tensor  # [B], uint8
+
+
+class Queries:
+    """Runs a model for an attack; an ``EOT`` is averaged over its draws. Call it in a session with gradients.
+
+    >>> queries = Queries(Runner(torch.nn.Linear(4, 3)))
+    >>> queries.logits(torch.zeros(5, 4)).shape, queries.forwards
+    (torch.Size([5, 3]), 5)
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.draws = runner.model.samples if isinstance(runner.model, EOT) else 1
+        #: Rows pushed through the model so far.
+        self.forwards = 0
+
+    def logits(self, x: Tensor) -> Tensor:
+        """[B, K], float32 or float64."""
+        batch = x.to(self.runner.dtype)
+        return self._mean([self._forward(batch) for _ in range(self.draws)])
+
+    def gradient(self, x: Tensor, loss: Callable[[Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+        """(logits [B, K], value [B] in float64, dvalue/dx [B, ...]) of a loss of float64 logits.
+
+        The gradient is that of an example's loss up to a positive factor, the same for all draws of an ``EOT``: with
+        derivatives of size 1 by the logits it does not vanish in the model where the loss is nearly flat.
+        """
+        leaf = x.detach().to(self.runner.dtype).requires_grad_()
+        logits, values, gradients = [], [], []
+        scale: Tensor | None = None
+        for _ in range(self.draws):
+            with torch.enable_grad():
+                output = self._forward(leaf)
+            if not output.requires_grad:
+                raise ModelError(
+                    "model: expected logits that are differentiable by the input, got logits without a gradient; "
+                    "a score-based attack such as Square needs none"
+                )
+            value, slope = loss(output.detach().double())
+            if scale is None:
+                scale = slope.abs().amax(1, keepdim=True).clamp_(min=torch.finfo(slope.dtype).tiny)
+            (gradient,) = torch.autograd.grad(output, leaf, slope.div_(scale).to(output.dtype))
+            logits.append(output.detach())
+            values.append(value)
+            gradients.append(gradient)
+        return self._mean(logits), self._mean(values), self._mean(gradients).to(x.dtype)
+
+    def verdict(self, logits: Tensor, y: Tensor, targeted: bool) -> Tensor:
+        """``STANDING``, ``FOOLED`` or ``CLOSE`` for each row, uint8 [B].
+
+        Right means that y is the winner (see ``winner``); fooled is not right, or right where targeted. Close are the
+        fooled rows whose logit of y and largest other one differ by at most √ε of the model's dtype times the row's
+        largest |logit|.
+        """
+        right = winner(logits) == y
+        fooled = right if targeted else ~right
+        index = y.unsqueeze(1)
+        gap = logits.scatter(1, index, -torch.inf).amax(1) - logits.gather(1, index).squeeze(1)
+        clear = gap.abs() > torch.finfo(self.runner.dtype).eps ** 0.5 * logits.abs().amax(1)
+        return fooled.to(torch.uint8).mul_(2 - clear.to(torch.uint8))
+
+    def fooled_alone(self, x: Tensor, y: Tensor, targeted: bool) -> bool:
+        """Whether one example [1, ...] is fooled in a batch of its own, as its user will run it."""
+        return bool(self.verdict(self.logits(x), y, targeted) > STANDING)
+
+    def _forward(self, batch: Tensor) -> Tensor:
+        self.forwards += len(batch)
+        logits = self.runner.logits(batch)
+        return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+
+    def _mean(self, draws: list[Tensor]) -> Tensor:
+        return draws[0] if len(draws) == 1 else torch.stack(draws).mean(0)
+
+
+def winner(logits: Tensor) -> Tensor:
+    """The class of the largest logit, ties to the lowest; K, which is no class, where NaN or +inf leaves none.
+
+    >>> winner(torch.tensor([[0.0, 1.0, 1.0], [0.0, torch.nan, 1.0]]))
+    tensor([1, 3])
+    """
+    classes = logits.shape[1]
+    largest = logits.amax(1, keepdim=True)
+    index = torch.arange(classes, device=logits.device)
+    first = torch.where(logits == largest, index, classes).amin(1)
+    return torch.where(largest.squeeze(1).isfinite(), first, classes)

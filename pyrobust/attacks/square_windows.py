@@ -1,0 +1,124 @@
+"""Where and with what the Square attack writes: window sizes, windows of images, patterns."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Of 10 000 queries, those up to which the share of the image that a window covers stays; then it is halved.
+_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+
+
+def window_share(query: int, n_queries: int, p_init: float, rescale: bool) -> float:
+    """The share of the image that the window of a query covers: p_init, halved nine times.
+
+    Andriushchenko et al. (2020), "Square Attack: a query-efficient black-box adversarial attack via random search",
+    section 3: halved after 10, 50, 200, 500, 1000, 2000, 4000, 6000 and 8000 queries of 10 000.
+
+    Args:
+        query: from 0.
+        n_queries: queries in all.
+        p_init: share at the start.
+        rescale: whether the halvings are moved in proportion to n_queries / 10 000.
+
+    >>> window_share(10, 5000, 0.8, rescale=False), window_share(11, 5000, 0.8, rescale=False)
+    (0.8, 0.4)
+    >>> window_share(10, 5000, 0.8, rescale=True)
+    0.4
+    """
+    if rescale:
+        query = query * 10_000 // n_queries
+    return float(p_init / 2 ** sum(query > end for end in _HALVINGS))
+
+
+class Grid(NamedTuple):
+    """The pixels of a batch of images, as offsets into the memory of one image."""
+
+    channels: int
+    height: int
+    width: int
+    #: Elements from one channel, row and column to the next.
+    strides: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, x: Tensor) -> Grid:
+        """The grid of a batch [B, C, H, W], contiguous or channels_last; other inputs are one row of one channel.
+
+        >>> Grid.of(torch.zeros(2, 3, 4, 5)).strides
+        (20, 5, 1)
+        >>> Grid.of(torch.zeros(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)).strides
+        (1, 15, 3)
+        """
+        if x.dim() != 4:
+            return cls(1, 1, x[0].numel(), (0, 0, 1))
+        _, channels, height, width = x.shape
+        strides = (height * width, width, 1) if x.is_contiguous() else (1, width * channels, channels)
+        return cls(channels, height, width, strides)
+
+    @staticmethod
+    def rows(x: Tensor) -> Tensor:
+        """[B, C·H·W], a view of x in the order of its memory."""
+        return (x if x.is_contiguous() else x.permute(0, 2, 3, 1)).flatten(1)
+
+    def sides(self, share: float, odd: bool) -> tuple[int, int]:
+        """Height and width of a window of that share of the image; ``odd`` sides are 3 at least, if they fit."""
+        side = max(round(math.sqrt(share * self.height * self.width)), 3 if odd else 1)
+        side += odd and side % 2 == 0
+        return min(side, self.height), min(side, self.width)
+
+    def window(self, sides: tuple[int, int], top: Tensor, left: Tensor) -> Tensor:
+        """[B, C, h·w], offsets of the windows of these sides whose upper left corners are top [B] and left [B]."""
+        channel, row, column = self.strides
+        inside = (
+            torch.arange(self.channels)[:, None, None] * channel
+            + torch.arange(sides[0])[:, None] * row
+            + torch.arange(sides[1]) * column
+        )
+        return (top * row + left * column)[:, None, None] + inside.flatten(1).to(top.device)
+
+    def tiles(self) -> tuple[Tensor, int]:
+        """The squares that cover the image, about five in a row: offsets [T, C, side²], and their side."""
+        side = max(min(self.height, self.width) // 5, 1)
+        down, across = self.height // side, self.width // side
+        top, left = (self.height - down * side) // 2, (self.width - across * side) // 2
+        rows = torch.arange(down).mul(side).add(top).repeat_interleave(across)
+        columns = torch.arange(across).mul(side).add(left).repeat(down)
+        return self.window((side, side), rows, columns), side
+
+
+@functools.cache
+def pattern(sides: tuple[int, int], norm: str) -> Tensor:
+    """Two pyramids side by side, one up and one down, of length 1 in the norm: float64 [2, h·w], and transposed.
+
+    A pyramid is ``Σₖ 1 / (k + 1)ᵖ`` over k from the distance to its centre, in the maximum norm, to its border; p is 2
+    for l2 (Andriushchenko et al., 2020, equation 2) and 4 for l1. The second row has the two halves above each other
+    exchanged for two next to each other; windows that are not square have the longer side halved in both.
+
+    >>> pattern((3, 3), "l2")[0].reshape(3, 3).sign().int()
+    tensor([[ 1,  1,  1],
+            [-1, -1, -1],
+            [-1, -1, -1]], dtype=torch.int32)
+    """
+    height, width = sides
+    tall = height >= width
+    power, order = (2, 2) if norm == "l2" else (4, 1)
+    across, along = min(sides), max(sides)
+    halves = [_pyramid(part, across, power, order) for part in (along // 2, along - along // 2)]
+    upright = torch.cat([halves[0], -halves[1]]) if along > 1 else halves[1]
+    upright = upright / upright.flatten().norm(order)
+    other = upright.T if height == width else upright
+    return torch.stack([(part if tall else part.T).flatten() for part in (upright, other)])
+
+
+def _pyramid(height: int, width: int, power: int, order: int) -> Tensor:
+    down = (torch.arange(height) - height // 2).abs()
+    across = (torch.arange(width) - width // 2).abs()
+    distance = torch.maximum(down[:, None], across)
+    steps = max(height // 2, width // 2) + 1
+    tails = torch.arange(1, steps + 1, dtype=torch.float64).pow(-power).flip(0).cumsum(0).flip(0)
+    pyramid = tails[distance]
+    return pyramid / pyramid.flatten().norm(order) if height else pyramid

@@ -1,0 +1,86 @@
+"""Small models whose attacks can be worked out by hand, and distances in exact arithmetic."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import torch
+from torch import Tensor, nn
+
+NORMS = ["linf", "l2", "l1"]
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Uniform on [0, 1)."""
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def halfspace(weight: Tensor, bias: float) -> nn.Linear:
+    """Class 0 where weight·x + bias ≥ 0, else class 1."""
+    model = nn.Linear(len(weight), 2).to(weight.dtype)
+    with torch.no_grad():
+        model.weight.copy_(torch.stack([weight, torch.zeros_like(weight)]))
+        model.bias.copy_(torch.tensor([bias, 0.0]))
+    return model
+
+
+def small_net(dtype: torch.dtype = torch.float64, classes: int = 5) -> nn.Sequential:
+    """A convolutional net of images [1, 6, 6], random and not robust."""
+    torch.manual_seed(3)
+    net = nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(216, 24), nn.ReLU(), nn.Linear(24, classes)
+    )
+    return net.to(dtype)
+
+
+def images(count: int, dtype: torch.dtype = torch.float64, classes: int = 5) -> tuple[Tensor, Tensor]:
+    """Images that ``small_net`` is right about, but for every eighth."""
+    x = random(count, 1, 6, 6, seed=1, dtype=dtype)
+    x[::3] = (x[::3] > 0.5).to(dtype)  # some at the ends of the clip range
+    with torch.no_grad():
+        y = small_net(dtype, classes)(x).argmax(1)
+    y[::8] = (y[::8] + 1) % classes
+    return x, y
+
+
+class Counting(nn.Module):
+    """Counts the rows pushed through a model, and notes the sizes of the batches."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.batches: list[int] = []
+
+    @property
+    def rows(self) -> int:
+        return sum(self.batches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.batches.append(len(x))
+        output: Tensor = self.model(x)
+        return output
+
+
+def inside(
+    x_adv: Tensor, x: Tensor, norm: str, epsilon: float | list[float], low: float = 0.0, high: float = 1.0
+) -> bool:
+    """Whether every example is in its ball and the clip range, in exact arithmetic."""
+    radii = epsilon if isinstance(epsilon, list) else [epsilon] * len(x)
+    for moved, clean, radius in zip(x_adv.flatten(1).tolist(), x.flatten(1).tolist(), radii, strict=True):
+        if not all(low <= value <= high for value in moved):
+            return False
+        sizes = [abs(Fraction(a) - Fraction(b)) for a, b in zip(moved, clean, strict=True) if a != b]
+        limit = Fraction(radius)
+        if norm == "l2":
+            found, limit = sum((size * size for size in sizes), Fraction(0)), limit * limit
+        else:
+            found = max(sizes, default=Fraction(0)) if norm == "linf" else sum(sizes, Fraction(0))
+        if found > limit:
+            return False
+    return True
+
+
+def fooled_alone(model: nn.Module, x_adv: Tensor, y: Tensor) -> list[bool]:
+    """Whether the model is wrong about each example in a batch of its own."""
+    with torch.no_grad():
+        return [bool(model(x_adv[i : i + 1]).argmax(1) != y[i]) for i in range(len(y))]

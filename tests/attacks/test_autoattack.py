@@ -1,0 +1,228 @@
+"""AutoAttack: the published lists, each attack on the survivors of those before, and what the result says."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from attack_models import NORMS, Counting, fooled_alone, images, inside, random, small_net
+from torch import Tensor, nn
+
+from pyrobust.attacks import APGD, EOT
+from pyrobust.attacks.autoattack import AutoAttack
+from pyrobust.attacks.fab import FAB
+from pyrobust.attacks.square import Square
+from pyrobust.errors import InputError
+
+EPSILON = {"linf": 0.02, "l2": 0.1, "l1": 0.3}
+
+
+def quick(model: Any, epsilon: float = 0.02, norm: str = "linf", **options: Any) -> AutoAttack:
+    """Every attack with a few steps."""
+    attack = AutoAttack(model, epsilon, norm, **options)
+    for each in attack.attacks.values():
+        each.__dict__["n_queries" if isinstance(each, Square) else "steps"] = 5
+    return attack
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_published_budgets(norm: str) -> None:
+    l1 = norm == "l1"
+    net = small_net()
+    standard = AutoAttack(net, norm=norm).attacks
+    assert list(standard) == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    ce, targeted, fab, square = standard.values()
+    assert isinstance(ce, APGD)
+    assert (ce.loss, ce.steps, ce.restarts, ce.multi_epsilon) == ("ce", 100, 5 if l1 else 1, l1)
+    assert isinstance(targeted, APGD)
+    assert (targeted.loss, targeted.steps, targeted.restarts) == ("dlr-targeted", 100, 1)
+    assert targeted.targets == (5 if l1 else 9)
+    assert isinstance(fab, FAB)
+    assert (fab.steps, fab.restarts, fab.targets, fab.alpha_max, fab.eta, fab.beta) == (100, 1, 9, 0.1, 1.05, 0.9)
+    assert isinstance(square, Square)
+    assert (square.n_queries, square.p_init, square.restarts, square.rescale_schedule) == (5000, 0.8, 1, False)
+
+    plus = AutoAttack(net, norm=norm, version="plus").attacks
+    assert list(plus) == ["apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"]
+    assert [plus[name].restarts for name in ("apgd-ce", "apgd-dlr", "fab", "fab-t")] == [5, 5, 5, 1]  # type: ignore[attr-defined]
+    assert plus["fab"].targets is None  # type: ignore[attr-defined]
+
+    rand = AutoAttack(net, norm=norm, version="rand").attacks
+    assert list(rand) == ["apgd-ce", "apgd-dlr"]
+    for each in rand.values():
+        assert isinstance(each.model, EOT)
+        assert each.model.samples == 20
+        assert each.restarts == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_what_the_result_says(norm: str) -> None:
+    x, y = images(16)
+    net = small_net()
+    calls: dict[int, tuple[bool, Tensor]] = {}
+    stages: list[tuple[str, int]] = []
+    progress: list[tuple[int, int]] = []
+    attack = quick(
+        net,
+        EPSILON[norm],
+        norm,
+        batch_size=5,
+        callback=lambda row, success, point: calls.__setitem__(row, (success, point.clone())),
+        after_attack=lambda name, standing, x_adv: stages.append((name, int(standing.sum()))),
+        progress=lambda done, total: progress.append((done, total)),
+    )
+    x_adv = attack.generate(x, y)
+    result = attack.result
+    assert result is not None
+    assert inside(x_adv, x, norm, EPSILON[norm])
+    broken = fooled_alone(net, x_adv, y)
+    assert [by is not None for by in result.broken_by] == broken
+    assert 0 < sum(broken) < 16
+    wrong = fooled_alone(net, x, y)
+    assert [by == "clean" for by in result.broken_by] == wrong
+    for row, by in enumerate(result.broken_by):
+        assert torch.equal(x_adv[row], x[row]) == (by in (None, "clean"))
+        assert calls[row][0] == (by is not None)
+        assert torch.equal(calls[row][1], x_adv[row])
+    standing = 16
+    for name, rate in result.accuracy.items():
+        standing -= sum(by == name for by in result.broken_by)
+        assert rate == standing / 16
+    assert stages == [(name, round(rate * 16)) for name, rate in result.accuracy.items()]
+    assert result.robust_accuracy == 1 - sum(broken) / 16
+    assert result.to_dict()["robust_accuracy"] == result.robust_accuracy
+    assert progress[-1] == (16, 16)
+
+
+def test_only_survivors_are_attacked() -> None:
+    x, y = images(12)
+    counting = Counting(small_net())
+    attack = quick(counting, 0.5, batch_size=12)  # all fall to the first attack
+    attack.generate(x, y)
+    assert attack.result is not None
+    assert list(attack.result.accuracy) == ["clean", "apgd-ce"]
+    assert attack.result.forwards == counting.rows
+    weak = quick(counting, 1e-6)
+    weak.generate(x, y)
+    assert weak.result is not None
+    assert list(weak.result.accuracy) == ["clean", "apgd-ce", "apgd-t", "fab-t", "square"]
+    assert set(weak.result.broken_by) == {"clean", None}
+
+
+def test_batches_and_order_do_not_matter() -> None:
+    x, y = images(12)
+    net = small_net()
+    whole = quick(net, batch_size=12)
+    x_adv = whole.generate(x, y)
+    assert whole.result is not None
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    other = quick(net, batch_size=5)
+    torch.testing.assert_close(other.generate(x[order], y[order], indices=order), x_adv[order], rtol=0, atol=1e-9)
+    assert other.result is not None
+    assert other.result.broken_by == tuple(whole.result.broken_by[i] for i in order.tolist())
+
+
+def test_it_is_as_strong_as_its_attacks() -> None:
+    x, y = images(16)
+    net = small_net()
+    attack = quick(net)
+    attack.generate(x, y)
+    assert attack.result is not None
+    for single in attack.attacks.values():
+        broken = fooled_alone(net, single.generate(x, y), y)
+        assert attack.result.robust_accuracy <= 1 - sum(broken) / 16
+
+
+@pytest.mark.parametrize(
+    ("classes", "names"), [(2, ["apgd-ce", "fab-t"]), (3, ["apgd-ce", "apgd-dlr", "fab-t"]), (4, None)]
+)
+def test_few_classes(classes: int, names: list[str] | None, caplog: pytest.LogCaptureFixture) -> None:
+    x, y = images(6, classes=classes)
+    net = small_net(classes=classes)
+    attack = quick(net, 1e-6, attacks_to_run=["apgd-ce", "apgd-t", "fab-t"])
+    attack.generate(x, y)
+    assert attack.result is not None
+    assert list(attack.result.accuracy)[1:] == (names or ["apgd-ce", "apgd-t", "fab-t"])
+    assert any("apgd-t needs four classes" in line for line in caplog.messages) == (classes < 4)
+    if classes == 2:
+        with pytest.raises(InputError, match="expected an attack that can run with 2 classes, such as apgd-ce"):
+            AutoAttack(net, attacks_to_run=["apgd-t", "apgd-dlr"]).generate(x, y)
+
+
+def test_targeted() -> None:
+    x, _ = images(8)
+    net = small_net()
+    label = net(x).argmax(1)
+    goal = (label + 1) % 5
+    attack = quick(net, 0.1)
+    x_adv = attack.generate(x, label, True, goal)
+    assert attack.result is not None
+    reached = net(x_adv).argmax(1) == goal
+    assert [by is not None for by in attack.result.broken_by] == reached.tolist()
+    assert reached.sum() >= 4
+    with pytest.raises(InputError, match="target_labels: expected one"):
+        attack.generate(x, label, True)
+
+
+def test_randomised_models(caplog: pytest.LogCaptureFixture) -> None:
+    net = small_net()
+    torch.manual_seed(0)
+    x, y = images(6)
+
+    def noisy(batch: Tensor) -> Tensor:
+        return net(batch + 0.05 * torch.randn_like(batch))
+
+    quick(noisy, 1e-3, attacks_to_run=["apgd-ce"]).generate(x, y)
+    assert any('use version="rand"' in line for line in caplog.messages)
+    caplog.clear()
+    rand = quick(noisy, 0.2, version="rand")
+    rand.generate(x, y)
+    assert rand.result is not None
+    assert rand.result.robust_accuracy < 0.5
+    assert not caplog.messages
+
+
+def test_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    x, y = images(12)
+    net = small_net()
+    quick(nn.Sequential(net, nn.Softmax(1)), attacks_to_run=["apgd-ce"]).generate(x, y)
+    assert any("taken for probabilities" in line for line in caplog.messages)
+    caplog.clear()
+
+    class Masked(nn.Module):
+        """Its gradients are zero."""
+
+        def forward(self, batch: Tensor) -> Tensor:
+            return net((batch * 20).round() / 20 + 0 * batch)
+
+    masked = Masked()
+    with torch.no_grad():
+        label = masked(x).argmax(1)
+    attack = AutoAttack(masked, 0.3, attacks_to_run=["apgd-ce", "square"])
+    attack.attacks["apgd-ce"].steps = 1  # type: ignore[attr-defined]
+    attack.attacks["square"].n_queries = 100  # type: ignore[attr-defined]
+    attack.generate(x, label)
+    assert any("Square breaks" in line for line in caplog.messages)
+
+
+def test_it_logs_and_prints_nothing(caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = images(6)
+    with caplog.at_level(logging.INFO, logger="pyrobust"):
+        quick(small_net(), 1e-6).generate(x, y)
+    assert sum("robust accuracy" in line for line in caplog.messages) == 4
+    assert capsys.readouterr() == ("", "")
+
+
+def test_wrong_arguments() -> None:
+    net = small_net()
+    with pytest.raises(InputError, match="version: expected one of standard, plus, rand"):
+        AutoAttack(net, version="fast")
+    for names in (["apgd"], ["fab", "fab"], []):
+        with pytest.raises(InputError, match="attacks_to_run: expected"):
+            AutoAttack(net, attacks_to_run=names)
+    with pytest.raises(InputError, match="norm: expected"):
+        AutoAttack(net, norm="Linf")
+    with pytest.raises(InputError, match="at least one example"):
+        AutoAttack(net).generate(random(0, 1, 6, 6), torch.zeros(0, dtype=torch.int64))

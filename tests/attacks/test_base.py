@@ -1,0 +1,237 @@
+"""What users subclass: the constructor, project and evaluate."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+import torch
+from attack_models import NORMS, inside, random, small_net
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from pyrobust.attacks import AdversarialAttack
+from pyrobust.errors import InputError, InputTypeError, ModelError
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+
+
+class Noise(AdversarialAttack):
+    """A user's attack: one random point."""
+
+    def generate(self, x: Tensor, y: Tensor, targeted: bool = False, target_labels: Tensor | None = None) -> Tensor:
+        return x + self.project(torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x), x)
+
+
+def first(x: Tensor) -> Tensor:
+    """Class 0 where the first coordinate is at least one half."""
+    z = x.flatten(1)[:, 0]
+    return torch.stack([z, 1 - z], 1)
+
+
+def test_it_is_abstract() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        AdversarialAttack(first)  # type: ignore[abstract]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_users_subclass(norm: str) -> None:
+    attack = Noise(first, 0.3, norm)
+    x, y = random(20, 3, seed=1), torch.zeros(20, dtype=torch.int64)
+    x_adv = attack.generate(x, y)
+    assert inside(x_adv, x, norm, 0.3)
+    assert not torch.equal(x_adv, x)
+    assert set(attack.evaluate(x, y, x_adv)) == {
+        "clean_accuracy",
+        "robust_accuracy",
+        "attack_success_rate",
+        "avg_perturbation",
+    }
+
+
+def test_the_constructor_leaves_the_model_in_evaluation() -> None:
+    model = small_net().train()
+    flags = [parameter.requires_grad_(i % 2 == 0).requires_grad for i, parameter in enumerate(model.parameters())]
+    attack = Noise(model)
+    assert (attack.epsilon, attack.norm, attack.clip_min, attack.clip_max) == (8 / 255, "linf", 0.0, 1.0)
+    assert attack.device.type == "cpu"
+    assert not any(module.training for module in model.modules())
+    assert [parameter.requires_grad for parameter in model.parameters()] == flags
+    attack.evaluate(torch.rand(2, 1, 6, 6).double(), torch.tensor([0, 1]), torch.rand(2, 1, 6, 6).double())
+    assert not any(module.training for module in model.modules())
+    assert Noise(first, device="cpu").device.type == "cpu"
+
+
+def test_evaluate_by_hand() -> None:
+    x = torch.tensor([[0.75, 0.5], [0.75, 0.5], [0.25, 0.5], [0.5, 0.5]])
+    y = torch.tensor([0, 0, 0, 0])  # right, right, wrong, right (a tie goes to class 0)
+    x_adv = torch.tensor([[0.25, 0.5], [0.75, 0.25], [0.25, 0.5], [0.5, 0.0]])
+    rates = {"clean_accuracy": 0.75, "robust_accuracy": 0.5, "attack_success_rate": 0.5}
+    for norm, mean in (("linf", 1.25 / 4), ("l2", 1.25 / 4), ("l1", 1.25 / 4)):
+        result = Noise(first, norm=norm).evaluate(x, y, x_adv)
+        assert result == rates | {"avg_perturbation": mean}
+        assert all(type(value) is float for value in result.values())
+    x_adv = x + torch.tensor([0.125, -0.25])
+    distances = {norm: Noise(first, norm=norm).evaluate(x, y, x_adv)["avg_perturbation"] for norm in NORMS}
+    assert distances == {"linf": 0.25, "l2": pytest.approx(0.3125**0.5 / 2, rel=1e-15), "l1": 0.375}
+
+
+def test_evaluate_measures_in_float64() -> None:
+    x, x_adv = torch.zeros(1, 3), torch.full((1, 3), 1e-30)  # the squares vanish in float32
+    assert Noise(first, norm="l2").evaluate(x, torch.tensor([1]), x_adv)["avg_perturbation"] == pytest.approx(
+        3**0.5 * 1e-30, rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_logits_without_a_winner_are_never_right(bad: float) -> None:
+    def model(x: Tensor) -> Tensor:
+        logits = torch.tensor([[1.0, 0.0]]).repeat(len(x), 1)
+        logits[x[:, 0] > 0.5, 1] = bad
+        return logits
+
+    x = torch.tensor([[0.25], [0.75]])
+    for label in (0, 1):
+        result = Noise(model).evaluate(x, torch.tensor([label, label]), x)
+        assert result["clean_accuracy"] == result["robust_accuracy"] == (0.5 if label == 0 else 0.0)
+
+
+def test_a_close_call_is_judged_alone() -> None:
+    """A model whose answer to an example depends on its batch, by less than rounding."""
+
+    def model(x: Tensor) -> Tensor:
+        sway = 1e-6 if len(x) > 1 else -1e-6
+        return torch.tensor([[0.0, sway, -1.0]]).repeat(len(x), 1)
+
+    x, y = torch.rand(3, 2), torch.tensor([0, 0, 0])
+    assert Noise(model).evaluate(x, y, x)["clean_accuracy"] == 1.0
+
+
+def test_objects_with_logits() -> None:
+    x, y = random(6, 2), torch.zeros(6, dtype=torch.int64)
+    wrapped = Noise(lambda batch: types.SimpleNamespace(logits=first(batch))).evaluate(x, y, x)
+    assert wrapped == Noise(first).evaluate(x, y, x)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_x_plus_project_is_inside_exactly(norm: str, data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from(DTYPES))
+    low, high = data.draw(st.sampled_from([(0.0, 1.0), (-1.0, 2.0), (-0.1, 0.7), (-1e5, 1e5)]))
+    size = data.draw(st.integers(1, 8))
+    epsilon = data.draw(st.sampled_from([0.0, 1e-7, 0.031372549, 0.1, 1 / 3, 1.0, 7.0]))
+    seed = data.draw(st.integers(0, 9999))
+    share = random(3, size, seed=seed, dtype=torch.float64)
+    share = torch.where(random(3, size, seed=seed + 1) < 0.2, share.round(), share)
+    x = (low + share * (high - low)).to(dtype)
+    x = torch.where((x.double() >= low) & (x.double() <= high), x, torch.zeros_like(x))
+    scale = data.draw(st.sampled_from([0.0, 1e-6, 0.03, 1.0, 100.0]))
+    delta = ((random(3, size, seed=seed + 2) - 0.5) * scale).to(dtype)
+    attack = Noise(first, epsilon, norm, low, high)
+    moved = attack.project(delta, x)
+    assert moved.dtype == dtype
+    assert inside(x + moved, x, norm, epsilon, low, high)
+    assert inside(moved, torch.zeros_like(moved), norm, epsilon, -1e9, 1e9)
+    if norm != "l2" or scale < 1:  # projecting again changes nothing beyond rounding
+        again = attack.project(moved, x)
+        tolerance = 4 * torch.finfo(dtype).eps * (abs(low) + abs(high) + 1)
+        torch.testing.assert_close(again, moved, rtol=0, atol=tolerance)
+
+
+def test_project_by_hand() -> None:
+    x = torch.tensor([[0.5, 0.5, 0.0]])
+    delta = torch.tensor([[0.75, -0.25, -0.5]])
+    assert Noise(first, 0.25, "linf").project(delta, x).tolist() == [[0.25, -0.25, 0.0]]
+    assert Noise(first, 4.0, "linf").project(delta, x).tolist() == [[0.5, -0.25, 0.0]]
+    assert Noise(first, 0.5, "l1").project(delta, x).tolist() == [[0.5, 0.0, 0.0]]
+    moved = Noise(first, 0.5, "l2").project(delta, x)[0]
+    torch.testing.assert_close(moved, torch.tensor([0.75, -0.25, 0.0]) * (0.5 / 0.875**0.5))
+
+
+def test_project_takes_a_radius_for_each_example() -> None:
+    x, delta = torch.full((3, 4), 0.5), torch.full((3, 4), 0.4)
+    for norm in NORMS:
+        radii = torch.tensor([0.0, 0.1, 0.3])
+        together = Noise(first, radii, norm).project(delta, x)
+        for row, radius in enumerate(radii.tolist()):
+            alone = Noise(first, radius, norm).project(delta[row : row + 1], x[row : row + 1])
+            assert torch.equal(together[row : row + 1], alone)
+        with pytest.raises(InputError, match=r"^epsilon: expected one for each of the 2 examples, got 3"):
+            Noise(first, radii, norm).project(delta[:2], x[:2])
+
+
+def test_project_l1_of_rows() -> None:
+    v = torch.tensor([[3.0, -1.0], [0.25, 0.25]])
+    assert AdversarialAttack._project_l1(v, 1.0).tolist() == [[1.0, 0.0], [0.25, 0.25]]
+
+
+X, Y = torch.full((2, 3), 0.5), torch.tensor([0, 1])
+BAD_CONSTRUCTION: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"norm": "l3"}, InputError, r"^norm: expected one of linf, l2, l1, got 'l3'"),
+    ({"norm": 2}, InputError, r"^norm: expected one of"),
+    ({"epsilon": -0.1}, InputError, r"^epsilon: expected at least 0, got -0.1"),
+    ({"epsilon": float("nan")}, InputError, r"^epsilon: expected a finite number"),
+    ({"epsilon": float("inf")}, InputError, r"^epsilon: expected a finite number"),
+    ({"epsilon": "0.1"}, InputTypeError, r"^epsilon: expected a number, got '0.1'"),
+    ({"epsilon": torch.tensor([0.1, -1.0])}, InputError, r"^epsilon: expected finite numbers of at least 0"),
+    ({"epsilon": torch.ones(2, 1)}, InputError, r"^epsilon: expected a number or a tensor \[N\]"),
+    ({"clip_min": 1.0, "clip_max": 1.0}, InputError, r"^clip_max: expected above clip_min, 1.0, got 1.0"),
+    ({"clip_min": float("-inf")}, InputError, r"^clip_min: expected a finite number"),
+    ({"clip_max": None}, InputTypeError, r"^clip_max: expected a number, got None"),
+    ({"device": "tpu"}, InputError, r"^device: expected cpu or cuda"),
+    ({"model": 3}, InputTypeError, r"^model: expected a torch.nn.Module or a callable, got int"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), BAD_CONSTRUCTION, ids=lambda value: str(value)[:40])
+def test_bad_construction(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Noise(**{"model": first, **options})
+
+
+BAD_EVALUATION: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"x": X.tolist()}, InputTypeError, r"^x: expected a tensor, got list"),
+    ({"x": (X * 255).byte()}, InputTypeError, r"^x: expected a float tensor, got torch.uint8; for 8-bit images"),
+    ({"x": X[0]}, InputError, r"^x: expected a batch \[N, ...\]"),
+    ({"x": torch.empty(2, 0)}, InputError, r"^x: expected a batch \[N, ...\] of examples that are not empty"),
+    ({"x": X * 4}, InputError, r"^x: expected values in \[0.0, 1.0\], the clip range, got 2.0 to 2.0"),
+    ({"x": X * float("nan")}, InputError, r"^x: expected finite values"),
+    ({"y": torch.tensor([0.0, 1.0])}, InputTypeError, r"^y: expected integer labels, got torch.float32"),
+    ({"y": torch.tensor([0])}, InputError, r"^y: expected shape \(2,\), one label an example, got \(1,\)"),
+    ({"y": torch.tensor([0, -1])}, InputError, r"^y: expected labels of at least 0, got -1"),
+    ({"y": torch.tensor([0, 2])}, InputError, r"^y: expected labels below 2, the number of the model's classes, got 2"),
+    ({"y": "01"}, InputTypeError, r"^y: expected integer labels"),
+    ({"x_adv": X[:1]}, InputError, r"^x_adv: expected x's shape, \(2, 3\), got \(1, 3\)"),
+    ({"x_adv": X * float("inf")}, InputError, r"^x_adv: expected finite values"),
+    ({"x_adv": None}, InputTypeError, r"^x_adv: expected a tensor, got NoneType"),
+    ({"x_adv": Y.expand(3, 2).T}, InputTypeError, r"^x_adv: expected a float tensor"),
+    ({"x": X[:0], "y": Y[:0], "x_adv": X[:0]}, InputError, r"^x: expected at least one example"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), BAD_EVALUATION, ids=lambda value: str(value)[:40])
+def test_bad_evaluation(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Noise(first).evaluate(**{"x": X, "y": Y, "x_adv": X, **options})
+
+
+def test_bad_projection() -> None:
+    attack = Noise(first)
+    with pytest.raises(InputError, match=r"^delta: expected x's shape"):
+        attack.project(X[:1], X)
+    with pytest.raises(InputError, match=r"^delta: expected finite values"):
+        attack.project(X * float("nan"), X)
+    with pytest.raises(InputError, match=r"the clip range"):
+        attack.project(X, X - 1)
+    assert attack.project(X[:0], X[:0]).shape == (0, 3)
+
+
+def test_a_model_without_logits() -> None:
+    for model in (lambda x: "yes", lambda x: x.sum(), lambda x: x.long(), nn.Identity()):
+        if isinstance(model, nn.Identity):
+            model = nn.Flatten(0)
+        with pytest.raises(ModelError, match=r"^model: expected "):
+            Noise(model).evaluate(X, Y, X)

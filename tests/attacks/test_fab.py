@@ -1,0 +1,230 @@
+"""FAB: the step to a hyperplane against linear programmes, and distances of linear models against the closed form."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attack_models import NORMS, Counting, fooled_alone, halfspace, images, inside, random, small_net
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+from torch import Tensor, nn
+
+from pyrobust.attacks.fab import FAB
+from pyrobust.attacks.fab_projection import step_to_hyperplane
+from pyrobust.attacks.norms import norm_of
+from pyrobust.errors import InputError, InputTypeError
+
+
+def shortest(x: Any, w: Any, gap: float, norm: str) -> float:
+    """The length of the shortest step in [0, 1] that closes the gap: by linear programme, or bisection of the dual."""
+    size = len(x)
+    if norm == "l1":
+        found = linprog(
+            np.ones(2 * size),
+            A_eq=[np.concatenate([w, -w])],
+            b_eq=[gap],
+            bounds=[(0, 1 - v) for v in x] + [(0, v) for v in x],
+        )
+        return float(found.fun)
+    if norm == "linf":
+        one = np.ones((size, 1))
+        found = linprog(
+            [0.0] * size + [1.0],
+            A_ub=np.block([[np.eye(size), -one], [-np.eye(size), -one]]),
+            b_ub=np.zeros(2 * size),
+            A_eq=[[*w, 0.0]],
+            b_eq=[gap],
+            bounds=[(-v, 1 - v) for v in x] + [(0, None)],
+        )
+        return float(found.fun)
+    low, high = -1e6, 1e6
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.clip(middle * w, -x, 1 - x) @ w < gap else (low, middle)
+    return float(np.linalg.norm(np.clip(low * w, -x, 1 - x)))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_step_is_the_shortest(norm: str, data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 6))
+    number = st.integers(0, 8).map(lambda k: k / 8)
+    x = np.array(data.draw(st.lists(number, min_size=size, max_size=size)))
+    w = np.array(data.draw(st.lists(st.integers(-4, 4).map(float), min_size=size, max_size=size)))
+    most = np.maximum(w * (1 - x), -w * x).sum()
+    least = np.minimum(w * (1 - x), -w * x).sum()
+    share = data.draw(st.integers(0, 16)) / 16
+    gap = float(least + share * (most - least))
+    step = step_to_hyperplane(torch.tensor(x)[None], torch.tensor(w)[None], torch.tensor([gap]).double(), norm, 0, 1)
+    moved = step[0].numpy()
+    assert (x + moved >= -1e-12).all()
+    assert (x + moved <= 1 + 1e-12).all()
+    assert moved @ w == pytest.approx(gap, abs=1e-9)
+    assert not moved[w == 0].any()
+    length = np.linalg.norm(moved, {"linf": np.inf, "l2": 2, "l1": 1}[norm])
+    assert length == pytest.approx(shortest(x, w, gap, norm), abs=1e-6)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_step_goes_as_far_as_the_box(norm: str) -> None:
+    x, w = torch.tensor([[0.25, 0.75, 0.5]]), torch.tensor([[1.0, -2.0, 0.0]])
+    for gap, end in ((9.0, [0.75, -0.75, 0.0]), (-9.0, [-0.25, 0.25, 0.0])):
+        step = step_to_hyperplane(x, w, torch.tensor([gap]), norm, 0.0, 1.0)
+        assert step[0].tolist() == end
+    assert not step_to_hyperplane(x, w, torch.tensor([0.0]), norm, 0.0, 1.0).any()
+    assert not step_to_hyperplane(x, 0 * w, torch.tensor([1.0]), norm, 0.0, 1.0).any()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_many_points_at_once_are_each_on_its_own(norm: str) -> None:
+    x, w = random(2, 50, 40, seed=1, dtype=torch.float64), random(50, 40, seed=2, dtype=torch.float64) - 0.5
+    gap = (random(2, 50, seed=3, dtype=torch.float64) - 0.5) * 6
+    together = step_to_hyperplane(x, w, gap, norm, 0.0, 1.0)
+    for k in range(2):
+        for row in range(50):
+            alone = step_to_hyperplane(x[k, row : row + 1], w[row : row + 1], gap[k, row : row + 1], norm, 0.0, 1.0)
+            torch.testing.assert_close(together[k, row], alone[0], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_linear_models_have_their_exact_distance(norm: str, dtype: torch.dtype) -> None:
+    weight = random(12, seed=4, dtype=dtype) - 0.5
+    x = random(20, 12, seed=5, dtype=dtype)
+    x[::3] = x[::3].round()  # the box binds
+    # Far enough for several coordinates to end at their faces, not so far that the box has no point beyond.
+    lowest = torch.minimum(weight * (1 - x), -weight * x).sum(1)
+    bias = -0.5 * lowest - x @ weight
+    for row in range(20):
+        model = halfspace(weight, float(bias[row]))
+        one = x[row : row + 1]
+        found = FAB(model, 0.1, norm, steps=20).minimal_perturbation(one, torch.tensor([0]))
+        gap = -float(model(one).detach()[0, 0])
+        exact = shortest(one[0].double().numpy(), weight.double().numpy(), gap, norm)
+        assert exact - 1e-6 <= float(found.distance) <= 1.01 * exact, row
+        assert fooled_alone(model, found.x_adv, torch.tensor([0])) == [True]
+        assert inside(found.x_adv, one, norm, float(found.distance) * (1 + 1e-12))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_success_is_a_point_within_epsilon(norm: str) -> None:
+    x, y = images(24)
+    net = small_net()
+    full = FAB(net, norm=norm, steps=20).minimal_perturbation(x, y)
+    wrong = torch.tensor(fooled_alone(net, x, y))
+    assert wrong.any()
+    assert torch.equal(full.distance == 0, wrong)
+    assert torch.equal(full.x_adv[wrong], x[wrong])
+    assert full.distance.dtype == torch.float64
+    found = full.distance.isfinite()
+    assert fooled_alone(net, full.x_adv[found], y[found]) == [True] * int(found.sum())
+    torch.testing.assert_close(norm_of(norm).distance(full.x_adv, x)[found], full.distance[found])
+    epsilon = float(full.distance[found & ~wrong].median())
+    x_adv = FAB(net, epsilon, norm, steps=20).generate(x, y)
+    assert inside(x_adv, x, norm, epsilon)
+    broken = fooled_alone(net, x_adv, y)
+    # The search for the nearest point goes through the points that a search within epsilon stops at.
+    assert broken == (full.distance <= epsilon).tolist()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("options", [{}, {"targets": None}, {"targets": 1, "restarts": 3}])
+def test_the_batch_size_does_not_matter(norm: str, options: dict[str, Any]) -> None:
+    x, y = images(6)
+    net = small_net()
+    epsilon = {"linf": 0.02, "l2": 0.1, "l1": 0.3}[norm]
+    found = [FAB(net, epsilon, norm, steps=6, batch_size=size, **options).generate(x, y) for size in (6, 4, 1)]
+    for other in found[1:]:
+        torch.testing.assert_close(found[0], other, rtol=0, atol=1e-9)
+        assert fooled_alone(net, found[0], y) == fooled_alone(net, other, y)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_all_classes_at_once_are_as_good_as_in_turn(norm: str) -> None:
+    x, y = images(16)
+    net = small_net()
+    at_once = FAB(net, norm=norm, steps=20, targets=None).minimal_perturbation(x, y).distance
+    in_turn = FAB(net, norm=norm, steps=20).minimal_perturbation(x, y).distance
+    torch.testing.assert_close(at_once, in_turn, rtol=0.1, atol=0)
+
+
+def test_targeted() -> None:
+    """Three classes along one axis: class 1 is nearer than class 2."""
+    model = nn.Linear(2, 3)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 3.0]]))
+        model.bias.copy_(torch.tensor([0.0, -0.2, -0.6]))
+    x, y = torch.zeros(1, 2), torch.tensor([0])
+    attack = FAB(model, 1.0, "l2", steps=20)
+    untargeted = attack.minimal_perturbation(x, y)
+    assert float(untargeted.distance) == pytest.approx(0.1, rel=0.01)
+    targeted = attack.minimal_perturbation(x, y, True, torch.tensor([2]))
+    assert int(model(targeted.x_adv).argmax()) == 2
+    assert float(targeted.distance) == pytest.approx(0.6 / 10**0.5, rel=0.01)
+    assert float(attack.minimal_perturbation(x, y, True, torch.tensor([0])).distance) == 0
+
+
+def test_nothing_to_find() -> None:
+    model = nn.Sequential(nn.Flatten(), halfspace(torch.ones(4), 1.0))  # class 0 in the whole box
+    x, y = random(3, 1, 2, 2), torch.zeros(3, dtype=torch.int64)
+    found = FAB(model, steps=5).minimal_perturbation(x, y)
+    assert found.distance.tolist() == [float("inf")] * 3
+    assert inside(FAB(model, 0.1, steps=5).generate(x, y), x, "linf", 0.1)
+    assert FAB(model).minimal_perturbation(x[:0], y[:0]).distance.shape == (0,)
+
+
+def test_fooled_examples_leave_at_once() -> None:
+    counting = Counting(small_net())
+    x, y = images(16)
+    near = FAB(counting, 0.2, steps=30)
+    near.generate(x, y)
+    few = near.forwards
+    assert counting.rows >= few
+    FAB(counting, 1e-6, steps=30).generate(x, y)
+    assert few < counting.rows / 10
+
+
+def test_wrong_arguments() -> None:
+    net = small_net()
+    for options in ({"steps": 0}, {"restarts": 0}, {"targets": 0}, {"alpha_max": 1.5}, {"beta": -0.1}, {"eta": 0.9}):
+        with pytest.raises(InputError, match=f"{next(iter(options))}: expected"):
+            FAB(net, **options)  # type: ignore[arg-type]
+    with pytest.raises(InputTypeError, match="steps: expected an integer"):
+        FAB(net, steps=1.5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="target_labels: expected one"):
+        FAB(net).minimal_perturbation(*images(2), targeted=True)
+
+
+@pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_real_net_has_adversarial_examples_nearer_than_pgd_needs(norm: str) -> None:
+    from pyrobust.attacks import PGD
+
+    net, x, y = mnist_net(12)
+    found = FAB(net, norm=norm, steps=20, targets=3).minimal_perturbation(x, y)
+    assert fooled_alone(net, found.x_adv, y) == [True] * 12
+    assert inside(found.x_adv, x, norm, [float(d) * (1 + 1e-12) for d in found.distance])
+    broken = PGD(net, 1.0, norm, steps=20, random_start=False).generate(x, y, epsilon=0.9 * found.distance)
+    assert sum(fooled_alone(net, broken, y)) <= 2
+
+
+def mnist_net(count: int) -> tuple[nn.Module, Tensor, Tensor]:
+    """The 6x100 net, and images that it is right about."""
+    folder = Path(os.environ["PYROBUST_DATA"])
+    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(784, 100), nn.ReLU()]
+    for _ in range(4):
+        layers += [nn.Linear(100, 100), nn.ReLU()]
+    net = nn.Sequential(*layers, nn.Linear(100, 10))
+    net.load_state_dict(torch.load(folder / "nets/mnist_6_100.pt", weights_only=True))
+    with np.load(folder / "images/mnist_eran.npz") as file:
+        x, y = torch.from_numpy(file["X"][:100]), torch.from_numpy(file["y"][:100])
+    with torch.no_grad():
+        right = net(x).argmax(1) == y
+    return net, x[right][:count], y[right][:count]

@@ -1,0 +1,115 @@
+"""Linear models, whose best attack is known in closed form: success if and only if the formula says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from attack_models import NORMS, halfspace, inside, random
+from torch import Tensor
+
+from pyrobust.attacks import APGD, BIM, FGSM, PGD
+
+SIZE, ROWS = 24, 12
+L1_OPTIONS: dict[Any, dict[str, Any]] = {
+    BIM: {"step_size": 0.375},
+    PGD: {"step_size": 0.375},
+    APGD: {"restarts": 5, "multi_epsilon": True},
+}
+UNIT, WIDE = (0.0, 1.0), (-100.0, 100.0)
+WEIGHT = random(SIZE, seed=5) * 2 - 1
+ATTACKS: list[tuple[Any, dict[str, Any]]] = [
+    (FGSM, {}),
+    (BIM, {"steps": 20}),
+    (PGD, {"steps": 40}),
+    (PGD, {"steps": 40, "momentum": 0.75, "loss": "margin"}),
+    (APGD, {}),
+]
+
+
+def gain(x: Tensor, norm: str, epsilon: float, low: float, high: float) -> Tensor:
+    """The most by which weight·x falls in ball and clip range, float64 [N]; l2 for a clip range that does not bind."""
+    weight = WEIGHT.double()
+    room = torch.where(weight > 0, x.double() - low, high - x.double())
+    if norm == "linf":
+        return (weight.abs() * room.clamp(max=epsilon)).sum(1)
+    if norm == "l2":
+        assert float(room.amin()) > epsilon
+        return epsilon * weight.norm().expand(len(x))
+    total = torch.zeros(len(x), dtype=torch.float64)
+    for row in range(len(x)):  # greedy: the largest weights first
+        left = epsilon
+        for i in weight.abs().argsort(descending=True).tolist():
+            spent = min(left, float(room[row, i]))
+            total[row] += spent * abs(float(weight[i]))
+            left -= spent
+    return total
+
+
+@pytest.mark.parametrize(("attack", "options"), ATTACKS, ids=lambda value: getattr(value, "__name__", str(value)))
+@pytest.mark.parametrize(
+    ("norm", "box"),
+    [("linf", UNIT), ("linf", WIDE), ("l2", WIDE), ("l1", UNIT), ("l1", WIDE)],  # l2 has no closed form in a small box
+)
+def test_success_if_and_only_if_the_formula_says_so(
+    norm: str, box: tuple[float, float], attack: Any, options: dict[str, Any]
+) -> None:
+    low, high = box
+    epsilon = {"linf": 0.1, "l2": 0.4, "l1": 1.5}[norm]
+    x = random(ROWS, SIZE, seed=6)
+    x[::4] = x[::4].round()  # no room on one side
+    reach = gain(x, norm, epsilon, low, high)
+    # The margin is a little less than what can be gained for one half, and a little more for the other.
+    share = torch.where(torch.arange(ROWS) % 2 == 0, 0.98, 1.02)
+    bias = share * reach - x.double() @ WEIGHT.double()
+    for row in range(ROWS):
+        model = halfspace(WEIGHT, float(bias[row]))
+        one, label = x[row : row + 1], torch.tensor([0])
+        assert int(model(one).argmax()) == 0
+        # An l1 step is shared by several coordinates; it takes more of it until the largest has all.
+        more = L1_OPTIONS.get(attack, {}) if norm == "l1" else {}
+        attacker = attack(model, epsilon, norm, low, high, **options, **more)
+        x_adv = attacker.generate(one, label)
+        assert inside(x_adv, one, norm, epsilon, low, high)
+        assert attacker.evaluate(one, label, x_adv)["attack_success_rate"] == float(share[row] < 1), row
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_fgsm_is_the_best_point_itself(norm: str) -> None:
+    x = random(10, SIZE, seed=7) * 0.5 + 0.25
+    epsilon = {"linf": 0.1, "l2": 0.2, "l1": 0.9}[norm]
+    model = halfspace(WEIGHT, 100.0)  # far away: the loss is flat to the last digit
+    x_adv = FGSM(model, epsilon, norm).generate(x, torch.zeros(10, dtype=torch.int64))
+    fall = (x.double() - x_adv.double()) @ WEIGHT.double()
+    torch.testing.assert_close(fall, gain(x, norm, epsilon, 0.0, 1.0), rtol=1e-5, atol=0)
+
+
+def test_fgsm_by_hand() -> None:
+    x, y = torch.tensor([[0.5, 0.5, 0.9]]), torch.tensor([0])
+    model = halfspace(torch.tensor([3.0, -4.0, 0.0]), 100.0)
+
+    def moved(norm: str, epsilon: float) -> list[float]:
+        return (FGSM(model, epsilon, norm).generate(x, y) - x)[0].tolist()
+
+    assert moved("linf", 0.25) == [-0.25, 0.25, 0.0]
+    assert moved("l2", 0.25) == pytest.approx([-0.15, 0.2, 0.0], abs=1e-6)
+    assert moved("l1", 0.25) == [0.0, 0.25, 0.0]
+    assert moved("l1", 0.75) == [-0.25, 0.5, 0.0]  # the second coordinate is at its end
+    assert moved("l1", 9.0) == [-0.5, 0.5, 0.0]  # the third has no derivative
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_targeted(norm: str) -> None:
+    """Three classes along one axis, e_k·x: from 0, class 2 is aimed at, and class 1 is nearer."""
+    model = torch.nn.Linear(2, 3)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 3.0]]))
+        model.bias.copy_(torch.tensor([0.0, -0.2, -0.6]))
+    x = torch.zeros(1, 2)
+    for label, goal in ((0, 2), (0, 1), (0, 0)):
+        for attack in (PGD(model, 1.0, norm, steps=40), APGD(model, 1.0, norm)):
+            x_adv = attack.generate(x, torch.tensor([label]), targeted=True, target_labels=torch.tensor([goal]))
+            assert int(model(x_adv).argmax()) == goal
+            if goal == 0:
+                assert torch.equal(x_adv, x)
