@@ -113,9 +113,12 @@ constexpr std::array<std::array<uint8_t, 8>, 256> kPackOrder = [] {
   return order;
 }();
 
-PYROBUST_TARGET inline int pack(float* out, const float* in, unsigned keep) {
+PYROBUST_TARGET inline __m256 packed(__m256 a, unsigned keep) {
   const __m128i order = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kPackOrder[keep].data()));
-  _mm256_storeu_ps(out, _mm256_permutevar8x32_ps(_mm256_loadu_ps(in), _mm256_cvtepu8_epi32(order)));
+  return _mm256_permutevar8x32_ps(a, _mm256_cvtepu8_epi32(order));
+}
+PYROBUST_TARGET inline int pack(float* out, const float* in, unsigned keep) {
+  _mm256_storeu_ps(out, packed(_mm256_loadu_ps(in), keep));
   return __builtin_popcount(keep);
 }
 // For each mask of four bits, the pairs of 32 bits.
@@ -140,6 +143,44 @@ PYROBUST_TARGET inline int pack(double* out, V a, unsigned keep) {
   return first + __builtin_popcount(keep >> 4);
 }
 PYROBUST_TARGET inline int pack(double* out, const double* in, unsigned keep) { return pack(out, load(in), keep); }
+
+// Sixteen float32 lanes.
+struct W {
+  __m256 low, high;
+};
+
+PYROBUST_TARGET inline W wide(float a) { return {_mm256_set1_ps(a), _mm256_set1_ps(a)}; }
+PYROBUST_TARGET inline W load_wide(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+PYROBUST_TARGET inline void put(float* p, W a) {
+  _mm256_storeu_ps(p, a.low);
+  _mm256_storeu_ps(p + 8, a.high);
+}
+PYROBUST_TARGET inline W add(W a, W b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
+PYROBUST_TARGET inline W sub(W a, W b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
+PYROBUST_TARGET inline W max(W a, W b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+PYROBUST_TARGET inline W abs(W a) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high)};
+}
+PYROBUST_TARGET inline W with_sign(W a, W b) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_or_ps(_mm256_andnot_ps(sign, a.low), _mm256_and_ps(sign, b.low)),
+          _mm256_or_ps(_mm256_andnot_ps(sign, a.high), _mm256_and_ps(sign, b.high))};
+}
+PYROBUST_TARGET inline W where_less(W a, W b, W yes) {
+  return {_mm256_and_ps(_mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ), yes.low),
+          _mm256_and_ps(_mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ), yes.high)};
+}
+PYROBUST_TARGET inline unsigned less_bits(W a, W b) {
+  return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ)) |
+                               _mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ)) << 8);
+}
+PYROBUST_TARGET inline int pack(float* out, W a, unsigned keep) {
+  const int first = __builtin_popcount(keep & 0xffu);
+  _mm256_storeu_ps(out, packed(a.low, keep & 0xffu));
+  _mm256_storeu_ps(out + first, packed(a.high, keep >> 8));
+  return first + __builtin_popcount(keep >> 8);
+}
 
 }  // namespace
 }  // namespace pyrobust::cpu

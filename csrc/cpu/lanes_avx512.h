@@ -67,5 +67,28 @@ PYROBUST_TARGET inline int pack(double* out, V a, unsigned keep) {
 }
 PYROBUST_TARGET inline int pack(double* out, const double* in, unsigned keep) { return pack(out, load(in), keep); }
 
+// Sixteen float32 lanes.
+using W = __m512;
+
+PYROBUST_TARGET inline W wide(float a) { return _mm512_set1_ps(a); }
+PYROBUST_TARGET inline W load_wide(const float* p) { return _mm512_loadu_ps(p); }
+PYROBUST_TARGET inline void put(float* p, W a) { _mm512_storeu_ps(p, a); }
+PYROBUST_TARGET inline W add(W a, W b) { return _mm512_add_ps(a, b); }
+PYROBUST_TARGET inline W sub(W a, W b) { return _mm512_sub_ps(a, b); }
+PYROBUST_TARGET inline W max(W a, W b) { return _mm512_max_ps(a, b); }
+PYROBUST_TARGET inline W abs(W a) { return _mm512_abs_ps(a); }
+PYROBUST_TARGET inline W with_sign(W a, W b) {
+  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b),
+                                                       _mm512_set1_epi32(INT32_MIN), 0xd8));
+}
+PYROBUST_TARGET inline W where_less(W a, W b, W yes) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), yes);
+}
+PYROBUST_TARGET inline unsigned less_bits(W a, W b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+PYROBUST_TARGET inline int pack(float* out, W a, unsigned keep) {
+  _mm512_storeu_ps(out, _mm512_maskz_compress_ps(static_cast<__mmask16>(keep), a));
+  return __builtin_popcount(keep);
+}
+
 }  // namespace
 }  // namespace pyrobust::cpu

@@ -85,5 +85,39 @@ inline int pack(double* out, V a, unsigned keep) { return pack(out, a.lane, keep
 
 #undef PYROBUST_LANES
 
+// Sixteen float32 lanes.
+struct W {
+  float lane[16];
+};
+
+#define PYROBUST_LANES(expression)                        \
+  W out;                                                  \
+  for (int i = 0; i < 16; ++i) out.lane[i] = (expression); \
+  return out;
+
+inline W wide(float a) { PYROBUST_LANES(a) }
+inline W load_wide(const float* p) { PYROBUST_LANES(p[i]) }
+inline void put(float* p, W a) { memcpy(p, a.lane, sizeof(a.lane)); }
+inline W add(W a, W b) { PYROBUST_LANES(a.lane[i] + b.lane[i]) }
+inline W sub(W a, W b) { PYROBUST_LANES(a.lane[i] - b.lane[i]) }
+inline W max(W a, W b) { PYROBUST_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]) }
+inline W abs(W a) { PYROBUST_LANES(std::fabs(a.lane[i])) }
+inline W with_sign(W a, W b) { PYROBUST_LANES(std::copysign(a.lane[i], b.lane[i])) }
+// a < b ? yes : 0
+inline W where_less(W a, W b, W yes) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? yes.lane[i] : 0.0f) }
+inline unsigned less_bits(W a, W b) {
+  unsigned out = 0;
+  for (int i = 0; i < 16; ++i) out |= static_cast<unsigned>(a.lane[i] < b.lane[i]) << i;
+  return out;
+}
+inline int pack(float* out, W a, unsigned keep) {
+  int count = 0;
+  for (int i = 0; i < 16; ++i)
+    if (((keep >> i) & 1u) != 0) out[count++] = a.lane[i];
+  return count;
+}
+
+#undef PYROBUST_LANES
+
 }  // namespace
 }  // namespace pyrobust::cpu

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <vector>
 
+#include "cpu/project_l1_fast.h"
 #include "cpu/project_l1_leaves.h"
 #include "cpu/rows.h"
 
@@ -153,6 +154,8 @@ int64_t project_l1(const T* v, T* z, const double* radius, int64_t radius_stride
   const L1Leaves<T>& leaf = absolute ? l1_leaves<T>().ball : l1_leaves<T>().simplex;
   FirstRow bad(rows);
   const auto row = [&](int64_t i, const auto& each) {
+    if constexpr (std::is_same_v<T, float>)
+      if (absolute && n > kShortRow && FastRow(v + i * n, z + i * n, n, radius[i * radius_stride]).project(each)) return;
     if (!Row<T>(leaf, v + i * n, z + i * n, n, radius[i * radius_stride], absolute).project(each)) bad.note(i);
   };
   if (n <= kShortRow) {

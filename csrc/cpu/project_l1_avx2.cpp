@@ -10,11 +10,13 @@
 #include "cpu/project_l1_leaves.h"
 
 #include "cpu/project_l1.inl"
+#include "cpu/project_l1_fast.inl"
 
 namespace pyrobust::cpu {
 
 const L1LeafPair<float> kL1FloatAvx2 = kPair<float>;
 const L1LeafPair<double> kL1DoubleAvx2 = kPair<double>;
+const FastLeaves kFastAvx2 = kFast;
 
 }  // namespace pyrobust::cpu
 #endif

@@ -34,6 +34,26 @@ struct L1Leaves {
   unsigned (*short_rows)(const T* v, T* z, const double* radius, int64_t radius_stride, int64_t n, int rows);
 };
 
+// The same for float32 rows of the l1 ball in float32 arithmetic, where its errors do not matter: sums over 32 chains.
+struct FastScan {
+  float top, total;  // total not finite where an element is not
+};
+struct FastKept {
+  int64_t count;
+  float total;  // of |v|
+};
+struct FastLeaves {
+  FastScan (*scan)(const float* v, int64_t n);
+  // Packs the elements of v with |v| > theta into kept, which has room for n and may be v.
+  FastKept (*keep)(const float* v, float* kept, int64_t n, float theta);
+  // z = (|v| - high) - low where positive, in float32, with v's sign.
+  void (*finish)(const float* v, float* z, int64_t n, float high, float low);
+};
+extern const FastLeaves kFastScalar, kFastAvx2, kFastAvx512;
+
+// Float32 sums of n numbers in 32 chains are within this of the truth, relatively.
+constexpr double fast_error(int64_t n) { return static_cast<double>(n / 32 + 40) * 0x1p-23; }
+
 inline constexpr int64_t kShortRow = 64;
 inline constexpr int kShortRows = 16;
 

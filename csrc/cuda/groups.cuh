@@ -124,7 +124,8 @@ __global__ void __launch_bounds__(kLaneThreads) lanes_kernel(const Work work, in
 }
 
 template <int kThreads, int kPer, class Work>
-__global__ void __launch_bounds__(kThreads, kThreads < 1024 ? 512 / kThreads : 1) block_kernel(const Work work, int64_t rows) {
+__global__ void __launch_bounds__(kThreads, kThreads < 1024 ? 512 / kThreads : 1)
+    block_kernel(const Work work, int64_t rows) {
   __shared__ typename Block<kThreads>::Shared shared;
   Block<kThreads> group(shared);
   for (int64_t i = blockIdx.x; i < rows; i += gridDim.x) work.template row<kPer>(group, i);

@@ -28,7 +28,7 @@ cudaError_t project_norm_ball(bool l2, const T* v, T* z, const double* radius, i
   return for_rows(Work<T>{l2, v, z, radius, radius_stride, n}, rows, n, stream);
 }
 
-#define PYROBUST_PROJECT_NORM_BALL(T)                                                                              \
+#define PYROBUST_PROJECT_NORM_BALL(T) \
   template cudaError_t project_norm_ball<T>(bool, const T*, T*, const double*, int64_t, int64_t, int64_t, cudaStream_t);
 PYROBUST_PROJECT_NORM_BALL(float)
 PYROBUST_PROJECT_NORM_BALL(double)

@@ -80,8 +80,8 @@ class NormRow {
     if (radius_ == 0 && top_ > 0) return fill<T, kPer>(group_, z_, n_, T{});
     const double unit = to_about_one(radius_);
     if (top_ == 0 || (top_ <= radius_ && at_most(squares(unit), unit, [&](const auto& f) {
-          for_slots<kPer>(group_, n_, [&](int k, int64_t i) { f(to_float(v_.at(k, i))); });
-        })))
+                        for_slots<kPer>(group_, n_, [&](int k, int64_t i) { f(to_float(v_.at(k, i))); });
+                      })))
       return for_slots<kPer>(group_, n_, [&](int k, int64_t i) { z_[i] = v_.at(k, i); });
     const double scale = to_about_one(top_);
     double factor = radius_ / sqrt(squares(scale));

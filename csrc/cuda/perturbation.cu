@@ -179,17 +179,17 @@ cudaError_t linf_step(const T* x_adv, const T* grad, const T* x, const double* s
 
 template <class T>
 cudaError_t l1_step(const T* x_adv, const T* grad, const T* x, const double* step, int64_t step_stride,
-                    const int64_t* keep, int64_t keep_stride, T* out, int64_t rows, int64_t n, double lower, double upper,
-                    cudaStream_t stream) {
+                    const int64_t* keep, int64_t keep_stride, T* out, int64_t rows, int64_t n, double lower,
+                    double upper, cudaStream_t stream) {
   const L1Work<T> work{x_adv, grad, x, step, step_stride, keep, keep_stride, out, n, {lower, upper}};
   return for_rows(work, rows, n, stream);
 }
 
-#define PYROBUST_PERTURBATION(T)                                                                                     \
-  template cudaError_t add_perturbation<T>(const T*, const T*, T*, int64_t, double, double, cudaStream_t);           \
+#define PYROBUST_PERTURBATION(T)                                                                                      \
+  template cudaError_t add_perturbation<T>(const T*, const T*, T*, int64_t, double, double, cudaStream_t);            \
   template cudaError_t linf_step<T>(const T*, const T*, const T*, const double*, int64_t, const double*, int64_t, T*, \
-                                    int64_t, int64_t, double, double, cudaStream_t);                                 \
-  template cudaError_t l1_step<T>(const T*, const T*, const T*, const double*, int64_t, const int64_t*, int64_t, T*, \
+                                    int64_t, int64_t, double, double, cudaStream_t);                                  \
+  template cudaError_t l1_step<T>(const T*, const T*, const T*, const double*, int64_t, const int64_t*, int64_t, T*,  \
                                   int64_t, int64_t, double, double, cudaStream_t);
 PYROBUST_PERTURBATION(float)
 PYROBUST_PERTURBATION(double)

@@ -22,8 +22,8 @@ cudaError_t linf_step(const T* x_adv, const T* grad, const T* x, const double* s
 
 template <class T>
 cudaError_t l1_step(const T* x_adv, const T* grad, const T* x, const double* step, int64_t step_stride,
-                    const int64_t* keep, int64_t keep_stride, T* out, int64_t rows, int64_t n, double lower, double upper,
-                    cudaStream_t stream);
+                    const int64_t* keep, int64_t keep_stride, T* out, int64_t rows, int64_t n, double lower,
+                    double upper, cudaStream_t stream);
 
 }  // namespace pyrobust::cuda
 #endif

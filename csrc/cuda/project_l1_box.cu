@@ -29,7 +29,7 @@ cudaError_t project_l1_box(const T* y, const T* x, T* z, const double* radius, i
   return for_rows(Work<T>{y, x, z, radius, radius_stride, n, {lower, upper}}, rows, n, stream);
 }
 
-#define PYROBUST_PROJECT_L1_BOX(T)                                                                                  \
+#define PYROBUST_PROJECT_L1_BOX(T)                                                                                 \
   template cudaError_t project_l1_box<T>(const T*, const T*, T*, const double*, int64_t, int64_t, int64_t, double, \
                                          double, cudaStream_t);
 PYROBUST_PROJECT_L1_BOX(float)

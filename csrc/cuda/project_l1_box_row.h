@@ -13,8 +13,8 @@ constexpr int kMaxCoarseBoxRounds = 40;
 constexpr int kBoxSample = 8;           // elements of a thread
 constexpr double kTolerance = 0x1p-44;  // of the radius, in the search
 constexpr float kCoarseTolerance = 0x1p-18f;
-constexpr double kLess = 0x1p-42;       // of the radius
-constexpr double kMostLess = 16;        // no more than the whole radius is left out in the end
+constexpr double kLess = 0x1p-42;  // of the radius
+constexpr double kMostLess = 16;   // no more than the whole radius is left out in the end
 // A longer w has lost too many digits against the radius: base becomes an element near the threshold.
 constexpr double kHuge = 1024;
 
@@ -37,11 +37,6 @@ PYROBUST_GROUP double room(double y, double x, const Box& box) {
     if (e < 0) return next_down(s);
   }
   return s;
-}
-
-template <class Real>
-PYROBUST_GROUP Real clipped(Real c, Real u) {
-  return c > 0 ? (c < u ? c : u) : 0;
 }
 
 template <class T, int kPer, class Group>
@@ -150,12 +145,10 @@ class L1BoxRow {
                              for (int j = 0; j < kBoxSample; ++j) coarse_element(y[j], x[j], top, f);
                            });
     } else if constexpr (kPer * Group::size() > 64 && !std::is_same_v<T, double>) {
-      return newton<float>(static_cast<float>(radius_), kCoarseTolerance, kMaxCoarseBoxRounds, first, bracket,
-                           [&](const auto& f) {
-                             for_slots<kPer>(group_, n_, [&](int k, int64_t i) {
-                               coarse_element(y_.at(k, i), x_.at(k, i), top, f);
-                             });
-                           });
+      return newton<float>(
+          static_cast<float>(radius_), kCoarseTolerance, kMaxCoarseBoxRounds, first, bracket, [&](const auto& f) {
+            for_slots<kPer>(group_, n_, [&](int k, int64_t i) { coarse_element(y_.at(k, i), x_.at(k, i), top, f); });
+          });
     } else {
       return start;
     }
@@ -187,18 +180,18 @@ class L1BoxRow {
     return group_.max(best);
   }
 
-  PYROBUST_GROUP T result(T y, T x, double base, double w) const {
-    const double value = to_float(y), a = std::fabs(value);
-    double c = (a - base) + w;
-    c = c < a ? c : a;
-    return with_sign(truncated<T>(clipped(c, room<true>(value, to_float(x), box_))), y);
+  PYROBUST_GROUP T result(T y, T x, double base, double w, Truncation<T>& truncation) const {
+    const double value = to_float(y), a = std::fabs(value), u = room<true>(value, to_float(x), box_);
+    const double c = (a - base) + w, cap = a < u ? a : u;
+    return with_sign(truncation(c > 0 ? (c < cap ? c : cap) : 0, cap), y);
   }
 
   // Writes z; true if its sum, as stored, is proven to be at most the radius.
   PYROBUST_GROUP bool written(double base, double w) {
     double sum[1] = {0};
+    Truncation<T> truncation;
     for_slots<kPer>(group_, n_, [&](int k, int64_t i) {
-      const T z = result(y_.at(k, i), x_.at(k, i), base, w);
+      const T z = result(y_.at(k, i), x_.at(k, i), base, w, truncation);
       z_[i] = z;
       sum[0] += std::fabs(to_float(z));
     });
@@ -206,8 +199,9 @@ class L1BoxRow {
     if (sum[0] * (1 + sum_error(n_)) <= radius_) return true;
     if (!(sum[0] * (1 - sum_error(n_)) <= radius_)) return false;
     return sum_at_most(group_, top_, radius_, [&](const auto& f) {
+      Truncation<T> again;
       for_slots<kPer>(group_, n_, [&](int k, int64_t i) {
-        f(std::fabs(to_float(result(y_.at(k, i), x_.at(k, i), base, w))));
+        f(std::fabs(to_float(result(y_.at(k, i), x_.at(k, i), base, w, again))));
       });
     });
   }

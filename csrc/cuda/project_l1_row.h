@@ -25,24 +25,14 @@ class Shrink {
     exact = exact > 0 ? exact : 0;
     // The threshold of |v| is not negative, but for rounding.
     if (absolute_ && exact > a) exact = a;
-    T z = truncated<T>(exact);
-    if constexpr (std::is_same_v<T, Half>) {
-      // What rounding takes from the thread's elements is given back in single steps, or rows of many elements near the
-      // smallest half would lose half of their sum.
-      if (exact > 0) {
-        const Half up{static_cast<uint16_t>(z.bits + 1)};
-        const double higher = to_float(up);
-        if (higher <= exact + carry_ && finite(higher) && !(absolute_ && higher > a)) z = up;
-        carry_ += exact - to_float(z);
-      }
-    }
+    const T z = truncation_(exact, absolute_ ? a : kLargestDouble);
     return absolute_ ? with_sign(z, v) : z;
   }
 
  private:
   const double top_, reach_;
   const bool absolute_;
-  double carry_ = 0;
+  Truncation<T> truncation_;
 };
 
 template <class T, int kPer, class Group>

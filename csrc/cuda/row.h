@@ -74,6 +74,21 @@ PYROBUST_GROUP T truncated(double a) {
   }
 }
 
+// Rounds a thread's elements, which are not negative, so that their sum never grows; at most cap, a number of T.
+template <class T>
+class Truncation {
+ public:
+  PYROBUST_GROUP T operator()(double a, [[maybe_unused]] double cap) {
+    if constexpr (std::is_same_v<T, Half>)
+      return halves_(a, cap);
+    else
+      return truncated<T>(a);
+  }
+
+ private:
+  HalfTruncation halves_;
+};
+
 template <class T>
 PYROBUST_GROUP T with_sign(T a, T sign) {
   if constexpr (std::is_floating_point_v<T>)
