@@ -171,6 +171,19 @@ PYROBUST_TARGET inline W where_less(W a, W b, W yes) {
   return {_mm256_and_ps(_mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ), yes.low),
           _mm256_and_ps(_mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ), yes.high)};
 }
+PYROBUST_TARGET inline W min(W a, W b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
+PYROBUST_TARGET inline W where_less(W a, W b, W yes, W no) {
+  return {_mm256_blendv_ps(no.low, yes.low, _mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ)),
+          _mm256_blendv_ps(no.high, yes.high, _mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ))};
+}
+PYROBUST_TARGET inline __m256 one_less_where_less(__m256 a, __m256 b, __m256 s) {
+  // The mask is -1 as an integer.
+  return _mm256_castsi256_ps(
+      _mm256_add_epi32(_mm256_castps_si256(s), _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_LT_OQ))));
+}
+PYROBUST_TARGET inline W one_less_where_less(W a, W b, W s) {
+  return {one_less_where_less(a.low, b.low, s.low), one_less_where_less(a.high, b.high, s.high)};
+}
 PYROBUST_TARGET inline unsigned less_bits(W a, W b) {
   return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ)) |
                                _mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ)) << 8);

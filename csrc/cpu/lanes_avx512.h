@@ -84,6 +84,15 @@ PYROBUST_TARGET inline W with_sign(W a, W b) {
 PYROBUST_TARGET inline W where_less(W a, W b, W yes) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), yes);
 }
+PYROBUST_TARGET inline W min(W a, W b) { return _mm512_min_ps(a, b); }
+PYROBUST_TARGET inline W where_less(W a, W b, W yes, W no) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
+}
+PYROBUST_TARGET inline W one_less_where_less(W a, W b, W s) {
+  const __m512i word = _mm512_castps_si512(s);
+  return _mm512_castsi512_ps(
+      _mm512_mask_sub_epi32(word, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), word, _mm512_set1_epi32(1)));
+}
 PYROBUST_TARGET inline unsigned less_bits(W a, W b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 PYROBUST_TARGET inline int pack(float* out, W a, unsigned keep) {
   _mm512_storeu_ps(out, _mm512_maskz_compress_ps(static_cast<__mmask16>(keep), a));

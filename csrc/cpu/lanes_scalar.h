@@ -105,6 +105,12 @@ inline W abs(W a) { PYROBUST_LANES(std::fabs(a.lane[i])) }
 inline W with_sign(W a, W b) { PYROBUST_LANES(std::copysign(a.lane[i], b.lane[i])) }
 // a < b ? yes : 0
 inline W where_less(W a, W b, W yes) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? yes.lane[i] : 0.0f) }
+inline W min(W a, W b) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]) }
+inline W where_less(W a, W b, W yes, W no) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? yes.lane[i] : no.lane[i]) }
+// The bits of s less one where a < b: for s > 0 the number below.
+inline W one_less_where_less(W a, W b, W s) {
+  PYROBUST_LANES(bits<float>(bits<uint32_t>(s.lane[i]) - static_cast<uint32_t>(a.lane[i] < b.lane[i])))
+}
 inline unsigned less_bits(W a, W b) {
   unsigned out = 0;
   for (int i = 0; i < 16; ++i) out |= static_cast<unsigned>(a.lane[i] < b.lane[i]) << i;

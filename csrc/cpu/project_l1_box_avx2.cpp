@@ -9,11 +9,13 @@
 #include "cpu/project_l1_box_leaves.h"
 
 #include "cpu/project_l1_box.inl"
+#include "cpu/project_l1_box_fast.inl"
 
 namespace pyrobust::cpu {
 
 const L1BoxLeaves<float> kL1BoxFloatAvx2 = kLeaves<float>;
 const L1BoxLeaves<double> kL1BoxDoubleAvx2 = kLeaves<double>;
+const FastBoxFinish kFastBoxAvx2 = finish_fast;
 
 }  // namespace pyrobust::cpu
 #endif

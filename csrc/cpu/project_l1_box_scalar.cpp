@@ -3,11 +3,13 @@
 #include "cpu/project_l1_box_leaves.h"
 
 #include "cpu/project_l1_box.inl"
+#include "cpu/project_l1_box_fast.inl"
 
 namespace pyrobust::cpu {
 
 const L1BoxLeaves<float> kL1BoxFloatScalar = kLeaves<float>;
 const L1BoxLeaves<double> kL1BoxDoubleScalar = kLeaves<double>;
+const FastBoxFinish kFastBoxScalar = finish_fast;
 const L1BoxLeaves<Half> kL1BoxHalf = kLeaves<Half>;
 const L1BoxLeaves<BFloat16> kL1BoxBFloat16 = kLeaves<BFloat16>;
 
