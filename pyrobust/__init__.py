@@ -1,28 +1,60 @@
 """Certified and empirical robustness of PyTorch classifiers, with native kernels.
 
-The names below are the public API; ``pyrobust.ops`` has the kernels, ``pyrobust.compat`` the faces of other libraries.
+The names below are the public API; ``pyrobust.metrics`` has the metrics, ``pyrobust.ops`` the kernels and
+``pyrobust.compat`` the faces of other libraries.
 """
 
 from __future__ import annotations
 
 from importlib.metadata import version
 
+from pyrobust.attacks import APGD, BIM, EOT, FAB, FGSM, PGD, AdversarialAttack, AutoAttack, Square
 from pyrobust.errors import PyrobustError
-from pyrobust.evaluation import Run, certify_dataset, compute_certified_accuracy, predict_dataset
+from pyrobust.evaluation import (
+    RobustnessCurve,
+    Run,
+    attack_dataset,
+    calculate_empirical_robustness,
+    certify_dataset,
+    compute_certified_accuracy,
+    compute_robustness_curve,
+    predict_dataset,
+    robustness_curve,
+)
+from pyrobust.ops import project_l1_ball, project_l1_ball_box, project_l2_ball, project_linf_ball, project_simplex
 from pyrobust.smoothing import ABSTAIN, Certificates, Predictions, RandomizedSmoothing, certified_radius
 
 __version__ = version("pyrobust")
 
 __all__ = [
     "ABSTAIN",
+    "APGD",
+    "BIM",
+    "EOT",
+    "FAB",
+    "FGSM",
+    "PGD",
+    "AdversarialAttack",
+    "AutoAttack",
     "Certificates",
     "Predictions",
     "PyrobustError",
     "RandomizedSmoothing",
+    "RobustnessCurve",
     "Run",
+    "Square",
     "__version__",
+    "attack_dataset",
+    "calculate_empirical_robustness",
     "certified_radius",
     "certify_dataset",
     "compute_certified_accuracy",
+    "compute_robustness_curve",
     "predict_dataset",
+    "project_l1_ball",
+    "project_l1_ball_box",
+    "project_l2_ball",
+    "project_linf_ball",
+    "project_simplex",
+    "robustness_curve",
 ]

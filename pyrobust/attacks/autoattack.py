@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError
-from pyrobust.runner import Classifier, Progress, reporting
+from pyrobust.runner import Classifier, Progress, Runner, reporting
 
 from .arguments import batch_on, image_indices, labels
 from .autoattack_versions import VERSIONS, checked_names, published_attack
@@ -140,6 +140,8 @@ class AutoAttack(AdversarialAttack):
         self.callback = callback
         self.after_attack = after_attack
         self.attacks: dict[str, BatchAttack] = {}
+        running = {name: options.get(name) for name in ("batch_size", "dtype", "memory_format")}
+        self.runner = Runner(model, device=device, **running)
         options |= {"clip_min": clip_min, "clip_max": clip_max, "device": device}
         for name in checked_names(VERSIONS[version] if attacks_to_run is None else attacks_to_run):
             self.attacks[name] = published_attack(name, model, self.epsilon, self.norm, version, options)
@@ -170,8 +172,8 @@ class AutoAttack(AdversarialAttack):
             [N, ...], of x's dtype and device: x itself where the model was wrong from the start or withstood.
 
         Raises:
-            InputError: shapes that do not agree, values, labels or indices out of range, no target labels, no examples,
-                or a model with too few classes for every attack.
+            InputError: shapes that do not agree, values, labels or indices out of range, no target labels, or
+                a model with too few classes for every attack.
             InputTypeError: images that are not float, or labels that are not integers.
             ModelError: a model that does not return logits, or logits without a gradient.
         """
@@ -182,7 +184,8 @@ class AutoAttack(AdversarialAttack):
                 raise InputError("target_labels: expected one for each example where targeted, got None")
             y = labels("target_labels", target_labels, len(x))
         if not len(x):
-            raise InputError("x: expected at least one example, got none")
+            self.result = None
+            return x.clone()
         radius, index = self._epsilons(len(x), epsilon), image_indices(indices, len(x))
         queries = Queries(self.runner)
         attacks = self._able(self._check_model(queries, x), targeted)

@@ -5,23 +5,24 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError
+from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier
 
 from .arguments import at_least, labels, number
 from .engine import BatchAttack
+from .fab_nearest import Nearest, within
 from .fab_projection import step_to_hyperplane
 from .job import Job
 from .losses import margin, targeted_margin
 from .norms import per_example
 from .queries import STANDING, Queries
-from .standin import add_perturbation
-from .tracking import put
 
 # Of the segment from x to the nearest adversarial point; Croce and Hein's final search takes three steps.
 _FINAL_STEPS = 3
@@ -32,7 +33,8 @@ _BEYOND = (1.0, 1.001, 1.01, 1.1)
 _DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 
 
-class MinimalPerturbation(NamedTuple):
+@dataclass(frozen=True)
+class MinimalPerturbation:
     """The nearest adversarial examples that were found.
 
     Attributes:
@@ -43,6 +45,10 @@ class MinimalPerturbation(NamedTuple):
 
     x_adv: Tensor
     distance: Tensor
+
+    def to_dict(self) -> dict[str, list[float]]:
+        """The distances, as plain numbers."""
+        return {"distance": self.distance.tolist()}
 
 
 class FAB(BatchAttack):
@@ -157,7 +163,7 @@ class FAB(BatchAttack):
         return MinimalPerturbation(x_adv, distance.masked_fill(standing, math.inf))
 
     def _run(self, job: Job) -> None:
-        nearest = _Nearest(job)
+        nearest = Nearest(job)
         logits = job.logits(job.x)
         ranking = logits.scatter(1, job.y.unsqueeze(1), -math.inf).argsort(1, descending=True)[:, :-1]
         in_turn = 1 if job.targeted or self.targets is None else min(self.targets, ranking.shape[1])
@@ -178,7 +184,7 @@ class FAB(BatchAttack):
         point, _ = job.retire(job.verdict(job.logits(point)), point, nearest.x)
         return job.finish(point)
 
-    def _search(self, job: Job, turn: int, restart: int, ranking: Tensor, nearest: _Nearest) -> Tensor:
+    def _search(self, job: Job, turn: int, restart: int, ranking: Tensor, nearest: Nearest) -> Tensor:
         """One start with one class; returns the ranking [B, K - 1] of the examples that stay."""
         x_adv = job.x.clone()
         if restart:
@@ -187,7 +193,7 @@ class FAB(BatchAttack):
             x_adv = job.norm.place(
                 job.x, job.norm.start(job.noise, turn * self.restarts + restart, radius), radius, job.lower, job.upper
             )
-        run = _Nearest(job)
+        run = Nearest(job)
         for _ in range(self.steps):
             x_adv = self._iterate(job, turn, ranking, x_adv)
             verdict = job.verdict(job.logits(x_adv))
@@ -197,7 +203,7 @@ class FAB(BatchAttack):
             if self._to_the_end:
                 x_adv = onward
                 continue
-            verdict = verdict.masked_fill(distance > job.epsilon, STANDING)
+            verdict = verdict.masked_fill(~within(distance, job.epsilon), STANDING)
             _, x_adv, ranking, run.x, run.distance, nearest.x, nearest.distance = job.retire(
                 verdict, x_adv, onward, ranking, run.x, run.distance, nearest.x, nearest.distance
             )
@@ -207,8 +213,9 @@ class FAB(BatchAttack):
         nearest.take(run)
         if self._to_the_end:
             return ranking
-        found = nearest.distance <= job.epsilon
-        _, ranking, nearest.x, nearest.distance = job.retire(found, nearest.x, ranking, nearest.x, nearest.distance)
+        found = within(nearest.distance, job.epsilon)
+        point = nearest.x.clone()  # for nearer ones are written to nearest.x
+        _, ranking, nearest.x, nearest.distance = job.retire(found, point, ranking, nearest.x, nearest.distance)
         return ranking
 
     def _iterate(self, job: Job, turn: int, ranking: Tensor, x_adv: Tensor) -> Tensor:
@@ -248,7 +255,7 @@ class FAB(BatchAttack):
             nearest_gradient = torch.where(nearer.view(-1, *[1] * (x_adv.dim() - 1)), gradient, nearest_gradient)
         return nearest_lead, nearest_gradient
 
-    def _final_search(self, job: Job, run: _Nearest) -> None:
+    def _final_search(self, job: Job, run: Nearest) -> None:
         """Secant steps between x and the nearest point, as long as they end on the adversarial side."""
         loss = targeted_margin if job.targeted else margin
         low, high = job.x, run.x
@@ -267,28 +274,6 @@ class FAB(BatchAttack):
             crossed = fooled.view(-1, *[1] * (high.dim() - 1))
             high, low = torch.where(crossed, point, high), torch.where(crossed, low, point)
             high_value, low_value = torch.where(fooled, value, high_value), torch.where(fooled, low_value, value)
-
-
-class _Nearest:
-    """The nearest adversarial points so far: x [B, ...], and distance [B], inf where there is none."""
-
-    def __init__(self, job: Job) -> None:
-        self.x = job.x.clone()
-        self.distance = torch.full_like(job.epsilon, math.inf)
-
-    def offer(self, job: Job, fooled: Tensor, x_adv: Tensor) -> Tensor:
-        """Keeps the nearer ones of the points that fool, bool [B]; returns the distances [B] of all."""
-        distance = job.norm.distance(x_adv, job.x)
-        nearer = fooled & (distance < self.distance)
-        self.distance = torch.where(nearer, distance, self.distance)
-        put(nearer, x_adv, self.x)
-        return distance
-
-    def take(self, other: _Nearest) -> None:
-        """Keeps the nearer ones of another's points."""
-        nearer = other.distance < self.distance
-        self.distance = torch.where(nearer, other.distance, self.distance)
-        put(nearer, other.x, self.x)
 
 
 def _lead(logits: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,9 @@ from torch import Tensor
 
 # Convergence is looked at once in this many steps, because looking waits for the device.
 _STEPS_PER_LOOK = 4
+# On the CPU so many numbers at once stay in the caches, and the largest few weights are found without sorting all.
+_CACHED = 1 << 17
+_TOP = 256
 
 
 def step_to_hyperplane(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: float, upper: float) -> Tensor:
@@ -43,6 +46,14 @@ def step_to_hyperplane(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: floa
     >>> step_to_hyperplane(x, w, torch.tensor([-0.5]), "l1", 0.0, 1.0)
     tensor([[-0.0000, -0.2500]])
     """
+    rows = len(w) if w.is_cuda else max(1, _CACHED // max(1, w.shape[1]))
+    if rows >= len(w):
+        return _step(x, w, gap, norm, lower, upper)
+    parts = [slice(begin, begin + rows) for begin in range(0, len(w), rows)]
+    return torch.cat([_step(x[..., part, :], w[part], gap[..., part], norm, lower, upper) for part in parts], dim=-2)
+
+
+def _step(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: float, upper: float) -> Tensor:
     direction = w.sign() * gap.sign().unsqueeze(-1)
     capacity = torch.where(direction > 0, upper - x, x - lower).mul_(direction.abs())
     weight = w.abs()
@@ -76,10 +87,22 @@ def _root(weight: Tensor, capacity: Tensor, rate: Tensor, gap: Tensor) -> Tensor
 
 def _greedy(weight: Tensor, capacity: Tensor, gap: Tensor) -> Tensor:
     """[..., B, D], the least Σm with Σ weight·m = gap and 0 ≤ m ≤ capacity: a fractional knapsack."""
-    descending, order = weight.sort(dim=-1, descending=True)
-    order = order.expand_as(capacity)
+    if weight.is_cuda or weight.shape[-1] <= 4 * _TOP:
+        return _in_order(*weight.sort(dim=-1, descending=True), capacity, gap)[0]
+    move, reached = _in_order(*weight.topk(_TOP), capacity, gap)
+    further = ~reached.reshape(-1, len(weight)).all(0)
+    if bool(further.any()):
+        order = weight[further].sort(dim=-1, descending=True)
+        move[..., further, :] = _in_order(*order, capacity[..., further, :], gap[..., further, :])[0]
+    return move
+
+
+def _in_order(descending: Tensor, order: Tensor, capacity: Tensor, gap: Tensor) -> tuple[Tensor, Tensor]:
+    """Moves [..., B, D] of the coordinates ``order`` [B, n] one after the other, and whether they close the gap."""
+    order = order.expand(*capacity.shape[:-1], -1)
     room = capacity.gather(-1, order)
     gain = room * descending
-    left = gap - (gain.cumsum(-1) - gain)
-    move = (left / descending.clamp_min(torch.finfo(gap.dtype).tiny)).clamp_(min=0)
-    return torch.empty_like(capacity).scatter_(-1, order, torch.minimum(move, room))
+    total = gain.cumsum(-1)
+    move = ((gap - (total - gain)) / descending.clamp_min(torch.finfo(gap.dtype).tiny)).clamp_(min=0)
+    moves = torch.zeros_like(capacity).scatter_(-1, order, torch.minimum(move, room))
+    return moves, total[..., -1] >= gap.squeeze(-1)

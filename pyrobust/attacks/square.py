@@ -101,8 +101,9 @@ class Square(BatchAttack):
         best = moves.start(_uniform(job, draw, moves.start_numbers))
         logits = job.logits(best)
         value, _ = loss(logits, job.y, job.y)
-        best, value, record.x, record.value, *moves.state = job.retire(
-            job.verdict(logits), best, value, record.x, record.value, *moves.state
+        first = best.clone()  # for moves write to best
+        _, best, value, record.x, record.value, *moves.state = job.retire(
+            job.verdict(logits), first, best, value, record.x, record.value, *moves.state
         )
         for query in range(self.n_queries):
             if not len(job):

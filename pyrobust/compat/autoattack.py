@@ -1,0 +1,290 @@
+"""The interface of the reference implementation of AutoAttack (Croce and Hein, 2020).
+
+Change ``from autoattack import AutoAttack`` to ``from pyrobust.compat.autoattack import AutoAttack``. What differs:
+
+- an example leaves an attack as soon as it is fooled, so the same attacks take fewer forward passes;
+- random numbers depend on the seed and an example's position alone: no seed is seed 0, results do not depend on ``bs``,
+  and torch's generators are not touched;
+- what counts as broken is wrong also in a batch of one, and perturbations are inside ball and [0, 1] exactly;
+- images outside [0, 1] are an error, where the reference clips them;
+- the model is put into evaluation mode and moved to ``device``, and stays so;
+- with fewer than four classes the attacks on DLR losses give way as in ``pyrobust.attacks.AutoAttack``;
+- the state is written after each attack, in a format of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobust.attacks.autoattack import AutoAttack as NativeAutoAttack
+from pyrobust.attacks.autoattack_versions import VERSIONS, checked_names
+from pyrobust.attacks.queries import Queries, winner
+from pyrobust.errors import InputError
+from pyrobust.runner import Classifier
+
+from .autoattack_parts import APGDPart, FABPart, Part, SquarePart, TargetedPart
+from .autoattack_state import State
+
+_NORMS = {"Linf": "linf", "L2": "l2", "L1": "l1"}
+
+
+class AutoAttack:
+    """AutoAttack with the reference implementation's methods.
+
+    Args:
+        model: maps a batch [N, ...] in [0, 1] to logits [N, K].
+        norm: "Linf", "L2" or "L1".
+        eps: radius of the ball.
+        seed: of the random numbers; None is 0.
+        verbose: print what the reference prints of each attack.
+        attacks_to_run: where version is "custom": of "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square".
+        version: "standard", "plus", "rand" or "custom".
+        is_tf_model: not supported.
+        device: where to run.
+        log_path: file to which what is printed is appended.
+
+    Attributes:
+        epsilon: eps.
+        apgd: settings n_restarts, n_iter, eot_iter, thr_decr, use_largereps and loss of "apgd-ce" and "apgd-dlr", and
+            ``perturb(x, y)``, which runs this attack alone.
+        apgd_targeted: of "apgd-t": as apgd, and n_target_classes.
+        fab: of "fab" and "fab-t": n_restarts, n_iter, alpha_max, eta, beta, n_target_classes, targeted.
+        square: n_queries, p_init, n_restarts, loss, rescale_schedule.
+
+    Raises:
+        InputError: a value out of range, or a TensorFlow model.
+
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 10))
+    >>> adversary = AutoAttack(model, norm="L2", eps=0.5, version="custom", attacks_to_run=["apgd-ce"], device="cpu",
+    ...                        verbose=False)
+    >>> adversary.apgd.n_restarts = 2
+    >>> x, y = torch.rand(3, 1, 2, 2), torch.tensor([0, 1, 2])
+    >>> adversary.run_standard_evaluation(x, y, bs=2).shape
+    torch.Size([3, 1, 2, 2])
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        norm: str = "Linf",
+        eps: float = 0.3,
+        seed: int | None = None,
+        verbose: bool = True,
+        attacks_to_run: Sequence[str] = (),
+        version: str = "standard",
+        is_tf_model: bool = False,
+        device: torch.device | str = "cuda",
+        log_path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if is_tf_model:
+            raise InputError("is_tf_model: expected False, for only PyTorch models are attacked; convert the model")
+        if norm not in _NORMS:
+            raise InputError(f"norm: expected one of {', '.join(_NORMS)}, got {norm!r}")
+        if version not in (*VERSIONS, "custom"):
+            raise InputError(f"version: expected one of {', '.join(VERSIONS)} or custom, got {version!r}")
+        if version in VERSIONS and len(attacks_to_run):
+            raise InputError(f'attacks_to_run: expected none with version="{version}"; use version="custom"')
+        self.model = model
+        self.norm = norm
+        self.epsilon = eps
+        self.seed = seed
+        self.verbose = verbose
+        self.attacks_to_run = list(attacks_to_run)
+        self.version = version
+        self.is_tf_model = False
+        self.device = device
+        self.log_path = log_path
+        self.apgd = APGDPart(self._perturb, n_restarts=5)
+        self.apgd_targeted = TargetedPart(self._perturb)
+        self.fab = FABPart(self._perturb)
+        self.square = SquarePart(self._perturb)
+        if version in VERSIONS:
+            self.set_version(version)
+        self._native(250, self.attacks_to_run)  # says now what is wrong with the arguments
+
+    def set_version(self, version: str = "standard") -> None:
+        """Sets the attacks and budgets of a version."""
+        if version not in VERSIONS:
+            raise InputError(f"version: expected one of {', '.join(VERSIONS)}, got {version!r}")
+        if self.verbose:
+            self._log(f"setting parameters for {version} version")
+        self.attacks_to_run = list(VERSIONS[version])
+        l1 = self.norm == "L1"
+        if version == "rand":
+            self.apgd.n_restarts, self.apgd.eot_iter = 1, 20
+            return
+        self.apgd_targeted.n_restarts = 1
+        self.apgd_targeted.n_target_classes = self.fab.n_target_classes = 9
+        self.square.n_queries = 5000
+        if version == "plus":
+            self.apgd.n_restarts = self.fab.n_restarts = 5
+            return
+        self.apgd.n_restarts = 5 if l1 else 1
+        self.fab.n_restarts = 1
+        if l1:
+            self.apgd.use_largereps = self.apgd_targeted.use_largereps = True
+            self.apgd_targeted.n_target_classes = 5
+
+    def get_logits(self, x: Tensor) -> Tensor:
+        """The model's output for a batch."""
+        return self.model(x)  # type: ignore[no-any-return]
+
+    def get_seed(self) -> int:
+        """The seed, 0 where none was given."""
+        return 0 if self.seed is None else self.seed
+
+    def run_standard_evaluation(
+        self,
+        x_orig: Tensor,
+        y_orig: Tensor,
+        bs: int = 250,
+        return_labels: bool = False,
+        state_path: str | os.PathLike[str] | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Runs the attacks one after the other, each on the examples that the model is still right about.
+
+        Args:
+            x_orig: [N, ...], in [0, 1].
+            y_orig: [N], the labels.
+            bs: rows a forward pass.
+            return_labels: whether to return also what the model says.
+            state_path: a file that tells after each attack which examples are broken. Where it exists, its run is
+                continued with the attacks that it lacks, and only the adversarial examples of these are returned.
+
+        Returns:
+            x_adv [N, ...], x_orig where nothing was found, and where asked for the model's labels [N].
+
+        Raises:
+            InputError: values out of range, or a state of another evaluation.
+            FileFormatError: a state that is broken.
+            StoreError: a state that cannot be written.
+        """
+        start = time.perf_counter()
+        path = None if state_path is None else Path(state_path)
+        run = {"norm": self.norm, "eps": self.epsilon, "attacks": list(self.attacks_to_run), "examples": len(x_orig)}
+        state = State.read(path, run) if path is not None and path.exists() else State(run)
+        todo = [name for name in self.attacks_to_run if name not in state.done]
+        self._log_if_verbose(f"using {self.version} version including {', '.join(todo)}.")
+        if state.done:
+            self._log_if_verbose(f"already run: {', '.join(state.done)}")
+        rows = torch.arange(len(x_orig)) if state.robust is None else torch.tensor(state.robust).nonzero()[:, 0]
+        standing = len(rows)
+
+        def after(name: str, robust: Tensor, x_adv: Tensor) -> None:
+            nonlocal standing
+            flags = torch.zeros(len(x_orig), dtype=torch.bool)
+            flags[rows[robust]] = True
+            left = int(flags.sum())
+            rate = f"{left / len(x_orig):.2%}"
+            if name != "clean":
+                self._log_if_verbose(f"{name} - {standing - left} out of {standing} successfully perturbed")
+                seconds = time.perf_counter() - start
+                self._log_if_verbose(f"robust accuracy after {name.upper()}: {rate} (total time {seconds:.1f} s)")
+                state.done.append(name)
+            else:
+                self._log_if_verbose(f"initial accuracy: {rate}")
+            standing = left
+            state.robust = flags.tolist()
+            if path is not None:
+                state.write(path)
+
+        x_adv = x_orig.detach().clone()
+        if todo and len(rows):
+            native = self._native(bs, todo)
+            native.after_attack = after
+            there = rows.to(x_orig.device)
+            x_adv[there] = native.generate(x_orig[there], y_orig[there.to(y_orig.device)], indices=rows)
+        difference = (x_adv - x_orig).flatten(1)
+        order = {"Linf": float("inf"), "L2": 2, "L1": 1}[self.norm]
+        largest = float(torch.linalg.vector_norm(difference, order, dim=1).max()) if len(x_orig) else 0.0
+        self._log_if_verbose(
+            f"max {self.norm} perturbation: {largest:.5f}, max: {x_adv.max():.5f}, min: {x_adv.min():.5f}"
+        )
+        self._log_if_verbose(f"robust accuracy: {standing / len(x_orig):.2%}")
+        return (x_adv, self._labels(x_adv, bs).to(y_orig)) if return_labels else x_adv
+
+    def run_standard_evaluation_individual(
+        self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False
+    ) -> dict[str, Tensor | tuple[Tensor, Tensor]]:
+        """Runs each attack by itself on all examples.
+
+        Args:
+            x_orig: [N, ...], in [0, 1].
+            y_orig: [N], the labels.
+            bs: rows a forward pass.
+            return_labels: whether to return also what the model says.
+
+        Returns:
+            Name of the attack → what ``run_standard_evaluation`` returns.
+
+        Raises:
+            InputError: values out of range.
+        """
+        attacks, verbose = self.attacks_to_run, self.verbose
+        self._log_if_verbose(f"using {self.version} version including {', '.join(attacks)}.")
+        found: dict[str, Tensor | tuple[Tensor, Tensor]] = {}
+        try:
+            for name in attacks:
+                start = time.perf_counter()
+                self.attacks_to_run, self.verbose = [name], False
+                result = self.run_standard_evaluation(x_orig, y_orig, bs, return_labels=True)
+                x_adv, y_adv = result
+                found[name] = (x_adv, y_adv) if return_labels else x_adv
+                self.verbose = verbose
+                rate, seconds = float((y_adv == y_orig).double().mean()), time.perf_counter() - start
+                self._log_if_verbose(f"robust accuracy by {name.upper()} {rate:.2%} (time attack: {seconds:.1f} s)")
+        finally:
+            self.attacks_to_run, self.verbose = attacks, verbose
+        return found
+
+    def clean_accuracy(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> float:
+        """The share of the examples that the model is right about."""
+        rate = float((self._labels(x_orig, bs) == y_orig.cpu()).double().mean())
+        self._log_if_verbose(f"clean accuracy: {rate:.2%}")
+        return rate
+
+    def _labels(self, x: Tensor, bs: int) -> Tensor:
+        """What the model says, int64 [N] on the CPU."""
+        runner = self._native(bs, self.attacks_to_run).runner
+        queries = Queries(runner)
+        with runner.session(gradients=True):
+            parts = torch.split(x.to(runner.device_for(x)), bs)
+            return torch.cat([winner(queries.logits(part)).cpu() for part in parts])
+
+    def _native(self, bs: int, names: Sequence[str]) -> NativeAutoAttack:
+        options: dict[str, Any] = {"device": self.device, "seed": self.get_seed(), "batch_size": bs}
+        native = NativeAutoAttack(self.model, self.epsilon, _NORMS[self.norm], **options)
+        parts: dict[str, Part] = {
+            "apgd-ce": self.apgd,
+            "apgd-dlr": self.apgd,
+            "apgd-t": self.apgd_targeted,
+            "fab": self.fab,
+            "fab-t": self.fab,
+            "square": self.square,
+        }
+        if names:
+            native.attacks = {
+                name: parts[name].native(name, self.model, self.epsilon, _NORMS[self.norm], options)
+                for name in checked_names(names)
+            }
+        return native
+
+    def _perturb(self, name: str, x: Tensor, y: Tensor) -> Tensor:
+        return self._native(max(len(x), 1), [name]).generate(x, y)
+
+    def _log_if_verbose(self, line: str) -> None:
+        if self.verbose:
+            self._log(line)
+
+    def _log(self, line: str) -> None:
+        print(line)
+        if self.log_path is not None:
+            with open(self.log_path, "a") as file:
+                file.write(line + "\n")

@@ -1,0 +1,217 @@
+"""Scripts for the reference implementation of AutoAttack run with the import changed; the state survives a crash."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pyrobust.compat.autoattack import AutoAttack
+from pyrobust.errors import FileFormatError, InputError
+
+CLASSES = 5
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(216, 24), nn.ReLU(), nn.Linear(24, CLASSES)
+    )
+
+
+def images(count: int) -> tuple[Tensor, Tensor]:
+    """Every eighth is wrong."""
+    x = torch.rand(count, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        y = net()(x).argmax(1)
+    y[::8] = (y[::8] + 1) % CLASSES
+    return x, y
+
+
+def small(
+    eps: float = 0.02, norm: str = "Linf", attacks: tuple[str, ...] = ("apgd-ce", "square"), **options: object
+) -> AutoAttack:
+    adversary = AutoAttack(
+        net(),
+        norm=norm,
+        eps=eps,
+        version="custom",
+        attacks_to_run=attacks,
+        device="cpu",
+        **options,  # type: ignore[arg-type]
+    )
+    for part in (adversary.apgd, adversary.apgd_targeted, adversary.fab):
+        part.n_restarts, part.n_iter = 1, 5
+    adversary.square.n_queries = 5
+    return adversary
+
+
+def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    with torch.no_grad():
+        return sum(int(model(x[i : i + 1]).argmax() == y[i]) for i in range(len(y))) / len(y)
+
+
+def test_script_of_the_standard_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What an evaluation script does: build, shorten, evaluate in batches, keep the log."""
+    model = net()
+    x_test, y_test = images(20)
+    log = tmp_path / "log.txt"
+    adversary = AutoAttack(model, norm="Linf", eps=0.02, version="standard", device="cpu", log_path=log)
+    assert adversary.attacks_to_run == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    adversary.apgd.n_iter = adversary.apgd_targeted.n_iter = adversary.fab.n_iter = 5
+    adversary.square.n_queries = 5
+    with torch.no_grad():
+        x_adv = adversary.run_standard_evaluation(x_test, y_test, bs=8)
+    assert isinstance(x_adv, Tensor)
+    assert x_adv.shape == x_test.shape
+    assert float((x_adv.double() - x_test.double()).abs().max()) <= 0.02
+    rate = accuracy(model, x_adv, y_test)
+    assert 0 < rate < accuracy(model, x_test, y_test)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == log.read_text().splitlines()
+    assert f"initial accuracy: {accuracy(model, x_test, y_test):.2%}" in printed
+    for name in ("APGD-CE", "APGD-T", "FAB-T", "SQUARE"):
+        assert any(line.startswith(f"robust accuracy after {name}: ") for line in printed)
+    assert printed[-1] == f"robust accuracy: {rate:.2%}"
+
+
+def test_script_of_the_custom_version(capsys: pytest.CaptureFixture[str]) -> None:
+    model = net()
+    x, y = images(12)
+    adversary = AutoAttack(model, norm="L2", eps=0.1, version="custom", verbose=False, device="cpu")
+    adversary.seed = 0
+    adversary.attacks_to_run = ["apgd-ce", "fab"]
+    adversary.apgd.n_restarts = adversary.fab.n_restarts = 2
+    adversary.apgd.n_iter = adversary.fab.n_iter = 5
+    result = adversary.run_standard_evaluation_individual(x, y, bs=6, return_labels=True)
+    assert list(result) == ["apgd-ce", "fab"]
+    for x_adv, y_adv in result.values():
+        assert y_adv.dtype == y.dtype
+        with torch.no_grad():
+            assert torch.equal(y_adv, model(x_adv).argmax(1))
+        assert accuracy(model, x_adv, y) < accuracy(model, x, y)
+    assert adversary.attacks_to_run == ["apgd-ce", "fab"]
+    assert adversary.clean_accuracy(x, y, bs=5) == accuracy(model, x, y)
+    plain = adversary.run_standard_evaluation_individual(x, y, bs=6)
+    assert all(torch.equal(plain[name], result[name][0]) for name in plain)  # type: ignore[arg-type]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2", "L1"])
+def test_versions_set_what_the_reference_sets(norm: str) -> None:
+    adversary = AutoAttack(net(), norm=norm, verbose=False, device="cpu")
+    l1 = norm == "L1"
+    assert (adversary.apgd.n_restarts, adversary.apgd.use_largereps) == (5 if l1 else 1, l1)
+    assert adversary.apgd_targeted.n_target_classes == (5 if l1 else 9)
+    assert (adversary.fab.n_restarts, adversary.fab.n_target_classes) == (1, 9)
+    adversary.set_version("plus")
+    assert (adversary.apgd.n_restarts, adversary.fab.n_restarts, adversary.apgd_targeted.n_restarts) == (5, 5, 1)
+    adversary.set_version("rand")
+    assert adversary.attacks_to_run == ["apgd-ce", "apgd-dlr"]
+    assert (adversary.apgd.n_restarts, adversary.apgd.eot_iter) == (1, 20)
+
+
+def test_one_attack_alone() -> None:
+    adversary = small(attacks=("apgd-ce",), verbose=False)
+    x, y = images(8)
+    adversary.fab.targeted = True
+    for part in (adversary.apgd, adversary.apgd_targeted, adversary.fab, adversary.square):
+        x_adv = part.perturb(x, y)
+        assert float((x_adv.double() - x.double()).abs().max()) <= 0.02
+        assert accuracy(adversary.model, x_adv, y) <= accuracy(adversary.model, x, y)  # type: ignore[arg-type]
+    with pytest.raises(AttributeError):
+        adversary.apgd.n_restart = 2  # type: ignore[attr-defined]
+
+
+def test_labels_and_batches() -> None:
+    x, y = images(16)
+    x_adv, y_adv = small(verbose=False).run_standard_evaluation(x, y, bs=3, return_labels=True)
+    other = small(verbose=False).run_standard_evaluation(x, y.int(), bs=16, return_labels=True)
+    torch.testing.assert_close(other[0], x_adv)
+    assert other[1].dtype == torch.int32
+    model = net()
+    for row in range(16):
+        with torch.no_grad():
+            assert int(model(x_adv[row : row + 1]).argmax()) == y_adv[row]
+
+
+def test_state_is_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = images(16)
+    path = tmp_path / "state.json"
+    whole = small().run_standard_evaluation(x, y)
+
+    class Crash(Exception):
+        pass
+
+    crashing = small()
+
+    def crash(x: Tensor) -> Tensor:
+        if json.loads(path.read_text())["done"] == ["apgd-ce"] if path.exists() else False:
+            raise Crash
+        return net()(x)
+
+    crashing.model = crash
+    with pytest.raises(Crash):
+        crashing.run_standard_evaluation(x, y, state_path=path)
+    capsys.readouterr()
+    rest = small().run_standard_evaluation(x, y, state_path=path)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "using custom version including square."
+    changed = (rest != x).flatten(1).any(1)
+    # What the first run had found is not returned again; what the second finds is what one run finds.
+    state = json.loads(path.read_text())
+    assert state["done"] == ["apgd-ce", "square"]
+    assert torch.equal(rest[changed], whole[changed])  # type: ignore[index]
+    wrong = torch.tensor([accuracy(net(), whole[i : i + 1], y[i : i + 1]) == 0 for i in range(16)])  # type: ignore[index]
+    assert state["robust"] == (~wrong).tolist()
+    assert not changed[~wrong].any()
+    again = small().run_standard_evaluation(x, y, state_path=path)
+    assert torch.equal(again, x)  # type: ignore[arg-type]
+
+
+def test_state_of_another_run_or_broken(tmp_path: Path) -> None:
+    x, y = images(8)
+    path = tmp_path / "state.json"
+    small(verbose=False).run_standard_evaluation(x, y, state_path=path)
+    with pytest.raises(InputError, match=r"eps 0\.03, got 0\.02"):
+        small(eps=0.03, verbose=False).run_standard_evaluation(x, y, state_path=path)
+    with pytest.raises(ValueError, match="attacks"):
+        small(attacks=("apgd-ce",), verbose=False).run_standard_evaluation(x, y, state_path=path)
+    with pytest.raises(InputError, match="examples 7"):
+        small(verbose=False).run_standard_evaluation(x[:7], y[:7], state_path=path)
+    good = path.read_text()
+    content = json.loads(good)
+    for broken in (
+        "",
+        "[" * 9000,
+        good[:-3],
+        "\xff",
+        json.dumps({**content, "version": 2}),
+        json.dumps({**content, "robust": [1] * 8}),
+        json.dumps({**content, "robust": [True] * 7}),
+        json.dumps({**content, "done": "square"}),
+        json.dumps({**content, "done": ["rm"]}),
+        json.dumps({**content, "more": "x" * 100_000}),
+    ):
+        path.write_text(broken, encoding="latin-1")
+        with pytest.raises(FileFormatError, match=r"state\.json"):
+            small(verbose=False).run_standard_evaluation(x, y, state_path=path)
+
+
+def test_wrong_arguments() -> None:
+    model = net()
+    for options, message in (
+        ({"is_tf_model": True}, "is_tf_model: expected False"),
+        ({"norm": "linf"}, "norm: expected one of Linf, L2, L1"),
+        ({"version": "best"}, "version: expected one of"),
+        ({"attacks_to_run": ["fab"]}, 'use version="custom"'),
+        ({"version": "custom", "attacks_to_run": ["fgsm"]}, "attacks_to_run: expected names"),
+        ({"eps": -1.0}, "epsilon: expected"),
+    ):
+        with pytest.raises(InputError, match=message):
+            AutoAttack(model, **{"device": "cpu", "verbose": False, **options})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="x: expected values in"):
+        small(verbose=False).run_standard_evaluation(*(2 * images(4)[0], images(4)[1]))

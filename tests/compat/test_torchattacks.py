@@ -1,0 +1,193 @@
+"""Scripts for torchattacks run with the import changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pyrobust.compat.torchattacks as torchattacks
+from pyrobust.errors import InputError, InputTypeError
+
+CLASSES = 5
+
+
+def net() -> nn.Sequential:
+    """A net that uses all its classes."""
+    torch.manual_seed(3)
+    last = nn.Linear(24, CLASSES)
+    model = nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(216, 24), nn.ReLU(), last)
+    with torch.no_grad():
+        last.bias -= model(torch.rand(100, 2, 6, 6)).mean(0)
+    return model
+
+
+def images(count: int, model: nn.Module | None = None) -> tuple[Tensor, Tensor]:
+    """Pixels of 0, 1/255, …, 1, and the labels that the model gives."""
+    x = torch.randint(256, (count, 2, 6, 6), generator=torch.Generator().manual_seed(1)) / 255
+    with torch.no_grad():
+        return x, (model or net())(x).argmax(1)
+
+
+class Normalized(nn.Module):
+    """A model of images in [0, 1], as one of normalised images."""
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.net, self.mean, self.std = net(), mean.view(1, -1, 1, 1), std.view(1, -1, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.net(x * self.std + self.mean)
+        return out
+
+
+ATTACKS: list[tuple[Any, dict[str, Any]]] = [
+    (torchattacks.FGSM, {}),
+    (torchattacks.PGD, {"alpha": 2 / 255, "steps": 4}),
+    (torchattacks.BIM, {"alpha": 2 / 255, "steps": 4}),
+]
+
+
+def test_script_of_the_readme_kind() -> None:
+    """Attack a loader's batches, count what is left, and switch to targeted and back."""
+    model = net()
+    images_, labels = images(24)
+    atk = torchattacks.PGD(model, eps=8 / 255, alpha=2 / 255, steps=4)
+    right = 0
+    for batch, label in zip(images_.split(8), labels.split(8), strict=True):
+        adv = atk(batch, label)
+        assert adv.shape == batch.shape
+        right += int((model(adv).argmax(1) == label).sum())
+    assert right < 24
+    atk.set_mode_targeted_by_function(target_map_function=lambda images, labels: (labels + 1) % CLASSES, quiet=True)
+    adv = atk(images_, labels)
+    reached = model(adv).argmax(1) == (labels + 1) % CLASSES
+    assert reached.any()
+    atk.set_mode_targeted_by_label(quiet=True)
+    assert torch.equal(model(atk(images_, (labels + 1) % CLASSES)).argmax(1) == (labels + 1) % CLASSES, reached)
+    atk.set_mode_default()
+    assert atk.get_mode() == "default"
+    assert (model(atk(images_, labels)).argmax(1) != labels).any()
+
+
+@pytest.mark.parametrize(("attack", "options"), ATTACKS)
+def test_normalised_images(attack: Any, options: dict[str, Any]) -> None:
+    """The attack on normalised images is that on the images in [0, 1]."""
+    mean, std = torch.tensor([0.5, 0.25]), torch.tensor([0.25, 0.5])
+    x, y = images(12)
+    plain = attack(net(), eps=8 / 255, **options)(x, y)
+    atk = attack(Normalized(mean, std), eps=8 / 255, **options)
+    normalised = (x - mean.view(1, -1, 1, 1)) / std.view(1, -1, 1, 1)
+    with pytest.raises(InputError, match="x: expected values in"):
+        atk(normalised, y)
+    atk.set_normalization_used(mean=mean.tolist(), std=std.tolist())
+    adv = atk(normalised, y)
+    back = adv * std.view(1, -1, 1, 1) + mean.view(1, -1, 1, 1)
+    torch.testing.assert_close(back, plain, rtol=0, atol=3 / 255)
+    assert float((back - x).abs().max()) <= 8 / 255 + 1e-6
+    assert float((net()(back).argmax(1) == net()(plain).argmax(1)).float().mean()) >= 0.9
+
+
+@pytest.mark.parametrize(("attack", "options"), ATTACKS)
+def test_the_same_success_as_all_steps(attack: Any, options: dict[str, Any]) -> None:
+    """Signed gradient steps written out: what fools after the last of them is fooled here, too."""
+    model = net()
+    x, y = images(24)
+    epsilon = 3 / 255
+    settings = dict(options, random_start=False) if attack is torchattacks.PGD else options
+    adv = attack(model, eps=epsilon, **settings)(x, y)
+    want = x.clone()
+    for _ in range(options.get("steps", 1)):
+        want.requires_grad_()
+        (slope,) = torch.autograd.grad(nn.functional.cross_entropy(model(want), y), want)
+        moved = want.detach() + options.get("alpha", epsilon) * slope.sign()
+        want = (x + (moved - x).clamp(-epsilon, epsilon)).clamp(0, 1)
+    fooled = model(adv).argmax(1) != y
+    expected = model(want).argmax(1) != y
+    assert expected.any()
+    assert not expected.all()
+    assert bool(fooled[expected].all())
+    torch.testing.assert_close(adv[~fooled], want[~fooled], rtol=0, atol=2 * epsilon)
+
+
+def test_least_likely_and_random_targets() -> None:
+    model = net()
+    x, y = images(24)
+    order = model(x).argsort(1)
+    seen: list[Tensor] = []
+    atk = torchattacks.PGD(model, eps=0.5, alpha=0.1, steps=20)
+    for kth in (1, 2):
+        atk.set_mode_targeted_least_likely(kth, quiet=True)
+        adv = atk(x, y)
+        assert (model(adv).argmax(1) == order[:, kth - 1]).float().mean() > 0.8
+    atk.set_mode_targeted_random(quiet=True)
+    for _ in range(2):
+        adv = atk(x, y)
+        got = model(adv).argmax(1)
+        assert (got != y).float().mean() > 0.8
+        assert len(got.unique()) >= 3
+        seen.append(got)
+    assert not torch.equal(*seen)
+    with pytest.raises(InputError, match="kth_min: expected at least 1"):
+        atk.set_mode_targeted_least_likely(0)
+
+
+def test_calls_are_repeatable_and_different() -> None:
+    x, y = images(8)
+    state = torch.get_rng_state()
+    first, second = (torchattacks.PGD(net(), eps=1e-3, alpha=1e-4, steps=1) for _ in range(2))
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    one = first(x, y)
+    assert torch.equal(one, second(x, y))
+    assert not torch.equal(one, first(x, y))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_integers_keep_epsilon() -> None:
+    x, y = images(16)
+    atk = torchattacks.PGD(net(), eps=8 / 255, alpha=3 / 255, steps=4)
+    atk.set_return_type("int")
+    adv = atk(x, y)
+    assert adv.dtype == torch.uint8
+    levels = (x * 255).round().int()
+    assert int((adv.int() - levels).abs().max()) <= 8
+    assert bool((adv.int() != levels).any())
+    with pytest.raises(InputError, match="type: expected float or int"):
+        atk.set_return_type("half")
+
+
+def test_the_model_keeps_its_modes() -> None:
+    model = nn.Sequential(net(), nn.Dropout(0.5))
+    model.train()
+    model[0].eval()
+    x, y = images(4)
+    atk = torchattacks.FGSM(model)
+    atk.set_mode_targeted_least_likely(quiet=True)
+    atk(x, y)
+    assert model.training
+    assert model[1].training
+    assert not model[0].training
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_defaults_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    model = net()
+    pgd, bim, fgsm = torchattacks.PGD(model), torchattacks.BIM(model, steps=0), torchattacks.FGSM(model)
+    assert (pgd.eps, pgd.alpha, pgd.steps, pgd.random_start) == (8 / 255, 2 / 255, 10, True)
+    assert (bim.eps, bim.alpha, bim.steps) == (8 / 255, 2 / 255, 10)
+    assert (fgsm.eps, fgsm.attack, pgd.attack, bim.attack) == (8 / 255, "FGSM", "PGD", "BIM")
+    assert repr(pgd).startswith("PGD(")
+    assert "steps=10" in repr(pgd)
+    pgd.set_device("cpu")
+    x, y = images(4)
+    pgd.steps, pgd.eps = 1, 0.0
+    assert torch.equal(pgd(x, y), x)
+    pgd.set_mode_targeted_by_label()
+    assert "targeted(label)" in capsys.readouterr().out
+    with pytest.raises(InputTypeError, match=r"model: expected a torch\.nn\.Module"):
+        torchattacks.PGD(lambda x: x)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="std: expected"):
+        pgd.set_normalization_used([0.5], [0.0])
