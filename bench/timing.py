@@ -24,6 +24,8 @@ class Case:
     #: What the job moves or computes at least, and per how many items a time is quoted.
     work: dict[str, float] = field(default_factory=dict)
     items: int = 1
+    #: Calls whose time is taken off that of the variant of the same name: what is no part of the job, like start-up.
+    less: dict[str, Call] = field(default_factory=dict)
 
 
 @dataclass
@@ -53,10 +55,13 @@ def measure(case: Case, repeats: int, device: torch.device) -> dict[str, Timing]
     loops: dict[str, int] = {}
     for name, call in case.variants.items():
         call()  # warm-up: allocations, lazy initialisation
+        case.less.get(name, call)()
         loops[name] = max(1, int(_MIN_SECONDS / max(1e-9, _timed(call, 1, device))))
         _timed(call, loops[name], device)
     seconds: dict[str, list[float]] = {name: [] for name in case.variants}
     for _ in range(repeats):
         for name, call in case.variants.items():
             seconds[name].append(_timed(call, loops[name], device))
+            if name in case.less:
+                seconds[name][-1] -= _timed(case.less[name], loops[name], device)
     return {name: Timing(statistics.median(s), min(s), max(s), repeats) for name, s in seconds.items()}

@@ -119,6 +119,73 @@ PYROBUST_TARGET double finish(const T* v, T* z, int64_t n, double top, double re
 }
 
 constexpr int kMaxShortRounds = 64;
+// Up to so many elements, putting them in order takes less than a few of Newton's steps.
+constexpr int64_t kSortedRow = 16;
+
+// The reach of sixteen rows, a lane each: t holds n times sixteen t.
+struct ShortReach {
+  V half[2];
+};
+
+// By Newton's steps from the right.
+PYROBUST_TARGET inline ShortReach reach_by_newton(const double* t, int64_t n, const V* radius, ShortReach reach) {
+  const V zero = splat(0), one = splat(1);
+  for (int round = 0; round < kMaxShortRounds; ++round) {
+    V count[2] = {zero, zero}, below[2] = {zero, zero};
+    for (int64_t d = 0; d < n; ++d)
+      for (int h = 0; h < 2; ++h) {
+        const V t8 = load(t + d * kShortRows + 8 * h);
+        count[h] = add(count[h], where_less(t8, reach.half[h], one, zero));
+        below[h] = add(below[h], where_less(t8, reach.half[h], t8, zero));
+      }
+    unsigned moved = 0;
+    for (int h = 0; h < 2; ++h) {
+      // An empty set can only come of rounding: the radius itself is a reach that is not too short.
+      const V solved = min(div(add(radius[h], below[h]), count[h]), radius[h]);
+      const V next = where_less(zero, count[h], solved, radius[h]);
+      moved |= less_bits(next, reach.half[h]) | less_bits(reach.half[h], next);
+      reach.half[h] = next;
+    }
+    if (moved == 0) break;
+  }
+  return reach;
+}
+
+// By Batcher's network (Knuth, TAOCP 3, 5.2.2, algorithm M) and the sums of the k least t (Held, Wolfe and Crowder 1974).
+PYROBUST_TARGET inline ShortReach reach_by_order(double* t, int64_t n, const V* radius) {
+  int64_t top = 1;
+  while (2 * top < n) top *= 2;
+  for (int64_t p = top; p > 0; p /= 2) {
+    int64_t q = top, r = 0, apart = p;
+    for (;;) {
+      for (int64_t i = 0; i < n - apart; ++i) {
+        if ((i & p) != r) continue;
+        for (int h = 0; h < 2; ++h) {
+          double *first = t + i * kShortRows + 8 * h, *second = t + (i + apart) * kShortRows + 8 * h;
+          const V a = load(first), b = load(second);
+          put(first, min(a, b));
+          put(second, max(a, b));
+        }
+      }
+      if (q == p) break;
+      apart = q - p;
+      q /= 2;
+      r = p;
+    }
+  }
+  ShortReach reach;
+  for (int h = 0; h < 2; ++h) {
+    V sum = radius[h], found = radius[h];
+    for (int64_t k = 0; k < n; ++k) {
+      const V t8 = load(t + k * kShortRows + 8 * h);
+      sum = add(sum, t8);
+      const V mean = div(sum, splat(static_cast<double>(k + 1)));
+      found = where_less(t8, mean, mean, found);
+    }
+    reach.half[h] = min(found, radius[h]);
+  }
+  return reach;
+}
 
 template <class T, bool absolute>
 PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int64_t radius_stride, int64_t n,
@@ -135,7 +202,7 @@ PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int6
       for (int64_t d = 0; d < n; ++d) t[d * kShortRows + row] = static_cast<double>(v[from * n + d]);
     }
     const V zero = splat(0), one = splat(1), size = splat(static_cast<double>(n));
-    V radius8[2], top[2], total[2], reach[2];
+    V radius8[2], top[2], total[2];
     for (int h = 0; h < 2; ++h) radius8[h] = load(r + 8 * h), top[h] = splat(-INFINITY), total[h] = zero;
     for (int64_t d = 0; d < n; ++d)
       for (int h = 0; h < 2; ++h) {
@@ -148,24 +215,14 @@ PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int6
         double* at = t + d * kShortRows + 8 * h;
         put(at, sub(top[h], magnitude<absolute>(load(at))));
       }
-    for (int h = 0; h < 2; ++h) reach[h] = min(sub(top[h], div(sub(total[h], radius8[h]), size)), radius8[h]);
-    for (int round = 0; round < kMaxShortRounds; ++round) {
-      V count[2] = {zero, zero}, below[2] = {zero, zero};
-      for (int64_t d = 0; d < n; ++d)
-        for (int h = 0; h < 2; ++h) {
-          const V t8 = load(t + d * kShortRows + 8 * h);
-          count[h] = add(count[h], where_less(t8, reach[h], one, zero));
-          below[h] = add(below[h], where_less(t8, reach[h], t8, zero));
-        }
-      unsigned moved = 0;
-      for (int h = 0; h < 2; ++h) {
-        // An empty set can only come of rounding: the radius itself is a reach that is not too short.
-        const V solved = min(div(add(radius8[h], below[h]), count[h]), radius8[h]);
-        const V next = where_less(zero, count[h], solved, radius8[h]);
-        moved |= less_bits(next, reach[h]) | less_bits(reach[h], next);
-        reach[h] = next;
-      }
-      if (moved == 0) break;
+    ShortReach reach;
+    if (n <= kSortedRow) {
+      alignas(64) double order[kSortedRow * kShortRows];
+      memcpy(order, t, static_cast<size_t>(n) * kShortRows * sizeof(double));
+      reach = reach_by_order(order, n, radius8);
+    } else {
+      for (int h = 0; h < 2; ++h) reach.half[h] = min(sub(top[h], div(sub(total[h], radius8[h]), size)), radius8[h]);
+      reach = reach_by_newton(t, n, radius8, reach);
     }
     T z16[kShortRow * kShortRows];
     V sum[2] = {zero, zero}, lost[2] = {zero, zero};
@@ -173,7 +230,7 @@ PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int6
       for (int h = 0; h < 2; ++h) {
         const int64_t at = d * kShortRows + 8 * h;
         const V t8 = load(t + at);
-        const V z8 = put_truncated(z16 + at, max(sub(reach[h], t8), zero));
+        const V z8 = put_truncated(z16 + at, max(sub(reach.half[h], t8), zero));
         // The sum with its rounding errors (Knuth's TwoSum): where there are none, it is exact.
         const V next = add(sum[h], z8), back = sub(next, sum[h]);
         lost[h] = add(lost[h], abs(add(sub(sum[h], sub(next, back)), sub(z8, back))));

@@ -1,0 +1,138 @@
+"""The l1 projections against sorting, bisection, row loops, the peers and the floor.
+
+Work: each input is read once and the projection written once, 4 bytes an element each. The floor is a clone: one input
+read, one output written. Sort-based methods also pay D log D and several passes over sorted copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import peers
+import torch
+from timing import Call, Case
+from torch import Tensor
+
+from pyrobust import reference
+from pyrobust.ops import project_l1_ball, project_l1_ball_box, project_simplex
+
+# (rows, D), scale of the normal inputs, radius: CIFAR images, ImageNet images, logits.
+_SETTINGS = (((1000, 3072), 0.1, 12.0), ((64, 150_528), 0.1, 60.0), ((100_000, 10), 1.0, 1.0))
+# 1000 rows leave a large card idle.
+_CUDA_ROWS = 16_000
+_HALVINGS = 60
+# A loop over more rows, or the float64 oracle on more elements, takes many seconds a call and says nothing new.
+_LOOP_ROWS, _REFERENCE_ELEMENTS = 1000, 4_000_000
+
+
+def cases(device: torch.device) -> list[Case]:
+    found = []
+    for (rows, length), scale, radius in _SETTINGS:
+        if device.type == "cuda" and rows == 1000:
+            rows = _CUDA_ROWS
+        generator = torch.Generator(device).manual_seed(0)
+        v = torch.randn(rows, length, device=device, generator=generator) * scale
+        x = torch.rand(rows, length, device=device, generator=generator)
+        found += [_l1_ball(v, radius), _l1_ball_box(v, x, radius), _simplex(v, radius)]
+    return found
+
+
+def _l1_ball(v: Tensor, radius: float) -> Case:
+    variants: dict[str, Call] = {
+        "native": partial(project_l1_ball, v, radius),
+        "batched torch sort": partial(_on_magnitudes, _sort, v, radius),
+        f"torch bisection, {_HALVINGS} halvings": partial(_on_magnitudes, _bisection, v, radius),
+    }
+    if len(v) <= _LOOP_ROWS:
+        variants["row loop over numpy sort"] = partial(_on_magnitudes, _row_loop, v, radius)
+    return _case("l1_ball", v, radius, variants, (v,), reference.project_l1_ball)
+
+
+def _simplex(v: Tensor, radius: float) -> Case:
+    variants: dict[str, Call] = {
+        "native": partial(project_simplex, v, radius),
+        "batched torch sort": partial(_sort, v, radius),
+        f"torch bisection, {_HALVINGS} halvings": partial(_bisection, v, radius),
+    }
+    if len(v) <= _LOOP_ROWS:
+        variants["row loop over numpy sort"] = partial(_row_loop, v, radius)
+    return _case("simplex", v, radius, variants, (v,), reference.project_simplex)
+
+
+def _l1_ball_box(delta: Tensor, x: Tensor, radius: float) -> Case:
+    variants: dict[str, Call] = {
+        "native": partial(project_l1_ball_box, delta, x, radius, 0.0, 1.0),
+        f"torch bisection, {_HALVINGS} halvings": partial(_box_bisection, delta, x, radius),
+    }
+    return _case("l1_ball_box", delta, radius, variants, (delta, x), reference.project_l1_ball_box)
+
+
+def _case(
+    kind: str,
+    v: Tensor,
+    radius: float,
+    variants: dict[str, Call],
+    inputs: tuple[Tensor, ...],
+    oracle: Callable[..., Tensor],
+) -> Case:
+    if v.numel() <= _REFERENCE_ELEMENTS:
+        variants["reference, float64"] = partial(oracle, *inputs, radius)
+    for peer in peers.installed():
+        if kind in peer.projections:
+            variants[peer.name] = partial(peer.projections[kind], *inputs, radius)
+    variants["clone of the same bytes"] = v.clone
+    moved = 4 * v.numel() * (len(inputs) + 1)
+    return Case(f"project_{kind} {tuple(v.shape)}, radius {radius:g}", variants, {"bytes_moved": moved})
+
+
+def _on_magnitudes(simplex: Callable[[Tensor, float], Tensor], v: Tensor, radius: float) -> Tensor:
+    """The l1 ball by way of the simplex (Duchi et al. 2008)."""
+    size = v.abs()
+    outside = size.sum(1, keepdim=True) > radius
+    return torch.where(outside, simplex(size, radius).copysign(v), v)
+
+
+def _sort(v: Tensor, radius: float) -> Tensor:
+    """Sort, cumulative sum, last support size that keeps its smallest entry (Held, Wolfe and Crowder 1974)."""
+    ordered = v.sort(1, descending=True).values
+    theta = (ordered.cumsum(1) - radius) / torch.arange(1, v.shape[1] + 1, device=v.device)
+    support = (ordered > theta).sum(1, keepdim=True)
+    return (v - theta.gather(1, support - 1)).clamp_(min=0)
+
+
+def _bisection(v: Tensor, radius: float) -> Tensor:
+    """Halves the bracket [max - radius, max] of the threshold."""
+    high = v.amax(1, keepdim=True)
+    low = high - radius
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        above = (v - middle).clamp_(min=0).sum(1, keepdim=True) > radius
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    return (v - high).clamp_(min=0)
+
+
+def _box_bisection(delta: Tensor, x: Tensor, radius: float) -> Tensor:
+    size, room = delta.abs(), torch.where(delta > 0, 1 - x, x)
+    high = size.amax(1, keepdim=True)
+    low = torch.zeros_like(high)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        above = torch.minimum((size - middle).clamp_(min=0), room).sum(1, keepdim=True) > radius
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    inside = torch.minimum(size, room).sum(1, keepdim=True) <= radius
+    theta = torch.where(inside, 0, high)
+    return torch.minimum((size - theta).clamp_(min=0), room).copysign(delta)
+
+
+def _row_loop(v: Tensor, radius: float) -> Tensor:
+    """A row at a time in numpy, as scripts write it."""
+    rows = v.cpu().numpy()
+    out = np.empty_like(rows)
+    counts = np.arange(1, rows.shape[1] + 1)
+    for i, row in enumerate(rows):
+        ordered = np.sort(row)[::-1]
+        theta = (np.cumsum(ordered) - radius) / counts
+        out[i] = np.maximum(row - theta[np.count_nonzero(ordered > theta) - 1], 0)
+    return torch.from_numpy(out).to(v.device)

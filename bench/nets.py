@@ -1,0 +1,83 @@
+"""The nets and images of PYROBUST_DATA that bench/ uses, on raw images in [0, 1]: normalisation is the first layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+class Normalize(nn.Module):
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+
+class Block(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1)
+        self.shortcut = nn.Sequential(*([nn.Conv2d(inputs, outputs, 1, stride)] if inputs != outputs else []))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.conv2(torch.relu(self.conv1(x))) + self.shortcut(x))
+
+
+class ResNet2b(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 8, 3, 2, 1)
+        self.layer1 = nn.Sequential(Block(8, 16, 2), Block(16, 16, 1))
+        self.linear1 = nn.Linear(1024, 100)
+        self.linear2 = nn.Linear(100, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer1(torch.relu(self.conv1(x))).flatten(1)
+        return self.linear2(torch.relu(self.linear1(x)))
+
+
+def convolutional(channels: tuple[int, int, int], features: int) -> nn.Sequential:
+    """Two convolutions and two linear layers: oval_base with (3, 8, 16) and mnist_cnn_a_adv with (1, 16, 32)."""
+    return nn.Sequential(
+        nn.Conv2d(channels[0], channels[1], 4, 2, 1),
+        nn.ReLU(),
+        nn.Conv2d(channels[1], channels[2], 4, 2, 1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(features, 100),
+        nn.ReLU(),
+        nn.Linear(100, 10),
+    )
+
+
+def oval_base() -> tuple[nn.Sequential, Normalize]:
+    return convolutional((3, 8, 16), 1024), Normalize((0.485, 0.456, 0.406), (0.225, 0.225, 0.225))
+
+
+def load(name: str, data: Path) -> tuple[nn.Module, Tensor, Tensor]:
+    """A net of ``data`` in evaluation mode, with its 200 images and labels.
+
+    It is frozen, so that no library pays for gradients of parameters that it does not use.
+    """
+    net: nn.Module
+    before: nn.Module
+    if name == "mnist_cnn_a_adv":
+        net, before, images = convolutional((1, 16, 32), 1568), nn.Identity(), "mnist_sdp"
+    elif name == "cifar_resnet2b":
+        net, before = ResNet2b(), Normalize((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
+        images = "cifar_sdp"
+    elif name == "oval_base":
+        (net, before), images = oval_base(), "cifar_sdp"
+    else:
+        raise ValueError(f"name: expected a net of bench/nets.py, got {name!r}")
+    net.load_state_dict(torch.load(data / f"nets/{name}.pt", weights_only=True))
+    with np.load(data / f"images/{images}.npz") as file:
+        x, y = torch.from_numpy(file["X"]), torch.from_numpy(file["y"])
+    return nn.Sequential(before, net).eval().requires_grad_(False), x, y

@@ -1,0 +1,44 @@
+"""One module a library that does the same work as pyrobust, each with ``peer() -> Peer``.
+
+A library is imported when its peer is asked for. One that is absent, or that does not import, is named as skipped with
+the reason and never an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+#: Maps (x [N, ...], y [N]) to the attacked x, in the library's own container.
+Attack = Callable[[Tensor, Tensor], object]
+#: Maps (model, epsilon, steps) to an attack on the raw range [0, 1] that takes all of its steps.
+Build = Callable[[nn.Module, float, int], Attack]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What a library has; a mapping lacks what the library lacks."""
+
+    name: str
+    #: "l1_ball" and "simplex": (v [R, D], radius); "l1_ball_box": (delta [R, D], x [R, D], radius), box [0, 1].
+    projections: Mapping[str, Callable[..., object]] = field(default_factory=dict)
+    #: "pgd-linf", "apgd-linf", "apgd-l2", "apgd-l1".
+    attacks: Mapping[str, Build] = field(default_factory=dict)
+
+
+@functools.cache
+def installed() -> tuple[Peer, ...]:
+    """The peers that import here; prints a line for each that does not."""
+    found = []
+    for module in pkgutil.iter_modules(__path__):
+        try:
+            found.append(importlib.import_module(f"{__name__}.{module.name}").peer())
+        # A library broken by a newer dependency raises what it likes, and must not stop the others.
+        except Exception as error:
+            print(f"skipped peer {module.name}: {type(error).__name__}: {error}")
+    return tuple(found)
