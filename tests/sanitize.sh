@@ -15,7 +15,7 @@ import itertools
 import torch
 
 import pyrobust
-from pyrobust import _C
+from pyrobust import _C, ops
 from pyrobust.ops import FAMILIES, count_votes, sample_noise
 
 assert pyrobust.__file__.startswith(__import__("os").getcwd()), pyrobust.__file__
@@ -41,5 +41,25 @@ for rows, classes, dtype in itertools.product((0, 1, 7, 5000), (1, 2, 10, 1000),
     counts = count_votes(logits, torch.arange(rows) % 3, torch.zeros(3, classes + 1, dtype=torch.int64))
     assert int(counts.sum()) == rows
     checked += 1
+sizes = (1, 2, 7, 8, 9, 10, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 511, 512, 1000, 3072, 16383, 16385, 40000)
+kinds = [lambda v: v, lambda v: v.round(), lambda v: v * 1e30, lambda v: v * 0, lambda v: torch.where(v > 1.5, v, 0), lambda v: v * 1e-41]
+for size, dtype, (number, kind) in itertools.product(sizes, (torch.float32, torch.float64, torch.float16, torch.bfloat16), enumerate(kinds)):
+    if number in (2, 5) and dtype in (torch.float16, torch.bfloat16):
+        continue
+    rows = 19 if size < 65 else 3
+    v = kind(torch.randn(rows, size, dtype=torch.float64, generator=torch.Generator().manual_seed(size))).to(dtype)
+    x = torch.rand(rows, size).to(dtype)
+    step, keep = torch.full((1,), 0.25, dtype=torch.float64), torch.tensor([max(1, size // 20)])
+    for radius in (0.0, 1.0, 0.01 * size):
+        results = []
+        for level in _C.simd_levels():
+            _C.set_simd_level(level)
+            results.append([
+                ops.project_simplex(v, radius), ops.project_l1_ball(v, radius), ops.project_l2_ball(v, radius),
+                ops.project_linf_ball(v, radius), ops.project_l1_ball_box(v, x, radius), ops.add_perturbation(x, v),
+                ops.linf_step(x, v, x, step, 0.1), ops.l1_step(x, v, x, step, keep),
+            ])
+            checked += 8
+        assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other)), (size, dtype, number, radius)
 print(f"sanitizers: {checked} calls, nothing reported")
 PY

@@ -1,0 +1,306 @@
+"""The projections and the steps on a GPU: exact constraints, the CPU's results, and nothing that waits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from op_inputs import same_bits
+from projection_inputs import (
+    KINDS,
+    OPS,
+    REALS,
+    box_holds,
+    call,
+    examples,
+    l1_holds,
+    l2_holds,
+    rows_of,
+    shrinks,
+    simplex_holds,
+    smallest,
+    some,
+    tolerance,
+)
+from torch import Tensor
+
+from pyrobust import ops, reference
+
+ROWS = 9
+# Around the sizes where a row gets more lanes, a block, a larger block.
+SIZES = (1, 3, 4, 5, 10, 16, 17, 63, 64, 65, 256, 257, 1000, 1024, 1025, 3072, 4096, 4097, 20_000)
+BOXES = [(0.0, 1.0), (-0.1, 0.3), (0.5, 0.5)]
+SHAPES = [(100_000, 10), (1000, 3072), (64, 150_528)]
+
+
+def faults(op: str, v: Tensor, radius: Tensor, z: Tensor, want: Tensor) -> dict[str, Tensor]:
+    """What is promised of z on any device, and where it does not hold: bool [rows] each; want is near."""
+    bound = tolerance(radius, v.shape[1], v.dtype)
+    if v.dtype == torch.float16:
+        bound = bound + v.shape[1] * smallest(v.dtype)  # what rounding takes is not passed on between threads
+    if op == "project_l2_ball":
+        far = ((z.double() - want.double()) / bound[:, None]).square().sum(1) > 1 + 1e-9
+        holds, inside = l2_holds(z, radius), l2_holds(v, radius)
+    elif op == "project_linf_ball":
+        far = (z != want).any(1)
+        holds, inside = (z.double().abs() <= radius[:, None]).all(1), (v.double().abs() <= radius[:, None]).all(1)
+    else:
+        far = (z.double() - want.double()).abs().sum(1) > bound
+        holds, inside = l1_holds(z, radius), l1_holds(v, radius)
+    if op == "project_simplex":
+        return {"far": far, "off the simplex": ~simplex_holds(z, radius)}
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[v.element_size()]
+    changed = (z.view(integer) != v.view(integer)).any(1)
+    found = {"far": far, "outside": ~holds, "grown": ~shrinks(z, v)}
+    if op == "project_l1_ball_box":
+        return found
+    return found | {"changed inside": inside & changed, "unchanged outside": ~inside & ~changed}
+
+
+def check(op: str, v: Tensor, radius: Tensor, z: Tensor, want: Tensor) -> None:
+    assert z.dtype == v.dtype
+    assert z.shape == v.shape
+    found = {name: rows.nonzero()[:, 0].tolist() for name, rows in faults(op, v, radius, z, want).items() if rows.any()}
+    assert not found, (op, tuple(v.shape))
+
+
+def of_norm(op: str, v: Tensor, radius: Tensor) -> Tensor:
+    """The radius of an l1 ball, made one that suits the norm."""
+    size = v.shape[1]
+    return radius / {"project_l2_ball": math.sqrt(size), "project_linf_ball": size}.get(op, 1)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("op", [op for op in OPS if op != "project_l1_ball_box"])
+def test_every_kind_and_size(cuda: torch.device, op: str, kind: str, dtype: torch.dtype) -> None:
+    for size in SIZES:
+        v, radius = rows_of(kind, ROWS, size, dtype)
+        radius = of_norm(op, v, radius)
+        oracle = v if op == "project_linf_ball" else v.double()
+        want = call(op, oracle, radius, ops if op == "project_linf_ball" else reference)
+        check(op, v, radius, call(op, v.to(cuda), radius.to(cuda)).cpu(), want)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_and_size_in_a_box(cuda: torch.device, kind: str, dtype: torch.dtype) -> None:
+    for size, box in itertools.product(SIZES, BOXES):
+        delta, radius = rows_of(kind, ROWS, size, dtype)
+        x = examples((ROWS, size), dtype, *box, seed=size)
+        z = ops.project_l1_ball_box(delta.to(cuda), x.to(cuda), radius.to(cuda), *box).cpu()
+        want = reference.project_l1_ball_box(delta.double(), x.double(), radius, *box)
+        check("project_l1_ball_box", delta, radius, z, want)
+        assert box_holds(x, z, *box).all()
+        inside = l1_holds(delta, radius) & box_holds(x, delta, *box)
+        assert torch.equal((z == delta).all(1), inside), (size, box)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("op", OPS)
+def test_large_inputs(cuda: torch.device, op: str, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    v = some(*shape, dtype=dtype)
+    radius = v.double().abs().sum(1) * torch.linspace(0.001, 1.1, shape[0], dtype=torch.float64)
+    radius = of_norm(op, v, radius)
+    check(op, v, radius, call(op, v.to(cuda), radius.to(cuda)).cpu(), call(op, v, radius))
+
+
+def test_the_checks_can_fail() -> None:
+    v, radius = rows_of("normal", 50, 1000, torch.float32)
+    for op in OPS[1:4]:
+        suited = of_norm(op, v, radius * 0.5)
+        z = call(op, v, suited)
+        for fault, wrong in {
+            "far": z * (1 - 1e-5),
+            "outside": z * (1 + 2**-20),
+            "grown": -z,
+            "unchanged outside": v,
+        }.items():
+            assert faults(op, v, suited, wrong, z)[fault].any(), (op, fault)
+    v, radius = rows_of("signed zeros", 4, 9, torch.float32)
+    assert faults("project_l1_ball", v, radius * 10, v + 0.0, v)["changed inside"].any()
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_row_is_projected_alike_among_others(cuda: torch.device, op: str) -> None:
+    for size in (10, 200, 1000, 3072, 5000):
+        v, radius = (t.to(cuda) for t in rows_of("normal", 50, size, torch.float32))
+        whole = call(op, v, radius)
+        assert same_bits(call(op, v, radius), whole)
+        parts = [call(op, a, b) for a, b in zip(v.split([1, 30, 19]), radius.split([1, 30, 19]), strict=True)]
+        assert same_bits(torch.cat(parts), whole)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("op", OPS)
+def test_bad_rows_become_nan(cuda: torch.device, op: str, dtype: torch.dtype) -> None:
+    for size in (1, 10, 50, 200, 1000, 3072, 5000):
+        v = some(5, size, dtype=dtype)
+        v[1, size // 2], v[2, -1], v[3, 0] = math.nan, math.inf, -math.inf
+        z = call(op, v.to(cuda), 0.5).cpu()
+        assert z.isnan().all(1).tolist() == z.isnan().any(1).tolist() == [False, True, True, True, False]
+        radius = torch.tensor([0.5, -1.0, math.nan, math.inf, 2.0**961], dtype=torch.float64)
+        z = call(op, some(5, size, dtype=dtype).to(cuda), radius.to(cuda)).cpu()
+        assert z.isnan().all(1).tolist() == z.isnan().any(1).tolist() == [False, True, True, True, True]
+
+
+def test_examples_outside_the_box_become_nan(cuda: torch.device) -> None:
+    for size in (1, 10, 200, 3072, 5000):
+        x = torch.full((4, size), 0.5)
+        x[1, 0], x[2, -1], x[3, size // 2] = 1.0000001, -1e-45, math.nan
+        z = ops.project_l1_ball_box(some(4, size).to(cuda), x.to(cuda), 0.5).cpu()
+        assert z.isnan().all(1).tolist() == z.isnan().any(1).tolist() == [False, True, True, True]
+
+
+# --- steps: the bits of the CPU
+
+
+def step_inputs(rows: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """(x_adv, gradient, x), with gradients that are zero or equal."""
+    x = examples((rows, size), dtype, 0.0, 1.0, seed=size)
+    x_adv = examples((rows, size), dtype, 0.0, 1.0, seed=size + 1)
+    gradient = some(rows, size, dtype=dtype, seed=2)
+    kind = torch.randint(10, (rows, size), generator=torch.Generator().manual_seed(3))
+    return x_adv, torch.where(kind == 0, 0, torch.where(kind == 1, 0.5, gradient)), x
+
+
+def per_row(rows: int, top: float) -> Tensor:
+    return torch.linspace(0, top, rows, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("box", [(0.0, 1.0), (-0.5, 1.5)])
+def test_steps_have_the_bits_of_the_cpu(cuda: torch.device, dtype: torch.dtype, box: tuple[float, float]) -> None:
+    for size in SIZES:
+        x_adv, gradient, x = step_inputs(ROWS, size, dtype)
+        here = [t.to(cuda) for t in (x_adv, gradient, x)]
+        for step, epsilon in ((per_row(ROWS, 0.2), per_row(ROWS, 0.3)), (torch.tensor([0.01]), per_row(ROWS, 0.3))):
+            got = ops.linf_step(*here, step.to(cuda), epsilon.to(cuda), *box)
+            assert same_bits(got.cpu(), ops.linf_step(x_adv, gradient, x, step, epsilon, *box)), size
+        assert same_bits(
+            ops.linf_step(*here, torch.tensor([0.01], device=cuda), 8 / 255, *box).cpu(),
+            ops.linf_step(x_adv, gradient, x, torch.tensor([0.01]), 8 / 255, *box),
+        )
+        for share in {1, max(1, size // 20), max(1, size // 3), size}:
+            keep = torch.tensor([share, 1, size, share, 1, size, share, 1, size])
+            got = ops.l1_step(*here, per_row(ROWS, 2).to(cuda), keep.to(cuda), *box)
+            assert same_bits(got.cpu(), ops.l1_step(x_adv, gradient, x, per_row(ROWS, 2), keep, *box)), (size, share)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_large_steps(cuda: torch.device, shape: tuple[int, int]) -> None:
+    x_adv, gradient, x = step_inputs(*shape, torch.float32)
+    here = [t.to(cuda) for t in (x_adv, gradient, x)]
+    step, keep = per_row(shape[0], 0.1), torch.arange(shape[0]) * (shape[1] - 1) // shape[0] + 1
+    got = ops.linf_step(*here, step.to(cuda), 8 / 255)
+    assert same_bits(got.cpu(), ops.linf_step(x_adv, gradient, x, step, 8 / 255))
+    got = ops.l1_step(*here, step.to(cuda), keep.to(cuda))
+    assert same_bits(got.cpu(), ops.l1_step(x_adv, gradient, x, step, keep))
+    z = 0.1 * gradient
+    assert same_bits(ops.add_perturbation(here[2], z.to(cuda)).cpu(), ops.add_perturbation(x, z))
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_elements_that_are_not_aligned(cuda: torch.device, dtype: torch.dtype) -> None:
+    for size in (1, 2, 3, 5, 63, 1001):
+        rows = [t.flatten() for t in step_inputs(1, size + 3, dtype)]
+        for start in (0, 1, 2, 3):
+            x_adv, gradient, x = (t[start : start + size].view(1, size) for t in rows)
+            here = [t.to(cuda)[start : start + size].view(1, size) for t in rows]
+            got = ops.linf_step(*here, torch.tensor([0.1], device=cuda), 0.2)
+            assert same_bits(got.cpu(), ops.linf_step(x_adv, gradient, x, torch.tensor([0.1]), 0.2))
+            got = ops.add_perturbation(here[2], here[1])
+            assert same_bits(got.cpu(), ops.add_perturbation(x, gradient))
+            got = ops.project_l1_ball(here[1], 0.5)
+            assert same_bits(got.cpu(), ops.project_l1_ball(here[1].clone(), 0.5).cpu())
+
+
+def test_bad_steps_become_nan(cuda: torch.device) -> None:
+    for size in (10, 3072):
+        x_adv, gradient, x = (t.to(cuda) for t in step_inputs(4, size, torch.float32))
+        step = torch.tensor([0.1, math.nan, math.inf, 0.1], device=cuda)
+        z = ops.linf_step(x_adv, gradient, x, step, torch.tensor([0.1, 0.1, 0.1, -1.0], device=cuda))
+        assert z.isnan().all(1).tolist() == z.isnan().any(1).tolist() == [False, True, True, True]
+        keep = torch.tensor([1, 1, 0, size + 1], device=cuda)
+        z = ops.l1_step(x_adv, gradient, x, torch.tensor([0.1, math.nan, 0.1, 0.1], device=cuda), keep)
+        assert z.isnan().all(1).tolist() == z.isnan().any(1).tolist() == [False, True, True, True]
+        outside = x.clone()
+        outside[1, size // 2] = 1.5
+        z = ops.linf_step(x_adv, gradient, outside, step[:1], 0.1)
+        assert z.isnan().nonzero().tolist() == [[1, size // 2]]
+
+
+# --- streams and devices
+
+
+def every_op(v: Tensor, x_adv: Tensor, gradient: Tensor, x: Tensor, radius: Tensor, keep: Tensor) -> list[Tensor]:
+    """All ops in a row, from arguments that are on their device already."""
+    results = [op(v, radius) for op in (ops.project_simplex, ops.project_l1_ball)]
+    results += [op(v, radius) for op in (ops.project_l2_ball, ops.project_linf_ball)]
+    results.append(ops.project_l1_ball_box(v, x, radius))
+    results.append(ops.add_perturbation(x, results[-1]))
+    results.append(ops.linf_step(x_adv, gradient, x, radius, radius))
+    results.append(ops.l1_step(x_adv, gradient, x, radius, keep))
+    return results
+
+
+def arguments(device: torch.device, size: int) -> tuple[Tensor, ...]:
+    v, radius = rows_of("normal", 40, size, torch.float32)
+    keep = torch.full((40,), max(1, size // 10))
+    return tuple(t.to(device) for t in (v, *step_inputs(40, size, torch.float32), radius, keep))
+
+
+def for_sizes(device: torch.device, run: Callable[[tuple[Tensor, ...]], None]) -> None:
+    for size in (10, 50, 200, 1000, 3072, 20_000):
+        run(arguments(device, size))
+
+
+def test_ops_come_in_the_order_of_the_current_stream(cuda: torch.device) -> None:
+    def run(given: tuple[Tensor, ...]) -> None:
+        want = every_op(*given)
+        late = [torch.zeros_like(t) for t in given]
+        late[-1].fill_(1)
+        torch.cuda.synchronize()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(50_000_000)  # on another stream the ops would have read the zeros
+            for to, value in zip(late, given, strict=True):
+                to.copy_(value)
+            got = every_op(*late)
+        stream.synchronize()
+        assert all(same_bits(a, b) for a, b in zip(got, want, strict=True))
+
+    for_sizes(cuda, run)
+
+
+def test_nothing_waits_for_the_device(cuda: torch.device) -> None:
+    def run(given: tuple[Tensor, ...]) -> None:
+        every_op(*given)  # loads the kernels, and the allocator has the memory
+        torch.cuda.synchronize()
+        stream = torch.cuda.current_stream()
+        torch.cuda._sleep(1_000_000_000)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            every_op(*given)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert not stream.query()
+        stream.synchronize()
+
+    for_sizes(cuda, run)
+
+
+def test_devices_other_than_the_current_one(cuda: torch.device, second_cuda: torch.device) -> None:
+    current = torch.cuda.current_device()
+
+    def run(given: tuple[Tensor, ...]) -> None:
+        got, want = every_op(*(t.to(second_cuda) for t in given)), every_op(*given)
+        assert all(z.device == second_cuda for z in got)
+        assert all(same_bits(a.cpu(), b.cpu()) for a, b in zip(got, want, strict=True))
+
+    for_sizes(cuda, run)
+    assert torch.cuda.current_device() == current != second_cuda.index
