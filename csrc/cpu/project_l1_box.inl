@@ -88,11 +88,11 @@ PYROBUST_TARGET BoxOpen open(const T* y, const T* x, int64_t n, Box box, double 
     const unsigned rest = lanes & ~(full | gone | linear);
     fixed = add(fixed, where_less(c_low, u, where_less(zero, c_low, where_less(c_high, u, d, zero), zero), u));
     free += __builtin_popcount(linear & lanes);
-    overflow = overflow || count + 8 > room;
-    if (rest != 0 && !overflow) {
-      pack(u_open + count, u, rest);
-      count += pack(a_open + count, d, rest);
-    }
+    // Without a branch on `rest`, which no predictor would get right.
+    overflow |= count + 8 > room;
+    count = overflow ? 0 : count;
+    pack(u_open + count, u, rest);
+    count += pack(a_open + count, d, rest);
   });
   return {{lane_sum(fixed), free}, overflow ? -1 : count};
 }

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from pyrobust.cli.attack import attack
 from pyrobust.cli.certify import certify
 from pyrobust.cli.info import info
 from pyrobust.cli.log import log
@@ -17,7 +18,7 @@ from pyrobust.cli.shell import DEBUG_VARIABLE, set_debug
 from pyrobust.cli.train import train_app
 
 app = typer.Typer(
-    help="Certified robustness of PyTorch classifiers.",
+    help="Certified and empirical robustness of PyTorch classifiers.",
     epilog="Begin with: pyrobust quickstart",
     no_args_is_help=True,
     add_completion=False,
@@ -50,5 +51,6 @@ app.command(rich_help_panel="Start here")(quickstart)
 app.command(rich_help_panel="Start here")(info)
 app.command(rich_help_panel="Randomized smoothing")(certify)
 app.command(rich_help_panel="Randomized smoothing")(predict)
-app.command(rich_help_panel="Randomized smoothing")(log)
+app.command(rich_help_panel="Attacks")(attack)
+app.command(rich_help_panel="Runs")(log)
 app.add_typer(train_app, name="train", rich_help_panel="Models")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,7 +35,7 @@ class DType(str, Enum):
     float16 = "float16"
 
 
-_MODEL, _RUN, _WORK = "What to certify", "Images", "How it runs"
+_MODEL, _RUN, _WORK = "Model and method", "Images", "How it runs"
 
 Model = Annotated[
     str, typer.Option(metavar="SPEC", help="zoo:NAME, or module:callable for your own.", rich_help_panel=_MODEL)
@@ -83,7 +84,7 @@ Selection = Annotated[
 Alpha = Annotated[
     float, typer.Option(metavar="A", help="Probability that one result is wrong, at most.", rich_help_panel=_MODEL)
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of the noise.", rich_help_panel=_MODEL)]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of all random numbers.", rich_help_panel=_MODEL)]
 Skip = Annotated[int, typer.Option(metavar="N", min=1, help="Every N-th image.", rich_help_panel=_RUN)]
 Max = Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many of those.", rich_help_panel=_RUN)]
 Shard = Annotated[
@@ -155,10 +156,19 @@ def default_out(kind: str, model: str, data: str, sigma: float, n: int, shard: t
     >>> default_out("certify", "zoo:digits-smooth-0.25", "npz:/data/cifar.npz", 0.25, 1000, (1, 2))
     PosixPath('certify-digits-smooth-0.25-cifar-sigma0.25-n1000-shard1of2.db')
     """
-    names = [kind, model.removeprefix("zoo:"), data, f"sigma{sigma:g}", f"n{n}"]
+    return run_name([kind, model], data, [f"sigma{sigma:g}", f"n{n}"], shard)
+
+
+def run_name(begin: Sequence[str], data: str, end: Sequence[str], shard: tuple[int, int] | None) -> Path:
+    """A file name that tells what a run is of.
+
+    >>> run_name(["attack", "zoo:net"], "digits", ["eps0.1"], None)
+    PosixPath('attack-net-digits-eps0.1.db')
+    """
+    names = [*(part.removeprefix("zoo:") for part in begin), data, *end]
     form, _, rest = data.partition(":")
     if form in ("npz", "folder", "mnist") and rest:
-        names[2] = Path(rest).stem
+        names[len(begin)] = Path(rest).stem
     if shard is not None:
         names.append("shard{}of{}".format(*shard))
     return Path("-".join(re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "x" for name in names) + ".db")

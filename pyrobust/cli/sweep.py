@@ -1,4 +1,4 @@
-"""What `certify` and `predict` share: the end of a sweep, and its interruption."""
+"""What `certify`, `predict` and `attack` share: the end of a sweep, and its interruption."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ def show_run(run: Run) -> None:
     """Prints the table of a run, and on standard error where it is."""
     from rich.console import Console
 
-    from pyrobust.report import certified_accuracy_table, prediction_table
+    from pyrobust.report import attack_table, certified_accuracy_table, prediction_table
 
+    tables = {"certify": certified_accuracy_table, "predict": prediction_table, "attack": attack_table}
     if len(run):
-        Console().print(certified_accuracy_table(run) if run.kind == "certify" else prediction_table(run))
+        Console().print(tables[run.kind](run))
     else:
         note("no image: the shard is empty")
     if run.path is not None:

@@ -12,19 +12,28 @@
 from __future__ import annotations
 
 from pyrobust.evaluation.accuracy import compute_certified_accuracy
+from pyrobust.evaluation.attack import attack_dataset
+from pyrobust.evaluation.curve import RobustnessCurve, compute_robustness_curve, robustness_curve
+from pyrobust.evaluation.empirical import calculate_empirical_robustness
 from pyrobust.evaluation.log import format_log, read_log, write_log
+from pyrobust.evaluation.merge import merge_runs
 from pyrobust.evaluation.progress import SweepProgress
-from pyrobust.evaluation.run import Run, merge_runs
+from pyrobust.evaluation.run import Run
 from pyrobust.evaluation.sweep import certify_dataset, predict_dataset
 
 __all__ = [
+    "RobustnessCurve",
     "Run",
     "SweepProgress",
+    "attack_dataset",
+    "calculate_empirical_robustness",
     "certify_dataset",
     "compute_certified_accuracy",
+    "compute_robustness_curve",
     "format_log",
     "merge_runs",
     "predict_dataset",
     "read_log",
+    "robustness_curve",
     "write_log",
 ]

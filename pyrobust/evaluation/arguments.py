@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.smoothing.checks import count, integer
-from pyrobust.zoo import ImageSet
+from pyrobust.zoo import ImageSet, model_hash
 
 Data: TypeAlias = ImageSet | tuple[Tensor, Tensor]
 
@@ -22,16 +22,27 @@ def check_images(smoother: RandomizedSmoothing, data: Data) -> ImageSet:
     """The images, where the smoother has a class for every label."""
     if not isinstance(smoother, RandomizedSmoothing):
         raise InputTypeError(f"smoother: expected a RandomizedSmoothing, got {type(smoother).__name__}")
+    images = image_set(data)
+    check_labels(images, smoother.num_classes, "the smoother's")
+    return images
+
+
+def image_set(data: Data) -> ImageSet:
+    """The images, where tensors are given, too."""
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         data = ImageSet("tensors", data[0].detach().cpu(), data[1].detach().cpu())
     if not isinstance(data, ImageSet):
         raise InputTypeError(f"data: expected an ImageSet or tensors (x, y), got {type(data).__name__}")
-    if data.num_classes > smoother.num_classes:
-        raise InputError(
-            f"data: {data.name}: expected labels of 0 to {smoother.num_classes - 1}, the smoother's classes; image "
-            f"{int((data.y >= smoother.num_classes).nonzero()[0])} has {int(data.y[data.y >= smoother.num_classes][0])}"
-        )
     return data
+
+
+def check_labels(data: ImageSet, classes: int, whose: str) -> None:
+    """Refuses labels without a class."""
+    if data.num_classes > classes:
+        raise InputError(
+            f"data: {data.name}: expected labels of 0 to {classes - 1}, {whose} classes; image "
+            f"{int((data.y >= classes).nonzero()[0])} has {int(data.y[data.y >= classes][0])}"
+        )
 
 
 def check_selection(*, skip: int, max: int | None, shard: tuple[int, int] | None) -> dict[str, Any]:
@@ -57,16 +68,14 @@ def at_most_words(name: str, value: SupportsIndex) -> int:
     return number
 
 
-def check_model_name(name: str | None, model: Any, out: str | os.PathLike[str] | None) -> str:
-    """What the model is called; a callable that no hash covers needs a name of its own in a file."""
+def identify_model(name: str | None, model: Any, out: str | os.PathLike[str] | None) -> tuple[str, str]:
+    """What the model is called and its hash, "" for a callable; such a one needs a name of its own in a file."""
     if name is not None and not isinstance(name, str):
         raise InputTypeError(f"model_name: expected a string, got {type(name).__name__}")
-    if name:
-        return name
     kind = str(getattr(model, "__qualname__", type(model).__qualname__))
-    if out is not None and not isinstance(model, nn.Module):
+    if not name and out is not None and not isinstance(model, nn.Module):
         raise InputError(
             f"model_name: expected a name, got none; {kind} is no torch.nn.Module, and a run in a file tells such "
             "models apart by their names alone: give every model a name of its own"
         )
-    return kind
+    return name or kind, model_hash(model) if isinstance(model, nn.Module) else ""

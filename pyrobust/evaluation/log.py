@@ -14,14 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust.errors import FileFormatError
+from pyrobust.evaluation.parameters import is_name
 from pyrobust.evaluation.run import Run
 from pyrobust.zoo.files import write_atomically
 
-#: Columns of a certification log, and of a prediction log, in this order.
+#: Columns of the log of each kind of run, in this order.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "certify": ("idx", "label", "predict", "radius", "correct", "time"),
     "predict": ("idx", "label", "predict", "correct", "time"),
+    "attack": ("idx", "label", "predict", "adversarial", "distance", "broken_by", "correct", "robust", "time"),
 }
+_REAL = ("radius", "distance", "time")
 #: Decimals of a printed radius.
 RADIUS_DECIMALS = 6
 
@@ -75,13 +78,20 @@ def format_log(run: Run) -> str:
     """
     table = run.table
     lines = ["\t".join(COLUMNS[run.kind])]
-    radii = table["radius"].tolist() if run.kind == "certify" else None
-    rows = zip(table["index"], table["label"], table["prediction"], run.right, table["seconds"].tolist(), strict=True)
-    for row, (index, label, prediction, right, seconds) in enumerate(rows):
-        radius = [] if radii is None else [format_radius(radii[row])]
-        lines.append(
-            "\t".join([str(index), str(label), str(prediction), *radius, str(int(right)), format_seconds(seconds)])
-        )
+    columns = {
+        "idx": table["index"].tolist(),
+        "label": table["label"].tolist(),
+        "predict": table["prediction"].tolist(),
+        "correct": run.right.astype(int).tolist(),
+        "time": [format_seconds(seconds) for seconds in table["seconds"].tolist()],
+    }
+    if run.kind == "certify":
+        columns["radius"] = [format_radius(radius) for radius in table["radius"].tolist()]
+    elif run.kind == "attack":
+        columns |= {name: table[name].tolist() for name in ("adversarial", "distance", "broken_by")}
+        columns["robust"] = run.robust.astype(int).tolist()
+    for row in zip(*(columns[name] for name in COLUMNS[run.kind]), strict=True):
+        lines.append("\t".join(map(str, row)))
     return "\n".join(lines) + "\n"
 
 
@@ -116,8 +126,8 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
         path: the file; untrusted.
 
     Returns:
-        The columns by the names in the file: idx, label, predict and correct int64, radius float64, time float64 in
-        seconds.
+        The columns by the names in the file: idx, label, predict, adversarial, correct and robust int64, radius and
+        distance float64, time float64 in seconds, broken_by str.
 
     Raises:
         FileFormatError: the file is missing or is no such log; the message names the line.
@@ -137,7 +147,9 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
         expected = " or ".join(" ".join(columns) for columns in COLUMNS.values())
         raise FileFormatError(f"{path}: line 1: expected the columns {expected}, separated by tabs; got {first[:80]!r}")
     # Arrays, which take eight bytes a number where lists take forty.
-    values: dict[str, array[Any]] = {name: array("d" if name in ("radius", "time") else "q") for name in names}
+    values: dict[str, Any] = {name: array("d") if name in _REAL else array("q") for name in names}
+    if "broken_by" in values:
+        values["broken_by"] = []
     for number, line in enumerate(lines, start=2):
         fields = line.split("\t")
         if len(fields) != len(names):
@@ -149,9 +161,8 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
                 values[name].append(_parse(name, text))
             except ValueError as error:
                 raise FileFormatError(f"{path}: line {number}: {name}: {error}, got {text[:40]!r}") from error
-    columns = {
-        name: np.array(column, np.float64 if column.typecode == "d" else np.int64) for name, column in values.items()
-    }
+    types = dict.fromkeys(_REAL, np.float64) | {"broken_by": np.str_}
+    columns = {name: np.array(column, types.get(name, np.int64)) for name, column in values.items()}
     if len(np.unique(columns["idx"])) < len(columns["idx"]):
         raise FileFormatError(f"{path}: an image is there twice; use a log with one line an image")
     return columns
@@ -182,7 +193,11 @@ def _lines(path: Path) -> Iterator[str]:
         raise FileFormatError(f"{path}: not a readable log ({error})") from error
 
 
-def _parse(name: str, text: str) -> int | float:
+def _parse(name: str, text: str) -> int | float | str:
+    if name == "broken_by":
+        if text and not is_name(text):
+            raise ValueError("expected the name of an attack")
+        return text
     if "_" in text or text != text.strip():
         raise ValueError("expected a number")
     if name == "time":
@@ -193,13 +208,15 @@ def _parse(name: str, text: str) -> int | float:
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError("expected h:mm:ss.ffffff")
         return seconds
-    if name == "radius":
-        radius = float(text)
-        if not (math.isfinite(radius) and radius >= 0):
-            raise ValueError("expected a finite radius of at least 0")
-        return radius
+    if name in _REAL:
+        number = float(text)
+        if not (math.isfinite(number) and number >= 0):
+            raise ValueError(f"expected a finite {name} of at least 0")
+        return number
     value = int(text)
-    low, high = {"predict": (-1, _WORDS), "correct": (0, 2)}.get(name, (0, _WORDS))
+    flag, class_ = (0, 2), (-1, _WORDS)
+    ranges = {"predict": class_, "adversarial": class_, "correct": flag, "robust": flag}
+    low, high = ranges.get(name, (0, _WORDS))
     if not low <= value < high:
         raise ValueError(f"expected {low} to {high - 1}")
     return value

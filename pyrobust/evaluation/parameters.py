@@ -9,7 +9,19 @@ from typing import Any
 #: How the work was done, not what was computed: shards of one sweep may differ in these.
 EXECUTION = frozenset({"shard", "batch_size", "chunk", "device"})
 
+#: Of one image in a file: SQLite keeps at most 1e9 bytes in one place.
+MAX_PIXELS = 1 << 27
+
 _WORDS = 1 << 32
+
+
+def is_name(value: Any) -> bool:
+    r"""Whether a value is a name that a file and a log can keep: 1 to 64 printable characters of ASCII.
+
+    >>> is_name("apgd-ce"), is_name("two\tcolumns")
+    (True, False)
+    """
+    return _word(value) and value.isascii()
 
 
 def _whole(low: int, high: int) -> Callable[[Any], bool]:
@@ -37,15 +49,37 @@ def _normalize(value: Any) -> bool:
     return all(isinstance(part, list) and all(map(_number, part)) for part in parts)
 
 
-_SMOOTHING: dict[str, Callable[[Any], bool]] = {
+def _one_of(*words: Any) -> Callable[[Any], bool]:
+    return lambda value: value in words and type(value) in map(type, words)
+
+
+def _range(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_number, value)) and value[0] < value[1]
+
+
+def _shape(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 3
+        and all(map(_whole(1, _WORDS), value))
+        and math.prod(value) <= MAX_PIXELS
+    )
+
+
+def _setting(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= 256 and value.isprintable()
+    return value is None or isinstance(value, bool) or _number(value)
+
+
+def _settings(value: Any) -> bool:
+    return (
+        isinstance(value, dict) and len(value) <= 1024 and all(_word(name) and _setting(value[name]) for name in value)
+    )
+
+
+_COMMON: dict[str, Callable[[Any], bool]] = {
     "num_classes": _whole(1, _WORDS),
-    "sigma": lambda value: _number(value) and value > 0,
-    "noise": _word,
-    "norm": _word,
-    "normalize": _normalize,
-    "n": _whole(1, _WORDS),
-    "alpha": lambda value: _number(value) and 0 < value < 1,
-    "seed": _whole(0, (1 << 64) - 1),
     "dtype": _word,
     "memory_format": _word,
     "images": _whole(1, _WORDS),
@@ -56,10 +90,32 @@ _SMOOTHING: dict[str, Callable[[Any], bool]] = {
     "chunk": _whole(1, _WORDS),
     "device": _word,
 }
+_SMOOTHING: dict[str, Callable[[Any], bool]] = _COMMON | {
+    "sigma": lambda value: _number(value) and value > 0,
+    "noise": _word,
+    "norm": _word,
+    "normalize": _normalize,
+    "n": _whole(1, _WORDS),
+    "alpha": lambda value: _number(value) and 0 < value < 1,
+    "seed": _whole(0, (1 << 64) - 1),
+}
 #: The parameters of each kind of run, with what is valid.
 PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "certify": _SMOOTHING | {"n0": _whole(1, _WORDS), "method": _word},
     "predict": _SMOOTHING,
+    "attack": _COMMON
+    | {
+        "attack": is_name,
+        "norm": _one_of("linf", "l2", "l1"),
+        "epsilon": lambda value: _number(value) and value >= 0,
+        "clip": _range,
+        "settings": _settings,
+        "seed": lambda value: value is None or _whole(0, (1 << 64) - 1)(value),
+        "targeted": _one_of(False),
+        "examples": _one_of(False, True),
+        "shape": _shape,
+        "example_dtype": _one_of("float32"),
+    },
 }
 
 
@@ -84,13 +140,26 @@ def check_parameters(kind: str, parameters: Any) -> None:
 
 
 def describe_differences(there: dict[str, Any], now: dict[str, Any], ignore: frozenset[str] = frozenset()) -> list[str]:
-    """Where two sets of parameters differ, one phrase each.
+    """Where two sets of parameters differ, one phrase each; of parameters that are dictionaries, each entry.
 
     >>> describe_differences({"sigma": 0.25, "n": 10}, {"sigma": 0.5, "n": 10})
     ['sigma: 0.25 there, 0.5 now']
+    >>> describe_differences({"settings": {"steps": 10}}, {"settings": {"steps": 20}})
+    ['steps: 10 there, 20 now']
     """
+    there, now = _flat(there), _flat(now)
     names = [name for name in {**there, **now} if name not in ignore and there.get(name) != now.get(name)]
     return [f"{name}: {there.get(name)!r} there, {now.get(name)!r} now" for name in names]
+
+
+def _flat(parameters: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in parameters.items():
+        entries = value.items() if isinstance(value, dict) else ()
+        flat |= {f"{name}.{entry}" if entry in parameters else entry: item for entry, item in entries}
+        if not isinstance(value, dict):
+            flat[name] = value
+    return flat
 
 
 def chosen_indices(parameters: dict[str, Any]) -> range:
@@ -113,14 +182,29 @@ def example(kind: str) -> dict[str, Any]:
     >>> example("certify")["n0"]
     100
     """
-    parameters: dict[str, Any] = {
-        "num_classes": 10,
+    method: dict[str, Any] = {
         "sigma": 0.25,
         "noise": "gaussian",
         "norm": "l2",
         "normalize": None,
         "n": 1000,
         "alpha": 0.001,
+    }
+    if kind == "attack":
+        method = {
+            "attack": "FGSM",
+            "norm": "linf",
+            "epsilon": 0.25,
+            "clip": [0.0, 1.0],
+            "settings": {"loss": "ce"},
+            "targeted": False,
+            "examples": True,
+            "shape": [1, 2, 2],
+            "example_dtype": "float32",
+        }
+    return {
+        "num_classes": 10,
+        **method,
         "seed": 0,
         "dtype": "float32",
         "memory_format": "contiguous_format",
@@ -131,5 +215,5 @@ def example(kind: str) -> dict[str, Any]:
         "batch_size": 256,
         "chunk": 4,
         "device": "cpu",
+        **({"n0": 100, "method": "fixed"} if kind == "certify" else {}),
     }
-    return parameters | ({"n0": 100, "method": "fixed"} if kind == "certify" else {})

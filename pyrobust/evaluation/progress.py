@@ -15,12 +15,13 @@ class SweepProgress:
     Args:
         done: images committed, those of an earlier start included.
         total: images of the sweep.
-        samples: of the chunk in work that are done.
-        chunk_samples: samples of the chunk in work.
+        samples: of the chunk in work that are done; of an attack, its images.
+        chunk_samples: all of the chunk in work.
         chunk: images of the chunk in work.
         right: committed images whose prediction is right.
         certified: those of them that are certified at a radius of at least ``radius``; None where nothing is certified.
-        radius: sigma.
+        radius: sigma; 0.0 of an attack.
+        robust: committed images that withstood the attack; None where nothing is attacked.
 
     >>> SweepProgress(8, 20, 50, 100, 4, 7, 6, 0.25).images
     10.0
@@ -34,6 +35,7 @@ class SweepProgress:
     right: int
     certified: int | None
     radius: float
+    robust: int | None = None
 
     @property
     def images(self) -> float:
@@ -42,14 +44,18 @@ class SweepProgress:
 
     @property
     def summary(self) -> str:
-        """Running accuracy of what is committed, and certified accuracy at the radius sigma, short.
+        """Running accuracy of what is committed, and certified accuracy at the radius sigma or robust accuracy, short.
 
         >>> SweepProgress(8, 20, 0, 100, 4, 7, 6, 0.25).summary
         'right 87.5 %, R>=0.25: 75.0 %'
+        >>> SweepProgress(8, 20, 0, 100, 4, 7, None, 0.0, 2).summary
+        'right 87.5 %, robust: 25.0 %'
         """
         if not self.done:
             return ""
         right = f"right {100 * self.right / self.done:.1f} %"
+        if self.robust is not None:
+            return f"{right}, robust: {100 * self.robust / self.done:.1f} %"
         if self.certified is None:
             return right
         return f"{right}, R>={self.radius:g}: {100 * self.certified / self.done:.1f} %"

@@ -1,4 +1,4 @@
-"""Reading runs: one, or the shards of one sweep together."""
+"""Reading runs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
-from pyrobust.errors import FileFormatError, InputError, MissingExtraError
-from pyrobust.evaluation.parameters import EXECUTION, chosen_indices
+from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError
+from pyrobust.evaluation.checks import check_table
+from pyrobust.evaluation.examples import read_examples
+from pyrobust.evaluation.parameters import chosen_indices
 from pyrobust.evaluation.store import (
     COMMON,
     KINDS,
@@ -27,6 +29,7 @@ from pyrobust.evaluation.store import (
     read_header,
     reading,
 )
+from pyrobust.metrics import Rate, estimate_rate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +79,7 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """What was computed: "certify" or "predict"."""
+        """What was computed: "certify", "predict" or "attack"."""
         return self.header.kind
 
     @property
@@ -99,18 +102,21 @@ class Run:
 
     @cached_property
     def table(self) -> dict[str, npt.NDArray[Any]]:
-        """Columns by name, rows in the order of the index; the histograms are under `histogram`.
+        """Columns by name, rows in the order of the index; `histogram` and `examples` have what is larger.
 
         ``index``, ``label`` and ``prediction`` (-1: abstained) int64; ``status`` "ok" or "abstain"; ``seconds``
-        float64; then ``p_lower`` and ``radius`` (0.0 where abstained), or ``p_value``, float64.
+        float64; then ``p_lower`` and ``radius`` (0.0 where abstained), or ``p_value``, float64. Of an attack:
+        ``prediction`` of the image itself and ``adversarial``, that of x_adv (-1: no finite largest logit);
+        ``distance``, ‖x_adv − x‖ in the attack's norm, float64; ``broken_by``, the attack that fooled the model,
+        "clean" where it was wrong from the start and "" where it withstood.
         """
         columns = COMMON | KINDS[self.kind]
-        names = [name for name in columns if not name.startswith("counts")]
+        names = [name for name in columns if not name.startswith("counts") and name != "x_adv"]
         with self._open() as (connection, where):
             found = read_columns(connection, where, self.kind, names)
             table = {name: np.array(found[name], dtype=_DTYPES[columns[name].split()[0]]) for name in names}
             table = {"index": table.pop("idx"), **table}
-            self._check(table, where)
+            check_table(self.kind, self.parameters, table, where)
         return table
 
     def histogram(self, name: str = "counts") -> npt.NDArray[np.int64]:
@@ -160,6 +166,65 @@ class Run:
         radius = self.table["radius"][self.right]
         return np.array([(radius >= r).sum() / len(self) for r in map(float, radii)])
 
+    def clean_accuracy(self, alpha: float = 0.05) -> Rate:
+        """The share of images whose prediction is right, ``float(rate)``, with its confidence interval.
+
+        Args:
+            alpha: probability that the interval misses, in (0, 1).
+
+        Returns:
+            Rate.
+
+        Raises:
+            InputError: the run holds no image yet, or alpha is out of range.
+        """
+        if not len(self):
+            raise InputError("clean_accuracy: the run holds no image yet; go on with it first")
+        return estimate_rate(int(self.right.sum()), len(self), alpha)
+
+    def robust_accuracy(self, alpha: float = 0.05) -> Rate:
+        """The share of images that withstood the attack, ``float(rate)``, with its confidence interval.
+
+        Args:
+            alpha: probability that the interval misses, in (0, 1).
+
+        Returns:
+            Rate.
+
+        Raises:
+            InputError: the run is no attack or holds no image yet, or alpha is out of range.
+        """
+        robust = self.robust
+        if not len(self):
+            raise InputError("robust_accuracy: the run holds no image yet; go on with it first")
+        return estimate_rate(int(robust.sum()), len(self), alpha)
+
+    def examples(self, indices: Sequence[int] | None = None) -> Tensor:
+        """The adversarial examples.
+
+        Args:
+            indices: data-set indices, in any order; default: all images of the run, in the order of the table.
+
+        Returns:
+            float32 [n, C, H, W]; where the image withstood, the last word of the attack, within epsilon as all.
+
+        Raises:
+            InputError: the run is no attack, was made without keeping them, or does not have an image.
+            InputTypeError: indices that are not integers.
+            FileFormatError: the file is damaged.
+        """
+        if self.kind != "attack" or not self.parameters["examples"]:
+            what = "is of kind " + self.kind if self.kind != "attack" else "was made with keep_examples=False"
+            raise InputError(f"examples: expected a run that holds adversarial examples; this one {what}")
+        there = self.table["index"]
+        wanted = there if indices is None else np.asarray(indices)
+        if wanted.ndim != 1 or (wanted.size and not np.issubdtype(wanted.dtype, np.integer)):
+            raise InputTypeError(f"indices: expected a sequence of integers, got {indices!r}")
+        absent = np.setdiff1d(wanted, there)
+        if len(absent):
+            raise InputError(f"indices: expected images of the run, got {int(absent[0])}, which it does not have")
+        return self._examples([int(index) for index in wanted])
+
     @property
     def right(self) -> npt.NDArray[np.bool_]:
         """Whether each prediction is the label; an abstention is not."""
@@ -167,6 +232,18 @@ class Run:
             self.table["prediction"] >= 0
         )
         return right
+
+    @property
+    def robust(self) -> npt.NDArray[np.bool_]:
+        """Whether the model is right about each image, and about its adversarial example.
+
+        Raises:
+            InputError: the run is no attack.
+        """
+        if self.kind != "attack":
+            raise InputError(f"robust: expected a run of kind attack, got {self.kind}")
+        robust: npt.NDArray[np.bool_] = self.right & (self.table["adversarial"] == self.table["label"])
+        return robust
 
     def to_dict(self) -> dict[str, Any]:
         """Header and table as plain lists, numbers and strings."""
@@ -186,6 +263,10 @@ class Run:
         frame.attrs = dataclasses.asdict(self.header)
         return frame
 
+    def _examples(self, indices: list[int]) -> Tensor:
+        with self._open() as (connection, where):
+            return read_examples(connection, where, self.parameters, indices)
+
     @contextmanager
     def _open(self) -> Iterator[tuple[sqlite3.Connection, Path]]:
         if isinstance(self._source, sqlite3.Connection):
@@ -193,102 +274,3 @@ class Run:
             return
         with closing(connect_readonly(self._source)) as connection:
             yield connection, self._source
-
-    def _check(self, table: dict[str, npt.NDArray[Any]], where: Path) -> None:
-        """Refuses rows that no run writes."""
-        classes = self.parameters["num_classes"]
-        expected = self.expected
-        checks = {
-            "an image that the run does not cover": all(index in expected for index in table["index"].tolist()),
-            "a label out of range": ((table["label"] >= 0) & (table["label"] < classes)).all(),
-            "a prediction out of range": ((table["prediction"] >= -1) & (table["prediction"] < classes)).all(),
-            "an unknown status": np.isin(table["status"], ("ok", "abstain")).all(),
-            "a status that contradicts the prediction": (
-                (table["status"] == "abstain") == (table["prediction"] < 0)
-            ).all(),
-            "a negative time": (table["seconds"] >= 0).all(),
-        }
-        for name in {"p_lower", "p_value"} & set(table):
-            checks[f"a {name} out of range"] = ((table[name] >= 0) & (table[name] <= 1)).all()
-        if "radius" in table:
-            abstained = table["prediction"] < 0
-            checks["a radius out of range"] = ((table["radius"] >= 0) & ~(abstained & (table["radius"] > 0))).all()
-        wrong = [what for what, fine in checks.items() if not fine]
-        if wrong:
-            raise FileFormatError(f"{where}: damaged: holds {wrong[0]}; do not use it")
-
-
-class _MergedRun(Run):
-    """Shards as one run. A class of its own, because its rows come from several files."""
-
-    def __init__(self, shards: list[Run]) -> None:
-        self._shards = shards
-        self.path = None
-        first = shards[0].header
-        self.header = dataclasses.replace(first, parameters=first.parameters | {"shard": None})
-        self._order = np.argsort(np.concatenate([shard.table["index"] for shard in shards]), kind="stable")
-
-    @cached_property
-    def table(self) -> dict[str, npt.NDArray[Any]]:
-        names = list(self._shards[0].table)
-        return {name: np.concatenate([shard.table[name] for shard in self._shards])[self._order] for name in names}
-
-    def histogram(self, name: str = "counts") -> npt.NDArray[np.int64]:
-        counts: npt.NDArray[np.int64] = np.concatenate([shard.histogram(name) for shard in self._shards])[self._order]
-        return counts
-
-
-def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
-    """The shards of one sweep as one run.
-
-    Args:
-        paths: one file, sharded or not, which is read as it is; or the files of all K shards, in any order.
-
-    Returns:
-        The run, rows in the order of the index. Shards that are not finished contribute what they have.
-
-    Raises:
-        InputError: no file; several that are not all shards of one sweep: other parameters (batch size, chunk and
-            device may differ), a missing shard, or one given twice. Each is named.
-        FileFormatError: a file is missing or damaged.
-
-    >>> merge_runs([])
-    Traceback (most recent call last):
-    pyrobust.errors.InputError: merge_runs: paths: expected at least one run, got none
-    """
-    if not paths:
-        raise InputError("merge_runs: paths: expected at least one run, got none")
-    runs = [Run(path) for path in paths]
-    if len(runs) == 1:
-        return runs[0]
-    first = runs[0]
-    seen: dict[int, Run] = {}
-    for run in runs:
-        if run.parameters["shard"] is None:
-            raise InputError(
-                f"merge_runs: {run.path}: is not a shard; several runs are merged only if made with --shard I/K"
-            )
-        differences = first.header.differences(run.header, ignore=EXECUTION)
-        if first.parameters["shard"][1] != run.parameters["shard"][1]:
-            differences.append(f"shard: of {first.parameters['shard'][1]} there, of {run.parameters['shard'][1]} now")
-        if differences:
-            raise InputError(
-                f"merge_runs: {run.path}: is not of the same sweep as {first.path}: {'; '.join(differences)} "
-                f"(there: {first.path}, now: {run.path})"
-            )
-        other = seen.setdefault(run.parameters["shard"][0], run)
-        if other is not run:
-            raise InputError(
-                f"merge_runs: shard {_shard(run)} is given twice: {other.path} and {run.path}; leave one out"
-            )
-    count = first.parameters["shard"][1]
-    missing = list(islice((i for i in range(1, count + 1) if i not in seen), 21))
-    if missing:
-        named = ", ".join(f"{i}/{count}" for i in missing[:20]) + (" …" if len(missing) > 20 else "")
-        raise InputError(f"merge_runs: missing shards: {named}; add their files, or export the others one by one")
-    return _MergedRun(runs)
-
-
-def _shard(run: Run) -> str:
-    index, count = run.parameters["shard"]
-    return f"{index}/{count}"

@@ -27,7 +27,8 @@ import numpy.typing as npt
 from pyrobust.errors import FileFormatError, StoreError
 from pyrobust.evaluation.parameters import check_parameters, describe_differences
 
-SCHEMA_VERSION = 1
+#: Of each kind of run: certifications and predictions are as version 1 wrote them, attacks came with version 2.
+SCHEMA_VERSIONS: dict[str, int] = {"certify": 1, "predict": 1, "attack": 2}
 #: "PyRb", in the header of every file, so that a foreign SQLite file is told apart.
 APPLICATION_ID = 0x50795262
 
@@ -39,7 +40,8 @@ COMMON: dict[str, str] = {
     "status": "TEXT NOT NULL",
     "seconds": "REAL NOT NULL",
 }
-#: The further columns of each kind. Histograms are text, `encode_counts`.
+#: The further columns of each kind. Histograms are text, `encode_counts`; x_adv is `encode_examples` and comes last, so
+#: that SQLite need not go through it for the columns before.
 KINDS: dict[str, dict[str, str]] = {
     "certify": {
         "counts0": "TEXT NOT NULL",
@@ -48,6 +50,12 @@ KINDS: dict[str, dict[str, str]] = {
         "radius": "REAL NOT NULL",
     },
     "predict": {"counts": "TEXT NOT NULL", "p_value": "REAL NOT NULL"},
+    "attack": {
+        "adversarial": "INTEGER NOT NULL",
+        "distance": "REAL NOT NULL",
+        "broken_by": "TEXT NOT NULL",
+        "x_adv": "BLOB NOT NULL",
+    },
 }
 _RUN = {
     "id": "INTEGER PRIMARY KEY CHECK (id = 1)",
@@ -61,7 +69,7 @@ _RUN = {
     "guarantee": "TEXT NOT NULL",
     "versions": "TEXT NOT NULL",
 }
-_TYPES = {"INTEGER": int, "TEXT": str, "REAL": float}
+_TYPES = {"INTEGER": int, "TEXT": str, "REAL": float, "BLOB": bytes}
 _WORDS = 1 << 32
 
 
@@ -70,13 +78,13 @@ class Header:
     """What a run is.
 
     Args:
-        kind: "certify" or "predict".
+        kind: "certify", "predict" or "attack".
         parameters: everything that the results depend on, as JSON knows it (`pyrobust.evaluation.parameters`).
         model: what the model is called; for people, not compared.
         model_sha256: of its structure and numbers; empty where it has none, then the name is compared.
         data: what the images are called; for people.
         data_sha256: of images and labels.
-        guarantee: what the certificates cover, such as "real".
+        guarantee: what the certificates cover, such as "real"; "empirical" for attacks, which certify nothing.
         versions: of the software that began the run.
 
     >>> Header("predict", {}, "net", "", "digits", "", "real", {}).kind
@@ -221,11 +229,7 @@ def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
         if application != APPLICATION_ID:
             raise FileFormatError(f"{path}: a SQLite file of another program, not a run of pyrobust; name another file")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version != SCHEMA_VERSION:
-            raise FileFormatError(
-                f"{path}: has schema version {version}, this pyrobust knows {SCHEMA_VERSION}; "
-                "use the version of pyrobust that wrote it"
-            )
+        _check_version(path, version, *sorted(set(SCHEMA_VERSIONS.values())))
         if schema.get("run") != ("table", create_statements("certify")["run"]):
             raise ValueError("table run is not as expected")
         _check_length(connection)
@@ -236,11 +240,14 @@ def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
         if len(rows) != 1:
             raise ValueError(f"expected one row in table run, found {len(rows)}")
         stored_version, *texts = rows[0]
-        if stored_version != version or not all(isinstance(text, str) for text in texts):
-            raise ValueError("table run holds other types or another version")
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("table run holds other types")
         kind, parameters, model, model_sha256, data, data_sha256, guarantee, versions = texts
         if kind not in KINDS:
             raise ValueError(f"unknown kind {kind[:40]!r}")
+        _check_version(path, version, SCHEMA_VERSIONS[kind])
+        if stored_version != version:
+            raise ValueError("table run holds another version")
         if schema != {name: ("table", sql) for name, sql in create_statements(kind).items()}:
             raise ValueError("table result is not as expected")
         found, software = json.loads(parameters), json.loads(versions)
@@ -248,6 +255,14 @@ def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
         if not isinstance(software, dict) or not all(isinstance(text, str) for text in software.values()):
             raise ValueError("versions")
         return Header(kind, found, model, model_sha256, data, data_sha256, guarantee, software)
+
+
+def _check_version(path: Path, version: int, *known: int) -> None:
+    if version not in known:
+        raise FileFormatError(
+            f"{path}: has schema version {version}, this pyrobust knows {' and '.join(map(str, known))}; "
+            "use the version of pyrobust that wrote it"
+        )
 
 
 def _check_length(connection: sqlite3.Connection) -> None:
@@ -273,7 +288,7 @@ def read_columns(connection: sqlite3.Connection, path: Path, kind: str, names: S
         names: of the columns.
 
     Returns:
-        Lists of equal length, int, float or str by the column's type.
+        Lists of equal length, int, float, str or bytes by the column's type.
 
     Raises:
         FileFormatError: a value of another type, an index beyond 32 bits, an infinite number.

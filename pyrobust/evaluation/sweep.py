@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-import platform
-import time
-from collections.abc import Callable
-from contextlib import closing
-from functools import partial
-from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+import numpy.typing as npt
+from torch import Tensor
 
-from pyrobust.errors import FileFormatError
-from pyrobust.evaluation.arguments import WORDS, Data, at_most_words, check_images, check_model_name, check_selection
-from pyrobust.evaluation.parameters import chosen_indices
+from pyrobust.evaluation.arguments import WORDS, Data, at_most_words, check_images, check_selection, identify_model
+from pyrobust.evaluation.filling import Advance, Step, software_versions, stored_parameters, write_run
 from pyrobust.evaluation.probe import probing
-from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
+from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.run import Run
-from pyrobust.evaluation.store import Header, connect_readonly, read_header
-from pyrobust.evaluation.writer import RunWriter
+from pyrobust.evaluation.store import Header
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
 from pyrobust.smoothing.checks import probability, samples
-from pyrobust.zoo import ImageSet, model_hash
 
 # A chunk is about this many full batches: the partly filled ones at its end cost a few per cent, and a crash loses
 # seconds of work.
@@ -92,10 +83,10 @@ def certify_dataset(
     """
     n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
 
-    def certify(x: Tensor, indices: range, report: Callable[[int, int], None]) -> dict[str, Any]:
+    def certify(x: Tensor, indices: range, report: Advance) -> dict[str, Any]:
         result = smoother.certify_batch(x, n0=n0, n=n, alpha=alpha, indices=indices, progress=report)
         return {
-            "prediction": result.prediction,
+            **_predictions(result.prediction),
             "counts0": result.counts0,
             "counts": result.counts,
             "p_lower": result.p_lower,
@@ -155,22 +146,18 @@ def predict_dataset(
     """
     n, alpha = samples("n", n), probability("alpha", alpha)
 
-    def predict(x: Tensor, indices: range, report: Callable[[int, int], None]) -> dict[str, Any]:
+    def predict(x: Tensor, indices: range, report: Advance) -> dict[str, Any]:
         result = smoother.predict_batch(x, n=n, alpha=alpha, indices=indices, progress=report)
-        return {"prediction": result.prediction, "counts": result.counts, "p_value": result.p_value}
+        return {**_predictions(result.prediction), "counts": result.counts, "p_value": result.p_value}
 
     special = {"n": n, "alpha": alpha}
     selection = {"skip": skip, "max": max_images, "shard": shard}
     return _sweep("predict", predict, smoother, data, out, special, selection, batch_size, model_name, progress)
 
 
-#: Images, their data-set indices and a callback of (samples done, samples) to columns of the store.
-_Step: TypeAlias = Callable[[Tensor, range, Callable[[int, int], None]], dict[str, Any]]
-
-
 def _sweep(
     kind: str,
-    step: _Step,
+    step: Step,
     smoother: RandomizedSmoothing,
     data: Data,
     out: str | os.PathLike[str] | None,
@@ -183,11 +170,9 @@ def _sweep(
     images = check_images(smoother, data)
     selection = {"images": len(images), **check_selection(**selection)}
     batch_size = None if batch_size is None else at_most_words("batch_size", batch_size)
-    model: Any = smoother.runner.model
-    name = check_model_name(model_name, model, out)
     # Before the model runs for the first time, which may leave something behind in it.
-    model_sha256 = model_hash(model) if isinstance(model, nn.Module) else ""
-    stored = {} if out is None else _stored_parameters(Path(out))
+    name, model_sha256 = identify_model(model_name, smoother.runner.model, out)
+    stored = {} if out is None else stored_parameters(Path(out))
     given = smoother.runner.given_batch_size
     if batch_size is not None or "batch_size" in stored:
         smoother.runner.set_batch_size(stored["batch_size"] if batch_size is None else batch_size)
@@ -212,59 +197,15 @@ def _sweep(
             data=images.name,
             data_sha256=images.sha256,
             guarantee="real",
-            versions=_versions(),
+            versions=software_versions(),
         )
-        with RunWriter(out, header) as writer, sweep_reporting(progress) as report:
-            _fill(writer, step, images, report)
+        return write_run(out, header, step, images, progress)
     finally:
         smoother.runner.set_batch_size(given)
-    return Run(writer.connection if out is None else out)
 
 
-def _fill(writer: RunWriter, step: _Step, images: ImageSet, report: Report) -> None:
-    """Adds the chunks that are missing."""
-    parameters = writer.header.parameters
-    chosen = chosen_indices(parameters)
-    before = Run(writer.connection, writer.path)  # checks what is there, too
-    certifies = "radius" in before.table
-    right = int(before.right.sum())
-    certified = int((before.table["radius"][before.right] >= parameters["sigma"]).sum()) if certifies else None
-
-    def progress(samples: int, total: int, chunk: int) -> SweepProgress:
-        done = len(writer.done)
-        return SweepProgress(done, len(chosen), samples, total, chunk, right, certified, parameters["sigma"])
-
-    def advance(chunk: int, samples: int, total: int) -> None:
-        report(progress(samples, total, chunk))
-
-    report(progress(0, 0, 0))
-    for start in range(0, len(chosen), parameters["chunk"]):
-        indices = chosen[start : start + parameters["chunk"]]
-        present = sum(index in writer.done for index in indices)
-        if present == len(indices):
-            continue
-        if present:
-            raise FileFormatError(f"{writer.path}: damaged: holds part of a chunk, images {indices}; begin a new run")
-        begin = time.perf_counter()
-        rows = step(
-            images.x[indices.start : indices.stop : indices.step],
-            indices,
-            partial(advance, len(indices)),
-        )
-        seconds = (time.perf_counter() - begin) / len(indices)
-        label = images.y[indices.start : indices.stop : indices.step].numpy()
-        rows |= {
-            "idx": indices,
-            "label": label,
-            "status": ["abstain" if value == ABSTAIN else "ok" for value in rows["prediction"]],
-            "seconds": [seconds] * len(indices),
-        }
-        writer.append(rows)
-        hits = rows["prediction"] == label
-        right += int(hits.sum())
-        if certified is not None:
-            certified += int((rows["radius"][hits] >= parameters["sigma"]).sum())
-        report(progress(0, 0, 0))
+def _predictions(prediction: npt.NDArray[np.int64]) -> dict[str, Any]:
+    return {"prediction": prediction, "status": ["abstain" if value == ABSTAIN else "ok" for value in prediction]}
 
 
 def _smoothing_parameters(smoother: RandomizedSmoothing) -> dict[str, Any]:
@@ -279,22 +220,4 @@ def _smoothing_parameters(smoother: RandomizedSmoothing) -> dict[str, Any]:
         "dtype": str(runner.dtype).removeprefix("torch."),
         "memory_format": str(runner.memory_format).removeprefix("torch."),
         "device": runner.device.type,
-    }
-
-
-def _stored_parameters(path: Path) -> dict[str, Any]:
-    """The parameters of the run in a file; none where there is no file or nothing in it."""
-    if not path.is_file():
-        return {}
-    with closing(connect_readonly(path)) as connection:
-        header = read_header(connection, path)
-    return {} if header is None else header.parameters
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "pyrobust": metadata.version("pyrobust"),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
     }

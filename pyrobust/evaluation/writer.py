@@ -18,7 +18,7 @@ from pyrobust.evaluation.store import (
     APPLICATION_ID,
     COMMON,
     KINDS,
-    SCHEMA_VERSION,
+    SCHEMA_VERSIONS,
     Header,
     create_statements,
     encode_counts,
@@ -99,7 +99,8 @@ class RunWriter:
         """Adds a chunk of results, all of it or nothing.
 
         Args:
-            rows: a sequence for each column of this kind of run, all of one length. Histograms as [B, K+1] counts.
+            rows: a sequence for each column of this kind of run, all of one length. Histograms as [B, K+1] counts,
+                adversarial examples as bytes.
 
         Raises:
             InputError: a NaN or infinite number, an index beyond 32 bits, or other columns.
@@ -164,15 +165,16 @@ class RunWriter:
     def _begin(self) -> None:
         # WAL cannot be switched on inside the transaction that holds the lock; the new run is written in one without.
         header = self.header
+        version = SCHEMA_VERSIONS[header.kind]
         with self._writing("written"):
             self.connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            self.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            self.connection.execute(f"PRAGMA user_version = {version}")
             for statement in create_statements(header.kind).values():
                 self.connection.execute(statement)
             self.connection.execute(
                 "INSERT INTO run VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    SCHEMA_VERSION,
+                    version,
                     header.kind,
                     json.dumps(header.parameters, allow_nan=False),
                     header.model,
@@ -255,9 +257,11 @@ def _convert(name: str, kind: str, values: Sequence[Any]) -> list[Any]:
         return [encode_counts(row) for row in values]
     if kind.startswith("TEXT"):
         return [str(value) for value in values]
+    if kind.startswith("BLOB"):
+        return [bytes(value) for value in values]
     if kind.startswith("REAL"):
         numbers = [float(value) for value in values]
-        # SQLite turns NaN into NULL; and no certificate is NaN or infinite.
+        # SQLite turns NaN into NULL; and no certificate and no distance is NaN or infinite.
         if not all(map(math.isfinite, numbers)):
             raise InputError(f"store: {name}: expected finite numbers, got {numbers}; such a result must not be kept")
         return numbers

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from pyrobust.evaluation import Run
 
 # Enough of a hash to tell any two data sets or models apart that somebody has side by side.
@@ -15,7 +18,7 @@ def describe_run(run: Run) -> list[str]:
         run: of any kind.
 
     Returns:
-        Lines of text, the statement of what is certified first.
+        Lines of text, the statement of what is certified, or attacked, first.
 
     >>> from pyrobust.evaluation import certify_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing
@@ -26,25 +29,112 @@ def describe_run(run: Run) -> list[str]:
     Smoothed classifier, gaussian noise of sigma 0.25; l2 radii, method fixed, guarantee real
     """
     header, parameters = run.header, run.parameters
+    unfinished = "" if run.complete else f"; NOT FINISHED: {len(run)} of {len(run.expected)} images"
+    return [
+        *(_attacked(parameters) if run.kind == "attack" else _smoothed(run)),
+        describe_model(header.model, header.model_sha256, parameters["dtype"]),
+        describe_data(header.data, header.data_sha256, parameters, len(run)) + unfinished,
+    ]
+
+
+def describe_attack(name: str, norm: str, clip: Sequence[float], settings: dict[str, Any], seed: int | None) -> str:
+    """Norm, clip range and budget of an attack, in a line.
+
+    Args:
+        name: of its class.
+        norm: of the perturbation.
+        clip: the ends of the range of a valid input.
+        settings: by name, those of an ``AutoAttack``'s attacks as "attack.setting".
+        seed: None where there is none of its own.
+
+    >>> describe_attack("FGSM", "l2", [0.0, 1.0], {"loss": "ce"}, 0)
+    'FGSM in l2 and [0, 1], seed 0; loss ce'
+    """
+    attacks = planned_attacks(name, settings)
+    if attacks != [name]:
+        budget = [f"{describe_budget(name, settings)}: {', '.join(_part(attack, settings) for attack in attacks)}"]
+    else:
+        budget = [f"{key} {value}" for key, value in settings.items() if value is not None]
+    begin = f"{name} in {norm} and [{clip[0]:g}, {clip[1]:g}]" + ("" if seed is None else f", seed {seed}")
+    return "; ".join([begin, ", ".join(budget)]) if budget else begin
+
+
+def planned_attacks(name: str, settings: dict[str, Any]) -> list[str]:
+    """The attacks that an ensemble runs, in their order; of any other attack its own name.
+
+    >>> planned_attacks("AutoAttack", {"attacks": "apgd-ce, square"})
+    ['apgd-ce', 'square']
+    """
+    attacks = settings.get("attacks")
+    return attacks.split(", ") if isinstance(attacks, str) else [name]
+
+
+def describe_budget(name: str, settings: dict[str, Any]) -> str:
+    """How much an attack may do, in a few words; nothing where it has neither a version nor steps nor queries.
+
+    >>> describe_budget("PGD", {"steps": 40, "restarts": 5, "loss": "ce"})
+    '40 steps from 5 starts'
+    """
+    if planned_attacks(name, settings) != [name]:
+        return f"version {settings.get('version')}"
+    words = {"steps": "steps", "n_queries": "queries"}
+    budget = [f"{settings[key]} {word}" for key, word in words.items() if key in settings]
+    return ", ".join(budget) + (f" from {settings['restarts']} starts" if settings.get("restarts", 1) != 1 else "")
+
+
+def describe_model(name: str, sha256: str, dtype: str) -> str:
+    """A model, its hash and its number format, in a line.
+
+    >>> describe_model("net", "", "float32")
+    'Model net, sha256 unknown, float32'
+    """
+    return f"Model {name}, sha256 {sha256[:_DIGITS] or 'unknown'}, {dtype}"
+
+
+def describe_data(name: str, sha256: str, selection: dict[str, Any], used: int) -> str:
+    """A data set, its hash, and how much of it was used, in a line.
+
+    Args:
+        name: of the data set.
+        sha256: of its images and labels.
+        selection: "images", "skip", "max" and "shard" of a run's parameters.
+        used: how many images there are results for.
+
+    >>> describe_data("digits", "b" * 64, {"images": 382, "skip": 2, "max": None, "shard": None}, 191)
+    'Data digits, sha256 bbbbbbbbbbbb, 191 of 382 images (one in 2)'
+    """
+    parts = [f"one in {selection['skip']}" if selection["skip"] > 1 else ""]
+    parts.append(f"the first {selection['max']}" if selection["max"] is not None else "")
+    parts.append("shard {}/{}".format(*selection["shard"]) if selection["shard"] is not None else "")
+    parts = [part for part in parts if part]
+    chosen = f" ({', '.join(parts)})" if parts else ""
+    return f"Data {name}, sha256 {sha256[:_DIGITS]}, {used} of {selection['images']} images{chosen}"
+
+
+def _smoothed(run: Run) -> list[str]:
+    parameters = run.parameters
     what = f"Smoothed classifier, {parameters['noise']} noise of sigma {parameters['sigma']:g}"
     if run.kind == "certify":
-        what += f"; {parameters['norm']} radii, method {parameters['method']}, guarantee {header.guarantee}"
+        what += f"; {parameters['norm']} radii, method {parameters['method']}, guarantee {run.header.guarantee}"
         budget = f"n0 {parameters['n0']}, n {parameters['n']} samples an image"
         confidence = f"each certificate wrong with probability at most alpha {parameters['alpha']:g}"
     else:
         what += "; predictions by the two-sided binomial test"
         budget = f"n {parameters['n']} samples an image"
         confidence = f"each prediction wrong with probability at most alpha {parameters['alpha']:g}"
-    selection = [f"one in {parameters['skip']}" if parameters["skip"] > 1 else ""]
-    selection.append(f"the first {parameters['max']}" if parameters["max"] is not None else "")
-    selection.append("shard {}/{}".format(*parameters["shard"]) if parameters["shard"] is not None else "")
-    selection = [part for part in selection if part]
-    chosen = f" ({', '.join(selection)})" if selection else ""
-    unfinished = "" if run.complete else f"; NOT FINISHED: {len(run)} of {len(run.expected)} images"
+    return [what, f"{budget}, seed {parameters['seed']}; {confidence}"]
+
+
+def _attacked(parameters: dict[str, Any]) -> list[str]:
+    names = ("attack", "norm", "clip", "settings", "seed")
     return [
-        what,
-        f"{budget}, seed {parameters['seed']}; {confidence}",
-        f"Model {header.model}, sha256 {header.model_sha256[:_DIGITS] or 'unknown'}, {parameters['dtype']}",
-        f"Data {header.data}, sha256 {header.data_sha256[:_DIGITS]}, {len(run)} of {parameters['images']} images"
-        f"{chosen}{unfinished}",
+        f"Under attack, {parameters['norm']} epsilon {parameters['epsilon']:g}; robust accuracy is an upper bound",
+        describe_attack(*(parameters[name] for name in names)),
     ]
+
+
+def _part(attack: str, settings: dict[str, Any]) -> str:
+    """One attack of an ensemble and its budget."""
+    prefix = f"{attack}."
+    own = {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
+    return f"{attack} {describe_budget(attack, own)}".rstrip()

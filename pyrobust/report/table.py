@@ -10,7 +10,8 @@ from rich.table import Table
 
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
-from pyrobust.report.caption import describe_run
+from pyrobust.evaluation.curve import RobustnessCurve
+from pyrobust.report.caption import describe_run, planned_attacks
 
 
 def default_radii(run: Run) -> list[float]:
@@ -74,16 +75,16 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None) -> 
 
 
 def prediction_table(run: Run) -> Table:
-    """Accuracy and abstentions of a run of either kind.
+    """Accuracy and abstentions of a run with the smoothed classifier.
 
     Args:
-        run: with at least one image.
+        run: of kind certify or predict, with at least one image.
 
     Returns:
         A table to print with rich, its caption `describe_run`.
 
     Raises:
-        InputError: the run holds no image yet.
+        InputError: the run is of another kind or holds no image yet.
 
     >>> from pyrobust.evaluation import certify_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing
@@ -93,29 +94,103 @@ def prediction_table(run: Run) -> Table:
     >>> prediction_table(run).row_count
     3
     """
+    if run.kind == "attack":
+        raise InputError("run: expected a run of kind certify or predict, got attack; use attack_table")
     return _table(run, "Predictions")
 
 
+def attack_table(run: Run, alpha: float = 0.05) -> Table:
+    """Clean and robust accuracy of a run, with their intervals, and which attack broke how many images.
+
+    Args:
+        run: of kind attack, with at least one image.
+        alpha: probability that one of the intervals misses, in (0, 1).
+
+    Returns:
+        A table to print with rich, its caption `describe_run`.
+
+    Raises:
+        InputError: the run is of another kind or holds no image yet.
+
+    >>> from pyrobust.attacks import FGSM
+    >>> from pyrobust.evaluation import attack_dataset
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> run = attack_dataset(FGSM(load_model("zoo:digits-smooth-0.25"), epsilon=0.1), load_data("digits"), skip=20)
+    >>> attack_table(run).row_count
+    5
+    """
+    robust = run.robust
+    table = _empty_table(run, "Attack", describe_run(run), f"{100 * (1 - alpha):g} % interval")
+    table.add_row("images", "", str(len(run)), "")
+    for name, rate in (("clean accuracy", run.clean_accuracy(alpha)), ("robust accuracy", run.robust_accuracy(alpha))):
+        table.add_row(name, _percent(rate.value), str(rate.successes), _interval(rate.lower, rate.upper))
+    table.add_section()
+    broken_by = run.table["broken_by"].tolist()
+    planned = planned_attacks(run.parameters["attack"], run.parameters["settings"])
+    for name in dict.fromkeys([*planned, *sorted(set(broken_by) - {"", "clean"})]):
+        count = broken_by.count(name)
+        table.add_row(f"broken by {escape(name)}", _percent(count / len(run)), str(count), "")
+    broken = run.right & ~robust
+    distance = f"{run.table['distance'][broken].mean():.4g}" if broken.any() else "none"
+    table.add_row(f"mean {run.parameters['norm']} distance of the broken ones", distance, "", "")
+    return table
+
+
+def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> Table:
+    """Robust accuracy at each epsilon of a curve, with its interval.
+
+    Args:
+        curve: of any attack.
+        caption: what the rates depend on besides, lines of text.
+
+    Returns:
+        A table to print with rich.
+
+    >>> from pyrobust.attacks import FGSM
+    >>> from pyrobust.evaluation.curve import robustness_curve
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> data = load_data("digits")
+    >>> curve = robustness_curve(FGSM, load_model("zoo:digits-smooth-0.25"), data.x[:9], data.y[:9], [0.0, 0.1])
+    >>> curve_table(curve, ["Data digits"]).row_count
+    2
+    """
+    table = _empty_table(None, "Robust accuracy", caption, f"{100 * (1 - curve.alpha):g} % interval")
+    rows = zip(curve.epsilons, curve.robust_accuracy, curve.counts, curve.lower, curve.upper, strict=True)
+    for epsilon, accuracy, count, lower, upper in rows:
+        table.add_row(f"{curve.norm} epsilon {epsilon:.4g}", _percent(accuracy), str(count), _interval(lower, upper))
+    return table
+
+
 def _table(run: Run, title: str) -> Table:
-    if not len(run):
-        raise InputError("run: expected at least one image, got none; go on with it first")
-    # Names of models and data come from users and files, and could hold markup.
-    # The width keeps the caption from being folded into a narrow column.
-    table = Table(
-        title=title,
-        caption=escape("\n".join(describe_run(run))),
-        title_justify="left",
-        caption_justify="left",
-        min_width=78,
-    )
-    table.add_column("")
-    table.add_column("share", justify="right")
-    table.add_column("images", justify="right")
+    table = _empty_table(run, title, describe_run(run))
     right, abstained = int(run.right.sum()), int((run.table["prediction"] < 0).sum())
     table.add_row("images", "", str(len(run)))
     table.add_row("smoothed prediction right", _percent(right / len(run)), str(right))
     table.add_row("abstained", _percent(abstained / len(run)), str(abstained))
     return table
+
+
+def _empty_table(run: Run | None, title: str, caption: Sequence[str], *columns: str) -> Table:
+    if run is not None and not len(run):
+        raise InputError("run: expected at least one image, got none; go on with it first")
+    # Names of models and data come from users and files, and could hold markup.
+    # The width keeps the caption from being folded into a narrow column.
+    table = Table(
+        title=title,
+        caption=escape("\n".join(caption)),
+        title_justify="left",
+        caption_justify="left",
+        min_width=78,
+    )
+    table.add_column("")
+    for column in ("share", "images", *columns):
+        table.add_column(column, justify="right")
+    return table
+
+
+def _interval(lower: float, upper: float) -> str:
+    """Rounded outward."""
+    return f"{math.floor(1000 * lower) / 10:.1f} to {math.ceil(1000 * upper) / 10:.1f} %"
 
 
 def _percent(share: float) -> str:

@@ -1,0 +1,182 @@
+"""Attacks on whole data sets, kept in a run that can be gone on with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pyrobust.attacks import AdversarialAttack, AutoAttack
+from pyrobust.attacks.arguments import batch_on
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.evaluation.arguments import (
+    WORDS,
+    Data,
+    at_most_words,
+    check_labels,
+    check_selection,
+    identify_model,
+    image_set,
+)
+from pyrobust.evaluation.attack_chunk import AttackChunk, generators_from
+from pyrobust.evaluation.attack_settings import attack_settings
+from pyrobust.evaluation.filling import software_versions, stored_parameters, write_run
+from pyrobust.evaluation.parameters import check_parameters, chosen_indices
+from pyrobust.evaluation.probe import probing
+from pyrobust.evaluation.progress import Report
+from pyrobust.evaluation.run import Run
+from pyrobust.evaluation.store import Header
+from pyrobust.runner import Runner
+from pyrobust.zoo import ImageSet
+
+
+def attack_dataset(
+    attack: AdversarialAttack,
+    data: Data,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    skip: int = 1,
+    max_images: int | None = None,
+    shard: tuple[int, int] | None = None,
+    keep_examples: bool = True,
+    batch_size: int | None = None,
+    model_name: str | None = None,
+    progress: bool | Report = False,
+) -> Run:
+    """Attacks a data set, untargeted, keeping every result as soon as its chunk, one batch, is done.
+
+    Called again with the same arguments after a crash, a kill or an exception, it goes on where it stopped, and ends
+    with the same results as if it had not: random numbers depend on the seed and the data-set index, and chunks have
+    fixed boundaries. What a randomised model draws from torch's generators begins anew with every chunk, and so depends
+    on the batch size and the shards. The settings that must agree are the attributes of the attack, its own
+    attacks' where it is an ``AutoAttack``; its ``callback`` gets rows of the chunk in work.
+
+    An image counts as broken where the model, run on x_adv alone, in a batch of one, does not give its label. Every
+    x_adv is checked: its distance is computed in float64, and one outside the ball or the clip range is an error.
+
+    Args:
+        attack: with its model, norm, epsilon and seed. Its ``generate(x, y)`` gets x and y on its device, and where it
+            takes them, the data-set indices as ``indices=``.
+        data: the images, or (x, y) with x float32 [N, C, H, W] in the attack's clip range and y int64 [N].
+        out: the file of the run; default: in memory.
+        skip: every skip-th image, from the first on; at least 1.
+        max_images: at most so many of those; default all.
+        shard: (I, K): of those every K-th from the I-th on, I from 1 to K.
+        keep_examples: whether the run keeps every x_adv, for ``Run.examples``.
+        batch_size: rows a forward pass, and images a chunk; default: the attack's, or that of the run that is gone on
+            with, or what fits memory.
+        model_name: what the model is called in the run; default its class. A callable that is no module needs one where
+            the run is kept in a file.
+        progress: True for a bar on standard error, or a function of a `SweepProgress`.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: a value out of range, an epsilon for each image, labels that the model has no class for, images
+            outside the clip range, no ``model_name`` where one is needed; an attack that returns another shape, NaN,
+            or points outside the ball or the clip range.
+        InputTypeError: an argument of another type.
+        StoreError: the run cannot be written, is being written by another process, or has other parameters, each named.
+        FileFormatError: ``out`` is not a run, or damaged.
+        ModelError: the model failed on the first image, or has no gradient. What it raises later passes unchanged; what
+            was committed is kept.
+
+    >>> from pyrobust.attacks import PGD
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> attack = PGD(load_model("zoo:digits-smooth-0.25"), epsilon=0.1, steps=5)
+    >>> run = attack_dataset(attack, load_data("digits"), skip=20)
+    >>> len(run), float(run.clean_accuracy()) > float(run.robust_accuracy())
+    (20, True)
+    >>> bool((run.table["distance"] <= 0.1).all()), tuple(run.examples().shape)
+    (True, (20, 1, 8, 8))
+    """
+    if not isinstance(attack, AdversarialAttack):
+        raise InputTypeError(f"attack: expected an AdversarialAttack, got {type(attack).__name__}")
+    if not isinstance(keep_examples, bool):
+        raise InputTypeError(f"keep_examples: expected True or False, got {keep_examples!r}")
+    images = image_set(data)
+    selection = {"images": len(images), **check_selection(skip=skip, max=max_images, shard=shard)}
+    _check_range(attack, images, selection)
+    batch_size = None if batch_size is None else at_most_words("batch_size", batch_size)
+    seed, settings = attack_settings(attack)
+    # Before the model runs for the first time, which may leave something behind in it.
+    name, model_sha256 = identify_model(model_name, attack.model, out)
+    stored = {} if out is None else stored_parameters(Path(out))
+    runners = _runners(attack)
+    given = [runner.given_batch_size for runner in runners]
+    shape = tuple(images.x.shape[1:])
+    try:
+        # A model that does not fit the images or the classes shows before a file is made.
+        with probing(shape), generators_from("", attack.device):
+            classes = _count_classes(attack.runner, images.x[:1])
+            found = next((size for size in given if size), None)
+            batch = batch_size or stored.get("batch_size") or found or attack.runner.batch_size(shape, gradients=True)
+        check_labels(images, classes, "the model's")
+        for runner in runners:
+            runner.set_batch_size(batch)
+        parameters = {
+            "num_classes": classes,
+            "attack": type(attack).__name__,
+            "norm": attack.norm,
+            "epsilon": attack.epsilon,
+            "clip": [attack.clip_min, attack.clip_max],
+            "settings": settings,
+            "seed": seed,
+            "targeted": False,
+            "dtype": str(attack.runner.dtype).removeprefix("torch."),
+            "memory_format": str(attack.runner.memory_format).removeprefix("torch."),
+            "device": attack.runner.device.type,
+            "shape": list(shape),
+            "example_dtype": "float32",
+            "examples": keep_examples,
+            **selection,
+            "batch_size": at_most_words("batch_size", batch),
+            "chunk": stored.get("chunk", min(WORDS, batch)),
+        }
+        try:
+            check_parameters("attack", parameters)
+        except ValueError as error:
+            raise InputError(f"attack: expected settings that a run can keep, got {error}") from error
+        header = Header(
+            kind="attack",
+            parameters=parameters,
+            model=name,
+            model_sha256=model_sha256,
+            data=images.name,
+            data_sha256=images.sha256,
+            guarantee="empirical",
+            versions=software_versions(),
+        )
+        return write_run(out, header, AttackChunk(attack, images, parameters), images, progress)
+    finally:
+        for runner, size in zip(runners, given, strict=True):
+            runner.set_batch_size(size)
+
+
+def _runners(attack: AdversarialAttack) -> list[Runner]:
+    """What the attack runs its model by; all have to see the same number format."""
+    parts = attack.attacks.values() if isinstance(attack, AutoAttack) else ()
+    runners = [attack.runner, *(part.runner for part in parts)]
+    formats = {str(runner.dtype).removeprefix("torch.") for runner in runners}
+    if len(formats) > 1:
+        raise InputError(f"attack: expected one number format for the model, got {' and '.join(sorted(formats))}")
+    return runners
+
+
+def _count_classes(runner: Runner, x: Tensor) -> int:
+    with runner.session():
+        return runner.logits(batch_on(x, runner.device_for(x), runner.memory_format).to(runner.dtype)).shape[1]
+
+
+def _check_range(attack: AdversarialAttack, images: ImageSet, selection: dict[str, Any]) -> None:
+    """Refuses images that the attack's clip range does not hold, before the attack comes to them."""
+    for index in chosen_indices(selection):
+        low, high = (float(end) for end in images.x[index].aminmax())
+        if low < attack.clip_min or high > attack.clip_max:
+            raise InputError(
+                f"data: {images.name}: expected pixels in [{attack.clip_min}, {attack.clip_max}], the attack's clip "
+                f"range; those of image {index} are {low} to {high}"
+            )

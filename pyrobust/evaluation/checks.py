@@ -1,0 +1,79 @@
+"""What the rows of a run have to be: files are untrusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.errors import FileFormatError
+from pyrobust.evaluation.parameters import chosen_indices, is_name
+
+Table: TypeAlias = dict[str, npt.NDArray[Any]]
+
+
+def check_table(kind: str, parameters: dict[str, Any], table: Table, where: Path) -> None:
+    """Refuses rows that no run writes.
+
+    Args:
+        kind: of the run.
+        parameters: of the run.
+        table: its columns.
+        where: the file, for the message.
+
+    Raises:
+        FileFormatError: a row is wrong.
+
+    >>> from pyrobust.evaluation.parameters import example
+    >>> columns = {"index": [20], "label": [1], "prediction": [1], "status": ["ok"], "seconds": [0.5], "p_value": [0.1]}
+    >>> table = {name: np.array(values) for name, values in columns.items()}
+    >>> check_table("predict", example("predict"), table, Path("run.db"))
+    Traceback (most recent call last):
+    pyrobust.errors.FileFormatError: run.db: damaged: holds an image that the run does not cover; do not use it
+    """
+    classes = parameters["num_classes"]
+    expected = chosen_indices(parameters)
+    checks = {
+        "an image that the run does not cover": all(index in expected for index in table["index"].tolist()),
+        "a label out of range": ((table["label"] >= 0) & (table["label"] < classes)).all(),
+        "a prediction out of range": _classes(table["prediction"], classes),
+        "a negative time": (table["seconds"] >= 0).all(),
+        **(_attacked(parameters, table) if kind == "attack" else _smoothed(table)),
+    }
+    wrong = [what for what, fine in checks.items() if not fine]
+    if wrong:
+        raise FileFormatError(f"{where}: damaged: holds {wrong[0]}; do not use it")
+
+
+def _smoothed(table: Table) -> dict[str, Any]:
+    abstained = table["prediction"] < 0
+    checks = {
+        "an unknown status": np.isin(table["status"], ("ok", "abstain")).all(),
+        "a status that contradicts the prediction": ((table["status"] == "abstain") == abstained).all(),
+    }
+    for name in {"p_lower", "p_value"} & set(table):
+        checks[f"a {name} out of range"] = ((table[name] >= 0) & (table[name] <= 1)).all()
+    if "radius" in table:
+        checks["a radius out of range"] = ((table["radius"] >= 0) & ~(abstained & (table["radius"] > 0))).all()
+    return checks
+
+
+def _attacked(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
+    right = table["prediction"] == table["label"]
+    withstood = right & (table["adversarial"] == table["label"])
+    broken_by = table["broken_by"]
+    return {
+        "an unknown status": (table["status"] == "ok").all(),
+        "an adversarial prediction out of range": _classes(table["adversarial"], parameters["num_classes"]),
+        "a distance out of range": ((table["distance"] >= 0) & (table["distance"] <= parameters["epsilon"])).all(),
+        "a broken_by that is no name": all(is_name(name) for name in np.unique(broken_by).tolist() if name),
+        "a broken_by that contradicts the predictions": (
+            ((broken_by == "clean") == ~right) & ((broken_by == "") == withstood)
+        ).all(),
+    }
+
+
+def _classes(column: npt.NDArray[Any], classes: int) -> Any:
+    return ((column >= -1) & (column < classes)).all()

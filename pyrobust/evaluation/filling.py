@@ -1,0 +1,144 @@
+"""What sweeps of every kind share: the chunks that a run does not have yet, one after the other."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrobust.errors import FileFormatError
+from pyrobust.evaluation.parameters import chosen_indices
+from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
+from pyrobust.evaluation.run import Run
+from pyrobust.evaluation.store import Header, connect_readonly, read_header
+from pyrobust.evaluation.writer import RunWriter
+from pyrobust.zoo import ImageSet
+
+#: (done, total): how far the chunk in work is.
+Advance: TypeAlias = Callable[[int, int], None]
+#: Images, their data-set indices and an ``Advance`` to columns of the store, all but idx, label and seconds.
+Step: TypeAlias = Callable[[Tensor, range, Advance], dict[str, Any]]
+
+
+class _Tally:
+    """What the results so far come to, for the progress."""
+
+    def __init__(self, parameters: dict[str, Any], table: Mapping[str, Any]) -> None:
+        self.radius = parameters.get("sigma", 0.0)
+        self.right = 0
+        self.certified = 0 if "radius" in table else None
+        self.robust = 0 if "adversarial" in table else None
+        self.add(table)
+
+    def add(self, rows: Mapping[str, Any]) -> None:
+        right = np.asarray(rows["prediction"]) == rows["label"]
+        self.right += int(right.sum())
+        if self.certified is not None:
+            self.certified += int((rows["radius"][right] >= self.radius).sum())
+        if self.robust is not None:
+            self.robust += int((right & (rows["adversarial"] == rows["label"])).sum())
+
+
+def write_run(
+    out: str | os.PathLike[str] | None, header: Header, step: Step, images: ImageSet, progress: bool | Report
+) -> Run:
+    """Begins a run, or goes on with the one that is there, and computes the chunks that are missing.
+
+    Args:
+        out: the file; None keeps the run in memory.
+        header: of the run.
+        step: computes one chunk.
+        images: all images of the data set.
+        progress: as of ``certify_dataset``.
+
+    Returns:
+        The run.
+
+    Raises:
+        StoreError: the run cannot be written, is being written by another process, or has other parameters.
+        FileFormatError: ``out`` is not a run, or damaged.
+    """
+    with RunWriter(out, header) as writer, sweep_reporting(progress) as report:
+        _fill(writer, step, images, report)
+    return Run(writer.connection if out is None else out)
+
+
+def _fill(writer: RunWriter, step: Step, images: ImageSet, report: Report) -> None:
+    """Adds the chunks that are missing, each whole."""
+    parameters = writer.header.parameters
+    chosen = chosen_indices(parameters)
+    tally = _Tally(parameters, Run(writer.connection, writer.path).table)  # checks what is there, too
+
+    def progress(samples: int, total: int, chunk: int) -> SweepProgress:
+        return SweepProgress(
+            len(writer.done),
+            len(chosen),
+            samples,
+            total,
+            chunk,
+            tally.right,
+            tally.certified,
+            tally.radius,
+            tally.robust,
+        )
+
+    def advance(chunk: int, samples: int, total: int) -> None:
+        report(progress(samples, total, chunk))
+
+    report(progress(0, 0, 0))
+    for start in range(0, len(chosen), parameters["chunk"]):
+        indices = chosen[start : start + parameters["chunk"]]
+        present = sum(index in writer.done for index in indices)
+        if present == len(indices):
+            continue
+        if present:
+            raise FileFormatError(f"{writer.path}: damaged: holds part of a chunk, images {indices}; begin a new run")
+        begin = time.perf_counter()
+        rows = step(
+            images.x[indices.start : indices.stop : indices.step],
+            indices,
+            partial(advance, len(indices)),
+        )
+        rows["seconds"] = [(time.perf_counter() - begin) / len(indices)] * len(indices)
+        rows["idx"] = indices
+        rows["label"] = images.y[indices.start : indices.stop : indices.step].numpy()
+        writer.append(rows)
+        tally.add(rows)
+        report(progress(0, 0, 0))
+
+
+def stored_parameters(path: Path) -> dict[str, Any]:
+    """The parameters of the run in a file; none where there is no file or nothing in it.
+
+    Raises:
+        FileFormatError: the file is no run.
+    """
+    if not path.is_file():
+        return {}
+    with closing(connect_readonly(path)) as connection:
+        header = read_header(connection, path)
+    return {} if header is None else header.parameters
+
+
+def software_versions() -> dict[str, str]:
+    """What the results were made with.
+
+    >>> sorted(software_versions())
+    ['numpy', 'pyrobust', 'python', 'torch']
+    """
+    return {
+        "pyrobust": metadata.version("pyrobust"),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,254 @@
+"""``pyrobust attack`` as a user sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyrobust.attacks import APGD, FAB, AutoAttack, Square
+from pyrobust.cli import attack_options, main
+from pyrobust.cli.attack_options import AttackName, NormName
+from pyrobust.evaluation import Run, read_log
+from pyrobust.evaluation.curve import compute_robustness_curve
+from pyrobust.zoo import load_data, load_model
+
+MODEL = "zoo:digits-smooth-0.25"
+BASE = ["attack", "--model", MODEL, "--data", "digits"]
+PGD = [*BASE, "--attack", "pgd", "--steps", "3", "--max", "24"]
+
+
+class Outcome:
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+    @property
+    def error(self) -> str:
+        """The one line of an error."""
+        assert self.status == 2
+        assert self.out == ""
+        lines = self.err.splitlines()
+        assert len(lines) == 1, self.err
+        assert lines[0].startswith("error: ")
+        return lines[0]
+
+
+@pytest.fixture
+def pyrobust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYROBUST_DEBUG", raising=False)
+
+    def call(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["pyrobust", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        output = capsys.readouterr()
+        return Outcome(exit_.value.code or 0, output.out, output.err)
+
+    return call
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def cells(text: str, row: str) -> list[str]:
+    line = next(line for line in text.splitlines() if f"│ {row} " in line)
+    return [cell.strip() for cell in line.strip("│").split("│")[1:]]
+
+
+def test_the_table_has_the_runs_numbers_and_what_they_depend_on(pyrobust: Any, tmp_path: Path) -> None:
+    done = pyrobust(*PGD, "--epsilon", "38/255", "--seed", 4)
+    assert done.status == 0, done.err
+    name = "attack-pgd-digits-smooth-0.25-digits-linf-eps0.14902.db"
+    assert files(tmp_path) == [name]
+    assert f"run: {name} (its log: pyrobust log {name})" in done.err
+    run = Run(name)
+    assert run.parameters["epsilon"] == 38 / 255
+    clean, robust = run.clean_accuracy(), run.robust_accuracy()
+    assert cells(done.out, "clean accuracy")[:2] == [f"{100 * clean.value:.1f} %", str(clean.successes)]
+    share, count, interval = cells(done.out, "robust accuracy")
+    assert (share, count) == (f"{100 * robust.value:.1f} %", str(robust.successes))
+    low, high = map(float, re.findall(r"[\d.]+", interval))
+    assert low / 100 <= robust.lower
+    assert robust.upper <= high / 100
+    assert high - low < 100 * (robust.upper - robust.lower) + 0.21
+    broken = run.table["broken_by"] == "PGD"
+    assert 0 < broken.sum() < 24
+    assert cells(done.out, "broken by PGD")[1] == str(broken.sum())
+    distance = cells(done.out, "mean linf distance of the broken ones")[0]
+    assert distance == f"{run.table['distance'][broken].mean():.4g}"
+    for words in (
+        *("linf epsilon 0.14902", "PGD in linf and [0, 1], seed 4", "steps 3", "restarts 1", "95 % interval"),
+        *(MODEL, run.header.model_sha256[:12], run.header.data_sha256[:12], "24 of 382 images", "the first 24"),
+    ):
+        assert words in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_it_goes_on_is_merged_and_logged(pyrobust: Any) -> None:
+    for part in (1, 2, 1):
+        assert pyrobust(*PGD, "--epsilon", 0.15, "--shard", f"{part}/2", "--out", f"{part}.db").status == 0
+    assert (
+        "steps: 3 there, 4 now"
+        in pyrobust(*PGD, "--epsilon", 0.15, "--shard", "1/2", "--steps", 4, "--out", "1.db").error
+    )
+    assert (
+        "batch_size: 512 there, 8 now"
+        in pyrobust(*PGD, "--epsilon", 0.15, "--shard", "1/2", "--batch-size", 8, "--out", "1.db").error
+    )
+    assert pyrobust(*PGD, "--epsilon", 0.15, "--no-examples", "--out", "whole.db").status == 0
+    assert Run("whole.db").parameters["examples"] is False
+    assert pyrobust("log", "1.db", "2.db", "--out", "merged.tsv").status == 0
+    assert pyrobust("log", "whole.db", "--out", "whole.tsv").status == 0
+    merged, whole = read_log("merged.tsv"), read_log("whole.tsv")
+    assert np.array_equal(merged["idx"], whole["idx"])
+    assert np.array_equal(merged["robust"], whole["robust"])
+
+
+def test_autoattack_by_default(pyrobust: Any) -> None:
+    done = pyrobust(*BASE, "--epsilon", 0.4, "--max", 4, "--out", "run.db")
+    assert done.status == 0, done.err
+    assert cells(done.out, "robust accuracy")[:2] == ["0.0 %", "0"]
+    for name in ("apgd-ce", "apgd-t", "fab-t", "square"):
+        assert len(cells(done.out, f"broken by {name}")) == 3
+    assert "version standard: apgd-ce 100 steps" in " ".join(done.out.split())
+    assert pyrobust(*BASE, "--epsilon", 0.4, "--max", 2, "--version", "rand", "--out", "rand.db").status == 0
+    assert Run("rand.db").parameters["settings"]["version"] == "rand"
+
+
+@pytest.mark.parametrize("name", [name for name in AttackName if name is not AttackName.autoattack])
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_every_attack_in_every_norm(pyrobust: Any, name: AttackName, norm: str) -> None:
+    steps = [] if name is AttackName.fgsm else ["--steps", "2"]
+    chosen = [*BASE, "--attack", name.value, "--norm", norm, "--epsilon", "0.2", "--max", "3", *steps]
+    done = pyrobust(*chosen, "--out", "run.db")
+    assert done.status == 0, done.err
+    run = Run("run.db")
+    assert run.parameters["norm"] == norm
+    assert len(run) == 3
+    assert (run.table["distance"] <= 0.2).all()
+
+
+def test_names_are_the_published_attacks() -> None:
+    def settings(name: AttackName, norm: NormName = NormName.linf) -> dict[str, Any]:
+        made, options = attack_options.choose_attack(name, norm, None, None, None)
+        return vars(made(load_model(MODEL), 0.1, **options))
+
+    for norm in NormName:
+        published = AutoAttack(load_model(MODEL), 0.1, norm=norm.value).attacks
+        for name in (AttackName.apgd_ce, AttackName.apgd_t, AttackName.fab_t):
+            mine, its = settings(name, norm), vars(published[name.value])
+            for key in {"loss", "steps", "rho", "multi_epsilon", "alpha_max", "eta", "beta"} & set(its):
+                assert mine[key] == its[key], (norm, name, key)
+    assert attack_options.choose_attack(AttackName.fab_t, NormName.l2, None, None, None)[0] is FAB
+    assert settings(AttackName.apgd_dlr)["loss"] == "dlr"
+    assert attack_options.choose_attack(AttackName.square, NormName.l1, 7, 2, None) == (
+        Square,
+        {"norm": "l1", "n_queries": 7, "restarts": 2},
+    )
+    assert attack_options.choose_attack(AttackName.apgd_ce, NormName.l1, None, None, None)[0] is APGD
+
+
+def test_curve(pyrobust: Any, tmp_path: Path) -> None:
+    done = pyrobust(*PGD, "--curve", "0:0.2:5", "--skip", 2, "--json", "curve.json", "--plot", "curve.png")
+    assert done.status == 0, done.err
+    assert done.err.splitlines() == ["json: curve.json", "plot: curve.png"]
+    assert files(tmp_path) == ["curve.json", "curve.png"]
+    assert Path("curve.png").read_bytes().startswith(b"\x89PNG")
+    found = json.loads(Path("curve.json").read_text())
+    digits = load_data("digits")
+    x, y = digits.x[::2][:24], digits.y[::2][:24]
+    made, options = attack_options.choose_attack(AttackName.pgd, NormName.linf, 3, None, None)
+    points = [0.0, 0.05, 0.1, 0.15000000000000002, 0.2]
+    expected = compute_robustness_curve(made, load_model(MODEL), x, y, points, **options)
+    assert dict(zip(found["epsilons"], found["robust_accuracy"], strict=True)) == expected
+    assert found["data_sha256"] == digits.sha256
+    assert {type(value) for value in found["broken_epsilon"]} == {float, type(None)}
+    for epsilon, share in expected.items():
+        assert cells(done.out, f"linf epsilon {epsilon:.4g}")[0] == f"{100 * share:.1f} %"
+    for words in ("PGD in linf and [0, 1], seed 0", "steps 3", digits.sha256[:12], "24 of 382 images (one in 2"):
+        assert words in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--epsilon: expected either --epsilon or --curve"),
+        (["--epsilon", "0.1", "--curve", "0:1:2"], "--epsilon: expected either --epsilon or --curve"),
+        (["--epsilon", "-0.1"], "--epsilon: expected at least 0, got '-0.1'"),
+        (["--epsilon", "nan"], "--epsilon: expected a finite number"),
+        (["--epsilon", "8/0"], "--epsilon: expected a finite number"),
+        (["--epsilon", "8/255/2"], "--epsilon: expected a finite number"),
+        (["--epsilon", "much"], "--epsilon: expected a finite number such as 0.1 or 8/255, got 'much'"),
+        (["--epsilon", "0.1", "--clip", "0"], "--clip: expected LOW:HIGH"),
+        (["--epsilon", "0.1", "--clip", "1:0"], "--clip: expected LOW:HIGH with LOW below HIGH"),
+        (["--epsilon", "0.1", "--clip", "0:inf"], "--clip: expected a finite number"),
+        (["--epsilon", "0.1", "--clip", "0:0.5"], "expected pixels in [0.0, 0.5], the attack's clip range"),
+        (["--epsilon", "0.1", "--attack", "fgsm", "--steps", "3"], "--steps: expected none with --attack fgsm"),
+        (["--epsilon", "0.1", "--attack", "bim", "--restarts", "3"], "--restarts: expected none with --attack bim"),
+        (["--epsilon", "0.1", "--steps", "3"], "--steps: expected none with --attack autoattack, whose budget is"),
+        (["--epsilon", "0.1", "--attack", "pgd", "--version", "plus"], "--version: expected none with --attack pgd"),
+        (["--epsilon", "0.1", "--attack", "pgd", "--steps", "0"], "steps: expected at least 1, got 0"),
+        (["--epsilon", "0.1", "--seed", "-1"], "seed: expected 0 to 2**64 - 1"),
+        (["--epsilon", "0.1", "--shard", "3/2"], "--shard: expected I/K"),
+        (["--epsilon", "0.1", "--plot", "a.png"], "--plot: expected none without --curve"),
+        (["--epsilon", "0.1", "--json", "a.json"], "--json: expected none without --curve"),
+        (["--epsilon", "0.1", "--batch-size", "10000000000"], "batch_size: expected at most 4294967296"),
+        (["--epsilon", "0.1", "--device", "toaster"], "device: expected cpu or cuda"),
+        (["--epsilon", "0.1", "--model", "zoo:nothing"], "model: expected zoo:"),
+        (["--epsilon", "0.1", "--data", "numbers"], "data: expected one of"),
+        (["--epsilon", "0.1", "--out", "."], "is a folder"),
+        (["--curve", "0:1"], "--curve: expected START:STOP:POINTS"),
+        (["--curve", "0:1:1"], "--curve: expected START:STOP:POINTS with 2 to 10000 points"),
+        (["--curve", "1:0:5"], "--curve: expected START:STOP:POINTS with START below STOP"),
+        (["--curve", "0:x:5"], "--curve: expected a finite number"),
+        (["--curve", "0:1:5", "--out", "run.db"], "--out: expected none with --curve, which is not kept in a run"),
+        (["--curve", "0:1:5", "--shard", "1/2"], "--shard: expected none with --curve"),
+        (["--curve", "0:1:5", "--no-examples"], "--no-examples: expected none with --curve"),
+        (["--curve", "0:1:5", "--plot", "curve.gif"], "--plot: expected a name that ends in .png, .pdf, .svg"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_file(
+    pyrobust: Any, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    assert words in pyrobust(*BASE, *arguments).error
+    assert files(tmp_path) == []
+
+
+def test_your_own_model_with_another_range(pyrobust: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine_for_attack.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return torch.stack([-x.mean((1, 2, 3)), x.mean((1, 2, 3))], 1)\n"
+        "def data():\n"
+        "    x = torch.tensor([-0.5, 0.5]).view(2, 1, 1, 1).expand(2, 3, 4, 4)\n"
+        "    return x, torch.tensor([0, 1])\n"
+    )
+    mine = ["attack", "--model", "mine_for_attack:Net", "--data", "mine_for_attack:data", "--attack", "bim"]
+    done = pyrobust(*mine, "--clip", "-1:1", "--epsilon", "0.75", "--out", "run.db")
+    assert done.status == 0, done.err
+    run = Run("run.db")
+    assert run.parameters["clip"] == [-1.0, 1.0]
+    assert float(run.robust_accuracy()) == 0.0
+    assert float(run.examples([0]).min()) > -0.5
+
+
+def test_pipes_get_plain_text_and_no_progress(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from pyrobust.cli import main; main()", *PGD, "--epsilon", "0.1"]
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("run: attack-pgd-")
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80

@@ -1,0 +1,52 @@
+"""Attacks on whole data sets that take no time, for the tests of their runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pyrobust.attacks import PGD, AdversarialAttack
+from pyrobust.evaluation import Run
+from pyrobust.zoo import ImageSet, load_data, load_model
+
+IMAGES = 24
+EPSILON = 0.15
+
+
+def digits() -> ImageSet:
+    data = load_data("digits")
+    return ImageSet("digits", data.x[:IMAGES], data.y[:IMAGES])
+
+
+def pgd(**options: Any) -> PGD:
+    return PGD(load_model("zoo:digits-smooth-0.25"), **({"epsilon": EPSILON, "steps": 3} | options))
+
+
+class Mine(AdversarialAttack):
+    """What a user writes: generate alone."""
+
+    def __init__(self, model: Any, step: Any = 0.1, **options: Any) -> None:
+        super().__init__(model, **({"epsilon": EPSILON} | options))
+        self.step = step
+
+    def generate(self, x: Tensor, y: Tensor, targeted: bool = False, target_labels: Tensor | None = None) -> Tensor:
+        return x + self.project(torch.full_like(x, 1.0) * self.step, x)
+
+
+class Crowd(nn.Module):
+    """Sees every image as class 1 in company, and as 0 alone unless it is very bright."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        bright = x.mean((1, 2, 3)) > (0.9 if len(x) == 1 else -1.0)
+        return torch.stack([~bright, bright], 1).float()
+
+
+def same(one: Run, other: Run) -> bool:
+    """The same bits, the times apart."""
+    names = [name for name in one.table if name != "seconds"]
+    return all(np.array_equal(one.table[name], other.table[name]) for name in names) and torch.equal(
+        one.examples(), other.examples()
+    )

@@ -1,0 +1,229 @@
+"""Attacks on whole data sets: what is kept is what the model says, however the work is split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attack_runs import EPSILON, IMAGES, Crowd, Mine, digits, pgd, same
+
+from pyrobust.attacks import EOT, FGSM, AutoAttack
+from pyrobust.errors import InputError, InputTypeError, StoreError
+from pyrobust.evaluation import Run, SweepProgress, attack_dataset, format_log, merge_runs, read_log, write_log
+from pyrobust.metrics import distances, estimate_rate
+from pyrobust.report import prediction_table
+from pyrobust.zoo import ImageSet, load_model
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_results_are_those_of_the_attack_and_of_the_model_alone(tmp_path: Path, norm: str) -> None:
+    data, epsilon = digits(), {"linf": EPSILON, "l2": 0.8, "l1": 2.0}[norm]
+    attack = pgd(norm=norm, epsilon=epsilon, seed=3)
+    run = attack_dataset(attack, data, out=tmp_path / "run.db", skip=2, max_images=9)
+    indices = torch.arange(0, 18, 2)
+    x, y = data.x[indices], data.y[indices]
+    x_adv = attack.generate(x, y, indices=indices)
+    assert torch.equal(run.examples(), x_adv)
+    assert run.table["index"].tolist() == indices.tolist()
+    model = attack.model
+    for name, batch in (("prediction", x), ("adversarial", x_adv)):
+        alone = [int(model(batch[i : i + 1]).argmax()) for i in range(9)]
+        assert run.table[name].tolist() == alone
+    assert np.array_equal(run.table["distance"], distances(x_adv, x, norm).numpy())
+    assert (run.table["distance"] <= epsilon).all()
+    expected = attack.evaluate(x, y, x_adv)
+    assert float(run.robust_accuracy()) == expected["robust_accuracy"]
+    assert float(run.clean_accuracy()) == expected["clean_accuracy"]
+    assert 0 < run.robust.sum() < 9, "the test needs broken images and others"
+    assert run.robust_accuracy(0.1) == estimate_rate(int(run.robust.sum()), 9, 0.1)
+    assert (run.kind, run.header.guarantee, run.complete) == ("attack", "empirical", True)
+    with pytest.raises(InputError, match="expected a run of kind certify"):
+        run.certified_accuracy([0.0])
+    with pytest.raises(InputError, match="use attack_table"):
+        prediction_table(run)
+
+
+def test_any_split_gives_the_same_results(tmp_path: Path) -> None:
+    whole = attack_dataset(pgd(), digits())
+    for batch_size in (1, 5):
+        # The model's own arithmetic depends on the batch; what the attack does with it does not.
+        part = attack_dataset(pgd(), digits(), batch_size=batch_size)
+        assert part.parameters["chunk"] == batch_size
+        assert np.array_equal(part.robust, whole.robust)
+        assert torch.allclose(part.examples(), whole.examples(), atol=1e-3)
+    paths = [tmp_path / f"{index}.db" for index in (1, 2, 3)]
+    for index, path in enumerate(paths, start=1):
+        attack_dataset(pgd(), digits(), out=path, shard=(index, 3), batch_size=1)
+    merged = merge_runs(paths[::-1])
+    assert merged.complete
+    assert same(merged, attack_dataset(pgd(), digits(), batch_size=1))
+    chosen = [7, 2, 4, 3, 1]
+    assert torch.equal(merged.examples(chosen), merged.examples()[chosen])
+    assert merged.robust_accuracy().n == IMAGES
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(images: int) -> Any:
+    def report(now: SweepProgress) -> None:
+        if now.done >= images and now.done < now.total:
+            raise Stop
+
+    return report
+
+
+def test_a_stopped_run_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    for images in (5, 15):
+        with pytest.raises(Stop):
+            attack_dataset(pgd(), digits(), out=path, batch_size=5, progress=stop_after(images))
+        assert len(Run(path)) == images
+        assert not Run(path).complete
+    whole = attack_dataset(pgd(), digits(), batch_size=5)
+    assert same(attack_dataset(pgd(), digits(), out=path), whole)  # the batch size is the run's
+
+
+def test_progress_is_told_and_the_attack_is_left_as_it_was() -> None:
+    seen: list[SweepProgress] = []
+    attack = pgd(batch_size=7)
+    run = attack_dataset(attack, digits(), progress=seen.append, batch_size=10)
+    assert seen[-1].summary == f"right 100.0 %, robust: {100 * run.robust.mean():.1f} %"
+    done = [now.images for now in seen]
+    assert done == sorted(done)
+    assert any(now.images % 10 for now in seen)
+    assert (attack.runner.given_batch_size, attack.progress) == (7, False)
+
+
+def test_every_other_setting_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    attack_dataset(pgd(), digits(), out=path)
+    before = path.read_bytes()
+    for changes, words in (
+        ({"steps": 4}, "steps: 3 there, 4 now"),
+        ({"seed": 1}, "seed: 0 there, 1 now"),
+        ({"epsilon": 0.2}, "epsilon: 0.15 there, 0.2 now"),
+        ({"norm": "l2"}, "norm: 'linf' there, 'l2' now"),
+        ({"clip_max": 2.0}, r"clip: \[0.0, 1.0\] there, \[0.0, 2.0\] now"),
+        ({"loss": "margin", "restarts": 2}, "restarts: 1 there, 2 now; loss: 'ce' there, 'margin' now"),
+    ):
+        with pytest.raises(StoreError, match=words):
+            attack_dataset(pgd(**changes), digits(), out=path)
+    with pytest.raises(StoreError, match="attack: 'PGD' there, 'FGSM' now"):
+        attack_dataset(FGSM(pgd().model, EPSILON), digits(), out=path)
+    with pytest.raises(StoreError, match="examples: True there, False now"):
+        attack_dataset(pgd(), digits(), out=path, keep_examples=False)
+    with pytest.raises(StoreError, match="hash of the model"):
+        attack_dataset(FGSM(load_model("zoo:digits-smooth-0.50"), EPSILON), digits(), out=path)
+    assert path.read_bytes() == before
+
+
+def test_autoattack_says_which_attack_broke_what(tmp_path: Path) -> None:
+    def attack(steps: int = 2) -> AutoAttack:
+        made = AutoAttack(load_model("zoo:digits-smooth-0.25"), EPSILON, attacks_to_run=["apgd-ce", "square"])
+        made.attacks["apgd-ce"].steps = steps
+        made.attacks["square"].n_queries = 20
+        return made
+
+    mine = attack()
+    y = digits().y.clone()
+    y[5] = (y[5] + 1) % 10  # the model is wrong about this one
+    data = ImageSet("digits", digits().x, y)
+    run = attack_dataset(mine, data, out=tmp_path / "run.db")
+    assert mine.result is None
+    mine.generate(data.x, data.y)
+    assert run.table["broken_by"].tolist() == [name or "" for name in mine.result.broken_by]
+    assert run.table["broken_by"][5] == "clean"
+    assert {"", "apgd-ce", "clean"} <= set(run.table["broken_by"])
+    assert float(run.robust_accuracy()) == mine.result.robust_accuracy
+    assert run.parameters["settings"]["square.n_queries"] == 20
+    with pytest.raises(StoreError, match=r"apgd-ce\.steps: 2 there, 3 now"):
+        attack_dataset(attack(3), data, out=tmp_path / "run.db")
+
+
+def test_without_examples(tmp_path: Path) -> None:
+    run = attack_dataset(pgd(), digits(), out=tmp_path / "run.db", keep_examples=False)
+    full = attack_dataset(pgd(), digits())
+    assert np.array_equal(run.table["adversarial"], full.table["adversarial"])
+    with pytest.raises(InputError, match="keep_examples=False"):
+        run.examples()
+    with pytest.raises(InputError, match="got 99, which it does not have"):
+        full.examples([1, 99])
+    with pytest.raises(InputTypeError, match="expected a sequence of integers"):
+        full.examples([0.5])  # type: ignore[list-item]
+
+
+def test_success_is_what_the_model_says_alone() -> None:
+    x = torch.full((6, 1, 2, 2), 0.5)
+    x[0] = 0.95
+    data = ImageSet("grey", x, torch.zeros(6, dtype=torch.int64))
+    run = attack_dataset(Mine(Crowd()), data)
+    assert run.table["prediction"].tolist() == [1, 0, 0, 0, 0, 0]
+    assert run.table["adversarial"].tolist() == [1, 0, 0, 0, 0, 0]
+    assert run.table["broken_by"].tolist() == ["clean", "", "", "", "", ""]
+    x[1] = 0.85  # which the attack lifts above the threshold
+    run = attack_dataset(Mine(Crowd()), data)
+    assert run.table["broken_by"].tolist() == ["clean", "Mine", "", "", "", ""]
+
+
+def test_a_users_attack_is_told_apart_by_its_attributes(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    model = load_model("zoo:digits-smooth-0.25")
+    attack_dataset(Mine(model, step=torch.tensor(0.1)), digits(), out=path)
+    assert attack_dataset(Mine(model, step=torch.tensor(0.1)), digits(), out=path).parameters["seed"] is None
+    with pytest.raises(StoreError, match=r"step: 'sha256 .*' there, 'sha256 .*' now"):
+        attack_dataset(Mine(model, step=torch.tensor(0.2)), digits(), out=path)
+    nested = attack_dataset(Mine(model, step=np.float64(0.1)), digits(), max_images=1)
+    assert nested.parameters["settings"] == {"step": 0.1}
+    holder = Mine(model)
+    holder.more = {"a": [1, 2], "b": (None,)}  # type: ignore[attr-defined]
+    settings = attack_dataset(holder, digits(), max_images=1).parameters["settings"]
+    assert settings == {"step": 0.1, "more.a.0": 1, "more.a.1": 2, "more.b.0": None}
+    named_alike = [Mine(model), Mine(model)]
+    for mine, value in zip(named_alike, ("a", "b"), strict=True):
+        mine.shard = value  # type: ignore[attr-defined]
+    attack_dataset(named_alike[0], digits(), out=tmp_path / "alike.db")
+    with pytest.raises(StoreError, match=r"settings\.shard: 'a' there, 'b' now"):
+        attack_dataset(named_alike[1], digits(), out=tmp_path / "alike.db")
+    mine = Mine(model)
+    mine.seed = [7]  # type: ignore[attr-defined]
+    assert attack_dataset(mine, digits(), max_images=1).parameters["settings"]["seed.0"] == 7
+
+
+def test_seeds_that_differ_are_settings() -> None:
+    attack = AutoAttack(load_model("zoo:digits-smooth-0.25"), 0.4, attacks_to_run=["apgd-ce", "square"], seed=5)
+    assert attack_dataset(attack, digits(), max_images=1).parameters["seed"] == 5
+    attack.attacks["square"].seed = 6
+    parameters = attack_dataset(attack, digits(), max_images=1).parameters
+    assert parameters["seed"] is None
+    assert (parameters["settings"]["apgd-ce.seed"], parameters["settings"]["square.seed"]) == (5, 6)
+
+
+def test_randomised_models_give_the_same_results_again_and_leave_the_generator(tmp_path: Path) -> None:
+    def attack() -> FGSM:
+        noisy = EOT(load_model("zoo:digits-smooth-0.25"), 2, transform=lambda x: x + 0.3 * torch.randn_like(x))
+        return FGSM(noisy, EPSILON)
+
+    before = torch.get_rng_state()
+    whole = attack_dataset(attack(), digits(), batch_size=8)
+    assert torch.equal(torch.get_rng_state(), before)
+    with pytest.raises(Stop):
+        attack_dataset(attack(), digits(), out=tmp_path / "run.db", batch_size=8, progress=stop_after(8))
+    torch.rand(5)
+    assert same(attack_dataset(attack(), digits(), out=tmp_path / "run.db"), whole)
+
+
+def test_the_log_tells_the_same(tmp_path: Path) -> None:
+    run = attack_dataset(pgd(), digits())
+    write_log(run, tmp_path / "log.tsv")
+    assert (tmp_path / "log.tsv").read_text() == format_log(run)
+    log = read_log(tmp_path / "log.tsv")
+    names = {"idx": "index", "label": "label", "predict": "prediction", "adversarial": "adversarial"}
+    for name, column in {**names, "distance": "distance", "broken_by": "broken_by"}.items():
+        assert np.array_equal(log[name], run.table[column])
+    assert np.array_equal(log["robust"], run.robust)
+    assert np.array_equal(log["correct"], run.right)
