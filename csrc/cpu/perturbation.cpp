@@ -39,7 +39,12 @@ auto magnitude_word(T value) {
 template <class T>
 class Selection {
  public:
-  Real<T> kth_largest(const T* v, int64_t n, int64_t keep) {
+  struct Found {
+    Real<T> value;
+    int64_t count;  // of elements at least as large, zeros left out
+  };
+
+  Found kth_largest(const T* v, int64_t n, int64_t keep) {
     // Few of many: a sample tells a number that more than `keep` elements should exceed, and only those are looked at.
     if (n >= kFew && keep * 4 <= n) {
       Word sample[kSample];
@@ -69,7 +74,7 @@ class Selection {
   }
 
   // A histogram of the leading bits (the exponent and a few more) finds the bin, the elements in it are put in order.
-  Real<T> ranked(const T* v, int64_t n, int64_t keep) {
+  Found ranked(const T* v, int64_t n, int64_t keep) {
     std::fill(bins_.begin(), bins_.end(), 0u);
     Word largest = 0;
     for (int64_t i = 0; i < n; ++i) {
@@ -87,7 +92,9 @@ class Selection {
     }
     const auto at = inside_.begin() + (keep - above - 1);
     std::nth_element(inside_.begin(), at, inside_.end(), std::greater<Word>());
-    return value_of(*at);
+    const Word least = std::max<Word>(1, *at);
+    const auto reach = [&](Word word) { return word >= least; };
+    return {value_of(*at), above + std::count_if(inside_.begin(), inside_.end(), reach)};
   }
 
   std::vector<uint32_t> bins_ = std::vector<uint32_t>(kBins);
@@ -146,10 +153,9 @@ void l1_step(const T* x_adv, const T* grad, const T* x, const double* step, int6
     const T* g = movable.data();
     for (int64_t i = begin; i < end; ++i) {
       leaf.movable(x_adv + i * n, grad + i * n, movable.data(), n, low, high);
-      const Real<T> threshold = selection.kth_largest(g, n, keep[i * keep_stride]);
-      const auto count = static_cast<double>(std::max<int64_t>(1, leaf.count(g, n, threshold)));
+      const auto [threshold, count] = selection.kth_largest(g, n, keep[i * keep_stride]);
       leaf.l1_step(x_adv + i * n, g, x + i * n, out + i * n, n, threshold,
-                   static_cast<Real<T>>(step[i * step_stride] / count));
+                   static_cast<Real<T>>(step[i * step_stride] / static_cast<double>(std::max<int64_t>(1, count))));
     }
   });
 }

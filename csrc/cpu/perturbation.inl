@@ -35,28 +35,13 @@ PYROBUST_TARGET void movable(const T* __restrict x_adv, const T* __restrict grad
 }
 
 template <class T>
-PYROBUST_TARGET int64_t count(const T* __restrict grad, int64_t n, Real<T> threshold) {
-  int64_t total = 0;
-  for (int64_t begin = 0; begin < n; begin += int64_t{1} << 30) {
-    const int64_t end = n - begin < int64_t{1} << 30 ? n : begin + (int64_t{1} << 30);
-    int32_t part = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      const Real<T> g = to_float(grad[i]), size = g < 0 ? -g : g;
-      part += static_cast<int32_t>(size >= threshold) & static_cast<int32_t>(size > 0);
-    }
-    total += part;
-  }
-  return total;
-}
-
-template <class T>
 PYROBUST_TARGET void l1_step(const T* __restrict x_adv, const T* __restrict grad, const T* __restrict x,
                              T* __restrict out, int64_t n, Real<T> threshold, Real<T> step) {
   for (int64_t i = 0; i < n; ++i) out[i] = sparse_moved<T>(x_adv[i], grad[i], x[i], threshold, step);
 }
 
 template <class T>
-constexpr PerturbationLeaves<T> kLeaves = {add<T>, linf_step<T>, movable<T>, count<T>, l1_step<T>};
+constexpr PerturbationLeaves<T> kLeaves = {add<T>, linf_step<T>, movable<T>, l1_step<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu

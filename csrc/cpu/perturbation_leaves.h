@@ -17,8 +17,6 @@ struct PerturbationLeaves {
                     Real<T> lower, Real<T> upper);
   // out = grad, or zero where a step along it would leave [lower, upper].
   void (*movable)(const T* x_adv, const T* grad, T* out, int64_t n, Real<T> lower, Real<T> upper);
-  // The number of elements with |grad| >= threshold that are not zero.
-  int64_t (*count)(const T* grad, int64_t n, Real<T> threshold);
   // out = (x_adv - x) + step sign(grad) where |grad| >= threshold, rounded to nearest.
   void (*l1_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, Real<T> threshold, Real<T> step);
 };

@@ -76,18 +76,19 @@ class Queries:
 
         Right means that y is the winner (see ``winner``); fooled is not right, or right where targeted. Close are the
         fooled rows whose logit of y and largest other one differ by at most √ε of the model's dtype times the row's
-        largest |logit|.
+        largest |logit|, and all rows where these two are equal or not finite: there ``fooled_alone`` decides.
         """
-        right = winner(logits) == y
-        fooled = right if targeted else ~right
         index = y.unsqueeze(1)
         gap = logits.scatter(1, index, -torch.inf).amax(1) - logits.gather(1, index).squeeze(1)
-        clear = gap.abs() > torch.finfo(self.runner.dtype).eps ** 0.5 * logits.abs().amax(1)
-        return fooled.to(torch.uint8).mul_(2 - clear.to(torch.uint8))
+        clear = gap.abs() > logits.abs().amax(1).mul_(torch.finfo(self.runner.dtype).eps ** 0.5)
+        fooled = gap <= 0 if targeted else gap >= 0
+        verdict = fooled.to(torch.uint8).mul_(2 - clear.to(torch.uint8))
+        return verdict.masked_fill_(~gap.isfinite(), CLOSE)
 
     def fooled_alone(self, x: Tensor, y: Tensor, targeted: bool) -> bool:
         """Whether one example [1, ...] is fooled in a batch of its own, as its user will run it."""
-        return bool(self.verdict(self.logits(x), y, targeted) > STANDING)
+        right = bool(winner(self.logits(x)) == y)
+        return right if targeted else not right
 
     def _forward(self, batch: Tensor) -> Tensor:
         self.forwards += len(batch)
