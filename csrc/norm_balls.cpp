@@ -29,11 +29,10 @@ Tensor project_cpu(Tensor v, Tensor radius) {
   for_dtype(name(ball), "v", v, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     check_finite(name(ball), "v",
-                 cpu::project_norm_ball<T>(ball, static_cast<const T*>(v.const_data_ptr()),
-                                           static_cast<T*>(z.mutable_data_ptr()),
-                                           static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius),
-                                           v.size(0), v.size(1), static_cast<int>(torch::stable::get_num_threads()),
-                                           parallel_for));
+                 cpu::project_norm_ball<T>(
+                     ball, static_cast<const T*>(v.const_data_ptr()), static_cast<T*>(z.mutable_data_ptr()),
+                     static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius), v.size(0), v.size(1),
+                     static_cast<int>(torch::stable::get_num_threads()), parallel_for));
   });
   return z;
 }

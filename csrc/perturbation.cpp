@@ -147,10 +147,10 @@ Tensor linf_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor epsilo
   const cudaStream_t stream = current_stream(kLinf, x);
   for_dtype(kLinf, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    check_launch(kLinf, cuda::linf_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<double>(step), stride(step),
-                                           data<double>(epsilon), stride(epsilon),
-                                           static_cast<T*>(out.mutable_data_ptr()), x.size(0), x.size(1), lower, upper,
-                                           stream));
+    check_launch(kLinf,
+                 cuda::linf_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<double>(step), stride(step),
+                                    data<double>(epsilon), stride(epsilon), static_cast<T*>(out.mutable_data_ptr()),
+                                    x.size(0), x.size(1), lower, upper, stream));
   });
   return out;
 }
@@ -178,8 +178,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def(
       "linf_step(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor epsilon, float lower, float upper) -> "
       "Tensor");
-  m.def(
-      "l1_step(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, float lower, float upper) -> Tensor");
+  m.def("l1_step(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, float lower, float upper) -> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
   m.impl("add_perturbation", TORCH_BOX(&pyrobust::add_cpu));

@@ -30,11 +30,11 @@ Tensor project_cpu(Tensor v, Tensor radius) {
   };
   for_dtype(op, "v", v, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    check_finite(op, "v",
-                 cpu::project_l1<T>(static_cast<const T*>(v.const_data_ptr()), static_cast<T*>(z.mutable_data_ptr()),
-                                    static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius),
-                                    v.size(0), v.size(1), ball, static_cast<int>(torch::stable::get_num_threads()),
-                                    parallel_for));
+    check_finite(
+        op, "v",
+        cpu::project_l1<T>(static_cast<const T*>(v.const_data_ptr()), static_cast<T*>(z.mutable_data_ptr()),
+                           static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius), v.size(0),
+                           v.size(1), ball, static_cast<int>(torch::stable::get_num_threads()), parallel_for));
   });
   return z;
 }
@@ -49,10 +49,10 @@ Tensor project_cuda(Tensor v, Tensor radius) {
   const cudaStream_t stream = current_stream(op, v);
   for_dtype(op, "v", v, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    check_launch(op, cuda::project_l1<T>(static_cast<const T*>(v.const_data_ptr()),
-                                         static_cast<T*>(z.mutable_data_ptr()),
-                                         static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius),
-                                         v.size(0), v.size(1), ball, stream));
+    check_launch(
+        op, cuda::project_l1<T>(static_cast<const T*>(v.const_data_ptr()), static_cast<T*>(z.mutable_data_ptr()),
+                                static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius), v.size(0),
+                                v.size(1), ball, stream));
   });
   return z;
 }

@@ -62,8 +62,7 @@ class ExactSum {
     const uint64_t u = bits<uint64_t>(value);
     const int field = static_cast<int>((u >> 52) & 0x7ffu);
     const uint64_t fraction = u & 0xfffffffffffffull;
-    return {field == 0 ? fraction : fraction | 0x10000000000000ull, (field == 0 ? 1 : field) - 1075,
-            (u >> 63) != 0};
+    return {field == 0 ? fraction : fraction | 0x10000000000000ull, (field == 0 ? 1 : field) - 1075, (u >> 63) != 0};
   }
 
   // Adds mantissa * 2^exponent.

@@ -80,7 +80,9 @@ PYROBUST_TARGET inline void put_toward(float* p, V a, V target) {
 }
 PYROBUST_TARGET inline void put_toward(double* p, V a, V) { put(p, a); }
 
-PYROBUST_TARGET inline void put_nearest(float* p, V a) { _mm256_storeu_ps(p, _mm256_set_m128(_mm256_cvtpd_ps(a.high), _mm256_cvtpd_ps(a.low))); }
+PYROBUST_TARGET inline void put_nearest(float* p, V a) {
+  _mm256_storeu_ps(p, _mm256_set_m128(_mm256_cvtpd_ps(a.high), _mm256_cvtpd_ps(a.low)));
+}
 PYROBUST_TARGET inline void put_nearest(double* p, V a) { put(p, a); }
 
 // Toward zero the nearest is off by at most one step down, and never from zero.

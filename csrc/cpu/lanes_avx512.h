@@ -78,8 +78,8 @@ PYROBUST_TARGET inline W sub(W a, W b) { return _mm512_sub_ps(a, b); }
 PYROBUST_TARGET inline W max(W a, W b) { return _mm512_max_ps(a, b); }
 PYROBUST_TARGET inline W abs(W a) { return _mm512_abs_ps(a); }
 PYROBUST_TARGET inline W with_sign(W a, W b) {
-  return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b),
-                                                       _mm512_set1_epi32(INT32_MIN), 0xd8));
+  return _mm512_castsi512_ps(
+      _mm512_ternarylogic_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b), _mm512_set1_epi32(INT32_MIN), 0xd8));
 }
 PYROBUST_TARGET inline W where_less(W a, W b, W yes) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), yes);

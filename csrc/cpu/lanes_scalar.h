@@ -20,8 +20,8 @@ struct V {
   double lane[8];
 };
 
-#define PYROBUST_LANES(expression)               \
-  V out;                                         \
+#define PYROBUST_LANES(expression)                        \
+  V out;                                                  \
   for (int i = 0; i < 8; ++i) out.lane[i] = (expression); \
   return out;
 
@@ -90,8 +90,8 @@ struct W {
   float lane[16];
 };
 
-#define PYROBUST_LANES(expression)                        \
-  W out;                                                  \
+#define PYROBUST_LANES(expression)                         \
+  W out;                                                   \
   for (int i = 0; i < 16; ++i) out.lane[i] = (expression); \
   return out;
 

@@ -27,7 +27,12 @@ template <class T>
 class Row {
  public:
   Row(const T* v, T* z, int64_t n, double radius)
-      : leaves_(leaves<T>()), v_(v), z_(z), n_(n), radius_(radius), chunks_((n + kChunk - 1) / kChunk),
+      : leaves_(leaves<T>()),
+        v_(v),
+        z_(z),
+        n_(n),
+        radius_(radius),
+        chunks_((n + kChunk - 1) / kChunk),
         partial_(static_cast<size_t>(chunks_)) {}
 
   // False where an element is not finite.
@@ -124,7 +129,7 @@ int64_t project_norm_ball(NormBall ball, const T* v, T* z, const double* radius,
   return bad.row();
 }
 
-#define PYROBUST_PROJECT_NORM_BALL(T)                                                                             \
+#define PYROBUST_PROJECT_NORM_BALL(T)                                                                          \
   template int64_t project_norm_ball<T>(NormBall, const T*, T*, const double*, int64_t, int64_t, int64_t, int, \
                                         const ParallelFor&);
 PYROBUST_PROJECT_NORM_BALL(float)

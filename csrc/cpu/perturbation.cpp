@@ -134,8 +134,9 @@ int64_t linf_step(const T* x_adv, const T* grad, const T* x, const double* step,
   FirstRow bad(rows);
   parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      if (!leaf.linf_step(x_adv + i * n, grad + i * n, x + i * n, out + i * n, n, static_cast<Real<T>>(step[i * step_stride]),
-                          inward<T>(epsilon[i * epsilon_stride], 0), low, high))
+      if (!leaf.linf_step(x_adv + i * n, grad + i * n, x + i * n, out + i * n, n,
+                          static_cast<Real<T>>(step[i * step_stride]), inward<T>(epsilon[i * epsilon_stride], 0), low,
+                          high))
         bad.note(i);
   });
   return bad.row();
@@ -160,12 +161,12 @@ void l1_step(const T* x_adv, const T* grad, const T* x, const double* step, int6
   });
 }
 
-#define PYROBUST_PERTURBATION(T)                                                                                      \
-  template int64_t add_perturbation<T>(const T*, const T*, T*, int64_t, int64_t, double, double, const ParallelFor&); \
-  template int64_t linf_step<T>(const T*, const T*, const T*, const double*, int64_t, const double*, int64_t, T*,     \
-                                int64_t, int64_t, double, double, const ParallelFor&);                                \
-  template void l1_step<T>(const T*, const T*, const T*, const double*, int64_t, const int64_t*, int64_t, T*,         \
-                           int64_t, int64_t, double, double, const ParallelFor&);
+#define PYROBUST_PERTURBATION(T)                                                                                       \
+  template int64_t add_perturbation<T>(const T*, const T*, T*, int64_t, int64_t, double, double, const ParallelFor&);  \
+  template int64_t linf_step<T>(const T*, const T*, const T*, const double*, int64_t, const double*, int64_t, T*,      \
+                                int64_t, int64_t, double, double, const ParallelFor&);                                 \
+  template void l1_step<T>(const T*, const T*, const T*, const double*, int64_t, const int64_t*, int64_t, T*, int64_t, \
+                           int64_t, double, double, const ParallelFor&);
 PYROBUST_PERTURBATION(float)
 PYROBUST_PERTURBATION(double)
 PYROBUST_PERTURBATION(Half)

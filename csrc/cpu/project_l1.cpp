@@ -155,7 +155,8 @@ int64_t project_l1(const T* v, T* z, const double* radius, int64_t radius_stride
   FirstRow bad(rows);
   const auto row = [&](int64_t i, const auto& each) {
     if constexpr (std::is_same_v<T, float>)
-      if (absolute && n > kShortRow && FastRow(v + i * n, z + i * n, n, radius[i * radius_stride]).project(each)) return;
+      if (absolute && n > kShortRow && FastRow(v + i * n, z + i * n, n, radius[i * radius_stride]).project(each))
+        return;
     if (!Row<T>(leaf, v + i * n, z + i * n, n, radius[i * radius_stride], absolute).project(each)) bad.note(i);
   };
   if (n <= kShortRow) {
@@ -164,8 +165,8 @@ int64_t project_l1(const T* v, T* z, const double* radius, int64_t radius_stride
       for (int64_t g = begin; g < end; ++g) {
         const int64_t first = g * kShortRows;
         const int count = static_cast<int>(std::min<int64_t>(kShortRows, rows - first));
-        const unsigned open = leaf.short_rows(v + first * n, z + first * n, radius + first * radius_stride,
-                                              radius_stride, n, count);
+        const unsigned open =
+            leaf.short_rows(v + first * n, z + first * n, radius + first * radius_stride, radius_stride, n, count);
         for (int l = 0; l < count; ++l)
           if (((open >> l) & 1u) != 0) row(first + l, each_in_turn);
       }

@@ -241,8 +241,8 @@ PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int6
     for (int h = 0; h < 2; ++h) {
       const V difference = sub(total[h], total[h]);  // NaN where an element is not finite
       const unsigned finite = less_bits(difference, one) & less_bits(splat(-1), difference);
-      const unsigned within = ~less_bits(radius8[h], mul(sum[h], high)) |
-                              (~less_bits(zero, lost[h]) & ~less_bits(radius8[h], sum[h]));
+      const unsigned within =
+          ~less_bits(radius8[h], mul(sum[h], high)) | (~less_bits(zero, lost[h]) & ~less_bits(radius8[h], sum[h]));
       unsigned done = within & less_bits(zero, radius8[h]) & finite;
       if constexpr (absolute) {
         const unsigned in = ~less_bits(radius8[h], mul(total[h], high)) & finite;

@@ -14,13 +14,13 @@
 namespace pyrobust::cpu {
 namespace {
 
-constexpr int kMaxRounds = 2500;  // halving through all exponents
+constexpr int kMaxRounds = 2500;        // halving through all exponents
 constexpr double kTolerance = 0x1p-44;  // of the radius, in the search
 constexpr double kLess = 0x1p-42;       // of the radius
 constexpr int64_t kSample = 256;
 constexpr double kSampleTolerance = 0.15;
 constexpr double kUncertain = 0.5;  // of the radius: what a sample says is off by less, mostly
-constexpr int64_t kRoom = 2048;  // open elements on the stack, 32 KiB
+constexpr int64_t kRoom = 2048;     // open elements on the stack, 32 KiB
 constexpr int64_t kFew = kRoom / 4;
 constexpr int64_t kFastFrom = 64;  // shorter rows come out exact where they can
 // A longer w has lost too many digits against the radius: base becomes an element near the threshold.
@@ -64,7 +64,13 @@ template <class T>
 class Row {
  public:
   Row(const T* y, const T* x, T* z, int64_t n, double radius, Box box)
-      : leaves_(leaves<T>()), y_(y), x_(x), z_(z), n_(n), radius_(radius), box_(box),
+      : leaves_(leaves<T>()),
+        y_(y),
+        x_(x),
+        z_(z),
+        n_(n),
+        radius_(radius),
+        box_(box),
         chunks_((n + kChunk - 1) / kChunk) {
     if (chunks_ > 1) partial_.resize(static_cast<size_t>(chunks_));
   }
@@ -242,16 +248,17 @@ class Row {
 }  // namespace
 
 template <class T>
-BadRow project_l1_box(const T* y, const T* x, T* z, const double* radius, int64_t radius_stride, int64_t rows, int64_t n,
-                      double lower, double upper, int threads, const ParallelFor& parallel_for) {
+BadRow project_l1_box(const T* y, const T* x, T* z, const double* radius, int64_t radius_stride, int64_t rows,
+                      int64_t n, double lower, double upper, int threads, const ParallelFor& parallel_for) {
   FirstRow bad_y(rows), bad_x(rows);
   for_rows(rows, n, threads, parallel_for, [&](int64_t i, const auto& each) {
-    Row<T>(y + i * n, x + i * n, z + i * n, n, radius[i * radius_stride], {lower, upper}).project(each, i, bad_y, bad_x);
+    Row<T>(y + i * n, x + i * n, z + i * n, n, radius[i * radius_stride], {lower, upper})
+        .project(each, i, bad_y, bad_x);
   });
   return {bad_y.row(), bad_x.row()};
 }
 
-#define PYROBUST_PROJECT_L1_BOX(T)                                                                                   \
+#define PYROBUST_PROJECT_L1_BOX(T)                                                                                    \
   template BadRow project_l1_box<T>(const T*, const T*, T*, const double*, int64_t, int64_t, int64_t, double, double, \
                                     int, const ParallelFor&);
 PYROBUST_PROJECT_L1_BOX(float)

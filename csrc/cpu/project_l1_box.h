@@ -15,7 +15,7 @@ struct BadRow {
 
 // z [rows, n] from y and x [rows, n]: onto {|z|_1 <= radius, lower <= x + z <= upper}. Of bad rows nothing is promised.
 template <class T>
-BadRow project_l1_box(const T* y, const T* x, T* z, const double* radius, int64_t radius_stride, int64_t rows, int64_t n,
-                      double lower, double upper, int threads, const ParallelFor& parallel_for);
+BadRow project_l1_box(const T* y, const T* x, T* z, const double* radius, int64_t radius_stride, int64_t rows,
+                      int64_t n, double lower, double upper, int threads, const ParallelFor& parallel_for);
 
 }  // namespace pyrobust::cpu

@@ -45,8 +45,7 @@ PYROBUST_TARGET BoxScan scan(const T* y, const T* x, int64_t n, Box box) {
     top = max(a, top);
     total = add(total, min(a, u));
     free += __builtin_popcount(free_bits(a, u) & lanes);
-    good_x += __builtin_popcount(less_bits(below_zero, sub(x8, lower)) & less_bits(below_zero, sub(upper, x8)) &
-                                 lanes);
+    good_x += __builtin_popcount(less_bits(below_zero, sub(x8, lower)) & less_bits(below_zero, sub(upper, x8)) & lanes);
     good_y += __builtin_popcount(less_bits(a, above) & lanes);
   });
   return {lane_max(top), lane_sum(total), free, n - good_x, n - good_y};

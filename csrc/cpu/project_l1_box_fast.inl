@@ -17,8 +17,8 @@ PYROBUST_TARGET inline W clipped_fast(W y, W x, const FastBox& box) {
   return with_sign(min(max(sub(sub(abs(y), box.high), box.low), zero), room), y);
 }
 
-PYROBUST_TARGET void finish_fast(const float* y, const float* x, float* z, int64_t n, float lower, float upper, float high,
-                                 float low) {
+PYROBUST_TARGET void finish_fast(const float* y, const float* x, float* z, int64_t n, float lower, float upper,
+                                 float high, float low) {
   const FastBox box{wide(lower), wide(upper), wide(high), wide(low)};
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) {

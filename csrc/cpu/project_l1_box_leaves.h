@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "cpu/simd.h"
 #include "core/half.h"
+#include "cpu/simd.h"
 
 namespace pyrobust::cpu {
 
@@ -15,11 +15,11 @@ struct Box {
 };
 
 struct BoxScan {
-  double top;        // largest a
-  double total;      // sum of min(a, u): the sum at theta = 0
-  int64_t free;      // elements with 0 < a < u
-  int64_t bad_x;     // elements of x outside the box, NaN included
-  int64_t bad_y;     // elements of y that are not finite
+  double top;     // largest a
+  double total;   // sum of min(a, u): the sum at theta = 0
+  int64_t free;   // elements with 0 < a < u
+  int64_t bad_x;  // elements of x outside the box, NaN included
+  int64_t bad_y;  // elements of y that are not finite
 };
 
 // The sum of clip(a - theta, 0, u) as fixed + free * w: what Newton's method solves without cancellation.
@@ -47,8 +47,8 @@ struct L1BoxLeaves {
 };
 
 // finish in float32 arithmetic: z = (a - high) - low, between 0 and the room rounded down. The box's ends are float32 numbers.
-using FastBoxFinish = void (*)(const float* y, const float* x, float* z, int64_t n, float lower, float upper, float high,
-                               float low);
+using FastBoxFinish = void (*)(const float* y, const float* x, float* z, int64_t n, float lower, float upper,
+                               float high, float low);
 extern const FastBoxFinish kFastBoxScalar, kFastBoxAvx2, kFastBoxAvx512;
 
 extern const L1BoxLeaves<float> kL1BoxFloatScalar, kL1BoxFloatAvx2, kL1BoxFloatAvx512;

@@ -78,7 +78,8 @@ class FastRow {
       const int64_t before = count;
       each(chunks_, [&](int64_t c) {
         float* to = z_ + c * kChunk;
-        kept(c).fast = leaves_.keep(round == 0 ? v_ + c * kChunk : to, to, round == 0 ? size(c) : kept(c).fast.count, next);
+        kept(c).fast =
+            leaves_.keep(round == 0 ? v_ + c * kChunk : to, to, round == 0 ? size(c) : kept(c).fast.count, next);
       });
       total = 0, count = 0;
       for (int64_t c = 0; c < chunks_; ++c) {

@@ -190,4 +190,5 @@ def _go_back(state: Climb, chosen: Tensor) -> None:
 
 def _changed(job: Job, x_adv: Tensor) -> Tensor:
     """How many coordinates differ from x, float64 [B]."""
-    return torch.linalg.vector_norm((x_adv - job.x).flatten(1), ord=0, dim=1, dtype=torch.float32).double()
+    count: Tensor = torch.linalg.vector_norm((x_adv - job.x).flatten(1), ord=0, dim=1, dtype=torch.float32)
+    return count.double()

@@ -80,7 +80,11 @@ class RobustnessCurve:
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row a point, in the order passed; what belongs to the whole curve in ``.attrs``. Needs pandas."""
+        """A row a point, in the order passed; what belongs to the whole curve in ``.attrs``.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
         try:
             import pandas as pd
         except ImportError as error:
