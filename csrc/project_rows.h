@@ -4,11 +4,9 @@
 #include <cmath>
 
 #include "check.h"
+#include "core/exact_sum.h"
 
 namespace pyrobust {
-
-// The largest radius: sums of that many elements must not overflow.
-inline constexpr double kLargestRadius = 0x1p960;
 
 inline void check_rows(const char* op, const char* argument, const Tensor& v) {
   check(v.dim() == 2, op, ": ", argument, ": expected [R, D], got ", shape_of(v));

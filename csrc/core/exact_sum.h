@@ -9,6 +9,12 @@
 
 namespace pyrobust {
 
+// Sums of up to n non-negative numbers, in any order, are within this of the truth, relatively.
+PYROBUST_HD constexpr double sum_error(int64_t n) { return static_cast<double>(n + 8) * 0x1p-53; }
+
+// The largest radius of a projection: sums of that many elements must not overflow.
+inline constexpr double kLargestRadius = 0x1p960;
+
 // Digits of 32 bits, the lowest of weight 2^-2148 (the square of the smallest subnormal), each kept in 64 bits, so that
 // carries can wait. Products of two numbers fit as well as the numbers themselves.
 class ExactSum {

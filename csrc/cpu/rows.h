@@ -15,9 +15,6 @@ namespace pyrobust::cpu {
 // Rows are cut into chunks of this many elements, whose sums are added in order: the same bits on any number of threads.
 inline constexpr int64_t kChunk = 16384;
 
-// Sums of up to n non-negative numbers, in any order, are within this of the truth, relatively.
-constexpr double sum_error(int64_t n) { return static_cast<double>(n + 8) * 0x1p-53; }
-
 inline constexpr auto each_in_turn = [](int64_t count, const auto& f) {
   for (int64_t c = 0; c < count; ++c) f(c);
 };

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "core/bits.h"
+#include "core/exact_sum.h"
 #include "core/half.h"
 #include "core/round.h"
 
@@ -22,11 +23,7 @@
 namespace pyrobust::cuda {
 
 constexpr double kLargestDouble = 0x1.fffffffffffffp1023;
-constexpr double kLargestRadius = 0x1p960;  // that of csrc/project_rows.h
-constexpr int kMaxAttempts = 1100;          // of steps back, each four times the last: through all exponents
-
-// Sums of up to n non-negative numbers, in any order, are within this of the truth, relatively.
-PYROBUST_GROUP double sum_error(int64_t n) { return static_cast<double>(n + 8) * 0x1p-53; }
+constexpr int kMaxAttempts = 1100;  // of steps back, each four times the last: through all exponents
 
 PYROBUST_GROUP bool good_radius(double radius) { return radius >= 0 && radius <= kLargestRadius; }
 
