@@ -4,6 +4,7 @@
 #include "cuda/stream.h"
 #include "dtypes.h"
 #include "project_rows.h"
+#include "threads.h"
 
 namespace pyrobust {
 namespace {
@@ -23,16 +24,14 @@ template <NormBall ball>
 Tensor project_cpu(Tensor v, Tensor radius) {
   Tensor z = checked_output(ball, v, radius);
   if (v.numel() == 0) return z;
-  const cpu::ParallelFor parallel_for = [](int64_t begin, int64_t end, int64_t grain, const auto& f) {
-    torch::stable::parallel_for(begin, end, grain, f);
-  };
+  const cpu::KeepDenormals keep;
   for_dtype(name(ball), "v", v, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     check_finite(name(ball), "v",
                  cpu::project_norm_ball<T>(
                      ball, static_cast<const T*>(v.const_data_ptr()), static_cast<T*>(z.mutable_data_ptr()),
                      static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius), v.size(0), v.size(1),
-                     static_cast<int>(torch::stable::get_num_threads()), parallel_for));
+                     static_cast<int>(torch::stable::get_num_threads()), kParallelFor));
   });
   return z;
 }

@@ -4,6 +4,7 @@
 #include "cuda/stream.h"
 #include "dtypes.h"
 #include "project_rows.h"
+#include "threads.h"
 
 namespace pyrobust {
 namespace {
@@ -52,10 +53,6 @@ const T* data(const Tensor& t) {
   return static_cast<const T*>(t.const_data_ptr());
 }
 
-const cpu::ParallelFor kParallelFor = [](int64_t begin, int64_t end, int64_t grain, const auto& f) {
-  torch::stable::parallel_for(begin, end, grain, f);
-};
-
 // x, z: [R, D]
 Tensor add_checked(const Tensor& x, const Tensor& z, double lower, double upper) {
   check_rows(kAdd, "x", x);
@@ -67,6 +64,7 @@ Tensor add_checked(const Tensor& x, const Tensor& z, double lower, double upper)
 Tensor add_cpu(Tensor x, Tensor z, double lower, double upper) {
   Tensor out = add_checked(x, z, lower, upper);
   if (x.numel() == 0) return out;
+  const cpu::KeepDenormals keep_denormals;
   for_dtype(kAdd, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const int64_t bad = cpu::add_perturbation<T>(data<T>(x), data<T>(z), static_cast<T*>(out.mutable_data_ptr()),
@@ -91,6 +89,7 @@ Tensor linf_checked(const Tensor& x_adv, const Tensor& grad, const Tensor& x, co
 Tensor linf_cpu(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor epsilon, double lower, double upper) {
   Tensor out = linf_checked(x_adv, grad, x, step, epsilon, lower, upper);
   if (x.numel() == 0) return out;
+  const cpu::KeepDenormals keep_denormals;
   for_dtype(kLinf, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     check_in_box(kLinf,
@@ -117,6 +116,7 @@ Tensor l1_checked(const Tensor& x_adv, const Tensor& grad, const Tensor& x, cons
 Tensor l1_cpu(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, double lower, double upper) {
   Tensor out = l1_checked(x_adv, grad, x, step, keep, lower, upper);
   if (x.numel() == 0) return out;
+  const cpu::KeepDenormals keep_denormals;
   for_dtype(kL1, "x", x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     cpu::l1_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<double>(step), stride(step), data<int64_t>(keep),

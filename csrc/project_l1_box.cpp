@@ -4,6 +4,7 @@
 #include "cuda/stream.h"
 #include "dtypes.h"
 #include "project_rows.h"
+#include "threads.h"
 
 namespace pyrobust {
 namespace {
@@ -25,16 +26,14 @@ Tensor checked_output(const Tensor& delta, const Tensor& x, const Tensor& radius
 Tensor project_cpu(Tensor delta, Tensor x, Tensor radius, double lower, double upper) {
   Tensor z = checked_output(delta, x, radius, lower, upper);
   if (delta.numel() == 0) return z;
-  const cpu::ParallelFor parallel_for = [](int64_t begin, int64_t end, int64_t grain, const auto& f) {
-    torch::stable::parallel_for(begin, end, grain, f);
-  };
+  const cpu::KeepDenormals keep;
   for_dtype(kOp, "delta", delta, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const cpu::BadRow bad = cpu::project_l1_box<T>(
         static_cast<const T*>(delta.const_data_ptr()), static_cast<const T*>(x.const_data_ptr()),
         static_cast<T*>(z.mutable_data_ptr()), static_cast<const double*>(radius.const_data_ptr()),
         radius_stride(radius), delta.size(0), delta.size(1), lower, upper,
-        static_cast<int>(torch::stable::get_num_threads()), parallel_for);
+        static_cast<int>(torch::stable::get_num_threads()), kParallelFor);
     check_finite(kOp, "delta", bad.y);
     check_in_box(kOp, bad.x, lower, upper);
   });

@@ -7,6 +7,7 @@
 #include "cpu/sample_noise.h"
 #include "cuda/sample_noise.h"
 #include "cuda/stream.h"
+#include "threads.h"
 
 namespace pyrobust {
 namespace {
@@ -134,16 +135,13 @@ void sample_noise_cpu(Tensor out, Tensor x, std::vector<int64_t> runs, int64_t s
                       std::optional<Tensor> mean, std::optional<Tensor> std) {
   const Call call = checked(out, x, runs, seed, sigma, domain, mean, std);
   if (call.empty) return;
-  const cpu::ParallelFor parallel_for = [](int64_t begin, int64_t end, int64_t grain, const auto& f) {
-    torch::stable::parallel_for(begin, end, grain, f);
-  };
   for_dtype(out, [&](auto* out_tag, auto* real_tag) {
     using Out = std::remove_pointer_t<decltype(out_tag)>;
     using Real = std::remove_pointer_t<decltype(real_tag)>;
     cpu::sample_noise<Out, Real>(call.key, call.runs.data(), static_cast<int64_t>(call.runs.size()), call.shape,
                                  static_cast<const Real*>(x.const_data_ptr()), static_cast<Real>(sigma),
                                  data_or_null<Real>(mean), data_or_null<Real>(std),
-                                 static_cast<Out*>(out.mutable_data_ptr()), parallel_for);
+                                 static_cast<Out*>(out.mutable_data_ptr()), kParallelFor);
   });
 }
 

@@ -300,7 +300,9 @@ def _existing_device(device: torch.device | str) -> torch.device:
     if found.type not in ("cpu", "cuda"):
         raise InputError(f"device: expected cpu or cuda, got {found}")
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"device: expected one of {torch.cuda.device_count()} CUDA devices, got {found}")
+        there = torch.cuda.device_count()
+        expected = f"one of {there} CUDA devices" if there else "cpu, for this machine has no CUDA device"
+        raise InputError(f"device: expected {expected}, got {found}")
     return found
 
 

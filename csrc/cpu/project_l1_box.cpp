@@ -23,8 +23,8 @@ constexpr double kUncertain = 0.5;  // of the radius: what a sample says is off 
 constexpr int64_t kRoom = 2048;     // open elements on the stack, 32 KiB
 constexpr int64_t kFew = kRoom / 4;
 constexpr int64_t kFastFrom = 64;  // shorter rows come out exact where they can
-// A longer w has lost too many digits against the radius: base becomes an element near the threshold.
-constexpr double kHuge = 1024;
+// What rounding may take from the sums of the search, of the radius. Beyond, base becomes an element near the threshold.
+constexpr double kLost = 0x1p-28;
 
 template <class T>
 const L1BoxLeaves<T>& leaves() {
@@ -96,8 +96,9 @@ class Row {
   }
 
  private:
-  // float32 rows, in a box whose ends are float32 numbers, that are not huge against the radius: the last pass in float32, with its rounding errors, twice
-  // 2^-24 of every element, paid for by a smaller sum. False where the row is none of those.
+  // float32 rows, in a box whose ends are float32 numbers, that are not huge against the radius: the last pass in float32.
+  // Its rounding errors, twice 2^-24 of every element, and what the search may have lost, are paid for by a smaller sum.
+  // False where the row is none of those.
   template <class Each>
   bool fast(const Each& each) {
     const auto n = static_cast<double>(n_);
@@ -155,7 +156,12 @@ class Row {
   template <class Each>
   Threshold solve(const Each& each, double target) {
     const double top = scan_.top, w = search(each, top, target);
-    if (w <= kHuge * radius_) return {top, w};
+    // Sums of a - top = a - theta - w over the free elements lose digits where w is large against their share.
+    const auto lost = [&](int64_t free) {
+      const auto terms = static_cast<double>(std::min(n_, kChunk) / 8 + chunks_ + 16);
+      return w * static_cast<double>(free) * terms * 0x1p-53 > kLost * radius_;
+    };
+    if (!lost(n_) || !lost(evaluate(each, top, w).free)) return {top, w};
     const double base = nearest(top - w);
     Bracket bracket{base - top, base};
     const auto whole = [&](double at) { return evaluate(each, base, at); };

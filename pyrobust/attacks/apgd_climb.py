@@ -190,5 +190,6 @@ def _go_back(state: Climb, chosen: Tensor) -> None:
 
 def _changed(job: Job, x_adv: Tensor) -> Tensor:
     """How many coordinates differ from x, float64 [B]."""
-    count: Tensor = torch.linalg.vector_norm((x_adv - job.x).flatten(1), ord=0, dim=1, dtype=torch.float32)
+    wide = torch.float64 if x_adv.dtype == torch.float64 else torch.float32
+    count: Tensor = torch.linalg.vector_norm((x_adv - job.x).flatten(1), ord=0, dim=1, dtype=wide)
     return count.double()

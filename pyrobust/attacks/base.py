@@ -166,7 +166,7 @@ class AdversarialAttack(abc.ABC):
             batch, label = batch_on(x[begin:end], device, runner.memory_format), y[begin:end].to(device)
             logits = queries.logits(batch)
             check_classes(label, logits.shape[1], "target_labels" if targeted else "y")
-            verdicts = queries.verdict(logits, label, targeted).cpu()
+            verdicts = queries.verdict(logits, label, targeted, both=len(batch) > 1).cpu()
             for i in (verdicts > 1).nonzero()[:, 0].tolist():
                 verdicts[i] = int(queries.fooled_alone(batch[i : i + 1], label[i : i + 1], targeted))
             right[begin:end] = verdicts == STANDING

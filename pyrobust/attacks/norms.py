@@ -45,6 +45,10 @@ class Norm(abc.ABC):
     def start(self, noise: Noise, draw: int, epsilon: Tensor) -> Tensor:
         """A perturbation drawn uniformly from the ball of radius epsilon."""
 
+    @abc.abstractmethod
+    def diameter(self, coordinates: int, width: float) -> float:
+        """The distance of two opposite corners of a clip range that is ``width`` wide in every coordinate."""
+
     def place(self, x: Tensor, delta: Tensor, epsilon: Tensor, lower: float, upper: float) -> Tensor:
         """The point x + project(delta), rounded toward x: exactly inside the ball and the clip range."""
         return add_perturbation(x, self.project(delta, x, epsilon, lower, upper), lower, upper)
@@ -82,6 +86,10 @@ class Linf(_Clipped):
 
     name = "linf"
 
+    def diameter(self, coordinates: int, width: float) -> float:
+        """The width."""
+        return width
+
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """The largest |x_adv − x|."""
         return (x_adv.double() - x.double()).abs_().flatten(1).amax(1)
@@ -111,6 +119,10 @@ class L2(_Clipped):
 
     name = "l2"
 
+    def diameter(self, coordinates: int, width: float) -> float:
+        """Its √D-fold."""
+        return math.sqrt(coordinates) * width
+
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """√Σ (x_adv − x)²."""
         return _length((x_adv.double() - x.double()).flatten(1))
@@ -134,6 +146,10 @@ class L1(Norm):
     """The sum of the |z_i|."""
 
     name = "l1"
+
+    def diameter(self, coordinates: int, width: float) -> float:
+        """Its D-fold."""
+        return coordinates * width
 
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
         """Σ |x_adv − x|."""

@@ -71,19 +71,20 @@ class Queries:
             gradients.append(gradient)
         return self._mean(logits), self._mean(values), self._mean(gradients).to(x.dtype)
 
-    def verdict(self, logits: Tensor, y: Tensor, targeted: bool) -> Tensor:
+    def verdict(self, logits: Tensor, y: Tensor, targeted: bool, *, both: bool = False) -> Tensor:
         """``STANDING``, ``FOOLED`` or ``CLOSE`` for each row, uint8 [B].
 
         Right means that y is the winner (see ``winner``); fooled is not right, or right where targeted. Close are the
         fooled rows whose logit of y and largest other one differ by at most √ε of the model's dtype times the row's
-        largest |logit|, and all rows where these two are equal or not finite: there ``fooled_alone`` decides.
+        largest |logit|, and all rows where these two are equal or not finite: there ``fooled_alone`` decides. ``both``: of the standing
+        rows, too, those are close that differ by so little.
         """
         index = y.unsqueeze(1)
         gap = logits.scatter(1, index, -torch.inf).amax(1) - logits.gather(1, index).squeeze(1)
         clear = gap.abs() > logits.abs().amax(1).mul_(torch.finfo(self.runner.dtype).eps ** 0.5)
         fooled = gap <= 0 if targeted else gap >= 0
         verdict = fooled.to(torch.uint8).mul_(2 - clear.to(torch.uint8))
-        return verdict.masked_fill_(~gap.isfinite(), CLOSE)
+        return verdict.masked_fill_(~(gap.isfinite() & clear) if both else ~gap.isfinite(), CLOSE)
 
     def fooled_alone(self, x: Tensor, y: Tensor, targeted: bool) -> bool:
         """Whether one example [1, ...] is fooled in a batch of its own, as its user will run it."""

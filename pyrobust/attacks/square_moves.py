@@ -13,7 +13,11 @@ from .job import Job
 from .norms import per_example
 from .square_windows import Grid, pattern
 
-_TINY = 1e-12
+
+
+def _tiny(like: Tensor) -> float:
+    """What keeps a quotient finite: 1e-12, or the least normal number of the dtype."""
+    return max(1e-12, torch.finfo(like.dtype).smallest_normal)
 
 
 class Moves(abc.ABC):
@@ -142,9 +146,9 @@ class _L2(_InPlace):
         # For what is rounded below: elements to x's dtype, and the sums of thousands of queries.
         slack = 1 - max(4 * torch.finfo(job.x.dtype).eps, 1e-11)
         unspent = ((job.epsilon * slack).square() - spent).clamp_(min=0) / grid.channels
-        new = _patterns(sides, "l2", u[:, 4:]).add_(delta.div_(own.sqrt() + _TINY))
+        new = _patterns(sides, "l2", u[:, 4:]).add_(delta.div_(own.sqrt() + _tiny(own)))
         budget_left = budget + unspent[:, None, None]
-        new.mul_(budget_left.sqrt() / (new.square().sum(-1, keepdim=True).sqrt() + _TINY))
+        new.mul_(budget_left.sqrt() / (new.square().sum(-1, keepdim=True).sqrt() + _tiny(new)))
         new = _fill(new, budget_left, job.lower - x.double(), job.upper - x.double())
         value = add_perturbation(x, new.to(x.dtype), job.lower, job.upper)
         self._spent = spent - budget.sum((1, 2)) + (value - x).double().square().sum((1, 2))
@@ -182,10 +186,10 @@ class _L1(Moves):
         moved = rows.gather(1, emptied)
         rows.scatter_(1, emptied, 0)
         budget = own + moved.view_as(delta).abs().sum(-1, keepdim=True)
-        new = _patterns(sides, "l1", u[:, 4:]).to(delta.dtype).add_(delta.div_(own + _TINY))
+        new = _patterns(sides, "l1", u[:, 4:]).to(delta.dtype).add_(delta.div_(own + _tiny(own)))
         # More than is left over: the projection takes it from the rest of the image.
         length = (budget * grid.channels).add_(per_example(unspent, budget))
-        new.mul_(length / (new.abs().sum(-1, keepdim=True) + _TINY))
+        new.mul_(length / (new.abs().sum(-1, keepdim=True) + _tiny(new)))
         rows.scatter_(1, window.flatten(1), new.flatten(1))
         self._candidate = job.place(change)
         return self._candidate
@@ -221,7 +225,7 @@ def _fill(delta: Tensor, budget: Tensor, low: Tensor, high: Tensor) -> Tensor:
     clipped = torch.minimum(torch.maximum(delta, low), high)
     square, cut = clipped.square(), clipped != delta
     rest = square.masked_fill(cut, 0).sum(-1, keepdim=True)
-    scale = (budget - square.mul_(cut).sum(-1, keepdim=True)).clamp_(min=0).div_(rest + _TINY).sqrt_()
+    scale = (budget - square.mul_(cut).sum(-1, keepdim=True)).clamp_(min=0).div_(rest + _tiny(rest)).sqrt_()
     return torch.where(cut, clipped, clipped * scale)
 
 

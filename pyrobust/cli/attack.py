@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,9 @@ def attack(
             raise InputError(f"{name}: expected none {which}")
     if plot is not None and plot.suffix.lower() not in _PLOTS:
         raise InputError(f"--plot: expected a name that ends in {', '.join(_PLOTS)}, got {str(plot)!r}")
+    for option, file in (("--plot", plot), ("--json", json_file)):
+        if file is not None and not os.access(file.parent, os.W_OK):
+            raise InputError(f"{option}: expected a file in a folder that can be written, got {str(file)!r}")
     net, images, work = attack_options.load(
         model=model, weights=weights, data=data, device=device, dtype=dtype, version=version
     )

@@ -21,16 +21,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyrobust.attacks.autoattack import AutoAttack as NativeAutoAttack
 from pyrobust.attacks.autoattack_versions import VERSIONS, checked_names
 from pyrobust.attacks.queries import Queries, winner
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier
+from pyrobust.zoo import model_hash
 
 from .autoattack_parts import APGDPart, FABPart, Part, SquarePart, TargetedPart
-from .autoattack_state import State
+from .autoattack_state import State, hash_of
 
 _NORMS = {"Linf": "linf", "L2": "l2", "L1": "l1"}
 
@@ -168,7 +169,14 @@ class AutoAttack:
         """
         start = time.perf_counter()
         path = None if state_path is None else Path(state_path)
+        if not self.attacks_to_run:
+            raise InputError(
+                'attacks_to_run: expected at least one attack, got none; version="custom" runs those that you name'
+            )
         run = {"norm": self.norm, "eps": self.epsilon, "attacks": list(self.attacks_to_run), "examples": len(x_orig)}
+        if path is not None:
+            known = isinstance(self.model, nn.Module)
+            run |= {"data": hash_of(x_orig, y_orig), "model": model_hash(self.model) if known else ""}
         state = State.read(path, run) if path is not None and path.exists() else State(run)
         todo = [name for name in self.attacks_to_run if name not in state.done]
         self._log_if_verbose(f"using {self.version} version including {', '.join(todo)}.")

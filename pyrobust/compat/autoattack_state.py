@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.files import write_atomically
@@ -14,11 +18,23 @@ _VERSION = 1
 _FLAG, _REST = 8, 1 << 16
 
 
+def hash_of(x: Tensor, y: Tensor) -> str:
+    """What tells the images and labels of one evaluation from those of another.
+
+    >>> len(hash_of(torch.zeros(2, 3), torch.tensor([0, 1])))
+    64
+    """
+    digest = hashlib.sha256(f"{x.dtype} {tuple(x.shape)}".encode())
+    for tensor in (x, y):
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
 class State:
     """Which attacks have run, and which examples withstand them.
 
     Args:
-        run: norm, eps, attacks and examples (their number), which a continued run must share.
+        run: norm, eps, attacks, examples (their number) and hashes, which a continued run must share.
 
     Attributes:
         run: as given.

@@ -9,7 +9,7 @@ What differs:
 - the random start depends on a seed and on how many images the attack has seen, and torch's generators are not touched;
 - perturbations are inside ball and [0, 1] exactly, and images outside [0, 1] are an error, where torchattacks clips
   them: set_normalization_used is needed where images are normalised;
-- set_return_type("int") rounds towards the image, so that eps still holds.
+- set_return_type("int") rounds towards the image: for images of 8 bits eps still holds, up to 1e-4/255.
 """
 
 from __future__ import annotations

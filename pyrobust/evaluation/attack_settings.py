@@ -65,6 +65,8 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
 
 def _spread(value: Any) -> dict[str, Any]:
     """The plain values inside of nested containers, by their path."""
+    if isinstance(value, dict) and not value:
+        return {}
     if isinstance(value, dict | list | tuple) and value:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return {f"{name}.{path}".rstrip("."): plain for name, item in items for path, plain in _spread(item).items()}

@@ -15,7 +15,7 @@ class Judge:
     """Says of examples whether the model classifies them right; an ``EOT`` model is averaged over its draws.
 
     Another batch may round a logit otherwise. So where the label's logit and the largest other one are within √ε of
-    the model's dtype, relative to the range of the row, the model is asked again about that example alone: the answer
+    the model's dtype, relative to the row's largest |logit|, the model is asked again about that example alone: the answer
     is that of ``model(x[i:i+1])``, which is also what attacks confirm their successes by.
 
     Args:
@@ -79,6 +79,5 @@ def _close(logits: Tensor, labels: Tensor, dtype: torch.dtype) -> Tensor:
     """The rows [N] whose verdict rounding could turn."""
     index = labels.unsqueeze(1)
     gap = logits.scatter(1, index, -torch.inf).amax(1) - logits.gather(1, index).squeeze(1)
-    low, high = logits.aminmax(dim=1)
-    close: Tensor = gap.abs() <= torch.finfo(dtype).eps ** 0.5 * (high - low)
-    return close
+    close: Tensor = gap.abs() <= torch.finfo(dtype).eps ** 0.5 * logits.abs().amax(1)
+    return close | ~gap.isfinite()
