@@ -25,6 +25,7 @@ constexpr int64_t kFew = kRoom / 4;
 constexpr int64_t kFastFrom = 64;  // shorter rows come out exact where they can
 // What rounding may take from the sums of the search, of the radius. Beyond, base becomes an element near the threshold.
 constexpr double kLost = 0x1p-28;
+constexpr double kHuge = 1024;  // radii of w, from where even the number of free elements is in doubt
 
 template <class T>
 const L1BoxLeaves<T>& leaves() {
@@ -161,7 +162,7 @@ class Row {
       const auto terms = static_cast<double>(std::min(n_, kChunk) / 8 + chunks_ + 16);
       return w * static_cast<double>(free) * terms * 0x1p-53 > kLost * radius_;
     };
-    if (!lost(n_) || !lost(evaluate(each, top, w).free)) return {top, w};
+    if (w <= kHuge * radius_ && (!lost(n_) || !lost(evaluate(each, top, w).free))) return {top, w};
     const double base = nearest(top - w);
     Bracket bracket{base - top, base};
     const auto whole = [&](double at) { return evaluate(each, base, at); };

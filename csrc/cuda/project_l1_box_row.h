@@ -15,8 +15,12 @@ constexpr double kTolerance = 0x1p-44;  // of the radius, in the search
 constexpr float kCoarseTolerance = 0x1p-18f;
 constexpr double kLess = 0x1p-42;  // of the radius
 constexpr double kMostLess = 16;   // no more than the whole radius is left out in the end
-// A longer w has lost too many digits against the radius: base becomes an element near the threshold.
-constexpr double kHuge = 1024;
+// A longer w may lose too many digits in sums of a - top over the free elements: base becomes an element near the
+// threshold. Rows of n elements lose at most n^2 2^-53 w.
+PYROBUST_GROUP double longest(int64_t n, double radius) {
+  const double exact = 0x1p25 / (static_cast<double>(n) * static_cast<double>(n)) * radius;
+  return exact < 1024 * radius ? exact : 1024 * radius;
+}
 
 struct Box {
   double lower, upper;
@@ -55,7 +59,7 @@ class L1BoxRow {
       while (less <= kMostLess) {
         const double target = less < 1 ? radius_ * (1 - less) : 0;
         double base = top_, w = search(target);
-        if (w > kHuge * radius_) {
+        if (w > longest(n_, radius_)) {
           base = nearest(top_ - w);
           w = whole(target, base, w + (base - top_), {base - top_, base});
         }

@@ -123,7 +123,8 @@ class BatchAttack(AdversarialAttack):
                 raise InputError("target_labels: expected one for each example where targeted, got None")
             y = labels("target_labels", target_labels, len(x))
         # No two valid inputs are further apart; a larger radius might not fit x's dtype.
-        radius = self._epsilons(len(x), epsilon).clamp(max=self._norm.diameter(x[:1].numel(), self.clip_max - self.clip_min))
+        furthest = self._norm.diameter(x[:1].numel(), self.clip_max - self.clip_min)
+        radius = self._epsilons(len(x), epsilon).clamp(max=furthest)
         index = image_indices(indices, len(x))
         queries = Queries(self.runner)
         with torch.inference_mode(False), torch.no_grad(), reporting(self.progress, len(x)) as report:

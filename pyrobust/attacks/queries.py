@@ -76,8 +76,8 @@ class Queries:
 
         Right means that y is the winner (see ``winner``); fooled is not right, or right where targeted. Close are the
         fooled rows whose logit of y and largest other one differ by at most √ε of the model's dtype times the row's
-        largest |logit|, and all rows where these two are equal or not finite: there ``fooled_alone`` decides. ``both``: of the standing
-        rows, too, those are close that differ by so little.
+        largest |logit|, and all rows where these two are equal or not finite: there ``fooled_alone`` decides. With
+        ``both``, standing rows that differ by so little are close, too.
         """
         index = y.unsqueeze(1)
         gap = logits.scatter(1, index, -torch.inf).amax(1) - logits.gather(1, index).squeeze(1)

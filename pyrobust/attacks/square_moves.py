@@ -14,7 +14,6 @@ from .norms import per_example
 from .square_windows import Grid, pattern
 
 
-
 def _tiny(like: Tensor) -> float:
     """What keeps a quotient finite: 1e-12, or the least normal number of the dtype."""
     return max(1e-12, torch.finfo(like.dtype).smallest_normal)

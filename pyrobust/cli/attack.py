@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
 from pyrobust.cli import attack_options, options

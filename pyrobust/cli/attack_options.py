@@ -186,7 +186,7 @@ def choose_attack(
     settings = {"norm": norm.value, **settings}
     for option, value, keyword in (("--steps", steps, steps_name), ("--restarts", restarts, restarts_name)):
         if value is not None and keyword is None:
-            raise InputError(f"{option}: expected none with --attack {name.value}, which has no such setting, got {value}")
+            raise InputError(f"{option}: expected none with --attack {name.value}, which does not have it, got {value}")
         if value is not None and keyword is not None:
             settings[keyword] = value
     if name is AttackName.autoattack:

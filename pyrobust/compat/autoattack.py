@@ -175,8 +175,11 @@ class AutoAttack:
             )
         run = {"norm": self.norm, "eps": self.epsilon, "attacks": list(self.attacks_to_run), "examples": len(x_orig)}
         if path is not None:
-            known = isinstance(self.model, nn.Module)
-            run |= {"data": hash_of(x_orig, y_orig), "model": model_hash(self.model) if known else ""}
+            model: Any = self.model
+            run |= {
+                "data": hash_of(x_orig, y_orig),
+                "model": model_hash(model) if isinstance(model, nn.Module) else "",
+            }
         state = State.read(path, run) if path is not None and path.exists() else State(run)
         todo = [name for name in self.attacks_to_run if name not in state.done]
         self._log_if_verbose(f"using {self.version} version including {', '.join(todo)}.")

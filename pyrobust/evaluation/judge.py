@@ -15,8 +15,8 @@ class Judge:
     """Says of examples whether the model classifies them right; an ``EOT`` model is averaged over its draws.
 
     Another batch may round a logit otherwise. So where the label's logit and the largest other one are within √ε of
-    the model's dtype, relative to the row's largest |logit|, the model is asked again about that example alone: the answer
-    is that of ``model(x[i:i+1])``, which is also what attacks confirm their successes by.
+    the model's dtype, relative to the row's largest |logit|, the model is asked again about that example alone: the
+    answer is that of ``model(x[i:i+1])``, which is also what attacks confirm their successes by.
 
     Args:
         runner: of the model.

@@ -148,12 +148,12 @@ def test_state_is_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
     crashing = small()
 
-    def crash(x: Tensor) -> Tensor:
-        if json.loads(path.read_text())["done"] == ["apgd-ce"] if path.exists() else False:
+    def crash(module: nn.Module, inputs: tuple[Tensor]) -> None:
+        if path.exists() and json.loads(path.read_text())["done"] == ["apgd-ce"]:
             raise Crash
-        return net()(x)
 
-    crashing.model = crash
+    crashing.model = net()
+    crashing.model.register_forward_pre_hook(crash)
     with pytest.raises(Crash):
         crashing.run_standard_evaluation(x, y, state_path=path)
     capsys.readouterr()
@@ -215,3 +215,18 @@ def test_wrong_arguments() -> None:
             AutoAttack(model, **{"device": "cpu", "verbose": False, **options})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="x: expected values in"):
         small(verbose=False).run_standard_evaluation(*(2 * images(4)[0], images(4)[1]))
+
+
+def test_a_state_of_other_images_or_another_model_is_refused(tmp_path):
+    torch.manual_seed(0)
+    model, other = (torch.nn.Linear(6, 4) for _ in range(2))
+    x, path = torch.rand(8, 6), tmp_path / "state.json"
+    options = {"norm": "Linf", "eps": 0.1, "device": "cpu", "verbose": False, "version": "custom"}
+    y = model(x).argmax(1)
+    AutoAttack(model, attacks_to_run=["apgd-ce"], **options).run_standard_evaluation(x, y, state_path=path)
+    with pytest.raises(InputError, match="state_path: expected a state with data"):
+        AutoAttack(model, attacks_to_run=["apgd-ce"], **options).run_standard_evaluation(x / 2, y, state_path=path)
+    with pytest.raises(InputError, match="state_path: expected a state with model"):
+        AutoAttack(other, attacks_to_run=["apgd-ce"], **options).run_standard_evaluation(x, y, state_path=path)
+    with pytest.raises(InputError, match="attacks_to_run: expected at least one"):
+        AutoAttack(model, **options).run_standard_evaluation(x, y)

@@ -255,3 +255,37 @@ def test_layouts(shape: tuple[int, ...]) -> None:
         assert l1_holds(
             z.flatten(1) if z.dim() > 1 else z[:, None], torch.full((shape[0],), 0.7, dtype=torch.float64)
         ).all()
+
+
+# --- rows that once came out wrong
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("size", "low", "spike"),
+    [(16384, 0.0003650421858765185, 511.4880065917969), (150528, 5.181760207051411e-05, 55.67216491699219)]
+    + [(size, 3.6670917324954644e-05, spike) for size in (16384, 16385, 150528) for spike in (1000.0, 1e7, 1e20)],
+)
+def test_one_element_without_room_towers_over_many(size: int, low: float, spike: float, dtype: torch.dtype) -> None:
+    for background in (0.0, 0.5):
+        delta, x = torch.full((1, size), low, dtype=dtype), torch.full((1, size), background, dtype=dtype)
+        delta[0, 13], x[0, 13] = spike, 1 - 2**-20
+        case = (delta, x, torch.tensor([1.0], dtype=torch.float64), 0.0, 1.0)
+        check(case, ops.project_l1_ball_box(*case))
+
+
+def test_subnormals_count_where_the_thread_flushes_them() -> None:
+    v, ones = torch.full((1, 100), 1e-39), torch.ones(1, 100)
+    x = torch.tensor([0.0, 1.0]).repeat(50)[None]
+    want = ops.project_l1_ball(v, 1e-40), ops.project_l2_ball(v, 5e-39), ops.project_l1_ball_box(ones - 2 * x, x, 3.0)
+    assert torch.set_flush_denormal(True)
+    try:
+        got = (
+            ops.project_l1_ball(v, 1e-40),
+            ops.project_l2_ball(v, 5e-39),
+            ops.project_l1_ball_box(ones - 2 * x, x, 3.0),
+        )
+    finally:
+        torch.set_flush_denormal(False)
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert l1_holds(got[0], torch.tensor([1e-40], dtype=torch.float64)).all()
