@@ -195,7 +195,7 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
         (["--epsilon", "0.1", "--clip", "0:0.5"], "expected pixels in [0.0, 0.5], the attack's clip range"),
         (["--epsilon", "0.1", "--attack", "fgsm", "--steps", "3"], "--steps: expected none with --attack fgsm"),
         (["--epsilon", "0.1", "--attack", "bim", "--restarts", "3"], "--restarts: expected none with --attack bim"),
-        (["--epsilon", "0.1", "--steps", "3"], "--steps: expected none with --attack autoattack, which does not have it"),
+        (["--epsilon", "0.1", "--steps", "3"], "--steps: expected none with --attack autoattack, which does not"),
         (["--epsilon", "0.1", "--attack", "pgd", "--version", "plus"], "--version: expected none with --attack pgd"),
         (["--epsilon", "0.1", "--attack", "pgd", "--steps", "0"], "steps: expected at least 1, got 0"),
         (["--epsilon", "0.1", "--seed", "-1"], "seed: expected 0 to 2**64 - 1"),
