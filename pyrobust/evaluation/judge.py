@@ -23,7 +23,7 @@ class Judge:
 
     >>> judge = Judge(Runner(lambda x: torch.cat([x, -x], dim=1)))
     >>> judge.right(torch.tensor([[1.0], [-1.0], [float("nan")]]), torch.tensor([0, 0, 0])).tolist(), judge.rows
-    ([True, False, False], 3)
+    ([True, False, False], 4)
     """
 
     def __init__(self, runner: Runner) -> None:
