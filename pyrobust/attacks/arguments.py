@@ -45,6 +45,7 @@ def radii(name: str, value: float | Tensor) -> float | Tensor:
     tensor([0.0000, 0.5000], dtype=torch.float64)
     """
     if not isinstance(value, Tensor) or value.dim() == 0:
+        # A tensor without dimensions is a number, too, which the annotation does not say.
         found = number(name, value)  # type: ignore[arg-type]
         if found < 0:
             raise InputError(f"{name}: expected at least 0, got {found}")

@@ -238,8 +238,9 @@ class AutoAttack(AdversarialAttack):
         for name, attack in self.attacks.items():
             if name == "apgd-t" and (targeted or classes < 4):
                 if classes >= dlr and "apgd-dlr" not in self.attacks:
-                    able["apgd-dlr"] = copy.copy(attack)
-                    able["apgd-dlr"].loss = "dlr"  # type: ignore[attr-defined]
+                    gentler: Any = copy.copy(attack)
+                    gentler.loss = "dlr"
+                    able["apgd-dlr"] = gentler
                 if not targeted:
                     logger.warning("apgd-t needs four classes: left out, or apgd-dlr in its place, with %d", classes)
             elif name == "apgd-dlr" and classes < dlr:

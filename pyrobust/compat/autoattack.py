@@ -135,7 +135,8 @@ class AutoAttack:
 
     def get_logits(self, x: Tensor) -> Tensor:
         """The model's output for a batch."""
-        return self.model(x)  # type: ignore[no-any-return]
+        logits: Tensor = self.model(x)
+        return logits
 
     def get_seed(self) -> int:
         """The seed, 0 where none was given."""

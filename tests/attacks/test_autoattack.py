@@ -46,15 +46,15 @@ def test_published_budgets(norm: str) -> None:
 
     plus = AutoAttack(net, norm=norm, version="plus").attacks
     assert list(plus) == ["apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"]
-    assert [plus[name].restarts for name in ("apgd-ce", "apgd-dlr", "fab", "fab-t")] == [5, 5, 5, 1]  # type: ignore[attr-defined]
-    assert plus["fab"].targets is None  # type: ignore[attr-defined]
+    assert [plus[name].restarts for name in ("apgd-ce", "apgd-dlr", "fab", "fab-t")] == [5, 5, 5, 1]
+    assert plus["fab"].targets is None
 
     rand = AutoAttack(net, norm=norm, version="rand").attacks
     assert list(rand) == ["apgd-ce", "apgd-dlr"]
     for each in rand.values():
         assert isinstance(each.model, EOT)
         assert each.model.samples == 20
-        assert each.restarts == 1  # type: ignore[attr-defined]
+        assert each.restarts == 1
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -201,8 +201,8 @@ def test_warnings(caplog: pytest.LogCaptureFixture) -> None:
     with torch.no_grad():
         label = masked(x).argmax(1)
     attack = AutoAttack(masked, 0.3, attacks_to_run=["apgd-ce", "square"])
-    attack.attacks["apgd-ce"].steps = 1  # type: ignore[attr-defined]
-    attack.attacks["square"].n_queries = 100  # type: ignore[attr-defined]
+    attack.attacks["apgd-ce"].steps = 1
+    attack.attacks["square"].n_queries = 100
     attack.generate(x, label)
     assert any("Square breaks" in line for line in caplog.messages)
 

@@ -33,7 +33,7 @@ def first(x: Tensor) -> Tensor:
 
 def test_it_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract"):
-        AdversarialAttack(first)  # type: ignore[abstract]
+        AdversarialAttack(first)
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -184,14 +184,14 @@ def test_a_session_with_gradients() -> None:
     runner = Runner(small_net().train())
     x, _ = images(3)
     with runner.session(gradients=True):
-        assert not runner.model.training  # type: ignore[attr-defined]
+        assert not runner.model.training
         assert not torch.is_grad_enabled()
         assert not torch.is_inference_mode_enabled()
         assert not runner.logits(x).requires_grad
         with torch.enable_grad():
             leaf = x.clone().requires_grad_()
             assert torch.autograd.grad(runner.logits(leaf).sum(), leaf)[0].shape == x.shape
-    assert runner.model.training  # type: ignore[attr-defined]
+    assert runner.model.training
     assert torch.is_grad_enabled()
 
 

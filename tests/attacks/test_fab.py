@@ -218,9 +218,9 @@ def test_wrong_arguments() -> None:
     net = small_net()
     for options in ({"steps": 0}, {"restarts": 0}, {"targets": 0}, {"alpha_max": 1.5}, {"beta": -0.1}, {"eta": 0.9}):
         with pytest.raises(InputError, match=f"{next(iter(options))}: expected"):
-            FAB(net, **options)  # type: ignore[arg-type]
+            FAB(net, **options)
     with pytest.raises(InputTypeError, match="steps: expected an integer"):
-        FAB(net, steps=1.5)  # type: ignore[arg-type]
+        FAB(net, steps=1.5)
     with pytest.raises(InputError, match="target_labels: expected one"):
         FAB(net).minimal_perturbation(*images(2), targeted=True)
 

@@ -83,7 +83,7 @@ def test_names() -> None:
             assert slope.shape == (2, 5)
     for name in ("hinge", None, ""):
         with pytest.raises(InputError, match=r"^loss: expected one of ce, margin, dlr, got"):
-            losses.check_loss(name, losses.LOSSES)  # type: ignore[arg-type]
+            losses.check_loss(name, losses.LOSSES)
 
 
 @pytest.mark.parametrize(("name", "targeted", "least"), [("dlr", False, 3), ("dlr", True, 4), ("margin", False, 2)])

@@ -204,9 +204,9 @@ def test_wrong_arguments() -> None:
     net = small_net()
     for options in ({"n_queries": 0}, {"restarts": 0}, {"p_init": 0.0}, {"p_init": 1.5}, {"loss": "dlr"}):
         with pytest.raises(InputError, match=f"{next(iter(options))}: expected"):
-            Square(net, **options)  # type: ignore[arg-type]
+            Square(net, **options)
     with pytest.raises(InputTypeError, match="n_queries: expected an integer"):
-        Square(net, n_queries=1.5)  # type: ignore[arg-type]
+        Square(net, n_queries=1.5)
 
 
 @pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")

@@ -41,7 +41,7 @@ def small(
         version="custom",
         attacks_to_run=attacks,
         device="cpu",
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     for part in (adversary.apgd, adversary.apgd_targeted, adversary.fab):
         part.n_restarts, part.n_iter = 1, 5
@@ -96,7 +96,7 @@ def test_script_of_the_custom_version(capsys: pytest.CaptureFixture[str]) -> Non
     assert adversary.attacks_to_run == ["apgd-ce", "fab"]
     assert adversary.clean_accuracy(x, y, bs=5) == accuracy(model, x, y)
     plain = adversary.run_standard_evaluation_individual(x, y, bs=6)
-    assert all(torch.equal(plain[name], result[name][0]) for name in plain)  # type: ignore[arg-type]
+    assert all(torch.equal(plain[name], result[name][0]) for name in plain)
     assert capsys.readouterr().out == ""
 
 
@@ -121,9 +121,9 @@ def test_one_attack_alone() -> None:
     for part in (adversary.apgd, adversary.apgd_targeted, adversary.fab, adversary.square):
         x_adv = part.perturb(x, y)
         assert float((x_adv.double() - x.double()).abs().max()) <= 0.02
-        assert accuracy(adversary.model, x_adv, y) <= accuracy(adversary.model, x, y)  # type: ignore[arg-type]
+        assert accuracy(adversary.model, x_adv, y) <= accuracy(adversary.model, x, y)
     with pytest.raises(AttributeError):
-        adversary.apgd.n_restart = 2  # type: ignore[attr-defined]
+        adversary.apgd.n_restart = 2
 
 
 def test_labels_and_batches() -> None:
@@ -164,12 +164,12 @@ def test_state_is_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     # What the first run had found is not returned again; what the second finds is what one run finds.
     state = json.loads(path.read_text())
     assert state["done"] == ["apgd-ce", "square"]
-    assert torch.equal(rest[changed], whole[changed])  # type: ignore[index]
-    wrong = torch.tensor([accuracy(net(), whole[i : i + 1], y[i : i + 1]) == 0 for i in range(16)])  # type: ignore[index]
+    assert torch.equal(rest[changed], whole[changed])
+    wrong = torch.tensor([accuracy(net(), whole[i : i + 1], y[i : i + 1]) == 0 for i in range(16)])
     assert state["robust"] == (~wrong).tolist()
     assert not changed[~wrong].any()
     again = small().run_standard_evaluation(x, y, state_path=path)
-    assert torch.equal(again, x)  # type: ignore[arg-type]
+    assert torch.equal(again, x)
 
 
 def test_state_of_another_run_or_broken(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_wrong_arguments() -> None:
         ({"eps": -1.0}, "epsilon: expected"),
     ):
         with pytest.raises(InputError, match=message):
-            AutoAttack(model, **{"device": "cpu", "verbose": False, **options})  # type: ignore[arg-type]
+            AutoAttack(model, **{"device": "cpu", "verbose": False, **options})
     with pytest.raises(InputError, match="x: expected values in"):
         small(verbose=False).run_standard_evaluation(*(2 * images(4)[0], images(4)[1]))
 

@@ -188,6 +188,6 @@ def test_defaults_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
     pgd.set_mode_targeted_by_label()
     assert "targeted(label)" in capsys.readouterr().out
     with pytest.raises(InputTypeError, match=r"model: expected a torch\.nn\.Module"):
-        torchattacks.PGD(lambda x: x)  # type: ignore[arg-type]
+        torchattacks.PGD(lambda x: x)
     with pytest.raises(InputError, match="std: expected"):
         pgd.set_normalization_used([0.5], [0.0])

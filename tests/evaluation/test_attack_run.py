@@ -154,7 +154,7 @@ def test_without_examples(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="got 99, which it does not have"):
         full.examples([1, 99])
     with pytest.raises(InputTypeError, match="expected a sequence of integers"):
-        full.examples([0.5])  # type: ignore[list-item]
+        full.examples([0.5])
 
 
 def test_success_is_what_the_model_says_alone() -> None:
@@ -180,17 +180,17 @@ def test_a_users_attack_is_told_apart_by_its_attributes(tmp_path: Path) -> None:
     nested = attack_dataset(Mine(model, step=np.float64(0.1)), digits(), max_images=1)
     assert nested.parameters["settings"] == {"step": 0.1}
     holder = Mine(model)
-    holder.more = {"a": [1, 2], "b": (None,)}  # type: ignore[attr-defined]
+    holder.more = {"a": [1, 2], "b": (None,)}
     settings = attack_dataset(holder, digits(), max_images=1).parameters["settings"]
     assert settings == {"step": 0.1, "more.a.0": 1, "more.a.1": 2, "more.b.0": None}
     named_alike = [Mine(model), Mine(model)]
     for mine, value in zip(named_alike, ("a", "b"), strict=True):
-        mine.shard = value  # type: ignore[attr-defined]
+        mine.shard = value
     attack_dataset(named_alike[0], digits(), out=tmp_path / "alike.db")
     with pytest.raises(StoreError, match=r"settings\.shard: 'a' there, 'b' now"):
         attack_dataset(named_alike[1], digits(), out=tmp_path / "alike.db")
     mine = Mine(model)
-    mine.seed = [7]  # type: ignore[attr-defined]
+    mine.seed = [7]
     assert attack_dataset(mine, digits(), max_images=1).parameters["settings"]["seed.0"] == 7
 
 

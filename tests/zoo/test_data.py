@@ -19,7 +19,7 @@ X = torch.rand(6, 3, 4, 5, generator=torch.Generator().manual_seed(0)) * 4 - 2
 Y = torch.tensor([0, 2, 1, 1, 0, 3])
 
 
-class MapStyle(Dataset):  # type: ignore[type-arg]
+class MapStyle(Dataset):
     """Has no end that iteration could see, like many a data set."""
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ def test_digits_specs() -> None:
     ids=["pair", "arrays", "TensorDataset", "DataLoader", "map-style", "two batches", "generator", "list"],
 )
 def test_what_a_callable_may_return(user: ModuleType, found: object) -> None:
-    user.make = lambda: found  # type: ignore[attr-defined]
+    user.make = lambda: found
     data = load_data("user_data_module:make")
     assert torch.equal(data.x, X)
     assert torch.equal(data.y, Y)
@@ -67,7 +67,7 @@ def test_what_a_callable_may_return(user: ModuleType, found: object) -> None:
 def test_grey_images_without_a_channel_axis(user: ModuleType) -> None:
     grey = (X[:, 0].abs() * 100).to(torch.uint8)
     for found in ((grey, Y), list(zip(grey, Y, strict=True))):
-        user.make = lambda found=found: found  # type: ignore[attr-defined]
+        user.make = lambda found=found: found
         assert torch.equal(load_data("user_data_module:make").x, grey[:, None].float() / 255)
 
 
@@ -88,7 +88,7 @@ def test_grey_images_without_a_channel_axis(user: ModuleType) -> None:
     ],
 )
 def test_what_a_callable_may_not_return(user: ModuleType, found: object, message: str) -> None:
-    user.make = lambda: found  # type: ignore[attr-defined]
+    user.make = lambda: found
     with pytest.raises(InputError, match=message):
         load_data("user_data_module:make")
 
@@ -123,7 +123,7 @@ def test_unknown_specs_list_the_forms(spec: str) -> None:
 
 def test_spec_of_another_type() -> None:
     with pytest.raises(InputTypeError, match="expected a string"):
-        load_data(3)  # type: ignore[arg-type]
+        load_data(3)
 
 
 def picture(path: Path, value: int, mode: str = "L", size: tuple[int, int] = (5, 4)) -> None:

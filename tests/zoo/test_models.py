@@ -66,11 +66,11 @@ def test_weights_replace_the_bundled_ones(tmp_path: Path) -> None:
 
 
 def test_models_of_the_user(user: ModuleType, tmp_path: Path) -> None:
-    user.Net = nn.Identity  # type: ignore[attr-defined]
-    user.make = lambda: digits_convnet(3)  # type: ignore[attr-defined]
-    user.net = digits_convnet(4)  # type: ignore[attr-defined]
-    user.number = 3  # type: ignore[attr-defined]
-    user.wrong = lambda: "net"  # type: ignore[attr-defined]
+    user.Net = nn.Identity
+    user.make = lambda: digits_convnet(3)
+    user.net = digits_convnet(4)
+    user.number = 3
+    user.wrong = lambda: "net"
     assert isinstance(load_model("user_model_module:Net"), nn.Identity)
     assert load_model("user_model_module:net") is user.net
     assert not user.net.training
@@ -93,7 +93,7 @@ def test_other_bad_specs() -> None:
     with pytest.raises(InputError, match="there is no module 'no_such_module'"):
         load_model("no_such_module:f")
     with pytest.raises(InputTypeError, match="expected a string"):
-        load_model(digits_convnet())  # type: ignore[arg-type]
+        load_model(digits_convnet())
 
 
 @pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")
@@ -101,7 +101,7 @@ def test_a_real_net_with_real_images(user: ModuleType) -> None:
     folder = os.environ["PYROBUST_DATA"]
     widths = [784, *[100] * 5, 10]
     layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
-    user.make = lambda: nn.Sequential(nn.Flatten(), *layers[:-1])  # type: ignore[attr-defined]
+    user.make = lambda: nn.Sequential(nn.Flatten(), *layers[:-1])
     model = load_model("user_model_module:make", f"{folder}/nets/mnist_6_100.pt")
     data = load_data(f"npz:{folder}/images/mnist_eran.npz")
     with torch.inference_mode():
