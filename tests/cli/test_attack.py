@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pyrobust.attacks import APGD, FAB, AutoAttack, Square
-from pyrobust.cli import attack_options, main
+from pyrobust.cli import attack_options
 from pyrobust.cli.attack_options import AttackName, NormName
 from pyrobust.evaluation import Run, read_log
 from pyrobust.evaluation.curve import compute_robustness_curve
@@ -23,37 +23,6 @@ from pyrobust.zoo import load_data, load_model
 MODEL = "zoo:digits-smooth-0.25"
 BASE = ["attack", "--model", MODEL, "--data", "digits"]
 PGD = [*BASE, "--attack", "pgd", "--steps", "3", "--max", "24"]
-
-
-class Outcome:
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def error(self) -> str:
-        """The one line of an error."""
-        assert self.status == 2
-        assert self.out == ""
-        lines = self.err.splitlines()
-        assert len(lines) == 1, self.err
-        assert lines[0].startswith("error: ")
-        return lines[0]
-
-
-@pytest.fixture
-def pyrobust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PYROBUST_DEBUG", raising=False)
-
-    def call(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["pyrobust", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        output = capsys.readouterr()
-        return Outcome(exit_.value.code or 0, output.out, output.err)
-
-    return call
 
 
 def files(folder: Path) -> list[str]:
