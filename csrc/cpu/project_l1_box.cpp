@@ -97,9 +97,9 @@ class Row {
   }
 
  private:
-  // float32 rows, in a box whose ends are float32 numbers, that are not huge against the radius: the last pass in float32.
-  // Its rounding errors, twice 2^-24 of every element, and what the search may have lost, are paid for by a smaller sum.
-  // False where the row is none of those.
+  // float32 rows, in a box whose ends are float32 numbers, that are not huge against the radius: the last pass in
+  // float32. A smaller sum pays for its rounding errors, twice 2^-24 of every element, and for what the search may have
+  // lost; the sum is measured all the same. False where the row is none of those, or came out too long.
   template <class Each>
   bool fast(const Each& each) {
     const auto n = static_cast<double>(n_);
@@ -112,9 +112,11 @@ class Row {
     const auto low = round_toward<float>(theta - static_cast<double>(high), INFINITY);
     each(chunks_, [&](int64_t c) {
       const int64_t at = c * kChunk;
-      PYROBUST_LEAVES(kFastBox)(y_ + at, x_ + at, z_ + at, size(c), lower, upper, high, low);
+      partial(c).sum = PYROBUST_LEAVES(kFastBox)(y_ + at, x_ + at, z_ + at, size(c), lower, upper, high, low);
     });
-    return true;
+    double sum = 0;
+    for (int64_t c = 0; c < chunks_; ++c) sum += partial(c).sum;
+    return sum * (1 + sum_error(n_)) <= radius_;
   }
 
   struct Partial {

@@ -46,9 +46,10 @@ struct L1BoxLeaves {
   double (*finish)(const T* y, const T* x, T* z, int64_t n, Box box, double base, double w);
 };
 
-// finish in float32 arithmetic: z = (a - high) - low, between 0 and the room rounded down. The box's ends are float32 numbers.
-using FastBoxFinish = void (*)(const float* y, const float* x, float* z, int64_t n, float lower, float upper,
-                               float high, float low);
+// finish in float32 arithmetic: z = (a - high) - low, between 0 and the room rounded down; returns the sum
+// of |z|. The box's ends are float32 numbers.
+using FastBoxFinish = double (*)(const float* y, const float* x, float* z, int64_t n, float lower, float upper,
+                                 float high, float low);
 extern const FastBoxFinish kFastBoxScalar, kFastBoxAvx2, kFastBoxAvx512;
 
 extern const L1BoxLeaves<float> kL1BoxFloatScalar, kL1BoxFloatAvx2, kL1BoxFloatAvx512;

@@ -1,5 +1,5 @@
 // The l1-ball projection of float32 rows whose elements are not huge against the radius: most of the search and the last
-// pass in float32, with every rounding error in the sum accounted for beforehand instead of measured.
+// pass in float32, with their rounding errors paid for by a smaller sum.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,8 @@ class FastRow {
     if (chunks_ > 1) kept_.resize(static_cast<size_t>(chunks_));
   }
 
-  // False where the row is none of those, and nothing is promised of z: inside or nearly inside the ball, not finite, huge.
+  // False where the row is none of those, and nothing is promised of z: inside or nearly inside the ball, not finite,
+  // huge, or with a sum that, measured as everywhere, came out too large.
   template <class Each>
   bool project(const Each& each) {
     if (!(radius_ >= kSmallestRadius)) return false;
@@ -49,8 +50,11 @@ class FastRow {
     const double threshold = top_ - (reach - kMargin * radius_ / count);
     const auto high = static_cast<float>(threshold);
     const auto low = round_toward<float>(threshold - static_cast<double>(high), INFINITY);
-    each(chunks_, [&](int64_t c) { leaves_.finish(v_ + c * kChunk, z_ + c * kChunk, size(c), high, low); });
-    return true;
+    each(chunks_,
+         [&](int64_t c) { kept(c).sum = leaves_.finish(v_ + c * kChunk, z_ + c * kChunk, size(c), high, low); });
+    double sum = 0;
+    for (int64_t c = 0; c < chunks_; ++c) sum += kept(c).sum;
+    return sum * (1 + sum_error(n_)) <= radius_;
   }
 
  private:
@@ -61,6 +65,7 @@ class FastRow {
     FastScan scan;
     FastKept fast;
     Below below;
+    double sum;
   };
 
   Kept& kept(int64_t chunk) { return chunks_ > 1 ? kept_[static_cast<size_t>(chunk)] : single_; }

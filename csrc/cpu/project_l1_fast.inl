@@ -67,8 +67,9 @@ PYROBUST_TARGET inline W shrunk_fast(W v, W high, W low) {
   return with_sign(max(sub(sub(abs(v), high), low), wide(0)), v);
 }
 
-PYROBUST_TARGET void finish_fast(const float* v, float* z, int64_t n, float high, float low) {
+PYROBUST_TARGET double finish_fast(const float* v, float* z, int64_t n, float high, float low) {
   const W high16 = wide(high), low16 = wide(low);
+  V sum0 = splat(0), sum1 = sum0;
   int64_t i = 0;
   for (; i + 32 <= n; i += 32) {
     // The next row arrives while this one is computed.
@@ -78,13 +79,20 @@ PYROBUST_TARGET void finish_fast(const float* v, float* z, int64_t n, float high
     __builtin_prefetch(z + n + i + 16, 1);
     put(z + i, shrunk_fast(load_wide(v + i), high16, low16));
     put(z + i + 16, shrunk_fast(load_wide(v + i + 16), high16, low16));
+    sum0 = add(add(sum0, abs(load(z + i))), abs(load(z + i + 8)));
+    sum1 = add(add(sum1, abs(load(z + i + 16))), abs(load(z + i + 24)));
   }
-  if (i == n) return;
+  if (i == n) return lane_sum(add(sum0, sum1));
   const Block32 block = load32(v, i, n);
   float last[32];
   put(last, shrunk_fast(block.first, high16, low16));
   put(last + 16, shrunk_fast(block.second, high16, low16));
-  for (int64_t l = 0; i + l < n; ++l) z[i + l] = last[l];
+  double sum = lane_sum(add(sum0, sum1));
+  for (int64_t l = 0; i + l < n; ++l) {
+    z[i + l] = last[l];
+    sum += std::fabs(static_cast<double>(last[l]));
+  }
+  return sum;
 }
 
 constexpr FastLeaves kFast = {scan_fast, keep_fast, finish_fast};

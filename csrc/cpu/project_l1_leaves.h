@@ -46,8 +46,8 @@ struct FastLeaves {
   FastScan (*scan)(const float* v, int64_t n);
   // Packs the elements of v with |v| > theta into kept, which has room for n and may be v.
   FastKept (*keep)(const float* v, float* kept, int64_t n, float theta);
-  // z = (|v| - high) - low where positive, in float32, with v's sign.
-  void (*finish)(const float* v, float* z, int64_t n, float high, float low);
+  // z = (|v| - high) - low where positive, in float32, with v's sign; returns the sum of |z|.
+  double (*finish)(const float* v, float* z, int64_t n, float high, float low);
 };
 extern const FastLeaves kFastScalar, kFastAvx2, kFastAvx512;
 
