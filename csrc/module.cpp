@@ -8,6 +8,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
+#include "bind.h"
 #include "cpu/simd.h"
 #ifdef PYROBUST_WITH_CUDA
 #include <cuda_runtime_api.h>
@@ -61,4 +62,5 @@ PYBIND11_MODULE(_C, m) {
   m.def("set_simd_level", &set_simd_level, py::arg("name"),
         "Use another SIMD level for the whole process; the results are the same bits.");
   m.def("num_threads", [] { return torch::stable::get_num_threads(); }, "Threads the CPU kernels use: torch's.");
+  pyrobust::bind_bound_networks(m);
 }

@@ -17,6 +17,7 @@ namespace {
 struct V {
   __m256d low, high;
 };
+constexpr int64_t kRegisters = 2;  // of the machine, in V and in W
 
 PYROBUST_TARGET inline V splat(double a) { return {_mm256_set1_pd(a), _mm256_set1_pd(a)}; }
 PYROBUST_TARGET inline V load(const float* p) {
@@ -26,6 +27,9 @@ PYROBUST_TARGET inline V load(const double* p) { return {_mm256_loadu_pd(p), _mm
 PYROBUST_TARGET inline V add(V a, V b) { return {_mm256_add_pd(a.low, b.low), _mm256_add_pd(a.high, b.high)}; }
 PYROBUST_TARGET inline V sub(V a, V b) { return {_mm256_sub_pd(a.low, b.low), _mm256_sub_pd(a.high, b.high)}; }
 PYROBUST_TARGET inline V mul(V a, V b) { return {_mm256_mul_pd(a.low, b.low), _mm256_mul_pd(a.high, b.high)}; }
+PYROBUST_TARGET inline V fused(V a, V b, V c) {
+  return {_mm256_fmadd_pd(a.low, b.low, c.low), _mm256_fmadd_pd(a.high, b.high, c.high)};
+}
 PYROBUST_TARGET inline V div(V a, V b) { return {_mm256_div_pd(a.low, b.low), _mm256_div_pd(a.high, b.high)}; }
 PYROBUST_TARGET inline V min(V a, V b) { return {_mm256_min_pd(a.low, b.low), _mm256_min_pd(a.high, b.high)}; }
 PYROBUST_TARGET inline V max(V a, V b) { return {_mm256_max_pd(a.low, b.low), _mm256_max_pd(a.high, b.high)}; }
@@ -159,6 +163,10 @@ PYROBUST_TARGET inline void put(float* p, W a) {
 }
 PYROBUST_TARGET inline W add(W a, W b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
 PYROBUST_TARGET inline W sub(W a, W b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
+PYROBUST_TARGET inline W mul(W a, W b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+PYROBUST_TARGET inline W fused(W a, W b, W c) {
+  return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
 PYROBUST_TARGET inline W max(W a, W b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
 PYROBUST_TARGET inline W abs(W a) {
   const __m256 sign = _mm256_set1_ps(-0.0f);

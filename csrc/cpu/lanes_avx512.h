@@ -14,6 +14,7 @@ namespace pyrobust::cpu {
 namespace {
 
 using V = __m512d;
+constexpr int64_t kRegisters = 1;  // of the machine, in V and in W
 
 PYROBUST_TARGET inline V splat(double a) { return _mm512_set1_pd(a); }
 PYROBUST_TARGET inline V load(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
@@ -21,6 +22,7 @@ PYROBUST_TARGET inline V load(const double* p) { return _mm512_loadu_pd(p); }
 PYROBUST_TARGET inline V add(V a, V b) { return _mm512_add_pd(a, b); }
 PYROBUST_TARGET inline V sub(V a, V b) { return _mm512_sub_pd(a, b); }
 PYROBUST_TARGET inline V mul(V a, V b) { return _mm512_mul_pd(a, b); }
+PYROBUST_TARGET inline V fused(V a, V b, V c) { return _mm512_fmadd_pd(a, b, c); }
 PYROBUST_TARGET inline V div(V a, V b) { return _mm512_div_pd(a, b); }
 PYROBUST_TARGET inline V min(V a, V b) { return _mm512_min_pd(a, b); }
 PYROBUST_TARGET inline V max(V a, V b) { return _mm512_max_pd(a, b); }
@@ -75,6 +77,8 @@ PYROBUST_TARGET inline W load_wide(const float* p) { return _mm512_loadu_ps(p); 
 PYROBUST_TARGET inline void put(float* p, W a) { _mm512_storeu_ps(p, a); }
 PYROBUST_TARGET inline W add(W a, W b) { return _mm512_add_ps(a, b); }
 PYROBUST_TARGET inline W sub(W a, W b) { return _mm512_sub_ps(a, b); }
+PYROBUST_TARGET inline W mul(W a, W b) { return _mm512_mul_ps(a, b); }
+PYROBUST_TARGET inline W fused(W a, W b, W c) { return _mm512_fmadd_ps(a, b, c); }
 PYROBUST_TARGET inline W max(W a, W b) { return _mm512_max_ps(a, b); }
 PYROBUST_TARGET inline W abs(W a) { return _mm512_abs_ps(a); }
 PYROBUST_TARGET inline W with_sign(W a, W b) {

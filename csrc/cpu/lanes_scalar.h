@@ -19,6 +19,7 @@ namespace {
 struct V {
   double lane[8];
 };
+constexpr int64_t kRegisters = 1;  // the compiler finds its own
 
 #define PYROBUST_LANES(expression)                        \
   V out;                                                  \
@@ -33,6 +34,8 @@ inline V load(const T* p) {
 inline V add(V a, V b) { PYROBUST_LANES(a.lane[i] + b.lane[i]) }
 inline V sub(V a, V b) { PYROBUST_LANES(a.lane[i] - b.lane[i]) }
 inline V mul(V a, V b) { PYROBUST_LANES(a.lane[i] * b.lane[i]) }
+// a b + c; the machine's rounds once, so that bits may differ between the levels.
+inline V fused(V a, V b, V c) { PYROBUST_LANES(a.lane[i] * b.lane[i] + c.lane[i]) }
 inline V div(V a, V b) { PYROBUST_LANES(a.lane[i] / b.lane[i]) }
 // As the machine's: the second where either is NaN.
 inline V min(V a, V b) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]) }
@@ -100,6 +103,8 @@ inline W load_wide(const float* p) { PYROBUST_LANES(p[i]) }
 inline void put(float* p, W a) { memcpy(p, a.lane, sizeof(a.lane)); }
 inline W add(W a, W b) { PYROBUST_LANES(a.lane[i] + b.lane[i]) }
 inline W sub(W a, W b) { PYROBUST_LANES(a.lane[i] - b.lane[i]) }
+inline W mul(W a, W b) { PYROBUST_LANES(a.lane[i] * b.lane[i]) }
+inline W fused(W a, W b, W c) { PYROBUST_LANES(a.lane[i] * b.lane[i] + c.lane[i]) }
 inline W max(W a, W b) { PYROBUST_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]) }
 inline W abs(W a) { PYROBUST_LANES(std::fabs(a.lane[i])) }
 inline W with_sign(W a, W b) { PYROBUST_LANES(std::copysign(a.lane[i], b.lane[i])) }

@@ -1,0 +1,86 @@
+// What is known of one example while bounds are propagated: the range of every neuron, and the lines and errors that the
+// backward pass multiplies coefficients with.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cpu/bound_network.h"
+
+namespace pyrobust::cpu {
+
+enum class Norm { kLinf, kL2, kL1 };
+enum class Method { kIbp, kCrownIbp, kCrown };
+
+struct BoundOptions {
+  Method method = Method::kCrown;
+  Norm norm = Norm::kLinf;
+  bool sound = true;
+  // The unit roundoff of the deployed forward pass, whose sums may run in any order; 0 for real arithmetic.
+  double deployed = 0;
+};
+
+// The inputs of B examples: in the box [lower, upper], and, unless the norm is linf, in the ball around center. All
+// float64 [B][n], epsilon [B].
+struct InputSet {
+  const double *lower, *upper, *center, *epsilon;
+};
+
+template <class T>
+struct LayerState {
+  std::vector<double> lower, upper;
+  // affine and input layers: what a coefficient a >= 0 (low) or a < 0 (high) is multiplied with at least: the bias less
+  // the error of the step, the box; "sum": sum |w| m before the bias, of which errors are shares
+  std::vector<double> sum;
+  std::vector<T> low, high;
+  // input, for a ball: its center
+  std::vector<T> center_low, center_high;
+  // activations and maxima
+  std::vector<T> lower_slope, upper_slope, lower_intercept, upper_intercept;
+  std::vector<uint8_t> alive;   // whether a coefficient can be other than zero
+  std::vector<int64_t> picked;  // maxima: the element with the largest lower bound
+};
+
+template <class T>
+struct ExampleState {
+  std::vector<LayerState<T>> layer;
+  double slack = 0;  // for all that underflow can take from a row
+  double epsilon = 0;
+
+  LayerState<T>& operator[](int64_t i) { return layer[static_cast<size_t>(i)]; }
+  const LayerState<T>& operator[](int64_t i) const { return layer[static_cast<size_t>(i)]; }
+};
+
+// Deployed products may flush to zero, inputs below the smallest normal float too: added to magnitudes, this pays for both,
+// for its share in any sum is at least 4 u 2^-100, more than 2^-126.
+inline constexpr double kFlushed = 0x1p-100;
+
+// The largest |z| of a range.
+inline double magnitude(double lower, double upper) { return std::fmax(std::fabs(lower), std::fabs(upper)); }
+
+// Whether a ReLU-like function has both kinds of pieces on the range.
+template <class T>
+bool unstable(const Layer<T>& activation, double lower, double upper) {
+  if (activation.function == Function::kLeakyRelu) return lower < 0 && upper > 0;
+  if (activation.function == Function::kClamp)
+    return (lower < activation.low && upper > activation.low) || (lower < activation.high && upper > activation.high);
+  return lower < upper;
+}
+
+// Sums of products in T over blocks that are flushed to float64: the relative error, with the conversions.
+template <class T>
+double dot_error(const BoundNetwork<T>& network, const Outward& out) {
+  if (!out.sound()) return 0;
+  return out.gamma<T>(kBlock + 4) + static_cast<double>(2 * network.neurons() + 64) * 0x1p-52;
+}
+
+// The range of layer i from those of its inputs, and for affine layers `sum`, for a group of at most kLanes examples.
+template <class T>
+void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
+                         const BoundOptions& options);
+
+// low and high, or the lines, of layer i, from ranges that are final.
+template <class T>
+void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& state, const BoundOptions& options);
+
+}  // namespace pyrobust::cpu

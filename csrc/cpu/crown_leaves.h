@@ -1,0 +1,40 @@
+// The inner loops of bound propagation, one set per instruction set. A tile holds kLanes numbers for each neuron: the
+// coefficients of that many rows, or the values of that many examples.
+#pragma once
+
+#include <cstdint>
+
+namespace pyrobust::cpu {
+
+// A product: the lanes at base + offset times the weights of a tap.
+struct Tap {
+  int32_t offset, tap;
+};
+// Products whose taps start at first_tap.
+template <class T>
+struct Segment {
+  const T* base;
+  const Tap* taps;
+  int64_t count, first_tap;
+};
+
+template <class T>
+struct CrownLeaves {
+  // out[j * stride] (+)= the sum of all products, j < width <= kPanel; w is a panel.
+  void (*multiply)(const Segment<T>* segments, int64_t count, const T* w, int64_t width, T* out, int64_t stride,
+                   bool add);
+  // For n neurons: a times the slope of its side, in place; to bias[lane], a times the intercept of its side.
+  void (*relax)(T* a, int64_t n, const T* lower_slope, const T* upper_slope, const T* lower_intercept,
+                const T* upper_intercept, double* bias);
+  // To sum[lane], a low where a >= 0 and a high where a < 0.
+  void (*dot)(const T* a, int64_t n, const T* low, const T* high, double* sum);
+  // out (+)= a s, n neurons; s of length n, or one number where stride is 0.
+  void (*scale)(const T* a, int64_t n, const T* s, int64_t stride, T* out, bool add);
+  // To squares[lane] the sum of a^2, in float64; to largest[lane] the largest |a|.
+  void (*lengths)(const T* a, int64_t n, double* squares, double* largest);
+};
+
+extern const CrownLeaves<float> kCrownFloatScalar, kCrownFloatAvx2, kCrownFloatAvx512;
+extern const CrownLeaves<double> kCrownDoubleScalar, kCrownDoubleAvx2, kCrownDoubleAvx512;
+
+}  // namespace pyrobust::cpu

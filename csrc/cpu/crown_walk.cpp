@@ -1,0 +1,447 @@
+#include "cpu/crown_walk.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/crown_leaves.h"
+#include "cpu/simd.h"
+#include "cpu/tile_memory.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+template <class T>
+const CrownLeaves<T>& leaves() {
+  if constexpr (sizeof(T) == 4)
+    return PYROBUST_LEAVES(kCrownFloat);
+  else
+    return PYROBUST_LEAVES(kCrownDouble);
+}
+
+// The part of a layer's planes that coefficients can differ from zero in: rows [y0, y1), columns [x0, x1).
+struct Window {
+  int64_t y0 = 0, y1 = 0, x0 = 0, x1 = 0;
+
+  int64_t height() const { return y1 - y0; }
+  int64_t width() const { return x1 - x0; }
+  bool empty() const { return y0 >= y1 || x0 >= x1; }
+  void join(const Window& other) {
+    if (other.empty()) return;
+    if (empty()) {
+      *this = other;
+      return;
+    }
+    y0 = std::min(y0, other.y0), y1 = std::max(y1, other.y1);
+    x0 = std::min(x0, other.x0), x1 = std::max(x1, other.x1);
+  }
+  static Window all(const Shape& shape) { return {0, shape.height, 0, shape.width}; }
+};
+
+// What a tile is at one layer: [channels][window height][window width][kLanes].
+template <class T>
+struct Part {
+  Window window;
+  int64_t consumers = 0;           // layers that write to it
+  T* a = nullptr;                  // once somebody has
+  const uint8_t* alive = nullptr;  // [size of the layer]: neurons whose coefficients can differ from zero
+};
+
+// The range of places along one axis that a range of a convolution's outputs takes from.
+void taken(int64_t begin, int64_t end, int64_t stride, int64_t pad, int64_t reach, int64_t size, int64_t& first,
+           int64_t& last) {
+  first = std::max<int64_t>(0, begin * stride - pad);
+  last = std::min(size, (end - 1) * stride - pad + reach + 1);
+  if (first >= last) first = last = 0;
+}
+
+}  // namespace
+
+template <class T>
+class CrownWalk<T>::Impl {
+ public:
+  Impl(const BoundNetwork<T>& network, const BoundOptions& options, bool stop)
+      : network_(network), options_(options), stop_(stop), part_(static_cast<size_t>(network.size())) {}
+
+  void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
+    tile_ = &tile, example_ = &example;
+    std::fill(bias_, bias_ + L, 0.0);
+    place_windows();
+    start();
+    for (int64_t i = tile.layer; i >= 0; --i)
+      if (part(i).consumers > 0) visit(i);
+    const Outward out(options_.sound);
+    for (int64_t lane = 0; lane < tile.count; ++lane) {
+      const double total = out.down(bias_[lane] - example.slack);
+      bounds[lane] = std::isfinite(total) ? total : -INFINITY;
+    }
+    std::fill(part_.begin(), part_.end(), Part<T>());
+    for (const int64_t k : marked_) alive_[static_cast<size_t>(k)] = 0;
+    marked_.clear();
+  }
+
+ private:
+  static constexpr int64_t L = kLanes<T>;
+
+  Part<T>& part(int64_t i) { return part_[static_cast<size_t>(i)]; }
+  bool stops(const Layer<T>& layer) const { return stop_ && layer.nonlinear(); }
+
+  // How far the rows reach at every layer below, and how many layers write to each.
+  void place_windows() {
+    const Layer<T>& first = network_.layer(tile_->layer);
+    Part<T>& start = part(tile_->layer);
+    start.consumers = 1;
+    start.window = Window::all(first.shape);
+    if (tile_->rows == nullptr) {
+      start.window = {};
+      for (int64_t lane = 0; lane < tile_->count; ++lane) {
+        const int64_t place = tile_->neuron[lane] % first.shape.plane();
+        const int64_t y = place / first.shape.width, x = place % first.shape.width;
+        start.window.join({y, y + 1, x, x + 1});
+      }
+    }
+    for (int64_t i = tile_->layer; i > 0; --i) {
+      const Layer<T>& layer = network_.layer(i);
+      if (part(i).consumers == 0 || stops(layer)) continue;
+      const Window window = part(i).window;
+      for (const int64_t input : layer.inputs) {
+        const Shape& shape = network_.layer(input).shape;
+        Window reached = window;
+        if (layer.kind == Kind::kConv) {
+          const ConvSizes& s = layer.conv;
+          taken(window.y0, window.y1, s.stride_h, s.pad_h, (s.kernel_h - 1) * s.dilation_h, shape.height, reached.y0,
+                reached.y1);
+          taken(window.x0, window.x1, s.stride_w, s.pad_w, (s.kernel_w - 1) * s.dilation_w, shape.width, reached.x0,
+                reached.x1);
+        } else if (layer.kind == Kind::kLinear || layer.kind == Kind::kGather || layer.kind == Kind::kMaxPool) {
+          reached = Window::all(shape);
+        }
+        part(input).window.join(reached);
+        ++part(input).consumers;
+      }
+    }
+  }
+
+  int64_t size_of(int64_t i) {
+    return network_.layer(i).shape.channels * part(i).window.height() * part(i).window.width();
+  }
+
+  // The memory of layer i's part: zeros where several write to it, or one that does not write everything.
+  T* memory(int64_t i, bool zeros) {
+    Part<T>& p = part(i);
+    if (p.a == nullptr) {
+      p.a = memory_.take(size_of(i) * L);
+      if (zeros || p.consumers > 1) std::memset(p.a, 0, static_cast<size_t>(size_of(i) * L) * sizeof(T));
+    }
+    return p.a;
+  }
+
+  void start() {
+    const int64_t i = tile_->layer, plane = network_.layer(i).shape.plane(), width = network_.layer(i).shape.width;
+    T* const a = memory(i, true);
+    const Window& window = part(i).window;
+    if (tile_->rows != nullptr) {
+      const int64_t n = size_of(i);
+      for (int64_t lane = 0; lane < tile_->count; ++lane) {
+        const T* const row = tile_->rows + tile_->neuron[lane] * n;
+        for (int64_t k = 0; k < n; ++k) a[k * L + lane] = tile_->sign[lane] * row[k];
+      }
+      return;
+    }
+    alive_.resize(std::max(alive_.size(), static_cast<size_t>(network_.layer(i).shape.size())));
+    for (int64_t lane = 0; lane < tile_->count; ++lane) {
+      const int64_t k = tile_->neuron[lane], channel = k / plane, y = k % plane / width, x = k % width;
+      const int64_t at = (channel * window.height() + y - window.y0) * window.width() + x - window.x0;
+      a[at * L + lane] = tile_->sign[lane];
+      alive_[static_cast<size_t>(k)] = 1;
+      marked_.push_back(k);
+    }
+    part(i).alive = alive_.data();
+  }
+
+  void visit(int64_t i) {
+    const Layer<T>& layer = network_.layer(i);
+    Part<T>& p = part(i);
+    if (p.a == nullptr) memory(i, true);
+    if (layer.kind == Kind::kInput) return concretize(i);
+    if (stops(layer)) {
+      add_range(i);
+      memory_.give_back(p.a);
+      return;
+    }
+    if (layer.affine() && (!layer.fused || i == tile_->layer))
+      for_runs(i, [&](T* a, int64_t n, int64_t k) {
+        leaves<T>().dot(a, n, state(i).low.data() + k, state(i).high.data() + k, bias_);
+      });
+    switch (layer.kind) {
+      case Kind::kLinear:
+        linear(i);
+        break;
+      case Kind::kConv:
+        convolution(i);
+        break;
+      case Kind::kScale:
+        for_runs(i, [&](T* a, int64_t n, int64_t k) { leaves<T>().scale(a, n, layer.scale.data() + k, 1, a, false); });
+        hand_over(i, layer.inputs[0]);
+        return;
+      case Kind::kSum:
+        sum(i);
+        return;
+      case Kind::kActivation:
+        for_runs(i, [&](T* a, int64_t n, int64_t k) {
+          const LayerState<T>& s = state(i);
+          leaves<T>().relax(a, n, s.lower_slope.data() + k, s.upper_slope.data() + k, s.lower_intercept.data() + k,
+                            s.upper_intercept.data() + k, bias_);
+        });
+        p.alive = state(i).alive.data();
+        hand_over(i, layer.inputs[0]);
+        return;
+      case Kind::kGather:
+        gather(i);
+        break;
+      case Kind::kMaxPool:
+        maximum(i);
+        break;
+      default:
+        break;
+    }
+    memory_.give_back(p.a);
+  }
+
+  const LayerState<T>& state(int64_t i) const { return (*example_)[i]; }
+
+  // f(tile, n, k) for the runs of neurons k .. k + n - 1 of the layer that lie one after the other in the part.
+  template <class F>
+  void for_runs(int64_t i, const F& f) {
+    const Shape& shape = network_.layer(i).shape;
+    const Window& w = part(i).window;
+    T* a = part(i).a;
+    if (w.height() == shape.height && w.width() == shape.width) return f(a, shape.size(), 0);
+    const int64_t rows = w.width() == shape.width ? 1 : w.height(),
+                  run = w.width() == shape.width ? w.height() * w.width() : w.width();
+    for (int64_t c = 0; c < shape.channels; ++c)
+      for (int64_t y = 0; y < rows; ++y, a += run * L) f(a, run, c * shape.plane() + (w.y0 + y) * shape.width + w.x0);
+  }
+
+  // The coefficients of layer i become those of its input, whose windows cover the same neurons.
+  void hand_over(int64_t i, int64_t input) {
+    Part<T>&from = part(i), &to = part(input);
+    if (to.consumers == 1) {
+      to.a = from.a, to.alive = from.alive;
+      return;
+    }
+    add(i, input, T(1));
+    memory_.give_back(from.a);
+  }
+
+  // input's part += sign times the part of layer i.
+  void add(int64_t i, int64_t input, T sign) {
+    const Window &from = part(i).window, &to = part(input).window;
+    T* const target = memory(input, true);
+    const T* a = part(i).a;
+    for (int64_t c = 0; c < network_.layer(i).shape.channels; ++c)
+      for (int64_t y = from.y0; y < from.y1; ++y, a += from.width() * L) {
+        T* const out = target + ((c * to.height() + y - to.y0) * to.width() + from.x0 - to.x0) * L;
+        leaves<T>().scale(a, from.width(), &sign, 0, out, true);
+      }
+  }
+
+  void sum(int64_t i) {
+    const Layer<T>& layer = network_.layer(i);
+    // All but one are copied; that one takes the memory.
+    int64_t heir = -1;
+    for (size_t j = 0; j < layer.inputs.size(); ++j) {
+      const int64_t input = layer.inputs[j];
+      if (heir < 0 && part(input).consumers == 1 && layer.signs[j] == 1)
+        heir = input;
+      else
+        add(i, input, static_cast<T>(layer.signs[j]));
+    }
+    if (heir >= 0)
+      hand_over(i, heir);
+    else
+      memory_.give_back(part(i).a);
+    for (const int64_t input : layer.inputs)
+      if (part(input).consumers == 1) part(input).alive = part(i).alive;
+  }
+
+  void linear(int64_t i) {
+    const Layer<T>& layer = network_.layer(i);
+    const int64_t input = layer.inputs[0];
+    const uint8_t* const alive = part(i).alive;
+    taps_.clear();
+    for (int64_t k = 0; k < layer.shape.size(); ++k)
+      if (alive == nullptr || alive[k] != 0) taps_.push_back({static_cast<int32_t>(k * L), static_cast<int32_t>(k)});
+    const Segment<T> segment{part(i).a, taps_.data(), static_cast<int64_t>(taps_.size()), 0};
+    const bool add = part(input).consumers > 1;
+    T* const out = memory(input, false);
+    const Panels<T>& panels = layer.backward[0];
+    for (int64_t p = 0; p < panels.count(); ++p)
+      leaves<T>().multiply(&segment, 1, panels.panel(p), panels.width(p), out + p * kPanel * L, L, add);
+  }
+
+  void convolution(int64_t i) {
+    const Layer<T>& layer = network_.layer(i);
+    const ConvSizes& s = layer.conv;
+    const int64_t input = layer.inputs[0];
+    const Window &w = part(i).window, &to = part(input).window;
+    if (to.empty()) return;  // only padding
+    const int64_t outputs = layer.shape.channels / s.groups, inputs = network_.layer(input).shape.channels / s.groups;
+    list_taps(i, outputs);
+    const bool add = part(input).consumers > 1;
+    T* const out = memory(input, false);
+    const int64_t plane = to.height() * to.width();
+    for (int64_t y = to.y0; y < to.y1; ++y)
+      for (int64_t x = to.x0; x < to.x1; ++x)
+        for (int64_t g = 0; g < s.groups; ++g) {
+          segments_.clear();
+          for (int64_t ky = 0; ky < s.kernel_h; ++ky) {
+            const int64_t from_y = y + s.pad_h - ky * s.dilation_h;
+            const int64_t oy = from_y / s.stride_h;
+            if (from_y < 0 || from_y % s.stride_h != 0 || oy < w.y0 || oy >= w.y1) continue;
+            for (int64_t kx = 0; kx < s.kernel_w; ++kx) {
+              const int64_t from_x = x + s.pad_w - kx * s.dilation_w;
+              const int64_t ox = from_x / s.stride_w;
+              if (from_x < 0 || from_x % s.stride_w != 0 || ox < w.x0 || ox >= w.x1) continue;
+              const auto list = static_cast<size_t>(((oy - w.y0) * w.width() + ox - w.x0) * s.groups + g);
+              const int64_t length = begin_[list + 1] - begin_[list];
+              if (length > 0)
+                segments_.push_back({part(i).a, taps_.data() + begin_[list], length, (ky * s.kernel_w + kx) * outputs});
+            }
+          }
+          const Panels<T>& panels = layer.backward[static_cast<size_t>(g)];
+          T* const place = out + (g * inputs * plane + (y - to.y0) * to.width() + x - to.x0) * L;
+          for (int64_t p = 0; p < panels.count(); ++p)
+            leaves<T>().multiply(segments_.data(), static_cast<int64_t>(segments_.size()), panels.panel(p),
+                                 panels.width(p), place + p * kPanel * plane * L, plane * L, add);
+        }
+  }
+
+  // For every place of the part and every group, the channels that are alive.
+  void list_taps(int64_t i, int64_t outputs) {
+    const Layer<T>& layer = network_.layer(i);
+    const Window& w = part(i).window;
+    const uint8_t* const alive = part(i).alive;
+    const int64_t plane = w.height() * w.width();
+    taps_.clear(), begin_.clear();
+    for (int64_t y = 0; y < w.height(); ++y)
+      for (int64_t x = 0; x < w.width(); ++x)
+        for (int64_t g = 0; g < layer.conv.groups; ++g) {
+          begin_.push_back(static_cast<int64_t>(taps_.size()));
+          for (int64_t c = 0; c < outputs; ++c) {
+            const int64_t channel = g * outputs + c;
+            const int64_t k = channel * layer.shape.plane() + (w.y0 + y) * layer.shape.width + w.x0 + x;
+            if (alive == nullptr || alive[k] != 0)
+              taps_.push_back(
+                  {static_cast<int32_t>((channel * plane + y * w.width() + x) * L), static_cast<int32_t>(c)});
+          }
+        }
+    begin_.push_back(static_cast<int64_t>(taps_.size()));
+  }
+
+  void gather(int64_t i) {
+    const Layer<T>& layer = network_.layer(i);
+    const T one = 1;
+    for_runs(i, [&](const T* a, int64_t n, int64_t k) {
+      for (int64_t j = 0; j < n; ++j) {
+        int64_t from = layer.index[static_cast<size_t>(k + j)];
+        if (from < 0) continue;
+        for (const int64_t input : layer.inputs) {
+          const int64_t size = network_.layer(input).shape.size();
+          if (from < size) {
+            leaves<T>().scale(a + j * L, 1, &one, 0, memory(input, true) + from * L, true);
+            break;
+          }
+          from -= size;
+        }
+      }
+    });
+  }
+
+  void maximum(int64_t i) {
+    const LayerState<T>& s = state(i);
+    const T one = 1;
+    T* const out = memory(network_.layer(i).inputs[0], true);
+    for_runs(i, [&](T* a, int64_t n, int64_t k) {
+      leaves<T>().relax(a, n, s.lower_slope.data() + k, s.upper_slope.data() + k, s.lower_intercept.data() + k,
+                        s.upper_intercept.data() + k, bias_);
+      for (int64_t j = 0; j < n; ++j)
+        leaves<T>().scale(a + j * L, 1, &one, 0, out + s.picked[static_cast<size_t>(k + j)] * L, true);
+    });
+  }
+
+  // The least value of the rows on the range of layer i.
+  void add_range(int64_t i) {
+    const Outward out(options_.sound);
+    const double share = dot_error(network_, out);
+    const LayerState<T>& s = state(i);
+    std::vector<T> low(s.lower.size()), high(s.lower.size());
+    for (size_t k = 0; k < low.size(); ++k) {
+      low[k] = out.down_to<T>(out.add_down(s.lower[k], -out.mul_up(share, std::fabs(s.lower[k]))));
+      high[k] = out.up_to<T>(out.add_up(s.upper[k], out.mul_up(share, std::fabs(s.upper[k]))));
+    }
+    for_runs(i, [&](T* a, int64_t n, int64_t k) { leaves<T>().dot(a, n, low.data() + k, high.data() + k, bias_); });
+  }
+
+  // The least value on the box and, where there is a ball, the better of that and the least value on the ball.
+  void concretize(int64_t i) {
+    const LayerState<T>& s = state(i);
+    double box[L], ball[L], squares[L] = {}, largest[L] = {};
+    std::copy(bias_, bias_ + L, box), std::copy(bias_, bias_ + L, ball);
+    for_runs(i, [&](T* a, int64_t n, int64_t k) { leaves<T>().dot(a, n, s.low.data() + k, s.high.data() + k, box); });
+    if (options_.norm != Norm::kLinf) {
+      for_runs(i, [&](T* a, int64_t n, int64_t k) {
+        leaves<T>().dot(a, n, s.center_low.data() + k, s.center_high.data() + k, ball);
+        leaves<T>().lengths(a, n, squares, largest);
+      });
+      for (int64_t lane = 0; lane < L; ++lane)
+        box[lane] = better(box[lane], ball[lane], dual_norm(squares[lane], largest[lane], size_of(i)));
+    }
+    std::copy(box, box + L, bias_);
+    memory_.give_back(part(i).a);
+  }
+
+  double better(double box, double ball, double dual) const {
+    const Outward out(options_.sound);
+    ball = out.add_down(ball, -out.mul_up(example_->epsilon, dual));
+    return std::isfinite(box) && (box >= ball || !std::isfinite(ball)) ? box : ball;
+  }
+
+  // At least the dual norm of a row: the root of the sum of squares for l2, the largest coefficient for l1.
+  double dual_norm(double squares, double largest, int64_t n) const {
+    const Outward out(options_.sound);
+    if (std::isnan(squares)) return squares;
+    if (options_.norm == Norm::kL1) return largest;
+    const double root = std::sqrt(squares) * (1 + static_cast<double>(n + 8) * (out.sound() ? 0x1p-52 : 0));
+    // Squares of tiny numbers vanish: where that can matter, the largest number bounds all.
+    if (squares > 0x1p-900 && squares < INFINITY) return out.up(root);
+    return largest == 0 ? 0 : out.up(largest * std::sqrt(static_cast<double>(n)) * (1 + 0x1p-50));
+  }
+
+  const BoundNetwork<T>& network_;
+  BoundOptions options_;
+  bool stop_;
+  const Tile<T>* tile_ = nullptr;
+  const ExampleState<T>* example_ = nullptr;
+  std::vector<Part<T>> part_;
+  TileMemory<T> memory_;
+  std::vector<Tap> taps_;
+  std::vector<Segment<T>> segments_;
+  std::vector<int64_t> begin_, marked_;
+  std::vector<uint8_t> alive_;
+  double bias_[L];
+};
+
+template <class T>
+CrownWalk<T>::CrownWalk(const BoundNetwork<T>& network, const BoundOptions& options, bool stop)
+    : impl_(std::make_unique<Impl>(network, options, stop)) {}
+template <class T>
+CrownWalk<T>::~CrownWalk() = default;
+template <class T>
+void CrownWalk<T>::run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
+  impl_->run(tile, example, bounds);
+}
+
+template class CrownWalk<float>;
+template class CrownWalk<double>;
+
+}  // namespace pyrobust::cpu

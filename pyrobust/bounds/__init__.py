@@ -1,0 +1,6 @@
+"""Bound propagation: what a network can output for any input of a set."""
+
+from .model import BoundedModel, compute_ibp_bounds
+from .result import Bounds, Verdicts
+
+__all__ = ["BoundedModel", "Bounds", "Verdicts", "compute_ibp_bounds"]

@@ -1,0 +1,190 @@
+"""From a torch.nn.Module to a graph of ``pyrobust.bounds.graph``: torch.export traces, lowering rules translate.
+
+The module is traced in evaluation mode with a batch of two, so that an operation that mixes examples is seen. What the
+graph computes is compared with the module on random inputs before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from pyrobust.errors import InputError, InputTypeError, ModelError
+
+from . import lowering_affine, lowering_elementwise, lowering_moves, lowering_pooling  # each registers its rules
+from .constants import Constant
+from .graph import Input, Node
+from .lowering import BATCH, RULES, Lowering, number
+
+
+def capture(model: nn.Module, example_input: Tensor) -> Node:
+    """The output node of the module's graph.
+
+    Args:
+        model: in evaluation mode.
+        example_input: [B, ...], floating-point; only its shape, dtype and device matter.
+
+    Raises:
+        InputTypeError: the model is no module, or the example no floating-point tensor.
+        InputError: the model is in training mode.
+        ModelError: it cannot be traced, has an operator without a rule, or the graph computes something else.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(example_input, Tensor) or not example_input.dtype.is_floating_point:
+        raise InputTypeError("example_input: expected a floating-point tensor [B, ...]")
+    if example_input.dim() < 2:
+        raise InputError(f"example_input: expected [B, ...], got shape {tuple(example_input.shape)}")
+    if any(module.training for module in model.modules()):
+        raise InputError("model: expected evaluation mode, got training mode; call model.eval() first")
+    example = torch.rand((BATCH, *example_input.shape[1:]), dtype=example_input.dtype, device=example_input.device)
+    program = _export(model, example)
+    return _Translation(model, program).run()
+
+
+def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    try:
+        with torch.no_grad():
+            # an empty table decomposes nothing; what it does is to turn in-place operations into others
+            return torch.export.export(model, (example,), strict=False).run_decompositions({})
+    except Exception as error:  # whatever tracing raises is about the model
+        reason = str(error).strip().splitlines()
+        raise ModelError(
+            f"model: torch.export cannot trace it, so it cannot be bounded: {reason[0] if reason else error!r}; "
+            "a branch that depends on the data, for one, has no graph"
+        ) from error
+
+
+class _Translation:
+    """Walks through an exported program and lowers call by call."""
+
+    def __init__(self, model: nn.Module, program: torch.export.ExportedProgram) -> None:
+        self.model = model
+        self.program = program
+        self.lowering = Lowering()
+        self.values: dict[fx.Node, Any] = {}
+
+    def run(self) -> Node:
+        constants = dict(self._constants())
+        inputs = set(self.program.graph_signature.user_inputs)
+        for call in self.program.graph.nodes:
+            if call.op == "placeholder":
+                if call.name in constants:
+                    self.values[call] = Constant.of(constants[call.name])
+                elif call.name in inputs:
+                    shape = tuple(call.meta["val"].shape[1:])
+                    self.values[call] = Input(name="the input", shape=shape, inputs=())
+            elif call.op == "call_function":
+                self.values[call] = self._lower(call)
+            elif call.op == "output":
+                return self._output(call)
+        raise ModelError("model: expected an output, got none")
+
+    def _constants(self) -> Iterator[tuple[str, Tensor]]:
+        """(name of the placeholder, tensor): the module's own parameters, not copies of them."""
+        signature = self.program.graph_signature
+        named = dict(self.model.named_parameters(remove_duplicate=False))
+        named.update(self.model.named_buffers(remove_duplicate=False))
+        for name, target in [*signature.inputs_to_parameters.items(), *signature.inputs_to_buffers.items()]:
+            yield name, named[target] if target in named else self.program.constants[target]
+        for name, target in signature.inputs_to_lifted_tensor_constants.items():
+            yield name, self.program.constants[target]
+
+    def _lower(self, call: fx.Node) -> Any:
+        lowering = self.lowering
+        lowering.name = _place(call)
+        value = call.meta.get("val")
+        lowering.shape = tuple(value.shape[1:]) if isinstance(value, Tensor) else None
+        arguments = fx.map_arg(call.args, lambda node: self.values[node])
+        options = {key: fx.map_arg(option, lambda node: self.values[node]) for key, option in call.kwargs.items()}
+        if not any(_is_node(argument) for argument in [*arguments, *options.values()]):
+            return _constant_call(lowering, call.target, arguments, options)
+        rule = RULES.get(call.target)
+        if rule is None:
+            raise lowering.unsupported(
+                f"there is no bound rule for {call.target}{_source(call)}; pyrobust.bounds.register_rule adds one"
+            )
+        return rule(lowering, *arguments, **options)
+
+    def _output(self, call: fx.Node) -> Node:
+        results = call.args[0]
+        if not isinstance(results, (tuple, list)) or len(results) != 1 or not isinstance(results[0], fx.Node):
+            raise ModelError("model: expected one tensor of logits, got something else")
+        result = self.values[results[0]]
+        if not isinstance(result, Node):
+            raise ModelError("model: expected logits that depend on the input, got a constant")
+        return result
+
+
+def _place(call: fx.Node) -> str:
+    stack = list(call.meta.get("nn_module_stack", {}).values())
+    path = stack[-1][0] if stack else ""
+    return f"{path or 'the model itself'} ({_operator(call.target)})"
+
+
+def _operator(target: Any) -> str:
+    return str(target).removesuffix(".default")
+
+
+def _source(call: fx.Node) -> str:
+    """Where the call stands, from the last line of the trace that names a file."""
+    lines = [line.strip() for line in (call.meta.get("stack_trace") or "").splitlines() if line.strip()]
+    places = [i for i, line in enumerate(lines) if line.startswith("File ")]
+    if not places:
+        return ""
+    return f", called in {' '.join(lines[places[-1] : places[-1] + 2])}"
+
+
+def _is_node(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_is_node(one) for one in value)
+    return isinstance(value, Node)
+
+
+#: Calls on constants alone that move numbers without changing them.
+_MOVES = {
+    torch.ops.aten.view.default,
+    torch.ops.aten.reshape.default,
+    torch.ops.aten.permute.default,
+    torch.ops.aten.transpose.int,
+    torch.ops.aten.t.default,
+    torch.ops.aten.unsqueeze.default,
+    torch.ops.aten.squeeze.dim,
+    torch.ops.aten.squeeze.default,
+    torch.ops.aten.flatten.using_ints,
+    torch.ops.aten.slice.Tensor,
+    torch.ops.aten.select.int,
+    torch.ops.aten.expand.default,
+    torch.ops.aten.clone.default,
+    torch.ops.aten.contiguous.default,
+    torch.ops.aten.detach.default,
+    torch.ops.aten.detach_.default,
+    torch.ops.aten.alias.default,
+    torch.ops.aten.lift_fresh_copy.default,
+}
+_ARITHMETIC: dict[Any, Callable[..., Constant]] = {
+    torch.ops.aten.add.Tensor: lambda a, b: a + b,
+    torch.ops.aten.sub.Tensor: lambda a, b: a - b,
+    torch.ops.aten.mul.Tensor: lambda a, b: a * b,
+    torch.ops.aten.div.Tensor: lambda a, b: a / b,
+    torch.ops.aten.neg.default: lambda a: -a,
+    torch.ops.aten.sqrt.default: lambda a: a.sqrt(),
+    torch.ops.aten.rsqrt.default: lambda a: number(1.0) / a.sqrt(),
+    torch.ops.aten.reciprocal.default: lambda a: number(1.0) / a,
+}
+
+
+def _constant_call(lowering: Lowering, target: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """A call on constants alone: moved, computed in intervals, or a fresh tensor such as torch.ones."""
+    tensors = [argument for argument in arguments if isinstance(argument, Constant)]
+    if not tensors:
+        fresh = target(*arguments, **options)
+        return Constant.of(fresh) if isinstance(fresh, Tensor) else fresh
+    if target in _MOVES and len(tensors) == 1 and arguments[0] is tensors[0]:
+        return tensors[0].moved(lambda tensor: target(tensor, *arguments[1:], **options))
+    if target in _ARITHMETIC and not options:
+        return _ARITHMETIC[target](*(a if isinstance(a, Constant) else number(a) for a in arguments))
+    raise lowering.unsupported("arithmetic on parameters alone that has no interval rule; compute it beforehand")

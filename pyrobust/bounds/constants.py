@@ -1,0 +1,118 @@
+"""The constants of a captured model: parameters, buffers, and what its forward pass computes from them alone.
+
+A constant has two faces. ``value()`` is what the model itself computes, a tensor that still hangs on the parameters, so
+that it follows them through training. ``enclosure()`` is the real number behind it, an interval: a parameter is exactly
+the float it is, but 1/std or γ/√(v + ε) is not the float that a forward pass gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import ModelError
+
+
+class Enclosure(NamedTuple):
+    """Real numbers between two float64 tensors of one shape."""
+
+    lower: Tensor
+    upper: Tensor
+
+
+class Constant:
+    """A tensor that does not depend on the input.
+
+    >>> third = Constant.of(torch.tensor([1.0])) / Constant.of(torch.tensor([3.0]))
+    >>> lower, upper = third.enclosure()
+    >>> bool(lower < upper), float(third.value())
+    (True, 0.3333333432674408)
+    """
+
+    def __init__(self, value: Callable[[], Tensor], enclosure: Callable[[], Enclosure]) -> None:
+        self.value = value
+        self.enclosure = enclosure
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Constant:
+        """The floats of a tensor, exactly.
+
+        Raises:
+            ModelError: some are NaN or infinite (when the enclosure is asked for).
+        """
+
+        def enclosure() -> Enclosure:
+            exact = tensor.detach().to("cpu", torch.float64)
+            if not bool(exact.isfinite().all()):
+                raise ModelError("model: expected finite parameters and buffers, got NaN or infinite ones")
+            return Enclosure(exact, exact)
+
+        return cls(lambda: tensor, enclosure)
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Constant:
+        """The same numbers elsewhere: a view, a permutation, a slice."""
+        return Constant(lambda: move(self.value()), lambda: Enclosure(*(move(end) for end in self.enclosure())))
+
+    def __neg__(self) -> Constant:
+        return Constant(lambda: -self.value(), lambda: _negative(self.enclosure()))
+
+    def __add__(self, other: Constant) -> Constant:
+        return Constant(lambda: self.value() + other.value(), lambda: _sum(self.enclosure(), other.enclosure()))
+
+    def __sub__(self, other: Constant) -> Constant:
+        return Constant(
+            lambda: self.value() - other.value(), lambda: _sum(self.enclosure(), _negative(other.enclosure()))
+        )
+
+    def __mul__(self, other: Constant) -> Constant:
+        return Constant(lambda: self.value() * other.value(), lambda: _product(self.enclosure(), other.enclosure()))
+
+    def __truediv__(self, other: Constant) -> Constant:
+        return Constant(
+            lambda: self.value() / other.value(), lambda: _product(self.enclosure(), _inverse(other.enclosure()))
+        )
+
+    def sqrt(self) -> Constant:
+        """The roots.
+
+        Raises:
+            ModelError: of a negative number (when the enclosure is asked for).
+        """
+        return Constant(lambda: self.value().sqrt(), lambda: _root(self.enclosure()))
+
+
+def _outward(lower: Tensor, upper: Tensor) -> Enclosure:
+    """The ends moved out by one step: every operation here is correctly rounded."""
+    infinity = torch.tensor(torch.inf, dtype=torch.float64)
+    return Enclosure(torch.nextafter(lower, -infinity), torch.nextafter(upper, infinity))
+
+
+def _negative(a: Enclosure) -> Enclosure:
+    return Enclosure(-a.upper, -a.lower)
+
+
+def _sum(a: Enclosure, b: Enclosure) -> Enclosure:
+    return _outward(a.lower + b.lower, a.upper + b.upper)
+
+
+def _product(a: Enclosure, b: Enclosure) -> Enclosure:
+    corners = torch.stack(
+        torch.broadcast_tensors(a.lower * b.lower, a.lower * b.upper, a.upper * b.lower, a.upper * b.upper)
+    )
+    return _outward(corners.amin(0), corners.amax(0))
+
+
+def _inverse(a: Enclosure) -> Enclosure:
+    if bool(((a.lower <= 0) & (a.upper >= 0)).any()):
+        raise ModelError("model: expected no division by a constant that is zero")
+    return _outward(1 / a.upper, 1 / a.lower)
+
+
+def _root(a: Enclosure) -> Enclosure:
+    if bool((a.lower < 0).any()):
+        raise ModelError("model: expected no root of a negative constant")
+    lower, upper = _outward(a.lower.sqrt(), a.upper.sqrt())
+    return Enclosure(lower.clamp(min=0), upper)

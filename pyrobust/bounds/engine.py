@@ -1,0 +1,96 @@
+"""Runs the native networks of one graph: chunks that fit the memory, float64 where float32 has overflowed."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .graph import Node
+from .input_set import InputSet
+from .program import native_network
+
+# Share of the free memory that a call may take by default, and what bounds it: more examples at once gain nothing.
+_MEMORY_SHARE = 0.25
+_MAX_CHUNK = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Query:
+    """How bounds are to be computed; see ``BoundedModel.bounds``."""
+
+    method: str
+    sound: bool
+    semantics: str
+    memory_limit: int | None
+
+
+class Engine:
+    """The bounds of one graph's output.
+
+    Args:
+        output: the graph.
+        dtype: of the model; float64 models are bounded in float64, all others in float32.
+    """
+
+    def __init__(self, output: Node, dtype: torch.dtype) -> None:
+        self._output = output
+        self._dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        self._roundoff = torch.finfo(dtype).eps / 2
+        self._native = native_network(output, self._dtype)
+
+    @functools.cached_property
+    def _wide(self) -> Any:
+        return native_network(self._output, torch.float64)
+
+    def run(
+        self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """(lower, upper) [B, S] of rows [S, K] or [B, S, K]; without ``with_upper`` upper is +inf.
+
+        Examples of which nothing could be proved in float32 are tried again in float64: coefficients may have overflowed.
+        """
+        lower, upper = self._call(self._native, inputs, rows, query, with_upper)
+        if query.sound and self._dtype != torch.float64:
+            lost = ~lower.isfinite().all(1)
+            if with_upper:
+                lost |= ~upper.isfinite().all(1)
+            if bool(lost.any()):
+                own = rows[lost] if rows is not None and rows.dim() == 3 else rows
+                again = self._call(self._wide, inputs.rows(lost), own, query, with_upper)
+                lower[lost] = torch.maximum(lower[lost], again[0])
+                upper[lost] = torch.minimum(upper[lost], again[1])
+        return lower, upper
+
+    def _call(
+        self, native: Any, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool
+    ) -> tuple[Tensor, Tensor]:
+        limit = query.memory_limit or int(_MEMORY_SHARE * _free_memory())
+        chunk = max(1, min(_MAX_CHUNK, limit // max(1, native.bytes_per_example())))
+        found = native.propagate(
+            inputs.lower.numpy(),
+            inputs.upper.numpy(),
+            None if inputs.center is None else inputs.center.numpy(),
+            None if inputs.epsilon is None else inputs.epsilon.numpy(),
+            None if rows is None else rows.numpy(),
+            query.method,
+            inputs.norm,
+            query.sound,
+            self._roundoff if query.semantics == "float32" else 0.0,
+            with_upper,
+            chunk,
+        )
+        lower = torch.from_numpy(found[0])
+        upper = torch.from_numpy(found[1]) if with_upper else torch.full_like(lower, torch.inf)
+        return lower, upper
+
+
+def _free_memory() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not on every system
+        return 1 << 30

@@ -1,0 +1,141 @@
+"""The inputs that bounds are to hold for: a ball, cut by a clip range, or a box."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+#: The norms of balls.
+NORMS = ("linf", "l2", "l1")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class InputSet:
+    """B sets of inputs, in float64 on the CPU.
+
+    Attributes:
+        lower: [B, n], the lower corner of a box around each set, rounded down.
+        upper: [B, n], the upper one, rounded up.
+        norm: "linf" where the sets are the boxes themselves.
+        center: [B, n], the centers of the balls; None for boxes.
+        epsilon: [B], their radii; None for boxes.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    norm: str
+    center: Tensor | None
+    epsilon: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.lower)
+
+    def rows(self, chosen: Tensor) -> InputSet:
+        """Some of the sets: chosen is bool [B] or indices."""
+        center = None if self.center is None else self.center[chosen]
+        epsilon = None if self.epsilon is None else self.epsilon[chosen]
+        return InputSet(self.lower[chosen], self.upper[chosen], self.norm, center, epsilon)
+
+
+def ball(x: Tensor, epsilon: Any, norm: str, clip: tuple[float, float] | None, shape: tuple[int, ...]) -> InputSet:
+    """The inputs within epsilon of x, in the clip range.
+
+    Args:
+        x: [B, *shape], floating-point, in the clip range.
+        epsilon: a number of at least 0, or one for each example.
+        norm: "linf", "l2" or "l1".
+        clip: (lowest, highest) value of any element; None for no limits.
+        shape: of one input.
+
+    Raises:
+        InputError: another shape, NaN, a negative epsilon, x outside the clip range, an unknown norm.
+        InputTypeError: x is no floating-point tensor.
+    """
+    check_norm(norm)
+    center = _elements("x", x, shape)
+    radius = radii(epsilon, len(center))
+    lowest, highest = clip_range(clip)
+    if bool(((center < lowest) | (center > highest)).any()):
+        raise InputError(f"x: expected elements in the clip range [{lowest}, {highest}], got others")
+    wide = radius[:, None]
+    infinity = torch.tensor(torch.inf, dtype=torch.float64)
+    # x ± 0 is exact; any other sum may have been rounded inward
+    lower = torch.where(wide == 0, center, torch.nextafter(center - wide, -infinity)).clamp(min=lowest)
+    upper = torch.where(wide == 0, center, torch.nextafter(center + wide, infinity)).clamp(max=highest)
+    if norm == "linf":
+        return InputSet(lower, upper, norm, None, None)
+    return InputSet(lower, upper, norm, center, radius)
+
+
+def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...]) -> InputSet:
+    """The inputs between two tensors [B, *shape].
+
+    Raises:
+        InputError: shapes that differ, NaN, x_lower above x_upper.
+    """
+    lower, upper = _elements("x_lower", x_lower, shape), _elements("x_upper", x_upper, shape)
+    if lower.shape != upper.shape:
+        raise InputError(f"x_upper: expected {len(lower)} examples as in x_lower, got {len(upper)}")
+    if bool((lower > upper).any()):
+        raise InputError("x_lower: expected at most x_upper everywhere, got larger elements")
+    return InputSet(lower, upper, "linf", None, None)
+
+
+def check_norm(norm: str) -> None:
+    """Raises InputError for an unknown norm."""
+    if not isinstance(norm, str) or norm not in NORMS:
+        raise InputError(f"norm: expected one of {', '.join(NORMS)}, got {norm!r}")
+
+
+def radii(epsilon: Any, count: int) -> Tensor:
+    """Epsilon as float64 [count].
+
+    Raises:
+        InputError: negative, NaN or infinite, or another number of them.
+        InputTypeError: no number.
+    """
+    try:
+        values = torch.as_tensor(epsilon).detach().to("cpu", torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputTypeError(f"epsilon: expected a number or a tensor [B], got {type(epsilon).__name__}") from None
+    if values.dim() > 1 or (values.dim() == 1 and len(values) not in (1, count)):
+        raise InputError(f"epsilon: expected a number or a tensor [{count}], got shape {tuple(values.shape)}")
+    if not bool((values.isfinite() & (values >= 0)).all()):
+        raise InputError("epsilon: expected finite numbers of at least 0, got others")
+    return values.expand(count).clone()
+
+
+def clip_range(clip: tuple[float, float] | None) -> tuple[float, float]:
+    """The ends of the clip range, ±inf for none.
+
+    Raises:
+        InputError: not two numbers, the lower first.
+    """
+    if clip is None:
+        return -math.inf, math.inf
+    try:
+        lowest, highest = (float(end) for end in clip)
+    except (TypeError, ValueError):
+        raise InputError(f"clip: expected two numbers or None, got {clip!r}") from None
+    if not lowest <= highest:
+        raise InputError(f"clip: expected the lower end first, got {clip!r}")
+    return lowest, highest
+
+
+def _elements(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """x as float64 [B, n] on the CPU; float64 holds every float exactly."""
+    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
+        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise InputTypeError(f"{name}: expected a floating-point tensor, got {kind}")
+    if tuple(x.shape[1:]) != shape or x.dim() != len(shape) + 1:
+        raise InputError(f"{name}: expected shape {('B', *shape)}, got {tuple(x.shape)}")
+    flat = x.detach().to("cpu", torch.float64).reshape(len(x), math.prod(shape))
+    if not bool(flat.isfinite().all()):
+        raise InputError(f"{name}: expected finite elements, got NaN or infinite ones")
+    return flat

@@ -1,0 +1,82 @@
+"""Lowering rules of functions of each element."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .graph import Activation, Node
+from .lowering import Lowering, lowers
+
+aten = torch.ops.aten
+
+
+def activation(
+    lowering: Lowering,
+    z: Node,
+    function: str,
+    *,
+    slope: float = 0.0,
+    lower: float = -math.inf,
+    upper: float = math.inf,
+) -> Node:
+    """The node of a function of each element."""
+    return Activation(
+        name=lowering.name, shape=z.shape, inputs=(z,), function=function, slope=slope, lower=lower, upper=upper
+    )
+
+
+@lowers(aten.relu.default)
+def relu(lowering: Lowering, z: Node) -> Node:
+    """The larger of z and 0."""
+    return activation(lowering, z, "leaky_relu")
+
+
+@lowers(aten.leaky_relu.default)
+def leaky_relu(lowering: Lowering, z: Node, slope: float = 0.01) -> Node:
+    """The larger of z and slope·z."""
+    if not 0 <= slope <= 1:
+        raise lowering.unsupported(f"expected a slope in [0, 1], got {slope}")
+    return activation(lowering, z, "leaky_relu", slope=slope)
+
+
+@lowers(aten.clamp.default, aten.hardtanh.default)
+def clamp(lowering: Lowering, z: Node, lower: float | None = None, upper: float | None = None) -> Node:
+    """The element of [lower, upper] nearest to z."""
+    if lower is None and upper is None:  # the defaults of hardtanh
+        lower, upper = -1.0, 1.0
+    low, high = -math.inf if lower is None else lower, math.inf if upper is None else upper
+    if not low <= high:
+        raise lowering.unsupported(f"expected lower <= upper, got {lower} and {upper}")
+    return activation(lowering, z, "clamp", lower=low, upper=high)
+
+
+@lowers(aten.relu6.default)
+def relu6(lowering: Lowering, z: Node) -> Node:
+    """The element of [0, 6] nearest to z."""
+    return clamp(lowering, z, 0.0, 6.0)
+
+
+@lowers(aten.clamp_min.default)
+def clamp_min(lowering: Lowering, z: Node, lower: float) -> Node:
+    """The larger of z and lower."""
+    return clamp(lowering, z, lower)
+
+
+@lowers(aten.clamp_max.default)
+def clamp_max(lowering: Lowering, z: Node, upper: float) -> Node:
+    """The smaller of z and upper."""
+    return clamp(lowering, z, None, upper)
+
+
+@lowers(aten.sigmoid.default)
+def sigmoid(lowering: Lowering, z: Node) -> Node:
+    """1/(1 + e⁻ᶻ)."""
+    return activation(lowering, z, "sigmoid")
+
+
+@lowers(aten.tanh.default)
+def tanh(lowering: Lowering, z: Node) -> Node:
+    """The hyperbolic tangent."""
+    return activation(lowering, z, "tanh")

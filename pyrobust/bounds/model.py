@@ -1,0 +1,245 @@
+"""Bounds of a network's outputs over sets of inputs: IBP, CROWN-IBP and CROWN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyrobust.errors import InputError
+
+from .capture import capture
+from .engine import Engine, Query
+from .input_set import InputSet, ball, box, radii
+from .radius import search_radius
+from .result import Bounds
+from .specification import check_labels, check_rows, margins
+
+METHODS = ("ibp", "crown-ibp", "crown")
+SEMANTICS = ("real", "float32")
+
+
+class BoundedModel:
+    """A network whose outputs can be bounded over sets of inputs.
+
+    The parameters are read once: bounds are those of the model as it is now. Three methods, each tighter and slower than
+    the one before:
+
+    - "ibp": intervals, layer by layer (Gowal et al., 2018);
+    - "crown-ibp": intervals inside, linear bounds from the output back to the input (Zhang et al., 2020);
+    - "crown": linear bounds from every layer back to the input, with the adaptive lower slope of ReLU (Zhang et al.,
+      2018).
+
+    Every bound holds in exact arithmetic: all rounding, the engine's own included, is accounted for, unless
+    ``sound=False`` asks for plain floating-point bounds, to compare with other programs.
+
+    Args:
+        model: a module in evaluation mode, of linear and convolution layers, batch norm, pooling, ReLU and other
+            functions of single elements, residual connections; it maps [B, ...] to outputs [B, K].
+        example_input: [B, ...] like the inputs to come; only its shape and dtype matter.
+
+    Raises:
+        InputTypeError: the model is no module, or the example no floating-point tensor.
+        InputError: the model is in training mode.
+        ModelError: the model has an operator without a bound rule, a branch that depends on the data, or parameters
+            that are not finite.
+
+    >>> bounded = BoundedModel(nn.Linear(2, 2).eval(), torch.zeros(1, 2))
+    >>> bounds = bounded.bounds(torch.zeros(3, 2), epsilon=0.1)
+    >>> bounds.lower.shape, bool((bounds.lower <= bounds.upper).all())
+    (torch.Size([3, 2]), True)
+    """
+
+    def __init__(self, model: nn.Module, example_input: Tensor) -> None:
+        self.output = capture(model, example_input)
+        if len(self.output.shape) != 1:
+            raise InputError(f"model: expected outputs [B, K], got [B, {', '.join(map(str, self.output.shape))}]")
+        self.shape = tuple(example_input.shape[1:])
+        self.outputs = self.output.size
+        self._engine = Engine(self.output, example_input.dtype)
+
+    def bounds(
+        self,
+        x: Tensor | None = None,
+        epsilon: Any = None,
+        *,
+        norm: str = "linf",
+        method: str = "crown",
+        C: Tensor | None = None,  # noqa: N803 - the field's name
+        clip: tuple[float, float] | None = None,
+        x_lower: Tensor | None = None,
+        x_upper: Tensor | None = None,
+        sound: bool = True,
+        semantics: str = "real",
+        memory_limit: int | None = None,
+    ) -> Bounds:
+        """Bounds of C·f(x′) over all inputs x′ of each set.
+
+        The sets are either balls, ‖x′ − x‖ ≤ epsilon, within the clip range, or boxes, x_lower ≤ x′ ≤ x_upper.
+
+        Args:
+            x: [B, ...], in the clip range.
+            epsilon: a number of at least 0, or one for each example.
+            norm: "linf", "l2" or "l1".
+            method: "ibp", "crown-ibp" or "crown".
+            C: [S, K], or [B, S, K] with rows for each example; default: the outputs themselves.
+            clip: (lowest, highest) value of an element of x′; None for no limits.
+            x_lower: [B, ...], instead of x and epsilon.
+            x_upper: [B, ...].
+            sound: False for plain floating-point bounds, which may be wrong in the last digits.
+            semantics: "real" for the network in exact arithmetic, "float32" for its deployed forward pass: direct
+                algorithms in the model's floats, sums in any order.
+            memory_limit: bytes that the work may take, at least; default: a share of what is free.
+
+        Returns:
+            Bounds, with lower and upper [B, S].
+
+        Raises:
+            InputError: shapes, ranges or names that do not fit.
+            InputTypeError: tensors of another kind.
+
+        >>> model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).eval()
+        >>> bounds = BoundedModel(model, torch.zeros(1, 1)).bounds(torch.zeros(1, 1), 0.5, method="ibp")
+        >>> bool(bounds.lower <= model(torch.zeros(1, 1)) <= bounds.upper)
+        True
+        """
+        inputs = self._inputs(x, epsilon, norm, clip, x_lower, x_upper)
+        rows = None if C is None else check_rows(C, len(inputs), self.outputs)
+        query = self._query(method, sound, semantics, memory_limit)
+        lower, upper = self._engine.run(inputs, rows, query)
+        return Bounds(lower, upper, method, inputs.norm, sound, semantics)
+
+    def margins(
+        self,
+        x: Tensor | None = None,
+        y: Tensor | None = None,
+        epsilon: Any = None,
+        *,
+        norm: str = "linf",
+        method: str = "crown",
+        clip: tuple[float, float] | None = None,
+        x_lower: Tensor | None = None,
+        x_upper: Tensor | None = None,
+        sound: bool = True,
+        semantics: str = "real",
+        memory_limit: int | None = None,
+    ) -> Bounds:
+        """Lower bounds of the margins f_y − f_j for all j ≠ y, in ascending order: [B, K − 1].
+
+        Args: as of ``bounds``, and y: [B], the labels.
+
+        >>> model = nn.Linear(2, 3).eval()
+        >>> BoundedModel(model, torch.zeros(1, 2)).margins(torch.zeros(4, 2), torch.zeros(4).long(), 0.1).lower.shape
+        torch.Size([4, 2])
+        """
+        inputs = self._inputs(x, epsilon, norm, clip, x_lower, x_upper)
+        labels = check_labels(y, len(inputs), self.outputs)
+        query = self._query(method, sound, semantics, memory_limit)
+        lower, upper = self._engine.run(inputs, margins(labels, self.outputs), query, with_upper=False)
+        return Bounds(lower, upper, method, inputs.norm, sound, semantics)
+
+    def certify(self, x: Tensor, y: Tensor, epsilon: Any, **options: Any) -> Tensor:
+        """Whether all inputs of each set are proved to be classified as y: bool [B].
+
+        That includes x itself: a wrongly classified example is never certified.
+
+        Args: as of ``margins``.
+
+        >>> model = nn.Linear(2, 2).eval()
+        >>> BoundedModel(model, torch.zeros(1, 2)).certify(torch.zeros(1, 2), torch.tensor([0]), 1e6)
+        tensor([False])
+        """
+        return self.margins(x, y, epsilon, **options).positive()
+
+    def certified_radius(
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        norm: str = "linf",
+        method: str = "crown",
+        clip: tuple[float, float] | None = None,
+        largest: float = 1.0,
+        sound: bool = True,
+        semantics: str = "real",
+        memory_limit: int | None = None,
+    ) -> Tensor:
+        """The largest radius that was proved for each example: float64 [B].
+
+        Each radius returned was itself proved, and a radius larger by at most 2⁻²⁰·largest was tried and failed, unless
+        ``largest`` itself was proved. Bounds are not monotone in epsilon: nothing is inferred from other radii.
+
+        Args:
+            x: [B, ...], in the clip range.
+            y: [B], the labels.
+            norm: "linf", "l2" or "l1".
+            method: "ibp", "crown-ibp" or "crown".
+            clip: as of ``bounds``.
+            largest: no larger radius is tried.
+            sound: as of ``bounds``.
+            semantics: as of ``bounds``.
+            memory_limit: as of ``bounds``.
+
+        Returns:
+            The radii; 0 where not even x itself is proved to be classified as y.
+        """
+        query = self._query(method, sound, semantics, memory_limit)
+        (limit,) = radii(largest, 1).tolist()
+        labels = check_labels(y, len(x), self.outputs)
+        ball(x, 0.0, norm, clip, self.shape)  # the checks
+        rows = margins(labels, self.outputs)
+
+        def least_margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
+            inputs = ball(x[chosen], epsilon, norm, clip, self.shape)
+            lower, _ = self._engine.run(inputs, rows[chosen], query, with_upper=False)
+            return lower.amin(1) if lower.shape[1] else torch.full((len(lower),), torch.inf, dtype=torch.float64)
+
+        return search_radius(least_margin, len(x), limit)
+
+    def _inputs(
+        self,
+        x: Tensor | None,
+        epsilon: Any,
+        norm: str,
+        clip: tuple[float, float] | None,
+        x_lower: Tensor | None,
+        x_upper: Tensor | None,
+    ) -> InputSet:
+        if x_lower is None and x_upper is None:
+            if x is None or epsilon is None:
+                raise InputError("x, epsilon: expected both, or x_lower and x_upper")
+            return ball(x, epsilon, norm, clip, self.shape)
+        if x is not None or epsilon is not None or clip is not None or x_lower is None or x_upper is None:
+            raise InputError("x_lower, x_upper: expected both, without x, epsilon and clip")
+        return box(x_lower, x_upper, self.shape)
+
+    def _query(self, method: str, sound: bool, semantics: str, memory_limit: int | None) -> Query:
+        for name, value, known in (("method", method, METHODS), ("semantics", semantics, SEMANTICS)):
+            if value not in known:
+                raise InputError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
+        if memory_limit is not None and not memory_limit > 0:
+            raise InputError(f"memory_limit: expected a positive number of bytes, got {memory_limit}")
+        return Query(method, bool(sound), semantics, memory_limit)
+
+
+def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tensor, Tensor]:
+    """Interval bounds of the outputs over the l∞ ball around each example, not clipped (Gowal et al., 2018).
+
+    Args:
+        model: a module in evaluation mode, see ``BoundedModel``.
+        x: [B, ...].
+        epsilon: a number of at least 0, or one for each example.
+
+    Returns:
+        (lower, upper), float64 [B, K], proved.
+
+    Raises:
+        InputError, InputTypeError, ModelError: as of ``BoundedModel``.
+
+    >>> lower, upper = compute_ibp_bounds(nn.Linear(2, 3).eval(), torch.zeros(1, 2), 0.1)
+    >>> bool((lower <= upper).all())
+    True
+    """
+    bounds = BoundedModel(model, x).bounds(x, epsilon, method="ibp")
+    return bounds.lower, bounds.upper

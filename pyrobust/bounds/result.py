@@ -1,0 +1,72 @@
+"""What bound propagation returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bounds:
+    """Bounds of rows of outputs, over all inputs of each set.
+
+    Attributes:
+        lower: float64 [B, S]; -inf where nothing could be proved.
+        upper: float64 [B, S]; +inf where nothing could be proved or only lower bounds were asked for.
+        method: "ibp", "crown-ibp" or "crown".
+        norm: of the input sets; "linf" also for boxes.
+        sound: whether they are proved; without, they are what plain floating-point arithmetic gives.
+        semantics: the network that they are about: "real" (exact arithmetic on the given parameters) or "float32" (the
+            deployed forward pass, sums in any order).
+    """
+
+    lower: Tensor
+    upper: Tensor
+    method: str
+    norm: str
+    sound: bool
+    semantics: str
+
+    def positive(self) -> Tensor:
+        """Bool [B]: whether every row is proved to be above zero. False for NaN."""
+        return (self.lower > 0).all(1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain Python values, tensors as lists."""
+        result = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in result.items()}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Verdicts:
+    """What is known of each example after ``BoundedModel.verify``.
+
+    Attributes:
+        status: one of "verified", "falsified" or "unknown" for each example.
+        stage: which stage settled it: "forward", "ibp", "crown-ibp", "crown", "attack"; "" where unknown.
+        margin: float64 [B], the least proved margin of the last method that was tried; NaN where forward settled it.
+        counterexample: [B, ...], an input of the set that the model classifies as another class, where falsified; else
+            the example itself.
+    """
+
+    status: list[str]
+    stage: list[str]
+    margin: Tensor
+    counterexample: Tensor
+
+    @property
+    def verified(self) -> Tensor:
+        """Bool [B]."""
+        return torch.tensor([status == "verified" for status in self.status], dtype=torch.bool)
+
+    @property
+    def falsified(self) -> Tensor:
+        """Bool [B]."""
+        return torch.tensor([status == "falsified" for status in self.status], dtype=torch.bool)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain Python values; counterexamples are left out."""
+        return {"status": self.status, "stage": self.stage, "margin": self.margin.tolist()}

@@ -1,0 +1,60 @@
+"""What is asked of the output: rows of numbers that it is multiplied with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+
+def margins(y: Tensor, classes: int) -> Tensor:
+    """The rows e_y − e_j for j ≠ y in ascending order: float64 [B, K − 1, K].
+
+    >>> margins(torch.tensor([1]), 3)
+    tensor([[[-1.,  1.,  0.],
+             [ 0.,  1., -1.]]], dtype=torch.float64)
+    """
+    identity = torch.eye(classes, dtype=torch.float64)
+    others = torch.arange(classes).expand(len(y), classes)
+    others = others[others != y[:, None]].view(len(y), classes - 1)
+    return identity[y][:, None, :] - identity[others]
+
+
+def check_rows(rows: Any, batch: int, outputs: int) -> Tensor:
+    """C as float64 [S, K] or [B, S, K] on the CPU.
+
+    Raises:
+        InputTypeError: it is no floating-point tensor.
+        InputError: another shape, or NaN or infinite elements.
+    """
+    if not isinstance(rows, Tensor) or not rows.dtype.is_floating_point:
+        kind = rows.dtype if isinstance(rows, Tensor) else type(rows).__name__
+        raise InputTypeError(f"C: expected a floating-point tensor, got {kind}")
+    shared = rows.dim() == 2
+    if rows.dim() not in (2, 3) or rows.shape[-1] != outputs or not (shared or len(rows) == batch):
+        raise InputError(f"C: expected shape (S, {outputs}) or ({batch}, S, {outputs}), got {tuple(rows.shape)}")
+    exact = rows.detach().to("cpu", torch.float64)
+    if not bool(exact.isfinite().all()):
+        raise InputError("C: expected finite elements, got NaN or infinite ones")
+    return exact.contiguous()
+
+
+def check_labels(y: Any, batch: int, classes: int) -> Tensor:
+    """Labels as int64 [B] on the CPU.
+
+    Raises:
+        InputTypeError: no integer tensor.
+        InputError: another shape, or a label out of range.
+    """
+    if not isinstance(y, Tensor) or y.dtype.is_floating_point or y.dtype == torch.bool or y.dtype.is_complex:
+        kind = y.dtype if isinstance(y, Tensor) else type(y).__name__
+        raise InputTypeError(f"y: expected an integer tensor, got {kind}")
+    if tuple(y.shape) != (batch,):
+        raise InputError(f"y: expected shape ({batch},), got {tuple(y.shape)}")
+    labels = y.detach().to("cpu", torch.int64)
+    if bool(((labels < 0) | (labels >= classes)).any()):
+        raise InputError(f"y: expected labels from 0 to {classes - 1}, got others")
+    return labels
