@@ -172,6 +172,11 @@ PYROBUST_TARGET inline W abs(W a) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high)};
 }
+PYROBUST_TARGET inline V widened(__m256 a) {
+  return {_mm256_cvtps_pd(_mm256_castps256_ps128(a)), _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1))};
+}
+PYROBUST_TARGET inline V first(W a) { return widened(a.low); }
+PYROBUST_TARGET inline V last(W a) { return widened(a.high); }
 PYROBUST_TARGET inline W with_sign(W a, W b) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_or_ps(_mm256_andnot_ps(sign, a.low), _mm256_and_ps(sign, b.low)),

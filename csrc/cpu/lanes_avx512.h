@@ -81,6 +81,10 @@ PYROBUST_TARGET inline W mul(W a, W b) { return _mm512_mul_ps(a, b); }
 PYROBUST_TARGET inline W fused(W a, W b, W c) { return _mm512_fmadd_ps(a, b, c); }
 PYROBUST_TARGET inline W max(W a, W b) { return _mm512_max_ps(a, b); }
 PYROBUST_TARGET inline W abs(W a) { return _mm512_abs_ps(a); }
+PYROBUST_TARGET inline V first(W a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
+PYROBUST_TARGET inline V last(W a) {
+  return _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)));
+}
 PYROBUST_TARGET inline W with_sign(W a, W b) {
   return _mm512_castsi512_ps(
       _mm512_ternarylogic_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b), _mm512_set1_epi32(INT32_MIN), 0xd8));

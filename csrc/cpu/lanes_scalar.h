@@ -107,6 +107,9 @@ inline W mul(W a, W b) { PYROBUST_LANES(a.lane[i] * b.lane[i]) }
 inline W fused(W a, W b, W c) { PYROBUST_LANES(a.lane[i] * b.lane[i] + c.lane[i]) }
 inline W max(W a, W b) { PYROBUST_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]) }
 inline W abs(W a) { PYROBUST_LANES(std::fabs(a.lane[i])) }
+// The first and the last eight lanes.
+inline V first(W a) { return load(a.lane); }
+inline V last(W a) { return load(a.lane + 8); }
 inline W with_sign(W a, W b) { PYROBUST_LANES(std::copysign(a.lane[i], b.lane[i])) }
 // a < b ? yes : 0
 inline W where_less(W a, W b, W yes) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? yes.lane[i] : 0.0f) }

@@ -7,22 +7,21 @@
 
 #include <vector>
 
-#include "core/round.h"
+#include "cpu/project_l1_box_fast.h"
 #include "cpu/project_l1_box_leaves.h"
+#include "cpu/project_l1_box_search.h"
 #include "cpu/rows.h"
 
 namespace pyrobust::cpu {
 namespace {
 
-constexpr int kMaxRounds = 2500;        // halving through all exponents
-constexpr double kTolerance = 0x1p-44;  // of the radius, in the search
-constexpr double kLess = 0x1p-42;       // of the radius
+constexpr double kLess = 0x1p-42;  // of the radius
+constexpr int64_t kFastFrom = 64;  // shorter rows come out exact where they can
 constexpr int64_t kSample = 256;
 constexpr double kSampleTolerance = 0.15;
 constexpr double kUncertain = 0.5;  // of the radius: what a sample says is off by less, mostly
 constexpr int64_t kRoom = 2048;     // open elements on the stack, 32 KiB
 constexpr int64_t kFew = kRoom / 4;
-constexpr int64_t kFastFrom = 64;  // shorter rows come out exact where they can
 // What rounding may take from the sums of the search, of the radius. Beyond, base becomes an element near the threshold.
 constexpr double kLost = 0x1p-28;
 constexpr double kHuge = 1024;  // radii of w, from where even the number of free elements is in doubt
@@ -37,28 +36,6 @@ const L1BoxLeaves<T>& leaves() {
     return PYROBUST_LEAVES(kL1BoxFloat);
   else
     return PYROBUST_LEAVES(kL1BoxDouble);
-}
-
-struct Bracket {
-  double low, high;  // f(low) <= radius < f(high)
-};
-
-double sum_at(const BoxValue& value, double w) { return value.fixed + static_cast<double>(value.free) * w; }
-
-// A w with f(w) close to radius, starting at w; the bracket shrinks around it.
-template <class F>
-double newton(const F& f, double radius, double tolerance, double w, Bracket& bracket) {
-  for (int round = 0; round < kMaxRounds; ++round) {
-    const BoxValue value = f(w);
-    const double excess = sum_at(value, w) - radius;
-    (excess > 0 ? bracket.high : bracket.low) = w;
-    if (std::fabs(excess) <= tolerance * radius) return w;
-    double next = (radius - value.fixed) / static_cast<double>(value.free);
-    if (!(next > bracket.low && next < bracket.high)) next = bracket.low + (bracket.high - bracket.low) / 2;
-    if (!(next > bracket.low && next < bracket.high)) return bracket.low;
-    w = next;
-  }
-  return bracket.low;
 }
 
 template <class T>
@@ -87,8 +64,6 @@ class Row {
     }
     // No threshold: what the box leaves may already be inside.
     if (scan_.total * (1 - sum_error(n_)) <= radius_ && written(each, 0, 0)) return;
-    if constexpr (std::is_same_v<T, float>)
-      if (fast(each)) return;
     // As stored, z may exceed the radius by what the search tolerates or float64 rounds: then for a little less.
     for (double less = std::is_same_v<T, double> ? kLess : 0.0;; less = std::max(kLess, 16 * less)) {
       const Threshold t = solve(each, radius_ * std::max(0.0, 1 - less));
@@ -97,28 +72,6 @@ class Row {
   }
 
  private:
-  // float32 rows, in a box whose ends are float32 numbers, that are not huge against the radius: the last pass in
-  // float32. A smaller sum pays for its rounding errors, twice 2^-24 of every element, and for what the search may have
-  // lost; the sum is measured all the same. False where the row is none of those, or came out too long.
-  template <class Each>
-  bool fast(const Each& each) {
-    const auto n = static_cast<double>(n_);
-    if (n_ <= kFastFrom || radius_ < 0x1p-100 || n * scan_.top * 0x1p-47 > 0x1p-24 * radius_) return false;
-    const auto lower = static_cast<float>(box_.lower), upper = static_cast<float>(box_.upper);
-    if (static_cast<double>(lower) != box_.lower || static_cast<double>(upper) != box_.upper) return false;
-    const Threshold t = solve(each, radius_ * (1 - 0x1p-22));
-    const double theta = t.base - t.w;
-    const auto high = static_cast<float>(theta);
-    const auto low = round_toward<float>(theta - static_cast<double>(high), INFINITY);
-    each(chunks_, [&](int64_t c) {
-      const int64_t at = c * kChunk;
-      partial(c).sum = PYROBUST_LEAVES(kFastBox)(y_ + at, x_ + at, z_ + at, size(c), lower, upper, high, low);
-    });
-    double sum = 0;
-    for (int64_t c = 0; c < chunks_; ++c) sum += partial(c).sum;
-    return sum * (1 + sum_error(n_)) <= radius_;
-  }
-
   struct Partial {
     BoxScan scan;
     BoxValue value;
@@ -260,7 +213,12 @@ template <class T>
 BadRow project_l1_box(const T* y, const T* x, T* z, const double* radius, int64_t radius_stride, int64_t rows,
                       int64_t n, double lower, double upper, int threads, const ParallelFor& parallel_for) {
   FirstRow bad_y(rows), bad_x(rows);
+  [[maybe_unused]] const FloatBox box{static_cast<float>(lower), static_cast<float>(upper)};
+  [[maybe_unused]] const bool fast =
+      n > kFastFrom && static_cast<double>(box.lower) == lower && static_cast<double>(box.upper) == upper;
   for_rows(rows, n, threads, parallel_for, [&](int64_t i, const auto& each) {
+    if constexpr (std::is_same_v<T, float>)
+      if (fast && FastBoxRow(y + i * n, x + i * n, z + i * n, n, radius[i * radius_stride], box).project(each)) return;
     Row<T>(y + i * n, x + i * n, z + i * n, n, radius[i * radius_stride], {lower, upper})
         .project(each, i, bad_y, bad_x);
   });

@@ -1,5 +1,6 @@
 // The loops of the l1 ball within a box for AVX2.
 #ifdef __x86_64__
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -15,7 +16,7 @@ namespace pyrobust::cpu {
 
 const L1BoxLeaves<float> kL1BoxFloatAvx2 = kLeaves<float>;
 const L1BoxLeaves<double> kL1BoxDoubleAvx2 = kLeaves<double>;
-const FastBoxFinish kFastBoxAvx2 = finish_fast;
+const FastBoxLeaves kFastBoxAvx2 = kFastLeaves;
 
 }  // namespace pyrobust::cpu
 #endif

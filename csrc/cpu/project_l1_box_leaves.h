@@ -46,11 +46,36 @@ struct L1BoxLeaves {
   double (*finish)(const T* y, const T* x, T* z, int64_t n, Box box, double base, double w);
 };
 
-// finish in float32 arithmetic: z = (a - high) - low, between 0 and the room rounded down; returns the sum
-// of |z|. The box's ends are float32 numbers.
-using FastBoxFinish = double (*)(const float* y, const float* x, float* z, int64_t n, float lower, float upper,
-                                 float high, float low);
-extern const FastBoxFinish kFastBoxScalar, kFastBoxAvx2, kFastBoxAvx512;
+// The same for float32 rows in float32 arithmetic, where its errors do not matter. The box's ends are float32 numbers.
+struct FloatBox {
+  float lower, upper;
+};
+
+struct FastBoxOpen {
+  double at_high;  // the sum at theta = high, of sums of four float32 numbers
+  int64_t linear;  // elements between 0 and their room in the whole bracket
+  int64_t count;   // of those that change their kind within it; -1 if there are more than the room for them
+  bool good;       // y is finite and x inside the box
+};
+
+struct BoxShare {
+  double sum;    // of clip(a - theta, 0, u)
+  int64_t free;  // elements strictly between
+};
+
+struct FastBoxLeaves {
+  // Packs a and u of the elements that change their kind in low < theta < high.
+  FastBoxOpen (*open)(const float* y, const float* x, int64_t n, FloatBox box, float low, float high, float* a,
+                      float* u, int64_t room);
+  // a and u in the place of y and x, of a multiple of sixteen elements; returns the largest a.
+  float (*rooms)(float* y, float* x, int64_t n, FloatBox box);
+  // In float32 and in float64.
+  BoxShare (*estimate)(const float* a, const float* u, int64_t n, float theta);
+  BoxShare (*evaluate)(const float* a, const float* u, int64_t n, double theta);
+  // z = (a - high) - low, between 0 and the room rounded down, with y's sign; returns the sum of |z|.
+  double (*finish)(const float* y, const float* x, float* z, int64_t n, FloatBox box, float high, float low);
+};
+extern const FastBoxLeaves kFastBoxScalar, kFastBoxAvx2, kFastBoxAvx512;
 
 extern const L1BoxLeaves<float> kL1BoxFloatScalar, kL1BoxFloatAvx2, kL1BoxFloatAvx512;
 extern const L1BoxLeaves<double> kL1BoxDoubleScalar, kL1BoxDoubleAvx2, kL1BoxDoubleAvx512;

@@ -9,7 +9,7 @@ namespace pyrobust::cpu {
 
 const L1BoxLeaves<float> kL1BoxFloatScalar = kLeaves<float>;
 const L1BoxLeaves<double> kL1BoxDoubleScalar = kLeaves<double>;
-const FastBoxFinish kFastBoxScalar = finish_fast;
+const FastBoxLeaves kFastBoxScalar = kFastLeaves;
 const L1BoxLeaves<Half> kL1BoxHalf = kLeaves<Half>;
 const L1BoxLeaves<BFloat16> kL1BoxBFloat16 = kLeaves<BFloat16>;
 
