@@ -172,6 +172,47 @@ PYROBUST_TARGET inline W abs(W a) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high)};
 }
+PYROBUST_TARGET inline W mul(W a, W b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+PYROBUST_TARGET inline W div(W a, W b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
+PYROBUST_TARGET inline W narrow(V a, V b) {
+  return {_mm256_set_m128(_mm256_cvtpd_ps(a.high), _mm256_cvtpd_ps(a.low)),
+          _mm256_set_m128(_mm256_cvtpd_ps(b.high), _mm256_cvtpd_ps(b.low))};
+}
+
+// Each block of four lanes of a, b, c, d as a 4 x 4 matrix, transposed.
+PYROBUST_TARGET inline void transpose(const __m256* in, __m256* out) {
+  const __m256d ab = _mm256_castps_pd(_mm256_unpacklo_ps(in[0], in[1]));
+  const __m256d ab_high = _mm256_castps_pd(_mm256_unpackhi_ps(in[0], in[1]));
+  const __m256d cd = _mm256_castps_pd(_mm256_unpacklo_ps(in[2], in[3]));
+  const __m256d cd_high = _mm256_castps_pd(_mm256_unpackhi_ps(in[2], in[3]));
+  out[0] = _mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd));
+  out[1] = _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd));
+  out[2] = _mm256_castpd_ps(_mm256_unpacklo_pd(ab_high, cd_high));
+  out[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(ab_high, cd_high));
+}
+PYROBUST_TARGET inline void load_columns(const float* rows, int64_t apart, W* columns) {
+  for (int half = 0; half < 2; ++half) {
+    __m256 four[4], out[4];
+    for (int i = 0; i < 4; ++i) {
+      const float* p = rows + (8 * half + i) * apart;
+      four[i] = _mm256_set_m128(_mm_loadu_ps(p + 4 * apart), _mm_loadu_ps(p));
+    }
+    transpose(four, out);
+    for (int k = 0; k < 4; ++k) (half == 0 ? columns[k].low : columns[k].high) = out[k];
+  }
+}
+PYROBUST_TARGET inline void store_columns(float* rows, int64_t apart, const W* columns) {
+  for (int half = 0; half < 2; ++half) {
+    __m256 four[4], out[4];
+    for (int k = 0; k < 4; ++k) four[k] = half == 0 ? columns[k].low : columns[k].high;
+    transpose(four, out);
+    for (int i = 0; i < 4; ++i) {
+      float* p = rows + (8 * half + i) * apart;
+      _mm_storeu_ps(p, _mm256_castps256_ps128(out[i]));
+      _mm_storeu_ps(p + 4 * apart, _mm256_extractf128_ps(out[i], 1));
+    }
+  }
+}
 PYROBUST_TARGET inline V widened(__m256 a) {
   return {_mm256_cvtps_pd(_mm256_castps256_ps128(a)), _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1))};
 }

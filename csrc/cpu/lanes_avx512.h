@@ -81,6 +81,46 @@ PYROBUST_TARGET inline W mul(W a, W b) { return _mm512_mul_ps(a, b); }
 PYROBUST_TARGET inline W fused(W a, W b, W c) { return _mm512_fmadd_ps(a, b, c); }
 PYROBUST_TARGET inline W max(W a, W b) { return _mm512_max_ps(a, b); }
 PYROBUST_TARGET inline W abs(W a) { return _mm512_abs_ps(a); }
+PYROBUST_TARGET inline W mul(W a, W b) { return _mm512_mul_ps(a, b); }
+PYROBUST_TARGET inline W div(W a, W b) { return _mm512_div_ps(a, b); }
+PYROBUST_TARGET inline W narrow(V a, V b) {
+  const __m512d low = _mm512_castps_pd(_mm512_castps256_ps512(_mm512_cvtpd_ps(a)));
+  return _mm512_castpd_ps(_mm512_insertf64x4(low, _mm256_castps_pd(_mm512_cvtpd_ps(b)), 1));
+}
+
+// Each block of four lanes of a, b, c, d as a 4 x 4 matrix, transposed.
+PYROBUST_TARGET inline void transpose(const W* in, W* out) {
+  const __m512d ab = _mm512_castps_pd(_mm512_unpacklo_ps(in[0], in[1]));
+  const __m512d ab_high = _mm512_castps_pd(_mm512_unpackhi_ps(in[0], in[1]));
+  const __m512d cd = _mm512_castps_pd(_mm512_unpacklo_ps(in[2], in[3]));
+  const __m512d cd_high = _mm512_castps_pd(_mm512_unpackhi_ps(in[2], in[3]));
+  out[0] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd));
+  out[1] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd));
+  out[2] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab_high, cd_high));
+  out[3] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab_high, cd_high));
+}
+PYROBUST_TARGET inline void load_columns(const float* rows, int64_t apart, W* columns) {
+  W four[4];
+  for (int i = 0; i < 4; ++i) {
+    const float* p = rows + i * apart;
+    W row = _mm512_castps128_ps512(_mm_loadu_ps(p));
+    row = _mm512_insertf32x4(row, _mm_loadu_ps(p + 4 * apart), 1);
+    row = _mm512_insertf32x4(row, _mm_loadu_ps(p + 8 * apart), 2);
+    four[i] = _mm512_insertf32x4(row, _mm_loadu_ps(p + 12 * apart), 3);
+  }
+  transpose(four, columns);
+}
+PYROBUST_TARGET inline void store_columns(float* rows, int64_t apart, const W* columns) {
+  W four[4];
+  transpose(columns, four);
+  for (int i = 0; i < 4; ++i) {
+    float* p = rows + i * apart;
+    _mm_storeu_ps(p, _mm512_castps512_ps128(four[i]));
+    _mm_storeu_ps(p + 4 * apart, _mm512_extractf32x4_ps(four[i], 1));
+    _mm_storeu_ps(p + 8 * apart, _mm512_extractf32x4_ps(four[i], 2));
+    _mm_storeu_ps(p + 12 * apart, _mm512_extractf32x4_ps(four[i], 3));
+  }
+}
 PYROBUST_TARGET inline V first(W a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
 PYROBUST_TARGET inline V last(W a) {
   return _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)));

@@ -107,6 +107,19 @@ inline W mul(W a, W b) { PYROBUST_LANES(a.lane[i] * b.lane[i]) }
 inline W fused(W a, W b, W c) { PYROBUST_LANES(a.lane[i] * b.lane[i] + c.lane[i]) }
 inline W max(W a, W b) { PYROBUST_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]) }
 inline W abs(W a) { PYROBUST_LANES(std::fabs(a.lane[i])) }
+inline W mul(W a, W b) { PYROBUST_LANES(a.lane[i] * b.lane[i]) }
+inline W div(W a, W b) { PYROBUST_LANES(a.lane[i] / b.lane[i]) }
+// The nearest float32 numbers.
+inline W narrow(V a, V b) { PYROBUST_LANES(static_cast<float>(i < 8 ? a.lane[i] : b.lane[i - 8])) }
+// Four neighbours of each of sixteen rows, the k-th of all rows in columns[k], and back.
+inline void load_columns(const float* rows, int64_t apart, W* columns) {
+  for (int i = 0; i < 16; ++i)
+    for (int k = 0; k < 4; ++k) columns[k].lane[i] = rows[i * apart + k];
+}
+inline void store_columns(float* rows, int64_t apart, const W* columns) {
+  for (int i = 0; i < 16; ++i)
+    for (int k = 0; k < 4; ++k) rows[i * apart + k] = columns[k].lane[i];
+}
 // The first and the last eight lanes.
 inline V first(W a) { return load(a.lane); }
 inline V last(W a) { return load(a.lane + 8); }

@@ -1,5 +1,6 @@
 // The inner loops of project_l1_leaves.h, over the lanes that the including file chose.
 #include "cpu/lanes.inl"
+#include "cpu/project_l1_short.inl"
 
 namespace pyrobust::cpu {
 namespace {
@@ -190,7 +191,9 @@ PYROBUST_TARGET inline ShortReach reach_by_order(double* t, int64_t n, const V* 
 template <class T, bool absolute>
 PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int64_t radius_stride, int64_t n,
                                     int rows) {
-  if constexpr (!std::is_floating_point_v<T>) {
+  if constexpr (std::is_same_v<T, float>) {
+    return short_floats<absolute>(v, z, radius, radius_stride, n, rows);
+  } else if constexpr (!std::is_floating_point_v<T>) {
     return (1u << rows) - 1u;  // 16-bit rows are rounded element after element
   } else {
     // Lane l of half h is row 8 h + l; t and z hold an element of all rows, then the next.

@@ -1,10 +1,12 @@
 // The simplex and l1-ball loops for AVX-512.
 #ifdef __x86_64__
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "cpu/lanes_avx512.h"
 #include "cpu/project_l1_leaves.h"

@@ -1,4 +1,7 @@
 // The simplex and l1-ball loops in plain C++, and for 16-bit floats.
+#include <array>
+#include <utility>
+
 #include "cpu/lanes_scalar.h"
 #include "cpu/project_l1_leaves.h"
 
