@@ -36,5 +36,20 @@ struct Tail {
   }
 };
 
+// Two registers of eight float64 lanes for sixteen rows.
+struct V2 {
+  V half[2];
+};
+
+PYROBUST_TARGET inline V2 widen(W a) { return {{first(a), last(a)}}; }
+PYROBUST_TARGET inline V2 add(V2 a, V2 b) { return {{add(a.half[0], b.half[0]), add(a.half[1], b.half[1])}}; }
+
+// four(d) for columns d to d + 3 of n columns, at least four; the last ones overlap.
+template <class Four>
+PYROBUST_TARGET inline void for_columns(int64_t n, const Four& four) {
+  for (int64_t d = 0; d + 4 <= n; d += 4) four(d);
+  if (n % 4 != 0) four(n - 4);
+}
+
 }  // namespace
 }  // namespace pyrobust::cpu

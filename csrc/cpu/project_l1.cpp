@@ -160,17 +160,10 @@ int64_t project_l1(const T* v, T* z, const double* radius, int64_t radius_stride
     if (!Row<T>(leaf, v + i * n, z + i * n, n, radius[i * radius_stride], absolute).project(each)) bad.note(i);
   };
   if (n <= kShortRow) {
-    const int64_t groups = (rows + kShortRows - 1) / kShortRows;
-    parallel_for(0, groups, std::max<int64_t>(1, 4096 / (kShortRows * n)), [&](int64_t begin, int64_t end) {
-      for (int64_t g = begin; g < end; ++g) {
-        const int64_t first = g * kShortRows;
-        const int count = static_cast<int>(std::min<int64_t>(kShortRows, rows - first));
-        const unsigned open =
-            leaf.short_rows(v + first * n, z + first * n, radius + first * radius_stride, radius_stride, n, count);
-        for (int l = 0; l < count; ++l)
-          if (((open >> l) & 1u) != 0) row(first + l, each_in_turn);
-      }
-    });
+    const auto open = [&](int64_t first, int count) {
+      return leaf.short_rows(v + first * n, z + first * n, radius + first * radius_stride, radius_stride, n, count);
+    };
+    for_short_rows(rows, n, parallel_for, open, [&](int64_t i) { row(i, each_in_turn); });
   } else {
     for_rows(rows, n, threads, parallel_for, row);
   }

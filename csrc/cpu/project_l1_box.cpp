@@ -16,7 +16,6 @@ namespace pyrobust::cpu {
 namespace {
 
 constexpr double kLess = 0x1p-42;  // of the radius
-constexpr int64_t kFastFrom = 64;  // shorter rows come out exact where they can
 constexpr int64_t kSample = 256;
 constexpr double kSampleTolerance = 0.15;
 constexpr double kUncertain = 0.5;  // of the radius: what a sample says is off by less, mostly
@@ -213,14 +212,27 @@ template <class T>
 BadRow project_l1_box(const T* y, const T* x, T* z, const double* radius, int64_t radius_stride, int64_t rows,
                       int64_t n, double lower, double upper, int threads, const ParallelFor& parallel_for) {
   FirstRow bad_y(rows), bad_x(rows);
-  [[maybe_unused]] const FloatBox box{static_cast<float>(lower), static_cast<float>(upper)};
-  [[maybe_unused]] const bool fast =
-      n > kFastFrom && static_cast<double>(box.lower) == lower && static_cast<double>(box.upper) == upper;
+  const auto row = [&](int64_t i, const auto& each) {
+    Row<T>(y + i * n, x + i * n, z + i * n, n, radius[i * radius_stride], {lower, upper})
+        .project(each, i, bad_y, bad_x);
+  };
+  const FloatBox box{static_cast<float>(lower), static_cast<float>(upper)};
+  const bool fast = static_cast<double>(box.lower) == lower && static_cast<double>(box.upper) == upper;
+  if constexpr (std::is_same_v<T, float>) {
+    if (fast && n <= kShortRow) {
+      const auto open = [&](int64_t first, int count) {
+        const int64_t at = first * n;
+        return PYROBUST_LEAVES(kFastBox).short_rows(y + at, x + at, z + at, radius + first * radius_stride,
+                                                    radius_stride, n, count, box);
+      };
+      for_short_rows(rows, n, parallel_for, open, [&](int64_t i) { row(i, each_in_turn); });
+      return {bad_y.row(), bad_x.row()};
+    }
+  }
   for_rows(rows, n, threads, parallel_for, [&](int64_t i, const auto& each) {
     if constexpr (std::is_same_v<T, float>)
       if (fast && FastBoxRow(y + i * n, x + i * n, z + i * n, n, radius[i * radius_stride], box).project(each)) return;
-    Row<T>(y + i * n, x + i * n, z + i * n, n, radius[i * radius_stride], {lower, upper})
-        .project(each, i, bad_y, bad_x);
+    row(i, each);
   });
   return {bad_y.row(), bad_x.row()};
 }

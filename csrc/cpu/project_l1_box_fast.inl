@@ -148,7 +148,5 @@ PYROBUST_TARGET double finish_fast(const float* y, const float* x, float* z, int
   return sum;
 }
 
-constexpr FastBoxLeaves kFastLeaves = {open_fast, rooms, estimate_fast, evaluate_fast, finish_fast};
-
 }  // namespace
 }  // namespace pyrobust::cpu

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/half.h"
+#include "cpu/rows.h"
 #include "cpu/simd.h"
 
 namespace pyrobust::cpu {
@@ -74,6 +75,10 @@ struct FastBoxLeaves {
   BoxShare (*evaluate)(const float* a, const float* u, int64_t n, double theta);
   // z = (a - high) - low, between 0 and the room rounded down, with y's sign; returns the sum of |z|.
   double (*finish)(const float* y, const float* x, float* z, int64_t n, FloatBox box, float high, float low);
+  // kShortRows rows of n <= kShortRow elements, a lane each, of which `rows` exist. Bit i of the result: row i is not done,
+  // for it needs the exact search, or is bad.
+  unsigned (*short_rows)(const float* y, const float* x, float* z, const double* radius, int64_t radius_stride,
+                         int64_t n, int rows, FloatBox box);
 };
 extern const FastBoxLeaves kFastBoxScalar, kFastBoxAvx2, kFastBoxAvx512;
 

@@ -4,6 +4,7 @@
 
 #include "cpu/project_l1_box.inl"
 #include "cpu/project_l1_box_fast.inl"
+#include "cpu/project_l1_box_short.inl"
 
 namespace pyrobust::cpu {
 

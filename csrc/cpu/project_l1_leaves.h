@@ -54,9 +54,6 @@ extern const FastLeaves kFastScalar, kFastAvx2, kFastAvx512;
 // Float32 sums of n numbers in 32 chains are within this of the truth, relatively.
 constexpr double fast_error(int64_t n) { return static_cast<double>(n / 32 + 40) * 0x1p-23; }
 
-inline constexpr int64_t kShortRow = 64;
-inline constexpr int kShortRows = 16;
-
 template <class T>
 struct L1LeafPair {
   L1Leaves<T> simplex, ball;

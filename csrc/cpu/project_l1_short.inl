@@ -4,14 +4,6 @@
 namespace pyrobust::cpu {
 namespace {
 
-// Two registers of eight float64 lanes for sixteen rows.
-struct V2 {
-  V half[2];
-};
-
-PYROBUST_TARGET inline V2 widen(W a) { return {{first(a), last(a)}}; }
-PYROBUST_TARGET inline V2 add(V2 a, V2 b) { return {{add(a.half[0], b.half[0]), add(a.half[1], b.half[1])}}; }
-
 template <bool absolute>
 PYROBUST_TARGET inline W magnitude(W a) {
   if constexpr (absolute)
@@ -110,11 +102,7 @@ PYROBUST_TARGET inline W reach_newton(const W* t, int64_t n, W radius, W reach) 
 template <bool absolute>
 PYROBUST_TARGET unsigned sixteen_rows(const float* v, float* z, const double* r, int64_t n, int64_t apart) {
   W v16[kShortRow], t[kShortRow];
-  const auto columns = [&](const auto& four) PYROBUST_TARGET {
-    for (int64_t d = 0; d + 4 <= apart; d += 4) four(d);
-    if (apart % 4 != 0) four(apart - 4);
-  };
-  columns([&](int64_t d) PYROBUST_TARGET { load_columns(v + d, apart, v16 + d); });
+  for_columns(apart, [&](int64_t d) PYROBUST_TARGET { load_columns(v + d, apart, v16 + d); });
   const W zero16 = wide(0);
   const V zero = splat(0), one = splat(1);
   W top = magnitude<absolute>(v16[0]);
@@ -185,7 +173,7 @@ PYROBUST_TARGET unsigned sixteen_rows(const float* v, float* z, const double* r,
     if constexpr (absolute) within |= ~less_bits(r8, mul(total.half[h], splat(1 + sum_error(n))));
     inside |= (within & 0xffu) << (8 * h);
   }
-  columns([&](int64_t d) PYROBUST_TARGET { store_columns(z + d, apart, t + d); });
+  for_columns(apart, [&](int64_t d) PYROBUST_TARGET { store_columns(z + d, apart, t + d); });
   return ~(done & inside) & 0xffffu;
 }
 

@@ -15,6 +15,10 @@ namespace pyrobust::cpu {
 // Rows are cut into chunks of this many elements, whose sums are added in order: the same bits on any number of threads.
 inline constexpr int64_t kChunk = 16384;
 
+// Rows of at most kShortRow elements are done kShortRows at a time, a lane each.
+inline constexpr int64_t kShortRow = 64;
+inline constexpr int kShortRows = 16;
+
 inline constexpr auto each_in_turn = [](int64_t count, const auto& f) {
   for (int64_t c = 0; c < count; ++c) f(c);
 };
@@ -35,6 +39,21 @@ void for_rows(int64_t rows, int64_t n, int threads, const ParallelFor& parallel_
       for (int64_t i = begin; i < end; ++i) row(i, each_in_turn);
     });
   }
+}
+
+// open(first, count): the bits of the rows, of `count` from `first` on, that are not done; row(i) for those.
+template <class Open, class RowFn>
+void for_short_rows(int64_t rows, int64_t n, const ParallelFor& parallel_for, const Open& open, const RowFn& row) {
+  const int64_t groups = (rows + kShortRows - 1) / kShortRows;
+  parallel_for(0, groups, std::max<int64_t>(1, 4096 / (kShortRows * n)), [&](int64_t begin, int64_t end) {
+    for (int64_t g = begin; g < end; ++g) {
+      const int64_t first = g * kShortRows;
+      const int count = static_cast<int>(std::min<int64_t>(kShortRows, rows - first));
+      const unsigned left = open(first, count);
+      for (int l = 0; l < count; ++l)
+        if (((left >> l) & 1u) != 0) row(first + l);
+    }
+  });
 }
 
 // The lowest row that was noted, from any thread.
