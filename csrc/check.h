@@ -22,13 +22,16 @@ void check(bool holds, const Args&... message) {
   throw std::runtime_error(text.str());
 }
 
-inline std::string shape_of(const Tensor& t) {
-  std::ostringstream text;
-  text << '[';
-  for (int64_t i = 0; i < t.dim(); ++i) text << (i ? ", " : "") << t.size(i);
-  text << ']';
-  return text.str();
-}
+// A tensor's shape for a message; written only where the check fails.
+struct shape_of {
+  const Tensor& t;
+  explicit shape_of(const Tensor& tensor) : t(tensor) {}
+  friend std::ostream& operator<<(std::ostream& text, const shape_of& shape) {
+    text << '[';
+    for (int64_t i = 0; i < shape.t.dim(); ++i) text << (i ? ", " : "") << shape.t.size(i);
+    return text << ']';
+  }
+};
 
 inline void check_same_device(const char* op, const char* argument, const Tensor& t, const Tensor& first) {
   check(t.is_cuda() == first.is_cuda() && t.is_cpu() == first.is_cpu() &&

@@ -33,7 +33,8 @@ void check_step(const char* op, const Tensor& step, const Tensor& x) {
   check_per_row(op, "step", step, x, ScalarType::Double);
   if (!step.is_cpu()) return;
   const auto* values = static_cast<const double*>(step.const_data_ptr());
-  for (int64_t i = 0; i < step.size(0); ++i)
+  const int64_t count = step.size(0);
+  for (int64_t i = 0; i < count; ++i)
     check(std::isfinite(values[i]), op, ": step: expected finite numbers, got ", values[i]);
 }
 
@@ -42,9 +43,10 @@ void check_keep(const Tensor& keep, const Tensor& x) {
   check_per_row(kL1, "keep", keep, x, ScalarType::Long);
   if (!keep.is_cpu()) return;
   const auto* values = static_cast<const int64_t*>(keep.const_data_ptr());
-  for (int64_t i = 0; i < keep.size(0); ++i)
-    check(values[i] >= 1 && values[i] <= std::max<int64_t>(1, x.size(1)), kL1, ": keep: expected 1 to ", x.size(1),
-          ", got ", values[i]);
+  const int64_t count = keep.size(0), most = x.size(1);
+  for (int64_t i = 0; i < count; ++i)
+    check(values[i] >= 1 && values[i] <= std::max<int64_t>(1, most), kL1, ": keep: expected 1 to ", most, ", got ",
+          values[i]);
 }
 
 int64_t stride(const Tensor& values) { return values.size(0) == 1 ? 0 : 1; }

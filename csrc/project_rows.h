@@ -21,9 +21,11 @@ inline void check_radius(const char* op, const Tensor& radius, const Tensor& v) 
   check_same_device(op, "radius", radius, v);
   if (!radius.is_cpu()) return;
   const auto* values = static_cast<const double*>(radius.const_data_ptr());
-  for (int64_t i = 0; i < radius.size(0); ++i)
-    check(values[i] >= 0 && values[i] <= kLargestRadius, op, ": radius: expected 0 to 2**960, got ", values[i],
-          radius.size(0) > 1 ? " in row " + std::to_string(i) : "");
+  const int64_t count = radius.size(0);
+  for (int64_t i = 0; i < count; ++i)
+    if (!(values[i] >= 0 && values[i] <= kLargestRadius))
+      check(false, op, ": radius: expected 0 to 2**960, got ", values[i],
+            count > 1 ? " in row " + std::to_string(i) : "");
 }
 
 inline int64_t radius_stride(const Tensor& radius) { return radius.size(0) == 1 ? 0 : 1; }

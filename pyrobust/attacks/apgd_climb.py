@@ -86,7 +86,7 @@ def climb(
             _, value, state.gradient, verdict = job.gradient(x_adv, loss, target)
         else:
             logits = job.logits(x_adv)
-            value, _ = loss(logits.double(), job.y, target)
+            value = loss(logits, job.y, target).value
             verdict = job.verdict(logits)
         state.rises += value > state.value
         state.value = value

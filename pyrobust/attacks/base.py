@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.ops.logits import STANDING
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball
 from pyrobust.runner import Classifier, Runner
 
 from .arguments import batch_on, check_classes, labels, number, radii, same_shape
 from .norms import norm_of
-from .queries import STANDING, Queries
+from .queries import Queries
 
 
 class AdversarialAttack(abc.ABC):

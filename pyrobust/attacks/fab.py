@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError
+from pyrobust.ops.logits import STANDING
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier
 
@@ -20,9 +21,9 @@ from .engine import BatchAttack
 from .fab_nearest import Nearest, within
 from .fab_projection import step_to_hyperplane
 from .job import Job
-from .losses import margin, targeted_margin
+from .losses import lead_of_target, margin, targeted_margin
 from .norms import per_example
-from .queries import STANDING, Queries
+from .queries import Queries
 
 # Of the segment from x to the nearest adversarial point; Croce and Hein's final search takes three steps.
 _FINAL_STEPS = 3
@@ -241,12 +242,12 @@ class FAB(BatchAttack):
             _, lead, gradient, _ = job.gradient(x_adv, targeted_margin)
             return lead, gradient
         if self.targets is not None:
-            _, lead, gradient, _ = job.gradient(x_adv, _lead, ranking[:, turn])
+            _, lead, gradient, _ = job.gradient(x_adv, lead_of_target, ranking[:, turn])
             return lead, gradient
         best = torch.full_like(job.epsilon, math.inf)
         nearest_lead, nearest_gradient = job.epsilon, x_adv
         for rank in range(ranking.shape[1]):
-            _, lead, gradient, _ = job.gradient(x_adv, _lead, ranking[:, rank])
+            _, lead, gradient, _ = job.gradient(x_adv, lead_of_target, ranking[:, rank])
             slope = torch.linalg.vector_norm(gradient.flatten(1), _DUAL[self.norm], dim=1)
             distance = (lead.abs() / (slope + 1e-12)).double()
             nearer = (distance < best) if rank else torch.ones_like(distance, dtype=torch.bool)
@@ -259,8 +260,7 @@ class FAB(BatchAttack):
         """Secant steps between x and the nearest point, as long as they end on the adversarial side."""
         loss = targeted_margin if job.targeted else margin
         low, high = job.x, run.x
-        low_value, _ = loss(job.logits(low), job.y, job.y)
-        high_value, _ = loss(job.logits(high), job.y, job.y)
+        low_value, high_value = (loss(job.logits(end), job.y, job.y).value for end in (low, high))
         for _ in range(_FINAL_STEPS):
             # Aimed a little beyond the boundary: on it the point is not adversarial, and the next would be the same.
             rise = (_AIM * high_value - low_value) / (high_value - low_value)
@@ -268,16 +268,9 @@ class FAB(BatchAttack):
             point = (high - low).mul_(per_example(share, high)).add_(low).sub_(job.x)
             point = add_perturbation(job.x, point, job.lower, job.upper)
             logits = job.logits(point)
-            value, _ = loss(logits, job.y, job.y)
+            value = loss(logits, job.y, job.y).value
             fooled = (job.verdict(logits) != STANDING) & run.distance.isfinite()
             run.offer(job, fooled, point)
             crossed = fooled.view(-1, *[1] * (high.dim() - 1))
             high, low = torch.where(crossed, point, high), torch.where(crossed, low, point)
             high_value, low_value = torch.where(fooled, value, high_value), torch.where(fooled, low_value, value)
-
-
-def _lead(logits: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """z_target − z_y and its derivative, for a target other than y."""
-    up, down = target.unsqueeze(1), y.unsqueeze(1)
-    value = (logits.gather(1, up) - logits.gather(1, down)).squeeze(1)
-    return value, torch.zeros_like(logits).scatter_(1, down, -1.0).scatter_(1, up, 1.0)

@@ -29,7 +29,7 @@ class FGSM(BatchAttack):
         clip_min: the least value of a valid input.
         clip_max: the largest.
         device: where to run.
-        loss: "ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.attacks.losses``.
+        loss: "ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``.
         options: as of ``BatchAttack``: seed, batch_size, dtype, memory_format, progress, callback.
 
     Raises:

@@ -10,11 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyrobust.ops.logits import CLOSE, STANDING
 from pyrobust.ops.sample_noise import sample_noise
 
 from .losses import Loss
 from .norms import Norm
-from .queries import CLOSE, STANDING, Gradient, Queries
+from .queries import Gradient, Queries
 
 #: (rows of the call, their final x_adv, success): takes examples that have left the batch.
 Leave: TypeAlias = Callable[[list[int], Tensor, bool], None]
@@ -51,7 +52,7 @@ class Job:
     ``_run`` of an attack takes one, asks ``gradient`` or ``logits`` about its iterates, hands the verdicts to
     ``retire``, which lets the fooled examples go and shrinks every tensor to the others, and ends with ``finish``.
     Whatever it keeps for each example goes through ``retire``. A verdict is ``STANDING``, ``FOOLED`` or ``CLOSE``
-    (``pyrobust.attacks.queries``); of the close ones the model is asked again, one at a time.
+    (``pyrobust.ops.logits``); of the close ones the model is asked again, one at a time.
 
     The rows of a batch change places when some leave: nothing may depend on a row's position. ``retire`` may move rows
     within the tensors that it is given, and on a GPU it keeps x_adv for some steps: an attack makes a new x_adv for

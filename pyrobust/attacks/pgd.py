@@ -38,7 +38,7 @@ class PGD(BatchAttack):
         random_start: whether to start from a uniformly random point of the ball, rather than from x.
         restarts: how many starts, each for the examples that the ones before did not fool.
         momentum: μ ≥ 0.
-        loss: "ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.attacks.losses``.
+        loss: "ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``.
         options: as of ``BatchAttack``: seed, batch_size, dtype, memory_format, progress, callback.
 
     Raises:
@@ -115,7 +115,7 @@ class PGD(BatchAttack):
             )
             x_adv = job.step(x_adv, gradient, step)
         logits = job.logits(x_adv)
-        value, _ = loss(logits.double(), job.y, job.y)
+        value = loss(logits, job.y, job.y).value
         best.offer(value, x_adv)
         _, best.x, best.value = job.retire(job.verdict(logits), x_adv, best.x, best.value)
 

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import ModelError
+from pyrobust.ops.logits import LogitLoss, logit_verdict
 from pyrobust.runner import Runner
 
 from .eot import EOT
-
-#: Verdicts, uint8: the attack has not succeeded, has, or has by so little that another batch may round it away.
-STANDING, FOOLED, CLOSE = 0, 1, 2
 
 
 class Gradient(NamedTuple):
@@ -45,15 +43,15 @@ class Queries:
         batch = x.to(self.runner.dtype)
         return self._mean([self._forward(batch) for _ in range(self.draws)])
 
-    def gradient(self, x: Tensor, loss: Callable[[Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
-        """(logits [B, K], value [B] in float64, dvalue/dx [B, ...]) of a loss of float64 logits.
+    def gradient(self, x: Tensor, loss: Callable[[Tensor], LogitLoss]) -> tuple[Tensor, Tensor, Tensor]:
+        """(logits [B, K], value [B] in float64, dvalue/dx [B, ...]) of a loss of logits.
 
         The gradient is that of an example's loss up to a positive factor, the same for all draws of an ``EOT``: with
         derivatives of size 1 by the logits it does not vanish in the model where the loss is nearly flat.
         """
         leaf = x.detach().to(self.runner.dtype).requires_grad_()
         logits, values, gradients = [], [], []
-        scale: Tensor | None = None
+        largest: Tensor | None = None  # derivative by the logits in the first draw
         for _ in range(self.draws):
             with torch.enable_grad():
                 output = self._forward(leaf)
@@ -62,11 +60,13 @@ class Queries:
                     "model: expected logits that are differentiable by the input, got logits without a gradient; "
                     "a score-based attack such as Square needs none"
                 )
-            value, slope = loss(output.detach().double())
-            if scale is None:
-                scale = slope.abs().amax(1, keepdim=True).clamp_(min=torch.finfo(slope.dtype).tiny)
-            (gradient,) = torch.autograd.grad(output, leaf, slope.div_(scale).to(output.dtype))
-            logits.append(output.detach())
+            detached = output.detach()
+            value, slope, size = loss(detached)
+            if self.draws > 1:
+                largest = size.clamp(min=torch.finfo(size.dtype).tiny) if largest is None else largest
+                slope = (slope * (size / largest).unsqueeze(1)).to(slope.dtype)
+            (gradient,) = torch.autograd.grad(output, leaf, slope)
+            logits.append(detached)
             values.append(value)
             gradients.append(gradient)
         return self._mean(logits), self._mean(values), self._mean(gradients).to(x.dtype)
@@ -79,12 +79,8 @@ class Queries:
         largest |logit|, and all rows where these two are equal or not finite: there ``fooled_alone`` decides. With
         ``both``, standing rows that differ by so little are close, too.
         """
-        index = y.unsqueeze(1)
-        gap = logits.scatter(1, index, -torch.inf).amax(1) - logits.gather(1, index).squeeze(1)
-        clear = gap.abs() > logits.abs().amax(1).mul_(torch.finfo(self.runner.dtype).eps ** 0.5)
-        fooled = gap <= 0 if targeted else gap >= 0
-        verdict = fooled.to(torch.uint8).mul_(2 - clear.to(torch.uint8))
-        return verdict.masked_fill_(~(gap.isfinite() & clear) if both else ~gap.isfinite(), CLOSE)
+        tolerance = torch.finfo(self.runner.dtype).eps ** 0.5
+        return logit_verdict(logits, y, targeted, tolerance=tolerance, both=both)
 
     def fooled_alone(self, x: Tensor, y: Tensor, targeted: bool) -> bool:
         """Whether one example [1, ...] is fooled in a batch of its own, as its user will run it."""

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError
+from pyrobust.ops.logits import STANDING
 from pyrobust.runner import Classifier
 
 from .arguments import at_least, number
 from .engine import BatchAttack
 from .job import Job
 from .losses import check_loss, named_loss
-from .queries import STANDING
 from .square_moves import MOVES
 from .square_windows import window_share
 from .tracking import Best
@@ -46,7 +46,7 @@ class Square(BatchAttack):
         n_queries: queries of each restart after the start, at least 1.
         p_init: share of the image that the first windows cover, in (0, 1].
         restarts: at least 1.
-        loss: "margin" or "ce", of ``pyrobust.attacks.losses``.
+        loss: "margin" or "ce", of ``pyrobust.ops.logit_loss``.
         rescale_schedule: halve the windows in proportion to n_queries, rather than as for 10 000 queries.
         options: as of ``BatchAttack``: seed, batch_size, dtype, memory_format, progress, callback.
 
@@ -100,7 +100,7 @@ class Square(BatchAttack):
         draw = restart * (1 + -(-self.n_queries // _QUERIES_PER_DRAW))
         best = moves.start(_uniform(job, draw, moves.start_numbers))
         logits = job.logits(best)
-        value, _ = loss(logits, job.y, job.y)
+        value = loss(logits, job.y, job.y).value
         first = best.clone()  # for moves write to best
         _, best, value, record.x, record.value, *moves.state = job.retire(
             job.verdict(logits), first, best, value, record.x, record.value, *moves.state
@@ -117,7 +117,7 @@ class Square(BatchAttack):
             candidate = moves.propose(best, moves.grid.sides(share, moves.odd), block[:, place])
             logits = job.logits(candidate)
             verdict = job.verdict(logits)
-            found, _ = loss(logits, job.y, job.y)
+            found = loss(logits, job.y, job.y).value
             accepted = (found > value) | (verdict != STANDING)
             value = torch.where(accepted, found, value)
             best = moves.settle(best, accepted)

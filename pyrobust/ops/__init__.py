@@ -7,6 +7,7 @@ same signature in ``pyrobust.reference``.
 from __future__ import annotations
 
 from .count_votes import count_votes
+from .logits import logit_loss, logit_verdict
 from .native import build_info
 from .norm_balls import project_l2_ball, project_linf_ball
 from .perturbation import add_perturbation
@@ -22,6 +23,8 @@ __all__ = [
     "count_votes",
     "l1_step",
     "linf_step",
+    "logit_loss",
+    "logit_verdict",
     "project_l1_ball",
     "project_l1_ball_box",
     "project_l2_ball",

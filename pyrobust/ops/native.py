@@ -25,6 +25,8 @@ _OPS = (
     "count_votes: ",
     "l1_step: ",
     "linf_step: ",
+    "logit_loss: ",
+    "logit_verdict: ",
     "project_l1_ball: ",
     "project_l1_ball_box: ",
     "project_l2_ball: ",

@@ -6,6 +6,7 @@ docs/decisions/noise-contract.md step by step. They check no arguments: that is 
 
 from __future__ import annotations
 
+from .logits import logit_loss, logit_verdict
 from .noise import FAMILIES, STAGES, noise_words, sample_noise, unit_noise
 from .norm_balls import project_l2_ball, project_linf_ball
 from .perturbation import add_perturbation
@@ -21,6 +22,8 @@ __all__ = [
     "count_votes",
     "l1_step",
     "linf_step",
+    "logit_loss",
+    "logit_verdict",
     "noise_words",
     "philox4x32",
     "project_l1_ball",

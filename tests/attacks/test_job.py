@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from pyrobust.attacks import APGD, PGD, apgd_climb, job, tracking
 from pyrobust.attacks.job import Job
 from pyrobust.attacks.norms import NORMS as NORM_OBJECTS
-from pyrobust.attacks.queries import CLOSE, FOOLED, STANDING, Queries
+from pyrobust.attacks.queries import Queries
 from pyrobust.ops import sample_noise
+from pyrobust.ops.logits import CLOSE, FOOLED, STANDING
 from pyrobust.runner import Runner
 
 

@@ -1,0 +1,153 @@
+"""What an attack asks of a batch of logits: its losses, with their derivatives, and its verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+from . import native
+
+#: The losses and the least number of classes of each, in the order of the native op's enumeration.
+LOSSES = {
+    "cross_entropy": 1,
+    "targeted_cross_entropy": 1,
+    "margin": 2,
+    "targeted_margin": 2,
+    "lead_of_target": 2,
+    "dlr": 3,
+    "targeted_dlr": 4,
+    "dlr_toward": 4,
+}
+#: Verdicts, uint8: the attack has not succeeded, has, or has by so little that another batch may round it away.
+STANDING, FOOLED, CLOSE = 0, 1, 2
+
+
+class LogitLoss(NamedTuple):
+    """The loss of each row, and its derivative dvalue/dlogits = size·slope."""
+
+    value: Tensor  # [B], float64
+    slope: Tensor  # [B, K], in the dtype of the logits; the largest |slope| of a row is 1
+    size: Tensor  # [B], float64
+
+
+def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLoss:
+    """A loss of each row of logits z, computed in float64, and its derivative by z; larger is nearer to success.
+
+    ======================== ==========================================================================================
+    "cross_entropy"          log Σₖ exp(zₖ) - z_y, whose derivative is softmax(z) - e_y
+    "margin"                 (max over k ≠ y of zₖ) - z_y (Carlini and Wagner, 2017)
+    "dlr"                    -(z_y - max over k ≠ y of zₖ) / (z_π1 - z_π3), π sorting z downwards (Croce and Hein, 2020)
+    "dlr_toward"             -(z_y - z_target) / (z_π1 - (z_π3 + z_π4)/2) (Croce and Hein, 2020)
+    "targeted_cross_entropy" minus the cross entropy of the target
+    "targeted_margin"        z_target minus the largest other logit
+    "lead_of_target"         z_target - z_y
+    "targeted_dlr"           the targeted margin over z_π1 - (z_π3 + z_π4)/2
+    ======================== ==========================================================================================
+
+    1e-12 is added to the denominators. Of equal logits the lowest class counts as the larger one. The slope is the
+    derivative over its largest magnitude, so that it does not vanish where the loss is nearly flat: that of the cross
+    entropy keeps its digits where the softmax of y rounds to 1. It is zero where the loss does not depend on the
+    logits. A row with NaN has the value NaN; so may one with infinities.
+
+    Args:
+        logits: [B, K], float32 or float64.
+        y: [B], int64, classes; on a GPU a row with another number comes back as NaN.
+        target: [B], int64, likewise; a loss uses y, target or both.
+        loss: one of the names above.
+
+    Returns:
+        value [B], slope [B, K] and size [B]. They have no gradient.
+
+    Raises:
+        InputError: shapes or devices that do not agree, too few classes, an unknown loss, or (CPU) no class.
+        InputTypeError: a dtype that is not one of the above.
+
+    >>> value, slope, size = logit_loss(torch.zeros(1, 2), torch.tensor([1]), torch.tensor([0]), "cross_entropy")
+    >>> value, slope, size
+    (tensor([0.6931], dtype=torch.float64), tensor([[ 1., -1.]]), tensor([0.5000], dtype=torch.float64))
+    """
+    op = "logit_loss"
+    if loss not in LOSSES:
+        raise InputError(f"{op}: loss: expected one of {', '.join(LOSSES)}, got {loss!r}")
+    _check(op, logits, y=y, target=target)
+    if logits.shape[1] < LOSSES[loss]:
+        raise InputError(f"{op}: logits: expected at least {LOSSES[loss]} classes for {loss}, got {logits.shape[1]}")
+    index = _INDEX[loss]
+    return LogitLoss(*native.call(_LOSS, logits.detach().contiguous(), y.contiguous(), target.contiguous(), index))
+
+
+def logit_verdict(
+    logits: Tensor, y: Tensor, targeted: bool = False, *, tolerance: float = 0.0, both: bool = False
+) -> Tensor:
+    """What each row of logits says of an attack on it: ``STANDING``, ``FOOLED`` or ``CLOSE``.
+
+    The gap is the largest logit besides that of y minus that of y. Fooled is a gap of at least 0, or of at most 0 where
+    targeted. Close are the fooled rows whose |gap| is at most tolerance times the row's largest |logit|, and all rows
+    whose gap is not finite: there another order of summation in the model may decide. With ``both``, standing rows
+    with so small a gap are close, too.
+
+    Args:
+        logits: [B, K], float32 or float64.
+        y: [B], int64, classes; on a GPU a row with another number is close.
+        targeted: whether the attack wants y.
+        tolerance: at least 0.
+        both: see above.
+
+    Returns:
+        uint8 [B].
+
+    Raises:
+        InputError: shapes or devices that do not agree, a negative tolerance, or (CPU) no class.
+        InputTypeError: a dtype that is not one of the above.
+
+    >>> logits = torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0], [1.0, torch.nan]])
+    >>> logit_verdict(logits, torch.zeros(4, dtype=torch.int64))
+    tensor([0, 1, 2, 2], dtype=torch.uint8)
+    """
+    op = "logit_verdict"
+    _check(op, logits, y=y)
+    if not tolerance >= 0:
+        raise InputError(f"{op}: tolerance: expected at least 0, got {tolerance}")
+    return native.call(_VERDICT, logits.detach().contiguous(), y.contiguous(), bool(targeted), float(tolerance), both)
+
+
+def _check(op: str, logits: Tensor, **classes: Tensor) -> None:
+    for name, value in (("logits", logits), *classes.items()):
+        if not isinstance(value, Tensor):
+            raise InputTypeError(f"{op}: {name}: expected a tensor, got {type(value).__name__}")
+    if logits.dtype not in (torch.float32, torch.float64):
+        raise InputTypeError(f"{op}: logits: expected float32 or float64, got {logits.dtype}")
+    if logits.dim() != 2 or logits.shape[1] < 1:
+        raise InputError(f"{op}: logits: expected [B, K] with K >= 1, got {tuple(logits.shape)}")
+    for name, value in classes.items():
+        if value.dtype != torch.int64:
+            raise InputTypeError(f"{op}: {name}: expected int64, got {value.dtype}")
+        if value.shape != logits.shape[:1]:
+            raise InputError(f"{op}: {name}: expected shape ({len(logits)},), got {tuple(value.shape)}")
+        if value.device != logits.device:
+            raise InputError(f"{op}: {name}: expected it on {logits.device}, got {value.device}")
+
+
+# --- what torch needs to know of the raw ops
+
+_INDEX = {name: index for index, name in enumerate(LOSSES)}
+_LOSS: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.logit_loss
+_VERDICT: Callable[..., Tensor] = torch.ops.pyrobust.logit_verdict
+
+
+def _fake_loss(logits: Tensor, y: Tensor, target: Tensor, loss: int) -> tuple[Tensor, Tensor, Tensor]:
+    value = logits.new_empty(logits.shape[:1], dtype=torch.float64)
+    return value, torch.empty_like(logits), torch.empty_like(value)
+
+
+def _fake_verdict(logits: Tensor, y: Tensor, targeted: bool, tolerance: float, both: bool) -> Tensor:
+    return logits.new_empty(logits.shape[:1], dtype=torch.uint8)
+
+
+torch.library.register_fake("pyrobust::logit_loss", _fake_loss)
+torch.library.register_fake("pyrobust::logit_verdict", _fake_verdict)

@@ -1,0 +1,149 @@
+"""The losses against autograd and by hand, the verdicts by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pyrobust import ops, reference
+
+BOTH = pytest.mark.parametrize("rooms", [ops, reference], ids=["ops", "reference"])
+
+
+def by_autograd(value, logits: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = logits.clone().requires_grad_()
+    result = value(leaf, y, target)
+    return result.detach(), torch.autograd.grad(result.sum(), leaf)[0]
+
+
+def own(z: Tensor, y: Tensor) -> Tensor:
+    return z.gather(1, y[:, None])[:, 0]
+
+
+def other(z: Tensor, y: Tensor) -> Tensor:
+    return z.masked_fill(torch.nn.functional.one_hot(y, z.shape[1]).bool(), -math.inf).amax(1)
+
+
+def down(z: Tensor, k: int) -> Tensor:
+    return z.sort(dim=1, descending=True).values[:, k]
+
+
+def targeted_scale(z: Tensor) -> Tensor:
+    return down(z, 0) - (down(z, 2) + down(z, 3)) / 2 + 1e-12
+
+
+FORMULAS = {
+    "cross_entropy": lambda z, y, t: torch.nn.functional.cross_entropy(z, y, reduction="none"),
+    "targeted_cross_entropy": lambda z, y, t: -torch.nn.functional.cross_entropy(z, t, reduction="none"),
+    "margin": lambda z, y, t: other(z, y) - own(z, y),
+    "targeted_margin": lambda z, y, t: own(z, t) - other(z, t),
+    "lead_of_target": lambda z, y, t: own(z, t) - own(z, y),
+    "dlr": lambda z, y, t: -(own(z, y) - other(z, y)) / (down(z, 0) - down(z, 2) + 1e-12),
+    "targeted_dlr": lambda z, y, t: (own(z, t) - other(z, t)) / targeted_scale(z),
+    "dlr_toward": lambda z, y, t: -(own(z, y) - own(z, t)) / targeted_scale(z),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", FORMULAS)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_value_and_derivative(rooms, name: str, data: st.DataObject) -> None:
+    classes, rows = data.draw(st.integers(4, 12)), data.draw(st.integers(1, 6))
+    draw = torch.Generator().manual_seed(data.draw(st.integers(0, 999)))
+    logits = torch.rand(rows, classes, generator=draw, dtype=torch.float64) * 8 - 4
+    y, target = (
+        torch.tensor(data.draw(st.lists(st.integers(0, classes - 1), min_size=rows, max_size=rows))) for _ in "yt"
+    )
+    before = logits.clone()
+    value, slope, size = rooms.logit_loss(logits, y, target, name)
+    wanted_value, wanted_slope = by_autograd(FORMULAS[name], logits, y, target)
+    torch.testing.assert_close(value, wanted_value, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(slope * size[:, None], wanted_slope, rtol=1e-9, atol=1e-12)
+    largest = slope.abs().amax(1)
+    torch.testing.assert_close(largest, (largest > 0).double(), rtol=1e-12, atol=0)
+    assert torch.equal(logits, before)
+
+
+@BOTH
+def test_cross_entropy_where_the_softmax_rounds_to_one(rooms) -> None:
+    y = torch.tensor([0])
+    value, slope, size = rooms.logit_loss(torch.tensor([[60.0, 0.0, 10.0]]), y, y, "cross_entropy")
+    assert value.tolist() == pytest.approx([math.exp(-50)], rel=1e-4)
+    assert size.tolist() == pytest.approx([math.exp(-50)], rel=1e-4)  # softmax(z) - 1 would be 0
+    assert slope[0].tolist() == pytest.approx([-1.0, math.exp(-10), 1.0], rel=1e-4)
+    value, slope, size = rooms.logit_loss(torch.tensor([[1e4, -1e4]]), y + 1, y, "cross_entropy")
+    assert (value.tolist(), slope.tolist(), size.tolist()) == ([2e4], [[1.0, -1.0]], [1.0])
+    # Even a probability of exp(-20000) has a direction.
+    value, slope, size = rooms.logit_loss(torch.tensor([[1e4, -1e4]]), y, y, "cross_entropy")
+    assert (value.tolist(), slope.tolist(), size.tolist()) == ([0.0], [[-1.0, 1.0]], [0.0])
+
+
+@BOTH
+def test_losses_by_hand(rooms) -> None:
+    logits, y, target = torch.tensor([[1.0, 4.0, 2.0, 2.0]]), torch.tensor([1]), torch.tensor([0])
+
+    def loss(name: str) -> list[list]:
+        return [part.tolist()[0] for part in rooms.logit_loss(logits, y, target, name)]
+
+    assert loss("margin") == [-2.0, [0.0, -1.0, 1.0, 0.0], 1.0]  # of equal logits the first
+    assert loss("targeted_margin") == [-3.0, [1.0, -1.0, 0.0, 0.0], 1.0]
+    assert loss("lead_of_target") == [-3.0, [1.0, -1.0, 0.0, 0.0], 1.0]
+    # (z_2 - z_1) / (z_1 - z_2): the top three are 4, 2, 2, and nothing changes it but the third.
+    value, slope, size = loss("dlr")
+    assert value == pytest.approx(-1)
+    assert slope == pytest.approx([0, 0, 1, -1], abs=1e-11)
+    assert size == pytest.approx(0.5)
+    # (z_0 - z_1) / (z_1 - (z_3 + z_0) / 2) = -3 / 2.5: the sorted logits are 4, 2, 2, 1.
+    for name in ("targeted_dlr", "dlr_toward"):
+        value, slope, size = loss(name)
+        assert value == pytest.approx(-1.2)
+        assert slope == pytest.approx([2 / 3, 1 / 3, 0, -1])
+        assert size == pytest.approx(0.24)
+
+
+@BOTH
+def test_losses_of_what_is_not_finite(rooms) -> None:
+    inf, nan, y = math.inf, math.nan, torch.tensor([0])
+
+    def loss(name: str, *row: float) -> tuple[float, list[float]]:
+        value, slope, _ = rooms.logit_loss(torch.tensor([row]), y, y + (len(row) > 1), name)
+        return value.item(), slope[0].tolist()
+
+    for name in ops.logits.LOSSES:
+        assert math.isnan(loss(name, nan, 1.0, 0.0, 0.0)[0]), name
+        assert math.isnan(loss(name, 1.0, nan, 0.0, 0.0)[0]), name
+    assert loss("cross_entropy", 1.0, -inf, -inf) == (0.0, [0.0, 0.0, 0.0])
+    assert loss("cross_entropy", 1.0) == (0.0, [0.0])
+    assert loss("cross_entropy", -inf, 2.0, -inf) == (inf, [-1.0, 1.0, 0.0])
+    assert loss("cross_entropy", inf, 2.0, -inf) == (0.0, [-1.0, 1.0, 0.0])
+    assert math.isnan(loss("cross_entropy", 0.0, inf)[0])
+    assert loss("margin", 1.0, -inf) == (-inf, [-1.0, 1.0])
+    assert loss("margin", 1.0, inf) == (inf, [-1.0, 1.0])
+    assert loss("lead_of_target", inf, 1.0) == (-inf, [-1.0, 1.0])
+
+
+@BOTH
+def test_verdicts_by_hand(rooms) -> None:
+    inf, nan = math.inf, math.nan
+    rows = [[2.0, 1.0], [1.0, 2.0], [1.0, 1.0], [1.0, 0.75], [0.75, 1.0], [nan, 1.0], [1.0, inf], [1.0, -inf]]
+    logits, y = torch.tensor(rows), torch.zeros(len(rows), dtype=torch.int64)
+
+    def verdicts(**options) -> list[int]:
+        return rooms.logit_verdict(logits, y, **options).tolist()
+
+    assert verdicts() == [0, 1, 2, 0, 1, 2, 2, 2]
+    assert verdicts(tolerance=0.25) == [0, 1, 2, 0, 2, 2, 2, 2]
+    assert verdicts(tolerance=0.25, both=True) == [0, 1, 2, 2, 2, 2, 2, 2]
+    assert verdicts(targeted=True) == [1, 0, 2, 1, 0, 2, 2, 2]
+    assert verdicts(targeted=True, tolerance=0.25) == [1, 0, 2, 2, 0, 2, 2, 2]
+    assert verdicts(targeted=True, tolerance=0.25, both=True) == [1, 0, 2, 2, 2, 2, 2, 2]
+    # A third class at -inf makes the scale infinite: what is not clear is close.
+    third = torch.tensor([[1.0, 2.0, -inf], [2.0, 1.0, -inf]])
+    assert rooms.logit_verdict(third, y[:2], tolerance=1e-3).tolist() == [2, 0]
+    assert rooms.logit_verdict(torch.tensor([[1.0]]), y[:1]).tolist() == [2]
