@@ -7,11 +7,12 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from pyrobust.ops.examples import count_changed, put_rows
 from pyrobust.ops.steps import l1_step
 
 from .job import Job
 from .losses import Loss
-from .tracking import Best, put, replaced
+from .tracking import Best, replaced
 
 # linf and l2: the first checkpoint, how much closer each is than the last, and how close they get; shares of the steps.
 _FIRST, _CLOSER, _CLOSEST = 0.22, 0.03, 0.06
@@ -92,8 +93,8 @@ def climb(
         state.value = value
         better = value > state.best_value
         state.best_value = torch.where(better, value, state.best_value)
-        put(better, x_adv, state.best_x)
-        put(better, state.gradient, state.best_gradient)
+        put_rows(better, x_adv, state.best_x)
+        put_rows(better, state.gradient, state.best_gradient)
         if inside:
             _retire(job, state, best, verdict)
             if not len(job):
@@ -190,6 +191,4 @@ def _go_back(state: Climb, chosen: Tensor) -> None:
 
 def _changed(job: Job, x_adv: Tensor) -> Tensor:
     """How many coordinates differ from x, float64 [B]."""
-    wide = torch.float64 if x_adv.dtype == torch.float64 else torch.float32
-    count: Tensor = torch.linalg.vector_norm((x_adv - job.x).flatten(1), ord=0, dim=1, dtype=wide)
-    return count.double()
+    return count_changed(x_adv, job.x).double()

@@ -7,8 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from pyrobust.ops.examples import put_rows
+
 from .job import Job
-from .tracking import put
 
 
 class Nearest:
@@ -23,14 +24,14 @@ class Nearest:
         distance = job.norm.distance(x_adv, job.x)
         nearer = fooled & (distance < self.distance)
         self.distance = torch.where(nearer, distance, self.distance)
-        put(nearer, x_adv, self.x)
+        put_rows(nearer, x_adv, self.x)
         return distance
 
     def take(self, other: Nearest) -> None:
         """Keeps the nearer ones of another's points."""
         nearer = other.distance < self.distance
         self.distance = torch.where(nearer, other.distance, self.distance)
-        put(nearer, other.x, self.x)
+        put_rows(nearer, other.x, self.x)
 
 
 def within(distance: Tensor, epsilon: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyrobust.ops.examples import put_rows
+
 from .job import Job
 
 
@@ -24,25 +26,10 @@ class Best:
         """Keeps the iterates [B, ...] whose loss [B] is higher than before; returns which, bool [B]."""
         better = value > self.value  # false for NaN
         self.value = torch.where(better, value, self.value)
-        put(better, x_adv, self.x)
+        put_rows(better, x_adv, self.x)
         return better
-
-
-def put(chosen: Tensor, source: Tensor, target: Tensor) -> None:
-    """Copies the chosen rows [B] of source into target, in place and without a wait for the device."""
-    if target.is_cuda:
-        torch.where(chosen.view(-1, *[1] * (target.dim() - 1)), source, target, out=target)
-    else:
-        rows = chosen.nonzero()[:, 0]
-        if len(rows) == len(target):
-            target.copy_(source)
-        elif len(rows):
-            target[rows] = source[rows]
 
 
 def replaced(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
     """The target with the chosen rows [B] of source; on the CPU in place, on a GPU anew."""
-    if target.is_cuda:
-        return torch.where(chosen.view(-1, *[1] * (target.dim() - 1)), source, target)
-    put(chosen, source, target)
-    return target
+    return put_rows(chosen, source, target.clone() if target.is_cuda else target)

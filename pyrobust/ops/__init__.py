@@ -7,6 +7,7 @@ same signature in ``pyrobust.reference``.
 from __future__ import annotations
 
 from .count_votes import count_votes
+from .examples import count_changed, put_rows
 from .logits import logit_loss, logit_verdict
 from .native import build_info
 from .norm_balls import project_l2_ball, project_linf_ball
@@ -20,6 +21,7 @@ __all__ = [
     "STAGES",
     "add_perturbation",
     "build_info",
+    "count_changed",
     "count_votes",
     "l1_step",
     "linf_step",
@@ -30,5 +32,6 @@ __all__ = [
     "project_l2_ball",
     "project_linf_ball",
     "project_simplex",
+    "put_rows",
     "sample_noise",
 ]

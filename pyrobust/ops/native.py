@@ -22,6 +22,7 @@ Result = TypeVar("Result")
 
 _OPS = (
     "add_perturbation: ",
+    "count_changed: ",
     "count_votes: ",
     "l1_step: ",
     "linf_step: ",
@@ -32,6 +33,7 @@ _OPS = (
     "project_l2_ball: ",
     "project_linf_ball: ",
     "project_simplex: ",
+    "put_rows: ",
     "sample_noise: ",
 )
 

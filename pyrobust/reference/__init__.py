@@ -6,6 +6,7 @@ docs/decisions/noise-contract.md step by step. They check no arguments: that is 
 
 from __future__ import annotations
 
+from .examples import count_changed, put_rows
 from .logits import logit_loss, logit_verdict
 from .noise import FAMILIES, STAGES, noise_words, sample_noise, unit_noise
 from .norm_balls import project_l2_ball, project_linf_ball
@@ -19,6 +20,7 @@ __all__ = [
     "FAMILIES",
     "STAGES",
     "add_perturbation",
+    "count_changed",
     "count_votes",
     "l1_step",
     "linf_step",
@@ -31,6 +33,7 @@ __all__ = [
     "project_l2_ball",
     "project_linf_ball",
     "project_simplex",
+    "put_rows",
     "sample_noise",
     "unit_noise",
 ]

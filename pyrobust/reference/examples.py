@@ -1,0 +1,40 @@
+"""Rows of batches: copied, counted."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def put_rows(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """Copies the chosen examples into target, in place: the twin of ``pyrobust.ops.put_rows``.
+
+    Args:
+        chosen: [B], bool.
+        source: of the shape and dtype of target.
+        target: [B, ...]; updated.
+
+    Returns:
+        target.
+
+    >>> put_rows(torch.tensor([False, True]), torch.ones(2, 2), torch.zeros(2, 2))
+    tensor([[0., 0.],
+            [1., 1.]])
+    """
+    return torch.where(chosen.view(-1, *[1] * (target.dim() - 1)), source, target, out=target)
+
+
+def count_changed(x_adv: Tensor, x: Tensor) -> Tensor:
+    """How many coordinates of each example differ: the twin of ``pyrobust.ops.count_changed``.
+
+    Args:
+        x_adv: [B, ...], float.
+        x: likewise.
+
+    Returns:
+        int64 [B].
+
+    >>> count_changed(torch.tensor([[0.0, 0.5]]), torch.tensor([[0.0, 0.25]]))
+    tensor([1])
+    """
+    return (x_adv != x).flatten(1).sum(1)
