@@ -4,7 +4,7 @@
 #include "cuda/examples.h"
 #include "cuda/stream.h"
 #include "dtypes.h"
-#include "project_rows.h"
+#include "step_arguments.h"
 #include "threads.h"
 
 namespace pyrobust {
@@ -13,17 +13,14 @@ namespace {
 constexpr const char* kPut = "put_rows";
 constexpr const char* kCount = "count_changed";
 
-void check_like(const char* op, const char* argument, const Tensor& t, const char* other, const Tensor& like) {
-  check_rows(op, argument, t);
-  check(t.size(0) == like.size(0) && t.size(1) == like.size(1) && t.scalar_type() == like.scalar_type(), op, ": ",
-        argument, ": expected ", other, "'s shape and dtype, ", shape_of(like), ", got ", shape_of(t));
-  check_same_device(op, argument, t, like);
-}
-
 // chosen: [R]; source, target: [R, D]
 void check_put(const Tensor& chosen, const Tensor& source, const Tensor& target) {
   check_rows(kPut, "target", target);
-  check_like(kPut, "source", source, "target", target);
+  check_rows(kPut, "source", source);
+  check(source.size(0) == target.size(0) && source.size(1) == target.size(1) &&
+            source.scalar_type() == target.scalar_type(),
+        kPut, ": source: expected target's shape and dtype, ", shape_of(target), ", got ", shape_of(source));
+  check_same_device(kPut, "source", source, target);
   check(chosen.dim() == 1 && chosen.size(0) == target.size(0) && chosen.scalar_type() == ScalarType::Bool &&
             chosen.is_contiguous(),
         kPut, ": chosen: expected a contiguous bool [", target.size(0), "], got ", shape_of(chosen));
@@ -33,11 +30,6 @@ void check_put(const Tensor& chosen, const Tensor& source, const Tensor& target)
 int64_t row_bytes(const Tensor& t) { return t.size(1) * static_cast<int64_t>(t.element_size()); }
 const bool* flags(const Tensor& t) { return static_cast<const bool*>(t.const_data_ptr()); }
 const char* bytes(const Tensor& t) { return static_cast<const char*>(t.const_data_ptr()); }
-template <class T>
-const T* data(const Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
-}
-
 void put_cpu(Tensor chosen, Tensor source, Tensor target) {
   check_put(chosen, source, target);
   if (target.numel() == 0) return;
@@ -48,7 +40,7 @@ void put_cpu(Tensor chosen, Tensor source, Tensor target) {
 // x_adv, x: [R, D] -> [R]
 Tensor count_checked(const Tensor& x_adv, const Tensor& x) {
   check_rows(kCount, "x", x);
-  check_like(kCount, "x_adv", x_adv, "x", x);
+  check_like(kCount, "x_adv", x_adv, x);
   return torch::stable::new_zeros(x, {x.size(0)}, ScalarType::Long);
 }
 

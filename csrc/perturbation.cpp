@@ -1,9 +1,9 @@
-// pyrobust::add_perturbation, linf_step and l1_step: the schemas, the checks, the choice of device and dtype.
+// pyrobust::add_perturbation, linf_step, linf_momentum_step and l1_step: the schemas, the checks, the choice of device and dtype.
 #include "cpu/perturbation.h"
 #include "cuda/perturbation.h"
 #include "cuda/stream.h"
 #include "dtypes.h"
-#include "project_rows.h"
+#include "step_arguments.h"
 #include "threads.h"
 
 namespace pyrobust {
@@ -11,49 +11,8 @@ namespace {
 
 constexpr const char* kAdd = "add_perturbation";
 constexpr const char* kLinf = "linf_step";
+constexpr const char* kMomentum = "linf_momentum_step";
 constexpr const char* kL1 = "l1_step";
-
-void check_like(const char* op, const char* argument, const Tensor& t, const Tensor& x) {
-  check_rows(op, argument, t);
-  check(t.size(0) == x.size(0) && t.size(1) == x.size(1) && t.scalar_type() == x.scalar_type(), op, ": ", argument,
-        ": expected x's shape and dtype, ", shape_of(x), ", got ", shape_of(t));
-  check_same_device(op, argument, t, x);
-}
-
-// values: [R] or [1], contiguous, on x's device
-void check_per_row(const char* op, const char* argument, const Tensor& values, const Tensor& x, ScalarType dtype) {
-  check(values.dim() == 1 && (values.size(0) == 1 || values.size(0) == x.size(0)) && values.scalar_type() == dtype &&
-            values.is_contiguous(),
-        op, ": ", argument, ": expected a contiguous ", dtype == ScalarType::Double ? "float64" : "int64", " [1] or [",
-        x.size(0), "], got ", shape_of(values));
-  check_same_device(op, argument, values, x);
-}
-
-void check_step(const char* op, const Tensor& step, const Tensor& x) {
-  check_per_row(op, "step", step, x, ScalarType::Double);
-  if (!step.is_cpu()) return;
-  const auto* values = static_cast<const double*>(step.const_data_ptr());
-  const int64_t count = step.size(0);
-  for (int64_t i = 0; i < count; ++i)
-    check(std::isfinite(values[i]), op, ": step: expected finite numbers, got ", values[i]);
-}
-
-// keep: [R] or [1], 1 to D
-void check_keep(const Tensor& keep, const Tensor& x) {
-  check_per_row(kL1, "keep", keep, x, ScalarType::Long);
-  if (!keep.is_cpu()) return;
-  const auto* values = static_cast<const int64_t*>(keep.const_data_ptr());
-  const int64_t count = keep.size(0), most = x.size(1);
-  for (int64_t i = 0; i < count; ++i)
-    check(values[i] >= 1 && values[i] <= std::max<int64_t>(1, most), kL1, ": keep: expected 1 to ", most, ", got ",
-          values[i]);
-}
-
-int64_t stride(const Tensor& values) { return values.size(0) == 1 ? 0 : 1; }
-template <class T>
-const T* data(const Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
-}
 
 // x, z: [R, D]
 Tensor add_checked(const Tensor& x, const Tensor& z, double lower, double upper) {
@@ -103,6 +62,37 @@ Tensor linf_cpu(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor epsilon
   return out;
 }
 
+// x_adv, grad, x, before: [R, D]; step, epsilon: [R] or [1]
+Tensor momentum_checked(const Tensor& x_adv, const Tensor& grad, const Tensor& x, const Tensor& before,
+                        const Tensor& step, const Tensor& epsilon, double share, double lower, double upper) {
+  check_rows(kMomentum, "x", x);
+  check_like(kMomentum, "x_adv", x_adv, x);
+  check_like(kMomentum, "grad", grad, x);
+  check_like(kMomentum, "before", before, x);
+  check_step(kMomentum, step, x);
+  check_radius(kMomentum, epsilon, x);
+  check(share >= 0 && share <= 1, kMomentum, ": share: expected 0 to 1, got ", share);
+  check_box(kMomentum, lower, upper);
+  return torch::stable::empty_like(x);
+}
+
+Tensor momentum_cpu(Tensor x_adv, Tensor grad, Tensor x, Tensor before, Tensor step, Tensor epsilon, double share,
+                    double lower, double upper) {
+  Tensor out = momentum_checked(x_adv, grad, x, before, step, epsilon, share, lower, upper);
+  if (x.numel() == 0) return out;
+  const cpu::KeepDenormals keep_denormals;
+  for_dtype(kMomentum, "x", x, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    check_in_box(kMomentum,
+                 cpu::linf_momentum_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<T>(before),
+                                            data<double>(step), stride(step), data<double>(epsilon), stride(epsilon),
+                                            share, static_cast<T*>(out.mutable_data_ptr()), x.size(0), x.size(1), lower,
+                                            upper, kParallelFor),
+                 lower, upper);
+  });
+  return out;
+}
+
 // x_adv, grad, x: [R, D]; step, keep: [R] or [1]
 Tensor l1_checked(const Tensor& x_adv, const Tensor& grad, const Tensor& x, const Tensor& step, const Tensor& keep,
                   double lower, double upper) {
@@ -110,7 +100,7 @@ Tensor l1_checked(const Tensor& x_adv, const Tensor& grad, const Tensor& x, cons
   check_like(kL1, "x_adv", x_adv, x);
   check_like(kL1, "grad", grad, x);
   check_step(kL1, step, x);
-  check_keep(keep, x);
+  check_keep(kL1, keep, x);
   check_box(kL1, lower, upper);
   return torch::stable::empty_like(x);
 }
@@ -157,6 +147,22 @@ Tensor linf_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor epsilo
   return out;
 }
 
+Tensor momentum_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor before, Tensor step, Tensor epsilon, double share,
+                     double lower, double upper) {
+  Tensor out = momentum_checked(x_adv, grad, x, before, step, epsilon, share, lower, upper);
+  if (x.numel() == 0) return out;
+  const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
+  const cudaStream_t stream = current_stream(kMomentum, x);
+  for_dtype(kMomentum, "x", x, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    check_launch(kMomentum, cuda::linf_momentum_step<T>(data<T>(x_adv), data<T>(grad), data<T>(x), data<T>(before),
+                                                        data<double>(step), stride(step), data<double>(epsilon),
+                                                        stride(epsilon), share, static_cast<T*>(out.mutable_data_ptr()),
+                                                        x.size(0), x.size(1), lower, upper, stream));
+  });
+  return out;
+}
+
 Tensor l1_cuda(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, double lower, double upper) {
   Tensor out = l1_checked(x_adv, grad, x, step, keep, lower, upper);
   if (x.numel() == 0) return out;
@@ -180,17 +186,23 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def(
       "linf_step(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor epsilon, float lower, float upper) -> "
       "Tensor");
+  m.def(
+      "linf_momentum_step(Tensor x_adv, Tensor grad, Tensor x, Tensor before, Tensor step, Tensor epsilon, float "
+      "share, "
+      "float lower, float upper) -> Tensor");
   m.def("l1_step(Tensor x_adv, Tensor grad, Tensor x, Tensor step, Tensor keep, float lower, float upper) -> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
   m.impl("add_perturbation", TORCH_BOX(&pyrobust::add_cpu));
   m.impl("linf_step", TORCH_BOX(&pyrobust::linf_cpu));
+  m.impl("linf_momentum_step", TORCH_BOX(&pyrobust::momentum_cpu));
   m.impl("l1_step", TORCH_BOX(&pyrobust::l1_cpu));
 }
 #ifdef PYROBUST_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
   m.impl("add_perturbation", TORCH_BOX(&pyrobust::add_cuda));
   m.impl("linf_step", TORCH_BOX(&pyrobust::linf_cuda));
+  m.impl("linf_momentum_step", TORCH_BOX(&pyrobust::momentum_cuda));
   m.impl("l1_step", TORCH_BOX(&pyrobust::l1_cuda));
 }
 #endif

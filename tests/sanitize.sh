@@ -17,6 +17,7 @@ import torch
 import pyrobust
 from pyrobust import _C, ops
 from pyrobust.ops import FAMILIES, count_votes, sample_noise
+from pyrobust.ops.logits import LOSSES
 
 assert pyrobust.__file__.startswith(__import__("os").getcwd()), pyrobust.__file__
 runs = [(1, 7, 0, 3), (0, 2**32 - 1, 2**32 - 2, 2)]
@@ -41,6 +42,14 @@ for rows, classes, dtype in itertools.product((0, 1, 7, 5000), (1, 2, 10, 1000),
     counts = count_votes(logits, torch.arange(rows) % 3, torch.zeros(3, classes + 1, dtype=torch.int64))
     assert int(counts.sum()) == rows
     checked += 1
+    if dtype in (torch.float32, torch.float64):
+        y = torch.arange(rows) % classes
+        for loss, least in LOSSES.items():
+            if classes >= least:
+                assert ops.logit_loss(logits, y, (y + 1) % classes, loss).slope.shape == logits.shape
+                checked += 1
+        assert ops.logit_verdict(logits, y).shape == (rows,)
+        checked += 1
 sizes = (1, 2, 7, 8, 9, 10, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 511, 512, 1000, 3072, 16383, 16385, 40000)
 kinds = [lambda v: v, lambda v: v.round(), lambda v: v * 1e30, lambda v: v * 0, lambda v: torch.where(v > 1.5, v, 0), lambda v: v * 1e-41]
 for size, dtype, (number, kind) in itertools.product(sizes, (torch.float32, torch.float64, torch.float16, torch.bfloat16), enumerate(kinds)):
@@ -58,8 +67,10 @@ for size, dtype, (number, kind) in itertools.product(sizes, (torch.float32, torc
                 ops.project_simplex(v, radius), ops.project_l1_ball(v, radius), ops.project_l2_ball(v, radius),
                 ops.project_linf_ball(v, radius), ops.project_l1_ball_box(v, x, radius), ops.add_perturbation(x, v),
                 ops.linf_step(x, v, x, step, 0.1), ops.l1_step(x, v, x, step, keep),
+                ops.linf_momentum_step(x, v, x, x, step, 0.1), ops.l1_step_in_ball(x, v, x, step, keep, 0.1),
+                ops.count_changed(x, v), ops.put_rows(v[:, 0] > 0, x, v.clone()),
             ])
-            checked += 8
+            checked += 12
         assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other)), (size, dtype, number, radius)
 print(f"sanitizers: {checked} calls, nothing reported")
 PY

@@ -143,6 +143,23 @@ int64_t linf_step(const T* x_adv, const T* grad, const T* x, const double* step,
 }
 
 template <class T>
+int64_t linf_momentum_step(const T* x_adv, const T* grad, const T* x, const T* before, const double* step,
+                           int64_t step_stride, const double* epsilon, int64_t epsilon_stride, double share, T* out,
+                           int64_t rows, int64_t n, double lower, double upper, const ParallelFor& parallel_for) {
+  const auto& leaf = leaves<T>();
+  const Real<T> low = inward<T>(lower, upper), high = inward<T>(upper, lower);
+  FirstRow bad(rows);
+  parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      if (!leaf.linf_carried(x_adv + i * n, grad + i * n, x + i * n, before + i * n, out + i * n, n,
+                             static_cast<Real<T>>(step[i * step_stride]), static_cast<Real<T>>(share),
+                             inward<T>(epsilon[i * epsilon_stride], 0), low, high))
+        bad.note(i);
+  });
+  return bad.row();
+}
+
+template <class T>
 void l1_step(const T* x_adv, const T* grad, const T* x, const double* step, int64_t step_stride, const int64_t* keep,
              int64_t keep_stride, T* out, int64_t rows, int64_t n, double lower, double upper,
              const ParallelFor& parallel_for) {
@@ -165,6 +182,9 @@ void l1_step(const T* x_adv, const T* grad, const T* x, const double* step, int6
   template int64_t add_perturbation<T>(const T*, const T*, T*, int64_t, int64_t, double, double, const ParallelFor&);  \
   template int64_t linf_step<T>(const T*, const T*, const T*, const double*, int64_t, const double*, int64_t, T*,      \
                                 int64_t, int64_t, double, double, const ParallelFor&);                                 \
+  template int64_t linf_momentum_step<T>(const T*, const T*, const T*, const T*, const double*, int64_t,               \
+                                         const double*, int64_t, double, T*, int64_t, int64_t, double, double,         \
+                                         const ParallelFor&);                                                          \
   template void l1_step<T>(const T*, const T*, const T*, const double*, int64_t, const int64_t*, int64_t, T*, int64_t, \
                            int64_t, double, double, const ParallelFor&);
 PYROBUST_PERTURBATION(float)

@@ -21,6 +21,12 @@ int64_t linf_step(const T* x_adv, const T* grad, const T* x, const double* step,
                   const double* epsilon, int64_t epsilon_stride, T* out, int64_t rows, int64_t n, double lower,
                   double upper, const ParallelFor& parallel_for);
 
+// The same with momentum: x_adv + share (z - x_adv) + (1 - share) (x_adv - before), where z is the step above.
+template <class T>
+int64_t linf_momentum_step(const T* x_adv, const T* grad, const T* x, const T* before, const double* step,
+                           int64_t step_stride, const double* epsilon, int64_t epsilon_stride, double share, T* out,
+                           int64_t rows, int64_t n, double lower, double upper, const ParallelFor& parallel_for);
+
 // out = (x_adv - x) + (step / m) sign(grad) on the m elements whose |grad| reaches the keep-th largest of the row (ties
 // included, zeros not), of those whose step stays in [lower, upper].
 template <class T>

@@ -29,6 +29,19 @@ PYROBUST_TARGET bool linf_step(const T* __restrict x_adv, const T* __restrict gr
 }
 
 template <class T>
+PYROBUST_TARGET bool linf_carried(const T* __restrict x_adv, const T* __restrict grad, const T* __restrict x,
+                                  const T* __restrict before, T* __restrict out, int64_t n, Real<T> step, Real<T> share,
+                                  Real<T> epsilon, Real<T> lower, Real<T> upper) {
+  int32_t good = 1;
+  for (int64_t i = 0; i < n; ++i) {
+    const Real<T> from = to_float(x[i]);
+    good &= static_cast<int32_t>(from >= lower) & static_cast<int32_t>(from <= upper);
+    out[i] = pyrobust::linf_carried<T>(x_adv[i], grad[i], x[i], before[i], step, share, epsilon, lower, upper);
+  }
+  return good != 0;
+}
+
+template <class T>
 PYROBUST_TARGET void movable(const T* __restrict x_adv, const T* __restrict grad, T* __restrict out, int64_t n,
                              Real<T> lower, Real<T> upper) {
   for (int64_t i = 0; i < n; ++i) out[i] = pyrobust::movable<T>(x_adv[i], grad[i], lower, upper);
@@ -41,7 +54,7 @@ PYROBUST_TARGET void l1_step(const T* __restrict x_adv, const T* __restrict grad
 }
 
 template <class T>
-constexpr PerturbationLeaves<T> kLeaves = {add<T>, linf_step<T>, movable<T>, l1_step<T>};
+constexpr PerturbationLeaves<T> kLeaves = {add<T>, linf_step<T>, linf_carried<T>, movable<T>, l1_step<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu

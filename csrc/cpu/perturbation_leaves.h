@@ -15,6 +15,9 @@ struct PerturbationLeaves {
   // out = x_adv + step sign(grad), within epsilon of x and [lower, upper]; false where x lies outside.
   bool (*linf_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, Real<T> step, Real<T> epsilon,
                     Real<T> lower, Real<T> upper);
+  // The same with momentum, see core/perturb.h.
+  bool (*linf_carried)(const T* x_adv, const T* grad, const T* x, const T* before, T* out, int64_t n, Real<T> step,
+                       Real<T> share, Real<T> epsilon, Real<T> lower, Real<T> upper);
   // out = grad, or zero where a step along it would leave [lower, upper].
   void (*movable)(const T* x_adv, const T* grad, T* out, int64_t n, Real<T> lower, Real<T> upper);
   // out = (x_adv - x) + step sign(grad) where |grad| >= threshold, rounded to nearest.

@@ -84,6 +84,8 @@ struct LinfArgs {
   T* out;
   int64_t count, n;
   Range<T> range;
+  const T* before;  // with momentum
+  Real<T> share;
 };
 
 // What a row's elements move by.
@@ -99,7 +101,7 @@ struct LinfStep {
   }
 };
 
-template <class T>
+template <class T, bool kMomentum>
 __global__ void __launch_bounds__(kThreads) linf_kernel(const LinfArgs<T> a, bool aligned) {
   const bool per_row = a.step_stride != 0 || a.epsilon_stride != 0;
   for_packs(a.count, aligned, [&](int64_t i, int valid, bool wide) {
@@ -112,6 +114,7 @@ __global__ void __launch_bounds__(kThreads) linf_kernel(const LinfArgs<T> a, boo
     LinfStep<T> by(a, row);
     const Pack<T> from = load(a.x_adv + i, valid, wide), grad = load(a.grad + i, valid, wide);
     const Pack<T> x = load(a.x + i, valid, wide);
+    const Pack<T> before = kMomentum ? load(a.before + i, valid, wide) : x;
     Pack<T> result;
 #pragma unroll
     for (int j = 0; j < kPack; ++j) {
@@ -119,9 +122,14 @@ __global__ void __launch_bounds__(kThreads) linf_kernel(const LinfArgs<T> a, boo
         by = LinfStep<T>(a, ++row);
         left = a.n;
       }
-      result.v[j] = by.good && a.range.holds(to_float(x.v[j]))
-                        ? linf_moved<T>(from.v[j], grad.v[j], x.v[j], by.step, by.epsilon, a.range.lower, a.range.upper)
-                        : not_a_number<T>();
+      const Real<T> low = a.range.lower, high = a.range.upper;
+      if (!by.good || !a.range.holds(to_float(x.v[j])))
+        result.v[j] = not_a_number<T>();
+      else if constexpr (kMomentum)
+        result.v[j] =
+            linf_carried<T>(from.v[j], grad.v[j], x.v[j], before.v[j], by.step, a.share, by.epsilon, low, high);
+      else
+        result.v[j] = linf_moved<T>(from.v[j], grad.v[j], x.v[j], by.step, by.epsilon, low, high);
       --left;
     }
     store(a.out + i, result, valid, wide);
@@ -172,8 +180,31 @@ template <class T>
 cudaError_t linf_step(const T* x_adv, const T* grad, const T* x, const double* step, int64_t step_stride,
                       const double* epsilon, int64_t epsilon_stride, T* out, int64_t rows, int64_t n, double lower,
                       double upper, cudaStream_t stream) {
-  const LinfArgs<T> args{x_adv, grad, x, step, step_stride, epsilon, epsilon_stride, out, rows * n, n, {lower, upper}};
-  linf_kernel<<<blocks_for(args.count), kThreads, 0, stream>>>(args, all_aligned<T>(x_adv, grad, x, out));
+  const LinfArgs<T> args{x_adv, grad,     x, step,           step_stride, epsilon, epsilon_stride,
+                         out,   rows * n, n, {lower, upper}, nullptr,     0};
+  linf_kernel<T, false><<<blocks_for(args.count), kThreads, 0, stream>>>(args, all_aligned<T>(x_adv, grad, x, out));
+  return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t linf_momentum_step(const T* x_adv, const T* grad, const T* x, const T* before, const double* step,
+                               int64_t step_stride, const double* epsilon, int64_t epsilon_stride, double share, T* out,
+                               int64_t rows, int64_t n, double lower, double upper, cudaStream_t stream) {
+  const LinfArgs<T> args{x_adv,
+                         grad,
+                         x,
+                         step,
+                         step_stride,
+                         epsilon,
+                         epsilon_stride,
+                         out,
+                         rows * n,
+                         n,
+                         {lower, upper},
+                         before,
+                         static_cast<Real<T>>(share)};
+  linf_kernel<T, true>
+      <<<blocks_for(args.count), kThreads, 0, stream>>>(args, all_aligned<T>(x_adv, grad, x, before, out));
   return cudaGetLastError();
 }
 
@@ -189,6 +220,9 @@ cudaError_t l1_step(const T* x_adv, const T* grad, const T* x, const double* ste
   template cudaError_t add_perturbation<T>(const T*, const T*, T*, int64_t, double, double, cudaStream_t);            \
   template cudaError_t linf_step<T>(const T*, const T*, const T*, const double*, int64_t, const double*, int64_t, T*, \
                                     int64_t, int64_t, double, double, cudaStream_t);                                  \
+  template cudaError_t linf_momentum_step<T>(const T*, const T*, const T*, const T*, const double*, int64_t,          \
+                                             const double*, int64_t, double, T*, int64_t, int64_t, double, double,    \
+                                             cudaStream_t);                                                           \
   template cudaError_t l1_step<T>(const T*, const T*, const T*, const double*, int64_t, const int64_t*, int64_t, T*,  \
                                   int64_t, int64_t, double, double, cudaStream_t);
 PYROBUST_PERTURBATION(float)

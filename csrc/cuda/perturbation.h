@@ -21,6 +21,11 @@ cudaError_t linf_step(const T* x_adv, const T* grad, const T* x, const double* s
                       double upper, cudaStream_t stream);
 
 template <class T>
+cudaError_t linf_momentum_step(const T* x_adv, const T* grad, const T* x, const T* before, const double* step,
+                               int64_t step_stride, const double* epsilon, int64_t epsilon_stride, double share, T* out,
+                               int64_t rows, int64_t n, double lower, double upper, cudaStream_t stream);
+
+template <class T>
 cudaError_t l1_step(const T* x_adv, const T* grad, const T* x, const double* step, int64_t step_stride,
                     const int64_t* keep, int64_t keep_stride, T* out, int64_t rows, int64_t n, double lower,
                     double upper, cudaStream_t stream);

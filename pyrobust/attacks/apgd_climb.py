@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.ops.examples import count_changed, put_rows
-from pyrobust.ops.steps import l1_step
+from pyrobust.ops.steps import l1_step_in_ball
 
 from .job import Job
 from .losses import Loss
@@ -147,19 +147,17 @@ def _retire(job: Job, state: Climb, best: Best, verdict: Tensor) -> None:
 
 def _momentum_step(job: Job, state: Climb, *, first: bool) -> Tensor:
     """The point x + 0.75·(z − x) + 0.25·(x − before), z the plain step from x; on the first step z."""
-    z = job.norm.step(state.x_adv, state.gradient, job.x, state.step, state.epsilon, job.lower, job.upper)
+    x_adv, gradient, step, epsilon = state.x_adv, state.gradient, state.step, state.epsilon
     if first:
-        return z
-    delta = z.mul_(0.75).add_(state.x_adv, alpha=0.5).sub_(state.before, alpha=0.25).sub_(job.x)
-    return job.norm.place(job.x, delta, state.epsilon, job.lower, job.upper)
+        return job.norm.step(x_adv, gradient, job.x, step, epsilon, job.lower, job.upper)
+    return job.norm.carried_step(x_adv, gradient, job.x, state.before, step, epsilon, job.lower, job.upper)
 
 
 def _sparse_step(job: Job, state: Climb) -> Tensor:
     """The l1 step on as many coordinates as the state says, of those that can move."""
     coordinates = job.x[0].numel()
     k = (state.share * coordinates).floor_().clamp_(min=1).long()
-    delta = l1_step(state.x_adv, state.gradient, job.x, state.step, k, job.lower, job.upper)
-    return job.norm.place(job.x, delta, state.epsilon, job.lower, job.upper)
+    return l1_step_in_ball(state.x_adv, state.gradient, job.x, state.step, k, state.epsilon, job.lower, job.upper)
 
 
 def _check_progress(state: Climb, period: int, rho: float) -> None:

@@ -18,7 +18,7 @@ from pyrobust.errors import InputError
 from pyrobust.ops.norm_balls import project_l2_ball, project_linf_ball
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball_box
-from pyrobust.ops.steps import linf_step
+from pyrobust.ops.steps import linf_momentum_step, linf_step
 
 #: (noise family, first sample, samples) → [B, samples, ...]: the random words of each example, see ``Job.noise``.
 Noise: TypeAlias = Callable[..., Tensor]
@@ -58,6 +58,22 @@ class Norm(abc.ABC):
     ) -> Tensor:
         """The next iterate: x_adv + step·direction(gradient), projected. A new tensor; may overwrite the gradient."""
         delta = self.direction(gradient).mul_(per_example(step, x_adv)).add_(x_adv).sub_(x)
+        return self.place(x, delta, epsilon, lower, upper)
+
+    def carried_step(
+        self,
+        x_adv: Tensor,
+        gradient: Tensor,
+        x: Tensor,
+        before: Tensor,
+        step: Tensor,
+        epsilon: Tensor,
+        lower: float,
+        upper: float,
+    ) -> Tensor:
+        """The step with momentum, x_adv + 0.75·(z − x_adv) + 0.25·(x_adv − before), z being ``step``; projected."""
+        z = self.step(x_adv, gradient, x, step, epsilon, lower, upper)
+        delta = z.mul_(0.75).add_(x_adv, alpha=0.5).sub_(before, alpha=0.25).sub_(x)
         return self.place(x, delta, epsilon, lower, upper)
 
     def ascend(self, gradient: Tensor, x: Tensor, epsilon: Tensor, lower: float, upper: float) -> Tensor:
@@ -112,6 +128,20 @@ class Linf(_Clipped):
     ) -> Tensor:
         """As in the base class, in one go."""
         return linf_step(x_adv, gradient, x, step, epsilon, lower, upper)
+
+    def carried_step(
+        self,
+        x_adv: Tensor,
+        gradient: Tensor,
+        x: Tensor,
+        before: Tensor,
+        step: Tensor,
+        epsilon: Tensor,
+        lower: float,
+        upper: float,
+    ) -> Tensor:
+        """As in the base class, in one go."""
+        return linf_momentum_step(x_adv, gradient, x, before, step, epsilon, lower, upper, share=0.75)
 
 
 class L2(_Clipped):

@@ -14,7 +14,7 @@ from .norm_balls import project_l2_ball, project_linf_ball
 from .perturbation import add_perturbation
 from .projections import project_l1_ball, project_l1_ball_box, project_simplex
 from .sample_noise import FAMILIES, STAGES, sample_noise
-from .steps import l1_step, linf_step
+from .steps import l1_step, l1_step_in_ball, linf_momentum_step, linf_step
 
 __all__ = [
     "FAMILIES",
@@ -24,6 +24,8 @@ __all__ = [
     "count_changed",
     "count_votes",
     "l1_step",
+    "l1_step_in_ball",
+    "linf_momentum_step",
     "linf_step",
     "logit_loss",
     "logit_verdict",

@@ -25,6 +25,8 @@ _OPS = (
     "count_changed: ",
     "count_votes: ",
     "l1_step: ",
+    "l1_step_in_ball: ",
+    "linf_momentum_step: ",
     "linf_step: ",
     "logit_loss: ",
     "logit_verdict: ",

@@ -58,6 +58,64 @@ def linf_step(
     return _on_rows(lambda *rows: native.call(_LINF, *rows, column, radius, lower, upper), x_adv, gradient, x)
 
 
+def linf_momentum_step(
+    x_adv: Tensor,
+    gradient: Tensor,
+    x: Tensor,
+    before: Tensor,
+    step: Tensor,
+    epsilon: float | Tensor,
+    lower: float = 0.0,
+    upper: float = 1.0,
+    *,
+    share: float = 0.75,
+) -> Tensor:
+    """The ``linf_step`` with momentum of Auto-PGD (Croce and Hein, 2020), projected and rounded as that is.
+
+    ``x' = clip(x_adv + share·(z - x_adv) + (1 - share)·(x_adv - before), max(x - epsilon, lower), min(x + epsilon,
+    upper))`` with ``z = linf_step(x_adv, gradient, x, step, epsilon, lower, upper)``. As real numbers |x' - x| ≤
+    epsilon and lower ≤ x' ≤ upper, whatever the dtype.
+
+    Args:
+        x_adv: [B, ...], float32, float64, bfloat16 or float16.
+        gradient: of x_adv's shape and dtype.
+        x: the examples, in [lower, upper], of x_adv's shape and dtype.
+        before: the iterate before x_adv, of its shape and dtype.
+        step: [B] or [1], finite.
+        epsilon: radius of the ball, a number or [B].
+        lower: least value of the result, a binary64 number.
+        upper: greatest value of the result, likewise.
+        share: 0 to 1.
+
+    Returns:
+        Of x_adv's shape and dtype; channels_last where all four are. It has no gradient.
+
+    Raises:
+        InputError: shapes or devices that do not agree, or (CPU) a value out of range. On a GPU an x outside the box
+            gives NaN.
+        InputTypeError: a dtype that is not one of the above.
+
+    >>> x, before = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.5, 0.25]])
+    >>> linf_momentum_step(x, torch.tensor([[1.0, -1.0]]), x, before, torch.tensor([0.125]), epsilon=0.5)
+    tensor([[0.5938, 0.4688]])
+    """
+    op = "linf_momentum_step"
+    _check(op, x, x_adv, gradient)
+    check_float(op, "before", before)
+    check_alike(op, "before", before, x)
+    lower, upper = box(op, lower, upper)
+    column, radius = _per_row(op, "step", step, x), radii(op, epsilon, x.shape[:1], x.device)
+    if x.numel() == 0:
+        return x.detach().clone()
+    return _on_rows(
+        lambda *rows: native.call(_MOMENTUM, *rows, column, radius, float(share), lower, upper),
+        x_adv,
+        gradient,
+        x,
+        before,
+    )
+
+
 def l1_step(
     x_adv: Tensor,
     gradient: Tensor,
@@ -95,13 +153,60 @@ def l1_step(
     """
     op = "l1_step"
     _check(op, x, x_adv, gradient)
-    if not isinstance(keep, Tensor) or keep.dtype != torch.int64:
-        raise InputTypeError(f"{op}: keep: expected an int64 tensor, got {getattr(keep, 'dtype', type(keep).__name__)}")
     lower, upper = box(op, lower, upper)
-    column, count = _per_row(op, "step", step, x), keep.reshape(-1).contiguous()
+    column, count = _per_row(op, "step", step, x), _counts(op, keep)
     if x.numel() == 0:
         return x.detach().clone()
     return _on_rows(lambda *rows: native.call(_L1, *rows, column, count, lower, upper), x_adv, gradient, x)
+
+
+def l1_step_in_ball(
+    x_adv: Tensor,
+    gradient: Tensor,
+    x: Tensor,
+    step: Tensor,
+    keep: Tensor,
+    epsilon: float | Tensor,
+    lower: float = 0.0,
+    upper: float = 1.0,
+) -> Tensor:
+    """The point that ``l1_step`` leads to, projected on the l1 ball around x within the box, and rounded toward x.
+
+    ``add_perturbation(x, project_l1_ball_box(l1_step(x_adv, gradient, x, step, keep), x, epsilon))``, bit for bit, in
+    one pass over memory. As real numbers Σ |x' - x| ≤ epsilon and lower ≤ x' ≤ upper, whatever the dtype.
+
+    Args:
+        x_adv: [B, ...], float32, float64, bfloat16 or float16, finite.
+        gradient: of x_adv's shape and dtype, not NaN.
+        x: the examples, in [lower, upper], of x_adv's shape and dtype.
+        step: [B] or [1], finite.
+        keep: [B] or [1], int64, from 1 to the number of coordinates.
+        epsilon: radius of the ball, a number or [B].
+        lower: least value of the result, a binary64 number.
+        upper: greatest value of the result, likewise.
+
+    Returns:
+        Of x_adv's shape and dtype; channels_last where all three are. It has no gradient.
+
+    Raises:
+        InputError: shapes or devices that do not agree, or (CPU) a value out of range. On a GPU an x outside the box
+            gives NaN.
+        InputTypeError: a dtype that is not one of the above.
+
+    >>> x, gradient = torch.full((1, 4), 0.5), torch.tensor([[3.0, -2.0, 1.0, 0.0]])
+    >>> l1_step_in_ball(x, gradient, x, torch.tensor([1.0]), torch.tensor([2]), epsilon=0.5)
+    tensor([[0.7500, 0.2500, 0.5000, 0.5000]])
+    """
+    op = "l1_step_in_ball"
+    _check(op, x, x_adv, gradient)
+    lower, upper = box(op, lower, upper)
+    column, count = _per_row(op, "step", step, x), _counts(op, keep)
+    radius = radii(op, epsilon, x.shape[:1], x.device)
+    if x.numel() == 0:
+        return x.detach().clone()
+    return _on_rows(
+        lambda *rows: native.call(_L1_IN_BALL, *rows, column, count, radius, lower, upper), x_adv, gradient, x
+    )
 
 
 def _check(op: str, x: Tensor, x_adv: Tensor, gradient: Tensor) -> None:
@@ -120,6 +225,12 @@ def _per_row(op: str, name: str, values: Tensor, x: Tensor) -> Tensor:
     return values.detach().to(torch.float64).contiguous()
 
 
+def _counts(op: str, keep: Tensor) -> Tensor:
+    if not isinstance(keep, Tensor) or keep.dtype != torch.int64:
+        raise InputTypeError(f"{op}: keep: expected an int64 tensor, got {getattr(keep, 'dtype', type(keep).__name__)}")
+    return keep.reshape(-1).contiguous()
+
+
 def _on_rows(op: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """Calls the op on [B, D] views, or on copies where a tensor is dense in no order."""
     shape = tensors[0].shape
@@ -130,7 +241,9 @@ def _on_rows(op: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
 
 
 _LINF: Callable[..., Tensor] = torch.ops.pyrobust.linf_step
+_MOMENTUM: Callable[..., Tensor] = torch.ops.pyrobust.linf_momentum_step
 _L1: Callable[..., Tensor] = torch.ops.pyrobust.l1_step
+_L1_IN_BALL: Callable[..., Tensor] = torch.ops.pyrobust.l1_step_in_ball
 
 
 def _fake_linf(
@@ -139,9 +252,31 @@ def _fake_linf(
     return torch.empty_like(x)
 
 
+def _fake_momentum(
+    x_adv: Tensor,
+    grad: Tensor,
+    x: Tensor,
+    before: Tensor,
+    step: Tensor,
+    epsilon: Tensor,
+    share: float,
+    lower: float,
+    upper: float,
+) -> Tensor:
+    return torch.empty_like(x)
+
+
 def _fake_l1(x_adv: Tensor, grad: Tensor, x: Tensor, step: Tensor, keep: Tensor, lower: float, upper: float) -> Tensor:
     return torch.empty_like(x)
 
 
+def _fake_l1_in_ball(
+    x_adv: Tensor, grad: Tensor, x: Tensor, step: Tensor, keep: Tensor, epsilon: Tensor, lower: float, upper: float
+) -> Tensor:
+    return torch.empty_like(x)
+
+
 torch.library.register_fake("pyrobust::linf_step", _fake_linf)
+torch.library.register_fake("pyrobust::linf_momentum_step", _fake_momentum)
 torch.library.register_fake("pyrobust::l1_step", _fake_l1)
+torch.library.register_fake("pyrobust::l1_step_in_ball", _fake_l1_in_ball)

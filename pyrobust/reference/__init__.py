@@ -13,7 +13,7 @@ from .norm_balls import project_l2_ball, project_linf_ball
 from .perturbation import add_perturbation
 from .philox import philox4x32
 from .projections import project_l1_ball, project_l1_ball_box, project_simplex
-from .steps import l1_step, linf_step
+from .steps import l1_step, l1_step_in_ball, linf_momentum_step, linf_step
 from .votes import count_votes
 
 __all__ = [
@@ -23,6 +23,8 @@ __all__ = [
     "count_changed",
     "count_votes",
     "l1_step",
+    "l1_step_in_ball",
+    "linf_momentum_step",
     "linf_step",
     "logit_loss",
     "logit_verdict",

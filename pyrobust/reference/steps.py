@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .perturbation import _toward, add_perturbation
+from .projections import project_l1_ball_box
 
 
 def linf_step(
@@ -38,12 +39,18 @@ def linf_step(
     >>> linf_step(x, torch.tensor([[2.0, -1.0]]), x, torch.tensor([0.25]), epsilon=0.125)
     tensor([[0.6250, 0.0000]])
     """
+    real = torch.float64 if x.dtype == torch.float64 else torch.float32
+    column = [-1] + [1] * (x.dim() - 1)
+    moved = x_adv.to(real) + step.to(real).reshape(column) * gradient.to(real).sign().nan_to_num(nan=0.0)
+    return _within(moved, x, epsilon, lower, upper)
+
+
+def _within(moved: Tensor, x: Tensor, epsilon: float | Tensor, lower: float, upper: float) -> Tensor:
     column = [-1] + [1] * (x.dim() - 1)
     radius = _toward_zero(torch.as_tensor(epsilon, dtype=torch.float64, device=x.device).reshape(column), x.dtype)
     high = add_perturbation(x, radius.expand(x.shape), lower, upper)
     low = add_perturbation(x, -radius.expand(x.shape), lower, upper)
-    real = torch.float64 if x.dtype == torch.float64 else torch.float32
-    moved = x_adv.to(real) + step.to(real).reshape(column) * gradient.to(real).sign().nan_to_num(nan=0.0)
+    real = moved.dtype
     inside = moved.maximum(low.to(real)).minimum(high.to(real))
     nearest = inside.to(x.dtype)
     beyond = (nearest.to(real) - inside) * (inside - x.to(real)) > 0
@@ -53,6 +60,45 @@ def linf_step(
 def _toward_zero(value: Tensor, dtype: torch.dtype) -> Tensor:
     nearest = value.to(dtype)
     return torch.where(nearest.double().abs() > value.abs(), _toward(nearest, torch.zeros_like(nearest)), nearest)
+
+
+def linf_momentum_step(
+    x_adv: Tensor,
+    gradient: Tensor,
+    x: Tensor,
+    before: Tensor,
+    step: Tensor,
+    epsilon: float | Tensor,
+    lower: float = 0.0,
+    upper: float = 1.0,
+    *,
+    share: float = 0.75,
+) -> Tensor:
+    """The step along the sign with momentum: the twin of ``pyrobust.ops.linf_momentum_step``.
+
+    Args:
+        x_adv: [B, ...], float.
+        gradient: of x_adv's shape and dtype.
+        x: the examples, in [lower, upper].
+        before: the iterate before x_adv.
+        step: [B] or [1].
+        epsilon: radius of the ball, a number or [B].
+        lower: least value of the result.
+        upper: greatest value of the result.
+        share: 0 to 1.
+
+    Returns:
+        Of x_adv's shape and dtype.
+
+    >>> x, before = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.5, 0.25]])
+    >>> linf_momentum_step(x, torch.tensor([[1.0, -1.0]]), x, before, torch.tensor([0.125]), epsilon=0.5)
+    tensor([[0.5938, 0.4688]])
+    """
+    real = torch.float64 if x.dtype == torch.float64 else torch.float32
+    z = linf_step(x_adv, gradient, x, step, epsilon, lower, upper).to(real)
+    part = torch.tensor(share, dtype=real)
+    moved = (part * z + 2 * (1 - part) * x_adv.to(real)) - (1 - part) * before.to(real)
+    return _within(moved, x, epsilon, lower, upper)
 
 
 def l1_step(
@@ -92,3 +138,36 @@ def l1_step(
     delta = (x_adv.to(real) - x.to(real)).reshape(len(x), -1)
     sign = gradient.to(real).sign().reshape(len(x), -1)
     return torch.where(chosen, delta + move * sign, delta).to(x.dtype).reshape(x.shape)
+
+
+def l1_step_in_ball(
+    x_adv: Tensor,
+    gradient: Tensor,
+    x: Tensor,
+    step: Tensor,
+    keep: Tensor,
+    epsilon: float | Tensor,
+    lower: float = 0.0,
+    upper: float = 1.0,
+) -> Tensor:
+    """The sparse step, projected and rounded toward x: the twin of ``pyrobust.ops.l1_step_in_ball``.
+
+    Args:
+        x_adv: [B, ...], float.
+        gradient: of x_adv's shape and dtype.
+        x: the examples, in [lower, upper].
+        step: [B] or [1].
+        keep: [B] or [1], int64.
+        epsilon: radius of the ball, a number or [B].
+        lower: least value of the result.
+        upper: greatest value of the result.
+
+    Returns:
+        Of x_adv's shape and dtype.
+
+    >>> x, gradient = torch.full((1, 4), 0.5), torch.tensor([[3.0, -2.0, 1.0, 0.0]])
+    >>> l1_step_in_ball(x, gradient, x, torch.tensor([1.0]), torch.tensor([2]), epsilon=0.5)
+    tensor([[0.7500, 0.2500, 0.5000, 0.5000]])
+    """
+    delta = l1_step(x_adv, gradient, x, step, keep, lower, upper)
+    return add_perturbation(x, project_l1_ball_box(delta, x, epsilon, lower, upper), lower, upper)

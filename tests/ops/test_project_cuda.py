@@ -200,6 +200,11 @@ def test_large_steps(cuda: torch.device, shape: tuple[int, int]) -> None:
     assert same_bits(got.cpu(), ops.linf_step(x_adv, gradient, x, step, 8 / 255))
     got = ops.l1_step(*here, step.to(cuda), keep.to(cuda))
     assert same_bits(got.cpu(), ops.l1_step(x_adv, gradient, x, step, keep))
+    got = ops.linf_momentum_step(*here, here[2], step.to(cuda), 8 / 255)
+    assert same_bits(got.cpu(), ops.linf_momentum_step(x_adv, gradient, x, x, step, 8 / 255))
+    delta = ops.l1_step(*here, step.to(cuda), keep.to(cuda))
+    want = ops.add_perturbation(here[2], ops.project_l1_ball_box(delta, here[2], 0.5))
+    assert same_bits(ops.l1_step_in_ball(*here, step.to(cuda), keep.to(cuda), 0.5), want)
     z = 0.1 * gradient
     assert same_bits(ops.add_perturbation(here[2], z.to(cuda)).cpu(), ops.add_perturbation(x, z))
 
@@ -213,6 +218,8 @@ def test_elements_that_are_not_aligned(cuda: torch.device, dtype: torch.dtype) -
             here = [t.to(cuda)[start : start + size].view(1, size) for t in rows]
             got = ops.linf_step(*here, torch.tensor([0.1], device=cuda), 0.2)
             assert same_bits(got.cpu(), ops.linf_step(x_adv, gradient, x, torch.tensor([0.1]), 0.2))
+            got = ops.linf_momentum_step(*here, here[2], torch.tensor([0.1], device=cuda), 0.2)
+            assert same_bits(got.cpu(), ops.linf_momentum_step(x_adv, gradient, x, x, torch.tensor([0.1]), 0.2))
             got = ops.add_perturbation(here[2], here[1])
             assert same_bits(got.cpu(), ops.add_perturbation(x, gradient))
             got = ops.project_l1_ball(here[1], 0.5)
@@ -245,6 +252,8 @@ def every_op(v: Tensor, x_adv: Tensor, gradient: Tensor, x: Tensor, radius: Tens
     results.append(ops.add_perturbation(x, results[-1]))
     results.append(ops.linf_step(x_adv, gradient, x, radius, radius))
     results.append(ops.l1_step(x_adv, gradient, x, radius, keep))
+    results.append(ops.linf_momentum_step(x_adv, gradient, x, x, radius, radius))
+    results.append(ops.l1_step_in_ball(x_adv, gradient, x, radius, keep, radius))
     return results
 
 

@@ -16,6 +16,7 @@ from pyrobust import _C, ops, reference
 from pyrobust.errors import InputError, InputTypeError
 
 LINF, L1 = torch.ops.pyrobust.linf_step, torch.ops.pyrobust.l1_step
+MOMENTUM, IN_BALL = torch.ops.pyrobust.linf_momentum_step, torch.ops.pyrobust.l1_step_in_ball
 SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 100, 1000, 3072)
 
 
@@ -104,6 +105,37 @@ def test_any_linf_step(data: st.DataObject) -> None:
     assert near(got, x, epsilon)
 
 
+# --- linf_momentum_step
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("box", [(0.0, 1.0), (-0.5, 0.75), (0.0, 255.0)])
+def test_linf_momentum_step_is_the_references(
+    box: tuple[float, float], dtype: torch.dtype, simd_level: str, threads: int
+) -> None:
+    for size in SIZES:
+        x_adv, gradient, x = inputs(6, size, dtype, box, seed=size)
+        before = inputs(6, size, dtype, box, seed=size + 1)[0]
+        gradient[0, 0] = torch.nan
+        step, epsilon = per_row(6, 0.0, 0.2, 1), per_row(6, 0.0, 0.3, 2)
+        arguments = (x_adv, gradient, x, before, step, epsilon, *box)
+        for share in (0.75, 0.7, 0.0, 1.0):
+            got = ops.linf_momentum_step(*arguments, share=share)
+            assert torch.equal(got, reference.linf_momentum_step(*arguments, share=share)), (size, share)
+            assert near(got, x, epsilon)
+            assert ((got.double() >= box[0]) & (got.double() <= box[1])).all()
+        # Without momentum it is the plain step.
+        assert torch.equal(got, ops.linf_step(x_adv, gradient, x, step, epsilon, *box))
+
+
+def test_linf_momentum_step_by_hand() -> None:
+    x = torch.full((1, 4), 0.5)
+    gradient, before = torch.tensor([[1.0, -1.0, 0.0, 1.0]]), torch.tensor([[0.5, 0.25, 0.75, 0.0]])
+    got = ops.linf_momentum_step(x, gradient, x, before, torch.tensor([0.25]), 0.1875)
+    # 0.5 + 0.75·(±0.1875 or 0) + 0.25·(0.5 - before), at most 0.1875 from 0.5
+    assert got.tolist() == [[0.640625, 0.421875, 0.4375, 0.6875]]
+
+
 # --- l1_step
 
 
@@ -155,6 +187,38 @@ def test_skewed_samples_do_not_fool_the_selection(dtype: torch.dtype) -> None:
             assert torch.equal(ops.l1_step(*arguments), reference.l1_step(*arguments)), (factor, keep)
 
 
+# --- l1_step_in_ball
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_l1_step_in_ball_is_its_parts(dtype: torch.dtype, simd_level: str, threads: int) -> None:
+    """Bit for bit, for rows of all lengths: few of them, many in a block, and a block that is not full."""
+    box = (-0.5, 0.75)
+    for rows, size in ((1, 1), (7, 33), (3, 3072), (23, 3072), (501, 100), (2, 50000)):
+        x_adv, gradient, x = inputs(rows, size, dtype, box, seed=size)
+        step, epsilon = per_row(rows, 0.0, 2.0, 1), per_row(rows, 0.0, 1.5, 2)
+        keep = torch.full((rows,), max(1, size // 20))
+        got = ops.l1_step_in_ball(x_adv, gradient, x, step, keep, epsilon, *box)
+        delta = ops.l1_step(x_adv, gradient, x, step, keep, *box)
+        z = ops.project_l1_ball_box(delta, x, epsilon, *box)
+        assert torch.equal(got, ops.add_perturbation(x, z, *box)), (rows, size)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_l1_step_in_ball_is_the_references(dtype: torch.dtype) -> None:
+    x_adv, gradient, x = inputs(20, 300, dtype)
+    step, keep = per_row(20, 0.0, 2.0, 1), torch.full((20,), 15)
+    for epsilon in (0.0, 0.25, 2.0):
+        got = ops.l1_step_in_ball(x_adv, gradient, x, step, keep, epsilon)
+        want = reference.l1_step_in_ball(x_adv, gradient, x, step, keep, epsilon)
+        torch.testing.assert_close(got, want, rtol=0, atol=max(4 * torch.finfo(dtype).eps, 1e-12))
+        moved = zip(got.double().tolist(), x.double().tolist(), strict=True)
+        for row, clean in moved:
+            spent = sum(abs(Fraction(a) - Fraction(b)) for a, b in zip(row, clean, strict=True))
+            assert spent <= Fraction(epsilon)
+        assert ((got.double() >= 0) & (got.double() <= 1)).all()
+
+
 # --- torch
 
 
@@ -166,17 +230,28 @@ def test_opcheck(device: torch.device, dtype: torch.dtype) -> None:
     torch.library.opcheck(LINF.default, (x_adv, gradient, x, step, epsilon, 0.0, 1.0), test_utils=tests)
     keep = torch.tensor([1, 5, 20], device=device)
     torch.library.opcheck(L1.default, (x_adv, gradient, x, step, keep, 0.0, 1.0), test_utils=tests)
+    torch.library.opcheck(IN_BALL.default, (x_adv, gradient, x, step, keep, epsilon, 0.0, 1.0), test_utils=tests)
+    momentum = (x_adv, gradient, x, x_adv, step, epsilon, 0.75, 0.0, 1.0)
+    torch.library.opcheck(MOMENTUM.default, momentum, test_utils=tests)
 
 
 def test_fake_tensors_and_layouts() -> None:
     x_adv, gradient, x = (t.view(4, 3, 5, 5) for t in inputs(4, 75, torch.float32))
     step, epsilon, keep = per_row(4, 0, 1), per_row(4, 0, 1), torch.tensor([1, 5, 20, 75])
-    want = ops.linf_step(x_adv, gradient, x, step, epsilon), ops.l1_step(x_adv, gradient, x, step, keep)
+
+    def results(x_adv: Tensor, gradient: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        return (
+            ops.linf_step(x_adv, gradient, x, step, epsilon),
+            ops.linf_momentum_step(x_adv, gradient, x, x, step, epsilon),
+            ops.l1_step(x_adv, gradient, x, step, keep),
+            ops.l1_step_in_ball(x_adv, gradient, x, step, keep, epsilon),
+        )
+
+    want = results(x_adv, gradient, x)
     last = [t.contiguous(memory_format=torch.channels_last) for t in (x_adv, gradient, x)]
     for tensors in (last, [last[0], gradient, x], [t[:, :, ::1] for t in (x_adv, gradient, x)]):
-        got = ops.linf_step(*tensors, step, epsilon), ops.l1_step(*tensors, step, keep)
-        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
-    assert ops.linf_step(*last, step, epsilon).is_contiguous(memory_format=torch.channels_last)
+        assert all(torch.equal(a, b) for a, b in zip(results(*tensors), want, strict=True))
+    assert all(t.is_contiguous(memory_format=torch.channels_last) for t in results(*last))
     with FakeTensorMode() as mode:
         fakes = [mode.from_tensor(t) for t in (x_adv, gradient, x)]
         assert ops.linf_step(*fakes, mode.from_tensor(step), mode.from_tensor(epsilon)).shape == x.shape
@@ -186,6 +261,9 @@ def test_no_examples_and_no_gradient() -> None:
     none = torch.zeros(0, 3)
     assert ops.linf_step(none, none, none, torch.zeros(0), 1.0).shape == (0, 3)
     assert ops.l1_step(none, none, none, torch.zeros(0), torch.zeros(0, dtype=torch.int64)).shape == (0, 3)
+    counts = torch.zeros(0, dtype=torch.int64)
+    assert ops.l1_step_in_ball(none, none, none, torch.zeros(0), counts, 1.0).shape == (0, 3)
+    assert ops.linf_momentum_step(none, none, none, none, torch.zeros(0), 1.0).shape == (0, 3)
     x = torch.full((2, 3), 0.5, requires_grad=True)
     assert not ops.linf_step(x, x, x, torch.tensor([0.1]), 0.1).requires_grad
 
@@ -211,13 +289,29 @@ BAD = [
     ("l1_step", "step", {"step": torch.tensor([torch.inf])}, InputError),
     ("l1_step", "lower, upper", {"upper": torch.nan}, InputError),
     ("l1_step", "x", {"x": torch.zeros(2, 3, dtype=torch.int64)}, InputTypeError),
+    ("l1_step_in_ball", "keep", {"keep": torch.tensor([4])}, InputError),
+    ("l1_step_in_ball", "keep", {"keep": torch.tensor([1.0])}, InputTypeError),
+    ("l1_step_in_ball", "step", {"step": torch.tensor([torch.inf])}, InputError),
+    ("l1_step_in_ball", "radius", {"epsilon": -1.0}, InputError),
+    ("l1_step_in_ball", "x", {"x": torch.full((2, 3), 1.5)}, InputError),
+    ("l1_step_in_ball", "x_adv", {"x_adv": torch.full((2, 3), torch.nan)}, InputError),
+    ("l1_step_in_ball", "x_adv", {"x_adv": torch.zeros(3, 3)}, InputError),
+    ("l1_step_in_ball", "lower, upper", {"upper": torch.nan}, InputError),
+    ("linf_momentum_step", "before", {"before": torch.zeros(2, 4)}, InputError),
+    ("linf_momentum_step", "before", {"before": torch.zeros(2, 3).half()}, InputTypeError),
+    ("linf_momentum_step", "share", {"share": 1.5}, InputError),
+    ("linf_momentum_step", "share", {"share": torch.nan}, InputError),
+    ("linf_momentum_step", "x", {"x": torch.full((2, 3), 1.5)}, InputError),
+    ("linf_momentum_step", "radius", {"epsilon": -1.0}, InputError),
 ]
 
 
 @pytest.mark.parametrize(("op", "argument", "change", "error"), BAD)
 def test_bad_arguments(op: str, argument: str, change: dict[str, object], error: type[Exception]) -> None:
     arguments: dict[str, object] = {"x_adv": X, "gradient": X, "x": X, "step": torch.tensor([0.1])}
-    arguments |= {"epsilon": 0.1} if op == "linf_step" else {"keep": torch.tensor([1])}
+    arguments |= {"epsilon": 0.1} if op != "l1_step" else {}
+    arguments |= {"keep": torch.tensor([1])} if op.startswith("l1") else {}
+    arguments |= {"before": X} if op == "linf_momentum_step" else {}
     with pytest.raises(error, match=rf"^{op}: {argument}: "):
         getattr(ops, op)(**arguments | change)
 
