@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from projection_inputs import REALS, examples, moved_at_most
+from projection_inputs import REALS
+from step_inputs import SIZES, inputs, near, per_row
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -17,32 +18,6 @@ from pyrobust.errors import InputError, InputTypeError
 
 LINF, L1 = torch.ops.pyrobust.linf_step, torch.ops.pyrobust.l1_step
 MOMENTUM, IN_BALL = torch.ops.pyrobust.linf_momentum_step, torch.ops.pyrobust.l1_step_in_ball
-SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 100, 1000, 3072)
-
-
-def inputs(rows: int, size: int, dtype: torch.dtype, box: tuple[float, float] = (0.0, 1.0), seed: int = 0):
-    """(x_adv, gradient, x): gradients of all sizes, with zeros, ties and, now and then, NaN."""
-    draw = torch.Generator().manual_seed(seed)
-    x = examples((rows, size), dtype, *box, seed=seed)
-    by = torch.randn(rows, size, generator=draw, dtype=torch.float64) * 0.05 * (box[1] - box[0])
-    x_adv = (x.double() + by).clamp(*box).to(dtype)
-    x_adv = torch.where((x_adv.double() < box[0]) | (x_adv.double() > box[1]), x, x_adv)
-    scale = 2.0 ** torch.randint(-12, 3, (rows, 1), generator=draw).double()
-    gradient = (torch.randn(rows, size, generator=draw, dtype=torch.float64) * scale).to(dtype)
-    kind = torch.randint(10, (rows, size), generator=draw)
-    gradient = torch.where(kind == 0, 0, torch.where(kind == 1, scale.to(dtype), gradient))
-    return x_adv, gradient, x
-
-
-def near(x_adv: Tensor, x: Tensor, epsilon: Tensor) -> bool:
-    """Whether |x_adv - x| ≤ epsilon[B] everywhere, not rounded."""
-    side = torch.where(x_adv < x, -1, 1)
-    return bool(moved_at_most(x_adv.double(), x.double(), epsilon.double().view(-1, 1) * side).all())
-
-
-def per_row(rows: int, low: float, high: float, seed: int = 0) -> Tensor:
-    draw = torch.Generator().manual_seed(seed)
-    return low + (high - low) * torch.rand(rows, generator=draw, dtype=torch.float64)
 
 
 # --- linf_step
@@ -105,37 +80,6 @@ def test_any_linf_step(data: st.DataObject) -> None:
     assert near(got, x, epsilon)
 
 
-# --- linf_momentum_step
-
-
-@pytest.mark.parametrize("dtype", REALS)
-@pytest.mark.parametrize("box", [(0.0, 1.0), (-0.5, 0.75), (0.0, 255.0)])
-def test_linf_momentum_step_is_the_references(
-    box: tuple[float, float], dtype: torch.dtype, simd_level: str, threads: int
-) -> None:
-    for size in SIZES:
-        x_adv, gradient, x = inputs(6, size, dtype, box, seed=size)
-        before = inputs(6, size, dtype, box, seed=size + 1)[0]
-        gradient[0, 0] = torch.nan
-        step, epsilon = per_row(6, 0.0, 0.2, 1), per_row(6, 0.0, 0.3, 2)
-        arguments = (x_adv, gradient, x, before, step, epsilon, *box)
-        for share in (0.75, 0.7, 0.0, 1.0):
-            got = ops.linf_momentum_step(*arguments, share=share)
-            assert torch.equal(got, reference.linf_momentum_step(*arguments, share=share)), (size, share)
-            assert near(got, x, epsilon)
-            assert ((got.double() >= box[0]) & (got.double() <= box[1])).all()
-        # Without momentum it is the plain step.
-        assert torch.equal(got, ops.linf_step(x_adv, gradient, x, step, epsilon, *box))
-
-
-def test_linf_momentum_step_by_hand() -> None:
-    x = torch.full((1, 4), 0.5)
-    gradient, before = torch.tensor([[1.0, -1.0, 0.0, 1.0]]), torch.tensor([[0.5, 0.25, 0.75, 0.0]])
-    got = ops.linf_momentum_step(x, gradient, x, before, torch.tensor([0.25]), 0.1875)
-    # 0.5 + 0.75·(±0.1875 or 0) + 0.25·(0.5 - before), at most 0.1875 from 0.5
-    assert got.tolist() == [[0.640625, 0.421875, 0.4375, 0.6875]]
-
-
 # --- l1_step
 
 
@@ -185,38 +129,6 @@ def test_skewed_samples_do_not_fool_the_selection(dtype: torch.dtype) -> None:
         for keep in (1, 30, 64, 65, 300, 700, 3072):
             arguments = (x, gradient, x, torch.tensor([1.0]), torch.tensor([keep]))
             assert torch.equal(ops.l1_step(*arguments), reference.l1_step(*arguments)), (factor, keep)
-
-
-# --- l1_step_in_ball
-
-
-@pytest.mark.parametrize("dtype", REALS)
-def test_l1_step_in_ball_is_its_parts(dtype: torch.dtype, simd_level: str, threads: int) -> None:
-    """Bit for bit, for rows of all lengths: few of them, many in a block, and a block that is not full."""
-    box = (-0.5, 0.75)
-    for rows, size in ((1, 1), (7, 33), (3, 3072), (23, 3072), (501, 100), (2, 50000)):
-        x_adv, gradient, x = inputs(rows, size, dtype, box, seed=size)
-        step, epsilon = per_row(rows, 0.0, 2.0, 1), per_row(rows, 0.0, 1.5, 2)
-        keep = torch.full((rows,), max(1, size // 20))
-        got = ops.l1_step_in_ball(x_adv, gradient, x, step, keep, epsilon, *box)
-        delta = ops.l1_step(x_adv, gradient, x, step, keep, *box)
-        z = ops.project_l1_ball_box(delta, x, epsilon, *box)
-        assert torch.equal(got, ops.add_perturbation(x, z, *box)), (rows, size)
-
-
-@pytest.mark.parametrize("dtype", REALS)
-def test_l1_step_in_ball_is_the_references(dtype: torch.dtype) -> None:
-    x_adv, gradient, x = inputs(20, 300, dtype)
-    step, keep = per_row(20, 0.0, 2.0, 1), torch.full((20,), 15)
-    for epsilon in (0.0, 0.25, 2.0):
-        got = ops.l1_step_in_ball(x_adv, gradient, x, step, keep, epsilon)
-        want = reference.l1_step_in_ball(x_adv, gradient, x, step, keep, epsilon)
-        torch.testing.assert_close(got, want, rtol=0, atol=max(4 * torch.finfo(dtype).eps, 1e-12))
-        moved = zip(got.double().tolist(), x.double().tolist(), strict=True)
-        for row, clean in moved:
-            spent = sum(abs(Fraction(a) - Fraction(b)) for a, b in zip(row, clean, strict=True))
-            assert spent <= Fraction(epsilon)
-        assert ((got.double() >= 0) & (got.double() <= 1)).all()
 
 
 # --- torch
