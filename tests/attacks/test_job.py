@@ -9,7 +9,7 @@ import torch
 from attack_models import images, random, small_net
 from torch import Tensor, nn
 
-from pyrobust.attacks import APGD, PGD, apgd_climb, job, tracking
+from pyrobust.attacks import APGD, PGD, apgd_climb, job
 from pyrobust.attacks.job import Job
 from pyrobust.attacks.norms import NORMS as NORM_OBJECTS
 from pyrobust.attacks.queries import Queries
@@ -143,13 +143,3 @@ def test_late_verdicts_change_nothing(
 
 def select(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
     return torch.where(chosen.view(-1, *[1] * (target.dim() - 1)), source, target)
-
-
-def test_put() -> None:
-    source, target = torch.arange(8).reshape(4, 2), torch.zeros(4, 2, dtype=torch.int64)
-    tracking.put(torch.tensor([False, True, False, True]), source, target)
-    assert target.tolist() == [[0, 0], [2, 3], [0, 0], [6, 7]]
-    tracking.put(torch.zeros(4, dtype=torch.bool), source * 9, target)
-    assert target.tolist() == [[0, 0], [2, 3], [0, 0], [6, 7]]
-    tracking.put(torch.ones(4, dtype=torch.bool), source, target)
-    assert torch.equal(target, source)
