@@ -57,27 +57,41 @@ def convolutional(channels: tuple[int, int, int], features: int) -> nn.Sequentia
     )
 
 
-def oval_base() -> tuple[nn.Sequential, Normalize]:
-    return convolutional((3, 8, 16), 1024), Normalize((0.485, 0.456, 0.406), (0.225, 0.225, 0.225))
+def mnist_6_100() -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(784, 100), nn.ReLU()]
+    for _ in range(4):
+        layers += [nn.Linear(100, 100), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(100, 10))
 
 
-def load(name: str, data: Path) -> tuple[nn.Module, Tensor, Tensor]:
-    """A net of ``data`` in evaluation mode, with its 200 images and labels.
+def load(name: str, data: Path | None) -> tuple[nn.Sequential, Tensor, Tensor]:
+    """A net in evaluation mode, as Sequential(normalisation, net on normalised images), with its images and labels.
 
-    It is frozen, so that no library pays for gradients of parameters that it does not use.
+    Without ``data`` the net has random weights and 200 random images, and its predictions are the labels. It is frozen,
+    so that no library pays for gradients of parameters that it does not use.
     """
     net: nn.Module
-    before: nn.Module
-    if name == "mnist_cnn_a_adv":
-        net, before, images = convolutional((1, 16, 32), 1568), nn.Identity(), "mnist_sdp"
-    elif name == "cifar_resnet2b":
-        net, before = ResNet2b(), Normalize((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
-        images = "cifar_sdp"
-    elif name == "oval_base":
-        (net, before), images = oval_base(), "cifar_sdp"
-    else:
-        raise ValueError(f"name: expected a net of bench/nets.py, got {name!r}")
+    before: nn.Module = nn.Identity()
+    shape = (1, 28, 28) if name.startswith("mnist") else (3, 32, 32)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        if name == "mnist_6_100":
+            net, images = mnist_6_100(), "mnist_eran"
+        elif name == "mnist_cnn_a_adv":
+            net, images = convolutional((1, 16, 32), 1568), "mnist_sdp"
+        elif name == "cifar_resnet2b":
+            net, before = ResNet2b(), Normalize((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
+            images = "cifar_sdp"
+        elif name == "oval_base":
+            net, before = convolutional((3, 8, 16), 1024), Normalize((0.485, 0.456, 0.406), (0.225, 0.225, 0.225))
+            images = "cifar_sdp"
+        else:
+            raise ValueError(f"name: expected a net of bench/nets.py, got {name!r}")
+        x = torch.rand(200, *shape)
+    model = nn.Sequential(before, net).eval().requires_grad_(False)
+    if data is None:
+        return model, x, model(x).argmax(1)
     net.load_state_dict(torch.load(data / f"nets/{name}.pt", weights_only=True))
     with np.load(data / f"images/{images}.npz") as file:
         x, y = torch.from_numpy(file["X"]), torch.from_numpy(file["y"])
-    return nn.Sequential(before, net).eval().requires_grad_(False), x, y
+    return model, x, y

@@ -58,16 +58,8 @@ def _variants(
 
 def _setting(device: torch.device) -> tuple[str, nn.Module, Tensor, Tensor]:
     data = os.environ.get("PYROBUST_DATA")
-    if data:
-        name = "oval_base"
-        model, x, _ = nets.load(name, Path(data))
-    else:
-        name = "oval_base with random weights"
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            net, normalize = nets.oval_base()
-            x = torch.rand(200, 3, 32, 32)
-        model = nn.Sequential(normalize, net).eval().requires_grad_(False)
+    model, x, _ = nets.load("oval_base", Path(data) if data else None)
+    name = "oval_base" if data else "oval_base with random weights"
     with torch.no_grad():
         top = model(x).topk(2)
     margin = top.values[:, 0] - top.values[:, 1]
