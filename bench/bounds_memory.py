@@ -1,0 +1,101 @@
+"""Peak memory of bounding margins, pyrobust's against the peers', each measurement in a process of its own. Linux only.
+
+python bench/bounds_memory.py [--only TEXT] [--json FILE] [--threads N] [--repeats N]
+
+The figure is by how much the resident size at its peak during one call exceeds that before it, after a call with one
+example has loaded what is loaded lazily: the lowest of --repeats processes, since an allocator may hold on to more. The
+settings are the batched ones of bench/cases/bounds.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import peers
+import torch
+from cases.bounds import SETTINGS, boxes, native, title
+from rich.console import Console
+from rich.table import Table
+from run import machine
+
+_NATIVE = {"native": True, "native, sound=False": False}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="run the settings whose name contains this text")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--repeats", type=int, default=3, help="processes of each variant, the lowest counts")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    others = [peer.name for peer in peers.installed() if peer.margins]
+    results: dict[str, dict[str, float]] = {}
+    # A process to each task: memory that one call leaves in the allocator would be free for the next.
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for name, text, epsilon, batch, methods in SETTINGS:
+            for method in methods:
+                setting = title(name, text, batch, method)
+                if batch == 1 or args.only not in setting:
+                    continue
+                results[setting] = {
+                    variant: min(
+                        pool.apply(_megabytes, (name, epsilon, batch, method, variant, args.threads))
+                        for _ in range(args.repeats)
+                    )
+                    for variant in (*_NATIVE, *others)
+                }
+    if not results:
+        raise SystemExit(f"--only {args.only}: no setting has that in its name")
+    console = Console(width=110)
+    console.print(_table(results))
+    if args.json:
+        command = "python bench/bounds_memory.py " + " ".join(sys.argv[1:])
+        figures = {"command": command, "machine": machine(torch.device("cpu")), "peak_megabytes": results}
+        args.json.write_text(json.dumps(figures, indent=1))
+        console.print(f"wrote {args.json}")
+
+
+def _table(results: dict[str, dict[str, float]]) -> Table:
+    variants = next(iter(results.values()))
+    out = Table(title="Peak memory of one call, MB", title_justify="left")
+    out.add_column("setting")
+    for variant in variants:
+        out.add_column(variant, justify="right")
+    for setting, megabytes in results.items():
+        out.add_row(setting, *(f"{value:.1f}" for value in megabytes.values()))
+    return out
+
+
+def _megabytes(name: str, epsilon: float, batch: int, method: str, variant: str, threads: int) -> float:
+    torch.set_num_threads(threads)
+    net, *box = boxes(name, epsilon, batch)
+    example = box[0][:1]
+    if variant in _NATIVE:
+        margins = native(net, example, method, _NATIVE[variant])
+    else:
+        margins = next(peer for peer in peers.installed() if peer.name == variant).margins[method](net, example)
+    margins(*(t[:1] for t in box))
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is resident now
+    before = _resident("VmRSS")
+    margins(*box)
+    return (_resident("VmHWM") - before) / 1e6
+
+
+def _resident(field: str) -> int:
+    """Bytes."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    if found is None:
+        raise RuntimeError(f"/proc/self/status: no {field}")
+    return 1024 * int(found.group(1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Lower bounds of the margins on l-infinity boxes by IBP, CROWN-IBP and CROWN, against the peers and the floor.
+
+The nets and images are those of PYROBUST_DATA, else the same nets with random weights on random images. The box is
+[max(0, x - epsilon), min(1, x + epsilon)]; normalisation is folded into it, and every variant gets the same box and the
+net without normalisation. Sound bounds round outward; sound=False and the peers round to nearest. A peer whose CROWN
+bounds, for every example, the rows that any example of the batch needs can be faster on one example at a time: both are
+measured.
+
+Work: float32 operations of the products, counted by bench/intervals.py. The floor is square matrix products of as many
+operations as the undecided rows need; times dense / undecided it is that of dense rows.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import partial
+from pathlib import Path
+
+import nets
+import peers
+import torch
+from intervals import flops, interval_margins
+from timing import Call, Case
+from torch import Tensor, nn
+
+from pyrobust import BoundedModel
+
+METHODS = ("ibp", "crown-ibp", "crown")
+# (net, epsilon as it is read, epsilon, batch, methods). interval_margins goes through chains only.
+SETTINGS = (
+    ("mnist_6_100", "0.02", 0.02, 100, METHODS),
+    ("oval_base", "2/255", 2 / 255, 100, METHODS),
+    ("oval_base", "2/255", 2 / 255, 1, ("crown",)),
+    ("mnist_cnn_a_adv", "0.1", 0.1, 100, ("crown-ibp", "crown")),
+    ("mnist_cnn_a_adv", "0.1", 0.1, 1, ("crown",)),
+    ("cifar_resnet2b", "1/255", 1 / 255, 8, ("crown-ibp", "crown")),
+)
+_LARGEST = 2048
+
+
+def cases(device: torch.device) -> list[Case]:
+    return [
+        _case(name, text, epsilon, batch, method, device)
+        for name, text, epsilon, batch, methods in SETTINGS
+        for method in methods
+    ]
+
+
+def title(name: str, text: str, batch: int, method: str) -> str:
+    weights = "" if os.environ.get("PYROBUST_DATA") else " with random weights"
+    return f"{method} margins, {name}{weights}, epsilon {text}, batch {batch}"
+
+
+def boxes(name: str, epsilon: float, batch: int) -> tuple[nn.Sequential, Tensor, Tensor, Tensor]:
+    """The net without normalisation, the box after it, and the labels."""
+    data = os.environ.get("PYROBUST_DATA")
+    (before, net), x, y = nets.load(name, Path(data) if data else None)
+    x, y = x[:batch], y[:batch]
+    # Normalisation is increasing in each coordinate.
+    return net, before((x - epsilon).clamp(0, 1)), before((x + epsilon).clamp(0, 1)), y
+
+
+def native(net: nn.Module, example: Tensor, method: str, sound: bool) -> peers.Margins:
+    bounded = BoundedModel(net, example)
+
+    def margins(x_lower: Tensor, x_upper: Tensor, y: Tensor) -> Tensor:
+        return bounded.margins(x_lower=x_lower, x_upper=x_upper, y=y, method=method, sound=sound).lower
+
+    return margins
+
+
+def _case(name: str, text: str, epsilon: float, batch: int, method: str, device: torch.device) -> Case:
+    net, x_lower, x_upper, y = (t.to(device) for t in boxes(name, epsilon, batch))
+    box, example = (x_lower, x_upper, y), x_lower[:1]
+    variants: dict[str, Call] = {
+        "native": partial(native(net, example, method, sound=True), *box),
+        "native, sound=False": partial(native(net, example, method, sound=False), *box),
+    }
+    for peer in peers.installed():
+        if method in peer.margins:
+            margins = peer.margins[method](net, example)
+            variants[peer.name] = partial(margins, *box)
+            if method == "crown" and batch > 1:
+                variants[f"{peer.name}, one example at a time"] = partial(_one_by_one, margins, *box)
+    if method == "ibp":
+        variants["plain PyTorch"] = partial(interval_margins, net, *box)
+    work = flops(net, x_lower, x_upper, method)
+    variants["products of the undecided rows alone"] = _products(work["undecided"], device)
+    variants["plain forward pass"] = partial(net, x_lower)
+    return Case(
+        title(name, text, batch, method),
+        variants,
+        {"examples": batch, **{f"flops_{rows}": count for rows, count in work.items()}},
+        items=batch,
+    )
+
+
+def _one_by_one(margins: peers.Margins, x_lower: Tensor, x_upper: Tensor, y: Tensor) -> Tensor:
+    return torch.cat([margins(*row) for row in zip(x_lower.split(1), x_upper.split(1), y.split(1), strict=True)])
+
+
+def _products(count: float, device: torch.device) -> Call:
+    """Square float32 products of ``count`` operations in all; the last one has fewer rows."""
+    size = min(_LARGEST, 2 ** int(math.log2(count / 2) / 3))
+    whole, rest = divmod(count / 2 / size**2, size)
+    a, b = torch.rand(2, size, size, device=device)
+    out = torch.empty_like(a)
+
+    def products() -> None:
+        for rows in [size] * int(whole) + [int(rest)] * (rest >= 1):
+            torch.mm(a[:rows], b, out=out[:rows])
+
+    return products
