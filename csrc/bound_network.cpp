@@ -245,7 +245,12 @@ class Network {
   }
   static void set_bias(Layer<T>& layer, const Doubles& bias, int64_t size, double weight_error, double bias_error) {
     check(weight_error >= 0 && bias_error >= 0, "BoundNetwork: expected errors of at least 0");
-    if (bias.size() > 0) layer.bias = values(bias, size, "bias");
+    check(bias.size() == 0 || bias.size() == size, "BoundNetwork: bias: expected ", size, " elements, got ",
+          bias.size());
+    const int64_t plane = layer.shape.plane();
+    layer.bias.resize(static_cast<size_t>(size * plane));
+    for (int64_t k = 0; bias.size() > 0 && k < size * plane; ++k)
+      layer.bias[static_cast<size_t>(k)] = bias.data()[k / plane];
     layer.weight_error = weight_error, layer.bias_error = bias_error;
   }
   template <class E>

@@ -1,5 +1,67 @@
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
 def build_info() -> dict[str, str | None]: ...
 def simd_levels() -> list[str]: ...
 def simd_level() -> str: ...
 def set_simd_level(name: str) -> None: ...
 def num_threads() -> int: ...
+
+_Array = npt.NDArray[np.generic]
+_Doubles = npt.NDArray[np.float64]
+
+class BoundNetwork32:
+    def __init__(self) -> None: ...
+    def input(self, shape: Sequence[int]) -> int: ...
+    def linear(self, input: int, weight: _Array, bias: _Doubles, weight_error: float, bias_error: float) -> int: ...
+    def conv(
+        self,
+        input: int,
+        weight: _Array,
+        bias: _Doubles,
+        weight_error: float,
+        bias_error: float,
+        sizes: Sequence[int],
+        shape: Sequence[int],
+    ) -> int: ...
+    def scale(
+        self,
+        input: int,
+        scale: _Array,
+        shift: _Doubles,
+        scale_error: _Doubles,
+        shift_error: _Doubles,
+        roundings: int,
+    ) -> int: ...
+    def gather(self, inputs: Sequence[int], index: _Array, shape: Sequence[int]) -> int: ...
+    def sum(self, inputs: Sequence[int], signs: _Doubles, roundings: int) -> int: ...
+    def activation(
+        self,
+        input: int,
+        function: str,
+        slope: float,
+        low: float,
+        high: float,
+        rule: Callable[[_Doubles, _Doubles], tuple[_Doubles, ...]] | None,
+    ) -> int: ...
+    def max_pool(self, input: int, windows: _Array, shape: Sequence[int]) -> int: ...
+    def finish(self) -> None: ...
+    def propagate(
+        self,
+        lower: _Doubles,
+        upper: _Doubles,
+        center: _Doubles | None,
+        epsilon: _Doubles | None,
+        rows: _Doubles | None,
+        method: str,
+        norm: str,
+        sound: bool,
+        deployed: float,
+        with_upper: bool,
+        chunk: int,
+    ) -> tuple[_Doubles, _Doubles]: ...
+    def bytes_per_example(self) -> int: ...
+
+class BoundNetwork64(BoundNetwork32): ...

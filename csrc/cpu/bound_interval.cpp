@@ -25,21 +25,13 @@ struct Lanes {
 template <class T>
 Lanes<T> lanes_of(int64_t layer, int64_t n, ExampleState<T>* const* group, int64_t count, const BoundOptions& options) {
   constexpr int64_t L = kLanes<T>;
-  const Outward out(options.sound);
   const double flushed = options.deployed > 0 ? kFlushed : 0;
   Lanes<T> lanes;
   for (auto* part : {&lanes.center, &lanes.radius, &lanes.magnitude}) part->assign(static_cast<size_t>(n * L), T(0));
   for (int64_t e = 0; e < count; ++e) {
     const LayerState<T>& state = (*group[e])[layer];
-    for (int64_t k = 0; k < n; ++k) {
-      const double l = state.lower[static_cast<size_t>(k)], u = state.upper[static_cast<size_t>(k)];
-      const T c = static_cast<T>(l / 2 + u / 2);
-      const auto exact = static_cast<double>(c);
-      const auto at = static_cast<size_t>(k * L + e);
-      lanes.center[at] = c;
-      lanes.radius[at] = out.up_to<T>(std::fmax(out.add_up(u, -exact), out.add_up(exact, -l)));
-      lanes.magnitude[at] = out.up_to<T>(std::fmax(pyrobust::cpu::magnitude(l, u), std::fabs(exact)) + flushed);
-    }
+    leaves<T>().spread(state.lower.data(), state.upper.data(), n, e, flushed, options.sound, lanes.center.data(),
+                       lanes.radius.data(), lanes.magnitude.data());
   }
   return lanes;
 }
@@ -69,14 +61,14 @@ class Products {
            const std::vector<Tap>& taps, const Panels<T>& panels, int64_t p, T* out) {
     segments_.clear();
     for (const auto& [place, tap] : places)
-      segments_.push_back({from.data() + place * kLanes<T>, taps.data(), static_cast<int64_t>(taps.size()), tap});
-    leaves<T>().multiply(segments_.data(), static_cast<int64_t>(segments_.size()), panels.panel(p), panels.width(p),
-                         out, kLanes<T>, false);
+      segments_.push_back({taps.data(), static_cast<int64_t>(taps.size()), place * kLanes<T>, tap});
+    leaves<T>().multiply(from.data(), segments_.data(), static_cast<int64_t>(segments_.size()), panels.panel(p),
+                         panels.width(p), out, kLanes<T>, false);
   }
 
   const Layer<T>& layer_;
   const Lanes<T>& lanes_;
-  std::vector<Segment<T>> segments_;
+  std::vector<Segment> segments_;
 };
 
 // Turns the sums at one neuron into a range, outward.
@@ -87,42 +79,40 @@ class Ranges {
     const int64_t taps = layer.forward[0].taps;
     gamma_ = out_.template gamma<T>(std::min(taps, kBlock) + 2 + (taps + kBlock - 1) / kBlock);
     tiny_ = out_.template underflow<T>(static_cast<double>(taps + 4));
+    more_ = 1 + 3 * gamma_;
     deployed_ = out_.gamma(taps + 4, options.deployed);
+    flushed_ = deployed_ * kFlushed;
     weights_ = out_.sound() ? layer.weight_error : 0;
     biases_ = out_.sound() ? layer.bias_error : 0;
   }
 
-  void store(LayerState<T>& state, int64_t k, int64_t channel, T center, T radius, T magnitude) const {
-    const double bias = layer_.bias.empty() ? 0 : layer_.bias[static_cast<size_t>(channel)];
-    // What is computed of a sum of positive products may be too small by its own rounding.
-    const double m = exact(magnitude), r = exact(radius), size = std::fabs(bias);
-    double error = out_.add_up(r, out_.mul_up(gamma_ + weights_, m));
-    error = out_.add_up(error, tiny_);
-    error = out_.add_up(error, out_.mul_up(biases_, size));
-    error = out_.add_up(error, out_.mul_up(deployed_, m + size + kFlushed));
-    const auto middle = static_cast<double>(center);
+  void store(LayerState<T>& state, int64_t k, T center, T radius, T magnitude) const {
+    const double bias = layer_.bias[static_cast<size_t>(k)];
+    const double size = std::fabs(bias), middle = static_cast<double>(center);
+    // What is computed of a sum of positive products may be too small by its own rounding; all terms are positive, so one
+    // factor at the end pays for those of float64.
+    const double m = static_cast<double>(magnitude) * more_ + tiny_, r = static_cast<double>(radius) * more_ + tiny_;
+    double error = r + (gamma_ + weights_ + deployed_) * m + (biases_ + deployed_) * size + flushed_;
+    error += out_.template few<T>(error + std::fabs(middle) + size);
     const auto at = static_cast<size_t>(k);
     state.sum[at] = m;
-    state.lower[at] = out_.add_down(out_.add_down(middle, bias), -error);
-    state.upper[at] = out_.add_up(out_.add_up(middle, bias), error);
+    state.lower[at] = middle + bias - error;
+    state.upper[at] = middle + bias + error;
   }
 
  private:
-  double exact(T sum) const { return out_.add_up(out_.mul_up(static_cast<double>(sum), 1 + 2 * gamma_), tiny_); }
-
   const Layer<T>& layer_;
   Outward out_;
-  double gamma_, tiny_, deployed_, weights_, biases_;
+  double gamma_, tiny_, more_, deployed_, flushed_, weights_, biases_;
 };
 
 template <class T>
 void store_panel(const Ranges<T>& ranges, int64_t layer, ExampleState<T>* const* group, int64_t count,
-                 const Sums<T>& sums, int64_t first, int64_t width, int64_t channel, int64_t plane) {
+                 const Sums<T>& sums, int64_t first, int64_t width, int64_t plane) {
   for (int64_t e = 0; e < count; ++e)
     for (int64_t j = 0; j < width; ++j) {
       const int64_t at = j * kLanes<T> + e;
-      ranges.store((*group[e])[layer], first + j * plane, channel + j, sums.center[at], sums.radius[at],
-                   sums.magnitude[at]);
+      ranges.store((*group[e])[layer], first + j * plane, sums.center[at], sums.radius[at], sums.magnitude[at]);
     }
 }
 
@@ -140,7 +130,7 @@ void linear(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* g
   Sums<T> sums;
   for (int64_t p = 0; p < layer.forward[0].count(); ++p) {
     products.run(0, p, {{0, 0}}, taps, sums);
-    store_panel(ranges, i, group, count, sums, p * kPanel, layer.forward[0].width(p), p * kPanel, 1);
+    store_panel(ranges, i, group, count, sums, p * kPanel, layer.forward[0].width(p), 1);
   }
 }
 
@@ -177,7 +167,7 @@ void convolution(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* con
           products.run(g, p, shifted, taps, sums);
           const int64_t channel = g * outputs + p * kPanel;
           store_panel(ranges, i, group, count, sums, channel * layer.shape.plane() + y * layer.shape.width + x,
-                      layer.forward[static_cast<size_t>(g)].width(p), channel, layer.shape.plane());
+                      layer.forward[static_cast<size_t>(g)].width(p), layer.shape.plane());
         }
       }
     }

@@ -29,6 +29,8 @@ Panels<T> magnitude(Panels<T> panels) {
 
 template <class T>
 int64_t BoundNetwork<T>::add(Layer<T> layer) {
+  if (layer.kind == Kind::kGather || layer.kind == Kind::kSum)
+    layer.bias.assign(static_cast<size_t>(layer.shape.size()), 0);
   layers_.push_back(std::move(layer));
   return size() - 1;
 }

@@ -61,7 +61,7 @@ struct Layer {
   // linear and conv; one set of panels for each group
   ConvSizes conv;
   std::vector<Panels<T>> backward, forward, forward_abs;  // abs: of |w|
-  std::vector<double> bias;                               // [channels], empty for none
+  std::vector<double> bias;                               // of every neuron; also zeros of gather and sum
   double bias_error = 0;                                  // relative
   double weight_error = 0;                                // the exact weight is w (1 + e), |e| <= weight_error
 

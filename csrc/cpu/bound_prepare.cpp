@@ -8,7 +8,9 @@
 //   - where several consumers add to one coefficient: a rounding for each addition.
 #include <algorithm>
 
+#include "cpu/bound_leaves.h"
 #include "cpu/bound_state.h"
+#include "cpu/simd.h"
 
 namespace pyrobust::cpu {
 namespace {
@@ -18,52 +20,59 @@ struct Pair {
   double low, high;
 };
 
+template <class T>
+const LineLeaves<T>& leaves() {
+  if constexpr (sizeof(T) == 4)
+    return PYROBUST_LEAVES(kLinesFloat);
+  else
+    return PYROBUST_LEAVES(kLinesDouble);
+}
+
+// What the step at an affine layer costs, and at a function that takes it.
+template <class T>
+StepCosts costs_of(const BoundNetwork<T>& network, const Layer<T>& layer, const BoundOptions& options) {
+  const Outward out(options.sound);
+  StepCosts costs;
+  costs.sound = options.sound;
+  costs.share = dot_error(network, out);
+  costs.added = out.gamma<T>(layer.adds);
+  costs.multiplied = out.gamma<T>(layer.adds + 1);
+  if (!options.sound || !layer.affine()) return costs;
+  const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
+  const int64_t adds = network.input_adds(layer);
+  const int64_t depth = products ? network.depth(layer) : layer.kind == Kind::kScale ? adds + 1 : adds;
+  const double deployed = out.gamma(products ? layer.forward[0].taps + 4 : layer.roundings, options.deployed);
+  costs.sum = out.gamma<T>(depth) + layer.weight_error + deployed;
+  costs.bias = layer.bias_error + deployed;
+  costs.flushed = deployed * kFlushed;
+  return costs;
+}
+
 // The bias less and plus the error at neuron k of an affine layer.
 template <class T>
-class AffineError {
- public:
-  AffineError(const BoundNetwork<T>& network, const Layer<T>& layer, const ExampleState<T>& example,
-              const LayerState<T>& state, const BoundOptions& options)
-      : layer_(layer), state_(state), example_(example), out_(options.sound) {
-    if (!out_.sound()) return;
-    const int64_t adds = network.input_adds(layer);
-    int64_t depth = adds;
-    if (layer.kind == Kind::kLinear || layer.kind == Kind::kConv) depth = network.depth(layer);
-    if (layer.kind == Kind::kScale) depth = adds + 1;
-    share_ = out_.template gamma<T>(depth) + layer.weight_error;
-    const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
-    deployed_ = out_.gamma(products ? layer.forward[0].taps + 4 : layer.roundings, options.deployed);
+Pair affine_pair(const Layer<T>& layer, const ExampleState<T>& example, const LayerState<T>& state,
+                 const StepCosts& costs, size_t k) {
+  double bias = 0, known = 0;
+  if (layer.kind == Kind::kScale) {
+    const LayerState<T>& input = example[layer.inputs[0]];
+    bias = layer.shift[k];
+    known = layer.shift_error[k] + layer.scale_error[k] * magnitude(input.lower[k], input.upper[k]);
+  } else {
+    bias = layer.bias[k];
   }
+  if (!costs.sound) return {bias, bias};
+  const double size = std::fabs(bias);
+  double error = costs.sum * state.sum[k] + costs.bias * size + costs.flushed + known;
+  error += Outward(true).few<T>(error + size);
+  return {bias - error, bias + error};
+}
 
-  Pair operator()(size_t k) const {
-    double bias = 0, known = 0;  // the bias, and how well
-    if (layer_.kind == Kind::kScale) {
-      const LayerState<T>& input = example_[layer_.inputs[0]];
-      bias = layer_.shift[k];
-      known = out_.add_up(layer_.shift_error[k],
-                          out_.mul_up(layer_.scale_error[k], magnitude(input.lower[k], input.upper[k])));
-    } else if (!layer_.bias.empty()) {
-      bias = layer_.bias[k / static_cast<size_t>(layer_.shape.plane())];
-      known = layer_.bias_error * std::fabs(bias);
-    }
-    if (!out_.sound()) return {bias, bias};
-    double error = out_.add_up(out_.mul_up(share_, state_.sum[k]), known);
-    error = out_.add_up(error, out_.mul_up(deployed_, state_.sum[k] + std::fabs(bias) + kFlushed));
-    return {out_.add_down(bias, -error), out_.add_up(bias, error)};
-  }
-
- private:
-  const Layer<T>& layer_;
-  const LayerState<T>& state_;
-  const ExampleState<T>& example_;
-  Outward out_;
-  double share_ = 0, deployed_ = 0;
-};
-
+// In T, with a share of themselves that the loops may lose.
 template <class T>
 void store_pair(const Outward& out, double share, Pair pair, T& low, T& high) {
-  low = out.down_to<T>(out.add_down(pair.low, -out.mul_up(share, std::fabs(pair.low))));
-  high = out.up_to<T>(out.add_up(pair.high, out.mul_up(share, std::fabs(pair.high))));
+  const double below = std::fabs(pair.low), above = std::fabs(pair.high);
+  low = out.down_to<T>(pair.low - (share * below + out.few<T>(below)));
+  high = out.up_to<T>(pair.high + (share * above + out.few<T>(above)));
 }
 
 template <class T>
@@ -88,38 +97,39 @@ Lines<double> lines_of(const Layer<T>& layer, double l, double u, const Outward&
 template <class T>
 class LineCosts {
  public:
-  LineCosts(const BoundNetwork<T>& network, const Layer<T>& layer, const BoundOptions& options)
-      : out_(options.sound), share_(dot_error(network, out_)), adds_(network.input_adds(layer)) {}
+  explicit LineCosts(const StepCosts& costs) : out_(costs.sound), costs_(costs) {}
 
-  void store(LayerState<T>& state, size_t k, Lines<double> lines, double m, const Pair* below) const {
-    Pair pair{out_.add_down(lines.lower_intercept, -rounding(lines.lower_slope, m)),
-              out_.add_up(lines.upper_intercept, rounding(lines.upper_slope, m))};
-    if (below != nullptr) {
-      // slope b - |slope| error, and b times the rounding of the coefficient
-      const double s = lines.lower_slope, t = lines.upper_slope;
-      const double size = std::fmax(std::fabs(below->low), std::fabs(below->high));
-      pair.low = out_.add_down(pair.low, out_.mul_down(s, s >= 0 ? below->low : below->high));
-      pair.low = out_.add_down(pair.low, -rounding(s, size));
-      pair.high = out_.add_up(pair.high, out_.mul_up(t, t >= 0 ? below->high : below->low));
-      pair.high = out_.add_up(pair.high, rounding(t, size));
+  // m: the largest |z| below; pair: what a coefficient of the layer below costs, where it is fused.
+  void store(LayerState<T>& state, size_t k, const Lines<double>& lines, double m, const Pair* pair) const {
+    const double s = lines.lower_slope, t = lines.upper_slope;
+    double low = lines.lower_intercept, high = lines.upper_intercept;
+    double low_size = std::fabs(low), high_size = std::fabs(high);
+    if (pair != nullptr) {
+      // slope b - |slope| error; the rounding of the coefficient meets b, too
+      const double size = std::fmax(std::fabs(pair->low), std::fabs(pair->high));
+      low += s * (s >= 0 ? pair->low : pair->high);
+      high += t * (t >= 0 ? pair->high : pair->low);
+      low_size += std::fabs(s) * size, high_size += std::fabs(t) * size;
+      m += size;
     }
-    state.lower_slope[k] = static_cast<T>(lines.lower_slope);
-    state.upper_slope[k] = static_cast<T>(lines.upper_slope);
-    store_pair(out_, share_, pair, state.lower_intercept[k], state.upper_intercept[k]);
-    state.alive[k] = lines.lower_slope != 0 || lines.upper_slope != 0;
+    const double low_cost = rounding(s) * m, high_cost = rounding(t) * m;
+    low -= low_cost + out_.template few<T>(low_size + low_cost);
+    high += high_cost + out_.template few<T>(high_size + high_cost);
+    state.lower_slope[k] = static_cast<T>(s);
+    state.upper_slope[k] = static_cast<T>(t);
+    store_pair(out_, costs_.share, {low, high}, state.lower_intercept[k], state.upper_intercept[k]);
+    state.alive[k] = s != 0 || t != 0;
   }
 
  private:
-  // |slope| m times the roundings: none where the slope is 0 or 1 and nobody adds.
-  double rounding(double slope, double m) const {
-    if (!out_.sound() || slope == 0) return 0;
-    const double gamma = out_.template gamma<T>(adds_ + (std::fabs(slope) == 1 ? 0 : 1));
-    return gamma == 0 ? 0 : out_.mul_up(gamma, out_.mul_up(std::fabs(slope), m));
+  // |slope| times the roundings: one less where the slope is 1, none where it is 0.
+  double rounding(double slope) const {
+    const double size = std::fabs(slope);
+    return size == 0 ? 0 : size * (size == 1 ? costs_.added : costs_.multiplied);
   }
 
   Outward out_;
-  double share_;
-  int64_t adds_;
+  StepCosts costs_;
 };
 
 template <class T>
@@ -127,6 +137,13 @@ void resize_lines(LayerState<T>& state, size_t n) {
   for (auto* part : {&state.lower_slope, &state.upper_slope, &state.lower_intercept, &state.upper_intercept})
     part->resize(n);
   state.alive.resize(n);
+}
+
+template <class T>
+bool finite(const LayerState<T>& state) {
+  double total = 0;
+  for (size_t k = 0; k < state.lower.size(); ++k) total += 0 * state.lower[k] + 0 * state.upper[k];
+  return total == 0;
 }
 
 template <class T>
@@ -140,8 +157,16 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
   const Outward out(options.sound);
   const auto n = static_cast<size_t>(layer.shape.size());
   resize_lines(state, n);
-  const LineCosts<T> costs(network, layer, options);
-  const AffineError<T> affine(network, below, example, input, options);
+  const StepCosts step = costs_of(network, below, options);
+  const bool relu = layer.function == Function::kLeakyRelu && layer.slope == 0;
+  if (relu && (!below.fused || below.kind != Kind::kScale) && finite(input)) {
+    leaves<T>().relu_lines(input.lower.data(), input.upper.data(), below.fused ? input.sum.data() : nullptr,
+                           below.bias.data(), static_cast<int64_t>(n), step, state.lower_slope.data(),
+                           state.upper_slope.data(), state.lower_intercept.data(), state.upper_intercept.data(),
+                           state.alive.data());
+    return;
+  }
+  const LineCosts<T> costs(step);
   std::vector<double> given;
   if (layer.function == Function::kRule) {
     given.resize(6 * n);
@@ -167,7 +192,7 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
       lines.upper_intercept = out.add_up(lines.upper_intercept, error);
     }
     if (below.fused) {
-      const Pair pair = affine(k);
+      const Pair pair = affine_pair(below, example, input, step, k);
       costs.store(state, k, lines, magnitude(l, u), &pair);
     } else {
       costs.store(state, k, lines, magnitude(l, u), nullptr);
@@ -184,7 +209,7 @@ void prepare_maximum(const BoundNetwork<T>& network, int64_t i, ExampleState<T>&
   const auto width = static_cast<size_t>(layer.window);
   resize_lines(state, n);
   state.picked.resize(n);
-  const LineCosts<T> costs(network, layer, options);
+  const LineCosts<T> costs(costs_of(network, network.layer(layer.inputs[0]), options));
   for (size_t k = 0; k < n; ++k) {
     const int64_t* window = layer.windows.data() + k * width;
     const auto lower = [&](int64_t j) { return input.lower[static_cast<size_t>(j)]; };
@@ -211,18 +236,24 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
   // Below the smallest normal number a product may lose up to the smallest number, times what it is multiplied with.
   const auto count_underflow = [&](int64_t from, double operations) {
     const LayerState<T>& input = example[from];
-    double total = 0;
-    for (size_t k = 0; k < input.lower.size(); ++k) total += magnitude(input.lower[k], input.upper[k]) + 1;
-    example.slack = out.add_up(example.slack, 2 * total * out.underflow<T>(operations));
+    double total[4] = {};
+    for (size_t k = 0; k < input.lower.size(); ++k)
+      total[k % 4] += std::max(std::fabs(input.lower[k]), std::fabs(input.upper[k])) + 1;
+    example.slack =
+        out.add_up(example.slack, 2 * (total[0] + total[1] + total[2] + total[3]) * out.underflow<T>(operations));
   };
   if (i == 0) prepare_input(network, example, options);
-  if (layer.affine()) {
+  if (layer.affine() && (!layer.fused || options.method == Method::kCrown)) {
     LayerState<T>& state = example[i];
     const auto n = static_cast<size_t>(layer.shape.size());
-    const double share = dot_error(network, out);
-    const AffineError<T> affine(network, layer, example, state, options);
+    const StepCosts costs = costs_of(network, layer, options);
     state.low.resize(n), state.high.resize(n);
-    for (size_t k = 0; k < n; ++k) store_pair(out, share, affine(k), state.low[k], state.high[k]);
+    if (layer.kind == Kind::kScale)
+      for (size_t k = 0; k < n; ++k)
+        store_pair(out, costs.share, affine_pair(layer, example, state, costs, k), state.low[k], state.high[k]);
+    else
+      leaves<T>().affine_pairs(state.sum.data(), layer.bias.data(), static_cast<int64_t>(n), costs, state.low.data(),
+                               state.high.data());
   } else if (layer.kind == Kind::kActivation) {
     prepare_activation(network, i, example, options);
   } else if (layer.kind == Kind::kMaxPool) {

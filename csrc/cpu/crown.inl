@@ -32,82 +32,80 @@ PYROBUST_TARGET inline void flush(V a, double* sum) { put(sum, add(load(sum), a)
 
 // J of the panel's kWidth outputs.
 template <class T, int64_t J, int64_t kWidth = J>
-PYROBUST_TARGET void multiply_panel(const Segment<T>* segments, int64_t count, const T* w, T* out, int64_t stride,
-                                    bool add_to) {
+PYROBUST_TARGET void multiply_panel(const T* a, const Segment* segments, int64_t count, const T* w, T* out,
+                                    int64_t stride, bool add_to) {
   using L = typename Wide<T>::Type;
-  constexpr bool kTwoChains = J * kRegisters <= 4;  // so few sums would wait for each other
-  L sum[J], other[J];
+  // So few sums that they would wait for each other are split.
+  constexpr int64_t kChains = J * kRegisters <= 2 ? 4 : J * kRegisters <= 4 ? 2 : 1;
+  L sum[kChains][J];
   int64_t left = kBlock;
   bool fresh = true;
+  const auto total = [&](int64_t j) PYROBUST_TARGET {
+    if constexpr (kChains == 4) return add(add(sum[0][j], sum[1][j]), add(sum[2][j], sum[3][j]));
+    if constexpr (kChains == 2) return add(sum[0][j], sum[1][j]);
+    return sum[0][j];
+  };
   for (int64_t s = 0; s < count; ++s) {
     const Tap* tap = segments[s].taps;
     const Tap* const end = tap + segments[s].count;
-    const T* const base = segments[s].base;
+    const T* const base = a + segments[s].offset;
     const T* const weights = w + segments[s].first_tap * kWidth;
     while (tap < end) {
       if (fresh) {
-        for (int64_t j = 0; j < J; ++j) sum[j] = other[j] = same(T(0));
+        for (int64_t c = 0; c < kChains; ++c)
+          for (int64_t j = 0; j < J; ++j) sum[c][j] = same(T(0));
         fresh = false;
       }
       const Tap* const stop = tap + (end - tap < left ? end - tap : left);
       left -= stop - tap;
-      if constexpr (kTwoChains) {
-        for (; tap + 2 <= stop; tap += 2) {
-          const L a = lanes_of(base + tap[0].offset), b = lanes_of(base + tap[1].offset);
-          const T *wa = weights + tap[0].tap * kWidth, *wb = weights + tap[1].tap * kWidth;
-          for (int64_t j = 0; j < J; ++j) {
-            sum[j] = fused(a, same(wa[j]), sum[j]);
-            other[j] = fused(b, same(wb[j]), other[j]);
-          }
+      for (; tap + kChains <= stop; tap += kChains)
+        for (int64_t c = 0; c < kChains; ++c) {
+          const L lanes = lanes_of(base + tap[c].offset);
+          const T* const wa = weights + tap[c].tap * kWidth;
+          for (int64_t j = 0; j < J; ++j) sum[c][j] = fused(lanes, same(wa[j]), sum[c][j]);
         }
-      }
       for (; tap < stop; ++tap) {
-        const L a = lanes_of(base + tap->offset);
+        const L lanes = lanes_of(base + tap->offset);
         const T* const wa = weights + tap->tap * kWidth;
-        for (int64_t j = 0; j < J; ++j) sum[j] = fused(a, same(wa[j]), sum[j]);
+        for (int64_t j = 0; j < J; ++j) sum[0][j] = fused(lanes, same(wa[j]), sum[0][j]);
       }
       if (left == 0) {
-        for (int64_t j = 0; j < J; ++j) {
-          L total = kTwoChains ? add(sum[j], other[j]) : sum[j];
-          if (add_to) total = add(lanes_of(out + j * stride), total);
-          put(out + j * stride, total);
-        }
+        for (int64_t j = 0; j < J; ++j)
+          put(out + j * stride, add_to ? add(lanes_of(out + j * stride), total(j)) : total(j));
         left = kBlock, fresh = add_to = true;
       }
     }
   }
   if (fresh && add_to) return;
   for (int64_t j = 0; j < J; ++j) {
-    L total = same(T(0));
-    if (!fresh) total = kTwoChains ? add(sum[j], other[j]) : sum[j];
-    if (add_to) total = add(lanes_of(out + j * stride), total);
-    put(out + j * stride, total);
+    const L last = fresh ? same(T(0)) : total(j);
+    put(out + j * stride, add_to ? add(lanes_of(out + j * stride), last) : last);
   }
 }
 
 template <class T>
-PYROBUST_TARGET void multiply(const Segment<T>* segments, int64_t count, const T* w, int64_t width, T* out,
+PYROBUST_TARGET void multiply(const T* a, const Segment* segments, int64_t count, const T* w, int64_t width, T* out,
                               int64_t stride, bool add_to) {
   switch (width) {
     case 8:
-      if constexpr (kRegisters == 1) return multiply_panel<T, 8>(segments, count, w, out, stride, add_to);
+      if constexpr (kRegisters == 1) return multiply_panel<T, 8>(a, segments, count, w, out, stride, add_to);
       // eight sums would not fit sixteen registers
-      multiply_panel<T, 4, 8>(segments, count, w, out, stride, add_to);
-      return multiply_panel<T, 4, 8>(segments, count, w + 4, out + 4 * stride, stride, add_to);
+      multiply_panel<T, 4, 8>(a, segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 4, 8>(a, segments, count, w + 4, out + 4 * stride, stride, add_to);
     case 7:
-      return multiply_panel<T, 7>(segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 7>(a, segments, count, w, out, stride, add_to);
     case 6:
-      return multiply_panel<T, 6>(segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 6>(a, segments, count, w, out, stride, add_to);
     case 5:
-      return multiply_panel<T, 5>(segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 5>(a, segments, count, w, out, stride, add_to);
     case 4:
-      return multiply_panel<T, 4>(segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 4>(a, segments, count, w, out, stride, add_to);
     case 3:
-      return multiply_panel<T, 3>(segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 3>(a, segments, count, w, out, stride, add_to);
     case 2:
-      return multiply_panel<T, 2>(segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 2>(a, segments, count, w, out, stride, add_to);
     default:
-      return multiply_panel<T, 1>(segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 1>(a, segments, count, w, out, stride, add_to);
   }
 }
 
@@ -158,6 +156,36 @@ PYROBUST_TARGET void scale(const T* a, int64_t n, const T* s, int64_t stride, T*
 }
 
 template <class T>
+PYROBUST_TARGET void spread(const double* lower, const double* upper, int64_t n, int64_t e, double more, bool sound,
+                            T* center, T* radius, T* magnitude) {
+  constexpr int64_t kCount = Wide<T>::kCount;
+  // Twice the unit roundoff of T, and of float64 for the differences: Outward::up_to and few.
+  const bool wide_type = sizeof(T) == sizeof(double);
+  const V share = splat(!sound ? 0 : wide_type ? 0x1p-50 : 0x1p-23 + 0x1p-50), zero = splat(0);
+  const V tiny = splat(!sound ? 0 : wide_type ? 0x1p-1074 : 0x1p-149), half = splat(0.5);
+  for (int64_t i = 0; i < n; i += 8) {
+    double l8[8], u8[8];
+    const bool whole = i + 8 <= n;
+    for (int64_t j = 0; !whole && j < 8; ++j)
+      l8[j] = i + j < n ? lower[i + j] : 0, u8[j] = i + j < n ? upper[i + j] : 0;
+    const V l = load(whole ? lower + i : l8), u = load(whole ? upper + i : u8);
+    T c8[8], r8[8], m8[8];
+    put_nearest(c8, add(mul(l, half), mul(u, half)));
+    const V c = load(c8);
+    const V r = max(sub(u, c), sub(c, l));
+    const V m = add(max(max(abs(l), abs(u)), abs(c)), splat(more));
+    // Nothing is added at zero.
+    put_nearest(r8, add(r, where_less(zero, r, add(mul(r, share), tiny), mul(r, zero))));
+    put_nearest(m8, add(m, where_less(zero, m, add(mul(m, share), tiny), mul(m, zero))));
+    const int64_t many = whole ? 8 : n - i;
+    for (int64_t j = 0; j < many; ++j) {
+      const int64_t at = (i + j) * kCount + e;
+      center[at] = c8[j], radius[at] = r8[j], magnitude[at] = m8[j];
+    }
+  }
+}
+
+template <class T>
 PYROBUST_TARGET void lengths(const T* a, int64_t n, double* squares, double* largest) {
   constexpr int64_t kCount = Wide<T>::kCount;
   for (int64_t half = 0; half < kCount; half += 8) {
@@ -173,7 +201,7 @@ PYROBUST_TARGET void lengths(const T* a, int64_t n, double* squares, double* lar
 }
 
 template <class T>
-constexpr CrownLeaves<T> kCrown = {multiply<T>, relax<T>, dot<T>, scale<T>, lengths<T>};
+constexpr CrownLeaves<T> kCrown = {multiply<T>, relax<T>, dot<T>, scale<T>, spread<T>, lengths<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu

@@ -10,19 +10,17 @@ namespace pyrobust::cpu {
 struct Tap {
   int32_t offset, tap;
 };
-// Products whose taps start at first_tap.
-template <class T>
+// Products whose lanes start at offset, and whose taps start at first_tap.
 struct Segment {
-  const T* base;
   const Tap* taps;
-  int64_t count, first_tap;
+  int64_t count, offset, first_tap;
 };
 
 template <class T>
 struct CrownLeaves {
-  // out[j * stride] (+)= the sum of all products, j < width <= kPanel; w is a panel.
-  void (*multiply)(const Segment<T>* segments, int64_t count, const T* w, int64_t width, T* out, int64_t stride,
-                   bool add);
+  // out[j * stride] (+)= the sum of all products of a, j < width <= kPanel; w is a panel.
+  void (*multiply)(const T* a, const Segment* segments, int64_t count, const T* w, int64_t width, T* out,
+                   int64_t stride, bool add);
   // For n neurons: a times the slope of its side, in place; to bias[lane], a times the intercept of its side.
   void (*relax)(T* a, int64_t n, const T* lower_slope, const T* upper_slope, const T* lower_intercept,
                 const T* upper_intercept, double* bias);
@@ -30,6 +28,10 @@ struct CrownLeaves {
   void (*dot)(const T* a, int64_t n, const T* low, const T* high, double* sum);
   // out (+)= a s, n neurons; s of length n, or one number where stride is 0.
   void (*scale)(const T* a, int64_t n, const T* s, int64_t stride, T* out, bool add);
+  // From n ranges to lane e of n neurons: a center in T, at least the distance of the ends from it, and at least `more`
+  // above the largest |z| and |center|; with sound = false, the nearest numbers.
+  void (*spread)(const double* lower, const double* upper, int64_t n, int64_t e, double more, bool sound, T* center,
+                 T* radius, T* magnitude);
   // To squares[lane] the sum of a^2, in float64; to largest[lane] the largest |a|.
   void (*lengths)(const T* a, int64_t n, double* squares, double* largest);
 };

@@ -25,6 +25,7 @@ struct Window {
   int64_t height() const { return y1 - y0; }
   int64_t width() const { return x1 - x0; }
   bool empty() const { return y0 >= y1 || x0 >= x1; }
+  bool operator==(const Window&) const = default;
   void join(const Window& other) {
     if (other.empty()) return;
     if (empty()) {
@@ -60,7 +61,11 @@ template <class T>
 class CrownWalk<T>::Impl {
  public:
   Impl(const BoundNetwork<T>& network, const BoundOptions& options, bool stop)
-      : network_(network), options_(options), stop_(stop), part_(static_cast<size_t>(network.size())) {}
+      : network_(network),
+        options_(options),
+        stop_(stop),
+        part_(static_cast<size_t>(network.size())),
+        products_(part_.size()) {}
 
   void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
     tile_ = &tile, example_ = &example;
@@ -271,71 +276,122 @@ class CrownWalk<T>::Impl {
     taps_.clear();
     for (int64_t k = 0; k < layer.shape.size(); ++k)
       if (alive == nullptr || alive[k] != 0) taps_.push_back({static_cast<int32_t>(k * L), static_cast<int32_t>(k)});
-    const Segment<T> segment{part(i).a, taps_.data(), static_cast<int64_t>(taps_.size()), 0};
+    const Segment segment{taps_.data(), static_cast<int64_t>(taps_.size()), 0, 0};
     const bool add = part(input).consumers > 1;
     T* const out = memory(input, false);
     const Panels<T>& panels = layer.backward[0];
     for (int64_t p = 0; p < panels.count(); ++p)
-      leaves<T>().multiply(&segment, 1, panels.panel(p), panels.width(p), out + p * kPanel * L, L, add);
+      leaves<T>().multiply(part(i).a, &segment, 1, panels.panel(p), panels.width(p), out + p * kPanel * L, L, add);
   }
 
   void convolution(int64_t i) {
     const Layer<T>& layer = network_.layer(i);
     const ConvSizes& s = layer.conv;
     const int64_t input = layer.inputs[0];
-    const Window &w = part(i).window, &to = part(input).window;
+    const Window& to = part(input).window;
     if (to.empty()) return;  // only padding
-    const int64_t outputs = layer.shape.channels / s.groups, inputs = network_.layer(input).shape.channels / s.groups;
-    list_taps(i, outputs);
+    const int64_t inputs = network_.layer(input).shape.channels / s.groups;
+    const Products& products = listed(i, input);
     const bool add = part(input).consumers > 1;
     T* const out = memory(input, false);
     const int64_t plane = to.height() * to.width();
-    for (int64_t y = to.y0; y < to.y1; ++y)
-      for (int64_t x = to.x0; x < to.x1; ++x)
+    for (int64_t at = 0; at < plane; ++at)
+      for (int64_t g = 0; g < s.groups; ++g) {
+        const auto list = static_cast<size_t>(at * s.groups + g);
+        const Segment* const segments = products.segments.data() + products.begin[list];
+        const int64_t count = products.begin[list + 1] - products.begin[list];
+        const Panels<T>& panels = layer.backward[static_cast<size_t>(g)];
+        T* const place = out + (g * inputs * plane + at) * L;
+        for (int64_t p = 0; p < panels.count(); ++p)
+          leaves<T>().multiply(part(i).a, segments, count, panels.panel(p), panels.width(p),
+                               place + p * kPanel * plane * L, plane * L, add);
+      }
+  }
+
+  // The products of a convolution: for each place of its input's part and each group, segments of taps. Tiles of one
+  // example that reach as far share them.
+  struct Products {
+    const ExampleState<T>* example = nullptr;
+    const uint8_t* alive = nullptr;
+    Window window, input;
+    std::vector<Tap> taps;
+    std::vector<int64_t> taps_begin, begin;
+    std::vector<Segment> segments;
+  };
+
+  const Products& listed(int64_t i, int64_t input) {
+    const Layer<T>& layer = network_.layer(i);
+    const ConvSizes& s = layer.conv;
+    const Window &w = part(i).window, &to = part(input).window;
+    Products& products = products_[static_cast<size_t>(i)];
+    // Neurons that are marked for one tile are not those of the next.
+    const bool same = part(i).alive != alive_.data() && products.example == example_ &&
+                      products.alive == part(i).alive && products.window == w && products.input == to;
+    if (same) return products;
+    products.example = example_, products.alive = part(i).alive, products.window = w, products.input = to;
+    const int64_t outputs = layer.shape.channels / s.groups;
+    list_taps(i, outputs, products);
+    reach(to.y0, to.y1, w.y0, w.y1, s.kernel_h, s.stride_h, s.pad_h, s.dilation_h, rows_, row_begin_);
+    reach(to.x0, to.x1, w.x0, w.x1, s.kernel_w, s.stride_w, s.pad_w, s.dilation_w, columns_, column_begin_);
+    products.segments.clear(), products.begin.clear();
+    for (int64_t y = 0; y < to.height(); ++y)
+      for (int64_t x = 0; x < to.width(); ++x)
         for (int64_t g = 0; g < s.groups; ++g) {
-          segments_.clear();
-          for (int64_t ky = 0; ky < s.kernel_h; ++ky) {
-            const int64_t from_y = y + s.pad_h - ky * s.dilation_h;
-            const int64_t oy = from_y / s.stride_h;
-            if (from_y < 0 || from_y % s.stride_h != 0 || oy < w.y0 || oy >= w.y1) continue;
-            for (int64_t kx = 0; kx < s.kernel_w; ++kx) {
-              const int64_t from_x = x + s.pad_w - kx * s.dilation_w;
-              const int64_t ox = from_x / s.stride_w;
-              if (from_x < 0 || from_x % s.stride_w != 0 || ox < w.x0 || ox >= w.x1) continue;
-              const auto list = static_cast<size_t>(((oy - w.y0) * w.width() + ox - w.x0) * s.groups + g);
-              const int64_t length = begin_[list + 1] - begin_[list];
+          products.begin.push_back(static_cast<int64_t>(products.segments.size()));
+          for (int64_t r = row_begin_[static_cast<size_t>(y)]; r < row_begin_[static_cast<size_t>(y) + 1]; ++r)
+            for (int64_t c = column_begin_[static_cast<size_t>(x)]; c < column_begin_[static_cast<size_t>(x) + 1];
+                 ++c) {
+              const Reach &row = rows_[static_cast<size_t>(r)], &column = columns_[static_cast<size_t>(c)];
+              const auto list = static_cast<size_t>((row.place * w.width() + column.place) * s.groups + g);
+              const int64_t first = products.taps_begin[list], length = products.taps_begin[list + 1] - first;
               if (length > 0)
-                segments_.push_back({part(i).a, taps_.data() + begin_[list], length, (ky * s.kernel_w + kx) * outputs});
+                products.segments.push_back(
+                    {products.taps.data() + first, length, 0, (row.kernel * s.kernel_w + column.kernel) * outputs});
             }
-          }
-          const Panels<T>& panels = layer.backward[static_cast<size_t>(g)];
-          T* const place = out + (g * inputs * plane + (y - to.y0) * to.width() + x - to.x0) * L;
-          for (int64_t p = 0; p < panels.count(); ++p)
-            leaves<T>().multiply(segments_.data(), static_cast<int64_t>(segments_.size()), panels.panel(p),
-                                 panels.width(p), place + p * kPanel * plane * L, plane * L, add);
         }
+    products.begin.push_back(static_cast<int64_t>(products.segments.size()));
+    return products;
+  }
+
+  // Along one axis: the outputs in [out_begin, out_end) that an input takes part in, and by which place of the kernel.
+  struct Reach {
+    int64_t kernel, place;  // the place counts from out_begin
+  };
+  static void reach(int64_t in_begin, int64_t in_end, int64_t out_begin, int64_t out_end, int64_t kernel,
+                    int64_t stride, int64_t pad, int64_t dilation, std::vector<Reach>& found,
+                    std::vector<int64_t>& begin) {
+    found.clear(), begin.clear();
+    for (int64_t at = in_begin; at < in_end; ++at) {
+      begin.push_back(static_cast<int64_t>(found.size()));
+      for (int64_t k = 0; k < kernel; ++k) {
+        const int64_t from = at + pad - k * dilation, place = from / stride;
+        if (from >= 0 && from % stride == 0 && place >= out_begin && place < out_end)
+          found.push_back({k, place - out_begin});
+      }
+    }
+    begin.push_back(static_cast<int64_t>(found.size()));
   }
 
   // For every place of the part and every group, the channels that are alive.
-  void list_taps(int64_t i, int64_t outputs) {
+  void list_taps(int64_t i, int64_t outputs, Products& products) const {
     const Layer<T>& layer = network_.layer(i);
-    const Window& w = part(i).window;
-    const uint8_t* const alive = part(i).alive;
+    const Part<T>& p = part_[static_cast<size_t>(i)];
+    const Window& w = p.window;
     const int64_t plane = w.height() * w.width();
-    taps_.clear(), begin_.clear();
+    products.taps.clear(), products.taps_begin.clear();
     for (int64_t y = 0; y < w.height(); ++y)
       for (int64_t x = 0; x < w.width(); ++x)
         for (int64_t g = 0; g < layer.conv.groups; ++g) {
-          begin_.push_back(static_cast<int64_t>(taps_.size()));
+          products.taps_begin.push_back(static_cast<int64_t>(products.taps.size()));
           for (int64_t c = 0; c < outputs; ++c) {
             const int64_t channel = g * outputs + c;
             const int64_t k = channel * layer.shape.plane() + (w.y0 + y) * layer.shape.width + w.x0 + x;
-            if (alive == nullptr || alive[k] != 0)
-              taps_.push_back(
+            if (p.alive == nullptr || p.alive[k] != 0)
+              products.taps.push_back(
                   {static_cast<int32_t>((channel * plane + y * w.width() + x) * L), static_cast<int32_t>(c)});
           }
         }
-    begin_.push_back(static_cast<int64_t>(taps_.size()));
+    products.taps_begin.push_back(static_cast<int64_t>(products.taps.size()));
   }
 
   void gather(int64_t i) {
@@ -376,8 +432,9 @@ class CrownWalk<T>::Impl {
     const LayerState<T>& s = state(i);
     std::vector<T> low(s.lower.size()), high(s.lower.size());
     for (size_t k = 0; k < low.size(); ++k) {
-      low[k] = out.down_to<T>(out.add_down(s.lower[k], -out.mul_up(share, std::fabs(s.lower[k]))));
-      high[k] = out.up_to<T>(out.add_up(s.upper[k], out.mul_up(share, std::fabs(s.upper[k]))));
+      const double below = std::fabs(s.lower[k]), above = std::fabs(s.upper[k]);
+      low[k] = out.down_to<T>(s.lower[k] - (share * below + out.few<T>(below)));
+      high[k] = out.up_to<T>(s.upper[k] + (share * above + out.few<T>(above)));
     }
     for_runs(i, [&](T* a, int64_t n, int64_t k) { leaves<T>().dot(a, n, low.data() + k, high.data() + k, bias_); });
   }
@@ -425,8 +482,9 @@ class CrownWalk<T>::Impl {
   std::vector<Part<T>> part_;
   TileMemory<T> memory_;
   std::vector<Tap> taps_;
-  std::vector<Segment<T>> segments_;
-  std::vector<int64_t> begin_, marked_;
+  std::vector<Reach> rows_, columns_;
+  std::vector<Products> products_;
+  std::vector<int64_t> row_begin_, column_begin_, marked_;
   std::vector<uint8_t> alive_;
   double bias_[L];
 };

@@ -172,7 +172,6 @@ PYROBUST_TARGET inline W abs(W a) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high)};
 }
-PYROBUST_TARGET inline W mul(W a, W b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
 PYROBUST_TARGET inline W div(W a, W b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
 PYROBUST_TARGET inline W narrow(V a, V b) {
   return {_mm256_set_m128(_mm256_cvtpd_ps(a.high), _mm256_cvtpd_ps(a.low)),

@@ -81,7 +81,6 @@ PYROBUST_TARGET inline W mul(W a, W b) { return _mm512_mul_ps(a, b); }
 PYROBUST_TARGET inline W fused(W a, W b, W c) { return _mm512_fmadd_ps(a, b, c); }
 PYROBUST_TARGET inline W max(W a, W b) { return _mm512_max_ps(a, b); }
 PYROBUST_TARGET inline W abs(W a) { return _mm512_abs_ps(a); }
-PYROBUST_TARGET inline W mul(W a, W b) { return _mm512_mul_ps(a, b); }
 PYROBUST_TARGET inline W div(W a, W b) { return _mm512_div_ps(a, b); }
 PYROBUST_TARGET inline W narrow(V a, V b) {
   const __m512d low = _mm512_castps_pd(_mm512_castps256_ps512(_mm512_cvtpd_ps(a)));

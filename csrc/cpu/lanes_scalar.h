@@ -107,7 +107,6 @@ inline W mul(W a, W b) { PYROBUST_LANES(a.lane[i] * b.lane[i]) }
 inline W fused(W a, W b, W c) { PYROBUST_LANES(a.lane[i] * b.lane[i] + c.lane[i]) }
 inline W max(W a, W b) { PYROBUST_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]) }
 inline W abs(W a) { PYROBUST_LANES(std::fabs(a.lane[i])) }
-inline W mul(W a, W b) { PYROBUST_LANES(a.lane[i] * b.lane[i]) }
 inline W div(W a, W b) { PYROBUST_LANES(a.lane[i] / b.lane[i]) }
 // The nearest float32 numbers.
 inline W narrow(V a, V b) { PYROBUST_LANES(static_cast<float>(i < 8 ? a.lane[i] : b.lane[i - 8])) }

@@ -13,6 +13,7 @@ class Propagation {
  public:
   Propagation(const BoundNetwork<T>& network, const BoundOptions& options, int threads, const ParallelFor& parallel_for)
       : network_(network), options_(options), threads_(threads), parallel_for_(parallel_for) {
+    list_walked();
     for (int64_t i = 0; i < network.size(); ++i) {
       const Layer<T>& layer = network.layer(i);
       // The ranges of these decide the lines of functions: they are worth a backward pass.
@@ -25,7 +26,8 @@ class Propagation {
     begin(inputs, first, count);
     for (int64_t i = 0; i < network_.size(); ++i) {
       if (i > 0) intervals(i);
-      in_parallel(count, [&](int64_t e) { prepare(network_, i, examples_[static_cast<size_t>(e)], options_); });
+      if (walked_[static_cast<size_t>(i)] != 0)
+        in_parallel(count, [&](int64_t e) { prepare(network_, i, examples_[static_cast<size_t>(e)], options_); });
       if (options_.method == Method::kCrown) refine(i);
       // Intervals know the ball only by its box: the dual norm comes in where the network is still affine.
       else if (options_.norm != Norm::kLinf && ends_affine_part(i))
@@ -45,6 +47,19 @@ class Propagation {
     parallel_for_(0, count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) f(i);
     });
+  }
+
+  // Layers that a backward pass can come to; without any inside, those between the output and the first that are not
+  // affine, and for a ball those near the input.
+  void list_walked() {
+    walked_.assign(static_cast<size_t>(network_.size()), options_.method != Method::kIbp);
+    walked_.back() = 1;
+    for (int64_t i = network_.output(); i >= 0; --i) {
+      if (options_.norm != Norm::kLinf && affine_in_input(i)) walked_[static_cast<size_t>(i)] = 1;
+      if (walked_[static_cast<size_t>(i)] == 0 || network_.layer(i).nonlinear()) continue;
+      for (const int64_t input : network_.layer(i).inputs)
+        if (!network_.layer(input).nonlinear()) walked_[static_cast<size_t>(input)] = 1;
+    }
   }
 
   void begin(const InputSet& inputs, int64_t first, int64_t count) {
@@ -294,6 +309,7 @@ class Propagation {
   int threads_;
   const ParallelFor& parallel_for_;
   std::vector<Refined> refined_;
+  std::vector<uint8_t> walked_;
   std::vector<ExampleState<T>> examples_;
 };
 

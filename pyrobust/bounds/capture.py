@@ -14,7 +14,12 @@ from torch import Tensor, fx, nn
 
 from pyrobust.errors import InputError, InputTypeError, ModelError
 
-from . import lowering_affine, lowering_elementwise, lowering_moves, lowering_pooling  # each registers its rules
+from . import (  # noqa: F401 - each registers its rules
+    lowering_affine,
+    lowering_elementwise,
+    lowering_moves,
+    lowering_pooling,
+)
 from .constants import Constant
 from .graph import Input, Node
 from .lowering import BATCH, RULES, Lowering, number
@@ -49,7 +54,8 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     try:
         with torch.no_grad():
             # an empty table decomposes nothing; what it does is to turn in-place operations into others
-            return torch.export.export(model, (example,), strict=False).run_decompositions({})
+            program: torch.export.ExportedProgram = torch.export.export(model, (example,), strict=False)
+            return program.run_decompositions({})
     except Exception as error:  # whatever tracing raises is about the model
         reason = str(error).strip().splitlines()
         raise ModelError(
@@ -86,7 +92,7 @@ class _Translation:
     def _constants(self) -> Iterator[tuple[str, Tensor]]:
         """(name of the placeholder, tensor): the module's own parameters, not copies of them."""
         signature = self.program.graph_signature
-        named = dict(self.model.named_parameters(remove_duplicate=False))
+        named: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
         named.update(self.model.named_buffers(remove_duplicate=False))
         for name, target in [*signature.inputs_to_parameters.items(), *signature.inputs_to_buffers.items()]:
             yield name, named[target] if target in named else self.program.constants[target]

@@ -99,9 +99,7 @@ def _sum(a: Enclosure, b: Enclosure) -> Enclosure:
 
 
 def _product(a: Enclosure, b: Enclosure) -> Enclosure:
-    corners = torch.stack(
-        torch.broadcast_tensors(a.lower * b.lower, a.lower * b.upper, a.upper * b.lower, a.upper * b.upper)
-    )
+    corners = torch.stack([a.lower * b.lower, a.lower * b.upper, a.upper * b.lower, a.upper * b.upper])
     return _outward(corners.amin(0), corners.amax(0))
 
 

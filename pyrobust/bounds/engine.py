@@ -52,7 +52,7 @@ class Engine:
     ) -> tuple[Tensor, Tensor]:
         """(lower, upper) [B, S] of rows [S, K] or [B, S, K]; without ``with_upper`` upper is +inf.
 
-        Examples of which nothing could be proved in float32 are tried again in float64: coefficients may have overflowed.
+        Examples of which nothing could be proved in float32 are tried again in float64: something may have overflowed.
         """
         lower, upper = self._call(self._native, inputs, rows, query, with_upper)
         if query.sound and self._dtype != torch.float64:

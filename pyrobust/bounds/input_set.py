@@ -129,7 +129,7 @@ def clip_range(clip: tuple[float, float] | None) -> tuple[float, float]:
 
 
 def _elements(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """x as float64 [B, n] on the CPU; float64 holds every float exactly."""
+    """X as float64 [B, n] on the CPU; float64 holds every float exactly."""
     if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise InputTypeError(f"{name}: expected a floating-point tensor, got {kind}")

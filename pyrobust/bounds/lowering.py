@@ -1,9 +1,9 @@
-"""How operators are translated to the graph's few kinds of node: the registry of lowering rules, and what they share."""
+"""How operators are translated to the graph's few kinds of node: the registry of rules, and what they share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -46,14 +46,16 @@ class Lowering:
 #: (lowering, *arguments of the call) → its result. Nodes and constants stand for tensors, lists for lists of them.
 Rule: TypeAlias = Callable[..., Any]
 
+_F = TypeVar("_F", bound=Rule)
+
 #: Operator → rule.
 RULES: dict[Any, Rule] = {}
 
 
-def lowers(*operators: Any) -> Callable[[Rule], Rule]:
+def lowers(*operators: Any) -> Callable[[_F], _F]:
     """Registers a function as the lowering rule of operators."""
 
-    def register(rule: Rule) -> Rule:
+    def register(rule: _F) -> _F:
         for operator in operators:
             RULES[operator] = rule
         return rule

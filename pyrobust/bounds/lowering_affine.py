@@ -22,7 +22,7 @@ def linear(lowering: Lowering, z: Node, weight: Value, bias: Constant | None = N
         raise lowering.unsupported("its weight depends on the input")
     if len(z.shape) == 1:
         return Linear(name=lowering.name, shape=lowering.out_shape(), inputs=(z,), weight=weight, bias=bias)
-    *positions, features = z.shape
+    features = z.shape[-1]
     count = z.size // features
     columns = moved(lowering, z, lambda t: t.reshape(t.shape[0], count, features).mT.unsqueeze(2))  # [N, 1, P]
     convolved = Conv2d(
@@ -58,7 +58,7 @@ def matmul(lowering: Lowering, a: Value, b: Value) -> Node:
 
 @lowers(aten.addmm.default)
 def addmm(lowering: Lowering, bias: Constant, z: Node, weight: Value, *, beta: float = 1, alpha: float = 1) -> Node:
-    """bias + z·W."""
+    """Bias + z·W."""
     if beta != 1 or alpha != 1 or not isinstance(weight, Constant) or not isinstance(bias, Constant):
         raise lowering.unsupported("expected a constant matrix and bias, with beta = alpha = 1")
     return linear(lowering, z, weight.moved(lambda w: w.mT), bias)
@@ -177,19 +177,19 @@ def batch_norm(
 
 @lowers(aten.add.Tensor)
 def add(lowering: Lowering, a: Value | float, b: Value | float, *, alpha: float = 1) -> Node:
-    """a + alpha·b."""
+    """A + alpha·b."""
     return _combined(lowering, a, b, alpha)
 
 
 @lowers(aten.sub.Tensor)
 def subtract(lowering: Lowering, a: Value | float, b: Value | float, *, alpha: float = 1) -> Node:
-    """a − alpha·b."""
+    """A − alpha·b."""
     return _combined(lowering, a, b, -alpha)
 
 
 @lowers(aten.rsub.Scalar, aten.rsub.Tensor)
 def reverse_subtract(lowering: Lowering, a: Value, b: Value | float, alpha: float = 1) -> Node:
-    """b − alpha·a."""
+    """B − alpha·a."""
     return _combined(lowering, b, a, -alpha)
 
 
@@ -243,7 +243,7 @@ def per_example(lowering: Lowering, constant: Constant, shape: tuple[int, ...]) 
 
 
 def _combined(lowering: Lowering, a: Value | float, b: Value | float, factor: float) -> Node:
-    """a + factor·b."""
+    """A + factor·b."""
     if isinstance(a, Node) and isinstance(b, Node):
         shape = lowering.out_shape()
         if abs(factor) != 1:

@@ -152,8 +152,10 @@ def _splits(*operators: Any) -> None:
     for one in operators:
 
         def rule(lowering: Lowering, z: Node, *rest: Any, call: Any = one) -> list[Node]:
-            count = len(call(torch.zeros(lowering.batch, *z.shape), *rest))
-            return [moved(lowering, z, lambda t, i=i: call(t, *rest)[i]) for i in range(count)]
+            def piece(i: int) -> Node:
+                return moved(lowering, z, lambda t: call(t, *rest)[i])
+
+            return [piece(i) for i in range(len(call(torch.zeros(lowering.batch, *z.shape), *rest)))]
 
         lowers(one)(rule)
 

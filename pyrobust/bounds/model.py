@@ -23,8 +23,8 @@ SEMANTICS = ("real", "float32")
 class BoundedModel:
     """A network whose outputs can be bounded over sets of inputs.
 
-    The parameters are read once: bounds are those of the model as it is now. Three methods, each tighter and slower than
-    the one before:
+    The parameters are read once: bounds are those of the model as it is now. Three methods, each tighter and slower
+    than the one before:
 
     - "ibp": intervals, layer by layer (Gowal et al., 2018);
     - "crown-ibp": intervals inside, linear bounds from the output back to the input (Zhang et al., 2020);
@@ -66,7 +66,7 @@ class BoundedModel:
         *,
         norm: str = "linf",
         method: str = "crown",
-        C: Tensor | None = None,  # noqa: N803 - the field's name
+        C: Tensor | None = None,
         clip: tuple[float, float] | None = None,
         x_lower: Tensor | None = None,
         x_upper: Tensor | None = None,

@@ -1,8 +1,8 @@
-"""From the graph to the native engine: weights rounded to the engine's floats, with how far they are from the exact ones."""
+"""From the graph to the native engine: weights in the engine's floats, with how far they are from the exact ones."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ class Rounded(NamedTuple):
     error: _Doubles  # at least |exact - value|
 
 
-def native_network(output: Node, dtype: torch.dtype) -> Any:
+def native_network(output: Node, dtype: torch.dtype) -> _C.BoundNetwork32:
     """The engine's network for a graph, in float32 or float64 arithmetic.
 
     Raises:
@@ -37,12 +37,12 @@ def native_network(output: Node, dtype: torch.dtype) -> Any:
 
 class _Packing:
     def __init__(self, dtype: torch.dtype) -> None:
-        self.network = _C.BoundNetwork64() if dtype == torch.float64 else _C.BoundNetwork32()
+        self.network: _C.BoundNetwork32 = _C.BoundNetwork64() if dtype == torch.float64 else _C.BoundNetwork32()
         self.dtype: npt.DTypeLike = np.float64 if dtype == torch.float64 else np.float32
         self.number: dict[Node, int] = {}
         self.shape: dict[Node, tuple[int, int, int]] = {}  # as the engine has it
 
-    def run(self, output: Node) -> Any:
+    def run(self, output: Node) -> _C.BoundNetwork32:
         for node in in_order(output):
             self.number[node], self.shape[node] = self._add(node)
         if len(self.number) == 1 or self.number[output] != max(self.number.values()):
@@ -66,8 +66,9 @@ class _Packing:
         if isinstance(node, Scale):
             scale = self._rounded(node.scale, node.shape, 1.0)
             shift = self._exact(node.shift, node.shape)
-            sizes = [scale.value, shift.value, scale.error, shift.error]
-            return self.network.scale(number, *(part.ravel() for part in sizes), _ROUNDINGS), shape
+            value, error = scale.value.ravel(), scale.error.ravel()
+            added = self.network.scale(number, value, shift.value.ravel(), error, shift.error.ravel(), _ROUNDINGS)
+            return added, shape
         if isinstance(node, Sum):
             return self._sum(node)
         if isinstance(node, Gather):
@@ -90,7 +91,7 @@ class _Packing:
         weight, relative = self._weights(node, node.weight)
         bias, error = self._bias(node, node.bias)
         sizes = [*node.stride, *node.padding, *node.dilation, node.groups]
-        return int(self.network.conv(number, weight, bias, relative, error, sizes, _planes(node.shape)))
+        return self.network.conv(number, weight, bias, relative, error, sizes, _planes(node.shape))
 
     def _sum(self, node: Sum) -> tuple[int, tuple[int, int, int]]:
         shapes = {self.shape[one] for one in node.inputs}

@@ -54,8 +54,8 @@ def _s_shaped(
 
     The slope s of both lines is the smaller of the slopes at the two ends: f(z) − s·z then grows on all of [l, u],
     because f' is at least as large in between (it rises to 0 and falls after), so its extremes are at the ends. On a
-    range of one sign the line on the far side of the curve is the chord instead, whose extremes are the ends, too: above
-    a convex f and below a concave one. The intercepts allow for the rounding of f and of the products.
+    range of one sign the line on the far side of the curve is the chord instead, whose extremes are the ends, too:
+    above a convex f and below a concave one. The intercepts allow for the rounding of f and of the products.
     """
     finite = np.isfinite(l) & np.isfinite(u)
     a, b = np.where(finite, l, 0.0), np.where(finite, u, 0.0)

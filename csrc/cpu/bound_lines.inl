@@ -1,0 +1,133 @@
+// Intercepts and errors of many neurons at once: the vector form of what bound_prepare.cpp does one by one.
+
+namespace pyrobust::cpu {
+namespace {
+
+// Outward::few and Outward::down_to, up_to in lanes.
+template <class T>
+struct Steps {
+  V few, few_tiny, step, tiny;
+  explicit PYROBUST_TARGET Steps(bool sound)
+      : few(splat(sound ? 0x1p-49 : 0)),
+        few_tiny(splat(sound && sizeof(T) == sizeof(double) ? 0x1p-1074 : 0)),
+        step(splat(sound && sizeof(T) == sizeof(float) ? 0x1p-23 : 0)),
+        tiny(splat(sound && sizeof(T) == sizeof(float) ? 0x1p-149 : 0)) {}
+  PYROBUST_TARGET V pay(V size) const { return fused(size, few, few_tiny); }
+  // Nothing at zero.
+  PYROBUST_TARGET V beyond(V a) const {
+    const V size = abs(a), none = splat(0);
+    return where_less(none, size, fused(size, step, tiny), mul(size, none));
+  }
+};
+
+template <class T>
+PYROBUST_TARGET inline void put_pair(const Steps<T>& steps, V share, V low, V high, T* low_out, T* high_out) {
+  const V below = abs(low), above = abs(high);
+  low = sub(low, fused(share, below, steps.pay(below)));
+  high = add(high, fused(share, above, steps.pay(above)));
+  put_nearest(low_out, sub(low, steps.beyond(low)));
+  put_nearest(high_out, add(high, steps.beyond(high)));
+}
+
+// The bias less and plus the error.
+struct LowHigh {
+  V low, high;
+};
+template <class T>
+PYROBUST_TARGET inline LowHigh errors(const Steps<T>& steps, const StepCosts& costs, V sum, V bias) {
+  const V size = abs(bias);
+  V error = fused(splat(costs.sum), sum, fused(splat(costs.bias), size, splat(costs.flushed)));
+  error = add(error, steps.pay(add(error, size)));
+  return {sub(bias, error), add(bias, error)};
+}
+
+// Eight of n elements from i on; zeros behind the last.
+struct Eight {
+  double copy[8];
+  const double* at;
+  Eight(const double* p, int64_t i, int64_t n) : at(p + i) {
+    if (i + 8 <= n) return;
+    for (int64_t j = 0; j < 8; ++j) copy[j] = i + j < n ? p[i + j] : 0;
+    at = copy;
+  }
+};
+template <class T>
+inline void copy_out(const T* eight, T* out, int64_t i, int64_t n) {
+  for (int64_t j = 0; j < 8 && i + j < n; ++j) out[i + j] = eight[j];
+}
+
+template <class T>
+PYROBUST_TARGET void pairs(const double* low, const double* high, int64_t n, double share, bool sound, T* low_out,
+                           T* high_out) {
+  const Steps<T> steps(sound);
+  const V share8 = splat(share);
+  for (int64_t i = 0; i < n; i += 8) {
+    const Eight l(low, i, n), h(high, i, n);
+    T a[8], b[8];
+    put_pair<T>(steps, share8, load(l.at), load(h.at), a, b);
+    copy_out(a, low_out, i, n), copy_out(b, high_out, i, n);
+  }
+}
+
+template <class T>
+PYROBUST_TARGET void affine_pairs(const double* sum, const double* bias, int64_t n, const StepCosts& costs, T* low_out,
+                                  T* high_out) {
+  const Steps<T> steps(costs.sound);
+  for (int64_t i = 0; i < n; i += 8) {
+    const Eight s(sum, i, n), b(bias, i, n);
+    const LowHigh pair = errors(steps, costs, load(s.at), load(b.at));
+    T low[8], high[8];
+    put_pair<T>(steps, splat(costs.share), pair.low, pair.high, low, high);
+    copy_out(low, low_out, i, n), copy_out(high, high_out, i, n);
+  }
+}
+
+template <class T>
+PYROBUST_TARGET void relu_lines(const double* lower, const double* upper, const double* sum, const double* bias,
+                                int64_t n, const StepCosts& costs, T* lower_slope, T* upper_slope, T* lower_intercept,
+                                T* upper_intercept, uint8_t* alive) {
+  const Steps<T> steps(costs.sound);
+  const V none = splat(0), one = splat(1);
+  for (int64_t i = 0; i < n; i += 8) {
+    const Eight lower8(lower, i, n), upper8(upper, i, n);
+    const V l = load(lower8.at), u = load(upper8.at);
+    // The chord's slope as rounded to T, in [0, 1]; 0 / 0 at a dead neuron is not used.
+    T chord[8];
+    put_nearest(chord, min(max(div(u, sub(u, l)), none), one));
+    const V slope = load(chord);
+    V high = max(mul(sub(none, slope), l), mul(sub(one, slope), u));
+    // Both are 1 where l >= 0 and 0 where u <= 0.
+    V s = where_less(sub(none, l), u, one, none), t = slope;
+    const V dead = where_less(none, u, one, none), active = where_less(l, none, none, one);
+    s = where_less(none, active, one, s), t = where_less(none, active, one, t);
+    high = where_less(none, active, none, high);
+    V low = none, m = max(abs(l), abs(u)), low_size = none, high_size = high;
+    if (sum != nullptr) {
+      const Eight sum8(sum, i, n), bias8(bias, i, n);
+      const LowHigh pair = errors(steps, costs, load(sum8.at), load(bias8.at));
+      const V size = max(abs(pair.low), abs(pair.high));
+      low = mul(s, pair.low), high = fused(t, pair.high, high);
+      low_size = mul(s, size), high_size = fused(t, size, high_size);
+      m = add(m, size);
+    }
+    const V low_cost = mul(mul(s, splat(costs.added)), m);
+    const V high_cost = mul(mul(t, where_less(none, active, splat(costs.added), splat(costs.multiplied))), m);
+    low = sub(low, add(low_cost, steps.pay(add(low_size, low_cost))));
+    high = add(high, add(high_cost, steps.pay(add(high_size, high_cost))));
+    // A dead neuron's are zero.
+    const auto kept = [&](V a) PYROBUST_TARGET { return where_less(none, dead, a, none); };
+    T s8[8], t8[8], low8[8], high8[8];
+    put_nearest(s8, kept(s)), put_nearest(t8, kept(t));
+    put_pair<T>(steps, splat(costs.share), kept(low), kept(high), low8, high8);
+    copy_out(s8, lower_slope, i, n), copy_out(t8, upper_slope, i, n);
+    copy_out(low8, lower_intercept, i, n), copy_out(high8, upper_intercept, i, n);
+    const unsigned live = less_bits(none, dead);
+    for (int64_t j = 0; j < 8 && i + j < n; ++j) alive[i + j] = static_cast<uint8_t>((live >> j) & 1u);
+  }
+}
+
+template <class T>
+constexpr LineLeaves<T> kLines = {pairs<T>, affine_pairs<T>, relu_lines<T>};
+
+}  // namespace
+}  // namespace pyrobust::cpu
