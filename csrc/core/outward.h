@@ -60,8 +60,8 @@ class Outward {
     return sound_ ? n * Unit<T>::kTiny : 0;
   }
 
-  // What pays for the rounding, in float64, of a few sums and products that are at most `size` in all. Nothing at zero in
-  // float32, where numbers that vanish in float64 do not matter beside what underflow in float32 is paid.
+  // What pays for the rounding, in float64, of a few sums and products that are at most `size` in all. Nothing at zero
+  // in float32, where numbers that vanish in float64 do not matter beside what underflow in float32 is paid.
   template <class T>
   double few(double size) const {
     return size * (8 * step_) + (sizeof(T) == sizeof(double) ? tiny_ : 0);

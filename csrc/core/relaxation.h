@@ -15,12 +15,11 @@ struct Lines {
   double lower_intercept, upper_intercept;
 };
 
-// max(z, slope z) with slope in [0, 1]; ReLU has slope 0. The lower line of a neuron of both signs is the identity where
-// u > -l, else slope z (Zhang et al., 2018); any slope in between and intercept 0 is below the function.
+// max(z, slope z) with slope in [0, 1]; ReLU has slope 0. The lower line of a neuron of both signs is the identity
+// where u > -l, else slope z (Zhang et al., 2018); any slope in between and intercept 0 is below the function.
 template <class T>
 Lines<T> leaky_relu_lines(double l, double u, double slope, const Outward& out) {
-  // As floats that stay within [0, 1]: the nearest ones on both sides.
-  const T slope_low = out.down_to<T>(slope), slope_high = out.up_to<T>(slope);
+  const T slope_low = std::max(out.down_to<T>(slope), T(0)), slope_high = std::min(out.up_to<T>(slope), T(1));
   if (l >= 0) return {T(1), T(1), 0, 0};
   if (u <= 0) return {slope_high, slope_low, 0, 0};  // z is negative: the steeper line is the lower one
   if (!(std::isfinite(l) && std::isfinite(u))) return {slope_high, slope_high, slope == 0 ? 0 : -INFINITY, INFINITY};

@@ -89,8 +89,8 @@ class Ranges {
   void store(LayerState<T>& state, int64_t k, T center, T radius, T magnitude) const {
     const double bias = layer_.bias[static_cast<size_t>(k)];
     const double size = std::fabs(bias), middle = static_cast<double>(center);
-    // What is computed of a sum of positive products may be too small by its own rounding; all terms are positive, so one
-    // factor at the end pays for those of float64.
+    // What is computed of a sum of positive products may be too small by its own rounding; all terms are positive, so
+    // one factor at the end pays for those of float64.
     const double m = static_cast<double>(magnitude) * more_ + tiny_, r = static_cast<double>(radius) * more_ + tiny_;
     double error = r + (gamma_ + weights_ + deployed_) * m + (biases_ + deployed_) * size + flushed_;
     error += out_.template few<T>(error + std::fabs(middle) + size);

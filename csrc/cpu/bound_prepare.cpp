@@ -1,9 +1,9 @@
-// What the backward pass multiplies coefficients with, of one layer and one example: every error that a step can make is
-// worked out here, once, and taken from the intercepts, so that the loops over rows are plain arithmetic.
+// What the backward pass multiplies coefficients with, of one layer and one example: every error that a step can make
+// is worked out here, once, and taken from the intercepts, so that the loops over rows are plain arithmetic.
 //
 // A coefficient a of a neuron z in [l, u], m the largest |z|, costs
-//   - at a sum of products: the computed coefficients are taken as exact, which is wrong by at most gamma sum |a w|; times
-//     the inputs that is |a| gamma sum |w| m. The same holds for weights, biases and deployed sums that are not exact;
+//   - at a sum of products: the computed coefficients are taken as exact, which is wrong by at most gamma sum |a w|;
+//     times the inputs that is |a| gamma sum |w| m. The same holds for weights, biases and deployed sums that are not exact;
 //   - at a function: a times a slope is rounded, which is wrong by |a| u |slope| m;
 //   - where several consumers add to one coefficient: a rounding for each addition.
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What is known of one example while bounds are propagated: the range of every neuron, and the lines and errors that the
-// backward pass multiplies coefficients with.
+// What is known of one example while bounds are propagated: the range of every neuron, and the lines and errors that
+// the backward pass multiplies coefficients with.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,8 @@ struct ExampleState {
   const LayerState<T>& operator[](int64_t i) const { return layer[static_cast<size_t>(i)]; }
 };
 
-// Deployed products may flush to zero, inputs below the smallest normal float too: added to magnitudes, this pays for both,
-// for its share in any sum is at least 4 u 2^-100, more than 2^-126.
+// Deployed products may flush to zero, inputs below the smallest normal float too: added to magnitudes, this pays for
+// both, for its share in any sum is at least 4 u 2^-100, more than 2^-126.
 inline constexpr double kFlushed = 0x1p-100;
 
 // The largest |z| of a range.

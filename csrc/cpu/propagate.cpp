@@ -186,8 +186,8 @@ class Propagation {
     }
   }
 
-  // Lower bounds of z and of -z for each neuron; neighbours come together, so that a tile's windows are small: along rows
-  // of the plane, forth and back.
+  // Lower bounds of z and of -z for each neuron; neighbours come together, so that a tile's windows are small: along
+  // rows of the plane, forth and back.
   static void list_tiles(int64_t e, int64_t i, const Shape& shape, const std::vector<uint8_t>& wanted,
                          std::vector<Tile<T>>& tiles) {
     Tile<T> tile;

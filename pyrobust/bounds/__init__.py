@@ -1,6 +1,7 @@
 """Bound propagation: what a network can output for any input of a set."""
 
+from .lowering_elementwise import register_rule
 from .model import BoundedModel, compute_ibp_bounds
 from .result import Bounds, Verdicts
 
-__all__ = ["BoundedModel", "Bounds", "Verdicts", "compute_ibp_bounds"]
+__all__ = ["BoundedModel", "Bounds", "Verdicts", "compute_ibp_bounds", "register_rule"]

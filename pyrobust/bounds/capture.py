@@ -21,8 +21,12 @@ from . import (  # noqa: F401 - each registers its rules
     lowering_pooling,
 )
 from .constants import Constant
+from .forward import forward
 from .graph import Input, Node
 from .lowering import BATCH, RULES, Lowering, number
+
+#: Units in the last place of the largest output by which graph and module may differ: the order of sums.
+_TOLERANCE = 2.0**14
 
 
 def capture(model: nn.Module, example_input: Tensor) -> Node:
@@ -47,7 +51,22 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
         raise InputError("model: expected evaluation mode, got training mode; call model.eval() first")
     example = torch.rand((BATCH, *example_input.shape[1:]), dtype=example_input.dtype, device=example_input.device)
     program = _export(model, example)
-    return _Translation(model, program).run()
+    output = _Translation(model, program).run()
+    _compare(model, output, example)
+    return output
+
+
+def _compare(model: nn.Module, output: Node, example: Tensor) -> None:
+    """Raises ModelError where the graph computes something else than the module, which would be a wrong rule."""
+    with torch.no_grad():
+        theirs, ours = model(example), forward(output, example)
+    largest = theirs.double().abs().amax() if theirs.numel() else torch.zeros(())
+    tolerance = _TOLERANCE * torch.finfo(example.dtype).eps * (1 + largest)
+    if theirs.shape != ours.shape or not bool(((theirs.double() - ours.double()).abs() <= tolerance).all()):
+        raise ModelError(
+            "model: its graph computes something else than the module itself; does the forward pass depend on more "
+            "than its input and its parameters?"
+        )
 
 
 def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
@@ -55,7 +74,8 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         with torch.no_grad():
             # an empty table decomposes nothing; what it does is to turn in-place operations into others
             program: torch.export.ExportedProgram = torch.export.export(model, (example,), strict=False)
-            return program.run_decompositions({})
+            functional: torch.export.ExportedProgram = program.run_decompositions({})
+            return functional
     except Exception as error:  # whatever tracing raises is about the model
         reason = str(error).strip().splitlines()
         raise ModelError(

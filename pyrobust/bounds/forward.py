@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from .constants import Constant
 from .graph import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum, in_order
+from .rules import FUNCTIONS
 
 
 def forward(output: Node, x: Tensor) -> Tensor:
@@ -41,8 +40,7 @@ def activate(node: Activation, z: Tensor) -> Tensor:
         return torch.where(z > 0, z, node.slope * z)
     if node.function == "clamp":
         return z.clamp(node.lower, node.upper)
-    functions: dict[str, Callable[[Tensor], Tensor]] = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}
-    return functions[node.function](z)
+    return FUNCTIONS[node.function].value(z)
 
 
 def affine(node: Node, inputs: list[Tensor]) -> Tensor:

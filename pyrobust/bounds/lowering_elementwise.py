@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
+from pyrobust.errors import InputError, InputTypeError
+
 from .graph import Activation, Node
-from .lowering import Lowering, lowers
+from .lowering import RULES, Lowering, lowers
+from .rules import FUNCTIONS, Function, LineRule
 
 aten = torch.ops.aten
 
@@ -80,3 +84,44 @@ def sigmoid(lowering: Lowering, z: Node) -> Node:
 def tanh(lowering: Lowering, z: Node) -> Node:
     """The hyperbolic tangent."""
     return activation(lowering, z, "tanh")
+
+
+def register_rule(operator: Any, rule: LineRule) -> None:
+    """Makes an operator that acts on each element by itself known to ``BoundedModel``.
+
+    Args:
+        operator: as torch.export names it, such as ``torch.ops.aten.softplus.default``; called with the tensor alone.
+        rule: (l, u) → (lower slope, lower intercept, upper slope, upper intercept, lower, upper), float64 arrays of the
+            length of l and u, with lower slope·z + lower intercept ≤ f(z) ≤ upper slope·z + upper intercept and
+            lower ≤ f(z) ≤ upper for all real z in [l, u]. Whatever it rounds has to be rounded outward; l and u may be
+            infinite. It is called from several threads, one at a time.
+
+    Raises:
+        InputTypeError: the operator is none, or the rule is not callable.
+        InputError: the operator has a rule already.
+
+    >>> import numpy as np
+    >>> from pyrobust.bounds import BoundedModel
+    >>> def absolute(l, u):
+    ...     zero, one, most = np.zeros_like(l), np.ones_like(l), np.maximum(-l, u)
+    ...     return zero, zero, zero, most, np.maximum(np.maximum(l, -u), 0), most
+    >>> register_rule(torch.ops.aten.abs.default, absolute)
+    >>> class Model(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return x.abs()
+    >>> bounds = BoundedModel(Model().eval(), torch.zeros(1, 1)).bounds(torch.zeros(1, 1), 1.0)
+    >>> bool(bounds.upper >= 1), bool(bounds.upper < 1.001)
+    (True, True)
+    """
+    if not isinstance(operator, torch._ops.OpOverload):
+        raise InputTypeError(f"operator: expected one such as torch.ops.aten.abs.default, got {operator!r}")
+    if not callable(rule):
+        raise InputTypeError(f"rule: expected a function, got {type(rule).__name__}")
+    if operator in RULES:
+        raise InputError(f"operator: expected one without a rule, got {operator}")
+    FUNCTIONS[str(operator)] = Function(operator, rule)
+
+    def lower_call(lowering: Lowering, z: Node) -> Node:
+        return activation(lowering, z, str(operator))
+
+    RULES[operator] = lower_call

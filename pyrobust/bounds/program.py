@@ -14,7 +14,7 @@ from pyrobust.errors import ModelError
 
 from .constants import Constant
 from .graph import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum, in_order
-from .rules import rule_of
+from .rules import FUNCTIONS
 
 _Doubles = npt.NDArray[np.float64]
 
@@ -66,9 +66,9 @@ class _Packing:
         if isinstance(node, Scale):
             scale = self._rounded(node.scale, node.shape, 1.0)
             shift = self._exact(node.shift, node.shape)
-            value, error = scale.value.ravel(), scale.error.ravel()
-            added = self.network.scale(number, value, shift.value.ravel(), error, shift.error.ravel(), _ROUNDINGS)
-            return added, shape
+            value, offset = scale.value.ravel(), shift.value.ravel()
+            errors = scale.error.ravel(), shift.error.ravel()
+            return self.network.scale(number, value, offset, *errors, _ROUNDINGS), shape
         if isinstance(node, Sum):
             return self._sum(node)
         if isinstance(node, Gather):
@@ -79,7 +79,7 @@ class _Packing:
             planes = _planes(node.shape)
             return self.network.max_pool(number, node.windows.numpy(), planes), planes
         assert isinstance(node, Activation)
-        rule = rule_of(node.function)
+        rule = FUNCTIONS[node.function].rule if node.function in FUNCTIONS else None  # the engine has the others
         activation = self.network.activation(number, node.function, node.slope, node.lower, node.upper, rule)
         return activation, shape
 

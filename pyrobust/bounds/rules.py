@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-from pyrobust.errors import InputError, InputTypeError
+import torch
+from torch import Tensor
 
 _Doubles = npt.NDArray[np.float64]
 
@@ -16,17 +16,16 @@ _Doubles = npt.NDArray[np.float64]
 #: z in [l, u], lower slope·z + lower intercept ≤ f(z) ≤ upper slope·z + upper intercept, and lower ≤ f(z) ≤ upper.
 LineRule: TypeAlias = Callable[[_Doubles, _Doubles], tuple[_Doubles, ...]]
 
-_RULES: dict[str, LineRule] = {}
+
+class Function(NamedTuple):
+    """A function of each element that comes with its lines."""
+
+    value: Callable[[Tensor], Tensor]
+    rule: LineRule
 
 
-def rule_of(function: str) -> LineRule | None:
-    """The rule of a function; None for the two that the engine has itself."""
-    return _RULES.get(function)
-
-
-def add_rule(function: str, rule: LineRule) -> None:
-    """Registers the rule of a function by name."""
-    _RULES[function] = rule
+#: By the name that activations carry.
+FUNCTIONS: dict[str, Function] = {}
 
 
 # What numpy's exp and tanh can be wrong by, relative to the result, with room to spare: they are within a few units in
@@ -96,19 +95,5 @@ def _tanh_rule(l: _Doubles, u: _Doubles) -> tuple[_Doubles, ...]:  # noqa: E741
     return _s_shaped(l, u, np.tanh, lambda z: 1 / np.cosh(np.clip(z, -350, 350)) ** 2, 1.0)
 
 
-add_rule("sigmoid", _sigmoid_rule)
-add_rule("tanh", _tanh_rule)
-
-
-def checked_rule(function: str, rule: LineRule) -> LineRule:
-    """A user's rule, if it is one.
-
-    Raises:
-        InputTypeError: it is not callable.
-        InputError: the name is taken by the engine.
-    """
-    if not callable(rule):
-        raise InputTypeError(f"rule: expected a function, got {type(rule).__name__}")
-    if function in ("leaky_relu", "clamp", "sigmoid", "tanh"):
-        raise InputError(f"function: expected a name that is not taken, got {function!r}")
-    return rule
+FUNCTIONS["sigmoid"] = Function(torch.sigmoid, _sigmoid_rule)
+FUNCTIONS["tanh"] = Function(torch.tanh, _tanh_rule)
