@@ -150,7 +150,9 @@ class Network {
           "BoundNetwork: function: expected leaky_relu, clamp or a rule, got ", function);
     check(slope >= 0 && slope <= 1 && low <= high, "BoundNetwork: expected a slope in [0, 1] and low <= high");
     layer.function = rule ? Function::kRule : function == "clamp" ? Function::kClamp : Function::kLeakyRelu;
-    layer.slope = slope, layer.low = low, layer.high = high, layer.roundings = 1;
+    layer.slope = slope, layer.low = low, layer.high = high;
+    // A slope or an end and a product; sigmoid, tanh and the like are right to a few units in the last place.
+    layer.roundings = rule ? 16 : 2;
     if (rule) layer.rule = line_rule(*rule);
     return network_.add(std::move(layer));
   }
@@ -182,7 +184,7 @@ class Network {
   // lower, upper, center: [B, n]; epsilon: [B]; rows: [S, K], [B, S, K] or None
   py::tuple propagate(const Doubles& lower, const Doubles& upper, const std::optional<Doubles>& center,
                       const std::optional<Doubles>& epsilon, const std::optional<Doubles>& rows,
-                      const std::string& method, const std::string& norm, bool sound, double deployed, bool with_upper,
+                      const std::string& method, const std::string& norm, bool sound, double deployed, double deployed_max, bool with_upper,
                       int64_t chunk) const {
     check(finished_, "BoundNetwork: expected a finished network");
     check(chunk > 0, "BoundNetwork: chunk: expected a positive number");
@@ -192,7 +194,7 @@ class Network {
     check(upper.ndim() == 2 && upper.shape(0) == batch && upper.shape(1) == n,
           "BoundNetwork: upper: expected lower's shape");
     cpu::BoundOptions options;
-    options.sound = sound, options.deployed = deployed;
+    options.sound = sound, options.deployed = deployed, options.deployed_max = deployed_max;
     options.method = chosen<cpu::Method>(
         method, "method",
         {{"ibp", cpu::Method::kIbp}, {"crown-ibp", cpu::Method::kCrownIbp}, {"crown", cpu::Method::kCrown}});
@@ -284,7 +286,7 @@ void bind(py::module_& m, const char* name) {
       .def("max_pool", &N::max_pool, py::arg("input"), py::arg("windows"), py::arg("shape"))
       .def("finish", &N::finish)
       .def("propagate", &N::propagate, py::arg("lower"), py::arg("upper"), py::arg("center"), py::arg("epsilon"),
-           py::arg("rows"), py::arg("method"), py::arg("norm"), py::arg("sound"), py::arg("deployed"),
+           py::arg("rows"), py::arg("method"), py::arg("norm"), py::arg("sound"), py::arg("deployed"), py::arg("deployed_max"),
            py::arg("with_upper"), py::arg("chunk"))
       .def("bytes_per_example", &N::bytes_per_example);
 }

@@ -9,6 +9,7 @@
 #include <torch/csrc/stable/ops.h>
 
 #include "bind.h"
+#include "cpu/denormals.h"
 #include "cpu/simd.h"
 #ifdef PYROBUST_WITH_CUDA
 #include <cuda_runtime_api.h>
@@ -62,5 +63,6 @@ PYBIND11_MODULE(_C, m) {
   m.def("set_simd_level", &set_simd_level, py::arg("name"),
         "Use another SIMD level for the whole process; the results are the same bits.");
   m.def("num_threads", [] { return torch::stable::get_num_threads(); }, "Threads the CPU kernels use: torch's.");
+  m.def("flushes_denormals", &cpu::flushes_denormals, "Whether this thread takes numbers below the smallest normal one for zero.");
   pyrobust::bind_bound_networks(m);
 }

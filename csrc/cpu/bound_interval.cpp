@@ -83,7 +83,7 @@ class Ranges {
     deployed_ = out_.gamma(taps + 4, options.deployed);
     flushed_ = deployed_ * kFlushed;
     weights_ = out_.sound() ? layer.weight_error : 0;
-    biases_ = out_.sound() ? layer.bias_error : 0;
+    biases_ = out_.sound() ? layer.bias_error : 0;  // absolute
   }
 
   void store(LayerState<T>& state, int64_t k, T center, T radius, T magnitude) const {
@@ -92,7 +92,7 @@ class Ranges {
     // What is computed of a sum of positive products may be too small by its own rounding; all terms are positive, so
     // one factor at the end pays for those of float64.
     const double m = static_cast<double>(magnitude) * more_ + tiny_, r = static_cast<double>(radius) * more_ + tiny_;
-    double error = r + (gamma_ + weights_ + deployed_) * m + (biases_ + deployed_) * size + flushed_;
+    double error = r + (gamma_ + weights_ + deployed_) * m + deployed_ * size + flushed_ + biases_;
     error += out_.template few<T>(error + std::fabs(middle) + size);
     const auto at = static_cast<size_t>(k);
     state.sum[at] = m;
@@ -196,7 +196,7 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
         state.upper[k] = out.add_up(out.mul_up(s, s >= 0 ? u : l), t);
         if (!out.sound()) continue;
         double error = out.add_up(out.mul_up(layer.scale_error[k], m), layer.shift_error[k]);
-        error = out.add_up(error, out.mul_up(share, out.add_up(state.sum[k], std::fabs(t))));
+        error = out.add_up(error, out.mul_up(share, state.sum[k] + std::fabs(t) + kFlushed));
         widen(k, error);
       }
       break;
@@ -228,7 +228,7 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
           sum = out.add_up(sum, magnitude(l, u));
         }
         state.lower[k] = lower, state.upper[k] = upper, state.sum[k] = sum;
-        if (share > 0) widen(k, out.mul_up(share, sum));
+        if (share > 0) widen(k, out.mul_up(share, sum + kFlushed));
       }
       break;
     case Kind::kActivation:
@@ -246,7 +246,6 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
         } else {
           state.lower[k] = l >= 0 ? l : layer.slope == 0 ? 0 : out.mul_down(layer.slope, l);
           state.upper[k] = u >= 0 ? u : layer.slope == 0 ? 0 : out.mul_up(layer.slope, u);
-          if (share > 0 && layer.slope > 0) widen(k, out.mul_up(share, magnitude(state.lower[k], state.upper[k])));
         }
       }
       break;
@@ -286,11 +285,20 @@ void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState
     convolution(network, i, group, count, options);
   else
     for (int64_t e = 0; e < count; ++e) elementwise(network, i, *group[e], options);
-  // Where something overflowed, nothing is known.
+  const double share = layer.kind == Kind::kActivation ? Outward(true).gamma(layer.roundings, options.deployed) : 0;
+  // Where something overflowed, or may overflow where it is deployed, nothing is known.
+  const double most = options.deployed > 0 ? options.deployed_max : INFINITY;
   for (int64_t e = 0; e < count; ++e) {
     LayerState<T>& state = (*group[e])[i];
-    for (size_t k = 0; k < n; ++k)
-      if (!(state.lower[k] <= state.upper[k])) state.lower[k] = -INFINITY, state.upper[k] = INFINITY;
+    for (size_t k = 0; k < n; ++k) {
+      if (share > 0) {
+        const double error = deployed_error(layer, state.lower[k], state.upper[k], share);
+        state.lower[k] -= error, state.upper[k] += error;
+      }
+      const bool large = layer.affine() && state.sum[k] > most;
+      if (!(state.lower[k] <= state.upper[k]) || state.lower[k] < -most || state.upper[k] > most || large)
+        state.lower[k] = -INFINITY, state.upper[k] = INFINITY;
+    }
   }
 }
 

@@ -62,7 +62,7 @@ struct Layer {
   ConvSizes conv;
   std::vector<Panels<T>> backward, forward, forward_abs;  // abs: of |w|
   std::vector<double> bias;                               // of every neuron; also zeros of gather and sum
-  double bias_error = 0;                                  // relative
+  double bias_error = 0;                                  // absolute, the largest
   double weight_error = 0;                                // the exact weight is w (1 + e), |e| <= weight_error
 
   // scale z + shift; the exact ones within an error of them

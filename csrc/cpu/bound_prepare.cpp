@@ -43,8 +43,8 @@ StepCosts costs_of(const BoundNetwork<T>& network, const Layer<T>& layer, const 
   const int64_t depth = products ? network.depth(layer) : layer.kind == Kind::kScale ? adds + 1 : adds;
   const double deployed = out.gamma(products ? layer.forward[0].taps + 4 : layer.roundings, options.deployed);
   costs.sum = out.gamma<T>(depth) + layer.weight_error + deployed;
-  costs.bias = layer.bias_error + deployed;
-  costs.flushed = deployed * kFlushed;
+  costs.bias = deployed;
+  costs.flushed = deployed * kFlushed + layer.bias_error;
   return costs;
 }
 
@@ -180,14 +180,15 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
                                         : Lines<double>{given[k], given[2 * n + k], given[n + k], given[3 * n + k]};
     if (!given.empty() && out.sound()) {
       // the rule's slopes, rounded to T
-      const double u1 = Unit<T>::kRoundoff * magnitude(l, u);
-      lines.lower_intercept = out.add_down(lines.lower_intercept, -out.mul_up(u1, std::fabs(lines.lower_slope)));
-      lines.upper_intercept = out.add_up(lines.upper_intercept, out.mul_up(u1, std::fabs(lines.upper_slope)));
+      const double m = magnitude(l, u);
+      const auto rounded = [&](double s) { return out.mul_up(std::fabs(s) * Unit<T>::kRoundoff + Unit<T>::kTiny, m); };
+      lines.lower_intercept = out.add_down(lines.lower_intercept, -rounded(lines.lower_slope));
+      lines.upper_intercept = out.add_up(lines.upper_intercept, rounded(lines.upper_slope));
       lines.lower_slope = static_cast<double>(static_cast<T>(lines.lower_slope));
       lines.upper_slope = static_cast<double>(static_cast<T>(lines.upper_slope));
     }
-    if (share > 0 && layer.function == Function::kLeakyRelu && layer.slope > 0 && l < 0) {
-      const double error = out.mul_up(share, out.mul_up(layer.slope, -l));
+    if (share > 0) {
+      const double error = deployed_error(layer, state.lower[k], state.upper[k], share);
       lines.lower_intercept = out.add_down(lines.lower_intercept, -error);
       lines.upper_intercept = out.add_up(lines.upper_intercept, error);
     }
@@ -243,7 +244,9 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
         out.add_up(example.slack, 2 * (total[0] + total[1] + total[2] + total[3]) * out.underflow<T>(operations));
   };
   if (i == 0) prepare_input(network, example, options);
-  if (layer.affine() && (!layer.fused || options.method == Method::kCrown)) {
+  // Of a fused layer only rows that start there ask.
+  const bool starts = options.method == Method::kCrown || options.norm != Norm::kLinf;
+  if (layer.affine() && (!layer.fused || starts)) {
     LayerState<T>& state = example[i];
     const auto n = static_cast<size_t>(layer.shape.size());
     const StepCosts costs = costs_of(network, layer, options);
@@ -260,6 +263,13 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
     prepare_maximum(network, i, example, options);
   }
   const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
+  if (layer.fused) {
+    // A coefficient that vanishes before a fused layer takes what it would have got of the bias with it.
+    double total = 0;
+    for (size_t k = 0; k < example[i].sum.size(); ++k)
+      total += example[i].sum[k] + std::fabs(layer.kind == Kind::kScale ? layer.shift[k] : layer.bias[k]);
+    example.slack = out.add_up(example.slack, 2 * total * out.underflow<T>(8));
+  }
   for (const int64_t from : layer.inputs) count_underflow(from, static_cast<double>(products ? layer.taps() + 8 : 8));
 }
 

@@ -18,6 +18,7 @@ struct BoundOptions {
   bool sound = true;
   // The unit roundoff of the deployed forward pass, whose sums may run in any order; 0 for real arithmetic.
   double deployed = 0;
+  double deployed_max = INFINITY;  // the largest float of it
 };
 
 // The inputs of B examples: in the box [lower, upper], and, unless the norm is linf, in the ball around center. All
@@ -57,6 +58,14 @@ inline constexpr double kFlushed = 0x1p-100;
 
 // The largest |z| of a range.
 inline double magnitude(double lower, double upper) { return std::fmax(std::fabs(lower), std::fabs(upper)); }
+
+// What a deployed function can be wrong by: the ends of a clamp and a slope are rounded, the product, too, and other
+// functions are approximations. share: of `roundings` of them.
+template <class T>
+double deployed_error(const Layer<T>& function, double lower, double upper, double share) {
+  if (function.function == Function::kLeakyRelu && (function.slope == 0 || lower >= 0)) return 0;
+  return share * (magnitude(lower, upper) + kFlushed);
+}
 
 // Whether a ReLU-like function has both kinds of pieces on the range.
 template <class T>

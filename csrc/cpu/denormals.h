@@ -22,4 +22,13 @@ class KeepDenormals {
 #endif
 };
 
+// Whether this thread flushes them.
+inline bool flushes_denormals() {
+#ifdef __x86_64__
+  return (_mm_getcsr() & 0x8040u) != 0;
+#else
+  return false;
+#endif
+}
+
 }  // namespace pyrobust::cpu

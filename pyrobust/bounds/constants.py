@@ -7,6 +7,7 @@ the float it is, but 1/std or γ/√(v + ε) is not the float that a forward pas
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -38,14 +39,15 @@ class Constant:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Constant:
-        """The floats of a tensor, exactly.
+        """The floats of a tensor, exactly; the enclosure is that of the first time it was asked for.
 
         Raises:
             ModelError: some are NaN or infinite (when the enclosure is asked for).
         """
 
+        @functools.cache
         def enclosure() -> Enclosure:
-            exact = tensor.detach().to("cpu", torch.float64)
+            exact = tensor.detach().to("cpu", torch.float64, copy=True)
             if not bool(exact.isfinite().all()):
                 raise ModelError("model: expected finite parameters and buffers, got NaN or infinite ones")
             return Enclosure(exact, exact)
@@ -60,18 +62,18 @@ class Constant:
         return Constant(lambda: -self.value(), lambda: _negative(self.enclosure()))
 
     def __add__(self, other: Constant) -> Constant:
-        return Constant(lambda: self.value() + other.value(), lambda: _sum(self.enclosure(), other.enclosure()))
+        return _computed(lambda: self.value() + other.value(), lambda: _sum(self.enclosure(), other.enclosure()))
 
     def __sub__(self, other: Constant) -> Constant:
-        return Constant(
+        return _computed(
             lambda: self.value() - other.value(), lambda: _sum(self.enclosure(), _negative(other.enclosure()))
         )
 
     def __mul__(self, other: Constant) -> Constant:
-        return Constant(lambda: self.value() * other.value(), lambda: _product(self.enclosure(), other.enclosure()))
+        return _computed(lambda: self.value() * other.value(), lambda: _product(self.enclosure(), other.enclosure()))
 
     def __truediv__(self, other: Constant) -> Constant:
-        return Constant(
+        return _computed(
             lambda: self.value() / other.value(), lambda: _product(self.enclosure(), _inverse(other.enclosure()))
         )
 
@@ -81,7 +83,19 @@ class Constant:
         Raises:
             ModelError: of a negative number (when the enclosure is asked for).
         """
-        return Constant(lambda: self.value().sqrt(), lambda: _root(self.enclosure()))
+        return _computed(lambda: self.value().sqrt(), lambda: _root(self.enclosure()))
+
+
+def _computed(value: Callable[[], Tensor], exact: Callable[[], Enclosure]) -> Constant:
+    """A result of arithmetic: the enclosure holds what the model computes as well, so that it serves both semantics."""
+
+    @functools.cache
+    def enclosure() -> Enclosure:
+        lower, upper = exact()
+        deployed = value().detach().to("cpu", torch.float64)
+        return Enclosure(torch.minimum(lower, deployed), torch.maximum(upper, deployed))
+
+    return Constant(value, enclosure)
 
 
 def _outward(lower: Tensor, upper: Tensor) -> Enclosure:

@@ -40,7 +40,8 @@ class Engine:
     def __init__(self, output: Node, dtype: torch.dtype) -> None:
         self._output = output
         self._dtype = torch.float64 if dtype == torch.float64 else torch.float32
-        self._roundoff = torch.finfo(dtype).eps / 2
+        self._floats = torch.finfo(self._dtype)
+        self.deployable = dtype in (torch.float32, torch.float64)
         self._native = native_network(output, self._dtype)
 
     @functools.cached_property
@@ -53,9 +54,10 @@ class Engine:
         """(lower, upper) [B, S] of rows [S, K] or [B, S, K]; without ``with_upper`` upper is +inf.
 
         Examples of which nothing could be proved in float32 are tried again in float64: something may have overflowed.
+        Where the deployed model would overflow, too, that is no use.
         """
         lower, upper = self._call(self._native, inputs, rows, query, with_upper)
-        if query.sound and self._dtype != torch.float64:
+        if query.sound and query.semantics == "real" and self._dtype != torch.float64:
             lost = ~lower.isfinite().all(1)
             if with_upper:
                 lost |= ~upper.isfinite().all(1)
@@ -80,7 +82,8 @@ class Engine:
             query.method,
             inputs.norm,
             query.sound,
-            self._roundoff if query.semantics == "float32" else 0.0,
+            self._floats.eps / 2 if query.semantics == "float32" else 0.0,
+            self._floats.max,
             with_upper,
             chunk,
         )

@@ -18,6 +18,11 @@ def forward(output: Node, x: Tensor) -> Tensor:
     >>> forward(Sum(name="0", shape=(2,), inputs=(node, node), signs=(1, -1)), torch.ones(1, 2))
     tensor([[0., 0.]])
     """
+    return forward_all(output, x)[output]
+
+
+def forward_all(output: Node, x: Tensor) -> dict[Node, Tensor]:
+    """The values of all nodes that the output depends on, as of ``forward``."""
     values: dict[Node, Tensor] = {}
     for node in in_order(output):
         if isinstance(node, Input):
@@ -31,7 +36,7 @@ def forward(output: Node, x: Tensor) -> Tensor:
             values[node] = windows.amax(2).view(-1, *node.shape)
         else:
             values[node] = affine(node, [values[one] for one in node.inputs])
-    return values[output]
+    return values
 
 
 def activate(node: Activation, z: Tensor) -> Tensor:

@@ -101,7 +101,8 @@ def radii(epsilon: Any, count: int) -> Tensor:
         InputTypeError: no number.
     """
     try:
-        values = torch.as_tensor(epsilon).detach().to("cpu", torch.float64)
+        # at once in float64: a Python number would become a float32 one
+        values = torch.as_tensor(epsilon, dtype=torch.float64).detach().to("cpu")
     except (TypeError, ValueError, RuntimeError):
         raise InputTypeError(f"epsilon: expected a number or a tensor [B], got {type(epsilon).__name__}") from None
     if values.dim() > 1 or (values.dim() == 1 and len(values) not in (1, count)):

@@ -168,10 +168,10 @@ def batch_norm(
     scale = number(1.0) / (variance + number(epsilon)).sqrt()
     if weight is not None:
         scale = weight * scale
-    shift = -(mean * scale)
-    if bias is not None:
-        shift = bias + shift
-    out = Scale(name=lowering.name, shape=z.shape, inputs=(z,), scale=along(scale), shift=along(shift))
+    # In two steps: γ·mean/σ and β may nearly cancel, and the deployed sum of them is only as exact as they are large.
+    centered = Scale(name=lowering.name, shape=z.shape, inputs=(z,), scale=None, shift=along(-mean))
+    shift = None if bias is None else along(bias)
+    out = Scale(name=lowering.name, shape=z.shape, inputs=(centered,), scale=along(scale), shift=shift)
     return (out,) if functional else out
 
 

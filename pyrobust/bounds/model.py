@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from pyrobust.errors import InputError
 
 from .capture import capture
+from .denormals import denormals_kept
 from .engine import Engine, Query
 from .input_set import InputSet, ball, box, radii
 from .radius import search_radius
@@ -51,6 +52,7 @@ class BoundedModel:
     (torch.Size([3, 2]), True)
     """
 
+    @denormals_kept()
     def __init__(self, model: nn.Module, example_input: Tensor) -> None:
         self.output = capture(model, example_input)
         if len(self.output.shape) != 1:
@@ -59,6 +61,7 @@ class BoundedModel:
         self.outputs = self.output.size
         self._engine = Engine(self.output, example_input.dtype)
 
+    @denormals_kept()
     def bounds(
         self,
         x: Tensor | None = None,
@@ -110,6 +113,7 @@ class BoundedModel:
         lower, upper = self._engine.run(inputs, rows, query)
         return Bounds(lower, upper, method, inputs.norm, sound, semantics)
 
+    @denormals_kept()
     def margins(
         self,
         x: Tensor | None = None,
@@ -152,6 +156,7 @@ class BoundedModel:
         """
         return self.margins(x, y, epsilon, **options).positive()
 
+    @denormals_kept()
     def certified_radius(
         self,
         x: Tensor,
@@ -220,6 +225,8 @@ class BoundedModel:
                 raise InputError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
         if memory_limit is not None and not memory_limit > 0:
             raise InputError(f"memory_limit: expected a positive number of bytes, got {memory_limit}")
+        if semantics == "float32" and not self._engine.deployable:
+            raise InputError('semantics: expected "real" for a model in 16-bit floats, got "float32"')
         return Query(method, bool(sound), semantics, memory_limit)
 
 

@@ -45,7 +45,7 @@ class _Packing:
     def run(self, output: Node) -> _C.BoundNetwork32:
         for node in in_order(output):
             self.number[node], self.shape[node] = self._add(node)
-        if len(self.number) == 1 or self.number[output] != max(self.number.values()):
+        if self.number[output] in (0, *range(max(self.number.values()))):  # the engine's output is its last layer
             self.network.gather([self.number[output]], np.arange(output.size), (output.size, 1, 1))
         self.network.finish()
         return self.network
@@ -59,7 +59,7 @@ class _Packing:
             return number, shape
         if isinstance(node, Linear):
             weight, relative = self._weights(node, node.weight)
-            bias, error = self._bias(node, node.bias)
+            bias, error = self._bias(node.bias)
             return self.network.linear(number, weight, bias, relative, error), (node.shape[0], 1, 1)
         if isinstance(node, Conv2d):
             return self._conv(node), _planes(node.shape)
@@ -89,7 +89,7 @@ class _Packing:
         if self.shape[first] != planes:  # the same elements, seen as other planes
             number = self.network.gather([number], np.arange(first.size), planes)
         weight, relative = self._weights(node, node.weight)
-        bias, error = self._bias(node, node.bias)
+        bias, error = self._bias(node.bias)
         sizes = [*node.stride, *node.padding, *node.dilation, node.groups]
         return self.network.conv(number, weight, bias, relative, error, sizes, _planes(node.shape))
 
@@ -116,14 +116,12 @@ class _Packing:
             raise ModelError(f"model: {node.name} has weights that are not known well enough to bound what they do")
         return rounded.value, float(np.nextafter(largest, np.inf))
 
-    def _bias(self, node: Node, constant: Constant | None) -> tuple[_Doubles, float]:
+    def _bias(self, constant: Constant | None) -> tuple[_Doubles, float]:
+        """The bias, and the largest error of one."""
         if constant is None:
             return np.zeros(0), 0.0
         exact = self._exact(constant, None)
-        if not exact.error.any():
-            return exact.value, 0.0
-        largest = float(np.max(exact.error / np.maximum(np.abs(exact.value), np.finfo(np.float64).tiny)))
-        return exact.value, float(np.nextafter(largest, np.inf))
+        return exact.value, float(exact.error.max(initial=0.0))
 
     def _exact(self, constant: Constant | None, shape: tuple[int, ...] | None) -> Rounded:
         """In float64, whatever the engine's floats are."""

@@ -59,7 +59,7 @@ def search_radius(least_margin: Callable[[Tensor, Tensor], Tensor], count: int, 
 
 def _usable(margin: Tensor) -> Tensor:
     """NaN is a failure like any other."""
-    return margin.double().nan_to_num(nan=-torch.inf)
+    return margin.double().masked_fill(margin.isnan(), -torch.inf)
 
 
 def _next(proved: Tensor, failed: Tensor, above: Tensor, below: Tensor, tolerance: float, largest: float) -> Tensor:

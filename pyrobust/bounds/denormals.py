@@ -1,0 +1,26 @@
+"""Numbers below the smallest normal float are numbers here, whatever the process is set to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from pyrobust import _C
+
+
+@contextlib.contextmanager
+def denormals_kept() -> Iterator[None]:
+    """Switches ``torch.set_flush_denormal`` off for the block: a parameter or an input must not become zero unseen.
+
+    >>> with denormals_kept():
+    ...     float(torch.tensor(1e-310, dtype=torch.float64) * 2)
+    2e-310
+    """
+    flushed = _C.flushes_denormals()
+    torch.set_flush_denormal(False)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(flushed)
