@@ -61,7 +61,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("simd_levels", &simd_levels, "SIMD levels this machine can run, lowest first.");
   m.def("simd_level", [] { return std::string(cpu::simd_name(cpu::simd_level())); }, "The SIMD level in use.");
   m.def("set_simd_level", &set_simd_level, py::arg("name"),
-        "Use another SIMD level for the whole process; the results are the same bits.");
+        "Use another SIMD level for the whole process; the ops give the same bits, bounds hold at each.");
   m.def("num_threads", [] { return torch::stable::get_num_threads(); }, "Threads the CPU kernels use: torch's.");
   m.def("flushes_denormals", &cpu::flushes_denormals, "Whether this thread takes numbers below the smallest normal one for zero.");
   pyrobust::bind_bound_networks(m);

@@ -16,6 +16,7 @@ import torch
 
 import pyrobust
 from pyrobust import _C, ops
+from pyrobust.bounds import BoundedModel
 from pyrobust.ops import FAMILIES, count_votes, sample_noise
 from pyrobust.ops.logits import LOSSES
 
@@ -72,5 +73,36 @@ for size, dtype, (number, kind) in itertools.product(sizes, (torch.float32, torc
             ])
             checked += 12
         assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other)), (size, dtype, number, radius)
+
+
+class Residual(torch.nn.Sequential):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+def conv(*sizes, **options):
+    return torch.nn.Conv2d(*sizes, **options)
+
+
+relu, flat = torch.nn.ReLU, torch.nn.Flatten
+nets = [
+    ((7,), lambda: [torch.nn.Linear(7, 33), relu(), torch.nn.Linear(33, 17), torch.nn.LeakyReLU(0.1), torch.nn.Linear(17, 3)]),
+    ((3, 9, 8), lambda: [conv(3, 9, 3, stride=2, padding=1), relu(), conv(9, 6, (2, 3), groups=3, padding=(0, 1), dilation=(1, 2)),
+                         torch.nn.Hardtanh(), torch.nn.MaxPool2d(2, 1), flat(), torch.nn.LazyLinear(4)]),
+    ((1, 6, 5), lambda: [conv(1, 5, 3, padding=1), torch.nn.BatchNorm2d(5), relu(), Residual(conv(5, 5, 1), relu(), conv(5, 5, 3, padding=1)),
+                         relu(), torch.nn.AvgPool2d(3, 2, 1), torch.nn.Sigmoid(), flat(), torch.nn.LazyLinear(2)]),
+]
+for (shape, layers), dtype in itertools.product(nets, (torch.float32, torch.float64)):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(*layers())
+    net(torch.rand(2, *shape))
+    net = net.to(dtype).eval()
+    x = torch.rand(19, *shape, dtype=dtype)
+    bounded, logits = BoundedModel(net, x), net(x).detach().double()
+    for method, norm, level in itertools.product(("ibp", "crown-ibp", "crown"), ("linf", "l2", "l1"), _C.simd_levels()):
+        _C.set_simd_level(level)
+        found = bounded.bounds(x, 0.05, norm=norm, method=method, clip=(0, 1))
+        assert bool((found.lower <= logits + 1e-4).all() and (logits - 1e-4 <= found.upper).all()), (shape, method, norm, level)
+        checked += 1
 print(f"sanitizers: {checked} calls, nothing reported")
 PY
