@@ -184,8 +184,8 @@ class Network {
   // lower, upper, center: [B, n]; epsilon: [B]; rows: [S, K], [B, S, K] or None
   py::tuple propagate(const Doubles& lower, const Doubles& upper, const std::optional<Doubles>& center,
                       const std::optional<Doubles>& epsilon, const std::optional<Doubles>& rows,
-                      const std::string& method, const std::string& norm, bool sound, double deployed, double deployed_max, bool with_upper,
-                      int64_t chunk) const {
+                      const std::string& method, const std::string& norm, bool sound, double deployed,
+                      double deployed_max, bool with_upper, int64_t chunk) const {
     check(finished_, "BoundNetwork: expected a finished network");
     check(chunk > 0, "BoundNetwork: chunk: expected a positive number");
     const int64_t n = network_.layer(0).shape.size(), outputs = network_.layer(network_.output()).shape.size();
@@ -286,8 +286,8 @@ void bind(py::module_& m, const char* name) {
       .def("max_pool", &N::max_pool, py::arg("input"), py::arg("windows"), py::arg("shape"))
       .def("finish", &N::finish)
       .def("propagate", &N::propagate, py::arg("lower"), py::arg("upper"), py::arg("center"), py::arg("epsilon"),
-           py::arg("rows"), py::arg("method"), py::arg("norm"), py::arg("sound"), py::arg("deployed"), py::arg("deployed_max"),
-           py::arg("with_upper"), py::arg("chunk"))
+           py::arg("rows"), py::arg("method"), py::arg("norm"), py::arg("sound"), py::arg("deployed"),
+           py::arg("deployed_max"), py::arg("with_upper"), py::arg("chunk"))
       .def("bytes_per_example", &N::bytes_per_example);
 }
 

@@ -63,6 +63,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("set_simd_level", &set_simd_level, py::arg("name"),
         "Use another SIMD level for the whole process; the ops give the same bits, bounds hold at each.");
   m.def("num_threads", [] { return torch::stable::get_num_threads(); }, "Threads the CPU kernels use: torch's.");
-  m.def("flushes_denormals", &cpu::flushes_denormals, "Whether this thread takes numbers below the smallest normal one for zero.");
+  m.def("flushes_denormals", &cpu::flushes_denormals,
+        "Whether this thread takes numbers below the smallest normal one for zero.");
   pyrobust::bind_bound_networks(m);
 }

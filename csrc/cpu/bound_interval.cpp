@@ -1,5 +1,6 @@
 // Ranges of neurons, layer by layer: center and radius of sums of products, up to kLanes examples at once.
 #include <algorithm>
+#include <vector>
 
 #include "cpu/bound_state.h"
 #include "cpu/crown_leaves.h"
@@ -26,8 +27,12 @@ template <class T>
 Lanes<T> lanes_of(int64_t layer, int64_t n, ExampleState<T>* const* group, int64_t count, const BoundOptions& options) {
   constexpr int64_t L = kLanes<T>;
   const double flushed = options.deployed > 0 ? kFlushed : 0;
-  Lanes<T> lanes;
-  for (auto* part : {&lanes.center, &lanes.radius, &lanes.magnitude}) part->assign(static_cast<size_t>(n * L), T(0));
+  // Kept by each thread: fresh memory for every layer would cost more than what is done with it.
+  thread_local Lanes<T> lanes;
+  for (auto* part : {&lanes.center, &lanes.radius, &lanes.magnitude}) {
+    part->resize(static_cast<size_t>(n * L));
+    if (count < L) std::fill(part->begin(), part->end(), T(0));
+  }
   for (int64_t e = 0; e < count; ++e) {
     const LayerState<T>& state = (*group[e])[layer];
     leaves<T>().spread(state.lower.data(), state.upper.data(), n, e, flushed, options.sound, lanes.center.data(),
@@ -42,95 +47,73 @@ struct Sums {
   T center[kPanel * kLanes<T>], radius[kPanel * kLanes<T>], magnitude[kPanel * kLanes<T>];
 };
 
+// All three sums of panel p of group g.
 template <class T>
-class Products {
- public:
-  Products(const Layer<T>& layer, const Lanes<T>& lanes) : layer_(layer), lanes_(lanes) {}
-
-  // Panel p of group g from taps at places (first place in `lanes`, first tap); all have the same channels.
-  void run(int64_t g, int64_t p, const std::vector<std::pair<int64_t, int64_t>>& places, const std::vector<Tap>& taps,
-           Sums<T>& sums) {
-    const auto group = static_cast<size_t>(g);
-    sum(lanes_.center, places, taps, layer_.forward[group], p, sums.center);
-    sum(lanes_.radius, places, taps, layer_.forward_abs[group], p, sums.radius);
-    sum(lanes_.magnitude, places, taps, layer_.forward_abs[group], p, sums.magnitude);
-  }
-
- private:
-  void sum(const std::vector<T>& from, const std::vector<std::pair<int64_t, int64_t>>& places,
-           const std::vector<Tap>& taps, const Panels<T>& panels, int64_t p, T* out) {
-    segments_.clear();
-    for (const auto& [place, tap] : places)
-      segments_.push_back({taps.data(), static_cast<int64_t>(taps.size()), place * kLanes<T>, tap});
-    leaves<T>().multiply(from.data(), segments_.data(), static_cast<int64_t>(segments_.size()), panels.panel(p),
-                         panels.width(p), out, kLanes<T>, false);
-  }
-
-  const Layer<T>& layer_;
-  const Lanes<T>& lanes_;
-  std::vector<Segment> segments_;
-};
+void multiply(const Layer<T>& layer, int64_t g, int64_t p, const Lanes<T>& lanes, const std::vector<Segment>& segments,
+              Sums<T>& sums) {
+  const Panels<T>&w = layer.forward[static_cast<size_t>(g)], &size = layer.forward_abs[static_cast<size_t>(g)];
+  const auto count = static_cast<int64_t>(segments.size());
+  const auto& loops = leaves<T>();
+  const auto run = [&](const std::vector<T>& from, const Panels<T>& panels, T* out) {
+    loops.multiply(from.data(), segments.data(), count, panels.panel(p), panels.width(p), out, kLanes<T>, false);
+  };
+  run(lanes.center, w, sums.center);
+  run(lanes.radius, size, sums.radius);
+  run(lanes.magnitude, size, sums.magnitude);
+}
 
 // Turns the sums at one neuron into a range, outward.
 template <class T>
 class Ranges {
  public:
-  Ranges(const Layer<T>& layer, const BoundOptions& options) : layer_(layer), out_(options.sound) {
+  Ranges(const Layer<T>& layer, const BoundOptions& options) : layer_(layer) {
+    const Outward out(options.sound);
     const int64_t taps = layer.forward[0].taps;
-    gamma_ = out_.template gamma<T>(std::min(taps, kBlock) + 2 + (taps + kBlock - 1) / kBlock);
-    tiny_ = out_.template underflow<T>(static_cast<double>(taps + 4));
-    more_ = 1 + 3 * gamma_;
-    deployed_ = out_.gamma(taps + 4, options.deployed);
-    flushed_ = deployed_ * kFlushed;
-    weights_ = out_.sound() ? layer.weight_error : 0;
-    biases_ = out_.sound() ? layer.bias_error : 0;  // absolute
+    const double gamma = out.gamma<T>(std::min(taps, kBlock) + 2 + (taps + kBlock - 1) / kBlock);
+    const double deployed = out.gamma(taps + 4, options.deployed);
+    costs_.sound = options.sound;
+    costs_.more = 1 + 3 * gamma;
+    costs_.tiny = out.underflow<T>(static_cast<double>(taps + 4));
+    costs_.sum = gamma + deployed + (options.sound ? layer.weight_error : 0);
+    costs_.bias = deployed;
+    costs_.constant = deployed * kFlushed + (options.sound ? layer.bias_error : 0);
   }
 
-  void store(LayerState<T>& state, int64_t k, T center, T radius, T magnitude) const {
-    const double bias = layer_.bias[static_cast<size_t>(k)];
-    const double size = std::fabs(bias), middle = static_cast<double>(center);
-    // What is computed of a sum of positive products may be too small by its own rounding; all terms are positive, so
-    // one factor at the end pays for those of float64.
-    const double m = static_cast<double>(magnitude) * more_ + tiny_, r = static_cast<double>(radius) * more_ + tiny_;
-    double error = r + (gamma_ + weights_ + deployed_) * m + deployed_ * size + flushed_ + biases_;
-    error += out_.template few<T>(error + std::fabs(middle) + size);
-    const auto at = static_cast<size_t>(k);
-    state.sum[at] = m;
-    state.lower[at] = middle + bias - error;
-    state.upper[at] = middle + bias + error;
+  // `width` neurons k, k + plane, ... of a group's examples.
+  void store(ExampleState<T>* const* group, int64_t count, int64_t layer, const Sums<T>& sums, int64_t k, int64_t plane,
+             int64_t width) const {
+    double lower[kLanes<T>], upper[kLanes<T>], sum[kLanes<T>];
+    for (int64_t j = 0; j < width; ++j) {
+      const auto at = static_cast<size_t>(k + j * plane);
+      leaves<T>().range(sums.center + j * kLanes<T>, sums.radius + j * kLanes<T>, sums.magnitude + j * kLanes<T>,
+                        layer_.bias[at], costs_, lower, upper, sum);
+      for (int64_t e = 0; e < count; ++e) {
+        LayerState<T>& state = (*group[e])[layer];
+        state.lower[at] = lower[e], state.upper[at] = upper[e], state.sum[at] = sum[e];
+      }
+    }
   }
 
  private:
   const Layer<T>& layer_;
-  Outward out_;
-  double gamma_, tiny_, more_, deployed_, flushed_, weights_, biases_;
+  RangeCosts costs_;
 };
-
-template <class T>
-void store_panel(const Ranges<T>& ranges, int64_t layer, ExampleState<T>* const* group, int64_t count,
-                 const Sums<T>& sums, int64_t first, int64_t width, int64_t plane) {
-  for (int64_t e = 0; e < count; ++e)
-    for (int64_t j = 0; j < width; ++j) {
-      const int64_t at = j * kLanes<T> + e;
-      ranges.store((*group[e])[layer], first + j * plane, sums.center[at], sums.radius[at], sums.magnitude[at]);
-    }
-}
 
 template <class T>
 void linear(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
             const BoundOptions& options) {
   const Layer<T>& layer = network.layer(i);
   const int64_t input = layer.inputs[0], n = network.layer(input).shape.size();
-  const Lanes<T> lanes = lanes_of(input, n, group, count, options);
+  const Lanes<T>& lanes = lanes_of(input, n, group, count, options);
   std::vector<Tap> taps(static_cast<size_t>(n));
   for (int64_t k = 0; k < n; ++k)
     taps[static_cast<size_t>(k)] = {static_cast<int32_t>(k * kLanes<T>), static_cast<int32_t>(k)};
-  Products<T> products(layer, lanes);
+  const std::vector<Segment> segments{{taps.data(), n, 0, 0}};
   const Ranges<T> ranges(layer, options);
   Sums<T> sums;
   for (int64_t p = 0; p < layer.forward[0].count(); ++p) {
-    products.run(0, p, {{0, 0}}, taps, sums);
-    store_panel(ranges, i, group, count, sums, p * kPanel, layer.forward[0].width(p), 1);
+    multiply(layer, 0, p, lanes, segments, sums);
+    ranges.store(group, count, i, sums, p * kPanel, 1, layer.forward[0].width(p));
   }
 }
 
@@ -142,35 +125,32 @@ void convolution(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* con
   const int64_t input = layer.inputs[0];
   const Shape& from = network.layer(input).shape;
   const int64_t channels = from.channels / s.groups, outputs = layer.shape.channels / s.groups;
-  const Lanes<T> lanes = lanes_of(input, from.size(), group, count, options);
+  const Lanes<T>& lanes = lanes_of(input, from.size(), group, count, options);
   std::vector<Tap> taps(static_cast<size_t>(channels));
   for (int64_t c = 0; c < channels; ++c)
     taps[static_cast<size_t>(c)] = {static_cast<int32_t>(c * from.plane() * kLanes<T>), static_cast<int32_t>(c)};
-  Products<T> products(layer, lanes);
   const Ranges<T> ranges(layer, options);
   Sums<T> sums;
-  std::vector<std::pair<int64_t, int64_t>> places, shifted;
+  std::vector<Segment> segments;
   for (int64_t y = 0; y < layer.shape.height; ++y)
-    for (int64_t x = 0; x < layer.shape.width; ++x) {
-      places.clear();
-      for (int64_t ky = 0; ky < s.kernel_h; ++ky)
-        for (int64_t kx = 0; kx < s.kernel_w; ++kx) {
-          const int64_t iy = y * s.stride_h - s.pad_h + ky * s.dilation_h;
-          const int64_t ix = x * s.stride_w - s.pad_w + kx * s.dilation_w;
-          if (iy >= 0 && iy < from.height && ix >= 0 && ix < from.width)
-            places.emplace_back(iy * from.width + ix, (ky * s.kernel_w + kx) * channels);
-        }
+    for (int64_t x = 0; x < layer.shape.width; ++x)
       for (int64_t g = 0; g < s.groups; ++g) {
-        shifted = places;
-        for (auto& place : shifted) place.first += g * channels * from.plane();
+        segments.clear();
+        for (int64_t ky = 0; ky < s.kernel_h; ++ky)
+          for (int64_t kx = 0; kx < s.kernel_w; ++kx) {
+            const int64_t iy = y * s.stride_h - s.pad_h + ky * s.dilation_h;
+            const int64_t ix = x * s.stride_w - s.pad_w + kx * s.dilation_w;
+            const int64_t place = g * channels * from.plane() + iy * from.width + ix;
+            if (iy >= 0 && iy < from.height && ix >= 0 && ix < from.width)
+              segments.push_back({taps.data(), channels, place * kLanes<T>, (ky * s.kernel_w + kx) * channels});
+          }
         for (int64_t p = 0; p < layer.forward[static_cast<size_t>(g)].count(); ++p) {
-          products.run(g, p, shifted, taps, sums);
-          const int64_t channel = g * outputs + p * kPanel;
-          store_panel(ranges, i, group, count, sums, channel * layer.shape.plane() + y * layer.shape.width + x,
-                      layer.forward[static_cast<size_t>(g)].width(p), layer.shape.plane());
+          multiply(layer, g, p, lanes, segments, sums);
+          const int64_t first = (g * outputs + p * kPanel) * layer.shape.plane() + y * layer.shape.width + x;
+          ranges.store(group, count, i, sums, first, layer.shape.plane(),
+                       layer.forward[static_cast<size_t>(g)].width(p));
         }
       }
-    }
 }
 
 // The other affine layers and the functions, one example at a time, in float64.
@@ -238,6 +218,13 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
                    lines.data() + 2 * n, lines.data() + 3 * n, state.lower.data(), state.upper.data());
         break;
       }
+      if (layer.function == Function::kLeakyRelu && layer.slope == 0) {
+        for (size_t k = 0; k < n; ++k) {
+          state.lower[k] = std::max(0.0, first.lower[k]);
+          state.upper[k] = std::max(0.0, first.upper[k]);
+        }
+        break;
+      }
       for (size_t k = 0; k < n; ++k) {
         const double l = first.lower[k], u = first.upper[k];
         if (layer.function == Function::kClamp) {
@@ -290,11 +277,16 @@ void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState
   const double most = options.deployed > 0 ? options.deployed_max : INFINITY;
   for (int64_t e = 0; e < count; ++e) {
     LayerState<T>& state = (*group[e])[i];
+    for (size_t k = 0; share > 0 && k < n; ++k) {
+      const double error = deployed_error(layer, state.lower[k], state.upper[k], share);
+      state.lower[k] -= error, state.upper[k] += error;
+    }
+    int64_t usable = 0;
+    for (size_t k = 0; k < n; ++k)
+      usable += static_cast<int64_t>(state.lower[k] <= state.upper[k]) & static_cast<int64_t>(state.lower[k] >= -most) &
+                static_cast<int64_t>(state.upper[k] <= most);
+    if (usable == static_cast<int64_t>(n) && !(most < INFINITY)) continue;
     for (size_t k = 0; k < n; ++k) {
-      if (share > 0) {
-        const double error = deployed_error(layer, state.lower[k], state.upper[k], share);
-        state.lower[k] -= error, state.upper[k] += error;
-      }
       const bool large = layer.affine() && state.sum[k] > most;
       if (!(state.lower[k] <= state.upper[k]) || state.lower[k] < -most || state.upper[k] > most || large)
         state.lower[k] = -INFINITY, state.upper[k] = INFINITY;

@@ -156,6 +156,25 @@ PYROBUST_TARGET void scale(const T* a, int64_t n, const T* s, int64_t stride, T*
 }
 
 template <class T>
+PYROBUST_TARGET void range(const T* center, const T* radius, const T* magnitude, double bias, const RangeCosts& costs,
+                           double* lower, double* upper, double* sum) {
+  const V more = splat(costs.more), tiny = splat(costs.tiny), offset = splat(bias), size = abs(offset);
+  // Outward::few: all terms are positive, so a share of their sum pays for the rounding of this.
+  const V few = splat(costs.sound ? 0x1p-49 : 0);
+  const V constant = add(splat(costs.constant), mul(splat(costs.bias), size));
+  for (int64_t half = 0; half < Wide<T>::kCount; half += 8) {
+    const V c = load(center + half), m = add(mul(load(magnitude + half), more), tiny);
+    const V r = add(mul(load(radius + half), more), tiny);
+    V error = add(add(r, mul(splat(costs.sum), m)), constant);
+    error = add(error, mul(few, add(error, add(abs(c), size))));
+    const V middle = add(c, offset);
+    put(lower + half, sub(middle, error));
+    put(upper + half, add(middle, error));
+    put(sum + half, m);
+  }
+}
+
+template <class T>
 PYROBUST_TARGET void spread(const double* lower, const double* upper, int64_t n, int64_t e, double more, bool sound,
                             T* center, T* radius, T* magnitude) {
   constexpr int64_t kCount = Wide<T>::kCount;
@@ -201,7 +220,7 @@ PYROBUST_TARGET void lengths(const T* a, int64_t n, double* squares, double* lar
 }
 
 template <class T>
-constexpr CrownLeaves<T> kCrown = {multiply<T>, relax<T>, dot<T>, scale<T>, spread<T>, lengths<T>};
+constexpr CrownLeaves<T> kCrown = {multiply<T>, relax<T>, dot<T>, scale<T>, range<T>, spread<T>, lengths<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu

@@ -16,6 +16,13 @@ struct Segment {
   int64_t count, offset, first_tap;
 };
 
+// What a range costs beside its radius, as shares: of sum |w| m and of |bias|, and a constant. A sum of positive products
+// is at most `more` times what is computed of it, plus tiny.
+struct RangeCosts {
+  double more = 1, tiny = 0, sum = 0, bias = 0, constant = 0;
+  bool sound = true;
+};
+
 template <class T>
 struct CrownLeaves {
   // out[j * stride] (+)= the sum of all products of a, j < width <= kPanel; w is a panel.
@@ -28,6 +35,9 @@ struct CrownLeaves {
   void (*dot)(const T* a, int64_t n, const T* low, const T* high, double* sum);
   // out (+)= a s, n neurons; s of length n, or one number where stride is 0.
   void (*scale)(const T* a, int64_t n, const T* s, int64_t stride, T* out, bool add);
+  // From the sums of kLanes examples at one neuron, w c, |w| r and |w| m, to its ranges, and to sum |w| m.
+  void (*range)(const T* center, const T* radius, const T* magnitude, double bias, const RangeCosts& costs,
+                double* lower, double* upper, double* sum);
   // From n ranges to lane e of n neurons: a center in T, at least the distance of the ends from it, and at least `more`
   // above the largest |z| and |center|; with sound = false, the nearest numbers.
   void (*spread)(const double* lower, const double* upper, int64_t n, int64_t e, double more, bool sound, T* center,
