@@ -76,7 +76,7 @@ class DifferentiableBounds:
         """Bounds of C·f(x′) over all x′ with ‖x′ − x‖_∞ ≤ epsilon in the clip range.
 
         Args:
-            x: [B, ...] in the model's dtype, in the clip range (which is not checked: that would need the numbers).
+            x: [B, ...] in the model's dtype, float32 or float64, in the clip range (which is not checked: that would need the numbers).
             epsilon: at least 0; a number or a tensor [B].
             method: "ibp" or "crown-ibp".
             C: [S, K], or [B, S, K] with rows for each example; default: the outputs themselves.

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pyrobust.ops import relax_coefficients
+
 from .differentiable_intervals import Range, windows
 from .forward import like
 from .graph import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum
@@ -83,7 +85,14 @@ def _step(node: Node, a: Tensor, ranges: Mapping[Node, Range]) -> tuple[Tensor |
     if isinstance(node, MaxPool):
         return _through_maximum(node, a, ranges[node.inputs[0]])
     assert isinstance(node, Activation)
-    return _relaxed(a, lines(node, ranges[node.inputs[0]]))
+    z = ranges[node.inputs[0]]
+    if node.function == "clamp":
+        return _relaxed(a, _clamp_lines(node, *z))
+    batch = len(z.lower)
+    relaxed, constant = relax_coefficients(
+        a.flatten(2).expand(batch, -1, -1), z.lower.flatten(1), z.upper.flatten(1), node.slope
+    )
+    return constant, [relaxed.view(batch, *a.shape[1:])]
 
 
 def _on_bias(node: Linear | Conv2d, a: Tensor) -> Tensor | None:
@@ -126,25 +135,10 @@ def _relaxed(a: Tensor, line: Lines) -> tuple[Tensor, list[Tensor]]:
     return constant, [below * line.lower_slope.unsqueeze(1) + above * line.upper_slope.unsqueeze(1)]
 
 
-def lines(node: Activation, z: Range) -> Lines:
-    """The lines of a function of each element on a range; see csrc/core/relaxation.h, which picks the same ones."""
-    return _leaky_relu_lines(node.slope, *z) if node.function == "leaky_relu" else _clamp_lines(node, *z)
-
-
-def _leaky_relu_lines(slope: float, lower: Tensor, upper: Tensor) -> Lines:
-    """Above, the chord; below, the identity where upper > -lower, else slope·z (Zhang et al., 2018)."""
-    unstable = (lower < 0) & (upper > 0)
-    one = torch.ones_like(lower)
-    stable = torch.where(lower >= 0, one, slope)
-    chord = (upper - slope * lower) / torch.where(unstable, upper - lower, 1)
-    chord = torch.where(unstable, chord, stable)
-    below = torch.where(unstable, torch.where(upper > -lower, one, slope), stable)
-    intercept = torch.where(unstable, (1 - chord) * upper, 0)
-    return Lines(below, torch.zeros_like(intercept), chord, intercept)
-
-
 def _clamp_lines(node: Activation, lower: Tensor, upper: Tensor) -> Lines:
-    """Below, the line from the lower corner to the upper end, or a constant, whichever is closer in the middle; above
+    """The lines of csrc/core/relaxation.h, unproved.
+
+    Below, the line from the lower corner to the upper end, or a constant, whichever is closer in the middle; above
     likewise. Where the lower corner is not inside, the line starts at the lower end instead.
     """
     inside = (lower >= node.lower) & (upper <= node.upper)

@@ -42,7 +42,7 @@ def forward_all(output: Node, x: Tensor) -> dict[Node, Tensor]:
 def activate(node: Activation, z: Tensor) -> Tensor:
     """The function of an activation."""
     if node.function == "leaky_relu":
-        return torch.where(z > 0, z, node.slope * z)
+        return torch.relu(z) if node.slope == 0 else functional.leaky_relu(z, node.slope)
     if node.function == "clamp":
         return z.clamp(node.lower, node.upper)
     return FUNCTIONS[node.function].value(z)

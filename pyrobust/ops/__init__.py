@@ -13,6 +13,7 @@ from .native import build_info
 from .norm_balls import project_l2_ball, project_linf_ball
 from .perturbation import add_perturbation
 from .projections import project_l1_ball, project_l1_ball_box, project_simplex
+from .relaxation import relax_coefficients
 from .sample_noise import FAMILIES, STAGES, sample_noise
 from .steps import l1_step, l1_step_in_ball, linf_momentum_step, linf_step
 
@@ -35,5 +36,6 @@ __all__ = [
     "project_linf_ball",
     "project_simplex",
     "put_rows",
+    "relax_coefficients",
     "sample_noise",
 ]

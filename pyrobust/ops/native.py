@@ -36,6 +36,7 @@ _OPS = (
     "project_linf_ball: ",
     "project_simplex: ",
     "put_rows: ",
+    "relax_coefficients: ",
     "sample_noise: ",
 )
 

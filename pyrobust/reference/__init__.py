@@ -13,6 +13,7 @@ from .norm_balls import project_l2_ball, project_linf_ball
 from .perturbation import add_perturbation
 from .philox import philox4x32
 from .projections import project_l1_ball, project_l1_ball_box, project_simplex
+from .relaxation import relax_coefficients
 from .steps import l1_step, l1_step_in_ball, linf_momentum_step, linf_step
 from .votes import count_votes
 
@@ -36,6 +37,7 @@ __all__ = [
     "project_linf_ball",
     "project_simplex",
     "put_rows",
+    "relax_coefficients",
     "sample_noise",
     "unit_noise",
 ]

@@ -1,0 +1,92 @@
+"""The ReLU relaxation in a backward pass of linear bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+from . import native
+
+
+def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Turns coefficients of f(z) into coefficients of z and a constant, so that the sum only becomes smaller.
+
+    f(z) = max(z, slope·z): ReLU, or leaky ReLU. For all z in [lower, upper], Σ a·f(z) ≥ Σ coefficients·z + bias, up to
+    rounding, by the lines of CROWN (Zhang et al., "Efficient neural network robustness certification with general
+    activation functions", 2018). Where a < 0 the line above f takes its place, the chord, else the line below: z where
+    upper > −lower, slope·z otherwise; where z has one sign, f itself.
+
+    The gradient: by a, lower and upper; none of second order. The choice of a line has none, the chord has:
+    chord = (upper − slope·lower) / (upper − lower), intercept = (1 − chord)·upper.
+
+    Args:
+        a: [B, S, n], float32 or float64.
+        lower: [B, n], of a's dtype; a range with NaN makes NaN.
+        upper: [B, n].
+        slope: in [0, 1].
+
+    Returns:
+        (coefficients [B, S, n], bias [B, S]), of a's dtype.
+
+    Raises:
+        InputError: shapes or devices that do not fit, or a slope out of range.
+        InputTypeError: a dtype that is not one of the above, or differs from a's.
+
+    >>> relax_coefficients(torch.tensor([[[1.0], [-1.0]]]), torch.tensor([[-1.0]]), torch.tensor([[3.0]]))
+    (tensor([[[ 1.0000],
+             [-0.7500]]]), tensor([[ 0.0000, -0.7500]]))
+    """
+    for name, value in (("a", a), ("lower", lower), ("upper", upper)):
+        if not isinstance(value, Tensor):
+            raise InputTypeError(f"relax_coefficients: {name}: expected a tensor, got {type(value).__name__}")
+        if value.dtype not in (torch.float32, torch.float64) or value.dtype != a.dtype:
+            raise InputTypeError(
+                f"relax_coefficients: {name}: expected float32 or float64 like a, got {value.dtype}, a {a.dtype}"
+            )
+        if value.device != a.device:
+            raise InputError(f"relax_coefficients: {name}: expected a's device, {a.device}, got {value.device}")
+    if a.dim() != 3:
+        raise InputError(f"relax_coefficients: a: expected [B, S, n], got {tuple(a.shape)}")
+    for name, value in (("lower", lower), ("upper", upper)):
+        if value.shape != (a.shape[0], a.shape[2]):
+            raise InputError(
+                f"relax_coefficients: {name}: expected shape {(a.shape[0], a.shape[2])}, got {tuple(value.shape)}"
+            )
+    if not 0 <= slope <= 1:
+        raise InputError(f"relax_coefficients: slope: expected a number in [0, 1], got {slope}")
+    return native.call(_RELAX, a.contiguous(), lower.contiguous(), upper.contiguous(), float(slope))
+
+
+# --- what torch needs to know of the raw ops
+
+_RELAX: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.relax_coefficients
+_BACKWARD: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.relax_coefficients_backward
+
+
+def _fake(a: Tensor, lower: Tensor, upper: Tensor, slope: float) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(a), a.new_empty(a.shape[:2])
+
+
+def _fake_backward(
+    grad: Tensor, grad_bias: Tensor, a: Tensor, lower: Tensor, upper: Tensor, slope: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(a), torch.empty_like(lower), torch.empty_like(upper)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
+    a, lower, upper, ctx.slope = inputs
+    ctx.save_for_backward(a, lower, upper)
+
+
+def _backward(ctx: Any, grad: Tensor, grad_bias: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    return *_BACKWARD(grad.contiguous(), grad_bias.contiguous(), *ctx.saved_tensors, ctx.slope), None
+
+
+torch.library.register_fake("pyrobust::relax_coefficients", _fake)
+torch.library.register_fake("pyrobust::relax_coefficients_backward", _fake_backward)
+torch.library.register_autograd("pyrobust::relax_coefficients", _backward, setup_context=_save)
