@@ -1,0 +1,32 @@
+"""Epsilon is the binary64 number that was given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pyrobust.bounds import BoundedModel
+from pyrobust.bounds.input_set import radii
+
+#: 0.02 and 8/255 lie above the nearest float32, 0.1 and 0.3 below.
+NUMBERS = (0.02, 8 / 255, 0.1, 0.3)
+
+
+@pytest.mark.parametrize("epsilon", NUMBERS)
+def test_it_is_not_rounded_to_float32(epsilon: float) -> None:
+    for given in (epsilon, np.float64(epsilon), torch.tensor(epsilon, dtype=torch.float64), [epsilon, epsilon]):
+        assert radii(given, 2).tolist() == [epsilon, epsilon]
+    assert radii(torch.tensor(epsilon), 1).item() == torch.tensor(epsilon).item()
+
+
+@pytest.mark.parametrize("epsilon", NUMBERS)
+def test_the_ball_reaches_as_far_as_it_says(epsilon: float) -> None:
+    identity = nn.Linear(1, 1, bias=False).double().eval()
+    nn.init.ones_(identity.weight)
+    x = torch.zeros(1, 1, dtype=torch.float64)
+    for method in ("ibp", "crown"):
+        bounds = BoundedModel(identity, x).bounds(x, epsilon, method=method)
+        assert bounds.upper.item() >= epsilon
+        assert bounds.upper.item() == pytest.approx(epsilon, rel=1e-12)
