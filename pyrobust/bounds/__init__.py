@@ -1,7 +1,8 @@
 """Bound propagation: what a network can output for any input of a set."""
 
-from .lowering_elementwise import register_rule
+from .differentiable import DifferentiableBounds
 from .model import BoundedModel, compute_ibp_bounds
+from .lowering_elementwise import register_rule
 from .result import Bounds, Verdicts
 
-__all__ = ["BoundedModel", "Bounds", "Verdicts", "compute_ibp_bounds", "register_rule"]
+__all__ = ["BoundedModel", "Bounds", "DifferentiableBounds", "Verdicts", "compute_ibp_bounds", "register_rule"]

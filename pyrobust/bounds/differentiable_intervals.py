@@ -58,10 +58,16 @@ def intervals(order: Sequence[Node], lower: Tensor, upper: Tensor) -> dict[Node,
 
 def _range(node: Node, inputs: list[Range]) -> Range:
     first = inputs[0]
-    if isinstance(node, Linear | Conv2d | Scale):
+    if isinstance(node, Linear | Conv2d):
         center = affine(node, [first.center()])
         radius = _spread(node, first.radius())
         return Range(center - radius, center + radius)
+    if isinstance(node, Scale):
+        low, high = affine(node, [first.lower]), affine(node, [first.upper])
+        if node.scale is None:
+            return Range(low, high)
+        grows = like(node.scale, low) >= 0
+        return Range(torch.where(grows, low, high), torch.where(grows, high, low))
     if isinstance(node, Gather | Reshape):
         return Range(affine(node, [one.lower for one in inputs]), affine(node, [one.upper for one in inputs]))
     if isinstance(node, Sum):
@@ -74,14 +80,12 @@ def _range(node: Node, inputs: list[Range]) -> Range:
     return Range(*(windows(node, end, -torch.inf).amax(2).view(shape) for end in first))
 
 
-def _spread(node: Linear | Conv2d | Scale, radius: Tensor) -> Tensor:
+def _spread(node: Linear | Conv2d, radius: Tensor) -> Tensor:
     """The radius of an affine map's values: |W| times that of its input."""
+    weight = like(node.weight, radius).abs()
     if isinstance(node, Linear):
-        return functional.linear(radius, like(node.weight, radius).abs())
-    if isinstance(node, Conv2d):
-        weight = like(node.weight, radius).abs()
-        return functional.conv2d(radius, weight, None, node.stride, node.padding, node.dilation, node.groups)
-    return radius if node.scale is None else radius * like(node.scale, radius).abs()
+        return functional.linear(radius, weight)
+    return functional.conv2d(radius, weight, None, node.stride, node.padding, node.dilation, node.groups)
 
 
 def windows(node: MaxPool, z: Tensor, outside: float) -> Tensor:

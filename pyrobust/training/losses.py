@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 from torch.nn import functional
 
-from pyrobust.bounds.differentiable import DifferentiableBounds
+from pyrobust.bounds import DifferentiableBounds
 from pyrobust.errors import InputError
 
 

@@ -1,0 +1,237 @@
+"""Differentiable bounds: those of the engine, up to rounding; their gradients; what torch.compile makes of them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pyrobust.bounds import BoundedModel, DifferentiableBounds
+from pyrobust.errors import InputError, InputTypeError, ModelError
+
+METHODS = ("ibp", "crown-ibp")
+BATCH = 5
+
+
+class Everything(nn.Module):
+    """All kinds of node: grouped and strided convolutions, batch norm, a sum, gathers, clamps, maxima with padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 4, 3, padding=1, stride=2)
+        self.norm = nn.BatchNorm2d(4)
+        self.second = nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=2)
+        self.pool = nn.MaxPool2d(3, 2, padding=1)
+        self.last = nn.Linear(16, 5)
+        self.norm.running_mean.uniform_(-1, 1)
+        self.norm.running_var.uniform_(0.5, 2)
+        nn.init.uniform_(self.norm.weight, -2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = functional.leaky_relu(self.norm(self.first(x)), 0.1)
+        z = functional.hardtanh(z - self.second(z), -0.3, 0.4)
+        z = self.pool(torch.cat([z, 2 * z.flip(3)], 1))
+        z = functional.avg_pool2d(z.clamp(min=0.07), 2, ceil_mode=True)
+        return self.last(functional.pad(z.flatten(1), (3, 3))[:, 3:19])
+
+
+@functools.cache
+def net(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tensor]:
+    """A net in evaluation mode, and inputs."""
+    with torch.random.fork_rng():
+        torch.manual_seed(len(name))
+        if name == "dense":
+            model = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 20), nn.LeakyReLU(0.2), nn.Linear(20, 4))
+            shape: tuple[int, ...] = (6,)
+        elif name == "convolutions":
+            layers = [nn.Conv2d(2, 3, 3, stride=2), nn.ReLU(), nn.Conv2d(3, 4, 2), nn.ReLU6(), nn.MaxPool2d(2, 1)]
+            model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 5))
+            shape = (2, 9, 10)
+        elif name == "affine":
+            model, shape = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), (3,)
+        else:
+            model, shape = Everything(), (2, 9, 9)
+        return model.to(dtype).eval(), torch.rand(BATCH, *shape, dtype=dtype)
+
+
+NETS = ("dense", "convolutions", "everything", "affine")
+
+
+def labels(classes: int) -> Tensor:
+    return torch.arange(BATCH) % classes
+
+
+def specifications(outputs: int, dtype: torch.dtype) -> list[Tensor | None]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(3, outputs), (BATCH, 2, outputs)]
+    return [None, *(torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", NETS)
+def test_they_are_those_of_the_engine(name: str, method: str, dtype: torch.dtype) -> None:
+    model, x = net(name, dtype)
+    found, engine = DifferentiableBounds(model, x), BoundedModel(model, x)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-10}
+    for epsilon in (0.0, 0.02, 0.3, torch.linspace(0, 0.2, BATCH)):
+        for clip in (None, (0.0, 1.0)):
+            for rows in specifications(found.outputs, dtype):
+                lower, upper = found.bounds(x, epsilon, method=method, C=rows, clip=clip)
+                want = engine.bounds(x, epsilon, method=method, C=rows, clip=clip, sound=False)
+                torch.testing.assert_close(lower.double(), want.lower, **tolerance)
+                torch.testing.assert_close(upper.double(), want.upper, **tolerance)
+        y = labels(found.outputs)
+        want = engine.margins(x, y, epsilon, method=method, sound=False)
+        torch.testing.assert_close(found.margins(x, y, epsilon, method=method).double(), want.lower, **tolerance)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", NETS)
+def test_they_hold(name: str, method: str) -> None:
+    model, x = net(name, torch.float64)
+    lower, upper = DifferentiableBounds(model, x).bounds(x, 0.1, method=method)
+    for seed in range(50):
+        noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
+        logits = model(x + 0.1 * (2 * noise.round() - 1 if seed % 2 else 2 * noise - 1))
+        assert bool(((lower <= logits + 1e-9) & (logits <= upper + 1e-9)).all())
+    slack = float((upper - lower).detach().mean())
+    assert slack > 1e-3  # a bound that holds for no other reason than being wide would pass; one that is a point not
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", NETS)
+def test_gradcheck(name: str, method: str) -> None:
+    model, x = net(name, torch.float64)
+    x = x[:2].clone().requires_grad_()
+    bounds = DifferentiableBounds(model, x.detach())
+    y = labels(bounds.outputs)[:2]
+    epsilon = torch.tensor(0.07, dtype=torch.float64, requires_grad=True)
+
+    def margins(x: Tensor, epsilon: Tensor) -> Tensor:
+        return bounds.margins(x, y, epsilon, method=method)
+
+    torch.autograd.gradcheck(margins, (x, epsilon))
+    # by the parameters, that the bounds hang on: against the difference along a direction
+    parameters = list(model.parameters())
+    got = torch.autograd.grad(margins(x, epsilon).square().sum(), parameters)
+    assert all(bool((g != 0).any()) for g in got)
+    generator = torch.Generator().manual_seed(1)
+    direction = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
+    step, ends = 1e-6, []
+    with torch.no_grad():
+        for distance in (step, -2 * step, step):  # there, to the other side, and back
+            for p, d in zip(parameters, direction, strict=True):
+                p.add_(distance * d)
+            ends.append(float(margins(x, epsilon).square().sum()))
+    slope = sum(float((g * d).sum()) for g, d in zip(got, direction, strict=True))
+    assert slope == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["convolutions", "everything"])
+def test_compiles_into_one_graph(name: str, method: str, backend: str) -> None:
+    model, x = net(name)
+    bounds = DifferentiableBounds(model, x)
+    y = labels(bounds.outputs)
+
+    def loss(x: Tensor, y: Tensor, epsilon: Tensor) -> Tensor:
+        return bounds.margins(x, y, epsilon, method=method, clip=(0.0, 1.0)).square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend=backend)
+    parameters = list(model.parameters())
+    for epsilon in (0.05, 0.1):
+        got, want = (f(x, y, torch.tensor(epsilon)) for f in (compiled, loss))
+        torch.testing.assert_close(got, want)
+        for one, other in zip(*(torch.autograd.grad(v, parameters) for v in (got, want)), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_bounds_follow_the_parameters() -> None:
+    model = nn.Sequential(nn.Linear(3, 2))
+    x = torch.zeros(1, 3)
+    bounds = DifferentiableBounds(model.eval(), x)
+    before = bounds.bounds(x, 0.1)
+    with torch.no_grad():
+        model[0].weight.mul_(2)
+    after = bounds.bounds(x, 0.1)
+    torch.testing.assert_close(after[1] - after[0], 2 * (before[1] - before[0]))
+
+
+def test_batch_norm_is_that_of_evaluation_mode() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)).eval()
+    x = torch.rand(4, 1, 4, 4)
+    bounds = DifferentiableBounds(model, x)
+    want = bounds.bounds(x, 0.1)
+    model.train()
+    assert torch.equal(bounds.bounds(x, 0.1)[0], want[0])
+    model(x)  # moves the running statistics
+    model.eval()
+    moved = bounds.bounds(x, 0.0)
+    assert not torch.equal(bounds.bounds(x, 0.1)[0], want[0])
+    torch.testing.assert_close(moved[0], model(x))
+
+
+def test_the_share_mixes_the_methods() -> None:
+    model, x = net("dense")
+    bounds, y = DifferentiableBounds(model, x), labels(4)
+    interval, linear = (bounds.margins(x, y, 0.2, method=method) for method in METHODS)
+    for share in (0.0, 0.25, torch.tensor(0.25), 1.0):
+        got = bounds.margins(x, y, 0.2, method="crown-ibp", share=share)
+        torch.testing.assert_close(got, share * linear + (1 - share) * interval)
+    assert bool((interval != linear).any())
+
+
+def test_a_clip_range_cuts_the_box() -> None:
+    model, x = net("affine")
+    bounds = DifferentiableBounds(model, x)
+    for method in METHODS:
+        lower, upper = bounds.bounds(x, 5.0, method=method, clip=(0.0, 1.0))
+        middle, radius = bounds.bounds(torch.full_like(x, 0.5), 0.5, method=method)
+        torch.testing.assert_close((lower, upper), (middle, radius))
+
+
+def refused_arguments() -> list[tuple[dict[str, Any], type[Exception], str]]:
+    return [
+        ({"x": torch.zeros(5, 7)}, InputError, r"x: expected shape \('B', 6\), got \(5, 7\)"),
+        ({"x": torch.zeros(5, 6).long()}, InputTypeError, "x: expected a floating-point tensor"),
+        ({"epsilon": -0.1}, InputError, "epsilon: expected a finite number of at least 0"),
+        ({"epsilon": float("nan")}, InputError, "epsilon: expected a finite number of at least 0"),
+        ({"epsilon": torch.zeros(3)}, InputError, r"epsilon: expected a number or a tensor \[5\]"),
+        ({"epsilon": "0.1"}, InputTypeError, "epsilon: expected a number"),
+        ({"method": "crown"}, InputError, "method: expected one of ibp, crown-ibp, got 'crown'"),
+        ({"C": torch.zeros(2, 5)}, InputError, r"C: expected shape \(S, 4\)"),
+        ({"C": torch.zeros(3, 2, 4)}, InputError, "C: expected shape"),
+        ({"C": [1.0]}, InputTypeError, "C: expected a floating-point tensor"),
+        ({"clip": (1.0, 0.0)}, InputError, "clip: expected the lower end first"),
+    ]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), refused_arguments())
+def test_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    model, x = net("dense")
+    with pytest.raises(error, match=message):
+        DifferentiableBounds(model, x).bounds(**({"x": x, "epsilon": 0.1} | change))
+
+
+def test_refused_labels() -> None:
+    model, x = net("dense")
+    bounds = DifferentiableBounds(model, x)
+    with pytest.raises(InputError, match=r"y: expected shape \(5,\), got \(4,\)"):
+        bounds.margins(x, torch.zeros(4).long(), 0.1)
+    with pytest.raises(InputTypeError, match=r"y: expected an int64 tensor, got torch.float32"):
+        bounds.margins(x, torch.zeros(5), 0.1)
+
+
+def test_refused_models() -> None:
+    for layer in (nn.Tanh(), nn.Sigmoid()):
+        model = nn.Sequential(nn.Linear(2, 2), layer).eval()
+        with pytest.raises(ModelError, match=r"model: 1 .* has no differentiable bounds: (tanh|sigmoid)"):
+            DifferentiableBounds(model, torch.zeros(1, 2))
+    with pytest.raises(InputError, match="got training mode"):
+        DifferentiableBounds(nn.Linear(2, 2), torch.zeros(1, 2))

@@ -1,0 +1,195 @@
+"""The ReLU relaxation of coefficients: what it promises, the oracle, the gradient, the bits."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from op_inputs import same_bits
+from torch import Tensor
+
+from pyrobust import _C, ops, reference
+from pyrobust.errors import InputError, InputTypeError
+
+RAW = torch.ops.pyrobust.relax_coefficients
+DTYPES = (torch.float32, torch.float64)
+#: Around lanes (8, 16) and blocks (512), of neurons; without examples, rows or neurons.
+SHAPES = [
+    *[(2, 3, n) for n in (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 511, 512, 513, 1030)],
+    (5, 1, 40),
+    (1, 19, 64),
+    (0, 3, 4),
+    (3, 0, 4),
+    (3, 2, 0),
+]
+
+
+def inputs(batch: int, rows: int, n: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    """Coefficients of both signs and 0; ranges of both signs, of either, and of width 0."""
+    generator = torch.Generator().manual_seed(n)
+    a = torch.randn(batch, rows, n, generator=generator, dtype=torch.float64)
+    a[..., ::5] = 0
+    lower = torch.randn(batch, n, generator=generator, dtype=torch.float64) - 0.7
+    width = 2 * torch.rand(batch, n, generator=generator, dtype=torch.float64)
+    width[:, ::4] = 0
+    lower[:, ::8] = 0
+    return a.to(dtype), lower.to(dtype), (lower + width).to(dtype)
+
+
+def graded(function: Any, tensors: tuple[Tensor, ...], slope: float) -> list[Tensor]:
+    """Results and gradients."""
+    tensors = tuple(t.clone().requires_grad_() for t in tensors)
+    results = function(*tensors, slope)
+    weights = [torch.linspace(-1, 2, r.numel(), dtype=r.dtype).view(r.shape) for r in results]
+    total = sum((r * w).sum() for r, w in zip(results, weights, strict=True))
+    return [*(r.detach() for r in results), *torch.autograd.grad(total, tensors)]
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_agrees_with_the_reference(dtype: torch.dtype, slope: float, simd_level: str) -> None:
+    for shape in SHAPES:
+        tensors = inputs(*shape, dtype)
+        got, want = graded(ops.relax_coefficients, tensors, slope), graded(reference.relax_coefficients, tensors, slope)
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-12)
+
+
+def test_by_hand() -> None:
+    lower, upper = torch.tensor([[-1.0, -3.0, 1.0, -2.0]]), torch.tensor([[3.0, 1.0, 2.0, -1.0]])
+    a = torch.tensor([[[2.0, 2.0, 2.0, 2.0], [-2.0, -2.0, -2.0, -2.0]]])
+    relaxed, bias = ops.relax_coefficients(a, lower, upper)
+    # lower lines: z, 0, z, 0; chords: ¾(z + 1), ¼(z + 3), z, 0
+    assert relaxed.tolist() == [[[2.0, 0.0, 2.0, 0.0], [-1.5, -0.5, -2.0, -0.0]]]
+    assert bias.tolist() == [[0.0, -3.0]]
+
+
+coordinates = st.integers(-64, 64).map(lambda k: k / 16)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(coordinates, coordinates, coordinates, st.floats(0, 1)), min_size=1, max_size=8),
+    st.sampled_from([0.0, 0.25, 1.0]),
+)
+def test_the_sum_only_becomes_smaller(neurons: list[tuple[float, float, float, float]], slope: float) -> None:
+    """At any point of the ranges, in exact arithmetic, up to the rounding of float64."""
+    a = torch.tensor([[[neuron[0] for neuron in neurons]]], dtype=torch.float64)
+    ends = torch.tensor([[sorted(neuron[1:3]) for neuron in neurons]], dtype=torch.float64)
+    relaxed, bias = ops.relax_coefficients(a, ends[..., 0], ends[..., 1], slope)
+    exact, line = Fraction(0), Fraction(bias.item())
+    for (c, p, q, share), new in zip(neurons, relaxed[0, 0].tolist(), strict=True):
+        z = Fraction(min(p, q)) + Fraction(share) * Fraction(abs(p - q))
+        exact += Fraction(c) * max(z, Fraction(slope) * z)
+        line += Fraction(new) * z
+    assert line <= exact + Fraction(1, 10**12)
+    if len(neurons) == 1 and neurons[0][0] < 0:  # the chord meets the function at both ends
+        at = ends[0, 0, 1].item()
+        assert relaxed.item() * at + bias.item() == pytest.approx(neurons[0][0] * max(at, slope * at), abs=1e-12)
+
+
+def test_a_nan_is_not_lost() -> None:
+    a, lower, upper = inputs(1, 2, 20)
+    for index in range(3):
+        tensors = [a.clone(), lower.clone(), upper.clone()]
+        tensors[index][0, ..., 1] = torch.nan
+        tensors[0][..., 1] = -1 if index else torch.nan
+        relaxed, bias = ops.relax_coefficients(*tensors)
+        assert relaxed[..., 1].isnan().all()
+        assert bias.isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_same_bits_at_every_level_and_thread_count(dtype: torch.dtype, simd_level: str, threads: int) -> None:
+    for shape in SHAPES:
+        tensors = inputs(*shape, dtype)
+        got = graded(ops.relax_coefficients, tensors, 0.1)
+        _C.set_simd_level(_C.simd_levels()[0])
+        want = graded(ops.relax_coefficients, tensors, 0.1)
+        _C.set_simd_level(simd_level)
+        assert all(same_bits(one, other) for one, other in zip(got, want, strict=True)), shape
+
+
+def test_tensors_that_are_not_contiguous() -> None:
+    a, lower, upper = inputs(4, 3, 20)
+    got = ops.relax_coefficients(a.mT.contiguous().mT, lower.T.contiguous().T, upper[:, :])
+    want = ops.relax_coefficients(a, lower, upper)
+    assert all(same_bits(one, other) for one, other in zip(got, want, strict=True))
+    shared = a[:1].expand(4, -1, -1).requires_grad_()
+    graded(ops.relax_coefficients, (shared, lower, upper), 0.0)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.3])
+def test_gradcheck(slope: float) -> None:
+    a, lower, upper = inputs(2, 3, 12, torch.float64)
+    a = torch.where(a.abs() < 0.05, 0.05, a)  # away from kinks
+    lower = torch.where(lower.abs() < 0.05, -0.05, lower)
+    upper = torch.maximum(torch.where(upper.abs() < 0.05, 0.05, upper), lower + 0.03)
+    upper = torch.where((upper + lower).abs() < 0.05, upper + 0.1, upper)
+    tensors = tuple(t.clone().requires_grad_() for t in (a, lower, upper))
+    torch.autograd.gradcheck(lambda *t: ops.relax_coefficients(*t, slope), tensors)
+
+
+def test_gradcheck_of_one_result() -> None:
+    """The other result has no gradient."""
+    a, lower, upper = (t.requires_grad_() for t in inputs(1, 2, 3, torch.float64))
+    torch.autograd.grad(ops.relax_coefficients(a, lower, upper)[0].sum(), (a, lower, upper))
+    torch.autograd.grad(ops.relax_coefficients(a, lower, upper)[1].sum(), (a, lower, upper))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_opcheck(device: torch.device, dtype: torch.dtype) -> None:
+    tensors = tuple(t.to(device) for t in inputs(2, 3, 20, dtype))
+    torch.library.opcheck(RAW.default, (*tensors, 0.1))
+    torch.library.opcheck(RAW.default, (*(t.clone().requires_grad_() for t in tensors), 0.1))
+    a, lower, upper = tensors
+    backward = torch.ops.pyrobust.relax_coefficients_backward.default
+    torch.library.opcheck(backward, (a.clone(), a.sum(2), a, lower, upper, 0.1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cuda_agrees_with_the_cpu(cuda: torch.device, dtype: torch.dtype) -> None:
+    for shape in SHAPES:
+        tensors = inputs(*shape, dtype)
+        want = graded(ops.relax_coefficients, tensors, 0.1)
+        there = tuple(t.to(cuda).requires_grad_() for t in tensors)
+        results = ops.relax_coefficients(*there, 0.1)
+        weights = [torch.linspace(-1, 2, r.numel(), dtype=dtype).view(r.shape).to(cuda) for r in results]
+        total = sum((r * w).sum() for r, w in zip(results, weights, strict=True))
+        got = [*results, *torch.autograd.grad(total, there)]
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"a": torch.zeros(2, 3)}, InputError, r"a: expected \[B, S, n\], got \(2, 3\)"),
+        ({"a": torch.zeros(2, 3, 4, dtype=torch.float16)}, InputTypeError, "a: expected float32 or float64"),
+        ({"a": [1.0]}, InputTypeError, "a: expected a tensor, got list"),
+        ({"lower": torch.zeros(2, 5)}, InputError, r"lower: expected shape \(2, 4\), got \(2, 5\)"),
+        ({"upper": torch.zeros(3, 4)}, InputError, "upper: expected shape"),
+        ({"upper": torch.zeros(2, 4).double()}, InputTypeError, "upper: expected float32 or float64 like a"),
+        ({"slope": 1.5}, InputError, r"slope: expected a number in \[0, 1\], got 1.5"),
+        ({"slope": float("nan")}, InputError, "slope: expected"),
+    ],
+)
+def test_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    arguments: dict[str, Any] = {"a": torch.zeros(2, 3, 4), "lower": torch.zeros(2, 4), "upper": torch.zeros(2, 4)}
+    with pytest.raises(error, match=f"relax_coefficients: {message}"):
+        ops.relax_coefficients(**(arguments | change))
+
+
+def test_the_raw_op_checks_too() -> None:
+    a, lower, upper = inputs(2, 3, 4)
+    with pytest.raises(RuntimeError, match=r"relax_coefficients: lower: expected \[2, 4\], got \[2, 3\]"):
+        RAW(a, lower[:, :3].contiguous(), upper, 0.0)
+    with pytest.raises(RuntimeError, match="relax_coefficients: a: expected a contiguous tensor"):
+        RAW(a.mT.contiguous().mT, lower, upper, 0.0)
+    backward = torch.ops.pyrobust.relax_coefficients_backward
+    with pytest.raises(RuntimeError, match=r"relax_coefficients: grad_bias: expected \[2, 3\]"):
+        backward(a, a.sum(2)[:, :2].contiguous(), a, lower, upper, 0.0)
