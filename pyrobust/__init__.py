@@ -23,6 +23,7 @@ from pyrobust.evaluation import (
 )
 from pyrobust.ops import project_l1_ball, project_l1_ball_box, project_l2_ball, project_linf_ball, project_simplex
 from pyrobust.smoothing import ABSTAIN, Certificates, Predictions, RandomizedSmoothing, certified_radius
+from pyrobust.training import crown_ibp_loss, ibp_loss
 
 __version__ = version("pyrobust")
 
@@ -50,6 +51,8 @@ __all__ = [
     "certify_dataset",
     "compute_certified_accuracy",
     "compute_robustness_curve",
+    "crown_ibp_loss",
+    "ibp_loss",
     "predict_dataset",
     "project_l1_ball",
     "project_l1_ball_box",

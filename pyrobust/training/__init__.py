@@ -1,7 +1,8 @@
-"""Training recipes of the bundled nets."""
+"""Losses of certified training, and the training recipes of the bundled nets."""
 
 from __future__ import annotations
 
 from pyrobust.training.digits_smooth import TrainResult, train_digits_smooth
+from pyrobust.training.losses import crown_ibp_loss, ibp_loss, ramp
 
-__all__ = ["TrainResult", "train_digits_smooth"]
+__all__ = ["TrainResult", "crown_ibp_loss", "ibp_loss", "ramp", "train_digits_smooth"]

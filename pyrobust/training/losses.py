@@ -136,7 +136,7 @@ def ramp(step: float, begin: float, end: float, first: float, last: float, *, sh
         raise InputError(f"ramp: shape: expected linear or smooth, got {shape!r}")
     if not begin <= end:
         raise InputError(f"ramp: end: expected at least {begin}, got {end}")
-    t = 1.0 if step >= end else max(0.0, (step - begin) / (end - begin))
+    t = 1.0 if step >= end else 0.0 if step <= begin else (step - begin) / (end - begin)
     if shape == "smooth":
         t = min(1.0, _smooth(t))
     return (1 - t) * first + t * last
