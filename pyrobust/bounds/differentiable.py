@@ -70,13 +70,14 @@ class DifferentiableBounds:
         epsilon: float | Tensor,
         *,
         method: str = "ibp",
-        C: Tensor | None = None,  # noqa: N803 - the field's name
+        C: Tensor | None = None,
         clip: tuple[float, float] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Bounds of C·f(x′) over all x′ with ‖x′ − x‖_∞ ≤ epsilon in the clip range.
 
         Args:
-            x: [B, ...] in the model's dtype, float32 or float64, in the clip range (which is not checked: that would need the numbers).
+            x: [B, ...] in the model's dtype, float32 or float64, in the clip range (which is not checked: that would
+                need the numbers).
             epsilon: at least 0; a number or a tensor [B].
             method: "ibp" or "crown-ibp".
             C: [S, K], or [B, S, K] with rows for each example; default: the outputs themselves.
@@ -169,7 +170,9 @@ class DifferentiableBounds:
         elif not 0 <= epsilon < float("inf"):
             raise InputError(f"epsilon: expected a finite number of at least 0, got {epsilon}")
         low, high = x - epsilon, x + epsilon
-        return (low, high) if clip is None else (low.clamp(min=clip_range(clip)[0]), high.clamp(max=clip_range(clip)[1]))
+        return (
+            (low, high) if clip is None else (low.clamp(min=clip_range(clip)[0]), high.clamp(max=clip_range(clip)[1]))
+        )
 
     def _rows(self, rows: Tensor | None, x: Tensor) -> Tensor | None:
         """C as [1 or B, S, K] in the dtype of x."""

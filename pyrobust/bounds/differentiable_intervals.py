@@ -71,7 +71,9 @@ def _range(node: Node, inputs: list[Range]) -> Range:
     if isinstance(node, Gather | Reshape):
         return Range(affine(node, [one.lower for one in inputs]), affine(node, [one.upper for one in inputs]))
     if isinstance(node, Sum):
-        ends = [one if sign > 0 else Range(-one.upper, -one.lower) for sign, one in zip(node.signs, inputs, strict=True)]
+        ends = [
+            one if sign > 0 else Range(-one.upper, -one.lower) for sign, one in zip(node.signs, inputs, strict=True)
+        ]
         return Range(sum_of([one.lower for one in ends]), sum_of([one.upper for one in ends]))
     if isinstance(node, Activation):  # all of them grow
         return Range(activate(node, first.lower), activate(node, first.upper))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pyrobust.ops import relax_coefficients
+from pyrobust.ops.relaxation import relax_coefficients
 
 from .differentiable_intervals import Range, windows
 from .forward import like
@@ -28,9 +28,9 @@ class Lines(NamedTuple):
 def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, Range], rows: Tensor, *, stop: bool) -> Tensor:
     """Lower bounds [B, S] of rows [B or 1, S, K] times the output.
 
-    The rows become coefficients [B, S, *shape] of one node after the other, from the output to the input: an affine node
-    is put in for its value, a function is replaced by a line that stays below coefficient times function. What is left
-    is minimised over the input's box.
+    The rows become coefficients [B, S, *shape] of one node after the other, from the output to the input: an affine
+    node is put in for its value, a function is replaced by a line that stays below coefficient times function. What is
+    left is minimised over the input's box.
 
     Args:
         order: all nodes, each after its inputs; the last is the output.
@@ -124,7 +124,7 @@ def _returned(node: Gather, a: Tensor) -> list[Tensor]:
     index = node.index.to(a.device).flatten()
     index = torch.where(index < 0, sum(sizes), index)  # the number 0 takes what nobody reads
     flat = a.new_zeros(*a.shape[:2], sum(sizes) + 1).index_add(2, index, a.flatten(2))
-    parts = flat[:, :, :-1].split(sizes, 2)
+    parts = torch.split(flat[:, :, :-1], sizes, 2)
     return [part.reshape(*a.shape[:2], *one.shape) for part, one in zip(parts, node.inputs, strict=True)]
 
 
@@ -154,7 +154,7 @@ def _clamp_lines(node: Activation, lower: Tensor, upper: Tensor) -> Lines:
 
 
 def _through_maximum(node: MaxPool, a: Tensor, z: Range) -> tuple[Tensor, list[Tensor]]:
-    """Below, the element with the largest lower bound; above, the same where no other can exceed it, else a constant."""
+    """Below, the element with the largest lower bound; above, the same where no other can exceed it, else a number."""
     low, high = windows(node, z.lower, -torch.inf), windows(node, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)
     others = high.scatter(2, best, -torch.inf).amax(2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -33,12 +35,49 @@ def digits_smooth(
 
     Use the result with: pyrobust certify --model zoo:digits-smooth-0.25 --weights FILE …
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from pyrobust.training import train_digits_smooth
 
     out = out or Path(f"digits-smooth-{sigma:.2f}.pt")
+    with _progress(epochs) as progress:
+        result = train_digits_smooth(sigma, seed=seed, epochs=epochs, progress=progress)
+    result.save(out)
+    typer.echo(f"test accuracy without noise        {100 * result.clean_accuracy:.1f} %")
+    typer.echo(f"test accuracy under noise {sigma:<8g} {100 * result.noisy_accuracy:.1f} %")
+    typer.echo(f"test accuracy, smoothed (estimate) {100 * result.smoothed_accuracy:.1f} %")
+    note(f"trained in {result.seconds:.0f} s; weights: {describe_path(out)}")
+
+
+@train_app.command("digits-ibp")
+@reports_errors
+def digits_ibp(
+    epsilon: Annotated[
+        float, typer.Option(metavar="E", help="Radius of the l-infinity balls, pixels in [0, 1].")
+    ] = 0.1,
+    method: Annotated[str, typer.Option(metavar="NAME", help="Bounds to train with: ibp or crown-ibp.")] = "ibp",
+    seed: Annotated[int, typer.Option(metavar="N", help="Of weights, order and warps.")] = 0,
+    epochs: Annotated[int, typer.Option(metavar="N", help="Passes over the training images.")] = 200,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Weights. Default: digits-ibp-EPSILON.pt in this folder.")
+    ] = None,
+) -> None:
+    """Train the digits net for certificates by bound propagation."""
+    from pyrobust.training import train_digits_ibp
+
+    out = out or Path(f"digits-ibp-{epsilon:.2f}.pt")
+    with _progress(epochs) as progress:
+        result = train_digits_ibp(epsilon, method=method, seed=seed, epochs=epochs, progress=progress)
+    result.save(out)
+    typer.echo(f"test accuracy                       {100 * result.clean_accuracy:.1f} %")
+    typer.echo(f"certified at l-infinity {epsilon:<11g} {100 * result.certified_accuracy:.1f} %")
+    note(f"trained in {result.seconds:.0f} s; weights: {describe_path(out)}")
+
+
+@contextmanager
+def _progress(epochs: int) -> Iterator[Callable[[int, int, float], None]]:
+    """A bar on a terminal, and what moves it: (epochs done, epochs, loss)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
@@ -47,14 +86,4 @@ def digits_smooth(
     )
     with Progress(*columns, console=Console(stderr=True), disable=not show_progress()) as bar:
         task = bar.add_task("", total=epochs, loss=float("nan"))
-        result = train_digits_smooth(
-            sigma,
-            seed=seed,
-            epochs=epochs,
-            progress=lambda done, total, loss: bar.update(task, completed=done, loss=loss),
-        )
-    result.save(out)
-    typer.echo(f"test accuracy without noise        {100 * result.clean_accuracy:.1f} %")
-    typer.echo(f"test accuracy under noise {sigma:<8g} {100 * result.noisy_accuracy:.1f} %")
-    typer.echo(f"test accuracy, smoothed (estimate) {100 * result.smoothed_accuracy:.1f} %")
-    note(f"trained in {result.seconds:.0f} s; weights: {describe_path(out)}")
+        yield lambda done, total, loss: bar.update(task, completed=done, loss=loss)

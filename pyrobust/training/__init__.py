@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from pyrobust.training.digits_ibp import CertifiedTrainResult, train_digits_ibp
 from pyrobust.training.digits_smooth import TrainResult, train_digits_smooth
 from pyrobust.training.losses import crown_ibp_loss, ibp_loss, ramp
 
-__all__ = ["TrainResult", "crown_ibp_loss", "ibp_loss", "ramp", "train_digits_smooth"]
+__all__ = [
+    "CertifiedTrainResult",
+    "TrainResult",
+    "crown_ibp_loss",
+    "ibp_loss",
+    "ramp",
+    "train_digits_ibp",
+    "train_digits_smooth",
+]

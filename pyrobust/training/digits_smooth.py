@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from pyrobust.errors import InputError
-from pyrobust.ops import sample_noise
-from pyrobust.zoo import ImageSet, digits_convnet, load_digits, save_state_dict
+from pyrobust.ops.sample_noise import sample_noise
+from pyrobust.training.digits_common import Trained, check_seed_and_epochs, one_thread_with_gradients, warp
+from pyrobust.zoo import ImageSet, digits_convnet, load_digits
 
 _BATCH = 128
 _PEAK_RATE = 6e-3
@@ -27,7 +25,7 @@ _COPIES = 100
 
 
 @dataclass(frozen=True)
-class TrainResult:
+class TrainResult(Trained):
     """A trained net and how well it does on the test split of the digits.
 
     Args:
@@ -50,18 +48,6 @@ class TrainResult:
     noisy_accuracy: float
     smoothed_accuracy: float
     seconds: float
-
-    def save(self, path: str | Path) -> None:
-        """Writes the weights as a plain state dict, whole or not at all.
-
-        Raises:
-            StoreError: the file cannot be written.
-        """
-        save_state_dict(self.model, path)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All but the model, as plain numbers."""
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "model"}
 
 
 def train_digits_smooth(
@@ -91,13 +77,9 @@ def train_digits_smooth(
     """
     if not (math.isfinite(sigma) and sigma > 0):
         raise InputError(f"train_digits_smooth: sigma: expected a positive number, got {sigma}")
-    if not 0 <= seed < 1 << 63:
-        raise InputError(f"train_digits_smooth: seed: expected 0 to 2**63 - 1, got {seed}")
-    if not 1 <= epochs < 1 << 20:
-        raise InputError(f"train_digits_smooth: epochs: expected 1 to 2**20 - 1, got {epochs}")
+    check_seed_and_epochs("train_digits_smooth", seed, epochs)
     start = time.perf_counter()
-    # A caller under no_grad or inference_mode would otherwise get a net that never learned.
-    with _one_thread(), torch.inference_mode(False), torch.enable_grad():
+    with one_thread_with_gradients():
         net = _fit(sigma, seed, epochs, progress)
     seconds = time.perf_counter() - start
     return TrainResult(net, sigma, seed, epochs, *_accuracies(net, load_digits("test"), sigma, seed), seconds)
@@ -114,7 +96,7 @@ def _fit(sigma: float, seed: int, epochs: int, progress: Callable[[int, int, flo
         order = torch.randperm(len(data), generator=generator)
         # The sample index is the epoch, so every epoch has fresh noise.
         runs = [(i, i, epoch, 1) for i in range(len(data))]
-        noisy = sample_noise(_warp(data.x, generator), runs, sigma=sigma, stage="train", seed=seed)
+        noisy = sample_noise(warp(data.x, _WARP, generator), runs, sigma=sigma, stage="train", seed=seed)
         total = 0.0
         for rows in torch.split(order, _BATCH):
             loss = F.cross_entropy(net(noisy[rows]), data.y[rows])
@@ -127,24 +109,6 @@ def _fit(sigma: float, seed: int, epochs: int, progress: Callable[[int, int, flo
         if progress is not None:
             progress(epoch + 1, epochs, total / len(data))
     return net.eval()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread: sums are then added in one order on any number of cores, and small batches gain little from more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _warp(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Images [N, C, H, W], each under an affine map of its own: bilinear, zero outside."""
-    maps = torch.eye(2, 3) + _WARP * torch.randn(len(x), 2, 3, generator=generator)
-    grid = F.affine_grid(maps, list(x.shape), align_corners=False)
-    return F.grid_sample(x, grid, align_corners=False)
 
 
 @torch.inference_mode()

@@ -68,10 +68,10 @@ def crown_ibp_loss(
 ) -> Tensor:
     """The loss of CROWN-IBP training: as ``ibp_loss``, with tighter margins.
 
-    m = beta·m_CROWN-IBP + (1 − beta)·m_IBP; intervals inside, linear bounds from the margins back to the input (Zhang et
-    al., "Towards stable and efficient training of verifiably robust neural networks", 2020). There beta falls from 1 to 0
-    while epsilon grows: the tight bounds start the training, the intervals, which the network learns to make tight, end
-    it.
+    m = beta·m_CROWN-IBP + (1 − beta)·m_IBP; intervals inside, linear bounds from the margins back to the input (Zhang
+    et al., "Towards stable and efficient training of verifiably robust neural networks", 2020). There beta falls from 1
+    to 0 while epsilon grows: the tight bounds start the training, the intervals, which the network learns to make
+    tight, end it.
 
     Args:
         bounds: as of ``ibp_loss``.
@@ -154,9 +154,7 @@ def _worst_case(margins: Tensor) -> Tensor:
     return functional.pad(-margins, (1, 0)).logsumexp(1).mean()
 
 
-def _combined(
-    bounds: DifferentiableBounds, x: Tensor, y: Tensor, robust: Tensor, kappa: float | Tensor
-) -> Tensor:
+def _combined(bounds: DifferentiableBounds, x: Tensor, y: Tensor, robust: Tensor, kappa: float | Tensor) -> Tensor:
     if not isinstance(kappa, Tensor) and kappa == 0:
         return robust
     clean = functional.cross_entropy(bounds.model(x), y)

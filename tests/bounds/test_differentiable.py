@@ -132,7 +132,7 @@ def test_gradcheck(name: str, method: str) -> None:
     assert slope == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.full)])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["convolutions", "everything"])
 def test_compiles_into_one_graph(name: str, method: str, backend: str) -> None:
