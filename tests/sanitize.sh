@@ -104,5 +104,15 @@ for (shape, layers), dtype in itertools.product(nets, (torch.float32, torch.floa
         found = bounded.bounds(x, 0.05, norm=norm, method=method, clip=(0, 1))
         assert bool((found.lower <= logits + 1e-4).all() and (logits - 1e-4 <= found.upper).all()), (shape, method, norm, level)
         checked += 1
+for size, rows, dtype in itertools.product((1, 7, 8, 15, 16, 17, 33, 511, 512, 513, 1100), (1, 3), (torch.float32, torch.float64)):
+    a, lower = torch.randn(2, rows, size).to(dtype), torch.randn(2, size).to(dtype)
+    upper = lower + torch.rand(2, size).to(dtype)
+    results = []
+    for level in _C.simd_levels():
+        _C.set_simd_level(level)
+        results.append([*ops.relax_coefficients(a, lower, upper, 0.1)])
+        results[-1] += torch.ops.pyrobust.relax_coefficients_backward(a, a[..., 0].contiguous(), a, lower, upper, 0.1)
+        checked += 2
+    assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other)), (size, rows, dtype)
 print(f"sanitizers: {checked} calls, nothing reported")
 PY

@@ -60,7 +60,10 @@ def digits_ibp(
         Path | None, typer.Option(metavar="FILE", help="Weights. Default: digits-ibp-EPSILON.pt in this folder.")
     ] = None,
 ) -> None:
-    """Train the digits net for certificates by bound propagation."""
+    """Train the digits net for certificates by bound propagation.
+
+    Use the result with: load_model("zoo:digits-ibp-0.10", FILE)
+    """
     from pyrobust.training import train_digits_ibp
 
     out = out or Path(f"digits-ibp-{epsilon:.2f}.pt")

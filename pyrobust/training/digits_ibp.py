@@ -22,7 +22,6 @@ METHODS = ("ibp", "crown-ibp")
 # docs/decisions/ibp-training.md says what else was tried.
 _BATCH = 128
 _PEAK_RATE = 1e-2
-_WEIGHT_DECAY = 1e-2
 _WARP = 0.05
 _KAPPA = 0.5
 #: Shares of all steps: epsilon grows from 0, and kappa and beta fall from 1, between them.
@@ -69,7 +68,7 @@ def train_digits_ibp(
     """Trains the digits net so that it can be certified for l∞ balls (Gowal et al., 2018; Zhang et al., 2020).
 
     Every epoch each image of the train split is warped by a random affine map close to the identity and takes part in
-    one AdamW step on ``ibp_loss`` or ``crown_ibp_loss``; the learning rate rises and falls once. epsilon grows while
+    one Adam step on ``ibp_loss`` or ``crown_ibp_loss``; the learning rate rises and falls once. epsilon grows while
     kappa, and with CROWN-IBP beta, fall; from then on all of them stay. The same seed gives the same weights on one
     machine with one version of torch. No global random state is touched.
 
@@ -113,7 +112,7 @@ def _fit(
     bounds = DifferentiableBounds(net, data.x[:1])
     steps = epochs * math.ceil(len(data) / _BATCH)
     begin, end = (share * steps for share in _RAMP)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=_PEAK_RATE, weight_decay=_WEIGHT_DECAY)
+    optimizer = torch.optim.Adam(net.parameters(), lr=_PEAK_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _PEAK_RATE, total_steps=steps, pct_start=0.2)
     step = 0
     for epoch in range(epochs):

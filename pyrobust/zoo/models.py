@@ -12,16 +12,17 @@ from pyrobust.zoo.user_code import find_object, working_folder_importable
 from pyrobust.zoo.weights import load_weights
 
 _DATA = Path(__file__).parent / "data"
-_ZOO = {"digits-smooth-0.25": "digits-smooth-0.25.pt", "digits-smooth-0.50": "digits-smooth-0.50.pt"}
+_ZOO = {name: f"{name}.pt" for name in ("digits-ibp-0.10", "digits-smooth-0.25", "digits-smooth-0.50")}
 
 
 def list_models() -> list[str]:
     """The bundled models, as `load_model` takes them.
 
-    The number is the standard deviation of the Gaussian noise that the net was trained with, pixels being in [0, 1].
+    "smooth" nets were trained under Gaussian noise, the number is its standard deviation; "ibp" with interval bounds,
+    the number is the radius of the l∞ balls. Pixels are in [0, 1].
 
     >>> list_models()
-    ['zoo:digits-smooth-0.25', 'zoo:digits-smooth-0.50']
+    ['zoo:digits-ibp-0.10', 'zoo:digits-smooth-0.25', 'zoo:digits-smooth-0.50']
     """
     return [f"zoo:{name}" for name in _ZOO]
 

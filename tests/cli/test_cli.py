@@ -255,6 +255,14 @@ def test_train(pyrobust: Any, tmp_path: Path) -> None:
     assert "sigma: expected" in pyrobust("train", "digits-smooth", "--sigma", "-1").error
 
 
+def test_train_for_certificates(pyrobust: Any, tmp_path: Path) -> None:
+    done = pyrobust("train", "digits-ibp", "--epsilon", "0.02", "--method", "crown-ibp", "--epochs", "1")
+    assert done.status == 0, done.err
+    assert re.search(r"^certified at l-infinity 0\.02 +\d+\.\d %$", done.out, re.MULTILINE)
+    assert files(tmp_path) == ["digits-ibp-0.02.pt"]
+    assert "method: expected one of ibp, crown-ibp" in pyrobust("train", "digits-ibp", "--method", "crown").error
+
+
 def test_info_help_and_version(pyrobust: Any) -> None:
     info = pyrobust("info")
     assert info.status == 0

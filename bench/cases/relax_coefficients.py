@@ -1,0 +1,87 @@
+"""The ReLU relaxation of coefficients against torch operations, and a step of CROWN-IBP training with either.
+
+Work: the coefficients are read and written once; backward, they and their gradient are read and one gradient written.
+The floor is a clone of the coefficients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from timing import Case
+from torch import Tensor
+
+from pyrobust import reference
+from pyrobust.bounds import DifferentiableBounds, differentiable_lines
+from pyrobust.ops import relax_coefficients
+from pyrobust.training import crown_ibp_loss, ibp_loss
+from pyrobust.zoo import digits_convnet, load_digits
+
+
+def cases(device: torch.device) -> list[Case]:
+    found = [_pass(*sizes, device) for sizes in ((128, 9, 2048), (16, 99, 8192))]
+    return [*found, _step(device)]
+
+
+def _pass(batch: int, rows: int, n: int, device: torch.device) -> Case:
+    generator = torch.Generator(device).manual_seed(0)
+    a = torch.randn(batch, rows, n, device=device, generator=generator)
+    lower = torch.randn(batch, n, device=device, generator=generator) - 1
+    upper = lower + 2 * torch.rand(batch, n, device=device, generator=generator)
+    a, lower, upper = (t.requires_grad_() for t in (a, lower, upper))
+
+    def there_and_back(function: Callable[..., tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
+        relaxed, bias = function(a, lower, upper)
+        return torch.autograd.grad((relaxed, bias), (a, lower, upper), (relaxed, bias))
+
+    return Case(
+        f"relax_coefficients ({batch}, {rows}, {n}) and its gradient",
+        {
+            "native": partial(there_and_back, relax_coefficients),
+            "torch operations": partial(there_and_back, _torch_operations),
+            "reference": partial(there_and_back, reference.relax_coefficients),
+            "clone": a.detach().clone,
+        },
+        {"bytes": 5 * a.numel() * 4},
+    )
+
+
+def _torch_operations(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
+    """The same as one would write it: both clamps, both slopes, the constant as a product."""
+    unstable, one = (lower < 0) & (upper > 0), torch.ones_like(lower)
+    stable = torch.where(lower >= 0, one, slope)
+    chord = torch.where(unstable, (upper - slope * lower) / torch.where(unstable, upper - lower, 1), stable)
+    below = torch.where(unstable, torch.where(upper > -lower, one, slope), stable)
+    intercept = torch.where(unstable, (1 - chord) * upper, 0)
+    positive, negative = a.clamp(min=0), a.clamp(max=0)
+    relaxed = positive * below.unsqueeze(1) + negative * chord.unsqueeze(1)
+    return relaxed, (negative @ intercept.unsqueeze(2)).squeeze(2)
+
+
+def _step(device: torch.device) -> Case:
+    """A step of training on 128 digits."""
+    data = load_digits("train")
+    x, y = data.x[:128].to(device), data.y[:128].to(device)
+    net = digits_convnet().to(device).eval()
+    bounds = DifferentiableBounds(net, x)
+
+    def step(loss: Callable[..., Tensor], relax: Callable[..., Any]) -> tuple[Tensor, ...]:
+        before = differentiable_lines.relax_coefficients
+        differentiable_lines.relax_coefficients = relax
+        try:
+            return torch.autograd.grad(loss(bounds, x, y, 0.1, clip=(0.0, 1.0)), list(net.parameters()))
+        finally:
+            differentiable_lines.relax_coefficients = before
+
+    return Case(
+        "CROWN-IBP loss and gradient of digits_convnet, 128 images",
+        {
+            "native relaxation": partial(step, crown_ibp_loss, relax_coefficients),
+            "torch operations": partial(step, crown_ibp_loss, _torch_operations),
+            "IBP loss instead": partial(step, ibp_loss, relax_coefficients),
+        },
+        {"images": len(x)},
+    )
