@@ -50,11 +50,14 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
         raise InputError(f"example_input: expected [B, ...], got shape {tuple(example_input.shape)}")
     if any(module.training for module in model.modules()):
         raise InputError("model: expected evaluation mode, got training mode; call model.eval() first")
-    example = torch.rand((BATCH, *example_input.shape[1:]), dtype=example_input.dtype, device=example_input.device)
-    program = _export(model, example)
+    # from a generator of its own: the caller's random numbers stay what they would be
+    generator = torch.Generator().manual_seed(0)
+    shape = (2 * BATCH + 1, *example_input.shape[1:])
+    examples = torch.rand(shape, dtype=torch.float64, generator=generator).to(example_input)
+    program = _export(model, examples[:BATCH])
     output = _Translation(model, program).run()
     # another number of examples, so that a batch size that has become a constant is seen
-    _compare(model, output, torch.rand((BATCH + 1, *example.shape[1:]), dtype=example.dtype, device=example.device))
+    _compare(model, output, examples[BATCH:])
     return output
 
 
