@@ -88,7 +88,7 @@ def test_models_of_the_user(user: ModuleType, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", ["", "zoo", "zoo:", "zoo:resnet", "digits-smooth-0.25"])
 def test_unknown_specs_name_the_models(spec: str) -> None:
-    with pytest.raises(InputError, match=r"expected zoo:digits-ibp-0.10, .*, zoo:digits-smooth-0.50 or module:callable"):
+    with pytest.raises(InputError, match=r"expected zoo:digits-ibp-0.10, .* or module:callable"):
         load_model(spec)
 
 
