@@ -1,0 +1,33 @@
+"""The graph of a dense net, without tracing it: thousands of nets in the time of a few."""
+
+from __future__ import annotations
+
+import bound_nets
+from torch import nn
+
+from pyrobust.bounds.constants import Constant
+from pyrobust.bounds.graph import Activation, Input, Linear, Node, Sum
+
+
+def graph_of(net: nn.Sequential, features: int) -> Node:
+    """The output node."""
+    node: Node = Input(name="x", shape=(features,), inputs=())
+    for module in net:
+        node = _added(module, node)
+    return node
+
+
+def _added(module: nn.Module, z: Node) -> Node:
+    if isinstance(module, nn.Linear):
+        bias = None if module.bias is None else Constant.of(module.bias)
+        shape = (module.out_features,)
+        return Linear(name="linear", shape=shape, inputs=(z,), weight=Constant.of(module.weight), bias=bias)
+    if isinstance(module, bound_nets.Residual):
+        body = _added(module.body, z)
+        return Sum(name="sum", shape=z.shape, inputs=(z, body), signs=(1, module.sign))
+    if isinstance(module, nn.Hardtanh):
+        ends = {"lower": module.min_val, "upper": module.max_val}
+        return Activation(name="clamp", shape=z.shape, inputs=(z,), function="clamp", **ends)
+    slope = module.negative_slope if isinstance(module, nn.LeakyReLU) else 0.0
+    assert isinstance(module, (nn.ReLU, nn.LeakyReLU))
+    return Activation(name="relu", shape=z.shape, inputs=(z,), function="leaky_relu", slope=slope)

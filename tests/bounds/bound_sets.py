@@ -1,0 +1,138 @@
+"""Random sets of inputs, and points of them, chosen to be extreme, in exact arithmetic."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+
+import numpy as np
+import torch
+from exact import Exact, Whole, evaluate, known
+from torch import Tensor, nn
+
+from pyrobust.bounds.input_set import InputSet, ball, box
+
+KINDS = ("linf", "l2", "l1", "box")
+Clip = tuple[float, float] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Sets:
+    """B sets: balls around x, in the clip range, or boxes from x to x_upper."""
+
+    kind: str
+    x: Tensor
+    x_upper: Tensor
+    epsilon: Tensor
+    clip: Clip
+
+    def of_engine(self) -> InputSet:
+        shape = tuple(self.x.shape[1:])
+        if self.kind == "box":
+            return box(self.x, self.x_upper, shape)
+        return ball(self.x, self.epsilon, self.kind, self.clip, shape)
+
+
+def random_sets(kind: str, count: int, shape: tuple[int, ...], dtype: torch.dtype, rng: np.random.Generator) -> Sets:
+    """Centers of any size; radii from 0 to as large as the center; boxes of which some sides have no width."""
+    x = rng.standard_normal((count, *shape)) * 10.0 ** rng.choice([-3, 0, 0, 0, 2], size=(count, *[1] * len(shape)))
+    clip = None
+    if kind != "box" and rng.random() < 0.5:
+        clip = (float(rng.choice([0.0, -0.1])), 1.0)
+        x = np.clip(np.abs(x), 0, 1)
+    size = np.abs(x).reshape(count, -1).max(1) if math.prod(shape) else np.ones(count)
+    epsilon = size * 10.0 ** rng.uniform(-9, 0, size=count) * (rng.random(count) > 0.1)
+    center = torch.from_numpy(x).to(dtype)
+    width = rng.random(x.shape) * epsilon.reshape(count, *[1] * len(shape)) * (rng.random(x.shape) > 0.2)
+    upper = torch.maximum(center, torch.from_numpy(x + width).to(dtype))
+    return Sets(kind, center, upper, torch.from_numpy(epsilon), clip)
+
+
+def gradients(net: nn.Module, sets: Sets, rows: Tensor) -> Tensor:
+    """Of rows [B, S, K] of the outputs at each center: float64 [S, B, n]."""
+    wide = copy.deepcopy(net).double()
+    x = sets.x.double()
+    if sets.kind == "box":
+        x = x / 2 + sets.x_upper.double() / 2
+    x.requires_grad_(True)
+    values = (rows @ wide(x)[:, :, None]).squeeze(2)
+    found = [torch.autograd.grad(values[:, s].sum(), x, retain_graph=True)[0] for s in range(rows.shape[1])]
+    return torch.stack(found).flatten(2).nan_to_num(0, 1, -1)
+
+
+def directions(kind: str, slope: np.ndarray, rng: np.random.Generator) -> Exact:
+    """The point of the unit ball, or of the unit box, that is largest along slope [P, n]; to 2^-90 for l2."""
+    sign = np.where(slope == 0, rng.choice([-1.0, 1.0], size=slope.shape), np.sign(slope))
+    if kind == "linf":
+        return known(torch.from_numpy(sign))
+    if kind == "box":
+        return known(torch.from_numpy((sign + 1) / 2))
+    if kind == "l1":
+        one = np.zeros_like(sign)
+        best = np.abs(slope).argmax(1)[:, None]
+        np.put_along_axis(one, best, np.take_along_axis(sign, best, 1), 1)
+        return known(torch.from_numpy(one))
+    largest = np.abs(slope).max(1, keepdims=True)
+    unit = np.where(largest > 0, slope / np.where(largest > 0, largest, 1), sign)
+    return _shrunk(known(torch.from_numpy(unit)), lambda n: math.isqrt(int((n * n).sum())) + 1)
+
+
+def within(kind: str, count: int, n: int, rng: np.random.Generator) -> Exact:
+    """Any points of the unit ball or box."""
+    if kind == "box":
+        return known(torch.from_numpy(rng.random((count, n))))
+    unit = known(torch.from_numpy(rng.uniform(-1, 1, (count, n))))
+    if kind == "linf":
+        return unit
+    if kind == "l1":
+        return _shrunk(unit, lambda n: int(np.abs(n).sum()) + 1)
+    return _shrunk(unit, lambda n: math.isqrt(int((n * n).sum())) + 1)
+
+
+def _shrunk(unit: Exact, length: object) -> Exact:
+    """Each row over at least its length, in multiples of 2^-200."""
+    shares = np.array([[(unit.divisor << 200) // max(1, length(row))] for row in unit.lower], dtype=object)  # type: ignore[operator]
+    return Exact.known(unit.lower * shares, unit.divisor << 200)
+
+
+def points(sets: Sets, direction: Exact, repeats: int) -> Exact:
+    """[repeats · B, ...]: the points of the sets along directions [repeats · B, n]."""
+    begin = known(sets.x.flatten(1))
+    span = known(sets.x_upper.flatten(1)) + -begin if sets.kind == "box" else known(sets.epsilon[:, None])
+
+    def repeated(part: Exact) -> Exact:
+        return part.map(lambda n: np.concatenate([n] * repeats))
+
+    found = repeated(begin) + repeated(span) * direction
+    if sets.clip is not None:
+        ends = known(torch.tensor(sets.clip, dtype=torch.float64))
+        divisor = math.lcm(found.divisor, ends.divisor)
+        low, high = ends.over(divisor).lower
+        found = found.over(divisor).map(lambda n: np.minimum(np.maximum(n, low), high))
+    return found.map(lambda n: n.reshape(len(n), *sets.x.shape[1:]))
+
+
+def extreme_values(net: nn.Module, sets: Sets, rows: Tensor, rng: np.random.Generator) -> Exact:
+    """Exact values of the rows at extreme and at random points: [P, B, S]."""
+    slopes = gradients(net, sets, rows).numpy()
+    both = np.concatenate([slopes, -slopes]).reshape(-1, slopes.shape[2])
+    count, n = len(sets.x), slopes.shape[2]
+    chosen = [directions(sets.kind, both, rng), within(sets.kind, count, n, rng)]
+    repeats = 2 * len(slopes) + 1
+    divisor = math.lcm(*(part.divisor for part in chosen))
+    every = Exact.known(np.concatenate([part.over(divisor).lower for part in chosen]), divisor)
+    values = evaluate(net, points(sets, every, repeats))
+    values = values.map(lambda v: v.reshape(repeats, count, 1, -1))
+    product = values * known(rows[None])
+    return product.map(lambda v: v.sum(3))
+
+
+def missed(values: Exact, lower: Tensor, upper: Tensor) -> int:
+    """How many of the bounds [B, S] some value [P, B, S] surely lies outside of."""
+    below = values + -known(lower.nan_to_num(0, 0, 0)[None])
+    above = values + -known(upper.nan_to_num(0, 0, 0)[None])
+    low: Whole = (below.upper < 0).any(0) & lower.isfinite().numpy()
+    high: Whole = (above.lower > 0).any(0) & upper.isfinite().numpy()
+    nothing = (lower.isnan() | (lower == torch.inf) | upper.isnan() | (upper == -torch.inf)).numpy()
+    return int(low.sum()) + int(high.sum()) + int(nothing.sum())

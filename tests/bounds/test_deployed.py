@@ -1,0 +1,115 @@
+"""Bounds with semantics="float32" hold what the model computes in its own floats, in any order of its sums."""
+
+from __future__ import annotations
+
+import bound_nets
+import numpy as np
+import pytest
+import torch
+from bound_deployed import SUMS, deployed
+from bound_graphs import graph_of
+from torch import Tensor, nn
+
+from pyrobust.bounds import BoundedModel
+from pyrobust.bounds.engine import Engine, Query
+from pyrobust.bounds.input_set import ball
+
+METHODS = ("ibp", "crown-ibp", "crown")
+KNOWN = "semantics='float32' leaves out the roundings of this function"
+
+
+def float_points(x: Tensor, epsilon: float, norm: str, rng: np.random.Generator) -> Tensor:
+    """[P, B, ...]: float32 points of the balls, some on their surface; x and epsilon are multiples of 2^-10."""
+    n = x[0].numel()
+    steps = [torch.zeros_like(x)]
+    for _ in range(4):
+        sign = torch.from_numpy(rng.choice([-1.0, 1.0], size=tuple(x.shape))).float()
+        if norm == "linf":
+            steps += [sign * epsilon, torch.from_numpy(rng.uniform(-1, 1, tuple(x.shape))).float() * epsilon * 0.999]
+            continue
+        one = torch.zeros_like(x).flatten(1)
+        one[:, int(rng.integers(n))] = 1
+        steps += [one.view_as(x) * sign * epsilon, sign * (epsilon * 0.999 / (n if norm == "l1" else n**0.5))]
+    return torch.stack([x + step for step in steps])
+
+
+def grid(rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
+    return torch.from_numpy(rng.integers(-2048, 2049, size=shape) / 1024).float()
+
+
+def limited(net: nn.Sequential, kind: str, rng: np.random.Generator) -> nn.Sequential:
+    """The net with functions of one kind only."""
+    def one() -> nn.Module:
+        if kind == "leaky_relu":
+            return nn.LeakyReLU(float(rng.choice([0.01, 0.1, 0.3])))
+        return nn.Hardtanh(-0.3, 0.7) if kind == "hardtanh" else nn.ReLU()
+
+    functions = (nn.ReLU, nn.LeakyReLU, nn.Hardtanh)
+    return nn.Sequential(*(one() if isinstance(m, functions) else m for m in net)).eval()
+
+
+def outside_of_dense(kind: str, nets: int, seed: int, semantics: str) -> tuple[int, int, int]:
+    """(cases, bounds that something lies outside of, finite bounds) over random dense nets."""
+    rng = np.random.default_rng(seed)
+    cases = outside = finite = 0
+    for i in range(nets):
+        style = ("normal", "cancel", "stable", "one")[i % 4]
+        net = limited(bound_nets.dense(rng, style, torch.float32), kind, rng)
+        n = next(m for m in net.modules() if isinstance(m, nn.Linear)).in_features
+        engine = Engine(graph_of(net, n), torch.float32)
+        norm, epsilon = str(rng.choice(["linf", "l2", "l1"])), float(rng.choice([0.0, 2.0**-10, 0.25]))
+        x = grid(rng, (8, n))
+        inputs = ball(x, epsilon, norm, None, (n,))
+        at = float_points(x, epsilon, norm, rng)
+        found = [
+            torch.from_numpy(deployed(net, at.flatten(0, 1).numpy(), order, rng)).double().view(len(at), 8, -1)
+            for order in SUMS
+        ]
+        values = torch.cat([*found, net(at.flatten(0, 1)).double().view(len(at), 8, -1)])
+        cases += 8
+        for method in METHODS:
+            lower, upper = engine.run(inputs, None, Query(method, True, semantics, None))
+            outside += int(((values < lower) | (values > upper)).any(0).sum())
+            finite += int((lower.isfinite() & upper.isfinite()).all(1).sum())
+    return cases, outside, finite
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "relu",
+        pytest.param("leaky_relu", marks=pytest.mark.xfail(strict=True, reason=KNOWN)),
+        pytest.param("hardtanh", marks=pytest.mark.xfail(strict=True, reason=KNOWN)),
+    ],
+)
+def test_dense_nets_in_any_order(kind: str) -> None:
+    cases, outside, finite = outside_of_dense(kind, 300, 11, "float32")
+    assert outside == 0
+    assert finite >= 0.8 * 3 * cases
+
+
+def test_real_arithmetic_does_not_hold_the_deployed_pass() -> None:
+    """Else the test above could not fail."""
+    _, outside, _ = outside_of_dense("relu", 100, 11, "real")
+    assert outside > 0
+
+
+def test_layers_as_torch_computes_them() -> None:
+    """Convolutions, normalisation and pooling, without the functions that are known to fail."""
+    rng = np.random.default_rng(12)
+    checked = 0
+    for i in range(40):
+        net, shape = bound_nets.convolutional(rng, ("normal", "cancel", "stable")[i % 3], torch.float32)
+        if any(isinstance(m, (nn.LeakyReLU, nn.Hardtanh, nn.Sigmoid, nn.Tanh)) for m in net.modules()):
+            continue
+        checked += 1
+        model = BoundedModel(net, torch.zeros(1, *shape))
+        for norm in ("linf", "l2", "l1"):
+            x, epsilon = grid(rng, (8, *shape)), 2.0**-6
+            at = float_points(x, epsilon, norm, rng)
+            with torch.backends.mkldnn.flags(enabled=False):
+                values = net(at.flatten(0, 1)).double().view(len(at), 8, -1)
+            for method in METHODS:
+                bounds = model.bounds(x, epsilon, norm=norm, method=method, semantics="float32")
+                assert ((bounds.lower <= values) & (values <= bounds.upper)).all(), (net, norm, method)
+    assert checked >= 10
