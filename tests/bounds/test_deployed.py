@@ -15,7 +15,6 @@ from pyrobust.bounds.engine import Engine, Query
 from pyrobust.bounds.input_set import ball
 
 METHODS = ("ibp", "crown-ibp", "crown")
-KNOWN = "semantics='float32' leaves out the roundings of this function"
 
 
 def float_points(x: Tensor, epsilon: float, norm: str, rng: np.random.Generator) -> Tensor:
@@ -74,14 +73,7 @@ def outside_of_dense(kind: str, nets: int, seed: int, semantics: str) -> tuple[i
     return cases, outside, finite
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "relu",
-        pytest.param("leaky_relu", marks=pytest.mark.xfail(strict=True, reason=KNOWN)),
-        pytest.param("hardtanh", marks=pytest.mark.xfail(strict=True, reason=KNOWN)),
-    ],
-)
+@pytest.mark.parametrize("kind", ["relu", "leaky_relu", "hardtanh"])
 def test_dense_nets_in_any_order(kind: str) -> None:
     cases, outside, finite = outside_of_dense(kind, 300, 11, "float32")
     assert outside == 0
@@ -95,21 +87,15 @@ def test_real_arithmetic_does_not_hold_the_deployed_pass() -> None:
 
 
 def test_layers_as_torch_computes_them() -> None:
-    """Convolutions, normalisation and pooling, without the functions that are known to fail."""
+    """Convolutions, normalisation and pooling."""
     rng = np.random.default_rng(12)
-    checked = 0
-    for i in range(40):
+    for i in range(20):
         net, shape = bound_nets.convolutional(rng, ("normal", "cancel", "stable")[i % 3], torch.float32)
-        if any(isinstance(m, (nn.LeakyReLU, nn.Hardtanh, nn.Sigmoid, nn.Tanh)) for m in net.modules()):
-            continue
-        checked += 1
         model = BoundedModel(net, torch.zeros(1, *shape))
         for norm in ("linf", "l2", "l1"):
             x, epsilon = grid(rng, (8, *shape)), 2.0**-6
             at = float_points(x, epsilon, norm, rng)
-            with torch.backends.mkldnn.flags(enabled=False):
-                values = net(at.flatten(0, 1)).double().view(len(at), 8, -1)
+            values = net(at.flatten(0, 1)).double().view(len(at), 8, -1)
             for method in METHODS:
                 bounds = model.bounds(x, epsilon, norm=norm, method=method, semantics="float32")
                 assert ((bounds.lower <= values) & (values <= bounds.upper)).all(), (net, norm, method)
-    assert checked >= 10

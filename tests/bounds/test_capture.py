@@ -1,0 +1,303 @@
+"""Every lowering rule against the module itself, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as f
+
+from pyrobust.bounds import BoundedModel
+from pyrobust.bounds.capture import capture
+from pyrobust.bounds.engine import Engine, Query
+from pyrobust.bounds.forward import forward
+from pyrobust.bounds.graph import Sum
+from pyrobust.bounds.input_set import ball
+from pyrobust.bounds.lowering import RULES
+from pyrobust.errors import InputError, InputTypeError, ModelError
+
+FLAT, LINE, PLANE = (6,), (4, 7), (4, 6, 5)
+
+
+class Called(nn.Module):
+    """A function as a module, with a few parameters for it."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        generator = torch.Generator().manual_seed(0)
+        self.matrix = nn.Parameter(torch.randn(6, 6, generator=generator))
+        self.row = nn.Parameter(torch.rand(6, generator=generator) + 0.5)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, self) if self.function.__code__.co_argcount == 2 else self.function(x)
+
+
+def normalized(layer: nn.Module) -> nn.Module:
+    layer.running_mean.normal_()
+    layer.running_var.uniform_(0.1, 3)
+    if layer.affine:
+        nn.init.normal_(layer.weight)
+        nn.init.normal_(layer.bias)
+    return layer
+
+
+CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
+    # affine
+    (FLAT, nn.Linear(6, 3)),
+    (FLAT, nn.Linear(6, 3, bias=False)),
+    (LINE, nn.Linear(7, 3)),
+    (PLANE, nn.Linear(5, 2)),
+    (FLAT, lambda x, m: x @ m.matrix),
+    (FLAT, lambda x, m: torch.mm(x, m.matrix)),
+    (FLAT, lambda x, m: torch.addmm(m.row, x, m.matrix)),
+    (LINE, lambda x, m: m.matrix[:3, :4] @ x),
+    (LINE, lambda x, m: torch.matmul(x.mT, m.matrix[:4])),
+    (LINE, nn.Conv1d(4, 6, 3, 2, 1, 2, 2)),
+    (LINE, nn.Conv1d(4, 6, 4, padding="same")),
+    (LINE, nn.Conv1d(4, 6, 2, padding="valid", bias=False)),
+    (PLANE, nn.Conv2d(4, 6, (3, 2), (2, 1), (1, 0))),
+    (PLANE, nn.Conv2d(4, 6, 3, 1, 2, (2, 1), 2)),
+    (PLANE, nn.Conv2d(4, 8, 3, groups=4, bias=False)),
+    (PLANE, nn.Conv2d(4, 3, (2, 3), padding="same", dilation=(1, 2))),
+    (FLAT, normalized(nn.BatchNorm1d(6))),
+    (LINE, normalized(nn.BatchNorm1d(4, eps=0.1))),
+    (PLANE, normalized(nn.BatchNorm2d(4, affine=False))),
+    (FLAT, lambda x, m: x + m.row),
+    (FLAT, lambda x, m: torch.add(x, m.row, alpha=3)),
+    (FLAT, lambda x, m: m.row - x),
+    (FLAT, lambda x: 1 - x),
+    (FLAT, lambda x: torch.rsub(x, 2.0, alpha=3)),
+    (FLAT, lambda x, m: torch.sub(x, m.row, alpha=0.5)),
+    (FLAT, lambda x: torch.sub(x, x.flip(1), alpha=0.5)),
+    (FLAT, lambda x: x + 2 * x),
+    (FLAT, lambda x: -x),
+    (FLAT, lambda x, m: x * m.row),
+    (FLAT, lambda x: 0.3 * x),
+    (FLAT, lambda x, m: x / m.row),
+    (FLAT, lambda x: x / 3),
+    (FLAT, lambda x, m: (x - m.row) / (m.row * m.row + 1).sqrt()),
+    (FLAT, lambda x, m: x * (m.row + 1).rsqrt() - (-m.row).reciprocal()),
+    (PLANE, lambda x: x[:, :1] + x),
+    (PLANE, lambda x, m: x * m.row[:4].view(1, 4, 1, 1) + m.row[:4].view(4, 1, 1)),
+    (PLANE, lambda x: x[:, :, :, :1] - x),
+    # functions of each element
+    (FLAT, nn.ReLU()),
+    (FLAT, nn.Sequential(nn.Hardtanh(-9, 9), nn.ReLU(inplace=True))),
+    (PLANE, nn.LeakyReLU()),
+    (PLANE, nn.LeakyReLU(0.3)),
+    (FLAT, nn.Hardtanh()),
+    (FLAT, nn.Hardtanh(-0.5, 0.25)),
+    (FLAT, nn.Hardtanh(-2.0, 1.0)),
+    (FLAT, nn.Hardtanh(-1.0, 0.5)),
+    (FLAT, lambda x: f.hardtanh(x, -0.25)),
+    (FLAT, nn.ReLU6()),
+    (FLAT, lambda x: x.clamp(-0.5, 0.5)),
+    (FLAT, lambda x: x.clamp(min=-0.5)),
+    (FLAT, lambda x: x.clamp(max=0.5)),
+    (FLAT, lambda x: torch.clamp_min(x, 0.1)),
+    (FLAT, lambda x: torch.clamp_max(x, 0.1)),
+    (FLAT, nn.Sigmoid()),
+    (FLAT, nn.Tanh()),
+    # pooling and reductions
+    (PLANE, nn.MaxPool2d(2)),
+    (PLANE, nn.MaxPool2d(3, 2, 1)),
+    (PLANE, nn.MaxPool2d((2, 3), (1, 2), (1, 1), 1, ceil_mode=True)),
+    (PLANE, nn.MaxPool2d(2, dilation=2)),
+    (LINE, nn.MaxPool1d(3, 2, 1)),
+    (PLANE, lambda x: x.amax((2, 3))),
+    (PLANE, lambda x: x.amax(1, keepdim=True)),
+    (PLANE, nn.AvgPool2d(2)),
+    (PLANE, nn.AvgPool2d(3, 2, 1)),
+    (PLANE, nn.AvgPool2d(3, 2, 1, count_include_pad=False)),
+    (PLANE, nn.AvgPool2d(3, 2, 1, ceil_mode=True)),
+    (PLANE, nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=False)),
+    (PLANE, nn.AvgPool2d((2, 3), divisor_override=5)),
+    (LINE, nn.AvgPool1d(3, 2, 1)),
+    (PLANE, nn.AdaptiveAvgPool2d(1)),
+    (PLANE, nn.AdaptiveAvgPool2d((4, 3))),
+    (LINE, nn.AdaptiveAvgPool1d(3)),
+    (PLANE, lambda x: x.mean((2, 3))),
+    (PLANE, lambda x: x.mean(-1, keepdim=True)),
+    (PLANE, lambda x: x.sum((1, 3))),
+    (LINE, lambda x: x.sum(-1)),
+    # movements
+    (PLANE, nn.Flatten()),
+    (PLANE, nn.Flatten(2)),
+    (FLAT, nn.Unflatten(1, (2, 3))),
+    (PLANE, lambda x: x.view(x.shape[0], -1)),
+    (PLANE, lambda x: x.reshape(len(x), 8, 15)),
+    (PLANE, lambda x: x.permute(0, 3, 1, 2)),
+    (PLANE, lambda x: x.transpose(1, 2).contiguous().view(len(x), -1)),
+    (PLANE, lambda x: x[:, 1:3, ::2]),
+    (PLANE, lambda x: x[:, 2]),
+    (PLANE, lambda x: x.narrow(2, 1, 3)),
+    (FLAT, lambda x: x.unsqueeze(1).expand(-1, 3, -1)),
+    (FLAT, lambda x: x[:, None].squeeze(1)),
+    (FLAT, lambda x: x.repeat(1, 2)),
+    (PLANE, lambda x: x.flip(3)),
+    (PLANE, lambda x: x.roll((1, 2), (2, 3))),
+    (PLANE, nn.PixelShuffle(2)),
+    (LINE, lambda x: f.pixel_unshuffle(x.view(len(x), 1, 4, 7)[:, :, :, :6], 2)),
+    (PLANE, nn.ChannelShuffle(2)),
+    (PLANE, nn.Upsample(scale_factor=2)),
+    (PLANE, lambda x: torch.cat([x, x[:, :1], x], 1)),
+    (PLANE, lambda x: torch.stack([x, x.flip(1)], 2)),
+    (PLANE, lambda x: torch.cat(x.split([1, 3], 1)[::-1], 1)),
+    (PLANE, lambda x: x.chunk(2, 1)[1]),
+    (LINE, lambda x: x.unbind(1)[2]),
+    (PLANE, lambda x: f.pad(x, (1, 2, 0, 1))),
+    (PLANE, nn.ReflectionPad2d(1)),
+    (PLANE, nn.ReplicationPad2d((1, 0, 2, 1))),
+    (PLANE, nn.CircularPad2d(1)),
+    (PLANE, lambda x: f.pad(x, (-1, 1))),
+    (PLANE, nn.Dropout()),
+    (PLANE, nn.Dropout2d()),
+    (PLANE, nn.Identity()),
+]
+
+
+class Noted(dict[object, object]):
+    """The rules, and which of them were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(RULES)
+        self.asked: set[object] = set()
+
+    def get(self, key: object, default: object = None) -> object:
+        self.asked.add(key)
+        return super().get(key, default)
+
+
+NOTED, RAN = Noted(), set()
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_the_graph_computes_what_the_module_does(case: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyrobust.bounds.capture.RULES", NOTED)
+    shape, module = CASES[case]
+    model = (module if isinstance(module, nn.Module) else Called(module)).eval().double()
+    x = torch.randn(3, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 3
+    with torch.no_grad():
+        expected = model(x.clone())
+    output = capture(model, x)
+    assert output.shape == tuple(expected.shape[1:])
+    torch.testing.assert_close(forward(output, x), expected, rtol=1e-12, atol=1e-12)
+    # and the engine computes it, too; a sum of one, for a graph in which nothing is computed
+    engine = Engine(Sum(name="sum", shape=output.shape, inputs=(output,), signs=(1,)), torch.float64)
+    lower, upper = engine.run(ball(x, 1e-9, "linf", None, shape), None, Query("crown", True, "real", None))
+    value = expected.flatten(1)
+    assert ((lower <= value + 1e-12) & (value <= upper + 1e-12)).all()
+    assert ((upper - lower) < 1e-4).all()
+    RAN.add(case)
+
+
+def test_every_rule_was_used() -> None:
+    """The cases name every operator that there is a rule for, but for those that stand behind others."""
+    if len(RAN) < len(CASES):
+        pytest.skip("only some of the cases were run")
+    aten = torch.ops.aten
+    behind = {
+        aten.convolution.default,
+        aten._native_batch_norm_legit_no_training.default,
+        aten._unsafe_view.default,
+        aten.constant_pad_nd.default,
+    }
+    assert {str(rule) for rule in set(RULES) - NOTED.asked - behind} == set()
+
+
+REFUSED: list[tuple[tuple[int, ...], Callable[..., Tensor], str]] = [
+    (FLAT, lambda x: x.softmax(1), "softmax"),
+    (FLAT, lambda x: x.exp(), "exp"),
+    (FLAT, lambda x: x * x, "mul"),
+    (FLAT, lambda x, m: m.row / x, "div"),
+    (FLAT, lambda x: f.leaky_relu(x, 1.5), "leaky_relu"),
+    (FLAT, lambda x: f.leaky_relu(x, -0.1), "leaky_relu"),
+    (FLAT, lambda x: f.linear(x, x), "linear"),
+    (PLANE, lambda x: f.pad(x, (1, 1), value=2.0), "pad"),
+    (FLAT, lambda x: f.dropout(x, 0.5, training=True), "dropout"),
+    (FLAT, lambda x: f.batch_norm(x, None, None, training=True), "batch_norm"),
+    (FLAT, lambda x: torch.cat([x, torch.ones(2, 6)], 1), "cat"),
+    (PLANE, lambda x: f.interpolate(x, scale_factor=2, mode="bilinear"), "upsample"),
+    (FLAT, lambda x, m: x @ m.matrix.exp(), "exp"),
+    # mixes the examples of a batch
+    (FLAT, lambda x: x - x.mean(0), "mean"),
+    (FLAT, lambda x: x.sum(0, keepdim=True) + x, "sum"),
+    (FLAT, lambda x: x.flip(0), "flip"),
+    (FLAT, lambda x: x.roll(1, 0), "roll"),
+    (FLAT, lambda x: x.view(3, 4), "view"),
+    (FLAT, lambda x: torch.cat([x, x], 0), "cat"),
+    (FLAT, lambda x: x[:1] + x, "slice"),
+    (FLAT, lambda x: x[0] + x, "select"),
+    (FLAT, lambda x: x.t(), r"aten\.t"),
+    (FLAT, lambda x: x + torch.arange(2.0)[:, None], "differs between the examples"),
+    (FLAT, lambda x: x.amax(), "amax"),
+]
+
+
+@pytest.mark.parametrize(("shape", "function", "operator"), REFUSED)
+def test_what_has_no_rule_is_refused(shape: tuple[int, ...], function: Callable[..., Tensor], operator: str) -> None:
+    with pytest.raises(ModelError, match=operator):
+        capture(Called(function), torch.zeros(1, *shape))
+
+
+class Inner(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.erf(x)
+
+
+def test_the_error_names_operator_module_and_line() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.ReLU(), Inner())).eval()
+    with pytest.raises(ModelError) as caught:
+        capture(model, torch.zeros(1, 6))
+    message = str(caught.value)
+    assert "1.1 (aten.erf)" in message
+    assert "test_capture.py" in message
+    assert "torch.erf(x)" in message
+
+
+@pytest.mark.parametrize("branch", [lambda x: x if x.sum() > 0 else -x, lambda x: x * x.max().item()])
+def test_a_branch_that_depends_on_the_data(branch: Callable[..., Tensor]) -> None:
+    with pytest.raises(ModelError, match="cannot"):
+        capture(Called(branch), torch.zeros(1, 6))
+
+
+def test_training_mode_anywhere() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.ReLU(), nn.Dropout())).eval()
+    capture(model, torch.zeros(1, 6))
+    model[1][1].train()
+    with pytest.raises(InputError, match="evaluation mode"):
+        capture(model, torch.zeros(1, 6))
+
+
+@pytest.mark.parametrize("function", [lambda x: (x, x), lambda x: torch.ones(2, 3)])
+def test_outputs_that_are_no_logits(function: Callable[..., Tensor]) -> None:
+    with pytest.raises(ModelError, match="logits"):
+        capture(Called(function), torch.zeros(1, 6))
+
+
+@pytest.mark.parametrize(
+    ("model", "example", "error"),
+    [
+        (lambda x: x, torch.zeros(1, 6), InputTypeError),
+        (nn.Identity().eval(), [0.0], InputTypeError),
+        (nn.Identity().eval(), torch.zeros(1, 6, dtype=torch.int64), InputTypeError),
+        (nn.Identity().eval(), torch.zeros(6), InputError),
+    ],
+)
+def test_what_is_no_model_or_example(model: object, example: object, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        capture(model, example)  # type: ignore[arg-type]
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    """Parameters keep their values and their gradients' flag; the mode stays."""
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU()).eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    BoundedModel(model, torch.zeros(1, 6))
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(p.requires_grad for p in model.parameters())
+    assert not model.training
