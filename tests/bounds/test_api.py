@@ -1,0 +1,277 @@
+"""Bad input is an error, and settings elsewhere in torch change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from bound_sets import extreme_values, missed, random_sets
+from torch import Tensor, nn
+
+from pyrobust import _C
+from pyrobust.bounds import BoundedModel, Bounds, compute_ibp_bounds
+from pyrobust.errors import InputError, InputTypeError, ModelError
+
+METHODS = ("ibp", "crown-ibp", "crown")
+X = torch.linspace(0, 1, 12).view(3, 4)
+Y = torch.tensor([0, 2, 1])
+
+
+def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    generator = torch.Generator().manual_seed(3)
+    net = nn.Sequential(nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 5), nn.LeakyReLU(0.1), nn.Linear(5, 3))
+    for parameter in net.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return net.to(torch.float32).to(dtype).eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def model() -> BoundedModel:
+    return BoundedModel(network(), X)
+
+
+BAD: list[tuple[Callable[[BoundedModel], object], str]] = [
+    (lambda m: m.bounds(), "x, epsilon"),
+    (lambda m: m.bounds(X), "x, epsilon"),
+    (lambda m: m.bounds(epsilon=0.1), "x, epsilon"),
+    (lambda m: m.bounds(X[0], 0.1), "x: expected shape"),
+    (lambda m: m.bounds(X[:, :3], 0.1), "x: expected shape"),
+    (lambda m: m.bounds(X.long(), 0.1), "x: expected a floating"),
+    (lambda m: m.bounds(X.numpy(), 0.1), "x: expected a floating"),
+    (lambda m: m.bounds(X * torch.nan, 0.1), "x: expected finite"),
+    (lambda m: m.bounds(X / 0, 0.1), "x: expected finite"),
+    (lambda m: m.bounds(X, -0.1), "epsilon"),
+    (lambda m: m.bounds(X, float("nan")), "epsilon"),
+    (lambda m: m.bounds(X, float("inf")), "epsilon"),
+    (lambda m: m.bounds(X, [0.1, 0.2]), "epsilon"),
+    (lambda m: m.bounds(X, torch.full((3, 4), 0.1)), "epsilon"),
+    (lambda m: m.bounds(X, "large"), "epsilon"),
+    (lambda m: m.bounds(X, torch.tensor([0.1, -1.0, 0.1])), "epsilon"),
+    (lambda m: m.bounds(X, 0.1, norm="l3"), "norm"),
+    (lambda m: m.bounds(X, 0.1, norm=2), "norm"),
+    (lambda m: m.bounds(X, 0.1, method="CROWN"), "method"),
+    (lambda m: m.bounds(X, 0.1, semantics="float64"), "semantics"),
+    (lambda m: m.bounds(X, 0.1, memory_limit=0), "memory_limit"),
+    (lambda m: m.bounds(X, 0.1, memory_limit=-1), "memory_limit"),
+    (lambda m: m.bounds(X, 0.1, clip=(0.0, 0.5)), "clip range"),
+    (lambda m: m.bounds(X, 0.1, clip=(1.0, 0.0)), "clip"),
+    (lambda m: m.bounds(X, 0.1, clip=(0.0, float("nan"))), "clip"),
+    (lambda m: m.bounds(X, 0.1, clip=(0.0,)), "clip"),
+    (lambda m: m.bounds(X, 0.1, clip="0,1"), "clip"),
+    (lambda m: m.bounds(X, 0.1, C=torch.ones(2, 4)), "C: expected shape"),
+    (lambda m: m.bounds(X, 0.1, C=torch.ones(3)), "C: expected shape"),
+    (lambda m: m.bounds(X, 0.1, C=torch.ones(2, 2, 3)), "C: expected shape"),
+    (lambda m: m.bounds(X, 0.1, C=torch.ones(2, 3).long()), "C: expected a floating"),
+    (lambda m: m.bounds(X, 0.1, C=torch.full((2, 3), torch.nan)), "C: expected finite"),
+    (lambda m: m.bounds(x_lower=X), "x_lower, x_upper"),
+    (lambda m: m.bounds(X, x_lower=X, x_upper=X), "x_lower, x_upper"),
+    (lambda m: m.bounds(x_lower=X, x_upper=X, clip=(0, 1)), "x_lower, x_upper"),
+    (lambda m: m.bounds(x_lower=X, x_upper=X[:2]), "x_upper"),
+    (lambda m: m.bounds(x_lower=X, x_upper=X - 1e-6), "x_lower"),
+    (lambda m: m.bounds(x_lower=X * torch.nan, x_upper=X), "x_lower"),
+    (lambda m: m.margins(X, epsilon=0.1), "y: expected an integer"),
+    (lambda m: m.margins(X, Y.float(), 0.1), "y: expected an integer"),
+    (lambda m: m.margins(X, Y[:2], 0.1), "y: expected shape"),
+    (lambda m: m.margins(X, Y + 1, 0.1), "y: expected labels"),
+    (lambda m: m.certify(X, Y - 1, 0.1), "y: expected labels"),
+    (lambda m: m.certify(X, Y, -1.0), "epsilon"),
+    (lambda m: m.certified_radius(X, Y, largest=-1.0), "epsilon"),
+    (lambda m: m.certified_radius(X, Y, largest=float("inf")), "epsilon"),
+    (lambda m: m.certified_radius(X, Y, clip=(0.0, 0.5)), "clip range"),
+    (lambda m: m.certified_radius(X, Y[:1]), "y: expected shape"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), BAD)
+def test_bad_input_is_one_clear_error(model: BoundedModel, call: Callable[[BoundedModel], object], message: str) -> None:
+    with pytest.raises((InputError, InputTypeError), match=message):
+        call(model)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("place", ["0.weight", "4.bias"])
+def test_parameters_that_are_not_finite(value: float, place: str) -> None:
+    net = network()
+    net.get_parameter(place).data.view(-1)[1] = value
+    with pytest.raises(ModelError, match="finite"):
+        BoundedModel(net, X)
+
+
+def test_training_mode() -> None:
+    with pytest.raises(InputError, match="evaluation mode"):
+        BoundedModel(network().train(), X)
+    with pytest.raises(InputError, match="evaluation mode"):
+        compute_ibp_bounds(network().train(), X, 0.1)
+
+
+def test_outputs_of_another_shape() -> None:
+    with pytest.raises(InputError, match=r"outputs \[B, K\]"):
+        BoundedModel(nn.Conv2d(1, 1, 1).eval(), torch.zeros(1, 1, 2, 2))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_empty_batch(model: BoundedModel, method: str) -> None:
+    bounds = model.bounds(X[:0], 0.1, method=method)
+    assert bounds.lower.shape == bounds.upper.shape == (0, 3)
+    assert model.margins(X[:0], Y[:0], 0.1, method=method, norm="l2").lower.shape == (0, 2)
+    assert model.certify(X[:0], Y[:0], 0.1, method=method).shape == (0,)
+    assert model.certified_radius(X[:0], Y[:0], method=method).shape == (0,)
+
+
+def same(a: Bounds, b: Bounds) -> bool:
+    return torch.equal(a.lower, b.lower) and torch.equal(a.upper, b.upper)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def low_precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def flushing() -> Iterator[None]:
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("setting", [lambda: default_dtype(torch.float64), low_precision, flushing, torch.inference_mode])
+def test_settings_elsewhere_change_no_bit(setting: Callable[[], object]) -> None:
+    """Epsilon is a float32 number here: what becomes of others is another test."""
+    def bounds() -> list[Bounds]:
+        model = BoundedModel(network(), X)
+        return [model.bounds(X, 0.125, method=m, norm=n) for m in METHODS for n in ("linf", "l2", "l1")]
+
+    before = bounds()
+    with setting():  # type: ignore[attr-defined]
+        during = bounds()
+    assert all(same(a, b) for a, b in zip(before, during, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_other_floats(dtype: torch.dtype) -> None:
+    """The exact values of the model's own numbers lie inside."""
+    net, rng = network(dtype), np.random.default_rng(5)
+    model = BoundedModel(net, X.to(dtype))
+    for kind in ("linf", "l2", "l1", "box"):
+        sets = random_sets(kind, 16, (4,), dtype, rng)
+        rows = torch.eye(3, dtype=torch.float64).expand(16, -1, -1)
+        values = extreme_values(net, sets, rows, rng)
+        for method in METHODS:
+            lower, upper = model._engine.run(sets.of_engine(), None, model._query(method, True, "real", None))
+            assert missed(values, lower, upper) == 0
+            assert lower.isfinite().all()
+            assert upper.isfinite().all()
+
+
+def test_tensors_that_are_not_contiguous(model: BoundedModel) -> None:
+    wide = torch.stack([X, -X], 2)[:, :, 0]
+    rows = torch.randn(3, 2, 6, generator=torch.Generator().manual_seed(0)).double()[:, :, ::2]
+    assert not wide.is_contiguous()
+    assert same(model.bounds(wide, 0.125, C=rows), model.bounds(X, 0.125, C=rows.contiguous()))
+    assert same(model.bounds(x_lower=wide, x_upper=wide), model.bounds(x_lower=X, x_upper=X))
+    turned = X.t().contiguous().t()
+    assert same(model.bounds(turned, 0.125, norm="l2"), model.bounds(X, 0.125, norm="l2"))
+
+
+def test_inputs_that_want_gradients(model: BoundedModel) -> None:
+    x = X.clone().requires_grad_(True)
+    assert same(model.bounds(x, 0.125), model.bounds(X, 0.125))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_epsilon_for_each_example(model: BoundedModel, method: str) -> None:
+    epsilon = torch.tensor([0.0, 0.125, 0.5], dtype=torch.float64)
+    for norm in ("linf", "l2", "l1"):
+        together = model.bounds(X, epsilon, norm=norm, method=method)
+        for i in range(3):
+            alone = model.bounds(X[i : i + 1], float(epsilon[i]), norm=norm, method=method)
+            assert torch.equal(together.lower[i], alone.lower[0])
+            assert torch.equal(together.upper[i], alone.upper[0])
+
+
+def test_one_class_and_the_order_of_margins(model: BoundedModel) -> None:
+    one = BoundedModel(nn.Linear(4, 1).eval(), X)
+    assert one.certified_radius(X, torch.zeros(3).long(), largest=0.5).tolist() == [0.5] * 3
+    margins = model.margins(X, Y, 0.0).lower
+    logits = network()(X).double()
+    expected = [[logits[i, y] - logits[i, j] for j in range(3) if j != y] for i, y in enumerate(Y.tolist())]
+    torch.testing.assert_close(margins, torch.tensor(expected, dtype=torch.float64), rtol=1e-4, atol=1e-4)
+
+
+def test_a_wrong_example_is_not_certified(model: BoundedModel) -> None:
+    right = network()(X).argmax(1)
+    assert model.certify(X, right, 0.0).all()
+    assert not model.certify(X, (right + 1) % 3, 0.0).any()
+    assert (model.certified_radius(X, (right + 1) % 3) == 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_threads_and_chunks_change_no_bit(method: str, norm: str, threads_restored: None) -> None:
+    generator = torch.Generator().manual_seed(6)
+    net = nn.Sequential(
+        nn.Conv2d(2, 5, 3, 2, 1), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(45, 30), nn.ReLU(), nn.Linear(30, 4)
+    ).eval()
+    for parameter in net.parameters():
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
+    x = torch.rand(37, 2, 8, 8, generator=generator)
+    model = BoundedModel(net, x)
+    y = torch.arange(37) % 4
+    found = []
+    for threads, limit in ((1, None), (2, None), (1, 1), (2, 200_000), (1, 10**7)):
+        torch.set_num_threads(threads)
+        assert _C.num_threads() == threads
+        found.append(model.bounds(x, 0.03, norm=norm, method=method, clip=(0.0, 1.0), memory_limit=limit))
+        found.append(model.margins(x, y, 0.03, norm=norm, method=method, memory_limit=limit))
+    assert all(same(found[0], other) for other in found[2::2])
+    assert all(same(found[1], other) for other in found[3::2])
+    assert all(found[0].lower[i].isfinite().all() for i in range(37))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_levels_agree_closely(method: str, simd_level: str) -> None:
+    """Sums run in another order on other instruction sets, so bits may differ; bounds hardly."""
+    model = BoundedModel(network(), X)
+    wide = BoundedModel(network(torch.float64), X.double())
+    narrow, exact = (m.bounds(x, 0.125, method=method) for m, x in ((model, X), (wide, X.double())))
+    assert (narrow.lower <= exact.lower).all()
+    assert (narrow.upper >= exact.upper).all()
+    torch.testing.assert_close(narrow.lower, exact.lower, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(narrow.upper, exact.upper, rtol=1e-4, atol=1e-4)
+
+
+def test_results(model: BoundedModel) -> None:
+    bounds = model.bounds(X, 0.125, method="ibp", norm="l1", sound=False, semantics="real")
+    assert (bounds.method, bounds.norm, bounds.sound, bounds.semantics) == ("ibp", "l1", False, "real")
+    assert bounds.to_dict()["lower"] == bounds.lower.tolist()
+    assert model.bounds(x_lower=X, x_upper=X, norm="l2").norm == "linf"
+    nan = Bounds(torch.tensor([[1.0, torch.nan]]), torch.ones(1, 2), "ibp", "linf", True, "real")
+    assert not nan.positive().any()
+
+
+def test_ibp_of_a_whole_model() -> None:
+    lower, upper = compute_ibp_bounds(network(), X, 0.125)
+    bounds = BoundedModel(network(), X).bounds(X, 0.125, method="ibp")
+    assert torch.equal(lower, bounds.lower)
+    assert torch.equal(upper, bounds.upper)

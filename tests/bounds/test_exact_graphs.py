@@ -1,0 +1,192 @@
+"""Random graphs, with layers that several others take and elements that are taken many times, in exact arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from bound_sets import KINDS, Sets, directions, missed, points, random_sets, within
+from exact import Exact, joined, known
+from torch import Tensor
+
+from pyrobust.bounds.constants import Constant
+from pyrobust.bounds.engine import Engine, Query
+from pyrobust.bounds.forward import forward
+from pyrobust.bounds.graph import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Scale, Sum, in_order
+
+METHODS = ("ibp", "crown-ibp", "crown")
+
+
+def evaluate(output: Node, x: Exact) -> Exact:
+    """The output [P, n] for inputs [P, n]; constants are exact floats."""
+    values: dict[Node, Exact] = {}
+    for node in in_order(output):
+        inputs = [values[one] for one in node.inputs]
+        values[node] = x if isinstance(node, Input) else _value(node, inputs)
+    return values[output]
+
+
+def _value(node: Node, inputs: list[Exact]) -> Exact:
+    z = inputs[0]
+    if isinstance(node, Linear):
+        out = z.times(node.weight.value())
+        return out if node.bias is None else out + known(node.bias.value()[None])
+    if isinstance(node, Conv2d):
+        out = z.times(dense_weight(node))
+        bias = node.bias.value()[:, None].expand(-1, node.shape[1] * node.shape[2]).flatten()
+        return out + known(bias[None])
+    if isinstance(node, Scale):
+        return z * known(node.scale.value()[None]) + known(node.shift.value()[None])
+    if isinstance(node, Sum):
+        terms = [one if sign > 0 else -one for sign, one in zip(node.signs, inputs, strict=True)]
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return total
+    if isinstance(node, (Gather, MaxPool)):
+        zero = Exact.known(np.full((len(z.lower), 1), 0, dtype=object), 1)
+        every = joined([*inputs, zero], 1)
+        if isinstance(node, Gather):
+            return every.map(lambda n: n[:, node.index.numpy()])
+        return every.map(lambda n: np.stack([n[:, [i for i in w if i >= 0]].max(1) for w in node.windows.tolist()], 1))
+    assert isinstance(node, Activation)
+    if node.function == "clamp":
+        low, high = known(torch.tensor([[node.lower, node.upper]], dtype=torch.float64)).over(2**80).lower[0]
+        return z.over(z.divisor * 2**80).map(lambda n: np.minimum(np.maximum(n, low * z.divisor), high * z.divisor))
+    p, q = node.slope.as_integer_ratio()
+    scaled = z.map(lambda n: np.maximum(n * q, n * p))
+    return Exact(scaled.lower, scaled.upper, z.divisor * q)
+
+
+def dense_weight(node: Conv2d) -> Tensor:
+    """The convolution as a matrix: what it makes of each unit image."""
+    shape = node.inputs[0].shape
+    units = torch.eye(int(np.prod(shape)), dtype=torch.float64).view(-1, *shape)
+    weight = node.weight.value().double()
+    return torch.nn.functional.conv2d(
+        units, weight, None, node.stride, node.padding, node.dilation, node.groups
+    ).flatten(1).T
+
+
+class Maker:
+    """Draws nodes; every constant is one of float32, of a few scales."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self.scale = 10.0 ** rng.integers(-12, 13) if rng.random() < 0.3 else 1.0
+        self.nodes: list[Node] = [Input(name="x", shape=(int(rng.integers(1, 9)),), inputs=())]
+
+    def constant(self, *shape: int) -> Constant:
+        size = self.scale if self.rng.random() < 0.5 else 1.0
+        return Constant.of(torch.from_numpy(self.rng.standard_normal(shape) * size).float())
+
+    def any(self) -> Node:
+        recent = self.nodes[-3:] if self.rng.random() < 0.7 else self.nodes
+        return recent[self.rng.integers(len(recent))]
+
+    def add(self) -> None:
+        z, rng = self.any(), self.rng
+        size = int(rng.integers(1, 9))
+        flat = {"name": "node", "shape": z.shape, "inputs": (z,)}
+        kind = rng.integers(9)
+        node: Node
+        if kind == 0:
+            node = Linear(
+                name="l", shape=(size,), inputs=(z,), weight=self.constant(size, z.size), bias=self.constant(size)
+            )
+        elif kind == 1 and z.size >= 4:
+            planes = Gather(name="g", shape=(2, 2, 3), inputs=(z,), index=self.index(z.size, (2, 2, 3)))
+            groups = int(rng.integers(1, 3))
+            conv = Conv2d(
+                name="c",
+                shape=(4, 3, 2),
+                inputs=(planes,),
+                weight=self.constant(4, 2 // groups, 2, 2),
+                bias=self.constant(4),
+                stride=(1, 2),
+                padding=(1, 1),
+                dilation=(1, 1),
+                groups=groups,
+            )
+            node = Gather(name="g", shape=(size,), inputs=(conv,), index=self.index(24, (size,)))
+        elif kind == 2:
+            node = Scale(**flat, scale=self.constant(*z.shape), shift=self.constant(*z.shape))
+        elif kind == 3:
+            others = [one for one in self.nodes if one.shape == z.shape]
+            chosen = tuple(others[i] for i in rng.integers(len(others), size=rng.integers(1, 5)))
+            signs = tuple(int(s) for s in rng.choice([1, -1], size=len(chosen)))
+            node = Sum(name="s", shape=z.shape, inputs=chosen, signs=signs)
+        elif kind == 4:
+            inputs = tuple(self.any() for _ in range(rng.integers(1, 4)))
+            total = sum(one.size for one in inputs)
+            node = Gather(name="g", shape=(size,), inputs=inputs, index=self.index(total, (size,)))
+        elif kind == 5:
+            windows = torch.cat([self.index(z.size, (size, 3)), torch.from_numpy(rng.integers(z.size, size=(size, 1)))], 1)
+            node = MaxPool(name="m", shape=(size,), inputs=(z,), windows=windows)
+        elif kind == 6:
+            low = float(rng.choice([-1.0, 0.0, 0.3]))
+            node = Activation(**flat, function="clamp", lower=low, upper=low + float(rng.choice([0.0, 0.5, 3.0])))
+        else:
+            node = Activation(**flat, function="leaky_relu", slope=float(rng.choice([0, 0, 0, 0.1, 0.7])))
+        self.nodes.append(node)
+
+    def index(self, total: int, shape: tuple[int, ...]) -> Tensor:
+        """Any elements, some of them many times, some of them no element."""
+        return torch.from_numpy(self.rng.integers(-1, total, size=shape))
+
+    def output(self) -> Node:
+        """One that takes several of the last nodes."""
+        inputs = tuple(self.nodes[-4:])
+        total = sum(one.size for one in inputs)
+        every = Gather(name="g", shape=(total,), inputs=inputs, index=torch.arange(total))
+        return Linear(name="l", shape=(3,), inputs=(every,), weight=self.constant(3, total), bias=self.constant(3))
+
+
+def slopes(output: Node, sets: Sets) -> np.ndarray:
+    x = sets.x.double()
+    if sets.kind == "box":
+        x = x / 2 + sets.x_upper.double() / 2
+    x.requires_grad_(True)
+    values = forward(output, x)
+    found = [torch.autograd.grad(values[:, s].sum(), x, retain_graph=True, allow_unused=True)[0] for s in range(3)]
+    return np.stack([np.zeros(x.shape) if one is None else one.nan_to_num(0, 1, -1).numpy() for one in found])
+
+
+def run(seed: int, graphs: int, count: int) -> tuple[int, int, int]:
+    """(sound bounds outside of which something lies, the same of plain ones, cases)."""
+    rng = np.random.default_rng(seed)
+    outside = {True: 0, False: 0}
+    for _ in range(graphs):
+        maker = Maker(rng)
+        for _ in range(rng.integers(2, 12)):
+            maker.add()
+        output = maker.output()
+        sets = random_sets(str(rng.choice(KINDS)), count, maker.nodes[0].shape, torch.float32, rng)
+        along = slopes(output, sets) if output.size else np.zeros((3, count, 1))
+        both = np.concatenate([along, -along]).reshape(-1, along.shape[2])
+        parts = [directions(sets.kind, both, rng), within(sets.kind, count, along.shape[2], rng)]
+        values = evaluate(output, points(sets, joined(parts, 0), 7)).map(lambda v: v.reshape(7, count, 3))
+        engine = Engine(output, torch.float32)
+        for method in METHODS:
+            for sound in (True, False):
+                lower, upper = engine.run(sets.of_engine(), None, Query(method, sound, "real", None))
+                found = missed(values, lower, upper)
+                outside[sound] += found
+                assert not (sound and found), (seed, method, [type(n).__name__ for n in in_order(output)], sets)
+    return outside[True], outside[False], graphs * count
+
+
+def test_random_graphs() -> None:
+    sound, plain, _ = run(21, 300, 8)
+    assert sound == 0
+    assert plain > 0
+
+
+def test_random_graphs_at_every_level(simd_level: str) -> None:
+    assert run(22, 40, 4)[0] == 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_random_graphs_at_length(seed: int) -> None:
+    assert run(seed, 2000, 8)[0] == 0

@@ -1,0 +1,125 @@
+"""Certified radii: proved themselves, close to what fails, and found with few calls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from bound_data import on_images
+from torch import Tensor, nn
+
+from pyrobust.bounds import BoundedModel
+from pyrobust.bounds.radius import RESOLUTION, search_radius
+from pyrobust.zoo import load_data, load_model
+
+
+def digits() -> tuple[nn.Module, Tensor, Tensor]:
+    data = load_data("digits")
+    return load_model("zoo:digits-smooth-0.25").eval(), data.x[:40], data.y[:40]
+
+
+def mnist() -> tuple[nn.Module, Tensor, Tensor]:
+    net, x, y = on_images("mnist_cnn_a_adv")
+    return net, x[:24], y[:24]
+
+
+class Counted:
+    """An engine that counts the examples that it is asked for."""
+
+    def __init__(self, engine) -> None:
+        self.engine, self.examples = engine, 0
+
+    def run(self, inputs, *args, **options):
+        self.examples += len(inputs)
+        return self.engine.run(inputs, *args, **options)
+
+
+@pytest.mark.parametrize("source", [digits, mnist])
+@pytest.mark.parametrize(
+    ("norm", "method", "largest"),
+    [
+        ("linf", "ibp", 0.25),
+        ("linf", "crown-ibp", 0.5),
+        ("linf", "crown", 0.25),
+        ("l2", "crown-ibp", 2.0),
+        ("l1", "ibp", 4.0),
+    ],
+)
+def test_radii(source, norm: str, method: str, largest: float) -> None:
+    net, x, y = source()
+    y = y.clone()
+    y[:3] = (net(x[:3]).argmax(1) + 1) % 10  # wrong
+    model = BoundedModel(net, x)
+    model._engine = counted = Counted(model._engine)  # type: ignore[assignment]
+    options = {"norm": norm, "method": method, "clip": (0.0, 1.0)}
+    radius = model.certified_radius(x, y, largest=largest, **options)
+    assert radius.dtype == torch.float64
+    assert ((radius >= 0) & (radius <= largest)).all()
+    assert (radius[:3] == 0).all()
+    assert (radius > 0).sum() >= len(x) // 2
+    assert counted.examples <= 12 * len(x)
+    proved = radius > 0
+    assert model.margins(x[proved], y[proved], radius[proved], **options).positive().all()
+    open_ = radius < largest
+    above = (radius + RESOLUTION * largest).clamp(max=largest)
+    assert open_.any()
+    # bounds are not monotone: a little further on a larger radius may be proved again, for a few
+    again = model.margins(x[open_], y[open_], above[open_], **options).positive()
+    assert again.double().mean() <= 0.05
+
+
+def least(root: Tensor, curve):
+    def margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
+        margin.calls += len(chosen)
+        return curve(root[chosen], epsilon)
+
+    margin.calls = 0
+    return margin
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        lambda root, e: root - e,
+        lambda root, e: (root - e) * 1e-9,
+        lambda root, e: root**3 - e**3,
+        lambda root, e: torch.expm1(40 * (root - e)),
+        pytest.param(
+            lambda root, e: torch.where(e < root, 1.0, -torch.inf),
+            marks=pytest.mark.xfail(strict=True, reason="nan_to_num makes a finite number of -inf, too"),
+        ),
+        lambda root, e: torch.where(e < root, root - e, torch.nan),
+        lambda root, e: torch.where(e < root, 1.0, 0.0),
+    ],
+)
+def test_the_search_ends_within_its_resolution(curve) -> None:
+    rng = np.random.default_rng(0)
+    root = torch.from_numpy(np.concatenate([[0.0, -1.0, 1.0, 5.0, 2e-7, 0.999], rng.random(200), 2.0 ** -rng.uniform(1, 25, 200)]))
+    margin = least(root, curve)
+    found = search_radius(margin, len(root), 1.0)
+    inside = (root > 0) & (root < 1)
+    assert (found[root <= 0] == 0).all()
+    assert (found[root > 1] == 1).all()
+    assert (found[inside] < root[inside]).all()
+    assert (root[inside] - found[inside] <= RESOLUTION).all()
+    assert margin.calls <= 40 * len(root)
+
+
+def test_nothing_is_inferred_between_radii() -> None:
+    """A margin that is positive on islands: every radius returned was itself seen to be positive."""
+    seen: list[tuple[int, float]] = []
+
+    def margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
+        value = torch.sin(40 * epsilon + 1)
+        seen.extend((int(i), float(e)) for i, e, v in zip(chosen, epsilon, value, strict=True) if v > 0)
+        return value
+
+    found = search_radius(margin, 5, 1.0)
+    assert all((i, float(radius)) in seen for i, radius in enumerate(found))
+
+
+def test_ends_of_the_range() -> None:
+    ones = least(torch.ones(3, dtype=torch.float64), lambda root, e: root)
+    assert search_radius(ones, 3, 0.0).tolist() == [0.0] * 3
+    assert search_radius(ones, 0, 1.0).tolist() == []
+    assert search_radius(ones, 3, 0.3).tolist() == [0.3] * 3
