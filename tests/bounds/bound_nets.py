@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -120,7 +121,7 @@ def dense(rng: np.random.Generator, style: str, dtype: torch.dtype) -> nn.Sequen
         return fill(nn.Sequential(nn.Linear(1, 1), function(rng), nn.Linear(1, 1)).to(dtype), "normal", rng)
     widths = [int(n) for n in rng.integers(1, 7, size=rng.integers(2, 5))]
     layers: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in itertools.pairwise(widths):
         stable = nn.ReLU() if style == "stable" else function(rng)
         if rng.random() < 0.25 and style != "stable":
             layers.append(Residual(nn.Linear(a, a, bias=bool(rng.random() < 0.5)), int(rng.choice([1, -1]))))

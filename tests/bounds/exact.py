@@ -107,11 +107,11 @@ def _convolution(m: nn.Conv1d | nn.Conv2d, z: Exact) -> Exact:
     weight = m.weight[:, :, None] if flat else m.weight
     if flat:
         z = z.map(lambda n: n[:, :, None])
-    stride, padding, dilation = (((first, *of) if flat else of) for of, first in ((m.stride, 1), (m.padding, 0), (m.dilation, 1)))
+    stride, padding, dilation = (
+        ((first, *of) if flat else of) for of, first in ((m.stride, 1), (m.padding, 0), (m.dilation, 1))
+    )
     z = z.map(lambda n: padded(n, *padding))
-    size = [
-        (z.lower.shape[2 + i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1 for i in range(2)
-    ]
+    size = [(z.lower.shape[2 + i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1 for i in range(2)]
     outputs, inputs = m.out_channels // m.groups, m.in_channels // m.groups
 
     def patch(n: Whole, group: int, y: int, x: int) -> Whole:  # [P, inputs · kh · kw]
@@ -164,6 +164,7 @@ def _clamp(m: nn.Hardtanh, z: Exact) -> Exact:
 
 def _curve(f: Any, at_minus: int, z: Exact) -> Exact:
     """A growing function with values from at_minus to 1, in ball arithmetic."""
+
     def end(n: int, side: int) -> int:
         if abs(n) > 2000 * z.divisor:  # within 2^-2000 of its limit
             limit = 1 if n > 0 else at_minus
@@ -258,7 +259,11 @@ def _max_pool(m: nn.MaxPool2d, z: Exact) -> Exact:
     def largest(n: Whole) -> Whole:
         rows, columns = ((s + 2 * border - kernel) // step + 1 for s in (height, width))
         return np.stack(
-            [np.stack([n[:, :, cut(y, height), cut(x, width)].max((2, 3)) for x in range(columns)], 2) for y in range(rows)], 2
+            [
+                np.stack([n[:, :, cut(y, height), cut(x, width)].max((2, 3)) for x in range(columns)], 2)
+                for y in range(rows)
+            ],
+            2,
         )
 
     return z.map(largest)

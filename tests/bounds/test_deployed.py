@@ -38,6 +38,7 @@ def grid(rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
 
 def limited(net: nn.Sequential, kind: str, rng: np.random.Generator) -> nn.Sequential:
     """The net with functions of one kind only."""
+
     def one() -> nn.Module:
         if kind == "leaky_relu":
             return nn.LeakyReLU(float(rng.choice([0.01, 0.1, 0.3])))

@@ -95,7 +95,7 @@ def test_dense_nets_at_every_level(simd_level: str) -> None:
 
 
 def test_nets_of_every_layer() -> None:
-    layered_cases(3, nets=60, count=6).check(1400)
+    layered_cases(3, nets=45, count=8).check(1400)
 
 
 @pytest.mark.full

@@ -47,7 +47,7 @@ def _value(node: Node, inputs: list[Exact]) -> Exact:
         zero = Exact.known(np.full((len(z.lower), 1), 0, dtype=object), 1)
         every = joined([*inputs, zero], 1)
         if isinstance(node, Gather):
-            return every.map(lambda n: n[:, node.index.numpy()])
+            return every.map(lambda n: n[:, node.index.flatten().numpy()])
         return every.map(lambda n: np.stack([n[:, [i for i in w if i >= 0]].max(1) for w in node.windows.tolist()], 1))
     assert isinstance(node, Activation)
     if node.function == "clamp":
@@ -63,9 +63,11 @@ def dense_weight(node: Conv2d) -> Tensor:
     shape = node.inputs[0].shape
     units = torch.eye(int(np.prod(shape)), dtype=torch.float64).view(-1, *shape)
     weight = node.weight.value().double()
-    return torch.nn.functional.conv2d(
-        units, weight, None, node.stride, node.padding, node.dilation, node.groups
-    ).flatten(1).T
+    return (
+        torch.nn.functional.conv2d(units, weight, None, node.stride, node.padding, node.dilation, node.groups)
+        .flatten(1)
+        .T
+    )
 
 
 class Maker:
@@ -121,7 +123,9 @@ class Maker:
             total = sum(one.size for one in inputs)
             node = Gather(name="g", shape=(size,), inputs=inputs, index=self.index(total, (size,)))
         elif kind == 5:
-            windows = torch.cat([self.index(z.size, (size, 3)), torch.from_numpy(rng.integers(z.size, size=(size, 1)))], 1)
+            windows = torch.cat(
+                [self.index(z.size, (size, 3)), torch.from_numpy(rng.integers(z.size, size=(size, 1)))], 1
+            )
             node = MaxPool(name="m", shape=(size,), inputs=(z,), windows=windows)
         elif kind == 6:
             low = float(rng.choice([-1.0, 0.0, 0.3]))

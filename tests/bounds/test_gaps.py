@@ -148,7 +148,8 @@ def test_a_network_that_only_reshapes() -> None:
 
 @gap("other errors than ModelError")
 @pytest.mark.parametrize(
-    "f", [lambda x, w: functional.linear(x, torch.cat([w, w])), lambda x, w: (x * w).mean(-1, True, dtype=torch.float64)]
+    "f",
+    [lambda x, w: functional.linear(x, torch.cat([w, w])), lambda x, w: (x * w).mean(-1, True, dtype=torch.float64)],
 )
 def test_what_has_no_rule_names_operator_and_module(f) -> None:
     with pytest.raises(ModelError, match=r"aten\."):

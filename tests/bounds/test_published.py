@@ -48,7 +48,8 @@ def test_bounds_of_logits(name: str) -> None:
     radius = min({key.split("/")[0] for key in data if key.startswith("eps")}, key=lambda key: float(key[3:]))
     for method in METHODS:
         low, high = (data.get(f"logits/{method.upper()}/{end}") for end in ("lb", "ub"))
-        assert low is not None and high is not None
+        assert low is not None
+        assert high is not None
         x_lower, x_upper = (torch.from_numpy(data[f"{radius}/{key}"][: len(low)]) for key in ("x_L", "x_U"))
         model = bounded(name, tuple(x_lower.shape[1:]))
         plain = model.bounds(x_lower=x_lower, x_upper=x_upper, method=method, sound=False)

@@ -94,7 +94,9 @@ def least(root: Tensor, curve):
 )
 def test_the_search_ends_within_its_resolution(curve) -> None:
     rng = np.random.default_rng(0)
-    root = torch.from_numpy(np.concatenate([[0.0, -1.0, 1.0, 5.0, 2e-7, 0.999], rng.random(200), 2.0 ** -rng.uniform(1, 25, 200)]))
+    root = torch.from_numpy(
+        np.concatenate([[0.0, -1.0, 1.0, 5.0, 2e-7, 0.999], rng.random(200), 2.0 ** -rng.uniform(1, 25, 200)])
+    )
     margin = least(root, curve)
     found = search_radius(margin, len(root), 1.0)
     inside = (root > 0) & (root < 1)
