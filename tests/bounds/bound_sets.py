@@ -92,7 +92,7 @@ def within(kind: str, count: int, n: int, rng: np.random.Generator) -> Exact:
 
 def _shrunk(unit: Exact, length: object) -> Exact:
     """Each row over at least its length, in multiples of 2^-200."""
-    shares = np.array([[(unit.divisor << 200) // max(1, length(row))] for row in unit.lower], dtype=object)  # type: ignore[operator]
+    shares = np.array([[(unit.divisor << 200) // max(1, length(row))] for row in unit.lower], dtype=object)
     return Exact.known(unit.lower * shares, unit.divisor << 200)
 
 

@@ -169,7 +169,7 @@ def test_settings_elsewhere_change_no_bit(setting: Callable[[], object]) -> None
         return [model.bounds(X, 0.125, method=m, norm=n) for m in METHODS for n in ("linf", "l2", "l1")]
 
     before = bounds()
-    with setting():  # type: ignore[attr-defined]
+    with setting():
         during = bounds()
     assert all(same(a, b) for a, b in zip(before, during, strict=True))
 

@@ -309,7 +309,7 @@ def test_outputs_that_are_no_logits(function: Callable[..., Tensor]) -> None:
 )
 def test_what_is_no_model_or_example(model: object, example: object, error: type[Exception]) -> None:
     with pytest.raises(error):
-        capture(model, example)  # type: ignore[arg-type]
+        capture(model, example)
 
 
 def test_the_model_is_left_as_it_was() -> None:

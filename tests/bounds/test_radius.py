@@ -50,7 +50,7 @@ def test_radii(source, norm: str, method: str, largest: float) -> None:
     y = y.clone()
     y[:3] = (net(x[:3]).argmax(1) + 1) % 10  # wrong
     model = BoundedModel(net, x)
-    model._engine = counted = Counted(model._engine)  # type: ignore[assignment]
+    model._engine = counted = Counted(model._engine)
     options = {"norm": norm, "method": method, "clip": (0.0, 1.0)}
     radius = model.certified_radius(x, y, largest=largest, **options)
     assert radius.dtype == torch.float64
