@@ -132,6 +132,10 @@ class DifferentiableBounds:
             share: β in [0, 1], of "crown-ibp": the result is β times its bound plus 1 − β times the interval bound
                 (Zhang et al., 2020). A number or a tensor of one element.
 
+        Raises:
+            InputError: as of ``bounds``, or labels of another shape.
+            InputTypeError: as of ``bounds``, or labels that are not int64.
+
         >>> bounds = DifferentiableBounds(nn.Linear(2, 3).eval(), torch.zeros(1, 2))
         >>> bounds.margins(torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]), 0.1).shape
         torch.Size([4, 2])
