@@ -38,6 +38,9 @@ std::vector<T> values(const Array<T>& array, int64_t size, const char* name) {
 Shape shape_of(const std::vector<int64_t>& sizes) {
   check(sizes.size() == 3 && sizes[0] >= 0 && sizes[1] >= 0 && sizes[2] >= 0,
         "BoundNetwork: shape: expected (channels, height, width)");
+  // Offsets into a tile are 32 bits.
+  check(static_cast<double>(sizes[0]) * static_cast<double>(sizes[1]) * static_cast<double>(sizes[2]) <= 0x1p26,
+        "BoundNetwork: shape: expected at most 2^26 elements");
   return {sizes[0], sizes[1], sizes[2]};
 }
 
@@ -80,6 +83,7 @@ class Network {
 
   int64_t linear(int64_t input, const Array<T>& weight, const Doubles& bias, double weight_error, double bias_error) {
     check(weight.ndim() == 2, "BoundNetwork: weight: expected two dimensions, got ", weight.ndim());
+    shape_of({weight.shape(0), 1, 1});
     check(weight.shape(1) == source(input).shape.size(), "BoundNetwork: weight: expected ", source(input).shape.size(),
           " columns, got ", weight.shape(1));
     Layer<T> layer;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu/conv_products.h"
 #include "cpu/crown_leaves.h"
 #include "cpu/simd.h"
 #include "cpu/tile_memory.h"
+#include "cpu/tile_window.h"
 
 namespace pyrobust::cpu {
 namespace {
@@ -18,26 +20,6 @@ const CrownLeaves<T>& leaves() {
     return PYROBUST_LEAVES(kCrownDouble);
 }
 
-// The part of a layer's planes that coefficients can differ from zero in: rows [y0, y1), columns [x0, x1).
-struct Window {
-  int64_t y0 = 0, y1 = 0, x0 = 0, x1 = 0;
-
-  int64_t height() const { return y1 - y0; }
-  int64_t width() const { return x1 - x0; }
-  bool empty() const { return y0 >= y1 || x0 >= x1; }
-  bool operator==(const Window&) const = default;
-  void join(const Window& other) {
-    if (other.empty()) return;
-    if (empty()) {
-      *this = other;
-      return;
-    }
-    y0 = std::min(y0, other.y0), y1 = std::max(y1, other.y1);
-    x0 = std::min(x0, other.x0), x1 = std::max(x1, other.x1);
-  }
-  static Window all(const Shape& shape) { return {0, shape.height, 0, shape.width}; }
-};
-
 // What a tile is at one layer: [channels][window height][window width][kLanes].
 template <class T>
 struct Part {
@@ -46,14 +28,6 @@ struct Part {
   T* a = nullptr;                  // once somebody has
   const uint8_t* alive = nullptr;  // [size of the layer]: neurons whose coefficients can differ from zero
 };
-
-// The range of places along one axis that a range of a convolution's outputs takes from.
-void taken(int64_t begin, int64_t end, int64_t stride, int64_t pad, int64_t reach, int64_t size, int64_t& first,
-           int64_t& last) {
-  first = std::max<int64_t>(0, begin * stride - pad);
-  last = std::min(size, (end - 1) * stride - pad + reach + 1);
-  if (first >= last) first = last = 0;
-}
 
 }  // namespace
 
@@ -112,11 +86,7 @@ class CrownWalk<T>::Impl {
         const Shape& shape = network_.layer(input).shape;
         Window reached = window;
         if (layer.kind == Kind::kConv) {
-          const ConvSizes& s = layer.conv;
-          taken(window.y0, window.y1, s.stride_h, s.pad_h, (s.kernel_h - 1) * s.dilation_h, shape.height, reached.y0,
-                reached.y1);
-          taken(window.x0, window.x1, s.stride_w, s.pad_w, (s.kernel_w - 1) * s.dilation_w, shape.width, reached.x0,
-                reached.x1);
+          reached = reached_through(layer.conv, window, shape);
         } else if (layer.kind == Kind::kLinear || layer.kind == Kind::kGather || layer.kind == Kind::kMaxPool) {
           reached = Window::all(shape);
         }
@@ -291,107 +261,21 @@ class CrownWalk<T>::Impl {
     const Window& to = part(input).window;
     if (to.empty()) return;  // only padding
     const int64_t inputs = network_.layer(input).shape.channels / s.groups;
-    const Products& products = listed(i, input);
+    // What one tile marks as alive is not what the next one marks; an example's own flags stay.
+    ConvProducts& products = products_[static_cast<size_t>(i)];
+    products.list(layer, part(i).window, to, part(i).alive, part(i).alive != alive_.data());
     const bool add = part(input).consumers > 1;
     T* const out = memory(input, false);
     const int64_t plane = to.height() * to.width();
     for (int64_t at = 0; at < plane; ++at)
       for (int64_t g = 0; g < s.groups; ++g) {
-        const auto list = static_cast<size_t>(at * s.groups + g);
-        const Segment* const segments = products.segments.data() + products.begin[list];
-        const int64_t count = products.begin[list + 1] - products.begin[list];
+        const int64_t list = at * s.groups + g;
         const Panels<T>& panels = layer.backward[static_cast<size_t>(g)];
         T* const place = out + (g * inputs * plane + at) * L;
         for (int64_t p = 0; p < panels.count(); ++p)
-          leaves<T>().multiply(part(i).a, segments, count, panels.panel(p), panels.width(p),
-                               place + p * kPanel * plane * L, plane * L, add);
+          leaves<T>().multiply(part(i).a, products.segments(list), products.count(list), panels.panel(p),
+                               panels.width(p), place + p * kPanel * plane * L, plane * L, add);
       }
-  }
-
-  // The products of a convolution: for each place of its input's part and each group, segments of taps. Tiles of one
-  // example that reach as far share them.
-  struct Products {
-    const ExampleState<T>* example = nullptr;
-    const uint8_t* alive = nullptr;
-    Window window, input;
-    std::vector<Tap> taps;
-    std::vector<int64_t> taps_begin, begin;
-    std::vector<Segment> segments;
-  };
-
-  const Products& listed(int64_t i, int64_t input) {
-    const Layer<T>& layer = network_.layer(i);
-    const ConvSizes& s = layer.conv;
-    const Window &w = part(i).window, &to = part(input).window;
-    Products& products = products_[static_cast<size_t>(i)];
-    // Neurons that are marked for one tile are not those of the next.
-    const bool same = part(i).alive != alive_.data() && products.example == example_ &&
-                      products.alive == part(i).alive && products.window == w && products.input == to;
-    if (same) return products;
-    products.example = example_, products.alive = part(i).alive, products.window = w, products.input = to;
-    const int64_t outputs = layer.shape.channels / s.groups;
-    list_taps(i, outputs, products);
-    reach(to.y0, to.y1, w.y0, w.y1, s.kernel_h, s.stride_h, s.pad_h, s.dilation_h, rows_, row_begin_);
-    reach(to.x0, to.x1, w.x0, w.x1, s.kernel_w, s.stride_w, s.pad_w, s.dilation_w, columns_, column_begin_);
-    products.segments.clear(), products.begin.clear();
-    for (int64_t y = 0; y < to.height(); ++y)
-      for (int64_t x = 0; x < to.width(); ++x)
-        for (int64_t g = 0; g < s.groups; ++g) {
-          products.begin.push_back(static_cast<int64_t>(products.segments.size()));
-          for (int64_t r = row_begin_[static_cast<size_t>(y)]; r < row_begin_[static_cast<size_t>(y) + 1]; ++r)
-            for (int64_t c = column_begin_[static_cast<size_t>(x)]; c < column_begin_[static_cast<size_t>(x) + 1];
-                 ++c) {
-              const Reach &row = rows_[static_cast<size_t>(r)], &column = columns_[static_cast<size_t>(c)];
-              const auto list = static_cast<size_t>((row.place * w.width() + column.place) * s.groups + g);
-              const int64_t first = products.taps_begin[list], length = products.taps_begin[list + 1] - first;
-              if (length > 0)
-                products.segments.push_back(
-                    {products.taps.data() + first, length, 0, (row.kernel * s.kernel_w + column.kernel) * outputs});
-            }
-        }
-    products.begin.push_back(static_cast<int64_t>(products.segments.size()));
-    return products;
-  }
-
-  // Along one axis: the outputs in [out_begin, out_end) that an input takes part in, and by which place of the kernel.
-  struct Reach {
-    int64_t kernel, place;  // the place counts from out_begin
-  };
-  static void reach(int64_t in_begin, int64_t in_end, int64_t out_begin, int64_t out_end, int64_t kernel,
-                    int64_t stride, int64_t pad, int64_t dilation, std::vector<Reach>& found,
-                    std::vector<int64_t>& begin) {
-    found.clear(), begin.clear();
-    for (int64_t at = in_begin; at < in_end; ++at) {
-      begin.push_back(static_cast<int64_t>(found.size()));
-      for (int64_t k = 0; k < kernel; ++k) {
-        const int64_t from = at + pad - k * dilation, place = from / stride;
-        if (from >= 0 && from % stride == 0 && place >= out_begin && place < out_end)
-          found.push_back({k, place - out_begin});
-      }
-    }
-    begin.push_back(static_cast<int64_t>(found.size()));
-  }
-
-  // For every place of the part and every group, the channels that are alive.
-  void list_taps(int64_t i, int64_t outputs, Products& products) const {
-    const Layer<T>& layer = network_.layer(i);
-    const Part<T>& p = part_[static_cast<size_t>(i)];
-    const Window& w = p.window;
-    const int64_t plane = w.height() * w.width();
-    products.taps.clear(), products.taps_begin.clear();
-    for (int64_t y = 0; y < w.height(); ++y)
-      for (int64_t x = 0; x < w.width(); ++x)
-        for (int64_t g = 0; g < layer.conv.groups; ++g) {
-          products.taps_begin.push_back(static_cast<int64_t>(products.taps.size()));
-          for (int64_t c = 0; c < outputs; ++c) {
-            const int64_t channel = g * outputs + c;
-            const int64_t k = channel * layer.shape.plane() + (w.y0 + y) * layer.shape.width + w.x0 + x;
-            if (p.alive == nullptr || p.alive[k] != 0)
-              products.taps.push_back(
-                  {static_cast<int32_t>((channel * plane + y * w.width() + x) * L), static_cast<int32_t>(c)});
-          }
-        }
-    products.taps_begin.push_back(static_cast<int64_t>(products.taps.size()));
   }
 
   void gather(int64_t i) {
@@ -482,9 +366,8 @@ class CrownWalk<T>::Impl {
   std::vector<Part<T>> part_;
   TileMemory<T> memory_;
   std::vector<Tap> taps_;
-  std::vector<Reach> rows_, columns_;
-  std::vector<Products> products_;
-  std::vector<int64_t> row_begin_, column_begin_, marked_;
+  std::vector<ConvProducts> products_;
+  std::vector<int64_t> marked_;
   std::vector<uint8_t> alive_;
   double bias_[L];
 };
