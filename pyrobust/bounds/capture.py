@@ -7,6 +7,7 @@ graph computes is compared with the module on random inputs before it is used.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -81,7 +82,8 @@ def _compare(model: nn.Module, output: Node, example: Tensor) -> None:
 
 def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch, about its own code
             # an empty table decomposes nothing; what it does is to turn in-place operations into others
             program: torch.export.ExportedProgram = torch.export.export(model, (example,), strict=False)
             functional: torch.export.ExportedProgram = program.run_decompositions({})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,10 +12,11 @@ from pyrobust.errors import InputError
 
 from .capture import capture
 from .denormals import denormals_kept
+from .cascade import Attack, run_cascade
 from .engine import Engine, Query
 from .input_set import InputSet, ball, box, radii
 from .radius import search_radius
-from .result import Bounds
+from .result import Bounds, Verdicts
 from .specification import check_labels, check_rows, margins
 
 METHODS = ("ibp", "crown-ibp", "crown")
@@ -54,6 +56,7 @@ class BoundedModel:
 
     @denormals_kept()
     def __init__(self, model: nn.Module, example_input: Tensor) -> None:
+        self.model = model
         self.output = capture(model, example_input)
         if len(self.output.shape) != 1:
             raise InputError(f"model: expected outputs [B, K], got [B, {', '.join(map(str, self.output.shape))}]")
@@ -201,6 +204,67 @@ class BoundedModel:
             return lower.amin(1) if lower.shape[1] else torch.full((len(lower),), torch.inf, dtype=torch.float64)
 
         return search_radius(least_margin, len(x), limit)
+
+    def verify(
+        self,
+        x: Tensor,
+        y: Tensor,
+        epsilon: Any,
+        *,
+        norm: str = "linf",
+        clip: tuple[float, float] | None = None,
+        methods: Sequence[str] = METHODS,
+        attack: Attack | None = None,
+        sound: bool = True,
+        semantics: str = "real",
+        memory_limit: int | None = None,
+    ) -> Verdicts:
+        """What can be said of each ball: "verified", "falsified" or "unknown".
+
+        First a forward pass of the model, which is to be unchanged since: what it gets wrong is falsified by x itself.
+        Then the methods in turn, each for what the ones before left open; then the attack, for what is open still.
+
+        Args:
+            x: [B, ...], in the clip range.
+            y: [B], the labels.
+            epsilon: a number of at least 0, or one for each example.
+            norm: "linf", "l2" or "l1".
+            clip: as of ``bounds``.
+            methods: of "ibp", "crown-ibp" and "crown", in this order.
+            attack: called as attack(x, y) with the examples that are left; returns x_adv, in the ball and the clip
+                range, such as ``PGD(model, epsilon).generate``. What the model gets wrong of it is falsified.
+            sound: as of ``bounds``.
+            semantics: as of ``bounds``.
+            memory_limit: as of ``bounds``.
+
+        Returns:
+            Verdicts.
+
+        Raises:
+            InputError: shapes, ranges or names that do not fit; an attack that returns points outside of the set.
+            InputTypeError: tensors of another kind.
+            ModelError: the model failed in the forward pass.
+
+        >>> model = nn.Linear(2, 2).eval()
+        >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+        >>> x, y = torch.tensor([[0.9, 0.1], [0.6, 0.5], [0.2, 0.8]]), torch.tensor([0, 0, 0])
+        >>> verdicts = BoundedModel(model, x).verify(x, y, 0.1)
+        >>> verdicts.status, verdicts.stage
+        (['verified', 'unknown', 'falsified'], ['ibp', '', 'forward'])
+        """
+        return run_cascade(
+            self,
+            x,
+            y,
+            epsilon,
+            norm=norm,
+            clip=clip,
+            methods=methods,
+            attack=attack,
+            sound=sound,
+            semantics=semantics,
+            memory_limit=memory_limit,
+        )
 
     def _inputs(
         self,

@@ -7,7 +7,6 @@ import copy
 import inspect
 import random
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.examples import encode_examples
 from pyrobust.evaluation.filling import Advance
 from pyrobust.metrics import distances, predicted_classes
+from pyrobust.metrics.distance import is_within
 from pyrobust.zoo import ImageSet
 
 
@@ -114,9 +114,11 @@ class AttackChunk:
 
     def _distances(self, x_adv: Tensor, x: Tensor, indices: range) -> npt.NDArray[np.float64]:
         distance: npt.NDArray[np.float64] = distances(x_adv, x, self.attack.norm).numpy()
+        radius = torch.tensor([self.epsilon], dtype=torch.float64)
         for row in np.flatnonzero(distance > self.epsilon).tolist():
             # A sum in float64 may round beyond the radius that exact arithmetic keeps to.
-            if not _inside(x_adv[row], x[row], self.attack.norm, self.epsilon):
+            own = slice(row, row + 1)
+            if not bool(is_within(x_adv[own], x[own], self.attack.norm, radius)):
                 raise InputError(
                     f"attack: expected {self.name}.generate to keep within {self.attack.norm} distance "
                     f"{self.epsilon!r}, got {float(distance[row])!r} for image {indices[row]}; return "
@@ -144,16 +146,6 @@ class AttackChunk:
             else:  # a randomised model can be wrong about x when the attack begins, and only then
                 broken_by.append(self.name if claim in (None, "clean") else claim)
         return broken_by
-
-
-def _inside(x_adv: Tensor, x: Tensor, norm: str, epsilon: float) -> bool:
-    """Whether the distance of one image is at most epsilon, in exact arithmetic."""
-    pairs = zip(x_adv.flatten().tolist(), x.flatten().tolist(), strict=True)
-    delta = [abs(Fraction(a) - Fraction(b)) for a, b in pairs if a != b]
-    radius = Fraction(epsilon)
-    if norm == "l2":
-        return sum((z * z for z in delta), Fraction(0)) <= radius * radius
-    return (max(delta, default=Fraction(0)) if norm == "linf" else sum(delta, Fraction(0))) <= radius
 
 
 @contextlib.contextmanager

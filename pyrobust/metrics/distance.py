@@ -63,6 +63,41 @@ def distances(x_adv: Tensor, x: Tensor, norm: str = "linf") -> Tensor:
     return torch.cat(norms)
 
 
+def is_within(x_adv: Tensor, x: Tensor, norm: str, epsilon: Tensor) -> Tensor:
+    """Whether ``‖x_advᵢ − xᵢ‖ ≤ εᵢ`` in exact arithmetic: bool [N] on the CPU.
+
+    Sums in float64 decide where rounding cannot, rationals elsewhere.
+
+    Args:
+        x_adv: [N, ...], as of ``distances``.
+        x: likewise.
+        norm: "linf", "l2" or "l1".
+        epsilon: [N], float64, finite, at least 0.
+
+    Raises:
+        InputError, InputTypeError: as of ``distances``.
+
+    >>> x, x_adv = torch.zeros(2, 1), torch.full((2, 1), 0.1)  # the float32 number next to 0.1 is above it
+    >>> is_within(x_adv, x, "linf", torch.tensor([0.1, 0.11], dtype=torch.float64))
+    tensor([False,  True])
+    """
+    distance, radius = distances(x_adv, x, norm).cpu(), epsilon.detach().cpu()
+    within = distance <= radius
+    # Far more than the rounding of the sums; squares of what is below the second limit underflow.
+    close = ((distance - radius).abs() <= 1e-9 * radius) | (radius < 1e-150)
+    for row in close.nonzero()[:, 0].tolist():
+        within[row] = _exactly_within(x_adv[row], x[row], norm, Fraction(float(radius[row])))
+    return within
+
+
+def _exactly_within(x_adv: Tensor, x: Tensor, norm: str, radius: Fraction) -> bool:
+    pairs = zip(x_adv.flatten().tolist(), x.flatten().tolist(), strict=True)
+    delta = [abs(Fraction(a) - Fraction(b)) for a, b in pairs if a != b]
+    if norm == "l2":
+        return sum((z * z for z in delta), Fraction(0)) <= radius * radius
+    return (max(delta, default=Fraction(0)) if norm == "linf" else sum(delta, Fraction(0))) <= radius
+
+
 def mean_distance(distances: Tensor, success: Tensor) -> float:
     """Mean distance of the successful examples, ``(1/|S|)·Σ_{i in S} ‖x_advᵢ − xᵢ‖`` with ``S = {i: success}``.
 
