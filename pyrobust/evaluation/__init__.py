@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from pyrobust.evaluation.accuracy import compute_certified_accuracy
+from pyrobust.evaluation.accuracy_ibp import certified_accuracy_ibp
 from pyrobust.evaluation.attack import attack_dataset
 from pyrobust.evaluation.curve import RobustnessCurve, compute_robustness_curve, robustness_curve
 from pyrobust.evaluation.empirical import calculate_empirical_robustness
@@ -20,6 +21,7 @@ from pyrobust.evaluation.merge import merge_runs
 from pyrobust.evaluation.progress import SweepProgress
 from pyrobust.evaluation.run import Run
 from pyrobust.evaluation.sweep import certify_dataset, predict_dataset
+from pyrobust.evaluation.verify import verify_dataset
 
 __all__ = [
     "RobustnessCurve",
@@ -27,6 +29,7 @@ __all__ = [
     "SweepProgress",
     "attack_dataset",
     "calculate_empirical_robustness",
+    "certified_accuracy_ibp",
     "certify_dataset",
     "compute_certified_accuracy",
     "compute_robustness_curve",
@@ -35,5 +38,6 @@ __all__ = [
     "predict_dataset",
     "read_log",
     "robustness_curve",
+    "verify_dataset",
     "write_log",
 ]

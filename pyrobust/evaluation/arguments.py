@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
 from torch import Tensor, nn
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.evaluation.parameters import chosen_indices
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.smoothing.checks import count, integer
 from pyrobust.zoo import ImageSet, model_hash
@@ -58,6 +60,17 @@ def check_selection(*, skip: int, max: int | None, shard: tuple[int, int] | None
         "max": None if max is None else at_most_words("max_images", max),
         "shard": None if shard is None else [index, total],
     }
+
+
+def check_range(images: ImageSet, selection: dict[str, Any], limits: Sequence[float], what: str) -> None:
+    """Refuses images that a clip range does not hold, before the work comes to them."""
+    for index in chosen_indices(selection):
+        low, high = (float(end) for end in images.x[index].aminmax())
+        if low < limits[0] or high > limits[1]:
+            raise InputError(
+                f"data: {images.name}: expected pixels in [{limits[0]}, {limits[1]}], {what}; those of image {index} "
+                f"are {low} to {high}"
+            )
 
 
 def at_most_words(name: str, value: SupportsIndex) -> int:

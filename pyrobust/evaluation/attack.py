@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from pyrobust.evaluation.arguments import (
     Data,
     at_most_words,
     check_labels,
+    check_range,
     check_selection,
     identify_model,
     image_set,
@@ -23,13 +23,12 @@ from pyrobust.evaluation.arguments import (
 from pyrobust.evaluation.attack_chunk import AttackChunk, generators_from
 from pyrobust.evaluation.attack_settings import attack_settings
 from pyrobust.evaluation.filling import software_versions, stored_parameters, write_run
-from pyrobust.evaluation.parameters import check_parameters, chosen_indices
+from pyrobust.evaluation.parameters import check_parameters
 from pyrobust.evaluation.probe import probing
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.run import Run
 from pyrobust.evaluation.store import Header
 from pyrobust.runner import Runner
-from pyrobust.zoo import ImageSet
 
 
 def attack_dataset(
@@ -99,7 +98,7 @@ def attack_dataset(
         raise InputTypeError(f"keep_examples: expected True or False, got {keep_examples!r}")
     images = image_set(data)
     selection = {"images": len(images), **check_selection(skip=skip, max=max_images, shard=shard)}
-    _check_range(attack, images, selection)
+    check_range(images, selection, (attack.clip_min, attack.clip_max), "the attack's clip range")
     batch_size = None if batch_size is None else at_most_words("batch_size", batch_size)
     seed, settings = attack_settings(attack)
     # Before the model runs for the first time, which may leave something behind in it.
@@ -169,14 +168,3 @@ def _runners(attack: AdversarialAttack) -> list[Runner]:
 def _count_classes(runner: Runner, x: Tensor) -> int:
     with runner.session():
         return runner.logits(batch_on(x, runner.device_for(x), runner.memory_format).to(runner.dtype)).shape[1]
-
-
-def _check_range(attack: AdversarialAttack, images: ImageSet, selection: dict[str, Any]) -> None:
-    """Refuses images that the attack's clip range does not hold, before the attack comes to them."""
-    for index in chosen_indices(selection):
-        low, high = (float(end) for end in images.x[index].aminmax())
-        if low < attack.clip_min or high > attack.clip_max:
-            raise InputError(
-                f"data: {images.name}: expected pixels in [{attack.clip_min}, {attack.clip_max}], the attack's clip "
-                f"range; those of image {index} are {low} to {high}"
-            )

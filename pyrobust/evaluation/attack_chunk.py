@@ -48,9 +48,31 @@ class AttackChunk:
         self.runner = attack.runner
         self.queries = Queries(attack.runner)
         self.takes_indices = "indices" in inspect.signature(attack.generate).parameters
+        self.result: Any = None  # what the attack tells of the last chunk
 
     def __call__(self, x: Tensor, indices: range, report: Advance) -> dict[str, Any]:
         """The columns of the images, all but idx, label and seconds.
+
+        Args:
+            x: [B, C, H, W].
+            indices: their data-set indices.
+            report: gets (images done, B).
+        """
+        y = self.images.y[indices.start : indices.stop : indices.step].numpy()
+        clean, adversarial, distance, x_adv = self.examine(x, indices, report)
+        return {
+            "prediction": clean,
+            "status": ["ok"] * len(x),
+            "adversarial": adversarial,
+            "distance": distance,
+            "broken_by": self._broken_by(clean, adversarial, y),
+            "x_adv": encode_examples(x_adv) if self.keep else [b""] * len(x),
+        }
+
+    def examine(
+        self, x: Tensor, indices: range, report: Advance
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64], Tensor]:
+        """What the model says of the images and of x_adv, how far these are, and x_adv [B, C, H, W], checked.
 
         Args:
             x: [B, C, H, W].
@@ -64,7 +86,7 @@ class AttackChunk:
         keywords: dict[str, Any] = {"indices": torch.tensor(indices)} if self.takes_indices else {}
         device = self.runner.device
         with generators_from(f"{self.seed} {indices.start}", device):
-            clean = self._classes(x)
+            clean = classes_alone(self.queries, x)
             with self.runner.session(gradients=True), torch.enable_grad():
                 # A copy: what an attack has written into x would be no distance away from x.
                 x_adv = attack.generate(x.to(device, copy=True), y.to(device), **keywords)
@@ -72,25 +94,9 @@ class AttackChunk:
             distance = self._distances(x_adv, x, indices)
             moved = (x_adv != x).flatten(1).any(1)
             adversarial = clean.copy()
-            adversarial[moved.numpy()] = self._classes(x_adv[moved])
-        return {
-            "prediction": clean,
-            "status": ["ok"] * len(x),
-            "adversarial": adversarial,
-            "distance": distance,
-            "broken_by": self._broken_by(attack, clean, adversarial, y.numpy()),
-            "x_adv": encode_examples(x_adv) if self.keep else [b""] * len(x),
-        }
-
-    def _classes(self, x: Tensor) -> npt.NDArray[np.int64]:
-        """What the model says of each image alone, as whoever uses it will ask; -1 where no logit wins."""
-        found = torch.empty(len(x), dtype=torch.int64)
-        with self.runner.session():
-            for i in range(len(x)):
-                found[i] = predicted_classes(
-                    self.queries.logits(batch_on(x[i : i + 1], self.runner.device_for(x), self.runner.memory_format))
-                )[0]
-        return found.numpy()
+            adversarial[moved.numpy()] = classes_alone(self.queries, x_adv[moved])
+        self.result = getattr(attack, "result", None)
+        return clean, adversarial, distance, x_adv
 
     def _checked(self, x_adv: Any, x: Tensor) -> Tensor:
         """What the attack returned, as it is kept: float32 on the CPU, finite, of x's shape and in the clip range."""
@@ -129,14 +135,12 @@ class AttackChunk:
 
     def _broken_by(
         self,
-        attack: AdversarialAttack,
         clean: npt.NDArray[np.int64],
         adversarial: npt.NDArray[np.int64],
         label: npt.NDArray[np.int64],
     ) -> list[str]:
         """The attack that broke each image, "clean" where the model was wrong from the start, "" where it withstood."""
-        result = getattr(attack, "result", None)
-        claims = result.broken_by if isinstance(result, AutoAttackResult) else [None] * len(label)
+        claims = self.result.broken_by if isinstance(self.result, AutoAttackResult) else [None] * len(label)
         broken_by = []
         for row, claim in enumerate(claims):
             if clean[row] != label[row]:
@@ -146,6 +150,26 @@ class AttackChunk:
             else:  # a randomised model can be wrong about x when the attack begins, and only then
                 broken_by.append(self.name if claim in (None, "clean") else claim)
         return broken_by
+
+
+def classes_alone(queries: Queries, x: Tensor) -> npt.NDArray[np.int64]:
+    """What the model says of each image alone, as whoever uses it will ask; -1 where no logit wins.
+
+    Args:
+        queries: of the model.
+        x: [B, C, H, W].
+
+    >>> from pyrobust.runner import Runner
+    >>> classes_alone(Queries(Runner(lambda x: x.flatten(1))), torch.eye(2).view(2, 1, 1, 2))
+    array([0, 1])
+    """
+    runner = queries.runner
+    found = torch.empty(len(x), dtype=torch.int64)
+    with runner.session():
+        for i in range(len(x)):
+            batch = batch_on(x[i : i + 1], runner.device_for(x), runner.memory_format)
+            found[i] = predicted_classes(queries.logits(batch))[0]
+    return found.numpy()
 
 
 @contextlib.contextmanager

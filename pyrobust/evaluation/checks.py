@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from pyrobust.errors import FileFormatError
 from pyrobust.evaluation.parameters import chosen_indices, is_name
+from pyrobust.evaluation.verdicts import METHODS, decode_verdicts
 
 Table: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -40,11 +41,51 @@ def check_table(kind: str, parameters: dict[str, Any], table: Table, where: Path
         "a label out of range": ((table["label"] >= 0) & (table["label"] < classes)).all(),
         "a prediction out of range": _classes(table["prediction"], classes),
         "a negative time": (table["seconds"] >= 0).all(),
-        **(_attacked(parameters, table) if kind == "attack" else _smoothed(table)),
+        **_of_kind(kind, parameters, table),
     }
     wrong = [what for what, fine in checks.items() if not fine]
     if wrong:
         raise FileFormatError(f"{where}: damaged: holds {wrong[0]}; do not use it")
+
+
+def _of_kind(kind: str, parameters: dict[str, Any], table: Table) -> dict[str, Any]:
+    if kind == "verify":
+        return _verified(parameters, table)
+    return _attacked(parameters, table) if kind == "attack" else _smoothed(table)
+
+
+def _verified(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
+    right = table["prediction"] == table["label"]
+    checks = {
+        "an unknown status": (table["status"] == "ok").all(),
+        "examples without an attack and its range": not parameters["examples"]
+        or (parameters["attack"] and parameters["clip"]),
+        "a certified image that the model gets wrong": (right | (table["radius"] == 0)).all(),
+    }
+    epsilons = parameters["epsilons"]
+    if epsilons is None:
+        largest = parameters["largest"] or 0.0
+        certified = table["radius"] > 0
+        plain = (table["verdicts"] == "") & (table["margins"] == "")
+        return checks | {
+            "a radius out of range": ((table["radius"] >= 0) & (table["radius"] <= largest)).all(),
+            "a stage that contradicts the radius": (np.isin(table["stages"], METHODS) == certified).all()
+            and (table["stages"][~certified] == "").all(),
+            "verdicts of a search for radii": plain.all(),
+        }
+    try:
+        found = decode_verdicts(table, len(epsilons))
+    except ValueError as error:
+        return checks | {str(error): False}
+    proved = found["verdict"] == "verified"
+    forward = found["stage"] == "forward"
+    return checks | {
+        "a verdict that contradicts the prediction": (forward == ~right[:, None]).all(),
+        "a counterexample without an attack": parameters["attack"] or not (found["stage"] == "attack").any(),
+        "a radius that contradicts the verdicts": (
+            table["radius"] == np.max(np.where(proved, epsilons, 0.0), axis=1, initial=0.0)
+        ).all(),
+    }
 
 
 def _smoothed(table: Table) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +13,7 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import Classifier, Runner
 
 from .judge import Judge
+from .pairs import labelled_examples
 
 
 class AttackFunction(Protocol):
@@ -63,7 +64,7 @@ def calculate_empirical_robustness(
     runner = Runner(model)
     judge = Judge(runner)
     total = right = held = 0
-    for x, y in _examples(dataset):
+    for x, y in labelled_examples("dataset", dataset):
         x = x.detach().to(runner.device_for(x), runner.dtype).unsqueeze(0)
         total += 1
         if not bool(judge.right(x, y, "dataset")[0]):
@@ -90,46 +91,6 @@ def checked_epsilon(name: str, epsilon: Any) -> float:
     if not 0 <= value < math.inf:
         raise InputError(f"{name}: expected a finite number of at least 0, got {epsilon}")
     return value
-
-
-def _items(dataset: Any) -> Iterator[Any]:
-    if hasattr(dataset, "__iter__"):
-        yield from dataset
-    elif hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
-        # A map-style data set need not raise IndexError at its end, which plain iteration waits for.
-        for i in range(len(dataset)):
-            yield dataset[i]
-    else:
-        raise InputTypeError(f"dataset: expected an iterable of pairs (x, y), got {type(dataset).__name__}")
-
-
-def _examples(dataset: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The examples [...] one by one, each with its label, int64 [1]."""
-    for item in _items(dataset):
-        if not isinstance(item, tuple | list) or len(item) != 2 or not isinstance(item[0], Tensor):
-            raise InputTypeError(f"dataset: expected pairs (x, y) with x a tensor, got {type(item).__name__}")
-        try:
-            x, y = item[0], torch.as_tensor(item[1])
-        except (TypeError, ValueError, RuntimeError):
-            raise InputTypeError(f"dataset: expected y to be integers, got {item[1]!r}") from None
-        if not x.dtype.is_floating_point:
-            raise InputTypeError(
-                f"dataset: expected x to be float, got {x.dtype}; for 8-bit images divide x.float() by 255"
-            )
-        if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
-            raise InputTypeError(f"dataset: expected y to be integers, got {y.dtype}")
-        if y.dim() == 0:
-            x, y = x.unsqueeze(0), y.unsqueeze(0)
-        if y.dim() != 1 or x.dim() < 2 or len(x) != len(y):
-            raise InputError(
-                f"dataset: expected x [...] with one label, or x [N, ...] with y [N], got x {tuple(item[0].shape)} and "
-                f"y {tuple(y.shape)}"
-            )
-        if not bool(torch.isfinite(x).all()):
-            raise InputError("dataset: expected finite values in x, got NaN or inf")
-        y = y.cpu().to(torch.int64)
-        for i in range(len(x)):
-            yield x[i], y[i : i + 1]
 
 
 def _checked_adversarial(x_adv: Tensor, x: Tensor, epsilon: float) -> Tensor:

@@ -34,9 +34,10 @@ class _Tally:
     """What the results so far come to, for the progress."""
 
     def __init__(self, parameters: dict[str, Any], table: Mapping[str, Any]) -> None:
-        self.radius = parameters.get("sigma", 0.0)
+        # Of a search for radii nothing is counted but what is right: no radius is the one to ask for.
+        self.radius = parameters.get("sigma", (parameters.get("epsilons") or [0.0])[0])
         self.right = 0
-        self.certified = 0 if "radius" in table else None
+        self.certified = 0 if "radius" in table and self.radius else None
         self.robust = 0 if "adversarial" in table else None
         self.add(table)
 

@@ -22,6 +22,7 @@ from pyrobust.zoo.files import write_atomically
 COLUMNS: dict[str, tuple[str, ...]] = {
     "certify": ("idx", "label", "predict", "radius", "correct", "time"),
     "predict": ("idx", "label", "predict", "correct", "time"),
+    "verify": ("idx", "label", "predict", "radius", "correct", "time"),
     "attack": ("idx", "label", "predict", "adversarial", "distance", "broken_by", "correct", "robust", "time"),
 }
 _REAL = ("radius", "distance", "time")
@@ -60,7 +61,7 @@ def format_log(run: Run) -> str:
     r"""A run as the tab-separated log of the reference implementation (Cohen, Rosenfeld and Kolter 2019).
 
     Columns idx, label, predict (-1: abstained), radius (six decimals, rounded down), correct (0 or 1), time; the logs
-    of predictions have no radius.
+    of predictions have no radius. Of a verification at given epsilons, the radius is the largest that was verified.
 
     Args:
         run: of any kind; rows are sorted by index.
@@ -85,7 +86,7 @@ def format_log(run: Run) -> str:
         "correct": run.right.astype(int).tolist(),
         "time": [format_seconds(seconds) for seconds in table["seconds"].tolist()],
     }
-    if run.kind == "certify":
+    if "radius" in table:
         columns["radius"] = [format_radius(radius) for radius in table["radius"].tolist()]
     elif run.kind == "attack":
         columns |= {name: table[name].tolist() for name in ("adversarial", "distance", "broken_by")}
@@ -144,7 +145,7 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
     first = next(lines)
     names = tuple(first.split("\t"))
     if names not in COLUMNS.values():
-        expected = " or ".join(" ".join(columns) for columns in COLUMNS.values())
+        expected = " or ".join(dict.fromkeys(" ".join(columns) for columns in COLUMNS.values()))
         raise FileFormatError(f"{path}: line 1: expected the columns {expected}, separated by tabs; got {first[:80]!r}")
     # Arrays, which take eight bytes a number where lists take forty.
     values: dict[str, Any] = {name: array("d") if name in _REAL else array("q") for name in names}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 #: How the work was done, not what was computed: shards of one sweep may differ in these.
@@ -78,6 +79,13 @@ def _settings(value: Any) -> bool:
     )
 
 
+def _epsilons(value: Any) -> bool:
+    if value is None:
+        return True
+    rising = isinstance(value, list) and 0 < len(value) <= 1024 and all(map(_number, value))
+    return rising and value[0] > 0 and all(a < b for a, b in pairwise(value))
+
+
 _COMMON: dict[str, Callable[[Any], bool]] = {
     "num_classes": _whole(1, _WORDS),
     "dtype": _word,
@@ -112,6 +120,22 @@ PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "settings": _settings,
         "seed": lambda value: value is None or _whole(0, (1 << 64) - 1)(value),
         "targeted": _one_of(False),
+        "examples": _one_of(False, True),
+        "shape": _shape,
+        "example_dtype": _one_of("float32"),
+    },
+    "verify": _COMMON
+    | {
+        "method": _one_of("cascade", "ibp", "crown-ibp", "crown"),
+        "norm": _one_of("linf", "l2", "l1"),
+        "epsilons": _epsilons,
+        "largest": lambda value: value is None or (_number(value) and value >= 0),
+        "clip": lambda value: value is None or _range(value),
+        "sound": _one_of(False, True),
+        "semantics": _one_of("real", "float32"),
+        "attack": lambda value: value is None or is_name(value),
+        "settings": _settings,
+        "seed": lambda value: value is None or _whole(0, (1 << 64) - 1)(value),
         "examples": _one_of(False, True),
         "shape": _shape,
         "example_dtype": _one_of("float32"),
@@ -199,6 +223,21 @@ def example(kind: str) -> dict[str, Any]:
             "settings": {"loss": "ce"},
             "targeted": False,
             "examples": True,
+            "shape": [1, 2, 2],
+            "example_dtype": "float32",
+        }
+    if kind == "verify":
+        method = {
+            "method": "cascade",
+            "norm": "linf",
+            "epsilons": [0.1, 0.2],
+            "largest": None,
+            "clip": [0.0, 1.0],
+            "sound": True,
+            "semantics": "real",
+            "attack": None,
+            "settings": {},
+            "examples": False,
             "shape": [1, 2, 2],
             "example_dtype": "float32",
         }

@@ -15,12 +15,13 @@ class SweepProgress:
     Args:
         done: images committed, those of an earlier start included.
         total: images of the sweep.
-        samples: of the chunk in work that are done; of an attack, its images.
+        samples: of the chunk in work that are done; of an attack, its images; of a verification, its
+            epsilons, or methods.
         chunk_samples: all of the chunk in work.
         chunk: images of the chunk in work.
         right: committed images whose prediction is right.
         certified: those of them that are certified at a radius of at least ``radius``; None where nothing is certified.
-        radius: sigma; 0.0 of an attack.
+        radius: sigma; of a verification its smallest epsilon; 0.0 where there is neither.
         robust: committed images that withstood the attack; None where nothing is attacked.
 
     >>> SweepProgress(8, 20, 50, 100, 4, 7, 6, 0.25).images
@@ -44,7 +45,7 @@ class SweepProgress:
 
     @property
     def summary(self) -> str:
-        """Running accuracy of what is committed, and certified accuracy at the radius sigma or robust accuracy, short.
+        """Running accuracy of what is committed, and certified accuracy at ``radius``, or robust accuracy, short.
 
         >>> SweepProgress(8, 20, 0, 100, 4, 7, 6, 0.25).summary
         'right 87.5 %, R>=0.25: 75.0 %'

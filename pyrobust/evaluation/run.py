@@ -29,6 +29,7 @@ from pyrobust.evaluation.store import (
     read_header,
     reading,
 )
+from pyrobust.evaluation.verdicts import decode_verdicts
 from pyrobust.metrics import Rate, estimate_rate
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """What was computed: "certify", "predict" or "attack"."""
+        """What was computed: "certify", "predict", "attack" or "verify"."""
         return self.header.kind
 
     @property
@@ -108,7 +109,9 @@ class Run:
         float64; then ``p_lower`` and ``radius`` (0.0 where abstained), or ``p_value``, float64. Of an attack:
         ``prediction`` of the image itself and ``adversarial``, that of x_adv (-1: no finite largest logit);
         ``distance``, ‖x_adv − x‖ in the attack's norm, float64; ``broken_by``, the attack that fooled the model,
-        "clean" where it was wrong from the start and "" where it withstood.
+        "clean" where it was wrong from the start and "" where it withstood. Of a verification: ``radius``, the largest
+        that was proved (of the given epsilons, where there are any), 0.0 where none was; ``verdicts``, ``stages`` and
+        ``margins`` are text, for `verdicts`.
         """
         columns = COMMON | KINDS[self.kind]
         names = [name for name in columns if not name.startswith("counts") and name != "x_adv"]
@@ -159,11 +162,15 @@ class Run:
         Raises:
             InputError: the run holds predictions, or no image yet.
         """
-        if self.kind != "certify":
-            raise InputError(f"certified_accuracy: expected a run of kind certify, got {self.kind}; it has no radii")
+        if "radius" not in KINDS[self.kind]:
+            raise InputError(
+                f"certified_accuracy: expected a run of kind certify or verify, got {self.kind}; it has no radii"
+            )
         if not len(self):
             raise InputError("certified_accuracy: the run holds no image yet; go on with it first")
-        radius = self.table["radius"][self.right]
+        # A verification with radius 0 has proved nothing, not even of the image itself.
+        proved = self.right & ((self.table["radius"] > 0) | (self.kind != "verify"))
+        radius = self.table["radius"][proved]
         return np.array([(radius >= r).sum() / len(self) for r in map(float, radii)])
 
     def clean_accuracy(self, alpha: float = 0.05) -> Rate:
@@ -181,6 +188,48 @@ class Run:
         if not len(self):
             raise InputError("clean_accuracy: the run holds no image yet; go on with it first")
         return estimate_rate(int(self.right.sum()), len(self), alpha)
+
+    def verified_accuracy(self, epsilon: float, alpha: float = 0.05) -> Rate:
+        """The share of images that are verified at epsilon, ``float(rate)``, with its confidence interval.
+
+        Args:
+            epsilon: positive; verified is what was proved at it or at a larger one.
+            alpha: probability that the interval misses, in (0, 1).
+
+        Returns:
+            Rate.
+
+        Raises:
+            InputError: the run is no verification or holds no image yet, or a value is out of range.
+        """
+        self._expect("verified_accuracy", "verify")
+        if not float(epsilon) > 0:
+            raise InputError(f"epsilon: expected a positive number, got {epsilon}")
+        if not len(self):
+            raise InputError("verified_accuracy: the run holds no image yet; go on with it first")
+        return estimate_rate(int((self.right & (self.table["radius"] >= float(epsilon))).sum()), len(self), alpha)
+
+    def verdicts(self, epsilon: float) -> dict[str, npt.NDArray[Any]]:
+        """What is known of each image at one of the run's epsilons.
+
+        Args:
+            epsilon: one of ``parameters["epsilons"]``.
+
+        Returns:
+            ``verdict``, "verified", "falsified" or "unknown"; ``stage``, which settled it: "forward", "attack" or a
+            method, "" where unknown; ``margin``, float64, the least proved margin of the last method that was tried,
+            NaN where none was. All [N].
+
+        Raises:
+            InputError: the run is no verification, or of other epsilons.
+        """
+        self._expect("verdicts", "verify")
+        epsilons = self.parameters["epsilons"] or []
+        if float(epsilon) not in epsilons:
+            there = ", ".join(map(repr, epsilons)) or "none, for it has radii"
+            raise InputError(f"epsilon: expected one of the run's, {there}; got {epsilon}")
+        column = epsilons.index(float(epsilon))
+        return {name: values[:, column] for name, values in decode_verdicts(self.table, len(epsilons)).items()}
 
     def robust_accuracy(self, alpha: float = 0.05) -> Rate:
         """The share of images that withstood the attack, ``float(rate)``, with its confidence interval.
@@ -206,15 +255,17 @@ class Run:
             indices: data-set indices, in any order; default: all images of the run, in the order of the table.
 
         Returns:
-            float32 [n, C, H, W]; where the image withstood, the last word of the attack, within epsilon as all.
+            float32 [n, C, H, W]; where the image withstood, the last word of the attack, within epsilon as all. Of a
+            verification, the counterexample at the smallest epsilon that has one, elsewhere the image itself.
 
         Raises:
             InputError: the run is no attack, was made without keeping them, or does not have an image.
             InputTypeError: indices that are not integers.
             FileFormatError: the file is damaged.
         """
-        if self.kind != "attack" or not self.parameters["examples"]:
-            what = "is of kind " + self.kind if self.kind != "attack" else "was made with keep_examples=False"
+        if not self.parameters.get("examples"):
+            kinds = ("attack", "verify")
+            what = "is of kind " + self.kind if self.kind not in kinds else "was made without them"
             raise InputError(f"examples: expected a run that holds adversarial examples; this one {what}")
         there = self.table["index"]
         wanted = there if indices is None else np.asarray(indices)
@@ -240,8 +291,7 @@ class Run:
         Raises:
             InputError: the run is no attack.
         """
-        if self.kind != "attack":
-            raise InputError(f"robust: expected a run of kind attack, got {self.kind}")
+        self._expect("robust", "attack")
         robust: npt.NDArray[np.bool_] = self.right & (self.table["adversarial"] == self.table["label"])
         return robust
 
@@ -266,6 +316,10 @@ class Run:
     def _examples(self, indices: list[int]) -> Tensor:
         with self._open() as (connection, where):
             return read_examples(connection, where, self.parameters, indices)
+
+    def _expect(self, what: str, kind: str) -> None:
+        if self.kind != kind:
+            raise InputError(f"{what}: expected a run of kind {kind}, got {self.kind}")
 
     @contextmanager
     def _open(self) -> Iterator[tuple[sqlite3.Connection, Path]]:

@@ -27,8 +27,9 @@ import numpy.typing as npt
 from pyrobust.errors import FileFormatError, StoreError
 from pyrobust.evaluation.parameters import check_parameters, describe_differences
 
-#: Of each kind of run: certifications and predictions are as version 1 wrote them, attacks came with version 2.
-SCHEMA_VERSIONS: dict[str, int] = {"certify": 1, "predict": 1, "attack": 2}
+#: Of each kind of run: certifications and predictions are as version 1 wrote them, attacks came with version 2,
+#: verifications with version 3.
+SCHEMA_VERSIONS: dict[str, int] = {"certify": 1, "predict": 1, "attack": 2, "verify": 3}
 #: "PyRb", in the header of every file, so that a foreign SQLite file is told apart.
 APPLICATION_ID = 0x50795262
 
@@ -56,6 +57,14 @@ KINDS: dict[str, dict[str, str]] = {
         "broken_by": "TEXT NOT NULL",
         "x_adv": "BLOB NOT NULL",
     },
+    # A value for each epsilon, `pyrobust.evaluation.verdicts`; empty where radii were searched for.
+    "verify": {
+        "radius": "REAL NOT NULL",
+        "verdicts": "TEXT NOT NULL",
+        "stages": "TEXT NOT NULL",
+        "margins": "TEXT NOT NULL",
+        "x_adv": "BLOB NOT NULL",
+    },
 }
 _RUN = {
     "id": "INTEGER PRIMARY KEY CHECK (id = 1)",
@@ -78,13 +87,14 @@ class Header:
     """What a run is.
 
     Args:
-        kind: "certify", "predict" or "attack".
+        kind: "certify", "predict", "attack" or "verify".
         parameters: everything that the results depend on, as JSON knows it (`pyrobust.evaluation.parameters`).
         model: what the model is called; for people, not compared.
         model_sha256: of its structure and numbers; empty where it has none, then the name is compared.
         data: what the images are called; for people.
         data_sha256: of images and labels.
-        guarantee: what the certificates cover, such as "real"; "empirical" for attacks, which certify nothing.
+        guarantee: what the certificates cover, such as "real", or "deterministic" for bounds; "empirical" for attacks,
+            which certify nothing, "none" for bounds in plain floating-point arithmetic.
         versions: of the software that began the run.
 
     >>> Header("predict", {}, "net", "", "digits", "", "real", {}).kind
@@ -260,9 +270,14 @@ def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
 def _check_version(path: Path, version: int, *known: int) -> None:
     if version not in known:
         raise FileFormatError(
-            f"{path}: has schema version {version}, this pyrobust knows {' and '.join(map(str, known))}; "
+            f"{path}: has schema version {version}, this pyrobust knows {_listed(known)}; "
             "use the version of pyrobust that wrote it"
         )
+
+
+def _listed(versions: Sequence[int]) -> str:
+    *some, last = map(str, versions)
+    return f"{', '.join(some)} and {last}" if some else last
 
 
 def _check_length(connection: sqlite3.Connection) -> None:

@@ -222,8 +222,8 @@ def test_each_kind_has_its_version(run_file: Path, tmp_path: Path) -> None:
     change(run_file, "PRAGMA user_version = 1")
     with pytest.raises(FileFormatError, match="has schema version 1, this pyrobust knows 2"):
         Run(run_file)
-    change(run_file, "PRAGMA user_version = 3")
-    with pytest.raises(FileFormatError, match="has schema version 3, this pyrobust knows 1 and 2"):
+    change(run_file, "PRAGMA user_version = 4")
+    with pytest.raises(FileFormatError, match="has schema version 4, this pyrobust knows 1, 2 and 3"):
         Run(run_file)
 
 

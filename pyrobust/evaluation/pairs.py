@@ -1,0 +1,64 @@
+"""Data sets and loaders of any kind, as pairs of an example and its label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+
+def labelled_examples(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The examples [...] of a data set or loader one by one, each with its label, int64 [1].
+
+    Args:
+        name: of the argument that it came as, for errors.
+        dataset: yields pairs (x, y): one example [...] and its class, or a batch [N, ...] and int64 [N].
+
+    Raises:
+        InputError: shapes that do not agree, NaN or inf.
+        InputTypeError: items that are not such pairs.
+
+    >>> batches = [(torch.zeros(2, 3), torch.tensor([1, 0]))]
+    >>> [(tuple(x.shape), y.tolist()) for x, y in labelled_examples("data", batches)]
+    [((3,), [1]), ((3,), [0])]
+    """
+    for item in _items(name, dataset):
+        if not isinstance(item, tuple | list) or len(item) != 2 or not isinstance(item[0], Tensor):
+            raise InputTypeError(f"{name}: expected pairs (x, y) with x a tensor, got {type(item).__name__}")
+        try:
+            x, y = item[0], torch.as_tensor(item[1])
+        except (TypeError, ValueError, RuntimeError):
+            raise InputTypeError(f"{name}: expected y to be integers, got {item[1]!r}") from None
+        if not x.dtype.is_floating_point:
+            raise InputTypeError(
+                f"{name}: expected x to be float, got {x.dtype}; for 8-bit images divide x.float() by 255"
+            )
+        if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
+            raise InputTypeError(f"{name}: expected y to be integers, got {y.dtype}")
+        if y.dim() == 0:
+            x, y = x.unsqueeze(0), y.unsqueeze(0)
+        if y.dim() != 1 or x.dim() < 2 or len(x) != len(y):
+            raise InputError(
+                f"{name}: expected x [...] with one label, or x [N, ...] with y [N], got x {tuple(item[0].shape)} and "
+                f"y {tuple(y.shape)}"
+            )
+        if not bool(torch.isfinite(x).all()):
+            raise InputError(f"{name}: expected finite values in x, got NaN or inf")
+        y = y.cpu().to(torch.int64)
+        for i in range(len(x)):
+            yield x[i], y[i : i + 1]
+
+
+def _items(name: str, dataset: Any) -> Iterator[Any]:
+    if hasattr(dataset, "__iter__"):
+        yield from dataset
+    elif hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
+        # A map-style data set need not raise IndexError at its end, which plain iteration waits for.
+        for i in range(len(dataset)):
+            yield dataset[i]
+    else:
+        raise InputTypeError(f"{name}: expected an iterable of pairs (x, y), got {type(dataset).__name__}")
