@@ -9,17 +9,20 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from pyrobust.attacks import APGD, BIM, EOT, FAB, FGSM, PGD, AdversarialAttack, AutoAttack, Square
+from pyrobust.bounds import BoundedModel, Bounds, Verdicts, compute_ibp_bounds
 from pyrobust.errors import PyrobustError
 from pyrobust.evaluation import (
     RobustnessCurve,
     Run,
     attack_dataset,
     calculate_empirical_robustness,
+    certified_accuracy_ibp,
     certify_dataset,
     compute_certified_accuracy,
     compute_robustness_curve,
     predict_dataset,
     robustness_curve,
+    verify_dataset,
 )
 from pyrobust.ops import project_l1_ball, project_l1_ball_box, project_l2_ball, project_linf_ball, project_simplex
 from pyrobust.smoothing import ABSTAIN, Certificates, Predictions, RandomizedSmoothing, certified_radius
@@ -37,6 +40,8 @@ __all__ = [
     "PGD",
     "AdversarialAttack",
     "AutoAttack",
+    "BoundedModel",
+    "Bounds",
     "Certificates",
     "Predictions",
     "PyrobustError",
@@ -44,12 +49,15 @@ __all__ = [
     "RobustnessCurve",
     "Run",
     "Square",
+    "Verdicts",
     "__version__",
     "attack_dataset",
     "calculate_empirical_robustness",
+    "certified_accuracy_ibp",
     "certified_radius",
     "certify_dataset",
     "compute_certified_accuracy",
+    "compute_ibp_bounds",
     "compute_robustness_curve",
     "crown_ibp_loss",
     "ibp_loss",
@@ -60,4 +68,5 @@ __all__ = [
     "project_linf_ball",
     "project_simplex",
     "robustness_curve",
+    "verify_dataset",
 ]

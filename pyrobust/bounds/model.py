@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from pyrobust.errors import InputError
 
 from .capture import capture
-from .denormals import denormals_kept
 from .cascade import Attack, run_cascade
+from .denormals import denormals_kept
 from .engine import Engine, Query
 from .input_set import InputSet, ball, box, radii
 from .radius import search_radius

@@ -49,8 +49,8 @@ def _options(
 
 app.command(rich_help_panel="Start here")(quickstart)
 app.command(rich_help_panel="Start here")(info)
-app.command(rich_help_panel="Randomized smoothing")(certify)
-app.command(rich_help_panel="Randomized smoothing")(predict)
+app.command(rich_help_panel="Certificates")(certify)
+app.command(rich_help_panel="Certificates")(predict)
 app.command(rich_help_panel="Attacks")(attack)
 app.command(rich_help_panel="Runs")(log)
 app.add_typer(train_app, name="train", rich_help_panel="Models")

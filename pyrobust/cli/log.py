@@ -17,7 +17,8 @@ def log(
 ) -> None:
     """Export a run as a tab-separated log, shards merged.
 
-    Columns idx, label, predict (-1: abstained), radius (rounded down), correct, time; of an attack idx, label, predict,
+    Columns idx, label, predict (-1: abstained), radius (rounded down; of a verification at given epsilons the largest
+    verified one), correct, time; of an attack idx, label, predict,
     adversarial, distance, broken_by, correct, robust, time.
     """
     from pyrobust.evaluation import format_log, merge_runs, write_log

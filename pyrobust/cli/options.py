@@ -66,12 +66,11 @@ Normalize = Annotated[
         rich_help_panel=_MODEL,
     ),
 ]
-Sigma = Annotated[
-    float,
-    typer.Option(
-        metavar="S", help="Standard deviation of the noise in every pixel, in the input's unit.", rich_help_panel=_MODEL
-    ),
-]
+_SIGMA = typer.Option(
+    metavar="S", help="Standard deviation of the noise in every pixel, in the input's unit.", rich_help_panel=_MODEL
+)
+Sigma = Annotated[float, _SIGMA]
+OptionalSigma = Annotated[float | None, _SIGMA]
 NoiseName = Annotated[
     Noise, typer.Option("--noise", help="Gaussian gives l2 radii, the others l1.", rich_help_panel=_MODEL)
 ]

@@ -38,9 +38,14 @@ def show_run(run: Run) -> None:
     """Prints the table of a run, and on standard error where it is."""
     from rich.console import Console
 
-    from pyrobust.report import attack_table, certified_accuracy_table, prediction_table
+    from pyrobust.report import attack_table, certified_accuracy_table, prediction_table, verification_table
 
-    tables = {"certify": certified_accuracy_table, "predict": prediction_table, "attack": attack_table}
+    tables = {
+        "certify": certified_accuracy_table,
+        "predict": prediction_table,
+        "attack": attack_table,
+        "verify": verification_table,
+    }
     if len(run):
         Console().print(tables[run.kind](run))
     else:

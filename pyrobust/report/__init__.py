@@ -11,6 +11,7 @@ from pyrobust.report.table import (
     curve_table,
     default_radii,
     prediction_table,
+    verification_table,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "plot_certified_accuracy",
     "plot_curve",
     "prediction_table",
+    "verification_table",
 ]

@@ -31,10 +31,16 @@ def describe_run(run: Run) -> list[str]:
     header, parameters = run.header, run.parameters
     unfinished = "" if run.complete else f"; NOT FINISHED: {len(run)} of {len(run.expected)} images"
     return [
-        *(_attacked(parameters) if run.kind == "attack" else _smoothed(run)),
+        *_of_kind(run),
         describe_model(header.model, header.model_sha256, parameters["dtype"]),
         describe_data(header.data, header.data_sha256, parameters, len(run)) + unfinished,
     ]
+
+
+def _of_kind(run: Run) -> list[str]:
+    if run.kind == "verify":
+        return _verified(run)
+    return _attacked(run.parameters) if run.kind == "attack" else _smoothed(run)
 
 
 def describe_attack(name: str, norm: str, clip: Sequence[float], settings: dict[str, Any], seed: int | None) -> str:
@@ -131,6 +137,25 @@ def _attacked(parameters: dict[str, Any]) -> list[str]:
         f"Under attack, {parameters['norm']} epsilon {parameters['epsilon']:g}; robust accuracy is an upper bound",
         describe_attack(*(parameters[name] for name in names)),
     ]
+
+
+def _verified(run: Run) -> list[str]:
+    parameters = run.parameters
+    method, norm, clip, attack = (parameters[name] for name in ("method", "norm", "clip", "attack"))
+    what = "ibp, crown-ibp, crown in turn" if method == "cascade" else method
+    where = "no clip range" if clip is None else f"clip range [{clip[0]:g}, {clip[1]:g}]"
+    if parameters["epsilons"] is None:
+        budget = f"certified radii up to {parameters['largest']:g}"
+    else:
+        budget = f"epsilon {', '.join(f'{epsilon:g}' for epsilon in parameters['epsilons'])}"
+    lines = [
+        f"Bound propagation, {what}; {norm}, {where}; {budget}",
+        f"guarantee {run.header.guarantee}, semantics {parameters['semantics']}"
+        + ("" if parameters["sound"] else "; NOT SOUND: plain floating-point bounds"),
+    ]
+    if attack is not None:
+        lines.append(describe_attack(attack, norm, clip, parameters["settings"], parameters["seed"]))
+    return lines
 
 
 def _part(attack: str, settings: dict[str, Any]) -> str:

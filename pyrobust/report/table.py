@@ -11,6 +11,8 @@ from rich.table import Table
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
 from pyrobust.evaluation.curve import RobustnessCurve
+from pyrobust.evaluation.verdicts import STAGES
+from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.report.caption import describe_run, planned_attacks
 
 
@@ -94,8 +96,9 @@ def prediction_table(run: Run) -> Table:
     >>> prediction_table(run).row_count
     3
     """
-    if run.kind == "attack":
-        raise InputError("run: expected a run of kind certify or predict, got attack; use attack_table")
+    if run.kind in ("attack", "verify"):
+        name = {"attack": "attack_table", "verify": "verification_table"}[run.kind]
+        raise InputError(f"run: expected a run of kind certify or predict, got {run.kind}; use {name}")
     return _table(run, "Predictions")
 
 
@@ -123,7 +126,7 @@ def attack_table(run: Run, alpha: float = 0.05) -> Table:
     table = _empty_table(run, "Attack", describe_run(run), f"{100 * (1 - alpha):g} % interval")
     table.add_row("images", "", str(len(run)), "")
     for name, rate in (("clean accuracy", run.clean_accuracy(alpha)), ("robust accuracy", run.robust_accuracy(alpha))):
-        table.add_row(name, _percent(rate.value), str(rate.successes), _interval(rate.lower, rate.upper))
+        _add_rate(table, name, rate)
     table.add_section()
     broken_by = run.table["broken_by"].tolist()
     planned = planned_attacks(run.parameters["attack"], run.parameters["settings"])
@@ -134,6 +137,66 @@ def attack_table(run: Run, alpha: float = 0.05) -> Table:
     distance = f"{run.table['distance'][broken].mean():.4g}" if broken.any() else "none"
     table.add_row(f"mean {run.parameters['norm']} distance of the broken ones", distance, "", "")
     return table
+
+
+def verification_table(run: Run, alpha: float = 0.05) -> Table:
+    """Verified accuracy at every epsilon of a run, or at radii up to the largest certified one, with its interval.
+
+    At epsilons also which stage verified and falsified how many images, and how many are left unknown.
+
+    Args:
+        run: of kind verify, with at least one image.
+        alpha: probability that one of the intervals misses, in (0, 1).
+
+    Returns:
+        A table to print with rich, its caption `describe_run`.
+
+    Raises:
+        InputError: the run is of another kind or holds no image yet.
+
+    >>> from pyrobust.evaluation import verify_dataset
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> run = verify_dataset(load_model("zoo:digits-smooth-0.25"), load_data("digits"), epsilons=0.02, skip=20)
+    >>> verification_table(run).row_count
+    7
+    """
+    if run.kind != "verify":
+        raise InputError(f"run: expected a run of kind verify, got {run.kind}")
+    table = _empty_table(run, "Verification", describe_run(run), f"{100 * (1 - alpha):g} % interval")
+    table.add_row("images", "", str(len(run)), "")
+    _add_rate(table, "clean accuracy", run.clean_accuracy(alpha))
+    norm, epsilons = run.parameters["norm"], run.parameters["epsilons"]
+    if epsilons is None:
+        radius = run.table["radius"]
+        right = run.right
+        mean = f"{radius[right].mean():.4g}" if right.any() else "none"
+        table.add_row("average radius of the right ones", mean, "", "")
+        table.add_section()
+        for value in _rising(float(radius.max())):
+            _add_rate(table, f"verified at {norm} {value:g}", run.verified_accuracy(value, alpha))
+        return table
+    for epsilon in epsilons:
+        table.add_section()
+        found = run.verdicts(epsilon)
+        count = int((found["verdict"] == "verified").sum())
+        _add_rate(table, f"verified at {norm} epsilon {epsilon:.4g}", estimate_rate(count, len(run), alpha))
+        names = {"verified": "  by {}", "falsified": "falsified by {}", "unknown": "unknown"}
+        for verdict, name in names.items():
+            stages = found["stage"][found["verdict"] == verdict].tolist()
+            for stage in STAGES[verdict]:
+                if stage in stages or verdict == "unknown":
+                    count = stages.count(stage)
+                    table.add_row(name.format(stage), _percent(count / len(run)), str(count), "")
+    return table
+
+
+def _rising(largest: float) -> list[float]:
+    """Five to twelve round numbers from above 0 to at most the largest; none for 0."""
+    if not largest > 0:
+        return []
+    step = 10.0 ** math.floor(math.log10(largest))
+    step = next(part for part in (step / 10, step / 5, step / 4, step / 2, step) if largest <= 12 * part)
+    return [step * i for i in range(1, 1 + math.floor(largest / step))]
 
 
 def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> Table:
@@ -186,6 +249,10 @@ def _empty_table(run: Run | None, title: str, caption: Sequence[str], *columns: 
     for column in ("share", "images", *columns):
         table.add_column(column, justify="right")
     return table
+
+
+def _add_rate(table: Table, name: str, rate: Rate) -> None:
+    table.add_row(name, _percent(rate.value), str(rate.successes), _interval(rate.lower, rate.upper))
 
 
 def _interval(lower: float, upper: float) -> str:
