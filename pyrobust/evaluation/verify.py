@@ -215,17 +215,13 @@ def _sorted_epsilons(epsilons: float | Sequence[float]) -> list[float]:
 
 
 def _clip_range(clip: Any) -> list[float]:
-    try:
-        lowest, highest = clip
-    except (TypeError, ValueError):
-        raise InputTypeError(f"clip: expected two numbers or None, got {clip!r}") from None
-    try:
-        limits = [float(lowest), float(highest)]
-    except (TypeError, ValueError):
-        raise InputTypeError(f"clip: expected two numbers or None, got {clip!r}") from None
-    if not -torch.inf < limits[0] < limits[1] < torch.inf:
+    ends = clip if isinstance(clip, Sequence) and len(clip) == 2 else [""]
+    if not all(isinstance(end, int | float) for end in ends):
+        raise InputTypeError(f"clip: expected two numbers or None, got {clip!r}")
+    lowest, highest = map(float, ends)
+    if not -torch.inf < lowest < highest < torch.inf:
         raise InputError(f"clip: expected finite numbers, the lower first, got {clip!r}")
-    return limits
+    return [lowest, highest]
 
 
 def _check_method(method: str, norm: str, semantics: str, attack: str | None) -> None:

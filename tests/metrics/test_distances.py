@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pyrobust import metrics
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.metrics.distance import is_within
 
 NORMS = ["linf", "l2", "l1"]
 
@@ -171,3 +172,22 @@ def test_attacks_are_rows():
 def test_bad_quantiles(minimum, q, error, match):
     with pytest.raises(error, match=match):
         metrics.perturbation_quantiles(minimum, q)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), norm=st.sampled_from(NORMS), dtype=st.sampled_from([torch.float32, torch.float64]))
+def test_within_is_decided_exactly(data, norm, dtype):
+    width = 32 if dtype == torch.float32 else 64
+    numbers = st.floats(-4, 4, width=width) | st.sampled_from([0.0, 0.25, 2.0**-30, 3.0])
+    size = data.draw(st.integers(1, 4))
+    a, b = (torch.tensor([data.draw(st.lists(numbers, min_size=size, max_size=size))], dtype=dtype) for _ in range(2))
+    delta = [abs(Fraction(p) - Fraction(q)) for p, q in zip(a[0].tolist(), b[0].tolist(), strict=True)]
+    near = float(metrics.distances(a, b, norm)[0])
+    radius = data.draw(st.sampled_from([near, math.nextafter(near, 9), max(0.0, math.nextafter(near, -9)), 2 * near]))
+    exact = Fraction(radius)
+    inside = {
+        "linf": max(delta) <= exact,
+        "l1": sum(delta) <= exact,
+        "l2": sum(z * z for z in delta) <= exact * exact,
+    }[norm]
+    assert is_within(a, b, norm, torch.tensor([radius], dtype=torch.float64)).tolist() == [inside]

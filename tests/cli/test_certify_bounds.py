@@ -1,0 +1,130 @@
+"""``pyrobust certify --method`` as a user sees it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyrobust.evaluation import Run, read_log
+from pyrobust.metrics import estimate_rate
+
+MODEL = "zoo:digits-smooth-0.25"
+BASE = ["certify", "--model", MODEL, "--data", "digits"]
+QUICK = [*BASE, "--method", "crown", "--max", "24"]
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def cells(text: str, row: str) -> list[str]:
+    line = next(line for line in text.splitlines() if f"│ {row} " in line)
+    return [cell.strip() for cell in line.strip("│").split("│")[1:]]
+
+
+def test_the_table_has_the_runs_numbers_and_what_they_depend_on(pyrobust: Any, tmp_path: Path) -> None:
+    done = pyrobust(*BASE, "--method", "cascade", "--epsilon", "0.02,51/1000", "--attack", "pgd", "--max", 48)
+    assert done.status == 0, done.err
+    name = "certify-cascade-digits-smooth-0.25-digits-linf-eps0.02-0.051.db"
+    assert files(tmp_path) == [name]
+    assert done.err == f"run: {name} (its log: pyrobust log {name})\n"
+    run = Run(name)
+    assert run.kind == "verify"
+    assert run.parameters["epsilons"] == [0.02, 0.051]
+    assert run.examples().shape == (48, 1, 8, 8)
+    for epsilon in (0.02, 0.051):
+        rate = estimate_rate(int((run.verdicts(epsilon)["verdict"] == "verified").sum()), 48)
+        share, count, interval = cells(done.out, f"verified at linf epsilon {epsilon:g}")
+        assert (share, count) == (f"{100 * rate.value:.1f} %", str(rate.successes))
+        low, high = map(float, re.findall(r"[\d.]+", interval))
+        assert low / 100 <= rate.lower
+        assert rate.upper <= high / 100
+    for words in (
+        *("ibp, crown-ibp, crown in turn", "clip range [0, 1]", "guarantee deterministic, semantics real"),
+        *("PGD in linf and [0, 1], seed 0", "steps 40", "95 % interval", "epsilon 0.02, 0.051"),
+        *(MODEL, run.header.model_sha256[:12], run.header.data_sha256[:12], "48 of 382 images", "the first 48"),
+    ):
+        assert words in " ".join(done.out.split())
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_radii_are_merged_and_logged(pyrobust: Any) -> None:
+    radii = [*QUICK, "--radius", "--norm", "l2", "--largest", "1/2"]
+    for part in (1, 2, 1):
+        assert pyrobust(*radii, "--shard", f"{part}/2", "--out", f"{part}.db").status == 0
+    refused = pyrobust(*radii, "--shard", "1/2", "--out", "1.db", "--semantics", "float32")
+    assert "semantics: 'real' there, 'float32' now" in refused.error
+    done = pyrobust(*radii, "--out", "whole.db")
+    assert done.status == 0
+    assert "certified radii up to 0.5" in " ".join(done.out.split())
+    assert cells(done.out, "average radius of the right ones")[0] != "none"
+    assert pyrobust("log", "1.db", "2.db", "--out", "merged.tsv").status == 0
+    merged, run = read_log("merged.tsv"), Run("whole.db")
+    assert np.array_equal(merged["idx"], run.table["index"])
+    assert (merged["radius"] <= run.table["radius"]).all()
+    assert np.allclose(merged["radius"], run.table["radius"], atol=1e-6)
+    assert (run.table["radius"] > 0).any()
+
+
+def test_no_clip_range_and_unsound(pyrobust: Any) -> None:
+    done = pyrobust(*QUICK, "--epsilon", "0.02", "--clip", "none", "--unsound", "--out", "run.db")
+    assert done.status == 0, done.err
+    assert "no clip range" in done.out
+    assert "NOT SOUND" in done.out
+    assert Run("run.db").parameters["clip"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (BASE, "--sigma: expected a number, for smoothing; or --method, for bound propagation"),
+        ([*BASE, "--epsilon", "0.1"], "--epsilon: expected none without --method: it is for bound propagation"),
+        ([*BASE, "--sigma", "0.5", "--norm", "l2"], "--norm: expected none without --method"),
+        ([*BASE, "--sigma", "0.5", "--radius"], "--radius: expected none without --method"),
+        ([*BASE, "--sigma", "0.5", "--clip", "0:1"], "--clip: expected none without --method"),
+        ([*QUICK, "--epsilon", "0.1", "--sigma", "0.5"], "--sigma: expected none with --method: it is for smoothing"),
+        ([*QUICK, "--epsilon", "0.1", "--n", "100000"], "--n: expected none with --method"),
+        ([*QUICK, "--epsilon", "0.1", "--noise", "gaussian"], "--noise: expected none with --method"),
+        ([*QUICK, "--epsilon", "0.1", "--num-classes", "10"], "--num-classes: expected none with --method"),
+        ([*QUICK, "--epsilon", "0.1", "--dtype", "float32"], "--dtype: expected none with --method"),
+        (QUICK, "--epsilon: expected either --epsilon or --radius with --method"),
+        ([*QUICK, "--epsilon", "0.1", "--radius"], "--epsilon: expected either --epsilon or --radius"),
+        ([*QUICK, "--epsilon", "0.1,"], "--epsilon: expected a finite number such as 0.1 or 8/255, got ''"),
+        ([*QUICK, "--epsilon", "0.1,0.1"], "epsilons: expected positive numbers, each once"),
+        ([*QUICK, "--epsilon", "0"], "epsilons: expected positive numbers"),
+        ([*QUICK, "--epsilon", "-1"], "--epsilon: expected at least 0"),
+        ([*QUICK, "--radius", "--largest", "wide"], "--largest: expected a finite number"),
+        ([*QUICK, "--radius", "--attack", "pgd"], "attack: expected None without epsilons"),
+        ([*QUICK, "--epsilon", "0.1", "--clip", "0:0.5"], "expected pixels in [0.0, 0.5], the clip range"),
+        ([*QUICK, "--epsilon", "0.1", "--clip", "0"], "--clip: expected LOW:HIGH"),
+        ([*QUICK, "--epsilon", "0.1", "--shard", "3/2"], "--shard: expected I/K"),
+        ([*QUICK, "--epsilon", "0.1", "--data", "numbers"], "data: expected one of"),
+        ([*QUICK, "--epsilon", "0.1", "--model", "zoo:nothing"], "model: expected zoo:"),
+        ([*QUICK, "--epsilon", "0.1", "--out", "."], "is a folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_file(
+    pyrobust: Any, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    assert words in pyrobust(*arguments).error
+    assert files(tmp_path) == []
+
+
+def test_a_model_without_bounds_is_one_line(pyrobust: Any, tmp_path: Path) -> None:
+    (tmp_path / "unbounded_for_cli.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return torch.fft.fft(x.flatten(1)).real[:, :10]\n"
+    )
+    error = pyrobust(
+        "certify", "--model", "unbounded_for_cli:Net", "--data", "digits", "--method", "ibp", "--radius"
+    ).error
+    assert "cannot be bounded" in error
+    assert "unbounded_for_cli.py" in files(tmp_path)
+    assert not [name for name in files(tmp_path) if name.endswith(".db")]

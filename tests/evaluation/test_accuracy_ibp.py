@@ -1,0 +1,81 @@
+"""Certified accuracy by interval bounds: against the bounds themselves, and by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from verify_models import Brightness, grey, net
+
+from pyrobust import certified_accuracy_ibp, compute_ibp_bounds
+from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.zoo import load_data
+
+
+def test_it_is_what_the_definition_says() -> None:
+    data, model = load_data("digits"), net().eval()
+    x, y = data.x, data.y
+    for epsilon in (0.0, 0.002, 0.006):
+        lower, upper = compute_ibp_bounds(model, x, epsilon)
+        others = upper.clone().scatter_(1, y[:, None], -torch.inf).amax(1)
+        right = model(x).argmax(1) == y
+        certified = right & (lower.gather(1, y[:, None])[:, 0] > others)
+        found = certified_accuracy_ibp(model, DataLoader(TensorDataset(x, y), batch_size=37), epsilon)
+        assert found == {
+            "clean_accuracy": float(right.double().mean()),
+            "certified_accuracy": float(certified.double().mean()),
+        }
+    assert 0.1 < found["certified_accuracy"] < 0.9
+
+
+def test_by_hand() -> None:
+    # The logits ±(level − 1/2) each move by epsilon: proved where 2·|level − 1/2| > 2·epsilon.
+    x, y = grey(0.9, 0.7, 0.55, 0.2, 0.1)
+    y[4] = 1  # wrong, however certain
+    for epsilon, expected in ((0.04, 0.8), (0.06, 0.6), (0.25, 0.4), (0.45, 0.0)):
+        found = certified_accuracy_ibp(Brightness(), [(x, y)], epsilon)
+        assert found == {"clean_accuracy": pytest.approx(0.8), "certified_accuracy": pytest.approx(expected)}
+    # Not clipped: 0.9 + 0.45 is beyond 1, and counts.
+    one_by_one = [(x[i], int(y[i])) for i in range(5)]
+    assert certified_accuracy_ibp(Brightness(), one_by_one, 0.06)["certified_accuracy"] == pytest.approx(0.6)
+
+
+def test_the_mode_comes_back_and_dropout_is_off() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(4, 2)).train()
+    x, y = grey(0.9, 0.2)
+    first, second = (certified_accuracy_ibp(model, [(x, y)], 0.01) for _ in range(2))
+    assert first == second
+    assert all(module.training for module in model.modules())
+    assert certified_accuracy_ibp(Brightness().double(), [(x, y)], 0.01)["certified_accuracy"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"model": lambda x: x}, InputTypeError, "model: expected a torch.nn.Module"),
+        ({"model": nn.Linear(3, 2)}, ModelError, "model: torch.export cannot trace it"),
+        ({"test_loader": []}, InputError, "test_loader: expected at least one example, got none"),
+        ({"test_loader": 3}, InputTypeError, "test_loader: expected an iterable of pairs"),
+        ({"test_loader": [torch.zeros(1, 4)]}, InputTypeError, "test_loader: expected pairs"),
+        ({"test_loader": [(torch.zeros(2, 4), torch.tensor([0]))]}, InputError, "test_loader: expected x"),
+        ({"test_loader": [(torch.zeros(1, 4), torch.tensor([2]))]}, InputError, "test_loader: expected classes 0 to 1"),
+        ({"test_loader": [(torch.zeros(1, 4), torch.tensor([0.5]))]}, InputTypeError, "test_loader: expected y"),
+        (
+            {"test_loader": [(torch.full((1, 4), torch.nan), torch.tensor([0]))]},
+            InputError,
+            "test_loader: expected fin",
+        ),
+        ({"test_loader": [(torch.zeros(4), 0), (torch.zeros(2, 2), 0)]}, InputError, "examples of one shape"),
+        ({"epsilon": -0.1}, InputError, "epsilon: expected a finite number"),
+        ({"epsilon": float("inf")}, InputError, "epsilon: expected a finite number"),
+        ({"epsilon": "much"}, InputTypeError, "epsilon: expected a number"),
+        ({"device": "toaster"}, InputError, "device: expected cpu or cuda"),
+    ],
+)
+def test_bad_input(changes: dict[str, Any], error: type[Exception], words: str) -> None:
+    arguments: dict[str, Any] = {"model": Brightness(), "test_loader": [grey(0.9)], "epsilon": 0.1}
+    with pytest.raises(error, match=words):
+        certified_accuracy_ibp(**(arguments | changes))

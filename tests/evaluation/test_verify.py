@@ -1,0 +1,281 @@
+"""Verification of whole data sets: what is kept is what the model and its bounds say, however the work is split."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from verify_models import EPSILONS, IMAGES, Brightness, digits, grey, net, same, verify
+
+from pyrobust.bounds import BoundedModel
+from pyrobust.errors import InputError, InputTypeError, ModelError, StoreError
+from pyrobust.evaluation import Run, SweepProgress, format_log, merge_runs, read_log, verify_dataset, write_log
+from pyrobust.metrics import estimate_rate
+from pyrobust.metrics.distance import is_within
+from pyrobust.report import certified_accuracy_table, prediction_table, verification_table
+from pyrobust.zoo import load_data
+
+
+@pytest.mark.parametrize(("method", "norm"), [("cascade", "linf"), ("crown-ibp", "l2"), ("ibp", "l1")])
+def test_verdicts_are_those_of_the_bounds(tmp_path: Path, method: str, norm: str) -> None:
+    data, model = digits(), net().eval()
+    epsilons = {"linf": [0.01, 0.05], "l2": [0.01, 0.05], "l1": [0.01, 0.02]}[norm]
+    run = verify(model, data, method=method, norm=norm, epsilons=epsilons[::-1], out=tmp_path / "run.db")
+    assert run.parameters["epsilons"] == epsilons
+    assert run.header.guarantee == "deterministic"
+    methods = ("ibp", "crown-ibp", "crown") if method == "cascade" else (method,)
+    bounded = BoundedModel(model, data.x[:1])
+    best = np.zeros(IMAGES)
+    for epsilon in epsilons:
+        expected = bounded.verify(data.x, data.y, epsilon, norm=norm, clip=(0.0, 1.0), methods=methods)
+        found = run.verdicts(epsilon)
+        assert found["verdict"].tolist() == expected.status
+        assert found["stage"].tolist() == expected.stage
+        assert np.array_equal(found["margin"], expected.margin.numpy(), equal_nan=True)
+        best[expected.verified.numpy()] = epsilon
+    assert run.table["radius"].tolist() == best.tolist()
+    for epsilon in epsilons:
+        count = int((best >= epsilon).sum())
+        assert run.verified_accuracy(epsilon) == estimate_rate(count, IMAGES)
+    assert run.certified_accuracy([0.0, epsilons[0]]).tolist() == [(best > 0).mean(), (best >= epsilons[0]).mean()]
+    assert "unknown" in run.verdicts(epsilons[1])["verdict"]
+
+
+def test_radii_are_the_best_that_a_method_proved() -> None:
+    data, model = digits(), net().eval()
+    run = verify(model, data, epsilons=None, radius=True, largest=0.06, max_images=8)
+    bounded = BoundedModel(model, data.x[:1])
+    radii = {
+        name: bounded.certified_radius(data.x[:8], data.y[:8], method=name, clip=(0.0, 1.0), largest=0.06).numpy()
+        for name in ("ibp", "crown-ibp", "crown")
+    }
+    right = (model(data.x[:8]).argmax(1) == data.y[:8]).numpy()
+    assert np.array_equal(run.table["radius"], np.where(right, np.max(list(radii.values()), axis=0), 0.0))
+    assert (run.table["radius"] == 0.06).any()
+    for row, stage in enumerate(run.table["stages"].tolist()):
+        assert not right[row] or radii[stage][row] == run.table["radius"][row]
+    with pytest.raises(InputError, match="expected one of the run's, none, for it has radii"):
+        run.verdicts(0.05)
+
+
+def test_counterexamples_are_kept_and_hold() -> None:
+    data = load_data("digits")
+    model = net()
+    run = verify(model, data, attack="pgd", skip=3)
+    x_adv, index = run.examples(), run.table["index"]
+    x, y = data.x[index], data.y[index]
+    right = run.right
+    smallest = torch.full((len(run),), torch.inf, dtype=torch.float64)
+    for epsilon in reversed(EPSILONS):
+        found = run.verdicts(epsilon)
+        smallest[torch.from_numpy(found["stage"] == "attack")] = epsilon
+        assert ((found["stage"] == "forward") == ~right).all()
+    broken = smallest.isfinite()
+    assert 3 < int(broken.sum()) < len(run)
+    assert bool(is_within(x_adv[broken], x[broken], "linf", smallest[broken]).all())
+    assert bool((model(x_adv[broken]).argmax(1) != y[broken]).all())
+    assert torch.equal(x_adv[~broken], x[~broken])
+    # What was falsified stays so at larger epsilons; what the attack is given changes no proof.
+    plain = verify(model, data, skip=3)
+    for epsilon in EPSILONS:
+        with_attack, without = run.verdicts(epsilon)["verdict"], plain.verdicts(epsilon)["verdict"]
+        assert ((with_attack == "falsified") >= (smallest <= epsilon).numpy()).all()
+        assert ((with_attack == "verified") == (without == "verified")).all()
+    assert not plain.parameters["examples"]
+    with pytest.raises(InputError, match="was made without them"):
+        plain.examples()
+
+
+def test_shards_and_chunks_change_nothing(tmp_path: Path) -> None:
+    whole = verify(attack="pgd")
+    paths = [tmp_path / f"{part}.db" for part in (1, 2, 3)]
+    for part, path in enumerate(paths, start=1):
+        verify(attack="pgd", shard=(part, 3), out=path, batch_size=5)
+    merged = merge_runs(paths)
+    # The attack of a shard begins elsewhere; proofs do not.
+    for epsilon in EPSILONS:
+        proved = [run.verdicts(epsilon)["verdict"] == "verified" for run in (whole, merged)]
+        assert np.array_equal(*proved)
+    assert np.array_equal(whole.table["radius"], merged.table["radius"])
+    assert same(verify(batch_size=5), verify(batch_size=24))
+
+
+def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = verify(attack="pgd", batch_size=4)
+    path = tmp_path / "run.db"
+    original, calls = BoundedModel.verify, [0]
+
+    def failing(self: BoundedModel, *args: Any, **options: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 8:
+            raise RuntimeError("pulled the plug")
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(BoundedModel, "verify", failing)
+    with pytest.raises(RuntimeError, match="pulled the plug"):
+        verify(attack="pgd", batch_size=4, out=path)
+    assert len(Run(path)) == 8
+    seen: list[SweepProgress] = []
+    run = verify(attack="pgd", out=path, progress=seen.append)
+    assert calls[0] == 8 + 4 * 3
+    assert same(run, expected)
+    assert seen[0].done == 8
+    assert seen[-1].done == IMAGES
+    assert seen[-1].summary.startswith("right ")
+    assert f"R>={EPSILONS[0]:g}" in seen[-1].summary
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epsilons": [0.02, 0.05]}, r"epsilons: \[0.02, 0.05, 0.08\] there, \[0.02, 0.05\] now"),
+        ({"epsilons": None, "radius": True}, "epsilons: .* there, None now; largest: None there, 1.0 now"),
+        ({"method": "ibp"}, "method: 'cascade' there, 'ibp' now"),
+        ({"norm": "l2"}, "norm: 'linf' there, 'l2' now"),
+        ({"clip": (-1.0, 1.0)}, "clip: "),
+        ({"semantics": "float32"}, "semantics: 'real' there, 'float32' now"),
+        ({"sound": False}, "guarantee: 'deterministic' there, 'none' now; sound: True there, False now"),
+        ({"attack": "pgd"}, "attack: None there, 'PGD' now"),
+        ({"batch_size": 7}, "batch_size: 32 there, 7 now"),
+        ({"model": Brightness()}, "hash of the model"),
+    ],
+)
+def test_other_parameters_are_refused_by_name(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    path = tmp_path / "run.db"
+    verify(out=path, method="cascade", model_name="net")
+    before = path.read_bytes()
+    if "model" in changes:
+        changes = {"data": grey(0.0, 1.0)} | changes
+    with pytest.raises(StoreError, match=words):
+        verify(**({"out": path, "model_name": "net"} | changes))
+    assert path.read_bytes() == before
+
+
+def test_a_gap_between_certificate_and_attack_is_a_bug(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """A model that is another one for a single image: the bounds are those of the batch."""
+    data = grey(0.75, 0.25)
+    assert verify(Brightness(), data, epsilons=[0.2], attack="pgd").verified_accuracy(0.2).successes == 2
+    # Alone, the margin of the first image is 2·0.75 − 1 − 0.2 = 0.3, and falls by 2·0.2 within the ball.
+    path = tmp_path / "run.db"
+    with pytest.raises(ModelError, match=r"crossing: image 0 is certified at 0.2 in linf .*broke it at distance 0.2"):
+        verify(Brightness(0.2), data, epsilons=[0.2], attack="pgd", out=path)
+    assert not path.exists(), "no result of the chunk is kept"
+    assert verify(Brightness(0.2), data, epsilons=[0.2]).verified_accuracy(0.2).successes == 2
+    # Behind by no more than rounding can do to logits of 8: the exact network may well be right.
+    close, options = grey(0.7502), {"epsilons": [0.25], "attack": "pgd"}
+    with caplog.at_level(logging.WARNING, logger="pyrobust"):
+        run = verify(Brightness(1e-3), close, **options)
+    assert run.verdicts(0.25)["verdict"].tolist() == ["verified"]
+    assert "own rounding" in caplog.text
+    with pytest.raises(ModelError, match="crossing"):
+        verify(Brightness(1e-3), close, semantics="float32", **options)
+
+
+def test_unsound_bounds_say_so() -> None:
+    run = verify(sound=False, skip=4)
+    assert run.header.guarantee == "none"
+    assert run.parameters["sound"] is False
+    assert "NOT SOUND" in str(verification_table(run).caption)
+
+
+def test_models_keep_their_mode_and_may_be_float64() -> None:
+    model = net().train()
+    verify(model, skip=8, attack="pgd")
+    assert all(module.training for module in model.modules())
+    wide = verify(net().double(), skip=8)
+    assert wide.parameters["dtype"] == "float64"
+    assert np.array_equal(wide.table["prediction"], verify(skip=8).table["prediction"])
+
+
+def test_the_log_comes_back(tmp_path: Path) -> None:
+    run = verify()
+    write_log(run, tmp_path / "log.tsv")
+    log = read_log(tmp_path / "log.tsv")
+    assert np.array_equal(log["radius"], run.table["radius"])
+    assert format_log(run).splitlines()[0].split() == ["idx", "label", "predict", "radius", "correct", "time"]
+
+
+def test_tables() -> None:
+    run = verify(load := net(), digits(), attack="pgd")
+    cells = [list(column.cells) for column in verification_table(run).columns]
+    for epsilon in EPSILONS:
+        row = cells[0].index(f"verified at linf epsilon {epsilon:g}")
+        assert cells[2][row] == str((run.verdicts(epsilon)["verdict"] == "verified").sum())
+        assert cells[2][cells[0].index("unknown", row)] == str((run.verdicts(epsilon)["verdict"] == "unknown").sum())
+    searched = verify(load, epsilons=None, radius=True, max_images=8)
+    names = list(verification_table(searched).columns[0].cells)
+    assert 5 <= sum(str(name).startswith("verified at") for name in names) <= 12
+    with pytest.raises(InputError, match="use verification_table"):
+        prediction_table(run)
+    for other in (searched, run):
+        caption = str(verification_table(other).caption)
+        assert "guarantee deterministic, semantics real" in caption
+        assert other.header.data_sha256[:12] in caption
+    assert certified_accuracy_table(run, [0.01]).row_count == 5
+    assert verification_table(verify(load, data=(digits().x[:1], digits().y[:1] + 1), epsilons=0.1)).row_count > 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"epsilons": None}, InputError, "epsilons: expected either epsilons or radius=True"),
+        ({"radius": True}, InputError, "epsilons: expected either epsilons or radius=True"),
+        ({"radius": 1}, InputTypeError, "radius: expected True or False"),
+        ({"epsilons": []}, InputError, "epsilons: expected positive numbers, each once"),
+        ({"epsilons": [0.0]}, InputError, "epsilons: expected positive numbers"),
+        ({"epsilons": [0.1, 0.1]}, InputError, "epsilons: expected positive numbers, each once"),
+        ({"epsilons": [0.1, float("nan")]}, InputError, "epsilons: expected a finite number"),
+        ({"epsilons": "much"}, InputTypeError, "epsilons: expected a number"),
+        ({"epsilons": None, "radius": True, "largest": -1}, InputError, "largest: expected a finite number"),
+        ({"epsilons": None, "radius": True, "attack": "pgd"}, InputError, "attack: expected None without epsilons"),
+        ({"attack": "pgd", "clip": None}, InputError, "attack: expected None without epsilons and a clip range"),
+        ({"attack": "magic"}, InputError, "attack: expected one of pgd, None, got 'magic'"),
+        ({"method": "alpha-crown"}, InputError, "method: expected one of cascade, ibp, crown-ibp, crown"),
+        ({"norm": "l3"}, InputError, "norm: expected one of"),
+        ({"semantics": "ideal"}, InputError, "semantics: expected one of"),
+        ({"clip": (0.0, 0.5)}, InputError, r"data: digits: expected pixels in \[0.0, 0.5\], the clip range"),
+        ({"clip": (1.0, 0.0)}, InputError, "clip: expected finite numbers, the lower first"),
+        ({"clip": "01"}, InputTypeError, "clip: expected two numbers or None, got '01'"),
+        ({"clip": 1.0}, InputTypeError, "clip: expected two numbers or None"),
+        ({"model": lambda x: x}, InputTypeError, "model: expected a torch.nn.Module"),
+        ({"model": nn.Linear(3, 2)}, ModelError, "model: torch.export cannot trace it"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 3))}, InputError, "expected labels of 0 to 2"),
+        ({"model": nn.Linear(8, 2).half()}, InputTypeError, "model: expected parameters of float32 or float64"),
+        ({"data": torch.zeros(1)}, InputTypeError, "data: expected an ImageSet"),
+        ({"skip": 0}, InputError, "skip: expected at least 1"),
+        ({"shard": (3, 2)}, InputError, "shard: expected"),
+        ({"batch_size": 0}, InputError, "batch_size: expected at least 1"),
+        ({"seed": -1, "attack": "pgd"}, InputError, "seed: expected"),
+        ({"sound": None}, InputTypeError, "sound: expected True or False"),
+        ({"memory_limit": -5}, InputError, "memory_limit: expected a positive number"),
+        ({"device": "toaster"}, InputError, "device: expected cpu or cuda"),
+    ],
+)
+def test_bad_input_leaves_no_file(tmp_path: Path, changes: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        verify(**({"out": tmp_path / "run.db"} | changes))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_kinds_have_no_verdicts() -> None:
+    from attack_runs import pgd
+
+    from pyrobust.evaluation import attack_dataset
+
+    run = attack_dataset(pgd(), digits())
+    with pytest.raises(InputError, match="verdicts: expected a run of kind verify, got attack"):
+        run.verdicts(0.1)
+    with pytest.raises(InputError, match="verified_accuracy: expected a run of kind verify"):
+        run.verified_accuracy(0.1)
+    with pytest.raises(InputError, match="run: expected a run of kind verify, got attack"):
+        verification_table(run)
+    verified = verify_dataset(net(), digits(), epsilons=0.02, skip=8)
+    with pytest.raises(InputError, match="epsilon: expected a positive number"):
+        verified.verified_accuracy(0.0)
+    with pytest.raises(InputError, match="robust: expected a run of kind attack"):
+        _ = verified.robust

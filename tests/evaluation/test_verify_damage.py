@@ -1,0 +1,170 @@
+"""The file of a verification, damaged or tampered with: one clear error, never a wrong certificate."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+from verify_models import EPSILONS, IMAGES, verify
+
+from pyrobust.errors import FileFormatError, PyrobustError
+from pyrobust.evaluation import Run
+from pyrobust.evaluation.parameters import check_parameters, example
+
+#: Of an image that is verified at the first two epsilons; each is the whole row's new value.
+VERIFIED = "idx = (SELECT min(idx) FROM result WHERE verdicts LIKE 'verified,verified,%')"
+
+
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("runs")
+    verify(attack="pgd", out=folder / "verdicts.db")
+    verify(epsilons=None, radius=True, method="crown", out=folder / "radii.db")
+    return {name: (folder / f"{name}.db").read_bytes() for name in ("verdicts", "radii")}
+
+
+def change(path: Path, statement: str, *values: object) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute(statement, values).rowcount != 0
+        connection.commit()
+
+
+def read_all(path: Path) -> None:
+    run = Run(path)
+    _ = run.table
+    if run.parameters["examples"]:
+        run.examples()
+    for epsilon in run.parameters["epsilons"] or []:
+        run.verdicts(epsilon)
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "radius = 0.08",
+        "radius = 0.0",
+        "radius = 9e999",
+        "verdicts = 'verified'",
+        "verdicts = 'verified,verified,verified,verified'",
+        "verdicts = 'verified,verified,proved'",
+        "verdicts = 'unknown,verified,' || substr(verdicts, 19)",
+        "stages = 'forward,' || substr(stages, 1 + instr(stages, ','))",
+        "stages = 'attack,' || substr(stages, 1 + instr(stages, ','))",
+        "stages = ',' || substr(stages, 1 + instr(stages, ','))",
+        "margins = '0.0,' || substr(margins, 1 + instr(margins, ','))",
+        "margins = 'nan,' || substr(margins, 1 + instr(margins, ','))",
+        "margins = 'much,' || substr(margins, 1 + instr(margins, ','))",
+        "margins = ''",
+        "status = 'abstain'",
+        "prediction = (label + 1) % 10",
+        "prediction = 10",
+        "seconds = -1",
+        "idx = 400",
+    ],
+)
+def test_tampered_verdicts_are_refused(tmp_path: Path, contents: dict[str, bytes], assignment: str) -> None:
+    path = tmp_path / "run.db"
+    path.write_bytes(contents["verdicts"])
+    read_all(path)
+    change(path, f"UPDATE result SET {assignment} WHERE {VERIFIED}")
+    with pytest.raises(FileFormatError, match=r"run\.db: damaged"):
+        read_all(path)
+
+
+@pytest.mark.parametrize(
+    "assignment", ["radius = -0.1", "radius = 1.01", "radius = 0", "stages = ''", "stages = 'attack'", "verdicts = 'x'"]
+)
+def test_tampered_radii_are_refused(tmp_path: Path, contents: dict[str, bytes], assignment: str) -> None:
+    path = tmp_path / "run.db"
+    path.write_bytes(contents["radii"])
+    read_all(path)
+    change(path, f"UPDATE result SET {assignment} WHERE idx = 0")
+    with pytest.raises(FileFormatError, match=r"run\.db: damaged"):
+        read_all(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epsilons", []),
+        ("epsilons", [0.05, 0.02, 0.08]),
+        ("epsilons", [-0.02, 0.05, 0.08]),
+        ("epsilons", [0.02, 0.05, "0.08"]),
+        ("epsilons", [0.02, 0.05, True]),
+        ("epsilons", 0.1),
+        ("largest", -1),
+        ("method", "magic"),
+        ("norm", "l3"),
+        ("clip", [1, 0]),
+        ("sound", 1),
+        ("semantics", "ideal"),
+        ("attack", "two\tcolumns"),
+        ("shape", [1, 8]),
+        ("examples", None),
+    ],
+)
+def test_tampered_parameters_are_refused(tmp_path: Path, contents: dict[str, bytes], name: str, value: object) -> None:
+    path = tmp_path / "run.db"
+    path.write_bytes(contents["verdicts"])
+    changed = json.dumps({**Run(path).parameters, name: value})
+    change(path, "UPDATE run SET parameters = ?", changed)
+    with pytest.raises(FileFormatError, match=f"parameter {name}"):
+        Run(path)
+
+
+@pytest.mark.parametrize(("name", "value"), [("attack", None), ("clip", None), ("epsilons", [0.02, 0.05])])
+def test_parameters_that_contradict_the_rows_are_refused(
+    tmp_path: Path, contents: dict[str, bytes], name: str, value: object
+) -> None:
+    path = tmp_path / "run.db"
+    path.write_bytes(contents["verdicts"])
+    change(path, "UPDATE run SET parameters = ?", json.dumps({**Run(path).parameters, name: value}))
+    with pytest.raises(FileFormatError, match=r"run\.db: damaged"):
+        read_all(path)
+
+
+def test_the_schema_version(tmp_path: Path, contents: dict[str, bytes]) -> None:
+    path = tmp_path / "run.db"
+    path.write_bytes(contents["verdicts"])
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+        connection.execute("PRAGMA user_version = 4")
+        connection.commit()
+    with pytest.raises(FileFormatError, match="has schema version 4, this pyrobust knows 1, 2 and 3"):
+        Run(path)
+    before = path.read_bytes()
+    with pytest.raises(FileFormatError, match="use the version of pyrobust that wrote it"):
+        verify(attack="pgd", out=path)
+    assert path.read_bytes() == before
+
+
+def test_the_example_is_valid() -> None:
+    check_parameters("verify", example("verify"))
+    assert len(EPSILONS) < IMAGES
+
+
+def test_truncated_and_flipped_files_never_raise_anything_else(contents: dict[str, bytes], tmp_path: Path) -> None:
+    broken, content = tmp_path / "broken.db", contents["verdicts"]
+    for length in range(1, len(content), 3001):
+        broken.write_bytes(content[:length])
+        with pytest.raises(FileFormatError, match=r"broken\.db"):
+            read_all(broken)
+    chance = random.Random(0)
+    messages = []
+    for _ in range(100):
+        changed = bytearray(content)
+        for _ in range(chance.choice((1, 2, 20))):
+            changed[chance.choice((chance.randrange(100), chance.randrange(len(content))))] = chance.randrange(256)
+        broken.write_bytes(changed)
+        try:
+            read_all(broken)
+        except PyrobustError as error:
+            messages.append(str(error))
+        for litter in tmp_path.glob("broken.db-*"):
+            litter.unlink()
+    assert len(messages) > 30
+    assert all("broken.db" in message for message in messages)
