@@ -91,7 +91,11 @@ def test_an_unknown_simd_level_is_refused_and_changes_nothing():
 
 def test_the_stub_names_what_the_module_has():
     stub = ast.parse((ROOT / "pyrobust" / "_C.pyi").read_text())
-    assert {node.name for node in stub.body} == {name for name in dir(_C) if not name.startswith("_")}
+    named = {node.name: node for node in stub.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    assert set(named) == {name for name in dir(_C) if not name.startswith("_")}
+    methods = {node.name for node in named["BoundNetwork32"].body}
+    assert methods == {name for name in vars(_C.BoundNetwork32) if not name.startswith("_")} | {"__init__"}
+    assert set(vars(_C.BoundNetwork64)) == set(vars(_C.BoundNetwork32))
 
 
 def test_importing_without_the_native_module_is_one_clear_error(tmp_path):
