@@ -157,8 +157,8 @@ def verification_table(run: Run, alpha: float = 0.05) -> Table:
     >>> from pyrobust.evaluation import verify_dataset
     >>> from pyrobust.zoo import load_data, load_model
     >>> run = verify_dataset(load_model("zoo:digits-smooth-0.25"), load_data("digits"), epsilons=0.02, skip=20)
-    >>> verification_table(run).row_count
-    7
+    >>> next(verification_table(run).columns[0].cells), verification_table(run).row_count > 4
+    ('images', True)
     """
     if run.kind != "verify":
         raise InputError(f"run: expected a run of kind verify, got {run.kind}")
