@@ -134,7 +134,25 @@ class BoundedModel:
     ) -> Bounds:
         """Lower bounds of the margins f_y − f_j for all j ≠ y, in ascending order: [B, K − 1].
 
-        Arguments as of ``bounds``, and y: [B], the labels.
+        Args:
+            x: [B, ...], in the clip range.
+            y: [B], the labels.
+            epsilon: a number of at least 0, or one for each example.
+            norm: "linf", "l2" or "l1".
+            method: "ibp", "crown-ibp" or "crown".
+            clip: (lowest, highest) value of an element; None for no limits.
+            x_lower: [B, ...], instead of x and epsilon.
+            x_upper: [B, ...].
+            sound: as of ``bounds``.
+            semantics: as of ``bounds``.
+            memory_limit: as of ``bounds``.
+
+        Returns:
+            Bounds; its upper bounds are +inf.
+
+        Raises:
+            InputError: shapes, ranges or names that do not fit.
+            InputTypeError: tensors of another kind.
 
         >>> model = nn.Linear(2, 3).eval()
         >>> BoundedModel(model, torch.zeros(1, 2)).margins(torch.zeros(4, 2), torch.zeros(4).long(), 0.1).lower.shape
@@ -151,7 +169,18 @@ class BoundedModel:
 
         That includes x itself: a wrongly classified example is never certified.
 
-        Arguments as of ``margins``.
+        Args:
+            x: [B, ...], in the clip range.
+            y: [B], the labels.
+            epsilon: a number of at least 0, or one for each example.
+            options: the other arguments of ``margins``.
+
+        Returns:
+            True where every margin is proved to be above zero.
+
+        Raises:
+            InputError: shapes, ranges or names that do not fit.
+            InputTypeError: tensors of another kind.
 
         >>> model = nn.Linear(2, 2).eval()
         >>> BoundedModel(model, torch.zeros(1, 2)).certify(torch.zeros(1, 2), torch.tensor([0]), 1e6)
