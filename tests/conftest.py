@@ -1,6 +1,8 @@
-"""The devices that tests run on."""
+"""The devices and the instruction sets that tests run on."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -30,3 +32,13 @@ def second_cuda(cuda: torch.device) -> torch.device:
 def device(request: pytest.FixtureRequest) -> torch.device:
     """The CPU, then the GPU: what a test expects of one it expects of the other."""
     return torch.device("cpu") if request.param == "cpu" else request.getfixturevalue("cuda")
+
+
+@pytest.fixture(params=_C.simd_levels())
+def simd_level(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each instruction set that this machine can run, one after the other."""
+    before = _C.simd_level()
+    _C.set_simd_level(request.param)
+    assert _C.simd_level() == request.param
+    yield request.param
+    _C.set_simd_level(before)

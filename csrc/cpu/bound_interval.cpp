@@ -4,18 +4,9 @@
 
 #include "cpu/bound_state.h"
 #include "cpu/crown_leaves.h"
-#include "cpu/simd.h"
 
 namespace pyrobust::cpu {
 namespace {
-
-template <class T>
-const CrownLeaves<T>& leaves() {
-  if constexpr (sizeof(T) == 4)
-    return PYROBUST_LEAVES(kCrownFloat);
-  else
-    return PYROBUST_LEAVES(kCrownDouble);
-}
 
 // The inputs of a group as [neuron][lane]: a point c of each range, how far its ends are away, the largest |z| and |c|.
 template <class T>
@@ -35,8 +26,8 @@ Lanes<T> lanes_of(int64_t layer, int64_t n, ExampleState<T>* const* group, int64
   }
   for (int64_t e = 0; e < count; ++e) {
     const LayerState<T>& state = (*group[e])[layer];
-    leaves<T>().spread(state.lower.data(), state.upper.data(), n, e, flushed, options.sound, lanes.center.data(),
-                       lanes.radius.data(), lanes.magnitude.data());
+    crown_leaves<T>().spread(state.lower.data(), state.upper.data(), n, e, flushed, options.sound, lanes.center.data(),
+                             lanes.radius.data(), lanes.magnitude.data());
   }
   return lanes;
 }
@@ -53,7 +44,7 @@ void multiply(const Layer<T>& layer, int64_t g, int64_t p, const Lanes<T>& lanes
               Sums<T>& sums) {
   const Panels<T>&w = layer.forward[static_cast<size_t>(g)], &size = layer.forward_abs[static_cast<size_t>(g)];
   const auto count = static_cast<int64_t>(segments.size());
-  const auto& loops = leaves<T>();
+  const auto& loops = crown_leaves<T>();
   const auto run = [&](const std::vector<T>& from, const Panels<T>& panels, T* out) {
     loops.multiply(from.data(), segments.data(), count, panels.panel(p), panels.width(p), out, kLanes<T>, false);
   };
@@ -85,8 +76,8 @@ class Ranges {
     double lower[kLanes<T>], upper[kLanes<T>], sum[kLanes<T>];
     for (int64_t j = 0; j < width; ++j) {
       const auto at = static_cast<size_t>(k + j * plane);
-      leaves<T>().range(sums.center + j * kLanes<T>, sums.radius + j * kLanes<T>, sums.magnitude + j * kLanes<T>,
-                        layer_.bias[at], costs_, lower, upper, sum);
+      crown_leaves<T>().range(sums.center + j * kLanes<T>, sums.radius + j * kLanes<T>, sums.magnitude + j * kLanes<T>,
+                              layer_.bias[at], costs_, lower, upper, sum);
       for (int64_t e = 0; e < count; ++e) {
         LayerState<T>& state = (*group[e])[layer];
         state.lower[at] = lower[e], state.upper[at] = upper[e], state.sum[at] = sum[e];

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "cpu/simd.h"
+
 namespace pyrobust::cpu {
 
 // A product: the lanes at base + offset times the weights of a tap.
@@ -48,5 +50,14 @@ struct CrownLeaves {
 
 extern const CrownLeaves<float> kCrownFloatScalar, kCrownFloatAvx2, kCrownFloatAvx512;
 extern const CrownLeaves<double> kCrownDoubleScalar, kCrownDoubleAvx2, kCrownDoubleAvx512;
+
+// Those in use.
+template <class T>
+const CrownLeaves<T>& crown_leaves() {
+  if constexpr (sizeof(T) == 4)
+    return PYROBUST_LEAVES(kCrownFloat);
+  else
+    return PYROBUST_LEAVES(kCrownDouble);
+}
 
 }  // namespace pyrobust::cpu

@@ -5,20 +5,11 @@
 
 #include "cpu/conv_products.h"
 #include "cpu/crown_leaves.h"
-#include "cpu/simd.h"
 #include "cpu/tile_memory.h"
 #include "cpu/tile_window.h"
 
 namespace pyrobust::cpu {
 namespace {
-
-template <class T>
-const CrownLeaves<T>& leaves() {
-  if constexpr (sizeof(T) == 4)
-    return PYROBUST_LEAVES(kCrownFloat);
-  else
-    return PYROBUST_LEAVES(kCrownDouble);
-}
 
 // What a tile is at one layer: [channels][window height][window width][kLanes].
 template <class T>
@@ -145,7 +136,7 @@ class CrownWalk<T>::Impl {
     }
     if (layer.affine() && (!layer.fused || i == tile_->layer))
       for_runs(i, [&](T* a, int64_t n, int64_t k) {
-        leaves<T>().dot(a, n, state(i).low.data() + k, state(i).high.data() + k, bias_);
+        crown_leaves<T>().dot(a, n, state(i).low.data() + k, state(i).high.data() + k, bias_);
       });
     switch (layer.kind) {
       case Kind::kLinear:
@@ -155,7 +146,8 @@ class CrownWalk<T>::Impl {
         convolution(i);
         break;
       case Kind::kScale:
-        for_runs(i, [&](T* a, int64_t n, int64_t k) { leaves<T>().scale(a, n, layer.scale.data() + k, 1, a, false); });
+        for_runs(
+            i, [&](T* a, int64_t n, int64_t k) { crown_leaves<T>().scale(a, n, layer.scale.data() + k, 1, a, false); });
         hand_over(i, layer.inputs[0]);
         return;
       case Kind::kSum:
@@ -164,8 +156,8 @@ class CrownWalk<T>::Impl {
       case Kind::kActivation:
         for_runs(i, [&](T* a, int64_t n, int64_t k) {
           const LayerState<T>& s = state(i);
-          leaves<T>().relax(a, n, s.lower_slope.data() + k, s.upper_slope.data() + k, s.lower_intercept.data() + k,
-                            s.upper_intercept.data() + k, bias_);
+          crown_leaves<T>().relax(a, n, s.lower_slope.data() + k, s.upper_slope.data() + k,
+                                  s.lower_intercept.data() + k, s.upper_intercept.data() + k, bias_);
         });
         p.alive = state(i).alive.data();
         hand_over(i, layer.inputs[0]);
@@ -216,7 +208,7 @@ class CrownWalk<T>::Impl {
     for (int64_t c = 0; c < network_.layer(i).shape.channels; ++c)
       for (int64_t y = from.y0; y < from.y1; ++y, a += from.width() * L) {
         T* const out = target + ((c * to.height() + y - to.y0) * to.width() + from.x0 - to.x0) * L;
-        leaves<T>().scale(a, from.width(), &sign, 0, out, true);
+        crown_leaves<T>().scale(a, from.width(), &sign, 0, out, true);
       }
   }
 
@@ -251,7 +243,8 @@ class CrownWalk<T>::Impl {
     T* const out = memory(input, false);
     const Panels<T>& panels = layer.backward[0];
     for (int64_t p = 0; p < panels.count(); ++p)
-      leaves<T>().multiply(part(i).a, &segment, 1, panels.panel(p), panels.width(p), out + p * kPanel * L, L, add);
+      crown_leaves<T>().multiply(part(i).a, &segment, 1, panels.panel(p), panels.width(p), out + p * kPanel * L, L,
+                                 add);
   }
 
   void convolution(int64_t i) {
@@ -273,8 +266,8 @@ class CrownWalk<T>::Impl {
         const Panels<T>& panels = layer.backward[static_cast<size_t>(g)];
         T* const place = out + (g * inputs * plane + at) * L;
         for (int64_t p = 0; p < panels.count(); ++p)
-          leaves<T>().multiply(part(i).a, products.segments(list), products.count(list), panels.panel(p),
-                               panels.width(p), place + p * kPanel * plane * L, plane * L, add);
+          crown_leaves<T>().multiply(part(i).a, products.segments(list), products.count(list), panels.panel(p),
+                                     panels.width(p), place + p * kPanel * plane * L, plane * L, add);
       }
   }
 
@@ -288,7 +281,7 @@ class CrownWalk<T>::Impl {
         for (const int64_t input : layer.inputs) {
           const int64_t size = network_.layer(input).shape.size();
           if (from < size) {
-            leaves<T>().scale(a + j * L, 1, &one, 0, memory(input, true) + from * L, true);
+            crown_leaves<T>().scale(a + j * L, 1, &one, 0, memory(input, true) + from * L, true);
             break;
           }
           from -= size;
@@ -302,10 +295,10 @@ class CrownWalk<T>::Impl {
     const T one = 1;
     T* const out = memory(network_.layer(i).inputs[0], true);
     for_runs(i, [&](T* a, int64_t n, int64_t k) {
-      leaves<T>().relax(a, n, s.lower_slope.data() + k, s.upper_slope.data() + k, s.lower_intercept.data() + k,
-                        s.upper_intercept.data() + k, bias_);
+      crown_leaves<T>().relax(a, n, s.lower_slope.data() + k, s.upper_slope.data() + k, s.lower_intercept.data() + k,
+                              s.upper_intercept.data() + k, bias_);
       for (int64_t j = 0; j < n; ++j)
-        leaves<T>().scale(a + j * L, 1, &one, 0, out + s.picked[static_cast<size_t>(k + j)] * L, true);
+        crown_leaves<T>().scale(a + j * L, 1, &one, 0, out + s.picked[static_cast<size_t>(k + j)] * L, true);
     });
   }
 
@@ -320,7 +313,8 @@ class CrownWalk<T>::Impl {
       low[k] = out.down_to<T>(s.lower[k] - (share * below + out.few<T>(below)));
       high[k] = out.up_to<T>(s.upper[k] + (share * above + out.few<T>(above)));
     }
-    for_runs(i, [&](T* a, int64_t n, int64_t k) { leaves<T>().dot(a, n, low.data() + k, high.data() + k, bias_); });
+    for_runs(i,
+             [&](T* a, int64_t n, int64_t k) { crown_leaves<T>().dot(a, n, low.data() + k, high.data() + k, bias_); });
   }
 
   // The least value on the box and, where there is a ball, the better of that and the least value on the ball.
@@ -328,11 +322,12 @@ class CrownWalk<T>::Impl {
     const LayerState<T>& s = state(i);
     double box[L], ball[L], squares[L] = {}, largest[L] = {};
     std::copy(bias_, bias_ + L, box), std::copy(bias_, bias_ + L, ball);
-    for_runs(i, [&](T* a, int64_t n, int64_t k) { leaves<T>().dot(a, n, s.low.data() + k, s.high.data() + k, box); });
+    for_runs(
+        i, [&](T* a, int64_t n, int64_t k) { crown_leaves<T>().dot(a, n, s.low.data() + k, s.high.data() + k, box); });
     if (options_.norm != Norm::kLinf) {
       for_runs(i, [&](T* a, int64_t n, int64_t k) {
-        leaves<T>().dot(a, n, s.center_low.data() + k, s.center_high.data() + k, ball);
-        leaves<T>().lengths(a, n, squares, largest);
+        crown_leaves<T>().dot(a, n, s.center_low.data() + k, s.center_high.data() + k, ball);
+        crown_leaves<T>().lengths(a, n, squares, largest);
       });
       for (int64_t lane = 0; lane < L; ++lane)
         box[lane] = better(box[lane], ball[lane], dual_norm(squares[lane], largest[lane], size_of(i)));

@@ -1,4 +1,4 @@
-"""Every way of running the CPU kernels."""
+"""What the tests of bounds share."""
 
 from __future__ import annotations
 
@@ -9,19 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pyrobust import _C
-
 sys.path.insert(0, str(Path(__file__).parent))  # for exact, bound_nets, bound_sets, bound_graphs, bound_data
-
-
-@pytest.fixture(params=_C.simd_levels())
-def simd_level(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each instruction set that this machine can run, one after the other."""
-    before = _C.simd_level()
-    _C.set_simd_level(request.param)
-    assert _C.simd_level() == request.param
-    yield request.param
-    _C.set_simd_level(before)
 
 
 @pytest.fixture

@@ -14,16 +14,6 @@ from pyrobust import _C
 sys.path.insert(0, str(Path(__file__).parent))  # for op_inputs
 
 
-@pytest.fixture(params=_C.simd_levels())
-def simd_level(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each instruction set that this machine can run, one after the other."""
-    before = _C.simd_level()
-    _C.set_simd_level(request.param)
-    assert _C.simd_level() == request.param
-    yield request.param
-    _C.set_simd_level(before)
-
-
 @pytest.fixture(params=[1, 2])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
