@@ -43,21 +43,21 @@ def _sigmoid(z: _Doubles) -> _Doubles:
 
 
 def _s_shaped(
-    l: _Doubles,  # noqa: E741
-    u: _Doubles,
+    from_: _Doubles,
+    to: _Doubles,
     f: Callable[[_Doubles], _Doubles],
     slope: Callable[[_Doubles], _Doubles],
     steepest: float,
 ) -> tuple[_Doubles, ...]:
     """The lines of an odd-symmetric function that is convex below 0 and concave above.
 
-    The slope s of both lines is the smaller of the slopes at the two ends: f(z) − s·z then grows on all of [l, u],
+    The slope s of both lines is the smaller of the slopes at the two ends: f(z) − s·z then grows on all of [from_, to],
     because f' is at least as large in between (it rises to 0 and falls after), so its extremes are at the ends. On a
     range of one sign the line on the far side of the curve is the chord instead, whose extremes are the ends, too:
     above a convex f and below a concave one. The intercepts allow for the rounding of f and of the products.
     """
-    finite = np.isfinite(l) & np.isfinite(u)
-    a, b = np.where(finite, l, 0.0), np.where(finite, u, 0.0)
+    finite = np.isfinite(from_) & np.isfinite(to)
+    a, b = np.where(finite, from_, 0.0), np.where(finite, to, 0.0)
     fa, fb = f(a), f(b)
     low_a, high_a = _outward(fa, fa)
     low_b, high_b = _outward(fb, fb)
@@ -78,21 +78,21 @@ def _s_shaped(
         low_a - lower_slope * a - product(lower_slope, a), low_b - lower_slope * b - product(lower_slope, b)
     )
     lower, upper = _outward(lower, upper)
-    least, most = f(np.full_like(l, -np.inf)), f(np.full_like(l, np.inf))
-    ends_low, _ = _outward(f(l), f(l))
-    _, ends_high = _outward(f(u), f(u))
+    least, most = f(np.full_like(from_, -np.inf)), f(np.full_like(from_, np.inf))
+    ends_low, _ = _outward(f(from_), f(from_))
+    _, ends_high = _outward(f(to), f(to))
     ends_low, ends_high = np.maximum(ends_low, least), np.minimum(ends_high, most)
     lower = np.where(finite, lower, least)
     upper = np.where(finite, upper, most)
     return lower_slope, lower, upper_slope, upper, ends_low, ends_high
 
 
-def _sigmoid_rule(l: _Doubles, u: _Doubles) -> tuple[_Doubles, ...]:  # noqa: E741
-    return _s_shaped(l, u, _sigmoid, lambda z: _sigmoid(z) * _sigmoid(-z), 0.25)
+def _sigmoid_rule(from_: _Doubles, to: _Doubles) -> tuple[_Doubles, ...]:
+    return _s_shaped(from_, to, _sigmoid, lambda z: _sigmoid(z) * _sigmoid(-z), 0.25)
 
 
-def _tanh_rule(l: _Doubles, u: _Doubles) -> tuple[_Doubles, ...]:  # noqa: E741
-    return _s_shaped(l, u, np.tanh, lambda z: 1 / np.cosh(np.clip(z, -350, 350)) ** 2, 1.0)
+def _tanh_rule(from_: _Doubles, to: _Doubles) -> tuple[_Doubles, ...]:
+    return _s_shaped(from_, to, np.tanh, lambda z: 1 / np.cosh(np.clip(z, -350, 350)) ** 2, 1.0)
 
 
 FUNCTIONS["sigmoid"] = Function(torch.sigmoid, _sigmoid_rule)
