@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.export.graph_signature import OutputKind
 
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
 
@@ -96,6 +97,14 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         ) from error
 
 
+#: What a forward pass may leave behind, beside its result.
+_CHANGED = {
+    OutputKind.USER_INPUT_MUTATION: "the input",
+    OutputKind.BUFFER_MUTATION: "the buffer {}",
+    OutputKind.PARAMETER_MUTATION: "the parameter {}",
+}
+
+
 class _Translation:
     """Walks through an exported program and lowers call by call."""
 
@@ -155,9 +164,17 @@ class _Translation:
             ) from error
 
     def _output(self, call: fx.Node) -> Node:
-        results = call.args[0]
-        if not isinstance(results, (tuple, list)) or len(results) != 1 or not isinstance(results[0], fx.Node):
-            raise ModelError("model: expected one tensor of logits, got something else")
+        results = []
+        for value, spec in zip(call.args[0], self.program.graph_signature.output_specs, strict=True):
+            if spec.kind in _CHANGED:
+                what = _CHANGED[spec.kind].format(spec.target)
+                raise ModelError(
+                    f"model: {_place(value)} changes {what} in place, which has no bound; let it work on a copy: "
+                    "inplace=False, or x.clone() before it"
+                )
+            results.append(value)
+        if len(results) != 1 or not isinstance(results[0], fx.Node):
+            raise ModelError(f"model: expected one tensor of logits, got {len(results)} results")
         result = self.values[results[0]]
         if not isinstance(result, Node):
             raise ModelError("model: expected logits that depend on the input, got a constant")
@@ -192,23 +209,18 @@ def _is_node(value: Any) -> bool:
 #: Calls on constants alone that move numbers without changing them.
 _MOVES = {
     torch.ops.aten.view.default,
-    torch.ops.aten.reshape.default,
     torch.ops.aten.permute.default,
     torch.ops.aten.transpose.int,
     torch.ops.aten.t.default,
     torch.ops.aten.unsqueeze.default,
     torch.ops.aten.squeeze.dim,
     torch.ops.aten.squeeze.default,
-    torch.ops.aten.flatten.using_ints,
     torch.ops.aten.slice.Tensor,
     torch.ops.aten.select.int,
     torch.ops.aten.expand.default,
     torch.ops.aten.clone.default,
-    torch.ops.aten.contiguous.default,
     torch.ops.aten.detach.default,
-    torch.ops.aten.detach_.default,
     torch.ops.aten.alias.default,
-    torch.ops.aten.lift_fresh_copy.default,
 }
 _ARITHMETIC: dict[Any, Callable[..., Constant]] = {
     torch.ops.aten.add.Tensor: lambda a, b: a + b,
