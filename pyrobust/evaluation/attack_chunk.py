@@ -60,12 +60,14 @@ class AttackChunk:
         """
         y = self.images.y[indices.start : indices.stop : indices.step].numpy()
         clean, adversarial, distance, x_adv = self.examine(x, indices, report)
+        broken_by = self._broken_by(clean, adversarial, y)
         return {
             "prediction": clean,
             "status": ["ok"] * len(x),
             "adversarial": adversarial,
-            "distance": distance,
-            "broken_by": self._broken_by(clean, adversarial, y),
+            # How far attacks go without success is their own affair, and says nothing of the model.
+            "distance": [far if by else None for far, by in zip(distance.tolist(), broken_by, strict=True)],
+            "broken_by": broken_by,
             "x_adv": encode_examples(x_adv) if self.keep else [b""] * len(x),
         }
 

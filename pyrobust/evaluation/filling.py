@@ -33,7 +33,10 @@ Step: TypeAlias = Callable[[Tensor, range, Advance], dict[str, Any]]
 class _Tally:
     """What the results so far come to, for the progress."""
 
-    def __init__(self, parameters: dict[str, Any], table: Mapping[str, Any]) -> None:
+    def __init__(self, run: Run) -> None:
+        parameters, table = run.parameters, run.table
+        self.total = len(run.expected)
+        self.done = 0
         # Of a search for radii nothing is counted but what is right: no radius is the one to ask for.
         self.radius = parameters.get("sigma", (parameters.get("epsilons") or [0.0])[0])
         self.right = 0
@@ -42,6 +45,7 @@ class _Tally:
         self.add(table)
 
     def add(self, rows: Mapping[str, Any]) -> None:
+        self.done += len(rows["label"])
         right = np.asarray(rows["prediction"]) == rows["label"]
         self.right += int(right.sum())
         if self.certified is not None:
@@ -49,11 +53,27 @@ class _Tally:
         if self.robust is not None:
             self.robust += int((right & (rows["adversarial"] == rows["label"])).sum())
 
+    def progress(self, samples: int = 0, chunk_samples: int = 0, chunk: int = 0) -> SweepProgress:
+        """What is committed, and how far the chunk in work is."""
+        return SweepProgress(
+            self.done,
+            self.total,
+            samples,
+            chunk_samples,
+            chunk,
+            self.right,
+            self.certified,
+            self.radius,
+            self.robust,
+        )
+
 
 def write_run(
     out: str | os.PathLike[str] | None, header: Header, step: Step, images: ImageSet, progress: bool | Report
 ) -> Run:
     """Begins a run, or goes on with the one that is there, and computes the chunks that are missing.
+
+    Of a finished run nothing is written: it may be read-only.
 
     Args:
         out: the file; None keeps the run in memory.
@@ -69,34 +89,39 @@ def write_run(
         StoreError: the run cannot be written, is being written by another process, or has other parameters.
         FileFormatError: ``out`` is not a run, or damaged.
     """
-    with RunWriter(out, header) as writer, sweep_reporting(progress) as report:
-        _fill(writer, step, images, report)
+    there = None if out is None else _finished(Path(out), header)
+    with sweep_reporting(progress) as report:
+        if there is not None:
+            report(_Tally(there).progress())
+            return there
+        with RunWriter(out, header) as writer:
+            _fill(writer, step, images, report)
     return Run(writer.connection if out is None else out)
+
+
+def _finished(path: Path, header: Header) -> Run | None:
+    """The run in a file, where it is the one asked for and whole."""
+    # What a killed writer left beside the file is for the next writer to clear up.
+    if not path.is_file() or Path(f"{path}-wal").exists():
+        return None
+    with closing(connect_readonly(path)) as connection:
+        stored = read_header(connection, path)
+    if stored is None or stored.differences(header):
+        return None
+    run = Run(path)
+    return run if run.complete else None
 
 
 def _fill(writer: RunWriter, step: Step, images: ImageSet, report: Report) -> None:
     """Adds the chunks that are missing, each whole."""
     parameters = writer.header.parameters
     chosen = chosen_indices(parameters)
-    tally = _Tally(parameters, Run(writer.connection, writer.path).table)  # checks what is there, too
-
-    def progress(samples: int, total: int, chunk: int) -> SweepProgress:
-        return SweepProgress(
-            len(writer.done),
-            len(chosen),
-            samples,
-            total,
-            chunk,
-            tally.right,
-            tally.certified,
-            tally.radius,
-            tally.robust,
-        )
+    tally = _Tally(Run(writer.connection, writer.path))  # checks what is there, too
 
     def advance(chunk: int, samples: int, total: int) -> None:
-        report(progress(samples, total, chunk))
+        report(tally.progress(samples, total, chunk))
 
-    report(progress(0, 0, 0))
+    report(tally.progress())
     for start in range(0, len(chosen), parameters["chunk"]):
         indices = chosen[start : start + parameters["chunk"]]
         present = sum(index in writer.done for index in indices)
@@ -115,7 +140,7 @@ def _fill(writer: RunWriter, step: Step, images: ImageSet, report: Report) -> No
         rows["label"] = images.y[indices.start : indices.stop : indices.step].numpy()
         writer.append(rows)
         tally.add(rows)
-        report(progress(0, 0, 0))
+        report(tally.progress())
 
 
 def stored_parameters(path: Path) -> dict[str, Any]:
