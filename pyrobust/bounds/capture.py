@@ -165,7 +165,8 @@ class _Translation:
 
     def _output(self, call: fx.Node) -> Node:
         results = []
-        for value, spec in zip(call.args[0], self.program.graph_signature.output_specs, strict=True):
+        outputs: Any = call.args[0]
+        for value, spec in zip(outputs, self.program.graph_signature.output_specs, strict=True):
             if spec.kind in _CHANGED:
                 what = _CHANGED[spec.kind].format(spec.target)
                 raise ModelError(

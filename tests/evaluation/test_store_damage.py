@@ -170,9 +170,7 @@ def unprivileged() -> Iterator[Path]:
 def test_without_permission_to_write(unprivileged: Path) -> None:
     with pytest.raises(StoreError, match=r"new\.db: cannot be created"):
         RunWriter(unprivileged / "new.db", header())
-    with pytest.raises(
-        StoreError, match=r"run\.db: cannot be opened to go on .* the file and its folder have to be writ"
-    ):
+    with pytest.raises(StoreError, match=r"run\.db: cannot be opened to go on .* the file and its folder have to"):
         RunWriter(unprivileged / "run.db", header())
     assert sorted(file.name for file in unprivileged.iterdir()) == ["run.db", "whole.db"]
     assert len(Run(unprivileged / "run.db")) == 4
