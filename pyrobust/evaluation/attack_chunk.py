@@ -17,7 +17,7 @@ from torch import Tensor
 from pyrobust.attacks import AdversarialAttack
 from pyrobust.attacks.arguments import batch_on
 from pyrobust.attacks.autoattack import AutoAttackResult
-from pyrobust.attacks.queries import Queries
+from pyrobust.attacks.queries import Queries, note_no_winner
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.examples import encode_examples
 from pyrobust.evaluation.filling import Advance
@@ -155,7 +155,7 @@ class AttackChunk:
 
 
 def classes_alone(queries: Queries, x: Tensor) -> npt.NDArray[np.int64]:
-    """What the model says of each image alone, as whoever uses it will ask; -1 where no logit wins.
+    """What the model says of each image alone, as whoever uses it will ask; -1 where no logit wins, which is logged.
 
     Args:
         queries: of the model.
@@ -171,6 +171,7 @@ def classes_alone(queries: Queries, x: Tensor) -> npt.NDArray[np.int64]:
         for i in range(len(x)):
             batch = batch_on(x[i : i + 1], runner.device_for(x), runner.memory_format)
             found[i] = predicted_classes(queries.logits(batch))[0]
+    note_no_winner(runner, int((found < 0).sum()), len(x))
     return found.numpy()
 
 
