@@ -16,12 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobust.errors import FileFormatError
-from pyrobust.evaluation.parameters import chosen_indices
+from pyrobust.errors import FileFormatError, InputError
+from pyrobust.evaluation.arguments import WORDS, at_most_words
+from pyrobust.evaluation.parameters import check_parameters, chosen_indices
 from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.evaluation.run import Run
 from pyrobust.evaluation.store import Header, connect_readonly, read_header
 from pyrobust.evaluation.writer import RunWriter
+from pyrobust.runner import Runner
 from pyrobust.zoo import ImageSet
 
 #: (done, total): how far the chunk in work is.
@@ -154,6 +156,61 @@ def stored_parameters(path: Path) -> dict[str, Any]:
     with closing(connect_readonly(path)) as connection:
         header = read_header(connection, path)
     return {} if header is None else header.parameters
+
+
+def attack_or_verify_header(
+    kind: str,
+    own: dict[str, Any],
+    *,
+    runner: Runner,
+    model: tuple[str, str],
+    images: ImageSet,
+    selection: dict[str, Any],
+    batch: int,
+    stored: dict[str, Any],
+    guarantee: str,
+) -> Header:
+    """The header of a run that attacks or verifies images.
+
+    Args:
+        kind: "attack" or "verify".
+        own: parameters of the kind.
+        runner: of the model.
+        model: what it is called, and its hash.
+        images: all images of the data set.
+        selection: which of them are covered.
+        batch: rows of a batch.
+        stored: parameters of the run that is gone on with, which may have another chunk.
+        guarantee: of the results.
+
+    Raises:
+        InputError: parameters that a run cannot keep.
+    """
+    batch = at_most_words("batch_size", batch)
+    parameters = own | {
+        "dtype": str(runner.dtype).removeprefix("torch."),
+        "memory_format": str(runner.memory_format).removeprefix("torch."),
+        "device": runner.device.type,
+        "shape": list(images.x.shape[1:]),
+        "example_dtype": "float32",
+        **selection,
+        "batch_size": batch,
+        "chunk": stored.get("chunk", min(WORDS, batch)),
+    }
+    try:
+        check_parameters(kind, parameters)
+    except ValueError as error:
+        raise InputError(f"{kind}: expected values that a run can keep, got {error}") from error
+    return Header(
+        kind=kind,
+        parameters=parameters,
+        model=model[0],
+        model_sha256=model[1],
+        data=images.name,
+        data_sha256=images.sha256,
+        guarantee=guarantee,
+        versions=software_versions(),
+    )
 
 
 def software_versions() -> dict[str, str]:

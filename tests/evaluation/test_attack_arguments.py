@@ -86,7 +86,7 @@ def test_the_ball_is_judged_in_exact_arithmetic() -> None:
         ({"skip": 0}, InputError, "skip"),
         ({"shard": (3, 2)}, InputError, "shard"),
         ({"batch_size": 0}, InputError, "batch_size"),
-        ({"attack": Mine(Crowd(), step="x" * 300)}, InputError, "expected settings that a run can keep"),
+        ({"attack": Mine(Crowd(), step="x" * 300)}, InputError, "attack: expected values that a run can keep"),
     ],
 )
 def test_wrong_arguments_leave_no_file(tmp_path: Path, change: dict[str, Any], error: type, words: str) -> None:
