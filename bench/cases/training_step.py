@@ -20,7 +20,6 @@ from timing import Call, Case
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
 from pyrobust.bounds import DifferentiableBounds
 from pyrobust.training import crown_ibp_loss, ibp_loss
 from pyrobust.zoo import load_digits, load_model

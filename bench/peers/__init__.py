@@ -24,7 +24,7 @@ Margins = Callable[[Tensor, Tensor, Tensor], Tensor]
 BuildMargins = Callable[[nn.Module, Tensor], Margins]
 #: Maps (x [B, ...], y [B]) to the same lower bounds on the l-infinity balls around x, differentiable.
 BallMargins = Callable[[Tensor, Tensor], Tensor]
-#: Maps (model, whose parameters the gradients go to, example input [B, ...], epsilon) to a bound of its margins on balls.
+#: Maps (model, which gets the gradients, example input [B, ...], epsilon) to a bound of its margins on balls.
 BuildBallMargins = Callable[[nn.Module, Tensor, float], BallMargins]
 
 

@@ -36,17 +36,15 @@ def peer() -> Peer:
 
     def training(method: str) -> BuildBallMargins:
         def build(model: nn.Module, example: Tensor, epsilon: float) -> BallMargins:
-            # its examples train so: matrices, not patches, which are slower here
-            options = {"conv_mode": "matrix", "activation_bound_option": "adaptive"}
-            bounded = BoundedModule(model, example, bound_opts=options, device=example.device)
+            # matrices for convolutions instead of patches, as its own training scripts have it, take as long
+            bounded = BoundedModule(model, example, device=example.device)
             ball = PerturbationLpNorm(norm=torch.inf, eps=epsilon)
             classes = model(example).shape[1]
 
             def bound(x: Tensor, y: Tensor) -> Tensor:
                 rows = _specification(y, classes, x.dtype)
-                return bounded.compute_bounds(
-                    x=(BoundedTensor(x, ball),), C=rows, method=method, bound_upper=False
-                )[0]
+                ball_around = (BoundedTensor(x, ball),)
+                return bounded.compute_bounds(x=ball_around, C=rows, method=method, bound_upper=False)[0]
 
             return bound
 

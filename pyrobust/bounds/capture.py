@@ -26,6 +26,7 @@ from . import (  # noqa: F401 - each registers its rules
 from .constants import Constant
 from .forward import forward_all
 from .graph import Input, Node
+from .input_set import check_dense
 from .lowering import BATCH, RULES, Lowering, Rule, number
 
 #: Steps of the largest number in between by which graph and module may differ: the order of sums.
@@ -48,16 +49,20 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(example_input, Tensor) or not example_input.dtype.is_floating_point:
         raise InputTypeError("example_input: expected a floating-point tensor [B, ...]")
+    check_dense("example_input", example_input)
     if example_input.dim() < 2:
         raise InputError(f"example_input: expected [B, ...], got shape {tuple(example_input.shape)}")
     if any(module.training for module in model.modules()):
         raise InputError("model: expected evaluation mode, got training mode; call model.eval() first")
+    if torch.is_autocast_enabled(example_input.device.type):
+        raise ModelError("model: expected to be read outside of torch.autocast, which puts other floats into it")
     # from a generator of its own: the caller's random numbers stay what they would be
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     shape = (2 * BATCH + 1, *example_input.shape[1:])
-    examples = torch.rand(shape, dtype=torch.float64, generator=generator).to(example_input)
+    examples = torch.rand(shape, dtype=torch.float64, generator=generator, device="cpu").to(example_input)
     program = _export(model, examples[:BATCH])
-    output = _Translation(model, program).run()
+    with torch.device("cpu"):  # indices and constants; the parameters stay where they are
+        output = _Translation(model, program).run()
     # another number of examples, so that a batch size that has become a constant is seen
     _compare(model, output, examples[BATCH:])
     return output
@@ -65,13 +70,16 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
 
 def _compare(model: nn.Module, output: Node, example: Tensor) -> None:
     """Raises ModelError where the graph computes something else than the module, which would be a wrong rule."""
-    with torch.no_grad():
-        theirs, values = model(example), forward_all(output, example)
+    try:
+        with torch.no_grad():
+            theirs, values = model(example), forward_all(output, example)
+    except RuntimeError as error:  # of the module: tracing does not see that two dtypes meet
+        raise ModelError(f"model: its forward pass failed on the example: {error}") from error
     ours = values[output]
     if theirs.shape == ours.shape:
         # What is infinite or NaN in between says nothing: then the parameters are too large, or no numbers.
         sizes = [value.double().abs().amax() for value in values.values() if value.numel()]
-        tolerance = _TOLERANCE * torch.finfo(example.dtype).eps * (1 + max(sizes, default=torch.zeros(())))
+        tolerance = _TOLERANCE * torch.finfo(example.dtype).eps * (1 + max(sizes, default=example.new_zeros(())))
         difference = (theirs.double() - ours.double()).abs()
         if not bool((difference > tolerance).any()):
             return

@@ -30,7 +30,7 @@ def least(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
     >>> least(torch.tensor([[[1.0, -2.0]]]), torch.tensor([[1.0, 1.0]]), torch.tensor([[0.5, 1.0]]))
     tensor([[-3.5000]])
     """
-    result: Tensor = _Least.apply(a, center, radius)
+    result: Tensor = _Least.apply(a, center, radius)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -47,7 +47,7 @@ def through_convolution(a: Tensor, weight: Tensor, bias: Tensor, shape: Shape) -
     >>> through_convolution(torch.ones(1, 1, 1, 1, 2), torch.ones(1, 1, 1, 2), torch.tensor([3.0]), shape)
     (tensor([[[[[1., 2., 1.]]]]]), tensor([[6.]]))
     """
-    out, constant = _ThroughConvolution.apply(a, weight, bias, shape)
+    out, constant = _ThroughConvolution.apply(a, weight, bias, shape)  # type: ignore[no-untyped-call]
     return out, constant
 
 
@@ -85,7 +85,8 @@ def _lowest(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
 class _ThroughConvolution(torch.autograd.Function):
     @staticmethod
     def forward(a: Tensor, weight: Tensor, bias: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
-        return _transposed(a.flatten(0, 1), weight, shape).unflatten(0, a.shape[:2]), a.flatten(3).sum(3) @ bias
+        out = _transposed(a.flatten(0, 1), weight, shape)
+        return out.view(*a.shape[:2], *out.shape[1:]), a.flatten(3).sum(3) @ bias
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Shape], output: tuple[Tensor, Tensor]) -> None:
@@ -103,8 +104,18 @@ class _ThroughConvolution(torch.autograd.Function):
             flat = functional.conv2d(grad, weight, None, stride, padding, dilation, groups).view(a.shape)
             grad_a = flat.add_((grad_constant.unsqueeze(2) * bias)[:, :, :, None, None])
         if ctx.needs_input_grad[1]:
-            grad_weight = torch.nn.grad.conv2d_weight(
-                grad, weight.shape, a.flatten(0, 1), stride, padding, dilation, groups
+            _, grad_weight, _ = torch.ops.aten.convolution_backward(
+                a.flatten(0, 1),
+                grad,
+                weight,
+                None,
+                stride,
+                padding,
+                dilation,
+                False,
+                (0, 0),
+                groups,
+                (False, True, False),
             )
         if ctx.needs_input_grad[2]:
             grad_bias = grad_constant.flatten() @ a.flatten(3).sum(3).flatten(0, 1)
@@ -126,11 +137,12 @@ def _transposed(a: Tensor, weight: Tensor, shape: Shape) -> Tensor:
     if a.device.type != "cpu" or groups != 1 or weight.shape[1] > 3:
         return functional.conv_transpose2d(a, weight, None, stride, padding, rest, groups, dilation)
     kernel = (weight.shape[2], weight.shape[3])
-    size = [
+    height, width = (
         (a.shape[i + 2] - 1) * stride[i] - 2 * padding[i] + dilation[i] * (kernel[i] - 1) + 1 + rest[i] for i in (0, 1)
-    ]
+    )
     matrix = weight.flatten(1).t().contiguous()
     parts = [
-        functional.fold(matrix @ rows.flatten(2), size, kernel, dilation, padding, stride) for rows in a.split(_ROWS)
+        functional.fold(matrix @ rows.flatten(2), (height, width), kernel, dilation, padding, stride)
+        for rows in torch.split(a, _ROWS)
     ]
     return torch.cat(parts)

@@ -71,8 +71,8 @@ def _step(node: Node, a: Tensor, ranges: Mapping[Node, Range]) -> tuple[Tensor |
     if isinstance(node, Linear):
         return _on_bias(node, a), [a @ like(node.weight, a)]
     if isinstance(node, Conv2d):
-        out, constant = _through(node, a)
-        return constant, [out]
+        out, contribution = _through(node, a)
+        return contribution, [out]
     if isinstance(node, Scale):
         constant = None if node.shift is None else (a * like(node.shift, a)).flatten(2).sum(2)
         return constant, [a if node.scale is None else a * like(node.scale, a)]

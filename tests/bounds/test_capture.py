@@ -314,6 +314,7 @@ def test_a_model_that_changes_its_input_or_a_buffer_is_told_where() -> None:
         (nn.Identity().eval(), [0.0], InputTypeError),
         (nn.Identity().eval(), torch.zeros(1, 6, dtype=torch.int64), InputTypeError),
         (nn.Identity().eval(), torch.zeros(6), InputError),
+        (nn.Identity().eval(), torch.zeros(1, 6, device="meta"), InputTypeError),
     ],
 )
 def test_what_is_no_model_or_example(model: object, example: object, error: type[Exception]) -> None:
