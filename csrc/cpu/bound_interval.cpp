@@ -4,6 +4,7 @@
 
 #include "cpu/bound_state.h"
 #include "cpu/crown_leaves.h"
+#include "cpu/tile_window.h"
 
 namespace pyrobust::cpu {
 namespace {
@@ -15,7 +16,8 @@ struct Lanes {
 };
 
 template <class T>
-Lanes<T> lanes_of(int64_t layer, int64_t n, ExampleState<T>* const* group, int64_t count, const BoundOptions& options) {
+const Lanes<T>& lanes_of(int64_t layer, int64_t n, ExampleState<T>* const* group, int64_t count,
+                         const BoundOptions& options) {
   constexpr int64_t L = kLanes<T>;
   const double flushed = options.deployed > 0 ? kFlushed : 0;
   // Kept by each thread: fresh memory for every layer would cost more than what is done with it.
@@ -38,15 +40,14 @@ struct Sums {
   T center[kPanel * kLanes<T>], radius[kPanel * kLanes<T>], magnitude[kPanel * kLanes<T>];
 };
 
-// All three sums of panel p of group g.
+// All three sums of panel p of group g, of products that start at `offset`.
 template <class T>
-void multiply(const Layer<T>& layer, int64_t g, int64_t p, const Lanes<T>& lanes, const std::vector<Segment>& segments,
-              Sums<T>& sums) {
+void multiply(const Layer<T>& layer, int64_t g, int64_t p, const Lanes<T>& lanes, int64_t offset,
+              const std::vector<Tap>& taps, Sums<T>& sums) {
   const Panels<T>&w = layer.forward[static_cast<size_t>(g)], &size = layer.forward_abs[static_cast<size_t>(g)];
-  const auto count = static_cast<int64_t>(segments.size());
-  const auto& loops = crown_leaves<T>();
   const auto run = [&](const std::vector<T>& from, const Panels<T>& panels, T* out) {
-    loops.multiply(from.data(), segments.data(), count, panels.panel(p), panels.width(p), out, kLanes<T>, false);
+    crown_leaves<T>().multiply(from.data() + offset, taps.data(), static_cast<int64_t>(taps.size()), panels.panel(p),
+                               panels.width(p), out, kSideBySide<T>, false);
   };
   run(lanes.center, w, sums.center);
   run(lanes.radius, size, sums.radius);
@@ -99,14 +100,53 @@ void linear(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* g
   std::vector<Tap> taps(static_cast<size_t>(n));
   for (int64_t k = 0; k < n; ++k)
     taps[static_cast<size_t>(k)] = {static_cast<int32_t>(k * kLanes<T>), static_cast<int32_t>(k)};
-  const std::vector<Segment> segments{{taps.data(), n, 0, 0}};
   const Ranges<T> ranges(layer, options);
   Sums<T> sums;
   for (int64_t p = 0; p < layer.forward[0].count(); ++p) {
-    multiply(layer, 0, p, lanes, segments, sums);
+    multiply(layer, 0, p, lanes, 0, taps, sums);
     ranges.store(group, count, i, sums, p * kPanel, 1, layer.forward[0].width(p));
   }
 }
+
+// The products of a convolution's output, of which neighbours mostly have the same.
+class KernelTaps {
+ public:
+  // Lists those of the output at (y, x), counted from the input of the first channel that is returned.
+  template <class T>
+  int64_t list(const ConvSizes& s, const Shape& from, int64_t channels, int64_t y, int64_t x) {
+    const int64_t iy = y * s.stride_h - s.pad_h, ix = x * s.stride_w - s.pad_w;
+    const Window inside{first(iy, s.dilation_h), last(iy, s.dilation_h, from.height, s.kernel_h),
+                        first(ix, s.dilation_w), last(ix, s.dilation_w, from.width, s.kernel_w)};
+    if (inside.empty()) {
+      taps_.clear(), inside_ = inside;
+      return 0;
+    }
+    const int64_t corner = (iy + inside.y0 * s.dilation_h) * from.width + ix + inside.x0 * s.dilation_w;
+    if (inside == inside_) return corner;
+    inside_ = inside;
+    taps_.clear();
+    for (int64_t ky = inside.y0; ky < inside.y1; ++ky)
+      for (int64_t kx = inside.x0; kx < inside.x1; ++kx)
+        for (int64_t c = 0; c < channels; ++c) {
+          const int64_t place =
+              c * from.plane() + (ky - inside.y0) * s.dilation_h * from.width + (kx - inside.x0) * s.dilation_w;
+          taps_.push_back(
+              {static_cast<int32_t>(place * kLanes<T>), static_cast<int32_t>((ky * s.kernel_w + kx) * channels + c)});
+        }
+    return corner;
+  }
+  const std::vector<Tap>& taps() const { return taps_; }
+
+ private:
+  // The elements of the kernel, from `at` on, that fall on the plane.
+  static int64_t first(int64_t at, int64_t dilation) { return at >= 0 ? 0 : (-at + dilation - 1) / dilation; }
+  static int64_t last(int64_t at, int64_t dilation, int64_t size, int64_t kernel) {
+    return at >= size ? 0 : std::min(kernel, (size - at + dilation - 1) / dilation);
+  }
+
+  Window inside_;
+  std::vector<Tap> taps_;
+};
 
 template <class T>
 void convolution(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
@@ -117,31 +157,20 @@ void convolution(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* con
   const Shape& from = network.layer(input).shape;
   const int64_t channels = from.channels / s.groups, outputs = layer.shape.channels / s.groups;
   const Lanes<T>& lanes = lanes_of(input, from.size(), group, count, options);
-  std::vector<Tap> taps(static_cast<size_t>(channels));
-  for (int64_t c = 0; c < channels; ++c)
-    taps[static_cast<size_t>(c)] = {static_cast<int32_t>(c * from.plane() * kLanes<T>), static_cast<int32_t>(c)};
   const Ranges<T> ranges(layer, options);
   Sums<T> sums;
-  std::vector<Segment> segments;
+  KernelTaps taps;
   for (int64_t y = 0; y < layer.shape.height; ++y)
-    for (int64_t x = 0; x < layer.shape.width; ++x)
-      for (int64_t g = 0; g < s.groups; ++g) {
-        segments.clear();
-        for (int64_t ky = 0; ky < s.kernel_h; ++ky)
-          for (int64_t kx = 0; kx < s.kernel_w; ++kx) {
-            const int64_t iy = y * s.stride_h - s.pad_h + ky * s.dilation_h;
-            const int64_t ix = x * s.stride_w - s.pad_w + kx * s.dilation_w;
-            const int64_t place = g * channels * from.plane() + iy * from.width + ix;
-            if (iy >= 0 && iy < from.height && ix >= 0 && ix < from.width)
-              segments.push_back({taps.data(), channels, place * kLanes<T>, (ky * s.kernel_w + kx) * channels});
-          }
+    for (int64_t x = 0; x < layer.shape.width; ++x) {
+      const int64_t corner = taps.template list<T>(s, from, channels, y, x);
+      for (int64_t g = 0; g < s.groups; ++g)
         for (int64_t p = 0; p < layer.forward[static_cast<size_t>(g)].count(); ++p) {
-          multiply(layer, g, p, lanes, segments, sums);
+          multiply(layer, g, p, lanes, (g * channels * from.plane() + corner) * kLanes<T>, taps.taps(), sums);
           const int64_t first = (g * outputs + p * kPanel) * layer.shape.plane() + y * layer.shape.width + x;
           ranges.store(group, count, i, sums, first, layer.shape.plane(),
                        layer.forward[static_cast<size_t>(g)].width(p));
         }
-      }
+    }
 }
 
 // The other affine layers and the functions, one example at a time, in float64.

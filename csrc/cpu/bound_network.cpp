@@ -5,20 +5,6 @@
 namespace pyrobust::cpu {
 namespace {
 
-// w(tap, output) in panels.
-template <class T, class Weight>
-Panels<T> packed(int64_t outputs, int64_t taps, const Weight& w) {
-  Panels<T> panels;
-  panels.outputs = outputs;
-  panels.taps = taps;
-  panels.w.resize(static_cast<size_t>(outputs * taps));
-  T* next = panels.w.data();
-  for (int64_t p = 0; p < panels.count(); ++p)
-    for (int64_t t = 0; t < taps; ++t)
-      for (int64_t j = 0; j < panels.width(p); ++j) *next++ = w(t, p * kPanel + j);
-  return panels;
-}
-
 template <class T>
 Panels<T> magnitude(Panels<T> panels) {
   for (T& w : panels.w) w = std::fabs(w);
@@ -41,7 +27,7 @@ int64_t BoundNetwork<T>::add_linear(int64_t input, int64_t outputs, const T* wei
   layer.kind = Kind::kLinear;
   layer.shape = {outputs, 1, 1};
   layer.inputs = {input};
-  layer.backward.push_back(packed<T>(inputs, outputs, [&](int64_t k, int64_t i) { return weight[k * inputs + i]; }));
+  layer.backward = packed<T>(inputs, outputs, [&](int64_t k, int64_t i) { return weight[k * inputs + i]; });
   layer.forward.push_back(packed<T>(outputs, inputs, [&](int64_t i, int64_t k) { return weight[k * inputs + i]; }));
   layer.forward_abs.push_back(magnitude(layer.forward[0]));
   return add(std::move(layer));
@@ -57,14 +43,14 @@ int64_t BoundNetwork<T>::add_conv(int64_t input, const T* weight, Layer<T> layer
   for (int64_t g = 0; g < s.groups; ++g) {
     const T* w = weight + g * outputs * inputs * kernel;
     // taps in the order [place in the kernel][channel]
-    layer.backward.push_back(packed<T>(inputs, kernel * outputs, [&](int64_t t, int64_t ci) {
-      return w[((t % outputs) * inputs + ci) * kernel + t / outputs];
-    }));
     layer.forward.push_back(packed<T>(outputs, kernel * inputs, [&](int64_t t, int64_t co) {
       return w[(co * inputs + t % inputs) * kernel + t / inputs];
     }));
     layer.forward_abs.push_back(magnitude(layer.forward.back()));
   }
+  layer.cells = backward_cells<T>(s, inputs, outputs, [&](int64_t g, int64_t place, int64_t co, int64_t ci) {
+    return weight[((g * outputs + co) * inputs + ci) * kernel + place];
+  });
   return add(std::move(layer));
 }
 

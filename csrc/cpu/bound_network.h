@@ -8,14 +8,14 @@
 
 #include "core/outward.h"
 #include "core/relaxation.h"
+#include "cpu/backward_cells.h"
+#include "cpu/panels.h"
 
 namespace pyrobust::cpu {
 
 // Rows of a tile, or examples of a group: what the inner loops work on at once.
 template <class T>
 inline constexpr int64_t kLanes = sizeof(T) == 4 ? 16 : 8;
-// Outputs that the inner product loop computes at once.
-inline constexpr int64_t kPanel = 8;
 // Products that are added up before their sum goes to memory: the depth of a sum of n is about kBlock + n / kBlock.
 inline constexpr int64_t kBlock = 32;
 
@@ -28,23 +28,6 @@ struct Shape {
   int64_t size() const { return channels * height * width; }
   int64_t plane() const { return height * width; }
   bool operator==(const Shape&) const = default;
-};
-
-struct ConvSizes {
-  int64_t kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0, dilation_h = 1, dilation_w = 1,
-          groups = 1;
-};
-
-// Weights of a sum of products out[j] = sum_t a[t] w[t][j], in panels of kPanel outputs (the last may be narrower):
-// panel p starts at p * kPanel * taps and holds [taps][width].
-template <class T>
-struct Panels {
-  std::vector<T> w;
-  int64_t outputs = 0, taps = 0;
-
-  int64_t count() const { return (outputs + kPanel - 1) / kPanel; }
-  int64_t width(int64_t panel) const { return std::min(kPanel, outputs - panel * kPanel); }
-  const T* panel(int64_t panel) const { return w.data() + panel * kPanel * taps; }
 };
 
 // A rule of a function that this code does not know: for n numbers between l and u, the lines and the range.
@@ -60,10 +43,12 @@ struct Layer {
 
   // linear and conv; one set of panels for each group
   ConvSizes conv;
-  std::vector<Panels<T>> backward, forward, forward_abs;  // abs: of |w|
-  std::vector<double> bias;                               // of every neuron; also zeros of gather and sum
-  double bias_error = 0;                                  // absolute, the largest
-  double weight_error = 0;                                // the exact weight is w (1 + e), |e| <= weight_error
+  std::vector<Panels<T>> forward, forward_abs;  // abs: of |w|
+  Panels<T> backward;                           // linear
+  std::vector<Cells<T>> cells;                  // conv, backward
+  std::vector<double> bias;                     // of every neuron; also zeros of gather and sum
+  double bias_error = 0;                        // absolute, the largest
+  double weight_error = 0;                      // the exact weight is w (1 + e), |e| <= weight_error
 
   // scale z + shift; the exact ones within an error of them
   std::vector<T> scale;

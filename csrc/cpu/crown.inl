@@ -30,82 +30,64 @@ PYROBUST_TARGET inline void flush(W a, double* sum) {
 }
 PYROBUST_TARGET inline void flush(V a, double* sum) { put(sum, add(load(sum), a)); }
 
-// J of the panel's kWidth outputs.
-template <class T, int64_t J, int64_t kWidth = J>
-PYROBUST_TARGET void multiply_panel(const T* a, const Segment* segments, int64_t count, const T* w, T* out,
-                                    int64_t stride, bool add_to) {
+// J of the panel's outputs.
+template <class T, int64_t J>
+PYROBUST_TARGET void multiply_panel(const T* a, const Tap* tap, int64_t count, const T* w, T* out, const int64_t* at,
+                                    bool add_to) {
   using L = typename Wide<T>::Type;
   // So few sums that they would wait for each other are split.
   constexpr int64_t kChains = J * kRegisters <= 2 ? 4 : J * kRegisters <= 4 ? 2 : 1;
-  L sum[kChains][J];
-  int64_t left = kBlock;
-  bool fresh = true;
-  const auto total = [&](int64_t j) PYROBUST_TARGET {
-    if constexpr (kChains == 4) return add(add(sum[0][j], sum[1][j]), add(sum[2][j], sum[3][j]));
-    if constexpr (kChains == 2) return add(sum[0][j], sum[1][j]);
-    return sum[0][j];
-  };
-  for (int64_t s = 0; s < count; ++s) {
-    const Tap* tap = segments[s].taps;
-    const Tap* const end = tap + segments[s].count;
-    const T* const base = a + segments[s].offset;
-    const T* const weights = w + segments[s].first_tap * kWidth;
-    while (tap < end) {
-      if (fresh) {
-        for (int64_t c = 0; c < kChains; ++c)
-          for (int64_t j = 0; j < J; ++j) sum[c][j] = same(T(0));
-        fresh = false;
+  if (count == 0 && add_to) return;
+  const Tap* const end = tap + count;
+  do {
+    L sum[kChains][J];
+    for (int64_t c = 0; c < kChains; ++c)
+      for (int64_t j = 0; j < J; ++j) sum[c][j] = same(T(0));
+    const Tap* const stop = end - tap < kBlock ? end : tap + kBlock;
+    for (; tap + kChains <= stop; tap += kChains)
+      for (int64_t c = 0; c < kChains; ++c) {
+        const L lanes = lanes_of(a + tap[c].offset);
+        const T* const weights = w + tap[c].tap * kPanel;
+        for (int64_t j = 0; j < J; ++j) sum[c][j] = fused(lanes, same(weights[j]), sum[c][j]);
       }
-      const Tap* const stop = tap + (end - tap < left ? end - tap : left);
-      left -= stop - tap;
-      for (; tap + kChains <= stop; tap += kChains)
-        for (int64_t c = 0; c < kChains; ++c) {
-          const L lanes = lanes_of(base + tap[c].offset);
-          const T* const wa = weights + tap[c].tap * kWidth;
-          for (int64_t j = 0; j < J; ++j) sum[c][j] = fused(lanes, same(wa[j]), sum[c][j]);
-        }
-      for (; tap < stop; ++tap) {
-        const L lanes = lanes_of(base + tap->offset);
-        const T* const wa = weights + tap->tap * kWidth;
-        for (int64_t j = 0; j < J; ++j) sum[0][j] = fused(lanes, same(wa[j]), sum[0][j]);
-      }
-      if (left == 0) {
-        for (int64_t j = 0; j < J; ++j)
-          put(out + j * stride, add_to ? add(lanes_of(out + j * stride), total(j)) : total(j));
-        left = kBlock, fresh = add_to = true;
-      }
+    for (; tap < stop; ++tap) {
+      const L lanes = lanes_of(a + tap->offset);
+      const T* const weights = w + tap->tap * kPanel;
+      for (int64_t j = 0; j < J; ++j) sum[0][j] = fused(lanes, same(weights[j]), sum[0][j]);
     }
-  }
-  if (fresh && add_to) return;
-  for (int64_t j = 0; j < J; ++j) {
-    const L last = fresh ? same(T(0)) : total(j);
-    put(out + j * stride, add_to ? add(lanes_of(out + j * stride), last) : last);
-  }
+    for (int64_t j = 0; j < J; ++j) {
+      L total = sum[0][j];
+      if constexpr (kChains == 2) total = add(total, sum[1][j]);
+      if constexpr (kChains == 4) total = add(add(total, sum[1][j]), add(sum[2][j], sum[3][j]));
+      put(out + at[j], add_to ? add(lanes_of(out + at[j]), total) : total);
+    }
+    add_to = true;
+  } while (tap < end);
 }
 
 template <class T>
-PYROBUST_TARGET void multiply(const T* a, const Segment* segments, int64_t count, const T* w, int64_t width, T* out,
-                              int64_t stride, bool add_to) {
+PYROBUST_TARGET void multiply(const T* a, const Tap* taps, int64_t count, const T* w, int64_t width, T* out,
+                              const int64_t* at, bool add_to) {
   switch (width) {
     case 8:
-      if constexpr (kRegisters == 1) return multiply_panel<T, 8>(a, segments, count, w, out, stride, add_to);
+      if constexpr (kRegisters == 1) return multiply_panel<T, 8>(a, taps, count, w, out, at, add_to);
       // eight sums would not fit sixteen registers
-      multiply_panel<T, 4, 8>(a, segments, count, w, out, stride, add_to);
-      return multiply_panel<T, 4, 8>(a, segments, count, w + 4, out + 4 * stride, stride, add_to);
+      multiply_panel<T, 4>(a, taps, count, w, out, at, add_to);
+      return multiply_panel<T, 4>(a, taps, count, w + 4, out, at + 4, add_to);
     case 7:
-      return multiply_panel<T, 7>(a, segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 7>(a, taps, count, w, out, at, add_to);
     case 6:
-      return multiply_panel<T, 6>(a, segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 6>(a, taps, count, w, out, at, add_to);
     case 5:
-      return multiply_panel<T, 5>(a, segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 5>(a, taps, count, w, out, at, add_to);
     case 4:
-      return multiply_panel<T, 4>(a, segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 4>(a, taps, count, w, out, at, add_to);
     case 3:
-      return multiply_panel<T, 3>(a, segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 3>(a, taps, count, w, out, at, add_to);
     case 2:
-      return multiply_panel<T, 2>(a, segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 2>(a, taps, count, w, out, at, add_to);
     default:
-      return multiply_panel<T, 1>(a, segments, count, w, out, stride, add_to);
+      return multiply_panel<T, 1>(a, taps, count, w, out, at, add_to);
   }
 }
 

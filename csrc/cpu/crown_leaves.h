@@ -4,19 +4,19 @@
 
 #include <cstdint>
 
+#include "cpu/bound_network.h"
 #include "cpu/simd.h"
 
 namespace pyrobust::cpu {
 
-// A product: the lanes at base + offset times the weights of a tap.
+// A product: the lanes at an offset times the weights of a tap.
 struct Tap {
   int32_t offset, tap;
 };
-// Products whose lanes start at offset, and whose taps start at first_tap.
-struct Segment {
-  const Tap* taps;
-  int64_t count, offset, first_tap;
-};
+// Where a panel's outputs lie that lie side by side.
+template <class T>
+inline constexpr int64_t kSideBySide[kPanel] = {
+    0, kLanes<T>, 2 * kLanes<T>, 3 * kLanes<T>, 4 * kLanes<T>, 5 * kLanes<T>, 6 * kLanes<T>, 7 * kLanes<T>};
 
 // What a range costs beside its radius, as shares: of sum |w| m and of |bias|, and a constant. A sum of positive products
 // is at most `more` times what is computed of it, plus tiny.
@@ -27,9 +27,9 @@ struct RangeCosts {
 
 template <class T>
 struct CrownLeaves {
-  // out[j * stride] (+)= the sum of all products of a, j < width <= kPanel; w is a panel.
-  void (*multiply)(const T* a, const Segment* segments, int64_t count, const T* w, int64_t width, T* out,
-                   int64_t stride, bool add);
+  // out[at[j]] (+)= the sum of `count` products of a, j < width <= kPanel; w is a panel.
+  void (*multiply)(const T* a, const Tap* taps, int64_t count, const T* w, int64_t width, T* out, const int64_t* at,
+                   bool add);
   // For n neurons: a times the slope of its side, in place; to bias[lane], a times the intercept of its side.
   void (*relax)(T* a, int64_t n, const T* lower_slope, const T* upper_slope, const T* lower_intercept,
                 const T* upper_intercept, double* bias);

@@ -95,7 +95,7 @@ class CrownWalk<T>::Impl {
   T* memory(int64_t i, bool zeros) {
     Part<T>& p = part(i);
     if (p.a == nullptr) {
-      p.a = memory_.take(size_of(i) * L);
+      p.a = memory_.take((size_of(i) + 1) * L);  // a spare neuron behind the last
       if (zeros || p.consumers > 1) std::memset(p.a, 0, static_cast<size_t>(size_of(i) * L) * sizeof(T));
     }
     return p.a;
@@ -238,36 +238,64 @@ class CrownWalk<T>::Impl {
     taps_.clear();
     for (int64_t k = 0; k < layer.shape.size(); ++k)
       if (alive == nullptr || alive[k] != 0) taps_.push_back({static_cast<int32_t>(k * L), static_cast<int32_t>(k)});
-    const Segment segment{taps_.data(), static_cast<int64_t>(taps_.size()), 0, 0};
     const bool add = part(input).consumers > 1;
     T* const out = memory(input, false);
-    const Panels<T>& panels = layer.backward[0];
-    for (int64_t p = 0; p < panels.count(); ++p)
-      crown_leaves<T>().multiply(part(i).a, &segment, 1, panels.panel(p), panels.width(p), out + p * kPanel * L, L,
-                                 add);
+    for (int64_t p = 0; p < layer.backward.count(); ++p)
+      crown_leaves<T>().multiply(part(i).a, taps_.data(), static_cast<int64_t>(taps_.size()), layer.backward.panel(p),
+                                 layer.backward.width(p), out + p * kPanel * L, kSideBySide<T>, add);
   }
 
   void convolution(int64_t i) {
     const Layer<T>& layer = network_.layer(i);
-    const ConvSizes& s = layer.conv;
     const int64_t input = layer.inputs[0];
     const Window& to = part(input).window;
     if (to.empty()) return;  // only padding
-    const int64_t inputs = network_.layer(input).shape.channels / s.groups;
     // What one tile marks as alive is not what the next one marks; an example's own flags stay.
     ConvProducts& products = products_[static_cast<size_t>(i)];
     products.list(layer, part(i).window, to, part(i).alive, part(i).alive != alive_.data());
+    for (size_t kind = 0; kind < layer.cells.size(); ++kind) multiply_cells(i, products, kind);
+  }
+
+  // The products of one kind of cells.
+  void multiply_cells(int64_t i, const ConvProducts& products, size_t kind) {
+    const Layer<T>& layer = network_.layer(i);
+    const Cells<T>& cells = layer.cells[kind];
+    const int64_t input = layer.inputs[0], inputs = network_.layer(input).shape.channels / layer.conv.groups;
+    const Window& to = part(input).window;
+    const int64_t plane = to.height() * to.width();
     const bool add = part(input).consumers > 1;
     T* const out = memory(input, false);
-    const int64_t plane = to.height() * to.width();
-    for (int64_t at = 0; at < plane; ++at)
-      for (int64_t g = 0; g < s.groups; ++g) {
-        const int64_t list = at * s.groups + g;
-        const Panels<T>& panels = layer.backward[static_cast<size_t>(g)];
-        T* const place = out + (g * inputs * plane + at) * L;
-        for (int64_t p = 0; p < panels.count(); ++p)
-          crown_leaves<T>().multiply(part(i).a, products.segments(list), products.count(list), panels.panel(p),
-                                     panels.width(p), place + p * kPanel * plane * L, plane * L, add);
+    // Where the outputs of a panel lie, counted from the cell's first place.
+    at_.clear();
+    for (const int64_t y : cells.rows.places)
+      for (const int64_t x : cells.columns.places)
+        for (int64_t c = 0; c < inputs; ++c) at_.push_back((c * plane + y * to.width() + x) * L);
+    clipped_.resize(at_.size());
+    int64_t g = 0;
+    for (const auto* cell = products.begin(kind); cell != products.end(kind); ++cell) {
+      const bool whole = cell->y + cells.rows.places.front() >= 0 && cell->x + cells.columns.places.front() >= 0 &&
+                         cell->y + cells.rows.places.back() < to.height() &&
+                         cell->x + cells.columns.places.back() < to.width();
+      const int64_t first = (g * inputs * plane + cell->y * to.width() + cell->x) * L;
+      if (!whole) clip(cells, *cell, to, inputs, first, size_of(input) * L);
+      const Panels<T>& panels = cells.panels[static_cast<size_t>(g)];
+      for (int64_t p = 0; p < panels.count(); ++p)
+        crown_leaves<T>().multiply(part(i).a, products.taps(*cell), static_cast<int64_t>(cell->count), panels.panel(p),
+                                   panels.width(p), whole ? out + first : out,
+                                   (whole ? at_ : clipped_).data() + p * kPanel, add);
+      g = g + 1 == layer.conv.groups ? 0 : g + 1;
+    }
+  }
+
+  // Of a cell that starts at `first` and reaches beyond the window, the places outside go to `spare`.
+  void clip(const Cells<T>& cells, const ConvProducts::Cell& cell, const Window& to, int64_t inputs, int64_t first,
+            int64_t spare) {
+    size_t j = 0;
+    for (const int64_t row : cells.rows.places)
+      for (const int64_t column : cells.columns.places) {
+        const int64_t y = cell.y + row, x = cell.x + column;
+        const bool inside = y >= 0 && y < to.height() && x >= 0 && x < to.width();
+        for (int64_t c = 0; c < inputs; ++c, ++j) clipped_[j] = inside ? first + at_[j] : spare;
       }
   }
 
@@ -362,6 +390,7 @@ class CrownWalk<T>::Impl {
   TileMemory<T> memory_;
   std::vector<Tap> taps_;
   std::vector<ConvProducts> products_;
+  std::vector<int64_t> at_, clipped_;
   std::vector<int64_t> marked_;
   std::vector<uint8_t> alive_;
   double bias_[L];

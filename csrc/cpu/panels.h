@@ -1,0 +1,38 @@
+// Weights in the order in which the inner product loop reads them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace pyrobust::cpu {
+
+// Outputs that the inner product loop computes at once.
+inline constexpr int64_t kPanel = 8;
+
+// Weights of a sum of products out[j] = sum_t a[t] w[t][j], in panels [taps][kPanel] of outputs; the last one is filled
+// up with zeros.
+template <class T>
+struct Panels {
+  std::vector<T> w;
+  int64_t outputs = 0, taps = 0;
+
+  int64_t count() const { return (outputs + kPanel - 1) / kPanel; }
+  int64_t width(int64_t panel) const { return std::min(kPanel, outputs - panel * kPanel); }
+  const T* panel(int64_t panel) const { return w.data() + panel * kPanel * taps; }
+};
+
+// w(tap, output) in panels.
+template <class T, class Weight>
+Panels<T> packed(int64_t outputs, int64_t taps, const Weight& w) {
+  Panels<T> panels;
+  panels.outputs = outputs;
+  panels.taps = taps;
+  panels.w.resize(static_cast<size_t>(panels.count() * kPanel * taps));
+  for (int64_t j = 0; j < outputs; ++j)
+    for (int64_t t = 0; t < taps; ++t)
+      panels.w[static_cast<size_t>((j / kPanel * taps + t) * kPanel + j % kPanel)] = w(t, j);
+  return panels;
+}
+
+}  // namespace pyrobust::cpu
