@@ -119,6 +119,7 @@ class LineCosts {
     state.upper_slope[k] = static_cast<T>(t);
     store_pair(out_, costs_.share, {low, high}, state.lower_intercept[k], state.upper_intercept[k]);
     state.alive[k] = s != 0 || t != 0;
+    state.needed[k] = state.alive[k] != 0 || state.lower_intercept[k] != 0 || state.upper_intercept[k] != 0;
   }
 
  private:
@@ -136,7 +137,7 @@ template <class T>
 void resize_lines(LayerState<T>& state, size_t n) {
   for (auto* part : {&state.lower_slope, &state.upper_slope, &state.lower_intercept, &state.upper_intercept})
     part->resize(n);
-  state.alive.resize(n);
+  state.alive.resize(n), state.needed.resize(n);
 }
 
 template <class T>
@@ -164,6 +165,7 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
                            below.bias.data(), static_cast<int64_t>(n), step, state.lower_slope.data(),
                            state.upper_slope.data(), state.lower_intercept.data(), state.upper_intercept.data(),
                            state.alive.data());
+    state.needed = state.alive;  // the intercepts of the others are zero
     return;
   }
   const LineCosts<T> costs(step);

@@ -39,6 +39,7 @@ struct LayerState {
   // activations and maxima
   std::vector<T> lower_slope, upper_slope, lower_intercept, upper_intercept;
   std::vector<uint8_t> alive;   // whether a coefficient can be other than zero
+  std::vector<uint8_t> needed;  // whether a coefficient matters: a slope or an intercept is not zero
   std::vector<int64_t> picked;  // maxima: the element with the largest lower bound
 };
 

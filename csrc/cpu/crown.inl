@@ -30,14 +30,16 @@ PYROBUST_TARGET inline void flush(W a, double* sum) {
 }
 PYROBUST_TARGET inline void flush(V a, double* sum) { put(sum, add(load(sum), a)); }
 
-// J of the panel's outputs.
-template <class T, int64_t J>
-PYROBUST_TARGET void multiply_panel(const T* a, const Tap* tap, int64_t count, const T* w, T* out, const int64_t* at,
-                                    bool add_to) {
+// J outputs, whose weights of a tap start at w[tap * kPanel] and lie side by side, or with kPicked each at its column.
+template <class T, bool kPicked, int64_t J>
+PYROBUST_TARGET void multiply_some(const T* a, const Tap* tap, int64_t count, const T* w, const int64_t* column, T* out,
+                                   const int64_t* at, bool add_to) {
   using L = typename Wide<T>::Type;
   // So few sums that they would wait for each other are split.
   constexpr int64_t kChains = J * kRegisters <= 2 ? 4 : J * kRegisters <= 4 ? 2 : 1;
   if (count == 0 && add_to) return;
+  const T* weights[J];
+  for (int64_t j = 0; j < J; ++j) weights[j] = kPicked ? w + column[j] : w + j;
   const Tap* const end = tap + count;
   do {
     L sum[kChains][J];
@@ -47,13 +49,13 @@ PYROBUST_TARGET void multiply_panel(const T* a, const Tap* tap, int64_t count, c
     for (; tap + kChains <= stop; tap += kChains)
       for (int64_t c = 0; c < kChains; ++c) {
         const L lanes = lanes_of(a + tap[c].offset);
-        const T* const weights = w + tap[c].tap * kPanel;
-        for (int64_t j = 0; j < J; ++j) sum[c][j] = fused(lanes, same(weights[j]), sum[c][j]);
+        const int64_t at_tap = tap[c].tap * kPanel;
+        for (int64_t j = 0; j < J; ++j) sum[c][j] = fused(lanes, same(weights[j][at_tap]), sum[c][j]);
       }
     for (; tap < stop; ++tap) {
       const L lanes = lanes_of(a + tap->offset);
-      const T* const weights = w + tap->tap * kPanel;
-      for (int64_t j = 0; j < J; ++j) sum[0][j] = fused(lanes, same(weights[j]), sum[0][j]);
+      const int64_t at_tap = tap->tap * kPanel;
+      for (int64_t j = 0; j < J; ++j) sum[0][j] = fused(lanes, same(weights[j][at_tap]), sum[0][j]);
     }
     for (int64_t j = 0; j < J; ++j) {
       L total = sum[0][j];
@@ -65,30 +67,43 @@ PYROBUST_TARGET void multiply_panel(const T* a, const Tap* tap, int64_t count, c
   } while (tap < end);
 }
 
+template <class T, bool kPicked>
+PYROBUST_TARGET void multiply_panel(const T* a, const Tap* taps, int64_t count, const T* w, const int64_t* column,
+                                    int64_t width, T* out, const int64_t* at, bool add_to) {
+  switch (width) {
+    case 8:
+      if constexpr (kRegisters == 1) return multiply_some<T, kPicked, 8>(a, taps, count, w, column, out, at, add_to);
+      // eight sums would not fit sixteen registers
+      multiply_some<T, kPicked, 4>(a, taps, count, w, column, out, at, add_to);
+      return multiply_some<T, kPicked, 4>(a, taps, count, kPicked ? w : w + 4, kPicked ? column + 4 : column, out,
+                                          at + 4, add_to);
+    case 7:
+      return multiply_some<T, kPicked, 7>(a, taps, count, w, column, out, at, add_to);
+    case 6:
+      return multiply_some<T, kPicked, 6>(a, taps, count, w, column, out, at, add_to);
+    case 5:
+      return multiply_some<T, kPicked, 5>(a, taps, count, w, column, out, at, add_to);
+    case 4:
+      return multiply_some<T, kPicked, 4>(a, taps, count, w, column, out, at, add_to);
+    case 3:
+      return multiply_some<T, kPicked, 3>(a, taps, count, w, column, out, at, add_to);
+    case 2:
+      return multiply_some<T, kPicked, 2>(a, taps, count, w, column, out, at, add_to);
+    default:
+      return multiply_some<T, kPicked, 1>(a, taps, count, w, column, out, at, add_to);
+  }
+}
+
 template <class T>
 PYROBUST_TARGET void multiply(const T* a, const Tap* taps, int64_t count, const T* w, int64_t width, T* out,
                               const int64_t* at, bool add_to) {
-  switch (width) {
-    case 8:
-      if constexpr (kRegisters == 1) return multiply_panel<T, 8>(a, taps, count, w, out, at, add_to);
-      // eight sums would not fit sixteen registers
-      multiply_panel<T, 4>(a, taps, count, w, out, at, add_to);
-      return multiply_panel<T, 4>(a, taps, count, w + 4, out, at + 4, add_to);
-    case 7:
-      return multiply_panel<T, 7>(a, taps, count, w, out, at, add_to);
-    case 6:
-      return multiply_panel<T, 6>(a, taps, count, w, out, at, add_to);
-    case 5:
-      return multiply_panel<T, 5>(a, taps, count, w, out, at, add_to);
-    case 4:
-      return multiply_panel<T, 4>(a, taps, count, w, out, at, add_to);
-    case 3:
-      return multiply_panel<T, 3>(a, taps, count, w, out, at, add_to);
-    case 2:
-      return multiply_panel<T, 2>(a, taps, count, w, out, at, add_to);
-    default:
-      return multiply_panel<T, 1>(a, taps, count, w, out, at, add_to);
-  }
+  multiply_panel<T, false>(a, taps, count, w, nullptr, width, out, at, add_to);
+}
+
+template <class T>
+PYROBUST_TARGET void multiply_picked(const T* a, const Tap* taps, int64_t count, const T* w, const int64_t* column,
+                                     int64_t width, T* out, const int64_t* at, bool add_to) {
+  multiply_panel<T, true>(a, taps, count, w, column, width, out, at, add_to);
 }
 
 // A comparison with NaN is false, so that NaN stays NaN: max(a, 0) would lose it.
@@ -202,7 +217,8 @@ PYROBUST_TARGET void lengths(const T* a, int64_t n, double* squares, double* lar
 }
 
 template <class T>
-constexpr CrownLeaves<T> kCrown = {multiply<T>, relax<T>, dot<T>, scale<T>, range<T>, spread<T>, lengths<T>};
+constexpr CrownLeaves<T> kCrown = {multiply<T>, multiply_picked<T>, relax<T>,  dot<T>,
+                                   scale<T>,    range<T>,           spread<T>, lengths<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu

@@ -30,6 +30,9 @@ struct CrownLeaves {
   // out[at[j]] (+)= the sum of `count` products of a, j < width <= kPanel; w is a panel.
   void (*multiply)(const T* a, const Tap* taps, int64_t count, const T* w, int64_t width, T* out, const int64_t* at,
                    bool add);
+  // The same of outputs whose weights start at w + column[j].
+  void (*multiply_picked)(const T* a, const Tap* taps, int64_t count, const T* w, const int64_t* column, int64_t width,
+                          T* out, const int64_t* at, bool add);
   // For n neurons: a times the slope of its side, in place; to bias[lane], a times the intercept of its side.
   void (*relax)(T* a, int64_t n, const T* lower_slope, const T* upper_slope, const T* lower_intercept,
                 const T* upper_intercept, double* bias);

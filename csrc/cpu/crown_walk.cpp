@@ -235,14 +235,42 @@ class CrownWalk<T>::Impl {
     const Layer<T>& layer = network_.layer(i);
     const int64_t input = layer.inputs[0];
     const uint8_t* const alive = part(i).alive;
-    taps_.clear();
-    for (int64_t k = 0; k < layer.shape.size(); ++k)
-      if (alive == nullptr || alive[k] != 0) taps_.push_back({static_cast<int32_t>(k * L), static_cast<int32_t>(k)});
+    taps_.resize(static_cast<size_t>(layer.shape.size()));
+    int64_t count = 0;
+    for (int64_t k = 0; k < layer.shape.size(); ++k) {
+      taps_[static_cast<size_t>(count)] = {static_cast<int32_t>(k * L), static_cast<int32_t>(k)};
+      count += alive == nullptr || alive[k] != 0;
+    }
     const bool add = part(input).consumers > 1;
-    T* const out = memory(input, false);
-    for (int64_t p = 0; p < layer.backward.count(); ++p)
-      crown_leaves<T>().multiply(part(i).a, taps_.data(), static_cast<int64_t>(taps_.size()), layer.backward.panel(p),
-                                 layer.backward.width(p), out + p * kPanel * L, kSideBySide<T>, add);
+    const Panels<T>& panels = layer.backward;
+    const uint8_t* const needed = needed_at(input);
+    T* const out = memory(input, needed != nullptr);
+    if (needed == nullptr) {
+      for (int64_t p = 0; p < panels.count(); ++p)
+        crown_leaves<T>().multiply(part(i).a, taps_.data(), count, panels.panel(p), panels.width(p),
+                                   out + p * kPanel * L, kSideBySide<T>, add);
+      return;
+    }
+    at_.resize(static_cast<size_t>(panels.outputs)), columns_.resize(at_.size());
+    int64_t many = 0;
+    for (int64_t k = 0; k < panels.outputs; ++k) {
+      at_[static_cast<size_t>(many)] = k * L, columns_[static_cast<size_t>(many)] = panels.column(k);
+      many += needed[k] != 0;
+    }
+    multiply_picked(i, taps_.data(), count, panels.w.data(), columns_.data(), at_.data(), many, out, add);
+  }
+
+  // The inputs of a product whose coefficients matter, null for all: what a function takes no part of is left at zero.
+  const uint8_t* needed_at(int64_t input) const {
+    return network_.layer(input).kind == Kind::kActivation ? state(input).needed.data() : nullptr;
+  }
+
+  // The products of `many` outputs.
+  void multiply_picked(int64_t i, const Tap* taps, int64_t count, const T* w, const int64_t* columns, const int64_t* at,
+                       int64_t many, T* out, bool add) {
+    for (int64_t j = 0; j < many; j += kPanel)
+      crown_leaves<T>().multiply_picked(part(i).a, taps, count, w, columns + j, std::min(kPanel, many - j), out, at + j,
+                                        add);
   }
 
   void convolution(int64_t i) {
@@ -251,9 +279,29 @@ class CrownWalk<T>::Impl {
     const Window& to = part(input).window;
     if (to.empty()) return;  // only padding
     // What one tile marks as alive is not what the next one marks; an example's own flags stay.
+    const bool stays = part(i).alive != alive_.data();
+    // Picking pays where the next tiles of the example come the same way.
+    const bool pick = stays && part(i).window == Window::all(layer.shape);
     ConvProducts& products = products_[static_cast<size_t>(i)];
-    products.list(layer, part(i).window, to, part(i).alive, part(i).alive != alive_.data());
-    for (size_t kind = 0; kind < layer.cells.size(); ++kind) multiply_cells(i, products, kind);
+    products.list(layer, network_.layer(input).shape, part(i).window, to, part(i).alive,
+                  pick ? needed_at(input) : nullptr, stays);
+    for (size_t kind = 0; kind < layer.cells.size(); ++kind)
+      if (products.picks())
+        multiply_picks(i, products, kind);
+      else
+        multiply_cells(i, products, kind);
+  }
+
+  void multiply_picks(int64_t i, const ConvProducts& products, size_t kind) {
+    const Layer<T>& layer = network_.layer(i);
+    const bool add = part(layer.inputs[0]).consumers > 1;
+    T* const out = memory(layer.inputs[0], true);
+    int64_t g = 0;
+    for (const auto* cell = products.begin(kind); cell != products.end(kind); ++cell) {
+      multiply_picked(i, products.taps(*cell), cell->count, layer.cells[kind].panels[static_cast<size_t>(g)].w.data(),
+                      products.columns(*cell), products.at(*cell), cell->picks, out, add);
+      g = g + 1 == layer.conv.groups ? 0 : g + 1;
+    }
   }
 
   // The products of one kind of cells.
@@ -280,9 +328,8 @@ class CrownWalk<T>::Impl {
       if (!whole) clip(cells, *cell, to, inputs, first, size_of(input) * L);
       const Panels<T>& panels = cells.panels[static_cast<size_t>(g)];
       for (int64_t p = 0; p < panels.count(); ++p)
-        crown_leaves<T>().multiply(part(i).a, products.taps(*cell), static_cast<int64_t>(cell->count), panels.panel(p),
-                                   panels.width(p), whole ? out + first : out,
-                                   (whole ? at_ : clipped_).data() + p * kPanel, add);
+        crown_leaves<T>().multiply(part(i).a, products.taps(*cell), cell->count, panels.panel(p), panels.width(p),
+                                   whole ? out + first : out, (whole ? at_ : clipped_).data() + p * kPanel, add);
       g = g + 1 == layer.conv.groups ? 0 : g + 1;
     }
   }
@@ -390,7 +437,7 @@ class CrownWalk<T>::Impl {
   TileMemory<T> memory_;
   std::vector<Tap> taps_;
   std::vector<ConvProducts> products_;
-  std::vector<int64_t> at_, clipped_;
+  std::vector<int64_t> at_, clipped_, columns_;
   std::vector<int64_t> marked_;
   std::vector<uint8_t> alive_;
   double bias_[L];

@@ -19,6 +19,8 @@ struct Panels {
 
   int64_t count() const { return (outputs + kPanel - 1) / kPanel; }
   int64_t width(int64_t panel) const { return std::min(kPanel, outputs - panel * kPanel); }
+  // Where the weights of output j start.
+  int64_t column(int64_t j) const { return j / kPanel * kPanel * taps + j % kPanel; }
   const T* panel(int64_t panel) const { return w.data() + panel * kPanel * taps; }
 };
 
@@ -30,8 +32,7 @@ Panels<T> packed(int64_t outputs, int64_t taps, const Weight& w) {
   panels.taps = taps;
   panels.w.resize(static_cast<size_t>(panels.count() * kPanel * taps));
   for (int64_t j = 0; j < outputs; ++j)
-    for (int64_t t = 0; t < taps; ++t)
-      panels.w[static_cast<size_t>((j / kPanel * taps + t) * kPanel + j % kPanel)] = w(t, j);
+    for (int64_t t = 0; t < taps; ++t) panels.w[static_cast<size_t>(panels.column(j) + t * kPanel)] = w(t, j);
   return panels;
 }
 

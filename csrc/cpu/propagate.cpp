@@ -285,8 +285,8 @@ void propagate(const BoundNetwork<T>& network, const InputSet& inputs, int64_t b
 
 template <class T>
 int64_t bytes_per_example(const BoundNetwork<T>& network) {
-  // lower, upper and sum; low, high and four lines; a flag and a picked element
-  return network.neurons() * static_cast<int64_t>(3 * sizeof(double) + 6 * sizeof(T) + 9);
+  // lower, upper and sum; low, high and four lines; two flags and a picked element
+  return network.neurons() * static_cast<int64_t>(3 * sizeof(double) + 6 * sizeof(T) + 10);
 }
 
 template void propagate<float>(const BoundNetwork<float>&, const InputSet&, int64_t, const Specification&,
