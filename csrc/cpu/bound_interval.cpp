@@ -4,7 +4,7 @@
 
 #include "cpu/bound_state.h"
 #include "cpu/crown_leaves.h"
-#include "cpu/tile_window.h"
+#include "cpu/forward_products.h"
 
 namespace pyrobust::cpu {
 namespace {
@@ -40,36 +40,11 @@ struct Sums {
   T center[kPanel * kLanes<T>], radius[kPanel * kLanes<T>], magnitude[kPanel * kLanes<T>];
 };
 
-// All three sums of panel p of group g, of products that start at `offset`.
-template <class T>
-void multiply(const Layer<T>& layer, int64_t g, int64_t p, const Lanes<T>& lanes, int64_t offset,
-              const std::vector<Tap>& taps, Sums<T>& sums) {
-  const Panels<T>&w = layer.forward[static_cast<size_t>(g)], &size = layer.forward_abs[static_cast<size_t>(g)];
-  const auto run = [&](const std::vector<T>& from, const Panels<T>& panels, T* out) {
-    crown_leaves<T>().multiply(from.data() + offset, taps.data(), static_cast<int64_t>(taps.size()), panels.panel(p),
-                               panels.width(p), out, kSideBySide<T>, false);
-  };
-  run(lanes.center, w, sums.center);
-  run(lanes.radius, size, sums.radius);
-  run(lanes.magnitude, size, sums.magnitude);
-}
-
 // Turns the sums at one neuron into a range, outward.
 template <class T>
 class Ranges {
  public:
-  Ranges(const Layer<T>& layer, const BoundOptions& options) : layer_(layer) {
-    const Outward out(options.sound);
-    const int64_t taps = layer.forward[0].taps;
-    const double gamma = out.gamma<T>(std::min(taps, kBlock) + 2 + (taps + kBlock - 1) / kBlock);
-    const double deployed = out.gamma(taps + 4, options.deployed);
-    costs_.sound = options.sound;
-    costs_.more = 1 + 3 * gamma;
-    costs_.tiny = out.underflow<T>(static_cast<double>(taps + 4));
-    costs_.sum = gamma + deployed + (options.sound ? layer.weight_error : 0);
-    costs_.bias = deployed;
-    costs_.constant = deployed * kFlushed + (options.sound ? layer.bias_error : 0);
-  }
+  Ranges(const Layer<T>& layer, const BoundOptions& options) : layer_(layer), costs_(range_costs(layer, options)) {}
 
   // `width` neurons k, k + plane, ... of a group's examples.
   void store(ExampleState<T>* const* group, int64_t count, int64_t layer, const Sums<T>& sums, int64_t k, int64_t plane,
@@ -91,86 +66,22 @@ class Ranges {
   RangeCosts costs_;
 };
 
+// A linear layer or a convolution.
 template <class T>
-void linear(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
-            const BoundOptions& options) {
+void products(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
+              const BoundOptions& options) {
   const Layer<T>& layer = network.layer(i);
-  const int64_t input = layer.inputs[0], n = network.layer(input).shape.size();
-  const Lanes<T>& lanes = lanes_of(input, n, group, count, options);
-  std::vector<Tap> taps(static_cast<size_t>(n));
-  for (int64_t k = 0; k < n; ++k)
-    taps[static_cast<size_t>(k)] = {static_cast<int32_t>(k * kLanes<T>), static_cast<int32_t>(k)};
-  const Ranges<T> ranges(layer, options);
-  Sums<T> sums;
-  for (int64_t p = 0; p < layer.forward[0].count(); ++p) {
-    multiply(layer, 0, p, lanes, 0, taps, sums);
-    ranges.store(group, count, i, sums, p * kPanel, 1, layer.forward[0].width(p));
-  }
-}
-
-// The products of a convolution's output, of which neighbours mostly have the same.
-class KernelTaps {
- public:
-  // Lists those of the output at (y, x), counted from the input of the first channel that is returned.
-  template <class T>
-  int64_t list(const ConvSizes& s, const Shape& from, int64_t channels, int64_t y, int64_t x) {
-    const int64_t iy = y * s.stride_h - s.pad_h, ix = x * s.stride_w - s.pad_w;
-    const Window inside{first(iy, s.dilation_h), last(iy, s.dilation_h, from.height, s.kernel_h),
-                        first(ix, s.dilation_w), last(ix, s.dilation_w, from.width, s.kernel_w)};
-    if (inside.empty()) {
-      taps_.clear(), inside_ = inside;
-      return 0;
-    }
-    const int64_t corner = (iy + inside.y0 * s.dilation_h) * from.width + ix + inside.x0 * s.dilation_w;
-    if (inside == inside_) return corner;
-    inside_ = inside;
-    taps_.clear();
-    for (int64_t ky = inside.y0; ky < inside.y1; ++ky)
-      for (int64_t kx = inside.x0; kx < inside.x1; ++kx)
-        for (int64_t c = 0; c < channels; ++c) {
-          const int64_t place =
-              c * from.plane() + (ky - inside.y0) * s.dilation_h * from.width + (kx - inside.x0) * s.dilation_w;
-          taps_.push_back(
-              {static_cast<int32_t>(place * kLanes<T>), static_cast<int32_t>((ky * s.kernel_w + kx) * channels + c)});
-        }
-    return corner;
-  }
-  const std::vector<Tap>& taps() const { return taps_; }
-
- private:
-  // The elements of the kernel, from `at` on, that fall on the plane.
-  static int64_t first(int64_t at, int64_t dilation) { return at >= 0 ? 0 : (-at + dilation - 1) / dilation; }
-  static int64_t last(int64_t at, int64_t dilation, int64_t size, int64_t kernel) {
-    return at >= size ? 0 : std::min(kernel, (size - at + dilation - 1) / dilation);
-  }
-
-  Window inside_;
-  std::vector<Tap> taps_;
-};
-
-template <class T>
-void convolution(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
-                 const BoundOptions& options) {
-  const Layer<T>& layer = network.layer(i);
-  const ConvSizes& s = layer.conv;
   const int64_t input = layer.inputs[0];
   const Shape& from = network.layer(input).shape;
-  const int64_t channels = from.channels / s.groups, outputs = layer.shape.channels / s.groups;
   const Lanes<T>& lanes = lanes_of(input, from.size(), group, count, options);
   const Ranges<T> ranges(layer, options);
   Sums<T> sums;
-  KernelTaps taps;
-  for (int64_t y = 0; y < layer.shape.height; ++y)
-    for (int64_t x = 0; x < layer.shape.width; ++x) {
-      const int64_t corner = taps.template list<T>(s, from, channels, y, x);
-      for (int64_t g = 0; g < s.groups; ++g)
-        for (int64_t p = 0; p < layer.forward[static_cast<size_t>(g)].count(); ++p) {
-          multiply(layer, g, p, lanes, (g * channels * from.plane() + corner) * kLanes<T>, taps.taps(), sums);
-          const int64_t first = (g * outputs + p * kPanel) * layer.shape.plane() + y * layer.shape.width + x;
-          ranges.store(group, count, i, sums, first, layer.shape.plane(),
-                       layer.forward[static_cast<size_t>(g)].width(p));
-        }
-    }
+  for_panels(layer, from, [&](const ForwardPanel& panel) {
+    panel.multiply(lanes.center, layer.forward, sums.center);
+    panel.multiply(lanes.radius, layer.forward_abs, sums.radius);
+    panel.multiply(lanes.magnitude, layer.forward_abs, sums.magnitude);
+    ranges.store(group, count, i, sums, panel.first, panel.apart, panel.width);
+  });
 }
 
 // The other affine layers and the functions, one example at a time, in float64.
@@ -286,10 +197,8 @@ void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState
     state.lower.resize(n), state.upper.resize(n);
     if (layer.affine()) state.sum.resize(n);
   }
-  if (layer.kind == Kind::kLinear)
-    linear(network, i, group, count, options);
-  else if (layer.kind == Kind::kConv)
-    convolution(network, i, group, count, options);
+  if (layer.kind == Kind::kLinear || layer.kind == Kind::kConv)
+    products(network, i, group, count, options);
   else
     for (int64_t e = 0; e < count; ++e) elementwise(network, i, *group[e], options);
   const double share = layer.kind == Kind::kActivation ? Outward(true).gamma(layer.roundings, options.deployed) : 0;

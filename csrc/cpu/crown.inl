@@ -171,14 +171,69 @@ PYROBUST_TARGET void range(const T* center, const T* radius, const T* magnitude,
   }
 }
 
+// A center in T of l to u, and at least the distance of the ends from it.
+template <class T>
+struct Outside {
+  // Twice the unit roundoff of T, and of float64 for the differences: Outward::up_to and few.
+  V share, tiny;
+  explicit PYROBUST_TARGET Outside(bool sound)
+      : share(splat(!sound                        ? 0
+                    : sizeof(T) == sizeof(double) ? 0x1p-50
+                                                  : 0x1p-23 + 0x1p-50)),
+        tiny(splat(!sound                        ? 0
+                   : sizeof(T) == sizeof(double) ? 0x1p-1074
+                                                 : 0x1p-149)) {}
+  // Nothing is added at zero.
+  PYROBUST_TARGET V round(V r) const {
+    const V zero = splat(0);
+    return add(r, where_less(zero, r, add(mul(r, share), tiny), mul(r, zero)));
+  }
+  PYROBUST_TARGET V put_range(V l, V u, T* center, T* radius) const {
+    const V half = splat(0.5);
+    put_nearest(center, add(mul(l, half), mul(u, half)));
+    const V c = load(center);
+    put_nearest(radius, round(max(sub(u, c), sub(c, l))));
+    return c;
+  }
+};
+
+template <class T>
+PYROBUST_TARGET void relu_range(const T* center, const T* radius, double bias, const RangeCosts& costs, T* center_out,
+                                T* radius_out) {
+  const Outside<T> outside(costs.sound);
+  const V more = splat(costs.more), offset = splat(bias), size = abs(offset), zero = splat(0);
+  const V few = splat(costs.sound ? 0x1p-49 : 0);
+  const V constant = add(splat(costs.tiny), add(splat(costs.constant), mul(splat(costs.bias), size)));
+  for (int64_t half = 0; half < Wide<T>::kCount; half += 8) {
+    const V c = load(center + half);
+    V error = add(mul(load(radius + half), more), constant);
+    error = add(error, mul(few, add(error, add(abs(c), size))));
+    const V middle = add(c, offset), l = sub(middle, error), u = add(middle, error);
+    // A NaN stays one.
+    outside.put_range(where_less(l, zero, zero, l), where_less(u, zero, zero, u), center_out + half, radius_out + half);
+  }
+}
+
+// In T: q = |c| + r loses a share u of itself, and so does the sum r + s q >= r. With t, at least
+// s (1 + 4 u) + 5 u, for the share s, (1 - u) (r + t (1 - u) q) >= r + s q, as r <= q; below the smallest normal number, a step pays.
+template <class T>
+PYROBUST_TARGET void enlarge(const T* center, const T* radius, int64_t n, double share, bool sound, T* out) {
+  using L = typename Wide<T>::Type;
+  constexpr int64_t kCount = Wide<T>::kCount;
+  constexpr double kRoundoff = sizeof(T) == sizeof(double) ? 0x1p-53 : 0x1p-24;
+  const L zero = same(T(0)), tiny = same(sound ? std::numeric_limits<T>::denorm_min() : T(0));
+  const L s = same(sound ? static_cast<T>(share * (1 + 8 * kRoundoff) + 6 * kRoundoff) : T(0));
+  for (int64_t i = 0; i < n * kCount; i += kCount) {
+    const L r = lanes_of(radius + i), q = add(abs(lanes_of(center + i)), r);
+    put(out + i, add(fused(q, s, r), where_less(zero, q, tiny, mul(q, zero))));
+  }
+}
+
 template <class T>
 PYROBUST_TARGET void spread(const double* lower, const double* upper, int64_t n, int64_t e, double more, bool sound,
                             T* center, T* radius, T* magnitude) {
   constexpr int64_t kCount = Wide<T>::kCount;
-  // Twice the unit roundoff of T, and of float64 for the differences: Outward::up_to and few.
-  const bool wide_type = sizeof(T) == sizeof(double);
-  const V share = splat(!sound ? 0 : wide_type ? 0x1p-50 : 0x1p-23 + 0x1p-50), zero = splat(0);
-  const V tiny = splat(!sound ? 0 : wide_type ? 0x1p-1074 : 0x1p-149), half = splat(0.5);
+  const Outside<T> outside(sound);
   for (int64_t i = 0; i < n; i += 8) {
     double l8[8], u8[8];
     const bool whole = i + 8 <= n;
@@ -186,18 +241,12 @@ PYROBUST_TARGET void spread(const double* lower, const double* upper, int64_t n,
       l8[j] = i + j < n ? lower[i + j] : 0, u8[j] = i + j < n ? upper[i + j] : 0;
     const V l = load(whole ? lower + i : l8), u = load(whole ? upper + i : u8);
     T c8[8], r8[8], m8[8];
-    put_nearest(c8, add(mul(l, half), mul(u, half)));
-    const V c = load(c8);
-    const V r = max(sub(u, c), sub(c, l));
-    const V m = add(max(max(abs(l), abs(u)), abs(c)), splat(more));
-    // Nothing is added at zero.
-    put_nearest(r8, add(r, where_less(zero, r, add(mul(r, share), tiny), mul(r, zero))));
-    put_nearest(m8, add(m, where_less(zero, m, add(mul(m, share), tiny), mul(m, zero))));
+    const V c = outside.put_range(l, u, c8, r8);
     const int64_t many = whole ? 8 : n - i;
-    for (int64_t j = 0; j < many; ++j) {
-      const int64_t at = (i + j) * kCount + e;
-      center[at] = c8[j], radius[at] = r8[j], magnitude[at] = m8[j];
-    }
+    for (int64_t j = 0; j < many; ++j) center[(i + j) * kCount + e] = c8[j], radius[(i + j) * kCount + e] = r8[j];
+    if (magnitude == nullptr) continue;
+    put_nearest(m8, outside.round(add(max(max(abs(l), abs(u)), abs(c)), splat(more))));
+    for (int64_t j = 0; j < many; ++j) magnitude[(i + j) * kCount + e] = m8[j];
   }
 }
 
@@ -217,8 +266,8 @@ PYROBUST_TARGET void lengths(const T* a, int64_t n, double* squares, double* lar
 }
 
 template <class T>
-constexpr CrownLeaves<T> kCrown = {multiply<T>, multiply_picked<T>, relax<T>,  dot<T>,
-                                   scale<T>,    range<T>,           spread<T>, lengths<T>};
+constexpr CrownLeaves<T> kCrown = {multiply<T>, multiply_picked<T>, relax<T>,   dot<T>,    scale<T>,
+                                   range<T>,    relu_range<T>,      enlarge<T>, spread<T>, lengths<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu

@@ -43,8 +43,14 @@ struct CrownLeaves {
   // From the sums of kLanes examples at one neuron, w c, |w| r and |w| m, to its ranges, and to sum |w| m.
   void (*range)(const T* center, const T* radius, const T* magnitude, double bias, const RangeCosts& costs,
                 double* lower, double* upper, double* sum);
+  // The same of ReLU, from w c and |w| r alone, to a center in T and at least the distance of the ends from it.
+  void (*relu_range)(const T* center, const T* radius, double bias, const RangeCosts& costs, T* center_out,
+                     T* radius_out);
+  // For n neurons, at least r + share (|c| + r); nothing at zero.
+  void (*enlarge)(const T* center, const T* radius, int64_t n, double share, bool sound, T* out);
   // From n ranges to lane e of n neurons: a center in T, at least the distance of the ends from it, and at least `more`
-  // above the largest |z| and |center|; with sound = false, the nearest numbers.
+  // above the largest |z| and |center|; with sound = false, the nearest numbers. No magnitude is
+  // written where it is null.
   void (*spread)(const double* lower, const double* upper, int64_t n, int64_t e, double more, bool sound, T* center,
                  T* radius, T* magnitude);
   // To squares[lane] the sum of a^2, in float64; to largest[lane] the largest |a|.

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "cpu/crown_walk.h"
+#include "cpu/lane_intervals.h"
 #include "cpu/neuron_tiles.h"
 
 namespace pyrobust::cpu {
@@ -13,8 +14,12 @@ template <class T>
 class Propagation {
  public:
   Propagation(const BoundNetwork<T>& network, const BoundOptions& options, int threads, const ParallelFor& parallel_for)
-      : network_(network), options_(options), threads_(threads), parallel_for_(parallel_for) {
-    list_walked();
+      : network_(network),
+        options_(options),
+        threads_(threads),
+        parallel_for_(parallel_for),
+        walked_(list_walked()),
+        lanes_(network, walked_, options) {
     for (int64_t i = 0; i < network.size(); ++i) {
       const Layer<T>& layer = network.layer(i);
       // The ranges of these decide the lines of functions: they are worth a backward pass.
@@ -25,13 +30,28 @@ class Propagation {
   void run(const InputSet& inputs, int64_t first, int64_t count, const Specification& spec, double* lower,
            double* upper) {
     begin(inputs, first, count);
+    if (options_.method != Method::kCrown && options_.norm == Norm::kLinf) {
+      // One group after the other, so that its ranges stay in the cache.
+      for_groups([&](ExampleState<T>* const* group, int64_t from, int64_t many) {
+        if (lanes_.does_some()) {
+          const int64_t offset = (first + from) * network_.layer(0).shape.size();
+          lanes_.begin(inputs.lower + offset, inputs.upper + offset, many);
+        }
+        for (int64_t i = 0; i < network_.size(); ++i) {
+          intervals(i, group, many);
+          for (int64_t e = 0; walked_[static_cast<size_t>(i)] != 0 && e < many; ++e)
+            prepare(network_, i, *group[e], options_);
+        }
+      });
+      return finish(spec, first, count, lower, upper);
+    }
     for (int64_t i = 0; i < network_.size(); ++i) {
-      if (i > 0) intervals(i);
+      for_groups([&](ExampleState<T>* const* group, int64_t, int64_t many) { intervals(i, group, many); });
       if (walked_[static_cast<size_t>(i)] != 0)
         in_parallel(count, [&](int64_t e) { prepare(network_, i, examples_[static_cast<size_t>(e)], options_); });
       if (options_.method == Method::kCrown) refine(i);
       // Intervals know the ball only by its box: the dual norm comes in where the network is still affine.
-      else if (options_.norm != Norm::kLinf && ends_affine_part(i))
+      else if (ends_affine_part(i))
         refine_all(i);
     }
     finish(spec, first, count, lower, upper);
@@ -52,15 +72,16 @@ class Propagation {
 
   // Layers that a backward pass can come to; without any inside, those between the output and the first that are not
   // affine, and for a ball those near the input.
-  void list_walked() {
-    walked_.assign(static_cast<size_t>(network_.size()), options_.method != Method::kIbp);
-    walked_.back() = 1;
+  std::vector<uint8_t> list_walked() const {
+    std::vector<uint8_t> walked(static_cast<size_t>(network_.size()), options_.method != Method::kIbp);
+    walked.back() = 1;
     for (int64_t i = network_.output(); i >= 0; --i) {
-      if (options_.norm != Norm::kLinf && affine_in_input(i)) walked_[static_cast<size_t>(i)] = 1;
-      if (walked_[static_cast<size_t>(i)] == 0 || network_.layer(i).nonlinear()) continue;
+      if (options_.norm != Norm::kLinf && affine_in_input(i)) walked[static_cast<size_t>(i)] = 1;
+      if (walked[static_cast<size_t>(i)] == 0 || network_.layer(i).nonlinear()) continue;
       for (const int64_t input : network_.layer(i).inputs)
-        if (!network_.layer(input).nonlinear()) walked_[static_cast<size_t>(input)] = 1;
+        if (!network_.layer(input).nonlinear()) walked[static_cast<size_t>(input)] = 1;
     }
+    return walked;
   }
 
   void begin(const InputSet& inputs, int64_t first, int64_t count) {
@@ -76,7 +97,7 @@ class Propagation {
       LayerState<T>& state = example[0];
       const double* const l = inputs.lower + static_cast<size_t>(first + e) * n;
       const double* const u = inputs.upper + static_cast<size_t>(first + e) * n;
-      state.lower.assign(l, l + n), state.upper.assign(u, u + n);
+      if (lanes_.asked(0) || walked_[0] != 0) state.lower.assign(l, l + n), state.upper.assign(u, u + n);
       if (options_.norm == Norm::kLinf) return;
       const double* const c = inputs.center + static_cast<size_t>(first + e) * n;
       state.center_low.resize(n), state.center_high.resize(n);
@@ -88,14 +109,22 @@ class Propagation {
     });
   }
 
-  void intervals(int64_t i) {
+  // f(examples, number of the first, count) for at most kLanes examples at once.
+  template <class F>
+  void for_groups(const F& f) {
     const auto count = static_cast<int64_t>(examples_.size());
     in_parallel((count + L - 1) / L, [&](int64_t g) {
       ExampleState<T>* group[L];
       const int64_t many = std::min(L, count - g * L);
       for (int64_t e = 0; e < many; ++e) group[e] = &examples_[static_cast<size_t>(g * L + e)];
-      propagate_intervals(network_, i, group, many, options_);
+      f(group, g * L, many);
     });
+  }
+  void intervals(int64_t i, ExampleState<T>* const* group, int64_t count) const {
+    if (lanes_.does(i))
+      lanes_.run(i, group, count);
+    else if (i > 0)
+      propagate_intervals(network_, i, group, count, options_);
   }
 
   // Whether a layer is affine in the input, and somebody takes it who is not.
@@ -269,6 +298,7 @@ class Propagation {
   const ParallelFor& parallel_for_;
   std::vector<Refined> refined_;
   std::vector<uint8_t> walked_;
+  LaneIntervals<T> lanes_;
   std::vector<ExampleState<T>> examples_;
 };
 
