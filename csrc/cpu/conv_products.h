@@ -38,8 +38,6 @@ class ConvProducts {
     begin_.push_back(cells_.size());
   }
 
-  // Whether outputs are picked.
-  bool picks() const { return needed_ != nullptr; }
   // The cells of a kind, each in as many entries as there are groups.
   const Cell* begin(size_t kind) const { return cells_.data() + begin_[kind]; }
   const Cell* end(size_t kind) const { return cells_.data() + begin_[kind + 1]; }

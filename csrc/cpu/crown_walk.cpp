@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/conv_products.h"
+#include "cpu/backward_products.h"
 #include "cpu/crown_leaves.h"
 #include "cpu/tile_memory.h"
 #include "cpu/tile_window.h"
@@ -30,7 +30,7 @@ class CrownWalk<T>::Impl {
         options_(options),
         stop_(stop),
         part_(static_cast<size_t>(network.size())),
-        products_(part_.size()) {}
+        products_(network.size()) {}
 
   void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
     tile_ = &tile, example_ = &example;
@@ -140,7 +140,7 @@ class CrownWalk<T>::Impl {
       });
     switch (layer.kind) {
       case Kind::kLinear:
-        linear(i);
+        products_.linear(layer, step(i, true));
         break;
       case Kind::kConv:
         convolution(i);
@@ -231,119 +231,25 @@ class CrownWalk<T>::Impl {
       if (part(input).consumers == 1) part(input).alive = part(i).alive;
   }
 
-  void linear(int64_t i) {
-    const Layer<T>& layer = network_.layer(i);
-    const int64_t input = layer.inputs[0];
-    const uint8_t* const alive = part(i).alive;
-    taps_.resize(static_cast<size_t>(layer.shape.size()));
-    int64_t count = 0;
-    for (int64_t k = 0; k < layer.shape.size(); ++k) {
-      taps_[static_cast<size_t>(count)] = {static_cast<int32_t>(k * L), static_cast<int32_t>(k)};
-      count += alive == nullptr || alive[k] != 0;
-    }
-    const bool add = part(input).consumers > 1;
-    const Panels<T>& panels = layer.backward;
-    const uint8_t* const needed = needed_at(input);
-    T* const out = memory(input, needed != nullptr);
-    if (needed == nullptr) {
-      for (int64_t p = 0; p < panels.count(); ++p)
-        crown_leaves<T>().multiply(part(i).a, taps_.data(), count, panels.panel(p), panels.width(p),
-                                   out + p * kPanel * L, kSideBySide<T>, add);
-      return;
-    }
-    at_.resize(static_cast<size_t>(panels.outputs)), columns_.resize(at_.size());
-    int64_t many = 0;
-    for (int64_t k = 0; k < panels.outputs; ++k) {
-      at_[static_cast<size_t>(many)] = k * L, columns_[static_cast<size_t>(many)] = panels.column(k);
-      many += needed[k] != 0;
-    }
-    multiply_picked(i, taps_.data(), count, panels.w.data(), columns_.data(), at_.data(), many, out, add);
-  }
-
-  // The inputs of a product whose coefficients matter, null for all: what a function takes no part of is left at zero.
-  const uint8_t* needed_at(int64_t input) const {
-    return network_.layer(input).kind == Kind::kActivation ? state(input).needed.data() : nullptr;
-  }
-
-  // The products of `many` outputs.
-  void multiply_picked(int64_t i, const Tap* taps, int64_t count, const T* w, const int64_t* columns, const int64_t* at,
-                       int64_t many, T* out, bool add) {
-    for (int64_t j = 0; j < many; j += kPanel)
-      crown_leaves<T>().multiply_picked(part(i).a, taps, count, w, columns + j, std::min(kPanel, many - j), out, at + j,
-                                        add);
+  // The product of layer i's coefficients, for all inputs or, with pick, for those that matter: what a function takes
+  // nothing of is left at zero.
+  BackwardStep<T> step(int64_t i, bool pick) {
+    const int64_t input = network_.layer(i).inputs[0];
+    pick &= network_.layer(input).kind == Kind::kActivation;
+    return {part(i).a, part(i).alive, pick ? state(input).needed.data() : nullptr, memory(input, pick),
+            part(input).consumers > 1};
   }
 
   void convolution(int64_t i) {
     const Layer<T>& layer = network_.layer(i);
     const int64_t input = layer.inputs[0];
-    const Window& to = part(input).window;
-    if (to.empty()) return;  // only padding
+    if (part(input).window.empty()) return;  // only padding
     // What one tile marks as alive is not what the next one marks; an example's own flags stay.
     const bool stays = part(i).alive != alive_.data();
     // Picking pays where the next tiles of the example come the same way.
     const bool pick = stays && part(i).window == Window::all(layer.shape);
-    ConvProducts& products = products_[static_cast<size_t>(i)];
-    products.list(layer, network_.layer(input).shape, part(i).window, to, part(i).alive,
-                  pick ? needed_at(input) : nullptr, stays);
-    for (size_t kind = 0; kind < layer.cells.size(); ++kind)
-      if (products.picks())
-        multiply_picks(i, products, kind);
-      else
-        multiply_cells(i, products, kind);
-  }
-
-  void multiply_picks(int64_t i, const ConvProducts& products, size_t kind) {
-    const Layer<T>& layer = network_.layer(i);
-    const bool add = part(layer.inputs[0]).consumers > 1;
-    T* const out = memory(layer.inputs[0], true);
-    int64_t g = 0;
-    for (const auto* cell = products.begin(kind); cell != products.end(kind); ++cell) {
-      multiply_picked(i, products.taps(*cell), cell->count, layer.cells[kind].panels[static_cast<size_t>(g)].w.data(),
-                      products.columns(*cell), products.at(*cell), cell->picks, out, add);
-      g = g + 1 == layer.conv.groups ? 0 : g + 1;
-    }
-  }
-
-  // The products of one kind of cells.
-  void multiply_cells(int64_t i, const ConvProducts& products, size_t kind) {
-    const Layer<T>& layer = network_.layer(i);
-    const Cells<T>& cells = layer.cells[kind];
-    const int64_t input = layer.inputs[0], inputs = network_.layer(input).shape.channels / layer.conv.groups;
-    const Window& to = part(input).window;
-    const int64_t plane = to.height() * to.width();
-    const bool add = part(input).consumers > 1;
-    T* const out = memory(input, false);
-    // Where the outputs of a panel lie, counted from the cell's first place.
-    at_.clear();
-    for (const int64_t y : cells.rows.places)
-      for (const int64_t x : cells.columns.places)
-        for (int64_t c = 0; c < inputs; ++c) at_.push_back((c * plane + y * to.width() + x) * L);
-    clipped_.resize(at_.size());
-    int64_t g = 0;
-    for (const auto* cell = products.begin(kind); cell != products.end(kind); ++cell) {
-      const bool whole = cell->y + cells.rows.places.front() >= 0 && cell->x + cells.columns.places.front() >= 0 &&
-                         cell->y + cells.rows.places.back() < to.height() &&
-                         cell->x + cells.columns.places.back() < to.width();
-      const int64_t first = (g * inputs * plane + cell->y * to.width() + cell->x) * L;
-      if (!whole) clip(cells, *cell, to, inputs, first, size_of(input) * L);
-      const Panels<T>& panels = cells.panels[static_cast<size_t>(g)];
-      for (int64_t p = 0; p < panels.count(); ++p)
-        crown_leaves<T>().multiply(part(i).a, products.taps(*cell), cell->count, panels.panel(p), panels.width(p),
-                                   whole ? out + first : out, (whole ? at_ : clipped_).data() + p * kPanel, add);
-      g = g + 1 == layer.conv.groups ? 0 : g + 1;
-    }
-  }
-
-  // Of a cell that starts at `first` and reaches beyond the window, the places outside go to `spare`.
-  void clip(const Cells<T>& cells, const ConvProducts::Cell& cell, const Window& to, int64_t inputs, int64_t first,
-            int64_t spare) {
-    size_t j = 0;
-    for (const int64_t row : cells.rows.places)
-      for (const int64_t column : cells.columns.places) {
-        const int64_t y = cell.y + row, x = cell.x + column;
-        const bool inside = y >= 0 && y < to.height() && x >= 0 && x < to.width();
-        for (int64_t c = 0; c < inputs; ++c, ++j) clipped_[j] = inside ? first + at_[j] : spare;
-      }
+    products_.convolution(i, layer, network_.layer(input).shape, part(i).window, part(input).window, stays,
+                          step(i, pick));
   }
 
   void gather(int64_t i) {
@@ -435,9 +341,7 @@ class CrownWalk<T>::Impl {
   const ExampleState<T>* example_ = nullptr;
   std::vector<Part<T>> part_;
   TileMemory<T> memory_;
-  std::vector<Tap> taps_;
-  std::vector<ConvProducts> products_;
-  std::vector<int64_t> at_, clipped_, columns_;
+  BackwardProducts<T> products_;
   std::vector<int64_t> marked_;
   std::vector<uint8_t> alive_;
   double bias_[L];

@@ -1,0 +1,126 @@
+// The products of a tile with the weights of a linear layer or a convolution, on the way back.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "cpu/conv_products.h"
+#include "cpu/crown_leaves.h"
+
+namespace pyrobust::cpu {
+
+// From coefficients a of a layer's outputs, of which those of `alive` (all where null) can differ from zero, to those of
+// its inputs; only those of `needed` (all where null) are written. [channels][window][kLanes] both; with `add`, products
+// are added to what is there.
+template <class T>
+struct BackwardStep {
+  const T* a;
+  const uint8_t *alive, *needed;
+  T* out;
+  bool add;
+};
+
+template <class T>
+class BackwardProducts {
+ public:
+  explicit BackwardProducts(int64_t layers) : listed_(static_cast<size_t>(layers)) {}
+
+  void linear(const Layer<T>& layer, const BackwardStep<T>& step) {
+    taps_.resize(static_cast<size_t>(layer.shape.size()));
+    int64_t count = 0;
+    for (int64_t k = 0; k < layer.shape.size(); ++k) {
+      taps_[static_cast<size_t>(count)] = {static_cast<int32_t>(k * L), static_cast<int32_t>(k)};
+      count += step.alive == nullptr || step.alive[k] != 0;
+    }
+    const Panels<T>& panels = layer.backward;
+    if (step.needed == nullptr) {
+      for (int64_t p = 0; p < panels.count(); ++p)
+        crown_leaves<T>().multiply(step.a, taps_.data(), count, panels.panel(p), panels.width(p),
+                                   step.out + p * kPanel * L, kSideBySide<T>, step.add);
+      return;
+    }
+    at_.resize(static_cast<size_t>(panels.outputs)), columns_.resize(at_.size());
+    int64_t many = 0;
+    for (int64_t k = 0; k < panels.outputs; ++k) {
+      at_[static_cast<size_t>(many)] = k * L, columns_[static_cast<size_t>(many)] = panels.column(k);
+      many += step.needed[k] != 0;
+    }
+    pick(step, taps_.data(), count, panels, columns_.data(), at_.data(), many);
+  }
+
+  // Layer i, from a window of its outputs to one of its inputs, of the shape `from`. Where what alive points to stays as
+  // it is for the next tiles, so does the list of products. One neuron behind the inputs' window is for nothing.
+  void convolution(int64_t i, const Layer<T>& layer, const Shape& from, const Window& outputs, const Window& inputs,
+                   bool stays, const BackwardStep<T>& step) {
+    ConvProducts& products = listed_[static_cast<size_t>(i)];
+    products.list(layer, from, outputs, inputs, step.alive, step.needed, stays);
+    for (size_t kind = 0; kind < layer.cells.size(); ++kind) {
+      const Cells<T>& cells = layer.cells[kind];
+      if (step.needed == nullptr) {
+        whole_panels(cells, products.begin(kind), products.end(kind), products, from, inputs, step);
+        continue;
+      }
+      size_t g = 0;
+      for (const auto* cell = products.begin(kind); cell != products.end(kind); ++cell) {
+        pick(step, products.taps(*cell), cell->count, cells.panels[g], products.columns(*cell), products.at(*cell),
+             cell->picks);
+        g = g + 1 == cells.panels.size() ? 0 : g + 1;
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t L = kLanes<T>;
+
+  void pick(const BackwardStep<T>& step, const Tap* taps, int64_t count, const Panels<T>& panels,
+            const int64_t* columns, const int64_t* at, int64_t many) {
+    for (int64_t j = 0; j < many; j += kPanel)
+      crown_leaves<T>().multiply_picked(step.a, taps, count, panels.w.data(), columns + j, std::min(kPanel, many - j),
+                                        step.out, at + j, step.add);
+  }
+
+  void whole_panels(const Cells<T>& cells, const ConvProducts::Cell* begin, const ConvProducts::Cell* end,
+                    const ConvProducts& products, const Shape& from, const Window& to, const BackwardStep<T>& step) {
+    const auto groups = static_cast<int64_t>(cells.panels.size());
+    const int64_t channels = from.channels / groups, plane = to.height() * to.width();
+    // Where the outputs of a cell lie, counted from its first place.
+    at_.clear();
+    for (const int64_t y : cells.rows.places)
+      for (const int64_t x : cells.columns.places)
+        for (int64_t c = 0; c < channels; ++c) at_.push_back((c * plane + y * to.width() + x) * L);
+    int64_t g = 0;
+    for (const auto* cell = begin; cell != end; ++cell) {
+      const bool whole = cell->y + cells.rows.places.front() >= 0 && cell->x + cells.columns.places.front() >= 0 &&
+                         cell->y + cells.rows.places.back() < to.height() &&
+                         cell->x + cells.columns.places.back() < to.width();
+      const int64_t first = (g * channels * plane + cell->y * to.width() + cell->x) * L;
+      if (!whole) clip(cells, *cell, to, channels, first, from.channels * plane * L);
+      const Panels<T>& panels = cells.panels[static_cast<size_t>(g)];
+      for (int64_t p = 0; p < panels.count(); ++p)
+        crown_leaves<T>().multiply(step.a, products.taps(*cell), cell->count, panels.panel(p), panels.width(p),
+                                   whole ? step.out + first : step.out, (whole ? at_ : clipped_).data() + p * kPanel,
+                                   step.add);
+      g = g + 1 == groups ? 0 : g + 1;
+    }
+  }
+
+  // Of a cell that starts at `first` and reaches beyond the window, the places outside go to `spare`.
+  void clip(const Cells<T>& cells, const ConvProducts::Cell& cell, const Window& to, int64_t channels, int64_t first,
+            int64_t spare) {
+    clipped_.resize(at_.size());
+    size_t j = 0;
+    for (const int64_t row : cells.rows.places)
+      for (const int64_t column : cells.columns.places) {
+        const int64_t y = cell.y + row, x = cell.x + column;
+        const bool inside = y >= 0 && y < to.height() && x >= 0 && x < to.width();
+        for (int64_t c = 0; c < channels; ++c, ++j) clipped_[j] = inside ? first + at_[j] : spare;
+      }
+  }
+
+  std::vector<ConvProducts> listed_;
+  std::vector<Tap> taps_;
+  std::vector<int64_t> at_, clipped_, columns_;
+};
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,140 @@
+"""Bounds against exact arithmetic where the engine lays its numbers out in another way: strides, ReLU after ReLU."""
+
+from __future__ import annotations
+
+import bound_nets
+import numpy as np
+import pytest
+import torch
+from bound_graphs import graph_of
+from bound_sets import Sets, extreme_values, missed, random_sets
+from test_exact import METHODS, Tally, compare
+from torch import Tensor, nn
+
+from pyrobust.bounds import BoundedModel
+from pyrobust.bounds.engine import Engine, Query
+
+
+def convolution(rng: np.random.Generator, channels: int, size: tuple[int, int]) -> nn.Conv2d:
+    """Any kernel, stride, padding, dilation and groups that leave an output."""
+    groups = int(rng.choice([g for g in (1, 1, channels) if channels % g == 0]))
+    kernel, dilation, padding = [], [], []
+    for length in size:
+        padding.append(int(rng.integers(0, 4)))
+        dilation.append(int(rng.integers(1, 4)))
+        kernel.append(int(rng.integers(1, max(1, min(4, (length + 2 * padding[-1] - 1) // dilation[-1] + 1)) + 1)))
+    stride = [int(s) for s in rng.integers(1, 4, size=2)]
+    outputs = groups * int(rng.choice([1, 2, 3, 5]))
+    return nn.Conv2d(channels, outputs, tuple(kernel), tuple(stride), tuple(padding), tuple(dilation), groups)
+
+
+def strided(rng: np.random.Generator, style: str, dtype: torch.dtype) -> tuple[nn.Sequential, tuple[int, ...]]:
+    """Two convolutions with ReLU and a linear layer; the inputs' shape."""
+    shape = (int(rng.choice([1, 2, 3, 4, 9])), int(rng.integers(2, 7)), int(rng.integers(2, 7)))
+    layers: list[nn.Module] = []
+    z = torch.zeros(1, *shape)
+    for _ in range(2):
+        layers += [convolution(rng, z.shape[1], (z.shape[2], z.shape[3])), nn.ReLU()]
+        z = layers[-2](z)
+    layers += [nn.Flatten(), nn.Linear(z.numel(), 3)]
+    return bound_nets.fill(nn.Sequential(*layers).to(dtype), style, rng), shape
+
+
+def check_strided(seed: int, nets: int) -> Tally:
+    rng = np.random.default_rng(seed)
+    tally = Tally()
+    for i in range(nets):
+        dtype = torch.float64 if i % 8 == 7 else torch.float32
+        net, shape = strided(rng, bound_nets.STYLES[i % len(bound_nets.STYLES)], dtype)
+        engine = BoundedModel(net, torch.zeros(1, *shape, dtype=dtype))._engine
+        compare(engine, net, random_sets(str(rng.choice(["linf", "l2", "box"])), 3, shape, dtype, rng), rng, 3, tally)
+    return tally
+
+
+def test_convolutions_of_every_stride() -> None:
+    check_strided(11, 40).check(120)
+
+
+def test_convolutions_of_every_stride_at_every_level(simd_level: str) -> None:
+    check_strided(12, 10).check(30)
+
+
+def test_convolutions_at_a_point() -> None:
+    """Where the box is a point the bounds are the value, to rounding: no product is missing and none counted twice."""
+    rng = np.random.default_rng(13)
+    for _ in range(20):
+        net, shape = strided(rng, "normal", torch.float32)
+        model = BoundedModel(net, torch.zeros(1, *shape))
+        x = torch.from_numpy(rng.standard_normal((17, *shape))).float()
+        value = net.double()(x.double())
+        for method in METHODS:
+            bounds = model.bounds(x_lower=x, x_upper=x, method=method)
+            torch.testing.assert_close(bounds.lower, value, rtol=1e-4, atol=1e-4 * float(value.abs().max()) + 1e-12)
+            torch.testing.assert_close(bounds.upper, value, rtol=1e-4, atol=1e-4 * float(value.abs().max()) + 1e-12)
+
+
+def cancelling(rng: np.random.Generator, width: int, dtype: torch.dtype) -> nn.Sequential:
+    """Sums of large numbers that nearly cancel, through one ReLU after the other."""
+    layers: list[nn.Module] = []
+    for _ in range(3):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    net = nn.Sequential(*layers, nn.Linear(width, 2)).to(dtype)
+    with torch.no_grad():
+        for layer in net[::2]:
+            half = torch.from_numpy(rng.standard_normal((layer.out_features, width // 2)) * 10.0 ** rng.integers(-3, 4))
+            layer.weight.copy_(torch.cat([half, -half], 1))
+            layer.weight[:, 0] *= 1 + 2.0**-20
+            layer.bias.copy_(torch.from_numpy(np.abs(rng.standard_normal(layer.out_features))))
+        # both halves of a layer's outputs are the same, so that the next sums cancel, too
+        for layer in net[:-1:2]:
+            layer.weight[width // 2 :] = layer.weight[: width // 2]
+            layer.bias[width // 2 :] = layer.bias[: width // 2]
+    return net
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_intervals_of_sums_that_cancel(dtype: torch.dtype, simd_level: str) -> None:
+    rng = np.random.default_rng(14)
+    outside = 0
+    for i in range(24):
+        width = int(rng.choice([2, 4, 34, 70]))
+        net = cancelling(rng, width, dtype)
+        sets = random_sets("box", 3, (width,), dtype, rng)
+        if i % 2 == 0:  # no width at all, and inputs that cancel
+            x = sets.x[:, : width // 2].repeat(1, 2)
+            sets = Sets("box", x, x, sets.epsilon, None)
+        values = extreme_values(net, sets, torch.eye(2, dtype=torch.float64).expand(3, -1, -1), rng)
+        engine = Engine(graph_of(net, width), dtype)
+        for sound in (True, False):
+            found = missed(values, *engine.run(sets.of_engine(), None, Query("ibp", sound, "real", None)))
+            assert not (sound and found)
+            outside += found
+    assert outside > 0  # else the test could not fail
+
+
+def large(dtype: torch.dtype, scale: float) -> tuple[BoundedModel, Tensor]:
+    """A net whose second layer's numbers are scale^2, and of which the last layer takes scale^-2."""
+    layers = [m for outputs in (2, 2, 2, 1) for m in (nn.Linear(2, outputs), nn.ReLU())]
+    net = nn.Sequential(*layers[:-1]).to(dtype).eval().requires_grad_(False)
+    with torch.no_grad():
+        for layer, size in zip(net[::2], (scale, scale, 1 / scale, 1 / scale), strict=True):
+            layer.weight.fill_(size)
+            layer.bias.zero_()
+    return BoundedModel(net, torch.zeros(1, 2, dtype=dtype)), torch.ones(17, 2, dtype=dtype)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_overflow_in_float32_is_tried_again(method: str) -> None:
+    model, x = large(torch.float32, 2.0**70)
+    bounds = model.bounds(x, 0.5, method=method)
+    # four sums of two equal numbers, and the powers of two cancel: 16 * [0.5, 1.5]
+    assert bool(((bounds.lower <= 8) & (bounds.lower >= 7.99)).all())
+    assert bool(((bounds.upper >= 24) & (bounds.upper <= 24.01)).all())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_overflow_proves_nothing(method: str) -> None:
+    model, x = large(torch.float64, 2.0**600)
+    bounds = model.bounds(x, 0.5, method=method)
+    assert bool((bounds.lower == -torch.inf).all())
+    assert bool((bounds.upper == torch.inf).all())
