@@ -1,0 +1,109 @@
+"""Sums of products in float64 by direct algorithms alone: matrix products, and convolutions around them.
+
+A bound on rounding holds for sums of products in any order, not for Winograd, FFT or Strassen-like ones, nor for
+emulated arithmetic. Matrix products of float64 tensors are direct in every BLAS that torch calls, unless cuBLAS has been
+told to emulate them. Convolutions are spelled out as ``unfold``, matrix product, ``fold``: libraries of convolutions
+(cuDNN, oneDNN) choose algorithms as they please, and ATen's own loop launches a product for each example.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pyrobust.errors import ModelError
+
+from .graph import Conv2d
+from .tensor_network import Layer
+
+_EMULATION = "CUBLAS_EMULATE_DOUBLE_PRECISION"
+
+
+def check_products(device: torch.device) -> None:
+    """Raises ModelError where matrix products of float64 tensors may be something else.
+
+    From CUDA 13.0 on cuBLAS can put them together from products of integers, whose errors are no multiples of the
+    float64 roundoff; it does where the environment says so, and torch has no switch for it.
+    """
+    told = os.environ.get(_EMULATION, "")
+    if device.type == "cuda" and told not in ("", "0"):
+        raise ModelError(
+            f"model: bounds on {device} need float64 arithmetic, but {_EMULATION} is {told!r}, which lets cuBLAS emulate "
+            'it; unset it before the first product, or pass engine="native" to compute on the CPU'
+        )
+
+
+def forward(layer: Layer, weight: Tensor, z: Tensor) -> Tensor:
+    """The sums Σ w·z of a layer, without bias: z [N, inputs] to [N, size]. ``weight``: the layer's, or its magnitude."""
+    node = layer.node
+    if not isinstance(node, Conv2d):
+        return z @ weight.mT
+    channels, height, width = node.inputs[0].shape
+    patches = functional.unfold(z.view(-1, channels, height, width), **_sizes(node))
+    patches = patches.view(len(z), node.groups, weight.shape[2], -1)
+    parts = [torch.bmm(weight[g].expand(len(z), -1, -1), patches[:, g]) for g in range(node.groups)]
+    return torch.cat(parts, 1).flatten(1)
+
+
+def backward(layer: Layer, a: Tensor) -> Tensor:
+    """The coefficients of a layer's input from those of the layer: a [R, size] to [R, inputs]."""
+    node, weight = layer.node, layer.weight
+    assert weight is not None
+    if not isinstance(node, Conv2d):
+        return a @ weight
+    _, height, width = node.inputs[0].shape
+    planes = a.view(len(a), node.groups, weight.shape[1], -1)
+    turned = weight.mT
+    parts = [torch.bmm(turned[g].expand(len(a), -1, -1), planes[:, g]) for g in range(node.groups)]
+    patches = parts[0] if node.groups == 1 else torch.cat(parts, 1)
+    return functional.fold(patches, (height, width), **_sizes(node)).flatten(1)
+
+
+def units_backward(layer: Layer, neuron: Tensor, sign: Tensor) -> Tensor:
+    """``backward`` for one neuron each, with coefficient ±1: weights in place, nothing is computed. [R] to [R, inputs]."""
+    node, weight = layer.node, layer.weight
+    assert weight is not None
+    if not isinstance(node, Conv2d):
+        return weight[neuron] * sign.unsqueeze(1)
+    channels, height, width = node.inputs[0].shape
+    outputs, rows, columns = node.shape
+    (pad_y, pad_x), (step_y, step_x), (wide_y, wide_x) = node.padding, node.stride, node.dilation
+    kernel_y, kernel_x = _kernel(node)
+    high, long = height + 2 * pad_y, width + 2 * pad_x
+    # where the kernel's taps lie in the padded planes of the input, from its corner
+    device, own = neuron.device, channels // node.groups
+    taps = (torch.arange(own, device=device)[:, None, None] * high + torch.arange(kernel_y, device=device)[:, None] * wide_y)
+    taps = (taps * long + torch.arange(kernel_x, device=device) * wide_x).flatten()
+    channel, y, x = neuron // (rows * columns), neuron // columns % rows, neuron % columns
+    group = channel // (outputs // node.groups)
+    corner = (group * own * high + y * step_y) * long + x * step_x
+    out = weight.new_zeros(len(neuron), channels * high * long)
+    out.scatter_(1, corner.unsqueeze(1) + taps, weight.flatten(0, 1)[channel] * sign.unsqueeze(1))
+    planes = out.view(-1, channels, high, long)
+    return planes[:, :, pad_y : pad_y + height, pad_x : pad_x + width].flatten(1)
+
+
+def patches_of(layer: Layer) -> int:
+    """Numbers that the patches of one row have: what ``forward`` and ``backward`` need beside what comes and goes."""
+    if not isinstance(layer.node, Conv2d):
+        return 0
+    assert layer.weight is not None
+    _, rows, columns = layer.node.shape
+    return layer.node.groups * layer.weight.shape[2] * rows * columns
+
+
+def _kernel(node: Conv2d) -> tuple[int, int]:
+    shape = node.weight.value().shape
+    return shape[2], shape[3]
+
+
+def _sizes(node: Conv2d) -> dict[str, tuple[int, int]]:
+    return {
+        "kernel_size": _kernel(node),
+        "dilation": node.dilation,
+        "padding": node.padding,
+        "stride": node.stride,
+    }
