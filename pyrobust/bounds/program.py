@@ -7,9 +7,11 @@ import numpy.typing as npt
 import torch
 
 from pyrobust import _C
+
 from .graph import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum, in_order
 from .rounded import SCALE_ROUNDINGS, bias_of, rounded, weights_of
 from .rules import FUNCTIONS
+
 
 def native_network(output: Node, dtype: torch.dtype) -> _C.BoundNetwork32:
     """The engine's network for a graph, in float32 or float64 arithmetic.

@@ -35,13 +35,14 @@ class TensorEngine:
     Args:
         output: the graph.
         dtype: of the model, whose deployed forward pass ``semantics="float32"`` is about.
-        device: where to compute; input sets come from there, and results stay there.
+        device: where to compute, and where input sets are; results are on the CPU.
 
     Raises:
         ModelError: a parameter is not finite, or not known well enough.
     """
 
     def __init__(self, output: Node, dtype: torch.dtype, device: torch.device) -> None:
+        self.device = device
         self._network = Network(output, device)
         self._floats = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32)
         self.deployable = dtype in (torch.float32, torch.float64)
@@ -61,7 +62,6 @@ class TensorEngine:
         deployed = self._floats.eps / 2 if query.semantics == "float32" and query.sound else 0.0
         arithmetic = Arithmetic(out, deployed, self._floats.max)
         device = network.device
-        rows = None if rows is None else rows.to(device)
         count = network.layers[network.output].size if rows is None else rows.shape[-2]
         lower = torch.full((len(inputs), count), -torch.inf, dtype=torch.float64, device=device)
         upper = torch.full_like(lower, torch.inf)
@@ -81,7 +81,7 @@ class TensorEngine:
             if not is_out_of_memory(error):
                 raise
             raise ModelError(f"model: the bounds of one example do not fit the memory of {device}") from error
-        return lower, upper
+        return lower.cpu(), upper.cpu()
 
 
 class _Chunk:

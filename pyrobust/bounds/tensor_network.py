@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .graph import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum, in_order
+from .graph import Activation, Conv2d, Gather, Linear, MaxPool, Node, Reshape, Scale, Sum, in_order
 from .rounded import SCALE_ROUNDINGS, bias_of, rounded, weights_of
 from .rules import FUNCTIONS
 

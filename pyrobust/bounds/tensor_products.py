@@ -75,7 +75,9 @@ def units_backward(layer: Layer, neuron: Tensor, sign: Tensor) -> Tensor:
     high, long = height + 2 * pad_y, width + 2 * pad_x
     # where the kernel's taps lie in the padded planes of the input, from its corner
     device, own = neuron.device, channels // node.groups
-    taps = (torch.arange(own, device=device)[:, None, None] * high + torch.arange(kernel_y, device=device)[:, None] * wide_y)
+    taps = (
+        torch.arange(own, device=device)[:, None, None] * high + torch.arange(kernel_y, device=device)[:, None] * wide_y
+    )
     taps = (taps * long + torch.arange(kernel_x, device=device) * wide_x).flatten()
     channel, y, x = neuron // (rows * columns), neuron // columns % rows, neuron % columns
     group = channel // (outputs // node.groups)

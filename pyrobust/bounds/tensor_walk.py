@@ -12,9 +12,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from pyrobust.reference.relax_rows import least_of_rows, relax_rows
+from pyrobust.ops.relax_rows import least_of_rows, relax_rows
 
-from .graph import Gather, Input, Linear, Conv2d, MaxPool, Scale, Sum
+from .graph import Conv2d, Gather, Input, Linear, MaxPool, Scale, Sum
 from .tensor_intervals import Arithmetic
 from .tensor_lines import Pair, Prepared
 from .tensor_network import Layer, Network
@@ -90,7 +90,7 @@ class Walk:
             if layer.affine and not layer.fused:
                 total = total + least_of_rows(a, image, *self.prepared.pair(i))
             elif layer.nonlinear:
-                *lines, picked = self.prepared.lines(i)
+                *lines, _ = self.prepared.lines(i)
                 total = total + relax_rows(a, image, *lines)
             for one, part in zip(layer.inputs, self._handed_down(i, layer, image, a), strict=True):
                 coefficients[one] = coefficients[one].add_(part) if one in coefficients else part
