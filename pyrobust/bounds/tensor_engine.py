@@ -208,7 +208,6 @@ def _open(function: Layer, z: Range) -> Tensor:
 
 def _open_windows(maximum: Layer, z: Range) -> Tensor:
     """The elements of windows in which more than one can be the largest."""
-    assert maximum.index is not None
     low, high = windows(maximum, z.lower, -torch.inf), windows(maximum, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)
     others = high.scatter(2, best, -torch.inf).amax(2, keepdim=True)

@@ -124,8 +124,6 @@ def _range(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
 
 def _products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
     out, weight, bias = arithmetic.out, layer.weight, layer.bias
-    assert weight is not None
-    assert bias is not None
     taps = layer.taps(backward=False)
     center = z.lower / 2 + z.upper / 2
     radius = torch.maximum(z.upper - center, center - z.lower)
@@ -148,8 +146,6 @@ def _products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
 
 def _scaled(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
     out, scale, shift = arithmetic.out, layer.scale, layer.bias
-    assert scale is not None
-    assert shift is not None
     size = out.up(scale.abs() * z.magnitude())
     one, other = scale * z.lower, scale * z.upper
     lower, upper = out.down(torch.minimum(one, other)), out.up(torch.maximum(one, other))
@@ -177,12 +173,10 @@ def _summed(layer: Layer, node: Sum, inputs: list[Range], arithmetic: Arithmetic
 
 def gathered(layer: Layer, inputs: list[Tensor]) -> Tensor:
     """The elements [B, size] that a Gather takes from its inputs [B, ...]."""
-    assert layer.index is not None
     flat = torch.cat([*inputs, inputs[0].new_zeros(len(inputs[0]), 1)], 1)
     return flat[:, layer.index]  # -1 is the last
 
 
 def windows(layer: Layer, z: Tensor, outside: float) -> Tensor:
     """The elements of each window of a MaxPool [B, size, K], ``outside`` where it hangs over the border."""
-    assert layer.index is not None
     return torch.cat([z, z.new_full((len(z), 1), outside)], 1)[:, layer.index]  # -1 is the last

@@ -34,7 +34,10 @@ class Pair(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """lower_slope·z + low ≤ f(z) ≤ upper_slope·z + high: [B, size] each. ``picked``: the element that is z, of a MaxPool."""
+    """lower_slope·z + low ≤ f(z) ≤ upper_slope·z + high: [B, size] each.
+
+    ``picked``: for a maximum, the element that is z.
+    """
 
     lower_slope: Tensor
     upper_slope: Tensor
@@ -114,14 +117,13 @@ class Prepared:
         """Not yet paid for the sums over rows."""
         layer, out = self._network.layers[i], self._arithmetic.out
         bias, found = layer.bias, self._ranges[i].sum
-        assert bias is not None
         assert found is not None
         bias = bias.expand_as(found)
         if not out.sound:
             return Pair(bias, bias)
         of_sum, of_bias, constant = self._costs(layer)
         error = of_sum * found + of_bias * bias.abs() + constant + layer.bias_error
-        if layer.scale_error is not None:
+        if isinstance(layer.node, Scale):
             error = error + layer.scale_error * self._ranges[layer.inputs[0]].magnitude()
         error = error + out.few(error + bias.abs())
         return Pair(bias - error, bias + error)
@@ -148,7 +150,6 @@ class Prepared:
         """Any element of the window is a line below; it is the maximum where no other can be above it."""
         layer = self._network.layers[i]
         below, z = self._network.layers[layer.inputs[0]], self._ranges[layer.inputs[0]]
-        assert layer.index is not None
         low, high = windows(layer, z.lower, -torch.inf), windows(layer, z.upper, -torch.inf)
         best = low.argmax(2, keepdim=True)
         index = layer.index.expand(len(low), -1, -1)
@@ -186,7 +187,8 @@ class Prepared:
         low_cost, high_cost = (slope.abs() * m * torch.where(slope.abs() == 1, added, multiplied) for slope in (s, t))
         low = low - (low_cost + out.few(low_size + low_cost))
         high = high + (high_cost + out.few(high_size + high_cost))
-        return Lines(s.contiguous(), t.contiguous(), *(end.contiguous() for end in self.paid(low, high)), lines.picked)
+        low, high = self.paid(low, high)
+        return Lines(s.contiguous(), t.contiguous(), low.contiguous(), high.contiguous(), lines.picked)
 
 
 def leaky_relu_lines(z: Range, slope: float, out: Outward) -> Lines:

@@ -13,10 +13,12 @@ from .graph import Activation, Conv2d, Gather, Linear, MaxPool, Node, Reshape, S
 from .rounded import SCALE_ROUNDINGS, bias_of, rounded, weights_of
 from .rules import FUNCTIONS
 
+_NONE = torch.empty(0, dtype=torch.float64)
+
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Layer:
-    """A node whose inputs are numbers of earlier layers; tensors are float64.
+    """A node whose inputs are numbers of earlier layers; tensors are float64, and empty where the node has none.
 
     Attributes:
         node: what it does.
@@ -36,13 +38,13 @@ class Layer:
 
     node: Node
     inputs: tuple[int, ...]
-    weight: Tensor | None = None
+    weight: Tensor = _NONE
     weight_error: float = 0.0
-    bias: Tensor | None = None
+    bias: Tensor = _NONE
     bias_error: float | Tensor = 0.0
-    scale: Tensor | None = None
-    scale_error: Tensor | None = None
-    index: Tensor | None = None
+    scale: Tensor = _NONE
+    scale_error: Tensor = _NONE
+    index: Tensor = _NONE
     roundings: int = 0
     consumers: int = 0
     adds: int = 0
@@ -70,7 +72,6 @@ class Layer:
 
     def taps(self, *, backward: bool) -> int:
         """The products in one sum: of a value, or (backward) of a coefficient of the input."""
-        assert self.weight is not None
         if isinstance(self.node, Conv2d):
             kernel = self.node.weight.value().shape[2:].numel()
             return self.weight.shape[1] * kernel if backward else self.weight.shape[2]
@@ -155,7 +156,6 @@ class Network:
         """How often an element of an input is taken at most, by a layer that can take it several times."""
         if not isinstance(layer.node, Gather | MaxPool):
             return 1
-        assert layer.index is not None
         index, begin, most = layer.index.flatten(), 0, 1
         for other in layer.inputs:
             end = begin + self.layers[other].size

@@ -1,9 +1,9 @@
 """Sums of products in float64 by direct algorithms alone: matrix products, and convolutions around them.
 
 A bound on rounding holds for sums of products in any order, not for Winograd, FFT or Strassen-like ones, nor for
-emulated arithmetic. Matrix products of float64 tensors are direct in every BLAS that torch calls, unless cuBLAS has been
-told to emulate them. Convolutions are spelled out as ``unfold``, matrix product, ``fold``: libraries of convolutions
-(cuDNN, oneDNN) choose algorithms as they please, and ATen's own loop launches a product for each example.
+emulated arithmetic. Matrix products of float64 tensors are direct in every BLAS that torch calls, unless cuBLAS has
+been told to emulate them. Convolutions are spelled out as ``unfold``, matrix product, ``fold``: libraries of
+convolutions (cuDNN, oneDNN) choose algorithms as they please, and ATen's own loop launches a product for each example.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def check_products(device: torch.device) -> None:
     told = os.environ.get(_EMULATION, "")
     if device.type == "cuda" and told not in ("", "0"):
         raise ModelError(
-            f"model: bounds on {device} need float64 arithmetic, but {_EMULATION} is {told!r}, which lets cuBLAS emulate "
-            'it; unset it before the first product, or pass engine="native" to compute on the CPU'
+            f"model: bounds on {device} need float64 arithmetic, but {_EMULATION} is {told!r}, which lets cuBLAS "
+            'emulate it; unset it before the first product, or pass engine="native" to compute on the CPU'
         )
 
 
 def forward(layer: Layer, weight: Tensor, z: Tensor) -> Tensor:
-    """The sums Σ w·z of a layer, without bias: z [N, inputs] to [N, size]. ``weight``: the layer's, or its magnitude."""
+    """The sums Σ w·z of a layer, without bias: z [N, inputs] to [N, size]; w is the weight, or its magnitude."""
     node = layer.node
     if not isinstance(node, Conv2d):
         return z @ weight.mT
@@ -51,7 +51,6 @@ def forward(layer: Layer, weight: Tensor, z: Tensor) -> Tensor:
 def backward(layer: Layer, a: Tensor) -> Tensor:
     """The coefficients of a layer's input from those of the layer: a [R, size] to [R, inputs]."""
     node, weight = layer.node, layer.weight
-    assert weight is not None
     if not isinstance(node, Conv2d):
         return a @ weight
     _, height, width = node.inputs[0].shape
@@ -63,9 +62,8 @@ def backward(layer: Layer, a: Tensor) -> Tensor:
 
 
 def units_backward(layer: Layer, neuron: Tensor, sign: Tensor) -> Tensor:
-    """``backward`` for one neuron each, with coefficient ±1: weights in place, nothing is computed. [R] to [R, inputs]."""
+    """``backward`` of one neuron each, with coefficient ±1: weights put in place, no sums; [R] to [R, inputs]."""
     node, weight = layer.node, layer.weight
-    assert weight is not None
     if not isinstance(node, Conv2d):
         return weight[neuron] * sign.unsqueeze(1)
     channels, height, width = node.inputs[0].shape
@@ -92,7 +90,6 @@ def patches_of(layer: Layer) -> int:
     """Numbers that the patches of one row have: what ``forward`` and ``backward`` need beside what comes and goes."""
     if not isinstance(layer.node, Conv2d):
         return 0
-    assert layer.weight is not None
     _, rows, columns = layer.node.shape
     return layer.node.groups * layer.weight.shape[2] * rows * columns
 

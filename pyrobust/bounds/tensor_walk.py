@@ -24,7 +24,7 @@ from .tensor_products import backward, patches_of, units_backward
 
 @dataclasses.dataclass(frozen=True)
 class Ball:
-    """Balls around the centers, in the norm: epsilon [B]. ``center``: what a coefficient is multiplied with at least."""
+    """Balls in a norm, of radii epsilon [B]; ``center``: what a coefficient is multiplied with at least."""
 
     norm: str
     center: Pair
@@ -103,7 +103,6 @@ class Walk:
         if isinstance(node, Linear | Conv2d):
             return [backward(layer, a)]
         if isinstance(node, Scale):
-            assert layer.scale is not None
             return [a.mul_(layer.scale)]
         if isinstance(node, Sum):
             parts = [a] + [a.clone() for _ in node.signs[1:]]
@@ -119,7 +118,6 @@ class Walk:
 
     def _returned(self, layer: Layer, a: Tensor) -> list[Tensor]:
         """Coefficients of gathered elements, back where the elements came from."""
-        assert layer.index is not None
         sizes = [self.network.layers[one].size for one in layer.inputs]
         # the number 0 takes what nobody reads
         index = layer.index.where(layer.index >= 0, sum(sizes))

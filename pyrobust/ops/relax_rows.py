@@ -22,10 +22,10 @@ def relax_rows(
 ) -> Tensor:
     """Turns coefficients of functions into coefficients of their lines, in place, so that sums only become smaller.
 
-    Where lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept, the sum over k of a[r, k]·f_k(z_k) is
-    at least that of the new a[r, k]·z_k, plus the result: a coefficient below 0 takes the upper line, any other the
-    lower one (Zhang et al., 2018). Each product is rounded once; the sums run in float64, in any order.
-    There is no gradient.
+    Where lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept, the sum over k of
+    a[r, k]·f_k(z_k) is at least that of the new a[r, k]·z_k, plus the result: a coefficient below 0 takes the upper
+    line, any other the lower one (Zhang et al., 2018). Each product is rounded once; the sums run in float64, in any
+    order. There is no gradient.
 
     Args:
         a: [R, n], float32 or float64, contiguous; updated.

@@ -96,7 +96,8 @@ def test_a_nan_is_not_lost(device: torch.device) -> None:
 def test_threads_change_no_bit(threads: int) -> None:
     for shape in ((300, 2, 16), (40, 3, 1025)):
         a, image, *lines = inputs(*shape)
-        alone = torch.cat([ops.least_of_rows(row, i, *lines[:2]) for row, i in zip(a.split(1), image.split(1))])
+        each = zip(a.split(1), image.split(1), strict=True)
+        alone = torch.cat([ops.least_of_rows(row, of, *lines[:2]) for row, of in each])
         assert same_bits(ops.least_of_rows(a, image, *lines[:2]), alone)
 
 
@@ -137,7 +138,11 @@ def test_an_image_out_of_range_on_a_gpu(cuda: torch.device) -> None:
         ({"image": torch.tensor([-1, 1, 0])}, InputError, "image: expected 0 to 1, got -1 at 0"),
         ({"lower_slope": torch.zeros(2, 5)}, InputError, r"lower_slope: expected shape \(B, 4\), got \(2, 5\)"),
         ({"upper_intercept": torch.zeros(3, 4)}, InputError, "upper_intercept: expected shape"),
-        ({"upper_slope": torch.zeros(2, 4).double()}, InputTypeError, "upper_slope: expected float32 or float64 like a"),
+        (
+            {"upper_slope": torch.zeros(2, 4).double()},
+            InputTypeError,
+            "upper_slope: expected float32 or float64 like a",
+        ),
     ],
 )
 def test_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
