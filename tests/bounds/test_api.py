@@ -161,7 +161,7 @@ def flushing() -> Iterator[None]:
 @pytest.mark.parametrize(
     "setting", [lambda: default_dtype(torch.float64), low_precision, flushing, torch.inference_mode]
 )
-def test_settings_elsewhere_change_no_bit(setting: Callable[[], object]) -> None:
+def test_settings_elsewhere_change_no_bit(setting: Callable[[], object], both_engines: str) -> None:
     """Epsilon is a float32 number here: what becomes of others is another test."""
 
     def bounds() -> list[Bounds]:
@@ -175,7 +175,7 @@ def test_settings_elsewhere_change_no_bit(setting: Callable[[], object]) -> None
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_other_floats(dtype: torch.dtype) -> None:
+def test_other_floats(dtype: torch.dtype, both_engines: str) -> None:
     """The exact values of the model's own numbers lie inside."""
     net, rng = network(dtype), np.random.default_rng(5)
     model = BoundedModel(net, X.to(dtype))

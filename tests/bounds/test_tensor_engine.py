@@ -11,12 +11,12 @@ import pytest
 import torch
 from bound_data import NETS, published, trained
 from bound_engines import engine_of
-from bound_sets import KINDS, random_sets
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel, chunks, tensor_engine, tensor_walk
 from pyrobust.bounds.engine import Query
 from pyrobust.bounds.graph import Activation, Gather, Input, MaxPool, Node
+from pyrobust.bounds.input_set import NORMS, InputSet, ball, box
 from pyrobust.bounds.rules import FUNCTIONS, Function
 from pyrobust.bounds.tensor_engine import TensorEngine
 from pyrobust.bounds.tensor_network import Network
@@ -43,6 +43,14 @@ def images() -> tuple[nn.Module, Tensor]:
 def model(engine: str, dtype: torch.dtype = torch.float32) -> BoundedModel:
     net, x = images()
     return BoundedModel(net.to(dtype), x.to(dtype), engine=engine)
+
+
+def some_sets(kind: str, count: int, shape: tuple[int, ...]) -> InputSet:
+    """Balls of several sizes in the norm, or boxes."""
+    x = torch.randn(count, *shape, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
+    if kind == "box":
+        return box(x, x + 0.1 * x.abs(), shape)
+    return ball(x, torch.linspace(0, 0.2, count).double(), kind, None, shape)
 
 
 def assert_close(found: Any, expected: Any, tolerance: float = 1e-9) -> None:
@@ -73,7 +81,7 @@ def test_agrees_on_random_nets() -> None:
     for i in range(8):
         net, shape = bound_nets.convolutional(rng, ("normal", "stable")[i % 2], torch.float64)
         graph = BoundedModel(net, torch.zeros(1, *shape, dtype=torch.float64)).output
-        sets = random_sets(KINDS[i % 4], 6, shape, torch.float64, rng).of_engine()
+        sets = some_sets((*NORMS, "box")[i % 4], 6, shape)
         for method in METHODS:
             query = Query(method, True, "real", None)
             one, other = (engine_of(graph, torch.float64, name).run(sets, None, query) for name in ("native", "torch"))
@@ -228,7 +236,7 @@ def test_a_window_of_which_nothing_is_known() -> None:
     FUNCTIONS["none"] = rule
     try:
         engine = TensorEngine(largest, torch.float32, CPU)
-        sets = random_sets("box", 1, (2,), torch.float32, np.random.default_rng(0)).of_engine()
+        sets = some_sets("box", 1, (2,))
         for method in METHODS:
             lower, upper = engine.run(sets, None, Query(method, True, "real", None))
             assert lower.item() == -torch.inf
@@ -247,7 +255,7 @@ def test_a_rule_that_fails(rule: Any) -> None:
     FUNCTIONS["bad"] = Function(torch.relu, rule)
     try:
         engine = TensorEngine(Activation(name="f", shape=(2,), inputs=(x,), function="bad"), torch.float32, CPU)
-        sets = random_sets("box", 1, (2,), torch.float32, np.random.default_rng(0)).of_engine()
+        sets = some_sets("box", 1, (2,))
         with pytest.raises(RuntimeError, match="a bound rule"):
             engine.run(sets, None, Query("ibp", True, "real", None))
     finally:
@@ -258,7 +266,7 @@ def test_layers_that_only_move() -> None:
     """An output that is the input, or a gather of it that takes an element many times, and one that takes none."""
     x = Input(name="x", shape=(3,), inputs=())
     many = Gather(name="g", shape=(5,), inputs=(x, x), index=torch.tensor([0, 3, 0, -1, 2]))
-    sets = random_sets("l2", 4, (3,), torch.float32, np.random.default_rng(0)).of_engine()
+    sets = some_sets("l2", 4, (3,))
     output: Node
     for output in (x, many):
         for method in METHODS:
@@ -269,6 +277,34 @@ def test_layers_that_only_move() -> None:
             assert (lower <= center).all()
             assert (center <= upper).all()
             assert (upper - lower <= 2 * sets.epsilon[:, None] + 1e-12 * center.abs() + 1e-300).all()
+
+
+def test_an_empty_batch_and_one_epsilon_each() -> None:
+    bounded, (_, x) = model("torch"), images()
+    for method in METHODS:
+        assert bounded.bounds(x[:0], 0.1, method=method, norm="l2").lower.shape == (0, 4)
+        assert bounded.certify(x[:0], torch.zeros(0).long(), 0.1, method=method).shape == (0,)
+        for norm in ("linf", "l2", "l1"):
+            epsilon = torch.tensor([0.0, 0.125, 0.5], dtype=torch.float64)
+            together = bounded.bounds(x[:3], epsilon, norm=norm, method=method)
+            for i in range(3):
+                alone = bounded.bounds(x[i : i + 1], float(epsilon[i]), norm=norm, method=method)
+                torch.testing.assert_close(alone.lower[0], together.lower[i], rtol=1e-12, atol=1e-12)
+
+
+def test_what_stands_on_it() -> None:
+    """Verdicts and radii are those of the native engine."""
+    (net, x), y = images(), torch.arange(23) % 4
+    y = net(x).argmax(1).where(torch.arange(23) % 5 > 0, y)
+    for norm in ("linf", "l2"):
+        ours, native = (model(name).verify(x, y, 0.003, norm=norm, clip=(0.0, 1.0)) for name in ("torch", "native"))
+        assert ours.status == native.status
+        assert ours.stage == native.stage
+        assert "verified" in ours.status
+        found, expected = (
+            model(name).certified_radius(x[:6], y[:6], norm=norm, method="crown-ibp") for name in ("torch", "native")
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-6)
 
 
 def test_the_engine_by_name() -> None:
