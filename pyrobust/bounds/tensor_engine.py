@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,11 +20,14 @@ from .tensor_network import Layer, Network
 from .tensor_outward import Outward
 from .tensor_products import check_products, patches_of
 from .tensor_walk import Ball, Walk, row_numbers
+from .tensor_window import Window, Windows, tiles, windows_below
 
 # Share of the free memory that a call may take by default, and what bounds it: more at once gains nothing.
 _MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.6}
 _MAX_EXAMPLES = 1024
 _MAX_ROW_BYTES = {"cpu": 64 << 20, "cuda": 16 << 30}
+# Neurons that are worth a window of their own: more of them save less work than they start loops.
+_TILE_ROWS = {"cpu": 64, "cuda": 4096}
 # Tensors of a layer's size that are kept for each example: a range and its sum, a pair, lines, and temporaries.
 _KEPT = 16
 
@@ -46,7 +49,7 @@ class TensorEngine:
         self._network = Network(output, device)
         self._floats = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32)
         self.deployable = dtype in (torch.float32, torch.float64)
-        self._fitting: dict[int, int] = {}  # rows from a layer that memory allows
+        self._fitting: dict[int, int] = {}  # bytes of rows from a layer that memory allows
 
     def run(
         self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True
@@ -66,7 +69,7 @@ class TensorEngine:
         lower = torch.full((len(inputs), count), -torch.inf, dtype=torch.float64, device=device)
         upper = torch.full_like(lower, torch.inf)
         limit = query.memory_limit or int(_MEMORY_SHARE[device.type] * free_memory(device))
-        kept = 8 * (_KEPT * network.neurons + 3 * max(patches_of(layer) for layer in network.layers))
+        kept = 8 * (_KEPT * network.neurons + 3 * max(patches_of(layer, None) for layer in network.layers))
         size = max(1, min(_MAX_EXAMPLES, limit // 2 // kept))
 
         def step(begin: int, end: int) -> None:
@@ -138,19 +141,28 @@ class _Chunk:
 
     def _walk_neurons(self, i: int, wanted: Tensor) -> None:
         """Replaces the ranges of the wanted neurons [B, size] of layer i by those of the backward pass."""
+        network = self._network
         image, neuron = wanted.nonzero(as_tuple=True)  # the number of rows has to be known: the device is waited for
-        old, walk = self._ranges[i], self._walk()
+        old, walk, shape = self._ranges[i], self._walk(), network.layers[i].node.shape
+        groups: Sequence[tuple[int, Window | None]] = [(len(image), None)]
+        if len(shape) == 3:
+            order, groups = tiles(neuron, shape, _TILE_ROWS[network.device.type])
+            image, neuron = image[order], neuron[order]
+        first, windows = 0, windows_below(network, i, None)
 
         def step(begin: int, end: int) -> None:
-            at = image[begin:end], neuron[begin:end]
-            low, high = walk.from_neurons(i, *at)
+            at = image[first + begin : first + end], neuron[first + begin : first + end]
+            low, high = walk.from_neurons(i, *at, windows)
             # A bound that could not be had leaves the range as it was.
             usable = low.isfinite() & high.isfinite() & (low <= high)
             lower[at] = low.where(usable, old.lower[at])
             upper[at] = high.where(usable, old.upper[at])
 
         lower, upper = old.lower.clone(), old.upper.clone()
-        self._in_chunks(i, len(image), 2, step)
+        for count, window in groups:
+            windows = windows_below(network, i, window)
+            self._in_chunks(i, count, 2, windows, step)
+            first += count
         self._ranges[i] = Range(lower, upper, old.sum)
 
     def _finish(self, rows: Tensor | None, with_upper: bool) -> tuple[Tensor, Tensor]:
@@ -171,26 +183,27 @@ class _Chunk:
             own, at = image[begin:end], row[begin:end]
             a = rows[own, at] if rows.dim() == 3 else rows[at]
             if with_upper:
-                both = walk.from_rows(output, own.repeat(2), torch.cat([a, -a]))
+                both = walk.from_rows(own.repeat(2), torch.cat([a, -a]))
                 lower[begin:end], upper[begin:end] = both[: len(own)], -both[len(own) :]
             else:
-                lower[begin:end] = walk.from_rows(output, own, a)
+                lower[begin:end] = walk.from_rows(own, a)
 
-        self._in_chunks(output, batch * count, 2 if with_upper else 1, step)
+        windows = windows_below(network, output, None)
+        self._in_chunks(output, batch * count, 2 if with_upper else 1, windows, step)
         return lower.view(batch, count), upper.view(batch, count)
 
     def _walk(self, *, stop: bool = False) -> Walk:
         return Walk(self._network, self._arithmetic, self._prepared, self._slack, self._ball, stop)
 
-    def _in_chunks(self, i: int, total: int, rows: int, step: Callable[[int, int], None]) -> None:
+    def _in_chunks(self, i: int, total: int, rows: int, windows: Windows, step: Callable[[int, int], None]) -> None:
         """``rows`` rows from layer i for each of ``total``."""
         device = self._network.device
-        limit = min(self._row_bytes, _MAX_ROW_BYTES[device.type])
-        size = max(1, limit // (8 * rows * row_numbers(self._network, i)))
-        size = min(size, self._fitting.get(i, size))
+        each = 8 * rows * row_numbers(self._network, i, windows)
+        limit = min(self._row_bytes, _MAX_ROW_BYTES[device.type], self._fitting.get(i, self._row_bytes))
+        size = max(1, limit // each)
         fitting = in_chunks(total, size, device, step)
         if fitting < size:  # memory ran out
-            self._fitting[i] = fitting
+            self._fitting[i] = fitting * each
 
 
 def _open(function: Layer, z: Range) -> Tensor:

@@ -18,6 +18,7 @@ from pyrobust.errors import ModelError
 
 from .graph import Conv2d
 from .tensor_network import Layer
+from .tensor_window import Window, moved, reach
 
 _EMULATION = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 
@@ -48,50 +49,51 @@ def forward(layer: Layer, weight: Tensor, z: Tensor) -> Tensor:
     return torch.cat(parts, 1).flatten(1)
 
 
-def backward(layer: Layer, a: Tensor) -> Tensor:
-    """The coefficients of a layer's input from those of the layer: a [R, size] to [R, inputs]."""
+def backward(layer: Layer, a: Tensor, have: Window | None, want: Window | None) -> Tensor:
+    """The coefficients of a layer's input, in a window of it, from those in a window of the layer."""
     node, weight = layer.node, layer.weight
     if not isinstance(node, Conv2d):
         return a @ weight
-    _, height, width = node.inputs[0].shape
     planes = a.view(len(a), node.groups, weight.shape[1], -1)
     turned = weight.mT
     parts = [torch.bmm(turned[g].expand(len(a), -1, -1), planes[:, g]) for g in range(node.groups)]
     patches = parts[0] if node.groups == 1 else torch.cat(parts, 1)
-    return functional.fold(patches, (height, width), **_sizes(node)).flatten(1)
+    shape, sizes = node.inputs[0].shape, _sizes(node)
+    if have is None and want is None:
+        return functional.fold(patches, shape[1:], **sizes).flatten(1)
+    reached = reach(node, have or Window.whole(node.shape))
+    size = reached.y1 - reached.y0, reached.x1 - reached.x0
+    return moved(functional.fold(patches, size, **(sizes | {"padding": (0, 0)})).flatten(1), shape, reached, want)
 
 
-def units_backward(layer: Layer, neuron: Tensor, sign: Tensor) -> Tensor:
-    """``backward`` of one neuron each, with coefficient ±1: weights put in place, no sums; [R] to [R, inputs]."""
+def units_backward(layer: Layer, neuron: Tensor, sign: Tensor, have: Window | None, want: Window | None) -> Tensor:
+    """``backward`` of one neuron each, with coefficient ±1: weights put in place, no sums; neuron and sign are [R]."""
     node, weight = layer.node, layer.weight
     if not isinstance(node, Conv2d):
         return weight[neuron] * sign.unsqueeze(1)
-    channels, height, width = node.inputs[0].shape
+    have = have or Window.whole(node.shape)
+    reached, shape = reach(node, have), node.inputs[0].shape
+    high, long = reached.y1 - reached.y0, reached.x1 - reached.x0
     outputs, rows, columns = node.shape
-    (pad_y, pad_x), (step_y, step_x), (wide_y, wide_x) = node.padding, node.stride, node.dilation
     kernel_y, kernel_x = _kernel(node)
-    high, long = height + 2 * pad_y, width + 2 * pad_x
-    # where the kernel's taps lie in the padded planes of the input, from its corner
-    device, own = neuron.device, channels // node.groups
-    taps = (
-        torch.arange(own, device=device)[:, None, None] * high + torch.arange(kernel_y, device=device)[:, None] * wide_y
-    )
-    taps = (taps * long + torch.arange(kernel_x, device=device) * wide_x).flatten()
-    channel, y, x = neuron // (rows * columns), neuron // columns % rows, neuron % columns
+    # where the kernel's taps lie in what is reached, from its corner
+    own = torch.arange(shape[0] // node.groups, device=neuron.device)[:, None, None]
+    down = torch.arange(kernel_y, device=neuron.device)[:, None] * node.dilation[0]
+    taps = ((own * high + down) * long + torch.arange(kernel_x, device=neuron.device) * node.dilation[1]).flatten()
+    channel, y, x = neuron // (rows * columns), neuron // columns % rows - have.y0, neuron % columns - have.x0
     group = channel // (outputs // node.groups)
-    corner = (group * own * high + y * step_y) * long + x * step_x
-    out = weight.new_zeros(len(neuron), channels * high * long)
+    corner = (group * len(own) * high + y * node.stride[0]) * long + x * node.stride[1]
+    out = weight.new_zeros(len(neuron), shape[0] * high * long)
     out.scatter_(1, corner.unsqueeze(1) + taps, weight.flatten(0, 1)[channel] * sign.unsqueeze(1))
-    planes = out.view(-1, channels, high, long)
-    return planes[:, :, pad_y : pad_y + height, pad_x : pad_x + width].flatten(1)
+    return moved(out, shape, reached, want)
 
 
-def patches_of(layer: Layer) -> int:
+def patches_of(layer: Layer, window: Window | None) -> int:
     """Numbers that the patches of one row have: what ``forward`` and ``backward`` need beside what comes and goes."""
     if not isinstance(layer.node, Conv2d):
         return 0
-    _, rows, columns = layer.node.shape
-    return layer.node.groups * layer.weight.shape[2] * rows * columns
+    places = (window or Window.whole(layer.node.shape)).size((1, *layer.node.shape[1:]))
+    return layer.node.groups * layer.weight.shape[2] * places
 
 
 def _kernel(node: Conv2d) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from bound_graphs import graph_of
 from bound_sets import KINDS, Sets, extreme_values, missed, random_sets
 from torch import Tensor, nn
 
-from pyrobust.bounds import BoundedModel
+from pyrobust.bounds import BoundedModel, tensor_engine
 from pyrobust.bounds.engine import Engine, Query
 from pyrobust.bounds.tensor_engine import TensorEngine
 
@@ -107,7 +107,8 @@ def test_dense_nets_at_every_level(simd_level: str) -> None:
     check(dense_cases(2, nets=50, count=8, names=["native"]), 400)
 
 
-def test_nets_of_every_layer() -> None:
+def test_nets_of_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tensor_engine._TILE_ROWS, "cpu", 4)  # windows, though these nets are small
     check(layered_cases(3, nets=45, count=8), 1400)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any
 
@@ -21,6 +22,7 @@ from pyrobust.bounds.rules import FUNCTIONS, Function
 from pyrobust.bounds.tensor_engine import TensorEngine
 from pyrobust.bounds.tensor_network import Network
 from pyrobust.bounds.tensor_products import backward, check_products, forward, units_backward
+from pyrobust.bounds.tensor_window import Window, cropped, moved, reach, tiles
 from pyrobust.errors import InputError, ModelError
 
 METHODS = ("ibp", "crown-ibp", "crown")
@@ -42,7 +44,7 @@ def images() -> tuple[nn.Module, Tensor]:
 @functools.cache
 def model(engine: str, dtype: torch.dtype = torch.float32) -> BoundedModel:
     net, x = images()
-    return BoundedModel(net.to(dtype), x.to(dtype), engine=engine)
+    return BoundedModel(copy.deepcopy(net).to(dtype), x.to(dtype), engine=engine)
 
 
 def some_sets(kind: str, count: int, shape: tuple[int, ...]) -> InputSet:
@@ -137,11 +139,11 @@ def fails_above(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
     sizes: list[int] = []
     before = tensor_walk.Walk._down
 
-    def down(self: tensor_walk.Walk, first: int, image: Tensor, a: Tensor, total: Tensor) -> Tensor:
-        sizes.append(len(a))
-        if len(a) > rows:
+    def down(self: tensor_walk.Walk, coefficients: Any, image: Tensor, total: Tensor, windows: Any) -> Tensor:
+        sizes.append(len(image))
+        if len(image) > rows:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return before(self, first, image, a, total)
+        return before(self, coefficients, image, total, windows)
 
     monkeypatch.setattr(tensor_walk.Walk, "_down", down)
     return sizes
@@ -205,11 +207,56 @@ def test_products_are_those_of_a_convolution(groups: int) -> None:
         z.requires_grad_(True)
         value = nn.functional.conv2d(z, conv.weight, None, stride, padding, dilation, groups)
         (want,) = torch.autograd.grad(value, z, a)
-        torch.testing.assert_close(backward(layer, a.flatten(1)), want.flatten(1))
+        torch.testing.assert_close(backward(layer, a.flatten(1), None, None), want.flatten(1))
         neuron = torch.arange(layer.size)
         sign = torch.where(neuron % 3 == 0, -1.0, 1.0).double()
-        units = torch.diag(sign)
-        assert torch.equal(units_backward(layer, neuron, sign), backward(layer, units))
+        expected = backward(layer, torch.diag(sign), None, None)
+        assert torch.equal(units_backward(layer, neuron, sign, None, None), expected)
+        # neurons in a window, and what they reach, alone and with more around it
+        planes, below = layer.node.shape, layer.node.inputs[0].shape
+        have = Window(1, planes[1], 0, 2)
+        inside = cropped(neuron[None], planes, have)[0]
+        reached = reach(layer.node, have).within(below)
+        for window in (reached, Window(0, reached.y1, reached.x0, below[2]), None):
+            found = units_backward(layer, inside, sign[inside], have, window)
+            assert torch.equal(found, cropped(expected[inside], below, window))
+            assert torch.equal(moved(found, below, window, None), expected[inside])
+            rows = cropped(torch.diag(sign)[inside], planes, have)
+            assert torch.equal(backward(layer, rows, have, window), found)
+
+
+def test_windows_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of residual connections, normalisation, pooling, strides, groups and paddings."""
+    rng = np.random.default_rng(8)
+    nets = [bound_nets.convolutional(rng, "normal", torch.float64) for _ in range(5)] + [
+        (copy.deepcopy(images()[0]).double(), (2, 8, 8))
+    ]
+    for net, shape in nets:
+        engine = engine_of(BoundedModel(net, torch.zeros(1, *shape).double()).output, torch.float64, "torch")
+        found = []
+        for many in (1, 3, 10**9):
+            monkeypatch.setitem(tensor_engine._TILE_ROWS, "cpu", many)
+            for norm in NORMS:
+                found.append(engine.run(some_sets(norm, 4, shape), None, Query("crown", True, "real", None)))
+        for one, whole in zip(found, found[-len(NORMS) :] * 3, strict=True):
+            for end, expected in zip(one, whole, strict=True):
+                close = (end - expected).abs() <= 1e-11 * (1 + expected.abs())
+                assert float(close.double().mean()) >= 0.9, net  # on a tie a slope may flip either way
+
+
+def test_tiles_hold_every_neuron_once() -> None:
+    neuron = torch.arange(2 * 5 * 7).repeat(3)
+    for many in (1, 2, 13, 70, 1000):
+        order, groups = tiles(neuron, (2, 5, 7), many)
+        assert sorted(order.tolist()) == list(range(len(neuron)))
+        assert sum(count for count, _ in groups) == len(neuron)
+        begin = 0
+        for count, window in groups:
+            own = neuron[order[begin : begin + count]]
+            y, x = own // 7 % 5, own % 7
+            assert bool(((y >= window.y0) & (y < window.y1) & (x >= window.x0) & (x < window.x1)).all())
+            begin += count
+    assert len(tiles(neuron, (2, 5, 7), 1)[1]) == 35
 
 
 def test_ranges_without_bounds_prove_nothing() -> None:
@@ -330,21 +377,18 @@ def test_emulated_products_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_gpu_agrees_with_the_cpu(cuda: torch.device, method: str, norm: str) -> None:
-    net, x = images()
-    there = BoundedModel(net.to(cuda), x.to(cuda))
+    net, x = copy.deepcopy(images()[0]).to(cuda), images()[1]
+    there = BoundedModel(net, x.to(cuda))
     assert there.device.type == "cuda"
-    try:
-        for inputs in (x, x.to(cuda)):
-            options = {"norm": norm, "method": method, "clip": (0.0, 1.0)}
-            found = there.bounds(inputs, 0.03125, **options)
-            assert found.lower.device == CPU
-            assert_close(found, model("torch").bounds(x, 0.03125, **options), 1e-11)
-        y = net(x.to(cuda)).argmax(1)
-        assert there.certify(x.to(cuda), y, 0.0, method=method).all()
-        assert there.verify(x.to(cuda), y, 1e-4, norm=norm).verified.any()
-        assert (there.certified_radius(x[:4].to(cuda), y[:4], norm=norm, method=method) > 0).all()
-    finally:
-        net.to(CPU)
+    for inputs in (x, x.to(cuda)):
+        options = {"norm": norm, "method": method, "clip": (0.0, 1.0)}
+        found = there.bounds(inputs, 0.03125, **options)
+        assert found.lower.device == CPU
+        assert_close(found, model("torch").bounds(x, 0.03125, **options), 1e-11)
+    y = net(x.to(cuda)).argmax(1)
+    assert there.certify(x.to(cuda), y, 0.0, method=method).all()
+    assert there.verify(x.to(cuda), y, 1e-4, norm=norm).verified.any()
+    assert (there.certified_radius(x[:4].to(cuda), y[:4], norm=norm, method=method) > 0).all()
 
 
 def test_a_gpu_that_may_emulate(cuda: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
