@@ -26,6 +26,7 @@ from .tensor_window import Window, Windows, tiles, windows_below
 _MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.6}
 _MAX_EXAMPLES = 1024
 _MAX_ROW_BYTES = {"cpu": 64 << 20, "cuda": 16 << 30}
+_MAX_ROWS = 65535  # also what a batch of matrix products may have everywhere
 # Neurons that are worth a window of their own: more of them save less work than they start loops.
 _TILE_ROWS = {"cpu": 64, "cuda": 4096}
 # Tensors of a layer's size that are kept for each example: a range and its sum, a pair, lines, and temporaries.
@@ -200,7 +201,7 @@ class _Chunk:
         device = self._network.device
         each = 8 * rows * row_numbers(self._network, i, windows)
         limit = min(self._row_bytes, _MAX_ROW_BYTES[device.type], self._fitting.get(i, self._row_bytes))
-        size = max(1, limit // each)
+        size = max(1, min(limit // each, _MAX_ROWS // rows))
         fitting = in_chunks(total, size, device, step)
         if fitting < size:  # memory ran out
             self._fitting[i] = fitting * each

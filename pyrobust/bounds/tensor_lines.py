@@ -183,8 +183,8 @@ class Prepared:
             low = low + s * torch.where(s >= 0, pair.low, pair.high)
             high = high + t * torch.where(t >= 0, pair.high, pair.low)
             low_size, high_size, m = low_size + s.abs() * size, high_size + t.abs() * size, m + size
-        added, multiplied = out.gamma(below.adds), out.gamma(below.adds + 1)
-        low_cost, high_cost = (slope.abs() * m * torch.where(slope.abs() == 1, added, multiplied) for slope in (s, t))
+        added, multiplied = (torch.full_like(m, out.gamma(n)) for n in (below.adds, below.adds + 1))
+        low_cost, high_cost = (slope.abs() * m * added.where(slope.abs() == 1, multiplied) for slope in (s, t))
         low = low - (low_cost + out.few(low_size + low_cost))
         high = high + (high_cost + out.few(high_size + high_cost))
         low, high = self.paid(low, high)
