@@ -99,6 +99,8 @@ class Runner:
         self.given_batch_size: int | None = None
         self._fitting: dict[tuple[tuple[int, ...], bool], int] = {}  # rows that memory allows, by shape and gradients
         self.set_batch_size(batch_size)
+        #: Whether it has been logged that some logits have no winner.
+        self.noted_no_winner = False
 
     @property
     def device(self) -> torch.device:

@@ -22,6 +22,10 @@ Build = Callable[[nn.Module, float, int], Attack]
 Margins = Callable[[Tensor, Tensor, Tensor], Tensor]
 #: Maps (model, example input [1, ...]) to a bound of its margins on boxes.
 BuildMargins = Callable[[nn.Module, Tensor], Margins]
+#: Maps (x [B, ...], y [B]) to the same lower bounds on the l-infinity balls around x, differentiable.
+BallMargins = Callable[[Tensor, Tensor], Tensor]
+#: Maps (model, which gets the gradients, example input [B, ...], epsilon) to a bound of its margins on balls.
+BuildBallMargins = Callable[[nn.Module, Tensor, float], BallMargins]
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class Peer:
     attacks: Mapping[str, Build] = field(default_factory=dict)
     #: "ibp", "crown-ibp", "crown".
     margins: Mapping[str, BuildMargins] = field(default_factory=dict)
+    #: "ibp", "crown-ibp": those to train with.
+    training: Mapping[str, BuildBallMargins] = field(default_factory=dict)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from . import BuildMargins, Margins, Peer
+from . import BallMargins, BuildBallMargins, BuildMargins, Margins, Peer
 
 
 def peer() -> Peer:
@@ -34,7 +34,27 @@ def peer() -> Peer:
 
         return build
 
-    return Peer("auto_LiRPA", margins={name: margins(name) for name in ("ibp", "crown-ibp", "crown")})
+    def training(method: str) -> BuildBallMargins:
+        def build(model: nn.Module, example: Tensor, epsilon: float) -> BallMargins:
+            # matrices for convolutions instead of patches, as its own training scripts have it, take as long
+            bounded = BoundedModule(model, example, device=example.device)
+            ball = PerturbationLpNorm(norm=torch.inf, eps=epsilon)
+            classes = model(example).shape[1]
+
+            def bound(x: Tensor, y: Tensor) -> Tensor:
+                rows = _specification(y, classes, x.dtype)
+                ball_around = (BoundedTensor(x, ball),)
+                return bounded.compute_bounds(x=ball_around, C=rows, method=method, bound_upper=False)[0]
+
+            return bound
+
+        return build
+
+    return Peer(
+        "auto_LiRPA",
+        margins={name: margins(name) for name in ("ibp", "crown-ibp", "crown")},
+        training={name: training(name) for name in ("ibp", "crown-ibp")},
+    )
 
 
 def _specification(y: Tensor, classes: int, dtype: torch.dtype) -> Tensor:

@@ -16,7 +16,7 @@ from pyrobust.runner import Classifier, Runner
 
 from .arguments import batch_on, check_classes, labels, number, radii, same_shape
 from .norms import norm_of
-from .queries import Queries
+from .queries import Queries, note_no_winner, winner
 
 
 class AdversarialAttack(abc.ABC):
@@ -125,7 +125,7 @@ class AdversarialAttack(abc.ABC):
         """What the attack has done to the model's accuracy; the rates are over all N examples.
 
         Right is an example whose finite largest logit, the lowest such class on a tie, is y's; where that is close,
-        the example is run again alone.
+        the example is run again alone. Where no class wins, because of NaN, say, it is wrong, and the log says so.
 
         Args:
             x: [N, ...], in [clip_min, clip_max].
@@ -161,6 +161,7 @@ class AdversarialAttack(abc.ABC):
         runner = self.runner
         device = runner.device_for(x)
         right = torch.zeros(len(x), dtype=torch.bool)
+        without = torch.zeros(len(x), dtype=torch.bool)
         shape = tuple(x.shape[1:])
 
         def step(begin: int, end: int) -> None:
@@ -171,9 +172,11 @@ class AdversarialAttack(abc.ABC):
             for i in (verdicts > 1).nonzero()[:, 0].tolist():
                 verdicts[i] = int(queries.fooled_alone(batch[i : i + 1], label[i : i + 1], targeted))
             right[begin:end] = verdicts == STANDING
+            without[begin:end] = (winner(logits) == logits.shape[1]).cpu()
 
         with runner.session(gradients=True):
             runner.for_each(len(x), shape, step)
+        note_no_winner(runner, int(without.sum()), len(x))
         return right
 
     def _epsilons(self, examples: int, epsilon: float | Tensor | None = None) -> Tensor:

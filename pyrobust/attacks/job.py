@@ -35,6 +35,11 @@ class HostCopy:
             self._host.copy_(tensor, non_blocking=True)
             self._event = torch.cuda.current_stream(tensor.device).record_event()
 
+    @staticmethod
+    def always_arrived(device: torch.device) -> bool:
+        """Whether no copy from the device has to be waited for."""
+        return device.type == "cpu"
+
     def arrived(self) -> bool:
         """Whether ``wait`` returns at once."""
         return self._event is None or bool(self._event.query())
@@ -67,6 +72,7 @@ class Job:
         norm: the norm of the constraint.
         lower: the clip range's lower end.
         upper: its upper end.
+        in_place: whether an iterate's memory is free once it went through ``retire`` and a new one is there.
     """
 
     def __init__(
@@ -95,7 +101,7 @@ class Job:
         self._rows = np.asarray(rows, dtype=np.int64)
         self._gone: set[int] = set()
         self._shrink = False  # whether some have gone since the last compaction
-        self._in_place = x.device.type == "cpu"  # else earlier iterates wait for their verdicts
+        self.in_place = HostCopy.always_arrived(x.device)  # else earlier iterates wait for their verdicts
         self._waiting: list[tuple[HostCopy, Tensor, Tensor, npt.NDArray[np.int64]]] = []
 
     def __len__(self) -> int:
@@ -212,7 +218,7 @@ class Job:
             return state
         self._shrink = False
         staying = ~np.isin(self._rows, np.fromiter(self._gone, dtype=np.int64))
-        move = (_moved if self._in_place else _selected)(staying)
+        move = (_moved if self.in_place else _selected)(staying)
         self._rows = move(torch.from_numpy(self._rows)).numpy()
         self.x, self.y, self.epsilon, self.index = (move(own) for own in (self.x, self.y, self.epsilon, self.index))
         return tuple(move(tensor) for tensor in state)

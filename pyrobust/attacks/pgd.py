@@ -98,7 +98,7 @@ class PGD(BatchAttack):
         velocity = torch.zeros_like(x_adv) if self.momentum else x_adv[:, :0]
         for _ in range(self.steps):
             _, value, gradient, verdict = job.gradient(x_adv, loss)
-            best.offer(value, x_adv)
+            best.offer(value, x_adv, given=True)
             x_adv, gradient, velocity, best.x, best.value = job.retire(
                 verdict, x_adv, gradient, velocity, best.x, best.value
             )
@@ -116,7 +116,7 @@ class PGD(BatchAttack):
             x_adv = job.step(x_adv, gradient, step)
         logits = job.logits(x_adv)
         value = loss(logits, job.y, job.y).value
-        best.offer(value, x_adv)
+        best.offer(value, x_adv, given=True)
         _, best.x, best.value = job.retire(job.verdict(logits), x_adv, best.x, best.value)
 
 

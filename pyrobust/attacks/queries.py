@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from pyrobust.ops.logits import LogitLoss, logit_verdict
 from pyrobust.runner import Runner
 
 from .eot import EOT
+
+logger = logging.getLogger(__name__)
 
 
 class Gradient(NamedTuple):
@@ -94,6 +97,20 @@ class Queries:
 
     def _mean(self, draws: list[Tensor]) -> Tensor:
         return draws[0] if len(draws) == 1 else torch.stack(draws).mean(0)
+
+
+def note_no_winner(runner: Runner, count: int, total: int) -> None:
+    """Logs as a warning, once for each runner, that so many of the examples have logits without a winner.
+
+    >>> note_no_winner(Runner(lambda x: x), 0, 5)
+    """
+    if count and not runner.noted_no_winner:
+        runner.noted_no_winner = True
+        logger.warning(
+            "%d of %d examples have logits with NaN or +inf, or nothing but -inf: no class wins, they count as wrong",
+            count,
+            total,
+        )
 
 
 def winner(logits: Tensor) -> Tensor:

@@ -20,13 +20,20 @@ class Best:
 
     def __init__(self, job: Job) -> None:
         self.x = job.x.clone()
+        self._in_place = job.in_place
         self.value = torch.full((len(job),), -torch.inf, dtype=torch.float64, device=job.x.device)
 
-    def offer(self, value: Tensor, x_adv: Tensor) -> Tensor:
-        """Keeps the iterates [B, ...] whose loss [B] is higher than before; returns which, bool [B]."""
+    def offer(self, value: Tensor, x_adv: Tensor, *, given: bool = False) -> Tensor:
+        """Keeps the iterates [B, ...] whose loss [B] is higher than before; returns which, bool [B].
+
+        Where x_adv is ``given`` its memory may be taken, and is overwritten by the next offer.
+        """
         better = value > self.value  # false for NaN
         self.value = torch.where(better, value, self.value)
-        put_rows(better, x_adv, self.x)
+        if given and self._in_place and bool(better.all()):
+            self.x = x_adv
+        else:
+            put_rows(better, x_adv, self.x)
         return better
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.export.graph_signature import OutputKind
 
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
 
@@ -25,6 +26,7 @@ from . import (  # noqa: F401 - each registers its rules
 from .constants import Constant
 from .forward import forward_all
 from .graph import Input, Node
+from .input_set import check_dense
 from .lowering import BATCH, RULES, Lowering, Rule, number
 
 #: Steps of the largest number in between by which graph and module may differ: the order of sums.
@@ -47,16 +49,20 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(example_input, Tensor) or not example_input.dtype.is_floating_point:
         raise InputTypeError("example_input: expected a floating-point tensor [B, ...]")
+    check_dense("example_input", example_input)
     if example_input.dim() < 2:
         raise InputError(f"example_input: expected [B, ...], got shape {tuple(example_input.shape)}")
     if any(module.training for module in model.modules()):
         raise InputError("model: expected evaluation mode, got training mode; call model.eval() first")
+    if torch.is_autocast_enabled(example_input.device.type):
+        raise ModelError("model: expected to be read outside of torch.autocast, which puts other floats into it")
     # from a generator of its own: the caller's random numbers stay what they would be
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     shape = (2 * BATCH + 1, *example_input.shape[1:])
-    examples = torch.rand(shape, dtype=torch.float64, generator=generator).to(example_input)
+    examples = torch.rand(shape, dtype=torch.float64, generator=generator, device="cpu").to(example_input)
     program = _export(model, examples[:BATCH])
-    output = _Translation(model, program).run()
+    with torch.device("cpu"):  # indices and constants; the parameters stay where they are
+        output = _Translation(model, program).run()
     # another number of examples, so that a batch size that has become a constant is seen
     _compare(model, output, examples[BATCH:])
     return output
@@ -64,13 +70,16 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
 
 def _compare(model: nn.Module, output: Node, example: Tensor) -> None:
     """Raises ModelError where the graph computes something else than the module, which would be a wrong rule."""
-    with torch.no_grad():
-        theirs, values = model(example), forward_all(output, example)
+    try:
+        with torch.no_grad():
+            theirs, values = model(example), forward_all(output, example)
+    except RuntimeError as error:  # of the module: tracing does not see that two dtypes meet
+        raise ModelError(f"model: its forward pass failed on the example: {error}") from error
     ours = values[output]
     if theirs.shape == ours.shape:
         # What is infinite or NaN in between says nothing: then the parameters are too large, or no numbers.
         sizes = [value.double().abs().amax() for value in values.values() if value.numel()]
-        tolerance = _TOLERANCE * torch.finfo(example.dtype).eps * (1 + max(sizes, default=torch.zeros(())))
+        tolerance = _TOLERANCE * torch.finfo(example.dtype).eps * (1 + max(sizes, default=example.new_zeros(())))
         difference = (theirs.double() - ours.double()).abs()
         if not bool((difference > tolerance).any()):
             return
@@ -94,6 +103,14 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
             f"model: torch.export cannot trace it, so it cannot be bounded: {reason[0] if reason else error!r}; "
             "a branch that depends on the data, for one, has no graph"
         ) from error
+
+
+#: What a forward pass may leave behind, beside its result.
+_CHANGED = {
+    OutputKind.USER_INPUT_MUTATION: "the input",
+    OutputKind.BUFFER_MUTATION: "the buffer {}",
+    OutputKind.PARAMETER_MUTATION: "the parameter {}",
+}
 
 
 class _Translation:
@@ -155,9 +172,18 @@ class _Translation:
             ) from error
 
     def _output(self, call: fx.Node) -> Node:
-        results = call.args[0]
-        if not isinstance(results, (tuple, list)) or len(results) != 1 or not isinstance(results[0], fx.Node):
-            raise ModelError("model: expected one tensor of logits, got something else")
+        results = []
+        outputs: Any = call.args[0]
+        for value, spec in zip(outputs, self.program.graph_signature.output_specs, strict=True):
+            if spec.kind in _CHANGED:
+                what = _CHANGED[spec.kind].format(spec.target)
+                raise ModelError(
+                    f"model: {_place(value)} changes {what} in place, which has no bound; let it work on a copy: "
+                    "inplace=False, or x.clone() before it"
+                )
+            results.append(value)
+        if len(results) != 1 or not isinstance(results[0], fx.Node):
+            raise ModelError(f"model: expected one tensor of logits, got {len(results)} results")
         result = self.values[results[0]]
         if not isinstance(result, Node):
             raise ModelError("model: expected logits that depend on the input, got a constant")
@@ -192,23 +218,18 @@ def _is_node(value: Any) -> bool:
 #: Calls on constants alone that move numbers without changing them.
 _MOVES = {
     torch.ops.aten.view.default,
-    torch.ops.aten.reshape.default,
     torch.ops.aten.permute.default,
     torch.ops.aten.transpose.int,
     torch.ops.aten.t.default,
     torch.ops.aten.unsqueeze.default,
     torch.ops.aten.squeeze.dim,
     torch.ops.aten.squeeze.default,
-    torch.ops.aten.flatten.using_ints,
     torch.ops.aten.slice.Tensor,
     torch.ops.aten.select.int,
     torch.ops.aten.expand.default,
     torch.ops.aten.clone.default,
-    torch.ops.aten.contiguous.default,
     torch.ops.aten.detach.default,
-    torch.ops.aten.detach_.default,
     torch.ops.aten.alias.default,
-    torch.ops.aten.lift_fresh_copy.default,
 }
 _ARITHMETIC: dict[Any, Callable[..., Constant]] = {
     torch.ops.aten.add.Tensor: lambda a, b: a + b,

@@ -60,7 +60,7 @@ def run_cascade(
         bounded.margins(x[:0], labels[:0], 0.0, norm=norm, clip=clip, method=method, **options)
     runner = Runner(bounded.model)
     status, stage = ["unknown"] * len(x), [""] * len(x)
-    margin = torch.full((len(x),), torch.nan, dtype=torch.float64)
+    margin = torch.full((len(x),), torch.nan, dtype=torch.float64, device="cpu")
     counterexample = x.detach().clone()
 
     def settle(chosen: Tensor, verdict: str, by: str) -> None:
@@ -91,7 +91,7 @@ def _right(runner: Runner, x: Tensor, labels: Tensor) -> Tensor:
 
     Rounding can turn a tie in company: wrong is what is wrong alone, too.
     """
-    right = torch.zeros(len(x), dtype=torch.bool)
+    right = torch.zeros(len(x), dtype=torch.bool, device="cpu")
 
     def classes(batch: Tensor) -> Tensor:
         return predicted_classes(runner.logits(batch.detach().to(runner.device_for(batch), runner.dtype))).cpu()

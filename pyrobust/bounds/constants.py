@@ -100,7 +100,7 @@ def _computed(value: Callable[[], Tensor], exact: Callable[[], Enclosure]) -> Co
 
 def _outward(lower: Tensor, upper: Tensor) -> Enclosure:
     """The ends moved out by one step: every operation here is correctly rounded."""
-    infinity = torch.tensor(torch.inf, dtype=torch.float64)
+    infinity = torch.tensor(torch.inf, dtype=torch.float64, device="cpu")
     return Enclosure(torch.nextafter(lower, -infinity), torch.nextafter(upper, infinity))
 
 

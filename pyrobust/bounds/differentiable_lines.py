@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from pyrobust.ops.relaxation import relax_coefficients
 
 from .differentiable_intervals import Range, windows
+from .differentiable_leaves import Shape, least, through_convolution
 from .forward import like
 from .graph import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum
 
@@ -58,8 +58,7 @@ def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, Range], rows: Tens
 
 def _least(a: Tensor, box: Range) -> Tensor:
     """The least value of a·z over a box: [B, S]."""
-    a = a.flatten(2)
-    return _times(a, box.center()) - _times(a.abs(), box.radius())
+    return least(a.flatten(2), box.center().flatten(1), box.radius().flatten(1))
 
 
 def _times(a: Tensor, z: Tensor) -> Tensor:
@@ -72,7 +71,8 @@ def _step(node: Node, a: Tensor, ranges: Mapping[Node, Range]) -> tuple[Tensor |
     if isinstance(node, Linear):
         return _on_bias(node, a), [a @ like(node.weight, a)]
     if isinstance(node, Conv2d):
-        return _on_bias(node, a.flatten(3).sum(3)), [_transposed(node, a)]
+        out, contribution = _through(node, a)
+        return contribution, [out]
     if isinstance(node, Scale):
         constant = None if node.shift is None else (a * like(node.shift, a)).flatten(2).sum(2)
         return constant, [a if node.scale is None else a * like(node.scale, a)]
@@ -95,15 +95,14 @@ def _step(node: Node, a: Tensor, ranges: Mapping[Node, Range]) -> tuple[Tensor |
     return constant, [relaxed.view(batch, *a.shape[1:])]
 
 
-def _on_bias(node: Linear | Conv2d, a: Tensor) -> Tensor | None:
+def _on_bias(node: Linear, a: Tensor) -> Tensor | None:
     return None if node.bias is None else a @ like(node.bias, a)
 
 
-def _transposed(node: Conv2d, a: Tensor) -> Tensor:
-    """The transposed convolution of coefficients."""
+def _through(node: Conv2d, a: Tensor) -> tuple[Tensor, Tensor]:
     planes = node.inputs[0].shape
     weight = like(node.weight, a)
-    # rows and columns at the end that no window reaches
+    bias = weight.new_zeros(len(weight)) if node.bias is None else like(node.bias, a)
     rest = [
         planes[i + 1]
         + 2 * node.padding[i]
@@ -112,10 +111,8 @@ def _transposed(node: Conv2d, a: Tensor) -> Tensor:
         - node.stride[i] * (node.shape[i + 1] - 1)
         for i in (0, 1)
     ]
-    out = functional.conv_transpose2d(
-        a.flatten(0, 1), weight, None, node.stride, node.padding, rest, node.groups, node.dilation
-    )
-    return out.view(*a.shape[:2], *planes)
+    shape = Shape((rest[0], rest[1]), node.stride, node.padding, node.dilation, node.groups)
+    return through_convolution(a, weight, bias, shape)
 
 
 def _returned(node: Gather, a: Tensor) -> list[Tensor]:

@@ -97,6 +97,12 @@ def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.
     return InputSet(lower, upper, "linf", None, None)
 
 
+def check_dense(name: str, tensor: Tensor) -> None:
+    """Raises InputTypeError for a sparse tensor, one in a library's own layout, or one without data."""
+    if tensor.layout != torch.strided or tensor.is_meta:
+        raise InputTypeError(f"{name}: expected a dense tensor with data, got {tensor.layout} on {tensor.device}")
+
+
 def check_norm(norm: str) -> None:
     """Raises InputError for an unknown norm."""
     if not isinstance(norm, str) or norm not in NORMS:
@@ -112,8 +118,8 @@ def radii(epsilon: Any, count: int) -> Tensor:
     """
     try:
         # at once in float64: a Python number would become a float32 one
-        values = torch.as_tensor(epsilon, dtype=torch.float64).detach().to("cpu")
-    except (TypeError, ValueError, RuntimeError):
+        values = torch.as_tensor(epsilon, dtype=torch.float64, device="cpu").detach()
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InputTypeError(f"epsilon: expected a number or a tensor [B], got {type(epsilon).__name__}") from None
     if values.dim() > 1 or (values.dim() == 1 and len(values) not in (1, count)):
         raise InputError(f"epsilon: expected a number or a tensor [{count}], got shape {tuple(values.shape)}")
@@ -132,7 +138,7 @@ def clip_range(clip: tuple[float, float] | None) -> tuple[float, float]:
         return -math.inf, math.inf
     try:
         lowest, highest = (float(end) for end in clip)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"clip: expected two numbers or None, got {clip!r}") from None
     if not lowest <= highest:
         raise InputError(f"clip: expected the lower end first, got {clip!r}")
@@ -144,6 +150,7 @@ def _elements(name: str, x: Tensor, shape: tuple[int, ...], device: torch.device
     if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise InputTypeError(f"{name}: expected a floating-point tensor, got {kind}")
+    check_dense(name, x)
     if tuple(x.shape[1:]) != shape or x.dim() != len(shape) + 1:
         raise InputError(f"{name}: expected shape {('B', *shape)}, got {tuple(x.shape)}")
     flat = x.detach().to(device, torch.float64).reshape(len(x), math.prod(shape))

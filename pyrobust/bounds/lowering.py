@@ -65,7 +65,7 @@ def lowers(*operators: Any) -> Callable[[_F], _F]:
 
 def number(value: float) -> Constant:
     """A Python number as a constant."""
-    return Constant.of(torch.tensor(float(value), dtype=torch.float64))
+    return Constant.of(torch.tensor(float(value), dtype=torch.float64, device="cpu"))
 
 
 def pair(value: int | Sequence[int], first: int, *, flat: bool) -> tuple[int, int]:

@@ -146,21 +146,18 @@ def general_convolution(
     return convolution(lowering, z, weight, bias, stride, padding, dilation, groups)
 
 
-@lowers(aten.batch_norm.default, aten._native_batch_norm_legit_no_training.default)
+@lowers(aten._native_batch_norm_legit_no_training.default)
 def batch_norm(
     lowering: Lowering,
     z: Node,
     weight: Constant | None,
     bias: Constant | None,
-    mean: Constant | None,
-    variance: Constant | None,
-    *rest: Any,
-) -> Any:
-    """γ·(z − mean)/√(variance + ε) + β with the running statistics."""
-    functional = len(rest) == 2  # (momentum, ε); the other form is (training, momentum, ε, cudnn)
-    if mean is None or variance is None or (not functional and rest[0]):
-        raise lowering.unsupported("batch norm without running statistics depends on the whole batch")
-    epsilon = rest[1] if functional else rest[2]
+    mean: Constant,
+    variance: Constant,
+    momentum: float,
+    epsilon: float,
+) -> tuple[Node]:
+    """γ·(z − mean)/√(variance + ε) + β with the running statistics, the first of several results."""
 
     def along(constant: Constant) -> Constant:
         return constant.moved(lambda t: t.view(-1, *[1] * (len(z.shape) - 1)))
@@ -172,7 +169,7 @@ def batch_norm(
     centered = Scale(name=lowering.name, shape=z.shape, inputs=(z,), scale=None, shift=along(-mean))
     shift = None if bias is None else along(bias)
     out = Scale(name=lowering.name, shape=z.shape, inputs=(centered,), scale=along(scale), shift=shift)
-    return (out,) if functional else out
+    return (out,)
 
 
 @lowers(aten.add.Tensor)

@@ -78,9 +78,6 @@ def _moves(*operators: Any) -> None:
 _moves(
     aten.view.default,
     aten._unsafe_view.default,
-    aten.reshape.default,
-    aten.flatten.using_ints,
-    aten.unflatten.int,
     aten.permute.default,
     aten.transpose.int,
     aten.unsqueeze.default,
@@ -89,7 +86,6 @@ _moves(
     aten.squeeze.dims,
     aten.slice.Tensor,
     aten.select.int,
-    aten.narrow.default,
     aten.expand.default,
     aten.repeat.default,
     aten.flip.default,
@@ -103,16 +99,11 @@ _moves(
 
 @lowers(
     aten.clone.default,
-    aten.contiguous.default,
     aten.detach.default,
     aten.alias.default,
-    aten.dropout.default,
-    aten.feature_dropout.default,
 )
-def same(lowering: Lowering, z: Node, *rest: Any, **options: Any) -> Node:
-    """Operators that change nothing in evaluation mode."""
-    if len(rest) == 2 and rest[1]:
-        raise lowering.unsupported("dropout in training mode is random")
+def same(lowering: Lowering, z: Node, **options: Any) -> Node:
+    """Operators that change nothing."""
     return z
 
 
@@ -160,7 +151,7 @@ def _splits(*operators: Any) -> None:
         lowers(one)(rule)
 
 
-_splits(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
+_splits(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
 
 
 @lowers(operator.getitem)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobust.errors import InputError
+from pyrobust.errors import InputError, InputTypeError
 
 from .capture import capture
 from .cascade import Attack, run_cascade
@@ -232,14 +232,14 @@ class BoundedModel:
         """
         query = self._query(method, sound, semantics, memory_limit)
         (limit,) = radii(largest, 1).tolist()
-        labels = check_labels(y, len(x), self.outputs)
-        ball(x, 0.0, norm, clip, self.shape, self.device)  # the checks
+        checked = ball(x, 0.0, norm, clip, self.shape, self.device)
+        labels = check_labels(y, len(checked), self.outputs)
         rows = margins(labels.to(self.device), self.outputs)
 
         def least_margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
             inputs = ball(x[chosen], epsilon, norm, clip, self.shape, self.device)
             lower, _ = self._engine.run(inputs, rows[chosen], query, with_upper=False)
-            return lower.amin(1) if lower.shape[1] else torch.full((len(lower),), torch.inf, dtype=torch.float64)
+            return lower.amin(1) if lower.shape[1] else lower.new_full((len(lower),), torch.inf)
 
         return search_radius(least_margin, len(x), limit)
 
@@ -325,6 +325,8 @@ class BoundedModel:
         for name, value, known in (("method", method, METHODS), ("semantics", semantics, SEMANTICS)):
             if value not in known:
                 raise InputError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
+        if memory_limit is not None and not isinstance(memory_limit, int):
+            raise InputTypeError(f"memory_limit: expected a whole number of bytes, got {memory_limit!r}")
         if memory_limit is not None and not memory_limit > 0:
             raise InputError(f"memory_limit: expected a positive number of bytes, got {memory_limit}")
         if semantics == "float32" and not self._engine.deployable:

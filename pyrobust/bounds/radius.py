@@ -27,8 +27,8 @@ def search_radius(least_margin: Callable[[Tensor, Tensor], Tensor], count: int, 
     Returns:
         float64 [count].
     """
-    proved = torch.zeros(count, dtype=torch.float64)
-    every = torch.arange(count)
+    proved = torch.zeros(count, dtype=torch.float64, device="cpu")
+    every = torch.arange(count, device="cpu")
     if count == 0:
         return proved
     at_zero = _usable(least_margin(every, proved))
@@ -36,11 +36,11 @@ def search_radius(least_margin: Callable[[Tensor, Tensor], Tensor], count: int, 
     if len(left) == 0 or largest == 0:
         return proved
     tolerance = RESOLUTION * largest
-    failed = torch.full((count,), torch.inf, dtype=torch.float64)
+    failed = torch.full((count,), torch.inf, dtype=torch.float64, device="cpu")
     above, below = at_zero.clone(), torch.full_like(at_zero, -torch.inf)  # the margins at the ends, perhaps halved
-    last = torch.zeros(count, dtype=torch.int8)  # which end the last probe replaced
+    last = torch.zeros(count, dtype=torch.int8, device="cpu")  # which end the last probe replaced
     # The first probes grow fast until one fails: most radii are small against the range.
-    probe = torch.full((count,), largest / 64, dtype=torch.float64)
+    probe = torch.full((count,), largest / 64, dtype=torch.float64, device="cpu")
     for _ in range(_MAX_ROUNDS):
         epsilon = probe[left].clamp(max=largest)
         value = _usable(least_margin(left, epsilon))

@@ -60,12 +60,12 @@ class Verdicts:
     @property
     def verified(self) -> Tensor:
         """Bool [B]."""
-        return torch.tensor([status == "verified" for status in self.status], dtype=torch.bool)
+        return torch.tensor([status == "verified" for status in self.status], dtype=torch.bool, device="cpu")
 
     @property
     def falsified(self) -> Tensor:
         """Bool [B]."""
-        return torch.tensor([status == "falsified" for status in self.status], dtype=torch.bool)
+        return torch.tensor([status == "falsified" for status in self.status], dtype=torch.bool, device="cpu")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values; counterexamples are left out."""

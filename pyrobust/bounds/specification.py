@@ -9,6 +9,8 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
 
+from .input_set import check_dense
+
 
 def margins(y: Tensor, classes: int) -> Tensor:
     """The rows e_y − e_j for j ≠ y in ascending order: float64 [B, K − 1, K], on the device of y.
@@ -33,6 +35,7 @@ def check_rows(rows: Any, batch: int, outputs: int, device: torch.device) -> Ten
     if not isinstance(rows, Tensor) or not rows.dtype.is_floating_point:
         kind = rows.dtype if isinstance(rows, Tensor) else type(rows).__name__
         raise InputTypeError(f"C: expected a floating-point tensor, got {kind}")
+    check_dense("C", rows)
     shared = rows.dim() == 2
     if rows.dim() not in (2, 3) or rows.shape[-1] != outputs or not (shared or len(rows) == batch):
         raise InputError(f"C: expected shape (S, {outputs}) or ({batch}, S, {outputs}), got {tuple(rows.shape)}")
@@ -52,6 +55,7 @@ def check_labels(y: Any, batch: int, classes: int) -> Tensor:
     if not isinstance(y, Tensor) or y.dtype.is_floating_point or y.dtype == torch.bool or y.dtype.is_complex:
         kind = y.dtype if isinstance(y, Tensor) else type(y).__name__
         raise InputTypeError(f"y: expected an integer tensor, got {kind}")
+    check_dense("y", y)
     if tuple(y.shape) != (batch,):
         raise InputError(f"y: expected shape ({batch},), got {tuple(y.shape)}")
     labels = y.detach().to("cpu", torch.int64)

@@ -13,7 +13,7 @@ from .graph import Activation, Conv2d, Gather, Linear, MaxPool, Node, Reshape, S
 from .rounded import SCALE_ROUNDINGS, bias_of, rounded, weights_of
 from .rules import FUNCTIONS
 
-_NONE = torch.empty(0, dtype=torch.float64)
+_NONE = torch.empty(0, dtype=torch.float64, device="cpu")
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)

@@ -122,9 +122,7 @@ def attack(
         write_atomically(json_file, _json(found, about | {"about": caption} | selection))
         note(f"json: {describe_path(json_file)}")
     if plot is not None:
-        # Its caption goes on with attack, norm and number of images.
-        name = f"{model} on {images.name}, sha256 {images.sha256[:12]}\n{caption_of.describe_budget(found.attack, own)}"
-        plot_curve({name.rstrip(): found}, plot)
+        plot_curve(found, plot, caption)
         note(f"plot: {describe_path(plot)}")
 
 

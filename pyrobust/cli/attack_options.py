@@ -68,7 +68,9 @@ Restarts = Annotated[
 Version = Annotated[
     VersionName | None,
     typer.Option(
-        "--version", help="Of autoattack. Default: standard; rand for random models.", rich_help_panel=_ATTACK
+        "--version",
+        help="Of autoattack. Default: standard; rand, for random models, draws 20 times a step (EOT).",
+        rich_help_panel=_ATTACK,
     ),
 ]
 Clip = Annotated[str, typer.Option(metavar="LOW:HIGH", help="The range of a valid pixel.", rich_help_panel=_ATTACK)]

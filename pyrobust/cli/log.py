@@ -19,7 +19,7 @@ def log(
 
     Columns idx, label, predict (-1: abstained), radius (rounded down; of a verification at given epsilons the largest
     verified one), correct, time; of an attack idx, label, predict,
-    adversarial, distance, broken_by, correct, robust, time.
+    adversarial, distance, broken_by, correct, robust, time, with distance and broken_by empty where it was withstood.
     """
     from pyrobust.evaluation import format_log, merge_runs, write_log
 

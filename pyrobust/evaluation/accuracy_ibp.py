@@ -33,7 +33,7 @@ def certified_accuracy_ibp(
     Args:
         model: module of which bounds are known, see ``BoundedModel``; in evaluation mode meanwhile.
         test_loader: yields pairs (x, y): a batch [N, ...] and int64 [N], or one example [...] and its class. A
-            ``DataLoader``, a ``TensorDataset`` or a list will do.
+            ``DataLoader``, a ``TensorDataset``, a list or one batch (x, y) will do.
         epsilon: the radius, at least 0.
         device: of the forward pass; a model is moved there. Default: where it is. Bounds are computed there,
             too.

@@ -11,7 +11,6 @@ from pyrobust.attacks import AdversarialAttack, AutoAttack
 from pyrobust.attacks.arguments import batch_on
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import (
-    WORDS,
     Data,
     at_most_words,
     check_labels,
@@ -22,12 +21,10 @@ from pyrobust.evaluation.arguments import (
 )
 from pyrobust.evaluation.attack_chunk import AttackChunk, generators_from
 from pyrobust.evaluation.attack_settings import attack_settings
-from pyrobust.evaluation.filling import software_versions, stored_parameters, write_run
-from pyrobust.evaluation.parameters import check_parameters
+from pyrobust.evaluation.filling import attack_or_verify_header, stored_parameters, write_run
 from pyrobust.evaluation.probe import probing
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.run import Run
-from pyrobust.evaluation.store import Header
 from pyrobust.runner import Runner
 
 
@@ -89,7 +86,7 @@ def attack_dataset(
     >>> run = attack_dataset(attack, load_data("digits"), skip=20)
     >>> len(run), float(run.clean_accuracy()) > float(run.robust_accuracy())
     (20, True)
-    >>> bool((run.table["distance"] <= 0.1).all()), tuple(run.examples().shape)
+    >>> bool((run.table["distance"][~run.robust] <= 0.1).all()), tuple(run.examples().shape)
     (True, (20, 1, 8, 8))
     """
     if not isinstance(attack, AdversarialAttack):
@@ -102,7 +99,7 @@ def attack_dataset(
     batch_size = None if batch_size is None else at_most_words("batch_size", batch_size)
     seed, settings = attack_settings(attack)
     # Before the model runs for the first time, which may leave something behind in it.
-    name, model_sha256 = identify_model(model_name, attack.model, out)
+    identity = identify_model(model_name, attack.model, out)
     stored = {} if out is None else stored_parameters(Path(out))
     runners = _runners(attack)
     given = [runner.given_batch_size for runner in runners]
@@ -116,7 +113,7 @@ def attack_dataset(
         check_labels(images, classes, "the model's")
         for runner in runners:
             runner.set_batch_size(batch)
-        parameters = {
+        own = {
             "num_classes": classes,
             "attack": type(attack).__name__,
             "norm": attack.norm,
@@ -125,31 +122,20 @@ def attack_dataset(
             "settings": settings,
             "seed": seed,
             "targeted": False,
-            "dtype": str(attack.runner.dtype).removeprefix("torch."),
-            "memory_format": str(attack.runner.memory_format).removeprefix("torch."),
-            "device": attack.runner.device.type,
-            "shape": list(shape),
-            "example_dtype": "float32",
             "examples": keep_examples,
-            **selection,
-            "batch_size": at_most_words("batch_size", batch),
-            "chunk": stored.get("chunk", min(WORDS, batch)),
         }
-        try:
-            check_parameters("attack", parameters)
-        except ValueError as error:
-            raise InputError(f"attack: expected settings that a run can keep, got {error}") from error
-        header = Header(
-            kind="attack",
-            parameters=parameters,
-            model=name,
-            model_sha256=model_sha256,
-            data=images.name,
-            data_sha256=images.sha256,
+        header = attack_or_verify_header(
+            "attack",
+            own,
+            runner=attack.runner,
+            model=identity,
+            images=images,
+            selection=selection,
+            batch=batch,
+            stored=stored,
             guarantee="empirical",
-            versions=software_versions(),
         )
-        return write_run(out, header, AttackChunk(attack, images, parameters), images, progress)
+        return write_run(out, header, AttackChunk(attack, images, header.parameters), images, progress)
     finally:
         for runner, size in zip(runners, given, strict=True):
             runner.set_batch_size(size)

@@ -17,7 +17,7 @@ from torch import Tensor
 from pyrobust.attacks import AdversarialAttack
 from pyrobust.attacks.arguments import batch_on
 from pyrobust.attacks.autoattack import AutoAttackResult
-from pyrobust.attacks.queries import Queries
+from pyrobust.attacks.queries import Queries, note_no_winner
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.examples import encode_examples
 from pyrobust.evaluation.filling import Advance
@@ -60,12 +60,14 @@ class AttackChunk:
         """
         y = self.images.y[indices.start : indices.stop : indices.step].numpy()
         clean, adversarial, distance, x_adv = self.examine(x, indices, report)
+        broken_by = self._broken_by(clean, adversarial, y)
         return {
             "prediction": clean,
             "status": ["ok"] * len(x),
             "adversarial": adversarial,
-            "distance": distance,
-            "broken_by": self._broken_by(clean, adversarial, y),
+            # How far attacks go without success is their own affair, and says nothing of the model.
+            "distance": [far if by else None for far, by in zip(distance.tolist(), broken_by, strict=True)],
+            "broken_by": broken_by,
             "x_adv": encode_examples(x_adv) if self.keep else [b""] * len(x),
         }
 
@@ -153,7 +155,7 @@ class AttackChunk:
 
 
 def classes_alone(queries: Queries, x: Tensor) -> npt.NDArray[np.int64]:
-    """What the model says of each image alone, as whoever uses it will ask; -1 where no logit wins.
+    """What the model says of each image alone, as whoever uses it will ask; -1 where no logit wins, which is logged.
 
     Args:
         queries: of the model.
@@ -169,6 +171,7 @@ def classes_alone(queries: Queries, x: Tensor) -> npt.NDArray[np.int64]:
         for i in range(len(x)):
             batch = batch_on(x[i : i + 1], runner.device_for(x), runner.memory_format)
             found[i] = predicted_classes(queries.logits(batch))[0]
+    note_no_winner(runner, int((found < 0).sum()), len(x))
     return found.numpy()
 
 

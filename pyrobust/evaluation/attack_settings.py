@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from pyrobust.attacks import AdversarialAttack, AutoAttack, BatchAttack
+from pyrobust.attacks import EOT, PGD, AdversarialAttack, AutoAttack, BatchAttack
 from pyrobust.errors import InputError
 from pyrobust.zoo import model_hash
 
@@ -21,6 +21,8 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
     """The seed of an attack, and its other settings: the attributes of the object, by name.
 
     Of an ``AutoAttack`` also those of its attacks, as "attack.setting"; of this package's attacks only the public ones.
+    A default that goes by epsilon, such as the step size of ``PGD``, is a formula; ``draws`` is how often an ``EOT``
+    model is drawn in a step.
     Lists, tuples and dictionaries are spread out; values that are no numbers, strings, bool or None are hashed as
     `model_hash` does it.
 
@@ -52,6 +54,10 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
             if name not in elsewhere and not (own and name.startswith("_"))
         }
     )
+    if isinstance(attack, PGD) and attack.step_size is None:
+        settings["step_size"] = "2.5 epsilon / steps"
+    if isinstance(attack.runner.model, EOT):
+        settings["draws"] = attack.runner.model.samples
     parts = attack.attacks if isinstance(attack, AutoAttack) else {"": attack}
     if isinstance(attack, AutoAttack):
         settings["attacks"] = ", ".join(parts)

@@ -108,7 +108,10 @@ def _attacked(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
     return {
         "an unknown status": (table["status"] == "ok").all(),
         "an adversarial prediction out of range": _classes(table["adversarial"], parameters["num_classes"]),
-        "a distance out of range": ((table["distance"] >= 0) & (table["distance"] <= parameters["epsilon"])).all(),
+        "a distance out of range": (
+            withstood | ((table["distance"] >= 0) & (table["distance"] <= parameters["epsilon"]))
+        ).all(),
+        "a distance where the attack was withstood": np.isnan(table["distance"][withstood]).all(),
         "a broken_by that is no name": all(is_name(name) for name in np.unique(broken_by).tolist() if name),
         "a broken_by that contradicts the predictions": (
             ((broken_by == "clean") == ~right) & ((broken_by == "") == withstood)

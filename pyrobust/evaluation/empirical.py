@@ -37,7 +37,8 @@ def calculate_empirical_robustness(
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         dataset: yields pairs (x, y): one example [...] and its class, an integer; or a batch [N, ...] and int64 [N]. A
-            ``DataLoader``, a ``TensorDataset`` or a list will do. x is float, and goes to the model's device and dtype.
+            ``DataLoader``, a ``TensorDataset``, a list or one batch (x, y) will do. x is float, and goes to the model's
+            device and dtype.
         attack_fn: called as ``attack_fn(model, input, true_label, budget=epsilon)`` with gradients enabled, the input
             [1, ...], a copy, and true_label int64 [1]; returns the adversarial input, of the input's shape.
         epsilon: the budget, at least 0.

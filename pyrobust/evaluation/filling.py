@@ -16,12 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobust.errors import FileFormatError
-from pyrobust.evaluation.parameters import chosen_indices
+from pyrobust.errors import FileFormatError, InputError
+from pyrobust.evaluation.arguments import WORDS, at_most_words
+from pyrobust.evaluation.parameters import check_parameters, chosen_indices
 from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.evaluation.run import Run
 from pyrobust.evaluation.store import Header, connect_readonly, read_header
 from pyrobust.evaluation.writer import RunWriter
+from pyrobust.runner import Runner
 from pyrobust.zoo import ImageSet
 
 #: (done, total): how far the chunk in work is.
@@ -33,7 +35,10 @@ Step: TypeAlias = Callable[[Tensor, range, Advance], dict[str, Any]]
 class _Tally:
     """What the results so far come to, for the progress."""
 
-    def __init__(self, parameters: dict[str, Any], table: Mapping[str, Any]) -> None:
+    def __init__(self, run: Run) -> None:
+        parameters, table = run.parameters, run.table
+        self.total = len(run.expected)
+        self.done = 0
         # Of a search for radii nothing is counted but what is right: no radius is the one to ask for.
         self.radius = parameters.get("sigma", (parameters.get("epsilons") or [0.0])[0])
         self.right = 0
@@ -42,6 +47,7 @@ class _Tally:
         self.add(table)
 
     def add(self, rows: Mapping[str, Any]) -> None:
+        self.done += len(rows["label"])
         right = np.asarray(rows["prediction"]) == rows["label"]
         self.right += int(right.sum())
         if self.certified is not None:
@@ -49,11 +55,27 @@ class _Tally:
         if self.robust is not None:
             self.robust += int((right & (rows["adversarial"] == rows["label"])).sum())
 
+    def progress(self, samples: int = 0, chunk_samples: int = 0, chunk: int = 0) -> SweepProgress:
+        """What is committed, and how far the chunk in work is."""
+        return SweepProgress(
+            self.done,
+            self.total,
+            samples,
+            chunk_samples,
+            chunk,
+            self.right,
+            self.certified,
+            self.radius,
+            self.robust,
+        )
+
 
 def write_run(
     out: str | os.PathLike[str] | None, header: Header, step: Step, images: ImageSet, progress: bool | Report
 ) -> Run:
     """Begins a run, or goes on with the one that is there, and computes the chunks that are missing.
+
+    Of a finished run nothing is written: it may be read-only.
 
     Args:
         out: the file; None keeps the run in memory.
@@ -69,34 +91,39 @@ def write_run(
         StoreError: the run cannot be written, is being written by another process, or has other parameters.
         FileFormatError: ``out`` is not a run, or damaged.
     """
-    with RunWriter(out, header) as writer, sweep_reporting(progress) as report:
-        _fill(writer, step, images, report)
+    there = None if out is None else _finished(Path(out), header)
+    with sweep_reporting(progress) as report:
+        if there is not None:
+            report(_Tally(there).progress())
+            return there
+        with RunWriter(out, header) as writer:
+            _fill(writer, step, images, report)
     return Run(writer.connection if out is None else out)
+
+
+def _finished(path: Path, header: Header) -> Run | None:
+    """The run in a file, where it is the one asked for and whole."""
+    # What a killed writer left beside the file is for the next writer to clear up.
+    if not path.is_file() or Path(f"{path}-wal").exists():
+        return None
+    with closing(connect_readonly(path)) as connection:
+        stored = read_header(connection, path)
+    if stored is None or stored.differences(header):
+        return None
+    run = Run(path)
+    return run if run.complete else None
 
 
 def _fill(writer: RunWriter, step: Step, images: ImageSet, report: Report) -> None:
     """Adds the chunks that are missing, each whole."""
     parameters = writer.header.parameters
     chosen = chosen_indices(parameters)
-    tally = _Tally(parameters, Run(writer.connection, writer.path).table)  # checks what is there, too
-
-    def progress(samples: int, total: int, chunk: int) -> SweepProgress:
-        return SweepProgress(
-            len(writer.done),
-            len(chosen),
-            samples,
-            total,
-            chunk,
-            tally.right,
-            tally.certified,
-            tally.radius,
-            tally.robust,
-        )
+    tally = _Tally(Run(writer.connection, writer.path))  # checks what is there, too
 
     def advance(chunk: int, samples: int, total: int) -> None:
-        report(progress(samples, total, chunk))
+        report(tally.progress(samples, total, chunk))
 
-    report(progress(0, 0, 0))
+    report(tally.progress())
     for start in range(0, len(chosen), parameters["chunk"]):
         indices = chosen[start : start + parameters["chunk"]]
         present = sum(index in writer.done for index in indices)
@@ -115,7 +142,7 @@ def _fill(writer: RunWriter, step: Step, images: ImageSet, report: Report) -> No
         rows["label"] = images.y[indices.start : indices.stop : indices.step].numpy()
         writer.append(rows)
         tally.add(rows)
-        report(progress(0, 0, 0))
+        report(tally.progress())
 
 
 def stored_parameters(path: Path) -> dict[str, Any]:
@@ -129,6 +156,61 @@ def stored_parameters(path: Path) -> dict[str, Any]:
     with closing(connect_readonly(path)) as connection:
         header = read_header(connection, path)
     return {} if header is None else header.parameters
+
+
+def attack_or_verify_header(
+    kind: str,
+    own: dict[str, Any],
+    *,
+    runner: Runner,
+    model: tuple[str, str],
+    images: ImageSet,
+    selection: dict[str, Any],
+    batch: int,
+    stored: dict[str, Any],
+    guarantee: str,
+) -> Header:
+    """The header of a run that attacks or verifies images.
+
+    Args:
+        kind: "attack" or "verify".
+        own: parameters of the kind.
+        runner: of the model.
+        model: what it is called, and its hash.
+        images: all images of the data set.
+        selection: which of them are covered.
+        batch: rows of a batch.
+        stored: parameters of the run that is gone on with, which may have another chunk.
+        guarantee: of the results.
+
+    Raises:
+        InputError: parameters that a run cannot keep.
+    """
+    batch = at_most_words("batch_size", batch)
+    parameters = own | {
+        "dtype": str(runner.dtype).removeprefix("torch."),
+        "memory_format": str(runner.memory_format).removeprefix("torch."),
+        "device": runner.device.type,
+        "shape": list(images.x.shape[1:]),
+        "example_dtype": "float32",
+        **selection,
+        "batch_size": batch,
+        "chunk": stored.get("chunk", min(WORDS, batch)),
+    }
+    try:
+        check_parameters(kind, parameters)
+    except ValueError as error:
+        raise InputError(f"{kind}: expected values that a run can keep, got {error}") from error
+    return Header(
+        kind=kind,
+        parameters=parameters,
+        model=model[0],
+        model_sha256=model[1],
+        data=images.name,
+        data_sha256=images.sha256,
+        guarantee=guarantee,
+        versions=software_versions(),
+    )
 
 
 def software_versions() -> dict[str, str]:

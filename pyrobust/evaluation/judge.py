@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrobust.attacks.queries import Queries
+from pyrobust.attacks.queries import Queries, note_no_winner
 from pyrobust.errors import InputError
 from pyrobust.metrics import predicted_classes
 from pyrobust.runner import Runner
@@ -36,7 +36,7 @@ class Judge:
         return self._queries.forwards
 
     def right(self, x: Tensor, y: Tensor, name: str = "y") -> Tensor:
-        """Whether the model gives each example its label; a row without a winner is never right.
+        """Whether the model gives each example its label; a row without a winner is never right, which is logged.
 
         Args:
             x: [N, ...], float, on any device.
@@ -51,6 +51,7 @@ class Judge:
             ModelError: a model that does not return logits.
         """
         right = torch.empty(len(x), dtype=torch.bool)
+        without = torch.zeros(len(x), dtype=torch.bool)
 
         def step(begin: int, end: int) -> None:
             batch = x[begin:end].detach().to(self.runner.device_for(x), self.runner.dtype)
@@ -63,15 +64,18 @@ class Judge:
                 raise InputError(
                     f"{name}: expected classes 0 to {logits.shape[1] - 1}, the model's, got {int(labels[unknown][0])}"
                 )
-            verdict = predicted_classes(logits) == labels
+            classes = predicted_classes(logits)
+            verdict = classes == labels
             if len(batch) > 1:
                 for i in _close(logits, labels, self.runner.dtype).nonzero()[:, 0].tolist():
                     alone = self._queries.logits(batch[i : i + 1])
                     verdict[i] = predicted_classes(alone)[0] == labels[i]
             right[begin:end] = verdict.cpu()
+            without[begin:end] = (classes < 0).cpu()
 
         with self.runner.session():
             self.runner.for_each(len(x), tuple(x.shape[1:]), step)
+        note_no_winner(self.runner, int(without.sum()), len(x))
         return right
 
 

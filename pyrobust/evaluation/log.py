@@ -61,7 +61,8 @@ def format_log(run: Run) -> str:
     r"""A run as the tab-separated log of the reference implementation (Cohen, Rosenfeld and Kolter 2019).
 
     Columns idx, label, predict (-1: abstained), radius (six decimals, rounded down), correct (0 or 1), time; the logs
-    of predictions have no radius. Of a verification at given epsilons, the radius is the largest that was verified.
+    of predictions have no radius. Of a verification at given epsilons, the radius is the largest that was verified. Of
+    an attack, distance and broken_by are empty where the image withstood.
 
     Args:
         run: of any kind; rows are sorted by index.
@@ -89,7 +90,8 @@ def format_log(run: Run) -> str:
     if "radius" in table:
         columns["radius"] = [format_radius(radius) for radius in table["radius"].tolist()]
     elif run.kind == "attack":
-        columns |= {name: table[name].tolist() for name in ("adversarial", "distance", "broken_by")}
+        columns |= {name: table[name].tolist() for name in ("adversarial", "broken_by")}
+        columns["distance"] = ["" if math.isnan(distance) else distance for distance in table["distance"].tolist()]
         columns["robust"] = run.robust.astype(int).tolist()
     for row in zip(*(columns[name] for name in COLUMNS[run.kind]), strict=True):
         lines.append("\t".join(map(str, row)))
@@ -128,7 +130,7 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
 
     Returns:
         The columns by the names in the file: idx, label, predict, adversarial, correct and robust int64, radius and
-        distance float64, time float64 in seconds, broken_by str.
+        distance float64 (NaN where empty), time float64 in seconds, broken_by str.
 
     Raises:
         FileFormatError: the file is missing or is no such log; the message names the line.
@@ -199,6 +201,8 @@ def _parse(name: str, text: str) -> int | float | str:
         if text and not is_name(text):
             raise ValueError("expected the name of an attack")
         return text
+    if name == "distance" and not text:
+        return math.nan
     if "_" in text or text != text.strip():
         raise ValueError("expected a number")
     if name == "time":

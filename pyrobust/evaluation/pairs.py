@@ -16,7 +16,8 @@ def labelled_examples(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tenso
 
     Args:
         name: of the argument that it came as, for errors.
-        dataset: yields pairs (x, y): one example [...] and its class, or a batch [N, ...] and int64 [N].
+        dataset: yields pairs (x, y): one example [...] and its class, or a batch [N, ...] and int64 [N]. Two tensors
+            (x, y) are one such batch.
 
     Raises:
         InputError: shapes that do not agree, NaN or inf.
@@ -25,7 +26,11 @@ def labelled_examples(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tenso
     >>> batches = [(torch.zeros(2, 3), torch.tensor([1, 0]))]
     >>> [(tuple(x.shape), y.tolist()) for x, y in labelled_examples("data", batches)]
     [((3,), [1]), ((3,), [0])]
+    >>> [y.tolist() for x, y in labelled_examples("data", batches[0])]
+    [[1], [0]]
     """
+    if isinstance(dataset, tuple | list) and len(dataset) == 2 and all(isinstance(part, Tensor) for part in dataset):
+        dataset = [tuple(dataset)]
     for item in _items(name, dataset):
         if not isinstance(item, tuple | list) or len(item) != 2 or not isinstance(item[0], Tensor):
             raise InputTypeError(f"{name}: expected pairs (x, y) with x a tensor, got {type(item).__name__}")

@@ -108,8 +108,9 @@ class Run:
         ``index``, ``label`` and ``prediction`` (-1: abstained) int64; ``status`` "ok" or "abstain"; ``seconds``
         float64; then ``p_lower`` and ``radius`` (0.0 where abstained), or ``p_value``, float64. Of an attack:
         ``prediction`` of the image itself and ``adversarial``, that of x_adv (-1: no finite largest logit);
-        ``distance``, ‖x_adv − x‖ in the attack's norm, float64; ``broken_by``, the attack that fooled the model,
-        "clean" where it was wrong from the start and "" where it withstood. Of a verification: ``radius``, the largest
+        ``broken_by``, the attack that fooled the model, "clean" where it was wrong from the start and "" where it
+        withstood; ``distance``, ‖x_adv − x‖ in the attack's norm, float64, NaN where the model withstood, for there no
+        adversarial example was found. Of a verification: ``radius``, the largest
         that was proved (of the given epsilons, where there are any), 0.0 where none was; ``verdicts``, ``stages`` and
         ``margins`` are text, for `verdicts`.
         """

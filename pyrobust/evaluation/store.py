@@ -28,8 +28,8 @@ from pyrobust.errors import FileFormatError, StoreError
 from pyrobust.evaluation.parameters import check_parameters, describe_differences
 
 #: Of each kind of run: certifications and predictions are as version 1 wrote them, attacks came with version 2,
-#: verifications with version 3.
-SCHEMA_VERSIONS: dict[str, int] = {"certify": 1, "predict": 1, "attack": 2, "verify": 3}
+#: verifications with version 3; with version 4 an attack that was withstood has no distance.
+SCHEMA_VERSIONS: dict[str, int] = {"certify": 1, "predict": 1, "attack": 4, "verify": 3}
 #: "PyRb", in the header of every file, so that a foreign SQLite file is told apart.
 APPLICATION_ID = 0x50795262
 
@@ -53,7 +53,7 @@ KINDS: dict[str, dict[str, str]] = {
     "predict": {"counts": "TEXT NOT NULL", "p_value": "REAL NOT NULL"},
     "attack": {
         "adversarial": "INTEGER NOT NULL",
-        "distance": "REAL NOT NULL",
+        "distance": "REAL",
         "broken_by": "TEXT NOT NULL",
         "x_adv": "BLOB NOT NULL",
     },
@@ -113,14 +113,17 @@ class Header:
     def differences(self, other: Header, ignore: frozenset[str] = frozenset()) -> list[str]:
         """What differs between two runs, one phrase each; names and versions are not compared.
 
+        Of runs of two kinds, which have little in common, only the kind.
+
         Args:
             other: the other run.
             ignore: parameters that may differ.
         """
+        if self.kind != other.kind:
+            return [f"kind: {self.kind!r} there, {other.kind!r} now"]
         found = [
             f"{name}: {mine!r} there, {theirs!r} now"
             for name, mine, theirs in (
-                ("kind", self.kind, other.kind),
                 ("hash of the model", self.model_sha256[:16], other.model_sha256[:16]),
                 ("hash of the data", self.data_sha256[:16], other.data_sha256[:16]),
                 ("guarantee", self.guarantee, other.guarantee),
@@ -303,7 +306,7 @@ def read_columns(connection: sqlite3.Connection, path: Path, kind: str, names: S
         names: of the columns.
 
     Returns:
-        Lists of equal length, int, float, str or bytes by the column's type.
+        Lists of equal length, int, float, str or bytes by the column's type; NaN for NULL where the column may hold it.
 
     Raises:
         FileFormatError: a value of another type, an index beyond 32 bits, an infinite number.
@@ -314,6 +317,11 @@ def read_columns(connection: sqlite3.Connection, path: Path, kind: str, names: S
         columns: dict[str, list[Any]] = {name: [row[i] for row in rows] for i, name in enumerate(names)}
         for name, values in columns.items():
             wanted = _TYPES[types[name].split()[0]]
+            if wanted is float and "NOT NULL" not in types[name]:
+                values[:] = [math.nan if value is None else value for value in values]
+                if not all(type(value) is float and not math.isinf(value) for value in values):
+                    raise ValueError(f"column {name} holds something other than finite numbers")
+                continue
             if not all(type(value) is wanted for value in values):
                 raise ValueError(f"column {name} holds something other than {wanted.__name__}")
             if wanted is float and not all(map(math.isfinite, values)):

@@ -14,7 +14,6 @@ from pyrobust.attacks import PGD, AdversarialAttack
 from pyrobust.bounds import BoundedModel
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import (
-    WORDS,
     Data,
     at_most_words,
     check_labels,
@@ -25,12 +24,10 @@ from pyrobust.evaluation.arguments import (
 )
 from pyrobust.evaluation.attack_settings import attack_settings
 from pyrobust.evaluation.empirical import checked_epsilon
-from pyrobust.evaluation.filling import software_versions, stored_parameters, write_run
-from pyrobust.evaluation.parameters import check_parameters
+from pyrobust.evaluation.filling import attack_or_verify_header, stored_parameters, write_run
 from pyrobust.evaluation.probe import probing
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.run import Run
-from pyrobust.evaluation.store import Header
 from pyrobust.evaluation.verdicts import METHODS
 from pyrobust.evaluation.verify_chunk import VerifyChunk
 from pyrobust.runner import Runner
@@ -140,7 +137,7 @@ def verify_dataset(
         check_range(images, selection, limits, "the clip range")
     batch_size = None if batch_size is None else at_most_words("batch_size", batch_size)
     # Before the model runs for the first time, which may leave something behind in it.
-    name, model_sha256 = identify_model(model_name, model, out)
+    identity = identify_model(model_name, model, out)
     stored = {} if out is None else stored_parameters(Path(out))
     batch = batch_size or stored.get("batch_size") or _CHUNK
     runner = Runner(model, device=device, batch_size=batch)
@@ -163,7 +160,7 @@ def verify_dataset(
             }
             attacks = [PGD(model, size, device=device, **made) for size in sizes or ()]
         own_seed, settings = attack_settings(attacks[0]) if attacks else (None, {})
-        parameters = {
+        own = {
             "num_classes": bounded.outputs,
             "method": method,
             "norm": norm,
@@ -175,31 +172,20 @@ def verify_dataset(
             "attack": type(attacks[0]).__name__ if attacks else None,
             "settings": settings,
             "seed": own_seed,
-            "dtype": str(runner.dtype).removeprefix("torch."),
-            "memory_format": str(runner.memory_format).removeprefix("torch."),
-            "device": runner.device.type,
-            "shape": list(shape),
-            "example_dtype": "float32",
             "examples": keep_examples and bool(attacks),
-            **selection,
-            "batch_size": batch,
-            "chunk": stored.get("chunk", min(WORDS, batch)),
         }
-        try:
-            check_parameters("verify", parameters)
-        except ValueError as error:
-            raise InputError(f"verify_dataset: expected values that a run can keep, got {error}") from error
-        header = Header(
-            kind="verify",
-            parameters=parameters,
-            model=name,
-            model_sha256=model_sha256,
-            data=images.name,
-            data_sha256=images.sha256,
+        header = attack_or_verify_header(
+            "verify",
+            own,
+            runner=runner,
+            model=identity,
+            images=images,
+            selection=selection,
+            batch=batch,
+            stored=stored,
             guarantee="deterministic" if sound else "none",
-            versions=software_versions(),
         )
-        step = VerifyChunk(bounded, runner, images, parameters, attacks, memory_limit)
+        step = VerifyChunk(bounded, runner, images, header.parameters, attacks, memory_limit)
         return write_run(out, header, step, images, progress)
 
 

@@ -100,7 +100,7 @@ class RunWriter:
 
         Args:
             rows: a sequence for each column of this kind of run, all of one length. Histograms as [B, K+1] counts,
-                adversarial examples as bytes.
+                adversarial examples as bytes, None for a distance that there is not.
 
         Raises:
             InputError: a NaN or infinite number, an index beyond 32 bits, or other columns.
@@ -191,6 +191,11 @@ class RunWriter:
     def _resume(self, stored: Header) -> None:
         differences = stored.differences(self.header)
         if differences:
+            if stored.kind != self.header.kind:
+                raise StoreError(
+                    f"{self._where}: holds a run of another kind, {stored.kind}, not {self.header.kind}; "
+                    "name another file"
+                )
             raise StoreError(
                 f"{self._where}: holds a run with other parameters: {'; '.join(differences)}; "
                 "use the same ones to go on with it, or another file"
@@ -245,6 +250,12 @@ class RunWriter:
                 raise StoreError(
                     f"{self._where}: holds one of these images already ({reason}); begin a new run"
                 ) from error
+            if "readonly" in reason or "unable to open" in reason:
+                raise StoreError(
+                    f"{self._where}: cannot be {what} to go on with it ({reason}): the file and its folder have to be "
+                    "writable; change their permissions, or copy the run to another folder; `pyrobust log` reads it as "
+                    "it is"
+                ) from error
             raise StoreError(
                 f"{self._where}: cannot be {what} ({reason}): a full disk, a file size limit, or missing permission; "
                 "what was committed before is kept"
@@ -260,6 +271,8 @@ def _convert(name: str, kind: str, values: Sequence[Any]) -> list[Any]:
     if kind.startswith("BLOB"):
         return [bytes(value) for value in values]
     if kind.startswith("REAL"):
+        if "NOT NULL" not in kind and None in values:
+            return [None if value is None else _convert(name, kind, [value])[0] for value in values]
         numbers = [float(value) for value in values]
         # SQLite turns NaN into NULL; and no certificate and no distance is NaN or infinite.
         if not all(map(math.isfinite, numbers)):

@@ -18,22 +18,10 @@ def linf_step(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """A step along the sign of the gradient within ball and box: the twin of ``pyrobust.ops.linf_step``.
+    """A step along the sign of the gradient within ball and box.
 
-    The ends of the interval that x' may lie in, [max(x - epsilon, lower), min(x + epsilon, upper)], are numbers of x's
-    dtype on x's side of the real ones.
-
-    Args:
-        x_adv: [B, ...], float.
-        gradient: of x_adv's shape and dtype.
-        x: the examples, in [lower, upper].
-        step: [B] or [1].
-        epsilon: radius of the ball, a number or [B].
-        lower: least value of the result.
-        upper: greatest value of the result.
-
-    Returns:
-        Of x_adv's shape and dtype.
+    Formula, arguments and result as of ``pyrobust.ops.linf_step``; nothing is checked. The ends of the interval
+    that x' may lie in are numbers of x's dtype on x's side of the real ones.
 
     >>> x = torch.tensor([[0.5, 0.1]])
     >>> linf_step(x, torch.tensor([[2.0, -1.0]]), x, torch.tensor([0.25]), epsilon=0.125)
@@ -74,21 +62,9 @@ def linf_momentum_step(
     *,
     share: float = 0.75,
 ) -> Tensor:
-    """The step along the sign with momentum: the twin of ``pyrobust.ops.linf_momentum_step``.
+    """The step along the sign with momentum.
 
-    Args:
-        x_adv: [B, ...], float.
-        gradient: of x_adv's shape and dtype.
-        x: the examples, in [lower, upper].
-        before: the iterate before x_adv.
-        step: [B] or [1].
-        epsilon: radius of the ball, a number or [B].
-        lower: least value of the result.
-        upper: greatest value of the result.
-        share: 0 to 1.
-
-    Returns:
-        Of x_adv's shape and dtype.
+    Formula, arguments and result as of ``pyrobust.ops.linf_momentum_step``; nothing is checked.
 
     >>> x, before = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.5, 0.25]])
     >>> linf_momentum_step(x, torch.tensor([[1.0, -1.0]]), x, before, torch.tensor([0.125]), epsilon=0.5)
@@ -110,19 +86,9 @@ def l1_step(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """The perturbation after a sparse step, not projected: the twin of ``pyrobust.ops.l1_step``.
+    """The perturbation after a sparse step, not projected.
 
-    Args:
-        x_adv: [B, ...], float.
-        gradient: of x_adv's shape and dtype.
-        x: the examples.
-        step: [B] or [1].
-        keep: [B] or [1], int64.
-        lower: least value of an input.
-        upper: greatest value of an input.
-
-    Returns:
-        Of x_adv's shape and dtype.
+    Formula, arguments and result as of ``pyrobust.ops.l1_step``; nothing is checked.
 
     >>> x = torch.full((1, 4), 0.5)
     >>> l1_step(x, torch.tensor([[3.0, -2.0, 1.0, 0.0]]), x, torch.tensor([1.0]), torch.tensor([2]))
@@ -150,20 +116,9 @@ def l1_step_in_ball(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """The sparse step, projected and rounded toward x: the twin of ``pyrobust.ops.l1_step_in_ball``.
+    """The sparse step, projected and rounded toward x.
 
-    Args:
-        x_adv: [B, ...], float.
-        gradient: of x_adv's shape and dtype.
-        x: the examples, in [lower, upper].
-        step: [B] or [1].
-        keep: [B] or [1], int64.
-        epsilon: radius of the ball, a number or [B].
-        lower: least value of the result.
-        upper: greatest value of the result.
-
-    Returns:
-        Of x_adv's shape and dtype.
+    Formula, arguments and result as of ``pyrobust.ops.l1_step_in_ball``; nothing is checked.
 
     >>> x, gradient = torch.full((1, 4), 0.5), torch.tensor([[3.0, -2.0, 1.0, 0.0]])
     >>> l1_step_in_ball(x, gradient, x, torch.tensor([1.0]), torch.tensor([2]), epsilon=0.5)

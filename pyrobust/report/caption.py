@@ -80,12 +80,17 @@ def describe_budget(name: str, settings: dict[str, Any]) -> str:
 
     >>> describe_budget("PGD", {"steps": 40, "restarts": 5, "loss": "ce"})
     '40 steps from 5 starts'
+    >>> describe_budget("APGD", {"steps": 100, "draws": 20})
+    '100 steps of 20 draws'
     """
     if planned_attacks(name, settings) != [name]:
         return f"version {settings.get('version')}"
     words = {"steps": "steps", "n_queries": "queries"}
     budget = [f"{settings[key]} {word}" for key, word in words.items() if key in settings]
-    return ", ".join(budget) + (f" from {settings['restarts']} starts" if settings.get("restarts", 1) != 1 else "")
+    draws = f" of {settings['draws']} draws" if "draws" in settings else ""
+    return (
+        ", ".join(budget) + draws + (f" from {settings['restarts']} starts" if settings.get("restarts", 1) != 1 else "")
+    )
 
 
 def describe_model(name: str, sha256: str, dtype: str) -> str:

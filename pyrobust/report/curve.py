@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +18,25 @@ _FORMATS = ("png", "pdf", "svg")
 # Dark, and apart from each other for most colour-blind readers; the lines differ in their dashes, too.
 _INKS = ("#1f4e79", "#b3541e", "#2e7d4f", "#7b3f8c", "#8a6d00", "#444444")
 _DASHES = ("-", "--", "-.", ":")
+# Characters of a caption that fit beside each other.
+_LINE = 120
 
 
-def plot_curve(curves: RobustnessCurve | Mapping[str, RobustnessCurve], path: str | os.PathLike[str]) -> None:
+def plot_curve(
+    curves: RobustnessCurve | Mapping[str, RobustnessCurve], path: str | os.PathLike[str], caption: Sequence[str] = ()
+) -> None:
     """Draws robust accuracy over epsilon, each point with its confidence interval, as a PNG, PDF or SVG.
 
     Straight lines join the points, as ``RobustnessCurve.area`` joins them. The band joins their intervals, and each of
     these holds for its point by itself.
 
     Args:
-        curves: one, or several by name, all of one norm.
+        curves: one, or several by name, all of one norm. The legend has each name with its attack and its number of
+            examples; one without a name has these below the plot.
         path: the file, its format by its ending: .png, .pdf or .svg; written whole or not at all, replaced if it is
             there.
+        caption: what the rates depend on besides, lines of text below the plot; of one curve without a name in place
+            of its attack and number of examples.
 
     Raises:
         InputError: no curve, curves of several norms, a file name of another ending.
@@ -69,8 +77,13 @@ def plot_curve(curves: RobustnessCurve | Mapping[str, RobustnessCurve], path: st
 
     figure = Figure(figsize=(7.0, 4.8), dpi=150)
     FigureCanvasAgg(figure)
-    captions = [_caption(name, curve) for name, curve in named.items()]
-    bottom = 0.17 + 0.032 * len(captions)
+    lines = list(caption)
+    if not isinstance(curves, Mapping) and not lines:
+        lines = [_examples(curves)]
+    alphas = ", ".join(f"{alpha:g}" for alpha in sorted({curve.alpha for curve in named.values()}))
+    lines.append(f"Bands: the interval of each point, wrong with probability at most {alphas}")
+    lines = [part for line in lines for part in textwrap.wrap(line, _LINE)]
+    bottom = 0.17 + 0.032 * len(lines)
     axes = figure.add_axes((0.11, bottom, 0.85, 0.92 - bottom))
     for place, (name, curve) in enumerate(named.items()):
         ink = _INKS[place % len(_INKS)]
@@ -83,7 +96,7 @@ def plot_curve(curves: RobustnessCurve | Mapping[str, RobustnessCurve], path: st
             linestyle=_DASHES[place % len(_DASHES)],
             marker="o",
             markersize=3,
-            label=_plain(name),
+            label=_plain(f"{name}: {_examples(curve)}"),
         )
     end = max(float(curve.epsilons.max()) for curve in named.values())
     axes.set_xlim(0, 1.03 * end or 1.0)
@@ -96,16 +109,14 @@ def plot_curve(curves: RobustnessCurve | Mapping[str, RobustnessCurve], path: st
     axes.spines[["top", "right"]].set_visible(False)
     if isinstance(curves, Mapping):
         axes.legend(frameon=False, fontsize=8)
-    figure.text(0.11, 0.025, "\n".join(captions), fontsize=7, color="#555555", va="bottom", linespacing=1.5)
+    figure.text(0.11, 0.025, _plain("\n".join(lines)), fontsize=7, color="#555555", va="bottom", linespacing=1.5)
     buffer = io.BytesIO()
     figure.savefig(buffer, format=ending)
     write_atomically(path, buffer.getvalue())
 
 
-def _caption(name: str, curve: RobustnessCurve) -> str:
-    """What the rates of a curve depend on, in a line."""
-    text = f"{curve.attack}, {curve.norm}, {curve.n} examples; intervals wrong with probability {curve.alpha:g} each"
-    return _plain(f"{name}: {text}" if name else text)
+def _examples(curve: RobustnessCurve) -> str:
+    return f"{curve.attack}, {curve.n} examples"
 
 
 def _plain(name: str) -> str:

@@ -127,6 +127,7 @@ def attack_table(run: Run, alpha: float = 0.05) -> Table:
     table.add_row("images", "", str(len(run)), "")
     for name, rate in (("clean accuracy", run.clean_accuracy(alpha)), ("robust accuracy", run.robust_accuracy(alpha))):
         _add_rate(table, name, rate)
+    _add_no_winner(table, run)
     table.add_section()
     broken_by = run.table["broken_by"].tolist()
     planned = planned_attacks(run.parameters["attack"], run.parameters["settings"])
@@ -165,6 +166,7 @@ def verification_table(run: Run, alpha: float = 0.05) -> Table:
     table = _empty_table(run, "Verification", describe_run(run), f"{100 * (1 - alpha):g} % interval")
     table.add_row("images", "", str(len(run)), "")
     _add_rate(table, "clean accuracy", run.clean_accuracy(alpha))
+    _add_no_winner(table, run)
     norm, epsilons = run.parameters["norm"], run.parameters["epsilons"]
     if epsilons is None:
         radius = run.table["radius"]
@@ -253,6 +255,13 @@ def _empty_table(run: Run | None, title: str, caption: Sequence[str], *columns: 
 
 def _add_rate(table: Table, name: str, rate: Rate) -> None:
     table.add_row(name, _percent(rate.value), str(rate.successes), _interval(rate.lower, rate.upper))
+
+
+def _add_no_winner(table: Table, run: Run) -> None:
+    """How many images have logits without a winner, themselves or attacked; no row where none has."""
+    count = int(((run.table["prediction"] < 0) | (run.table.get("adversarial", run.table["prediction"]) < 0)).sum())
+    if count:
+        table.add_row("logits NaN or inf, counted wrong", _percent(count / len(run)), str(count), "")
 
 
 def _interval(lower: float, upper: float) -> str:

@@ -111,6 +111,10 @@ class Delayed(job.HostCopy):
         super().__init__(tensor.clone())
         self.left = self.polls
 
+    @staticmethod
+    def always_arrived(device: torch.device) -> bool:
+        return False
+
     def arrived(self) -> bool:
         self.left -= 1
         return self.left < 0
@@ -133,7 +137,6 @@ def test_late_verdicts_change_nothing(
     assert {True, False} == set(outcome.values())
     monkeypatch.setattr(Delayed, "polls", polls)
     monkeypatch.setattr(job, "HostCopy", Delayed)
-    monkeypatch.setattr(job, "_moved", job._selected)
     monkeypatch.setattr(apgd_climb, "replaced", select)
     late = attack(small_net(), epsilon, **options, callback=lambda row, fooled, point: success.update({row: fooled}))
     torch.testing.assert_close(late.generate(x, y), points, rtol=0, atol=1e-9)

@@ -3,45 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from bound_nets import Normalize
 from torch import Tensor, nn
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
+import nets
+
 NETS = ("mnist_6_100", "mnist_cnn_a_adv", "oval_base", "cifar_resnet2b")
-
-
-class Block(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1)
-        self.shortcut = nn.Sequential(*([nn.Conv2d(inputs, outputs, 1, stride)] if inputs != outputs else []))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.conv2(torch.relu(self.conv1(x))) + self.shortcut(x))
-
-
-class ResNet2b(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 8, 3, 2, 1)
-        self.layer1 = nn.Sequential(Block(8, 16, 2), Block(16, 16, 1))
-        self.linear1 = nn.Linear(1024, 100)
-        self.linear2 = nn.Linear(100, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.layer1(torch.relu(self.conv1(x))).flatten(1)
-        return self.linear2(torch.relu(self.linear1(x)))
-
-
-def _convolutions(channels: tuple[int, int, int], features: int) -> nn.Sequential:
-    first, second = nn.Conv2d(channels[0], channels[1], 4, 2, 1), nn.Conv2d(channels[1], channels[2], 4, 2, 1)
-    last = [nn.Linear(features, 100), nn.ReLU(), nn.Linear(100, 10)]
-    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), *last)
 
 
 def folder() -> Path:
@@ -54,26 +26,13 @@ def folder() -> Path:
 
 def trained(name: str) -> nn.Module:
     """A net that takes images already normalised."""
-    net: nn.Module
-    if name == "mnist_6_100":
-        hidden = [m for _ in range(4) for m in (nn.Linear(100, 100), nn.ReLU())]
-        net = nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), *hidden, nn.Linear(100, 10))
-    elif name == "cifar_resnet2b":
-        net = ResNet2b()
-    else:
-        net = _convolutions((3, 8, 16), 1024) if name == "oval_base" else _convolutions((1, 16, 32), 1568)
-    net.load_state_dict(torch.load(folder() / "nets" / f"{name}.pt", weights_only=True))
-    return net.eval().requires_grad_(False)
+    model, _, _ = nets.load(name, folder())
+    return model[1]
 
 
 def on_images(name: str) -> tuple[nn.Module, Tensor, Tensor]:
     """A net of raw images, with the 200 images that it is measured on and their labels."""
-    net, images = trained(name), "mnist_sdp"
-    if name == "oval_base":
-        mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.full((3,), 0.225)
-        net, images = nn.Sequential(Normalize(mean.view(3, 1, 1), std.view(3, 1, 1)), net).eval(), "cifar_sdp"
-    with np.load(folder() / "images" / f"{images}.npz") as file:
-        return net, torch.from_numpy(file["X"]), torch.from_numpy(file["y"])
+    return nets.load(name, folder())
 
 
 def published(name: str) -> dict[str, np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 
@@ -51,12 +50,13 @@ def random_sets(kind: str, count: int, shape: tuple[int, ...], dtype: torch.dtyp
 
 def gradients(net: nn.Module, sets: Sets, rows: Tensor) -> Tensor:
     """Of rows [B, S, K] of the outputs at each center: float64 [S, B, n]."""
-    wide = copy.deepcopy(net).double()
+    state = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    wide = {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
     x = sets.x.double()
     if sets.kind == "box":
         x = x / 2 + sets.x_upper.double() / 2
     x.requires_grad_(True)
-    values = (rows @ wide(x)[:, :, None]).squeeze(2)
+    values = (rows @ torch.func.functional_call(net, wide, x)[:, :, None]).squeeze(2)
     found = [torch.autograd.grad(values[:, s].sum(), x, retain_graph=True)[0] for s in range(rows.shape[1])]
     return torch.stack(found).flatten(2).nan_to_num(0, 1, -1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -57,6 +58,17 @@ BAD: list[tuple[Callable[[BoundedModel], object], str]] = [
     (lambda m: m.bounds(X, 0.1, semantics="float64"), "semantics"),
     (lambda m: m.bounds(X, 0.1, memory_limit=0), "memory_limit"),
     (lambda m: m.bounds(X, 0.1, memory_limit=-1), "memory_limit"),
+    (lambda m: m.bounds(X, 0.1, memory_limit=1e6), "memory_limit: expected a whole number"),
+    (lambda m: m.bounds(X, 0.1, memory_limit="1GB"), "memory_limit: expected a whole number"),
+    (lambda m: m.bounds(X, 10**400), "epsilon"),
+    (lambda m: m.bounds(X, 0.1, clip=(0, 10**400)), "clip"),
+    (lambda m: m.bounds(X.to_sparse(), 0.1), "x: expected a dense"),
+    (lambda m: m.bounds(X.to("meta"), 0.1), "x: expected a dense"),
+    (lambda m: m.bounds(X, torch.zeros((), device="meta")), "epsilon"),
+    (lambda m: m.bounds(X, 0.1, C=torch.ones(2, 3, device="meta")), "C: expected a dense"),
+    (lambda m: m.margins(X, Y.to("meta"), 0.1), "y: expected a dense"),
+    (lambda m: m.certified_radius(None, Y), "x: expected a floating"),
+    (lambda m: m.certified_radius(X[0, 0], Y), "x: expected shape"),
     (lambda m: m.bounds(X, 0.1, clip=(0.0, 0.5)), "clip range"),
     (lambda m: m.bounds(X, 0.1, clip=(1.0, 0.0)), "clip"),
     (lambda m: m.bounds(X, 0.1, clip=(0.0, float("nan"))), "clip"),
@@ -110,6 +122,14 @@ def test_training_mode() -> None:
         compute_ibp_bounds(network().train(), X, 0.1)
 
 
+def test_autocast_and_mixed_floats() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ModelError, match="autocast"):
+        BoundedModel(network(), X)
+    mixed = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3).double()).eval()
+    with pytest.raises(ModelError, match="dtype"):
+        BoundedModel(mixed, X)
+
+
 def test_outputs_of_another_shape() -> None:
     with pytest.raises(InputError, match=r"outputs \[B, K\]"):
         BoundedModel(nn.Conv2d(1, 1, 1).eval(), torch.zeros(1, 1, 2, 2))
@@ -158,14 +178,37 @@ def flushing() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
+@contextmanager
+def bfloat16_products() -> Iterator[None]:
+    places = torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv
+    before = [place.fp32_precision for place in places]
+    for place in places:
+        place.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        for place, precision in zip(places, before, strict=True):
+            place.fp32_precision = precision
+
+
 @pytest.mark.parametrize(
-    "setting", [lambda: default_dtype(torch.float64), low_precision, flushing, torch.inference_mode]
+    "setting",
+    [
+        lambda: default_dtype(torch.float64),
+        lambda: torch.device("meta"),  # stands for torch.set_default_device of a GPU
+        low_precision,
+        bfloat16_products,
+        flushing,
+        torch.inference_mode,
+    ],
 )
 def test_settings_elsewhere_change_no_bit(setting: Callable[[], object], both_engines: str) -> None:
     """Epsilon is a float32 number here: what becomes of others is another test."""
 
+    net = network()
+
     def bounds() -> list[Bounds]:
-        model = BoundedModel(network(), X)
+        model = BoundedModel(net, X)
         return [model.bounds(X, 0.125, method=m, norm=n) for m in METHODS for n in ("linf", "l2", "l1")]
 
     before = bounds()
@@ -198,6 +241,14 @@ def test_tensors_that_are_not_contiguous(model: BoundedModel) -> None:
     assert same(model.bounds(x_lower=wide, x_upper=wide), model.bounds(x_lower=X, x_upper=X))
     turned = X.t().contiguous().t()
     assert same(model.bounds(turned, 0.125, norm="l2"), model.bounds(X, 0.125, norm="l2"))
+
+
+def test_channels_last() -> None:
+    model, x = images()
+    bounds = model.bounds(x, 0.03125)
+    assert same(model.bounds(x.to(memory_format=torch.channels_last), 0.03125), bounds)
+    net = copy.deepcopy(model.model).to(memory_format=torch.channels_last)
+    assert same(BoundedModel(net, x.to(memory_format=torch.channels_last)).bounds(x, 0.03125), bounds)
 
 
 def test_inputs_that_want_gradients(model: BoundedModel) -> None:

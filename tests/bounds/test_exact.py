@@ -32,6 +32,7 @@ class Tally:
     outside_unsound: int = 0
 
     def check(self, cases: int) -> None:
+        print(self)  # pytest -rP shows it
         assert self.cases >= cases
         assert self.outside == 0
         assert self.finite >= 0.8 * self.bounds
@@ -52,9 +53,10 @@ def compare(
     rows = asked_rows(rng, len(sets.x), outputs)
     values = extreme_values(net, sets, rows, rng)
     identity = rows.shape[1] == outputs and bool((rows == torch.eye(outputs)).all())
+    inputs = sets.of_engine()
     for (name, engine), method, sound in itertools.product(engines.items(), METHODS, (True, False)):
         tally, query = tallies[name], Query(method, sound, "real", None)
-        lower, upper = engine.run(sets.of_engine(), None if identity else rows, query)
+        lower, upper = engine.run(inputs, None if identity else rows, query)
         found = missed(values, lower, upper)
         if sound:
             tally.outside += found
@@ -118,5 +120,13 @@ def test_dense_nets_at_length() -> None:
 
 
 @pytest.mark.full
-def test_nets_of_every_layer_at_length() -> None:
-    check(layered_cases(5, nets=1_000, count=32), 100_000)
+@pytest.mark.parametrize("seed", range(1000, 1040))
+def test_a_million_dense_nets(seed: int) -> None:
+    """25,000 nets for each seed, with one set each."""
+    check(dense_cases(seed, nets=25_000, count=1), 25_000)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(5, 15))
+def test_nets_of_every_layer_at_length(seed: int) -> None:
+    check(layered_cases(seed, nets=100, count=32), 12_800)

@@ -52,7 +52,7 @@ def test_the_ball_is_judged_in_exact_arithmetic() -> None:
     """A sum that float64 rounds beyond epsilon counts as epsilon; one that is beyond it is refused."""
     generator = torch.Generator().manual_seed(0)
     shape = (1, 1, 32, 32)
-    data = (torch.zeros(shape), torch.tensor([0]))
+    data = (torch.zeros(shape), torch.tensor([1]))  # wrong from the start, so that the distance is kept
     rounded = 0
     for _ in range(20):
         z = torch.rand(shape, generator=generator) * 2.0 ** -torch.randint(0, 40, shape, generator=generator)
@@ -86,7 +86,7 @@ def test_the_ball_is_judged_in_exact_arithmetic() -> None:
         ({"skip": 0}, InputError, "skip"),
         ({"shard": (3, 2)}, InputError, "shard"),
         ({"batch_size": 0}, InputError, "batch_size"),
-        ({"attack": Mine(Crowd(), step="x" * 300)}, InputError, "expected settings that a run can keep"),
+        ({"attack": Mine(Crowd(), step="x" * 300)}, InputError, "attack: expected values that a run can keep"),
     ],
 )
 def test_wrong_arguments_leave_no_file(tmp_path: Path, change: dict[str, Any], error: type, words: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import sqlite3
 import struct
 from pathlib import Path
@@ -12,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attack_runs import IMAGES, digits, pgd
+from damage import change, refused_when_cut_or_flipped
 from store_rows import header, rows
 
-from pyrobust.errors import FileFormatError, PyrobustError
+from pyrobust.errors import FileFormatError
 from pyrobust.evaluation import Run, attack_dataset
 from pyrobust.evaluation.parameters import example
 from pyrobust.evaluation.store import Header
@@ -36,12 +36,6 @@ def run_file(tmp_path: Path, content: bytes) -> Path:
     path = tmp_path / "run.db"
     path.write_bytes(content)
     return path
-
-
-def change(path: Path, statement: str, *values: object) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute(statement, values)
-        connection.commit()
 
 
 def read_all(path: Path) -> None:
@@ -87,6 +81,9 @@ def test_examples_are_the_bytes_that_are_there(run_file: Path) -> None:
         "distance = -0.1",
         "distance = 0.1500001",
         "distance = 9e999",
+        "distance = 0.1 WHERE broken_by = ''",
+        "distance = NULL WHERE broken_by = 'PGD'",
+        "distance = x'00'",
         "status = 'abstain'",
         "broken_by = 'clean'",
         "broken_by = ''",
@@ -138,26 +135,7 @@ def test_a_larger_shape_than_the_examples_is_refused_before_memory_is_taken(run_
 
 
 def test_truncated_and_flipped_files_never_raise_anything_else(content: bytes, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.db"
-    for length in range(1, len(content), 3001):
-        broken.write_bytes(content[:length])
-        with pytest.raises(FileFormatError, match=r"broken\.db"):
-            read_all(broken)
-    chance = random.Random(0)
-    messages = []
-    for _ in range(150):
-        changed = bytearray(content)
-        for _ in range(chance.choice((1, 2, 20))):
-            changed[chance.choice((chance.randrange(100), chance.randrange(len(content))))] = chance.randrange(256)
-        broken.write_bytes(changed)
-        try:
-            read_all(broken)
-        except PyrobustError as error:
-            messages.append(str(error))
-        for litter in tmp_path.glob("broken.db-*"):
-            litter.unlink()
-    assert len(messages) > 50
-    assert all("broken.db" in message for message in messages)
+    refused_when_cut_or_flipped(content, tmp_path / "broken.db", read_all, 150, 50)
 
 
 # -- schema versions --------------------------------------------------------------------------------------------------
@@ -215,16 +193,17 @@ def test_each_kind_has_its_version(run_file: Path, tmp_path: Path) -> None:
         with contextlib.closing(sqlite3.connect(path)) as connection:
             return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
-    assert version(run_file) == 2
+    assert version(run_file) == 4
     with RunWriter(tmp_path / "certify.db", header()):
         pass
     assert version(tmp_path / "certify.db") == 1
     change(run_file, "PRAGMA user_version = 1")
-    with pytest.raises(FileFormatError, match="has schema version 1, this pyrobust knows 2"):
+    with pytest.raises(FileFormatError, match="has schema version 1, this pyrobust knows 4"):
         Run(run_file)
-    change(run_file, "PRAGMA user_version = 4")
-    with pytest.raises(FileFormatError, match="has schema version 4, this pyrobust knows 1, 2 and 3"):
-        Run(run_file)
+    for other in (2, 5):
+        change(run_file, f"PRAGMA user_version = {other}")
+        with pytest.raises(FileFormatError, match=f"has schema version {other}, this pyrobust knows 1, 3 and 4"):
+            Run(run_file)
 
 
 def test_the_clip_range_is_that_of_float64() -> None:

@@ -49,6 +49,7 @@ class MapStyle(Dataset):
     "dataset",
     [
         TensorDataset(X, Y),
+        (X, Y),
         DataLoader(TensorDataset(X, Y), batch_size=2),
         DataLoader(MapStyle(), batch_size=None),
         MapStyle(),
@@ -59,7 +60,7 @@ class MapStyle(Dataset):
         [(X[i].double(), np.int64(Y[i])) for i in range(5)],
         [(X[i : i + 1], Y[i : i + 1]) for i in range(5)],
     ],
-    ids=["tensors", "loader", "unbatched", "map", "batch", "batches", "pairs", "ints", "numpy", "ones"],
+    ids=["tensors", "two", "loader", "unbatched", "map", "batch", "batches", "pairs", "ints", "numpy", "ones"],
 )
 def test_data_sets_of_several_kinds(dataset):
     assert calculate_empirical_robustness(sign_model, dataset, toward_zero, 0.15) == 3 / 4
@@ -161,7 +162,7 @@ def _never(model, x, label, budget):
     ("dataset", "error", "match"),
     [
         (7, InputTypeError, "dataset: expected an iterable"),
-        ((X, Y), InputTypeError, "dataset: expected pairs"),
+        ((X, Y, Y), InputTypeError, "dataset: expected pairs"),
         ([X[0]], InputTypeError, "dataset: expected pairs"),
         ([{"x": X[0], "y": 1}], InputTypeError, "dataset: expected pairs"),
         ([(X[0].tolist(), 1)], InputTypeError, "dataset: expected pairs"),

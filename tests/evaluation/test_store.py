@@ -113,10 +113,14 @@ def test_other_model_data_or_kind_is_refused(run_file: Path) -> None:
         ({"model_sha256": "c" * 64}, "hash of the model"),
         ({"data_sha256": "c" * 64}, "hash of the data"),
         ({"guarantee": "grid"}, "guarantee: 'real' there, 'grid' now"),
-        ({"kind": "predict", "parameters": example("predict")}, "kind: 'certify' there, 'predict' now"),
+        ({"kind": "predict", "parameters": example("predict")}, "a run of another kind, certify, not predict; name"),
     ):
         with pytest.raises(StoreError, match=words):
             RunWriter(run_file, Header(**(fields | change)))
+    for kind in ("predict", "attack", "verify"):
+        with pytest.raises(StoreError) as caught:
+            RunWriter(run_file, header(kind))
+        assert len(str(caught.value)) < len(str(run_file)) + 80
     # Names are for people: the same images from another path are the same images.
     with RunWriter(run_file, Header(**(fields | {"data": "npz:elsewhere.npz", "versions": {}}))) as writer:
         assert writer.done == set(range(8))

@@ -11,13 +11,18 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+import torch
 from store_rows import header, rows
 
 from pyrobust.errors import FileFormatError, InputError, PyrobustError, StoreError
+from pyrobust.evaluation.filling import write_run
+from pyrobust.evaluation.progress import SweepProgress
 from pyrobust.evaluation.run import Run
 from pyrobust.evaluation.writer import RunWriter
+from pyrobust.zoo import ImageSet
 
 
 @pytest.mark.parametrize(
@@ -146,9 +151,10 @@ def unprivileged() -> Iterator[Path]:
     """A folder that everybody may enter and only its owner write, seen by somebody else."""
     folder = Path(tempfile.mkdtemp())
     try:
-        with RunWriter(folder / "run.db", header()) as writer:
-            writer.append(rows(range(4)))
-        (folder / "run.db").chmod(0o444)
+        for name, made in (("run.db", header()), ("whole.db", header(max=4))):
+            with RunWriter(folder / name, made) as writer:
+                writer.append(rows(range(4)))
+            (folder / name).chmod(0o444)
         folder.chmod(0o555)
         if os.geteuid() == 0:
             os.seteuid(65534)
@@ -164,10 +170,24 @@ def unprivileged() -> Iterator[Path]:
 def test_without_permission_to_write(unprivileged: Path) -> None:
     with pytest.raises(StoreError, match=r"new\.db: cannot be created"):
         RunWriter(unprivileged / "new.db", header())
-    with pytest.raises(StoreError, match=r"run\.db: cannot be"):
+    with pytest.raises(StoreError, match=r"run\.db: cannot be opened to go on .* the file and its folder have to"):
         RunWriter(unprivileged / "run.db", header())
-    assert [file.name for file in unprivileged.iterdir()] == ["run.db"]
+    assert sorted(file.name for file in unprivileged.iterdir()) == ["run.db", "whole.db"]
     assert len(Run(unprivileged / "run.db")) == 4
+
+
+def test_a_finished_run_needs_no_permission_to_write(unprivileged: Path) -> None:
+    reports: list[SweepProgress] = []
+    images = ImageSet("digits", torch.zeros(20, 1, 2, 2), torch.zeros(20, dtype=torch.int64))
+
+    def step(*_: object) -> NoReturn:
+        raise AssertionError("a finished run asks for no work")
+
+    run = write_run(unprivileged / "whole.db", header(max=4), step, images, reports.append)
+    assert (len(run), run.path) == (4, unprivileged / "whole.db")
+    assert [(report.done, report.total, report.right) for report in reports] == [(4, 4, 4)]
+    with pytest.raises(StoreError, match="other parameters: n: 1000 there, 2000 now"):
+        write_run(unprivileged / "whole.db", header(max=4, n=2000), step, images, False)
 
 
 @contextlib.contextmanager

@@ -125,7 +125,7 @@ def test_other_parameters_are_refused(tmp_path: Path, change: Callable[[], dict[
     certify_dataset(**arguments)
     with pytest.raises(StoreError, match=words):
         certify_dataset(**(arguments | change()))
-    with pytest.raises(StoreError, match="kind: 'certify' there, 'predict' now"):
+    with pytest.raises(StoreError, match="a run of another kind, certify, not predict"):
         predict_dataset(smoother(), images(), out=path, n=100)
     assert certify_dataset(**arguments).complete
 

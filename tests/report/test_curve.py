@@ -67,21 +67,33 @@ def test_each_curve_is_drawn(tmp_path):
     assert ink(two, brown) > 300
 
 
-def svg(curves, path, matplotlib):
+def svg(curves, path, matplotlib, caption=()):
     with matplotlib.rc_context({"svg.fonttype": "none"}):
-        plot_curve(curves, path)
+        plot_curve(curves, path, caption)
     return path.read_text(encoding="utf-8")
 
 
 def test_it_says_what_it_depends_on(tmp_path, matplotlib):
     text = svg({"net A": CURVE, "net B": curve([1, 2, 0, 1])}, tmp_path / "curve.svg", matplotlib)
-    for words in ("net A: PGD, linf, 20 examples", "net B: PGD, linf, 20 examples", "probability 0.05", "linf epsilon"):
-        assert words in text
+    for words in ("net A: PGD, 20 examples", "net B: PGD, 20 examples", "probability at most 0.05", "linf epsilon"):
+        assert text.count(words) == text.count(words.split(":")[0]) == 1, "said once"
+    assert svg(CURVE, tmp_path / "curve.svg", matplotlib).count("PGD, 20 examples") == 1
+
+
+def test_the_caption_is_the_callers(tmp_path, matplotlib):
+    said = ["FGSM in linf, seed 0", "Model of $5 and $6, " + "long " * 40]
+    text = svg(CURVE, tmp_path / "curve.svg", matplotlib, said)
+    assert "FGSM in linf, seed 0" in text
+    assert "Model of $5 and $6, long" in text
+    assert "PGD" not in text, "the caller has said it"
+    lines = re.findall(r">([^<]*long[^<]*)<", text)
+    assert len(lines) == 2, "folded where it would leave the picture"
+    assert max(map(len, lines)) <= 120
 
 
 def test_names_are_text(tmp_path, matplotlib):
     text = svg({"cost $x_1$ & <more>": CURVE}, tmp_path / "curve.svg", matplotlib)
-    assert text.count("cost $x_1$ &amp; &lt;more&gt;") >= 2  # in the legend, and below
+    assert text.count("cost $x_1$ &amp; &lt;more&gt;") == 1
 
 
 def test_points_in_any_order_make_the_same_line(tmp_path, matplotlib):

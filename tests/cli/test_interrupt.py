@@ -1,0 +1,44 @@
+"""Ctrl-C while a command is still being imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = "import pyrobust_command; pyrobust_command.main()"
+
+
+def run(code: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-c", code, "info"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_it_ends_without_a_traceback(tmp_path: Path, ignored: bool) -> None:
+    """A torch in whose import Ctrl-C comes, and which is no torch: who goes on ends with an error of his own."""
+    (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nos._exit(3)\n")
+    first = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); " if ignored else ""
+    done = run(first + COMMAND, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (3 if ignored else 130, "", "")
+
+
+def test_then_it_is_the_commands_affair(tmp_path: Path) -> None:
+    code = (
+        "import signal, pyrobust_command\n"
+        "try:\n"
+        "    pyrobust_command.main()\n"
+        "finally:\n"
+        "    print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
+    )
+    done = run(code, tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "True")

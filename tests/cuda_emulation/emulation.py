@@ -1,0 +1,168 @@
+"""Builds the emulators with the host's compiler, and calls them like the ops that they stand for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+HERE = Path(__file__).resolve().parent
+CSRC = HERE.parent.parent / "csrc"
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+ROW_OPS = (
+    "project_simplex",
+    "project_l1_ball",
+    "project_l1_ball_box",
+    "project_l2_ball",
+    "project_linf_ball",
+    "l1_step",
+)
+ELEMENT_OPS = ("add_perturbation", "linf_step", "linf_momentum_step")
+
+# Kernels that are wrong in one place, file, text and replacement: what must not pass unseen.
+MUTATIONS = {
+    "rounds to nearest": ("cuda/row.h", "return round_toward<float>(a, 0.0);", "return static_cast<float>(a);"),
+    "ends sums too early": ("cuda/exact_sign.h", "if (part[1] == 0) return", "return"),
+    "a thread out of step": ("cuda/exact_sign.h", "group.add(part);", "if (group.rank() > 0) group.add(part);"),
+}
+
+
+def build(source: str, folder: Path, mutation: str | None = None) -> ctypes.CDLL:
+    """Compiles an emulator; skips where there is no compiler."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler on this machine")
+    if not CSRC.is_dir():
+        pytest.skip("csrc is not beside the tests")
+    folder.mkdir(exist_ok=True)
+    kernels = (CSRC / "cuda/perturbation.cu").read_text()
+    begin, end = kernels.index("constexpr int kThreads"), kernels.index("template <class T>\nstruct L1Work")
+    (folder / "elements.inc").write_text(kernels[begin:end])
+    includes, options = [str(folder), str(CSRC)], []
+    if mutation is not None:
+        file, before, after = MUTATIONS[mutation]
+        text = (CSRC / file).read_text()
+        assert text.count(before) == 1, "the mutation has lost its place"
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text(text.replace(before, after))
+        options = ["-DPYROBUST_ONLY_FLOAT"]
+    library = folder / f"{Path(source).stem}.so"
+    command = [compiler, "-std=c++20", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-o", str(library), *options]
+    done = subprocess.run(
+        [*command, *(f"-I{path}" for path in includes), str(HERE / source)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[:3000]
+    return ctypes.CDLL(str(library))
+
+
+def _place(tensor: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+def _words(values: Tensor | float, rows: int, dtype: torch.dtype) -> Tensor:
+    return torch.as_tensor(values, dtype=dtype).expand(rows).contiguous()
+
+
+class Rows:
+    """The ops whose kernels give each row a group of threads."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+        library.run_rows.restype = ctypes.c_char_p
+        library.count_wrong_truncations.restype = ctypes.c_int64
+
+    def project(self, op: str, v: Tensor, radius: Tensor | float) -> Tensor:
+        return self._run(op, v, None, None, radius, None, 0.0, 1.0)
+
+    def project_l1_ball_box(
+        self, delta: Tensor, x: Tensor, radius: Tensor | float, lower: float = 0.0, upper: float = 1.0
+    ) -> Tensor:
+        return self._run("project_l1_ball_box", delta, x, None, radius, None, lower, upper)
+
+    def l1_step(self, x_adv: Tensor, gradient: Tensor, x: Tensor, step: Tensor, keep: Tensor) -> Tensor:
+        return self._run("l1_step", x_adv, gradient, x, step, keep, 0.0, 1.0)
+
+    def _run(
+        self,
+        op: str,
+        v: Tensor,
+        x: Tensor | None,
+        other: Tensor | None,
+        radius: Tensor | float,
+        keep: Tensor | None,
+        lower: float,
+        upper: float,
+    ) -> Tensor:
+        rows, n = v.shape
+        held = [None if tensor is None else tensor.contiguous() for tensor in (v, x, other)]
+        radii = _words(radius, rows, torch.float64)
+        kept = _words(0 if keep is None else keep, rows, torch.int64)
+        z = torch.full((rows, n), 7.0, dtype=v.dtype)
+        places = [*map(_place, held), _place(z), _place(radii), _place(kept)]
+        sizes = [ctypes.c_int64(rows), ctypes.c_int64(n), ctypes.c_double(lower), ctypes.c_double(upper)]
+        wrong = self.library.run_rows(ROW_OPS.index(op), DTYPES.index(v.dtype), *places, *sizes)
+        assert wrong is None, wrong.decode()
+        return z
+
+    def at_most(self, a: Tensor, radius: float, *, squares: bool) -> tuple[bool, bool]:
+        """Whether the sum is at most the radius: by the threads, and exactly."""
+        found = self.library.compare_sums(_place(a), ctypes.c_int64(len(a)), ctypes.c_double(radius), int(squares))
+        return bool(found & 1), bool(found & 2)
+
+    def wrong_truncations(self, dtype: torch.dtype, a: Tensor) -> int:
+        return int(self.library.count_wrong_truncations(DTYPES.index(dtype), _place(a), ctypes.c_int64(len(a))))
+
+
+class Elements:
+    """The ops whose kernels give each thread a few elements."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+
+    def run(
+        self,
+        op: str,
+        x_adv: Tensor,
+        gradient: Tensor,
+        x: Tensor,
+        before: Tensor,
+        step: Tensor,
+        epsilon: Tensor,
+        box: tuple[float, float],
+        *,
+        offset: int,
+        blocks: int,
+    ) -> Tensor:
+        """All tensors `offset` elements into their memory; step and epsilon of one row or of each. Share 0.75."""
+        rows, n = x.shape
+        held = []
+        for tensor in (x_adv, gradient, x, before):
+            memory = torch.full((rows * n + 8,), 3.0, dtype=x.dtype)
+            memory[offset : offset + rows * n] = tensor.flatten()
+            held.append(memory[offset:])
+        out = torch.full((rows * n + 8,), 7.0, dtype=x.dtype)
+        step, epsilon = step.double().contiguous(), epsilon.double().contiguous()
+        radii: list[object] = []
+        for values in (step, epsilon):
+            radii += [_place(values), ctypes.c_int64(int(len(values) > 1))]
+        self.library.run_elements(
+            ELEMENT_OPS.index(op),
+            DTYPES.index(x.dtype),
+            *map(_place, held),
+            *radii,
+            ctypes.c_double(0.75),
+            _place(out[offset:]),
+            ctypes.c_int64(rows),
+            ctypes.c_int64(n),
+            *map(ctypes.c_double, box),
+            ctypes.c_uint(blocks),
+        )
+        end = offset + rows * n
+        assert (torch.cat([out[:offset], out[end:]]) == 7).all(), "written beside the result"
+        return out[offset:end].view(rows, n)

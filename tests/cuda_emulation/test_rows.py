@@ -1,0 +1,128 @@
+"""The CUDA kernels of rows, run on the host by fibers: what the CPU kernels are held to, and no thread out of step."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import test_norm_balls as norm_balls
+import test_project_l1 as l1
+import test_project_l1_ball_box as box
+import torch
+from emulation import Rows, build
+from projection_inputs import KINDS, REALS, rows_of
+from step_inputs import inputs, per_row
+
+from pyrobust import reference
+
+# One or two of each size of group; the largest reads its row again for every pass.
+SIZES = [1, 3, 16, 17, 64, 100, 300, 1025]
+LARGEST = 4100
+FEW = 4
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_projections(rows: Rows, kind: str, dtype: torch.dtype) -> None:
+    for i, size in enumerate([*SIZES, LARGEST] if kind in ("normal", "sums that round") else SIZES):
+        v, radius = rows_of(kind, FEW, size, dtype)
+        for op in l1.OPS:
+            l1.check(op, v, radius, rows.project(op, v, radius))
+        for op in norm_balls.OPS:
+            case = norm_balls.of_norm(op, kind, size, dtype, FEW)
+            norm_balls.check(op, *case, rows.project(op, *case))
+        for ends in (box.BOXES[0], box.BOXES[1 + i % 3]):
+            arguments = box.arguments(kind, size, dtype, ends, FEW)
+            box.check(arguments, rows.project_l1_ball_box(*arguments))
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_l1_step_is_the_references(rows: Rows, dtype: torch.dtype) -> None:
+    for size in [*SIZES, LARGEST]:
+        x_adv, gradient, x = inputs(FEW, size, dtype, seed=size)
+        gradient[1] = 0
+        gradient[2] = 0.5
+        for share in {1, max(1, size // 20), size}:
+            keep = torch.tensor([share, 1, max(1, size // 2), size])
+            step = per_row(FEW, 0.0, 2.0, size)
+            want = reference.l1_step(x_adv, gradient, x, step, keep)
+            assert torch.equal(rows.l1_step(x_adv, gradient, x, step, keep), want), (size, share)
+
+
+@pytest.mark.parametrize("size", [10, 50, 200, 1000, 3072, 5000])
+def test_bad_rows_are_nan_and_the_others_are_not(rows: Rows, size: int) -> None:
+    v, x = torch.randn(3, size, generator=torch.Generator().manual_seed(size)), torch.full((3, size), 0.5)
+    bad = v.clone()
+    bad[1, size // 2], bad[2, -1] = math.nan, math.inf
+    radii = torch.tensor([0.5, -1.0, math.nan])
+    outside = x.clone()
+    outside[1, 0], outside[2, -1] = 1.5, math.nan
+    for op in (*l1.OPS, *norm_balls.OPS):
+        for z in (rows.project(op, bad, 0.5), rows.project(op, v, radii)):
+            assert z.isnan().sum(1).tolist() == [0, size, size], op
+    for z in (
+        rows.project_l1_ball_box(bad, x, 0.5),
+        rows.project_l1_ball_box(v, x, radii),
+        rows.project_l1_ball_box(v, outside, 0.5),
+    ):
+        assert z.isnan().sum(1).tolist() == [0, size, size]
+
+
+def test_sums_are_compared_exactly(rows: Rows) -> None:
+    """Rows whose sum is the radius but for a rounding, of numbers of all sizes: too close for any rounded sum."""
+    draw = torch.Generator().manual_seed(0)
+    seen = set()
+    for trial in range(3000):
+        size = int(torch.randint(1, 40, (1,), generator=draw))
+        a = torch.randn(size, generator=draw, dtype=torch.float64)
+        if trial % 3 == 1:
+            a = a.sign() * 2.0 ** torch.randint(-1070, 900, (size,), generator=draw).double()
+        if trial % 3 == 2:
+            a[1:] = 2.0 ** -torch.randint(50, 120, (size - 1,), generator=draw).double()
+        squares = trial % 2 == 0
+        values = a.abs().tolist()
+        radius = min(math.hypot(*values) if squares else math.fsum(values), 2.0**960)
+        for near in (radius, math.nextafter(radius, math.inf), math.nextafter(radius, 0.0)):
+            mine, exact = rows.at_most(a, near, squares=squares)
+            assert mine == exact, (trial, near)
+            seen.add(exact)
+    assert seen == {False, True}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_truncation_by_bits(rows: Rows, dtype: torch.dtype) -> None:
+    """Every 16-bit float, or the float32 numbers with as many leading bits, and its neighbours in float64."""
+    words = torch.arange(-(2**15), 2**15, dtype=torch.int16)
+    format = torch.float16 if dtype == torch.float16 else torch.bfloat16
+    exact = words.view(format).double()
+    exact = exact[exact.isfinite()]
+    far = torch.tensor(math.inf, dtype=torch.float64)
+    a = torch.cat([exact, exact.nextafter(far), exact.nextafter(-far), exact * (1 + 2.0**-12)]).contiguous()
+    assert len(a) > 200_000
+    assert rows.wrong_truncations(dtype, a) == 0
+
+
+def test_a_rounding_to_nearest_would_be_seen(tmp_path: Path) -> None:
+    wrong = Rows(build("rows.cpp", tmp_path, "rounds to nearest"))
+    v, radius = norm_balls.of_norm("project_linf_ball", "normal", 100, torch.float32, FEW)
+    found = norm_balls.faults("project_linf_ball", v, radius, wrong.project("project_linf_ball", v, radius))
+    assert found["outside"].any()
+    arguments = box.arguments("normal", 100, torch.float32, box.BOXES[1], FEW)
+    assert box.faults(*arguments, wrong.project_l1_ball_box(*arguments))["outside the box"].all()
+    assert wrong.wrong_truncations(torch.float32, radius) > 0
+
+
+def test_a_sum_that_is_not_exact_would_be_seen(tmp_path: Path) -> None:
+    wrong = Rows(build("rows.cpp", tmp_path, "ends sums too early"))
+    v, radius = rows_of("by less than a rounding", 12, 100, torch.float32)
+    assert l1.faults("project_l1_ball", v, radius, wrong.project("project_l1_ball", v, radius))["outside"].any()
+    assert wrong.at_most(torch.ones(3, dtype=torch.float64), 3.0, squares=False) == (True, True)
+    assert wrong.at_most(torch.tensor([1.0, 2.0**-60]).double(), 1.0, squares=False) == (True, False)
+
+
+def test_a_thread_out_of_step_would_be_seen(tmp_path: Path) -> None:
+    wrong = Rows(build("rows.cpp", tmp_path, "a thread out of step"))
+    v, radius = rows_of("by less than a rounding", 12, 100, torch.float32)
+    with pytest.raises(AssertionError, match="threads"):
+        wrong.project("project_l1_ball", v, radius)

@@ -1,0 +1,53 @@
+"""Files of runs, tampered with and damaged, for the tests that they are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyrobust.errors import FileFormatError, PyrobustError
+
+
+def change(path: Path, statement: str, *values: object) -> None:
+    """Runs a statement that has to change something."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute(statement, values).rowcount != 0
+        connection.commit()
+
+
+def refused_when_cut_or_flipped(
+    content: bytes, broken: Path, read_all: Callable[[Path], None], tries: int, least: int
+) -> None:
+    """A file that was cut off is refused; one with other bytes is, where they matter, and raises nothing else.
+
+    Args:
+        content: of a run.
+        broken: a file to write, alone in its folder.
+        read_all: reads everything that a file holds.
+        tries: how many files with other bytes.
+        least: of them, more than this many are refused.
+    """
+    for length in range(1, len(content), 3001):
+        broken.write_bytes(content[:length])
+        with pytest.raises(FileFormatError, match=broken.name):
+            read_all(broken)
+    chance = random.Random(0)
+    messages = []
+    for _ in range(tries):
+        changed = bytearray(content)
+        for _ in range(chance.choice((1, 2, 20))):
+            changed[chance.choice((chance.randrange(100), chance.randrange(len(content))))] = chance.randrange(256)
+        broken.write_bytes(changed)
+        try:
+            read_all(broken)
+        except PyrobustError as error:
+            messages.append(str(error))
+        for litter in broken.parent.glob(f"{broken.name}-*"):
+            litter.unlink()
+    assert len(messages) > least
+    assert all(broken.name in message for message in messages)
