@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import peers
 import torch
-from cases.bounds import SETTINGS, boxes, native, title
+from cases.bounds import SETTINGS, boxes, ours, title
 from rich.console import Console
 from rich.table import Table
 from run import machine
@@ -79,7 +79,7 @@ def _megabytes(name: str, epsilon: float, batch: int, method: str, variant: str,
     net, *box = boxes(name, epsilon, batch)
     example = box[0][:1]
     if variant in _NATIVE:
-        margins = native(net, example, method, _NATIVE[variant])
+        margins = ours(net, example, method, _NATIVE[variant], "native")
     else:
         margins = next(peer for peer in peers.installed() if peer.name == variant).margins[method](net, example)
     margins(*(t[:1] for t in box))

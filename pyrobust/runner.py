@@ -189,7 +189,7 @@ class Runner:
             try:
                 step(begin, end)
             except (RuntimeError, MemoryError) as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 if end - begin == 1:
                     raise ModelError(
@@ -249,7 +249,7 @@ class Runner:
                 peak = torch.cuda.max_memory_allocated(self.device) - start
                 peak += rows * row_bytes * (_ATTACK_COPIES if gradients else 0)
         except RuntimeError as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             return 1
         finally:
@@ -327,5 +327,6 @@ def _positive(batch_size: SupportsIndex) -> int:
     return number
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that memory ran out, on any device."""
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)

@@ -114,5 +114,9 @@ for size, rows, dtype in itertools.product((1, 7, 8, 15, 16, 17, 33, 511, 512, 5
         results[-1] += torch.ops.pyrobust.relax_coefficients_backward(a, a[..., 0].contiguous(), a, lower, upper, 0.1)
         checked += 2
     assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other)), (size, rows, dtype)
+    image = torch.tensor([1, 0, 1])[:rows]
+    least = ops.least_of_rows(a[0], image, lower, upper)
+    assert torch.equal(ops.relax_rows(a[0].clone(), image, lower, upper, lower, upper), least), (size, rows, dtype)
+    checked += 2
 print(f"sanitizers: {checked} calls, nothing reported")
 PY

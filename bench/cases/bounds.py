@@ -2,9 +2,10 @@
 
 The nets and images are those of PYROBUST_DATA, else the same nets with random weights on random images. The box is
 [max(0, x - epsilon), min(1, x + epsilon)]; normalisation is folded into it, and every variant gets the same box and the
-net without normalisation. Sound bounds round outward; sound=False and the peers round to nearest. A peer whose CROWN
-bounds, for every example, the rows that any example of the batch needs can be faster on one example at a time: both are
-measured.
+net without normalisation. "native" is the engine in native code, on the CPU; "torch" the one in float64 torch
+operations, on the model's device. The first of them is the one that BoundedModel takes there. Sound bounds round
+outward; sound=False and the peers round to nearest. A peer whose CROWN bounds, for every example, the rows that any
+example of the batch needs can be faster on one example at a time: both are measured.
 
 Work: float32 operations of the products, counted by bench/intervals.py. The floor is square matrix products of as many
 operations as the undecided rows need; times dense / undecided it is that of dense rows.
@@ -61,8 +62,8 @@ def boxes(name: str, epsilon: float, batch: int) -> tuple[nn.Sequential, Tensor,
     return net, before((x - epsilon).clamp(0, 1)), before((x + epsilon).clamp(0, 1)), y
 
 
-def native(net: nn.Module, example: Tensor, method: str, sound: bool) -> peers.Margins:
-    bounded = BoundedModel(net, example)
+def ours(net: nn.Module, example: Tensor, method: str, sound: bool, engine: str) -> peers.Margins:
+    bounded = BoundedModel(net, example, engine=engine)
 
     def margins(x_lower: Tensor, x_upper: Tensor, y: Tensor) -> Tensor:
         return bounded.margins(x_lower=x_lower, x_upper=x_upper, y=y, method=method, sound=sound).lower
@@ -73,9 +74,10 @@ def native(net: nn.Module, example: Tensor, method: str, sound: bool) -> peers.M
 def _case(name: str, text: str, epsilon: float, batch: int, method: str, device: torch.device) -> Case:
     net, x_lower, x_upper, y = (t.to(device) for t in boxes(name, epsilon, batch))
     box, example = (x_lower, x_upper, y), x_lower[:1]
+    engines = ("torch", "native") if device.type == "cuda" else ("native", "torch")
     variants: dict[str, Call] = {
-        "native": partial(native(net, example, method, sound=True), *box),
-        "native, sound=False": partial(native(net, example, method, sound=False), *box),
+        f"{engine}{'' if sound else ', sound=False'}": partial(ours(net, example, method, sound, engine), *box)
+        for engine, sound in ((engines[0], True), (engines[0], False), (engines[1], True))
     }
     for peer in peers.installed():
         if method in peer.margins:

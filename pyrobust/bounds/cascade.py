@@ -53,7 +53,7 @@ def run_cascade(
         raise InputError(f"methods: expected names of methods, each once, such as ('ibp', 'crown'), got {methods!r}")
     if attack is not None and not callable(attack):
         raise InputTypeError(f"attack: expected a function of x and y, got {type(attack).__name__}")
-    ball(x, epsilon, norm, clip, bounded.shape)  # the checks
+    ball(x, epsilon, norm, clip, bounded.shape, bounded.device)  # the checks
     labels = check_labels(y, len(x), bounded.outputs)
     sizes = radii(epsilon, len(x))
     for method in methods:  # names are checked before any work is done

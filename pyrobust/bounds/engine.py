@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .chunks import free_memory
 from .graph import Node
-from .input_set import InputSet
+from .input_set import CPU, InputSet
 from .program import native_network
 
 # Share of the free memory that a call may take by default, and what bounds it: more examples at once gain nothing.
@@ -38,6 +38,7 @@ class Engine:
     """
 
     def __init__(self, output: Node, dtype: torch.dtype) -> None:
+        self.device = CPU
         self._output = output
         self._dtype = torch.float64 if dtype == torch.float64 else torch.float32
         self._floats = torch.finfo(self._dtype)
@@ -71,7 +72,7 @@ class Engine:
     def _call(
         self, native: Any, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool
     ) -> tuple[Tensor, Tensor]:
-        limit = query.memory_limit or int(_MEMORY_SHARE * _free_memory())
+        limit = query.memory_limit or int(_MEMORY_SHARE * free_memory(CPU))
         chunk = max(1, min(_MAX_CHUNK, limit // max(1, native.bytes_per_example())))
         found = native.propagate(
             inputs.lower.numpy(),
@@ -90,10 +91,3 @@ class Engine:
         lower = torch.from_numpy(found[0])
         upper = torch.from_numpy(found[1]) if with_upper else torch.full_like(lower, torch.inf)
         return lower, upper
-
-
-def _free_memory() -> int:
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # not on every system
-        return 1 << 30

@@ -11,13 +11,15 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
 
+CPU = torch.device("cpu")
+
 #: The norms of balls.
 NORMS = ("linf", "l2", "l1")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InputSet:
-    """B sets of inputs, in float64 on the CPU.
+    """B sets of inputs, in float64 on one device.
 
     Attributes:
         lower: [B, n], the lower corner of a box around each set, rounded down.
@@ -36,14 +38,21 @@ class InputSet:
     def __len__(self) -> int:
         return len(self.lower)
 
-    def rows(self, chosen: Tensor) -> InputSet:
-        """Some of the sets: chosen is bool [B] or indices."""
+    def rows(self, chosen: Tensor | slice) -> InputSet:
+        """Some of the sets: chosen is bool [B], indices or a slice."""
         center = None if self.center is None else self.center[chosen]
         epsilon = None if self.epsilon is None else self.epsilon[chosen]
         return InputSet(self.lower[chosen], self.upper[chosen], self.norm, center, epsilon)
 
 
-def ball(x: Tensor, epsilon: Any, norm: str, clip: tuple[float, float] | None, shape: tuple[int, ...]) -> InputSet:
+def ball(
+    x: Tensor,
+    epsilon: Any,
+    norm: str,
+    clip: tuple[float, float] | None,
+    shape: tuple[int, ...],
+    device: torch.device = CPU,
+) -> InputSet:
     """The inputs within epsilon of x, in the clip range.
 
     Args:
@@ -52,19 +61,20 @@ def ball(x: Tensor, epsilon: Any, norm: str, clip: tuple[float, float] | None, s
         norm: "linf", "l2" or "l1".
         clip: (lowest, highest) value of any element; None for no limits.
         shape: of one input.
+        device: where the sets are to be.
 
     Raises:
         InputError: another shape, NaN, a negative epsilon, x outside the clip range, an unknown norm.
         InputTypeError: x is no floating-point tensor.
     """
     check_norm(norm)
-    center = _elements("x", x, shape)
-    radius = radii(epsilon, len(center))
+    center = _elements("x", x, shape, device)
+    radius = radii(epsilon, len(center)).to(device)
     lowest, highest = clip_range(clip)
     if bool(((center < lowest) | (center > highest)).any()):
         raise InputError(f"x: expected elements in the clip range [{lowest}, {highest}], got others")
     wide = radius[:, None]
-    infinity = torch.tensor(torch.inf, dtype=torch.float64, device="cpu")
+    infinity = torch.tensor(torch.inf, dtype=torch.float64, device=device)
     # x ± 0 is exact; any other sum may have been rounded inward
     lower = torch.where(wide == 0, center, torch.nextafter(center - wide, -infinity)).clamp(min=lowest)
     upper = torch.where(wide == 0, center, torch.nextafter(center + wide, infinity)).clamp(max=highest)
@@ -73,13 +83,13 @@ def ball(x: Tensor, epsilon: Any, norm: str, clip: tuple[float, float] | None, s
     return InputSet(lower, upper, norm, center, radius)
 
 
-def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...]) -> InputSet:
-    """The inputs between two tensors [B, *shape].
+def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.device = CPU) -> InputSet:
+    """The inputs between two tensors [B, *shape], on a device.
 
     Raises:
         InputError: shapes that differ, NaN, x_lower above x_upper.
     """
-    lower, upper = _elements("x_lower", x_lower, shape), _elements("x_upper", x_upper, shape)
+    lower, upper = _elements("x_lower", x_lower, shape, device), _elements("x_upper", x_upper, shape, device)
     if lower.shape != upper.shape:
         raise InputError(f"x_upper: expected {len(lower)} examples as in x_lower, got {len(upper)}")
     if bool((lower > upper).any()):
@@ -135,15 +145,15 @@ def clip_range(clip: tuple[float, float] | None) -> tuple[float, float]:
     return lowest, highest
 
 
-def _elements(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """X as float64 [B, n] on the CPU; float64 holds every float exactly."""
+def _elements(name: str, x: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """X as float64 [B, n] on a device; float64 holds every float exactly."""
     if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise InputTypeError(f"{name}: expected a floating-point tensor, got {kind}")
     check_dense(name, x)
     if tuple(x.shape[1:]) != shape or x.dim() != len(shape) + 1:
         raise InputError(f"{name}: expected shape {('B', *shape)}, got {tuple(x.shape)}")
-    flat = x.detach().to("cpu", torch.float64).reshape(len(x), math.prod(shape))
+    flat = x.detach().to(device, torch.float64).reshape(len(x), math.prod(shape))
     if not bool(flat.isfinite().all()):
         raise InputError(f"{name}: expected finite elements, got NaN or infinite ones")
     return flat

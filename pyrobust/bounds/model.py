@@ -13,7 +13,8 @@ from pyrobust.errors import InputError, InputTypeError
 from .capture import capture
 from .cascade import Attack, run_cascade
 from .denormals import denormals_kept
-from .engine import Engine, Query
+from .engine import Query
+from .engines import check_engine, engine_for
 from .input_set import InputSet, ball, box, radii
 from .radius import search_radius
 from .result import Bounds, Verdicts
@@ -41,10 +42,15 @@ class BoundedModel:
         model: a module in evaluation mode, of linear and convolution layers, batch norm, pooling, ReLU and other
             functions of single elements, residual connections; it maps [B, ...] to outputs [B, K].
         example_input: [B, ...] like the inputs to come; only its shape and dtype matter.
+        engine: "native" computes on the CPU, wherever the model is; "torch" in float64 torch operations on the model's
+            device. Default: "native" for a model on the CPU, "torch" for one on a GPU.
+
+    Attributes:
+        device: where bounds are computed. Inputs may be anywhere; results are on the CPU.
 
     Raises:
         InputTypeError: the model is no module, or the example no floating-point tensor.
-        InputError: the model is in training mode.
+        InputError: the model is in training mode, or the engine has another name.
         ModelError: the model has an operator without a bound rule, a branch that depends on the data, or parameters
             that are not finite.
 
@@ -55,14 +61,17 @@ class BoundedModel:
     """
 
     @denormals_kept()
-    def __init__(self, model: nn.Module, example_input: Tensor) -> None:
+    def __init__(self, model: nn.Module, example_input: Tensor, *, engine: str | None = None) -> None:
+        check_engine(engine)
         self.model = model
         self.output = capture(model, example_input)
         if len(self.output.shape) != 1:
             raise InputError(f"model: expected outputs [B, K], got [B, {', '.join(map(str, self.output.shape))}]")
         self.shape = tuple(example_input.shape[1:])
         self.outputs = self.output.size
-        self._engine = Engine(self.output, example_input.dtype)
+        place = next((t.device for t in (*model.parameters(), *model.buffers())), example_input.device)
+        self._engine = engine_for(self.output, example_input.dtype, place, engine)
+        self.device = self._engine.device
 
     @denormals_kept()
     def bounds(
@@ -111,7 +120,7 @@ class BoundedModel:
         True
         """
         inputs = self._inputs(x, epsilon, norm, clip, x_lower, x_upper)
-        rows = None if C is None else check_rows(C, len(inputs), self.outputs)
+        rows = None if C is None else check_rows(C, len(inputs), self.outputs, self.device)
         query = self._query(method, sound, semantics, memory_limit)
         lower, upper = self._engine.run(inputs, rows, query)
         return Bounds(lower, upper, method, inputs.norm, sound, semantics)
@@ -161,7 +170,7 @@ class BoundedModel:
         inputs = self._inputs(x, epsilon, norm, clip, x_lower, x_upper)
         labels = check_labels(y, len(inputs), self.outputs)
         query = self._query(method, sound, semantics, memory_limit)
-        lower, upper = self._engine.run(inputs, margins(labels, self.outputs), query, with_upper=False)
+        lower, upper = self._engine.run(inputs, margins(labels.to(self.device), self.outputs), query, with_upper=False)
         return Bounds(lower, upper, method, inputs.norm, sound, semantics)
 
     def certify(self, x: Tensor, y: Tensor, epsilon: Any, **options: Any) -> Tensor:
@@ -223,11 +232,12 @@ class BoundedModel:
         """
         query = self._query(method, sound, semantics, memory_limit)
         (limit,) = radii(largest, 1).tolist()
-        labels = check_labels(y, len(ball(x, 0.0, norm, clip, self.shape)), self.outputs)  # checks x, too
-        rows = margins(labels, self.outputs)
+        checked = ball(x, 0.0, norm, clip, self.shape, self.device)
+        labels = check_labels(y, len(checked), self.outputs)
+        rows = margins(labels.to(self.device), self.outputs)
 
         def least_margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
-            inputs = ball(x[chosen], epsilon, norm, clip, self.shape)
+            inputs = ball(x[chosen], epsilon, norm, clip, self.shape, self.device)
             lower, _ = self._engine.run(inputs, rows[chosen], query, with_upper=False)
             return lower.amin(1) if lower.shape[1] else lower.new_full((len(lower),), torch.inf)
 
@@ -306,10 +316,10 @@ class BoundedModel:
         if x_lower is None and x_upper is None:
             if x is None or epsilon is None:
                 raise InputError("x, epsilon: expected both, or x_lower and x_upper")
-            return ball(x, epsilon, norm, clip, self.shape)
+            return ball(x, epsilon, norm, clip, self.shape, self.device)
         if x is not None or epsilon is not None or clip is not None or x_lower is None or x_upper is None:
             raise InputError("x_lower, x_upper: expected both, without x, epsilon and clip")
-        return box(x_lower, x_upper, self.shape)
+        return box(x_lower, x_upper, self.shape, self.device)
 
     def _query(self, method: str, sound: bool, semantics: str, memory_limit: int | None) -> Query:
         for name, value, known in (("method", method, METHODS), ("semantics", semantics, SEMANTICS)):

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from pyrobust import _C
-from pyrobust.errors import ModelError
 
-from .constants import Constant
 from .graph import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum, in_order
+from .rounded import SCALE_ROUNDINGS, bias_of, rounded, weights_of
 from .rules import FUNCTIONS
-
-_Doubles = npt.NDArray[np.float64]
-
-
-class Rounded(NamedTuple):
-    """A constant in the engine's floats, and its distance from the exact one."""
-
-    value: _Doubles  # float32 or float64 numbers
-    error: _Doubles  # at least |exact - value|
 
 
 def native_network(output: Node, dtype: torch.dtype) -> _C.BoundNetwork32:
@@ -58,17 +45,17 @@ class _Packing:
         if isinstance(node, Reshape):
             return number, shape
         if isinstance(node, Linear):
-            weight, relative = self._weights(node, node.weight)
-            bias, error = self._bias(node.bias)
+            weight, relative = weights_of(node, node.weight, self.dtype)
+            bias, error = bias_of(node.bias)
             return self.network.linear(number, weight, bias, relative, error), (node.shape[0], 1, 1)
         if isinstance(node, Conv2d):
             return self._conv(node), _planes(node.shape)
         if isinstance(node, Scale):
-            scale = self._rounded(node.scale, node.shape, 1.0)
-            shift = self._exact(node.shift, node.shape)
+            scale = rounded(node.scale, node.shape, 1.0, self.dtype)
+            shift = rounded(node.shift, node.shape, 0.0, np.float64)
             value, offset = scale.value.ravel(), shift.value.ravel()
             errors = scale.error.ravel(), shift.error.ravel()
-            return self.network.scale(number, value, offset, *errors, _ROUNDINGS), shape
+            return self.network.scale(number, value, offset, *errors, SCALE_ROUNDINGS), shape
         if isinstance(node, Sum):
             return self._sum(node)
         if isinstance(node, Gather):
@@ -88,8 +75,8 @@ class _Packing:
         number, planes = self.number[first], _planes(first.shape)
         if self.shape[first] != planes:  # the same elements, seen as other planes
             number = self.network.gather([number], np.arange(first.size), planes)
-        weight, relative = self._weights(node, node.weight)
-        bias, error = self._bias(node.bias)
+        weight, relative = weights_of(node, node.weight, self.dtype)
+        bias, error = bias_of(node.bias)
         sizes = [*node.stride, *node.padding, *node.dilation, node.groups]
         return self.network.conv(number, weight, bias, relative, error, sizes, _planes(node.shape))
 
@@ -104,48 +91,6 @@ class _Packing:
         ]
         return self.network.sum(numbers, np.array(node.signs, dtype=np.float64), len(numbers) - 1), shape
 
-    def _weights(self, node: Node, constant: Constant) -> tuple[_Doubles, float]:
-        """The weights, and the largest relative error of one."""
-        rounded = self._rounded(constant, None, 0.0)
-        if not rounded.error.any():
-            return rounded.value, 0.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            relative = np.where(rounded.error > 0, rounded.error / np.abs(rounded.value), 0.0)
-        largest = float(relative.max())
-        if not np.isfinite(largest):
-            raise ModelError(f"model: {node.name} has weights that are not known well enough to bound what they do")
-        return rounded.value, float(np.nextafter(largest, np.inf))
-
-    def _bias(self, constant: Constant | None) -> tuple[_Doubles, float]:
-        """The bias, and the largest error of one."""
-        if constant is None:
-            return np.zeros(0), 0.0
-        exact = self._exact(constant, None)
-        return exact.value, float(exact.error.max(initial=0.0))
-
-    def _exact(self, constant: Constant | None, shape: tuple[int, ...] | None) -> Rounded:
-        """In float64, whatever the engine's floats are."""
-        if constant is None:
-            assert shape is not None
-            return Rounded(np.zeros(shape), np.zeros(shape))
-        lower, upper = (_expanded(end, shape) for end in constant.enclosure())
-        middle = np.where(lower == upper, lower, lower / 2 + upper / 2)
-        return Rounded(middle, _distance(middle, lower, upper))
-
-    def _rounded(self, constant: Constant | None, shape: tuple[int, ...] | None, default: float) -> Rounded:
-        if constant is None:
-            assert shape is not None
-            return Rounded(np.full(shape, default), np.zeros(shape))
-        lower, upper = (_expanded(end, shape) for end in constant.enclosure())
-        middle = np.where(lower == upper, lower, lower / 2 + upper / 2)
-        with np.errstate(over="ignore"):
-            value = middle.astype(self.dtype).astype(np.float64)
-        return Rounded(value, _distance(value, lower, upper))
-
-
-#: Of a deployed Scale, in whatever way it is written: (z − mean)·γ/σ + β takes four, and γ/σ, mean·γ/σ some more.
-_ROUNDINGS = 8
-
 
 def _planes(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """A shape as the engine has it: [C, H, W], or flat."""
@@ -155,14 +100,3 @@ def _planes(shape: tuple[int, ...]) -> tuple[int, int, int]:
     for one in shape:
         size *= one
     return size, 1, 1
-
-
-def _expanded(end: Tensor, shape: tuple[int, ...] | None) -> _Doubles:
-    array: _Doubles = end.contiguous().numpy()
-    return array if shape is None else np.broadcast_to(array, shape)
-
-
-def _distance(value: _Doubles, lower: _Doubles, upper: _Doubles) -> _Doubles:
-    """At least the distance of any number in [lower, upper] from value; exactly 0 where there is none."""
-    distance = np.maximum(upper - value, value - lower)
-    return np.where(distance > 0, np.nextafter(distance, np.inf), 0.0)

@@ -14,8 +14,8 @@ class Bounds:
     """Bounds of rows of outputs, over all inputs of each set.
 
     Attributes:
-        lower: float64 [B, S]; -inf where nothing could be proved.
-        upper: float64 [B, S]; +inf where nothing could be proved or only lower bounds were asked for.
+        lower: float64 [B, S], on the CPU; -inf where nothing could be proved.
+        upper: float64 [B, S], on the CPU; +inf where nothing could be proved or only lower bounds were asked for.
         method: "ibp", "crown-ibp" or "crown".
         norm: of the input sets; "linf" also for boxes.
         sound: whether they are proved; without, they are what plain floating-point arithmetic gives.

@@ -13,20 +13,20 @@ from .input_set import check_dense
 
 
 def margins(y: Tensor, classes: int) -> Tensor:
-    """The rows e_y − e_j for j ≠ y in ascending order: float64 [B, K − 1, K].
+    """The rows e_y − e_j for j ≠ y in ascending order: float64 [B, K − 1, K], on the device of y.
 
     >>> margins(torch.tensor([1]), 3)
     tensor([[[-1.,  1.,  0.],
              [ 0.,  1., -1.]]], dtype=torch.float64)
     """
-    identity = torch.eye(classes, dtype=torch.float64, device="cpu")
-    others = torch.arange(classes, device="cpu").expand(len(y), classes)
+    identity = torch.eye(classes, dtype=torch.float64, device=y.device)
+    others = torch.arange(classes, device=y.device).expand(len(y), classes)
     others = others[others != y[:, None]].view(len(y), classes - 1)
     return identity[y][:, None, :] - identity[others]
 
 
-def check_rows(rows: Any, batch: int, outputs: int) -> Tensor:
-    """C as float64 [S, K] or [B, S, K] on the CPU.
+def check_rows(rows: Any, batch: int, outputs: int, device: torch.device) -> Tensor:
+    """C as float64 [S, K] or [B, S, K] on a device.
 
     Raises:
         InputTypeError: it is no floating-point tensor.
@@ -39,7 +39,7 @@ def check_rows(rows: Any, batch: int, outputs: int) -> Tensor:
     shared = rows.dim() == 2
     if rows.dim() not in (2, 3) or rows.shape[-1] != outputs or not (shared or len(rows) == batch):
         raise InputError(f"C: expected shape (S, {outputs}) or ({batch}, S, {outputs}), got {tuple(rows.shape)}")
-    exact = rows.detach().to("cpu", torch.float64)
+    exact = rows.detach().to(device, torch.float64)
     if not bool(exact.isfinite().all()):
         raise InputError("C: expected finite elements, got NaN or infinite ones")
     return exact.contiguous()

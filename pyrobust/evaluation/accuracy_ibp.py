@@ -35,7 +35,8 @@ def certified_accuracy_ibp(
         test_loader: yields pairs (x, y): a batch [N, ...] and int64 [N], or one example [...] and its class. A
             ``DataLoader``, a ``TensorDataset``, a list or one batch (x, y) will do.
         epsilon: the radius, at least 0.
-        device: of the forward pass; a model is moved there. Default: where it is. Bounds are computed on the CPU.
+        device: of the forward pass; a model is moved there. Default: where it is. Bounds are computed there,
+            too.
 
     Returns:
         ``clean_accuracy`` and ``certified_accuracy``, shares of all examples.

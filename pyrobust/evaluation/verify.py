@@ -93,7 +93,7 @@ def verify_dataset(
         keep_examples: whether the run keeps the attack's counterexamples, for ``Run.examples``.
         batch_size: images a chunk; default 32, or that of the run that is gone on with.
         memory_limit: bytes that bounds may take, at least; default: a share of what is free.
-        device: where the model runs; it is moved there. Bounds are computed on the CPU.
+        device: where the model runs; it is moved there. Bounds are computed there, too.
         model_name: what the model is called in the run; default its class.
         progress: True for a bar on standard error, or a function of a `SweepProgress`.
 

@@ -26,6 +26,7 @@ _OPS = (
     "count_votes: ",
     "l1_step: ",
     "l1_step_in_ball: ",
+    "least_of_rows: ",
     "linf_momentum_step: ",
     "linf_step: ",
     "logit_loss: ",
@@ -37,6 +38,7 @@ _OPS = (
     "project_simplex: ",
     "put_rows: ",
     "relax_coefficients: ",
+    "relax_rows: ",
     "sample_noise: ",
 )
 

@@ -13,6 +13,7 @@ from .norm_balls import project_l2_ball, project_linf_ball
 from .perturbation import add_perturbation
 from .philox import philox4x32
 from .projections import project_l1_ball, project_l1_ball_box, project_simplex
+from .relax_rows import least_of_rows, relax_rows
 from .relaxation import relax_coefficients
 from .steps import l1_step, l1_step_in_ball, linf_momentum_step, linf_step
 from .votes import count_votes
@@ -25,6 +26,7 @@ __all__ = [
     "count_votes",
     "l1_step",
     "l1_step_in_ball",
+    "least_of_rows",
     "linf_momentum_step",
     "linf_step",
     "logit_loss",
@@ -38,6 +40,7 @@ __all__ = [
     "project_simplex",
     "put_rows",
     "relax_coefficients",
+    "relax_rows",
     "sample_noise",
     "unit_noise",
 ]

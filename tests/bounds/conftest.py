@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,3 +18,11 @@ def threads_restored() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(params=["native", "torch"])
+def both_engines(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every ``BoundedModel`` of the test's module computes with one engine, then with the other."""
+    model = functools.partial(request.module.BoundedModel, engine=request.param)
+    monkeypatch.setattr(request.module, "BoundedModel", model)
+    return str(request.param)

@@ -202,7 +202,7 @@ def bfloat16_products() -> Iterator[None]:
         torch.inference_mode,
     ],
 )
-def test_settings_elsewhere_change_no_bit(setting: Callable[[], object]) -> None:
+def test_settings_elsewhere_change_no_bit(setting: Callable[[], object], both_engines: str) -> None:
     """Epsilon is a float32 number here: what becomes of others is another test."""
 
     net = network()
@@ -218,7 +218,7 @@ def test_settings_elsewhere_change_no_bit(setting: Callable[[], object]) -> None
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_other_floats(dtype: torch.dtype) -> None:
+def test_other_floats(dtype: torch.dtype, both_engines: str) -> None:
     """The exact values of the model's own numbers lie inside."""
     net, rng = network(dtype), np.random.default_rng(5)
     model = BoundedModel(net, X.to(dtype))

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 from bound_deployed import SUMS, deployed
+from bound_engines import NAMES, engine_of
 from bound_graphs import graph_of
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.engine import Engine, Query
+from pyrobust.bounds.engine import Query
 from pyrobust.bounds.input_set import ball
 
 METHODS = ("ibp", "crown-ibp", "crown")
@@ -48,7 +49,7 @@ def limited(net: nn.Sequential, kind: str, rng: np.random.Generator) -> nn.Seque
     return nn.Sequential(*(one() if isinstance(m, functions) else m for m in net)).eval()
 
 
-def outside_of_dense(kind: str, nets: int, seed: int, semantics: str) -> tuple[int, int, int]:
+def outside_of_dense(kind: str, nets: int, seed: int, semantics: str, name: str) -> tuple[int, int, int]:
     """(cases, bounds that something lies outside of, finite bounds) over random dense nets."""
     rng = np.random.default_rng(seed)
     cases = outside = finite = 0
@@ -56,7 +57,7 @@ def outside_of_dense(kind: str, nets: int, seed: int, semantics: str) -> tuple[i
         style = ("normal", "cancel", "stable", "one")[i % 4]
         net = limited(bound_nets.dense(rng, style, torch.float32), kind, rng)
         n = next(m for m in net.modules() if isinstance(m, nn.Linear)).in_features
-        engine = Engine(graph_of(net, n), torch.float32)
+        engine = engine_of(graph_of(net, n), torch.float32, name)
         norm, epsilon = str(rng.choice(["linf", "l2", "l1"])), float(rng.choice([0.0, 2.0**-10, 0.25]))
         x = grid(rng, (8, n))
         inputs = ball(x, epsilon, norm, None, (n,))
@@ -74,25 +75,28 @@ def outside_of_dense(kind: str, nets: int, seed: int, semantics: str) -> tuple[i
     return cases, outside, finite
 
 
+@pytest.mark.parametrize(("name", "nets"), [("native", 300), ("torch", 150)])
 @pytest.mark.parametrize("kind", ["relu", "leaky_relu", "hardtanh"])
-def test_dense_nets_in_any_order(kind: str) -> None:
-    cases, outside, finite = outside_of_dense(kind, 300, 11, "float32")
+def test_dense_nets_in_any_order(kind: str, name: str, nets: int) -> None:
+    cases, outside, finite = outside_of_dense(kind, nets, 11, "float32", name)
     assert outside == 0
     assert finite >= 0.8 * 3 * cases
 
 
-def test_real_arithmetic_does_not_hold_the_deployed_pass() -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_real_arithmetic_does_not_hold_the_deployed_pass(name: str) -> None:
     """Else the test above could not fail."""
-    _, outside, _ = outside_of_dense("relu", 100, 11, "real")
+    _, outside, _ = outside_of_dense("relu", 100, 11, "real", name)
     assert outside > 0
 
 
-def test_layers_as_torch_computes_them() -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_layers_as_torch_computes_them(name: str) -> None:
     """Convolutions, normalisation and pooling."""
     rng = np.random.default_rng(12)
     for i in range(20):
         net, shape = bound_nets.convolutional(rng, ("normal", "cancel", "stable")[i % 3], torch.float32)
-        model = BoundedModel(net, torch.zeros(1, *shape))
+        model = BoundedModel(net, torch.zeros(1, *shape), engine=name)
         for norm in ("linf", "l2", "l1"):
             x, epsilon = grid(rng, (8, *shape)), 2.0**-6
             at = float_points(x, epsilon, norm, rng)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
 
 import bound_nets
 import numpy as np
 import pytest
 import torch
+from bound_engines import NAMES, engine_of
 from bound_graphs import graph_of
 from bound_sets import KINDS, Sets, extreme_values, missed, random_sets
 from torch import Tensor, nn
 
-from pyrobust.bounds import BoundedModel
+from pyrobust.bounds import BoundedModel, tensor_engine
 from pyrobust.bounds.engine import Engine, Query
+from pyrobust.bounds.tensor_engine import TensorEngine
 
 METHODS = ("ibp", "crown-ibp", "crown")
+Engines = Mapping[str, Engine | TensorEngine]
 
 
 @dataclasses.dataclass
@@ -41,78 +46,87 @@ def asked_rows(rng: np.random.Generator, count: int, outputs: int) -> Tensor:
     return torch.from_numpy(rng.standard_normal((count, 2, outputs)) * 10.0 ** rng.integers(-3, 4))
 
 
-def compare(engine: Engine, net: nn.Module, sets: Sets, rng: np.random.Generator, outputs: int, tally: Tally) -> None:
-    """Bounds by every method, sound and not, against values at extreme points."""
+def compare(
+    engines: Engines, net: nn.Module, sets: Sets, rng: np.random.Generator, outputs: int, tallies: dict[str, Tally]
+) -> None:
+    """Bounds by every engine and method, sound and not, against values at extreme points."""
     rows = asked_rows(rng, len(sets.x), outputs)
     values = extreme_values(net, sets, rows, rng)
     identity = rows.shape[1] == outputs and bool((rows == torch.eye(outputs)).all())
     inputs = sets.of_engine()
-    tally.cases += len(sets.x)
-    for method in METHODS:
-        for sound in (True, False):
-            query = Query(method, sound, "real", None)
-            lower, upper = engine.run(inputs, None if identity else rows, query)
-            found = missed(values, lower, upper)
-            if sound:
-                tally.outside += found
-                tally.bounds += 2 * lower.numel()
-                tally.finite += int(lower.isfinite().sum() + upper.isfinite().sum())
-                assert found == 0, (net, sets, method, rows)
-            else:
-                tally.outside_unsound += found
+    for (name, engine), method, sound in itertools.product(engines.items(), METHODS, (True, False)):
+        tally, query = tallies[name], Query(method, sound, "real", None)
+        lower, upper = engine.run(inputs, None if identity else rows, query)
+        found = missed(values, lower, upper)
+        if sound:
+            tally.outside += found
+            tally.bounds += 2 * lower.numel()
+            tally.finite += int(lower.isfinite().sum() + upper.isfinite().sum())
+            assert found == 0, (name, net, sets, method, rows)
+        else:
+            tally.outside_unsound += found
+    for name in engines:
+        tallies[name].cases += len(sets.x)
 
 
-def dense_cases(seed: int, nets: int, count: int) -> Tally:
+def dense_cases(seed: int, nets: int, count: int, names: Sequence[str] = NAMES) -> dict[str, Tally]:
     rng = np.random.default_rng(seed)
-    tally = Tally()
+    tallies = {name: Tally() for name in names}
     for i in range(nets):
         dtype = torch.float64 if rng.random() < 0.15 else torch.float32
         net = bound_nets.dense(rng, bound_nets.STYLES[i % len(bound_nets.STYLES)], dtype)
         features = next(m for m in net.modules() if isinstance(m, nn.Linear)).in_features
-        engine = Engine(graph_of(net, features), dtype)
+        engines = {name: engine_of(graph_of(net, features), dtype, name) for name in names}
         sets = random_sets(str(rng.choice(KINDS)), count, (features,), dtype, rng)
-        compare(engine, net, sets, rng, net[-1].out_features, tally)
-    return tally
+        compare(engines, net, sets, rng, net[-1].out_features, tallies)
+    return tallies
 
 
-def layered_cases(seed: int, nets: int, count: int) -> Tally:
+def layered_cases(seed: int, nets: int, count: int) -> dict[str, Tally]:
     rng = np.random.default_rng(seed)
-    tally = Tally()
+    tallies = {name: Tally() for name in NAMES}
     for i in range(nets):
         dtype = torch.float64 if rng.random() < 0.15 else torch.float32
         net, shape = bound_nets.convolutional(rng, bound_nets.STYLES[i % len(bound_nets.STYLES)], dtype)
-        engine = BoundedModel(net, torch.zeros(1, *shape, dtype=dtype))._engine
+        graph = BoundedModel(net, torch.zeros(1, *shape, dtype=dtype)).output
+        engines = {name: engine_of(graph, dtype, name) for name in NAMES}
         outputs = net(torch.zeros(1, *shape, dtype=dtype)).shape[1]
         for kind in KINDS:
-            compare(engine, net, random_sets(kind, count, shape, dtype, rng), rng, outputs, tally)
-    return tally
+            compare(engines, net, random_sets(kind, count, shape, dtype, rng), rng, outputs, tallies)
+    return tallies
+
+
+def check(tallies: dict[str, Tally], cases: int) -> None:
+    for tally in tallies.values():
+        tally.check(cases)
 
 
 def test_dense_nets() -> None:
-    dense_cases(1, nets=1000, count=16).check(16_000)
+    check(dense_cases(1, nets=1000, count=16), 16_000)
 
 
 def test_dense_nets_at_every_level(simd_level: str) -> None:
-    dense_cases(2, nets=50, count=8).check(400)
+    check(dense_cases(2, nets=50, count=8, names=["native"]), 400)
 
 
-def test_nets_of_every_layer() -> None:
-    layered_cases(3, nets=45, count=8).check(1400)
+def test_nets_of_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tensor_engine._TILE_ROWS, "cpu", 4)  # windows, though these nets are small
+    check(layered_cases(3, nets=45, count=8), 1400)
 
 
 @pytest.mark.full
 def test_dense_nets_at_length() -> None:
-    dense_cases(4, nets=30_000, count=32).check(900_000)
+    check(dense_cases(4, nets=30_000, count=32), 900_000)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(1000, 1040))
 def test_a_million_dense_nets(seed: int) -> None:
     """25,000 nets for each seed, with one set each."""
-    dense_cases(seed, nets=25_000, count=1).check(25_000)
+    check(dense_cases(seed, nets=25_000, count=1), 25_000)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(5, 15))
 def test_nets_of_every_layer_at_length(seed: int) -> None:
-    layered_cases(seed, nets=100, count=32).check(12_800)
+    check(layered_cases(seed, nets=100, count=32), 12_800)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
+from bound_engines import NAMES, engine_of
 from bound_sets import KINDS, Sets, directions, missed, points, random_sets, within
 from exact import Exact, joined, known
 from torch import Tensor
 
 from pyrobust.bounds.constants import Constant
-from pyrobust.bounds.engine import Engine, Query
+from pyrobust.bounds.engine import Query
 from pyrobust.bounds.forward import forward
 from pyrobust.bounds.graph import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Scale, Sum, in_order
 
@@ -156,10 +160,10 @@ def slopes(output: Node, sets: Sets) -> np.ndarray:
     return np.stack([np.zeros(x.shape) if one is None else one.nan_to_num(0, 1, -1).numpy() for one in found])
 
 
-def run(seed: int, graphs: int, count: int) -> tuple[int, int, int]:
-    """(sound bounds outside of which something lies, the same of plain ones, cases)."""
+def run(seed: int, graphs: int, count: int, names: Sequence[str] = NAMES) -> dict[tuple[str, bool], int]:
+    """By engine, and sound or not: the bounds outside of which something lies."""
     rng = np.random.default_rng(seed)
-    outside = {True: 0, False: 0}
+    outside = dict.fromkeys(itertools.product(names, (True, False)), 0)
     for _ in range(graphs):
         maker = Maker(rng)
         for _ in range(rng.integers(2, 12)):
@@ -170,28 +174,36 @@ def run(seed: int, graphs: int, count: int) -> tuple[int, int, int]:
         both = np.concatenate([along, -along]).reshape(-1, along.shape[2])
         parts = [directions(sets.kind, both, rng), within(sets.kind, count, along.shape[2], rng)]
         values = evaluate(output, points(sets, joined(parts, 0), 7)).map(lambda v: v.reshape(7, count, 3))
-        engine, inputs = Engine(output, torch.float32), sets.of_engine()
-        for method in METHODS:
-            for sound in (True, False):
+        inputs = sets.of_engine()
+        for name in names:
+            engine = engine_of(output, torch.float32, name)
+            for method, sound in itertools.product(METHODS, (True, False)):
                 lower, upper = engine.run(inputs, None, Query(method, sound, "real", None))
                 found = missed(values, lower, upper)
-                outside[sound] += found
-                assert not (sound and found), (seed, method, [type(n).__name__ for n in in_order(output)], sets)
-    print(f"{graphs * count} cases, {outside[True]} bounds outside, {outside[False]} without soundness")
-    return outside[True], outside[False], graphs * count
+                outside[name, sound] += found
+                kinds = [type(node).__name__ for node in in_order(output)]
+                assert not (sound and found), (seed, name, method, kinds, sets)
+    for name in names:
+        print(
+            f"{name}: {graphs * count} cases, {outside[name, True]} bounds outside, "
+            f"{outside[name, False]} without soundness"
+        )
+    return outside
 
 
 def test_random_graphs() -> None:
-    sound, plain, _ = run(21, 300, 8)
-    assert sound == 0
-    assert plain > 0
+    outside = run(21, 300, 8)
+    for name in NAMES:
+        assert outside[name, True] == 0
+        assert outside[name, False] > 0
 
 
 def test_random_graphs_at_every_level(simd_level: str) -> None:
-    assert run(22, 40, 4)[0] == 0
+    assert run(22, 40, 4, ["native"])["native", True] == 0
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_random_graphs_at_length(seed: int) -> None:
-    assert run(seed, 2000, 8)[0] == 0
+    outside = run(seed, 2000, 8)
+    assert all(outside[name, True] == 0 for name in NAMES)

@@ -17,6 +17,8 @@ from pyrobust.errors import InputError, ModelError
 
 METHODS = ("ibp", "crown-ibp", "crown")
 
+pytestmark = pytest.mark.usefixtures("both_engines")
+
 
 def linear(weight: list[list[float]], bias: list[float] | None = None) -> nn.Linear:
     layer = nn.Linear(len(weight[0]), len(weight), bias=bias is not None)

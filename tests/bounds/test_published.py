@@ -16,8 +16,8 @@ METHODS = ("ibp", "crown-ibp", "crown")
 
 
 @functools.cache
-def bounded(name: str, example: tuple[int, ...]) -> BoundedModel:
-    return BoundedModel(trained(name), torch.zeros(1, *example))
+def bounded(name: str, example: tuple[int, ...], engine: str = "native") -> BoundedModel:
+    return BoundedModel(trained(name), torch.zeros(1, *example), engine=engine)
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -1,0 +1,56 @@
+"""Arithmetic on float64 tensors that errs on one side."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+#: Of float64.
+ROUNDOFF = 2.0**-53
+
+#: Deployed products may flush to zero, inputs below the smallest normal float too: added to magnitudes, this pays for
+#: both, for its share in any sum is at least 4·2^-53·2^-100, more than 2^-1022, or 4·2^-24·2^-100, more than 2^-126.
+FLUSHED = 2.0**-100
+
+
+class Outward:
+    """Roundings that can be switched off: without soundness, bounds are what they would be if floats were real numbers.
+
+    Every operation is to nearest, in float64, and then moved by at least a step. ``TINY`` is the smallest normal
+    number, so that it makes no difference whether a device keeps smaller ones or flushes them to zero.
+    """
+
+    TINY = 2.0**-1022
+
+    def __init__(self, sound: bool) -> None:
+        self.sound = sound
+        self._step = 2 * ROUNDOFF if sound else 0.0
+        self._tiny = self.TINY if sound else 0.0
+
+    def up(self, a: Tensor) -> Tensor:
+        """At least the real number whose nearest float64 is a."""
+        return a + (a.abs() * self._step + self._tiny)
+
+    def down(self, a: Tensor) -> Tensor:
+        """At most that number."""
+        return a - (a.abs() * self._step + self._tiny)
+
+    def few(self, size: Tensor) -> Tensor:
+        """What pays for the rounding of a few sums and products that are at most ``size`` in all."""
+        return size * (8 * self._step) + self._tiny
+
+    def gamma(self, n: int, roundoff: float = ROUNDOFF) -> float:
+        """At least (1 + u)^n − 1, for n roundings: n u / (1 − n u) (Higham, 2002, lemma 3.1); infinite for n u ≥ ¼."""
+        x = n * roundoff
+        if not self.sound or x == 0:
+            return 0.0
+        return x / (1 - x) * (1 + 2.0**-50) if x < 0.25 else float("inf")
+
+    def underflow(self, operations: int) -> float:
+        """What so many operations can lose below the smallest normal number."""
+        return operations * self._tiny
+
+
+def magnitude(lower: Tensor, upper: Tensor) -> Tensor:
+    """The largest |z| of ranges."""
+    return torch.maximum(lower.abs(), upper.abs())

@@ -1,0 +1,119 @@
+"""Lines in place of functions, for packed rows of coefficients: a backward pass of linear bounds for many examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+from . import native
+
+
+def relax_rows(
+    a: Tensor,
+    image: Tensor,
+    lower_slope: Tensor,
+    upper_slope: Tensor,
+    lower_intercept: Tensor,
+    upper_intercept: Tensor,
+) -> Tensor:
+    """Turns coefficients of functions into coefficients of their lines, in place, so that sums only become smaller.
+
+    Where lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept, the sum over k of
+    a[r, k]·f_k(z_k) is at least that of the new a[r, k]·z_k, plus the result: a coefficient below 0 takes the upper
+    line, any other the lower one (Zhang et al., 2018). Each product is rounded once; the sums run in float64, in any
+    order. There is no gradient.
+
+    Args:
+        a: [R, n], float32 or float64, contiguous; updated.
+        image: [R], int64, the row of the lines in [0, B). On the CPU an index out of range is an error and nothing
+            is changed; on a GPU that row's result is NaN.
+        lower_slope: [B, n], of a's dtype.
+        upper_slope: [B, n].
+        lower_intercept: [B, n].
+        upper_intercept: [B, n].
+
+    Returns:
+        [R], the sums of coefficients times intercepts.
+
+    Raises:
+        InputError: shapes or devices that do not fit, or an image out of range (CPU).
+        InputTypeError: a dtype that is not one of the above.
+
+    >>> a, one = torch.tensor([[2.0, -2.0]]), torch.ones(1, 2)
+    >>> relax_rows(a, torch.tensor([0]), 0 * one, one / 2, 0 * one, one), a
+    (tensor([-2.]), tensor([[ 0., -1.]]))
+    """
+    others = {
+        "lower_slope": lower_slope,
+        "upper_slope": upper_slope,
+        "lower_intercept": lower_intercept,
+        "upper_intercept": upper_intercept,
+    }
+    _check("relax_rows", a, image, others)
+    if not a.is_contiguous():
+        raise InputError("relax_rows: a: expected a contiguous tensor, for it is updated in place")
+    return native.call(_RELAX, a, image.contiguous(), *(part.contiguous() for part in others.values()))
+
+
+def least_of_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """The least value of each row over the box of its image: Σ a·low where a ≥ 0, a·high where a < 0.
+
+    Each product is rounded once; the sums run in float64, in any order. There is no gradient.
+
+    Args:
+        a: [R, n], float32 or float64.
+        image: as of ``relax_rows``.
+        low: [B, n], of a's dtype.
+        high: [B, n].
+
+    Returns:
+        [R].
+
+    Raises:
+        InputError: shapes or devices that do not fit, or an image out of range (CPU).
+        InputTypeError: a dtype that is not one of the above.
+
+    >>> least_of_rows(torch.tensor([[1.0, -1.0]]), torch.tensor([0]), torch.zeros(1, 2), torch.ones(1, 2))
+    tensor([-1.])
+    """
+    _check("least_of_rows", a, image, {"low": low, "high": high})
+    return native.call(_LEAST, a.contiguous(), image.contiguous(), low.contiguous(), high.contiguous())
+
+
+def _check(op: str, a: Tensor, image: Tensor, others: dict[str, Tensor]) -> None:
+    for name, value in {"a": a, "image": image, **others}.items():
+        if not isinstance(value, Tensor):
+            raise InputTypeError(f"{op}: {name}: expected a tensor, got {type(value).__name__}")
+        if value.device != a.device:
+            raise InputError(f"{op}: {name}: expected a's device, {a.device}, got {value.device}")
+    for name, value in {"a": a, **others}.items():
+        if value.dtype not in (torch.float32, torch.float64) or value.dtype != a.dtype:
+            raise InputTypeError(f"{op}: {name}: expected float32 or float64 like a, got {value.dtype}, a {a.dtype}")
+    if image.dtype != torch.int64:
+        raise InputTypeError(f"{op}: image: expected int64, got {image.dtype}")
+    if a.dim() != 2:
+        raise InputError(f"{op}: a: expected [R, n], got {tuple(a.shape)}")
+    if image.shape != a.shape[:1]:
+        raise InputError(f"{op}: image: expected shape ({a.shape[0]},), got {tuple(image.shape)}")
+    first = next(iter(others.values()))
+    for name, value in others.items():
+        if value.dim() != 2 or value.shape[1] != a.shape[1] or value.shape != first.shape:
+            raise InputError(f"{op}: {name}: expected shape (B, {a.shape[1]}), got {tuple(value.shape)}")
+
+
+# --- what torch needs to know of the raw ops
+
+_RELAX: Callable[..., Tensor] = torch.ops.pyrobust.relax_rows
+_LEAST: Callable[..., Tensor] = torch.ops.pyrobust.least_of_rows
+
+
+def _fake(a: Tensor, image: Tensor, *others: Tensor) -> Tensor:
+    return a.new_empty(a.shape[:1])
+
+
+torch.library.register_fake("pyrobust::relax_rows", _fake)
+torch.library.register_fake("pyrobust::least_of_rows", _fake)
