@@ -14,6 +14,8 @@ from __future__ import annotations
 from pyrobust.evaluation.accuracy import compute_certified_accuracy
 from pyrobust.evaluation.accuracy_ibp import certified_accuracy_ibp
 from pyrobust.evaluation.attack import attack_dataset
+from pyrobust.evaluation.audit import Audit, audit
+from pyrobust.evaluation.certification_log import CertificationLog, read_certification_log
 from pyrobust.evaluation.curve import RobustnessCurve, compute_robustness_curve, robustness_curve
 from pyrobust.evaluation.empirical import calculate_empirical_robustness
 from pyrobust.evaluation.log import format_log, read_log, write_log
@@ -24,10 +26,13 @@ from pyrobust.evaluation.sweep import certify_dataset, predict_dataset
 from pyrobust.evaluation.verify import verify_dataset
 
 __all__ = [
+    "Audit",
+    "CertificationLog",
     "RobustnessCurve",
     "Run",
     "SweepProgress",
     "attack_dataset",
+    "audit",
     "calculate_empirical_robustness",
     "certified_accuracy_ibp",
     "certify_dataset",
@@ -36,6 +41,7 @@ __all__ = [
     "format_log",
     "merge_runs",
     "predict_dataset",
+    "read_certification_log",
     "read_log",
     "robustness_curve",
     "verify_dataset",

@@ -1,0 +1,191 @@
+"""What has to hold of a log's radii: that its own n, alpha and sigma can give them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from pyrobust.errors import PyrobustError
+from pyrobust.evaluation.audit_rows import at_rows, counted_rows, first_of_each
+from pyrobust.evaluation.certification_log import CertificationLog
+from pyrobust.evaluation.findings import Finding
+from pyrobust.evaluation.saturation import SLACK, USUAL_ALPHA, USUAL_N, Saturation, find_saturation
+from pyrobust.metrics.votes import attainable_radii, is_attainable, maximum_radius
+from pyrobust.smoothing import certified_radius
+
+_Mask = npt.NDArray[np.bool_]
+
+# Up to here a table of all radii is made.
+_TABLE = 10**6
+_SAMPLES = [m * 10**e for e in range(1, 6) for m in (1, 2, 5)]
+_ALPHAS = [m * 10.0**-e for e in range(2, 7) for m in (5, 2, 1)]
+# A row or two can be spoiled; where more have radii that no votes give, n, alpha or sigma are others.
+_SPOILED_ROWS, _SPOILED_SHARE = 2, 0.01
+
+
+def check_numbers(log: CertificationLog) -> Iterator[Finding]:
+    """Radii that are no radii.
+
+    Args:
+        log: as read.
+
+    Yields:
+        Findings.
+    """
+    finite = np.isfinite(log.radius)
+    checks = {
+        "nan": (np.isnan(log.radius), "radius that is not a number (NaN)"),
+        "infinite": (np.isinf(log.radius), "infinite radius"),
+        "negative": (finite & (log.radius < 0), "negative radius"),
+        "abstained-radius": (finite & (log.radius > 0) & (log.prediction < 0), "abstention (predict -1) with a radius"),
+    }
+    for kind, (where, what) in checks.items():
+        if where.any():
+            yield at_rows(log, kind, where, what, "counted as abstention, radius 0")
+
+
+def countable(log: CertificationLog) -> CertificationLog:
+    """What of a log the metrics are computed on: the first row of each image, and abstentions for what is no radius.
+
+    Args:
+        log: as read.
+
+    Returns:
+        A log whose radii are finite and at least 0, 0 where it abstains, and whose indices are unique.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from pyrobust.evaluation import read_certification_log
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "sigma0.25.tsv"
+    ...     _ = file.write_text("idx\\tlabel\\tpredict\\tradius\\tcorrect\\n0\\t3\\t3\\tnan\\t1\\n")
+    ...     log = countable(read_certification_log(file))
+    >>> log.radius, log.prediction
+    (array([0.]), array([-1]))
+    """
+    usable = np.isfinite(log.radius) & (log.radius >= 0) & (log.prediction >= 0) & (log.label >= 0)
+    keep = first_of_each(log)
+
+    def kept(column: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64] | None:
+        return None if column is None else column[keep]
+
+    return replace(
+        log,
+        index=log.index[keep],
+        label=np.maximum(log.label, 0)[keep],
+        prediction=np.where(usable, log.prediction, -1)[keep],
+        radius=np.where(usable, log.radius, 0.0)[keep],
+        correct=log.correct[keep],
+        seconds=None if log.seconds is None else log.seconds[keep],
+        decimals=kept(log.decimals),
+        votes=None if log.votes is None else np.where(usable, log.votes, 0)[keep],
+        lines=kept(log.lines),
+    )
+
+
+def check_certificates(log: CertificationLog) -> Iterator[Finding]:
+    """Radii against n, alpha and sigma: the largest that is possible, those that pile up there, those that none give.
+
+    Args:
+        log: as read.
+
+    Yields:
+        Findings.
+    """
+    if log.kind != "certify":
+        return
+    if log.votes is not None:
+        yield from _check_votes(log)
+        return
+    usable = np.isfinite(log.radius) & (log.radius > 0) & (log.prediction >= 0)
+    assert log.decimals is not None
+    pile = find_saturation(np.where(usable, log.radius, 0.0), log.decimals)
+    if log.sigma is None:
+        message = "sigma is not known: radii are not checked and votes not counted; give it"
+        if pile is not None:
+            unit = maximum_radius(log.n or USUAL_N, log.alpha or USUAL_ALPHA, 1.0)
+            usual = f"n {log.n or USUAL_N:,} and alpha {log.alpha or USUAL_ALPHA:g}"
+            message += f" (saturated radii, {pile.radius:g}, imply sigma {pile.radius / unit:.3g} at {usual})" if unit else ""
+        yield Finding("sigma-unknown", "note", message)
+        return
+    yield Finding("sigma", "note", f"sigma {log.sigma:g}: {log.origins.get('sigma', 'given')}")
+    yield from _check_printed(log, log.decimals, usable, pile, log.n or USUAL_N, log.alpha or USUAL_ALPHA, log.sigma)
+
+
+def _check_printed(
+    log: CertificationLog,
+    decimals: npt.NDArray[np.int64],
+    usable: _Mask,
+    pile: Saturation | None,
+    n: int,
+    alpha: float,
+    sigma: float,
+) -> Iterator[Finding]:
+    used = f"n {n:,}, alpha {alpha:g} and sigma {sigma:g}"
+    largest = maximum_radius(n, alpha, sigma)
+    beyond = usable & (log.radius > largest * (1 + SLACK))
+    above = beyond & (log.radius > largest * (1 + SLACK) + 0.5 * 10.0**-decimals)
+    if above.any():
+        most = float(log.radius[above].max())
+        yield at_rows(log, "above-maximum", above, f"radius up to {most:g}, above the {largest:.6g} that {used} can prove")
+    if (beyond & ~above).any():
+        rows = int((beyond & ~above).sum())
+        message = f"radii are rounded to nearest: {counted_rows(rows)} stand above the largest possible, {largest:.6g}"
+        yield Finding("rounded-up", "note", message)
+    impossible = usable & ~above
+    if impossible.any():
+        found = is_attainable(log.radius[impossible], n, alpha, sigma, decimals=decimals[impossible])
+        impossible[impossible] = ~found
+    count, certified = int(impossible.sum()), int(usable.sum())
+    other = count > max(_SPOILED_ROWS, _SPOILED_SHARE * certified)
+    saturated = f"saturated radii, {pile.radius:g} in {counted_rows(pile.rows)}, imply" if pile is not None else ""
+    if pile is not None and not pile.agrees(n, alpha, sigma):
+        message = f"the radii are not of {used}: {saturated} {pile.explain(n, alpha, sigma)}"
+        message += f"; {count:,} of {certified:,} radii come from no number of votes" if count else ""
+        yield Finding("parameters", "fault", message + _fitting(log, decimals, usable, n, alpha, sigma))
+    elif other:
+        message = f"the radii are not of {used}: {count:,} of {certified:,} come from no number of votes"
+        yield Finding("parameters", "fault", message + _fitting(log, decimals, usable, n, alpha, sigma))
+    elif count:
+        yield at_rows(log, "unattainable", impossible, f"radius that no number of votes gives at {used}")
+    if pile is not None and pile.agrees(n, alpha, sigma):
+        yield Finding("saturation", "note", f"{saturated} {pile.explain(n, alpha, sigma)}")
+    assumed = [name for name in ("n", "alpha") if log.origins.get(name, "given") != "given"]
+    if assumed:
+        values = ", ".join(f"{name} {getattr(log, name):,}" for name in assumed)
+        yield Finding("assumed", "note", f"{values}: {log.origins[assumed[0]]}")
+
+
+def _fitting(
+    log: CertificationLog, decimals: npt.NDArray[np.int64], usable: _Mask, n: int, alpha: float, sigma: float
+) -> str:
+    """The first usual n, or alpha, at which votes give all radii, in words."""
+    pile = find_saturation(np.where(usable, log.radius, 0.0), decimals)
+    radius, first = np.unique(log.radius[usable], return_index=True)
+    places = decimals[usable][first]
+    for other_n, other_alpha in [*((m, alpha) for m in _SAMPLES), *((n, a) for a in _ALPHAS)]:
+        agrees = pile is None or pile.agrees(other_n, other_alpha, sigma)
+        if agrees and is_attainable(radius, other_n, other_alpha, sigma, decimals=places).all():
+            return f"; n {other_n:,} with alpha {other_alpha:g} gives all of them"
+    return ""
+
+
+def _check_votes(log: CertificationLog) -> Iterator[Finding]:
+    """The radii of a run against its histograms."""
+    assert log.votes is not None and log.n is not None and log.alpha is not None and log.sigma is not None
+    if log.n > _TABLE:
+        yield Finding("unchecked", "note", f"radii are not checked against votes: n {log.n:,} is above {_TABLE:,}")
+        return
+    try:
+        p_lower = special.ndtr(attainable_radii(log.n, log.alpha, 1.0))
+        proved = certified_radius(p_lower, log.sigma, noise=log.noise, norm=log.norm)[log.votes]
+    except PyrobustError as error:
+        yield Finding("unchecked", "note", f"radii are not checked against votes: {error}")
+        return
+    more = (log.prediction >= 0) & (log.radius > proved * (1 + 1e-6) + 1e-9 * log.sigma)
+    if more.any():
+        yield at_rows(log, "above-votes", more, "radius above what its votes prove")
