@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ class Audit:
 
     Attributes:
         log: as it was read.
-        counted: what of it the metrics are computed on.
+        counted: what of it the metrics are computed on: the first row of each image, abstentions for what is no
+            radius, n and alpha unknown where they are in doubt; its findings are the faults.
         findings: faults first.
         metrics: of what is counted.
     """
@@ -105,10 +106,13 @@ def audit(log: CertificationLog) -> Audit:
         *check_certificates(log),
     ]
     doubt = any(finding.kind == "parameters" for finding in findings)
-    metrics = certification_metrics(counted, votes=not doubt)
+    if doubt:
+        counted = replace(counted, n=None, alpha=None)
+    metrics = certification_metrics(counted)
     findings += [*_about_votes(log, metrics, doubt), *_about_subset(counted, metrics)]
     findings.sort(key=lambda finding: finding.severity == "note")
-    return Audit(log, counted, tuple(findings), metrics)
+    faults = tuple(finding for finding in findings if finding.severity == "fault")
+    return Audit(log, replace(counted, findings=faults), tuple(findings), metrics)
 
 
 def _about_votes(log: CertificationLog, metrics: CertificationMetrics, doubt: bool) -> Iterator[Finding]:

@@ -77,12 +77,11 @@ class CertificationMetrics:
         }
 
 
-def certification_metrics(log: CertificationLog, *, votes: bool = True) -> CertificationMetrics:
+def certification_metrics(log: CertificationLog) -> CertificationMetrics:
     """The metrics of a log whose rows are in order.
 
     Args:
         log: radii finite and at least 0, indices unique, as `pyrobust.evaluation.audit_radii.countable` makes them.
-        votes: whether to count them; not where n, alpha or sigma are in doubt.
 
     Returns:
         CertificationMetrics.
@@ -91,13 +90,12 @@ def certification_metrics(log: CertificationLog, *, votes: bool = True) -> Certi
         InputError: the log is not as it has to be.
     """
     certified = log.certified
-    known = log.n is not None and log.alpha is not None and log.kind == "certify"
-    curve, span = (None, None) if not votes else _survival(log)
+    curve, span = _survival(log)
     labels = np.unique(log.label)
     radii = tuple(_usual_radii(float(log.radius.max())))
     rates = tuple(certified_accuracy(log.radius, certified, radii))
     bounds: tuple[CertifiedAccuracyBound, ...] = ()
-    if known and log.alpha is not None:
+    if log.alpha is not None:
         bounds = tuple(certified_accuracy_with_confidence(rate.successes, len(log), log.alpha) for rate in rates)
     return CertificationMetrics(
         survival=curve,

@@ -49,7 +49,7 @@ def check_numbers(log: CertificationLog) -> Iterator[Finding]:
 
 
 def countable(log: CertificationLog) -> CertificationLog:
-    """What of a log the metrics are computed on: the first row of each image, and abstentions for what is no radius.
+    r"""What of a log the metrics are computed on: the first row of each image, and abstentions for what is no radius.
 
     Args:
         log: as read.
@@ -62,7 +62,7 @@ def countable(log: CertificationLog) -> CertificationLog:
     >>> from pyrobust.evaluation import read_certification_log
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "sigma0.25.tsv"
-    ...     _ = file.write_text("idx\\tlabel\\tpredict\\tradius\\tcorrect\\n0\\t3\\t3\\tnan\\t1\\n")
+    ...     _ = file.write_text("idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t3\tnan\t1\n")
     ...     log = countable(read_certification_log(file))
     >>> log.radius, log.prediction
     (array([0.]), array([-1]))
@@ -97,19 +97,22 @@ def check_certificates(log: CertificationLog) -> Iterator[Finding]:
         Findings.
     """
     if log.kind != "certify":
+        return  # proofs have neither n nor alpha
+    if log.votes is not None and log.n is not None and log.alpha is not None and log.sigma is not None:
+        yield from _check_votes(log, log.votes, log.n, log.alpha, log.sigma)
         return
-    if log.votes is not None:
-        yield from _check_votes(log)
+    if log.decimals is None:
         return
     usable = np.isfinite(log.radius) & (log.radius > 0) & (log.prediction >= 0)
-    assert log.decimals is not None
     pile = find_saturation(np.where(usable, log.radius, 0.0), log.decimals)
     if log.sigma is None:
         message = "sigma is not known: radii are not checked and votes not counted; give it"
         if pile is not None:
             unit = maximum_radius(log.n or USUAL_N, log.alpha or USUAL_ALPHA, 1.0)
             usual = f"n {log.n or USUAL_N:,} and alpha {log.alpha or USUAL_ALPHA:g}"
-            message += f" (saturated radii, {pile.radius:g}, imply sigma {pile.radius / unit:.3g} at {usual})" if unit else ""
+            message += (
+                f" (saturated radii, {pile.radius:g}, imply sigma {pile.radius / unit:.3g} at {usual})" if unit else ""
+            )
         yield Finding("sigma-unknown", "note", message)
         return
     yield Finding("sigma", "note", f"sigma {log.sigma:g}: {log.origins.get('sigma', 'given')}")
@@ -131,7 +134,9 @@ def _check_printed(
     above = beyond & (log.radius > largest * (1 + SLACK) + 0.5 * 10.0**-decimals)
     if above.any():
         most = float(log.radius[above].max())
-        yield at_rows(log, "above-maximum", above, f"radius up to {most:g}, above the {largest:.6g} that {used} can prove")
+        yield at_rows(
+            log, "above-maximum", above, f"radius up to {most:g}, above the {largest:.6g} that {used} can prove"
+        )
     if (beyond & ~above).any():
         rows = int((beyond & ~above).sum())
         message = f"radii are rounded to nearest: {counted_rows(rows)} stand above the largest possible, {largest:.6g}"
@@ -174,18 +179,19 @@ def _fitting(
     return ""
 
 
-def _check_votes(log: CertificationLog) -> Iterator[Finding]:
+def _check_votes(
+    log: CertificationLog, votes: npt.NDArray[np.int64], n: int, alpha: float, sigma: float
+) -> Iterator[Finding]:
     """The radii of a run against its histograms."""
-    assert log.votes is not None and log.n is not None and log.alpha is not None and log.sigma is not None
-    if log.n > _TABLE:
-        yield Finding("unchecked", "note", f"radii are not checked against votes: n {log.n:,} is above {_TABLE:,}")
+    if n > _TABLE:
+        yield Finding("unchecked", "note", f"radii are not checked against votes: n {n:,} is above {_TABLE:,}")
         return
     try:
-        p_lower = special.ndtr(attainable_radii(log.n, log.alpha, 1.0))
-        proved = certified_radius(p_lower, log.sigma, noise=log.noise, norm=log.norm)[log.votes]
+        p_lower = special.ndtr(attainable_radii(n, alpha, 1.0))
+        proved = certified_radius(p_lower, sigma, noise=log.noise, norm=log.norm)[votes]
     except PyrobustError as error:
         yield Finding("unchecked", "note", f"radii are not checked against votes: {error}")
         return
-    more = (log.prediction >= 0) & (log.radius > proved * (1 + 1e-6) + 1e-9 * log.sigma)
+    more = (log.prediction >= 0) & (log.radius > proved * (1 + 1e-6) + 1e-9 * sigma)
     if more.any():
         yield at_rows(log, "above-votes", more, "radius above what its votes prove")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,24 +69,24 @@ def check_indices(log: CertificationLog) -> Iterator[Finding]:
     """
     first = first_of_each(log)
     if not first.all():
-        yield at_rows(log, "duplicate", ~first, "an image that was there before (a duplicate)", "the first row of each counts")
+        yield at_rows(
+            log, "duplicate", ~first, "an image that was there before (a duplicate)", "the first row of each counts"
+        )
     order = log.index[first]
     falls = np.zeros(len(log), dtype=bool)
     falls[np.flatnonzero(first)[1:]] = np.diff(order) < 0
     if falls.any():
         yield at_rows(log, "order", falls, "rows are not in order: the index falls")
     if log.header is not None:
-        yield from _coverage_of_run(log)
+        yield from _coverage_of_run(log.header.parameters, len(log))
         return
     yield from _gaps(np.unique(log.index))
 
 
-def _coverage_of_run(log: CertificationLog) -> Iterator[Finding]:
-    assert log.header is not None
-    parameters = log.header.parameters
+def _coverage_of_run(parameters: dict[str, Any], images: int) -> Iterator[Finding]:
     expected = len(chosen_indices(parameters))
-    if len(log) < expected:
-        message = f"the run is not finished: {len(log):,} of {expected:,} images"
+    if images < expected:
+        message = f"the run is not finished: {images:,} of {expected:,} images"
         yield Finding("unfinished", "note", message)
     if parameters["shard"] is not None:
         yield Finding("shard", "note", "shard {} of {}; merge them all for the whole".format(*parameters["shard"]))

@@ -97,7 +97,9 @@ def _scan(fields: Fields) -> _Scan:
             plain &= ~(other & ~dot & ~colon)
     plain &= digits > 0
     # A point, and nothing or nothing but digits behind it.
-    return _Scan(mantissa, np.where(point, decimals, -1).astype(np.int64), negative, sixties, colons, plain)
+    return _Scan(
+        mantissa, np.where(point, decimals, -1).astype(np.int64), negative, sixties, colons.astype(np.int64), plain
+    )
 
 
 def parse_integers(fields: Fields, low: int) -> IntArray:
@@ -177,7 +179,7 @@ def parse_times(fields: Fields) -> npt.NDArray[np.float64]:
     found = _scan(fields)
     decimals = np.maximum(found.decimals, 0)
     last = found.mantissa / _POWERS[np.minimum(decimals, 22)]
-    values = found.sixties + last
+    values: npt.NDArray[np.float64] = found.sixties + last
     plain = found.plain & ~found.negative & (found.mantissa < _EXACT) & (decimals <= 22)
     plain &= (found.colons == 0) | ((found.colons == 2) & (last < 60))
     _read_others(fields, plain, _time, values)

@@ -40,7 +40,7 @@ class TextColumns:
 
 
 def read_text_columns(path: Path) -> TextColumns:
-    """Reads a tab-separated log, its columns in any order.
+    r"""Reads a tab-separated log, its columns in any order.
 
     A last line that was cut off is left out and a finding; other damage is an error.
 
@@ -196,14 +196,14 @@ def _read_block(block: bytes, names: list[str], line: int, parts: dict[str, list
     rows = int(ends.sum())
     if len(stops) != rows * width or not ends[width - 1 :: width].all():
         _name_odd_line(block, width, line)
-    stops = stops.reshape(rows, width)
-    starts = np.concatenate([[0], stops.ravel()[:-1] + 1]).reshape(rows, width)
-    lengths = stops - starts
-    if int((stops[:, -1] - starts[:, 0]).max()) > _LONGEST_LINE:
-        number = line + int((stops[:, -1] - starts[:, 0]).argmax())
+    table = stops.reshape(rows, width)
+    starts = np.concatenate([[0], stops[:-1] + 1]).reshape(rows, width)
+    lengths = table - starts
+    if int((table[:, -1] - starts[:, 0]).max()) > _LONGEST_LINE:
+        number = line + int((table[:, -1] - starts[:, 0]).argmax())
         raise ValueError(f"line {number}: expected at most {_LONGEST_LINE} bytes; this is no such log")
     # Lines may end with a carriage return too.
-    lengths[:, -1] -= (lengths[:, -1] > 0) & (text[stops[:, -1] - 1] == ord("\r"))
+    lengths[:, -1] -= (lengths[:, -1] > 0) & (text[table[:, -1] - 1] == ord("\r"))
     for name in parts:
         if name == "decimals":
             continue
