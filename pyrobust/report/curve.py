@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import os
-import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from pyrobust.errors import InputError, InputTypeError, MissingExtraError
+from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.curve import RobustnessCurve
-from pyrobust.zoo.files import write_atomically
-
-_FORMATS = ("png", "pdf", "svg")
-# Dark, and apart from each other for most colour-blind readers; the lines differ in their dashes, too.
-_INKS = ("#1f4e79", "#b3541e", "#2e7d4f", "#7b3f8c", "#8a6d00", "#444444")
-_DASHES = ("-", "--", "-.", ":")
-# Characters of a caption that fit beside each other.
-_LINE = 120
+from pyrobust.report.axes import Frame, figure_format, line_style
 
 
 def plot_curve(
@@ -65,60 +55,31 @@ def plot_curve(
     norms = sorted({curve.norm for curve in named.values()})
     if len(norms) > 1:
         raise InputError(f"curves: expected one norm, got {', '.join(norms)}; epsilons of several do not compare")
-    ending = Path(path).suffix.lower().removeprefix(".")
-    if ending not in _FORMATS:
-        raise InputError(f"path: expected a name that ends in .png, .pdf or .svg, got {os.fspath(path)!r}")
-    try:
-        # The figure alone, without pyplot: no window, no global state.
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError('plot: needs matplotlib; install it with pip install "pyrobust[plot]"') from error
-
-    figure = Figure(figsize=(7.0, 4.8), dpi=150)
-    FigureCanvasAgg(figure)
+    figure_format(path)
     lines = list(caption)
-    if not isinstance(curves, Mapping) and not lines:
-        lines = [_examples(curves)]
-    alphas = ", ".join(f"{alpha:g}" for alpha in sorted({curve.alpha for curve in named.values()}))
-    lines.append(f"Bands: the interval of each point, wrong with probability at most {alphas}")
-    lines = [part for line in lines for part in textwrap.wrap(line, _LINE)]
-    bottom = 0.17 + 0.032 * len(lines)
-    axes = figure.add_axes((0.11, bottom, 0.85, 0.92 - bottom))
-    for place, (name, curve) in enumerate(named.items()):
-        ink = _INKS[place % len(_INKS)]
-        epsilons, first = np.unique(curve.epsilons, return_index=True)
-        axes.fill_between(epsilons, 100 * curve.lower[first], 100 * curve.upper[first], color=ink, alpha=0.12, lw=0)
-        axes.plot(
-            epsilons,
-            100 * curve.robust_accuracy[first],
-            color=ink,
-            linestyle=_DASHES[place % len(_DASHES)],
-            marker="o",
-            markersize=3,
-            label=_plain(f"{name}: {_examples(curve)}"),
-        )
-    end = max(float(curve.epsilons.max()) for curve in named.values())
-    axes.set_xlim(0, 1.03 * end or 1.0)
-    axes.set_ylim(0, 100)
-    axes.set_xlabel(f"{norms[0]} epsilon, in the unit of the input")
-    axes.set_ylabel("robust accuracy (%)")
-    axes.set_title("Robust accuracy under attack, an upper bound", loc="left", fontsize=11)
-    axes.grid(True, color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
     if isinstance(curves, Mapping):
-        axes.legend(frameon=False, fontsize=8)
-    figure.text(0.11, 0.025, _plain("\n".join(lines)), fontsize=7, color="#555555", va="bottom", linespacing=1.5)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=ending)
-    write_atomically(path, buffer.getvalue())
+        captions = [f"{name}: {_examples(curve)}" for name, curve in named.items()]
+        captions += ["\n".join(lines)] if lines else []
+    else:
+        captions = ["\n".join(lines or [_examples(curves)])]
+    levels = ", ".join(f"{100 * (1 - alpha):g}" for alpha in sorted({curve.alpha for curve in named.values()}))
+    frame = Frame(
+        "Robust accuracy under attack, an upper bound",
+        f"{norms[0]} epsilon, in the unit of the input",
+        f"robust accuracy (%), with {levels} % intervals",
+        captions,
+    )
+    drawn = []
+    for place, curve in enumerate(named.values()):
+        style = line_style(place)
+        epsilons, first = np.unique(curve.epsilons, return_index=True)
+        band = (100 * curve.lower[first], 100 * curve.upper[first])
+        frame.axes.fill_between(epsilons, *band, color=style["color"], alpha=0.12, lw=0)
+        drawn += frame.axes.plot(epsilons, 100 * curve.robust_accuracy[first], marker="o", markersize=3, **style)
+    frame.axes.set_xlim(0, 1.03 * max(float(curve.epsilons.max()) for curve in named.values()) or 1.0)
+    frame.label(drawn)
+    frame.write(path)
 
 
 def _examples(curve: RobustnessCurve) -> str:
     return f"{curve.attack}, {curve.n} examples"
-
-
-def _plain(name: str) -> str:
-    """A name as text: a dollar sign would switch to mathematics."""
-    return name.replace("$", r"\$")

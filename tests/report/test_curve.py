@@ -75,7 +75,7 @@ def svg(curves, path, matplotlib, caption=()):
 
 def test_it_says_what_it_depends_on(tmp_path, matplotlib):
     text = svg({"net A": CURVE, "net B": curve([1, 2, 0, 1])}, tmp_path / "curve.svg", matplotlib)
-    for words in ("net A: PGD, 20 examples", "net B: PGD, 20 examples", "probability at most 0.05", "linf epsilon"):
+    for words in ("net A: PGD, 20 examples", "net B: PGD, 20 examples", "with 95 % intervals", "linf epsilon"):
         assert text.count(words) == text.count(words.split(":")[0]) == 1, "said once"
     assert svg(CURVE, tmp_path / "curve.svg", matplotlib).count("PGD, 20 examples") == 1
 

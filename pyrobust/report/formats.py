@@ -1,0 +1,277 @@
+"""One table, as the terminal, a paper, a page, a spreadsheet and a program want it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from rich.table import Table
+from rich.text import Text
+
+from pyrobust.errors import InputError
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of a table: rounded where people read it, whole where programs do.
+
+    Attributes:
+        value: the number; NaN for one that cannot be had.
+        lower, upper: the ends of its interval, rounded outward in text; None without one.
+        digits: after the point, in text.
+        percent: whether the text is in percent; the number itself stays a share.
+    """
+
+    value: float
+    lower: float | None = None
+    upper: float | None = None
+    digits: int = 4
+    percent: bool = False
+
+    def __str__(self) -> str:
+        if math.isnan(self.value):
+            return "–"
+        unit = " %" if self.percent else ""
+        text = f"{self._scaled(self.value):.{self.digits}f}{unit}"
+        if self.lower is None or self.upper is None:
+            return text
+        step = 10.0**self.digits
+        lower = math.floor(self._scaled(self.lower) * step) / step
+        upper = math.ceil(self._scaled(self.upper) * step) / step
+        return f"{text} ({lower:.{self.digits}f} to {upper:.{self.digits}f})"
+
+    def _scaled(self, number: float) -> float:
+        return 100 * number if self.percent else number
+
+
+#: What stands in a cell; None where there is nothing to say.
+Cell: TypeAlias = "str | int | float | Quantity | None"
+Row: TypeAlias = "Sequence[Cell]"
+#: Forms of a table as text, by the ending of their files: Markdown, LaTeX, CSV and JSON.
+TableForm: TypeAlias = Literal["md", "tex", "csv", "json"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: its heading.
+        align: where its cells stand.
+    """
+
+    name: str
+    align: Literal["left", "right"] = "right"
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """A table before it has a form.
+
+    Attributes:
+        title: a line.
+        columns: at least one.
+        sections: groups of rows; a rule or a gap is drawn between them.
+        notes: lines under the table.
+
+    Raises:
+        InputError: no column, or a row of another length.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    sections: tuple[tuple[Row, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            raise InputError("columns: expected at least one, got none")
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise InputError(f"sections: expected rows of {len(self.columns)} cells, got one of {len(row)}")
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of all sections, in their order."""
+        return [row for section in self.sections for row in section]
+
+
+def rich_table(table: ReportTable) -> Table:
+    """A table for the terminal, its notes as the caption.
+
+    Args:
+        table: of any kind.
+
+    Returns:
+        A table to print with rich.
+
+    >>> rich_table(ReportTable("Radii", (Column("log"), Column("mean")), ((("a", Quantity(0.5)),),))).row_count
+    1
+    """
+    # The width keeps the notes from being folded into a narrow column.
+    made = Table(
+        title=Text(plain_text(table.title)),
+        caption=Text("\n".join(map(plain_text, table.notes))),
+        title_justify="left",
+        caption_justify="left",
+        min_width=78,
+    )
+    for column in table.columns:
+        made.add_column(Text(plain_text(column.name)), justify=column.align)
+    for section in table.sections:
+        for row in section:
+            made.add_row(*(Text(_text(cell)) for cell in row))
+        made.add_section()
+    return made
+
+
+def format_table(table: ReportTable, form: TableForm) -> str:
+    r"""A table as text; equal tables give equal texts.
+
+    Names come from users and files: characters that mean something in a form are escaped, control characters replaced.
+
+    Args:
+        table: of any kind.
+        form: "md": a pipe table, the title a heading, the notes a list. "tex": a float with a booktabs table. "csv": RFC
+            4180; the numbers whole, with columns for the ends of intervals; text that a spreadsheet could take for a
+            formula begins with an apostrophe; title and notes are left out. "json": an object with title, columns,
+            notes and rows, lists of cells; a `Quantity` is an object with value, lower and upper; no NaN, but null.
+
+    Returns:
+        The text, its last line ended.
+
+    Raises:
+        InputError: there is no such form.
+
+    >>> table = ReportTable("Radii", (Column("log", "left"), Column("mean")), ((("a_b", Quantity(0.25)),),))
+    >>> print(format_table(table, "tex").splitlines()[8])
+    a\_b & 0.2500 \\
+    >>> format_table(table, "csv")
+    'log,mean\r\na_b,0.25\r\n'
+    """
+    if form not in _FORMS:
+        raise InputError(f"form: expected one of {', '.join(_FORMS)}, got {form!r}")
+    return _FORMS[form](table)
+
+
+def _markdown(table: ReportTable) -> str:
+    lines = [f"## {_escaped(table.title, _MARKDOWN)}", ""]
+    lines.append(_piped(_escaped(column.name, _MARKDOWN) for column in table.columns))
+    lines.append(_piped("---:" if column.align == "right" else ":---" for column in table.columns))
+    lines += [_piped(_escaped(_text(cell), _MARKDOWN) for cell in row) for row in table.rows]
+    if table.notes:
+        lines += ["", *(f"- {_escaped(note, _MARKDOWN)}" for note in table.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _piped(cells: Any) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _latex(table: ReportTable) -> str:
+    lines = [
+        r"% Needs \usepackage{booktabs}.",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_escaped(table.title, _LATEX)}}}",
+        rf"\begin{{tabular}}{{{''.join(column.align[0] for column in table.columns)}}}",
+        r"\toprule",
+        _ampersands(_escaped(column.name, _LATEX) for column in table.columns),
+    ]
+    for section in table.sections:
+        lines.append(r"\midrule")
+        lines += [_ampersands(_escaped(_text(cell), _LATEX) for cell in row) for row in section]
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    if table.notes:
+        notes = (_escaped(note, _LATEX) for note in table.notes)
+        lines += ["", r"\medskip", r"\begin{minipage}{\linewidth}\footnotesize", "\\par\n".join(notes)]
+        lines.append(r"\end{minipage}")
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def _ampersands(cells: Any) -> str:
+    # A row that begins with a bracket would be taken for an argument of the line break before it.
+    text = " & ".join(cells)
+    return f"{'{}' if text.startswith(('[', '*')) else ''}{text} \\\\"
+
+
+def _csv(table: ReportTable) -> str:
+    ends = [
+        any(isinstance(row[place], Quantity) and row[place].lower is not None for row in table.rows)  # type: ignore[union-attr]
+        for place in range(len(table.columns))
+    ]
+    header: list[Any] = []
+    for column, with_ends in zip(table.columns, ends, strict=True):
+        name = _no_formula(column.name)
+        header += [name, f"{name} lower", f"{name} upper"] if with_ends else [name]
+    out = io.StringIO()
+    writer = csv.writer(out)  # its own way of writing is RFC 4180
+    writer.writerow(header)
+    for row in table.rows:
+        fields: list[Any] = []
+        for cell, with_ends in zip(row, ends, strict=True):
+            numbers = (cell.value, cell.lower, cell.upper) if isinstance(cell, Quantity) else (cell, None, None)
+            fields += map(_field, numbers if with_ends else numbers[:1])
+        writer.writerow(fields)
+    return out.getvalue()
+
+
+def _field(cell: Any) -> str:
+    if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
+        return ""
+    # not the class's own way, which names numpy's types
+    return _no_formula(cell) if isinstance(cell, str) else float.__repr__(cell) if isinstance(cell, float) else str(cell)
+
+
+def _no_formula(text: str) -> str:
+    text = plain_text(text)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠")) else text
+
+
+def _json(table: ReportTable) -> str:
+    content = {
+        "title": plain_text(table.title),
+        "columns": [plain_text(column.name) for column in table.columns],
+        "rows": [[_value(cell) for cell in row] for row in table.rows],
+        "notes": [plain_text(note) for note in table.notes],
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _value(cell: Cell) -> Any:
+    if isinstance(cell, Quantity):
+        return {name: _value(number) for name, number in asdict(cell).items() if name in ("value", "lower", "upper")}
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return None
+    return plain_text(cell) if isinstance(cell, str) else cell
+
+
+def _text(cell: Cell) -> str:
+    if cell is None:
+        return "–"
+    return plain_text(cell) if isinstance(cell, str) else f"{cell:,}" if isinstance(cell, int) else str(cell)
+
+
+def plain_text(text: str) -> str:
+    """Text in one line without characters that steer a terminal, turn the writing round, or cannot be encoded."""
+    return "".join("�" if unicodedata.category(mark) in _STEERING else mark for mark in text)
+
+
+def _escaped(text: str, table: dict[int, str]) -> str:
+    return plain_text(text).translate(table)
+
+
+_STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
+_MARKDOWN = str.maketrans({mark: f"\\{mark}" for mark in r"\`*_[]|#~$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"})
+_LATEX = str.maketrans(
+    {mark: f"\\{mark}" for mark in "{}$&#%_"}
+    | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "`": "{`}", '"': "''"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "-": "{-}", "�": "?"}
+)
+_FORMS: dict[str, Callable[[ReportTable], str]] = {"md": _markdown, "tex": _latex, "csv": _csv, "json": _json}
