@@ -14,6 +14,7 @@ from pyrobust.cli.info import info
 from pyrobust.cli.log import log
 from pyrobust.cli.predict import predict
 from pyrobust.cli.quickstart import quickstart
+from pyrobust.cli.report import report
 from pyrobust.cli.shell import DEBUG_VARIABLE, set_debug
 from pyrobust.cli.train import train_app
 
@@ -53,4 +54,5 @@ app.command(rich_help_panel="Certificates")(certify)
 app.command(rich_help_panel="Certificates")(predict)
 app.command(rich_help_panel="Attacks")(attack)
 app.command(rich_help_panel="Runs")(log)
+app.command(rich_help_panel="Runs")(report)
 app.add_typer(train_app, name="train", rich_help_panel="Models")

@@ -1,10 +1,12 @@
-"""Tables and plots of runs and curves; every rate comes with what it depends on."""
+"""Tables and plots of runs, logs and curves; every rate comes with what it depends on."""
 
 from __future__ import annotations
 
 from pyrobust.report.caption import describe_run
+from pyrobust.report.certification_table import comparison_table
 from pyrobust.report.curve import plot_curve
-from pyrobust.report.plot import plot_certified_accuracy
+from pyrobust.report.figures import plot_certified_accuracy, plot_survival
+from pyrobust.report.formats import Column, Quantity, ReportTable, format_table, rich_table
 from pyrobust.report.table import (
     attack_table,
     certified_accuracy_table,
@@ -15,13 +17,20 @@ from pyrobust.report.table import (
 )
 
 __all__ = [
+    "Column",
+    "Quantity",
+    "ReportTable",
     "attack_table",
     "certified_accuracy_table",
+    "comparison_table",
     "curve_table",
     "default_radii",
     "describe_run",
+    "format_table",
     "plot_certified_accuracy",
     "plot_curve",
+    "plot_survival",
     "prediction_table",
+    "rich_table",
     "verification_table",
 ]

@@ -21,7 +21,7 @@ _INKS = ("#1f4e79", "#b3541e", "#49b5a6", "#0d0d0d", "#8a6fd0", "#c89b00")
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (7, 1.5, 1, 1.5, 1, 1.5)), (0, (10, 2)))
 _WIDTH, _AXES, _ABOVE, _LABEL, _LINE, _GAP = 7.0, 3.2, 0.38, 0.62, 0.118, 0.05  # inches
 _LEFT, _RIGHT = 0.09, 0.97
-_CHARACTERS = 96  # that fit a line of a caption, wide ones too
+_CHARACTERS = 98  # that fit a line of a caption, wide ones too
 
 
 def figure_format(path: str | os.PathLike[str]) -> str:

@@ -8,7 +8,8 @@ import json
 import math
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import Any, Literal, TypeAlias
 
 from rich.table import Table
@@ -19,13 +20,14 @@ from pyrobust.errors import InputError
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of a table: rounded where people read it, whole where programs do.
+    """A number of a table: rounded where people read it, whole where programs do; ``str(quantity)`` is the text.
 
     Attributes:
         value: the number; NaN for one that cannot be had.
         lower, upper: the ends of its interval, rounded outward in text; None without one.
         digits: after the point, in text.
         percent: whether the text is in percent; the number itself stays a share.
+        down: whether the value is a lower bound, which is rounded down.
     """
 
     value: float
@@ -33,21 +35,20 @@ class Quantity:
     upper: float | None = None
     digits: int = 4
     percent: bool = False
+    down: bool = False
 
     def __str__(self) -> str:
         if math.isnan(self.value):
             return "–"
-        unit = " %" if self.percent else ""
-        text = f"{self._scaled(self.value):.{self.digits}f}{unit}"
+        text = self._rounded(self.value, ROUND_FLOOR if self.down else ROUND_HALF_EVEN) + (" %" if self.percent else "")
         if self.lower is None or self.upper is None:
             return text
-        step = 10.0**self.digits
-        lower = math.floor(self._scaled(self.lower) * step) / step
-        upper = math.ceil(self._scaled(self.upper) * step) / step
-        return f"{text} ({lower:.{self.digits}f} to {upper:.{self.digits}f})"
+        return f"{text} ({self._rounded(self.lower, ROUND_FLOOR)} to {self._rounded(self.upper, ROUND_CEILING)})"
 
-    def _scaled(self, number: float) -> float:
-        return 100 * number if self.percent else number
+    def _rounded(self, number: float, rounding: str) -> str:
+        # as decimal digits, for a product of binary numbers can be an ulp off and a floor then a whole unit
+        scaled = Decimal(float.__repr__(float(number))).scaleb(2 if self.percent else 0)
+        return f"{scaled.quantize(Decimal(1).scaleb(-self.digits), rounding):f}"
 
 
 #: What stands in a cell; None where there is nothing to say.
@@ -138,9 +139,9 @@ def format_table(table: ReportTable, form: TableForm) -> str:
 
     Args:
         table: of any kind.
-        form: "md": a pipe table, the title a heading, the notes a list. "tex": a float with a booktabs table. "csv": RFC
-            4180; the numbers whole, with columns for the ends of intervals; text that a spreadsheet could take for a
-            formula begins with an apostrophe; title and notes are left out. "json": an object with title, columns,
+        form: "md": a pipe table, the title a heading, the notes a list. "tex": a float with a booktabs table. "csv":
+            RFC 4180; the numbers whole, with columns for the ends of intervals; text that a spreadsheet could take for
+            a formula begins with an apostrophe; title and notes are left out. "json": an object with title, columns,
             notes and rows, lists of cells; a `Quantity` is an object with value, lower and upper; no NaN, but null.
 
     Returns:
@@ -225,8 +226,10 @@ def _csv(table: ReportTable) -> str:
 def _field(cell: Any) -> str:
     if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
         return ""
+    if isinstance(cell, str):
+        return _no_formula(cell)
     # not the class's own way, which names numpy's types
-    return _no_formula(cell) if isinstance(cell, str) else float.__repr__(cell) if isinstance(cell, float) else str(cell)
+    return float.__repr__(cell) if isinstance(cell, float) else str(cell)
 
 
 def _no_formula(text: str) -> str:
@@ -246,7 +249,7 @@ def _json(table: ReportTable) -> str:
 
 def _value(cell: Cell) -> Any:
     if isinstance(cell, Quantity):
-        return {name: _value(number) for name, number in asdict(cell).items() if name in ("value", "lower", "upper")}
+        return {"value": _value(cell.value), "lower": _value(cell.lower), "upper": _value(cell.upper)}
     if isinstance(cell, float) and not math.isfinite(cell):
         return None
     return plain_text(cell) if isinstance(cell, str) else cell

@@ -32,7 +32,15 @@ def default_radii(run: Run) -> list[float]:
     >>> default_radii(certify_dataset(smoother, load_data("digits"), n=1000, max_images=4))
     [0.0, 0.25, 0.5]
     """
-    largest = float(run.table["radius"].max()) if len(run) else 0.0
+    return quarters(float(run.table["radius"].max()) if len(run) else 0.0)
+
+
+def quarters(largest: float) -> list[float]:
+    """0, 0.25, … up to the largest; wider steps where that would be more than twelve numbers.
+
+    >>> quarters(0.6), quarters(4)[:3]
+    ([0.0, 0.25, 0.5], [0.0, 0.5, 1.0])
+    """
     step = 0.25
     while largest >= 12 * step:
         step *= 2
@@ -174,7 +182,7 @@ def verification_table(run: Run, alpha: float = 0.05) -> Table:
         mean = f"{radius[right].mean():.4g}" if right.any() else "none"
         table.add_row("average radius of the right ones", mean, "", "")
         table.add_section()
-        for value in _rising(float(radius.max())):
+        for value in rising(float(radius.max())):
             _add_rate(table, f"verified at {norm} {value:g}", run.verified_accuracy(value, alpha))
         return table
     for epsilon in epsilons:
@@ -192,8 +200,12 @@ def verification_table(run: Run, alpha: float = 0.05) -> Table:
     return table
 
 
-def _rising(largest: float) -> list[float]:
-    """Five to twelve round numbers from above 0 to at most the largest; none for 0."""
+def rising(largest: float) -> list[float]:
+    """Five to twelve round numbers from above 0 to at most the largest; none for 0.
+
+    >>> rising(0.0), len(rising(0.1))
+    ([], 10)
+    """
     if not largest > 0:
         return []
     step = 10.0 ** math.floor(math.log10(largest))

@@ -1,0 +1,229 @@
+"""Certification logs side by side, the best first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyrobust.evaluation import Run
+from pyrobust.evaluation.certification_log import CertificationLog
+from pyrobust.metrics.certified import (
+    average_certified_radius,
+    certified_accuracy,
+    certified_accuracy_with_confidence,
+)
+from pyrobust.metrics.survival import HARD, SurvivalCurve, rank_by_survival
+from pyrobust.report.caption import describe_run
+from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
+from pyrobust.report.subjects import (
+    checked_logs,
+    distinct_names,
+    facts_of,
+    method_of,
+    number,
+    survival_of,
+    why_no_votes,
+)
+from pyrobust.report.table import quarters, rising
+
+_HASH = 12
+_QUANTILES = (0.25, 0.5, 0.75)
+_ACR_WARNING = (
+    "The average certified radius ranks nothing here: easy images outweigh all others, it moves with n and alpha, and "
+    "a constant classifier reaches any value with a large enough sigma (Sun, Mao, Müller and Vechev, 2025)."
+)
+
+
+def comparison_table(
+    logs: CertificationLog | Sequence[CertificationLog],
+    radii: Sequence[float] | None = None,
+    *,
+    alpha: float = 0.05,
+    delta: float = 0.001,
+) -> ReportTable:
+    r"""Certification logs side by side: how sure each classifier is, what it certifies, its average certified radius.
+
+    A column for each log, ranked by the area under the survival curve of p_A and not by the average certified radius
+    (``pyrobust.metrics.survival.rank_by_survival`` says why); logs that tell no votes come last. The rows say what the
+    figures depend on; then area, quantiles and shares of p_A; certified accuracy at each radius; how much of it is true
+    of these very images; the average certified radius last.
+
+    Args:
+        logs: of one norm.
+        radii: at least 0, in the unit of the input. Default: 0, 0.25, … up to the largest, or round numbers where
+            that is below 0.25.
+        alpha: probability that one of the intervals misses, in (0, 1).
+        delta: probability that certified accuracy of these images is less than said, at one radius, in (0, 1).
+
+    Returns:
+        A table to print or to write, with what it depends on in its notes.
+
+    Raises:
+        InputError: no log, several norms, a radius that is no number of at least 0, alpha or delta out of range.
+        InputTypeError: something else than logs.
+
+    >>> import tempfile, pathlib
+    >>> from pyrobust.evaluation.certification_log import read_certification_log
+    >>> rows = "idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t3\t0.377\t1\n1\t8\t8\t0.48\t1\n"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "net_sigma0.25.tsv")
+    ...     _ = file.write_text(rows)
+    ...     table = comparison_table(read_certification_log(file), [0.0, 0.4])
+    >>> [str(row[1]) for row in table.rows if str(row[0]).startswith("certified at")]
+    ['100.00 % (15.81 to 100.00)', '50.00 % (1.25 to 98.75)']
+    """
+    logs = checked_logs(logs)
+    curves = [survival_of(log) for log in logs]
+    order = _ranked(curves)
+    names = distinct_names(logs)
+    logs, curves, names = [logs[i] for i in order], [curves[i] for i in order], [names[i] for i in order]
+    radii = _default_radii(logs) if radii is None else radii
+    sections: tuple[tuple[Row, ...], ...] = (
+        _facts(logs),
+        _sureness(curves),
+        _accuracies(logs, radii, alpha),
+        _truly(logs, radii, delta),
+        (("average certified radius", *(_mean_radius(log, alpha) for log in logs)),),
+    )
+    return ReportTable(
+        title="Certification" if len(logs) == 1 else "Certification, ranked by the survival curve of p_A",
+        columns=(Column("", "left"), *map(Column, names)),
+        sections=tuple(section for section in sections if section),
+        notes=tuple(_notes(logs, curves, names, alpha, delta)),
+    )
+
+
+def _ranked(curves: Sequence[SurvivalCurve | None]) -> list[int]:
+    there = [i for i, curve in enumerate(curves) if curve is not None]
+    ranked = [there[i] for i in rank_by_survival([curves[i] for i in there])] if there else []  # type: ignore[misc]
+    return ranked + [i for i, curve in enumerate(curves) if curve is None]
+
+
+def _default_radii(logs: Sequence[CertificationLog]) -> list[float]:
+    largest = max(float(log.radius.max()) for log in logs)
+    return quarters(largest) if largest >= 0.25 or not largest else [0.0, *rising(largest)]
+
+
+def _facts(logs: Sequence[CertificationLog]) -> tuple[Row, ...]:
+    def hashed(name: str) -> Callable[[CertificationLog], str | None]:
+        return lambda log: str(getattr(log.header, name))[:_HASH] or None if log.header is not None else None
+
+    wanted: dict[str, Callable[[CertificationLog], Cell]] = {
+        "method": method_of,
+        "norm": lambda log: log.norm,
+        "sigma": lambda log: None if log.kind == "verify" else number(log.sigma),
+        "n": lambda log: None if log.kind == "verify" else log.n or "unknown",
+        "alpha": lambda log: None if log.kind == "verify" else number(log.alpha),
+        "guarantee": lambda log: None if log.header is None else log.header.guarantee,
+        "images": len,
+        "data sha256": hashed("data_sha256"),
+        "model sha256": hashed("model_sha256"),
+    }
+    rows = [(name, *(cell(log) for log in logs)) for name, cell in wanted.items()]
+    return tuple(row for row in rows if any(cell is not None for cell in row[1:]))
+
+
+def _sureness(curves: Sequence[SurvivalCurve | None]) -> tuple[Row, ...]:
+    if not any(curve is not None for curve in curves):
+        return ()
+
+    def row(name: str, figure: Callable[[SurvivalCurve], Quantity]) -> Row:
+        return (name, *(None if curve is None else figure(curve) for curve in curves))
+
+    def quantile(share: float) -> Row:
+        name = "median of p_A" if share == 0.5 else f"{100 * share:g} % quantile of p_A"
+        return row(name, lambda curve: Quantity(curve.quantiles([share])[0]))
+
+    return (
+        row("area under the survival curve of p_A", lambda c: Quantity(c.area, *_open(c.area_lower, c.area_upper))),
+        *map(quantile, _QUANTILES),
+        row("share with p_A below 1/2", lambda c: Quantity(c.share_below_half, percent=True, digits=2)),
+        row(f"share with p_A from 1/2 to {HARD:g}", lambda c: Quantity(c.hard_share(), percent=True, digits=2)),
+    )
+
+
+def _open(lower: float, upper: float) -> tuple[float | None, float | None]:
+    """The ends of what the votes may be; none where they are exact."""
+    return (lower, upper) if lower < upper else (None, None)
+
+
+def _accuracies(logs: Sequence[CertificationLog], radii: Sequence[float], alpha: float) -> tuple[Row, ...]:
+    rates = [certified_accuracy(log.radius, log.certified, radii, alpha) for log in logs]
+    return tuple(
+        (f"certified at {radius:g}", *(Quantity(r.value, r.lower, r.upper, 2, percent=True) for r in at))
+        for radius, *at in zip(radii, *rates, strict=True)
+    )
+
+
+def _truly(logs: Sequence[CertificationLog], radii: Sequence[float], delta: float) -> tuple[Row, ...]:
+    def bound(log: CertificationLog, radius: float) -> Cell:
+        count = int((log.certified & (log.radius >= radius)).sum())
+        if log.kind == "verify":
+            return Quantity(count / len(log), percent=True, digits=2, down=True)
+        if log.alpha is None:
+            return None
+        lower = certified_accuracy_with_confidence(count, len(log), log.alpha, delta).lower
+        return Quantity(lower, percent=True, digits=2, down=True)
+
+    return tuple((f"of these at least, at {radius:g}", *(bound(log, radius) for log in logs)) for radius in radii)
+
+
+def _mean_radius(log: CertificationLog, alpha: float) -> Quantity:
+    mean = average_certified_radius(log.radius, log.certified, alpha)
+    return Quantity(mean.value, mean.lower, mean.upper)
+
+
+def _notes(
+    logs: Sequence[CertificationLog],
+    curves: Sequence[SurvivalCurve | None],
+    names: Sequence[str],
+    alpha: float,
+    delta: float,
+) -> list[str]:
+    notes = [f"{name}: {fact}" for name, log in zip(names, logs, strict=True) for fact in _origin(log)]
+    notes += [
+        f"{name} tells no votes: {why_no_votes(log)}."
+        for name, log, curve in zip(names, logs, curves, strict=True)
+        if curve is None
+    ]
+    if any(curve is not None for curve in curves):
+        notes.append(
+            "p_A: share of the noisy samples with the right class, 0 where the prediction is wrong or abstained. Area: "
+            "from 1/2 to 1, over its largest possible; in brackets what printed radii leave open."
+        )
+    notes.append(
+        f"Certified: right, with a radius of at least that; in brackets intervals of {100 * (1 - alpha):g} % each, for "
+        "other images of the same kind. Of these at least: less the certificates that may be false, each with "
+        f"probability at most its alpha; wrong with probability at most {delta:g} at one radius, where the noise is "
+        "independent from image to image."
+    )
+    notes += [f"The logs do not have the same {what}." for what in _differences(logs)]
+    return [*notes, _ACR_WARNING]
+
+
+def _origin(log: CertificationLog) -> list[str]:
+    if log.header is not None:
+        return describe_run(Run(log.path))
+    told = [f"{', '.join(facts_of(log))}; model and data not stated"]
+    for origin in dict.fromkeys(log.origins.values()):
+        told.append(f"{', '.join(name for name, value in log.origins.items() if value == origin)}: {origin}")
+    return [". ".join(told), *(finding.message for finding in log.findings)]
+
+
+def _differences(logs: Sequence[CertificationLog]) -> list[str]:
+    def several(values: Sequence[Any]) -> bool:
+        return len(set(values)) > 1
+
+    found = []
+    if several([np.sort(log.index).tobytes() for log in logs]):
+        found.append("images, by their indices: columns compare no better than their intervals")
+    elif several([log.header.data_sha256 for log in logs if log.header is not None]):
+        found.append("data, by their hashes")
+    smoothed = [log for log in logs if log.kind != "verify"]
+    if several([log.sigma for log in smoothed]):
+        found.append("sigma: p_A is a share under each one's own noise")
+    if several([(log.n, log.alpha) for log in smoothed]):
+        found.append("n and alpha: largest radius and average certified radius move with them")
+    return found

@@ -1,0 +1,178 @@
+"""Figures of certification logs, several in one, with the extra ``plot``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.errors import InputError
+from pyrobust.evaluation import Run
+from pyrobust.evaluation.certification_log import CertificationLog
+from pyrobust.metrics.certified import certified_accuracy
+from pyrobust.report.axes import Frame, figure_format, line_style
+from pyrobust.report.caption import describe_run
+from pyrobust.report.subjects import checked_logs, checked_norm, distinct_names, facts_of, survival_of, why_no_votes
+
+_Logs = CertificationLog | Sequence[CertificationLog]
+# More steps than these cannot be told apart, and make files of megabytes.
+_STEPS, _BAND = 4000, 120
+
+
+@dataclass(frozen=True)
+class _Steps:
+    caption: str
+    norm: str
+    radius: npt.NDArray[np.float64]
+    certified: npt.NDArray[np.bool_]
+
+
+def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alpha: float = 0.05) -> None:
+    """Draws certified accuracy over the radius, the exact step curves, as a PNG, PDF or SVG.
+
+    At radius r stands the share of images whose prediction is right and certified with a radius R >= r; the curve falls
+    by one image's share behind every certified radius. The band joins intervals for other images of the same kind
+    (Clopper and Pearson, 1934), each of which holds for its radius by itself.
+
+    Args:
+        logs: a run, or certification logs, of one norm, with at least one image.
+        path: the file, its format by its ending: .png, .pdf or .svg; written whole or not at all, replaced if it is
+            there. The same logs give the same bytes.
+        alpha: probability that one of the intervals misses, in (0, 1).
+
+    Raises:
+        InputError: no log, several norms, a radius that is no number, a run of another kind or without images, a file
+            name of another ending.
+        InputTypeError: something else than logs.
+        MissingExtraError: matplotlib is not installed.
+        StoreError: the file cannot be written.
+
+    >>> from pyrobust.evaluation import certify_dataset
+    >>> from pyrobust.smoothing import RandomizedSmoothing
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
+    >>> run = certify_dataset(smoother, load_data("digits"), n=1000, max_images=4)
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     plot_certified_accuracy(run, os.path.join(folder, "curve.png"))
+    ...     os.listdir(folder)
+    ['curve.png']
+    """
+    figure_format(path)
+    certified_accuracy_frame(logs, alpha).write(path)
+
+
+def plot_survival(logs: _Logs, path: str | os.PathLike[str]) -> None:
+    r"""Draws the survival curves of p_A: the share of all images that are right with p_A >= t, as a PNG, PDF or SVG.
+
+    Abstentions and errors count as p_A = 0. The band is what printed radii leave open of the votes; exact votes have
+    none (Sun, Mao, Müller and Vechev, 2025).
+
+    Args:
+        logs: with votes, or with radii that tell them, of one norm.
+        path: the file, its format by its ending: .png, .pdf or .svg; written whole or not at all, replaced if it is
+            there. The same logs give the same bytes.
+
+    Raises:
+        InputError: a log that tells no votes; and as `plot_certified_accuracy`.
+        InputTypeError: something else than logs.
+        MissingExtraError: matplotlib is not installed.
+        StoreError: the file cannot be written.
+
+    >>> import tempfile
+    >>> from pyrobust.evaluation.certification_log import read_certification_log
+    >>> rows = "idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t3\t0.377\t1\n1\t8\t8\t0.48\t1\n"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with open(os.path.join(folder, "net_sigma0.25.tsv"), "w") as file:
+    ...         _ = file.write(rows)
+    ...     plot_survival(read_certification_log(file.name), os.path.join(folder, "survival.svg"))
+    ...     sorted(os.listdir(folder))
+    ['net_sigma0.25.tsv', 'survival.svg']
+    """
+    figure_format(path)
+    survival_frame(logs).write(path)
+
+
+def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05) -> Frame:
+    """The figure of `plot_certified_accuracy`, to be rendered in one format or in several."""
+    steps = [_of_run(logs)] if isinstance(logs, Run) else _of_logs(checked_logs(logs))
+    norm = checked_norm({each.norm for each in steps})
+    largest = max(float(each.radius[each.certified].max(initial=0.0)) for each in steps)
+    end = 1.05 * largest or 1.0
+    frame = Frame(
+        f"Certified accuracy, with intervals of {100 * (1 - alpha):g} % for each radius",
+        f"{norm} radius, in the unit of the input",
+        "certified accuracy (%)",
+        [each.caption for each in steps],
+    )
+    lines = []
+    for place, each in enumerate(steps):
+        style = line_style(place)
+        radii = np.linspace(0.0, end, _BAND)
+        rates = certified_accuracy(each.radius, each.certified, radii.tolist(), alpha)
+        band = ([100 * rate.lower for rate in rates], [100 * rate.upper for rate in rates])
+        frame.axes.fill_between(radii, *band, color=style["color"], alpha=0.12, lw=0)
+        x, share = _steps(each, end)
+        # A radius R still counts at r = R: each step ends at its radius.
+        lines += frame.axes.plot(x, 100 * share, drawstyle="steps-pre", **style)
+    frame.axes.set_xlim(0, end)
+    frame.label(lines)
+    return frame
+
+
+def survival_frame(logs: _Logs) -> Frame:
+    """The figure of `plot_survival`, to be rendered in one format or in several."""
+    logs = checked_logs(logs)
+    curves = [survival_of(log) for log in logs]
+    for log, curve in zip(logs, curves, strict=True):
+        if curve is None:
+            raise InputError(f"logs: expected logs that tell votes, got {log.path}: {why_no_votes(log)}")
+    frame = Frame(
+        "How sure the smoothed classifier is of the right class",
+        "t, a share of the noisy samples",
+        r"images that are right with $p_A \geq t$ (%)",
+        _captions(logs),
+    )
+    lines = []
+    for place, curve in enumerate(curves):
+        assert curve is not None
+        style = line_style(place)
+        frame.axes.fill_between(
+            curve.thresholds, 100 * curve.lower, 100 * curve.upper, color=style["color"], alpha=0.25, lw=0
+        )
+        lines += frame.axes.plot(curve.thresholds, 100 * curve.share, **style)
+    frame.axes.set_xlim(0.5, 1.0)
+    frame.label(lines)
+    return frame
+
+
+def _of_run(run: Run) -> _Steps:
+    if run.kind not in ("certify", "verify") or not len(run):
+        raise InputError(f"run: expected a run of kind certify or verify with images, got {run.kind} with {len(run)}")
+    radius = run.table["radius"]
+    # A verification with radius 0 has proved nothing, not even of the image itself.
+    certified = run.right & ((radius > 0) | (run.kind != "verify"))
+    return _Steps("\n".join(describe_run(run)), run.parameters["norm"], radius, certified)
+
+
+def _of_logs(logs: Sequence[CertificationLog]) -> list[_Steps]:
+    return [
+        _Steps(caption, log.norm, log.radius, log.certified) for caption, log in zip(_captions(logs), logs, strict=True)
+    ]
+
+
+def _captions(logs: Sequence[CertificationLog]) -> list[str]:
+    return [f"{name}: {', '.join(facts_of(log))}" for name, log in zip(distinct_names(logs), logs, strict=True)]
+
+
+def _steps(steps: _Steps, end: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Ends of the steps from 0 to the end, and the height of the step before each."""
+    radii = np.sort(steps.radius[steps.certified])
+    ends = np.unique(radii)
+    if len(ends) > _STEPS:
+        ends = np.linspace(0.0, radii[-1], _STEPS)
+    x = np.concatenate([[0.0], ends, [end]])
+    return x, (len(radii) - np.searchsorted(radii, x, side="left")) / len(steps.radius)

@@ -1,0 +1,138 @@
+"""What tables and figures need of a certification log: its figures checked, its own name, what it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.evaluation.certification_log import CertificationLog
+from pyrobust.metrics.survival import SurvivalCurve, survival_curve
+from pyrobust.metrics.votes import votes_for_radius
+
+
+def checked_logs(logs: CertificationLog | Sequence[CertificationLog]) -> list[CertificationLog]:
+    """Logs that can stand side by side: at least one, of one norm, every radius a number of at least 0.
+
+    Raises:
+        InputError: none, several norms, a radius that is none.
+        InputTypeError: something else than logs.
+    """
+    logs = [logs] if isinstance(logs, CertificationLog) else list(logs)
+    for log in logs:
+        if not isinstance(log, CertificationLog):
+            raise InputTypeError(f"logs: expected CertificationLog, one or several, got {type(log).__name__}")
+        wrong = ~(log.radius >= 0) | np.isinf(log.radius)
+        if wrong.any():
+            raise InputError(
+                f"logs: expected radii that are finite and at least 0, got {log.radius[wrong][0]} in {log.path}; "
+                "pyrobust audit says where"
+            )
+    if not logs:
+        raise InputError("logs: expected at least one, got none")
+    checked_norm({log.norm for log in logs})
+    return logs
+
+
+def checked_norm(norms: set[str]) -> str:
+    """The one norm of all radii.
+
+    >>> checked_norm({"l2"})
+    'l2'
+    """
+    if len(norms) > 1:
+        raise InputError(f"logs: expected radii of one norm, got {', '.join(sorted(norms))}; they do not compare")
+    return next(iter(norms))
+
+
+def distinct_names(logs: Sequence[CertificationLog]) -> list[str]:
+    """A name for each log: its own, with its folder where several have the same, or with a number in the end.
+
+    Args:
+        logs: of any origin.
+
+    Returns:
+        Names, no two alike.
+    """
+    names = [log.name for log in logs]
+    if len(set(names)) < len(names):
+        where = [Path(log.path).absolute().parent.name for log in logs]
+        names = [f"{where[i]}/{name}" if names.count(name) > 1 else name for i, name in enumerate(names)]
+    distinct: list[str] = []
+    for name in names:
+        number = next(i for i in range(1, len(names) + 2) if (f"{name} ({i})" if i > 1 else name) not in distinct)
+        distinct.append(f"{name} ({number})" if number > 1 else name)
+    return distinct
+
+
+def survival_of(log: CertificationLog) -> SurvivalCurve | None:
+    """The survival curve of p_A, from the votes of a run or from what printed radii say of them.
+
+    Args:
+        log: of any origin.
+
+    Returns:
+        The curve; None of a log without votes: a verification, radii of noise that is not Gaussian, or n, alpha or
+        sigma unknown.
+    """
+    if log.kind == "verify" or log.n is None:
+        return None
+    if log.votes is not None:
+        return survival_curve(log.votes, log.n, log.right)
+    if log.alpha is None or log.sigma is None or log.noise != "gaussian" or log.decimals is None:
+        return None
+    point, least, most = votes_for_radius(log.radius, log.n, log.alpha, log.sigma, decimals=log.decimals)
+    return survival_curve(point, log.n, log.right, least=least, most=most)
+
+
+def facts_of(log: CertificationLog) -> list[str]:
+    """What the rates of a log depend on, in a few words each.
+
+    Args:
+        log: of any origin.
+
+    Returns:
+        Method, norm, sigma, n and alpha where there is noise, and how many images.
+    """
+    facts = [method_of(log), log.norm]
+    if log.kind != "verify":
+        facts += [f"sigma {number(log.sigma)}", f"n {number(log.n)}", f"alpha {number(log.alpha)}"]
+    return [*facts, f"{len(log):,} images" if len(log) > 1 else "one image"]
+
+
+def method_of(log: CertificationLog) -> str:
+    """How the radii of a log were found, in a word or two.
+
+    Args:
+        log: of any origin.
+    """
+    parameters = {} if log.header is None else log.header.parameters
+    if log.kind == "verify":
+        return str(parameters.get("method", "bound propagation"))
+    sequential = parameters.get("method", "fixed") != "fixed"
+    return f"{log.noise} smoothing" + (f" ({parameters['method']})" if sequential else "")
+
+
+def number(value: float | None) -> str:
+    """A parameter as text.
+
+    >>> number(100_000), number(0.001), number(None)
+    ('100,000', '0.001', 'unknown')
+    """
+    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def why_no_votes(log: CertificationLog) -> str:
+    """Why `survival_of` a log is None, in words.
+
+    Args:
+        log: of any origin.
+    """
+    if log.kind == "verify":
+        return "its radii come from bound propagation, without samples"
+    if log.votes is None and log.noise != "gaussian":
+        return f"its radii are of {log.noise} noise, and its votes are not kept"
+    unknown = [name for name in ("n", "alpha", "sigma") if getattr(log, name) is None]
+    return f"its {', '.join(unknown)} {'is' if len(unknown) == 1 else 'are'} unknown; give {', '.join(unknown)}"
