@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from pyrobust.evaluation.audit_metrics import CertificationMetrics, certification_metrics
 from pyrobust.evaluation.audit_radii import check_certificates, check_numbers, countable
-from pyrobust.evaluation.audit_rows import KNOWN_SIZES, check_classes, check_correct, check_indices, covered
+from pyrobust.evaluation.audit_rows import (
+    KNOWN_SIZES,
+    check_classes,
+    check_correct,
+    check_indices,
+    covered,
+    distinct_indices,
+)
 from pyrobust.evaluation.certification_log import CertificationLog
 from pyrobust.evaluation.findings import Finding
 
@@ -132,12 +137,12 @@ def _about_votes(log: CertificationLog, metrics: CertificationMetrics, doubt: bo
 
 def _about_subset(log: CertificationLog, metrics: CertificationMetrics) -> Iterator[Finding]:
     """How far the figures of all images may be from those of the ones that are there."""
-    whole, name = covered(log.index), ""
+    whole, name = covered(distinct_indices(log)), ""
     if log.header is not None:
         whole = int(log.header.parameters["images"])
     elif whole not in KNOWN_SIZES:
         larger = [size for size in KNOWN_SIZES if size > whole]
-        if whole == len(np.unique(log.index)) and larger:
+        if whole == len(log) and larger:
             whole, name = larger[0], f"; of a larger data set, such as {KNOWN_SIZES[larger[0]]}, these are a part"
     if len(log) >= whole:
         return

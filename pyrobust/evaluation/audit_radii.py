@@ -69,6 +69,8 @@ def countable(log: CertificationLog) -> CertificationLog:
     """
     usable = np.isfinite(log.radius) & (log.radius >= 0) & (log.prediction >= 0) & (log.label >= 0)
     keep = first_of_each(log)
+    if keep.all() and (usable | ((log.prediction == -1) & (log.radius == 0) & (log.label >= 0))).all():
+        return log
 
     def kept(column: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64] | None:
         return None if column is None else column[keep]

@@ -75,7 +75,8 @@ def read_text_columns(path: Path) -> TextColumns:
         raise FileFormatError(f"{path}: {error}") from None
     if not parts["idx"]:
         raise FileFormatError(f"{path}: expected at least one whole row, found none")
-    columns = {name: np.concatenate(blocks) for name, blocks in parts.items()}
+    # One column after the other, so that no more than one is there twice.
+    columns = {name: np.concatenate(parts.pop(name)) for name in list(parts)}
     return TextColumns(columns, columns.pop("decimals"), tuple(findings))
 
 
