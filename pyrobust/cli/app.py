@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pyrobust.cli.attack import attack
+from pyrobust.cli.audit import audit
 from pyrobust.cli.certify import certify
 from pyrobust.cli.info import info
 from pyrobust.cli.log import log
@@ -54,5 +55,6 @@ app.command(rich_help_panel="Certificates")(certify)
 app.command(rich_help_panel="Certificates")(predict)
 app.command(rich_help_panel="Attacks")(attack)
 app.command(rich_help_panel="Runs")(log)
+app.command(rich_help_panel="Runs")(audit)
 app.command(rich_help_panel="Runs")(report)
 app.add_typer(train_app, name="train", rich_help_panel="Models")

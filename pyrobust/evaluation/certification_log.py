@@ -108,17 +108,17 @@ def read_certification_log(
 
     Args:
         path: the file; untrusted, at most 1 GiB.
-        n: samples an image. Default: what a run says; for text the usual 100,000 where the radii do not contradict it.
-        alpha: probability that a certificate is wrong. Default: likewise, 0.001.
-        sigma: standard deviation of the noise. Default: what a run says; for text what the file's name, or its
-            folder's, says, as sigma0.25, sigma_0.25 or noise_0.25.
+        n: samples an image, of text. Default: the usual 100,000 where the radii do not contradict it.
+        alpha: probability that a certificate is wrong, of text. Default: likewise, 0.001.
+        sigma: standard deviation of the noise, of text. Default: what the file's name, or its folder's, says, as
+            sigma0.25, sigma_0.25 or noise_0.25. A run knows all three itself; a note says where others were given.
 
     Returns:
         CertificationLog.
 
     Raises:
         FileFormatError: the file is missing, or is no such log; the message names the line.
-        InputError: n, alpha or sigma out of range, or others than the run's.
+        InputError: n, alpha or sigma out of range.
         InputTypeError: they are not numbers.
         StoreError: a run cannot be opened.
 
@@ -195,11 +195,11 @@ def _from_run(run: Run, path: Path, given: dict[str, Any]) -> CertificationLog:
         raise FileFormatError(f"{path}: expected a run of kind certify or verify, got {run.kind}; it has no radii")
     smoothed = run.kind == "certify"
     parameters = run.parameters
-    for name, value in given.items():
-        if not smoothed:
-            raise InputError(f"{name}: expected none for {path}, a run of bound propagation, got {value}")
-        if value != parameters[name]:
-            raise InputError(f"{name}: {path} is a run with {name} {parameters[name]}, got {value}; leave it out")
+    findings = tuple(
+        Finding("given", "note", f"{name} {value:,} was given; the run's own counts: {parameters.get(name, 'none')}")
+        for name, value in given.items()
+        if value != parameters.get(name)
+    )
     table = run.table
     if not len(run):
         raise FileFormatError(f"{path}: the run holds no image yet; go on with it first")
@@ -221,6 +221,7 @@ def _from_run(run: Run, path: Path, given: dict[str, Any]) -> CertificationLog:
         noise=parameters["noise"] if smoothed else "",
         votes=_votes(run) if smoothed else None,
         origins=dict.fromkeys(("n", "alpha", "sigma"), "the run") if smoothed else {},
+        findings=findings,
         header=run.header,
     )
 
