@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,9 @@ _INKS = ("#1f4e79", "#b3541e", "#49b5a6", "#0d0d0d", "#8a6fd0", "#c89b00")
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (7, 1.5, 1, 1.5, 1, 1.5)), (0, (10, 2)))
 _WIDTH, _AXES, _ABOVE, _LABEL, _LINE, _GAP = 7.0, 3.2, 0.38, 0.62, 0.118, 0.05  # inches
 _LEFT, _RIGHT = 0.09, 0.97
-_CHARACTERS = 98  # that fit a line of a caption, wide ones too
+_SIZE, _HANDLE = 7.0, 4.0  # of the captions: the font in points, a line's sample in font sizes
+# Beside the sample, in points, less what hinting can widen letters by.
+_ROOM = 0.92 * (72 * _WIDTH * (_RIGHT - _LEFT) - (_HANDLE + 1) * _SIZE)
 
 
 def figure_format(path: str | os.PathLike[str]) -> str:
@@ -103,10 +104,10 @@ class Frame:
             loc="lower left",
             bbox_to_anchor=(_LEFT - 0.01, 0.0),
             frameon=False,
-            fontsize=7,
+            fontsize=_SIZE,
             labelcolor="#444444",
             labelspacing=0.5,
-            handlelength=4.0,
+            handlelength=_HANDLE,
             borderaxespad=0.2,
         )
 
@@ -135,8 +136,30 @@ class Frame:
 
 
 def _folded(caption: str) -> str:
-    parts = [part for line in caption.split("\n") for part in textwrap.wrap(plain_text(line), _CHARACTERS)]
-    return "\n".join(map(_as_text, parts))
+    """A caption in lines that fit; a word that is too long for one is broken."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextToPath
+
+    font, measure = FontProperties(size=_SIZE), TextToPath()
+
+    def fits(text: str) -> bool:
+        width, *_ = measure.get_text_width_height_descent(text, font, ismath=False)
+        return bool(width <= _ROOM)
+
+    lines: list[str] = []
+    for paragraph in caption.split("\n"):
+        line = ""
+        for word in plain_text(paragraph).split():
+            if line and not fits(f"{line} {word}"):
+                lines.append(line)
+                line = ""
+            line = f"{line} {word}".lstrip()
+            while not fits(line):
+                end = next(end for end in range(len(line) - 1, 0, -1) if end == 1 or fits(line[:end]))
+                lines.append(line[:end])
+                line = line[end:]
+        lines.append(line)
+    return "\n".join(map(_as_text, lines))
 
 
 def _as_text(name: str) -> str:

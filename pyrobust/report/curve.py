@@ -10,6 +10,7 @@ import numpy as np
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.curve import RobustnessCurve
 from pyrobust.report.axes import Frame, figure_format, line_style
+from pyrobust.report.formats import plain_text
 
 
 def plot_curve(
@@ -58,7 +59,7 @@ def plot_curve(
     figure_format(path)
     lines = list(caption)
     if isinstance(curves, Mapping):
-        captions = [f"{name}: {_examples(curve)}" for name, curve in named.items()]
+        captions = [f"{plain_text(name)}: {_examples(curve)}" for name, curve in named.items()]
         captions += ["\n".join(lines)] if lines else []
     else:
         captions = ["\n".join(lines or [_examples(curves)])]

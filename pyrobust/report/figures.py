@@ -15,6 +15,7 @@ from pyrobust.evaluation.certification_log import CertificationLog
 from pyrobust.metrics.certified import certified_accuracy
 from pyrobust.report.axes import Frame, figure_format, line_style
 from pyrobust.report.caption import describe_run
+from pyrobust.report.formats import plain_text
 from pyrobust.report.subjects import checked_logs, checked_norm, distinct_names, facts_of, survival_of, why_no_votes
 
 _Logs = CertificationLog | Sequence[CertificationLog]
@@ -165,7 +166,9 @@ def _of_logs(logs: Sequence[CertificationLog]) -> list[_Steps]:
 
 
 def _captions(logs: Sequence[CertificationLog]) -> list[str]:
-    return [f"{name}: {', '.join(facts_of(log))}" for name, log in zip(distinct_names(logs), logs, strict=True)]
+    return [
+        f"{plain_text(name)}: {', '.join(facts_of(log))}" for name, log in zip(distinct_names(logs), logs, strict=True)
+    ]
 
 
 def _steps(steps: _Steps, end: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -9,13 +9,16 @@ import math
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any, Literal, TypeAlias
 
 from rich.table import Table
 from rich.text import Text
 
 from pyrobust.errors import InputError
+
+# enough digits for every double
+_EXACT = Context(prec=400)
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,11 @@ class Quantity:
         return f"{text} ({self._rounded(self.lower, ROUND_FLOOR)} to {self._rounded(self.upper, ROUND_CEILING)})"
 
     def _rounded(self, number: float, rounding: str) -> str:
+        if math.isinf(number):
+            return str(number)
         # as decimal digits, for a product of binary numbers can be an ulp off and a floor then a whole unit
-        scaled = Decimal(float.__repr__(float(number))).scaleb(2 if self.percent else 0)
-        return f"{scaled.quantize(Decimal(1).scaleb(-self.digits), rounding):f}"
+        scaled = Decimal(float.__repr__(number)).scaleb(2 if self.percent else 0)
+        return f"{scaled.quantize(Decimal(1).scaleb(-self.digits), rounding, _EXACT):f}"
 
 
 #: What stands in a cell; None where there is nothing to say.

@@ -1,0 +1,140 @@
+"""``pyrobust report``."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+
+import pytest
+
+HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
+ROWS = [(0, 3, 3, 0.377, 1), (1, 8, 8, 0.465, 1), (2, 1, -1, 0.0, 0), (3, 0, 5, 0.2, 0), (4, 2, 2, 0.05, 1)]
+ALL = {
+    *(f"certified_accuracy.{form}" for form in ("png", "pdf", "svg")),
+    *(f"survival.{form}" for form in ("png", "pdf", "svg")),
+    *(f"table.{form}" for form in ("md", "tex", "csv", "json")),
+}
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "net_sigma0.25.tsv"
+    path.write_text(HEADER + "".join("\t".join(map(str, (*row, "0:00:14.1"))) + "\n" for row in ROWS))
+    return path
+
+
+@pytest.fixture
+def other(tmp_path, log):
+    path = tmp_path / "other_sigma0.50.tsv"
+    path.write_text(log.read_text())
+    return path
+
+
+@pytest.fixture
+def plotting():
+    pytest.importorskip("matplotlib", reason="the extra plot")
+
+
+def test_it_writes_figures_and_tables(pyrobust, log, other, tmp_path, plotting):
+    done = pyrobust("report", log, other, "--out", "new/folder")
+    assert done.status == 0
+    out = tmp_path / "new" / "folder"
+    assert {file.name for file in out.iterdir()} == ALL
+    assert "median of p_A" in done.out
+    assert "average certified radius" in done.out
+    for name in ("table: new/folder/table.md", "survival: new/folder/survival.pdf", "certified accuracy: "):
+        assert name in done.err
+    # the larger sigma certified the same radii with fewer votes
+    assert json.loads((out / "table.json").read_text())["columns"] == ["", "net_sigma0.25", "other_sigma0.50"]
+    # the same again: the same bytes
+    assert pyrobust("report", log, other, "--out", "again").status == 0
+    for file in out.iterdir():
+        assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes(), file.name
+
+
+def test_options(pyrobust, log, tmp_path):
+    done = pyrobust("report", log, "--out", "out", "--formats", "csv, JSON", "--radii", "0,1/4,0.4", "--n", 1000)
+    assert done.status == 0
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"table.csv", "table.json"}
+    with (tmp_path / "out" / "table.csv").open(newline="") as file:
+        table = {row[0]: row[1:] for row in csv.reader(file)}
+    assert [float(table[f"certified at {radius}"][0]) for radius in ("0", "0.25", "0.4")] == [0.6, 0.4, 0.2]
+    assert table["n"][0] == "1000"
+    assert table["sigma"][0] == "0.25"
+
+
+def test_what_is_there_stays_unless_replaced(pyrobust, log, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "table.csv").write_text("mine")
+    (out / "notes.txt").write_text("mine too")
+    error = pyrobust("report", log, "--out", out, "--formats", "md,csv").error
+    assert "table.csv is there already; name another folder, or give --replace" in error
+    assert {file.name: file.read_text() for file in out.iterdir()} == {"table.csv": "mine", "notes.txt": "mine too"}
+    assert pyrobust("report", log, "--out", out, "--formats", "md,csv", "--replace").status == 0
+    assert (out / "table.csv").read_text() != "mine"
+    assert (out / "notes.txt").read_text() == "mine too"
+    assert (out / "table.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--formats", "png,gif"), "--formats: expected some of png,pdf,svg,md,tex,csv,json, got 'gif'"),
+        (("--formats", ""), "--formats: expected some of"),
+        (("--radii", "0,x"), "--radii"),
+        (("--radii", "-1"), "--radii: expected at least 0"),
+        (("--n", "0"), "n: expected"),
+        (("--alpha", "2"), "alpha: expected"),
+        (("--sigma", "-1"), "sigma: expected"),
+    ],
+)
+def test_bad_options(pyrobust, log, tmp_path, arguments, message):
+    assert message in pyrobust("report", log, "--out", "out", *arguments).error
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_logs(pyrobust, log, tmp_path):
+    (tmp_path / "odd.tsv").write_bytes(b"\x00\x01\x02")
+    (tmp_path / "nan.tsv").write_text(HEADER + "0\t3\t3\tnan\t1\t0:00:14.1\n")
+    for name in ("nowhere.tsv", "odd.tsv", "nan.tsv"):
+        assert name in pyrobust("report", log, name, "--out", "out").error
+        assert not (tmp_path / "out").exists()
+
+
+def test_out_has_to_be_a_folder(pyrobust, log, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    assert "cannot be written" in pyrobust("report", log, "--out", "file", "--formats", "md").error
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_without_votes_no_survival_figure(pyrobust, tmp_path, log, plotting):
+    unknown = tmp_path / "unknown.tsv"
+    unknown.write_text(log.read_text())
+    done = pyrobust("report", unknown, "--out", "out", "--formats", "png,md")
+    assert done.status == 0
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"certified_accuracy.png", "table.md"}
+    assert "survival: 0 of 1 logs" in done.err
+    assert "sigma" in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_without_matplotlib(pyrobust, log, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert "pyrobust[plot]" in pyrobust("report", log, "--out", "out", "--formats", "png,md").error
+    assert not (tmp_path / "out").exists()
+    done = pyrobust("report", log, "--out", "out")
+    assert done.status == 0
+    assert "no figures: plot: needs matplotlib" in done.err
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {name for name in ALL if name.startswith("table")}
+
+
+def test_a_run_is_read_too(pyrobust, tmp_path):
+    arguments = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", 0.25, "--n", 100, "--max", 6)
+    assert pyrobust("certify", *arguments, "--out", "run.db").status == 0
+    assert pyrobust("report", "run.db", "--out", "out", "--formats", "json").status == 0
+    table = json.loads((tmp_path / "out" / "table.json").read_text())
+    rows = {row[0]: row[1] for row in table["rows"]}
+    assert rows["images"] == 6
+    assert rows["guarantee"] == "real"
+    assert rows["area under the survival curve of p_A"]["lower"] is None

@@ -1,0 +1,8 @@
+"""Tests of one folder share what they make up."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,217 @@
+"""Logs side by side: what they are ranked by, and that every figure is the log's."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from certification_logs import ABSTAINS, CONSTANT, GOOD, POOR, log_of, write
+
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.evaluation import certify_dataset, read_certification_log, verify_dataset
+from pyrobust.evaluation.findings import Finding
+from pyrobust.metrics.certified import average_certified_radius
+from pyrobust.report import Quantity, comparison_table, describe_run
+from pyrobust.report.subjects import distinct_names
+from pyrobust.smoothing import RandomizedSmoothing
+from pyrobust.zoo import load_data, load_model
+
+NET = "zoo:digits-smooth-0.25"
+
+
+def names(table):
+    return [column.name for column in table.columns[1:]]
+
+
+def row(table, start):
+    found = [row for row in table.rows if row[0] == start] or [row for row in table.rows if row[0].startswith(start)]
+    assert len(found) == 1, [row[0] for row in table.rows]
+    return found[0][1:]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A certification and a verification of one net, in files."""
+    folder = tmp_path_factory.mktemp("runs")
+    smoother = RandomizedSmoothing(load_model(NET), 10, 0.25)
+    certify_dataset(smoother, load_data("digits"), out=folder / "smooth.db", n=200, skip=20, model_name=NET)
+    verify_dataset(
+        load_model(NET), load_data("digits"), out=folder / "proved.db", radius=True, norm="l2", method="ibp", skip=20
+    )
+    return folder
+
+
+def test_a_constant_classifier_ranks_last():
+    """The paper's point (Sun, Mao, Müller and Vechev, 2025): its average certified radius is by far the largest."""
+    radii = {log.name: float(average_certified_radius(log.radius, log.certified)) for log in (GOOD, POOR, CONSTANT)}
+    assert radii["constant"] > 1e4 * max(radii["good"], radii["poor"])
+    table = comparison_table([CONSTANT, POOR, GOOD])
+    assert names(table) == ["good", "poor", "constant"]
+    values = [cell.value for cell in row(table, "average certified radius")]
+    assert values == [radii[name] for name in names(table)]
+    # last in the table, and with its warning
+    assert table.rows[-1][0] == "average certified radius"
+    assert "constant classifier" in table.notes[-1]
+    assert str(row(table, "area under the survival")[2]) == "0.1000"
+
+
+def test_sureness_comes_first_then_accuracy():
+    starts = [section[0][0] for section in comparison_table([GOOD, POOR]).sections]
+    assert [start.split()[0] for start in starts] == ["method", "area", "certified", "of", "average"]
+
+
+def test_every_figure_is_the_logs():
+    table = comparison_table([GOOD, POOR], [0.0, 0.3, 99.0], alpha=0.1, delta=0.01)
+    for place, log in enumerate((GOOD, POOR)):
+        for radius in (0.0, 0.3, 99.0):
+            count = int((log.certified & (log.radius >= radius)).sum())
+            cell = row(table, f"certified at {radius:g}")[place]
+            assert cell.value == count / len(log)
+            assert cell.lower <= cell.value <= cell.upper
+            # at alpha 0.001 and ten images, one false certificate leaves a probability below 0.01
+            assert row(table, f"of these at least, at {radius:g}")[place].value == max(0, count - 0) / len(log)
+        assert row(table, "images")[place] == len(log)
+        assert row(table, "n")[place] == 1000
+        assert row(table, "share with p_A below 1/2")[place].value == 0.2
+        p_a = np.where(log.certified, [1000, 999, 950, 900, 800, 700, 650, 990, 0, 0], 0) / 1000
+        if log is GOOD:
+            assert row(table, "area")[place].value == pytest.approx(np.maximum(0, 2 * p_a - 1).mean())
+    assert "intervals of 90 %" in " ".join(table.notes)
+    assert "at most 0.01" in " ".join(table.notes)
+
+
+def test_what_digits_leave_open_is_said():
+    # four digits tell one of a thousand votes, and not one of a hundred thousand
+    exact, coarse = (
+        row(comparison_table(log_of([n * 9 // 10] * 5, [True] * 5, n=n)), "area")[0] for n in (1000, 100_000)
+    )
+    assert (exact.lower, exact.upper) == (None, None)
+    assert coarse.lower < 0.8 < coarse.upper
+
+
+def test_certificates_that_may_be_false_are_taken_off():
+    log = log_of([990] * 400, [True] * 400, alpha=0.05)
+    cell = row(comparison_table(log, [0.0]), "of these at least")[0]
+    # P(Bin(400, 0.05) > 35) is 0.00057, P(Bin(400, 0.05) > 34) is 0.00110
+    assert cell.value == (400 - 35) / 400
+    assert str(cell) == "91.25 %"
+
+
+def test_a_single_log_and_one_that_abstains():
+    table = comparison_table(ABSTAINS)
+    assert names(table) == ["abstains"]
+    assert [row[0] for row in table.rows if row[0].startswith("certified")] == ["certified at 0"]
+    assert row(table, "certified at 0")[0].value == 0
+    assert row(table, "average certified radius")[0].value == 0
+    assert row(table, "area")[0].value == 0
+
+
+def test_logs_without_votes_come_last_and_say_why():
+    unknown = dataclasses.replace(GOOD, name="unknown", n=None, alpha=None)
+    table = comparison_table([unknown, POOR])
+    assert names(table) == ["poor", "unknown"]
+    assert row(table, "area")[1] is None
+    assert row(table, "n") == (1000, "unknown")
+    assert row(table, "of these at least, at 0")[1] is None
+    assert any("unknown tells no votes: its n, alpha are unknown; give n, alpha" in note for note in table.notes)
+    alone = comparison_table(unknown)
+    assert not any(cells[0].startswith("area") for cells in alone.rows)
+    assert not any(note.startswith("p_A") for note in alone.notes)
+
+
+def test_runs_have_exact_votes_and_their_hashes(runs):
+    smooth, proved = (read_certification_log(runs / name) for name in ("smooth.db", "proved.db"))
+    table = comparison_table([proved, smooth], [0.0, 0.1])
+    assert names(table) == ["smooth", "proved"]
+    assert row(table, "area")[0].lower is None
+    assert row(table, "method") == ("gaussian smoothing", "ibp")
+    assert row(table, "sigma") == ("0.25", None)
+    for place, log in enumerate((smooth, proved)):
+        assert row(table, "data sha256")[place] == log.header.data_sha256[:12]
+        assert row(table, "model sha256")[place] == log.header.model_sha256[:12]
+        assert row(table, "certified at 0.1")[place].value == np.mean(log.certified & (log.radius >= 0.1))
+        # a verification with radius 0 has proved nothing
+        assert row(table, "certified at 0")[place].value == np.mean(log.certified)
+    # proofs are not false
+    assert row(table, "of these at least, at 0.1")[1].value == row(table, "certified at 0.1")[1].value
+    from pyrobust.evaluation import Run
+
+    for line in describe_run(Run(runs / "smooth.db")):
+        assert f"smooth: {line}" in table.notes
+    assert any("bound propagation, without samples" in note for note in table.notes)
+
+
+def test_what_differs_is_said():
+    def said(*logs):
+        return " ".join(note for note in comparison_table(logs).notes if note.startswith("The logs do not"))
+
+    assert said(GOOD, POOR) == ""
+    assert "same sigma" in said(GOOD, CONSTANT)
+    assert "same n and alpha" in said(GOOD, log_of([100] * 10, [True] * 10, n=100))
+    assert "same images" in said(GOOD, log_of([900] * 9, [True] * 9))
+    shuffled = dataclasses.replace(GOOD, index=GOOD.index[::-1].copy())
+    assert said(GOOD, shuffled) == ""
+
+
+def test_names_are_told_apart(tmp_path):
+    logs = [dataclasses.replace(GOOD, path=Path(folder, "net.tsv"), name="net") for folder in ("a", "b", "b", "b")]
+    assert distinct_names(logs) == ["a/net", "b/net", "b/net (2)", "b/net (3)"]
+    assert distinct_names([GOOD, POOR]) == ["good", "poor"]
+    assert len(set(names(comparison_table(logs)))) == 4
+
+
+def test_where_parameters_come_from_is_said(tmp_path):
+    log = read_certification_log(write(GOOD, tmp_path / "net_sigma0.25.tsv"), n=1000)
+    text = " ".join(comparison_table(log).notes)
+    assert "sigma: the name of the file" in text
+    assert "n: given" in text
+    assert "model and data not stated" in text
+    damaged = dataclasses.replace(log, findings=(Finding("truncated", "fault", "the last line was cut off"),))
+    assert any("the last line was cut off" in note for note in comparison_table(damaged).notes)
+
+
+def test_default_radii():
+    def radii(log):
+        starts = [cells[0] for cells in comparison_table(log).rows if cells[0].startswith("certified")]
+        return [float(start.removeprefix("certified at ")) for start in starts]
+
+    assert radii(GOOD) == [0.0, 0.25, 0.5]
+    small = radii(log_of([900] * 5, [True] * 5, sigma=0.01))
+    assert small[0] == 0.0
+    assert 5 <= len(small) <= 13
+    assert small[-1] <= 0.0126
+
+
+@pytest.mark.parametrize(
+    ("logs", "arguments", "error", "match"),
+    [
+        ([], {}, InputError, "logs: expected at least one, got none"),
+        ([3], {}, InputTypeError, "logs: expected CertificationLog, one or several, got int"),
+        ([GOOD, dataclasses.replace(GOOD, norm="l1")], {}, InputError, "one norm, got l1, l2"),
+        (GOOD, {"radii": [-1.0]}, InputError, "radii"),
+        (GOOD, {"radii": [math.nan]}, InputError, "radii"),
+        (GOOD, {"radii": ["a"]}, InputTypeError, "radii"),
+        (GOOD, {"alpha": 0.0}, InputError, "alpha"),
+        (GOOD, {"delta": 1.0}, InputError, "delta"),
+    ],
+)
+def test_bad_input(logs, arguments, error, match):
+    with pytest.raises(error, match=match):
+        comparison_table(logs, **arguments)
+
+
+@pytest.mark.parametrize("radius", [math.nan, math.inf, -0.5])
+def test_radii_that_are_none_are_refused(radius):
+    broken = GOOD.radius.copy()
+    broken[3] = radius
+    with pytest.raises(InputError, match=r"finite and at least 0, got .* in .*good.tsv; pyrobust audit says where"):
+        comparison_table(dataclasses.replace(GOOD, radius=broken))
+
+
+def test_cells_are_numbers_or_text():
+    for cells in comparison_table([GOOD, POOR]).rows:
+        assert isinstance(cells[0], str)
+        assert all(isinstance(cell, (str, int, Quantity)) for cell in cells[1:])

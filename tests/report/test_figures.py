@@ -1,0 +1,203 @@
+"""Figures of logs: of the format asked for, the same bytes each time, every curve where its figures are."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from certification_logs import ABSTAINS, CONSTANT, GOOD, POOR, log_of
+
+from pyrobust.errors import InputError, InputTypeError, MissingExtraError, StoreError
+from pyrobust.report import plot_certified_accuracy, plot_survival
+from pyrobust.report.axes import line_style
+from pyrobust.report.figures import certified_accuracy_frame, survival_frame
+
+STARTS = {"png": b"\x89PNG\r\n", "pdf": b"%PDF-", "svg": b"<?xml"}
+PLOTS = [plot_certified_accuracy, plot_survival]
+LONG = "a_very_long_name_$x_1$_" + "of_a_model_" * 20
+ONE = log_of([990], [True], name="one")
+MANY = [
+    GOOD,
+    POOR,
+    CONSTANT,
+    ABSTAINS,
+    dataclasses.replace(GOOD, name=LONG),
+    dataclasses.replace(POOR, name="$\\alpha"),
+]
+
+
+@pytest.fixture(autouse=True)
+def matplotlib():
+    return pytest.importorskip("matplotlib", reason="the extra plot")
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+@pytest.mark.parametrize("form", list(STARTS))
+@pytest.mark.parametrize("logs", [GOOD, [GOOD, POOR], MANY, ABSTAINS, ONE], ids=["1", "2", "6", "abstains", "one"])
+def test_a_figure_of_each_format(tmp_path, plot, form, logs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plot(logs, tmp_path / f"figure.{form}")
+        plot(logs, tmp_path / f"again.{form.upper()}")
+    content = (tmp_path / f"figure.{form}").read_bytes()
+    assert content.startswith(STARTS[form])
+    assert len(content) > 5000
+    # the same logs, the same bytes: no date, no random names
+    assert content == (tmp_path / f"again.{form.upper()}").read_bytes()
+    assert re.search(rb"20\d\d-\d\d-\d\d|CreationDate", content) is None
+
+
+def size(path):
+    from matplotlib.image import imread
+
+    return imread(path).shape[:2]
+
+
+def test_captions_make_room_for_themselves(tmp_path):
+    sizes = []
+    for logs in (GOOD, [GOOD, POOR], MANY):
+        plot_survival(logs, tmp_path / "figure.png")
+        sizes.append(size(tmp_path / "figure.png"))
+    heights = [height for height, _ in sizes]
+    assert heights == sorted(set(heights))
+    assert {width for _, width in sizes} == {1050}
+
+
+def test_no_caption_is_cut_off(tmp_path):
+    from matplotlib.image import imread
+
+    logs = [dataclasses.replace(GOOD, name=name) for name in ("m" * 300, "W_" * 150, "i" * 300, "WW MM " * 60)]
+    plot_survival(logs, tmp_path / "a.png")
+    pixels = imread(tmp_path / "a.png")[..., :3]
+    for edge in (pixels[-3:], pixels[:, -6:], pixels[:3]):
+        assert (edge == 1).all()
+
+
+def test_fonts_are_embedded_as_truetype(tmp_path):
+    plot_survival(GOOD, tmp_path / "figure.pdf")
+    content = (tmp_path / "figure.pdf").read_bytes()
+    assert b"/FontFile2" in content
+    assert b"/Type3" not in content
+
+
+def test_names_are_text(tmp_path, matplotlib):
+    odd = [dataclasses.replace(GOOD, name=name) for name in ("cost $x_1$ & <more>", "\x1b[31m\nred\u202e", "\udcff")]
+    for plot in PLOTS:
+        with matplotlib.rc_context({"svg.fonttype": "none"}):
+            plot(odd, tmp_path / "figure.svg")
+        text = (tmp_path / "figure.svg").read_text(encoding="utf-8")
+        assert (
+            "cost $x_1$ &amp; &lt;more&gt;: gaussian smoothing, l2, sigma 0.25, n 1,000, alpha 0.001, 10 images" in text
+        )
+        assert "\x1b" not in text
+        assert "�[31m�red�: gaussian" in text
+
+
+def drawn(frame):
+    return [line.get_xydata().T for line in frame.axes.get_lines()]
+
+
+def test_steps_are_the_certified_accuracies():
+    frame = certified_accuracy_frame([GOOD, ABSTAINS])
+    for log, (x, y) in zip((GOOD, ABSTAINS), drawn(frame), strict=True):
+        for radius in [*log.radius, *(log.radius + 1e-9), 0.0, 0.1]:
+            # drawn as steps-pre: the height at the first end that is not before the radius
+            height = y[np.searchsorted(x, radius, side="left")]
+            assert height == pytest.approx(100 * np.mean(log.certified & (log.radius >= radius)))
+    assert all(line.get_drawstyle() == "steps-pre" for line in frame.axes.get_lines())
+
+
+def test_many_steps_are_thinned_and_stay_right():
+    rng = np.random.default_rng(0)
+    log = log_of(rng.integers(60_000, 100_001, 20_000).tolist(), [True] * 20_000, n=100_000)
+    ((x, y),) = drawn(certified_accuracy_frame(log))
+    assert len(x) < 5000
+    for radius, share in list(zip(x, y, strict=True))[1:-1:97]:
+        assert share == pytest.approx(100 * np.mean(log.radius >= radius))
+
+
+def test_survival_is_drawn_at_its_thresholds():
+    frame = survival_frame([GOOD, POOR])
+    for log, (x, y) in zip((GOOD, POOR), drawn(frame), strict=True):
+        assert (x[0], x[-1], len(x)) == (0.5, 1.0, 501)
+        assert y[0] == pytest.approx(100 * np.mean(log.certified))
+        assert (np.diff(y) <= 0).all()
+    assert len(frame.axes.collections) == 2
+
+
+def test_lines_stay_apart():
+    styles = [(style["color"], str(style["linestyle"])) for style in map(line_style, range(36))]
+    assert len(set(styles)) == 36
+    assert len({colour for colour, _ in styles[:6]}) == len({dashes for _, dashes in styles[:6]}) == 6
+
+
+def lab(rgb):
+    """CIELAB of linear sRGB, white D65."""
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ np.clip(rgb, 0, 1)
+    x, y, z = np.cbrt(xyz / [0.9505, 1.0, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_colours_are_apart_for_colour_blind_readers():
+    """Machado, Oliveira and Fernandes (2009), complete protanopia, deuteranopia and tritanopia, in linear sRGB."""
+    from matplotlib.colors import to_rgb
+
+    kinds = [
+        np.eye(3),
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    ]
+    colours = np.array([to_rgb(line_style(place)["color"]) for place in range(6)])
+    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+    for kind in kinds:
+        seen = [lab(np.array(kind) @ colour) for colour in linear]
+        # cube roots near black exaggerate; they are not needed to be exact here
+        assert min(np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]) > 20
+    greys = sorted(lab(colour)[0] for colour in linear)
+    # three steps, two lines each at most as light as one another
+    assert greys[2] - greys[0] > 20
+    assert greys[4] - greys[2] > 10
+    assert greys[-1] < 75
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+@pytest.mark.parametrize(
+    ("logs", "name", "error", "match"),
+    [
+        ([], "a.png", InputError, "logs: expected at least one, got none"),
+        ([3], "a.png", InputTypeError, "logs: expected CertificationLog"),
+        ([GOOD, dataclasses.replace(GOOD, norm="l1")], "a.png", InputError, "one norm, got l1, l2"),
+        (dataclasses.replace(GOOD, radius=np.full(10, math.nan)), "a.png", InputError, "got nan in"),
+        (GOOD, "a.jpg", InputError, r"path: expected a name that ends in .png, .pdf or .svg, got '.*a\.jpg'"),
+        (GOOD, "nowhere/a.png", StoreError, "cannot be written"),
+    ],
+)
+def test_what_cannot_be_drawn(tmp_path, plot, logs, name, error, match):
+    with pytest.raises(error, match=match):
+        plot(logs, tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_survival_needs_votes(tmp_path):
+    for log, why in (
+        (dataclasses.replace(GOOD, n=None), "its n is unknown"),
+        (dataclasses.replace(GOOD, noise="laplace"), "radii are of laplace noise"),
+        (dataclasses.replace(GOOD, kind="verify"), "bound propagation"),
+    ):
+        with pytest.raises(InputError, match=why):
+            plot_survival([GOOD, log], tmp_path / "a.png")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_without_matplotlib(tmp_path, monkeypatch, plot):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r"pyrobust\[plot\]"):
+        plot(GOOD, tmp_path / "a.png")
+    assert not list(tmp_path.iterdir())

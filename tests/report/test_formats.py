@@ -1,0 +1,166 @@
+"""Tables in every form: what is read back is what was put in, and no name does harm."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from pyrobust.errors import InputError
+from pyrobust.report import Column, Quantity, ReportTable, format_table, rich_table
+
+ODD = '50%_of $x^2$ & #1 {a}~b\\c|d<e>*f*[g](h) `i` "j" --k'
+
+
+def table(*rows, columns=("what", "net"), notes=(), title="A table"):
+    head, *rest = columns
+    return ReportTable(title, (Column(head, "left"), *map(Column, rest)), (tuple(rows),), notes)
+
+
+def parsed(text):
+    return list(csv.reader(io.StringIO(text, newline="")))
+
+
+@pytest.mark.parametrize(
+    ("quantity", "text"),
+    [
+        (Quantity(0.7665, 0.75808, 0.77477, 2, percent=True), "76.65 % (75.80 to 77.48)"),
+        (Quantity(0.7454, percent=True, digits=2, down=True), "74.54 %"),
+        (Quantity(0.99999, percent=True, digits=2, down=True), "99.99 %"),
+        (Quantity(0.99999, percent=True, digits=2), "100.00 %"),
+        (Quantity(0.4240243), "0.4240"),
+        (Quantity(1e-9, 0.0, 1e-5), "0.0000 (0.0000 to 0.0001)"),
+        (Quantity(-0.5, -0.55555, -0.44444, 1), "-0.5 (-0.6 to -0.4)"),
+        (Quantity(math.nan), "–"),
+        (Quantity(0.5, 0.4, None), "0.5000"),
+    ],
+)
+def test_quantities_are_rounded_and_their_ends_outward(quantity, text):
+    assert str(quantity) == text
+
+
+@given(st.floats(0, 1), st.floats(0, 0.2), st.integers(0, 6))
+def test_what_is_printed_encloses(value, width, digits):
+    lower, upper = max(0.0, value - width), min(1.0, value + width)
+    ends = [float(end) / 100 for end in re.findall(r"\d+\.?\d*", str(Quantity(value, lower, upper, digits, True)))[1:]]
+    assert ends[0] <= lower * (1 + 1e-15)
+    assert ends[1] >= upper * (1 - 1e-15)
+
+
+def test_csv_is_read_back():
+    rows = [("rate", Quantity(0.1 + 0.2, 0.1, 1 / 3)), ("n", 100_000), (ODD, 0.001), ("none", None), ("no", math.nan)]
+    found = parsed(format_table(table(*rows), "csv"))
+    assert found[0] == ["what", "net", "net lower", "net upper"]
+    assert [float(field) for field in found[1][1:]] == [0.1 + 0.2, 0.1, 1 / 3]
+    assert found[2] == ["n", "100000", "", ""]
+    assert found[3] == [ODD, "0.001", "", ""]
+    assert found[4:] == [["none", "", "", ""], ["no", "", "", ""]]
+
+
+def test_csv_follows_the_rfc():
+    text = format_table(table(('a "b", c', 1), ("two\nlines", np.float64(0.5))), "csv")
+    assert text == 'what,net\r\n"a ""b"", c",1\r\ntwo�lines,0.5\r\n'
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t=", "＝", "＠"])
+def test_no_name_is_a_formula(start):
+    formula = f'{start}HYPERLINK("http://example.org","x")'
+    for row in parsed(format_table(table((formula, -1.5), columns=(formula, formula)), "csv")):
+        for field in row[:1]:
+            assert field[0] in ("'", "�")
+    # numbers stay numbers
+    assert parsed(format_table(table(("a", -1.5)), "csv"))[1] == ["a", "-1.5"]
+
+
+@given(st.text(), st.floats(), st.integers())
+def test_json_and_csv_hold_anything(name, number, whole):
+    made = table((name, number), (name, whole), (name, Quantity(number)), title=name, notes=(name,))
+    found = json.loads(format_table(made, "json"), parse_constant=pytest.fail)
+    assert found["columns"] == ["what", "net"]
+    assert found["rows"][1][1] == whole
+    expected = number if math.isfinite(number) else None
+    assert found["rows"][0][1] == expected
+    assert found["rows"][2][1] == {"value": expected, "lower": None, "upper": None}
+    assert len(parsed(format_table(made, "csv"))) == 4
+    assert format_table(made, "md").encode().count(b"\n| ") == 5
+    format_table(made, "tex").encode()
+    Console(file=io.StringIO(), width=80).print(rich_table(made))
+
+
+def latex_meaning(text):
+    """What TeX would print of escaped text."""
+    words = {"textbackslash": "\\", "textasciicircum": "^", "textasciitilde": "~"}
+    words |= {"textless": "<", "textgreater": ">", "textbar": "|"}
+    text = re.sub(
+        r"\\(text[a-z]+)\{\}",
+        lambda found: {"\\": "\0b", "~": "\0t", "^": "\0c"}.get(words[found[1]], words[found[1]]),
+        text,
+    )
+    text = re.sub(r"\{([-`])\}", r"\1", text)
+    # what is left of the active characters has to stand behind a backslash
+    assert not re.search(r"(?<!\\)[$&#%_{}]", text), text
+    assert not re.search(r"[\^~]", text)
+    text = re.sub(r"\\([$&#%_{}])", r"\1", text).replace("''", '"')
+    return text.replace("\0b", "\\").replace("\0t", "~").replace("\0c", "^")
+
+
+@given(st.text(st.characters(codec="ascii", exclude_categories=("Cc",)).filter(lambda c: c != "'"), min_size=1))
+def test_latex_means_what_it_says(name):
+    lines = format_table(table((name, 1)), "tex").splitlines()
+    line = lines[lines.index(r"\midrule") + 1]
+    cell = line.removesuffix(r" & 1 \\")
+    assert latex_meaning(cell.removeprefix("{}")) == name
+
+
+def test_latex_is_a_booktabs_float():
+    text = format_table(table(("a", Quantity(0.5, percent=True)), ("[b]", 2), notes=("50 % of it",)), "tex")
+    assert r"a & 50.0000 \% \\" in text
+    # not the argument of the line break before it
+    assert r"{}[b] & 2 \\" in text
+    assert "50 \\% of it" in text
+    for word in ("table", "tabular", "minipage"):
+        assert text.count(rf"\begin{{{word}}}") == text.count(rf"\end{{{word}}}") == 1
+    assert [text.count(rf"\{rule}") for rule in ("toprule", "midrule", "bottomrule")] == [1, 1, 1]
+    assert text.count("{") == text.count("}")
+
+
+def test_markdown_keeps_its_columns():
+    text = format_table(table((ODD, "x|y"), columns=("", "a|b")), "md")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [3, 3, 3]
+    assert rows[1] == "| :--- | ---: |"
+    assert "<e>" not in text
+
+
+def test_a_terminal_is_not_steered():
+    name = "\x1b[31mred\x1b[0m [bold]b[/bold] \u202eback"
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+    console.print(rich_table(table((name, 1), title=name, notes=(name,))))
+    text = console.file.getvalue()
+    assert "[31mred" in text
+    assert "[bold]b[/bold]" in text
+    assert "\x1b[31m" not in text
+    assert "\u202e" not in text
+
+
+def test_sections_are_apart():
+    made = ReportTable("t", (Column("a"),), (((1,), (2,)), ((3,),)))
+    assert format_table(made, "tex").count(r"\midrule") == 2
+    assert [row[0] for row in made.rows] == [1, 2, 3]
+
+
+def test_bad_tables():
+    with pytest.raises(InputError, match="columns: expected at least one"):
+        ReportTable("t", (), ())
+    with pytest.raises(InputError, match="rows of 2 cells, got one of 1"):
+        table(("a",))
+    with pytest.raises(InputError, match="form: expected one of md, tex, csv, json, got 'html'"):
+        format_table(table(), "html")

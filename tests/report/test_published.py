@@ -1,0 +1,75 @@
+"""docs/published.md says what the published logs say."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def published():
+    spec = importlib.util.spec_from_file_location("published", ROOT / "bench" / "published.py")
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules["published"] = module  # where dataclasses look for their types
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def logs():
+    folder = os.environ.get("PYROBUST_DATA")
+    if folder is None:
+        pytest.skip("PYROBUST_DATA is not set")
+    return Path(folder) / "logs"
+
+
+def counted(path, radius):
+    """Without the package: rows that are right with a radius of at least that, in %."""
+    rows = [line.split("\t") for line in path.read_text().splitlines()[1:]]
+    return 100 * sum(row[1] == row[2] and float(row[3]) >= radius for row in rows) / len(rows)
+
+
+def test_the_page_says_what_the_logs_say(published, logs):
+    page = published.PAGE.read_text(encoding="utf-8")
+    assert published.filled(page, logs) == page
+    # and would not, had it another figure
+    assert published.filled(page.replace("42.79", "42.97", 1), logs) == page
+
+
+def test_its_accuracies_are_the_counts_of_the_files(published, logs):
+    page = published.PAGE.read_text(encoding="utf-8")
+    for data, radii in published.RADII.items():
+        for each in published.LOGS[data]:
+            row = next(line for line in page.splitlines() if line.startswith(f"| **{each.name}: log, "))
+            figures = [float(text) for text in re.findall(r"\*\*([\d.]+)\*\*", row)]
+            expected = [counted(logs / data / f"{each.file}.tsv", radius) for radius in radii]
+            assert figures == pytest.approx(expected, abs=1e-9)
+
+
+def test_printed_figures_are_those_of_500_images(published, logs):
+    """What the papers print is what every 20th image gives, with other noise."""
+    for each in published.LOGS["cifar10"]:
+        rows = (logs / "cifar10" / f"{each.file}.tsv").read_text().splitlines()[1::20]
+        for radius, printed in zip(published.RADII["cifar10"], each.printed, strict=True):
+            if printed is not None:
+                right = sum(f[1] == f[2] and float(f[3]) >= radius for f in (row.split("\t") for row in rows))
+                assert right / 5 == pytest.approx(printed, abs=1.5)
+                assert len(rows) == 500
+
+
+def test_the_text_quotes_its_tables(published):
+    page = published.PAGE.read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| **Cohen, σ 0.50: log, 10,000 images"))
+    assert row.split("|")[6].strip(" *") == "21.97"
+    assert "counts 2,197,\n21.97 %" in page
+    for word in ("computed", "[C]", "[S]", "[M]", "[G]", "[Z]", "[P]", "[F]"):
+        assert word in page
