@@ -82,7 +82,7 @@ def comparison_table(
     radii = _default_radii(logs) if radii is None else radii
     sections: tuple[tuple[Row, ...], ...] = (
         _facts(logs),
-        _sureness(curves),
+        _sureness(curves, alpha),
         _accuracies(logs, radii, alpha),
         _truly(logs, radii, delta),
         (("average certified radius", *(_mean_radius(log, alpha) for log in logs)),),
@@ -125,7 +125,7 @@ def _facts(logs: Sequence[CertificationLog]) -> tuple[Row, ...]:
     return tuple(row for row in rows if any(cell is not None for cell in row[1:]))
 
 
-def _sureness(curves: Sequence[SurvivalCurve | None]) -> tuple[Row, ...]:
+def _sureness(curves: Sequence[SurvivalCurve | None], alpha: float) -> tuple[Row, ...]:
     if not any(curve is not None for curve in curves):
         return ()
 
@@ -136,17 +136,22 @@ def _sureness(curves: Sequence[SurvivalCurve | None]) -> tuple[Row, ...]:
         name = "median of p_A" if share == 0.5 else f"{100 * share:g} % quantile of p_A"
         return row(name, lambda curve: Quantity(curve.quantiles([share])[0]))
 
-    return (
-        row("area under the survival curve of p_A", lambda c: Quantity(c.area, *_open(c.area_lower, c.area_upper))),
+    def area(curve: SurvivalCurve) -> Quantity:
+        estimate = curve.area_estimate(alpha)
+        return Quantity(estimate.value, estimate.lower, estimate.upper)
+
+    rows = [
+        row("area under the survival curve of p_A", area),
         *map(quantile, _QUANTILES),
-        row("share with p_A below 1/2", lambda c: Quantity(c.share_below_half, percent=True, digits=2)),
-        row(f"share with p_A from 1/2 to {HARD:g}", lambda c: Quantity(c.hard_share(), percent=True, digits=2)),
-    )
-
-
-def _open(lower: float, upper: float) -> tuple[float | None, float | None]:
-    """The ends of what the votes may be; none where they are exact."""
-    return (lower, upper) if lower < upper else (None, None)
+        row("share with p_A below 1/2", lambda curve: Quantity(curve.share_below_half, percent=True, digits=2)),
+        row(f"share with p_A from 1/2 to {HARD:g}", lambda curve: Quantity(curve.hard_share(), percent=True, digits=2)),
+    ]
+    if any(curve is not None and curve.area_lower < curve.area_upper for curve in curves):
+        rows.insert(
+            1,
+            row("the area, for possible votes", lambda curve: Quantity(curve.area, curve.area_lower, curve.area_upper)),
+        )
+    return tuple(rows)
 
 
 def _accuracies(logs: Sequence[CertificationLog], radii: Sequence[float], alpha: float) -> tuple[Row, ...]:
@@ -191,7 +196,8 @@ def _notes(
     if any(curve is not None for curve in curves):
         notes.append(
             "p_A: share of the noisy samples with the right class, 0 where the prediction is wrong or abstained. Area: "
-            "from 1/2 to 1, over its largest possible; in brackets what printed radii leave open."
+            f"from 1/2 to 1, over its largest possible; in brackets intervals of {100 * (1 - alpha):g} %, for other "
+            "images of the same kind. Possible votes: those that the printed radii may stand for."
         )
     notes.append(
         f"Certified: right, with a radius of at least that; in brackets intervals of {100 * (1 - alpha):g} % each, for "
