@@ -25,6 +25,10 @@ _SAMPLES = [m * 10**e for e in range(1, 6) for m in (1, 2, 5)]
 _ALPHAS = [m * 10.0**-e for e in range(2, 7) for m in (5, 2, 1)]
 # A row or two can be spoiled; where more have radii that no votes give, n, alpha or sigma are others.
 _SPOILED_ROWS, _SPOILED_SHARE = 2, 0.01
+# Radii that candidates for n are asked for; and how improbable a fit by chance has to be.
+_ASKED, _CHANCE = 5000, 1e-9
+# Radii that sort out most candidates, and the share of them that rounding may misjudge.
+_SCREENED, _MISJUDGED = 100, 0.05
 
 
 def check_numbers(log: CertificationLog) -> Iterator[Finding]:
@@ -148,37 +152,87 @@ def _check_printed(
         found = is_attainable(log.radius[impossible], n, alpha, sigma, decimals=decimals[impossible])
         impossible[impossible] = ~found
     count, certified = int(impossible.sum()), int(usable.sum())
-    other = count > max(_SPOILED_ROWS, _SPOILED_SHARE * certified)
-    saturated = f"saturated radii, {pile.radius:g} in {counted_rows(pile.rows)}, imply" if pile is not None else ""
-    if pile is not None and not pile.agrees(n, alpha, sigma):
-        message = f"the radii are not of {used}: {saturated} {pile.explain(n, alpha, sigma)}"
-        message += f"; {count:,} of {certified:,} radii come from no number of votes" if count else ""
-        yield Finding("parameters", "fault", message + _fitting(log, decimals, usable, n, alpha, sigma))
-    elif other:
-        message = f"the radii are not of {used}: {count:,} of {certified:,} come from no number of votes"
-        yield Finding("parameters", "fault", message + _fitting(log, decimals, usable, n, alpha, sigma))
+    radii = _Printed(log.radius[usable], decimals[usable], pile)
+    agrees = pile is None or pile.agrees(n, alpha, sigma)
+    saturated = ""
+    if pile is not None:
+        saturated = (
+            f"saturated radii, {pile.radius:g} in {counted_rows(pile.rows)}, imply {pile.explain(n, alpha, sigma)}"
+        )
+    sparse = radii.sparser(n, alpha, sigma) if pile is None and certified else None
+    if not agrees or count > max(_SPOILED_ROWS, _SPOILED_SHARE * certified):
+        none = f"{count:,} of {certified:,} come from no number of votes" if count else ""
+        reasons = "; ".join(filter(None, ("" if agrees else saturated, none, radii.fitting(n, alpha, sigma))))
+        yield Finding("parameters", "fault", f"the radii are not of {used}: {reasons}")
+    elif sparse is not None:
+        message = f"all {certified:,} are among the few that n {sparse:,} with alpha {alpha:g} gives"
+        yield Finding("parameters", "fault", f"the radii are not of {used}: {message}")
     elif count:
         yield at_rows(log, "unattainable", impossible, f"radius that no number of votes gives at {used}")
-    if pile is not None and pile.agrees(n, alpha, sigma):
-        yield Finding("saturation", "note", f"{saturated} {pile.explain(n, alpha, sigma)}")
+    if pile is not None and agrees:
+        yield Finding("saturation", "note", saturated)
     assumed = [name for name in ("n", "alpha") if log.origins.get(name, "given") != "given"]
     if assumed:
         values = ", ".join(f"{name} {getattr(log, name):,}" for name in assumed)
         yield Finding("assumed", "note", f"{values}: {log.origins[assumed[0]]}")
 
 
-def _fitting(
-    log: CertificationLog, decimals: npt.NDArray[np.int64], usable: _Mask, n: int, alpha: float, sigma: float
-) -> str:
-    """The first usual n, or alpha, at which votes give all radii, in words."""
-    pile = find_saturation(np.where(usable, log.radius, 0.0), decimals)
-    radius, first = np.unique(log.radius[usable], return_index=True)
-    places = decimals[usable][first]
-    for other_n, other_alpha in [*((m, alpha) for m in _SAMPLES), *((n, a) for a in _ALPHAS)]:
-        agrees = pile is None or pile.agrees(other_n, other_alpha, sigma)
-        if agrees and is_attainable(radius, other_n, other_alpha, sigma, decimals=places).all():
-            return f"; n {other_n:,} with alpha {other_alpha:g} gives all of them"
-    return ""
+class _Printed:
+    """Radii of a log, for the question which n and alpha give them all.
+
+    Args:
+        radius: of certified rows, as printed.
+        decimals: of each.
+        pile: at their upper end.
+    """
+
+    def __init__(self, radius: npt.NDArray[np.float64], decimals: npt.NDArray[np.int64], pile: Saturation | None):
+        values, first = np.unique(radius, return_index=True)
+        some = np.unique(np.linspace(len(values) - 1, 0, _ASKED).astype(np.int64)) if len(values) else slice(0)
+        self.radius, self.decimals, self.pile = values[some], decimals[first][some], pile
+
+    def all_come_from(self, n: int, alpha: float, sigma: float) -> bool:
+        """Whether votes give every one."""
+        agrees = self.pile is None or self.pile.agrees(n, alpha, sigma)
+        if not agrees or not self._largest_come_from(n, alpha, sigma):
+            return False
+        return bool(is_attainable(self.radius, n, alpha, sigma, decimals=self.decimals).all())
+
+    def _largest_come_from(self, n: int, alpha: float, sigma: float) -> bool:
+        """The same of the largest ones alone, which stand furthest apart; without a table of all radii.
+
+        R(k) ≥ x says that P(Bin(n, Φ(x/sigma)) ≥ k) ≤ alpha, so that the first such k is a quantile.
+        """
+        radius, unit = self.radius[-_SCREENED:], 10.0 ** -self.decimals[-_SCREENED:]
+        ends = np.stack([radius - unit / 2 - radius * SLACK, radius + unit + radius * SLACK])
+        if ends[0].max() > maximum_radius(n, alpha, sigma):
+            return False
+        first, beyond = np.ceil(special.bdtrik(1 - alpha, n, special.ndtr(ends / sigma)))
+        # A quantile that rounding moved by one, or a NaN at p = 1, is left to the table.
+        return not (beyond < first).any() and not ((beyond == first) & (first < n - 1)).mean() > _MISJUDGED
+
+    def fitting(self, n: int, alpha: float, sigma: float) -> str:
+        """The first usual n, or alpha, that gives them, in words."""
+        for other_n, other_alpha in [*((m, alpha) for m in _SAMPLES), *((n, a) for a in _ALPHAS)]:
+            if (other_n, other_alpha) != (n, alpha) and self.all_come_from(other_n, other_alpha, sigma):
+                return f"n {other_n:,} with alpha {other_alpha:g} fits"
+        return ""
+
+    def sparser(self, n: int, alpha: float, sigma: float) -> int | None:
+        """A smaller n that gives them all, and so few others that this is no chance.
+
+        The share f of their neighbours on the printed grid that it gives too is about the probability that a radius of
+        another n is given by chance; for m radii that is f^m.
+        """
+        unit = 10.0**-self.decimals
+        neighbours = np.concatenate([self.radius + step * unit for step in (-3, -2, -1, 1, 2, 3)])
+        places = np.tile(self.decimals, 6)[neighbours > 0]
+        neighbours = neighbours[neighbours > 0]
+        for other in _SAMPLES:
+            if other < n and self.all_come_from(other, alpha, sigma):
+                share = is_attainable(neighbours, other, alpha, sigma, decimals=places).mean()
+                return other if share ** len(self.radius) < _CHANCE else None
+        return None
 
 
 def _check_votes(

@@ -194,10 +194,11 @@ def _cumulative(right: _Mask, written: npt.NDArray[np.float64]) -> str:
     if np.array_equal(written, count):
         return "it holds the number of right rows so far"
     mean = count / np.arange(1, len(right) + 1)
-    # Means are printed with two digits at least.
-    for scale, what in ((1, "share"), (100, "percentage")):
-        if np.abs(written / scale - mean).max() <= 0.0051:
-            return f"it holds the {what} of right rows so far"
+    if not np.isin(written, (0, 1)).all():
+        # Means are printed with two digits at least.
+        for scale, what in ((1, "share"), (100, "percentage")):
+            if np.abs(written / scale - mean).max() <= 0.0051:
+                return f"it holds the {what} of right rows so far"
     steps = np.diff(written, prepend=0)
     if written.max() > 1 and np.isin(steps, (0, 1)).all():
         off = int((steps != right).sum())

@@ -184,9 +184,11 @@ def _checked(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
 
 def _is_store(path: Path) -> bool:
     try:
+        if not path.is_file():  # a pipe would be waited for
+            return False
         with path.open("rb") as file:
-            return path.is_file() and file.read(len(_SQLITE)) == _SQLITE
-    except (OSError, ValueError):
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError:
         return False  # the reader of text says what is wrong
 
 

@@ -40,13 +40,14 @@ def name_some(numbers: Sequence[int], count: int, what: str = "line") -> str:
     """The first few of some numbers, and how many more there are.
 
     Args:
-        numbers: the first of them, at least a few.
+        numbers: the first of them.
         count: of all of them.
         what: they are, "line" or "index".
 
     >>> name_some(range(2, 10), 8), name_some([3], 1)
     ('lines 2, 3, 4, 5, 6 and 3 more', 'line 3')
     """
-    text = ", ".join(map(str, numbers[:NAMED]))
-    more = f" and {count - NAMED:,} more" if count > NAMED else ""
+    named = numbers[:NAMED]
+    text = ", ".join(map(str, named))
+    more = f" and {count - len(named):,} more" if count > len(named) else ""
     return f"{what if count == 1 else _PLURALS[what]} {text}{more}"

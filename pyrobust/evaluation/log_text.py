@@ -86,10 +86,8 @@ def _check_file(path: Path) -> None:
             what = "a folder" if path.is_dir() else "a special file" if path.exists() else "nothing"
             raise FileFormatError(f"{path}: expected a certification log, found {what} there; check the path")
         size = path.stat().st_size
-    except (OSError, ValueError) as error:
-        if isinstance(error, FileFormatError):
-            raise
-        raise FileFormatError(f"{str(path)!r}: not a readable file ({error})") from None
+    except OSError as error:
+        raise FileFormatError(f"{path}: not a readable file ({error.strerror or error})") from None
     if size == 0:
         raise FileFormatError(f"{path}: line 1: expected the columns {_EXPECTED}; the file is empty")
     if size > _LARGEST_LOG:

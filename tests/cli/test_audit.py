@@ -1,0 +1,163 @@
+"""`pyrobust audit` as a user sees it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "evaluation"))
+from planted_logs import made_up, plant
+
+MADE_UP = made_up(2000)
+PLANTED = plant(MADE_UP, 0.25)
+
+
+def log(name: str = "log_sigma0.25.tsv", content: bytes | str = MADE_UP) -> Path:
+    path = Path(name)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_a_clean_log(pyrobust: Any) -> None:
+    done = pyrobust("audit", log())
+    assert done.status == 0
+    assert done.err == ""
+    lines = done.out.splitlines()
+    assert lines[0] == "log_sigma0.25.tsv: 2,000 rows, no fault, 6 notes"
+    assert "  note   sigma 0.25: the name of the file" in lines
+    assert "\x1b" not in done.out
+    assert (
+        done.out.index("area under the survival") < done.out.index("certified at 0 ") < done.out.index("average cert")
+    )
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_faults_give_their_status(pyrobust: Any, name: str) -> None:
+    planted = PLANTED[name]
+    options = [part for key, value in planted.given.items() for part in (f"--{key}", value)]
+    done = pyrobust("audit", log(content=planted.content), *options)
+    if not planted.kind:
+        assert planted.words in done.error
+        assert done.error.startswith("error: log_sigma0.25.tsv: ")
+        return
+    assert done.status == 1
+    faults = [line for line in done.out.splitlines() if line.startswith("  fault  ")]
+    assert any(planted.words in line for line in faults)
+    assert "certified at 0 " in done.out
+
+
+def test_several_logs_stand_side_by_side_and_the_worst_counts(pyrobust: Any) -> None:
+    good, bad = log(), log("bad_sigma0.25.tsv", PLANTED["NaN"].content)
+    empty, words = log("empty.tsv", ""), log("words.tsv", "once upon a time\n")
+    done = pyrobust("audit", good, bad)
+    assert done.status == 1
+    assert "ranked by the survival curve" in done.out
+    assert "bad_sigma0.25" in done.out.split("Certification")[1].splitlines()[2]
+    done = pyrobust("audit", empty, good, words, bad)
+    assert done.status == 2
+    assert [line.split(":")[:2] for line in done.err.splitlines()] == [["error", " empty.tsv"], ["error", " words.tsv"]]
+    assert "log_sigma0.25.tsv: 2,000 rows, no fault" in done.out
+    assert "bad_sigma0.25.tsv: 2,000 rows, 1 fault" in done.out
+
+
+def test_json(pyrobust: Any) -> None:
+    log()
+    log("empty.tsv", "")
+    done = pyrobust("audit", "log_sigma0.25.tsv", "empty.tsv", "--json", "-")
+    assert done.status == 2
+    found = json.loads(done.out)
+    assert found["exit_status"] == 2
+    assert [entry["exit_status"] for entry in found["logs"]] == [0, 2]
+    assert "the file is empty" in found["logs"][1]["error"]
+    metrics = found["logs"][0]["metrics"]
+    assert len(metrics["survival"]["share"]) == 501
+    assert metrics["images"] == 2000
+    assert "log_sigma0.25.tsv: 2,000 rows" in done.err
+    written = pyrobust("audit", "log_sigma0.25.tsv", "--json", "audit.json")
+    assert "written: audit.json" in written.err
+    assert json.loads(Path("audit.json").read_text())["logs"][0] == found["logs"][0]
+
+
+def test_forms_on_standard_output_and_in_files(pyrobust: Any) -> None:
+    log()
+    forms = {"md": "## Certification", "tex": r"\begin{tabular}", "csv": ",log_sigma0.25", "json": '"title"'}
+    for form, words in forms.items():
+        done = pyrobust("audit", "log_sigma0.25.tsv", "--format", form)
+        assert done.status == 0
+        assert words in done.out
+        assert "no fault" in done.err
+        assert "no fault" not in done.out
+        kept = pyrobust("audit", "log_sigma0.25.tsv", "--out", f"table.{form}")
+        assert "no fault" in kept.out
+        assert Path(f"table.{form}").read_bytes().decode().splitlines() == done.out.splitlines()
+    rows = {row[0]: row[1] for row in csv.reader(Path("table.csv").read_text().splitlines())}
+    right = [line.split("\t") for line in MADE_UP.splitlines()[1:]]
+    assert float(rows["certified at 0"]) == sum(row[1] == row[2] for row in right) / 2000
+
+
+def test_figures(pyrobust: Any) -> None:
+    pytest.importorskip("matplotlib")
+    log()
+    done = pyrobust("audit", "log_sigma0.25.tsv", "--out", "a.png", "--out", "a.pdf", "--out", "a.svg")
+    assert done.status == 0
+    assert Path("a.png").read_bytes().startswith(b"\x89PNG")
+    assert Path("a.pdf").read_bytes().startswith(b"%PDF")
+    assert "<svg" in Path("a.svg").read_text()
+
+
+def test_faults_go_into_the_files(pyrobust: Any) -> None:
+    pyrobust("audit", log(content=PLANTED["NaN"].content), "--out", "table.md")
+    assert "radius that is not a number" in Path("table.md").read_text()
+
+
+def test_runs_and_logs_together(pyrobust: Any) -> None:
+    made = ["--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--n0", 20, "--n", 100]
+    assert pyrobust("certify", *made, "--max", 5, "--out", "run.db").status == 0
+    assert pyrobust("log", "run.db", "--out", "run_sigma0.25.tsv").status == 0
+    done = pyrobust("audit", "run.db", "run_sigma0.25.tsv", "--n", 100)
+    assert done.status == 0
+    assert "exact" in done.out
+
+
+def test_two_norms_are_two_tables(pyrobust: Any) -> None:
+    base = ["--model", "zoo:digits-smooth-0.25", "--data", "digits", "--max", 3]
+    pyrobust("certify", *base, "--method", "ibp", "--epsilon", "0.01", "--out", "verify.db")
+    done = pyrobust("audit", log(), "verify.db")
+    assert done.status == 0
+    assert done.out.count("average certified") >= 2
+    assert "bound propagation has radii and no votes" in done.out
+    assert "one norm" in pyrobust("audit", "log_sigma0.25.tsv", "verify.db", "--out", "table.md").error
+    assert not Path("table.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--alpha", 2], "alpha: expected a number from"),
+        (["--n", 0], "n: expected 1 to"),
+        (["--sigma", -1], "sigma: expected"),
+        (["--out", "table.doc"], "--out: expected a file that ends with one of .md"),
+        (["--out", "table"], "--out: expected a file that ends"),
+        (["--json", "-", "--format", "md"], "--format: expected none with --json -"),
+        (["--out", "a.md", "--out", "./a.md"], "--out: expected files of their own"),
+        (["--json", "log_sigma0.25.tsv"], "expected files of their own"),
+    ],
+)
+def test_bad_options(pyrobust: Any, options: list[Any], words: str) -> None:
+    log()
+    assert words in pyrobust("audit", "log_sigma0.25.tsv", *options).error
+    assert Path("log_sigma0.25.tsv").read_text() == MADE_UP
+    assert [path.name for path in Path().iterdir()] == ["log_sigma0.25.tsv"]
+
+
+def test_names_cannot_steer_the_terminal(pyrobust: Any) -> None:
+    done = pyrobust("audit", log("\x1b[31m[bold]x\x07_sigma0.25.tsv"))
+    assert done.status == 0
+    assert "\x1b" not in done.out + done.err
+    assert "\x07" not in done.out + done.err
+    assert "[bold]x" in done.out.splitlines()[0]

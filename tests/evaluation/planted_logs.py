@@ -1,0 +1,143 @@
+"""Certification logs made up, and faults planted in logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyrobust.metrics.votes import attainable_radii, votes_for_radius
+
+HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime"
+N, ALPHA = 100_000, 0.001
+
+
+def three_digits(radius: float) -> str:
+    """As the reference script prints a radius."""
+    return f"{radius:.3}"
+
+
+def six_down(radius: float) -> str:
+    """As this project prints one."""
+    return f"{np.floor(radius * 1e6) / 1e6:.6f}"
+
+
+def made_up(
+    rows: int = 400,
+    *,
+    n: int = N,
+    alpha: float = ALPHA,
+    sigma: float = 0.25,
+    show: Callable[[float], str] = three_digits,
+    stride: int = 1,
+    beta: tuple[float, float] = (4.0, 0.5),
+    seed: int = 0,
+) -> str:
+    """A log as a certification of `rows` images would have written it."""
+    random = np.random.default_rng(seed)
+    votes = random.binomial(n, random.beta(*beta, rows))
+    radius = attainable_radii(n, alpha, sigma)[votes]
+    label = random.integers(0, 10, rows)
+    predict = np.where(radius > 0, np.where(random.random(rows) < 0.8, label, (label + 1) % 10), -1)
+    lines = [HEADER]
+    for row, (y, p, r) in enumerate(zip(label.tolist(), predict.tolist(), radius.tolist(), strict=True)):
+        lines.append(f"{row * stride}\t{y}\t{p}\t{show(r)}\t{int(y == p)}\t0:00:14.{row:06d}")
+    return "\n".join(lines) + "\n"
+
+
+def split(text: str) -> tuple[list[str], list[list[str]]]:
+    """The header's and the rows' fields."""
+    header, *rows = (line.split("\t") for line in text.splitlines())
+    return header, rows
+
+
+def joined(header: list[str], rows: list[list[str]]) -> bytes:
+    return "".join("\t".join(row) + "\n" for row in [header, *rows]).encode()
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A log with a fault.
+
+    Args:
+        content: of the file.
+        kind: of the finding; "" where the file cannot be read.
+        words: that the message has.
+        given: arguments of the reader.
+    """
+
+    content: bytes
+    kind: str
+    words: str
+    given: dict[str, Any] = field(default_factory=dict)
+
+
+def _certified_row(rows: list[list[str]], nth: int = 3) -> int:
+    """A row that is right, with a radius that is not near zero."""
+    return [i for i, row in enumerate(rows) if row[1] == row[2] and float(row[3]) > 0.1][nth]
+
+
+def _changed(text: str, column: int, value: str) -> tuple[bytes, int]:
+    header, rows = split(text)
+    row = _certified_row(rows)
+    rows[row][column] = value
+    return joined(header, rows), row + 2
+
+
+def _recertified(text: str, sigma: float, n: int, alpha: float) -> bytes:
+    """The radii of the same shares of votes at other n and alpha, printed with four decimals."""
+    header, rows = split(text)
+    radius = np.array([float(row[3]) for row in rows])
+    votes = votes_for_radius(radius, N, ALPHA, sigma, decimals=3)[0]
+    table = attainable_radii(n, alpha, sigma)
+    for row, count in zip(rows, votes.tolist(), strict=True):
+        again = table[count * n // N]
+        row[3] = f"{again:.4f}"
+        if not again:
+            row[2], row[4] = "-1", "0"
+    return joined(header, rows)
+
+
+def plant(text: str, sigma: float) -> dict[str, Planted]:
+    """The faults that a log can have, each planted in one that has none and that some radii of are saturated in."""
+    header, rows = split(text)
+    right = np.array([row[1] == row[2] for row in rows])
+    cumulative = [[*row[:4], str(count), *row[5:]] for row, count in zip(rows, np.cumsum(right), strict=True)]
+    means = np.cumsum(right) / np.arange(1, len(rows) + 1)
+    running = [[*row[:4], f"{mean:.4f}", *row[5:]] for row, mean in zip(rows, means, strict=True)]
+    order = np.random.default_rng(1).permutation(len(rows))
+    raised, raised_line = _changed(text, 3, f"{sigma * 5:.3f}")
+    nan, nan_line = _changed(text, 3, "nan")
+    negative, negative_line = _changed(text, 3, "-0.377")
+    twice = _certified_row(rows)
+    return {
+        "truncation": Planted(text.encode()[: 2 * len(text) // 3 - 3], "truncated", "cut off"),
+        "truncation, line by line": Planted(joined(header, [*rows, rows[-1][:3]]), "truncated", "has 3 of 6 fields"),
+        "duplicate": Planted(
+            joined(header, [*rows[: twice + 1], *rows[twice:]]), "duplicate", f"duplicate): 1 row (line {twice + 3})"
+        ),
+        "other alpha, given": Planted(text.encode(), "parameters", "alpha 0.001 fits", {"alpha": 0.01}),
+        "other alpha, smaller": Planted(_recertified(text, sigma, N, 1e-5), "parameters", "alpha 1e-05 fits"),
+        "other alpha, larger": Planted(_recertified(text, sigma, N, 0.01), "parameters", "alpha 0.01 fits"),
+        "radius beyond the maximum": Planted(raised, "above-maximum", f"1 row (line {raised_line})"),
+        "cumulative correct": Planted(joined(header, cumulative), "cumulative-correct", "number of right rows so far"),
+        "running mean": Planted(joined(header, running), "cumulative-correct", "share of right rows so far"),
+        "shuffled rows": Planted(joined(header, [rows[i] for i in order]), "order", "rows are not in order"),
+        "NaN": Planted(nan, "nan", f"(NaN): 1 row (line {nan_line})"),
+        "negative radius": Planted(negative, "negative", f"negative radius: 1 row (line {negative_line})"),
+        "wrong n, smaller": Planted(text.encode(), "parameters", "n 100,000", {"n": 1000}),
+        "wrong n, larger": Planted(text.encode(), "parameters", "n 100,000 fits", {"n": 1_000_000}),
+        "wrong n, of the file": Planted(_recertified(text, sigma, 1000, ALPHA), "parameters", "n 1,000"),
+        "missing column": Planted(joined(header[:3] + header[4:], [r[:3] + r[4:] for r in rows]), "", "column radius"),
+        "binary garbage": Planted(np.random.default_rng(2).bytes(4000), "", "no text"),
+        "empty file": Planted(b"", "", "the file is empty"),
+    }
+
+
+def write(folder: Path, content: bytes, sigma: float) -> Path:
+    path = folder / f"log_sigma{sigma:g}.tsv"
+    path.write_bytes(content)
+    return path

@@ -1,0 +1,265 @@
+"""Faults are found and named, and what has none has none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from planted_logs import ALPHA, N, Planted, joined, made_up, plant, six_down, split, three_digits, write
+
+from pyrobust.errors import FileFormatError
+from pyrobust.evaluation import Audit, audit, read_certification_log
+
+SYNTHETIC = made_up(2000)
+PLANTED = plant(SYNTHETIC, 0.25)
+
+
+def published(name: str = "cifar10/cohen_sigma0.25") -> Path:
+    folder = os.environ.get("PYROBUST_DATA")
+    if folder is None:
+        pytest.skip("PYROBUST_DATA is not set")
+    return Path(folder, "logs", f"{name}.tsv")
+
+
+def four(radius: float) -> str:
+    return f"{radius:.4f}"
+
+
+def audited(folder: Path, content: bytes | str, sigma: float = 0.25, **given: float) -> Audit:
+    text = content.encode() if isinstance(content, str) else content
+    return audit(read_certification_log(write(folder, text, sigma), **given))  # type: ignore[arg-type]
+
+
+def kinds(found: Audit) -> list[str]:
+    return [finding.kind for finding in found.faults]
+
+
+def expect(folder: Path, planted: Planted, sigma: float) -> None:
+    if not planted.kind:
+        with pytest.raises(FileFormatError, match=planted.words):
+            audited(folder, planted.content, sigma)
+        return
+    found = audited(folder, planted.content, sigma, **planted.given)
+    assert found.exit_status == 1
+    assert planted.kind in kinds(found)
+    message = next(finding.message for finding in found.faults if finding.kind == planted.kind)
+    assert planted.words in message
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_faults_are_found_and_named(tmp_path: Path, name: str) -> None:
+    expect(tmp_path, PLANTED[name], 0.25)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_faults_planted_in_a_published_log_are_found_and_named(tmp_path: Path, name: str) -> None:
+    expect(tmp_path, plant(published().read_text(), 0.25)[name], 0.25)
+
+
+@pytest.mark.parametrize("name", ["duplicate", "radius beyond the maximum", "NaN", "negative radius", "shuffled rows"])
+def test_a_fault_is_named_alone(tmp_path: Path, name: str) -> None:
+    found = audited(tmp_path, PLANTED[name].content)
+    assert kinds(found) == [PLANTED[name].kind]
+
+
+@pytest.mark.parametrize("name", ["cohen_sigma0.25", "cohen_sigma0.50", "smoothadv_sigma0.25"])
+def test_published_logs_of_cifar_are_clean(name: str) -> None:
+    found = audit(read_certification_log(published(f"cifar10/{name}")))
+    assert found.exit_status == 0
+    assert not found.faults
+    assert [finding.kind for finding in found.notes] == ["sigma", "rounded-up", "saturation", "assumed", "votes"]
+    assert found.metrics.images == 10_000
+
+
+@pytest.mark.parametrize("name", ["cohen_sigma0.50", "smoothadv_sigma0.50"])
+def test_published_logs_of_imagenet_are_clean(name: str) -> None:
+    found = audit(read_certification_log(published(f"imagenet/{name}")))
+    assert not found.faults
+    assert [finding.kind for finding in found.notes] == ["stride", "sigma", "saturation", "assumed", "votes", "subset"]
+    assert found.notes[0].message == "every 100th image: 500 of about 50,000"
+
+
+def test_published_figures() -> None:
+    metrics = audit(read_certification_log(published())).metrics
+    assert metrics.radii == (0.0, 0.25, 0.5, 0.75)
+    assert [float(rate) for rate in metrics.certified] == [0.7665, 0.6116, 0.4225, 0.2506]
+    assert round(metrics.average_certified_radius.value, 4) == 0.4240
+    assert metrics.survival is not None
+    assert (np.diff(metrics.survival.share) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("n", "alpha", "sigma", "show", "stride"),
+    [
+        (N, ALPHA, 0.25, three_digits, 1),
+        (N, ALPHA, 0.12, six_down, 1),
+        (N, ALPHA, 1.0, four, 100),
+        (N, ALPHA, 0.5, repr, 20),
+        (10_000, 0.01, 0.5, lambda radius: f"{radius:.5f}", 1),
+        (1000, ALPHA, 0.25, six_down, 1),
+        (100, 0.05, 0.25, three_digits, 1),
+    ],
+)
+def test_clean_logs_are_clean(tmp_path: Path, n: int, alpha: float, sigma: float, show: object, stride: int) -> None:
+    text = made_up(1000, n=n, alpha=alpha, sigma=sigma, show=show, stride=stride)  # type: ignore[arg-type]
+    found = audited(tmp_path, text, sigma, n=n, alpha=alpha)
+    assert not found.faults
+    assert found.exit_status == 0
+    _, rows = split(text)
+    right = np.array([row[1] == row[2] for row in rows])
+    assert found.metrics.accuracy.successes == right.sum()
+    assert found.metrics.survival is not None
+
+
+def test_another_n_is_found_without_saturated_radii(tmp_path: Path) -> None:
+    """Few radii are possible at a small n: a log that has only those is of that n."""
+    text = made_up(400, n=1000, show=four, beta=(8, 4))
+    found = audited(tmp_path, text)
+    assert kinds(found) == ["parameters"]
+    assert "among the few that n 1,000 with alpha 0.001 gives" in found.faults[0].message
+    assert found.metrics.survival is None
+    assert not audited(tmp_path, text, n=1000).faults
+    assert not audited(tmp_path, made_up(400, show=four, beta=(8, 4))).faults
+
+
+def test_a_sigma_that_is_another_is_found(tmp_path: Path) -> None:
+    text = made_up(400, sigma=0.3)
+    assert "parameters" in kinds(audited(tmp_path, text, 0.25))
+    assert not audited(tmp_path, text, 0.3).faults
+
+
+def test_saturated_radii_imply_alpha(tmp_path: Path) -> None:
+    found = audited(tmp_path, made_up(1000, alpha=0.0005, show=six_down, beta=(4, 0.2)))
+    assert "parameters" in kinds(found)
+    assert "alpha 0.0005 at n 100,000 (alpha 0.0005 fits)" in found.faults[0].message
+    assert (found.counted.n, found.counted.alpha) == (None, None)
+    assert not found.metrics.bounds
+    assert "in doubt" in next(note.message for note in found.notes if note.kind == "no-votes")
+
+
+def test_rounding_beyond_the_maximum_is_a_note_and_more_is_a_fault(tmp_path: Path) -> None:
+    """0.952864 is the largest radius: 0.953 is that to the nearest, 0.954 is not."""
+    header, rows = split(made_up(50))
+    rows[7][1:5] = ["1", "1", "0.953", "1"]
+    assert not audited(tmp_path, joined(header, rows)).faults
+    rows[7][3] = "0.954"
+    found = audited(tmp_path, joined(header, rows))
+    assert kinds(found) == ["above-maximum"]
+    assert found.faults[0].lines == (9,)
+    rows[7][3] = "0.94"  # between the two largest radii, 0.9348 and 0.9529
+    assert kinds(audited(tmp_path, joined(header, rows))) == ["unattainable"]
+
+
+def changed(row: int, **values: str) -> bytes:
+    header, rows = split(SYNTHETIC)
+    for name, value in values.items():
+        rows[row][header.index(name)] = value
+    return joined(header, rows)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "words"),
+    [
+        ({"predict": "-1", "radius": "0.0", "correct": "1"}, "abstained-correct", "marked correct: 1 row (line 7)"),
+        ({"predict": "-1", "radius": "0.377", "correct": "0"}, "abstained-radius", "with a radius: 1 row (line 7)"),
+        ({"predict": "-3", "radius": "0.0", "correct": "0"}, "prediction", "prediction below -1"),
+        ({"label": "-2", "predict": "3", "correct": "0"}, "label", "negative label"),
+        ({"label": "3", "predict": "3", "correct": "0"}, "correct", "contradicts predict == label: 1 row (line 7)"),
+        ({"label": "3", "predict": "4", "correct": "1"}, "correct", "contradicts predict == label"),
+        ({"label": "3", "predict": "3", "correct": "2"}, "correct-value", "neither 0 nor 1: 1 row"),
+        ({"label": "3", "predict": "3", "correct": "nan"}, "correct-value", "neither 0 nor 1"),
+        ({"radius": "inf", "predict": "1", "label": "1", "correct": "1"}, "infinite", "infinite radius"),
+        ({"idx": "70"}, "duplicate", "before (a duplicate): 1 row (line 72)"),
+        ({"idx": "2500"}, "order", "not in order"),
+        ({"idx": "2500"}, "missing", "missing (indices 5, 2000"),
+    ],
+)
+def test_single_rows(tmp_path: Path, values: dict[str, str], kind: str, words: str) -> None:
+    found = audited(tmp_path, changed(5, **values))
+    assert kind in kinds(found)
+    assert words in next(finding.message for finding in found.faults if finding.kind == kind)
+
+
+def test_metrics_never_follow_the_column_correct(tmp_path: Path) -> None:
+    clean, cumulative = audited(tmp_path, SYNTHETIC), audited(tmp_path, PLANTED["cumulative correct"].content)
+    assert clean.metrics.to_dict() == cumulative.metrics.to_dict()
+
+
+def test_counts_that_contradict_the_predictions_are_named_too(tmp_path: Path) -> None:
+    header, rows = split(SYNTHETIC)
+    count = 0
+    wrong = next(row for row in rows if row[1] != row[2])
+    for row in rows:
+        count += row[1] == row[2] or row is wrong
+        row[4] = str(count)
+    found = audited(tmp_path, joined(header, rows))
+    assert kinds(found) == ["cumulative-correct"]
+    assert "against predict == label in 1 row" in found.faults[0].message
+
+
+def test_what_is_no_radius_counts_as_abstention_and_duplicates_once(tmp_path: Path) -> None:
+    header = "idx\tlabel\tpredict\tradius\tcorrect\n"
+    found = audited(
+        tmp_path, header + "0\t1\t1\tnan\t1\n1\t1\t1\t-1\t1\n2\t1\t1\t0.5\t1\n2\t1\t1\t0.6\t1\n3\t1\t1\t0.7\t1\n"
+    )
+    assert kinds(found) == ["duplicate", "nan", "negative"]
+    assert found.counted.index.tolist() == [0, 1, 2, 3]
+    assert found.counted.prediction.tolist() == [-1, -1, 1, 1]
+    assert found.counted.radius.tolist() == [0.0, 0.0, 0.5, 0.7]
+    assert [float(rate) for rate in found.metrics.certified] == [0.5, 0.5, 0.5]
+    assert found.log.radius[4] == 0.7  # what was read stays as it was
+
+
+def test_strides_and_gaps(tmp_path: Path) -> None:
+    header, rows = split(made_up(60, stride=20))
+    found = audited(tmp_path, joined(header, rows))
+    assert [note.message for note in found.notes if note.kind == "stride"] == ["every 20th image: 60 of about 1,200"]
+    del rows[30:33]
+    found = audited(tmp_path, joined(header, rows))
+    assert kinds(found) == ["missing"]
+    assert found.faults[0].message == "3 images are missing (indices 600 and 2 more) from every 20th"
+    rows[4][0] = "81"
+    assert "missing" in kinds(audited(tmp_path, joined(header, rows)))
+
+
+def test_a_random_subset_is_a_note(tmp_path: Path) -> None:
+    header, rows = split(made_up(100))
+    chosen = np.sort(np.random.default_rng(3).choice(10_000, 100, replace=False))
+    for row, index in zip(rows, chosen.tolist(), strict=True):
+        row[0] = str(index)
+    found = audited(tmp_path, joined(header, rows))
+    assert not found.faults
+    assert "irregular" in [note.kind for note in found.notes]
+
+
+@pytest.mark.parametrize(("rows", "stride", "noted"), [(300, 1, True), (500, 20, True), (10_000, 1, False)])
+def test_subsets_come_with_their_uncertainty(tmp_path: Path, rows: int, stride: int, noted: bool) -> None:
+    found = audited(tmp_path, made_up(rows, stride=stride))
+    notes = [note.message for note in found.notes if note.kind == "subset"]
+    assert bool(notes) == noted
+    if noted:
+        rate = found.metrics.accuracy
+        assert f"{100 * rate.lower:.1f} to {100 * rate.upper:.1f} % of all (95 %)" in notes[0]
+
+
+def test_without_sigma_votes_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "log.tsv"
+    file.write_text(SYNTHETIC)
+    found = audit(read_certification_log(file))
+    assert not found.faults
+    assert found.metrics.survival is None
+    messages = {note.kind: note.message for note in found.notes}
+    assert "imply sigma 0.25 at n 100,000" in messages["sigma-unknown"]
+    assert "sigma" in messages["no-votes"]
+    assert audit(read_certification_log(file, sigma=0.25)).metrics.survival is not None
+
+
+def test_the_dictionary_says_everything(tmp_path: Path) -> None:
+    said = audited(tmp_path, PLANTED["NaN"].content).to_dict()
+    assert (said["exit_status"], said["n"], said["alpha"], said["sigma"]) == (1, N, ALPHA, 0.25)
+    assert said["findings"][0]["kind"] == "nan"
+    assert said["metrics"]["survival"]["thresholds"][0] == 0.5
+    assert len(said["metrics"]["certified_accuracy"]) == len(said["metrics"]["certified_accuracy_with_confidence"])
+    assert {row["label"] for row in said["metrics"]["classes"]} == set(range(10))

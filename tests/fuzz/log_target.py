@@ -1,0 +1,51 @@
+"""What a fuzzer runs: reading and auditing bytes as a certification log. Errors other than the documented ones escape.
+
+With atheris installed: python tests/fuzz/log_target.py [CORPUS] [-runs=N]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+
+def examine(content: bytes, path: Path) -> bool:
+    """Whether it is a log; if it is, everything that an audit says must be sound.
+
+    Args:
+        content: of the file.
+        path: to write it to.
+    """
+    from pyrobust.errors import FileFormatError
+    from pyrobust.evaluation import audit, read_certification_log
+
+    path.write_bytes(content)
+    try:
+        log = read_certification_log(path)
+    except FileFormatError as error:
+        if str(path) not in str(error) or len(str(error)) > 1000 + len(str(path)):
+            raise RuntimeError("an error that does not name the file, or is no line") from error
+        return False
+    found = audit(log)
+    assert len(found.counted) == len(set(log.index.tolist()))
+    assert all("\n" not in finding.message and len(finding.message) < 1000 for finding in found.findings)
+    json.dumps(found.to_dict(), allow_nan=False)
+    return True
+
+
+def main() -> None:
+    import atheris
+
+    with atheris.instrument_imports(include=["pyrobust.evaluation"]):
+        import pyrobust.evaluation  # noqa: F401
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "log_sigma0.25.tsv")
+        atheris.Setup(sys.argv, lambda content: examine(content, path) and None)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
