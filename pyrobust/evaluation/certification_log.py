@@ -256,13 +256,18 @@ def _printed_decimals(radius: _Floats, written: _Ints) -> _Ints:
     values, places = radius[certified], np.minimum(written[certified], _MOST_DECIMALS)
     # A unit in the place of the first digit is 10^exponent; printed to `places`, it has that many digits.
     digits = np.clip(places + 1 + np.floor(np.log10(values)).astype(np.int64), 0, _MOST_DECIMALS)
-    fixed, significant = int(np.bincount(places).argmax()), int(np.bincount(digits).argmax())
+    fixed, significant = _most_common(places), _most_common(digits)
     if (digits == significant).sum() > (places == fixed).sum() and significant > 0:
         style = np.full(len(radius), significant, dtype=np.int64)
         style[certified] = significant_decimals(values, significant)
     else:
         style = np.full(len(radius), fixed, dtype=np.int64)
     return np.minimum(np.maximum(written, style), _MOST_DECIMALS)
+
+
+def _most_common(counts: _Ints) -> int:
+    """The most frequent number, the largest of equally frequent ones."""
+    return int(_MOST_DECIMALS - np.bincount(counts, minlength=_MOST_DECIMALS + 1)[::-1].argmax())
 
 
 def _assume(given: dict[str, Any], origins: dict[str, str], radius: _Floats, decimals: _Ints) -> None:

@@ -39,7 +39,7 @@ class Saturation:
     >>> pile = Saturation(0.953, 1036, 3)
     >>> low, alpha, high = pile.implied_alpha(100_000, 0.25)
     >>> f"{low:.2g} {alpha:.2g} {high:.2g}", pile.agrees(100_000, 0.001, 0.25)
-    ('0.00094 0.001 0.001', True)
+    ('0.00096 0.001 0.0011', True)
     """
 
     radius: float
