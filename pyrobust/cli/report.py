@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,7 +40,7 @@ def report(
     sigma: Annotated[
         float | None, typer.Option(metavar="S", help="Of logs as text. Default: what the file's name says.")
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace files of these names.")] = False,
+    overwrite: Annotated[bool, typer.Option("--replace", help="Replace files of these names.")] = False,
 ) -> None:
     """Compare certifications: a table and figures, for the terminal, a paper or a program.
 
@@ -52,10 +53,10 @@ def report(
     at = None if radii is None else [parse_epsilon("--radii", part) for part in radii.split(",")]
     from rich.console import Console
 
-    from pyrobust.evaluation.certification_log import read_certification_log
+    from pyrobust.evaluation import read_certification_log
     from pyrobust.report import comparison_table, format_table, rich_table
 
-    read = [read_certification_log(path, n=n, alpha=alpha, sigma=sigma) for path in logs]
+    read = [_examined(read_certification_log(path, n=n, alpha=alpha, sigma=sigma)) for path in logs]
     table = comparison_table(read, at)
     files = {f"table.{form}": format_table(table, form).encode() for form in _TABLES if form in wanted}
     try:
@@ -64,8 +65,12 @@ def report(
         if formats is not None:
             raise
         note(f"no figures: {error}")
-    _write(out, files, replace)
+    _write(out, files, overwrite)
     Console().print(rich_table(table))
+    for log in read:
+        if log.findings:
+            count = "1 fault" if len(log.findings) == 1 else f"{len(log.findings)} faults"
+            note(f"{describe_path(log.path)}: {count}; see pyrobust audit")
     for name in files:
         note(f"{name.partition('.')[0].replace('_', ' ')}: {describe_path(out / name)}")
 
@@ -84,6 +89,13 @@ def _parse_formats(text: str | None) -> list[str]:
     return formats
 
 
+def _examined(log: CertificationLog) -> CertificationLog:
+    """The log with its faults as its findings, which the table's notes repeat."""
+    from pyrobust.evaluation import audit
+
+    return replace(log, findings=tuple(audit(log).faults))
+
+
 def _figures(logs: list[CertificationLog], forms: list[str]) -> dict[str, bytes]:
     from pyrobust.report.figures import certified_accuracy_frame, survival_frame
     from pyrobust.report.subjects import survival_of
@@ -99,11 +111,11 @@ def _figures(logs: list[CertificationLog], forms: list[str]) -> dict[str, bytes]
     return {f"{name}.{form}": frame.render(form) for name, frame in frames.items() for form in forms}
 
 
-def _write(out: Path, files: dict[str, bytes], replace: bool) -> None:
+def _write(out: Path, files: dict[str, bytes], overwrite: bool) -> None:
     """All files or none; refused before the first."""
     from pyrobust.zoo.files import write_together
 
     there = [name for name in files if (out / name).exists()]
-    if there and not replace:
+    if there and not overwrite:
         raise StoreError(f"--out: {out}: {there[0]} is there already; name another folder, or give --replace")
     write_together(out, files)

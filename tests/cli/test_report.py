@@ -103,6 +103,15 @@ def test_bad_logs(pyrobust, log, tmp_path):
         assert not (tmp_path / "out").exists()
 
 
+def test_faults_are_pointed_out(pyrobust, log, tmp_path):
+    log.write_text(log.read_text().replace("0.465", "1.465"))
+    done = pyrobust("report", log, "--out", "out", "--formats", "md")
+    assert done.status == 0
+    assert "net_sigma0.25.tsv: 1 fault; see pyrobust audit" in done.err
+    assert "above the 0.952864" in (tmp_path / "out" / "table.md").read_text()
+    assert "fault" not in pyrobust("report", log, "--out", "other", "--formats", "md", "--sigma", 0.5).err
+
+
 def test_out_has_to_be_a_folder(pyrobust, log, tmp_path):
     (tmp_path / "file").write_text("mine")
     assert "cannot be written" in pyrobust("report", log, "--out", "file", "--formats", "md").error
