@@ -90,10 +90,11 @@ def _parse_formats(text: str | None) -> list[str]:
 
 
 def _examined(log: CertificationLog) -> CertificationLog:
-    """The log with its faults as its findings, which the table's notes repeat."""
+    """The log with its faults as findings, which the table's notes repeat; without n and alpha that it contradicts."""
     from pyrobust.evaluation import audit
 
-    return replace(log, findings=tuple(audit(log).faults))
+    found = audit(log)
+    return replace(log, findings=tuple(found.faults), n=found.counted.n, alpha=found.counted.alpha)
 
 
 def _figures(logs: list[CertificationLog], forms: list[str]) -> dict[str, bytes]:

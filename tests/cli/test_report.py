@@ -112,6 +112,19 @@ def test_faults_are_pointed_out(pyrobust, log, tmp_path):
     assert "fault" not in pyrobust("report", log, "--out", "other", "--formats", "md", "--sigma", 0.5).err
 
 
+def test_parameters_that_the_radii_contradict_are_not_used(pyrobust, tmp_path):
+    # 0.953 is what all of 100,000 votes certify at sigma 0.25
+    path = tmp_path / "net_sigma0.25.tsv"
+    path.write_text(
+        HEADER + "".join(f"{i}\t3\t3\t{0.953 if i > 3 else 0.2 + 0.1 * i}\t1\t0:00:14.1\n" for i in range(20))
+    )
+    for n, shown in ((100_000, 100_000), (1000, "unknown")):
+        assert pyrobust("report", path, "--out", f"{n}", "--formats", "json", "--n", n).status == 0
+        rows = {row[0]: row[1] for row in json.loads((tmp_path / f"{n}" / "table.json").read_text())["rows"]}
+        assert rows["n"] == shown
+        assert ("median of p_A" in rows) is (shown == n)
+
+
 def test_out_has_to_be_a_folder(pyrobust, log, tmp_path):
     (tmp_path / "file").write_text("mine")
     assert "cannot be written" in pyrobust("report", log, "--out", "file", "--formats", "md").error
