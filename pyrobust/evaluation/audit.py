@@ -19,6 +19,9 @@ from pyrobust.evaluation.audit_rows import (
 from pyrobust.evaluation.certification_log import CertificationLog
 from pyrobust.evaluation.findings import Finding
 
+# From this share of a data set on its figures are those of the whole.
+_WHOLE = 0.99
+
 
 @dataclass(frozen=True, eq=False)
 class Audit:
@@ -144,7 +147,7 @@ def _about_subset(log: CertificationLog, metrics: CertificationMetrics) -> Itera
         larger = [size for size in KNOWN_SIZES if size > whole]
         if whole == len(log) and larger:
             whole, name = larger[0], f"; of a larger data set, such as {KNOWN_SIZES[larger[0]]}, these are a part"
-    if len(log) >= whole:
+    if len(log) > _WHOLE * whole:
         return
     rate = metrics.accuracy
     what = f"{len(log):,} images{name}" if name else f"{len(log):,} of {whole:,} images"

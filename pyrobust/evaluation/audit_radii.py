@@ -19,6 +19,8 @@ from pyrobust.smoothing import certified_radius
 
 _Mask = npt.NDArray[np.bool_]
 
+# Above it a radius is as good as infinite; below it no sum and no third power of radii overflows.
+_LARGEST = 1e90
 # Up to here a table of all radii is made.
 _TABLE = 10**6
 _SAMPLES = [m * 10**e for e in range(1, 6) for m in (1, 2, 5)]
@@ -40,12 +42,13 @@ def check_numbers(log: CertificationLog) -> Iterator[Finding]:
     Yields:
         Findings.
     """
-    finite = np.isfinite(log.radius)
+    endless = np.abs(log.radius) > _LARGEST
+    abstained = (log.radius > 0) & ~endless & (log.prediction < 0)
     checks = {
         "nan": (np.isnan(log.radius), "radius that is not a number (NaN)"),
-        "infinite": (np.isinf(log.radius), "infinite radius"),
-        "negative": (finite & (log.radius < 0), "negative radius"),
-        "abstained-radius": (finite & (log.radius > 0) & (log.prediction < 0), "abstention (predict -1) with a radius"),
+        "infinite": (endless, "infinite radius"),
+        "negative": ((log.radius < 0) & ~endless, "negative radius"),
+        "abstained-radius": (abstained, "abstention (predict -1) with a radius"),
     }
     for kind, (where, what) in checks.items():
         if where.any():
@@ -71,7 +74,7 @@ def countable(log: CertificationLog) -> CertificationLog:
     >>> log.radius, log.prediction
     (array([0.]), array([-1]))
     """
-    usable = np.isfinite(log.radius) & (log.radius >= 0) & (log.prediction >= 0) & (log.label >= 0)
+    usable = (log.radius >= 0) & (log.radius <= _LARGEST) & (log.prediction >= 0) & (log.label >= 0)
     keep = first_of_each(log)
     if keep.all() and (usable | ((log.prediction == -1) & (log.radius == 0) & (log.label >= 0))).all():
         return log
@@ -109,7 +112,7 @@ def check_certificates(log: CertificationLog) -> Iterator[Finding]:
         return
     if log.decimals is None:
         return
-    usable = np.isfinite(log.radius) & (log.radius > 0) & (log.prediction >= 0)
+    usable = (log.radius > 0) & (log.radius <= _LARGEST) & (log.prediction >= 0)
     pile = find_saturation(np.where(usable, log.radius, 0.0), log.decimals)
     if log.sigma is None:
         message = "sigma is not known: radii are not checked and votes not counted; give it"
@@ -143,38 +146,40 @@ def _check_printed(
         yield at_rows(
             log, "above-maximum", above, f"radius up to {most:g}, above the {largest:.6g} that {used} can prove"
         )
-    if (beyond & ~above).any():
-        rows = int((beyond & ~above).sum())
-        message = f"radii are rounded to nearest: {counted_rows(rows)} stand above the largest possible, {largest:.6g}"
-        yield Finding("rounded-up", "note", message)
     impossible = usable & ~above
     if impossible.any():
         found = is_attainable(log.radius[impossible], n, alpha, sigma, decimals=decimals[impossible])
         impossible[impossible] = ~found
-    count, certified = int(impossible.sum()), int(usable.sum())
-    radii = _Printed(log.radius[usable], decimals[usable], pile)
-    agrees = pile is None or pile.agrees(n, alpha, sigma)
-    saturated = ""
-    if pile is not None:
-        saturated = (
-            f"saturated radii, {pile.radius:g} in {counted_rows(pile.rows)}, imply {pile.explain(n, alpha, sigma)}"
-        )
-    sparse = radii.sparser(n, alpha, sigma) if pile is None and certified else None
-    if not agrees or count > max(_SPOILED_ROWS, _SPOILED_SHARE * certified):
-        none = f"{count:,} of {certified:,} come from no number of votes" if count else ""
-        reasons = "; ".join(filter(None, ("" if agrees else saturated, none, radii.fitting(n, alpha, sigma))))
+    count = int(impossible.sum())
+    reasons = _contradiction(_Printed(log.radius[usable], decimals[usable], pile), count, n, alpha, sigma)
+    if reasons:
         yield Finding("parameters", "fault", f"the radii are not of {used}: {reasons}")
-    elif sparse is not None:
-        message = f"all {certified:,} are among the few that n {sparse:,} with alpha {alpha:g} gives"
-        yield Finding("parameters", "fault", f"the radii are not of {used}: {message}")
     elif count:
         yield at_rows(log, "unattainable", impossible, f"radius that no number of votes gives at {used}")
-    if pile is not None and agrees:
-        yield Finding("saturation", "note", saturated)
+    rounded_up = int((beyond & ~above).sum())
+    if rounded_up and not reasons:
+        message = f"radii are rounded to nearest: {counted_rows(rounded_up)} above the largest possible, {largest:.6g}"
+        yield Finding("rounded-up", "note", message)
+    if pile is not None and not reasons:
+        yield Finding("saturation", "note", pile.describe(n, alpha, sigma))
     assumed = [name for name in ("n", "alpha") if log.origins.get(name, "given") != "given"]
     if assumed:
         values = ", ".join(f"{name} {getattr(log, name):,}" for name in assumed)
         yield Finding("assumed", "note", f"{values}: {log.origins[assumed[0]]}")
+
+
+def _contradiction(radii: _Printed, impossible: int, n: int, alpha: float, sigma: float) -> str:
+    """Why the radii are of another n, alpha or sigma, in words; nothing where they may be of these."""
+    certified, pile = radii.rows, radii.pile
+    agrees = pile is None or pile.agrees(n, alpha, sigma)
+    if not agrees or impossible > max(_SPOILED_ROWS, _SPOILED_SHARE * certified):
+        saturated = "" if pile is None or agrees else pile.describe(n, alpha, sigma)
+        none = f"{impossible:,} of {certified:,} come from no number of votes" if impossible else ""
+        return "; ".join(filter(None, (saturated, none, radii.fitting(n, alpha, sigma))))
+    sparse = radii.sparser(n, alpha, sigma) if pile is None and certified else None
+    if sparse is None:
+        return ""
+    return f"all {certified:,} are among the few that n {sparse:,} with alpha {alpha:g} gives"
 
 
 class _Printed:
@@ -187,6 +192,7 @@ class _Printed:
     """
 
     def __init__(self, radius: npt.NDArray[np.float64], decimals: npt.NDArray[np.int64], pile: Saturation | None):
+        self.rows = len(radius)
         values, first = np.unique(radius, return_index=True)
         some = np.unique(np.linspace(len(values) - 1, 0, _ASKED).astype(np.int64)) if len(values) else slice(0)
         self.radius, self.decimals, self.pile = values[some], decimals[first][some], pile

@@ -68,8 +68,12 @@ class Saturation:
         )
         return least, printed, largest
 
-    def explain(self, n: int, alpha: float, sigma: float) -> str:
-        """Which alpha, or which n, the radius implies, in words; round ones that fit are named."""
+    def describe(self, n: int, alpha: float, sigma: float) -> str:
+        """Which alpha, or which n, the radius implies, in words; round ones that fit are named.
+
+        >>> Saturation(0.953, 1036, 3).describe(100_000, 0.001, 0.25)[:64]
+        'saturated radii, 0.953 in 1,036 rows, imply alpha 0.00102 at n 1'
+        """
         least, printed, largest = self.implied_alpha(n, sigma)
         words = [f"alpha {_number(printed)} at n {n:,}"]
         fit = [value for value in _ROUND_ALPHA if least <= value <= largest]
@@ -78,7 +82,7 @@ class Saturation:
         whole = [value for value in _ROUND_N if least <= value <= largest]
         if printed < 1e12:
             words.append(f"n {round(printed):,} at alpha {alpha:g}" + (f" (n {whole[0]:,} fits)" if whole else ""))
-        return ", or ".join(words)
+        return f"saturated radii, {self.radius:g} in {self.rows:,} rows, imply {', or '.join(words)}"
 
     @property
     def _ends(self) -> tuple[float, float]:

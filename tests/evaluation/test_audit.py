@@ -81,13 +81,40 @@ def test_published_logs_of_imagenet_are_clean(name: str) -> None:
     assert found.notes[0].message == "every 100th image: 500 of about 50,000"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [f"cifar10/{log}" for log in ("cohen_sigma0.25", "cohen_sigma0.50", "smoothadv_sigma0.25")]
+    + [f"imagenet/{log}" for log in ("cohen_sigma0.50", "smoothadv_sigma0.50")],
+)
+def test_certified_accuracies_are_the_counts_in_the_file(name: str) -> None:
+    _, rows = split(published(name).read_text())
+    metrics = audit(read_certification_log(published(name))).metrics
+    for radius, rate in zip(metrics.radii, metrics.certified, strict=True):
+        assert rate.successes == sum(row[4] == "1" and float(row[3]) >= radius for row in rows)
+        assert rate.n == len(rows)
+    assert metrics.survival is not None
+    assert (np.diff(metrics.survival.share) <= 0).all()
+    assert (metrics.survival.lower <= metrics.survival.share).all()
+    assert (metrics.survival.share <= metrics.survival.upper).all()
+    assert metrics.average_certified_radius.value == pytest.approx(
+        sum(float(row[3]) for row in rows if row[4] == "1") / len(rows), rel=1e-12
+    )
+
+
+def test_the_how_to_shows_what_is_printed() -> None:
+    found = audit(read_certification_log(published("imagenet/cohen_sigma0.50")))
+    page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "auditing.md"
+    if not page.exists():
+        pytest.skip("not in a checkout")
+    shown = "\n".join(f"  {finding.severity:<5}  {finding.message}" for finding in found.findings)
+    assert f"cohen_sigma0.50.tsv: 500 rows, no fault, 6 notes\n{shown}\n```" in page.read_text()
+
+
 def test_published_figures() -> None:
     metrics = audit(read_certification_log(published())).metrics
     assert metrics.radii == (0.0, 0.25, 0.5, 0.75)
     assert [float(rate) for rate in metrics.certified] == [0.7665, 0.6116, 0.4225, 0.2506]
     assert round(metrics.average_certified_radius.value, 4) == 0.4240
-    assert metrics.survival is not None
-    assert (np.diff(metrics.survival.share) <= 0).all()
 
 
 @pytest.mark.parametrize(
@@ -171,6 +198,7 @@ def changed(row: int, **values: str) -> bytes:
         ({"label": "3", "predict": "3", "correct": "2"}, "correct-value", "neither 0 nor 1: 1 row"),
         ({"label": "3", "predict": "3", "correct": "nan"}, "correct-value", "neither 0 nor 1"),
         ({"radius": "inf", "predict": "1", "label": "1", "correct": "1"}, "infinite", "infinite radius"),
+        ({"radius": "1.7e308", "predict": "1", "label": "1", "correct": "1"}, "infinite", "infinite radius"),
         ({"idx": "70"}, "duplicate", "before (a duplicate): 1 row (line 72)"),
         ({"idx": "2500"}, "order", "not in order"),
         ({"idx": "2500"}, "missing", "missing (indices 5, 2000"),
