@@ -15,7 +15,7 @@ from pyrobust.errors import FileFormatError, InputError, StoreError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pyrobust.evaluation import Audit, CertificationLog
+    from pyrobust.evaluation import CertificationLog
     from pyrobust.report import ReportTable
 
 
@@ -79,13 +79,13 @@ def audit(
     _check_files(logs, files, json_out, form)
     from rich.console import Console
 
-    audits, results, status = _audit(logs, n, alpha, sigma)
-    counted = [found.counted for found in audits]
+    counted, results, status = _audit(logs, n, alpha, sigma)
     contents = _render(files, counted)
     quiet = form is not None or json_out == "-"
     console = Console(stderr=quiet)
-    for found in audits:
-        _show_findings(console, found)
+    for result in results:
+        if "error" not in result:
+            _show_findings(console, result)
     if form is not None:
         from pyrobust.report import format_table
 
@@ -120,44 +120,48 @@ def _check_files(logs: list[Path], out: list[Path], json_out: str | None, form: 
 
 def _audit(
     logs: list[Path], n: int | None, alpha: float | None, sigma: float | None
-) -> tuple[list[Audit], list[dict[str, Any]], int]:
-    """The audits of the files that can be read, what JSON says of all of them, and the worst exit status."""
+) -> tuple[list[CertificationLog], list[dict[str, Any]], int]:
+    """What counts of the logs that can be read, what JSON says of all, and the worst exit status."""
     from pyrobust.evaluation import audit as examine
     from pyrobust.evaluation import read_certification_log
 
-    audits: list[Audit] = []
+    counted: list[CertificationLog] = []
     results: list[dict[str, Any]] = []
     status = 0
     for path in logs:
         try:
-            audits.append(examine(read_certification_log(path, n=n, alpha=alpha, sigma=sigma)))
+            found = examine(read_certification_log(path, n=n, alpha=alpha, sigma=sigma))
         except (FileFormatError, StoreError) as error:
             text = " ".join(str(error).split())
             note(f"error: {text}")
             results.append({"path": str(path), "exit_status": ERROR_STATUS, "error": text})
             status = ERROR_STATUS
         else:
-            results.append(audits[-1].to_dict())
-            status = max(status, audits[-1].exit_status)
-    return audits, results, status
+            # Not the audit itself: its curve has more numbers than the log.
+            results.append(found.to_dict())
+            counted.append(found.counted)
+            status = max(status, found.exit_status)
+            del found
+    return counted, results, status
 
 
-def _show_findings(console: Console, found: Audit) -> None:
+def _show_findings(console: Console, result: dict[str, Any]) -> None:
     """A line for the log and one for each finding; colours where they can be seen."""
     from rich.text import Text
 
     def count(number: int, what: str) -> str:
         return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
-    faults = len(found.faults)
+    findings = result["findings"]
+    faults = sum(finding["severity"] == "fault" for finding in findings)
     verdict = Text(count(faults, "fault"), "bold red") if faults else Text("no fault", "green")
-    head = Text.assemble((_plain(describe_path(found.log.path)), "bold"), f": {len(found.log):,} rows, ", verdict)
-    if found.notes:
-        head.append(f", {count(len(found.notes), 'note')}")
+    head = Text.assemble((_plain(describe_path(result["path"])), "bold"), f": {result['rows']:,} rows, ", verdict)
+    if len(findings) > faults:
+        head.append(f", {count(len(findings) - faults, 'note')}")
     console.print(head, soft_wrap=True)
-    for finding in found.findings:
-        style = "red" if finding.severity == "fault" else "dim"
-        line = Text.assemble("  ", (f"{finding.severity:<5}", style), "  ", _plain(finding.message))
+    for finding in findings:
+        style = "red" if finding["severity"] == "fault" else "dim"
+        line = Text.assemble("  ", (f"{finding['severity']:<5}", style), "  ", _plain(finding["message"]))
         console.print(line, soft_wrap=True)
 
 
