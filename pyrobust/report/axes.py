@@ -96,10 +96,13 @@ class Frame:
         """Writes the captions, each beside a piece of its line.
 
         Args:
-            lines: what was drawn, one for each caption.
+            lines: what was drawn, one for each caption; captions beyond them stand by themselves.
         """
+        from matplotlib.lines import Line2D
+
+        beyond = len(self._captions) - len(lines)
         self._figure.legend(
-            lines,
+            [*lines, *(Line2D([], [], linestyle="none") for _ in range(beyond))],
             self._captions,
             loc="lower left",
             bbox_to_anchor=(_LEFT - 0.01, 0.0),
