@@ -24,6 +24,13 @@ from pyrobust.evaluation import (
     robustness_curve,
     verify_dataset,
 )
+from pyrobust.metrics import (
+    SurvivalCurve,
+    average_certified_radius,
+    certification_gap,
+    certified_accuracy,
+    survival_curve,
+)
 from pyrobust.ops import project_l1_ball, project_l1_ball_box, project_l2_ball, project_linf_ball, project_simplex
 from pyrobust.smoothing import ABSTAIN, Certificates, Predictions, RandomizedSmoothing, certified_radius
 from pyrobust.training import crown_ibp_loss, ibp_loss
@@ -49,10 +56,14 @@ __all__ = [
     "RobustnessCurve",
     "Run",
     "Square",
+    "SurvivalCurve",
     "Verdicts",
     "__version__",
     "attack_dataset",
+    "average_certified_radius",
     "calculate_empirical_robustness",
+    "certification_gap",
+    "certified_accuracy",
     "certified_accuracy_ibp",
     "certified_radius",
     "certify_dataset",
@@ -68,5 +79,6 @@ __all__ = [
     "project_linf_ball",
     "project_simplex",
     "robustness_curve",
+    "survival_curve",
     "verify_dataset",
 ]

@@ -1,4 +1,4 @@
-"""Metrics of attacked classifiers: pure functions of tensors and numbers, each rate with its confidence interval.
+"""Metrics of attacked and certified classifiers: pure functions of tensors and numbers, rates with their intervals.
 
 >>> import torch
 >>> from pyrobust.metrics import predicted_classes, robust_accuracy
@@ -17,27 +17,63 @@ from pyrobust.metrics.accuracy import (
     robust_risk,
     standard_risk,
 )
+from pyrobust.metrics.certified import (
+    CertifiedAccuracyBound,
+    average_certified_radius,
+    average_radius,
+    certification_gap,
+    certified_accuracy,
+    certified_accuracy_with_confidence,
+)
 from pyrobust.metrics.distance import distances, mean_distance, minimum_perturbation, perturbation_quantiles
+from pyrobust.metrics.estimate import Estimate
 from pyrobust.metrics.rate import Rate, estimate_rate
+from pyrobust.metrics.subsets import subset_accuracy, subset_average_certified_radius
 from pyrobust.metrics.success import (
     attack_success_rate,
     attack_success_rate_given_correct,
     targeted_success_rate,
 )
+from pyrobust.metrics.survival import ClassSummary, SurvivalCurve, rank_by_survival, survival_curve
+from pyrobust.metrics.votes import (
+    attainable_radii,
+    is_attainable,
+    maximum_radius,
+    significant_decimals,
+    votes_for_radius,
+)
 
 __all__ = [
+    "CertifiedAccuracyBound",
+    "ClassSummary",
+    "Estimate",
     "Rate",
+    "SurvivalCurve",
     "attack_success_rate",
     "attack_success_rate_given_correct",
+    "attainable_radii",
+    "average_certified_radius",
+    "average_radius",
+    "certification_gap",
+    "certified_accuracy",
+    "certified_accuracy_with_confidence",
     "clean_accuracy",
     "distances",
     "estimate_rate",
+    "is_attainable",
+    "maximum_radius",
     "mean_distance",
     "minimum_perturbation",
     "perturbation_quantiles",
     "predicted_classes",
+    "rank_by_survival",
     "robust_accuracy",
     "robust_risk",
+    "significant_decimals",
     "standard_risk",
+    "subset_accuracy",
+    "subset_average_certified_radius",
+    "survival_curve",
     "targeted_success_rate",
+    "votes_for_radius",
 ]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from typing import Any, SupportsFloat, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
 
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -56,3 +63,85 @@ def checked_distances(distances: Tensor, success: Tensor) -> tuple[Tensor, Tenso
             f"distances: expected numbers of at least 0, finite where successful, got {float(distances[wrong][0])}"
         )
     return distances, success
+
+
+def as_array(name: str, value: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A column of numbers [N], N ≥ 1, given as a tensor or as an array; an array on the CPU."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        column: npt.NDArray[Any] = (value.double() if value.dtype.is_floating_point else value).numpy()
+    elif isinstance(value, np.ndarray):
+        column = value
+    else:
+        raise InputTypeError(f"{name}: expected a tensor or an array, got {type(value).__name__}")
+    if column.ndim != 1:
+        raise InputError(f"{name}: expected shape (N,), got {column.shape}")
+    if len(column) == 0:
+        raise InputError(f"{name}: expected at least one example, got none")
+    return column
+
+
+def checked_radii(radius: Tensor | npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Radii [N] as float64, finite and at least 0."""
+    column = as_array("radius", radius)
+    if column.dtype.kind != "f":
+        raise InputTypeError(f"radius: expected a float tensor or array, got {column.dtype}")
+    column = column.astype(np.float64)
+    wrong = ~((column >= 0) & (column < np.inf))
+    if wrong.any():
+        raise InputError(f"radius: expected finite numbers of at least 0, got {column[wrong][0]}; an abstention has 0")
+    return column
+
+
+def checked_flags(name: str, value: Tensor | npt.NDArray[Any], n_examples: int | None = None) -> npt.NDArray[np.bool_]:
+    """Yes or no for each example, [N]."""
+    column = as_array(name, value)
+    if column.dtype != np.bool_:
+        raise InputTypeError(f"{name}: expected bool, got {column.dtype}; compare predictions with labels")
+    return aligned(name, column, n_examples)
+
+
+def checked_integers(
+    name: str, value: Tensor | npt.NDArray[Any], n_examples: int | None = None
+) -> npt.NDArray[np.int64]:
+    """Whole numbers [N] as int64, at least 0."""
+    column = as_array(name, value)
+    if column.dtype.kind not in "iu":
+        raise InputTypeError(f"{name}: expected integers, got {column.dtype}")
+    if int(column.min()) < 0 or int(column.max()) >= 1 << 63:
+        raise InputError(f"{name}: expected numbers of at least 0, got {column.min()} to {column.max()}")
+    return aligned(name, column.astype(np.int64), n_examples)
+
+
+def aligned(name: str, column: npt.NDArray[_Scalar], n_examples: int | None) -> npt.NDArray[_Scalar]:
+    """The same column, if it has one number for each example."""
+    if n_examples is not None and len(column) != n_examples:
+        raise InputError(f"{name}: expected one for each of the {n_examples} examples, got {len(column)}")
+    return column
+
+
+def checked_number(name: str, value: Any, least: float = 0.0, *, positive: bool = False) -> float:
+    """A finite number of at least (or, if positive, above) the least."""
+    if isinstance(value, str) or not isinstance(value, SupportsFloat):
+        raise InputTypeError(f"{name}: expected a number, got {value!r}")
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
+        raise InputTypeError(f"{name}: expected a number, got {value!r}") from None
+    if not (math.isfinite(number) and (number > least if positive else number >= least)):
+        raise InputError(
+            f"{name}: expected a finite number {'above' if positive else 'of at least'} {least:g}, got {value}"
+        )
+    return number
+
+
+def checked_count(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
+    """A whole number in [least, most]."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InputTypeError(f"{name}: expected an integer, got {value!r}") from None
+    if number < least or (most is not None and number > most):
+        span = f"of at least {least}" if most is None else f"in [{least}, {most}]"
+        raise InputError(f"{name}: expected an integer {span}, got {number}")
+    return number

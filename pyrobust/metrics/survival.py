@@ -1,0 +1,310 @@
+"""How sure a smoothed classifier is of the right class: the survival curve of p_A over all examples.
+
+p_A is the probability that the base classifier, under the smoothing noise, returns the right class; its estimate is
+p̂_A = n_A / n. Sun, Mao, Müller and Vechev ("Average Certified Radius is a Poor Metric for Randomized Smoothing", 2025)
+recommend the empirical distribution of p̂_A in place of the average certified radius: it does not depend on sigma's
+scale, on alpha or on n but for sampling error, and no few easy examples can carry it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+from .arguments import aligned, checked_count, checked_flags, checked_integers
+from .distance import perturbation_quantiles
+
+#: Below this an example counts as hard, if its smoothed prediction is right.
+HARD: Final = 0.9
+
+_Floats = npt.NDArray[np.float64]
+_Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ClassSummary:
+    """The examples of one class, as in ``SurvivalCurve`` all of them.
+
+    Attributes:
+        label: of the class.
+        n_examples: with this label.
+        area: under their survival curve.
+        median: of p̂_A.
+        share_below_half: of them.
+        hard_share: of them.
+    """
+
+    label: int
+    n_examples: int
+    area: float
+    median: float
+    share_below_half: float
+    hard_share: float
+
+
+@dataclass(frozen=True, eq=False)
+class SurvivalCurve:
+    """Survival of p̂_A: ``share[i]`` of all examples are classified right with ``p̂_A ≥ thresholds[i]``.
+
+    Abstentions and wrong predictions count with p̂_A = 0. Make one with ``survival_curve``.
+
+    Attributes:
+        thresholds: [501], float64, 0.500, 0.501, …, 1.000: the doubles i/1000.
+        share: [501], float64, never rising.
+        lower, upper: [501], float64, the same for the fewest and for the most votes that a log leaves possible; equal
+            to share where votes are exact. It is no confidence band.
+        p_a, p_a_lower, p_a_upper: [N], float64, p̂_A of each example, 0 where wrong or abstained.
+    """
+
+    thresholds: _Floats
+    share: _Floats
+    lower: _Floats
+    upper: _Floats
+    p_a: _Floats
+    p_a_lower: _Floats
+    p_a_upper: _Floats
+
+    def __len__(self) -> int:
+        return len(self.p_a)
+
+    @property
+    def area(self) -> float:
+        """Area under the curve y(t) from t = 1/2 to 1, over its largest possible: ``2·∫ y(t) dt``, in [0, 1].
+
+        In closed form ``(1/N)·Σ max(0, 2·p̂_A - 1)``, without the grid of thresholds.
+        """
+        return _area(self.p_a)
+
+    @property
+    def area_lower(self) -> float:
+        """The area under the curve of the fewest possible votes."""
+        return _area(self.p_a_lower)
+
+    @property
+    def area_upper(self) -> float:
+        """The area under the curve of the most possible votes."""
+        return _area(self.p_a_upper)
+
+    @property
+    def share_below_half(self) -> float:
+        """The share of all examples with p̂_A < 1/2: those that no number of samples would certify, wrong ones too."""
+        return float((self.p_a < 0.5).mean())
+
+    def quantiles(self, q: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)) -> list[float]:
+        """Quantiles of p̂_A over all examples, the wrong ones with 0: values that occur, none in between.
+
+        Args:
+            q: shares in [0, 1].
+
+        Returns:
+            A number for each share: the smallest p with at least this share of examples at or below it.
+
+        Raises:
+            InputError: a share out of range.
+            InputTypeError: shares that are not numbers.
+
+        >>> survival_curve(np.array([9, 8, 7, 3]), 10, np.array([True, True, False, True])).quantiles([0.25, 0.5, 1])
+        [0.0, 0.3, 0.9]
+        """
+        return perturbation_quantiles(torch.from_numpy(self.p_a), q)
+
+    def hard_samples(self, below: float = HARD) -> _Ints:
+        """The examples that are right, but not by much: ``1/2 ≤ p̂_A < below``, the hardest first.
+
+        They decide what a better defence can win or lose; the easy ones, which make up most of an average radius, do
+        not. Examples below 1/2 are lost, not hard: ``share_below_half`` counts them.
+
+        Args:
+            below: in (1/2, 1].
+
+        Returns:
+            Positions in the columns that the curve was made of, int64, by rising p̂_A; equal ones in their order.
+
+        Raises:
+            InputError: below out of range.
+            InputTypeError: not a number.
+
+        >>> survival_curve(np.array([99, 80, 55, 30]), 100, np.array([True] * 4)).hard_samples().tolist()
+        [2, 1]
+        """
+        return _hard(self.p_a, below)
+
+    def hard_share(self, below: float = HARD) -> float:
+        """The share of all examples that ``hard_samples`` lists.
+
+        Args:
+            below: in (1/2, 1].
+
+        Returns:
+            The share.
+
+        Raises:
+            InputError, InputTypeError: as of ``hard_samples``.
+
+        >>> survival_curve(np.array([99, 80, 55, 30]), 100, np.array([True] * 4)).hard_share()
+        0.5
+        """
+        return len(_hard(self.p_a, below)) / len(self)
+
+    def per_class(self, labels: Tensor | npt.NDArray[Any]) -> list[ClassSummary]:
+        """Area, median, share below 1/2 and hard share of each class.
+
+        Args:
+            labels: [N], integers of at least 0, of the examples that the curve was made of.
+
+        Returns:
+            A summary for each label that occurs, by rising label.
+
+        Raises:
+            InputError: another length, a negative label.
+            InputTypeError: labels that are not integers.
+
+        >>> curve = survival_curve(np.array([10, 10, 8, 3]), 10, np.array([True] * 4))
+        >>> [(summary.label, round(summary.area, 6)) for summary in curve.per_class(np.array([0, 0, 1, 1]))]
+        [(0, 1.0), (1, 0.3)]
+        """
+        classes = checked_integers("labels", labels, len(self))
+        return [_summary(int(label), self.p_a[classes == label]) for label in np.unique(classes)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The curve, its band and what sums it up, as plain numbers and lists; not p̂_A of each example."""
+        q = (0.05, 0.25, 0.5, 0.75, 0.95)
+        return {
+            "n_examples": len(self),
+            "thresholds": self.thresholds.tolist(),
+            "share": self.share.tolist(),
+            "lower": self.lower.tolist(),
+            "upper": self.upper.tolist(),
+            "area": self.area,
+            "area_lower": self.area_lower,
+            "area_upper": self.area_upper,
+            "quantiles": {str(share): value for share, value in zip(q, self.quantiles(q), strict=True)},
+            "share_below_half": self.share_below_half,
+            "hard_share": self.hard_share(),
+        }
+
+
+def survival_curve(
+    votes: Tensor | npt.NDArray[Any],
+    n: int | Tensor | npt.NDArray[Any],
+    correct: Tensor | npt.NDArray[Any],
+    *,
+    least: Tensor | npt.NDArray[Any] | None = None,
+    most: Tensor | npt.NDArray[Any] | None = None,
+) -> SurvivalCurve:
+    """The survival curve of p̂_A: ``y(t) = (1/N)·|{i: correctᵢ and votesᵢ / nᵢ ≥ t}|``.
+
+    votes / n and t = i / 1000 are both rounded to the nearest double, and compared as such: equal fractions give equal
+    doubles, and for n below 10^12 unequal ones give unequal doubles, so that the comparison is exact.
+
+    Args:
+        votes: [N], integers in [0, n], for the predicted class; 0 where abstained. From a log: the point of
+            ``votes_for_radius``.
+        n: samples, an integer of at least 1; or [N], where examples were sampled differently often.
+        correct: [N], bool, whether the smoothed prediction is the label; false for an abstention.
+        least: [N], integers, the fewest votes that are possible; by default the votes are exact.
+        most: [N], integers, the most that are possible.
+
+    Returns:
+        SurvivalCurve.
+
+    Raises:
+        InputError: lengths that do not agree, no example, votes out of [0, n] or out of [least, most].
+        InputTypeError: votes that are not integers, correct that is not bool.
+
+    >>> curve = survival_curve(np.array([100, 90, 70, 0]), 100, np.array([True, True, False, False]))
+    >>> curve.share[[0, 400, 401, 500]].tolist(), curve.share_below_half
+    ([0.5, 0.5, 0.25, 0.25], 0.5)
+    """
+    right = checked_flags("correct", correct)
+    if isinstance(n, (Tensor, np.ndarray)) and n.ndim:
+        samples = aligned("n", checked_integers("n", n), len(right))
+        checked_count("n", int(samples.min()), 1)
+    else:
+        samples = np.full(len(right), checked_count("n", n, 1), dtype=np.int64)
+    columns = [
+        checked_integers(name, votes if value is None else value, len(right))
+        for name, value in (("least", least), ("votes", votes), ("most", most))
+    ]
+    wrong = (columns[0] > columns[1]) | (columns[1] > columns[2]) | (columns[2] > samples)
+    if wrong.any():
+        few, point, many = (int(column[wrong][0]) for column in columns)
+        raise InputError(
+            f"votes: expected least <= votes <= most <= n, got {few}, {point}, {many} of {samples[wrong][0]} "
+            f"at position {int(wrong.argmax())}"
+        )
+    p_lower, p_a, p_upper = (np.where(right, column / samples, 0.0) for column in columns)
+    thresholds = np.arange(500, 1001) / 1000
+    lower, share, upper = (_share(p, thresholds) for p in (p_lower, p_a, p_upper))
+    return SurvivalCurve(thresholds, share, lower, upper, p_a, p_lower, p_upper)
+
+
+def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
+    """The order in which to list classifiers: by the area under their survival curves, the largest first.
+
+    Not by average certified radius. A constant classifier is right about one example in ten of ten balanced classes,
+    gets all votes there, and so certifies ``sigma·Φ⁻¹(alpha^(1/n))``, as large as sigma is chosen: its average
+    certified radius has no limit, while its area is 1/10 (Sun, Mao, Müller and Vechev, 2025).
+
+    Args:
+        curves: at least one.
+
+    Returns:
+        Positions, best first; where areas are equal, fewer examples below 1/2 come first, then the given order.
+
+    Raises:
+        InputError: no curve.
+        InputTypeError: something else than curves.
+
+    >>> constant = survival_curve(np.array([100] * 10), 100, np.arange(10) == 0)
+    >>> honest = survival_curve(np.array([80] * 10), 100, np.arange(10) < 6)
+    >>> rank_by_survival([constant, honest])
+    [1, 0]
+    """
+    for curve in curves:
+        if not isinstance(curve, SurvivalCurve):
+            raise InputTypeError(f"curves: expected a sequence of SurvivalCurve, got {type(curve).__name__}")
+    if not len(curves):
+        raise InputError("curves: expected at least one, got none")
+    return sorted(range(len(curves)), key=lambda i: (-curves[i].area, curves[i].share_below_half))
+
+
+def _share(p_a: _Floats, thresholds: _Floats) -> _Floats:
+    """The share of the examples at or above each threshold."""
+    rising = np.sort(p_a)
+    share: _Floats = (len(rising) - np.searchsorted(rising, thresholds, side="left")) / len(rising)
+    return share
+
+
+def _area(p_a: _Floats) -> float:
+    return float(np.maximum(0.0, 2 * p_a - 1).mean())
+
+
+def _hard(p_a: _Floats, below: float) -> _Ints:
+    try:
+        inside = bool(0.5 < below <= 1)
+    except (TypeError, ValueError):
+        raise InputTypeError(f"below: expected a number in (0.5, 1], got {below!r}") from None
+    if not inside:
+        raise InputError(f"below: expected a number in (0.5, 1], got {below}")
+    positions = np.nonzero((p_a >= 0.5) & (p_a < below))[0]
+    return positions[np.argsort(p_a[positions], kind="stable")].astype(np.int64)
+
+
+def _summary(label: int, p_a: _Floats) -> ClassSummary:
+    return ClassSummary(
+        label,
+        len(p_a),
+        _area(p_a),
+        perturbation_quantiles(torch.from_numpy(p_a), (0.5,))[0],
+        float((p_a < 0.5).mean()),
+        len(_hard(p_a, HARD)) / len(p_a),
+    )
