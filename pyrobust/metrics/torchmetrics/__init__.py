@@ -1,0 +1,58 @@
+"""The scalar metrics as ``torchmetrics.Metric``: fed batch by batch, on any device, reduced over processes.
+
+Needs the extra: ``pip install "pyrobust[torchmetrics]"``. Each gives what the function of the same name in
+``pyrobust.metrics`` gives for all batches of all processes at once. States are counts and sums, except those of
+``PerturbationQuantile``.
+
+>>> import torch
+>>> from pyrobust.metrics.torchmetrics import RobustAccuracy
+>>> metric = RobustAccuracy()
+>>> metric.update(torch.tensor([0, 1]), torch.tensor([0, 0]), torch.tensor([0, 1]))
+>>> metric.update(torch.tensor([1, 1]), torch.tensor([1, 1]), torch.tensor([1, 1]))
+>>> float(metric.compute()), metric.rate().n
+(0.75, 4)
+"""
+
+from __future__ import annotations
+
+from pyrobust.metrics.torchmetrics.base import CountedMetric, MeanMetric
+from pyrobust.metrics.torchmetrics.certified import (
+    AverageCertifiedRadius,
+    AverageRadius,
+    CertificationGap,
+    CertifiedAccuracy,
+)
+from pyrobust.metrics.torchmetrics.empirical import (
+    AttackSuccessRate,
+    AttackSuccessRateGivenCorrect,
+    CleanAccuracy,
+    MeanDistance,
+    PerturbationQuantile,
+    RobustAccuracy,
+    RobustRisk,
+    StandardRisk,
+    TargetedSuccessRate,
+)
+from pyrobust.metrics.torchmetrics.survival import HardShare, ShareBelowHalf, SurvivalArea, SurvivalQuantile
+
+__all__ = [
+    "AttackSuccessRate",
+    "AttackSuccessRateGivenCorrect",
+    "AverageCertifiedRadius",
+    "AverageRadius",
+    "CertificationGap",
+    "CertifiedAccuracy",
+    "CleanAccuracy",
+    "CountedMetric",
+    "HardShare",
+    "MeanDistance",
+    "MeanMetric",
+    "PerturbationQuantile",
+    "RobustAccuracy",
+    "RobustRisk",
+    "ShareBelowHalf",
+    "StandardRisk",
+    "SurvivalArea",
+    "SurvivalQuantile",
+    "TargetedSuccessRate",
+]

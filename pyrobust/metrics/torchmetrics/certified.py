@@ -1,0 +1,127 @@
+"""Metrics of certified radii. ``radius`` is 0 and ``correct`` false where the classifier abstained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from pyrobust.metrics.arguments import checked_flags, checked_number, checked_radii
+from pyrobust.metrics.certified import certified_accuracy
+from pyrobust.metrics.torchmetrics.base import CountedMetric, MeanMetric, check_total
+
+
+class CertifiedAccuracy(CountedMetric):
+    """``certified_accuracy`` of all batches at one radius.
+
+    Args:
+        at: the radius, finite, at least 0.
+        kwargs: of ``torchmetrics.Metric``.
+
+    Raises:
+        InputError: a radius out of range.
+
+    >>> metric = CertifiedAccuracy(0.25)
+    >>> float(metric(torch.tensor([0.5, 0.25, 0.9, 0.0]), torch.tensor([True, True, False, False])))
+    0.5
+    """
+
+    def __init__(self, at: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.at = checked_number("at", at)
+
+    def update(self, radius: Tensor, correct: Tensor) -> None:
+        """Counts a batch; arguments and errors as of ``certified_accuracy``."""
+        rate = certified_accuracy(radius, correct, [self.at])[0]
+        self._add(rate.successes, rate.n)
+
+
+class CertificationGap(Metric):
+    """``certification_gap`` of all batches at one radius: robust accuracy under attack less certified accuracy.
+
+    Args:
+        at: the radius, which is the attack's epsilon, finite, at least 0.
+        kwargs: of ``torchmetrics.Metric``.
+
+    Raises:
+        InputError: a radius out of range.
+
+    >>> metric = CertificationGap(0.25)
+    >>> robust, correct = torch.tensor([True, True, True, False]), torch.tensor([True, True, True, True])
+    >>> float(metric(robust, torch.tensor([0.5, 0.25, 0.1, 0.0]), correct))
+    0.25
+    """
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+
+    robust: Tensor
+    certified: Tensor
+    total: Tensor
+
+    def __init__(self, at: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.at = checked_number("at", at)
+        for name in ("robust", "certified", "total"):
+            self.add_state(name, torch.tensor(0, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, robust: Tensor, radius: Tensor, correct: Tensor) -> None:
+        """Counts a batch.
+
+        Args:
+            robust: [N], bool, whether the classifier is right about the example and its adversarial example.
+            radius: [N], float, finite, at least 0.
+            correct: [N], bool.
+        """
+        rate = certified_accuracy(radius, correct, [self.at])[0]
+        self.robust += int(checked_flags("robust", robust, rate.n).sum())
+        self.certified += rate.successes
+        self.total += rate.n
+
+    def compute(self) -> Tensor:
+        """The gap, a float64 scalar.
+
+        Raises:
+            InputError: there is no example to take it of.
+        """
+        check_total(self.total)
+        total = self.total.double()
+        return self.robust.double() / total - self.certified.double() / total
+
+
+class AverageRadius(MeanMetric):
+    """``average_radius`` of all batches.
+
+    Args:
+        kwargs: of ``torchmetrics.Metric``.
+
+    >>> float(AverageRadius()(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([True, True, False])))
+    1.5
+    """
+
+    def update(self, radius: Tensor, correct: Tensor) -> None:
+        """Adds a batch; arguments and errors as of ``average_radius``."""
+        certified = checked_radii(radius)
+        right = checked_flags("correct", correct, len(certified))
+        self._add(float(certified[right].sum()), int(right.sum()))
+
+
+class AverageCertifiedRadius(MeanMetric):
+    """``average_certified_radius`` of all batches, without an interval; mind what is said there about this measure.
+
+    Args:
+        kwargs: of ``torchmetrics.Metric``.
+
+    >>> metric = AverageCertifiedRadius()
+    >>> float(metric(torch.tensor([0.5, 1.0, 0.75, 0.0]), torch.tensor([True, True, False, False])))
+    0.375
+    """
+
+    def update(self, radius: Tensor, correct: Tensor) -> None:
+        """Adds a batch; arguments and errors as of ``average_certified_radius``."""
+        certified = checked_radii(radius)
+        right = checked_flags("correct", correct, len(certified))
+        self._add(float(certified[right].sum()), len(right))

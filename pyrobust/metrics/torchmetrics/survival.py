@@ -1,0 +1,156 @@
+"""Metrics of the survival curve of p_A: the state is how many examples got how many votes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from pyrobust.metrics.arguments import checked_count
+from pyrobust.metrics.survival import HARD, SurvivalCurve, survival_curve
+from pyrobust.metrics.torchmetrics.base import check_total
+
+# Of the samples: the state holds n + 1 numbers.
+_LARGEST_N = 10**7
+
+
+class _OfVotes(Metric):
+    """A number of the survival curve. Wrong predictions are counted as without votes, which is what they are worth.
+
+    Args:
+        n: samples of each example, in [1, 10**7].
+        kwargs: of ``torchmetrics.Metric``.
+
+    Raises:
+        InputError: n out of range.
+    """
+
+    is_differentiable = False
+    higher_is_better: bool | None = True
+    full_state_update = False
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
+
+    counts: Tensor
+
+    def __init__(self, n: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.n = checked_count("n", n, 1, _LARGEST_N)
+        self.add_state("counts", torch.zeros(self.n + 1, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, votes: Tensor, correct: Tensor) -> None:
+        """Counts a batch; arguments and errors as of ``survival_curve``."""
+        p_a = survival_curve(votes, self.n, correct).p_a
+        # p_A is k / n, rounded: n times it is next to k.
+        found = torch.from_numpy(np.rint(p_a * self.n).astype(np.int64)).to(self.counts.device)
+        self.counts += torch.bincount(found, minlength=self.n + 1)
+
+    def compute(self) -> Tensor:
+        """The number, a float64 scalar.
+
+        Raises:
+            InputError: there is no example to take it of.
+        """
+        counts = self.counts.cpu().numpy()
+        check_total(self.counts.sum())
+        votes = np.repeat(np.arange(self.n + 1), counts)
+        curve = survival_curve(votes, self.n, np.ones(len(votes), dtype=np.bool_))
+        return torch.tensor(self._of(curve), dtype=torch.float64, device=self.counts.device)
+
+    def _of(self, curve: SurvivalCurve) -> float:
+        raise NotImplementedError
+
+
+class SurvivalArea(_OfVotes):
+    """``SurvivalCurve.area`` of all batches.
+
+    Args:
+        n: samples of each example, in [1, 10**7].
+        kwargs: of ``torchmetrics.Metric``.
+
+    Raises:
+        InputError: n out of range.
+
+    >>> float(SurvivalArea(100)(torch.tensor([100, 75, 30]), torch.tensor([True, True, True])))
+    0.5
+    """
+
+    def _of(self, curve: SurvivalCurve) -> float:
+        return curve.area
+
+
+class ShareBelowHalf(_OfVotes):
+    """``SurvivalCurve.share_below_half`` of all batches.
+
+    Args:
+        n: samples of each example, in [1, 10**7].
+        kwargs: of ``torchmetrics.Metric``.
+
+    Raises:
+        InputError: n out of range.
+
+    >>> float(ShareBelowHalf(100)(torch.tensor([100, 75, 50, 30]), torch.tensor([True, False, True, True])))
+    0.5
+    """
+
+    higher_is_better = False
+
+    def _of(self, curve: SurvivalCurve) -> float:
+        return curve.share_below_half
+
+
+class HardShare(_OfVotes):
+    """``SurvivalCurve.hard_share`` of all batches.
+
+    Args:
+        n: samples of each example, in [1, 10**7].
+        below: p̂_A below which an example is hard, in (1/2, 1].
+        kwargs: of ``torchmetrics.Metric``.
+
+    Raises:
+        InputError: n or below out of range.
+
+    >>> float(HardShare(100)(torch.tensor([100, 75, 50, 30]), torch.tensor([True, True, True, True])))
+    0.5
+    """
+
+    higher_is_better = None
+
+    def __init__(self, n: int, below: float = HARD, **kwargs: Any) -> None:
+        super().__init__(n, **kwargs)
+        _ONE.hard_share(below)
+        self.below = below
+
+    def _of(self, curve: SurvivalCurve) -> float:
+        return curve.hard_share(self.below)
+
+
+class SurvivalQuantile(_OfVotes):
+    """One of ``SurvivalCurve.quantiles`` of all batches.
+
+    Args:
+        n: samples of each example, in [1, 10**7].
+        q: the share, in [0, 1]; 0.5 is the median.
+        kwargs: of ``torchmetrics.Metric``.
+
+    Raises:
+        InputError: n or q out of range.
+
+    >>> float(SurvivalQuantile(100)(torch.tensor([100, 75, 30]), torch.tensor([True, True, True])))
+    0.75
+    """
+
+    def __init__(self, n: int, q: float = 0.5, **kwargs: Any) -> None:
+        super().__init__(n, **kwargs)
+        _ONE.quantiles([q])
+        self.q = q
+
+    def _of(self, curve: SurvivalCurve) -> float:
+        return curve.quantiles([self.q])[0]
+
+
+# To check arguments with, before there are examples.
+_ONE = survival_curve(np.array([1]), 1, np.array([True]))
