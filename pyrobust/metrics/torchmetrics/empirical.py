@@ -185,6 +185,7 @@ class PerturbationQuantile(Metric):
         perturbation_quantiles(torch.zeros(1), [q])
         self.q = q
         self.add_state("minimum", [], dist_reduce_fx="cat")
+        self.set_dtype(torch.float64)  # of what a process without examples sends
 
     def update(self, minimum: Tensor) -> None:
         """Keeps a batch; arguments and errors as of ``perturbation_quantiles``."""

@@ -1,0 +1,253 @@
+"""Certified accuracy and averages of radii: by hand, against published logs, and with confidence."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from itertools import product
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrobust import metrics
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.metrics import estimate as module
+
+RADIUS = np.array([0.5, 0.25, 0.9, 0.0, 0.3])
+CORRECT = np.array([True, True, False, False, True])
+
+
+def test_shares_and_averages_worked_by_hand():
+    rates = metrics.certified_accuracy(RADIUS, CORRECT, [0.0, 0.25, math.nextafter(0.25, 1), 0.3, 0.5, 0.51])
+    assert [rate.successes for rate in rates] == [3, 3, 2, 2, 1, 0]
+    assert {rate.n for rate in rates} == {5}
+    assert rates[0] == metrics.estimate_rate(3, 5)
+    assert metrics.certified_accuracy(RADIUS, CORRECT, [0.3], alpha=0.01)[0] == metrics.estimate_rate(2, 5, 0.01)
+    assert metrics.certified_accuracy(RADIUS, CORRECT, []) == []
+    assert metrics.average_radius(RADIUS, CORRECT) == pytest.approx(0.35)
+    assert float(metrics.average_certified_radius(RADIUS, CORRECT)) == pytest.approx(1.05 / 5)
+    assert math.isnan(metrics.average_radius(RADIUS, ~CORRECT & (RADIUS > 1)))
+    assert float(metrics.average_certified_radius(RADIUS, np.zeros(5, dtype=bool))) == 0
+
+
+def test_tensors_and_what_single_precision_means():
+    tensors = torch.from_numpy(RADIUS), torch.from_numpy(CORRECT)
+    assert metrics.certified_accuracy(*tensors, [0.3]) == metrics.certified_accuracy(RADIUS, CORRECT, [0.3])
+    assert metrics.average_certified_radius(*tensors) == metrics.average_certified_radius(RADIUS, CORRECT)
+    one = torch.tensor([True])
+    # The float32 next to 0.3 is above it, the one next to 0.7 below.
+    assert metrics.certified_accuracy(torch.tensor([0.3]), one, [0.3])[0].successes == 1
+    assert metrics.certified_accuracy(torch.tensor([0.7]), one, [0.7])[0].successes == 0
+    assert metrics.average_radius(torch.tensor([0.5], dtype=torch.bfloat16, requires_grad=True), one) == 0.5
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 4), st.booleans()), min_size=1, max_size=30))
+def test_accuracy_falls_and_its_area_is_the_average_radius(rows):
+    radius, correct = (np.array(column) for column in zip(*rows, strict=True))
+    ends = np.unique(np.append(radius, 0.0))
+    counts = [rate.successes for rate in metrics.certified_accuracy(radius, correct, ends)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] == correct.sum()
+    area = sum(count * (b - a) for count, a, b in zip(counts[1:], ends[:-1], ends[1:], strict=True)) / len(rows)
+    acr = metrics.average_certified_radius(radius, correct, resamples=100)
+    assert acr.value == pytest.approx(area, rel=1e-12, abs=1e-12)
+    assert acr.lower <= acr.value <= acr.upper
+    if correct.any():
+        assert metrics.average_radius(radius, correct) * counts[0] / len(rows) == pytest.approx(acr.value, abs=1e-12)
+
+
+def test_gap():
+    assert metrics.certification_gap(metrics.estimate_rate(3, 4), metrics.estimate_rate(1, 4)) == 0.5
+    assert metrics.certification_gap(0.25, metrics.estimate_rate(2, 4)) == -0.25
+
+
+def test_published_counts(published):
+    label, prediction, radius = published("cifar10/cohen_sigma0.25.tsv")
+    correct = (label == prediction) & (prediction >= 0)
+    rates = metrics.certified_accuracy(radius, correct, [0, 0.25, 0.5, 0.75, 1.0])
+    assert [rate.successes for rate in rates] == [7665, 6116, 4225, 2506, 0]
+    acr = metrics.average_certified_radius(radius, correct)
+    assert f"{acr.value:.4f}" == "0.4240"
+    assert acr.lower < 0.424 < acr.upper
+    assert acr.upper - acr.lower < 0.02
+    # Every twentieth image, as the papers take them.
+    lower, upper = metrics.subset_average_certified_radius(radius, correct, 500)
+    assert lower < float(metrics.average_certified_radius(radius[::20], correct[::20])) < upper
+    for rate, part in zip(
+        rates[:4], metrics.certified_accuracy(radius[::20], correct[::20], [0, 0.25, 0.5, 0.75]), strict=True
+    ):
+        lower, upper = metrics.subset_accuracy(rate.successes, rate.n, 500)
+        assert lower <= part.value <= upper
+
+
+# --- the bootstrap
+
+
+def test_bootstrap_against_every_resample():
+    """Of three examples there are 27 resamples; their quantiles are known."""
+    values = np.array([0.0, 1.0, 4.0])
+    means = np.sort([sum(triple) / 3 for triple in product(values, repeat=3)])
+    for alpha in (1 / 9, 7 / 27, 11 / 27):  # the ends are in the middle of a resample's share
+        found = metrics.average_certified_radius(values, values >= 0, alpha, resamples=20_000)
+        assert found.lower == pytest.approx(means[math.ceil(27 * alpha / 2) - 1])
+        assert found.upper == pytest.approx(means[math.ceil(27 * (1 - alpha / 2)) - 1])
+
+
+def test_seeds_and_blocks(monkeypatch):
+    values, right = np.random.default_rng(0).random(100), np.ones(100, dtype=bool)
+    found = metrics.average_certified_radius(values, right)
+    assert metrics.average_certified_radius(values, right) == found
+    assert metrics.average_certified_radius(values, right, seed=1) != found
+    monkeypatch.setattr(module, "_BLOCK", 700)
+    assert metrics.average_certified_radius(values, right) == found
+
+
+def test_the_expansion_is_the_bootstraps_limit(monkeypatch):
+    """A skew distribution, for which the plain normal interval is a good deal off."""
+    values, right = np.random.default_rng(2).exponential(size=400) ** 2, np.ones(400, dtype=bool)
+    sampled = metrics.average_certified_radius(values, right, resamples=40_000)
+    monkeypatch.setattr(module, "_RESAMPLED", 0)
+    expanded = metrics.average_certified_radius(values, right)
+    assert (sampled.resamples, expanded.resamples) == (40_000, 0)
+    width = sampled.upper - sampled.lower
+    assert expanded.lower == pytest.approx(sampled.lower, abs=0.015 * width)
+    assert expanded.upper == pytest.approx(sampled.upper, abs=0.015 * width)
+    normal = 1.959964 * values.std() / 20
+    assert abs(expanded.value + normal - sampled.upper) > 0.02 * width
+
+
+def test_many_examples():
+    values = np.random.default_rng(3).random(100_000)
+    found = metrics.average_certified_radius(values, values > 0.5)
+    assert found.resamples == 0
+    assert found.lower < found.value < found.upper < found.lower + 0.01
+    assert json.loads(json.dumps(found.to_dict()))["n"] == 100_000
+    same = metrics.average_certified_radius(np.full(100_000, 0.1), np.ones(100_000, dtype=bool))
+    assert same.upper - same.lower < 1e-15
+
+
+def test_equal_values_have_no_width():
+    found = metrics.average_certified_radius(np.full(7, 0.1), np.ones(7, dtype=bool))
+    assert found.lower <= found.value <= found.upper < found.lower + 1e-15
+
+
+# --- the whole data set, with confidence
+
+
+def most_false(n, alpha, delta):
+    """min {q : P(Bin(n, alpha) > q) ≤ delta}, in rationals."""
+    p, limit = Fraction(alpha), Fraction(delta)
+    tail, q = Fraction(0), n
+    while q >= 0:
+        tail += math.comb(n, q) * p**q * (1 - p) ** (n - q)
+        if tail > limit:
+            return q
+        q -= 1
+    return 0
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 20, 60])
+@pytest.mark.parametrize("alpha", [1e-6, 0.001, 0.05, 0.3, 0.9])
+@pytest.mark.parametrize("delta", [1e-9, 0.001, 0.05, 0.5])
+def test_false_certificates_against_rationals(n, alpha, delta):
+    bound = metrics.certified_accuracy_with_confidence(n, n, alpha, delta)
+    # Where the tail is delta itself, one more may be counted, never one fewer.
+    assert most_false(n, alpha, delta) <= bound.false <= most_false(n, alpha, delta * (1 - 1e-9))
+    assert bound.lower == (n - bound.false) / n
+
+
+@pytest.mark.parametrize(("n", "alpha", "delta"), [(10_000, 0.001, 0.001), (50_000, 0.001, 1e-6), (500, 0.001, 0.05)])
+def test_false_certificates_of_real_sizes(n, alpha, delta):
+    false = metrics.certified_accuracy_with_confidence(n, n, alpha, delta).false
+    with mpmath.workdps(60):
+        p = mpmath.mpf(alpha)
+        mass = [mpmath.binomial(n, k) * p**k * (1 - p) ** (n - k) for k in range(false + 1)]
+        assert 1 - mpmath.fsum(mass) <= mpmath.mpf(delta)
+        assert 1 - mpmath.fsum(mass[:-1]) > mpmath.mpf(delta)
+
+
+def test_bound_worked_by_hand():
+    bound = metrics.certified_accuracy_with_confidence(4225, 10_000, 0.001, 0.001)
+    assert bound == metrics.CertifiedAccuracyBound(0.4225, 0.4204, 4225, 21, 10_000, 0.001, 0.001)
+    assert float(bound) == 0.4204
+    assert json.loads(json.dumps(bound.to_dict()))["false"] == 21
+    assert metrics.certified_accuracy_with_confidence(3, 10_000, 0.001).lower == 0.0
+
+
+def test_all_that_count_can_be_the_false_ones():
+    """Every image is just short of the radius: those that count are false, about alpha·N of them.
+
+    A quantile of (count, alpha) would allow three of fifty to be false and certify the others.
+    """
+    n, alpha, delta = 1000, 0.05, 0.001
+    p = [math.comb(n, k) * alpha**k * (1 - alpha) ** (n - k) for k in range(n // 2)]
+    lower = [metrics.certified_accuracy_with_confidence(k, n, alpha, delta).lower for k in range(n // 2)]
+    assert 0 < sum(mass for mass, bound in zip(p, lower, strict=True) if bound > 0) <= delta
+    assert sum(p[k] for k in range(30, 75) if k > most_false(k, alpha, delta)) > 0.99
+
+
+# --- wrong arguments
+
+
+@pytest.mark.parametrize(
+    ("radius", "correct", "error", "match"),
+    [
+        (RADIUS.tolist(), CORRECT, InputTypeError, "radius: expected a tensor or an array, got list"),
+        (RADIUS.astype(int), CORRECT, InputTypeError, "radius: expected a float tensor or array, got int64"),
+        (RADIUS, CORRECT.astype(int), InputTypeError, "correct: expected bool, got int64; compare predictions"),
+        (RADIUS, CORRECT.tolist(), InputTypeError, "correct: expected a tensor or an array, got list"),
+        (RADIUS, CORRECT[:4], InputError, "correct: expected one for each of the 5 examples, got 4"),
+        (RADIUS[:0], CORRECT[:0], InputError, "radius: expected at least one example, got none"),
+        (RADIUS[None], CORRECT, InputError, r"radius: expected shape \(N,\), got \(1, 5\)"),
+        (RADIUS - 1, CORRECT, InputError, "radius: expected finite numbers of at least 0, got -0.5"),
+        (RADIUS * math.nan, CORRECT, InputError, "got nan; an abstention has 0"),
+        (RADIUS + math.inf, CORRECT, InputError, "radius: expected finite numbers of at least 0, got inf"),
+    ],
+)
+def test_bad_columns(radius, correct, error, match):
+    for call in (
+        lambda: metrics.certified_accuracy(radius, correct, [0.5]),
+        lambda: metrics.average_radius(radius, correct),
+        lambda: metrics.average_certified_radius(radius, correct),
+        lambda: metrics.subset_average_certified_radius(radius, correct, 1),
+    ):
+        with pytest.raises(error, match=match):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda: metrics.certified_accuracy(RADIUS, CORRECT, 0.5), InputTypeError, "radii: expected a sequence"),
+        (lambda: metrics.certified_accuracy(RADIUS, CORRECT, "0.5"), InputTypeError, "radii: expected a sequence"),
+        (lambda: metrics.certified_accuracy(RADIUS, CORRECT, ["0.5"]), InputTypeError, "radii: expected a number"),
+        (lambda: metrics.certified_accuracy(RADIUS, CORRECT, [-0.1]), InputError, "radii: expected a finite number"),
+        (lambda: metrics.certified_accuracy(RADIUS, CORRECT, [math.nan]), InputError, "radii: .* got nan"),
+        (lambda: metrics.certified_accuracy(RADIUS, CORRECT, [0.5], alpha=1), InputError, "alpha: expected"),
+        (lambda: metrics.average_certified_radius(RADIUS, CORRECT, 0.0), InputError, "alpha: expected"),
+        (lambda: metrics.average_certified_radius(RADIUS, CORRECT, resamples=9), InputError, "resamples: .* got 9"),
+        (lambda: metrics.average_certified_radius(RADIUS, CORRECT, seed=-1), InputError, "seed: .* got -1"),
+        (lambda: metrics.certification_gap(1.5, 0.5), InputError, r"empirical: expected a share in \[0, 1\], got 1.5"),
+        (lambda: metrics.certification_gap(0.5, -0.5), InputError, "certified: expected a finite number of at least 0"),
+        (lambda: metrics.certification_gap(0.5, None), InputTypeError, "certified: expected a number, got None"),
+        (lambda: metrics.certification_gap(RADIUS, 0.5), InputTypeError, "empirical: expected a number"),
+        (lambda: metrics.certified_accuracy_with_confidence(3, 2, 0.1), InputError, r"count: .* in \[0, 2\], got 3"),
+        (lambda: metrics.certified_accuracy_with_confidence(0, 0, 0.1), InputError, "n_images: .* got 0"),
+        (lambda: metrics.certified_accuracy_with_confidence(0.5, 2, 0.1), InputTypeError, "count: expected an integer"),
+        (lambda: metrics.certified_accuracy_with_confidence(1, 2, 0.0), InputError, "alpha: expected"),
+        (lambda: metrics.certified_accuracy_with_confidence(1, 2, 0.1, 1.0), InputError, "delta: expected"),
+        (lambda: metrics.certified_accuracy_with_confidence(1, 2, 0.1, "x"), InputTypeError, "delta: expected"),
+        (lambda: metrics.subset_accuracy(5, 4, 1), InputError, r"successes: .* in \[0, 4\], got 5"),
+        (lambda: metrics.subset_accuracy(1, 4, 5), InputError, r"size: expected an integer in \[1, 4\], got 5"),
+        (lambda: metrics.subset_average_certified_radius(RADIUS, CORRECT, 6), InputError, "size: .* got 6"),
+    ],
+)
+def test_bad_numbers(call, error, match):
+    with pytest.raises(error, match=match):
+        call()

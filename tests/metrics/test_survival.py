@@ -1,0 +1,221 @@
+"""The survival curve of p_A: against rationals, and what it says where averages mislead."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrobust import metrics
+from pyrobust.errors import InputError, InputTypeError
+
+
+def true(n):
+    return np.ones(n, dtype=np.bool_)
+
+
+def exact_share(votes, n, correct, i):
+    """The share at the threshold i / 1000, compared as rationals."""
+    return sum(bool(c) and Fraction(int(k), n) >= Fraction(i, 1000) for k, c in zip(votes, correct, strict=True))
+
+
+def test_worked_by_hand():
+    curve = metrics.survival_curve(np.array([100, 90, 75, 50, 49, 100]), 100, np.array([True] * 5 + [False]))
+    assert curve.thresholds.tolist() == [i / 1000 for i in range(500, 1001)]
+    at = dict(zip(curve.thresholds.tolist(), (6 * curve.share).round().astype(int).tolist(), strict=True))
+    assert [at[t] for t in (0.5, 0.501, 0.75, 0.751, 0.9, 0.901, 1.0)] == [4, 3, 3, 2, 2, 1, 1]
+    assert curve.p_a.tolist() == [1.0, 0.9, 0.75, 0.5, 0.49, 0.0]
+    assert curve.area == pytest.approx((1 + 0.8 + 0.5 + 0) / 6, rel=1e-15)
+    assert curve.share_below_half == 2 / 6
+    assert curve.hard_samples().tolist() == [3, 2]
+    assert curve.hard_samples(1.0).tolist() == [3, 2, 1]
+    assert curve.hard_share() == 2 / 6
+    assert curve.quantiles([0, 1 / 6, 0.5, 1]) == [0.0, 0.0, 0.5, 1.0]
+    assert (curve.share == curve.lower).all()
+    assert (curve.share == curve.upper).all()
+    assert len(curve) == 6
+
+
+@pytest.mark.parametrize("n", [1, 7, 10, 1000, 12_345])
+def test_every_count_at_every_threshold_exactly(n):
+    votes = np.arange(n + 1)
+    curve = metrics.survival_curve(votes, n, true(n + 1))
+    for i in range(500, 1001):
+        smallest = -(-i * n // 1000)  # k / n >= i / 1000 from here on
+        assert curve.share[i - 500] == (n + 1 - smallest) / (n + 1), i
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 3000).flatmap(
+        lambda n: st.tuples(
+            st.just(n), st.lists(st.tuples(st.integers(0, n), st.integers(0, n), st.booleans()), min_size=1)
+        )
+    )
+)
+def test_curves_fall_and_their_bands_hold_them(drawn):
+    n, rows = drawn
+    a, b, correct = (np.array(column) for column in zip(*rows, strict=True))
+    votes, most = np.minimum(a, b), np.maximum(a, b)
+    curve = metrics.survival_curve(votes, n, correct, least=votes // 2, most=most)
+    for share in (curve.lower, curve.share, curve.upper):
+        assert (np.diff(share) <= 0).all()
+    assert (curve.lower <= curve.share).all()
+    assert (curve.share <= curve.upper).all()
+    assert curve.area_lower <= curve.area <= curve.area_upper
+    for i in (500, 501, 667, 750, 999, 1000):
+        assert curve.share[i - 500] == exact_share(votes, n, correct, i) / len(rows)
+        assert curve.upper[i - 500] == exact_share(most, n, correct, i) / len(rows)
+    # The integral of a falling function lies between its sums from the right and from the left.
+    assert curve.share[1:].mean() - 1e-12 <= curve.area <= curve.share[:-1].mean() + 1e-12
+    exact = sum(max(Fraction(0), Fraction(2 * int(k), n) - 1) for k, c in zip(votes, correct, strict=True) if c)
+    assert curve.area == pytest.approx(float(exact / len(rows)), rel=1e-12, abs=1e-15)
+    assert curve.share[0] == pytest.approx(1 - curve.share_below_half, abs=1e-12)
+    assert curve.hard_share() <= curve.share[0]
+
+
+def test_order_does_not_matter_and_classes_add_up():
+    generator = np.random.default_rng(0)
+    votes, labels = generator.integers(0, 1001, 500), generator.integers(0, 4, 500)
+    correct = generator.random(500) < 0.8
+    curve = metrics.survival_curve(votes, 1000, correct)
+    order = generator.permutation(500)
+    other = metrics.survival_curve(votes[order], 1000, correct[order])
+    assert (other.share == curve.share).all()
+    assert other.area == pytest.approx(curve.area, rel=1e-14)
+    classes = curve.per_class(labels)
+    assert [found.label for found in classes] == [0, 1, 2, 3]
+    sizes = np.array([found.n_examples for found in classes])
+    assert sizes.sum() == 500
+    for name in ("area", "share_below_half"):
+        parts = np.array([getattr(found, name) for found in classes])
+        assert (parts * sizes).sum() / 500 == pytest.approx(getattr(curve, name), rel=1e-12)
+    assert sum(f.hard_share * f.n_examples for f in classes) / 500 == pytest.approx(curve.hard_share(), rel=1e-12)
+    one = metrics.survival_curve(votes[labels == 2], 1000, correct[labels == 2])
+    assert classes[2].median == one.quantiles([0.5])[0]
+    assert json.dumps([dataclasses.asdict(found) for found in classes])
+
+
+def test_samples_may_differ_by_example():
+    curve = metrics.survival_curve(np.array([9, 90, 60]), np.array([10, 100, 100]), true(3))
+    assert curve.p_a.tolist() == [0.9, 0.9, 0.6]
+
+
+def test_tensors():
+    votes, correct = torch.tensor([10, 5], dtype=torch.int32), torch.tensor([True, False])
+    curve = metrics.survival_curve(votes, torch.tensor(10), correct, least=votes - 1)
+    assert curve.p_a.tolist() == [1.0, 0.0]
+    assert curve.p_a_lower.tolist() == [0.9, 0.0]
+
+
+def test_plain_numbers():
+    curve = metrics.survival_curve(np.array([99, 60]), 100, true(2), most=np.array([100, 70]))
+    found = json.loads(json.dumps(curve.to_dict()))
+    assert found["n_examples"] == 2
+    assert found["thresholds"] == curve.thresholds.tolist()
+    assert found["upper"][-1] == 0.5
+    assert found["lower"] == found["share"] != found["upper"]
+    assert found["area"] == curve.area
+    assert found["area_upper"] == pytest.approx(0.7)
+    assert found["quantiles"]["0.5"] == 0.6
+    assert found["hard_share"] == 0.5
+    assert found["share_below_half"] == 0.0
+
+
+# --- the point of it
+
+
+def test_a_constant_classifier_with_a_huge_average_radius_ranks_last():
+    """Balanced ten classes, always class 0, as sure as can be, under enormous noise."""
+    n, alpha = 100_000, 0.001
+    labels = np.arange(1000) % 10
+    constant = labels == 0
+    radius = np.full(1000, metrics.maximum_radius(n, alpha, sigma=1e6))
+    generator = np.random.default_rng(1)
+    votes = generator.integers(50_500, 90_000, 1000)
+    honest = generator.random(1000) < 0.7
+    honest_radius = metrics.attainable_radii(n, alpha, 0.25)[votes]
+
+    trivial = float(metrics.average_certified_radius(radius, constant))
+    assert trivial > 1e5 * float(metrics.average_certified_radius(honest_radius, honest))
+    curves = [metrics.survival_curve(np.full(1000, n), n, constant), metrics.survival_curve(votes, n, honest)]
+    assert curves[0].area == pytest.approx(0.1)
+    assert metrics.rank_by_survival(curves) == [1, 0]
+    assert metrics.rank_by_survival(curves[::-1]) == [0, 1]
+
+
+def test_the_scale_of_sigma_and_the_budget_hardly_move_the_area():
+    """More samples raise an average radius without limit where all votes agree; the area stays."""
+    areas, averages = [], []
+    for n in (1000, 100_000, 10_000_000):
+        sure, correct = np.full(10, n), true(10)
+        areas.append(metrics.survival_curve(sure, n, correct).area)
+        averages.append(metrics.maximum_radius(n, 0.001, 0.5))
+    assert areas == [1.0, 1.0, 1.0]
+    assert averages[0] < averages[1] < averages[2]
+
+
+def test_ties_are_broken_by_what_is_lost_then_by_order():
+    few_sure = metrics.survival_curve(np.array([100, 0]), 100, true(2))
+    all_fair = metrics.survival_curve(np.array([75, 75]), 100, true(2))
+    assert few_sure.area == all_fair.area
+    assert metrics.rank_by_survival([few_sure, all_fair, all_fair]) == [1, 2, 0]
+
+
+def test_published_logs_have_falling_curves(published):
+    label, prediction, radius = published("cifar10/cohen_sigma0.25.tsv")
+    correct = (label == prediction) & (prediction >= 0)
+    decimals = metrics.significant_decimals(radius, 3)
+    point, least, most = metrics.votes_for_radius(radius, 100_000, 0.001, 0.25, decimals=decimals)
+    curve = metrics.survival_curve(point, 100_000, correct, least=least, most=most)
+    assert (np.diff(curve.share) <= 0).all()
+    assert curve.share[0] == 0.7665
+    assert 0 < (curve.upper - curve.lower).max() < 0.005
+    assert curve.area_upper - curve.area_lower < 0.001
+
+
+# --- wrong arguments
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"votes": np.array([11, 0])}, InputError, "expected least <= votes <= most <= n, got 11, 11, 11 of 10"),
+        ({"votes": np.array([-1, 0])}, InputError, "expected numbers of at least 0, got -1 to 0"),
+        ({"votes": np.array([1.0, 0])}, InputTypeError, "expected integers, got float64"),
+        ({"votes": np.array([1])}, InputError, "expected one for each of the 2 examples, got 1"),
+        ({"n": 0}, InputError, "n: expected an integer of at least 1, got 0"),
+        ({"n": np.array([10, 0])}, InputError, "n: expected an integer of at least 1, got 0"),
+        ({"n": 10.0}, InputTypeError, "n: expected an integer, got 10.0"),
+        ({"correct": np.array([1, 0])}, InputTypeError, "correct: expected bool, got int64"),
+        ({"correct": np.zeros(0, dtype=bool)}, InputError, "correct: expected at least one example"),
+        ({"least": np.array([4, 1])}, InputError, "got 4, 3, 3 of 10 at position 0"),
+        ({"most": np.array([3, 0])}, InputError, "got 1, 1, 0 of 10 at position 1"),
+        ({"most": np.array([3, 11])}, InputError, "got 1, 1, 11 of 10 at position 1"),
+    ],
+)
+def test_bad_columns(change, error, match):
+    arguments = {"votes": np.array([3, 1]), "n": 10, "correct": true(2)} | change
+    with pytest.raises(error, match=match):
+        metrics.survival_curve(**arguments)
+
+
+def test_bad_questions():
+    curve = metrics.survival_curve(np.array([3]), 10, true(1))
+    for below in (0.5, 1.5, float("nan")):
+        with pytest.raises(InputError, match=r"below: expected a number in \(0.5, 1\]"):
+            curve.hard_samples(below)
+    with pytest.raises(InputTypeError, match="below: expected a number"):
+        curve.hard_share("0.9")
+    with pytest.raises(InputError, match="labels: expected one for each of the 1 examples, got 2"):
+        curve.per_class(np.array([0, 1]))
+    with pytest.raises(InputError, match="curves: expected at least one"):
+        metrics.rank_by_survival([])
+    with pytest.raises(InputTypeError, match="curves: expected a sequence of SurvivalCurve, got float"):
+        metrics.rank_by_survival([0.5])

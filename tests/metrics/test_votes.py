@@ -1,0 +1,233 @@
+"""Votes behind printed radii: every count goes through print and back, whoever printed it."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from pyrobust import metrics
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.metrics import votes as module
+from pyrobust.smoothing import certified_radius
+from pyrobust.stats import clopper_pearson_lower
+
+ALPHA = 0.001
+SLACK = 2.0**-23
+
+
+def script_radii(k, n, sigma):
+    """As the scripts compute them: scipy's beta and normal quantiles, in double."""
+    return sigma * stats.norm.ppf(stats.beta.ppf(ALPHA, k, n - k + 1))
+
+
+def printed(radii, decimals, rounding):
+    unit = Decimal(1).scaleb(-decimals)
+    return np.array([float(Decimal(radius).quantize(unit, rounding)) for radius in radii.tolist()])
+
+
+@pytest.mark.parametrize("n", [1, 2, 10, 100, 1000])
+def test_radii_are_those_of_the_proved_bounds(n):
+    k = np.arange(n + 1)
+    proved = certified_radius(clopper_pearson_lower(k, n, ALPHA), 0.25)
+    radii = metrics.attainable_radii(n, ALPHA, 0.25)
+    assert radii.dtype == np.float64
+    assert radii == pytest.approx(proved, rel=1e-9, abs=1e-9)
+    assert (np.diff(radii) >= 0).all()
+    assert metrics.maximum_radius(n, ALPHA, 0.25) == pytest.approx(radii[-1], rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [100_000, 999_999])
+@pytest.mark.parametrize("alpha", [1e-9, 0.001, 0.5])
+def test_large_tables_by_samples(n, alpha):
+    k = np.linspace(n // 2, n, 23).astype(np.int64)
+    proved = certified_radius(clopper_pearson_lower(k, n, alpha), 1.0)
+    assert metrics.attainable_radii(n, alpha, 1.0)[k] == pytest.approx(proved, rel=1e-9, abs=1e-9)
+    assert metrics.maximum_radius(n, alpha, 1.0) == pytest.approx(proved[-1], rel=1e-9)
+
+
+@pytest.mark.parametrize("n", [10, 100, 1000, 100_000])
+@pytest.mark.parametrize("rounding", [ROUND_FLOOR, ROUND_HALF_EVEN])
+@pytest.mark.parametrize("decimals", [3, 5])
+def test_every_count_goes_there_and_back(n, rounding, decimals):
+    sigma = 0.5
+    k = np.arange(n // 2 + 1, n + 1)
+    radii = script_radii(k, n, sigma)
+    k, radii = k[radii > 0], radii[radii > 0]
+    shown = printed(radii, decimals, rounding)
+    point, least, most = metrics.votes_for_radius(shown, n, ALPHA, sigma, decimals=decimals)
+    there = shown > 0
+    assert there.any()
+    assert ((least <= k) & (k <= most))[there].all()
+    assert ((least <= point) & (point <= most)).all()
+    assert metrics.is_attainable(shown, n, ALPHA, sigma, decimals=decimals).all()
+    for votes in (point, least, most):
+        assert votes.dtype == np.int64
+        assert (votes[~there] == 0).all()
+
+    # The range is no wider than the unit allows, and the point is the first in it that reaches what was printed.
+    table = np.append(metrics.attainable_radii(n, ALPHA, sigma), np.inf)
+    unit, slack = 10.0**-decimals, shown * SLACK
+    low, high = shown - unit / 2 - slack, shown + unit + slack
+    assert (table[least] >= low)[there].all()
+    assert ((table[least - 1] < low) | (table[least - 1] == 0))[there].all()
+    assert (table[most] < high)[there].all()
+    assert (table[most + 1] >= high)[there].all()
+    reaches = table[point] >= shown - slack
+    assert (reaches | (point == most))[there].all()
+    assert ((table[point - 1] < shown - slack) | (point == least))[there].all()
+    if rounding == ROUND_FLOOR:
+        assert (reaches & (point <= k))[there].all()
+
+
+@pytest.mark.parametrize("n", [100, 1000, 100_000])
+def test_three_significant_digits(n):
+    k = np.arange(n // 2 + 1, n + 1)
+    radii = script_radii(k, n, 1.0)
+    k, texts = k[radii > 0], [f"{radius:.3}" for radius in radii[radii > 0].tolist()]
+    shown = np.array([float(text) for text in texts])
+    assert shown.max() > 1
+    decimals = metrics.significant_decimals(shown, 3)
+    point, least, most = metrics.votes_for_radius(shown, n, ALPHA, 1.0, decimals=decimals)
+    assert ((least <= k) & (k <= most)).all()
+    assert ((least <= point) & (point <= most)).all()
+    if n == 100_000:  # Three decimals throughout would leave counts out.
+        _, least, most = metrics.votes_for_radius(shown, n, ALPHA, 1.0, decimals=3)
+        assert not ((least <= k) & (k <= most)).all()
+
+
+@pytest.mark.parametrize("sigma", [0.12, 0.25, 1.0])
+def test_our_own_logs(sigma):
+    """Six decimals rounded down, of radii that are lowered, with sigma in float32."""
+    n = 10_000
+    k = np.arange(n // 2 + 160, n + 1, 7)
+    shown = printed(certified_radius(clopper_pearson_lower(k, n, ALPHA), sigma), 6, ROUND_FLOOR)
+    _, least, most = metrics.votes_for_radius(shown, n, ALPHA, sigma, decimals=6)
+    assert ((least <= k) & (k <= most)).all()
+    assert (most - least).max() <= 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    n=st.integers(1, 10**9),
+    share=st.floats(0.5, 1),
+    alpha=st.sampled_from([1e-12, 0.001, 0.05, 0.5]),
+    sigma=st.floats(0.01, 10),
+    decimals=st.integers(0, 9),
+)
+def test_any_count_of_any_size(n, share, alpha, sigma, decimals):
+    k = min(n, max(1, round(share * n)))
+    radius = sigma * float(stats.norm.ppf(stats.beta.ppf(alpha, k, n - k + 1)))
+    for rounding in (ROUND_FLOOR, ROUND_HALF_EVEN):
+        shown = printed(np.array([max(0.0, radius)]), decimals, rounding)
+        point, least, most = metrics.votes_for_radius(shown, n, alpha, sigma, decimals=decimals)
+        if shown[0] == 0:
+            assert (point[0], least[0], most[0]) == (0, 0, 0)
+        else:
+            assert least[0] <= k <= most[0]
+            assert least[0] <= point[0] <= most[0]
+
+
+@pytest.mark.parametrize("n", [1, 7, 10, 1000, 4999])
+def test_the_search_finds_what_the_table_holds(n, monkeypatch):
+    radii = metrics.attainable_radii(n, ALPHA, 1.0)
+    asked = np.unique(np.concatenate([[1e-300, 9.0], radii, np.nextafter(radii, 9), np.nextafter(radii, 0)]))
+    asked = asked[asked > 0]
+    table = module._first_reaching(n, ALPHA, 1.0)(asked)
+    monkeypatch.setattr(module, "_TABLE", 0)
+    assert (module._first_reaching(n, ALPHA, 1.0)(asked) == table).all()
+    assert table.max() == n + 1
+
+
+def test_radii_that_no_count_has():
+    n, sigma = 10, 1.0
+    radii = metrics.attainable_radii(n, 0.3, sigma)
+    between = np.array([(radii[-2] + radii[-1]) / 2, radii[-1] + 1])
+    assert metrics.is_attainable(between, n, 0.3, sigma, decimals=6).tolist() == [False, False]
+    point, least, most = metrics.votes_for_radius(between, n, 0.3, sigma, decimals=6)
+    assert (point.tolist(), least.tolist(), most.tolist()) == ([10, 10], [9, 10], [10, 10])
+    top = metrics.maximum_radius(100_000, ALPHA, 0.25)
+    shown = np.array([top, top + 4e-4, top + 6e-4])
+    assert metrics.is_attainable(shown, 100_000, ALPHA, 0.25, decimals=3).tolist() == [True, True, False]
+
+
+def test_rounded_up_above_all_of_its_counts():
+    """None of the counts that print so reaches the printed radius: the largest of them is taken."""
+    n, sigma = 10, 1.05
+    radius = metrics.attainable_radii(n, 0.3, sigma)[9]
+    shown = np.ceil(radius * 10) / 10
+    assert shown - radius < 0.05
+    votes = metrics.votes_for_radius(np.array([shown]), n, 0.3, sigma, decimals=1)
+    assert [int(v[0]) for v in votes] == [9, 9, 9]
+
+
+def test_tensors_and_single_precision():
+    radius = np.array([0.0, 0.25, 0.5, 0.75])
+    expected = metrics.votes_for_radius(radius, 1000, ALPHA, 0.5, decimals=3)
+    for given_ in (torch.from_numpy(radius), torch.from_numpy(radius).float(), radius.astype(np.float32)):
+        found = metrics.votes_for_radius(given_, 1000, ALPHA, 0.5, decimals=torch.tensor([3, 3, 3, 3]))
+        assert all((a == b).all() for a, b in zip(found, expected, strict=True))
+
+
+def test_decimals_of_significant_digits():
+    shown = np.array([0.0, 1e-5, 0.00999, 0.01, 0.1, 0.999, 1.0, 9.99, 10.0, 123456.0])
+    assert metrics.significant_decimals(shown, 3).tolist() == [3, 7, 5, 4, 3, 3, 2, 2, 1, 0]
+    assert metrics.significant_decimals(shown[:2], 1).tolist() == [1, 5]
+
+
+def test_published_radii_are_attainable(published):
+    for name, sigma, n_digits in [("cifar10/cohen_sigma0.50.tsv", 0.5, 3), ("imagenet/cohen_sigma0.50.tsv", 0.5, None)]:
+        _, _, radius = published(name)
+        decimals = 4 if n_digits is None else metrics.significant_decimals(radius, n_digits)
+        point, least, most = metrics.votes_for_radius(radius, 100_000, ALPHA, sigma, decimals=decimals)
+        assert metrics.is_attainable(radius, 100_000, ALPHA, sigma, decimals=decimals).all()
+        assert (point[radius > 0] > 50_000).all()
+        assert (point[radius == 0] == 0).all()
+        assert ((least <= point) & (point <= most) & (most <= 100_000)).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"radius": [0.5]}, InputTypeError, "radius: expected a tensor or an array, got list"),
+        ({"radius": np.array([1])}, InputTypeError, "radius: expected a float tensor or array, got int64"),
+        ({"radius": np.zeros((1, 1))}, InputError, r"radius: expected shape \(N,\), got \(1, 1\)"),
+        ({"radius": np.zeros(0)}, InputError, "radius: expected at least one example"),
+        ({"radius": np.array([0.1, -0.1])}, InputError, "radius: expected finite numbers of at least 0, got -0.1"),
+        ({"radius": np.array([math.nan])}, InputError, "radius: expected finite numbers of at least 0, got nan"),
+        ({"radius": np.array([math.inf])}, InputError, "radius: expected finite numbers of at least 0, got inf"),
+        ({"n": 0}, InputError, r"n: expected an integer in \[1, 1000000000\], got 0"),
+        ({"n": 10**9 + 1}, InputError, "n: expected an integer in"),
+        ({"n": 1e5}, InputTypeError, "n: expected an integer, got 100000.0"),
+        ({"alpha": 0.0}, InputError, r"alpha: expected a number in \[1e-30, 0.5\], got 0.0"),
+        ({"alpha": 0.6}, InputError, "alpha: expected a number in"),
+        ({"alpha": math.nan}, InputError, "alpha: expected a finite number"),
+        ({"alpha": "0.001"}, InputTypeError, "alpha: expected a number, got '0.001'"),
+        ({"sigma": 0}, InputError, "sigma: expected a finite number above 0, got 0"),
+        ({"sigma": None}, InputTypeError, "sigma: expected a number, got None"),
+        ({"decimals": 18}, InputError, r"decimals: expected an integer in \[0, 17\], got 18"),
+        ({"decimals": -1}, InputError, "decimals: expected an integer in"),
+        ({"decimals": 3.0}, InputTypeError, "decimals: expected an integer, got 3.0"),
+        ({"decimals": np.array([3, 3])}, InputError, "decimals: expected one for each of the 1 examples, got 2"),
+        ({"decimals": np.array([18])}, InputError, "decimals: expected an integer in"),
+        ({"decimals": np.array([3.0])}, InputTypeError, "decimals: expected integers, got float64"),
+    ],
+)
+def test_bad_arguments(change, error, match):
+    arguments = {"radius": np.array([0.5]), "n": 1000, "alpha": 0.001, "sigma": 0.5, "decimals": 3} | change
+    for function in (metrics.votes_for_radius, metrics.is_attainable):
+        with pytest.raises(error, match=match):
+            function(**arguments)
+
+
+def test_bad_tables():
+    with pytest.raises(InputError, match="n: expected at most 1000000 for a table, got 1000001"):
+        metrics.attainable_radii(10**6 + 1, ALPHA, 1.0)
+    with pytest.raises(InputError, match=r"digits: expected an integer in \[1, 17\], got 0"):
+        metrics.significant_decimals(np.array([0.5]), 0)
