@@ -64,15 +64,25 @@ def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) 
     if n > _RESAMPLED:
         deviations = values - mean
         moments = float((deviations**2).mean()) / n, float((deviations**3).mean()) / n**2
-        return Estimate(mean, *interval_from_moments(mean, *moments, alpha), alpha, n, 0)
+        lower, upper = within(values, mean, interval_from_moments(mean, *moments, alpha))
+        return Estimate(mean, lower, upper, alpha, n, 0)
     generator = np.random.Generator(np.random.Philox(seed))
     means = np.empty(resamples)
     for start in range(0, resamples, rows := max(1, _BLOCK // n)):
         part = means[start : start + rows]
         part[:] = values[generator.integers(0, n, (len(part), n), dtype=np.uint32)].mean(axis=1)
     lower, upper = np.quantile(means, [alpha / 2, 1 - alpha / 2], method="inverted_cdf").tolist()
-    # Of equal values, means over them can differ in the last place.
-    return Estimate(mean, min(lower, mean), max(upper, mean), alpha, n, resamples)
+    lower, upper = within(values, mean, (lower, upper))
+    return Estimate(mean, lower, upper, alpha, n, resamples)
+
+
+def within(values: _Floats, mean: float, ends: tuple[float, float]) -> tuple[float, float]:
+    """The ends of an interval, kept on their sides of the mean and among the values.
+
+    An expansion can leave them where a few values outweigh all others, and equal values where rounding does.
+    """
+    lower, upper = ends
+    return min(max(lower, float(values.min())), mean), max(min(upper, float(values.max())), mean)
 
 
 def interval_from_moments(mean: float, variance: float, third: float, alpha: float) -> tuple[float, float]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from .arguments import checked_count, checked_flags, checked_radii
-from .estimate import interval_from_moments
+from .estimate import interval_from_moments, within
 from .rate import checked_alpha
 
 # Above the rounding of the sums: where it decides, the interval takes one example more.
@@ -97,5 +97,4 @@ def subset_average_certified_radius(
     deviations = values - mean
     variance = float((deviations**2).mean()) / size * (n - size) / (n - 1)
     third = float((deviations**3).mean()) / size**2 * (n - size) * (n - 2 * size) / ((n - 1) * max(n - 2, 1))
-    lower, upper = interval_from_moments(mean, variance, third, alpha)
-    return max(lower, float(values.min())), min(upper, float(values.max()))
+    return within(values, mean, interval_from_moments(mean, variance, third, alpha))

@@ -21,6 +21,7 @@ from pyrobust.errors import InputError, InputTypeError
 
 from .arguments import aligned, checked_count, checked_flags, checked_integers
 from .distance import perturbation_quantiles
+from .estimate import Estimate, bootstrap_mean
 
 #: Below this an example counts as hard, if its smoothed prediction is right.
 HARD: Final = 0.9
@@ -97,6 +98,28 @@ class SurvivalCurve:
     def share_below_half(self) -> float:
         """The share of all examples with p̂_A < 1/2: those that no number of samples would certify, wrong ones too."""
         return float((self.p_a < 0.5).mean())
+
+    def area_estimate(self, alpha: float = 0.05, *, resamples: int = 2000, seed: int = 0) -> Estimate:
+        """The area with the interval that other examples of the same kind would give.
+
+        Args:
+            alpha: of the interval, in (0, 1).
+            resamples: of the bootstrap, at least 100.
+            seed: of the bootstrap, at least 0.
+
+        Returns:
+            Estimate; what votes a log leaves open is not in it (``area_lower``, ``area_upper``).
+
+        Raises:
+            InputError: a value out of range.
+            InputTypeError: a value that is no number.
+
+        >>> curve = survival_curve(np.array([100, 75, 50, 50]), 100, np.array([True] * 4))
+        >>> estimate = curve.area_estimate()
+        >>> float(estimate), estimate.lower, estimate.upper
+        (0.375, 0.0, 0.75)
+        """
+        return bootstrap_mean(_beyond_half(self.p_a), alpha, resamples=resamples, seed=seed)
 
     def quantiles(self, q: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)) -> list[float]:
         """Quantiles of p̂_A over all examples, the wrong ones with 0: values that occur, none in between.
@@ -285,7 +308,13 @@ def _share(p_a: _Floats, thresholds: _Floats) -> _Floats:
 
 
 def _area(p_a: _Floats) -> float:
-    return float(np.maximum(0.0, 2 * p_a - 1).mean())
+    return float(_beyond_half(p_a).mean())
+
+
+def _beyond_half(p_a: _Floats) -> _Floats:
+    """What each example adds to the area."""
+    beyond: _Floats = np.maximum(0.0, 2 * p_a - 1)
+    return beyond
 
 
 def _hard(p_a: _Floats, below: float) -> _Ints:

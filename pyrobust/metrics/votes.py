@@ -4,7 +4,7 @@ A certificate with Gaussian noise has the radius ``R(k) = sigma·Φ⁻¹(CP(k, n
 for the class, CP the lower bound of Clopper and Pearson (1934) and Φ the normal distribution function (Cohen, Rosenfeld
 and Kolter, 2019). R rises with k, so that a printed radius tells the votes, up to the digits that were not printed.
 
-These radii are for reading what others wrote, to a relative 1e-9. They are not rounded down: for certificates there is
+These radii are for reading what others wrote, to a relative 1e-8. They are not rounded down: for certificates there is
 ``pyrobust.smoothing.certified_radius``.
 """
 

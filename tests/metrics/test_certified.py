@@ -132,6 +132,16 @@ def test_many_examples():
     assert same.upper - same.lower < 1e-15
 
 
+def test_ends_stay_among_the_values():
+    """One radius among very many zeros: the moments alone would put the lower end below zero, or above the mean."""
+    for n in (40_000, 400_000):
+        radius = np.zeros(n)
+        radius[7] = 3.0
+        found = metrics.average_certified_radius(radius, np.ones(n, dtype=bool))
+        assert found.resamples == 0
+        assert 0 <= found.lower <= found.value < found.upper <= 3
+
+
 def test_equal_values_have_no_width():
     found = metrics.average_certified_radius(np.full(7, 0.1), np.ones(7, dtype=bool))
     assert found.lower <= found.value <= found.upper < found.lower + 1e-15

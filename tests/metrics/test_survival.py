@@ -102,6 +102,18 @@ def test_order_does_not_matter_and_classes_add_up():
     assert json.dumps([dataclasses.asdict(found) for found in classes])
 
 
+def test_the_area_has_an_interval():
+    generator = np.random.default_rng(4)
+    curve = metrics.survival_curve(generator.integers(0, 101, 300), 100, generator.random(300) < 0.8)
+    found = curve.area_estimate(0.1, seed=5)
+    assert found.value == pytest.approx(curve.area, rel=1e-14)
+    contributions = np.maximum(0, 2 * curve.p_a - 1)
+    error = contributions.std() / np.sqrt(300)
+    assert found.lower == pytest.approx(found.value - 1.645 * error, abs=0.15 * error)
+    assert found.upper == pytest.approx(found.value + 1.645 * error, abs=0.15 * error)
+    assert found == curve.area_estimate(0.1, seed=5) != curve.area_estimate(0.1, seed=6)
+
+
 def test_samples_may_differ_by_example():
     curve = metrics.survival_curve(np.array([9, 90, 60]), np.array([10, 100, 100]), true(3))
     assert curve.p_a.tolist() == [0.9, 0.9, 0.6]
