@@ -23,8 +23,8 @@ class InputSet:
         lower: [B, n], the lower corner of a box around each set, rounded down.
         upper: [B, n], the upper one, rounded up.
         norm: "linf" where the sets are the boxes themselves.
-        center: [B, n], the centers of the balls; None for boxes.
-        epsilon: [B], their radii; None for boxes.
+        center: [B, n], the centers of the balls; None for boxes that were given as such.
+        epsilon: [B], their radii; None likewise.
     """
 
     lower: Tensor
@@ -68,8 +68,6 @@ def ball(x: Tensor, epsilon: Any, norm: str, clip: tuple[float, float] | None, s
     # x ± 0 is exact; any other sum may have been rounded inward
     lower = torch.where(wide == 0, center, torch.nextafter(center - wide, -infinity)).clamp(min=lowest)
     upper = torch.where(wide == 0, center, torch.nextafter(center + wide, infinity)).clamp(max=highest)
-    if norm == "linf":
-        return InputSet(lower, upper, norm, None, None)
     return InputSet(lower, upper, norm, center, radius)
 
 

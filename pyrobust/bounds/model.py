@@ -1,4 +1,4 @@
-"""Bounds of a network's outputs over sets of inputs: IBP, CROWN-IBP and CROWN."""
+"""Bounds of a network's outputs over sets of inputs: IBP, CROWN-IBP, CROWN, and by a Lipschitz constant."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from .cascade import Attack, run_cascade
 from .denormals import denormals_kept
 from .engine import Engine, Query
 from .input_set import InputSet, ball, box, radii
+from .lipschitz import LipschitzEngine
 from .radius import search_radius
 from .result import Bounds, Verdicts
 from .specification import check_labels, check_rows, margins
 
-METHODS = ("ibp", "crown-ibp", "crown")
+METHODS = ("ibp", "crown-ibp", "crown")  # each usually tighter than the one before
+LIPSCHITZ = "lipschitz"
 SEMANTICS = ("real", "float32")
 
 
@@ -33,6 +35,9 @@ class BoundedModel:
     - "crown-ibp": intervals inside, linear bounds from the output back to the input (Zhang et al., 2020);
     - "crown": linear bounds from every layer back to the input, with the adaptive lower slope of ReLU (Zhang et al.,
       2018).
+
+    And, for balls, "lipschitz": the outputs at the centre, and how far the network's Lipschitz constant lets them go
+    (see ``lipschitz_bound``); usually far looser, and linear in epsilon.
 
     Every bound holds in exact arithmetic: all rounding, the engine's own included, is accounted for, unless
     ``sound=False`` asks for plain floating-point bounds, to compare with other programs.
@@ -63,6 +68,7 @@ class BoundedModel:
         self.shape = tuple(example_input.shape[1:])
         self.outputs = self.output.size
         self._engine = Engine(self.output, example_input.dtype)
+        self._lipschitz = LipschitzEngine(self.output, self._engine)
 
     @denormals_kept()
     def bounds(
@@ -88,7 +94,7 @@ class BoundedModel:
             x: [B, ...], in the clip range.
             epsilon: a number of at least 0, or one for each example.
             norm: "linf", "l2" or "l1".
-            method: "ibp", "crown-ibp" or "crown".
+            method: "ibp", "crown-ibp", "crown" or "lipschitz".
             C: [S, K], or [B, S, K] with rows for each example; default: the outputs themselves.
             clip: (lowest, highest) value of an element of x′; None for no limits.
             x_lower: [B, ...], instead of x and epsilon.
@@ -113,7 +119,7 @@ class BoundedModel:
         inputs = self._inputs(x, epsilon, norm, clip, x_lower, x_upper)
         rows = None if C is None else check_rows(C, len(inputs), self.outputs)
         query = self._query(method, sound, semantics, memory_limit)
-        lower, upper = self._engine.run(inputs, rows, query)
+        lower, upper = self._run(inputs, rows, query)
         return Bounds(lower, upper, method, inputs.norm, sound, semantics)
 
     @denormals_kept()
@@ -139,7 +145,7 @@ class BoundedModel:
             y: [B], the labels.
             epsilon: a number of at least 0, or one for each example.
             norm: "linf", "l2" or "l1".
-            method: "ibp", "crown-ibp" or "crown".
+            method: "ibp", "crown-ibp", "crown" or "lipschitz".
             clip: (lowest, highest) value of an element; None for no limits.
             x_lower: [B, ...], instead of x and epsilon.
             x_upper: [B, ...].
@@ -161,7 +167,7 @@ class BoundedModel:
         inputs = self._inputs(x, epsilon, norm, clip, x_lower, x_upper)
         labels = check_labels(y, len(inputs), self.outputs)
         query = self._query(method, sound, semantics, memory_limit)
-        lower, upper = self._engine.run(inputs, margins(labels, self.outputs), query, with_upper=False)
+        lower, upper = self._run(inputs, margins(labels, self.outputs), query, with_upper=False)
         return Bounds(lower, upper, method, inputs.norm, sound, semantics)
 
     def certify(self, x: Tensor, y: Tensor, epsilon: Any, **options: Any) -> Tensor:
@@ -205,13 +211,14 @@ class BoundedModel:
         """The largest radius that was proved for each example: float64 [B].
 
         Each radius returned was itself proved, and a radius larger by at most 2⁻²⁰·largest was tried and failed, unless
-        ``largest`` itself was proved. Bounds are not monotone in epsilon: nothing is inferred from other radii.
+        ``largest`` itself was proved. Bounds are not monotone in epsilon: nothing is inferred from other radii. With
+        "lipschitz" they are: a radius is the quotient of a margin and a slope.
 
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
             norm: "linf", "l2" or "l1".
-            method: "ibp", "crown-ibp" or "crown".
+            method: "ibp", "crown-ibp", "crown" or "lipschitz".
             clip: as of ``bounds``.
             largest: no larger radius is tried.
             sound: as of ``bounds``.
@@ -224,8 +231,10 @@ class BoundedModel:
         query = self._query(method, sound, semantics, memory_limit)
         (limit,) = radii(largest, 1).tolist()
         labels = check_labels(y, len(x), self.outputs)
-        ball(x, 0.0, norm, clip, self.shape)  # the checks
+        centers = ball(x, 0.0, norm, clip, self.shape)
         rows = margins(labels, self.outputs)
+        if method == LIPSCHITZ:
+            return self._lipschitz.radius(centers, rows, query, limit)
 
         def least_margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
             inputs = ball(x[chosen], epsilon, norm, clip, self.shape)
@@ -259,7 +268,7 @@ class BoundedModel:
             epsilon: a number of at least 0, or one for each example.
             norm: "linf", "l2" or "l1".
             clip: as of ``bounds``.
-            methods: of "ibp", "crown-ibp" and "crown", in this order.
+            methods: of "lipschitz", "ibp", "crown-ibp" and "crown", in this order.
             attack: called as attack(x, y) with the examples that are left; returns x_adv, in the ball and the clip
                 range, such as ``PGD(model, epsilon).generate``. What the model gets wrong of it is falsified.
             sound: as of ``bounds``.
@@ -312,8 +321,15 @@ class BoundedModel:
             raise InputError("x_lower, x_upper: expected both, without x, epsilon and clip")
         return box(x_lower, x_upper, self.shape)
 
+    def _run(
+        self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        engine = self._lipschitz if query.method == LIPSCHITZ else self._engine
+        return engine.run(inputs, rows, query, with_upper=with_upper)
+
     def _query(self, method: str, sound: bool, semantics: str, memory_limit: int | None) -> Query:
-        for name, value, known in (("method", method, METHODS), ("semantics", semantics, SEMANTICS)):
+        names = (("method", method, (*METHODS, LIPSCHITZ)), ("semantics", semantics, SEMANTICS))
+        for name, value, known in names:
             if value not in known:
                 raise InputError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
         if memory_limit is not None and not memory_limit > 0:

@@ -1,7 +1,7 @@
 """Robustness that the Lipschitz constant of a classifier proves.
 
 The logits of a network with l2 Lipschitz constant L move by at most L·‖δ‖₂ when its input moves by δ. So a margin of
-the logits, over what it can lose for each unit of distance, is a radius within which the prediction stays (Tsuzuku, Sato
+the logits, over what it can lose for each unit of distance, is a radius in which the prediction stays (Tsuzuku, Sato
 and Sugiyama, 2018; Serrurier et al., 2021). The four metrics, their names and their defaults are those of deel-lip.
 
 A metric believes ``lip_const`` and the logits as they come: ``pyrobust.lipschitz_bound`` proves a constant, and
