@@ -6,7 +6,8 @@ Change ``from deel.lip.metrics import ...`` to ``from pyrobust.compat.deel_lip i
 - arithmetic is in float64, so that a margin next to epsilon may fall on the other side than in float32;
 - other labels than one-hot rows, rows of ±1 and binary ones of {0, 1} or {-1, 1} are an error, as are label smoothing
   and several binary outputs;
-- NaN and infinite predictions prove nothing, where deel-lip may return NaN.
+- NaN and infinite predictions prove nothing, where deel-lip may return NaN;
+- with reduction "none" binary metrics return [N], where deel-lip returns [N, 1].
 """
 
 from __future__ import annotations
