@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -16,7 +17,7 @@ from .denormals import denormals_kept
 from .engine import Engine, Query
 from .graph import Linear, Node, Reshape
 from .input_set import InputSet, check_norm
-from .lipschitz_graph import Constants, LayerNorm, columns
+from .lipschitz_graph import Constants, LayerNorm, with_scale_before
 from .lipschitz_maps import Weights
 from .lipschitz_observed import observed_slope
 
@@ -90,12 +91,16 @@ class LipschitzEngine:
 
     Args:
         output: the graph.
-        engine: gives the values at centres, enclosed.
     """
 
-    def __init__(self, output: Node, engine: Engine) -> None:
-        self._output, self._engine = output, engine
+    def __init__(self, output: Node) -> None:
+        self._output = output
         self._slopes: dict[str, _RowSlopes] = {}
+
+    @functools.cached_property
+    def _values(self) -> Engine:
+        """Encloses the values at centres: in float64, where that costs little."""
+        return Engine(self._output, torch.float64)
 
     def run(
         self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True
@@ -134,7 +139,7 @@ class LipschitzEngine:
         if query.semantics != "real":
             raise InputError(f'semantics: expected "real" with method "lipschitz", got {query.semantics!r}')
         points = InputSet(center, center, "linf", None, None)
-        return self._engine.run(points, rows, dataclasses.replace(query, method="crown"), with_upper=with_upper)
+        return self._values.run(points, rows, dataclasses.replace(query, method="crown"), with_upper=with_upper)
 
     def _of(self, norm: str) -> _RowSlopes:
         if norm not in self._slopes:
@@ -158,11 +163,8 @@ class _RowSlopes:
         while isinstance(output, Reshape):
             output = output.inputs[0]
         if isinstance(output, Linear):
-            weights, z = Weights.of(*output.weight.enclosure()), output.inputs[0]
-            scale = columns(output, z)
-            if scale is not None:
-                weights, z = weights.times(scale), z.inputs[0]
-            self._last, self._before = weights, constants.of(z)
+            self._last, z = with_scale_before(output, Weights.of(*output.weight.enclosure()))
+            self._before = constants.of(z)
 
     def __call__(self, rows: Tensor, batch: int) -> Tensor:
         """[B, S] of rows [S, K] or [B, S, K], rounded up; inf where nothing is known."""

@@ -112,10 +112,7 @@ class Constants:
         weights = Weights.of(*layer.weight.enclosure())
         if after is not None:
             weights = weights.times(_rows(layer, after))
-        z = layer.inputs[0]
-        before = columns(layer, z)
-        if before is not None:
-            weights, z = weights.times(before), z.inputs[0]
+        weights, z = with_scale_before(layer, weights)
         value = map_norm(layer, weights, self.norm)
         self.layers.append(LayerNorm(layer.name, type(layer).__name__.lower(), value))
         return _product(value, self.value[z])
@@ -125,6 +122,8 @@ class Constants:
         if not isinstance(node, Scale) or node.scale is None:
             return None
         layer = node.inputs[0]
+        while _shifts(layer) and self._readers[layer] == 1:
+            layer = layer.inputs[0]
         if not isinstance(layer, (Linear, Conv2d)) or self._readers[layer] > 1:
             return None
         return layer if isinstance(layer, Linear) or _per_channel(_scale(node)) is not None else None
@@ -189,21 +188,29 @@ def _rows(layer: Linear | Conv2d, scale: Weights) -> Weights:
     return Weights(*(part.view(-1, 1, 1, 1) for part in (channels.middle, channels.radius)))
 
 
-def columns(layer: Linear | Conv2d, z: Node) -> Weights | None:
-    """Factors of the inputs, to be multiplied with the weights; None where there are none that fit."""
-    if not isinstance(z, Scale) or z.scale is None:
-        return None
+def with_scale_before(layer: Linear | Conv2d, weights: Weights) -> tuple[Weights, Node]:
+    """The weights with the factors of a scale before the layer, if they fit, and the node that they are applied to."""
+    z = layer.inputs[0]
+    while _shifts(z):
+        z = z.inputs[0]
+    if not isinstance(z, Scale):
+        return weights, z
+    scale = _scale(z)
     if isinstance(layer, Linear):
-        scale = _scale(z)
-        return Weights(scale.middle.reshape(1, -1), scale.radius.reshape(1, -1))
-    channels = _per_channel(_scale(z))
+        return weights.times(Weights(scale.middle.reshape(1, -1), scale.radius.reshape(1, -1))), z.inputs[0]
+    channels = _per_channel(scale)
     if channels is None:
-        return None
+        return weights, z
     parts = []
     for part in (channels.middle, channels.radius):
         grouped = part.view(layer.groups, 1, -1).expand(-1, layer.shape[0] // layer.groups, -1)
         parts.append(grouped.reshape(layer.shape[0], -1, 1, 1))
-    return Weights(*parts)
+    return weights.times(Weights(*parts)), z.inputs[0]
+
+
+def _shifts(node: Node) -> bool:
+    """Whether a node adds constants only."""
+    return isinstance(node, Scale) and node.scale is None
 
 
 def _up(value: float) -> float:

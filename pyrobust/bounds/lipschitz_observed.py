@@ -8,7 +8,8 @@ from torch import Tensor
 from .forward import forward, forward_all
 from .graph import Node
 
-_STEPS = 12
+_STEPS = 8
+_STARTS = 3
 # Of the distance of two inputs to the size of one.
 _STEP = 2.0**-10
 _ORDERS = {"linf": torch.inf, "l2": 2.0, "l1": 1.0}
@@ -27,7 +28,6 @@ def observed_slope(output: Node, x: Tensor, norm: str) -> float:
     order = _ORDERS[norm]
     center = x.detach().to("cpu", torch.float64)
     generator = torch.Generator().manual_seed(0)
-    v = torch.randn(center.shape, dtype=torch.float64, generator=generator)
 
     def f(point: Tensor) -> Tensor:
         return forward(output, point)
@@ -36,7 +36,9 @@ def observed_slope(output: Node, x: Tensor, norm: str) -> float:
     size = max((float(value.abs().amax()) for value in values.values() if value.numel()), default=0.0)
     length = torch.linalg.vector_norm(center.flatten(1), order, dim=1).clamp(min=1.0) * _STEP
     best = 0.0
-    for _ in range(_STEPS):
+    for count in range(_STARTS * _STEPS):
+        if count % _STEPS == 0:
+            v = torch.randn(center.shape, dtype=torch.float64, generator=generator)
         v = v / torch.linalg.vector_norm(v.flatten(1), order, dim=1).clamp(min=1e-300).view(-1, *(1,) * (v.dim() - 1))
         step = v * length.view(-1, *(1,) * (v.dim() - 1))
         moved = (center + step) - center

@@ -68,7 +68,7 @@ class BoundedModel:
         self.shape = tuple(example_input.shape[1:])
         self.outputs = self.output.size
         self._engine = Engine(self.output, example_input.dtype)
-        self._lipschitz = LipschitzEngine(self.output, self._engine)
+        self._lipschitz = LipschitzEngine(self.output)
 
     @denormals_kept()
     def bounds(
