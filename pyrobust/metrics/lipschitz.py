@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
 
+from .arguments import checked_number
 from .margins import binary_margins, categorical_margins
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -25,9 +26,7 @@ class _ProvableMetric:
     """A number for each example, reduced."""
 
     def __init__(self, factor: float, lip_const: float, reduction: str, name: str | None) -> None:
-        self.lip_const = _number("lip_const", lip_const)
-        if self.lip_const == 0:
-            raise InputError(f"lip_const: expected a positive number, got {lip_const}")
+        self.lip_const = checked_number("lip_const", lip_const, positive=True)
         if not isinstance(reduction, str) or reduction not in REDUCTIONS:
             raise InputError(f'reduction: expected "mean", "sum" or "none", got {reduction!r}')
         if name is not None and not isinstance(name, str):
@@ -55,7 +54,7 @@ class _ProvableMetric:
 class _RobustAccuracy(_ProvableMetric):
     def __init__(self, factor: float, epsilon: float, lip_const: float, reduction: str, name: str | None) -> None:
         super().__init__(factor, lip_const, reduction, name)
-        self.epsilon = _number("epsilon", epsilon)
+        self.epsilon = checked_number("epsilon", epsilon)
 
     def _proved(self, margins: Tensor) -> Tensor:
         return (margins.detach() / self.certificate_factor > self.epsilon).double()
@@ -235,15 +234,6 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
 
 def _factor(disjoint_neurons: bool) -> float:
     return 2.0 if disjoint_neurons else math.sqrt(2.0)
-
-
-def _number(name: str, value: float) -> float:
-    """A finite number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputTypeError(f"{name}: expected a number, got {value!r}")
-    if not 0 <= value < math.inf:
-        raise InputError(f"{name}: expected a finite number of at least 0, got {value}")
-    return float(value)
 
 
 def _flag(name: str, value: bool) -> bool:
