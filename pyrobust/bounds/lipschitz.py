@@ -17,7 +17,7 @@ from .denormals import denormals_kept
 from .engine import Engine, Query
 from .graph import Linear, Node, Reshape
 from .input_set import InputSet, check_norm
-from .lipschitz_graph import Constants, LayerNorm, with_scale_before
+from .lipschitz_graph import Constants, LayerNorm
 from .lipschitz_maps import Weights
 from .lipschitz_observed import observed_slope
 
@@ -163,7 +163,7 @@ class _RowSlopes:
         while isinstance(output, Reshape):
             output = output.inputs[0]
         if isinstance(output, Linear):
-            self._last, z = with_scale_before(output, Weights.of(*output.weight.enclosure()))
+            self._last, z = constants.with_scale_before(output, Weights.of(*output.weight.enclosure()))
             self._before = constants.of(z)
 
     def __call__(self, rows: Tensor, batch: int) -> Tensor:

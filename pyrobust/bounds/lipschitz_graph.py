@@ -61,7 +61,8 @@ class Constants:
         self.value: dict[Node, float] = {}
         order = in_order(output)
         self._readers = Counter(one for node in order for one in node.inputs)
-        folded = {self._folded(node) for node in order}
+        self._folds = {node for node in order if self._folded(node) is not None}
+        folded = {self._folded(node) for node in self._folds}
         for node in order:
             # What a scale takes up and nothing else reads has its norm worked out there.
             self.value[node] = math.inf if node in folded else self._of(node)
@@ -112,10 +113,32 @@ class Constants:
         weights = Weights.of(*layer.weight.enclosure())
         if after is not None:
             weights = weights.times(_rows(layer, after))
-        weights, z = with_scale_before(layer, weights)
+        weights, z = self.with_scale_before(layer, weights)
         value = map_norm(layer, weights, self.norm)
         self.layers.append(LayerNorm(layer.name, type(layer).__name__.lower(), value))
         return _product(value, self.value[z])
+
+    def with_scale_before(self, layer: Linear | Conv2d, weights: Weights) -> tuple[Weights, Node]:
+        """The weights times the factors of a scale before the layer, and the node that they are applied to.
+
+        As they are where there is no scale, its factors do not fit, or the layer before it has taken it up.
+        """
+        z = layer.inputs[0]
+        while _shifts(z):
+            z = z.inputs[0]
+        if not isinstance(z, Scale) or z in self._folds:
+            return weights, z
+        scale = _scale(z)
+        if isinstance(layer, Linear):
+            return weights.times(Weights(scale.middle.reshape(1, -1), scale.radius.reshape(1, -1))), z.inputs[0]
+        channels = _per_channel(scale)
+        if channels is None:
+            return weights, z
+        parts = []
+        for part in (channels.middle, channels.radius):
+            grouped = part.view(layer.groups, 1, -1).expand(-1, layer.shape[0] // layer.groups, -1)
+            parts.append(grouped.reshape(layer.shape[0], -1, 1, 1))
+        return weights.times(Weights(*parts)), z.inputs[0]
 
     def _folded(self, node: Node) -> Node | None:
         """The layer that a scale can be multiplied into, if nothing else reads that."""
@@ -186,26 +209,6 @@ def _rows(layer: Linear | Conv2d, scale: Weights) -> Weights:
     channels = _per_channel(scale)
     assert channels is not None
     return Weights(*(part.view(-1, 1, 1, 1) for part in (channels.middle, channels.radius)))
-
-
-def with_scale_before(layer: Linear | Conv2d, weights: Weights) -> tuple[Weights, Node]:
-    """The weights with the factors of a scale before the layer, if they fit, and the node that they are applied to."""
-    z = layer.inputs[0]
-    while _shifts(z):
-        z = z.inputs[0]
-    if not isinstance(z, Scale):
-        return weights, z
-    scale = _scale(z)
-    if isinstance(layer, Linear):
-        return weights.times(Weights(scale.middle.reshape(1, -1), scale.radius.reshape(1, -1))), z.inputs[0]
-    channels = _per_channel(scale)
-    if channels is None:
-        return weights, z
-    parts = []
-    for part in (channels.middle, channels.radius):
-        grouped = part.view(layer.groups, 1, -1).expand(-1, layer.shape[0] // layer.groups, -1)
-        parts.append(grouped.reshape(layer.shape[0], -1, 1, 1))
-    return weights.times(Weights(*parts)), z.inputs[0]
 
 
 def _shifts(node: Node) -> bool:

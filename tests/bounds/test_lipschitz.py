@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -164,6 +165,32 @@ def test_compositions_by_hand() -> None:
         assert value(nn.Sequential(Residual(double, -1))) == pytest.approx(3, rel=1e-3)  # x − 2x: by the triangle
         both = {"l2": 5**0.5, "linf": 2.0, "l1": 3.0}[norm]
         assert value(Concat(nn.Identity(), double)) == pytest.approx(both, rel=1e-3)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_scale_between_two_layers_is_taken_up_once(norm: str) -> None:
+    for net, shape in (
+        (filled(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3), nn.Conv2d(3, 2, 2)), (2, 4, 4)),
+        (filled(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)), (6,)),
+    ):
+        net = net.double().eval()
+        exact = matrix_norm(dense(net, shape), norm)
+        x = torch.rand(2, *shape, dtype=torch.float64)
+        product = math.prod(matrix_norm(dense(part, inputs), norm) for part, inputs in parts_of(net, shape))
+        found = lipschitz_bound(net, x, norm)
+        assert exact * (1 - 1e-12) <= found.value <= product * 1.001
+        assert [layer.kind for layer in found.layers].count("scale") == 0
+    bounded = BoundedModel(net, x)
+    y = net(x).argmax(1)
+    assert (bounded.certified_radius(x, y, norm=norm, method="lipschitz", largest=9.0) > 0).all()
+
+
+def parts_of(net: nn.Sequential, shape: tuple[int, ...]) -> list[tuple[nn.Module, tuple[int, ...]]]:
+    """The first two modules as one, and the last, with the shapes of their inputs."""
+    first = net[:2]
+    with torch.no_grad():
+        inner = tuple(first(torch.zeros(1, *shape, dtype=torch.float64)).shape[1:])
+    return [(first, shape), (net[2:], inner)]
 
 
 @pytest.mark.parametrize("norm", NORMS)
