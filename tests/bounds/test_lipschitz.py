@@ -21,6 +21,7 @@ from pyrobust.bounds import BoundedModel, LipschitzBound, lipschitz_bound, regis
 from pyrobust.bounds.forward import forward
 from pyrobust.bounds.graph import Gather, Input, MaxPool, Node, Reshape, Sum, in_order
 from pyrobust.bounds.lipschitz_graph import Constants
+from pyrobust.bounds.lipschitz_observed import _attaining
 from pyrobust.errors import InputError, InputTypeError, ModelError
 
 NORMS = ("l2", "linf", "l1")
@@ -60,8 +61,6 @@ def graph(seed: int) -> tuple[Node, int, np.random.Generator]:
 
 def steepest(output: Node, x: Tensor, norm: str) -> Tensor:
     """x a step along a direction in which the output changes fast."""
-    from pyrobust.bounds.lipschitz_observed import _attaining
-
     x = x.requires_grad_(True)
     value = forward(output, x)
     if not value.requires_grad:

@@ -30,7 +30,7 @@ def test_radii_are_kept(tmp_path: Path) -> None:
     assert same(verify(model, data, **options, batch_size=5), run)
     radius = float(np.median(run.table["radius"]))
     assert run.verified_accuracy(radius).successes == (run.table["radius"] >= radius).sum()
-    text = " ".join(describe_run(run)) if isinstance(describe_run(run), list) else str(describe_run(run))
+    text = str(describe_run(run))
     assert "Lipschitz constant; l2" in text
     assert "Bound propagation" not in text
     assert verification_table(run).row_count > 3
@@ -44,10 +44,10 @@ def test_epsilons_and_an_attack() -> None:
     epsilons = sorted({float(radius.median()), 1.0})
     run = verify(model, data, epsilons=epsilons, method="lipschitz", norm="l2", attack="pgd")
     found = run.verdicts(epsilons[0])
-    proved = (found["verdict"] == "verified").tolist()
-    assert proved == [r > epsilons[0] or m > 0 for r, m in zip(radius.tolist(), found["margin"].tolist(), strict=True)]
-    assert abs(sum(proved) - IMAGES / 2) <= 1
-    assert set(found["stage"][found["verdict"] == "verified"].tolist()) == {"lipschitz"}
+    proved = found["verdict"] == "verified"
+    assert np.array_equal(proved, (radius >= epsilons[0]).numpy())
+    assert np.array_equal(proved, found["margin"] > 0)
+    assert set(found["stage"][proved].tolist()) == {"lipschitz"}
     assert "falsified" in run.verdicts(1.0)["verdict"]
     assert (run.verdicts(1.0)["stage"] == "attack").any()
 
