@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from pyrobust.attacks import APGD, BIM, EOT, FAB, FGSM, PGD, AdversarialAttack, AutoAttack, Square
-from pyrobust.bounds import BoundedModel, Bounds, Verdicts, compute_ibp_bounds
+from pyrobust.bounds import BoundedModel, Bounds, LipschitzBound, Verdicts, compute_ibp_bounds, lipschitz_bound
 from pyrobust.errors import PyrobustError
 from pyrobust.evaluation import (
     CertificationLog,
@@ -28,6 +28,10 @@ from pyrobust.evaluation import (
     verify_dataset,
 )
 from pyrobust.metrics import (
+    BinaryProvableAvgRobustness,
+    BinaryProvableRobustAccuracy,
+    CategoricalProvableAvgRobustness,
+    CategoricalProvableRobustAccuracy,
     SurvivalCurve,
     average_certified_radius,
     certification_gap,
@@ -50,10 +54,15 @@ __all__ = [
     "PGD",
     "AdversarialAttack",
     "AutoAttack",
+    "BinaryProvableAvgRobustness",
+    "BinaryProvableRobustAccuracy",
     "BoundedModel",
     "Bounds",
+    "CategoricalProvableAvgRobustness",
+    "CategoricalProvableRobustAccuracy",
     "Certificates",
     "CertificationLog",
+    "LipschitzBound",
     "Predictions",
     "PyrobustError",
     "RandomizedSmoothing",
@@ -77,6 +86,7 @@ __all__ = [
     "compute_robustness_curve",
     "crown_ibp_loss",
     "ibp_loss",
+    "lipschitz_bound",
     "predict_dataset",
     "project_l1_ball",
     "project_l1_ball_box",

@@ -74,11 +74,12 @@ class Engine:
     ) -> tuple[Tensor, Tensor]:
         limit = query.memory_limit or int(_MEMORY_SHARE * free_memory(CPU))
         chunk = max(1, min(_MAX_CHUNK, limit // max(1, native.bytes_per_example())))
+        ball = inputs.norm != "linf"  # which is a box itself
         found = native.propagate(
             inputs.lower.numpy(),
             inputs.upper.numpy(),
-            None if inputs.center is None else inputs.center.numpy(),
-            None if inputs.epsilon is None else inputs.epsilon.numpy(),
+            inputs.center.numpy() if ball and inputs.center is not None else None,
+            inputs.epsilon.numpy() if ball and inputs.epsilon is not None else None,
             None if rows is None else rows.numpy(),
             query.method,
             inputs.norm,

@@ -25,8 +25,8 @@ class InputSet:
         lower: [B, n], the lower corner of a box around each set, rounded down.
         upper: [B, n], the upper one, rounded up.
         norm: "linf" where the sets are the boxes themselves.
-        center: [B, n], the centers of the balls; None for boxes.
-        epsilon: [B], their radii; None for boxes.
+        center: [B, n], the centers of the balls; None for boxes that were given as such.
+        epsilon: [B], their radii; None likewise.
     """
 
     lower: Tensor
@@ -43,6 +43,12 @@ class InputSet:
         center = None if self.center is None else self.center[chosen]
         epsilon = None if self.epsilon is None else self.epsilon[chosen]
         return InputSet(self.lower[chosen], self.upper[chosen], self.norm, center, epsilon)
+
+    def cpu(self) -> InputSet:
+        """The sets in the host's memory."""
+        center = None if self.center is None else self.center.cpu()
+        epsilon = None if self.epsilon is None else self.epsilon.cpu()
+        return InputSet(self.lower.cpu(), self.upper.cpu(), self.norm, center, epsilon)
 
 
 def ball(
@@ -78,8 +84,6 @@ def ball(
     # x ± 0 is exact; any other sum may have been rounded inward
     lower = torch.where(wide == 0, center, torch.nextafter(center - wide, -infinity)).clamp(min=lowest)
     upper = torch.where(wide == 0, center, torch.nextafter(center + wide, infinity)).clamp(max=highest)
-    if norm == "linf":
-        return InputSet(lower, upper, norm, None, None)
     return InputSet(lower, upper, norm, center, radius)
 
 

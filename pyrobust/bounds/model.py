@@ -1,4 +1,4 @@
-"""Bounds of a network's outputs over sets of inputs: IBP, CROWN-IBP and CROWN."""
+"""Bounds of a network's outputs over sets of inputs: IBP, CROWN-IBP, CROWN, and by a Lipschitz constant."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from .denormals import denormals_kept
 from .engine import Query
 from .engines import check_engine, engine_for
 from .input_set import InputSet, ball, box, radii
+from .lipschitz import LipschitzEngine
 from .radius import search_radius
 from .result import Bounds, Verdicts
 from .specification import check_labels, check_rows, margins
 
-METHODS = ("ibp", "crown-ibp", "crown")
+METHODS = ("ibp", "crown-ibp", "crown")  # each usually tighter than the one before
+LIPSCHITZ = "lipschitz"
 SEMANTICS = ("real", "float32")
 
 
@@ -34,6 +36,9 @@ class BoundedModel:
     - "crown-ibp": intervals inside, linear bounds from the output back to the input (Zhang et al., 2020);
     - "crown": linear bounds from every layer back to the input, with the adaptive lower slope of ReLU (Zhang et al.,
       2018).
+
+    And, for balls, "lipschitz": the outputs at the centre, and how far the network's Lipschitz constant lets them go
+    (see ``lipschitz_bound``); usually far looser, and linear in epsilon.
 
     Every bound holds in exact arithmetic: all rounding, the engine's own included, is accounted for, unless
     ``sound=False`` asks for plain floating-point bounds, to compare with other programs.
@@ -71,6 +76,7 @@ class BoundedModel:
         self.outputs = self.output.size
         place = next((t.device for t in (*model.parameters(), *model.buffers())), example_input.device)
         self._engine = engine_for(self.output, example_input.dtype, place, engine)
+        self._lipschitz = LipschitzEngine(self.output)
         self.device = self._engine.device
 
     @denormals_kept()
@@ -97,7 +103,7 @@ class BoundedModel:
             x: [B, ...], in the clip range.
             epsilon: a number of at least 0, or one for each example.
             norm: "linf", "l2" or "l1".
-            method: "ibp", "crown-ibp" or "crown".
+            method: "ibp", "crown-ibp", "crown" or "lipschitz".
             C: [S, K], or [B, S, K] with rows for each example; default: the outputs themselves.
             clip: (lowest, highest) value of an element of x′; None for no limits.
             x_lower: [B, ...], instead of x and epsilon.
@@ -122,7 +128,7 @@ class BoundedModel:
         inputs = self._inputs(x, epsilon, norm, clip, x_lower, x_upper)
         rows = None if C is None else check_rows(C, len(inputs), self.outputs, self.device)
         query = self._query(method, sound, semantics, memory_limit)
-        lower, upper = self._engine.run(inputs, rows, query)
+        lower, upper = self._run(inputs, rows, query)
         return Bounds(lower, upper, method, inputs.norm, sound, semantics)
 
     @denormals_kept()
@@ -148,7 +154,7 @@ class BoundedModel:
             y: [B], the labels.
             epsilon: a number of at least 0, or one for each example.
             norm: "linf", "l2" or "l1".
-            method: "ibp", "crown-ibp" or "crown".
+            method: "ibp", "crown-ibp", "crown" or "lipschitz".
             clip: (lowest, highest) value of an element; None for no limits.
             x_lower: [B, ...], instead of x and epsilon.
             x_upper: [B, ...].
@@ -170,7 +176,8 @@ class BoundedModel:
         inputs = self._inputs(x, epsilon, norm, clip, x_lower, x_upper)
         labels = check_labels(y, len(inputs), self.outputs)
         query = self._query(method, sound, semantics, memory_limit)
-        lower, upper = self._engine.run(inputs, margins(labels.to(self.device), self.outputs), query, with_upper=False)
+        rows = margins(labels.to(self.device), self.outputs)
+        lower, upper = self._run(inputs, rows, query, with_upper=False)
         return Bounds(lower, upper, method, inputs.norm, sound, semantics)
 
     def certify(self, x: Tensor, y: Tensor, epsilon: Any, **options: Any) -> Tensor:
@@ -214,13 +221,14 @@ class BoundedModel:
         """The largest radius that was proved for each example: float64 [B].
 
         Each radius returned was itself proved, and a radius larger by at most 2⁻²⁰·largest was tried and failed, unless
-        ``largest`` itself was proved. Bounds are not monotone in epsilon: nothing is inferred from other radii.
+        ``largest`` itself was proved. Bounds are not monotone in epsilon: nothing is inferred from other radii. With
+        "lipschitz" they are: a radius is the quotient of a margin and a slope.
 
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
             norm: "linf", "l2" or "l1".
-            method: "ibp", "crown-ibp" or "crown".
+            method: "ibp", "crown-ibp", "crown" or "lipschitz".
             clip: as of ``bounds``.
             largest: no larger radius is tried.
             sound: as of ``bounds``.
@@ -232,9 +240,11 @@ class BoundedModel:
         """
         query = self._query(method, sound, semantics, memory_limit)
         (limit,) = radii(largest, 1).tolist()
-        checked = ball(x, 0.0, norm, clip, self.shape, self.device)
-        labels = check_labels(y, len(checked), self.outputs)
+        centers = ball(x, 0.0, norm, clip, self.shape, self.device)
+        labels = check_labels(y, len(centers), self.outputs)
         rows = margins(labels.to(self.device), self.outputs)
+        if method == LIPSCHITZ:
+            return self._lipschitz.radius(centers, rows, query, limit)
 
         def least_margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
             inputs = ball(x[chosen], epsilon, norm, clip, self.shape, self.device)
@@ -268,7 +278,7 @@ class BoundedModel:
             epsilon: a number of at least 0, or one for each example.
             norm: "linf", "l2" or "l1".
             clip: as of ``bounds``.
-            methods: of "ibp", "crown-ibp" and "crown", in this order.
+            methods: of "lipschitz", "ibp", "crown-ibp" and "crown", in this order.
             attack: called as attack(x, y) with the examples that are left; returns x_adv, in the ball and the clip
                 range, such as ``PGD(model, epsilon).generate``. What the model gets wrong of it is falsified.
             sound: as of ``bounds``.
@@ -321,8 +331,15 @@ class BoundedModel:
             raise InputError("x_lower, x_upper: expected both, without x, epsilon and clip")
         return box(x_lower, x_upper, self.shape, self.device)
 
+    def _run(
+        self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        engine = self._lipschitz if query.method == LIPSCHITZ else self._engine
+        return engine.run(inputs, rows, query, with_upper=with_upper)
+
     def _query(self, method: str, sound: bool, semantics: str, memory_limit: int | None) -> Query:
-        for name, value, known in (("method", method, METHODS), ("semantics", semantics, SEMANTICS)):
+        names = (("method", method, (*METHODS, LIPSCHITZ)), ("semantics", semantics, SEMANTICS))
+        for name, value, known in names:
             if value not in known:
                 raise InputError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
         if memory_limit is not None and not isinstance(memory_limit, int):
@@ -332,25 +349,3 @@ class BoundedModel:
         if semantics == "float32" and not self._engine.deployable:
             raise InputError('semantics: expected "real" for a model in 16-bit floats, got "float32"')
         return Query(method, bool(sound), semantics, memory_limit)
-
-
-def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tensor, Tensor]:
-    """Interval bounds of the outputs over the l∞ ball around each example, not clipped (Gowal et al., 2018).
-
-    Args:
-        model: a module in evaluation mode, see ``BoundedModel``.
-        x: [B, ...].
-        epsilon: a number of at least 0, or one for each example.
-
-    Returns:
-        (lower, upper), float64 [B, K], proved.
-
-    Raises:
-        InputError, InputTypeError, ModelError: as of ``BoundedModel``.
-
-    >>> lower, upper = compute_ibp_bounds(nn.Linear(2, 3).eval(), torch.zeros(1, 2), 0.1)
-    >>> bool((lower <= upper).all())
-    True
-    """
-    bounds = BoundedModel(model, x).bounds(x, epsilon, method="ibp")
-    return bounds.lower, bounds.upper

@@ -16,7 +16,7 @@ class Bounds:
     Attributes:
         lower: float64 [B, S], on the CPU; -inf where nothing could be proved.
         upper: float64 [B, S], on the CPU; +inf where nothing could be proved or only lower bounds were asked for.
-        method: "ibp", "crown-ibp" or "crown".
+        method: "ibp", "crown-ibp", "crown" or "lipschitz".
         norm: of the input sets; "linf" also for boxes.
         sound: whether they are proved; without, they are what plain floating-point arithmetic gives.
         semantics: the network that they are about: "real" (exact arithmetic on the given parameters) or "float32" (the
@@ -46,7 +46,7 @@ class Verdicts:
 
     Attributes:
         status: one of "verified", "falsified" or "unknown" for each example.
-        stage: which stage settled it: "forward", "ibp", "crown-ibp", "crown", "attack"; "" where unknown.
+        stage: which stage settled it: "forward", a method, "attack"; "" where unknown.
         margin: float64 [B], the least proved margin of the last method that was tried; NaN where forward settled it.
         counterexample: [B, ...], an input of the set that the model classifies as another class, where falsified; else
             the example itself.

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 
 class MethodName(str, Enum):
-    """Methods of bound propagation; cascade is the others in turn."""
+    """Methods of bound propagation, cascade is these in turn; and the Lipschitz constant."""
 
     ibp = "ibp"
     crown_ibp = "crown-ibp"
     crown = "crown"
     cascade = "cascade"
+    lipschitz = "lipschitz"
 
 
 class CheckName(str, Enum):
@@ -45,7 +46,7 @@ class SemanticsName(str, Enum):
 _BOUNDS = "Bound propagation, in place of smoothing"
 
 Method = Annotated[
-    MethodName | None, typer.Option("--method", help="cascade: the others in turn.", rich_help_panel=_BOUNDS)
+    MethodName | None, typer.Option("--method", help="cascade: ibp, crown-ibp, crown in turn.", rich_help_panel=_BOUNDS)
 ]
 Norm = Annotated[NormName, typer.Option("--norm", help="Of the perturbation.", rich_help_panel=_BOUNDS)]
 Epsilon = Annotated[

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pyrobust.errors import FileFormatError
 from pyrobust.evaluation.parameters import chosen_indices, is_name
-from pyrobust.evaluation.verdicts import METHODS, decode_verdicts
+from pyrobust.evaluation.verdicts import PROOFS, decode_verdicts
 
 Table: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -69,7 +69,7 @@ def _verified(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
         plain = (table["verdicts"] == "") & (table["margins"] == "")
         return checks | {
             "a radius out of range": ((table["radius"] >= 0) & (table["radius"] <= largest)).all(),
-            "a stage that contradicts the radius": (np.isin(table["stages"], METHODS) == certified).all()
+            "a stage that contradicts the radius": (np.isin(table["stages"], PROOFS) == certified).all()
             and (table["stages"][~certified] == "").all(),
             "verdicts of a search for radii": plain.all(),
         }

@@ -126,7 +126,7 @@ PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
     },
     "verify": _COMMON
     | {
-        "method": _one_of("cascade", "ibp", "crown-ibp", "crown"),
+        "method": _one_of("cascade", "ibp", "crown-ibp", "crown", "lipschitz"),
         "norm": _one_of("linf", "l2", "l1"),
         "epsilons": _epsilons,
         "largest": lambda value: value is None or (_number(value) and value >= 0),

@@ -10,8 +10,10 @@ import numpy.typing as npt
 
 #: Of bound propagation, from the cheapest on; "cascade" is all of them in turn.
 METHODS = ("ibp", "crown-ibp", "crown")
+#: What a certificate can come from: these, or a Lipschitz constant.
+PROOFS = (*METHODS, "lipschitz")
 #: Which stages can give each verdict.
-STAGES: dict[str, tuple[str, ...]] = {"verified": METHODS, "falsified": ("forward", "attack"), "unknown": ("",)}
+STAGES: dict[str, tuple[str, ...]] = {"verified": PROOFS, "falsified": ("forward", "attack"), "unknown": ("",)}
 
 
 def encode(values: Sequence[Any]) -> str:

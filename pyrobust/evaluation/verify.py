@@ -28,7 +28,7 @@ from pyrobust.evaluation.filling import attack_or_verify_header, stored_paramete
 from pyrobust.evaluation.probe import probing
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.run import Run
-from pyrobust.evaluation.verdicts import METHODS
+from pyrobust.evaluation.verdicts import PROOFS
 from pyrobust.evaluation.verify_chunk import VerifyChunk
 from pyrobust.runner import Runner
 
@@ -80,7 +80,7 @@ def verify_dataset(
         radius: True to search for certified radii instead.
         largest: no larger radius is tried.
         method: "ibp", "crown-ibp" or "crown"; "cascade" is these three in turn. Of radii it is the largest that one of
-            them proved.
+            them proved. "lipschitz" is the network's Lipschitz constant, with semantics "real" only.
         norm: "linf", "l2" or "l1".
         clip: the range of a valid pixel; None for no limits.
         attack: "pgd" (40 steps), or None. With epsilons only.
@@ -213,7 +213,7 @@ def _clip_range(clip: Any) -> list[float]:
 def _check_method(method: str, norm: str, semantics: str, attack: str | None) -> None:
     """Names, before a file is made."""
     known: dict[str, tuple[Any, tuple[Any, ...]]] = {
-        "method": (method, ("cascade", *METHODS)),
+        "method": (method, ("cascade", *PROOFS)),
         "norm": (norm, ("linf", "l2", "l1")),
         "semantics": (semantics, ("real", "float32")),
         "attack": (attack, ("pgd", None)),
@@ -221,3 +221,5 @@ def _check_method(method: str, norm: str, semantics: str, attack: str | None) ->
     for name, (value, words) in known.items():
         if value not in words:
             raise InputError(f"{name}: expected one of {', '.join(map(str, words))}, got {value!r}")
+    if method == "lipschitz" and semantics != "real":
+        raise InputError(f'semantics: expected "real" with method "lipschitz", got {semantics!r}')

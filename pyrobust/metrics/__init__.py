@@ -27,6 +27,13 @@ from pyrobust.metrics.certified import (
 )
 from pyrobust.metrics.distance import distances, mean_distance, minimum_perturbation, perturbation_quantiles
 from pyrobust.metrics.estimate import Estimate
+from pyrobust.metrics.lipschitz import (
+    BinaryProvableAvgRobustness,
+    BinaryProvableRobustAccuracy,
+    CategoricalProvableAvgRobustness,
+    CategoricalProvableRobustAccuracy,
+)
+from pyrobust.metrics.margins import binary_margins, categorical_margins
 from pyrobust.metrics.rate import Rate, estimate_rate
 from pyrobust.metrics.subsets import subset_accuracy, subset_average_certified_radius
 from pyrobust.metrics.success import (
@@ -44,6 +51,10 @@ from pyrobust.metrics.votes import (
 )
 
 __all__ = [
+    "BinaryProvableAvgRobustness",
+    "BinaryProvableRobustAccuracy",
+    "CategoricalProvableAvgRobustness",
+    "CategoricalProvableRobustAccuracy",
     "CertifiedAccuracyBound",
     "ClassSummary",
     "Estimate",
@@ -54,6 +65,8 @@ __all__ = [
     "attainable_radii",
     "average_certified_radius",
     "average_radius",
+    "binary_margins",
+    "categorical_margins",
     "certification_gap",
     "certified_accuracy",
     "certified_accuracy_with_confidence",

@@ -154,7 +154,7 @@ def _verified(run: Run) -> list[str]:
     else:
         budget = f"epsilon {', '.join(f'{epsilon:g}' for epsilon in parameters['epsilons'])}"
     lines = [
-        f"Bound propagation, {what}; {norm}, {where}; {budget}",
+        f"{'Lipschitz constant' if method == 'lipschitz' else f'Bound propagation, {what}'}; {norm}, {where}; {budget}",
         f"guarantee {run.header.guarantee}, semantics {parameters['semantics']}"
         + ("" if parameters["sound"] else "; NOT SOUND: plain floating-point bounds"),
     ]

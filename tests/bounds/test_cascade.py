@@ -161,7 +161,11 @@ def test_an_overflow_proves_nothing() -> None:
         ({"methods": "ibp"}, InputError, "methods: expected names of methods"),
         ({"methods": ()}, InputError, "methods: expected names of methods"),
         ({"methods": ("ibp", "ibp")}, InputError, "methods: expected names of methods, each once"),
-        ({"methods": ("crown", "magic")}, InputError, "method: expected one of ibp, crown-ibp, crown, got 'magic'"),
+        (
+            {"methods": ("crown", "magic")},
+            InputError,
+            "method: expected one of ibp, crown-ibp, crown, lipschitz, got 'magic'",
+        ),
         ({"semantics": "float16"}, InputError, "semantics: expected one of"),
         ({"norm": "l3"}, InputError, "norm: expected one of"),
         ({"clip": (0.0, 0.5)}, InputError, "x: expected elements in the clip range"),

@@ -128,3 +128,15 @@ def test_a_model_without_bounds_is_one_line(pyrobust: Any, tmp_path: Path) -> No
     assert "cannot be bounded" in error
     assert "unbounded_for_cli.py" in files(tmp_path)
     assert not [name for name in files(tmp_path) if name.endswith(".db")]
+
+
+def test_a_lipschitz_constant(pyrobust: Any) -> None:
+    lipschitz = [*BASE, "--max", "24", "--method", "lipschitz", "--radius", "--norm", "l2"]
+    done = pyrobust(*lipschitz, "--out", "run.db")
+    assert done.status == 0, done.err
+    text = " ".join(done.out.split())
+    assert "Lipschitz constant; l2, clip range [0, 1]; certified radii up to 1" in text
+    assert "guarantee deterministic, semantics real" in text
+    assert (Run("run.db").table["radius"] > 0).sum() > 12
+    refused = pyrobust(*lipschitz, "--semantics", "float32", "--out", "other.db")
+    assert 'semantics: expected "real" with method "lipschitz"' in refused.error

@@ -13,6 +13,7 @@ SAMPLES = 200
 def batches():
     """Columns by name, a dictionary a batch; the second batch has nothing that is right."""
     generator = torch.Generator().manual_seed(3)
+    other = torch.Generator().manual_seed(4)
     found = []
     for size in SIZES:
         labels = torch.randint(0, 3, (size,), generator=generator)
@@ -31,6 +32,9 @@ def batches():
                 "correct": correct,
                 "robust": shift[0] == 0,
                 "votes": torch.randint(90, SAMPLES + 1, (size,), generator=generator),
+                "logits": torch.randn(size, 3, generator=other),
+                "logit": torch.randn(size, 1, generator=other),
+                "side": torch.randint(0, 2, (size,), generator=other),
             }
         )
     return found
@@ -93,6 +97,26 @@ CASES = {
         {},
         ("radius", "correct"),
         lambda c: metrics.average_certified_radius(c["radius"], c["correct"]),
+    ),
+    "BinaryProvableRobustAccuracy": (
+        {"epsilon": 0.3, "lip_const": 2.0},
+        ("logit", "side"),
+        lambda c: metrics.BinaryProvableRobustAccuracy(0.3, 2.0)(c["logit"], c["side"]),
+    ),
+    "BinaryProvableAvgRobustness": (
+        {"negative_robustness": True},
+        ("logit", "side"),
+        lambda c: metrics.BinaryProvableAvgRobustness(negative_robustness=True)(c["logit"], c["side"]),
+    ),
+    "CategoricalProvableRobustAccuracy": (
+        {"epsilon": 0.3, "disjoint_neurons": False},
+        ("logits", "labels"),
+        lambda c: metrics.CategoricalProvableRobustAccuracy(0.3, disjoint_neurons=False)(c["logits"], c["labels"]),
+    ),
+    "CategoricalProvableAvgRobustness": (
+        {"lip_const": 3.0},
+        ("logits", "labels"),
+        lambda c: metrics.CategoricalProvableAvgRobustness(3.0)(c["logits"], c["labels"]),
     ),
     "SurvivalArea": ({"n": SAMPLES}, ("votes", "correct"), lambda c: survival(c).area),
     "ShareBelowHalf": ({"n": SAMPLES}, ("votes", "correct"), lambda c: survival(c).share_below_half),

@@ -33,6 +33,12 @@ from pyrobust.metrics.torchmetrics.empirical import (
     StandardRisk,
     TargetedSuccessRate,
 )
+from pyrobust.metrics.torchmetrics.lipschitz import (
+    BinaryProvableAvgRobustness,
+    BinaryProvableRobustAccuracy,
+    CategoricalProvableAvgRobustness,
+    CategoricalProvableRobustAccuracy,
+)
 from pyrobust.metrics.torchmetrics.survival import HardShare, ShareBelowHalf, SurvivalArea, SurvivalQuantile
 
 __all__ = [
@@ -40,6 +46,10 @@ __all__ = [
     "AttackSuccessRateGivenCorrect",
     "AverageCertifiedRadius",
     "AverageRadius",
+    "BinaryProvableAvgRobustness",
+    "BinaryProvableRobustAccuracy",
+    "CategoricalProvableAvgRobustness",
+    "CategoricalProvableRobustAccuracy",
     "CertificationGap",
     "CertifiedAccuracy",
     "CleanAccuracy",

@@ -1,0 +1,116 @@
+"""Upper bounds of spectral norms by Gram iteration, which hold in spite of rounding."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+# At least what one operation, or a few of them, can take from a positive number.
+_UP = 1 + 2.0**-49
+_UNIT = 2.0**-53
+# What can be lost where a result is below the smallest normal number, flushed or not.
+_TINY = 2.0**-1022
+_MOST_STEPS = 18
+# Beyond 2^±1000 a power of two is not a normal number any more.
+_MOST_SHIFT = 1000
+
+
+@dataclasses.dataclass
+class Bracket:
+    """The largest spectral norm of some matrices.
+
+    Attributes:
+        upper: is at least that; inf where it cannot be bounded.
+        lower: is about at most that: it comes from a product with a vector, in floating point.
+    """
+
+    upper: float
+    lower: float
+
+
+def spectral_norms(batches: Iterable[Tensor], tolerance: float = 3e-4, floor: float = 0.0) -> Bracket:
+    """The largest spectral norm ‖A‖₂ of all matrices A of all batches.
+
+    With G₀ = A and Gₜ₊₁ = GₜᵀGₜ it is ‖A‖₂ = ‖Gₜ‖₂^(2⁻ᵗ) ≤ ‖Gₜ‖_F^(2⁻ᵗ), which falls to ‖A‖₂ as t grows (Delattre,
+    Barthélemy, Araujo and Allauzen, 2023). A computed product Ĝ with n terms in each sum is off by E with
+    |E| ≤ γₙ·|Gₜ|ᵀ|Gₜ|, in whatever order it is summed (Higham, 2002, section 3.5), and ‖|Gₜ|ᵀ|Gₜ|‖₂ ≤ ‖Gₜ‖_F²: so
+    ‖Gₜ‖₂² ≤ ‖Ĝ‖₂ + γₙ·‖Gₜ‖_F², from the last step back to the first. Steps are scaled by powers of two, which rounds
+    nothing.
+
+    Args:
+        batches: each [B, m, n], float64.
+        tolerance: steps are taken until upper ≤ (1 + tolerance)·lower, or a number of times.
+        floor: what the answer is thought to be at least; steps for matrices below it are left out.
+
+    Returns:
+        Bracket; its upper bound is proved whatever the floor.
+
+    >>> found = spectral_norms([torch.tensor([[[3.0, 0.0], [4.0, 5.0]]], dtype=torch.float64)])
+    >>> found.lower <= 45**0.5 * 1.000001 and 45**0.5 <= found.upper <= 45**0.5 * 1.001
+    True
+    """
+    found = Bracket(0.0, floor)
+    for matrices in batches:
+        if matrices.numel():
+            _extend(found, matrices, tolerance)
+    return found
+
+
+def _extend(found: Bracket, matrices: Tensor, tolerance: float) -> None:
+    """Takes further matrices into account."""
+    largest = matrices.abs().amax((1, 2))
+    if not bool(largest.isfinite().all()):
+        found.upper = torch.inf
+        return
+    matrices, largest = matrices[largest > 0], largest[largest > 0]
+    if not len(matrices):
+        return
+    if matrices.shape[1] < matrices.shape[2]:
+        matrices = matrices.mT
+    width = matrices.shape[2]
+    shift = _exponent(largest)
+    g = _scaled(matrices, -shift)
+    shifts, errors = [shift], [torch.zeros_like(largest)]
+    upper = torch.full_like(largest, torch.inf)
+    for step in range(_MOST_STEPS + 1):
+        size = g.flatten(1).square().sum(1).sqrt() * (1 + (g[0].numel() + 8) * _UNIT) * _UP + g[0].numel() * _TINY
+        upper = torch.minimum(upper, _back(size, shifts, errors))
+        vector = torch.take_along_dim(g, g.square().sum(1).argmax(1)[:, None, None], 2)  # the longest column
+        length = (g.mT @ vector).square().sum((1, 2)).sqrt() / vector.square().sum((1, 2)).sqrt()
+        lower = _back(length, shifts, [torch.zeros_like(error) for error in errors])
+        found.lower = max(found.lower, float(lower.nan_to_num(0.0).amax()))
+        best = found.lower * (1 + tolerance)
+        open_ = upper > best
+        if step == _MOST_STEPS or not bool(open_.any()):
+            break
+        found.upper = max(found.upper, float(upper[~open_].amax()) if bool((~open_).any()) else 0.0)
+        g, upper, size = g[open_], upper[open_], size[open_]
+        gram = g.mT @ g
+        error = ((g.shape[1] + 4) * 2 * _UNIT * size.square() + g.shape[1] * width * _TINY) * _UP
+        shift = _exponent(gram.abs().amax((1, 2)))
+        shifts, errors = [one[open_] for one in shifts] + [shift], [one[open_] for one in errors] + [error]
+        g = _scaled(gram, -shift)
+    found.upper = max(found.upper, float(upper.amax()))
+
+
+def _back(norm: Tensor, shifts: list[Tensor], errors: list[Tensor]) -> Tensor:
+    """From the norm of the last, scaled Gram matrix to that of the first matrix."""
+    for shift, error in zip(reversed(shifts[1:]), reversed(errors[1:]), strict=True):
+        norm = ((_scaled(norm, shift) + error) * _UP).sqrt() * _UP
+    # The last product may be below the smallest normal number, where relative errors are large.
+    found = torch.nextafter(_scaled(norm, shifts[0]) * _UP, torch.tensor(torch.inf, dtype=torch.float64))
+    return torch.where(norm > 0, found, 0.0)
+
+
+def _exponent(largest: Tensor) -> Tensor:
+    """K with largest about 2^k."""
+    return torch.frexp(largest).exponent.clamp(-_MOST_SHIFT, _MOST_SHIFT)
+
+
+def _scaled(values: Tensor, exponent: Tensor) -> Tensor:
+    """values·2^exponent."""
+    power = torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent)
+    return values * power.view(-1, *(1,) * (values.dim() - 1))

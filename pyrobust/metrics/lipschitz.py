@@ -1,0 +1,242 @@
+"""Robustness that the Lipschitz constant of a classifier proves.
+
+The logits of a network with l2 Lipschitz constant L move by at most L·‖δ‖₂ when its input moves by δ. So a margin of
+the logits, over what it can lose for each unit of distance, is a radius in which the prediction stays (Tsuzuku, Sato
+and Sugiyama, 2018; Serrurier et al., 2021). The four metrics, their names and their defaults are those of deel-lip.
+
+A metric believes ``lip_const`` and the logits as they come: ``pyrobust.lipschitz_bound`` proves a constant, and
+``BoundedModel.certified_radius(method="lipschitz")`` makes certificates in which all rounding is accounted for.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+from .arguments import checked_number
+from .margins import binary_margins, categorical_margins
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class _ProvableMetric:
+    """A number for each example, reduced."""
+
+    def __init__(self, factor: float, lip_const: float, reduction: str, name: str | None) -> None:
+        self.lip_const = checked_number("lip_const", lip_const, positive=True)
+        if not isinstance(reduction, str) or reduction not in REDUCTIONS:
+            raise InputError(f'reduction: expected "mean", "sum" or "none", got {reduction!r}')
+        if name is not None and not isinstance(name, str):
+            raise InputTypeError(f"name: expected a string or None, got {type(name).__name__}")
+        self.certificate_factor = factor * self.lip_const  # what margins are divided by
+        self.reduction = reduction
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The name that was given, or that of the class."""
+        return type(self).__name__ if self._name is None else self._name
+
+    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The number of each example, before the reduction: float64 [N]; arguments as of the call."""
+        raise NotImplementedError
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        values = self.values(logits, labels)
+        if self.reduction == "none":
+            return values
+        return values.sum() if self.reduction == "sum" else values.mean()
+
+
+class _RobustAccuracy(_ProvableMetric):
+    def __init__(self, factor: float, epsilon: float, lip_const: float, reduction: str, name: str | None) -> None:
+        super().__init__(factor, lip_const, reduction, name)
+        self.epsilon = checked_number("epsilon", epsilon)
+
+    def _proved(self, margins: Tensor) -> Tensor:
+        return (margins.detach() / self.certificate_factor > self.epsilon).double()
+
+
+class _AvgRobustness(_ProvableMetric):
+    def __init__(
+        self, factor: float, lip_const: float, negative_robustness: bool, reduction: str, name: str | None
+    ) -> None:
+        super().__init__(factor, lip_const, reduction, name)
+        self.negative_robustness = _flag("negative_robustness", negative_robustness)
+
+    def _radii(self, margins: Tensor) -> Tensor:
+        if not self.negative_robustness:
+            margins = margins.clamp(min=0)
+        elif bool(margins.isinf().any()):
+            row = int(margins.isinf().nonzero()[0])
+            raise InputError(
+                f"logits: expected finite numbers with negative_robustness=True, got NaN or inf in row {row}; without "
+                "it such an example counts as 0"
+            )
+        return margins / self.certificate_factor
+
+
+class BinaryProvableRobustAccuracy(_RobustAccuracy):
+    """Share of examples that are proved to keep their label within epsilon, ``(1/N)·Σ 1[s·f(x)/L > ε]``.
+
+    f is a real function with l2 Lipschitz constant L, of which the sign is the class, and s the sign of the label.
+    Equality is not enough. A logit that is NaN or infinite proves nothing. No gradient.
+
+    Args:
+        epsilon: the radius, finite, at least 0.
+        lip_const: L, positive and finite.
+        reduction: "mean", "sum", or "none" for a 0 or 1 of each example.
+        name: default: the name of the class.
+
+    Raises:
+        InputError: a value out of range. Called: see ``binary_margins``.
+        InputTypeError: an argument of another type.
+
+    >>> import torch
+    >>> metric = BinaryProvableRobustAccuracy(epsilon=0.5, lip_const=2.0)
+    >>> logits, labels = torch.tensor([[1.5], [1.0], [-4.0], [-4.0]]), torch.tensor([1, 1, 0, 1])
+    >>> float(metric(logits, labels)), metric.name
+    (0.5, 'BinaryProvableRobustAccuracy')
+    """
+
+    def __init__(
+        self, epsilon: float = 36 / 255, lip_const: float = 1.0, reduction: str = "mean", name: str | None = None
+    ) -> None:
+        super().__init__(1.0, epsilon, lip_const, reduction, name)
+
+    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """1 for each example that is proved, 0 for the others: float64 [N]; arguments as of ``binary_margins``."""
+        return self._proved(binary_margins(logits, labels))
+
+
+class BinaryProvableAvgRobustness(_AvgRobustness):
+    """Mean radius that is proved, ``(1/N)·Σ φ(s·f(x)/L)``; see ``BinaryProvableRobustAccuracy`` for f, s and L.
+
+    φ(t) = max(t, 0): an example that is classified wrong counts as 0, and stays in the mean; with
+    ``negative_robustness`` φ(t) = t. Differentiable by the logits.
+
+    Args:
+        lip_const: L, positive and finite.
+        negative_robustness: whether what is classified wrong counts as minus its distance.
+        reduction: "mean", "sum", or "none" for the number of each example.
+        name: default: the name of the class.
+
+    Raises:
+        InputError: a value out of range. Called: see ``binary_margins``; with negative_robustness also a logit that is
+            NaN or infinite, which otherwise counts as 0.
+        InputTypeError: an argument of another type.
+
+    >>> import torch
+    >>> logits, labels = torch.tensor([3.0, -1.0]), torch.tensor([1, 1])
+    >>> float(BinaryProvableAvgRobustness()(logits, labels))
+    1.5
+    >>> float(BinaryProvableAvgRobustness(negative_robustness=True)(logits, labels))
+    1.0
+    """
+
+    def __init__(
+        self,
+        lip_const: float = 1.0,
+        negative_robustness: bool = False,
+        reduction: str = "mean",
+        name: str | None = None,
+    ) -> None:
+        super().__init__(1.0, lip_const, negative_robustness, reduction, name)
+
+    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The radius of each example: float64 [N]; arguments as of ``binary_margins``."""
+        return self._radii(binary_margins(logits, labels))
+
+
+class CategoricalProvableRobustAccuracy(_RobustAccuracy):
+    """Share of examples that are proved to keep their label within epsilon, ``(1/N)·Σ 1[M(x)/c > ε]``.
+
+    ``M(x) = f_l(x) − max_{i ≠ l} f_i(x)`` for label l. c = 2·L where every logit by itself has l2 Lipschitz constant L
+    (``disjoint_neurons``: the last layer's rows are normalised one by one), and c = √2·L where the logits together have
+    it: a difference of two logits then has √2·L. Equality is not enough. A row with NaN or inf proves nothing. No
+    gradient.
+
+    Args:
+        epsilon: the radius, finite, at least 0.
+        lip_const: L, positive and finite.
+        disjoint_neurons: whether L is of each logit.
+        reduction: "mean", "sum", or "none" for a 0 or 1 of each example.
+        name: default: the name of the class.
+
+    Raises:
+        InputError: a value out of range. Called: see ``categorical_margins``.
+        InputTypeError: an argument of another type.
+
+    >>> import torch
+    >>> logits, labels = torch.tensor([[1.0, 0.0], [0.0, 0.1]]), torch.tensor([0, 1])
+    >>> float(CategoricalProvableRobustAccuracy(epsilon=0.25)(logits, labels))
+    0.5
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 36 / 255,
+        lip_const: float = 1.0,
+        disjoint_neurons: bool = True,
+        reduction: str = "mean",
+        name: str | None = None,
+    ) -> None:
+        self.disjoint_neurons = _flag("disjoint_neurons", disjoint_neurons)
+        super().__init__(_factor(disjoint_neurons), epsilon, lip_const, reduction, name)
+
+    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """1 for each example that is proved, 0 for the others: float64 [N]; arguments as of ``categorical_margins``."""
+        return self._proved(categorical_margins(logits, labels))
+
+
+class CategoricalProvableAvgRobustness(_AvgRobustness):
+    """Mean radius that is proved, ``(1/N)·Σ φ(M(x)/c)``; see ``CategoricalProvableRobustAccuracy`` for M and c.
+
+    φ(t) = max(t, 0): an example that is classified wrong counts as 0, and stays in the mean; with
+    ``negative_robustness`` φ(t) = t. Differentiable by the logits.
+
+    Args:
+        lip_const: L, positive and finite.
+        disjoint_neurons: whether L is of each logit.
+        negative_robustness: whether what is classified wrong counts as minus its distance.
+        reduction: "mean", "sum", or "none" for the number of each example.
+        name: default: the name of the class.
+
+    Raises:
+        InputError: a value out of range. Called: see ``categorical_margins``; with negative_robustness also a row with
+            NaN or inf, which otherwise counts as 0.
+        InputTypeError: an argument of another type.
+
+    >>> import torch
+    >>> logits, labels = torch.tensor([[3.0, 1.0], [3.0, 1.0]]), torch.tensor([0, 1])
+    >>> CategoricalProvableAvgRobustness(reduction="none")(logits, labels).tolist()
+    [1.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        lip_const: float = 1.0,
+        disjoint_neurons: bool = True,
+        negative_robustness: bool = False,
+        reduction: str = "mean",
+        name: str | None = None,
+    ) -> None:
+        self.disjoint_neurons = _flag("disjoint_neurons", disjoint_neurons)
+        super().__init__(_factor(disjoint_neurons), lip_const, negative_robustness, reduction, name)
+
+    def values(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The radius of each example: float64 [N]; arguments as of ``categorical_margins``."""
+        return self._radii(categorical_margins(logits, labels))
+
+
+def _factor(disjoint_neurons: bool) -> float:
+    return 2.0 if disjoint_neurons else math.sqrt(2.0)
+
+
+def _flag(name: str, value: bool) -> bool:
+    if not isinstance(value, bool):
+        raise InputTypeError(f"{name}: expected True or False, got {value!r}")
+    return value

@@ -1,0 +1,112 @@
+"""Margins: how far the logits of an example are from another class."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+_HIGHEST = torch.finfo(torch.float64).max
+
+
+def binary_margins(logits: Tensor, labels: Tensor) -> Tensor:
+    """The margin ``s·f(x)`` of each example, with s = 1 for the positive label and -1 for the other.
+
+    Args:
+        logits: [N] or [N, 1], float.
+        labels: [N] or [N, 1], of any dtype; all of {0, 1} or all of {-1, 1}.
+
+    Returns:
+        [N], float64, on the device of the logits, differentiable by them; -inf where the logit is NaN or infinite.
+
+    Raises:
+        InputError: other shapes, no example, labels of other values.
+        InputTypeError: no tensors, or logits that are not float.
+
+    >>> binary_margins(torch.tensor([[2.0], [3.0]]), torch.tensor([1, 0])).tolist()
+    [2.0, -3.0]
+    """
+    _check_tensors(logits, labels)
+    if logits.dim() not in (1, 2) or logits.shape[1:] not in ((), (1,)):
+        raise InputError(f"logits: expected [N] or [N, 1], got {tuple(logits.shape)}")
+    if len(logits) == 0:
+        raise InputError("logits: expected at least one example, got none")
+    count = len(logits)
+    if tuple(labels.shape) not in ((count,), (count, 1)):
+        raise InputError(f"labels: expected shape ({count},) or ({count}, 1), got {tuple(labels.shape)}")
+    positive = _positive(labels.detach().reshape(count)).to(logits.device)
+    values = logits.reshape(count).double()
+    return _only_finite(torch.where(positive, values, -values), values.detach().isfinite())
+
+
+def categorical_margins(logits: Tensor, labels: Tensor) -> Tensor:
+    """The margin ``f_l(x) − max_{i ≠ l} f_i(x)`` of each example with label l.
+
+    Args:
+        logits: [N, K], float, K ≥ 2.
+        labels: classes, integers [N]; or rows [N, K] of any dtype, all of {0, 1} or all of {-1, 1}, each with exactly
+            one 1.
+
+    Returns:
+        [N], float64, on the device of the logits, differentiable by them; -inf where a logit is NaN or infinite.
+
+    Raises:
+        InputError: other shapes, no example, labels of other values.
+        InputTypeError: no tensors, logits that are not float, classes that are not integers.
+
+    >>> logits = torch.tensor([[3.0, 1.0, 0.0], [3.0, 1.0, 0.0]])
+    >>> categorical_margins(logits, torch.tensor([0, 2])).tolist()
+    [2.0, -3.0]
+    >>> categorical_margins(logits, torch.tensor([[1, -1, -1], [-1, 1, -1]])).tolist()
+    [2.0, -2.0]
+    """
+    _check_tensors(logits, labels)
+    if logits.dim() != 2 or logits.shape[1] < 2:
+        raise InputError(f"logits: expected [N, K] with K >= 2, got {tuple(logits.shape)}")
+    if len(logits) == 0:
+        raise InputError("logits: expected at least one example, got none")
+    own = _own_class(labels.detach(), *logits.shape).to(logits.device)
+    values = logits.double()
+    best = values.masked_fill(own, -math.inf).amax(dim=1)
+    return _only_finite(values[own] - best, values.detach().isfinite().all(1))
+
+
+def _check_tensors(logits: Tensor, labels: Tensor) -> None:
+    for name, value in (("logits", logits), ("labels", labels)):
+        if not isinstance(value, Tensor):
+            raise InputTypeError(f"{name}: expected a tensor, got {type(value).__name__}")
+    if not logits.dtype.is_floating_point:
+        raise InputTypeError(f"logits: expected a float tensor, got {logits.dtype}")
+
+
+def _positive(labels: Tensor) -> Tensor:
+    """Where labels of {0, 1} or {-1, 1} are 1."""
+    positive = labels == 1
+    if bool((positive | (labels == 0)).all()) or bool((positive | (labels == -1)).all()):
+        return positive
+    raise InputError("labels: expected all of them to be 0 or 1, or all of them -1 or 1, got others")
+
+
+def _own_class(labels: Tensor, count: int, classes: int) -> Tensor:
+    """Bool [N, K]: the label of each row."""
+    if tuple(labels.shape) == (count, classes):
+        own = _positive(labels)
+        if not bool((own.sum(1) == 1).all()):
+            raise InputError("labels: expected exactly one 1 in each row, got another number of them")
+        return own
+    if tuple(labels.shape) != (count,):
+        raise InputError(f"labels: expected shape ({count},) or ({count}, {classes}), got {tuple(labels.shape)}")
+    if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
+        raise InputTypeError(f"labels: expected integers, or rows with a number for each class, got {labels.dtype}")
+    index = labels.to(torch.int64)
+    if bool(((index < 0) | (index >= classes)).any()):
+        raise InputError(f"labels: expected classes from 0 to {classes - 1}, got others")
+    return torch.nn.functional.one_hot(index, classes).bool()
+
+
+def _only_finite(margins: Tensor, usable: Tensor) -> Tensor:
+    """-inf where nothing is known; a difference of float64 logits that overflows is as large as can be."""
+    return torch.where(usable, margins.clamp(-_HIGHEST, _HIGHEST), -math.inf)

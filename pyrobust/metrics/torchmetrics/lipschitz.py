@@ -1,0 +1,134 @@
+"""Certificate metrics of classifiers with a known Lipschitz constant; means of all batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from pyrobust.metrics import lipschitz
+from pyrobust.metrics.torchmetrics.base import CountedMetric, MeanMetric
+
+
+class _RobustAccuracy(CountedMetric):
+    def __init__(
+        self,
+        metric: lipschitz.BinaryProvableRobustAccuracy | lipschitz.CategoricalProvableRobustAccuracy,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.metric = metric
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Counts a batch; arguments and errors as of the metric of the same name in ``pyrobust.metrics``."""
+        values = self.metric.values(logits, labels)
+        self._add(int(values.sum()), len(values))
+
+
+class _AvgRobustness(MeanMetric):
+    def __init__(
+        self,
+        metric: lipschitz.BinaryProvableAvgRobustness | lipschitz.CategoricalProvableAvgRobustness,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.metric = metric
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Adds a batch; arguments and errors as of the metric of the same name in ``pyrobust.metrics``."""
+        values = self.metric.values(logits.detach() if isinstance(logits, Tensor) else logits, labels)
+        self._add(float(values.sum()), len(values))
+
+
+class BinaryProvableRobustAccuracy(_RobustAccuracy):
+    """``pyrobust.metrics.BinaryProvableRobustAccuracy`` of all batches.
+
+    Args:
+        epsilon: the radius.
+        lip_const: the Lipschitz constant.
+        kwargs: of ``torchmetrics.Metric``.
+
+    Raises:
+        InputError: a value out of range.
+
+    >>> import torch
+    >>> float(BinaryProvableRobustAccuracy(0.5)(torch.tensor([[1.5], [-4.0]]), torch.tensor([1, 1])))
+    0.5
+    """
+
+    def __init__(self, epsilon: float = 36 / 255, lip_const: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(lipschitz.BinaryProvableRobustAccuracy(epsilon, lip_const), **kwargs)
+
+
+class BinaryProvableAvgRobustness(_AvgRobustness):
+    """``pyrobust.metrics.BinaryProvableAvgRobustness`` of all batches.
+
+    Args:
+        lip_const: the Lipschitz constant.
+        negative_robustness: whether what is classified wrong counts as minus its distance.
+        kwargs: of ``torchmetrics.Metric``.
+
+    Raises:
+        InputError: a value out of range.
+
+    >>> import torch
+    >>> float(BinaryProvableAvgRobustness(2.0)(torch.tensor([[3.0], [-4.0]]), torch.tensor([1, 1])))
+    0.75
+    """
+
+    def __init__(self, lip_const: float = 1.0, negative_robustness: bool = False, **kwargs: Any) -> None:
+        super().__init__(lipschitz.BinaryProvableAvgRobustness(lip_const, negative_robustness), **kwargs)
+
+
+class CategoricalProvableRobustAccuracy(_RobustAccuracy):
+    """``pyrobust.metrics.CategoricalProvableRobustAccuracy`` of all batches.
+
+    Args:
+        epsilon: the radius.
+        lip_const: the Lipschitz constant.
+        disjoint_neurons: whether it is that of each logit, rather than of all of them together.
+        kwargs: of ``torchmetrics.Metric``.
+
+    Raises:
+        InputError: a value out of range.
+
+    >>> import torch
+    >>> metric = CategoricalProvableRobustAccuracy(0.25)
+    >>> metric.update(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    >>> metric.update(torch.tensor([[1.0, 0.75]]), torch.tensor([0]))
+    >>> float(metric.compute())
+    0.5
+    """
+
+    def __init__(
+        self, epsilon: float = 36 / 255, lip_const: float = 1.0, disjoint_neurons: bool = True, **kwargs: Any
+    ) -> None:
+        super().__init__(lipschitz.CategoricalProvableRobustAccuracy(epsilon, lip_const, disjoint_neurons), **kwargs)
+
+
+class CategoricalProvableAvgRobustness(_AvgRobustness):
+    """``pyrobust.metrics.CategoricalProvableAvgRobustness`` of all batches.
+
+    Args:
+        lip_const: the Lipschitz constant.
+        disjoint_neurons: whether it is that of each logit, rather than of all of them together.
+        negative_robustness: whether what is classified wrong counts as minus its distance.
+        kwargs: of ``torchmetrics.Metric``.
+
+    Raises:
+        InputError: a value out of range.
+
+    >>> import torch
+    >>> float(CategoricalProvableAvgRobustness()(torch.tensor([[3.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 1])))
+    1.25
+    """
+
+    def __init__(
+        self,
+        lip_const: float = 1.0,
+        disjoint_neurons: bool = True,
+        negative_robustness: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        metric = lipschitz.CategoricalProvableAvgRobustness(lip_const, disjoint_neurons, negative_robustness)
+        super().__init__(metric, **kwargs)

@@ -1,0 +1,313 @@
+"""Lipschitz constants of whole networks: above every slope, and as close as composition allows."""
+
+from __future__ import annotations
+
+import functools
+import math
+from fractions import Fraction
+from typing import Any
+
+import bound_nets
+import numpy as np
+import pytest
+import torch
+from bound_data import NETS, folder, on_images, trained
+from bound_nets import Concat, Normalize, Residual
+from exact import Exact, known
+from test_exact_graphs import Maker, evaluate
+from torch import Tensor, nn
+
+from pyrobust.bounds import BoundedModel, LipschitzBound, lipschitz_bound, register_rule
+from pyrobust.bounds.forward import forward
+from pyrobust.bounds.graph import Gather, Input, MaxPool, Node, Reshape, Sum, in_order
+from pyrobust.bounds.lipschitz_graph import Constants
+from pyrobust.bounds.lipschitz_observed import _attaining
+from pyrobust.errors import InputError, InputTypeError, ModelError
+
+NORMS = ("l2", "linf", "l1")
+ORDERS = {"l2": 2.0, "linf": torch.inf, "l1": 1.0}
+
+
+def exact_size(z: Exact, norm: str) -> list[Fraction]:
+    """The norm of each row, its square for l2."""
+    assert z.is_known
+    rows = [[Fraction(abs(int(n)), z.divisor) for n in row] for row in z.lower]
+    if norm == "l2":
+        return [sum((n * n for n in row), Fraction(0)) for row in rows]
+    return [max(row, default=Fraction(0)) if norm == "linf" else sum(row, Fraction(0)) for row in rows]
+
+
+def difference(a: Exact, b: Exact) -> Exact:
+    found = a + -b
+    return Exact.known(found.lower, found.divisor)
+
+
+def holds(output: Node, x: Tensor, other: Tensor, norm: str, bound: float) -> bool:
+    """‖f(x) − f(x′)‖ ≤ L·‖x − x′‖ for rows of x and x′, in rationals."""
+    change = exact_size(difference(evaluate(output, known(x)), evaluate(output, known(other))), norm)
+    distance = exact_size(difference(known(x), known(other)), norm)
+    factor = Fraction(bound) ** (2 if norm == "l2" else 1)
+    return all(c <= factor * d for c, d in zip(change, distance, strict=True))
+
+
+def graph(seed: int) -> tuple[Node, int, np.random.Generator]:
+    rng = np.random.default_rng(seed)
+    maker = Maker(rng)
+    for _ in range(rng.integers(1, 9)):
+        maker.add()
+    output = maker.output() if rng.random() < 0.6 else maker.nodes[-1]
+    return output, maker.nodes[0].size, rng
+
+
+def steepest(output: Node, x: Tensor, norm: str) -> Tensor:
+    """x a step along a direction in which the output changes fast."""
+    x = x.requires_grad_(True)
+    value = forward(output, x)
+    if not value.requires_grad:
+        return x.detach() + 1
+    (w,) = torch.autograd.grad((value * torch.randn_like(value).sign()).sum(), x)
+    return x.detach() + _attaining(w, {"l2": "l2", "linf": "l1", "l1": "linf"}[norm])
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_random_graphs_in_exact_arithmetic(norm: str) -> None:
+    plain = 0
+    for seed in range(120):
+        output, size, rng = graph(seed)
+        bound = Constants(output, norm).of(output)
+        assert bound >= 0
+        x = torch.from_numpy(rng.standard_normal((8, size)) * 10.0 ** float(rng.integers(-2, 3)))
+        other = torch.from_numpy(rng.standard_normal((8, size)))
+        for step in (other, x + other * 1e-3, steepest(output, x.clone(), norm)):
+            assert holds(output, x.detach(), step, norm, bound), (seed, [type(n).__name__ for n in in_order(output)])
+            plain += not holds(output, x.detach(), step, norm, bound * 0.5)
+    assert plain > 20  # half of it would often not do
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("norm", NORMS)
+def test_random_graphs_at_length(norm: str) -> None:
+    for seed in range(1000, 4000):
+        output, size, rng = graph(seed)
+        bound = Constants(output, norm).of(output)
+        x = torch.from_numpy(rng.standard_normal((8, size)))
+        for step in (x + torch.from_numpy(rng.standard_normal((8, size))), steepest(output, x.clone(), norm)):
+            assert holds(output, x.detach(), step, norm, bound), seed
+
+
+def dense(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    """The Jacobian matrix of a net that is affine."""
+    net = net.double()
+    jacobian = torch.func.jacrev(lambda x: net(x[None])[0].flatten())(torch.zeros(shape, dtype=torch.float64))
+    return jacobian.detach().flatten(1)
+
+
+def matrix_norm(matrix: Tensor, norm: str) -> float:
+    return float(torch.linalg.matrix_norm(matrix, {"l2": 2, "linf": torch.inf, "l1": 1}[norm]))
+
+
+def filled(*layers: nn.Module, seed: int = 0) -> nn.Sequential:
+    net = nn.Sequential(*layers)
+    bound_nets.fill(net, "normal", np.random.default_rng(seed))
+    return net
+
+
+AFFINE: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "linear": (lambda: filled(nn.Linear(30, 20)), (30,)),
+    "flatten": (lambda: filled(nn.Flatten(), nn.Linear(24, 5)), (2, 3, 4)),
+    "conv": (lambda: filled(nn.Conv2d(3, 4, 3, 2, 1)), (3, 9, 8)),
+    "dilated": (lambda: filled(nn.Conv2d(2, 6, 3, 1, 2, dilation=2, groups=2)), (2, 7, 7)),
+    "conv1d": (lambda: filled(nn.Conv1d(3, 4, 3, 2, 1)), (3, 11)),
+    "norm, conv, norm": (
+        lambda: filled(Normalize(torch.zeros(3, 1, 1), torch.zeros(3, 1, 1)), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
+        (3, 6, 6),
+    ),
+    "linear, norm": (lambda: filled(nn.Linear(12, 9), nn.BatchNorm1d(9)), (12,)),
+    "norm, groups": (
+        lambda: filled(Normalize(torch.zeros(4, 1, 1), torch.zeros(4, 1, 1)), nn.Conv2d(4, 6, 2, groups=2)),
+        (4, 5, 5),
+    ),
+    "average": (lambda: nn.Sequential(nn.AvgPool2d(2)), (2, 6, 6)),
+    "global average": (lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), (3, 5, 5)),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", list(AFFINE))
+def test_affine_nets_of_one_layer(name: str, norm: str) -> None:
+    """Normalisation before and after is part of the layer."""
+    make, shape = AFFINE[name]
+    net = make().double().eval()
+    exact = matrix_norm(dense(net, shape), norm)
+    found = lipschitz_bound(net, torch.rand(2, *shape, dtype=torch.float64), norm)
+    assert isinstance(found, LipschitzBound)
+    assert exact * (1 - 1e-12) <= found.value <= exact * (1.0005 if norm == "l2" else 1 + 1e-9)
+    assert found.lower <= exact * (1 + 1e-12)
+    assert found.lower >= exact * 0.7
+    assert list(found.to_dict()["layers"]) == [
+        {"name": one.name, "kind": one.kind, "value": one.value} for one in found.layers
+    ]
+
+
+def of_net(net: nn.Module, shape: tuple[int, ...], norm: str) -> float:
+    return lipschitz_bound(net.eval(), torch.ones(1, *shape), norm).value
+
+
+def test_compositions_by_hand() -> None:
+    double = nn.Linear(2, 2, bias=False)
+    double.weight.data = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+    for norm in NORMS:
+        value = functools.partial(of_net, shape=(2,), norm=norm)
+        assert value(nn.Sequential(double, nn.Sigmoid())) == pytest.approx(0.5, rel=1e-3)
+        assert value(nn.Sequential(double, nn.Tanh(), double)) == pytest.approx(4, rel=1e-3)
+        assert value(nn.Sequential(Residual(double, 1))) == pytest.approx(3, rel=1e-3)
+        assert value(nn.Sequential(Residual(double, -1))) == pytest.approx(3, rel=1e-3)  # x − 2x: by the triangle
+        both = {"l2": 5**0.5, "linf": 2.0, "l1": 3.0}[norm]
+        assert value(Concat(nn.Identity(), double)) == pytest.approx(both, rel=1e-3)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_scale_between_two_layers_is_taken_up_once(norm: str) -> None:
+    for net, shape in (
+        (filled(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3), nn.Conv2d(3, 2, 2)), (2, 4, 4)),
+        (filled(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)), (6,)),
+    ):
+        net = net.double().eval()
+        exact = matrix_norm(dense(net, shape), norm)
+        x = torch.rand(2, *shape, dtype=torch.float64)
+        product = math.prod(matrix_norm(dense(part, inputs), norm) for part, inputs in parts_of(net, shape))
+        found = lipschitz_bound(net, x, norm)
+        assert exact * (1 - 1e-12) <= found.value <= product * 1.001
+        assert [layer.kind for layer in found.layers].count("scale") == 0
+    bounded = BoundedModel(net, x)
+    y = net(x).argmax(1)
+    assert (bounded.certified_radius(x, y, norm=norm, method="lipschitz", largest=9.0) > 0).all()
+
+
+def parts_of(net: nn.Sequential, shape: tuple[int, ...]) -> list[tuple[nn.Module, tuple[int, ...]]]:
+    """The first two modules as one, and the last, with the shapes of their inputs."""
+    first = net[:2]
+    with torch.no_grad():
+        inner = tuple(first(torch.zeros(1, *shape, dtype=torch.float64)).shape[1:])
+    return [(first, shape), (net[2:], inner)]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_elements_that_are_read_more_than_once(norm: str) -> None:
+    x = Input(name="x", shape=(3,), inputs=())
+    y = Reshape(name="y", shape=(1, 3), inputs=(x,))
+    index = torch.tensor([0, 0, 4, 1, -1])  # element 0 twice; element 1 once as of x and once as of y
+    twice = Gather(name="g", shape=(5,), inputs=(x, y), index=index)
+    found = Constants(twice, norm).of(twice)
+    assert found >= {"l2": 2**0.5, "linf": 1.0, "l1": 2.0}[norm]
+    assert found <= {"l2": 3**0.5, "linf": 1.0, "l1": 3.0}[norm] * (1 + 1e-12)
+    same = Gather(name="g", shape=(4,), inputs=(x, x), index=torch.tensor([0, 3, 1, 2]))
+    assert Constants(same, norm).of(same) == pytest.approx({"l2": 2**0.5, "linf": 1.0, "l1": 2.0}[norm], rel=1e-12)
+    # an element twice in a window counts once, in two windows twice
+    pool = MaxPool(name="m", shape=(2,), inputs=(x,), windows=torch.tensor([[0, 0, 1], [1, 2, -1]]))
+    found = Constants(pool, norm).of(pool)
+    assert found == pytest.approx({"l2": 2**0.5, "linf": 1.0, "l1": 2.0}[norm], rel=1e-12)
+    once = MaxPool(name="m", shape=(2,), inputs=(x,), windows=torch.tensor([[0, 0, 0], [1, 2, -1]]))
+    assert Constants(once, norm).of(once) == 1
+    nothing = Gather(name="g", shape=(2,), inputs=(x,), index=torch.tensor([-1, -1]))
+    assert Constants(nothing, norm).of(nothing) == 0
+    signs = Sum(name="s", shape=(3,), inputs=(x, x, x), signs=(1, -1, 1))
+    assert Constants(signs, norm).of(signs) == pytest.approx(3, rel=1e-12)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_numbers_too_large_or_too_small(norm: str) -> None:
+    huge = filled(*(nn.Linear(3, 3, bias=False) for _ in range(5)))
+    for layer in huge:
+        layer.weight.data.fill_(1e38)
+    net = nn.Sequential(huge, nn.Linear(3, 2)).double()
+    for layer in huge:
+        layer.weight.data.fill_(1e120)
+    found = lipschitz_bound(net.eval(), torch.ones(1, 3, dtype=torch.float64), norm)
+    assert found.value == torch.inf
+    bounded = BoundedModel(net, torch.ones(1, 3, dtype=torch.float64))
+    x = torch.zeros(2, 3, dtype=torch.float64)
+    assert bounded.certified_radius(x, torch.tensor([0, 1]), norm=norm, method="lipschitz").tolist() == [0, 0]
+    for layer in huge:
+        layer.weight.data.fill_(1e-120)
+    assert lipschitz_bound(net.eval(), torch.ones(1, 3, dtype=torch.float64), norm).value > 0
+
+
+def test_a_function_of_unknown_slope() -> None:
+    class Swing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.sin(x)
+
+    def rule(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E741
+        zero, one = np.zeros_like(l), np.ones_like(l)
+        return zero, -one, zero, one, -one, one
+
+    register_rule(torch.ops.aten.sin.default, rule)
+    with pytest.raises(ModelError, match=r"sin.* has no known Lipschitz constant"):
+        lipschitz_bound(Swing().eval(), torch.zeros(1, 2))
+
+
+def test_bad_input() -> None:
+    net = nn.Linear(2, 2)
+    with pytest.raises(InputError, match="evaluation mode"):
+        lipschitz_bound(net, torch.zeros(1, 2))
+    with pytest.raises(InputError, match="norm: expected one of linf, l2, l1, got 'l3'"):
+        lipschitz_bound(net.eval(), torch.zeros(1, 2), "l3")
+    with pytest.raises(InputTypeError, match="model"):
+        lipschitz_bound(torch.relu, torch.zeros(1, 2))  # type: ignore[arg-type]
+    net.weight.data[0, 0] = torch.nan
+    with pytest.raises(ModelError, match="finite"):
+        lipschitz_bound(net, torch.zeros(1, 2))
+
+
+def slopes(net: nn.Module, x: Tensor, count: int, seed: int) -> dict[str, float]:
+    """The largest slopes of so many pairs: between images, and of random steps and steps along gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    net, x = net.double(), x.double()
+    best = dict.fromkeys(NORMS, 0.0)
+    for begin in range(0, count, 500):
+        a = x[torch.randint(len(x), (min(500, count - begin),), generator=generator)]
+        kind = begin // 500 % 4
+        if kind == 0:
+            step = x[torch.randint(len(x), (len(a),), generator=generator)] - a
+        elif kind == 1:
+            step = torch.randn(a.shape, dtype=torch.float64, generator=generator) * 1e-3
+        else:
+            point = a.clone().requires_grad_(True)
+            weights = torch.randn(10, dtype=torch.float64, generator=generator)
+            (step,) = torch.autograd.grad((net(point) @ weights).sum(), point)
+            step = (step.sign() if kind == 2 else step / step.abs().amax()) * 1e-2
+        with torch.no_grad():
+            change, step = net(a + step) - net(a), step.flatten(1)
+        for norm, order in ORDERS.items():
+            sizes = [torch.linalg.vector_norm(part, order, dim=1) for part in (change, step)]
+            best[norm] = max(best[norm], float((sizes[0] / sizes[1]).nan_to_num(0).amax()))
+    return best
+
+
+def real(name: str) -> tuple[nn.Module, Tensor]:
+    if name == "cifar_resnet2b":
+        with np.load(folder() / "images" / "cifar_sdp.npz") as file:
+            return trained(name), torch.from_numpy(file["X"])
+    net, x, _ = on_images(name)
+    return net, x
+
+
+def check_real_net(name: str, norms: tuple[str, ...], count: int) -> None:
+    net, x = real(name)
+    seen = slopes(net, x, count, 0)
+    for norm in norms:
+        found = lipschitz_bound(net, x[:4].double(), norm)
+        assert max(seen[norm], found.lower) <= found.value < torch.inf
+        assert found.lower > 0.1 * seen[norm]
+
+
+def test_real_nets() -> None:
+    check_real_net("mnist_6_100", NORMS, 10_000)
+    check_real_net("oval_base", ("linf", "l1"), 2_000)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", NETS)
+def test_real_nets_at_length(name: str) -> None:
+    check_real_net(name, NORMS, 100_000)

@@ -1,0 +1,216 @@
+"""Operator norms of single layers: never below the exact ones, and close to them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from bound_data import trained
+from exact import known
+from test_exact_graphs import dense_weight
+from torch import Tensor
+
+from pyrobust.bounds import lipschitz_maps
+from pyrobust.bounds.capture import capture
+from pyrobust.bounds.constants import Constant
+from pyrobust.bounds.gram import spectral_norms
+from pyrobust.bounds.graph import Conv2d, Input, in_order
+from pyrobust.bounds.lipschitz_maps import Weights, conv_norm, linear_norm
+
+
+def exactly_above(bound: float, matrix: Tensor) -> bool:
+    """Whether bound²·I − AᵀA has no negative eigenvalue: its LDLᵀ decomposition in rationals has no negative pivot."""
+    whole = known(matrix)
+    a = [[Fraction(int(n), whole.divisor) for n in row] for row in whole.lower]
+    n = len(a[0])
+    s = [[-sum(row[i] * row[j] for row in a) for j in range(n)] for i in range(n)]
+    for i in range(n):
+        s[i][i] += Fraction(bound) ** 2
+    for i in range(n):
+        if s[i][i] < 0 or (s[i][i] == 0 and any(s[j][i] != 0 for j in range(i, n))):
+            return False
+        for j in range(i + 1, n):
+            if s[j][i] != 0:
+                factor = s[j][i] / s[i][i]
+                s[j] = [p - factor * q for p, q in zip(s[j], s[i], strict=True)]
+    return True
+
+
+def matrix_of(rng: np.random.Generator) -> Tensor:
+    """Small, of all scales, of rank one as often as not: then the bound is attained but for rounding."""
+    m, n = rng.integers(1, 6, size=2)
+    kind = rng.integers(5)
+    if kind < 2:
+        values = np.outer(rng.standard_normal(m), rng.standard_normal(n))
+    elif kind == 2:
+        values = np.diag(rng.standard_normal(min(m, n)))
+    else:
+        values = rng.standard_normal((m, n))
+        values[rng.random((m, n)) < 0.3] = 0
+    scale = 10.0 ** float(rng.choice([0, 0, -3, 12, -160, 160, -307, 305, -322]))
+    return torch.from_numpy(values * scale)
+
+
+def test_gram_iteration_is_above_in_exact_arithmetic() -> None:
+    rng = np.random.default_rng(0)
+    inward = 0
+    for _ in range(400):
+        matrix = matrix_of(rng)
+        found = spectral_norms([matrix[None]])
+        assert exactly_above(found.upper, matrix), matrix
+        largest = float(matrix.abs().amax())
+        if largest > 1e-290:
+            norm = float(torch.linalg.matrix_norm(matrix / largest, 2)) * largest
+            assert found.upper <= norm * 1.0004
+            assert found.lower <= norm * (1 + 1e-12)
+            # the test can fail: what plain arithmetic calls the norm is often below it
+            inward += not exactly_above(norm, matrix)
+    assert inward > 50
+
+
+def test_gram_iteration_of_many_matrices() -> None:
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.randn(120, 7, 5, dtype=torch.float64, generator=generator)
+    batch[17] = 0
+    norm = float(torch.linalg.matrix_norm(batch, 2).amax())
+    for sizes in ([120], [50, 70], [1, 119], [119, 1]):
+        assert norm <= spectral_norms(batch.split(sizes)).upper <= norm * 1.0004
+    # a floor that is too high costs tightness at most
+    assert spectral_norms([batch], floor=norm * 2).upper >= norm
+    assert spectral_norms([batch * 0]).upper == 0
+    assert spectral_norms([]).upper == 0
+    assert spectral_norms([batch[:, :0]]).upper == 0
+    for bad in (torch.nan, torch.inf):
+        batch[3, 2, 1] = bad
+        assert spectral_norms([batch]).upper == torch.inf
+    orthogonal = torch.linalg.qr(torch.randn(90, 90, dtype=torch.float64, generator=generator)).Q
+    assert 1 - 1e-12 <= spectral_norms([orthogonal[None]]).upper <= 1.0004
+
+
+def convolution(rng: np.random.Generator) -> Conv2d:
+    groups = int(rng.choice([1, 1, 2, 3]))
+    channels, outputs = (groups * int(n) for n in rng.integers(1, 4, size=2))
+    kernel, stride = rng.integers(1, 4, size=2), rng.integers(1, 4, size=2)
+    padding, dilation = rng.integers(0, 3, size=2), rng.integers(1, 3, size=2)
+    size = rng.integers(5, 9, size=2)
+    weight = torch.from_numpy(rng.standard_normal((outputs, channels // groups, *kernel))).float()
+    options: dict[str, Any] = {
+        name: (int(value[0]), int(value[1]))
+        for name, value in {"stride": stride, "padding": padding, "dilation": dilation}.items()
+    }
+    x = Input(name="x", shape=(channels, int(size[0]), int(size[1])), inputs=())
+    shape = torch.nn.functional.conv2d(torch.zeros(1, *x.shape), weight, None, groups=groups, **options).shape[1:]
+    return Conv2d(
+        name="c", shape=tuple(shape), inputs=(x,), weight=Constant.of(weight), bias=None, groups=groups, **options
+    )
+
+
+def exact_weights(node: Conv2d) -> Weights:
+    return Weights.of(*node.weight.enclosure())
+
+
+@pytest.mark.parametrize("small", [512, 0])
+def test_convolutions(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 0 no layer is small: the circulant bound is tried first."""
+    monkeypatch.setattr(lipschitz_maps, "_SMALL", small)
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        node = convolution(rng)
+        matrix = dense_weight(node)
+        norm = float(torch.linalg.matrix_norm(matrix, 2))
+        found = conv_norm(node, exact_weights(node), "l2")
+        assert norm * (1 - 1e-12) <= found <= norm * (1.0005 if small else 1.011)
+        assert lipschitz_maps._power_iteration(node, node.weight.value().double()) <= norm * (1 + 1e-12)
+        whole = known(matrix)
+        for norm_name, axis in (("linf", 1), ("l1", 0)):
+            exact = Fraction(int(np.abs(whole.lower).sum(axis).max()), whole.divisor)
+            bound = conv_norm(node, exact_weights(node), norm_name)
+            assert exact <= Fraction(bound) <= exact * (1 + Fraction(1, 10**12))
+
+
+def test_circulant_bound_is_above() -> None:
+    rng = np.random.default_rng(2)
+    ratios = []
+    for _ in range(150):
+        node = convolution(rng)
+        norm = float(torch.linalg.matrix_norm(dense_weight(node), 2))
+        bound = lipschitz_maps._circulant_bound(node, node.weight.value().double(), 0.0)
+        assert bound >= norm * (1 - 1e-12)
+        ratios.append(bound / norm)
+    assert min(ratios) < 1.0004  # the planes are small: it is attained for 1x1 kernels only
+    assert max(ratios) < 2
+
+
+def test_one_filter_by_hand() -> None:
+    """(1, 1) along a row of three zero-padded by one is [[1, 0, 0], [1, 1, 0], [0, 1, 1], [0, 0, 1]]."""
+    weight = torch.ones(1, 1, 1, 2)
+    x = Input(name="x", shape=(1, 1, 3), inputs=())
+    geometry: dict[str, Any] = {"stride": (1, 1), "padding": (0, 1), "dilation": (1, 1), "groups": 1}
+    node = Conv2d(name="c", shape=(1, 1, 4), inputs=(x,), weight=Constant.of(weight), bias=None, **geometry)
+    for norm, expected in (("linf", 2.0), ("l1", 2.0), ("l2", (2 + 2**0.5) ** 0.5)):  # 2 + 2cos(π/4)
+        found = conv_norm(node, exact_weights(node), norm)
+        assert expected <= found <= expected * 1.0004
+    # without padding the outer elements are read once: [[1, 1, 0], [0, 1, 1]], whose Gram matrix is [[2, 1], [1, 2]]
+    bare = Conv2d(
+        name="c", shape=(1, 1, 2), inputs=(x,), weight=node.weight, bias=None, **(geometry | {"padding": (0, 0)})
+    )
+    assert 3**0.5 <= conv_norm(bare, exact_weights(bare), "l2") <= 3**0.5 * 1.0004
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf", "l1"])
+def test_weights_that_are_not_floats_are_enclosed(norm: str) -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        node = convolution(rng)
+        middle = node.weight.value().double()
+        radius = torch.from_numpy(rng.random(tuple(middle.shape))) * 0.01
+        around = Weights(middle, radius)
+        for _ in range(5):
+            part = middle + radius * torch.from_numpy(rng.choice([-1.0, 1.0], size=tuple(middle.shape)))
+            assert conv_norm(node, around, norm) >= conv_norm(node, Weights(part, radius * 0), norm) * 0.9995
+        flat = Weights(middle.flatten(1), radius.flatten(1))
+        part = flat.middle + flat.middle.sign() * flat.radius
+        assert linear_norm(flat, norm) >= linear_norm(Weights(part, part * 0), norm) * 0.9995
+
+
+def test_products_of_enclosures() -> None:
+    rng = np.random.default_rng(4)
+    a, b = (torch.from_numpy(rng.standard_normal(200)) for _ in range(2))
+    r, s = (torch.from_numpy(rng.random(200) * 10.0 ** rng.integers(-18, 0, 200)) for _ in range(2))
+    found = Weights(a, r).times(Weights(b, s))
+    for i in range(200):
+        ends = [
+            (Fraction(float(a[i])) + p * Fraction(float(r[i]))) * (Fraction(float(b[i])) + q * Fraction(float(s[i])))
+            for p in (-1, 1)
+            for q in (-1, 1)
+        ]
+        middle, radius = Fraction(float(found.middle[i])), Fraction(float(found.radius[i]))
+        assert middle - radius <= min(ends)
+        assert max(ends) <= middle + radius
+        farthest = max(max(ends) - middle, middle - min(ends))
+        assert radius <= farthest * (1 + Fraction(1, 2**40)) + abs(middle) / 2**50
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["mnist_cnn_a_adv", "oval_base", "cifar_resnet2b"])
+def test_convolutions_of_real_nets_at_length(name: str) -> None:
+    check_real_net(name, 6)
+
+
+def test_convolutions_of_a_real_net() -> None:
+    check_real_net("cifar_resnet2b", 2)
+
+
+def check_real_net(name: str, count: int) -> None:
+    """Within 5 % of the spectral norm: the power iteration is below it."""
+    shape = (1, 1, 28, 28) if name.startswith("mnist") else (1, 3, 32, 32)
+    nodes = [node for node in in_order(capture(trained(name), torch.zeros(shape))) if isinstance(node, Conv2d)]
+    assert len(nodes) >= 2
+    for node in nodes[:count]:
+        weight = node.weight.value().double()
+        below = lipschitz_maps._power_iteration(node, weight)
+        assert below <= conv_norm(node, exact_weights(node), "l2") <= 1.011 * below
+        assert below <= lipschitz_maps._circulant_bound(node, weight, 0.0) <= 1.05 * below

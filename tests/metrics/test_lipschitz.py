@@ -1,0 +1,212 @@
+"""Certificate metrics: values by hand, which are deel-lip's own, and labels in every form."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import pyrobust
+from pyrobust.compat import deel_lip
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.metrics import binary_margins, categorical_margins, lipschitz
+
+LOGITS = torch.tensor([[2.5, -1.0, 0.25], [0.5, 1.75, 1.25], [-0.5, 3.0, 2.875], [1.0, 1.0, -4.0]])
+LABELS = torch.tensor([0, 2, 1, 0])
+MARGINS = [2.25, -0.5, 0.125, 0.0]
+BINARY, SIDES = torch.tensor([[1.5], [-0.75], [0.125], [-2.0]]), torch.tensor([1, 1, 0, 0])
+BINARY_MARGINS = [1.5, -0.75, -0.125, 2.0]
+
+# (class, options, what deel-lip 1.5.0 gives of the data above without reduction). 0.125 / 2 and 1.5 / 1 are no more
+# than epsilon.
+CASES: list[tuple[str, dict[str, Any], list[float]]] = [
+    ("CategoricalProvableRobustAccuracy", {"epsilon": 0.0625}, [1, 0, 0, 0]),
+    ("CategoricalProvableRobustAccuracy", {"epsilon": 0.0625, "disjoint_neurons": False}, [1, 0, 1, 0]),
+    ("CategoricalProvableRobustAccuracy", {"epsilon": 0.0625, "lip_const": 0.5}, [1, 0, 1, 0]),
+    ("CategoricalProvableAvgRobustness", {}, [1.125, 0, 0.0625, 0]),
+    ("CategoricalProvableAvgRobustness", {"lip_const": 0.5, "negative_robustness": True}, [2.25, -0.5, 0.125, 0]),
+    (
+        "CategoricalProvableAvgRobustness",
+        {"disjoint_neurons": False, "negative_robustness": True},
+        [1.5909901857376099, -0.3535533845424652, 0.0883883461356163, 0],
+    ),
+    ("BinaryProvableRobustAccuracy", {"epsilon": 1.5}, [0, 0, 0, 1]),
+    ("BinaryProvableRobustAccuracy", {"epsilon": 1.5, "lip_const": 0.5}, [1, 0, 0, 1]),
+    ("BinaryProvableAvgRobustness", {}, [1.5, 0, 0, 2]),
+    ("BinaryProvableAvgRobustness", {"lip_const": 0.5, "negative_robustness": True}, [3, -1.5, -0.25, 4]),
+]
+
+
+def rows(labels: Tensor, low: int) -> Tensor:
+    return torch.where(torch.nn.functional.one_hot(labels, 3) == 1, 1, low)
+
+
+@pytest.mark.parametrize(("name", "options", "expected"), CASES)
+def test_values_are_those_of_deel_lip(name: str, options: dict[str, Any], expected: list[float]) -> None:
+    logits, labels = (BINARY, SIDES) if name.startswith("Binary") else (LOGITS, LABELS)
+    for reduction, value in (("none", expected), ("sum", sum(expected)), ("mean", sum(expected) / 4)):
+        metric = getattr(lipschitz, name)(**options, reduction=reduction)
+        found = metric(logits, labels)
+        assert found.dtype == torch.float64
+        assert found.tolist() == pytest.approx(value, rel=1e-6)
+        assert metric.name == name
+        face = getattr(deel_lip, name)(**options, reduction="auto" if reduction == "mean" else reduction)
+        assert torch.equal(face(labels, logits), found)
+    assert torch.equal(getattr(deel_lip, name)(**options)(labels, logits), found)
+    again = getattr(deel_lip, name)(**options, reduction="sum_over_batch_size", name="mine")
+    assert torch.equal(again(labels, logits), found)
+    assert again.name == "mine"
+    assert getattr(pyrobust, name) is getattr(lipschitz, name)
+
+
+def test_labels_in_every_form() -> None:
+    for labels in (LABELS, LABELS.int(), rows(LABELS, 0), rows(LABELS, -1), rows(LABELS, 0).bool()):
+        assert categorical_margins(LOGITS, labels).tolist() == MARGINS
+        assert categorical_margins(LOGITS.half(), labels).tolist() == MARGINS
+    assert categorical_margins(LOGITS, rows(LABELS, -1).double()).tolist() == MARGINS
+    signs = 2 * SIDES - 1
+    for labels in (SIDES, signs, SIDES.bool(), signs.float(), SIDES[:, None], signs[:, None].double()):
+        for logits in (BINARY, BINARY[:, 0], BINARY.double()):
+            found = binary_margins(logits, labels)
+            assert found.shape == (4,)  # never [4, 4]
+            assert found.tolist() == BINARY_MARGINS
+    # labels of one kind only
+    assert binary_margins(BINARY, torch.ones(4)).tolist() == BINARY[:, 0].tolist()
+    assert binary_margins(BINARY, -torch.ones(4)).tolist() == (-BINARY[:, 0]).tolist()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_proves_nothing(bad: float) -> None:
+    for column in range(3):
+        logits = LOGITS.clone()
+        logits[0, column] = bad
+        assert categorical_margins(logits, LABELS).tolist() == [-math.inf, *MARGINS[1:]]
+        accuracy = lipschitz.CategoricalProvableRobustAccuracy(0.0, reduction="none")
+        assert accuracy(logits, LABELS).tolist() == [0, 0, 1, 0]
+        radius = lipschitz.CategoricalProvableAvgRobustness(reduction="none")
+        assert radius(logits, LABELS).tolist() == [0, 0, 0.0625, 0]
+        with pytest.raises(InputError, match="NaN or inf in row 0"):
+            lipschitz.CategoricalProvableAvgRobustness(negative_robustness=True)(logits, LABELS)
+    wrong = BINARY.clone()
+    wrong[3] = bad
+    assert binary_margins(wrong, SIDES).tolist() == [1.5, -0.75, -0.125, -math.inf]
+    assert float(lipschitz.BinaryProvableRobustAccuracy(1.0)(wrong, SIDES)) == 0.25
+    assert float(lipschitz.BinaryProvableAvgRobustness()(wrong, SIDES)) == 0.375
+    with pytest.raises(InputError, match="NaN or inf in row 3"):
+        lipschitz.BinaryProvableAvgRobustness(negative_robustness=True)(wrong, SIDES)
+
+
+def test_float64_logits_may_differ_by_more_than_a_float() -> None:
+    huge = torch.tensor([[1.5e308, -1.5e308]], dtype=torch.float64)
+    largest = torch.finfo(torch.float64).max
+    assert categorical_margins(huge, torch.tensor([0])).tolist() == [largest]
+    assert categorical_margins(huge, torch.tensor([1])).tolist() == [-largest]
+
+
+def test_the_mean_radius_has_a_gradient() -> None:
+    logits = LOGITS.clone().requires_grad_(True)
+    lipschitz.CategoricalProvableAvgRobustness(lip_const=0.5, reduction="sum")(logits, LABELS).backward()
+    assert logits.grad is not None
+    # of what is right, +1/c for the label and -1/c for the next; nothing of what is wrong
+    assert logits.grad[:3].tolist() == [[1, 0, -1], [0, 0, 0], [0, 1, -1]]
+    assert not lipschitz.CategoricalProvableRobustAccuracy()(logits, LABELS).requires_grad
+    logit = torch.tensor([2.0, math.nan], requires_grad=True)
+    lipschitz.BinaryProvableAvgRobustness(4.0, reduction="sum")(logit, torch.tensor([0, 1])).backward()
+    assert logit.grad is not None
+    assert logit.grad.tolist() == [0, 0]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(2, 9), st.integers(1, 12), st.floats(0.01, 100), st.booleans(), st.integers(0, 2**32 - 1))
+def test_against_the_definition(classes: int, count: int, lip: float, disjoint: bool, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(count, classes, dtype=torch.float64, generator=generator)
+    labels = torch.randint(classes, (count,), generator=generator)
+    radius = []
+    for row, label in zip(logits.tolist(), labels.tolist(), strict=True):
+        margin = row[label] - max(value for i, value in enumerate(row) if i != label)
+        radius.append(margin / ((2 if disjoint else math.sqrt(2)) * lip))
+    options = {"lip_const": lip, "disjoint_neurons": disjoint, "reduction": "none"}
+    clipped = lipschitz.CategoricalProvableAvgRobustness(**options)(logits, labels)
+    signed = lipschitz.CategoricalProvableAvgRobustness(**options, negative_robustness=True)(logits, labels)
+    assert signed.tolist() == pytest.approx(radius, rel=1e-14)
+    assert clipped.tolist() == pytest.approx([max(r, 0) for r in radius], rel=1e-14)
+    epsilon = abs(radius[0]) * 0.999
+    proved = lipschitz.CategoricalProvableRobustAccuracy(epsilon, **options)(logits, labels)
+    assert proved.tolist() == [float(r > epsilon) for r in radius]
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "error", "words"),
+    [
+        (LOGITS[:, :1], LABELS, InputError, r"logits: expected \[N, K\] with K >= 2, got \(4, 1\)"),
+        (LOGITS[0], LABELS[:1], InputError, "logits"),
+        (LOGITS[:0], LABELS[:0], InputError, "logits: expected at least one example"),
+        (LOGITS.int(), LABELS, InputTypeError, "logits: expected a float tensor, got torch.int32"),
+        (LOGITS.tolist(), LABELS, InputTypeError, "logits: expected a tensor, got list"),
+        (LOGITS, LABELS.tolist(), InputTypeError, "labels: expected a tensor, got list"),
+        (LOGITS, LABELS[:3], InputError, r"labels: expected shape \(4,\) or \(4, 3\), got \(3,\)"),
+        (LOGITS, LABELS[:, None], InputError, r"labels: expected shape \(4,\) or \(4, 3\), got \(4, 1\)"),
+        (LOGITS, LABELS.float(), InputTypeError, "labels: expected integers"),
+        (LOGITS, LABELS.bool(), InputTypeError, "labels: expected integers"),
+        (LOGITS, LABELS + 1, InputError, "labels: expected classes from 0 to 2"),
+        (LOGITS, LABELS - 1, InputError, "labels: expected classes from 0 to 2"),
+        (LOGITS, rows(LABELS, 0) * 2, InputError, "labels: expected all of them to be 0 or 1"),
+        (LOGITS, rows(LABELS, 0) * 0.9, InputError, "labels: expected all of them to be 0 or 1"),
+        (LOGITS, rows(LABELS, 0) * math.nan, InputError, "labels: expected all of them to be 0 or 1"),
+        (LOGITS, torch.ones(4, 3), InputError, "labels: expected exactly one 1 in each row"),
+        (LOGITS, torch.zeros(4, 3), InputError, "labels: expected exactly one 1 in each row"),
+        (LOGITS, torch.tensor([[1, 0, -1]] * 4), InputError, "labels: expected all of them to be 0 or 1"),
+    ],
+)
+def test_bad_categorical_input(logits: Any, labels: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        lipschitz.CategoricalProvableAvgRobustness()(logits, labels)
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "words"),
+    [
+        (BINARY.T, SIDES, r"logits: expected \[N\] or \[N, 1\], got \(1, 4\)"),
+        (BINARY[:, :, None], SIDES, r"logits: expected \[N\] or \[N, 1\]"),
+        (torch.tensor(1.0), torch.tensor(1), r"logits: expected \[N\] or \[N, 1\]"),
+        (BINARY[:0], SIDES[:0], "logits: expected at least one example"),
+        (BINARY, SIDES[:3], r"labels: expected shape \(4,\) or \(4, 1\), got \(3,\)"),
+        (BINARY, SIDES[None], r"labels: expected shape \(4,\) or \(4, 1\), got \(1, 4\)"),
+        (BINARY, torch.tensor([0, 1, -1, 1]), "labels: expected all of them to be 0 or 1, or all of them -1 or 1"),
+        (BINARY, torch.tensor([0.1, 0.9, 0.1, 0.9]), "labels: expected all of them to be 0 or 1"),
+    ],
+)
+def test_bad_binary_input(logits: Tensor, labels: Tensor, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        lipschitz.BinaryProvableRobustAccuracy()(logits, labels)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"epsilon": -0.1}, InputError, "epsilon: expected a finite number of at least 0, got -0.1"),
+        ({"epsilon": math.nan}, InputError, "epsilon"),
+        ({"epsilon": math.inf}, InputError, "epsilon"),
+        ({"epsilon": "0.1"}, InputTypeError, "epsilon: expected a number, got '0.1'"),
+        ({"lip_const": 0.0}, InputError, "lip_const: expected a finite number above 0, got 0.0"),
+        ({"lip_const": -1}, InputError, "lip_const"),
+        ({"lip_const": math.inf}, InputError, "lip_const"),
+        ({"lip_const": None}, InputTypeError, "lip_const"),
+        ({"disjoint_neurons": 1}, InputTypeError, "disjoint_neurons: expected True or False, got 1"),
+        ({"reduction": "average"}, InputError, 'reduction: expected "mean", "sum" or "none", got \'average\''),
+        ({"reduction": None}, InputError, "reduction"),
+        ({"name": 3}, InputTypeError, "name: expected a string or None, got int"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        lipschitz.CategoricalProvableRobustAccuracy(**options)
+    for cls in (lipschitz.CategoricalProvableAvgRobustness, lipschitz.BinaryProvableAvgRobustness):
+        with pytest.raises(InputTypeError, match="negative_robustness"):
+            cls(negative_robustness="yes")  # type: ignore[arg-type]
