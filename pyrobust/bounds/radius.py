@@ -65,8 +65,12 @@ def search_radius(least_margin: Callable[[Tensor, Tensor], Tensor], count: int, 
 
 
 def _height(at_zero: Tensor, value: Tensor) -> Tensor:
-    """log(at_zero / (at_zero − value)), of the sign of value; +inf where nothing is lost."""
-    return -((at_zero - value).clamp(min=0) / at_zero).log()
+    """log(at_zero / (at_zero − value)), of the sign of value; +inf where nothing is lost, or nothing known."""
+    return (
+        -((at_zero - value).clamp(min=0) / at_zero)
+        .log()
+        .nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    )
 
 
 def _usable(margin: Tensor) -> Tensor:
