@@ -149,25 +149,22 @@ def _show_findings(console: Console, result: dict[str, Any]) -> None:
     """A line for the log and one for each finding; colours where they can be seen."""
     from rich.text import Text
 
+    from pyrobust.report.formats import plain_text
+
     def count(number: int, what: str) -> str:
         return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
     findings = result["findings"]
     faults = sum(finding["severity"] == "fault" for finding in findings)
     verdict = Text(count(faults, "fault"), "bold red") if faults else Text("no fault", "green")
-    head = Text.assemble((_plain(describe_path(result["path"])), "bold"), f": {result['rows']:,} rows, ", verdict)
+    head = Text.assemble((plain_text(describe_path(result["path"])), "bold"), f": {result['rows']:,} rows, ", verdict)
     if len(findings) > faults:
         head.append(f", {count(len(findings) - faults, 'note')}")
     console.print(head, soft_wrap=True)
     for finding in findings:
         style = "red" if finding["severity"] == "fault" else "dim"
-        line = Text.assemble("  ", (f"{finding['severity']:<5}", style), "  ", _plain(finding["message"]))
+        line = Text.assemble("  ", (f"{finding['severity']:<5}", style), "  ", plain_text(finding["message"]))
         console.print(line, soft_wrap=True)
-
-
-def _plain(text: str) -> str:
-    """Text without what could steer the terminal."""
-    return "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in text)
 
 
 def _tables(logs: list[CertificationLog]) -> list[ReportTable]:
@@ -180,9 +177,9 @@ def _tables(logs: list[CertificationLog]) -> list[ReportTable]:
 
 def _render(files: list[Path], logs: list[CertificationLog]) -> dict[Path, bytes]:
     """What each file is to hold."""
+    from pyrobust.evaluation.log_votes import survival_of
     from pyrobust.report import format_table
     from pyrobust.report.figures import certified_accuracy_frame, survival_frame
-    from pyrobust.report.subjects import survival_of
 
     contents: dict[Path, bytes] = {}
     if files and not logs:

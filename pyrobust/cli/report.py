@@ -98,8 +98,8 @@ def _examined(log: CertificationLog) -> CertificationLog:
 
 
 def _figures(logs: list[CertificationLog], forms: list[str]) -> dict[str, bytes]:
+    from pyrobust.evaluation.log_votes import survival_of
     from pyrobust.report.figures import certified_accuracy_frame, survival_frame
-    from pyrobust.report.subjects import survival_of
 
     if not forms:
         return {}

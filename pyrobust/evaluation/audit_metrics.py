@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from pyrobust.evaluation.certification_log import CertificationLog
+from pyrobust.evaluation.log_votes import survival_of, votes_of
+from pyrobust.evaluation.radii import usual_radii
 from pyrobust.metrics.certified import (
     CertifiedAccuracyBound,
     average_certified_radius,
@@ -18,8 +20,7 @@ from pyrobust.metrics.certified import (
 )
 from pyrobust.metrics.estimate import Estimate
 from pyrobust.metrics.rate import Rate, estimate_rate
-from pyrobust.metrics.survival import ClassSummary, SurvivalCurve, survival_curve
-from pyrobust.metrics.votes import votes_for_radius
+from pyrobust.metrics.survival import ClassSummary, SurvivalCurve
 
 # Beyond that many labels a table of classes is of no use to anyone.
 _MOST_CLASSES = 1000
@@ -90,9 +91,12 @@ def certification_metrics(log: CertificationLog) -> CertificationMetrics:
         InputError: the log is not as it has to be.
     """
     certified = log.certified
-    curve, span = _survival(log)
+    votes = votes_of(log)
+    curve = survival_of(log, votes)
+    some = log.radius > 0
+    span = (int(votes[1][some].min()), int(votes[2][some].max())) if votes is not None and some.any() else None
     labels = np.unique(log.label)
-    radii = tuple(_usual_radii(float(log.radius.max())))
+    radii = tuple(usual_radii(float(log.radius.max())))
     rates = tuple(certified_accuracy(log.radius, certified, radii))
     bounds: tuple[CertifiedAccuracyBound, ...] = ()
     if log.alpha is not None:
@@ -110,27 +114,3 @@ def certification_metrics(log: CertificationLog) -> CertificationMetrics:
         average_radius=average_radius(log.radius, certified),
         average_certified_radius=average_certified_radius(log.radius, certified),
     )
-
-
-def _survival(log: CertificationLog) -> tuple[SurvivalCurve | None, tuple[int, int] | None]:
-    if log.n is None:
-        return None, None
-    if log.votes is not None:
-        least = point = most = log.votes
-    elif log.alpha is not None and log.sigma is not None and log.decimals is not None:
-        point, least, most = votes_for_radius(log.radius, log.n, log.alpha, log.sigma, decimals=log.decimals)
-    else:
-        return None, None
-    some = log.radius > 0
-    span = (int(least[some].min()), int(most[some].max())) if some.any() else None
-    return survival_curve(point, log.n, log.certified, least=least, most=most), span
-
-
-def _usual_radii(largest: float) -> list[float]:
-    """0, 0.25, … up to the largest; wider steps where that would be more than twelve, narrower ones below 0.25."""
-    step = 0.25
-    while largest >= 12 * step:
-        step *= 2
-    while 0 < largest < step:
-        step /= 2
-    return [step * i for i in range(1 + math.floor(largest / step))] if largest > 0 else [0.0]

@@ -9,6 +9,8 @@ import numpy as np
 
 from pyrobust.evaluation import Run
 from pyrobust.evaluation.certification_log import CertificationLog
+from pyrobust.evaluation.log_votes import survival_of
+from pyrobust.evaluation.radii import usual_radii
 from pyrobust.metrics.certified import (
     average_certified_radius,
     certified_accuracy,
@@ -23,10 +25,8 @@ from pyrobust.report.subjects import (
     facts_of,
     method_of,
     number,
-    survival_of,
     why_no_votes,
 )
-from pyrobust.report.table import quarters, rising
 
 _HASH = 12
 _QUANTILES = (0.25, 0.5, 0.75)
@@ -79,7 +79,7 @@ def comparison_table(
     order = _ranked(curves)
     names = distinct_names(logs)
     logs, curves, names = [logs[i] for i in order], [curves[i] for i in order], [names[i] for i in order]
-    radii = _default_radii(logs) if radii is None else radii
+    radii = usual_radii(max(float(log.radius.max()) for log in logs)) if radii is None else radii
     sections: tuple[tuple[Row, ...], ...] = (
         _facts(logs),
         _sureness(curves, alpha),
@@ -99,11 +99,6 @@ def _ranked(curves: Sequence[SurvivalCurve | None]) -> list[int]:
     there = [i for i, curve in enumerate(curves) if curve is not None]
     ranked = [there[i] for i in rank_by_survival([curves[i] for i in there])] if there else []  # type: ignore[misc]
     return ranked + [i for i, curve in enumerate(curves) if curve is None]
-
-
-def _default_radii(logs: Sequence[CertificationLog]) -> list[float]:
-    largest = max(float(log.radius.max()) for log in logs)
-    return quarters(largest) if largest >= 0.25 or not largest else [0.0, *rising(largest)]
 
 
 def _facts(logs: Sequence[CertificationLog]) -> tuple[Row, ...]:

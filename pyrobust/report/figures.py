@@ -12,11 +12,12 @@ import numpy.typing as npt
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
 from pyrobust.evaluation.certification_log import CertificationLog
+from pyrobust.evaluation.log_votes import survival_of
 from pyrobust.metrics.certified import certified_accuracy
 from pyrobust.report.axes import Frame, figure_format, line_style
 from pyrobust.report.caption import describe_run
 from pyrobust.report.formats import plain_text
-from pyrobust.report.subjects import checked_logs, checked_norm, distinct_names, facts_of, survival_of, why_no_votes
+from pyrobust.report.subjects import checked_logs, checked_norm, distinct_names, facts_of, why_no_votes
 
 _Logs = CertificationLog | Sequence[CertificationLog]
 # More steps than these cannot be told apart, and make files of megabytes.

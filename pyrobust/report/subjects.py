@@ -9,8 +9,6 @@ import numpy as np
 
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.certification_log import CertificationLog
-from pyrobust.metrics.survival import SurvivalCurve, survival_curve
-from pyrobust.metrics.votes import votes_for_radius
 
 
 def checked_logs(logs: CertificationLog | Sequence[CertificationLog]) -> list[CertificationLog]:
@@ -65,26 +63,6 @@ def distinct_names(logs: Sequence[CertificationLog]) -> list[str]:
         number = next(i for i in range(1, len(names) + 2) if (f"{name} ({i})" if i > 1 else name) not in distinct)
         distinct.append(f"{name} ({number})" if number > 1 else name)
     return distinct
-
-
-def survival_of(log: CertificationLog) -> SurvivalCurve | None:
-    """The survival curve of p_A, from the votes of a run or from what printed radii say of them.
-
-    Args:
-        log: of any origin.
-
-    Returns:
-        The curve; None of a log without votes: a verification, radii of noise that is not Gaussian, or n, alpha or
-        sigma unknown.
-    """
-    if log.kind == "verify" or log.n is None:
-        return None
-    if log.votes is not None:
-        return survival_curve(log.votes, log.n, log.right)
-    if log.alpha is None or log.sigma is None or log.noise != "gaussian" or log.decimals is None:
-        return None
-    point, least, most = votes_for_radius(log.radius, log.n, log.alpha, log.sigma, decimals=log.decimals)
-    return survival_curve(point, log.n, log.right, least=least, most=most)
 
 
 def facts_of(log: CertificationLog) -> list[str]:

@@ -11,6 +11,7 @@ from rich.table import Table
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
 from pyrobust.evaluation.curve import RobustnessCurve
+from pyrobust.evaluation.radii import quarters, rising
 from pyrobust.evaluation.verdicts import STAGES
 from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.report.caption import describe_run, planned_attacks
@@ -33,18 +34,6 @@ def default_radii(run: Run) -> list[float]:
     [0.0, 0.25, 0.5]
     """
     return quarters(float(run.table["radius"].max()) if len(run) else 0.0)
-
-
-def quarters(largest: float) -> list[float]:
-    """0, 0.25, … up to the largest; wider steps where that would be more than twelve numbers.
-
-    >>> quarters(0.6), quarters(4)[:3]
-    ([0.0, 0.25, 0.5], [0.0, 0.5, 1.0])
-    """
-    step = 0.25
-    while largest >= 12 * step:
-        step *= 2
-    return [step * i for i in range(1 + math.floor(largest / step))]
 
 
 def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None) -> Table:
@@ -198,19 +187,6 @@ def verification_table(run: Run, alpha: float = 0.05) -> Table:
                     count = stages.count(stage)
                     table.add_row(name.format(stage), _percent(count / len(run)), str(count), "")
     return table
-
-
-def rising(largest: float) -> list[float]:
-    """Five to twelve round numbers from above 0 to at most the largest; none for 0.
-
-    >>> rising(0.0), len(rising(0.1))
-    ([], 10)
-    """
-    if not largest > 0:
-        return []
-    step = 10.0 ** math.floor(math.log10(largest))
-    step = next(part for part in (step / 10, step / 5, step / 4, step / 2, step) if largest <= 12 * part)
-    return [step * i for i in range(1, 1 + math.floor(largest / step))]
 
 
 def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> Table:

@@ -1,0 +1,39 @@
+"""Radii at which tables say what is certified."""
+
+from __future__ import annotations
+
+import math
+
+
+def quarters(largest: float) -> list[float]:
+    """0, 0.25, … up to the largest; wider steps where that would be more than twelve numbers.
+
+    >>> quarters(0.6), quarters(4)[:3]
+    ([0.0, 0.25, 0.5], [0.0, 0.5, 1.0])
+    """
+    step = 0.25
+    while largest >= 12 * step:
+        step *= 2
+    return [step * i for i in range(1 + math.floor(largest / step))]
+
+
+def rising(largest: float) -> list[float]:
+    """Five to twelve round numbers from above 0 to at most the largest; none for 0.
+
+    >>> rising(0.0), len(rising(0.1))
+    ([], 10)
+    """
+    if not largest > 0:
+        return []
+    step = 10.0 ** math.floor(math.log10(largest))
+    step = next(part for part in (step / 10, step / 5, step / 4, step / 2, step) if largest <= 12 * part)
+    return [step * i for i in range(1, 1 + math.floor(largest / step))]
+
+
+def usual_radii(largest: float) -> list[float]:
+    """0 and the quarters up to the largest, or round numbers where that is below a quarter.
+
+    >>> usual_radii(0.6), usual_radii(0.0)
+    ([0.0, 0.25, 0.5], [0.0])
+    """
+    return quarters(largest) if largest >= 0.25 else [0.0, *rising(largest)]
