@@ -14,9 +14,11 @@ from .graph import Node
 from .input_set import CPU, InputSet
 from .program import native_network
 
-# Share of the free memory that a call may take by default, and what bounds it: more examples at once gain nothing.
+# Share of the free memory that a call may take by default, and what bounds it: intervals take sixteen examples at once
+# for each thread, and more gain nothing.
 _MEMORY_SHARE = 0.25
-_MAX_CHUNK = 256
+_EXAMPLES_PER_THREAD = 16
+_LEAST_CHUNK = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +75,8 @@ class Engine:
         self, native: Any, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool
     ) -> tuple[Tensor, Tensor]:
         limit = query.memory_limit or int(_MEMORY_SHARE * free_memory(CPU))
-        chunk = max(1, min(_MAX_CHUNK, limit // max(1, native.bytes_per_example())))
+        enough = max(_LEAST_CHUNK, _EXAMPLES_PER_THREAD * torch.get_num_threads())
+        chunk = max(1, min(enough, limit // max(1, native.bytes_per_example())))
         ball = inputs.norm != "linf"  # which is a box itself
         found = native.propagate(
             inputs.lower.numpy(),
