@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import bound_nets
 import numpy as np
 import pytest
 import torch
+from bound_engines import NAMES, engine_of
 from bound_graphs import graph_of
 from bound_sets import Sets, extreme_values, missed, random_sets
-from test_exact import METHODS, Tally, compare
+from test_exact import METHODS, Tally, check, compare
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
@@ -40,23 +43,25 @@ def strided(rng: np.random.Generator, style: str, dtype: torch.dtype) -> tuple[n
     return bound_nets.fill(nn.Sequential(*layers).to(dtype), style, rng), shape
 
 
-def check_strided(seed: int, nets: int) -> Tally:
+def strided_cases(seed: int, nets: int, names: Sequence[str] = NAMES) -> dict[str, Tally]:
     rng = np.random.default_rng(seed)
-    tally = Tally()
+    tallies = {name: Tally() for name in names}
     for i in range(nets):
         dtype = torch.float64 if i % 8 == 7 else torch.float32
         net, shape = strided(rng, bound_nets.STYLES[i % len(bound_nets.STYLES)], dtype)
-        engine = BoundedModel(net, torch.zeros(1, *shape, dtype=dtype))._engine
-        compare(engine, net, random_sets(str(rng.choice(["linf", "l2", "box"])), 3, shape, dtype, rng), rng, 3, tally)
-    return tally
+        graph = BoundedModel(net, torch.zeros(1, *shape, dtype=dtype)).output
+        engines = {name: engine_of(graph, dtype, name) for name in names}
+        sets = random_sets(str(rng.choice(["linf", "l2", "box"])), 3, shape, dtype, rng)
+        compare(engines, net, sets, rng, 3, tallies)
+    return tallies
 
 
 def test_convolutions_of_every_stride() -> None:
-    check_strided(11, 40).check(120)
+    check(strided_cases(11, nets=40), 120)
 
 
 def test_convolutions_of_every_stride_at_every_level(simd_level: str) -> None:
-    check_strided(12, 10).check(30)
+    check(strided_cases(12, nets=10, names=["native"]), 30)
 
 
 def test_convolutions_at_a_point() -> None:
