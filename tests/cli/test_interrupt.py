@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 COMMAND = "import pyrobust_command; pyrobust_command.main()"
+# Whatever the tests inherited: background jobs of a shell ignore Ctrl-C.
+HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+IGNORE = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
 
 
 def run(code: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -27,14 +30,13 @@ def run(code: str, folder: Path, **environment: str) -> subprocess.CompletedProc
 def test_it_ends_without_a_traceback(tmp_path: Path, ignored: bool) -> None:
     """A torch in whose import Ctrl-C comes, and which is no torch: who goes on ends with an error of his own."""
     (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nos._exit(3)\n")
-    first = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); " if ignored else ""
-    done = run(first + COMMAND, tmp_path)
+    done = run((IGNORE if ignored else HEED) + COMMAND, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (3 if ignored else 130, "", "")
 
 
 def test_then_it_is_the_commands_affair(tmp_path: Path) -> None:
-    code = (
-        "import signal, pyrobust_command\n"
+    code = HEED + (
+        "import pyrobust_command\n"
         "try:\n"
         "    pyrobust_command.main()\n"
         "finally:\n"
