@@ -14,6 +14,7 @@ import argparse
 import json
 import multiprocessing
 import resource
+import shlex
 import sys
 import tempfile
 import time
@@ -49,7 +50,7 @@ def main() -> None:
         import torch
         from run import machine
 
-        command = "python bench/audit_speed.py " + " ".join(sys.argv[1:])
+        command = "python bench/audit_speed.py " + shlex.join(sys.argv[1:])
         figures = {"command": command, "machine": machine(torch.device("cpu")), "rows": args.rows, "results": results}
         args.json.write_text(json.dumps(figures, indent=1))
 

@@ -13,6 +13,7 @@ import argparse
 import json
 import multiprocessing
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def main() -> None:
     console = Console(width=110)
     console.print(_table(results))
     if args.json:
-        command = "python bench/bounds_memory.py " + " ".join(sys.argv[1:])
+        command = "python bench/bounds_memory.py " + shlex.join(sys.argv[1:])
         figures = {"command": command, "machine": machine(torch.device("cpu")), "peak_megabytes": results}
         args.json.write_text(json.dumps(figures, indent=1))
         console.print(f"wrote {args.json}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -103,7 +104,7 @@ def main() -> None:
         raise SystemExit(f"--only {args.only}: no configuration has that in its name")
     console.print(table)
     if args.json:
-        command = "python bench/compare_autoattack.py " + " ".join(sys.argv[1:])
+        command = "python bench/compare_autoattack.py " + shlex.join(sys.argv[1:])
         args.json.write_text(json.dumps({"command": command, "machine": machine(device), "results": results}, indent=1))
         console.print(f"wrote {args.json}")
 

@@ -13,6 +13,7 @@ import os
 import pkgutil
 import platform
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def main() -> None:
     if not results:
         raise SystemExit(f"--only {args.only}: no case has that in its name")
     if args.json:
-        command = "python bench/run.py " + " ".join(sys.argv[1:])
+        command = "python bench/run.py " + shlex.join(sys.argv[1:])
         args.json.write_text(json.dumps({"command": command, "machine": machine(device), "results": results}, indent=1))
         console.print(f"wrote {args.json}")
 
