@@ -102,7 +102,7 @@ def check(tallies: dict[str, Tally], cases: int) -> None:
 
 
 def test_dense_nets() -> None:
-    check(dense_cases(1, nets=1000, count=16), 16_000)
+    check(dense_cases(1, nets=640, count=16), 10_240)
 
 
 def test_dense_nets_at_every_level(simd_level: str) -> None:

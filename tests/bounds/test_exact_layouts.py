@@ -57,7 +57,7 @@ def strided_cases(seed: int, nets: int, names: Sequence[str] = NAMES) -> dict[st
 
 
 def test_convolutions_of_every_stride() -> None:
-    check(strided_cases(11, nets=40), 120)
+    check(strided_cases(11, nets=20), 60)
 
 
 def test_convolutions_of_every_stride_at_every_level(simd_level: str) -> None:
