@@ -10,6 +10,7 @@ A metric believes ``lip_const`` and the logits as they come: ``pyrobust.lipschit
 
 from __future__ import annotations
 
+import abc
 import math
 
 from torch import Tensor
@@ -22,7 +23,7 @@ from .margins import binary_margins, categorical_margins
 REDUCTIONS = ("mean", "sum", "none")
 
 
-class _ProvableMetric:
+class _ProvableMetric(abc.ABC):
     """A number for each example, reduced."""
 
     def __init__(self, factor: float, lip_const: float, reduction: str, name: str | None) -> None:
@@ -40,9 +41,9 @@ class _ProvableMetric:
         """The name that was given, or that of the class."""
         return type(self).__name__ if self._name is None else self._name
 
+    @abc.abstractmethod
     def values(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The number of each example, before the reduction: float64 [N]; arguments as of the call."""
-        raise NotImplementedError
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         values = self.values(logits, labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Any
 
 import numpy as np
@@ -60,8 +61,9 @@ class _OfVotes(Metric):
         curve = survival_curve(votes, self.n, np.ones(len(votes), dtype=np.bool_))
         return torch.tensor(self._of(curve), dtype=torch.float64, device=self.counts.device)
 
+    @abc.abstractmethod
     def _of(self, curve: SurvivalCurve) -> float:
-        raise NotImplementedError
+        """What is told of the curve."""
 
 
 class SurvivalArea(_OfVotes):

@@ -1,0 +1,123 @@
+"""The parts of the engine in torch operations: products, windows and tiles, ranges of which nothing is known."""
+
+from __future__ import annotations
+
+import copy
+
+import bound_nets
+import numpy as np
+import pytest
+import torch
+from bound_engines import engine_of
+from test_tensor_engine import CPU, METHODS, images, some_sets
+from torch import nn
+
+from pyrobust.bounds import BoundedModel, tensor_engine
+from pyrobust.bounds.engine import Query
+from pyrobust.bounds.graph import Activation, Input, MaxPool
+from pyrobust.bounds.input_set import NORMS
+from pyrobust.bounds.rules import FUNCTIONS, Function
+from pyrobust.bounds.tensor_engine import TensorEngine
+from pyrobust.bounds.tensor_network import Network
+from pyrobust.bounds.tensor_products import backward, forward, units_backward
+from pyrobust.bounds.tensor_window import Window, cropped, moved, reach, tiles
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_products_are_those_of_a_convolution(groups: int) -> None:
+    """And of its transpose, for all neurons at once and one by one."""
+    generator = torch.Generator().manual_seed(0)
+    for kernel, stride, padding, dilation in [((3, 2), (2, 1), (1, 0), (1, 2)), ((1, 1), (1, 3), (0, 0), (1, 1))]:
+        conv = nn.Conv2d(4, 6, kernel, stride, padding, dilation, groups, dtype=torch.float64).eval()
+        z = torch.randn(5, 4, 7, 9, generator=generator, dtype=torch.float64)
+        net = nn.Sequential(conv, nn.Flatten()).eval().requires_grad_(False)
+        layer = Network(BoundedModel(net, z).output, CPU).layers[1]
+        value = nn.functional.conv2d(z, conv.weight, None, stride, padding, dilation, groups)
+        torch.testing.assert_close(forward(layer, layer.weight, z.flatten(1)), value.flatten(1))
+        a = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        z.requires_grad_(True)
+        value = nn.functional.conv2d(z, conv.weight, None, stride, padding, dilation, groups)
+        (want,) = torch.autograd.grad(value, z, a)
+        torch.testing.assert_close(backward(layer, a.flatten(1), None, None), want.flatten(1))
+        neuron = torch.arange(layer.size)
+        sign = torch.where(neuron % 3 == 0, -1.0, 1.0).double()
+        expected = backward(layer, torch.diag(sign), None, None)
+        assert torch.equal(units_backward(layer, neuron, sign, None, None), expected)
+        # neurons in a window, and what they reach, alone and with more around it
+        planes, below = layer.node.shape, layer.node.inputs[0].shape
+        have = Window(1, planes[1], 0, 2)
+        inside = cropped(neuron[None], planes, have)[0]
+        reached = reach(layer.node, have).within(below)
+        for window in (reached, Window(0, reached.y1, reached.x0, below[2]), None):
+            found = units_backward(layer, inside, sign[inside], have, window)
+            assert torch.equal(found, cropped(expected[inside], below, window))
+            assert torch.equal(moved(found, below, window, None), expected[inside])
+            rows = cropped(torch.diag(sign)[inside], planes, have)
+            assert torch.equal(backward(layer, rows, have, window), found)
+
+
+def test_windows_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of residual connections, normalisation, pooling, strides, groups and paddings."""
+    rng = np.random.default_rng(8)
+    nets = [bound_nets.convolutional(rng, "normal", torch.float64) for _ in range(5)] + [
+        (copy.deepcopy(images()[0]).double(), (2, 8, 8))
+    ]
+    for net, shape in nets:
+        engine = engine_of(BoundedModel(net, torch.zeros(1, *shape).double()).output, torch.float64, "torch")
+        found = []
+        for many in (1, 3, 10**9):
+            monkeypatch.setitem(tensor_engine._TILE_ROWS, "cpu", many)
+            for norm in NORMS:
+                found.append(engine.run(some_sets(norm, 4, shape), None, Query("crown", True, "real", None)))
+        for one, whole in zip(found, found[-len(NORMS) :] * 3, strict=True):
+            for end, expected in zip(one, whole, strict=True):
+                close = (end - expected).abs() <= 1e-11 * (1 + expected.abs())
+                assert float(close.double().mean()) >= 0.9, net  # on a tie a slope may flip either way
+
+
+def test_tiles_hold_every_neuron_once() -> None:
+    neuron = torch.arange(2 * 5 * 7).repeat(3)
+    for many in (1, 2, 13, 70, 1000):
+        order, groups = tiles(neuron, (2, 5, 7), many)
+        assert sorted(order.tolist()) == list(range(len(neuron)))
+        assert sum(count for count, _ in groups) == len(neuron)
+        begin = 0
+        for count, window in groups:
+            own = neuron[order[begin : begin + count]]
+            y, x = own // 7 % 5, own % 7
+            assert bool(((y >= window.y0) & (y < window.y1) & (x >= window.x0) & (x < window.x1)).all())
+            begin += count
+    assert len(tiles(neuron, (2, 5, 7), 1)[1]) == 35
+
+
+def test_ranges_without_bounds_prove_nothing() -> None:
+    """Weights so large that float64 overflows: −inf and inf, or what is true all the same; no NaN."""
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3), nn.LeakyReLU(0.1), nn.Linear(3, 2)).double()
+    for parameter in net.parameters():
+        parameter.data.fill_(1e200)
+    bounded = BoundedModel(net.eval(), torch.zeros(1, 2, dtype=torch.float64), engine="torch")
+    for method in METHODS:
+        for norm in ("linf", "l2", "l1"):
+            bounds = bounded.bounds(torch.ones(2, 2, dtype=torch.float64), 0.5, method=method, norm=norm)
+            assert (bounds.lower <= 1e300).all()  # the outputs are above 1e600
+            assert (bounds.upper == torch.inf).all()
+            assert not bounded.certify(torch.ones(2, 2).double(), torch.zeros(2).long(), 0.5, method=method).any()
+
+
+def test_a_window_of_which_nothing_is_known() -> None:
+    """The padding must not be taken for its largest element."""
+    x = Input(name="x", shape=(2,), inputs=())
+    above = Activation(name="f", shape=(2,), inputs=(x,), function="none", slope=0.0)
+    largest = MaxPool(name="m", shape=(1,), inputs=(above,), windows=torch.tensor([[-1, 1]]))
+    nothing = np.array([-np.inf, -np.inf]), np.array([np.inf, np.inf])
+    rule = Function(lambda z: z, lambda low, high: (low * 0, nothing[0], low * 0, nothing[1], *nothing))
+    FUNCTIONS["none"] = rule
+    try:
+        engine = TensorEngine(largest, torch.float32, CPU)
+        sets = some_sets("box", 1, (2,))
+        for method in METHODS:
+            lower, upper = engine.run(sets, None, Query(method, True, "real", None))
+            assert lower.item() == -torch.inf
+            assert upper.item() == torch.inf
+    finally:
+        del FUNCTIONS["none"]
