@@ -153,7 +153,8 @@ def votes_for_radius(
     least = np.where(fits, least, beyond - 1)
     point = np.minimum(first(printed * (1 - _SLACK)), most)
     zero = printed == 0
-    return tuple(np.where(zero, 0, votes)[back] for votes in (point, least, most))  # type: ignore[return-value]
+    point, least, most = (np.where(zero, 0, votes)[back] for votes in (point, least, most))
+    return point, least, most
 
 
 def is_attainable(

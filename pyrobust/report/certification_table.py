@@ -96,8 +96,8 @@ def comparison_table(
 
 
 def _ranked(curves: Sequence[SurvivalCurve | None]) -> list[int]:
-    there = [i for i, curve in enumerate(curves) if curve is not None]
-    ranked = [there[i] for i in rank_by_survival([curves[i] for i in there])] if there else []  # type: ignore[misc]
+    known = [(i, curve) for i, curve in enumerate(curves) if curve is not None]
+    ranked = [known[place][0] for place in rank_by_survival([curve for _, curve in known])] if known else []
     return ranked + [i for i, curve in enumerate(curves) if curve is None]
 
 
