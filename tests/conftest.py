@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from pyrobust import _C
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers side by side (``pytest -n``) share the cores; torch's threads of one would wait for those of another."""
+    if hasattr(config, "workerinput"):
+        workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
 
 
 @pytest.fixture
