@@ -58,7 +58,7 @@ def attainable_radii(n: int, alpha: float, sigma: float) -> _Floats:
     n, alpha, sigma = _checked(n, alpha, sigma)
     if n > _TABLE:
         raise InputError(f"n: expected at most {_TABLE} for a table, got {n}; votes_for_radius takes more")
-    return np.concatenate([np.zeros(n // 2 + 1), sigma * _table(n, alpha)])
+    return np.concatenate([np.zeros(n // 2 + 1), _scaled(sigma, _table(n, alpha))])
 
 
 def maximum_radius(n: int, alpha: float, sigma: float) -> float:
@@ -205,13 +205,14 @@ def _distinct(radius: _Floats, decimals: Any) -> tuple[_Floats, _Floats, _Floats
     printed, unit = pairs.real, 10.0**-pairs.imag
     slack = printed * _SLACK
     low = np.maximum(printed - unit / 2 - slack, np.finfo(np.float64).tiny)
-    return printed, low, printed + unit + slack, back
+    with np.errstate(over="ignore"):  # an end beyond every float is inf
+        return printed, low, printed + unit + slack, back
 
 
 def _first_reaching(n: int, alpha: float, sigma: float) -> Callable[[_Floats], _Ints]:
     """The function that gives the smallest k with R(k) ≥ x, n + 1 where there is none, for positive x."""
     if n <= _TABLE:
-        radii = sigma * _table(n, alpha)
+        radii = _scaled(sigma, _table(n, alpha))
         return lambda x: n // 2 + 1 + np.searchsorted(radii, x).astype(np.int64)
     return partial(_bisect, n, alpha, sigma)
 
@@ -221,7 +222,7 @@ def _bisect(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
     while (reaching - below > 1).any():
         middle = (below + reaching) // 2
         # Where the search has ended the middle is `below` again, which may be n // 2, or n.
-        reaches = (sigma * _quantiles(np.maximum(middle, 1), n, alpha) >= x) & (middle > below)
+        reaches = (_scaled(sigma, _quantiles(np.maximum(middle, 1), n, alpha)) >= x) & (middle > below)
         below, reaching = np.where(reaches, below, middle), np.where(reaches, middle, reaching)
     return reaching
 
@@ -232,6 +233,11 @@ def _table(n: int, alpha: float) -> _Floats:
     table = np.maximum.accumulate(_quantiles(np.arange(n // 2 + 1, n + 1), n, alpha))
     table.setflags(write=False)
     return table
+
+
+def _scaled(sigma: float, quantiles: _Floats) -> _Floats:
+    with np.errstate(over="ignore"):  # a radius beyond every float is inf
+        return sigma * quantiles
 
 
 def _quantiles(k: _Ints, n: int, alpha: float) -> _Floats:

@@ -209,9 +209,9 @@ def _ampersands(cells: Any) -> str:
 
 def _csv(table: ReportTable) -> str:
     ends = [
-        any(isinstance(row[place], Quantity) and row[place].lower is not None for row in table.rows)  # type: ignore[union-attr]
-        for place in range(len(table.columns))
-    ]
+        any(isinstance(cell, Quantity) and cell.lower is not None for cell in column)
+        for column in zip(*table.rows, strict=True)
+    ] or [False] * len(table.columns)  # where the table has no row
     header: list[Any] = []
     for column, with_ends in zip(table.columns, ends, strict=True):
         name = _no_formula(column.name)

@@ -167,6 +167,15 @@ def test_rounded_up_above_all_of_its_counts():
     assert [int(v[0]) for v in votes] == [9, 9, 9]
 
 
+@pytest.mark.parametrize("n", [1000, 2_000_000])
+def test_radii_at_the_end_of_the_floats(n):
+    largest = np.array([np.finfo(np.float64).max])
+    for sigma in (1e-300, 1e308):
+        point, least, most = metrics.votes_for_radius(largest, n, 0.001, sigma, decimals=0)
+        assert 0 < least[0] <= point[0] <= most[0] <= n
+    assert metrics.attainable_radii(1000, 0.001, 1e308)[-1] == np.inf
+
+
 def test_tensors_and_single_precision():
     radius = np.array([0.0, 0.25, 0.5, 0.75])
     expected = metrics.votes_for_radius(radius, 1000, ALPHA, 0.5, decimals=3)
