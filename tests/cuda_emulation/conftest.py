@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "ops"))  # for the inputs, and what is checked of the results
-from emulation import Elements, Rows, build
+from emulation import Blocks, Elements, Rows, build
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +20,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
 @pytest.fixture(scope="session")
 def elements(tmp_path_factory: pytest.TempPathFactory) -> Elements:
     return Elements(build("elements.cpp", tmp_path_factory.mktemp("emulation")))
+
+
+@pytest.fixture(scope="session")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Blocks:
+    return Blocks(build("blocks.cpp", tmp_path_factory.mktemp("emulation")))

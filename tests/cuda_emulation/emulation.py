@@ -29,6 +29,7 @@ ELEMENT_OPS = ("add_perturbation", "linf_step", "linf_momentum_step")
 MUTATIONS = {
     "rounds to nearest": ("cuda/row.h", "return round_toward<float>(a, 0.0);", "return static_cast<float>(a);"),
     "ends sums too early": ("cuda/exact_sign.h", "if (part[1] == 0) return", "return"),
+    "a chord too low": ("core/relu_lines.h", "(T(1) - chord) * u}", "(T(1) - chord) * l}"),
     "a thread out of step": ("cuda/exact_sign.h", "group.add(part);", "if (group.rank() > 0) group.add(part);"),
 }
 
@@ -44,6 +45,7 @@ def build(source: str, folder: Path, mutation: str | None = None) -> ctypes.CDLL
     kernels = (CSRC / "cuda/perturbation.cu").read_text()
     begin, end = kernels.index("constexpr int kThreads"), kernels.index("template <class T>\nstruct L1Work")
     (folder / "elements.inc").write_text(kernels[begin:end])
+    (folder / "blocks.inc").write_text(_kernels("rows", "relax_rows") + _kernels("coefficients", "relax_coefficients"))
     includes, options = [str(folder), str(CSRC)], []
     if mutation is not None:
         file, before, after = MUTATIONS[mutation]
@@ -59,6 +61,14 @@ def build(source: str, folder: Path, mutation: str | None = None) -> ctypes.CDLL
     )
     assert done.returncode == 0, done.stderr[:3000]
     return ctypes.CDLL(str(library))
+
+
+def _kernels(namespace: str, name: str) -> str:
+    """The kernels of a file, without their launch."""
+    text = (CSRC / "cuda" / f"{name}.cu").read_text()
+    begin = text.index("constexpr int kThreads")
+    end = text.rindex("\n}\n", begin, text.index("cudaError_t")) + 3
+    return f"namespace {namespace} {{\n{text[begin:end]}}}\n"
 
 
 def _place(tensor: Tensor | None) -> ctypes.c_void_p:
@@ -166,3 +176,41 @@ class Elements:
         end = offset + rows * n
         assert (torch.cat([out[:offset], out[end:]]) == 7).all(), "written beside the result"
         return out[offset:end].view(rows, n)
+
+
+class Blocks:
+    """The ops whose kernels share memory within a block, in float64; `blocks` of them do all the work."""
+
+    def __init__(self, library: ctypes.CDLL, blocks: int = 2) -> None:
+        self.library, self.blocks = library, ctypes.c_uint(blocks)
+
+    def relax_rows(self, lanes: int, a: Tensor, image: Tensor, *lines: Tensor) -> Tensor:
+        """As the op, a updated; with two lines only, as least_of_rows. A row has that many threads."""
+        constant = torch.full((len(a),), 7.0, dtype=torch.float64)
+        slopes, others = (lines[:2], lines[2:]) if len(lines) == 4 else ((None, None), lines)
+        places = [_place(tensor) for tensor in (a, image, *slopes, *others, constant)]
+        sizes = [ctypes.c_int64(size) for size in (*a.shape, len(others[0]))]
+        self._call("relax_rows", ctypes.c_int(lanes), *places, *sizes)
+        return constant
+
+    def relax_coefficients(self, a: Tensor, lower: Tensor, upper: Tensor, slope: float) -> tuple[Tensor, Tensor]:
+        out, bias = torch.full_like(a, 7.0), torch.full(a.shape[:2], 7.0, dtype=a.dtype)
+        sizes = [ctypes.c_int64(size) for size in (a.shape[0] * a.shape[1], a.shape[1], a.shape[2])]
+        places = map(_place, (a, lower, upper)), map(_place, (out, bias))
+        self._call("relax_coefficients", *places[0], ctypes.c_double(slope), *places[1], *sizes)
+        return out, bias
+
+    def relax_coefficients_backward(
+        self, gradient: Tensor, gradient_bias: Tensor, a: Tensor, lower: Tensor, upper: Tensor, slope: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gradients = tuple(torch.full_like(tensor, 7.0) for tensor in (a, lower, upper))
+        sizes = [ctypes.c_int64(size) for size in (lower.numel(), a.shape[1], a.shape[2])]
+        places = map(_place, (gradient, gradient_bias, a, lower, upper)), map(_place, gradients)
+        self._call("relax_coefficients_backward", *places[0], ctypes.c_double(slope), *places[1], *sizes)
+        return gradients
+
+    def _call(self, name: str, *arguments: object) -> None:
+        function = getattr(self.library, name)
+        function.restype = ctypes.c_char_p
+        wrong = function(*arguments, self.blocks)
+        assert wrong is None, wrong.decode()

@@ -92,6 +92,7 @@ class Scheduler {
   }
 
   static Scheduler& running() { return *running_; }
+  int rank() const { return rank_; }  // of the fiber whose turn it is
 
  private:
   static constexpr size_t kStack = 65536;
