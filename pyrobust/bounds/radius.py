@@ -42,6 +42,7 @@ def search_radius(least_margin: Callable[[Tensor, Tensor], Tensor], count: int, 
     # log(margin at 0 / what is lost) at the ends, perhaps halved: positive where proved, negative where not
     above, below = torch.full_like(at_zero, torch.inf), torch.full_like(at_zero, -torch.inf)
     last = torch.zeros(count, dtype=torch.int8, device="cpu")  # which end the last probe replaced
+    exponent = torch.ones(count, dtype=torch.float64, device="cpu")  # of the radius, in what is lost
     # The first probes grow fast until one fails: most radii are small against the range.
     probe = torch.full((count,), largest / 64, dtype=torch.float64, device="cpu")
     for _ in range(_MAX_ROUNDS):
@@ -50,6 +51,8 @@ def search_radius(least_margin: Callable[[Tensor, Tensor], Tensor], count: int, 
         height = _height(at_zero[left], value)
         good = value > 0
         up, down = left[good], left[~good]
+        steeper = (above[up] - height[good]) / (epsilon[good] / proved[up]).log()  # NaN or inf from radius 0 on
+        exponent[up] = torch.where(steeper.isfinite(), steeper, exponent[up]).clamp(min=1)
         above[down] = torch.where(last[down] == -1, above[down] / 2, above[down])
         below[up] = torch.where(last[up] == 1, below[up] / 2, below[up])
         proved[up], above[up], last[up] = epsilon[good], height[good], 1
@@ -58,8 +61,8 @@ def search_radius(least_margin: Callable[[Tensor, Tensor], Tensor], count: int, 
         if len(left) == 0:
             break
         root = _root(proved[left], failed[left], above[left], below[left], tolerance)
-        # As long as nothing has failed: to where the margin would be lost if it fell as before, which is too far.
-        further = proved[left] * above[left].exp().clamp(1.25, 4)
+        # As long as nothing has failed: to where the margin is lost if the exponent grows by one on the way.
+        further = proved[left] * (above[left] / (exponent[left] + 1)).exp().clamp(1.25, 16)
         probe[left] = torch.where(failed[left].isinf(), further.clamp(max=largest), root)
     return proved
 
