@@ -186,7 +186,8 @@ class Network {
   }
 
   // lower, upper, center: [B, n]; epsilon: [B]; rows: [S, K], [B, S, K] or None
-  py::tuple propagate(const Doubles& lower, const Doubles& upper, const std::optional<Doubles>& center,
+  template <class E>
+  py::tuple propagate(const Array<E>& lower, const Array<E>& upper, const std::optional<Doubles>& center,
                       const std::optional<Doubles>& epsilon, const std::optional<Doubles>& rows,
                       const std::string& method, const std::string& norm, bool sound, double deployed,
                       double deployed_max, bool with_upper, int64_t chunk) const {
@@ -218,7 +219,7 @@ class Network {
     }
     const std::vector<py::ssize_t> shape{batch, spec.count};
     Doubles low(shape), high(with_upper ? shape : std::vector<py::ssize_t>{0, spec.count});
-    const cpu::InputSet set{lower.data(), upper.data(), center ? center->data() : nullptr,
+    const cpu::InputSet set{cpu::Corners(lower.data()), cpu::Corners(upper.data()), center ? center->data() : nullptr,
                             epsilon ? epsilon->data() : nullptr};
     double* const low_data = low.mutable_data();
     double* const high_data = high.mutable_data();
@@ -271,11 +272,21 @@ class Network {
   bool finished_ = false;
 };
 
+// exact: boxes are taken only as they are, for what is converted to E might be rounded.
+template <class E, class N>
+void bind_propagate(py::class_<N>& network, bool exact) {
+  network.def("propagate", &N::template propagate<E>, py::arg("lower").noconvert(exact),
+              py::arg("upper").noconvert(exact), py::arg("center"), py::arg("epsilon"), py::arg("rows"),
+              py::arg("method"), py::arg("norm"), py::arg("sound"), py::arg("deployed"), py::arg("deployed_max"),
+              py::arg("with_upper"), py::arg("chunk"));
+}
+
 template <class T>
 void bind(py::module_& m, const char* name) {
   using N = Network<T>;
-  py::class_<N>(m, name, "A network for bound propagation: layers are added in order, then it is finished.")
-      .def(py::init<>())
+  py::class_<N> network(m, name, "A network for bound propagation: layers are added in order, then it is finished.");
+  bind_propagate<float>(network, true), bind_propagate<double>(network, false);
+  network.def(py::init<>())
       .def("input", &N::input, py::arg("shape"))
       .def("linear", &N::linear, py::arg("input"), py::arg("weight"), py::arg("bias"), py::arg("weight_error"),
            py::arg("bias_error"))
@@ -289,9 +300,6 @@ void bind(py::module_& m, const char* name) {
            py::arg("high"), py::arg("rule"))
       .def("max_pool", &N::max_pool, py::arg("input"), py::arg("windows"), py::arg("shape"))
       .def("finish", &N::finish)
-      .def("propagate", &N::propagate, py::arg("lower"), py::arg("upper"), py::arg("center"), py::arg("epsilon"),
-           py::arg("rows"), py::arg("method"), py::arg("norm"), py::arg("sound"), py::arg("deployed"),
-           py::arg("deployed_max"), py::arg("with_upper"), py::arg("chunk"))
       .def("bytes_per_example", &N::bytes_per_example);
 }
 

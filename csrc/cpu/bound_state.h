@@ -21,10 +21,28 @@ struct BoundOptions {
   double deployed_max = INFINITY;  // the largest float of it
 };
 
-// The inputs of B examples: in the box [lower, upper], and, unless the norm is linf, in the ball around center. All
-// float64 [B][n], epsilon [B].
+// Corners of boxes [B][n], in float64 or in float32, which are widened where they are read: a copy of all of them in
+// float64 would be most of what IBP takes.
+struct Corners {
+  const double* wide = nullptr;
+  const float* narrow = nullptr;
+
+  Corners() = default;
+  explicit Corners(const double* corners) : wide(corners) {}
+  explicit Corners(const float* corners) : narrow(corners) {}
+  void read(int64_t example, int64_t n, std::vector<double>& out) const {
+    if (wide != nullptr)
+      out.assign(wide + example * n, wide + (example + 1) * n);
+    else
+      out.assign(narrow + example * n, narrow + (example + 1) * n);
+  }
+};
+
+// The inputs of B examples: in the box [lower, upper], and, unless the norm is linf, in the ball around center: float64
+// [B][n], epsilon [B].
 struct InputSet {
-  const double *lower, *upper, *center, *epsilon;
+  Corners lower, upper;
+  const double *center = nullptr, *epsilon = nullptr;
 };
 
 template <class T>

@@ -62,16 +62,19 @@ LaneIntervals<T>::LaneIntervals(const BoundNetwork<T>& network, const std::vecto
 }
 
 template <class T>
-void LaneIntervals<T>::begin(const double* lower, const double* upper, int64_t count) const {
+void LaneIntervals<T>::begin(const InputSet& inputs, int64_t first, int64_t count) const {
   const int64_t n = network_.layer(0).shape.size();
   Ranges<T>& input = ranges_of<T>(0, n);
   if (count < kLanes<T>) {
     std::fill(input.center.begin(), input.center.end(), T(0));
     std::fill(input.radius.begin(), input.radius.end(), T(0));
   }
-  for (int64_t e = 0; e < count; ++e)
-    crown_leaves<T>().spread(lower + e * n, upper + e * n, n, e, 0, options_.sound, input.center.data(),
+  thread_local std::vector<double> lower, upper;
+  for (int64_t e = 0; e < count; ++e) {
+    inputs.lower.read(first + e, n, lower), inputs.upper.read(first + e, n, upper);
+    crown_leaves<T>().spread(lower.data(), upper.data(), n, e, 0, options_.sound, input.center.data(),
                              input.radius.data(), nullptr);
+  }
 }
 
 template <class T>

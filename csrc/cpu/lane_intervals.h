@@ -22,8 +22,8 @@ class LaneIntervals {
   // Whether the range of the input, or of a ReLU that is done here, is asked for example by example.
   bool asked(int64_t i) const { return asked_[static_cast<size_t>(i)] != 0; }
 
-  // The inputs of `count` examples, [count][n].
-  void begin(const double* lower, const double* upper, int64_t count) const;
+  // The inputs of `count` examples from `first` on.
+  void begin(const InputSet& inputs, int64_t first, int64_t count) const;
   // The range of layer i, and into the group where it is asked for.
   void run(int64_t i, ExampleState<T>* const* group, int64_t count) const;
 

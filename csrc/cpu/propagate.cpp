@@ -33,10 +33,7 @@ class Propagation {
     if (options_.method != Method::kCrown && options_.norm == Norm::kLinf) {
       // One group after the other, so that its ranges stay in the cache.
       for_groups([&](ExampleState<T>* const* group, int64_t from, int64_t many) {
-        if (lanes_.does_some()) {
-          const int64_t offset = (first + from) * network_.layer(0).shape.size();
-          lanes_.begin(inputs.lower + offset, inputs.upper + offset, many);
-        }
+        if (lanes_.does_some()) lanes_.begin(inputs, first + from, many);
         for (int64_t i = 0; i < network_.size(); ++i) {
           intervals(i, group, many);
           for (int64_t e = 0; walked_[static_cast<size_t>(i)] != 0 && e < many; ++e)
@@ -95,9 +92,10 @@ class Propagation {
       example.slack = out.underflow<T>(static_cast<double>(16 * network_.neurons()));
       example.epsilon = options_.norm == Norm::kLinf ? 0 : inputs.epsilon[first + e];
       LayerState<T>& state = example[0];
-      const double* const l = inputs.lower + static_cast<size_t>(first + e) * n;
-      const double* const u = inputs.upper + static_cast<size_t>(first + e) * n;
-      if (lanes_.asked(0) || walked_[0] != 0) state.lower.assign(l, l + n), state.upper.assign(u, u + n);
+      if (lanes_.asked(0) || walked_[0] != 0) {
+        inputs.lower.read(first + e, static_cast<int64_t>(n), state.lower);
+        inputs.upper.read(first + e, static_cast<int64_t>(n), state.upper);
+      }
       if (options_.norm == Norm::kLinf) return;
       const double* const c = inputs.center + static_cast<size_t>(first + e) * n;
       state.center_low.resize(n), state.center_high.resize(n);

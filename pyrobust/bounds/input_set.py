@@ -19,7 +19,7 @@ NORMS = ("linf", "l2", "l1")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InputSet:
-    """B sets of inputs, in float64 on one device.
+    """B sets of inputs, in float64 on one device; boxes that were given in float32 stay in it.
 
     Attributes:
         lower: [B, n], the lower corner of a box around each set, rounded down.
@@ -74,7 +74,7 @@ def ball(
         InputTypeError: x is no floating-point tensor.
     """
     check_norm(norm)
-    center = _elements("x", x, shape, device)
+    center = _elements("x", x, shape, device).double()
     radius = radii(epsilon, len(center)).to(device)
     lowest, highest = clip_range(clip)
     if bool(((center < lowest) | (center > highest)).any()):
@@ -96,6 +96,8 @@ def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.
     lower, upper = _elements("x_lower", x_lower, shape, device), _elements("x_upper", x_upper, shape, device)
     if lower.shape != upper.shape:
         raise InputError(f"x_upper: expected {len(lower)} examples as in x_lower, got {len(upper)}")
+    if lower.dtype != upper.dtype:
+        lower, upper = lower.double(), upper.double()
     if bool((lower > upper).any()):
         raise InputError("x_lower: expected at most x_upper everywhere, got larger elements")
     return InputSet(lower, upper, "linf", None, None)
@@ -150,14 +152,15 @@ def clip_range(clip: tuple[float, float] | None) -> tuple[float, float]:
 
 
 def _elements(name: str, x: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """X as float64 [B, n] on a device; float64 holds every float exactly."""
+    """X as [B, n] on a device, in float32 or float64, which holds every element exactly."""
     if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise InputTypeError(f"{name}: expected a floating-point tensor, got {kind}")
     check_dense(name, x)
     if tuple(x.shape[1:]) != shape or x.dim() != len(shape) + 1:
         raise InputError(f"{name}: expected shape {('B', *shape)}, got {tuple(x.shape)}")
-    flat = x.detach().to(device, torch.float64).reshape(len(x), math.prod(shape))
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    flat = x.detach().to(device, dtype).reshape(len(x), math.prod(shape))
     if not bool(flat.isfinite().all()):
         raise InputError(f"{name}: expected finite elements, got NaN or infinite ones")
     return flat

@@ -106,7 +106,7 @@ class _Chunk:
         self._arithmetic = arithmetic
         self._fitting = fitting
         self._row_bytes = row_bytes
-        self._ranges = [Range(inputs.lower, inputs.upper)]
+        self._ranges = [Range(inputs.lower.double(), inputs.upper.double())]
         self._prepared = Prepared(network, arithmetic, self._ranges)
         self._slack = torch.zeros(len(inputs), dtype=torch.float64, device=network.device)
         self._ball: Ball | None = None
