@@ -107,15 +107,16 @@ class Propagation {
     });
   }
 
-  // f(examples, number of the first, count) for at most kLanes examples at once.
+  // f(examples, number of the first, count) for at most kLanes examples at once, fewer where threads would have none.
   template <class F>
   void for_groups(const F& f) {
     const auto count = static_cast<int64_t>(examples_.size());
-    in_parallel((count + L - 1) / L, [&](int64_t g) {
+    const int64_t size = std::clamp<int64_t>((count + threads_ - 1) / threads_, 1, L);
+    in_parallel((count + size - 1) / size, [&](int64_t g) {
       ExampleState<T>* group[L];
-      const int64_t many = std::min(L, count - g * L);
-      for (int64_t e = 0; e < many; ++e) group[e] = &examples_[static_cast<size_t>(g * L + e)];
-      f(group, g * L, many);
+      const int64_t many = std::min(size, count - g * size);
+      for (int64_t e = 0; e < many; ++e) group[e] = &examples_[static_cast<size_t>(g * size + e)];
+      f(group, g * size, many);
     });
   }
   void intervals(int64_t i, ExampleState<T>* const* group, int64_t count) const {
