@@ -1,4 +1,4 @@
-"""The ReLU relaxation of coefficients against torch operations, and a step of CROWN-IBP training with either.
+"""The ReLU relaxation of coefficients against torch operations, in both layouts.
 
 Work: the coefficients are read and written once; backward, they and their gradient are read and one gradient written.
 The floor is a clone of the coefficients.
@@ -8,22 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from timing import Case
 from torch import Tensor
 
 from pyrobust import reference
-from pyrobust.bounds import DifferentiableBounds, differentiable_lines
-from pyrobust.ops import relax_coefficients
-from pyrobust.training import crown_ibp_loss, ibp_loss
-from pyrobust.zoo import digits_convnet, load_digits
+from pyrobust.ops import relax_coefficients, relax_lanes
 
 
 def cases(device: torch.device) -> list[Case]:
-    found = [_pass(*sizes, device) for sizes in ((128, 9, 2048), (16, 99, 8192))]
-    return [*found, _step(device)]
+    return [_pass(*sizes, device) for sizes in ((128, 9, 2048), (16, 99, 8192))]
 
 
 def _pass(batch: int, rows: int, n: int, device: torch.device) -> Case:
@@ -37,10 +32,20 @@ def _pass(batch: int, rows: int, n: int, device: torch.device) -> Case:
         relaxed, bias = function(a, lower, upper)
         return torch.autograd.grad((relaxed, bias), (a, lower, upper), (relaxed, bias))
 
+    # what training on a CPU uses: examples innermost
+    box = ((lower + upper) / 2, (upper - lower) / 2)
+    innermost = [t.detach().contiguous().requires_grad_() for t in (a.permute(2, 1, 0), *(end.t() for end in box))]
+
+    def innermost_there_and_back() -> tuple[Tensor, ...]:
+        relaxed, bias = relax_lanes(*innermost)
+        return torch.autograd.grad((relaxed, bias), innermost, (relaxed, bias))
+
+    lanes = {"relax_lanes": innermost_there_and_back} if device.type == "cpu" else {}
     return Case(
         f"relax_coefficients ({batch}, {rows}, {n}) and its gradient",
         {
             "native": partial(there_and_back, relax_coefficients),
+            **lanes,
             "torch operations": partial(there_and_back, _torch_operations),
             "reference": partial(there_and_back, reference.relax_coefficients),
             "clone": a.detach().clone,
@@ -59,29 +64,3 @@ def _torch_operations(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0.
     positive, negative = a.clamp(min=0), a.clamp(max=0)
     relaxed = positive * below.unsqueeze(1) + negative * chord.unsqueeze(1)
     return relaxed, (negative @ intercept.unsqueeze(2)).squeeze(2)
-
-
-def _step(device: torch.device) -> Case:
-    """A step of training on 128 digits."""
-    data = load_digits("train")
-    x, y = data.x[:128].to(device), data.y[:128].to(device)
-    net = digits_convnet().to(device).eval()
-    bounds = DifferentiableBounds(net, x)
-
-    def step(loss: Callable[..., Tensor], relax: Callable[..., Any]) -> tuple[Tensor, ...]:
-        before = differentiable_lines.relax_coefficients
-        differentiable_lines.relax_coefficients = relax
-        try:
-            return torch.autograd.grad(loss(bounds, x, y, 0.1, clip=(0.0, 1.0)), list(net.parameters()))
-        finally:
-            differentiable_lines.relax_coefficients = before
-
-    return Case(
-        "CROWN-IBP loss and gradient of digits_convnet, 128 images",
-        {
-            "native relaxation": partial(step, crown_ibp_loss, relax_coefficients),
-            "torch operations": partial(step, crown_ibp_loss, _torch_operations),
-            "IBP loss instead": partial(step, ibp_loss, relax_coefficients),
-        },
-        {"images": len(x)},
-    )

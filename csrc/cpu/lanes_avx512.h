@@ -146,5 +146,20 @@ PYROBUST_TARGET inline int pack(float* out, W a, unsigned keep) {
   return __builtin_popcount(keep);
 }
 
+// The first n lanes, zeros behind them; n is less than a vector has.
+#define PYROBUST_MASKED_LANES
+PYROBUST_TARGET inline W load_some(const float* p, int64_t n) {
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
+}
+PYROBUST_TARGET inline V load_some(const double* p, int64_t n) {
+  return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << n) - 1), p);
+}
+PYROBUST_TARGET inline void store_some(float* p, int64_t n, W a) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), a);
+}
+PYROBUST_TARGET inline void store_some(double* p, int64_t n, V a) {
+  _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), a);
+}
+
 }  // namespace
 }  // namespace pyrobust::cpu

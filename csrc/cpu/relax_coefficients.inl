@@ -1,32 +1,8 @@
 // The inner loops of relax_coefficients_leaves.h, over the lanes that the including file chose.
-#include "cpu/lanes.inl"
+#include "cpu/lanes_real.inl"
 
 namespace pyrobust::cpu {
 namespace {
-
-PYROBUST_TARGET inline W lanes_at(const float* p) { return load_wide(p); }
-PYROBUST_TARGET inline V lanes_at(const double* p) { return load(p); }
-PYROBUST_TARGET inline W all(float a) { return wide(a); }
-PYROBUST_TARGET inline V all(double a) { return splat(a); }
-template <class T>
-constexpr int64_t kCount = sizeof(T) == 4 ? 16 : 8;
-
-// Lanes i, i + 1, ... of n; zeros behind the last.
-template <class T>
-PYROBUST_TARGET inline auto some(const T* p, int64_t i, int64_t n) {
-  if (n - i >= kCount<T>) return lanes_at(p + i);
-  T last[kCount<T>] = {};
-  for (int64_t l = 0; i + l < n; ++l) last[l] = p[i + l];
-  return lanes_at(last);
-}
-
-template <class T, class L>
-PYROBUST_TARGET inline void put_some(T* p, int64_t i, int64_t n, L a) {
-  if (n - i >= kCount<T>) return put(p + i, a);
-  T last[kCount<T>];
-  put(last, a);
-  for (int64_t l = 0; i + l < n; ++l) p[i + l] = last[l];
-}
 
 // A comparison with NaN is false: a NaN takes the lower line, and stays NaN.
 template <class T>

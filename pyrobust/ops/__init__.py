@@ -6,8 +6,10 @@ same signature in ``pyrobust.reference``.
 
 from __future__ import annotations
 
+from .conv_lanes import conv_lanes, conv_lanes_transposed, conv_lanes_weight
 from .count_votes import count_votes
 from .examples import count_changed, put_rows
+from .lane_bounds import least_lanes, relax_lanes, relu_intervals
 from .logits import logit_loss, logit_verdict
 from .native import build_info
 from .norm_balls import project_l2_ball, project_linf_ball
@@ -23,10 +25,14 @@ __all__ = [
     "STAGES",
     "add_perturbation",
     "build_info",
+    "conv_lanes",
+    "conv_lanes_transposed",
+    "conv_lanes_weight",
     "count_changed",
     "count_votes",
     "l1_step",
     "l1_step_in_ball",
+    "least_lanes",
     "least_of_rows",
     "linf_momentum_step",
     "linf_step",
@@ -39,6 +45,8 @@ __all__ = [
     "project_simplex",
     "put_rows",
     "relax_coefficients",
+    "relax_lanes",
     "relax_rows",
+    "relu_intervals",
     "sample_noise",
 ]

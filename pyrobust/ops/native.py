@@ -22,10 +22,14 @@ Result = TypeVar("Result")
 
 _OPS = (
     "add_perturbation: ",
+    "conv_lanes: ",
+    "conv_lanes_transposed: ",
+    "conv_lanes_weight: ",
     "count_changed: ",
     "count_votes: ",
     "l1_step: ",
     "l1_step_in_ball: ",
+    "least_lanes: ",
     "least_of_rows: ",
     "linf_momentum_step: ",
     "linf_step: ",
@@ -38,7 +42,9 @@ _OPS = (
     "project_simplex: ",
     "put_rows: ",
     "relax_coefficients: ",
+    "relax_lanes: ",
     "relax_rows: ",
+    "relu_intervals: ",
     "sample_noise: ",
 )
 

@@ -6,7 +6,9 @@ docs/decisions/noise-contract.md step by step. They check no arguments: that is 
 
 from __future__ import annotations
 
+from .conv_lanes import conv_lanes, conv_lanes_transposed, conv_lanes_weight
 from .examples import count_changed, put_rows
+from .lane_bounds import least_lanes, relax_lanes, relu_intervals
 from .logits import logit_loss, logit_verdict
 from .noise import FAMILIES, STAGES, noise_words, sample_noise, unit_noise
 from .norm_balls import project_l2_ball, project_linf_ball
@@ -22,10 +24,14 @@ __all__ = [
     "FAMILIES",
     "STAGES",
     "add_perturbation",
+    "conv_lanes",
+    "conv_lanes_transposed",
+    "conv_lanes_weight",
     "count_changed",
     "count_votes",
     "l1_step",
     "l1_step_in_ball",
+    "least_lanes",
     "least_of_rows",
     "linf_momentum_step",
     "linf_step",
@@ -40,7 +46,9 @@ __all__ = [
     "project_simplex",
     "put_rows",
     "relax_coefficients",
+    "relax_lanes",
     "relax_rows",
+    "relu_intervals",
     "sample_noise",
     "unit_noise",
 ]

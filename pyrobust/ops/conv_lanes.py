@@ -1,0 +1,149 @@
+"""Convolutions of planes whose batch lies innermost: CPU only, and fast where images are small and channels few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import native
+
+
+def conv_lanes(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    *,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+) -> Tensor:
+    """The convolution of N images that lie side by side: y[:, :, :, i] = weight * x[:, :, :, i] + bias · scale[i].
+
+    ``torch.nn.functional.conv2d`` of the images, in another layout: vectors are filled by images, and neither strides
+    nor an image's one channel leaves any of them empty. Sums are rounded otherwise.
+
+    It has no gradient of its own: by x it is ``conv_lanes_transposed`` of y's, by weight ``conv_lanes_weight``.
+
+    Args:
+        x: [C, H, W, N], float32 or float64, on the CPU.
+        weight: [O, C / groups, kh, kw], of x's dtype.
+        bias: [O]; None for zeros.
+        scale: [N]; None for ones.
+        stride: (down, right).
+        padding: zeros on either side.
+        dilation: between what two neighbours of the kernel meet.
+        groups: of planes, C and O in as many parts.
+
+    Returns:
+        [O, h, w, N].
+
+    Raises:
+        InputError: shapes or dtypes that do not fit.
+
+    >>> x = torch.arange(6.0).view(1, 1, 3, 2)  # two images of three pixels
+    >>> conv_lanes(x, torch.ones(1, 1, 1, 2)).tolist()
+    [[[[2.0, 4.0], [6.0, 8.0]]]]
+    """
+    scale = None if scale is None else scale.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    move = (list(stride), list(padding), list(dilation), groups)
+    return native.call(_CONV, x.contiguous(), weight.contiguous(), bias, scale, *move)
+
+
+def conv_lanes_transposed(
+    y: Tensor,
+    weight: Tensor,
+    size: Sequence[int],
+    *,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+) -> Tensor:
+    """The transposed map of ``conv_lanes``: [C, H, W, N] from [O, h, w, N].
+
+    It has no gradient of its own: by y it is ``conv_lanes`` of the result's, by weight ``conv_lanes_weight``.
+
+    Args:
+        y: [O, h, w, N], float32 or float64, on the CPU.
+        weight: [O, C / groups, kh, kw], of y's dtype.
+        size: (H, W).
+        stride: as of ``conv_lanes``, and so on.
+        padding: as above.
+        dilation: as above.
+        groups: as above.
+
+    Raises:
+        InputError: as of ``conv_lanes``.
+
+    >>> conv_lanes_transposed(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), (1, 3)).flatten().tolist()
+    [1.0, 2.0, 1.0]
+    """
+    move = (list(stride), list(padding), list(dilation), groups)
+    return native.call(_TRANSPOSED, y.contiguous(), weight.contiguous(), list(size), *move)
+
+
+def conv_lanes_weight(
+    x: Tensor,
+    y: Tensor,
+    kernel: Sequence[int],
+    *,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+) -> Tensor:
+    """The derivative of Σ y · conv_lanes(x, weight) by the weight: [O, C / groups, kh, kw]; it has none itself.
+
+    Args:
+        x: [C, H, W, N], float32 or float64, on the CPU.
+        y: [O, h, w, N], of x's dtype.
+        kernel: (kh, kw).
+        stride: as of ``conv_lanes``, and so on.
+        padding: as above.
+        dilation: as above.
+        groups: as above.
+
+    Raises:
+        InputError: as of ``conv_lanes``.
+
+    >>> conv_lanes_weight(torch.ones(1, 1, 3, 2), torch.ones(1, 1, 2, 2), (1, 2)).flatten().tolist()
+    [4.0, 4.0]
+    """
+    move = (list(stride), list(padding), list(dilation), groups)
+    return native.call(_WEIGHT, x.contiguous(), y.contiguous(), list(kernel), *move)
+
+
+# --- what torch needs to know of the raw ops
+
+_CONV: Callable[..., Tensor] = torch.ops.pyrobust.conv_lanes
+_TRANSPOSED: Callable[..., Tensor] = torch.ops.pyrobust.conv_lanes_transposed
+_WEIGHT: Callable[..., Tensor] = torch.ops.pyrobust.conv_lanes_weight
+
+
+def _places(
+    size: Sequence[int], kernel: Sequence[int], stride: list[int], padding: list[int], dilation: list[int]
+) -> list[int]:
+    return [(size[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in (0, 1)]
+
+
+def _fake(x: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor | None, *move: Any) -> Tensor:
+    return x.new_empty(len(weight), *_places(x.shape[1:3], weight.shape[2:], *move[:3]), x.shape[3])
+
+
+def _fake_transposed(y: Tensor, weight: Tensor, size: list[int], *move: Any) -> Tensor:
+    return y.new_empty(weight.shape[1] * move[3], *size, y.shape[3])
+
+
+def _fake_weight(x: Tensor, y: Tensor, kernel: list[int], *move: Any) -> Tensor:
+    return x.new_empty(len(y), x.shape[0] // move[3], *kernel)
+
+
+torch.library.register_fake("pyrobust::conv_lanes", _fake)
+torch.library.register_fake("pyrobust::conv_lanes_transposed", _fake_transposed)
+torch.library.register_fake("pyrobust::conv_lanes_weight", _fake_weight)

@@ -1,0 +1,170 @@
+"""Intervals and rows of coefficients of batches whose examples lie innermost: CPU only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import native
+
+
+def relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
+    """The interval of max(z, slope·z) for z within radius of center (Gowal et al., 2018), in one pass.
+
+    The gradient: by center and radius; none of second order.
+
+    Args:
+        center: [n, N], float32 or float64, on the CPU.
+        radius: [n, N], or [n, 1] where all N share it.
+        slope: in [0, 1]; ReLU has 0.
+
+    Returns:
+        (center, radius), [n, N] each.
+
+    Raises:
+        InputError: shapes or dtypes that do not fit, or a slope out of range.
+
+    >>> relu_intervals(torch.tensor([[1.0, -1.0]]), torch.tensor([[2.0]]))
+    (tensor([[1.5000, 0.5000]]), tensor([[1.5000, 0.5000]]))
+    """
+    return native.call(_RELU, center.contiguous(), radius.contiguous(), float(slope))
+
+
+def relax_lanes(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
+    """As ``relax_coefficients``, by center and radius, with the examples innermost.
+
+    The gradient: by a, center and radius; none of second order.
+
+    Args:
+        a: [n, S, N], float32 or float64, on the CPU.
+        center: [n, N].
+        radius: [n, N] or [n, 1].
+        slope: in [0, 1].
+
+    Returns:
+        (coefficients [n, S, N], bias [S, N]).
+
+    Raises:
+        InputError: as of ``relu_intervals``.
+
+    >>> relax_lanes(torch.tensor([[[1.0], [-1.0]]]), torch.tensor([[1.0]]), torch.tensor([[2.0]]))
+    (tensor([[[ 1.0000],
+             [-0.7500]]]), tensor([[ 0.0000],
+            [-0.7500]]))
+    """
+    return native.call(_RELAX, a.contiguous(), center.contiguous(), radius.contiguous(), float(slope))
+
+
+def least_lanes(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
+    """The least value of Σ a·z over the box: Σ a·center − |a|·radius.
+
+    The gradient: by a, center and radius; none of second order.
+
+    Args:
+        a: [n, S, N], float32 or float64, on the CPU.
+        center: [n, N].
+        radius: [n, N] or [n, 1].
+
+    Returns:
+        [S, N].
+
+    Raises:
+        InputError: as of ``relu_intervals``.
+
+    >>> least_lanes(torch.tensor([[[1.0]], [[-2.0]]]), torch.ones(2, 1), torch.tensor([[0.5], [1.0]]))
+    tensor([[-3.5000]])
+    """
+    return native.call(_LEAST, a.contiguous(), center.contiguous(), radius.contiguous())
+
+
+# --- what torch needs to know of the raw ops
+
+_RELU: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.relu_intervals
+_RELU_BACKWARD: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.relu_intervals_backward
+_RELAX: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.relax_lanes
+_RELAX_BACKWARD: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.relax_lanes_backward
+_LEAST: Callable[..., Tensor] = torch.ops.pyrobust.least_lanes
+_LEAST_BACKWARD: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.least_lanes_backward
+
+
+def _pair(first: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(first), torch.empty_like(first)
+
+
+def _fake_relu(center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
+    return _pair(center)
+
+
+def _fake_relu_backward(
+    of_center: Tensor, of_radius: Tensor, center: Tensor, radius: Tensor, slope: float
+) -> tuple[Tensor, Tensor]:
+    return _pair(center)
+
+
+def _fake_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(a), a.new_empty(a.shape[1:])
+
+
+def _fake_relax_backward(
+    grad: Tensor, grad_bias: Tensor, a: Tensor, center: Tensor, radius: Tensor, slope: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(a), *_pair(center)
+
+
+def _fake_least(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
+    return a.new_empty(a.shape[1:])
+
+
+def _fake_least_backward(
+    grad: Tensor, a: Tensor, center: Tensor, radius: Tensor, box: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(a), *_pair(center if box else center.new_empty(0, center.shape[1]))
+
+
+def _shared(grad: Tensor, radius: Tensor) -> Tensor:
+    """The gradient of a radius [n, N] as that of one that all lanes share, where they do."""
+    return grad.sum_to_size(radius.shape)
+
+
+def _save_box(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
+    center, radius, ctx.slope = inputs
+    ctx.save_for_backward(center, radius)
+
+
+def _save_rows(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    a, center, radius, *rest = inputs
+    ctx.slope = rest[0] if rest else None
+    ctx.save_for_backward(a, center, radius)
+
+
+def _backward_relu(ctx: Any, of_center: Tensor, of_radius: Tensor) -> tuple[Tensor, Tensor, None]:
+    center, radius = ctx.saved_tensors
+    grads = _RELU_BACKWARD(of_center.contiguous(), of_radius.contiguous(), center, radius, ctx.slope)
+    return grads[0], _shared(grads[1], radius), None
+
+
+def _backward_relax(ctx: Any, grad: Tensor, grad_bias: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    a, center, radius = ctx.saved_tensors
+    grads = _RELAX_BACKWARD(grad.contiguous(), grad_bias.contiguous(), a, center, radius, ctx.slope)
+    return grads[0], grads[1], _shared(grads[2], radius), None
+
+
+def _backward_least(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    a, center, radius = ctx.saved_tensors
+    box = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
+    grads = _LEAST_BACKWARD(grad.contiguous(), a, center, radius, box)
+    return grads[0], *((grads[1], _shared(grads[2], radius)) if box else (None, None))
+
+
+torch.library.register_fake("pyrobust::relu_intervals", _fake_relu)
+torch.library.register_fake("pyrobust::relu_intervals_backward", _fake_relu_backward)
+torch.library.register_fake("pyrobust::relax_lanes", _fake_relax)
+torch.library.register_fake("pyrobust::relax_lanes_backward", _fake_relax_backward)
+torch.library.register_fake("pyrobust::least_lanes", _fake_least)
+torch.library.register_fake("pyrobust::least_lanes_backward", _fake_least_backward)
+torch.library.register_autograd("pyrobust::relu_intervals", _backward_relu, setup_context=_save_box)
+torch.library.register_autograd("pyrobust::relax_lanes", _backward_relax, setup_context=_save_rows)
+torch.library.register_autograd("pyrobust::least_lanes", _backward_least, setup_context=_save_rows)

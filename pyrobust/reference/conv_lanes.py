@@ -1,0 +1,78 @@
+"""Convolutions of planes whose batch lies innermost, as torch's own of the images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.grad import conv2d_input, conv2d_weight
+
+
+def conv_lanes(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    *,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+) -> Tensor:
+    """[O, h, w, N] from [C, H, W, N]: the twin of ``pyrobust.ops.conv_lanes``, which names the arguments.
+
+    >>> import torch
+    >>> conv_lanes(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), torch.ones(1)).tolist()
+    [[[[3.0]]]]
+    """
+    move = (list(stride), list(padding), list(dilation), groups)
+    y = functional.conv2d(x.movedim(-1, 0), weight, None, *move).movedim(0, -1)
+    if bias is None:
+        return y
+    return y + bias[:, None, None, None] * (1 if scale is None else scale)
+
+
+def conv_lanes_transposed(
+    y: Tensor,
+    weight: Tensor,
+    size: Sequence[int],
+    *,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+) -> Tensor:
+    """[C, H, W, N] from [O, h, w, N]: the twin of ``pyrobust.ops.conv_lanes_transposed``.
+
+    >>> import torch
+    >>> conv_lanes_transposed(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), (1, 3)).flatten().tolist()
+    [1.0, 2.0, 1.0]
+    """
+    move = (list(stride), list(padding), list(dilation), groups)
+    shape = (y.shape[3], weight.shape[1] * groups, *size)
+    x: Tensor = conv2d_input(shape, weight, y.movedim(-1, 0).contiguous(), *move)  # type: ignore[no-untyped-call]
+    return x.movedim(0, -1)
+
+
+def conv_lanes_weight(
+    x: Tensor,
+    y: Tensor,
+    kernel: Sequence[int],
+    *,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+) -> Tensor:
+    """[O, C / groups, kh, kw]: the twin of ``pyrobust.ops.conv_lanes_weight``.
+
+    >>> import torch
+    >>> conv_lanes_weight(torch.ones(1, 1, 3, 2), torch.ones(1, 1, 2, 2), (1, 2)).flatten().tolist()
+    [4.0, 4.0]
+    """
+    move = (list(stride), list(padding), list(dilation), groups)
+    shape = (len(y), len(x) // groups, *kernel)
+    images, results = x.movedim(-1, 0).contiguous(), y.movedim(-1, 0).contiguous()
+    weight: Tensor = conv2d_weight(images, shape, results, *move)  # type: ignore[no-untyped-call]
+    return weight

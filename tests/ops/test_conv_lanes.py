@@ -1,0 +1,153 @@
+"""Convolutions with the batch innermost: against torch's own, both ways and by the weight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from op_inputs import same_bits
+from torch import Tensor
+
+from pyrobust import ops, reference
+from pyrobust.errors import InputError
+
+DTYPES = (torch.float32, torch.float64)
+#: lanes, groups, inputs and outputs of a group, size, kernel, stride, padding, dilation: around vectors (8, 16), chunks
+#: of lanes (144) and blocks of planes (8, 4), with rows and columns that no window reaches, and kernels of one to five.
+CASES = [
+    *[
+        (lanes, 1, 2, 3, (5, 6), (3, 3), (2, 2), (1, 1), (1, 1))
+        for lanes in (1, 7, 8, 9, 15, 16, 17, 33, 143, 145, 300)
+    ],
+    *[(20, 1, 5, outputs, (7, 4), (2, 4), (1, 2), (1, 1), (1, 1)) for outputs in (1, 2, 5, 7, 8, 11, 16)],
+    (18, 3, 2, 4, (8, 9), (3, 2), (3, 1), (0, 2), (2, 3)),
+    (18, 2, 5, 8, (6, 30), (1, 5), (1, 1), (0, 4), (1, 1)),
+    (40, 1, 3, 8, (9, 9), (4, 4), (5, 5), (3, 3), (1, 1)),
+    (0, 1, 2, 3, (5, 6), (3, 3), (1, 1), (0, 0), (1, 1)),
+]
+
+
+def case(number: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
+    """x, weight, bias, scale, options."""
+    lanes, groups, inputs, outputs, size, kernel, stride, padding, dilation = CASES[number]
+    generator = torch.Generator().manual_seed(number)
+    shapes = [(groups * inputs, *size, lanes), (groups * outputs, inputs, *kernel), (groups * outputs,), (lanes,)]
+    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+    return *tensors, {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}  # type: ignore[return-value]
+
+
+def close(got: Tensor, want: Tensor) -> None:
+    tolerance = 1e-4 if got.dtype == torch.float32 else 1e-11
+    torch.testing.assert_close(got, want.contiguous(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_agrees_with_the_reference(dtype: torch.dtype, simd_level: str) -> None:
+    for number in range(len(CASES)):
+        x, weight, bias, scale, options = case(number, dtype)
+        y = ops.conv_lanes(x, weight, **options)
+        if y.numel() == 0:
+            assert y.shape[0] == len(weight)
+            assert y.shape[3] == 0
+            assert not ops.conv_lanes_weight(x, y, weight.shape[2:], **options).any()
+            continue
+        close(y, reference.conv_lanes(x, weight, **options))
+        for more in ((bias,), (bias, scale)):
+            close(ops.conv_lanes(x, weight, *more, **options), reference.conv_lanes(x, weight, *more, **options))
+        args = (y, weight, x.shape[1:3])
+        close(ops.conv_lanes_transposed(*args, **options), reference.conv_lanes_transposed(*args, **options))
+        args = (x, y / 10, weight.shape[2:])
+        close(ops.conv_lanes_weight(*args, **options), reference.conv_lanes_weight(*args, **options))
+
+
+sizes = st.tuples(st.integers(1, 9), st.integers(1, 9))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 20), st.integers(1, 9), st.integers(1, 9), sizes, sizes, sizes, sizes, sizes, st.integers(0, 2**31)
+)
+def test_the_three_maps_are_one_bilinear_form(
+    lanes: int, inputs: int, outputs: int, size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, seed: int
+) -> None:
+    """<y, conv(x, w)> = <transposed(y, w), x> = <weight(x, y), w>, in integers that float64 adds up exactly."""
+    size = tuple(max(s, d * (k - 1) + 1) for s, k, d in zip(size, kernel, dilation, strict=True))
+    generator = torch.Generator().manual_seed(seed)
+    options = {"stride": stride, "padding": padding, "dilation": dilation}
+
+    def integers(*shape: int) -> Tensor:
+        return torch.randint(-8, 9, shape, generator=generator).double()
+
+    x, weight = integers(inputs, *size, lanes), integers(outputs, inputs, *kernel)
+    result = ops.conv_lanes(x, weight, **options)
+    y = integers(*result.shape)
+    form = (y * result).sum()
+    assert torch.equal(result, reference.conv_lanes(x, weight, **options))
+    assert (ops.conv_lanes_transposed(y, weight, size, **options) * x).sum() == form
+    assert (ops.conv_lanes_weight(x, y, kernel, **options) * weight).sum() == form
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_same_bits_at_every_thread_count(dtype: torch.dtype) -> None:
+    before = torch.get_num_threads()
+    for number in range(len(CASES) - 1):
+        x, weight, _, _, options = case(number, dtype)
+        found = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            y = ops.conv_lanes(x, weight, **options)
+            back = ops.conv_lanes_transposed(y, weight, x.shape[1:3], **options)
+            found.append((y, back, ops.conv_lanes_weight(x, y, weight.shape[2:], **options)))
+        torch.set_num_threads(before)
+        assert all(same_bits(one, other) for one, other in zip(*found, strict=True)), CASES[number]
+
+
+def test_tensors_that_are_not_contiguous() -> None:
+    x, weight, _, _, options = case(0, torch.float32)
+    x = torch.randn(30, *x.shape[:3]).movedim(0, -1)
+    weight = weight.transpose(2, 3).contiguous().transpose(2, 3)
+    close(ops.conv_lanes(x, weight, **options), reference.conv_lanes(x, weight, **options))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_opcheck(dtype: torch.dtype) -> None:
+    x, weight, bias, scale, options = case(20, dtype)
+    move = ([*options["stride"]], [*options["padding"]], [*options["dilation"]], options["groups"])
+    raw = torch.ops.pyrobust
+    torch.library.opcheck(raw.conv_lanes.default, (x, weight, bias, scale, *move))
+    torch.library.opcheck(raw.conv_lanes.default, (x, weight, None, None, *move))
+    y = raw.conv_lanes(x, weight, None, None, *move)
+    torch.library.opcheck(raw.conv_lanes_transposed.default, (y, weight, [*x.shape[1:3]], *move))
+    torch.library.opcheck(raw.conv_lanes_weight.default, (x, y, [*weight.shape[2:]], *move))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": torch.zeros(2, 5, 5)}, r"conv_lanes: x: expected 4 dimensions, got \[2, 5, 5\]"),
+        ({"x": torch.zeros(2, 5, 5, 3).half()}, "conv_lanes: x: expected float32 or float64"),
+        ({"x": torch.zeros(4, 5, 5, 3)}, "conv_lanes: x: expected 2 planes, got 4"),
+        ({"x": torch.zeros(2, 2, 5, 3)}, "conv_lanes: size: expected room for the kernel, got 2"),
+        ({"weight": torch.zeros(3, 2, 3, 3).double()}, "conv_lanes: weight: expected the dtype of the planes"),
+        ({"bias": torch.zeros(4)}, r"conv_lanes: bias: expected \[3\], got \[4\]"),
+        ({"scale": torch.zeros(4)}, r"conv_lanes: scale: expected \[3\], got \[4\]"),
+        ({"stride": (0, 1)}, "conv_lanes: stride: expected positive"),
+        ({"stride": (1,)}, "conv_lanes: stride: expected two numbers, got 1"),
+        ({"groups": 2, "x": torch.zeros(4, 5, 5, 3)}, "conv_lanes: groups: expected a divisor of 3, got 2"),
+    ],
+)
+def test_refused(change: dict[str, Any], message: str) -> None:
+    arguments = {"x": torch.zeros(2, 5, 5, 3), "weight": torch.zeros(3, 2, 3, 3)} | change
+    with pytest.raises(InputError, match=message):
+        ops.conv_lanes(**arguments)
+
+
+def test_refused_results() -> None:
+    x, weight, y = torch.zeros(2, 5, 5, 3), torch.zeros(3, 2, 3, 3), torch.zeros(3, 2, 3, 3)
+    with pytest.raises(InputError, match=r"conv_lanes_transposed: y: expected \[3, 3, 3, 3\], got \[3, 2, 3, 3\]"):
+        ops.conv_lanes_transposed(y, weight, (5, 5))
+    with pytest.raises(InputError, match=r"conv_lanes_weight: y: expected \[3, 3, 3, 3\], got \[3, 2, 3, 3\]"):
+        ops.conv_lanes_weight(x, y, (3, 3))

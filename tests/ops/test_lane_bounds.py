@@ -1,0 +1,165 @@
+"""Intervals and rows with the examples innermost: the oracle, the gradient, the bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from op_inputs import same_bits
+from torch import Tensor
+
+from pyrobust import _C, ops, reference
+from pyrobust.errors import InputError
+
+DTYPES = (torch.float32, torch.float64)
+NAMES = ("relu_intervals", "relax_lanes", "least_lanes")
+#: neurons, rows, lanes: around vectors (8, 16), blocks of lanes (128) and of terms (64); without any of them.
+SHAPES = [
+    *[(3, 2, lanes) for lanes in (1, 7, 8, 9, 15, 16, 17, 33, 127, 129, 300)],
+    *[(n, 3, 5) for n in (1, 63, 64, 65, 200)],
+    (0, 3, 4),
+    (3, 0, 4),
+    (3, 2, 0),
+]
+
+
+def inputs(n: int, rows: int, lanes: int, dtype: torch.dtype, *, shared: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Coefficients of both signs and 0; boxes of both signs, of either, and of width 0."""
+    generator = torch.Generator().manual_seed(n + lanes)
+    a = torch.randn(n, rows, lanes, generator=generator, dtype=torch.float64)
+    a[..., ::5] = 0
+    center = torch.randn(n, lanes, generator=generator, dtype=torch.float64)
+    radius = torch.rand(n, 1 if shared else lanes, generator=generator, dtype=torch.float64)
+    radius[::4] = 0
+    return a.to(dtype), center.to(dtype), radius.to(dtype)
+
+
+def arguments(name: str, tensors: tuple[Tensor, ...], slope: float) -> tuple[Any, ...]:
+    return {"relu_intervals": (*tensors[1:], slope), "relax_lanes": (*tensors, slope), "least_lanes": tensors}[name]
+
+
+def graded(function: Any, given: tuple[Any, ...]) -> list[Tensor]:
+    """Results and gradients."""
+    given = tuple(t.clone().requires_grad_() if isinstance(t, Tensor) else t for t in given)
+    results = function(*given)
+    results = results if isinstance(results, tuple) else (results,)
+    weights = [torch.linspace(-1, 2, r.numel(), dtype=r.dtype).view(r.shape) for r in results]
+    total = sum((r * w).sum() for r, w in zip(results, weights, strict=True))
+    return [*(r.detach() for r in results), *torch.autograd.grad(total, [t for t in given if isinstance(t, Tensor)])]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_agrees_with_the_reference(dtype: torch.dtype, name: str, shared: bool, simd_level: str) -> None:
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-11
+    for shape in SHAPES:
+        for slope in (0.0, 0.1, 1.0):
+            given = arguments(name, inputs(*shape, dtype, shared=shared), slope)
+            got, want = (graded(getattr(module, name), given) for module in (ops, reference))
+            for one, other in zip(got, want, strict=True):
+                torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+def test_by_hand() -> None:
+    center, radius = torch.tensor([[1.0], [-1.0], [1.5], [-1.5]]), torch.tensor([[2.0], [2.0], [0.5], [0.5]])
+    a = torch.tensor([2.0, -2.0]).expand(4, 2).unsqueeze(2)
+    relaxed, bias = ops.relax_lanes(a, center, radius)
+    # lower lines: z, 0, z, 0; chords: ¾(z + 1), ¼(z + 3) to 1, z, 0
+    assert relaxed.squeeze(2).tolist() == [[2.0, -1.5], [0.0, -0.5], [2.0, -2.0], [0.0, -0.0]]
+    assert bias.tolist() == [[0.0], [-3.0]]
+    assert ops.least_lanes(a, center, radius).tolist() == [[-10.0], [-10.0]]
+    assert [t.flatten().tolist() for t in ops.relu_intervals(center, radius)] == [
+        [1.5, 0.5, 1.5, 0.0],
+        [1.5, 0.5, 0.5, 0],
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_nan_is_not_lost(name: str) -> None:
+    for index in range(1 if name == "relu_intervals" else 0, 3):
+        tensors = [t.clone() for t in inputs(2, 2, 20, torch.float32, shared=False)]
+        tensors[0][1] = -1
+        tensors[index][1] = torch.nan
+        results = getattr(ops, name)(*arguments(name, tuple(tensors), 0.0))
+        for result in results if isinstance(results, tuple) else (results,):
+            assert result[-1].isnan().all()  # the second neuron, or what sums over both
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_same_bits_at_every_level_and_thread_count(
+    dtype: torch.dtype, name: str, simd_level: str, threads: int
+) -> None:
+    for shape in SHAPES:
+        given = arguments(name, inputs(*shape, dtype, shared=True), 0.1)
+        got = graded(getattr(ops, name), given)
+        _C.set_simd_level(_C.simd_levels()[0])
+        torch.set_num_threads(1)
+        want = graded(getattr(ops, name), given)
+        _C.set_simd_level(simd_level)
+        torch.set_num_threads(threads)
+        assert all(same_bits(one, other) for one, other in zip(got, want, strict=True)), shape
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tensors_that_are_not_contiguous(name: str) -> None:
+    given = inputs(4, 3, 20, torch.float32, shared=False)
+    moved = tuple(t.movedim(-1, 0).contiguous().movedim(0, -1) for t in given)
+    for one, other in zip(
+        graded(getattr(ops, name), arguments(name, moved, 0.1)),
+        graded(getattr(ops, name), arguments(name, given, 0.1)),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradcheck(name: str, shared: bool) -> None:
+    a, center, radius = inputs(4, 2, 5, torch.float64, shared=shared)
+    a = torch.where(a.abs() < 0.05, 0.05, a)  # away from kinks
+    radius = radius + 0.06
+    for end in (-1, 0, 1):
+        center = torch.where((center + end * radius).abs() < 0.02, center + 0.1, center)
+    tensors = tuple(t.clone().requires_grad_() for t in (a, center, radius))
+    torch.autograd.gradcheck(lambda *t: getattr(ops, name)(*arguments(name, t, 0.1)), tensors)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_opcheck(dtype: torch.dtype, shared: bool) -> None:
+    tensors = inputs(4, 3, 20, dtype, shared=shared)
+    for name in NAMES:
+        raw = getattr(torch.ops.pyrobust, name).default
+        torch.library.opcheck(raw, arguments(name, tensors, 0.1))
+        torch.library.opcheck(raw, arguments(name, tuple(t.clone().requires_grad_() for t in tensors), 0.1))
+    a, center, radius = tensors
+    raw = torch.ops.pyrobust
+    torch.library.opcheck(raw.relu_intervals_backward.default, (center.clone(), center.clone(), center, radius, 0.1))
+    torch.library.opcheck(raw.relax_lanes_backward.default, (a.clone(), a.sum(0), a, center, radius, 0.1))
+    for box in (False, True):
+        torch.library.opcheck(raw.least_lanes_backward.default, (a.sum(0), a, center, radius, box))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"a": torch.zeros(2, 3)}, r"a: expected \[2, S, 4\], got \[2, 3\]"),
+        ({"a": torch.zeros(2, 3, 5)}, r"a: expected \[2, S, 4\], got \[2, 3, 5\]"),
+        ({"a": torch.zeros(2, 3, 4).double()}, "a: expected one dtype"),
+        ({"center": torch.zeros(2, 4).half()}, "center: expected float32 or float64"),
+        ({"center": torch.zeros(2, 3, 4)}, r"center: expected \[n, N\]"),
+        ({"radius": torch.zeros(2, 3)}, r"radius: expected \[2, 4 or 1\], got \[2, 3\]"),
+        ({"slope": 1.5}, r"slope: expected a number in \[0, 1\], got 1.5"),
+    ],
+)
+def test_refused(change: dict[str, Any], message: str) -> None:
+    given = {"a": torch.zeros(2, 3, 4), "center": torch.zeros(2, 4), "radius": torch.zeros(2, 4), "slope": 0.0} | change
+    with pytest.raises(InputError, match=f"relax_lanes: {message}"):
+        ops.relax_lanes(**given)
+    rest = {name: value for name, value in given.items() if name != "a"}
+    if "a" not in change:
+        with pytest.raises(InputError, match=f"relu_intervals: {message}"):
+            ops.relu_intervals(**rest)
