@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pyrobust.errors import InputError, InputTypeError
 
 from .capture import capture
-from .differentiable_intervals import check_differentiable, intervals
+from .differentiable_intervals import Range, check_differentiable, intervals
 from .differentiable_lines import lower_bounds
 from .graph import in_order
 from .input_set import clip_range
@@ -96,12 +96,12 @@ class DifferentiableBounds:
         >>> lower.tolist(), upper.tolist()
         ([[-1.0]], [[0.5]])
         """
-        low, high = self._box(x, epsilon, clip)
+        box = self._box(x, epsilon, clip)
         rows = self._rows(C, x)
         _check_method(method)
-        ranges = intervals(self._order, low, high)
+        ranges = intervals(self._order, box)
         if method == "ibp" and rows is None:
-            return ranges[self._order[-1]]
+            return ranges[self._order[-1]].lower, ranges[self._order[-1]].upper
         if rows is None:
             rows = torch.eye(self.outputs, dtype=x.dtype, device=x.device).unsqueeze(0)
         both = lower_bounds(self._order, ranges, torch.cat([rows, -rows], 1), stop=method == "ibp")
@@ -125,7 +125,7 @@ class DifferentiableBounds:
 
         Args:
             x: as of ``bounds``.
-            y: [B], the labels, int64 (their range is not checked).
+            y: [B], the labels, int64, 0 to K − 1 (which compiled code does not check).
             epsilon: as of ``bounds``.
             method: as of ``bounds``.
             clip: as of ``bounds``.
@@ -133,7 +133,7 @@ class DifferentiableBounds:
                 (Zhang et al., 2020). A number or a tensor of one element.
 
         Raises:
-            InputError: as of ``bounds``, or labels of another shape.
+            InputError: as of ``bounds``, or labels of another shape or out of range.
             InputTypeError: as of ``bounds``, or labels that are not int64.
 
         >>> bounds = DifferentiableBounds(nn.Linear(2, 3).eval(), torch.zeros(1, 2))
@@ -144,13 +144,17 @@ class DifferentiableBounds:
             raise InputTypeError(f"y: expected an int64 tensor, got {y.dtype if isinstance(y, Tensor) else type(y)}")
         if tuple(y.shape) != (len(x),):
             raise InputError(f"y: expected shape ({len(x)},), got {tuple(y.shape)}")
-        low, high = self._box(x, epsilon, clip)
+        box = self._box(x, epsilon, clip)
         _check_method(method)
+        if not torch.compiler.is_compiling() and len(y) > 0:  # compiled code cannot raise for numbers
+            least, most = (int(end) for end in y.aminmax())
+            if least < 0 or most >= self.outputs:
+                raise InputError(f"y: expected labels from 0 to {self.outputs - 1}, got {least} to {most}")
         identity = torch.eye(self.outputs, dtype=x.dtype, device=x.device)
         others = torch.arange(self.outputs - 1, device=x.device)
         others = others + (others >= y[:, None])  # [B, K - 1]: all classes but y
         rows = identity[y][:, None, :] - identity[others]
-        ranges = intervals(self._order, low, high)
+        ranges = intervals(self._order, box)
         if method == "ibp":
             return lower_bounds(self._order, ranges, rows, stop=True)
         margins = lower_bounds(self._order, ranges, rows, stop=False)
@@ -158,7 +162,7 @@ class DifferentiableBounds:
             return margins
         return share * margins + (1 - share) * lower_bounds(self._order, ranges, rows, stop=True)
 
-    def _box(self, x: Tensor, epsilon: Any, clip: tuple[float, float] | None) -> tuple[Tensor, Tensor]:
+    def _box(self, x: Tensor, epsilon: Any, clip: tuple[float, float] | None) -> Range:
         if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
             raise InputTypeError(
                 f"x: expected a floating-point tensor, got {x.dtype if isinstance(x, Tensor) else type(x).__name__}"
@@ -168,15 +172,18 @@ class DifferentiableBounds:
         if isinstance(epsilon, Tensor):
             if epsilon.dim() > 1 or (epsilon.dim() == 1 and len(epsilon) not in (1, len(x))):
                 raise InputError(f"epsilon: expected a number or a tensor [{len(x)}], got {tuple(epsilon.shape)}")
-            epsilon = epsilon.to(x).view(-1, *[1] * len(self.shape))
         elif not isinstance(epsilon, int | float):
             raise InputTypeError(f"epsilon: expected a number or a tensor [B], got {type(epsilon).__name__}")
         elif not 0 <= epsilon < float("inf"):
             raise InputError(f"epsilon: expected a finite number of at least 0, got {epsilon}")
-        low, high = x - epsilon, x + epsilon
-        return (
-            (low, high) if clip is None else (low.clamp(min=clip_range(clip)[0]), high.clamp(max=clip_range(clip)[1]))
-        )
+        if isinstance(epsilon, Tensor):
+            epsilon = epsilon.to(x).view(-1, *[1] * len(self.shape))
+        else:
+            epsilon = x.new_full([1] * x.dim(), epsilon)
+        if clip is None:
+            return Range(x, epsilon.expand(-1, *self.shape))
+        lowest, highest = clip_range(clip)
+        return Range.between((x - epsilon).clamp(min=lowest), (x + epsilon).clamp(max=highest))
 
     def _rows(self, rows: Tensor | None, x: Tensor) -> Tensor | None:
         """C as [1 or B, S, K] in the dtype of x."""

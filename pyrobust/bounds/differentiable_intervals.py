@@ -11,23 +11,31 @@ from torch.nn import functional
 
 from pyrobust.errors import ModelError
 
+from .differentiable_lanes import Move, affine_intervals, has_lanes, relu_ranges
 from .forward import activate, affine, like
 from .graph import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum
 
 
 class Range(NamedTuple):
-    """What each element of a node stays between: [B, *shape] each."""
+    """What each element of a node stays within: center [B, *shape]; radius the same, or with 1 in place of B."""
 
-    lower: Tensor
-    upper: Tensor
+    center: Tensor
+    radius: Tensor
 
-    def center(self) -> Tensor:
-        """The middle."""
-        return (self.lower + self.upper) / 2
+    @classmethod
+    def between(cls, lower: Tensor, upper: Tensor) -> Range:
+        """The range with these ends."""
+        return cls((lower + upper) / 2, (upper - lower) / 2)
 
-    def radius(self) -> Tensor:
-        """Half of the width."""
-        return (self.upper - self.lower) / 2
+    @property
+    def lower(self) -> Tensor:
+        """The lower end, [B, *shape]."""
+        return self.center - self.radius
+
+    @property
+    def upper(self) -> Tensor:
+        """The upper end, [B, *shape]."""
+        return self.center + self.radius
 
 
 def check_differentiable(order: Sequence[Node]) -> None:
@@ -39,55 +47,63 @@ def check_differentiable(order: Sequence[Node]) -> None:
             )
 
 
-def intervals(order: Sequence[Node], lower: Tensor, upper: Tensor) -> dict[Node, Range]:
-    """The range of every node for inputs between lower and upper [B, ...], in their dtype (Gowal et al., 2018).
+def intervals(order: Sequence[Node], box: Range) -> dict[Node, Range]:
+    """The range of every node for inputs in a box, in their dtype (Gowal et al., 2018).
 
     Args:
         order: all nodes, each after its inputs.
-        lower: [B, ...].
-        upper: [B, ...].
+        box: of the input.
     """
     ranges: dict[Node, Range] = {}
     for node in order:
-        if isinstance(node, Input):
-            ranges[node] = Range(lower, upper)
-        else:
-            ranges[node] = _range(node, [ranges[one] for one in node.inputs])
+        ranges[node] = box if isinstance(node, Input) else _range(node, [ranges[one] for one in node.inputs])
     return ranges
 
 
 def _range(node: Node, inputs: list[Range]) -> Range:
     first = inputs[0]
     if isinstance(node, Linear | Conv2d):
-        center = affine(node, [first.center()])
-        radius = _spread(node, first.radius())
-        return Range(center - radius, center + radius)
+        return _affine(node, first)
     if isinstance(node, Scale):
-        low, high = affine(node, [first.lower]), affine(node, [first.upper])
-        if node.scale is None:
-            return Range(low, high)
-        grows = like(node.scale, low) >= 0
-        return Range(torch.where(grows, low, high), torch.where(grows, high, low))
+        center = affine(node, [first.center])
+        return Range(center, first.radius if node.scale is None else first.radius * like(node.scale, center).abs())
     if isinstance(node, Gather | Reshape):
-        return Range(affine(node, [one.lower for one in inputs]), affine(node, [one.upper for one in inputs]))
+        return Range(affine(node, [one.center for one in inputs]), affine(node, _radii(inputs)))
     if isinstance(node, Sum):
-        ends = [
-            one if sign > 0 else Range(-one.upper, -one.lower) for sign, one in zip(node.signs, inputs, strict=True)
-        ]
-        return Range(sum_of([one.lower for one in ends]), sum_of([one.upper for one in ends]))
+        centers = [one.center if sign > 0 else -one.center for sign, one in zip(node.signs, inputs, strict=True)]
+        return Range(sum_of(centers), sum_of([one.radius for one in inputs]))
     if isinstance(node, Activation):  # all of them grow
-        return Range(activate(node, first.lower), activate(node, first.upper))
+        if node.function == "leaky_relu" and has_lanes(first.center):
+            return Range(*relu_ranges(first.center, first.radius, node.slope))
+        return Range.between(activate(node, first.lower), activate(node, first.upper))
     assert isinstance(node, MaxPool)
     shape = (-1, *node.shape)
-    return Range(*(windows(node, end, -torch.inf).amax(2).view(shape) for end in first))
+    return Range.between(*(windows(node, end, -torch.inf).amax(2).view(shape) for end in (first.lower, first.upper)))
 
 
-def _spread(node: Linear | Conv2d, radius: Tensor) -> Tensor:
-    """The radius of an affine map's values: |W| times that of its input."""
-    weight = like(node.weight, radius).abs()
+def _affine(node: Linear | Conv2d, z: Range) -> Range:
+    """Center and radius of an affine map's values: W times the one, |W| times the other."""
+    weight = like(node.weight, z.center)
+    if has_lanes(z.center):
+        bias = None if node.bias is None else like(node.bias, z.center)
+        return Range(*affine_intervals(*z, weight, bias, move_of(node) if isinstance(node, Conv2d) else None))
+    center = affine(node, [z.center])
     if isinstance(node, Linear):
-        return functional.linear(radius, weight)
-    return functional.conv2d(radius, weight, None, node.stride, node.padding, node.dilation, node.groups)
+        return Range(center, functional.linear(z.radius, weight.abs()))
+    move = (node.stride, node.padding, node.dilation, node.groups)
+    return Range(center, functional.conv2d(z.radius, weight.abs(), None, *move))
+
+
+def move_of(node: Conv2d) -> Move:
+    """How a convolution moves over its input."""
+    height, width = node.inputs[0].shape[1:]
+    return Move((height, width), node.stride, node.padding, node.dilation, node.groups)
+
+
+def _radii(inputs: list[Range]) -> list[Tensor]:
+    """All radii, of one batch: shared by all examples only where every one is."""
+    batch = max(len(one.radius) for one in inputs)
+    return [one.radius.expand(batch, *one.radius.shape[1:]) for one in inputs]
 
 
 def windows(node: MaxPool, z: Tensor, outside: float) -> Tensor:

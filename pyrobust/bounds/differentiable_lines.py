@@ -10,7 +10,8 @@ from torch import Tensor
 
 from pyrobust.ops.relaxation import relax_coefficients
 
-from .differentiable_intervals import Range, windows
+from .differentiable_intervals import Range, move_of, windows
+from .differentiable_lanes import has_lanes, least_value, relaxed, through_convolution_lanes, through_linear
 from .differentiable_leaves import Shape, least, through_convolution
 from .forward import like
 from .graph import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum
@@ -58,7 +59,9 @@ def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, Range], rows: Tens
 
 def _least(a: Tensor, box: Range) -> Tensor:
     """The least value of a·z over a box: [B, S]."""
-    return least(a.flatten(2), box.center().flatten(1), box.radius().flatten(1))
+    if has_lanes(a):
+        return least_value(a, *box)
+    return least(a.flatten(2), box.center.flatten(1), box.radius.expand_as(box.center).flatten(1))
 
 
 def _times(a: Tensor, z: Tensor) -> Tensor:
@@ -69,7 +72,11 @@ def _times(a: Tensor, z: Tensor) -> Tensor:
 def _step(node: Node, a: Tensor, ranges: Mapping[Node, Range]) -> tuple[Tensor | None, list[Tensor]]:
     """From the coefficients of a node to (the constant [B, S] that comes out, the coefficients of its inputs)."""
     if isinstance(node, Linear):
-        return _on_bias(node, a), [a @ like(node.weight, a)]
+        bias = None if node.bias is None else like(node.bias, a)
+        if has_lanes(a):
+            out, constant = through_linear(a, like(node.weight, a), bias)
+            return constant, [out]
+        return None if bias is None else a @ bias, [a @ like(node.weight, a)]
     if isinstance(node, Conv2d):
         out, contribution = _through(node, a)
         return contribution, [out]
@@ -87,22 +94,23 @@ def _step(node: Node, a: Tensor, ranges: Mapping[Node, Range]) -> tuple[Tensor |
     assert isinstance(node, Activation)
     z = ranges[node.inputs[0]]
     if node.function == "clamp":
-        return _relaxed(a, _clamp_lines(node, *z))
-    batch = len(z.lower)
-    relaxed, constant = relax_coefficients(
+        return _relaxed(a, _clamp_lines(node, z.lower, z.upper))
+    if has_lanes(a):
+        out, constant = relaxed(a, *z, node.slope)
+        return constant, [out]
+    batch = len(z.center)
+    out, constant = relax_coefficients(
         a.flatten(2).expand(batch, -1, -1), z.lower.flatten(1), z.upper.flatten(1), node.slope
     )
-    return constant, [relaxed.view(batch, *a.shape[1:])]
-
-
-def _on_bias(node: Linear, a: Tensor) -> Tensor | None:
-    return None if node.bias is None else a @ like(node.bias, a)
+    return constant, [out.view(batch, *a.shape[1:])]
 
 
 def _through(node: Conv2d, a: Tensor) -> tuple[Tensor, Tensor]:
     planes = node.inputs[0].shape
     weight = like(node.weight, a)
     bias = weight.new_zeros(len(weight)) if node.bias is None else like(node.bias, a)
+    if has_lanes(a):
+        return through_convolution_lanes(a, weight, bias, move_of(node))
     rest = [
         planes[i + 1]
         + 2 * node.padding[i]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pyrobust.bounds import BoundedModel, DifferentiableBounds
+from pyrobust.bounds import BoundedModel, DifferentiableBounds, differentiable_intervals, differentiable_lines
 from pyrobust.errors import InputError, InputTypeError, ModelError
 
 METHODS = ("ibp", "crown-ibp")
@@ -88,6 +88,23 @@ def test_they_are_those_of_the_engine(name: str, method: str, dtype: torch.dtype
         y = labels(found.outputs)
         want = engine.margins(x, y, epsilon, method=method, sound=False)
         torch.testing.assert_close(found.margins(x, y, epsilon, method=method).double(), want.lower, **tolerance)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", NETS)
+def test_other_devices_compute_the_same(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In torch operations, without the CPU's layout: results and gradients."""
+    model, x = net(name, torch.float64)
+    bounds, parameters = DifferentiableBounds(model, x), list(model.parameters())
+    results = []
+    for native in (True, False):
+        for module in (differentiable_intervals, differentiable_lines):
+            monkeypatch.setattr(module, "has_lanes", lambda _, native=native: native)
+        for clip in (None, (0.0, 1.0)):
+            margins = bounds.margins(x, labels(bounds.outputs), 0.07, method=method, clip=clip)
+            results.append([margins, *torch.autograd.grad(margins.square().sum(), parameters)])
+    for one, other in zip(results[:2], results[2:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -226,6 +243,9 @@ def test_refused_labels() -> None:
         bounds.margins(x, torch.zeros(4).long(), 0.1)
     with pytest.raises(InputTypeError, match=r"y: expected an int64 tensor, got torch.float32"):
         bounds.margins(x, torch.zeros(5), 0.1)
+    for label in (-1, 4):
+        with pytest.raises(InputError, match="y: expected labels from 0 to 3, got "):
+            bounds.margins(x, torch.tensor([0, 1, label, 2, 3]), 0.1)
 
 
 def test_refused_models() -> None:

@@ -1,0 +1,206 @@
+"""What training spends its time in, on the CPU: tensors whose batch lies innermost in memory, so that it fills vectors.
+
+Tensors keep their shapes, [B, *shape] and [B, S, *shape]; only their strides tell. What other operations make of them
+is copied into this layout where it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyrobust.ops.conv_lanes import conv_lanes, conv_lanes_transposed, conv_lanes_weight
+from pyrobust.ops.lane_bounds import least_lanes, relax_lanes, relu_intervals
+
+
+class Move(NamedTuple):
+    """How a convolution moves over planes of some size, [H, W]."""
+
+    size: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    def options(self) -> dict[str, Any]:
+        """The arguments of the ops."""
+        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
+
+
+def has_lanes(z: Tensor) -> bool:
+    """Whether the functions below are for tensors like this one."""
+    return z.device.type == "cpu"
+
+
+def affine_intervals(
+    center: Tensor, radius: Tensor, weight: Tensor, bias: Tensor | None, move: Move | None
+) -> tuple[Tensor, Tensor]:
+    """Center and radius of W z + b: W center + b and |W| radius.
+
+    A radius that all examples share, as that of an input's ball, costs one example's work.
+
+    Args:
+        center: [B, n], or [B, C, H, W] for a convolution.
+        radius: of the same shape, or with 1 in place of B.
+        weight: [m, n], or [O, C / groups, kh, kw].
+        bias: [m] or [O]; None for zeros.
+        move: of a convolution, else None.
+
+    >>> affine_intervals(torch.ones(2, 1), torch.ones(1, 1), torch.tensor([[-2.0]]), None, None)
+    (tensor([[-2.],
+            [-2.]]), tensor([[2.]]))
+    """
+    results = _AffineIntervals.apply(_inward(center), _inward(radius), weight, bias, move)  # type: ignore[no-untyped-call]
+    return results[0].movedim(-1, 0), results[1].movedim(-1, 0)
+
+
+def relu_ranges(center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
+    """Center and radius of max(z, slope·z), as of ``relu_intervals``: [B, *shape] each.
+
+    >>> relu_ranges(torch.tensor([[1.0], [-1.0]]), torch.tensor([[2.0]]), 0.0)[0].tolist()
+    [[1.5], [0.5]]
+    """
+    results = relu_intervals(center.flatten(1).t(), radius.flatten(1).t(), slope)
+    return results[0].t().view(center.shape), results[1].t().view(center.shape)
+
+
+def relaxed(a: Tensor, center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
+    """Coefficients of z, and the constant, from those of max(z, slope·z), as of ``relax_coefficients``.
+
+    Args:
+        a: [B or 1, S, *shape].
+        center: [B, *shape].
+        radius: of the same shape, or with 1 in place of B.
+        slope: in [0, 1].
+
+    Returns:
+        (coefficients [B, S, *shape], constant [B, S]).
+
+    >>> relaxed(torch.tensor([[[-1.0]]]), torch.tensor([[1.0]]), torch.tensor([[2.0]]), 0.0)
+    (tensor([[[-0.7500]]]), tensor([[-0.7500]]))
+    """
+    coefficients, bias = relax_lanes(*_rows_and_box(a, center, radius), slope)
+    return coefficients.permute(2, 1, 0).view(len(center), *a.shape[1:]), bias.t()
+
+
+def least_value(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
+    """The least value of a·z over the box: [B, S]; arguments as of ``relaxed``.
+
+    >>> least_value(torch.tensor([[[1.0, -2.0]]]), torch.tensor([[1.0, 1.0]]), torch.tensor([[0.5, 1.0]]))
+    tensor([[-3.5000]])
+    """
+    return least_lanes(*_rows_and_box(a, center, radius)).t()
+
+
+def through_linear(a: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Coefficients of a linear map's input and the constant for those of its output.
+
+    Args:
+        a: [B, S, m].
+        weight: [m, n].
+        bias: [m] or None.
+
+    Returns:
+        ([B, S, n], [B, S] or None).
+
+    >>> through_linear(torch.tensor([[[2.0]]]), torch.tensor([[1.0, 3.0]]), torch.tensor([4.0]))
+    (tensor([[[2., 6.]]]), tensor([[8.]]))
+    """
+    rows = a.permute(2, 1, 0)  # [m, S, B]
+    flat = rows.reshape(len(rows), -1)
+    out = (weight.t() @ flat).view(-1, *rows.shape[1:]).permute(2, 1, 0)
+    return out, None if bias is None else (bias @ flat).view(rows.shape[1:]).t()
+
+
+def through_convolution_lanes(a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> tuple[Tensor, Tensor]:
+    """The same of a convolution: [B, S, C, H, W], [B, S] from a [B, S, O, h, w], its weight and bias [O].
+
+    >>> move = Move((1, 3), (1, 1), (0, 0), (1, 1), 1)
+    >>> through_convolution_lanes(torch.ones(1, 1, 1, 1, 2), torch.ones(1, 1, 1, 2), torch.tensor([3.0]), move)
+    (tensor([[[[[1., 2., 1.]]]]]), tensor([[6.]]))
+    """
+    rows = a.permute(2, 3, 4, 1, 0)  # [O, h, w, S, B]
+    out, constant = _ThroughConvolution.apply(rows.flatten(3), weight, bias, move)  # type: ignore[no-untyped-call]
+    return out.unflatten(3, rows.shape[3:]).permute(4, 3, 0, 1, 2), constant.view(rows.shape[3:]).t()
+
+
+def _inward(z: Tensor) -> Tensor:
+    """[*shape, B] in memory, from [B, *shape]."""
+    # as a matrix: torch transposes these faster
+    return z.flatten(1).t().contiguous().view(*z.shape[1:], len(z))
+
+
+def _rows_and_box(a: Tensor, center: Tensor, radius: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """[n, S, B], [n, B] and [n, B or 1]."""
+    rows = a.flatten(2).expand(len(center), -1, -1).permute(2, 1, 0)
+    return rows, center.flatten(1).t(), radius.flatten(1).t()
+
+
+class _AffineIntervals(torch.autograd.Function):
+    """Of [*shape, B]; forms |W| once, and no gradient by a box that has none."""
+
+    # one function and no setup_context, for which torch looks at the signature at every call
+    @staticmethod
+    def forward(
+        ctx: Any, center: Tensor, radius: Tensor, weight: Tensor, bias: Tensor | None, move: Move | None
+    ) -> tuple[Tensor, Tensor]:
+        absolute = weight.abs()
+        ctx.move = move
+        ctx.save_for_backward(center, radius, weight, absolute)
+        if move is not None:
+            options = move.options()
+            return conv_lanes(center, weight, bias, **options), conv_lanes(radius, absolute, **options)
+        middle = weight @ center if bias is None else torch.addmm(bias.unsqueeze(1), weight, center)
+        return middle, absolute @ radius
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, of_center: Tensor, of_radius: Tensor) -> tuple[Tensor | None, ...]:
+        center, radius, weight, absolute = ctx.saved_tensors
+        move: Move | None = ctx.move
+        grads: list[Tensor | None] = [None, None, None, None]
+        for i, (grad, matrix) in enumerate(((of_center, weight), (of_radius, absolute))):
+            if not ctx.needs_input_grad[i]:
+                continue
+            if move is None:
+                grads[i] = matrix.t() @ grad
+            else:
+                grads[i] = conv_lanes_transposed(grad, matrix, move.size, **move.options())
+        if ctx.needs_input_grad[2]:
+            if move is None:
+                by_center, by_radius = of_center @ center.t(), of_radius @ radius.t()
+            else:
+                kernel = weight.shape[2:]
+                by_center = conv_lanes_weight(center, of_center, kernel, **move.options())
+                by_radius = conv_lanes_weight(radius, of_radius, kernel, **move.options())
+            grads[2] = torch.addcmul(by_center, by_radius, weight.sign())
+        if ctx.needs_input_grad[3]:
+            grads[3] = of_center.flatten(1).sum(1)
+        return *grads, None
+
+
+class _ThroughConvolution(torch.autograd.Function):
+    """Of [O, h, w, N]."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> tuple[Tensor, Tensor]:
+        ctx.move = move
+        ctx.save_for_backward(a, weight, bias)
+        out = conv_lanes_transposed(a, weight, move.size, **move.options())
+        return out, bias @ a.flatten(1, 2).sum(1)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor, of_constant: Tensor) -> tuple[Tensor | None, ...]:
+        a, weight, bias = ctx.saved_tensors
+        options = ctx.move.options()
+        grad_a = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            grad_a = conv_lanes(grad, weight, bias, of_constant, **options)
+        if ctx.needs_input_grad[1]:
+            grad_weight = conv_lanes_weight(grad, a, weight.shape[2:], **options)
+        if ctx.needs_input_grad[2]:
+            grad_bias = a.flatten(1, 2).sum(1) @ of_constant
+        return grad_a, grad_weight, grad_bias, None
