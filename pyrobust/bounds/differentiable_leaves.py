@@ -1,4 +1,4 @@
-"""What a backward pass of linear bounds spends its time in, with gradients that take fewer passes than autograd's."""
+"""As differentiable_lanes.py on other devices than the CPU: gradients that take fewer passes than autograd's."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def _lowest(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
 class _ThroughConvolution(torch.autograd.Function):
     @staticmethod
     def forward(a: Tensor, weight: Tensor, bias: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
-        out = _transposed(a.flatten(0, 1), weight, shape)
+        rest, stride, padding, dilation, groups = shape
+        out = functional.conv_transpose2d(a.flatten(0, 1), weight, None, stride, padding, rest, groups, dilation)
         return out.view(*a.shape[:2], *out.shape[1:]), a.flatten(3).sum(3) @ bias
 
     @staticmethod
@@ -120,29 +121,3 @@ class _ThroughConvolution(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             grad_bias = grad_constant.flatten() @ a.flatten(3).sum(3).flatten(0, 1)
         return grad_a, grad_weight, grad_bias, None
-
-
-#: Rows whose products are folded at a time: what lies in between stays in the cache.
-_ROWS = 64
-
-
-def _transposed(a: Tensor, weight: Tensor, shape: Shape) -> Tensor:
-    """[N, C, H, W] from [N, O, h, w].
-
-    The convolutions of a CPU work on vectors of channels. For an image's one or three channels it is faster to
-    multiply by the weight as a matrix and to add up the windows: by a factor of 2 to 4 on the first layers of small
-    nets.
-    """
-    rest, stride, padding, dilation, groups = shape
-    if a.device.type != "cpu" or groups != 1 or weight.shape[1] > 3:
-        return functional.conv_transpose2d(a, weight, None, stride, padding, rest, groups, dilation)
-    kernel = (weight.shape[2], weight.shape[3])
-    height, width = (
-        (a.shape[i + 2] - 1) * stride[i] - 2 * padding[i] + dilation[i] * (kernel[i] - 1) + 1 + rest[i] for i in (0, 1)
-    )
-    matrix = weight.flatten(1).t().contiguous()
-    parts = [
-        functional.fold(matrix @ rows.flatten(2), (height, width), kernel, dilation, padding, stride)
-        for rows in torch.split(a, _ROWS)
-    ]
-    return torch.cat(parts)
