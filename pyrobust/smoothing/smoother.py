@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError, ModelError
-from pyrobust.ops.count_votes import count_votes
-from pyrobust.ops.sample_noise import sample_noise
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 from pyrobust.stats import binomial_test, clopper_pearson_lower
 
@@ -28,6 +26,7 @@ from .checks import (
     samples,
 )
 from .radius import certified_radius
+from .sampling import Sampler
 
 
 class RandomizedSmoothing:
@@ -92,6 +91,7 @@ class RandomizedSmoothing:
         self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
         self._real = torch.float64 if self.runner.dtype == torch.float64 else torch.float32
         self.normalize = None if normalize is None else channels(normalize, self._real, self.runner.device)
+        self._sampler = Sampler(self.runner, self.num_classes, self.sigma, noise, self.seed, self.normalize)
 
     def predict(self, x: Tensor, n: int, alpha: float = 0.001, *, index: int = 0) -> int:
         """The smoothed classifier's class at one example, or ``ABSTAIN``; wrong with probability at most alpha.
@@ -259,47 +259,9 @@ class RandomizedSmoothing:
     def _votes(
         self, x: Tensor, index: list[int], n: int, stage: str, report: Callable[[int], None]
     ) -> npt.NDArray[np.int64]:
-        shape = tuple(x.shape[1:])
         counts = torch.zeros((len(x), self.num_classes + 1), dtype=torch.int64, device=x.device)
-        normalize = self.normalize and (self.normalize[0].to(x.device), self.normalize[1].to(x.device))
-        buffer: Tensor | None = None
-
-        def step(begin: int, end: int) -> None:
-            nonlocal buffer
-            size = min(self.runner.batch_size(shape), len(x) * n)
-            if buffer is None or len(buffer) != size:
-                buffer = None  # lets go of the old one first, which may not have fitted
-                buffer = torch.empty(
-                    (size, *shape),
-                    dtype=self.runner.dtype,
-                    device=x.device,
-                    memory_format=self.runner.memory_format,
-                )
-            runs = []
-            for row in range(begin // n, (end - 1) // n + 1):
-                first = max(begin - row * n, 0)
-                runs.append((row, index[row], first, min(end - row * n, n) - first))
-            batch = sample_noise(
-                x,
-                runs,
-                sigma=self.sigma,
-                noise=self.noise,
-                stage=stage,
-                seed=self.seed,
-                normalize=normalize,
-                out=buffer[: end - begin],
-            )
-            logits = self.runner.logits(batch)
-            if logits.shape[1] != self.num_classes:
-                raise InputError(
-                    f"num_classes: expected what the model returns, {logits.shape[1]}, got {self.num_classes}"
-                )
-            rows = torch.arange(begin, end, device=x.device).div_(n, rounding_mode="floor")
-            count_votes(logits, rows, counts)
-            report(end)
-
-        with self.runner.session():
-            self.runner.for_each(len(x) * n, shape, step)
+        runs = [(row, image, 0, n) for row, image in enumerate(index)]
+        self._sampler.count(x, runs, stage, counts, report)
         votes = counts.cpu().numpy()
         if len(votes) and not bool((votes.sum(axis=1) == n).all()):
             raise ModelError(f"smoothing: expected {n} votes for each example, got {votes.sum(axis=1).tolist()}")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pyrobust import ABSTAIN, RandomizedSmoothing, reference
 from pyrobust.errors import InputError, ModelError
-from pyrobust.smoothing import smoother as smoother_module
+from pyrobust.smoothing import sampling as sampling_module
 
 NORMS = {"gaussian": "l2", "uniform": "l1", "laplace": "l1"}
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
@@ -209,14 +209,14 @@ def test_rows_without_a_winner_are_counted(device: torch.device, bad: float) -> 
 @pytest.mark.parametrize("how", ["lost", "of no image"])
 def test_votes_that_are_missing_are_an_error(device: torch.device, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image index out of range is refused on the CPU; a GPU leaves the row out, and the total tells."""
-    count = smoother_module.count_votes
+    count = sampling_module.count_votes
 
     def spoiled(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
         if how == "lost":
             return count(logits[1:], image[1:], counts)
         return count(logits, image.index_fill(0, torch.zeros_like(image[:1]), len(counts)), counts)
 
-    monkeypatch.setattr(smoother_module, "count_votes", spoiled)
+    monkeypatch.setattr(sampling_module, "count_votes", spoiled)
     error: type[Exception] = ModelError
     match = "expected 50 votes for each example"
     if how == "of no image" and device.type == "cpu":
