@@ -1,4 +1,4 @@
-"""pyrobust.stats against exact rationals and ball arithmetic.
+"""Binomial bounds against exact rationals and ball arithmetic.
 
 A ball encloses the exact value of what it stands for, so ``ball <= alpha`` being true is a proof. Every bound is tested
 from both sides: what is returned is sound, and a little further it would no longer be.
@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyrobust import stats
-from pyrobust.errors import InputError
 from pyrobust.stats import (
     MARGIN,
     binomial_test,
     clopper_pearson_lower,
     clopper_pearson_upper,
-    normal_quantile_lower,
 )
+from pyrobust.stats.binomial import _lower, _prove
+from pyrobust.stats.decimals import context, log_factorial
+from pyrobust.stats.normal import _quantile
 
 flint = pytest.importorskip("flint", reason="python-flint provides the ball arithmetic")
 arb, ctx = flint.arb, flint.ctx
@@ -150,8 +150,8 @@ def test_clopper_pearson_where_library_routines_fail():
 @pytest.mark.parametrize(("k", "n"), [(99_000, 100_000), (100_000, 100_000), (1, 10), (9, 10), (50_000, 100_000)])
 @pytest.mark.parametrize("alpha", [0.001, 1 - 1e-12])
 def test_a_wrong_guess_is_put_right(guess, k, n, alpha):
-    check_lower(k, n, alpha, stats._prove(k, n, alpha, guess, upper=False))
-    check_upper(n - k, n, alpha, stats._prove(n - k, n, alpha, 1.0 - guess, upper=True))
+    check_lower(k, n, alpha, _prove(k, n, alpha, guess, upper=False))
+    check_upper(n - k, n, alpha, _prove(n - k, n, alpha, 1.0 - guess, upper=True))
 
 
 @pytest.mark.parametrize("n", [1, 10, 10**5, 10**9])
@@ -167,8 +167,8 @@ def test_all_successes_have_a_closed_form(n):
 
 @pytest.mark.parametrize("x", [0, 1, 2, 255, 256, 257, 1000, 12_345, 10**6, 10**9])
 def test_log_factorial_is_within_its_error_budget(x):
-    with decimal.localcontext(stats._context()):
-        value = str(stats._log_factorial(x))
+    with decimal.localcontext(context()):
+        value = str(log_factorial(x))
     ctx.prec = 300
     assert abs(arb(value) - arb(x + 1).lgamma()) < arb("1e-37")
 
@@ -178,9 +178,9 @@ def test_the_price_in_tightness_is_invisible():
 
 
 def test_the_callers_decimal_context_does_not_matter():
-    expected = stats._lower.__wrapped__(990, 1000, 0.001), stats._quantile.__wrapped__(0.3)
+    expected = _lower.__wrapped__(990, 1000, 0.001), _quantile.__wrapped__(0.3)
     with decimal.localcontext(decimal.Context(prec=3, rounding=decimal.ROUND_UP, Emax=5, Emin=-5)):
-        assert (stats._lower.__wrapped__(990, 1000, 0.001), stats._quantile.__wrapped__(0.3)) == expected
+        assert (_lower.__wrapped__(990, 1000, 0.001), _quantile.__wrapped__(0.3)) == expected
         assert decimal.getcontext().prec == 3
 
 
@@ -271,66 +271,9 @@ def test_binomial_test_at_larger_n(n):
     assert binomial_test(n, n) == (2.0 ** (1 - n) if n < 1000 else 5e-324)
 
 
-def normal_cdf(z):
-    """The standard normal distribution function in balls."""
-    return (-arb(z) / arb(2).sqrt()).erfc() / 2
-
-
-def check_quantile(p, z):
-    """Z is proved not above the quantile of p, and 4 margins and 8 units further up is proved above it."""
-    assert math.isfinite(z)
-    if p == 0.5:
-        assert z == 0.0
-        return
-    assert normal_cdf(z) <= arb(p), f"unsound quantile {z!r} of {p!r}"
-    assert normal_cdf(z + 4 * MARGIN * abs(z) + 8 * math.ulp(z)) > arb(p), f"loose quantile {z!r} of {p!r}"
-
-
-def test_normal_quantile_on_a_grid():
-    grid = np.concatenate([np.linspace(0, 1, 1501)[1:-1], 10.0 ** -np.arange(1, 308, 3), 1 - 10.0 ** -np.arange(1, 16)])
-    for p, z in zip(grid.tolist(), normal_quantile_lower(grid).tolist(), strict=True):
-        check_quantile(p, z)
-
-
-@pytest.mark.parametrize("start", [5e-324, 1e-308, 0.02425, 0.25, 0.5, 0.75, 1 - math.exp(-2), 0.97575, 0.999, 1.0])
-def test_normal_quantile_one_unit_in_the_last_place_apart(start):
-    ctx.prec = 250
-    near = [start]
-    for _ in range(8):
-        near = [math.nextafter(near[0], 0.0), *near, math.nextafter(near[-1], 1.0)]
-    values = [(p, normal_quantile_lower(p)) for p in sorted(set(near)) if 0.0 < p < 1.0]
-    assert len(values) >= 8
-    for p, z in values:
-        check_quantile(p, z)
-
-
-@pytest.mark.parametrize("wrong", [1e-9, -1e-9, 0.1, -0.1, math.nan, math.inf])
-def test_a_wrong_guess_of_the_quantile_never_gets_through(monkeypatch, wrong):
-    right = stats.special.ndtri
-    monkeypatch.setattr(stats.special, "ndtri", lambda p: right(p) + wrong)
-    for p in (1e-9, 0.3, 0.51, 0.99, 0.999999):
-        z = stats._quantile.__wrapped__(p)
-        if math.isfinite(wrong):
-            check_quantile(p, z)
-        else:
-            assert z == -math.inf or normal_cdf(z) <= arb(p)
-
-
-def test_normal_quantile_without_a_certificate():
-    assert normal_quantile_lower(0.0) == -math.inf
-    assert normal_quantile_lower(-0.5) == -math.inf
-    assert normal_quantile_lower(math.nan) == -math.inf
-    assert normal_quantile_lower(-math.inf) == -math.inf
-    assert normal_quantile_lower(np.array([[math.nan, 0.5]])).tolist() == [[-math.inf, 0.0]]
-    for p in (1.0, 1.5, math.inf, np.array([0.5, 1.0])):
-        with pytest.raises(InputError, match="p: expected probabilities below 1"):
-            normal_quantile_lower(p)
-
-
 def test_scalars_give_floats_and_arrays_give_arrays():
     assert type(clopper_pearson_lower(np.int64(5), 10, np.float64(0.05))) is float
     assert type(binomial_test(5, 10)) is float
-    assert type(normal_quantile_lower(0.7)) is float
     k, n, alpha = np.array([[3], [9]], dtype=np.uint8), np.array([10, 300]), 0.05
     for function in (clopper_pearson_lower, clopper_pearson_upper):
         values = function(k, n, alpha)

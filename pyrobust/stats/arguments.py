@@ -1,0 +1,67 @@
+"""Counts and levels as arrays, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.errors import InputError, InputTypeError
+
+MAX_TRIALS: Final = 10**9
+"""Largest n. The error budgets of the proofs are worked out up to here."""
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+
+
+def as_counts(name: str, value: Any) -> npt.NDArray[np.int64]:
+    """Counts as int64; an error names the argument."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu":
+        raise InputTypeError(
+            f"{name}: expected integers, got {type(value).__name__} of dtype {array.dtype}; convert counts with int()"
+        )
+    if array.size and int(array.max()) > MAX_TRIALS:
+        raise InputError(f"{name}: expected at most {MAX_TRIALS}, got {int(array.max())}; draw fewer samples")
+    return array.astype(np.int64)
+
+
+def as_real(name: str, value: Any) -> FloatArray:
+    """Real numbers as float64, likewise."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
+        raise InputTypeError(
+            f"{name}: expected float64, got {type(value).__name__} of dtype {array.dtype}; convert it with float()"
+        )
+    return array.astype(np.float64)
+
+
+def inputs(k: Any, n: Any, *alpha: Any, names: tuple[str, str] = ("k", "n")) -> tuple[npt.NDArray[Any], ...]:
+    """Counts, trials and the alphas as arrays of one shape, checked; errors name the counts and trials as `names`."""
+    successes, trials = names
+    given = [as_counts(successes, k), as_counts(trials, n), *(as_real("alpha", a) for a in alpha)]
+    try:
+        arrays = np.broadcast_arrays(*given)
+    except ValueError as error:
+        shapes = ", ".join(str(array.shape) for array in given)
+        raise InputError(f"shapes {shapes} do not broadcast; give one n and one alpha, or one for each k") from error
+    k, n = arrays[:2]
+    if (n < 1).any():
+        raise InputError(f"{trials}: expected at least 1, got {n.min()}; pass the number of samples drawn")
+    wrong = (k < 0) | (k > n)
+    if wrong.any():
+        got = f"{successes}={k[wrong][0]} with {trials}={n[wrong][0]}"
+        raise InputError(f"{successes}: expected 0 <= {successes} <= {trials}, got {got}; pass counts")
+    for a in arrays[2:]:
+        wrong = ~((a > 0.0) & (a < 1.0))
+        if wrong.any():
+            raise InputError(f"alpha: expected a number strictly between 0 and 1, got {a[wrong][0]}; 0.001 is usual")
+    return tuple(arrays)
+
+
+def map_scalars(function: Callable[..., float], *arrays: npt.NDArray[Any]) -> float | FloatArray:
+    """Apply a scalar function to arrays of one shape; a float if they are scalars."""
+    values = [function(*items) for items in zip(*(array.ravel().tolist() for array in arrays), strict=True)]
+    return np.array(values, dtype=np.float64).reshape(arrays[0].shape) if arrays[0].shape else values[0]

@@ -1,0 +1,189 @@
+"""The confidence sequence against ball arithmetic: sound at every count, tight, and consistent with its boundaries."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.stats import looks, sequence, sequence_boundary, sequence_lower, sequence_upper
+
+flint = pytest.importorskip("flint", reason="python-flint provides the ball arithmetic")
+arb, ctx = flint.arb, flint.ctx
+
+
+@pytest.fixture(autouse=True)
+def _precision():
+    """Ball arithmetic at 200 bits, whatever ran before."""
+    before, ctx.prec = ctx.prec, 200
+    yield
+    ctx.prec = before
+
+
+def log_wealth(a, n, p):
+    """ln W(p) in balls, from its definition and not from the divergence that the code computes."""
+    f, half = n - a, arb(1) / 2
+    value = (a + half).lgamma() + (f + half).lgamma() - arb.pi().log() - arb(n + 1).lgamma()
+    return value - (a * p.log() if a else 0) - (f * (1 - p).log() if f else 0)
+
+
+def tightness(p, alpha):
+    return 2.0 ** (-40 if alpha >= 1e-7 else -35) * min(p, 1 - p) + 2.0**-49 * p
+
+
+def check(a, n, alpha, lower, upper):
+    """Both limits are proved sound, and tight, for a successes of n trials."""
+    goal = -arb(alpha).log()
+    if a == 0:
+        assert lower == 0.0
+    elif lower > 0.0 or alpha > 1e-250:  # below that a limit may be too small to be a double
+        assert lower < a / n
+        assert log_wealth(a, n, arb(lower)) >= goal, f"unsound lower limit {lower!r} for {a} of {n}, alpha {alpha}"
+        p = lower + tightness(lower, alpha)
+        assert p >= 1.0 or log_wealth(a, n, arb(p)) < goal, f"loose lower limit {lower!r} for {a} of {n}, alpha {alpha}"
+    if a == n:
+        assert upper == 1.0
+    else:
+        if upper < 1.0:
+            assert log_wealth(a, n, arb(upper)) >= goal, f"unsound upper limit {upper!r} for {a} of {n}, alpha {alpha}"
+        p = upper - tightness(upper, alpha)
+        assert log_wealth(a, n, arb(p)) < goal, f"loose upper limit {upper!r} for {a} of {n}, alpha {alpha}"
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100])
+@pytest.mark.parametrize("alpha", [0.5, 0.001])
+def test_limits_at_every_count(n, alpha):
+    a = np.arange(n + 1)
+    for row in zip(a.tolist(), sequence_lower(a, n, alpha), sequence_upper(a, n, alpha), strict=True):
+        check(row[0], n, alpha, float(row[1]), float(row[2]))
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.05, 0.001, 1e-6, 1e-100, 1e-299, 1 - 1e-9, 1 - 2.0**-53])
+@pytest.mark.parametrize("n", [1, 5, 1000, 100_000, 131_072, 10**6, 10**9])
+def test_limits_at_sampled_counts_and_extreme_alpha(n, alpha):
+    ctx.prec = 300
+    rng = np.random.default_rng(n)
+    spread = np.exp(rng.uniform(0, math.log(n), size=6)).astype(int)
+    counts = [0, 1, 2, n // 2, n - 2, n - 1, n, *spread, *(n - spread), *rng.integers(0, n + 1, size=8)]
+    a = np.array(sorted({int(k) for k in counts if 0 <= k <= n}))
+    for row in zip(a.tolist(), sequence_lower(a, n, alpha), sequence_upper(a, n, alpha), strict=True):
+        check(row[0], n, alpha, float(row[1]), float(row[2]))
+
+
+def test_the_logarithms_keep_the_promise_that_the_margin_rests_on():
+    rng = np.random.default_rng(0)
+    for x in np.concatenate([1 + rng.exponential(size=400), np.exp(rng.uniform(-700, 700, 400))]).tolist():
+        exact = arb(x).log()
+        assert abs(arb(float(np.log(x))) - exact) <= 2.0**-50 * abs(exact)
+    whole = rng.uniform(0, 0.5, 400)
+    for x in np.concatenate([-whole, np.exp(rng.uniform(-50, 30, 400)), -np.exp(rng.uniform(-50, -1, 400))]).tolist():
+        exact = arb(x).log1p()
+        assert abs(arb(float(np.log1p(x))) - exact) <= 2.0**-50 * abs(exact)
+
+
+@pytest.mark.parametrize("x", [*range(70), 1000, 10**6, 10**9])
+def test_what_stirlings_formula_leaves_is_rounded_up_and_tight(x):
+    d, half = arb(x), arb(1) / 2
+    power = d * d.log() - d if x else d
+    root = (2 * arb.pi()).log() / 2
+    small = sequence._small_remainders()
+    exact = power + root - (d + half).lgamma()
+    found = arb(float(sequence._remainder(np.array([x]), small[0], sequence._HALF)[0]))
+    assert exact * (1 - 2.0**-50) <= found <= exact * (1 + 2.0**-49)
+    if x:
+        exact = (d + 1).lgamma() - power - root - d.log() / 2
+        found = arb(float(sequence._remainder(np.array([x]), small[1], sequence._WHOLE)[0]))
+        assert exact * (1 - 2.0**-50) <= found <= exact * (1 + 2.0**-49)
+
+
+def test_a_limit_that_is_not_proved_is_trivial(monkeypatch):
+    monkeypatch.setattr(sequence, "_divergence", lambda wins, losses, a, d: (0.0 * wins, 0.0 * wins))
+    assert sequence_lower([5, 10], 10, 0.05).tolist() == [0.0, 0.0]
+    assert sequence_upper([5, 0], 10, 0.05).tolist() == [1.0, 1.0]
+
+
+counts = st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(counts, st.floats(1e-9, 0.9))
+def test_limits_enclose_the_frequency_rise_with_the_count_and_mirror_each_other(count, alpha):
+    a, n = count
+    lower, upper = sequence_lower(a, n, alpha), sequence_upper(a, n, alpha)
+    assert lower.dtype == np.float64
+    assert lower.shape == ()
+    assert lower <= a / n <= upper
+    assert abs(1.0 - sequence_lower(n - a, n, alpha) - upper) <= 2.0**-40 * min(upper, 1 - upper) + 2.0**-48
+    if a < n:
+        assert lower < sequence_lower(a + 1, n, alpha)
+        assert upper <= sequence_upper(a + 1, n, alpha)
+    assert lower <= sequence_lower(a, n, min(0.95, 1.01 * alpha))
+
+
+def test_a_limit_does_not_depend_on_what_it_is_computed_with():
+    rng = np.random.default_rng(1)
+    n = rng.integers(1, 10**5, 500)
+    a = (n * rng.uniform(size=500)).astype(int)
+    together, above = sequence_lower(a, n, 0.001), sequence_upper(a, n, 0.001)
+    for i in range(0, 500, 7):
+        assert together[i] == sequence_lower(int(a[i]), int(n[i]), 0.001)
+        assert above[i] == sequence_upper(int(a[i]), int(n[i]), 0.001)
+
+
+@pytest.mark.parametrize("p0", [1e-9, 0.3, 0.5, 0.69, 0.84, 0.977, 0.999, 1 - 1e-9])
+@pytest.mark.parametrize("alpha", [0.5, 0.001])
+def test_the_boundary_is_where_the_limits_pass(p0, alpha):
+    n = np.array([*range(1, 40), 100, 1000, 100_000, 131_072, 10**6])
+    least, greatest = sequence_boundary(n, p0, alpha)
+    for m, a, b in zip(n.tolist(), least.tolist(), greatest.tolist(), strict=True):
+        assert -1 <= b < a <= m + 1
+        assert a == m + 1 or sequence_lower(a, m, alpha) >= p0
+        assert a == 0 or sequence_lower(a - 1, m, alpha) < p0
+        assert b == -1 or sequence_upper(b, m, alpha) < p0
+        assert b == m or sequence_upper(b + 1, m, alpha) >= p0
+
+
+@pytest.mark.parametrize("n_max", [1, 2, 16, 17, 31, 100, 256, 257, 5000, 100_000, 131_072, 10**9])
+def test_looks_go_to_the_end_in_small_steps(n_max):
+    found = np.array(looks(n_max))
+    assert found[-1] == n_max
+    assert found[0] == min(16, n_max)
+    steps = np.diff(found)
+    assert (steps > 0).all()
+    assert (steps <= np.maximum(16, found[:-1] // 16)).all()
+    assert looks(n_max)[: len(found) - 1] == looks(10**9)[: len(found) - 1]
+
+
+@pytest.mark.parametrize(
+    ("n_max", "error"),
+    [(0, InputError), (-5, InputError), (10**9 + 1, InputError), (1.5, InputTypeError), (True, InputTypeError)],
+)
+def test_looks_of_what_is_no_sample_size(n_max, error):
+    with pytest.raises(error, match="n_max: expected"):
+        looks(n_max)
+
+
+@pytest.mark.parametrize("function", [sequence_lower, sequence_upper])
+def test_bad_input_names_the_argument(function):
+    with pytest.raises(
+        InputError, match="successes: expected 0 <= successes <= trials, got successes=11 with trials=10"
+    ):
+        function(11, 10, 0.05)
+    with pytest.raises(InputError, match="trials: expected at least 1"):
+        function(0, 0, 0.05)
+    with pytest.raises(InputTypeError, match="successes: expected integers"):
+        function(1.0, 10, 0.05)
+    with pytest.raises(InputError, match="alpha: expected a number strictly between 0 and 1, got nan"):
+        function(1, 10, math.nan)
+
+
+def test_a_boundary_needs_one_probability():
+    for p0 in (0.0, 1.0, math.nan, [0.5, 0.6]):
+        with pytest.raises(InputError, match="p0: expected one number"):
+            sequence_boundary(10, p0, 0.05)
+    with pytest.raises(InputTypeError, match="p0: expected float64"):
+        sequence_boundary(10, "0.5", 0.05)
