@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from .certificates import ABSTAIN, Certificates, Predictions
-from .radius import certified_radius
+from .radius import certified_radius, required_probability, two_class_radius
 from .smoother import RandomizedSmoothing
 
-__all__ = ["ABSTAIN", "Certificates", "Predictions", "RandomizedSmoothing", "certified_radius"]
+__all__ = [
+    "ABSTAIN",
+    "Certificates",
+    "Predictions",
+    "RandomizedSmoothing",
+    "certified_radius",
+    "required_probability",
+    "two_class_radius",
+]

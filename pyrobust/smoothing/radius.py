@@ -22,6 +22,16 @@ _UNIT = 1 - 2.0**-25
 _SMALLEST, _LARGEST = 2.0**-126, 2.0**124
 
 
+def _checked_sigma(sigma: float) -> float:
+    """The smaller of sigma and sigma in float32, in which the noise is drawn."""
+    if not isinstance(sigma, SupportsFloat) or np.ndim(sigma) != 0:
+        raise InputTypeError(f"sigma: expected a positive number, got {sigma!r}")
+    sigma = float(sigma)
+    if not _SMALLEST <= sigma <= _LARGEST:
+        raise InputError(f"sigma: expected a positive number that float32 noise can hold, got {sigma}")
+    return min(sigma, float(np.float32(sigma)))
+
+
 def certified_radius(
     p_lower: npt.ArrayLike, sigma: float, *, noise: str = "gaussian", norm: str = "l2"
 ) -> npt.NDArray[np.float64]:
@@ -54,15 +64,10 @@ def certified_radius(
     if (noise, norm) not in CERTIFIED:
         pairs = ", ".join(f"{a} with {b}" for a, b in CERTIFIED)
         raise InputError(f"noise, norm: expected {pairs}, got {noise} with {norm}")
-    if not isinstance(sigma, SupportsFloat) or np.ndim(sigma) != 0:
-        raise InputTypeError(f"sigma: expected a positive number, got {sigma!r}")
-    sigma = float(sigma)
-    if not _SMALLEST <= sigma <= _LARGEST:
-        raise InputError(f"sigma: expected a positive number that float32 noise can hold, got {sigma}")
+    sigma = _checked_sigma(sigma)
     p = np.asarray(p_lower, dtype=np.float64)
     if bool(np.any((p < 0) | (p >= 1))):
         raise InputError(f"p_lower: expected probabilities in [0, 1), got {p[(p < 0) | (p >= 1)].flat[0]}")
-    sigma = min(sigma, float(np.float32(sigma)))
     if noise != "gaussian":
         sigma *= _UNIT
 
@@ -78,5 +83,79 @@ def certified_radius(
     else:
         scaled = 2 * math.sqrt(3) * sigma * (q - 0.5)
         slack = np.full(q.shape, sigma * _MARGIN)
+    radius[certified] = np.maximum(0.0, np.nextafter(scaled - slack, -np.inf))
+    return radius
+
+
+def required_probability(radius: float, sigma: float, *, noise: str = "gaussian", norm: str = "l2") -> float:
+    """The p_lower from which on certified_radius reaches a radius: what a decision on that radius is made against.
+
+    Args:
+        radius: at least 0, in the input's unit.
+        sigma: as for certified_radius.
+        noise: likewise.
+        norm: likewise.
+
+    Returns:
+        A double p in (1/2, 1] with ``certified_radius(p) >= radius``, and not so at the double before it; just above
+        1/2 for radius 0, 1.0 where no p below 1 is enough.
+
+    Raises:
+        InputError: the radius is negative or not finite; or as certified_radius.
+        InputTypeError: as certified_radius.
+
+    >>> f"{required_probability(0.25, 0.25):.6f}"
+    '0.841345'
+    """
+    if not 0.0 <= radius < math.inf:
+        raise InputError(f"radius: expected a finite number of at least 0, got {radius}")
+    below, above = 0.5, 1.0
+    while below < (middle := 0.5 * (below + above)) < above:
+        if float(certified_radius(middle, sigma, noise=noise, norm=norm)) >= radius:
+            above = middle
+        else:
+            below = middle
+    return above
+
+
+def two_class_radius(p_a_lower: npt.ArrayLike, p_b_upper: npt.ArrayLike, sigma: float) -> npt.NDArray[np.float64]:
+    """Certified l2 radius from bounds on the top class and on every other, rounded down (Gaussian noise).
+
+    ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld and Kolter, 2019, theorem 1). At p_B = 1 - p_A that is
+    certified_radius; where votes spread over several other classes, p_B is smaller and the radius larger.
+
+    Args:
+        p_a_lower: lower bound on the top class's probability, in [0, 1); NaN certifies nothing. Any shape.
+        p_b_upper: upper bound on the probability of every other class, in (0, 1], of a shape that broadcasts.
+        sigma: as for certified_radius.
+
+    Returns:
+        float64 of the broadcast shape; 0.0 where p_A is not above p_B.
+
+    Raises:
+        InputError: a bound out of range, shapes that do not broadcast, or sigma not positive.
+        InputTypeError: sigma is not a number.
+
+    >>> f"{two_class_radius(0.6, 0.1, 0.5):.6f}", f"{certified_radius(0.6, 0.5):.6f}"
+    ('0.383725', '0.126674')
+    """
+    sigma = _checked_sigma(sigma)
+    a, b = np.asarray(p_a_lower, dtype=np.float64), np.asarray(p_b_upper, dtype=np.float64)
+    for name, p, wrong in (("p_a_lower", a, (a < 0) | (a >= 1)), ("p_b_upper", b, (b <= 0) | (b > 1))):
+        if bool(wrong.any()):
+            raise InputError(
+                f"{name}: expected probabilities in {'[0, 1)' if p is a else '(0, 1]'}, got {p[wrong].flat[0]}"
+            )
+    try:
+        a, b = np.broadcast_arrays(a, b)
+    except ValueError as error:
+        raise InputError(f"p_a_lower, p_b_upper: shapes {a.shape} and {b.shape} do not broadcast") from error
+    radius = np.zeros(a.shape, dtype=np.float64)
+    certified = (a > b) & (b < 1)
+    # -Φ⁻¹(p) = Φ⁻¹(1 - p): the quantile of the failure's probability, rounded down with 1 - p_B.
+    top = np.asarray(normal_quantile_lower(a[certified]))
+    rest = np.asarray(normal_quantile_lower(np.nextafter(1.0 - b[certified], 0.0)))
+    scaled = 0.5 * sigma * (top + rest)
+    slack = 0.5 * sigma * (np.abs(top) + np.abs(rest)) * _MARGIN
     radius[certified] = np.maximum(0.0, np.nextafter(scaled - slack, -np.inf))
     return radius

@@ -4,11 +4,13 @@ from pyrobust.stats.arguments import MAX_TRIALS
 from pyrobust.stats.binomial import binomial_test, clopper_pearson_lower, clopper_pearson_upper
 from pyrobust.stats.margin import MARGIN
 from pyrobust.stats.normal import normal_quantile_lower
+from pyrobust.stats.rule import SequentialRule
 from pyrobust.stats.sequence import looks, sequence_boundary, sequence_lower, sequence_upper
 
 __all__ = [
     "MARGIN",
     "MAX_TRIALS",
+    "SequentialRule",
     "binomial_test",
     "clopper_pearson_lower",
     "clopper_pearson_upper",

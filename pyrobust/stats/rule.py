@@ -1,0 +1,113 @@
+"""When an image of a sequential run is certified and when it is given up: tables of counts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.errors import InputError
+from pyrobust.stats.binomial import clopper_pearson_lower
+from pyrobust.stats.sequence import looks, sequence_boundary
+
+_CountArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SequentialRule:
+    """Decisions on "p >= p0" that depend on the counts at fixed looks and on nothing else.
+
+    Certified: the lower limit of the confidence sequence has reached p0, at any look. The hybrid keeps a share of alpha
+    for one Clopper-Pearson bound, at n_max; the sequence has the rest, so that both together err with probability at
+    most alpha (union bound). That bound needs fewer successes at n_max, and the sequence more samples at every look.
+
+    Given up: at confidence 1 - beta p is below the least frequency that would certify p0 at n_max. That needs no part
+    of alpha, since nothing is certified by it; beta only sets how many certificates are lost.
+
+    Undecided: neither up to n_max.
+
+    Attributes:
+        n_max: samples at which sampling ends.
+        alpha: probability of a false certificate, of one image, for all p0 together.
+        hybrid: share of alpha in [0, 1) that the bound at n_max has; 0 for the sequence alone.
+        beta: level of the upper limit that gives up.
+
+    Raises:
+        InputError: n_max, alpha, hybrid or beta out of range.
+        InputTypeError: n_max is not an integer.
+
+    >>> rule = SequentialRule(1000)
+    >>> certified, given_up = rule.counts(0.9)
+    >>> rule.looks[-3:], certified[-3:], given_up[-3:]
+    ((897, 953, 1000), array([846, 898, 941]), array([816, 868, 911]))
+    """
+
+    n_max: int
+    alpha: float = 0.001
+    hybrid: float = 0.0
+    beta: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            if not 0.0 < value < 1.0:
+                raise InputError(f"{name}: expected a number strictly between 0 and 1, got {value}")
+        if not 0.0 <= self.hybrid < 1.0:
+            raise InputError(f"hybrid: expected a share of alpha in [0, 1), got {self.hybrid}")
+        _ = self.looks
+
+    @cached_property
+    def looks(self) -> tuple[int, ...]:
+        """Sample sizes at which an image is judged."""
+        return looks(self.n_max)
+
+    @property
+    def alpha_fixed(self) -> float:
+        """What of alpha the bound at n_max has."""
+        return self.alpha * self.hybrid
+
+    @property
+    def alpha_sequence(self) -> float:
+        """What of alpha the confidence sequence has: the rest, rounded down."""
+        if not self.hybrid:
+            return self.alpha
+        rest = math.nextafter(self.alpha - self.alpha_fixed, 0.0)
+        return rest if rest > 0.0 else math.ulp(0.0)
+
+    def counts(self, p0: float) -> tuple[_CountArray, _CountArray]:
+        """The counts that decide on p0.
+
+        Args:
+            p0: in (0, 1).
+
+        Returns:
+            Per look the least count that certifies (more than the look's samples where none does), and the greatest
+            that gives up (-1 where none does).
+
+        Raises:
+            InputError: p0 out of range.
+        """
+        n = np.array(self.looks)
+        certified, _ = sequence_boundary(n, p0, self.alpha_sequence)
+        if self.hybrid:
+            certified[-1] = min(certified[-1], self._fixed(p0))
+        if certified[-1] > self.n_max:  # all successes would not do, nor would they at an earlier look
+            return certified, n
+        target = min(float(certified[-1] / self.n_max), math.nextafter(1.0, 0.0))
+        _, given_up = sequence_boundary(n, target, self.beta)
+        return certified, np.minimum(given_up, certified - 1)
+
+    def _fixed(self, p0: float) -> int:
+        """Least count at n_max whose Clopper-Pearson bound reaches p0, by bisection."""
+        below, above = 0, self.n_max + 1
+        while above - below > 1:
+            middle = (below + above) // 2
+            if clopper_pearson_lower(middle, self.n_max, self.alpha_fixed) >= p0:
+                above = middle
+            else:
+                below = middle
+        return above

@@ -1,0 +1,70 @@
+"""The decisions of a sequential run are those of its bounds, at every look."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.stats import SequentialRule, clopper_pearson_lower, sequence_lower, sequence_upper
+
+
+@pytest.mark.parametrize("hybrid", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("p0", [0.5, 0.84, 0.9986])
+@pytest.mark.parametrize("n_max", [1, 16, 333, 20_000])
+def test_the_counts_are_where_the_bounds_decide(n_max, p0, hybrid):
+    rule = SequentialRule(n_max, alpha=0.01, hybrid=hybrid, beta=0.1)
+    certified, given_up = rule.counts(p0)
+    assert len(certified) == len(given_up) == len(rule.looks)
+
+    def reaches(a, n):
+        alone = sequence_lower(a, n, rule.alpha_sequence) >= p0
+        return alone or (hybrid > 0 and n == n_max and clopper_pearson_lower(a, n, rule.alpha_fixed) >= p0)
+
+    target = certified[-1] / n_max
+    for n, a, b in zip(rule.looks, certified.tolist(), given_up.tolist(), strict=True):
+        assert a == n + 1 or reaches(a, n)
+        assert a == 0 or not reaches(a - 1, n)
+        if target <= 1:
+            assert -1 <= b < a
+            assert b == -1 or sequence_upper(b, n, 0.1) < target
+            assert b + 1 == a or sequence_upper(b + 1, n, 0.1) >= min(target, math.nextafter(1, 0))
+        else:
+            assert (a, b) == (n + 1, n)  # no count certifies, so that none is worth a second look
+
+
+def test_the_shares_add_up_to_no_more_than_alpha():
+    for alpha in (0.5, 0.001, 1e-9, 0.1):
+        for hybrid in (0.0, 1e-9, 0.3, 0.5, 0.9, math.nextafter(1.0, 0.0)):
+            rule = SequentialRule(100, alpha=alpha, hybrid=hybrid)
+            assert 0.0 < rule.alpha_sequence <= alpha
+            exact = np.longdouble(rule.alpha_sequence) + np.longdouble(rule.alpha_fixed)
+            assert exact <= np.longdouble(alpha) * (1 + np.longdouble(2.0) ** -52)
+    assert SequentialRule(100, hybrid=0.0).alpha_sequence == 0.001
+
+
+def test_a_hybrid_certifies_more_at_the_end_and_less_before():
+    alone, both = SequentialRule(100_000), SequentialRule(100_000, hybrid=0.5)
+    for p0 in (0.5, 0.84, 0.999):
+        (a, g), (b, h) = alone.counts(p0), both.counts(p0)
+        assert b[-1] < a[-1]
+        assert (b[:-1] >= a[:-1]).all()
+        assert (h <= g).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        ({"n_max": 0}, InputError, "n_max: expected 1"),
+        ({"n_max": 10.5}, InputTypeError, "n_max: expected an integer"),
+        ({"alpha": 0.0}, InputError, "alpha: expected a number strictly between 0 and 1"),
+        ({"beta": math.nan}, InputError, "beta: expected a number strictly between 0 and 1"),
+        ({"hybrid": 1.0}, InputError, r"hybrid: expected a share of alpha in \[0, 1\)"),
+        ({"hybrid": -0.1}, InputError, "hybrid: expected"),
+    ],
+)
+def test_a_rule_that_cannot_be(given, error, match):
+    with pytest.raises(error, match=match):
+        SequentialRule(**({"n_max": 100} | given))
