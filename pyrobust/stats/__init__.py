@@ -2,6 +2,7 @@
 
 from pyrobust.stats.arguments import MAX_TRIALS
 from pyrobust.stats.binomial import binomial_test, clopper_pearson_lower, clopper_pearson_upper
+from pyrobust.stats.lattice import LatticeOutcome, exact_error, lattice_outcome
 from pyrobust.stats.margin import MARGIN
 from pyrobust.stats.normal import normal_quantile_lower
 from pyrobust.stats.rule import SequentialRule
@@ -10,10 +11,13 @@ from pyrobust.stats.sequence import looks, sequence_boundary, sequence_lower, se
 __all__ = [
     "MARGIN",
     "MAX_TRIALS",
+    "LatticeOutcome",
     "SequentialRule",
     "binomial_test",
     "clopper_pearson_lower",
     "clopper_pearson_upper",
+    "exact_error",
+    "lattice_outcome",
     "looks",
     "normal_quantile_lower",
     "sequence_boundary",
