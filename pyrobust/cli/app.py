@@ -13,6 +13,7 @@ from pyrobust.cli.audit import audit
 from pyrobust.cli.certify import certify
 from pyrobust.cli.info import info
 from pyrobust.cli.log import log
+from pyrobust.cli.plan import plan
 from pyrobust.cli.predict import predict
 from pyrobust.cli.quickstart import quickstart
 from pyrobust.cli.report import report
@@ -53,6 +54,7 @@ app.command(rich_help_panel="Start here")(quickstart)
 app.command(rich_help_panel="Start here")(info)
 app.command(rich_help_panel="Certificates")(certify)
 app.command(rich_help_panel="Certificates")(predict)
+app.command(rich_help_panel="Certificates")(plan)
 app.command(rich_help_panel="Attacks")(attack)
 app.command(rich_help_panel="Runs")(log)
 app.command(rich_help_panel="Runs")(audit)

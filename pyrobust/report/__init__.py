@@ -7,6 +7,7 @@ from pyrobust.report.certification_table import comparison_table
 from pyrobust.report.curve import plot_curve
 from pyrobust.report.figures import plot_certified_accuracy, plot_survival
 from pyrobust.report.formats import Column, Quantity, ReportTable, format_table, rich_table
+from pyrobust.report.plan_table import plan_table
 from pyrobust.report.table import (
     attack_table,
     certified_accuracy_table,
@@ -27,6 +28,7 @@ __all__ = [
     "default_radii",
     "describe_run",
     "format_table",
+    "plan_table",
     "plot_certified_accuracy",
     "plot_curve",
     "plot_survival",

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from .certificates import ABSTAIN, Certificates, Predictions
+from .plan import Plan, PlannedMethod, pilot_probabilities, plan
 from .radius import certified_radius, required_probability, two_class_radius
 from .smoother import RandomizedSmoothing
 
 __all__ = [
     "ABSTAIN",
     "Certificates",
+    "Plan",
+    "PlannedMethod",
     "Predictions",
     "RandomizedSmoothing",
     "certified_radius",
+    "pilot_probabilities",
+    "plan",
     "required_probability",
     "two_class_radius",
 ]

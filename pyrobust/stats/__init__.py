@@ -5,7 +5,7 @@ from pyrobust.stats.binomial import binomial_test, clopper_pearson_lower, cloppe
 from pyrobust.stats.lattice import LatticeOutcome, exact_error, lattice_outcome
 from pyrobust.stats.margin import MARGIN
 from pyrobust.stats.normal import normal_quantile_lower
-from pyrobust.stats.rule import SequentialRule
+from pyrobust.stats.rule import SequentialRule, fixed_count
 from pyrobust.stats.sequence import looks, sequence_boundary, sequence_lower, sequence_upper
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "clopper_pearson_lower",
     "clopper_pearson_upper",
     "exact_error",
+    "fixed_count",
     "lattice_outcome",
     "looks",
     "normal_quantile_lower",

@@ -16,6 +16,36 @@ from pyrobust.stats.sequence import looks, sequence_boundary
 _CountArray = npt.NDArray[np.int64]
 
 
+def fixed_count(n: int, p0: float, alpha: float) -> int:
+    """The least count of n whose Clopper-Pearson lower bound reaches p0, by bisection.
+
+    Args:
+        n: in [1, 10**9].
+        p0: in (0, 1).
+        alpha: of the bound, in (0, 1).
+
+    Returns:
+        In [1, n + 1]; n + 1 where not even n successes are enough.
+
+    Raises:
+        InputError: a value out of range.
+        InputTypeError: n is not an integer, or alpha is not a number.
+
+    >>> fixed_count(100_000, 0.84, 0.001), fixed_count(10, 0.84, 0.001)
+    (84358, 11)
+    """
+    if not 0.0 < p0 < 1.0:
+        raise InputError(f"p0: expected a number strictly between 0 and 1, got {p0}")
+    below, above = 0, n + 1
+    while above - below > 1:
+        middle = (below + above) // 2
+        if clopper_pearson_lower(middle, n, alpha) >= p0:
+            above = middle
+        else:
+            below = middle
+    return above
+
+
 @dataclass(frozen=True)
 class SequentialRule:
     """Decisions on "p >= p0" that depend on the counts at fixed looks and on nothing else.
@@ -42,13 +72,13 @@ class SequentialRule:
     >>> rule = SequentialRule(1000)
     >>> certified, given_up = rule.counts(0.9)
     >>> rule.looks[-3:], certified[-3:], given_up[-3:]
-    ((897, 953, 1000), array([846, 898, 941]), array([816, 868, 911]))
+    ((897, 953, 1000), array([846, 898, 941]), array([818, 869, 913]))
     """
 
     n_max: int
     alpha: float = 0.001
     hybrid: float = 0.0
-    beta: float = 0.05
+    beta: float = 0.1
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -78,6 +108,26 @@ class SequentialRule:
         rest = math.nextafter(self.alpha - self.alpha_fixed, 0.0)
         return rest if rest > 0.0 else math.ulp(0.0)
 
+    def target(self, p0: float) -> float:
+        """The least frequency that certifies p0 at n_max: what p has to be believed to reach for sampling to go on.
+
+        Args:
+            p0: in (0, 1).
+
+        Returns:
+            In (0, 1]; 2.0 where no count at n_max certifies, so that all is given up.
+
+        Raises:
+            InputError: p0 out of range.
+
+        >>> SequentialRule(100_000).target(0.84), SequentialRule(100_000, hybrid=0.5).target(0.84)
+        (0.84586, 0.84381)
+        """
+        least = int(sequence_boundary(self.n_max, p0, self.alpha_sequence)[0])
+        if self.hybrid:
+            least = min(least, fixed_count(self.n_max, p0, self.alpha_fixed))
+        return least / self.n_max if least <= self.n_max else 2.0
+
     def counts(self, p0: float) -> tuple[_CountArray, _CountArray]:
         """The counts that decide on p0.
 
@@ -91,23 +141,10 @@ class SequentialRule:
         Raises:
             InputError: p0 out of range.
         """
-        n = np.array(self.looks)
+        n, target = np.array(self.looks), self.target(p0)
         certified, _ = sequence_boundary(n, p0, self.alpha_sequence)
-        if self.hybrid:
-            certified[-1] = min(certified[-1], self._fixed(p0))
-        if certified[-1] > self.n_max:  # all successes would not do, nor would they at an earlier look
+        if target > 1.0:  # nor would all successes do at an earlier look
             return certified, n
-        target = min(float(certified[-1] / self.n_max), math.nextafter(1.0, 0.0))
-        _, given_up = sequence_boundary(n, target, self.beta)
+        certified[-1] = min(certified[-1], round(target * self.n_max))
+        _, given_up = sequence_boundary(n, min(target, math.nextafter(1.0, 0.0)), self.beta)
         return certified, np.minimum(given_up, certified - 1)
-
-    def _fixed(self, p0: float) -> int:
-        """Least count at n_max whose Clopper-Pearson bound reaches p0, by bisection."""
-        below, above = 0, self.n_max + 1
-        while above - below > 1:
-            middle = (below + above) // 2
-            if clopper_pearson_lower(middle, self.n_max, self.alpha_fixed) >= p0:
-                above = middle
-            else:
-                below = middle
-        return above

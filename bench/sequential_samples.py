@@ -1,0 +1,151 @@
+"""Samples that sequential certification takes, against a fixed n of 100,000, on the p_A behind published logs.
+
+PYROBUST_DATA=DIR python bench/sequential_samples.py [--draws N] [--json FILE]
+
+Each image's p_A is recovered from its radius (``votes_of``, ``pilot_probabilities``; 1/2 where it abstained), and
+counts are drawn from it at the looks: `pyrobust.smoothing.plan`, whose decisions are those of a run. alpha = 0.001,
+n0 = 100 on both sides. At one radius: images sampled until that radius is decided; on the grid: until all are. Radii
+are the quarters up to the largest that 100,000 samples can prove; "with 0" adds radius 0, at which p_A = 1/2 is as hard
+as it gets. Points: certified share of fixed n minus that of the method, in percentage points. "certifying alone" is the
+ratio if all that is not certified cost nothing: what no rule of giving up can pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyrobust.evaluation import read_certification_log
+from pyrobust.evaluation.log_votes import votes_of
+from pyrobust.metrics.votes import maximum_radius
+from pyrobust.smoothing import Plan, pilot_probabilities, plan, required_probability
+from pyrobust.stats import SequentialRule
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+N, ALPHA = 100_000, 0.001
+METHODS = ("sequential", "hybrid")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=50_000, help="simulated images of each log")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    args = parser.parse_args()
+    started = time.process_time()
+    logs = [
+        compare(path, args.draws) for path in sorted(Path(os.environ["PYROBUST_DATA"], "logs", "cifar10").glob("*.tsv"))
+    ]
+    summary = {name: summarise(logs, name) for name in METHODS}
+    for name, figures in summary.items():
+        print(f"{name}: " + ", ".join(f"{key} {value:.2f}" for key, value in figures.items()))
+    if args.json:
+        import torch
+        from run import machine
+
+        figures = {
+            "command": "python bench/sequential_samples.py " + shlex.join(sys.argv[1:]),
+            "machine": machine(torch.device("cpu")),
+            "seconds": time.process_time() - started,
+            "n": N,
+            "alpha": ALPHA,
+            "beta": SequentialRule(N).beta,
+            "looks": len(SequentialRule(N).looks),
+            "summary": summary,
+            "logs": logs,
+        }
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def compare(path: Path, draws: int) -> dict[str, Any]:
+    """What a log's probabilities cost, by method; a line for each radius is printed."""
+    log = read_certification_log(path, n=N, alpha=ALPHA)
+    votes = votes_of(log)
+    assert votes is not None
+    assert log.sigma is not None
+    p = pilot_probabilities(votes[0], N)
+    largest = maximum_radius(N, ALPHA, log.sigma)
+    radii = [0.25 * i for i in range(1, 1 + int(largest / 0.25))]
+    made = plan(p, log.sigma, radii, n_max=N, alpha=ALPHA, draws=draws)
+    with_zero = plan(p, log.sigma, [0.0, *radii], n_max=N, alpha=ALPHA, draws=draws)
+    alone = [certifying_alone(p, required_probability(radius, log.sigma)) for radius in radii]
+    fixed = made["fixed"]
+    print(f"{path.name}: sigma {log.sigma:g}, {len(p):,} images")
+    methods: dict[str, Any] = {}
+    for name in METHODS:
+        method = made[name]
+        methods[name] = {
+            "ratio": [fixed.samples / samples for samples in method.samples_alone],
+            "points": [100 * (a - b) for a, b in zip(fixed.certified, method.certified, strict=True)],
+            "undecided": list(method.undecided),
+            "exact_error": list(method.error),
+            "grid": grid(made, name),
+            "grid_with_0": grid(with_zero, name),
+        }
+        for i, radius in enumerate(radii):
+            print(
+                f"  {name:<11} radius {radius:4.2f}  {methods[name]['ratio'][i]:6.1f}x  "
+                f"{methods[name]['points'][i]:6.2f} points  (certifying alone {alone[i]:.1f}x)"
+            )
+        for which in ("grid", "grid_with_0"):
+            found = methods[name][which]
+            print(f"  {name:<11} {which:<11}  {found['ratio']:6.1f}x  {found['points']:6.2f} points")
+    return {
+        "log": path.stem,
+        "sigma": log.sigma,
+        "images": len(p),
+        "draws": made.draws,
+        "radii": radii,
+        "certified_fixed": list(fixed.certified),
+        "certifying_alone": alone,
+        "methods": methods,
+    }
+
+
+def grid(made: Plan, name: str) -> dict[str, float]:
+    """Ratio of samples, its standard error, and the most points that are lost at one radius."""
+    fixed, method = made["fixed"], made[name]
+    ratio = fixed.samples / method.samples
+    return {
+        "ratio": ratio,
+        "standard_error": ratio * method.standard_error / method.samples,
+        "points": 100 * float(np.subtract(fixed.certified, method.certified).max()),
+    }
+
+
+def certifying_alone(p: np.ndarray, p0: float) -> float:
+    """Ratio of samples if only the certified images of the sequence were paid for, and n0 of all."""
+    rule = SequentialRule(N, ALPHA)
+    looks, (certified, _) = np.array(rule.looks), rule.counts(p0)
+    counts = np.random.default_rng(1).binomial(np.diff(looks, prepend=0), p[:, None]).cumsum(axis=1)
+    reached = counts >= certified
+    return (100 + N) / (100 + float((looks[reached.argmax(axis=1)] * reached.any(axis=1)).mean()))
+
+
+def summarise(logs: list[dict[str, Any]], name: str) -> dict[str, float]:
+    """Over all logs and radii."""
+    found = [log["methods"][name] for log in logs]
+    ratios = [ratio for method in found for ratio in method["ratio"]]
+    # Radii in units of sigma say how near to saturation they are.
+    near = [radius / log["sigma"] for log in logs for radius in log["radii"]]
+    return {
+        "mean ratio at one radius": float(np.mean(ratios)),
+        "least": min(ratios),
+        "least up to 2.5 sigma": min(r for r, z in zip(ratios, near, strict=True) if z <= 2.5),
+        "most points lost at one radius": max(points for method in found for points in method["points"]),
+        "mean ratio on the grid": float(np.mean([method["grid"]["ratio"] for method in found])),
+        "least on the grid": min(method["grid"]["ratio"] for method in found),
+        "least on the grid with 0": min(method["grid_with_0"]["ratio"] for method in found),
+    }
+
+
+if __name__ == "__main__":
+    main()

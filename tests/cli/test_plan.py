@@ -1,0 +1,68 @@
+"""`pyrobust plan` as a user sees it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "evaluation"))
+from planted_logs import made_up
+
+MADE_UP = made_up(400)
+
+
+def log(name: str = "log_sigma0.25.tsv") -> Path:
+    path = Path(name)
+    path.write_text(MADE_UP)
+    return path
+
+
+def test_a_log(pyrobust: Any) -> None:
+    done = pyrobust("plan", log(), "--radii", "0.25,0.5", "--budget", "1e7", "--n-max", "20000")
+    assert done.status == 0
+    assert done.err == ""
+    assert "\x1b" not in done.out
+    words = " ".join(done.out.split())
+    assert "Plan: sigma 0.25, alpha 0.001, at most 20,000 samples" in words
+    assert "images for 10,000,000 samples" in words
+    for name in ("samples, if only at", "certified at", "undecided at", "exact error at"):
+        assert f"{name} 0.25" in words
+        assert f"{name} 0.5 " in words
+    assert "Recommended: " in words
+    assert "0.75" not in words
+
+
+def test_json_and_the_usual_radii(pyrobust: Any) -> None:
+    done = pyrobust("plan", log(), "--json", "--n-max", "5000", "--alpha", "0.01", "--hybrid", "0.25", "--n0", "10")
+    found = json.loads(done.out)
+    assert found["radii"][:2] == [0.25, 0.5]
+    assert (found["n_max"], found["alpha"], found["hybrid"], found["n0"]) == (5000, 0.01, 0.25, 10)
+    fixed, sequential, hybrid = found["methods"]
+    assert fixed["samples"] == 5010
+    assert sequential["samples"] < hybrid["samples"] < 5010
+    assert all(error <= 0.01 for method in found["methods"] for error in method["error"])
+    assert "budget" not in found
+    assert json.loads(pyrobust("plan", log(), "--json", "--n-max", "500", "--budget", "1e6").out)["budget"] == 1e6
+
+
+def test_a_pilot_run(pyrobust: Any) -> None:
+    sweep = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--max", "8")
+    assert pyrobust("certify", *sweep, "--n", "500", "--out", "pilot.db").status == 0
+    found = json.loads(pyrobust("plan", "pilot.db", "--radii", "0.25", "--json", "--n-max", "10000").out)
+    assert found["images"] == 8
+    assert found["sigma"] == 0.25
+    assert found["methods"][1]["samples"] < 10_100
+
+
+def test_what_cannot_be_planned(pyrobust: Any) -> None:
+    unknown = log("unknown.tsv")
+    assert "give --sigma" in pyrobust("plan", unknown).error
+    assert pyrobust("plan", unknown, "--sigma", "0.25", "--n-max", "100", "--json").status == 0
+    assert "--radii: expected" in pyrobust("plan", log(), "--radii", "0.25,x").error
+    assert "n_max: expected at least 1" in pyrobust("plan", log(), "--n-max", "0").error
+    assert "budget: expected a finite number" in pyrobust("plan", log(), "--budget", "nan", "--n-max", "100").error
+    assert "missing.tsv" in pyrobust("plan", "missing.tsv").error
+    Path("none_sigma0.25.tsv").write_text("idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t-1\t0.0\t0\n")
+    assert "certifies no radius above 0" in pyrobust("plan", "none_sigma0.25.tsv").error

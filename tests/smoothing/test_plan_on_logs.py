@@ -1,0 +1,74 @@
+"""What sequential certification saves on the probabilities behind published logs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyrobust.evaluation import read_certification_log
+from pyrobust.evaluation.log_votes import votes_of
+from pyrobust.smoothing import Plan, pilot_probabilities, plan
+
+DATA = os.environ.get("PYROBUST_DATA")
+pytestmark = pytest.mark.skipif(DATA is None, reason="PYROBUST_DATA names no folder of published logs")
+
+# The quarters that 100,000 samples can prove.
+LOGS = {
+    "cohen_sigma0.25": (0.25, 0.5, 0.75),
+    "cohen_sigma0.50": (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75),
+    "smoothadv_sigma0.25": (0.25, 0.5, 0.75),
+}
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Plan]:
+    made = {}
+    for name, radii in LOGS.items():
+        log = read_certification_log(Path(str(DATA), "logs", "cifar10", f"{name}.tsv"))
+        votes = votes_of(log)
+        assert votes is not None
+        made[name] = plan(pilot_probabilities(votes[0], 100_000), float(log.sigma or 0), radii)
+    return made
+
+
+def at_each_radius(plans: dict[str, Plan], method: str) -> list[tuple[float, float, float]]:
+    """(radius in sigma, ratio of samples, points of certified images lost) of all logs."""
+    found = []
+    for made in plans.values():
+        fixed, other = made["fixed"], made[method]
+        for i, radius in enumerate(made.radii):
+            points = 100 * (fixed.certified[i] - other.certified[i])
+            found.append((radius / made.sigma, fixed.samples / other.samples_alone[i], points))
+    return found
+
+
+@pytest.mark.parametrize("method", ["sequential", "hybrid"])
+def test_samples_at_one_radius(plans: dict[str, Plan], method: str) -> None:
+    found = at_each_radius(plans, method)
+    assert np.mean([ratio for _, ratio, _ in found]) >= 35
+    assert min(ratio for radius, ratio, _ in found if radius <= 2.5) >= 30
+    # Certifying alone takes one sixteenth of a fixed n at 3 sigma.
+    assert min(ratio for _, ratio, _ in found) >= 10.5
+
+
+@pytest.mark.parametrize("method", ["sequential", "hybrid"])
+def test_samples_on_the_grid(plans: dict[str, Plan], method: str) -> None:
+    ratios = [made["fixed"].samples / made[method].samples for made in plans.values()]
+    assert min(ratios) >= 5
+    assert np.mean(ratios) >= 7
+
+
+def test_certificates_lost(plans: dict[str, Plan]) -> None:
+    # The simulation's own standard error is 0.02 to 0.05 points.
+    assert max(points for radius, _, points in at_each_radius(plans, "sequential") if radius <= 3) <= 1.0
+    assert max(points for _, _, points in at_each_radius(plans, "sequential")) <= 1.3
+    assert max(points for _, _, points in at_each_radius(plans, "hybrid")) <= 0.25
+
+
+def test_errors(plans: dict[str, Plan]) -> None:
+    for made in plans.values():
+        for method in made.methods:
+            assert all(0 < error <= 0.001 for error in method.error)
