@@ -73,12 +73,20 @@ class Certificates(_Results):
         prediction: [B], int64, the certified class, or ``ABSTAIN``.
         radius: [B], float64, in the input's unit; 0.0 where abstained.
         radii: the radii of interest that were given.
-        p_lower: [B], float64, the lower confidence bound on the probability of the selected class.
+        p_lower: [B], float64, the lower confidence bound on the probability of the selected class; of a sequence, the
+            best of all looks.
         counts0: [B, K + 1], int64, votes of the selection; column K holds those without a winner (NaN or +inf).
         counts: [B, K + 1], int64, votes of the estimation.
-        sigma, noise, norm, n0, n, alpha, seed: as given.
+        samples: [B], int64, used for each example, those of the selection included.
+        undecided: [B, R], bool: the r-th of ``radii`` was neither certified nor rejected within n samples. All False
+            for "fixed", which decides none.
+        sigma, noise, norm, n0, n, alpha, seed: as given; n is the most samples of a sequence.
         guarantee: "real": the proof idealises the noise as real-valued; the usual practice.
-        method: "fixed": n samples for every example.
+        method: "fixed": n samples for every example; "sequential": until every radius was decided; "hybrid": the same,
+            with a share of alpha for one more bound at n samples.
+        hybrid: that share.
+        rival_upper: [B], float64, of two_class the upper bound on every other class' probability, which ``radius`` may
+            rest on; None without.
     """
 
     radius: _Floats
@@ -86,9 +94,13 @@ class Certificates(_Results):
     p_lower: _Floats
     counts0: _Ints
     counts: _Ints
+    samples: _Ints
+    undecided: npt.NDArray[np.bool_]
     n0: int
     guarantee: str = "real"
     method: str = "fixed"
+    hybrid: float = 0.0
+    rival_upper: _Floats | None = None
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:

@@ -100,8 +100,8 @@ def one_example(x: Tensor) -> Tensor:
 
 def certified_radii(method: str, radii: Sequence[float] | None) -> tuple[float, ...]:
     """The radii of interest of a method that exists."""
-    if method != "fixed":
-        raise InputError(f'method: expected "fixed", got {method!r}')
+    if method not in ("fixed", "sequential"):
+        raise InputError(f'method: expected "fixed" or "sequential", got {method!r}')
     try:
         values = tuple(float(radius) for radius in radii or ())
     except (TypeError, ValueError):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.errors import InputError, ModelError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 from pyrobust.stats import binomial_test, clopper_pearson_lower
 
@@ -19,14 +19,16 @@ from .checks import (
     certified_radii,
     channels,
     count,
-    image_indices,
     integer,
     one_example,
     probability,
     samples,
 )
+from .examples import checked_examples, noise_dtype
 from .radius import certified_radius
 from .sampling import Sampler
+from .sequential import CertificationRule
+from .sequential_batch import certify_sequentially
 
 
 class RandomizedSmoothing:
@@ -89,9 +91,10 @@ class RandomizedSmoothing:
         self.norm = norm
         self.seed = int(seed)
         self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
-        self._real = torch.float64 if self.runner.dtype == torch.float64 else torch.float32
-        self.normalize = None if normalize is None else channels(normalize, self._real, self.runner.device)
-        self._sampler = Sampler(self.runner, self.num_classes, self.sigma, noise, self.seed, self.normalize)
+        self.normalize = (
+            None if normalize is None else channels(normalize, noise_dtype(self.runner), self.runner.device)
+        )
+        self.sampler = Sampler(self.runner, self.num_classes, self.sigma, noise, self.seed, self.normalize)
 
     def predict(self, x: Tensor, n: int, alpha: float = 0.001, *, index: int = 0) -> int:
         """The smoothed classifier's class at one example, or ``ABSTAIN``; wrong with probability at most alpha.
@@ -152,6 +155,8 @@ class RandomizedSmoothing:
         indices: Sequence[int] | Tensor | None = None,
         radii: Sequence[float] | None = None,
         method: str = "fixed",
+        hybrid: float = 0.0,
+        two_class: bool = False,
         progress: bool | Progress = False,
     ) -> Certificates:
         """Certificates of B examples; samples of several examples share full batches, counts stay on the device.
@@ -163,8 +168,11 @@ class RandomizedSmoothing:
             n: fresh samples for the bound on its probability, at least 1.
             alpha: probability that one certificate is wrong, in (0, 1).
             indices: image index of each example in the noise contract, in [0, 2**32); default 0 … B - 1.
-            radii: radii of interest, at least 0, for ``Certificates.certified``.
-            method: "fixed": n samples for every example.
+            radii: radii of interest, at least 0, for ``Certificates.certified``; "sequential" needs some.
+            method: "fixed": n samples for every example; "sequential": samples until every one of radii is decided, n
+                at most (``pyrobust.smoothing.sequential.CertificationRule``).
+            hybrid: share of alpha, in [0, 1), that "sequential" keeps for one Clopper-Pearson bound at n samples.
+            two_class: "sequential" also bounds the other classes from above; gaussian noise only.
             progress: True for a bar on the terminal, or a function of (samples done, samples in all).
 
         Returns:
@@ -178,7 +186,12 @@ class RandomizedSmoothing:
         """
         n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
         radii = certified_radii(method, radii)
-        x, index = self._examples(x, indices)
+        x, index = self.examples(x, indices)
+        if method == "sequential":
+            rule = self.rule(radii=radii, n=n, alpha=alpha, hybrid=hybrid, two_class=two_class)
+            return certify_sequentially(self.sampler, rule, n0, x, index, progress)
+        if hybrid or two_class:
+            raise InputError('hybrid, two_class: expected none with method "fixed", which draws n samples anyway')
         total = len(x) * (n0 + n)
         with reporting(progress, total) as report:
             counts0 = self._votes(x, index, n0, "select", report)
@@ -194,6 +207,8 @@ class RandomizedSmoothing:
             p_lower=p_lower,
             counts0=counts0,
             counts=counts,
+            samples=np.full(len(top), n0 + n, dtype=np.int64),
+            undecided=np.zeros((len(top), len(radii)), dtype=np.bool_),
             sigma=self.sigma,
             noise=self.noise,
             norm=self.norm,
@@ -214,7 +229,7 @@ class RandomizedSmoothing:
     ) -> Predictions:
         """``predict`` for B examples at once; arguments and errors as of ``certify_batch``."""
         n, alpha = samples("n", n), probability("alpha", alpha)
-        x, index = self._examples(x, indices)
+        x, index = self.examples(x, indices)
         with reporting(progress, len(x) * n) as report:
             counts = self._votes(x, index, n, "predict", report)
         order = np.argsort(-counts, axis=1, kind="stable")
@@ -253,7 +268,7 @@ class RandomizedSmoothing:
             InputError, InputTypeError, ModelError: as ``certify_batch``.
         """
         n = samples("n", n)
-        x, index = self._examples(x, indices)
+        x, index = self.examples(x, indices)
         return self._votes(x, index, n, stage, lambda done: None)
 
     def _votes(
@@ -261,35 +276,22 @@ class RandomizedSmoothing:
     ) -> npt.NDArray[np.int64]:
         counts = torch.zeros((len(x), self.num_classes + 1), dtype=torch.int64, device=x.device)
         runs = [(row, image, 0, n) for row, image in enumerate(index)]
-        self._sampler.count(x, runs, stage, counts, report)
+        self.sampler.count(x, runs, stage, counts, report)
         votes = counts.cpu().numpy()
         if len(votes) and not bool((votes.sum(axis=1) == n).all()):
             raise ModelError(f"smoothing: expected {n} votes for each example, got {votes.sum(axis=1).tolist()}")
         return votes
 
-    def _examples(self, x: Tensor, indices: Sequence[int] | Tensor | None) -> tuple[Tensor, list[int]]:
-        if not isinstance(x, Tensor):
-            raise InputTypeError(f"x: expected a tensor, got {type(x).__name__}")
-        if not x.dtype.is_floating_point:
-            raise InputTypeError(f"x: expected a float tensor, got {x.dtype}; for 8-bit images: x.float() / 255")
-        if x.dim() < 2:
-            raise InputError(f"x: expected a batch [B, ...] of examples of at least 1 dimension, got {tuple(x.shape)}")
-        if x[:1].numel() == 0 and len(x):
-            raise InputError(f"x: expected examples of at least one element, got {tuple(x.shape)}")
-        if self.runner.memory_format == torch.channels_last and x.dim() != 4:
-            raise InputError(f"x: expected [B, C, H, W] for channels_last, got {tuple(x.shape)}")
-        if self.normalize is not None and (x.dim() < 3 or x.shape[1] != len(self.normalize[0])):
-            raise InputError(
-                f"x: expected {len(self.normalize[0])} channels, the length of normalize's mean, got {tuple(x.shape)}"
-            )
-        index = image_indices(indices, len(x))
-        x = x.detach().to(self.runner.device_for(x))
-        if not bool(torch.isfinite(x).all()):
-            raise InputError("x: expected finite values, got NaN or inf")
-        images = x.to(self._real)
-        if x.dtype.itemsize > images.dtype.itemsize and not bool((images.to(x.dtype) == x).all()):
-            raise InputError(
-                f"x: expected values that {images.dtype} holds exactly, for the model runs in {self.runner.dtype}; "
-                "pass x.float(), which the certificates are then about, or use a float64 model"
-            )
-        return images, index
+    def examples(self, x: Tensor, indices: Sequence[int] | Tensor | None = None) -> tuple[Tensor, list[int]]:
+        """Examples as they are sampled, and their image indices; arguments and errors as of ``certify_batch``."""
+        given = None if self.normalize is None else len(self.normalize[0])
+        return checked_examples(x, indices, self.runner, given)
+
+    def rule(
+        self, *, radii: Sequence[float] | None, n: int, alpha: float, hybrid: float = 0.0, two_class: bool = False
+    ) -> CertificationRule:
+        """The rule of a sequential certification; arguments and errors as of ``certify_batch``."""
+        radii = certified_radii("sequential", radii)
+        return CertificationRule(
+            radii, self.num_classes, self.sigma, self.noise, self.norm, n, alpha, hybrid, two_class
+        )

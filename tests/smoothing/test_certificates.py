@@ -90,13 +90,14 @@ def test_to_dict_survives_json(request, name):
 def test_to_pandas(certificates, predictions):
     pytest.importorskip("pandas")
     frame = certificates.to_pandas()
-    assert list(frame.columns) == ["indices", "prediction", "radius", "p_lower"]
+    assert list(frame.columns) == ["indices", "prediction", "radius", "p_lower", "samples"]
     assert frame["prediction"].tolist() == [0, -1, 2]
     assert frame["radius"].tolist() == certificates.radius.tolist()
     assert frame.attrs["sigma"] == 0.25
     assert frame.attrs["guarantee"] == "real"
     assert frame.attrs["radii"] == (0.25, 0.5)
-    assert set(frame.attrs) == {"sigma", "noise", "norm", "n0", "n", "alpha", "seed", "radii", "guarantee", "method"}
+    given = {"sigma", "noise", "norm", "n0", "n", "alpha", "seed", "radii", "guarantee", "method", "hybrid"}
+    assert set(frame.attrs) == given | {"rival_upper"}
     assert list(predictions.to_pandas().columns) == ["indices", "prediction", "p_value"]
 
 

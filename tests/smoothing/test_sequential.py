@@ -1,0 +1,395 @@
+"""Sequential certification: against a loop over images and looks, and the same in every schedule."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special, stats
+
+from pyrobust import ABSTAIN, RandomizedSmoothing
+from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.smoothing import certified_radius, packing, sampling
+from pyrobust.smoothing.packing import SequencePacker
+from pyrobust.smoothing.radius import two_class_radius
+from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
+from pyrobust.stats import clopper_pearson_lower, looks
+
+CLASSES, SIGMA, ALPHA, N0, N = 3, 0.5, 0.001, 20, 3000
+RADII = (0.0, 0.25, 0.5, 1.0)
+
+
+def model(x):
+    """Three classes by the first coordinate; comparisons do not depend on the batch."""
+    first = x.flatten(1)[:, :1]
+    return -(first - torch.tensor([-1.0, 0.0, 1.0], dtype=x.dtype)).abs()
+
+
+def images(count=24):
+    return torch.linspace(-1.9, 1.9, count).view(-1, 1).repeat(1, 2)
+
+
+def smoother(batch_size=64, seed=5, base=model, **options):
+    return RandomizedSmoothing(base, CLASSES, SIGMA, seed=seed, batch_size=batch_size, **options)
+
+
+def certify(x, *, by=None, **options):
+    given = {"n0": N0, "n": N, "alpha": ALPHA, "radii": RADII, "method": "sequential"}
+    return (by or smoother()).certify_batch(x, **given | options)
+
+
+def assert_same(one, other, rows=slice(None)):
+    for name in ("prediction", "radius", "p_lower", "counts0", "counts", "samples", "undecided", "indices"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name)[rows], err_msg=name)
+
+
+def log_wealth(votes, drawn, p):
+    """Of Krichevsky and Trofimov's bets against probability p."""
+    mixture = math.lgamma(votes + 0.5) + math.lgamma(drawn - votes + 0.5) - math.log(math.pi) - math.lgamma(drawn + 1)
+    return mixture - votes * math.log(p) - (drawn - votes) * math.log1p(-p)
+
+
+def decide_one_by_one(x, index):
+    """(samples, certified, undecided) of one image: the wealth against p = Φ(r/sigma) at each look, by definition."""
+    base = smoother()
+    top = int(base.votes(x, n=N0, stage="select", indices=[index])[0, :CLASSES].argmax())
+    state = dict.fromkeys(RADII, "undecided")
+    for drawn in looks(N):
+        votes = int(base.votes(x, n=drawn, indices=[index])[0, top])
+        for r in RADII:
+            p = stats.norm.cdf(r / SIGMA)
+            if state[r] == "undecided" and votes > drawn * p and log_wealth(votes, drawn, p) >= math.log(1 / ALPHA):
+                state[r] = "certified"
+            # The least share that would certify at the end, and betting against it.
+            needed = next(a for a in range(int(N * p), N) if log_wealth(a, N, p) >= math.log(1 / ALPHA)) / N
+            if state[r] == "undecided" and votes < drawn * needed and log_wealth(votes, drawn, needed) >= math.log(10):
+                state[r] = "rejected"
+        if "undecided" not in state.values():
+            break
+    return N0 + drawn, [state[r] == "certified" for r in RADII], [state[r] == "undecided" for r in RADII]
+
+
+def test_decisions_are_those_of_a_loop_over_images_and_looks():
+    x = images()
+    found = certify(x)
+    assert found.certified.any(axis=0).all()
+    assert not found.certified.all(axis=0).any()
+    assert found.undecided.any()
+    assert (found.samples < N0 + N).any()
+    for row in range(len(x)):
+        samples, certified, undecided = decide_one_by_one(x[row : row + 1], row)
+        assert found.samples[row] == samples
+        assert found.certified[row].tolist() == certified
+        assert found.undecided[row].tolist() == undecided
+
+
+def test_votes_are_those_of_the_samples_drawn():
+    x = images(8)
+    found = certify(x)
+    for row in range(8):
+        drawn = int(found.samples[row]) - N0
+        np.testing.assert_array_equal(found.counts[row], smoother().votes(x[row : row + 1], n=drawn, indices=[row])[0])
+    np.testing.assert_array_equal(found.counts0, smoother().votes(x, n=N0, stage="select"))
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 100, 1001, 4096])
+def test_batch_sizes(batch_size):
+    n = 200 if batch_size == 1 else N
+    assert_same(certify(images(), by=smoother(batch_size), n=n), certify(images(), n=n))
+
+
+def test_order_and_split_into_calls():
+    x, whole = images(), certify(images())
+    order = np.random.default_rng(0).permutation(len(x))
+    assert_same(certify(x[order], indices=order.tolist()), whole, order)
+    for begin, end in ((0, 1), (1, 10), (10, 24)):
+        assert_same(certify(x[begin:end], indices=range(begin, end)), whole, slice(begin, end))
+
+
+@pytest.mark.parametrize(("most", "rounds"), [(1, 1), (5, 1), (5, 32), (64, 2)])
+def test_images_in_work_and_batches_of_a_round(most, rounds, monkeypatch):
+    whole = certify(images())
+    monkeypatch.setattr(packing, "_MOST", most)
+    monkeypatch.setattr(packing, "_ROUND_BATCHES", rounds)
+    assert_same(certify(images()), whole)
+
+
+def new_images(count):
+    return [ImageSequence(i, np.zeros(CLASSES + 1, dtype=np.int64)) for i in range(count)]
+
+
+@pytest.mark.parametrize("stops", [[1], [0, 2], [3, 3, 3], [1] * 12])
+def test_goes_on_in_the_middle_of_images(stops):
+    """After each stop all that is kept are the images' own states, as a store keeps them."""
+    x, whole = images(), certify(images())
+    by, states = smoother(33), new_images(len(x))
+    rule = by.rule(radii=RADII, n=N, alpha=ALPHA)
+    finished, middle = {}, 0
+    for stop in [*stops, None]:
+        packer = SequencePacker(by.sampler, rule, N0, x[0])
+        for number, now in enumerate(packer.run(deepcopy(states), lambda some: x[[image.index for image in some]])):
+            finished |= {image.index: image for image in now.finished}
+            if number == stop:
+                # Those that had not come to their place yet are as they were.
+                kept = {image.index: deepcopy(image) for image in now.active}
+                states = [kept.get(old.index, old) for old in states if old.index not in finished]
+                middle += sum(image.drawn not in (0, *looks(N)) for image in states)
+                break
+    found = rule.results([finished[i] for i in range(len(x))])
+    assert middle or stops == [1] or stops == [0, 2]
+    for name in ("prediction", "radius", "p_lower", "counts0", "counts", "samples", "undecided"):
+        np.testing.assert_array_equal(found[name], getattr(whole, name), err_msg=name)
+
+
+def test_batches_are_full_until_too_few_images_are_left():
+    sizes = []
+
+    def watched(x):
+        sizes.append(len(x))
+        return model(x)
+
+    found = certify(images(200), by=smoother(64, base=watched))
+    assert sum(sizes) == found.samples.sum()
+    partial = [size for size in sizes if size < 64]
+    assert len(partial) <= 100
+    assert sizes.index(partial[0]) > 50
+    assert sum(sizes) / len(sizes) > 60
+
+
+def test_progress_rises_to_the_whole():
+    seen = []
+    certify(images(), progress=lambda done, total: seen.append((done, total)))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1] == (24 * (N0 + N), 24 * (N0 + N))
+
+
+def test_no_examples():
+    found = certify(torch.zeros(0, 2))
+    assert len(found) == 0
+    assert found.certified.shape == found.undecided.shape == (0, 4)
+
+
+def test_votes_without_a_winner_never_certify():
+    found = certify(images(4), by=smoother(base=lambda x: torch.full((len(x), CLASSES), math.nan)))
+    assert (found.prediction == ABSTAIN).all()
+    assert (found.radius == 0).all()
+    assert (found.counts[:, CLASSES] == found.samples - N0).all()
+    assert not found.undecided.any()
+    assert (found.samples < 200).all()
+
+
+def test_lost_votes_are_an_error(monkeypatch):
+    count = sampling.count_votes
+    monkeypatch.setattr(sampling, "count_votes", lambda logits, image, counts: count(logits[1:], image[1:], counts))
+    with pytest.raises(ModelError, match="votes for image"):
+        certify(images(4))
+
+
+# --- the rule
+
+
+def rule(**changes):
+    values = {"radii": RADII, "num_classes": CLASSES, "sigma": SIGMA, "noise": "gaussian", "norm": "l2"}
+    return CertificationRule(**values | {"n": N, "alpha": ALPHA} | changes)
+
+
+def run_counts(of, p, rng, size):
+    """Simulated images, each class with probability p (the selected one first); limits when each is done."""
+    done = np.zeros(size, dtype=bool)
+    counts = np.zeros((size, of.num_classes + 1), dtype=np.int64)
+    limits = np.tile([0.0, 1.0, 0.0, 1.0], (size, 1))
+    drawn = 0
+    for look in of.looks:
+        rows = np.flatnonzero(~done)
+        counts[rows] += rng.multinomial(look - drawn, p, size=len(rows))
+        drawn = look
+        limits[rows] = of.look(np.zeros(len(rows), dtype=np.int64), counts[rows], limits[rows])
+        done[rows] = of.done(limits[rows], np.full(len(rows), look))
+    return limits
+
+
+@pytest.mark.parametrize("changes", [{}, {"hybrid": 0.5}, {"two_class": True}, {"two_class": True, "hybrid": 0.9}])
+@pytest.mark.parametrize("r", [0.0, 0.5])
+def test_planted_probabilities_are_certified_falsely_at_most_alpha(r, changes):
+    """The true radius lies just below the one asked for; alpha is large so that a broken bound would show."""
+    alpha, size = 0.1, 4000
+    p = special.ndtr((r - 1e-4) / SIGMA)
+    of = rule(radii=(r, r + 0.5), alpha=alpha, n=5000, **changes)
+    limits = run_counts(of, [p, (1 - p), 0.0, 0.0], np.random.default_rng(1), size)
+    false = int(of.reached(limits)[:, 0].sum())
+    assert stats.binomtest(false, size, alpha, alternative="greater").pvalue > 1e-4
+    assert false > 0  # or nothing was tested
+    assert of.rejected(limits)[:, 1].mean() > 0.99
+
+
+def test_sequences_without_their_logarithm_would_be_caught():
+    """The same simulation fails for one fixed-n bound used at every look."""
+    alpha, size, of = 0.1, 1000, rule(radii=(0.5,), alpha=0.1, n=2000)
+    p, rng = special.ndtr(0.5 / SIGMA), np.random.default_rng(1)
+    votes, drawn, wrong = np.zeros(size, dtype=np.int64), 0, np.zeros(size, dtype=bool)
+    for look in of.looks:
+        votes += rng.binomial(look - drawn, p, size=size)
+        drawn = look
+        wrong |= np.asarray(clopper_pearson_lower(votes, drawn, alpha)) > p
+    assert stats.binomtest(int(wrong.sum()), size, alpha, alternative="greater").pvalue < 1e-4
+
+
+def test_hybrid_certifies_near_saturation_what_the_sequence_does_not():
+    votes = np.array([[N, 0, 0, 0]])
+    start, top = np.array([[0.0, 1.0, 0.0, 1.0]]), np.array([0])
+    alone, both = (rule(hybrid=share).look(top, votes, start)[0, 0] for share in (0.0, 0.5))
+    assert alone < both < clopper_pearson_lower(N, N, ALPHA)
+    assert both == clopper_pearson_lower(N, N, ALPHA / 2)
+    before = np.array([[looks(N)[-2], 0, 0, 0]])
+    assert rule(hybrid=0.5).look(top, before, start)[0, 0] < rule().look(top, before, start)[0, 0]
+
+
+@pytest.mark.parametrize("hybrid", [0.0, 0.1, 1 / 3, 0.5, 0.999])
+@pytest.mark.parametrize("alpha", [0.001, 0.05, 1e-9, 0.1 + 0.2])
+def test_shares_are_at_most_alpha(alpha, hybrid):
+    of = rule(alpha=alpha, hybrid=hybrid).decisions
+    assert Fraction(of.alpha_sequence) + Fraction(of.alpha_fixed) <= Fraction(alpha)
+    assert of.alpha_sequence + of.alpha_fixed == pytest.approx(alpha, rel=1e-12)
+    both = rule(alpha=alpha, hybrid=hybrid, two_class=True)
+    own = (both.decisions.alpha_sequence, both.decisions.alpha_fixed)
+    # CLASSES rivals: the other classes, and the votes without a winner.
+    shares = [*own, *(CLASSES * [both._of_a_rival(share) for share in own if share])]
+    assert sum(map(Fraction, shares)) <= Fraction(alpha)
+    assert sum(shares) == pytest.approx(alpha, rel=1e-12)
+
+
+def test_two_classes_certify_more_where_the_rest_is_spread():
+    counts = np.array([[1800, 400, 400, 400]])
+    top, start = np.array([0]), np.array([[0.0, 1.0, 0.0, 1.0]])
+    one, two = (rule(two_class=flag).look(top, counts, start) for flag in (False, True))
+    assert two[0, 0] < one[0, 0]  # half of alpha
+    assert rule().reached(one)[0].tolist() == [True, False, False, False]
+    assert rule(two_class=True).reached(two)[0].tolist() == [True, True, False, False]
+    image = ImageSequence(0, counts[0], counts[0], two[0])
+    found = rule(two_class=True).results([image])
+    assert found["radius"][0] == two_class_radius(two[0, 0], two[0, 3], SIGMA) > 0.25
+
+
+def test_two_classes_certify_below_a_half():
+    counts = np.array([[1350, 500, 600, 550]])
+    limits = rule(two_class=True).look(np.array([0]), counts, np.array([[0.0, 1.0, 0.0, 1.0]]))
+    found = rule(two_class=True).results([ImageSequence(0, counts[0], counts[0], limits[0])])
+    assert found["p_lower"][0] < 0.5
+    assert found["prediction"][0] == 0
+    assert found["radius"][0] > 0.1
+    assert rule().results([ImageSequence(0, counts[0], counts[0], limits[0])])["prediction"][0] == ABSTAIN
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    p=st.floats(1e-9, 1 - 1e-12),
+    q=st.floats(1e-12, 1.0),
+    sigma=st.floats(1e-3, 100.0),
+    r=st.floats(0.0, 3.0),
+    family=st.sampled_from([("gaussian", "l2", False), ("gaussian", "l2", True), ("laplace", "l1", False)]),
+)
+def test_what_is_reached_is_certified(p, q, sigma, r, family):
+    """Also for the radius that p itself gives, where rounding decides."""
+    noise, norm, two_class = family
+    own = float(certified_radius(p, sigma, noise=noise, norm=norm))
+    radii = (r * sigma, own, own * (1 - 1e-5), own * (1 + 1e-5))
+    of = rule(radii=radii, sigma=sigma, noise=noise, norm=norm, two_class=two_class)
+    limits = np.array([[p, 1.0, 0.0, q]])
+    votes = np.array([5, 0, 0, 0])
+    found = of.results([ImageSequence(0, votes, votes, limits[0])])
+    certified = (found["prediction"] != ABSTAIN) & (found["radius"] >= np.asarray(radii))
+    assert (certified | ~of.reached(limits)[0]).all()
+    if own > 0.3 * sigma:
+        assert of.reached(limits)[0, 2]
+    if two_class:  # limits of p itself reject nothing that p certifies
+        assert not (certified & of.rejected(np.array([[0.0, p, q, 1.0]]))[0]).any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_limits_only_tighten_and_hold_the_votes(data):
+    of = rule(two_class=data.draw(st.booleans()), hybrid=data.draw(st.sampled_from([0.0, 0.5])))
+    p = np.array(data.draw(st.lists(st.floats(0.01, 1), min_size=4, max_size=4)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    counts, limits, drawn = np.zeros((1, 4), dtype=np.int64), np.array([[0.0, 1.0, 0.0, 1.0]]), 0
+    for look in of.looks:
+        counts = counts + rng.multinomial(look - drawn, p / p.sum(), size=1)
+        drawn = look
+        new = of.look(np.array([0]), counts, limits)
+        assert (new[0, [0, 2]] >= limits[0, [0, 2]]).all()
+        assert (new[0, [1, 3]] <= limits[0, [1, 3]]).all()
+        assert ((new >= 0) & (new <= 1)).all()
+        limits = new
+    assert of.done(limits, np.array([N])).all()
+
+
+@pytest.mark.parametrize("noise", ["uniform", "laplace"])
+def test_other_noise(noise):
+    found = certify(images(), by=smoother(noise=noise, norm="l1"))
+    assert found.certified.any(axis=0)[:3].all()
+    assert not found.certified.all(axis=0)[1:].any()
+    # Few images lie so close to a radius that either way of sampling may err on them.
+    fixed = certify(images(), by=smoother(noise=noise, norm="l1"), method="fixed")
+    assert (found.certified != fixed.certified)[~found.undecided].mean() < 0.05
+    assert found.samples.mean() < 0.7 * (N0 + N)
+    np.testing.assert_array_equal(found.radius, certified_radius(found.p_lower, SIGMA, noise=noise, norm="l1"))
+
+
+@pytest.mark.parametrize("hybrid", [0.0, 0.5])
+def test_limits_decide_as_the_tables_of_counts_do(hybrid):
+    """What `pyrobust plan` computes with are counts; a run keeps limits."""
+    of = rule(n=300, hybrid=hybrid, radii=(0.0, 0.3, 0.9, 1.5))
+    for column, p in enumerate(of.required):
+        certified, given_up = of.decisions.counts(float(p)) if p < 1 else (np.inf, np.inf)
+        for place, look in enumerate(of.looks):
+            votes = np.arange(look + 1)
+            counts = np.stack([votes, look - votes, 0 * votes, 0 * votes], axis=1)
+            limits = of.look(0 * votes, counts, np.tile([0.0, 1.0, 0.0, 1.0], (look + 1, 1)))
+            reached, rejected = of.reached(limits)[:, column], of.rejected(limits)[:, column]
+            np.testing.assert_array_equal(reached, votes >= certified[place])
+            np.testing.assert_array_equal(rejected & ~reached, votes <= given_up[place])
+
+
+def test_results_say_how_they_were_made():
+    plain, mixed = certify(images(4)), certify(images(4), hybrid=0.25, two_class=True)
+    assert (plain.method, plain.hybrid, plain.rival_upper, plain.n) == ("sequential", 0.0, None, N)
+    assert (mixed.method, mixed.hybrid) == ("hybrid", 0.25)
+    assert mixed.rival_upper.shape == (4,)
+    fixed = certify(images(4), method="fixed")
+    assert (fixed.samples == N0 + N).all()
+    assert not fixed.undecided.any()
+    assert fixed.method == "fixed"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"radii": None}, InputError, "radii: expected the radii that the sequential method"),
+        ({"radii": ()}, InputError, "radii: expected the radii that the sequential method"),
+        ({"radii": (-0.5,)}, InputError, "radii: expected numbers of at least 0"),
+        ({"radii": (math.nan,)}, InputError, "radii: expected numbers of at least 0"),
+        ({"radii": "far"}, InputTypeError, "radii: expected a sequence of numbers"),
+        ({"method": "martingale"}, InputError, 'method: expected "fixed" or "sequential"'),
+        ({"hybrid": 1.0}, InputError, r"hybrid: expected a share of alpha in \[0, 1\)"),
+        ({"hybrid": -0.1}, InputError, "hybrid: expected a share"),
+        ({"hybrid": math.nan}, InputError, "hybrid: expected a share"),
+        ({"hybrid": "half"}, InputTypeError, "hybrid: expected a number"),
+        ({"two_class": 1}, InputTypeError, "two_class: expected True or False"),
+        ({"method": "fixed", "hybrid": 0.5}, InputError, "hybrid, two_class: expected none"),
+        ({"method": "fixed", "two_class": True}, InputError, "hybrid, two_class: expected none"),
+    ],
+)
+def test_bad_input(options, error, match):
+    with pytest.raises(error, match=match):
+        certify(images(2), **options)
+
+
+def test_two_classes_need_gaussian_noise():
+    with pytest.raises(InputError, match="two_class: expected gaussian noise"):
+        certify(images(2), by=smoother(noise="laplace", norm="l1"), two_class=True)
