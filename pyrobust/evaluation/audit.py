@@ -128,6 +128,8 @@ def _about_votes(log: CertificationLog, metrics: CertificationMetrics, doubt: bo
         why = "n, alpha or sigma are in doubt"
         if log.kind == "verify":
             why = "bound propagation has radii and no votes"
+        elif log.header is not None and log.header.layout == "sequential":
+            why = "each image has as many samples as its votes asked for"
         elif not doubt:
             unknown = [name for name in ("n", "alpha", "sigma") if getattr(log, name) is None]
             why = f"{', '.join(unknown)} not known"

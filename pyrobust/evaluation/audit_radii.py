@@ -11,6 +11,7 @@ from scipy import special
 
 from pyrobust.errors import PyrobustError
 from pyrobust.evaluation.audit_rows import at_rows, counted_rows, first_of_each
+from pyrobust.evaluation.audit_sequences import check_sequences
 from pyrobust.evaluation.certification_log import CertificationLog
 from pyrobust.evaluation.findings import Finding
 from pyrobust.evaluation.saturation import SLACK, USUAL_ALPHA, USUAL_N, Saturation, find_saturation
@@ -107,6 +108,9 @@ def check_certificates(log: CertificationLog) -> Iterator[Finding]:
     """
     if log.kind != "certify":
         return  # proofs have neither n nor alpha
+    if log.header is not None and log.header.layout == "sequential":
+        yield from check_sequences(log)
+        return
     if log.votes is not None and log.n is not None and log.alpha is not None and log.sigma is not None:
         yield from _check_votes(log, log.votes, log.n, log.alpha, log.sigma)
         return

@@ -46,12 +46,13 @@ class CertificationLog:
         seconds: [N], float64, or None where there are none.
         decimals: [N], int64, to how many places each radius is printed, dropped zeros counted; None where radii are
             exact.
-        n: samples an image; None where unknown, or where the radii contradict what is usual.
+        n: samples an image, of a sequential run at most; None where unknown, or where the radii contradict what is
+            usual.
         alpha: probability that a certificate is wrong; None likewise.
         sigma: standard deviation of the noise; None where unknown.
         norm: of the radii.
         noise: "gaussian", or what a run says; "" where there is none.
-        votes: [N], int64, exact, 0 where it abstained; None where radii are all there is.
+        votes: [N], int64, exact, 0 where it abstained; None where radii are all there is, or samples differ.
         lines: [N], int64, the line of each row; None for a run, which has no lines.
         origins: where sigma, n and alpha come from, by name.
         findings: what was wrong or left out while it was read.
@@ -221,7 +222,7 @@ def _from_run(run: Run, path: Path, given: dict[str, Any]) -> CertificationLog:
         sigma=parameters["sigma"] if smoothed else None,
         norm=parameters["norm"],
         noise=parameters["noise"] if smoothed else "",
-        votes=_votes(run) if smoothed else None,
+        votes=_votes(run) if run.header.layout == "certify" else None,
         origins=dict.fromkeys(("n", "alpha", "sigma"), "the run") if smoothed else {},
         findings=findings,
         header=run.header,

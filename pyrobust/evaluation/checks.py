@@ -15,11 +15,11 @@ from pyrobust.evaluation.verdicts import PROOFS, decode_verdicts
 Table: TypeAlias = dict[str, npt.NDArray[Any]]
 
 
-def check_table(kind: str, parameters: dict[str, Any], table: Table, where: Path) -> None:
+def check_table(layout: str, parameters: dict[str, Any], table: Table, where: Path) -> None:
     """Refuses rows that no run writes.
 
     Args:
-        kind: of the run.
+        layout: of the run.
         parameters: of the run.
         table: its columns.
         where: the file, for the message.
@@ -41,17 +41,19 @@ def check_table(kind: str, parameters: dict[str, Any], table: Table, where: Path
         "a label out of range": ((table["label"] >= 0) & (table["label"] < classes)).all(),
         "a prediction out of range": _classes(table["prediction"], classes),
         "a negative time": (table["seconds"] >= 0).all(),
-        **_of_kind(kind, parameters, table),
+        **_of_layout(layout, parameters, table),
     }
     wrong = [what for what, fine in checks.items() if not fine]
     if wrong:
         raise FileFormatError(f"{where}: damaged: holds {wrong[0]}; do not use it")
 
 
-def _of_kind(kind: str, parameters: dict[str, Any], table: Table) -> dict[str, Any]:
-    if kind == "verify":
+def _of_layout(layout: str, parameters: dict[str, Any], table: Table) -> dict[str, Any]:
+    if layout == "verify":
         return _verified(parameters, table)
-    return _attacked(parameters, table) if kind == "attack" else _smoothed(table)
+    if layout == "sequential":
+        return _smoothed(table) | _sequential(parameters, table)
+    return _attacked(parameters, table) if layout == "attack" else _smoothed(table)
 
 
 def _verified(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
@@ -94,11 +96,31 @@ def _smoothed(table: Table) -> dict[str, Any]:
         "an unknown status": np.isin(table["status"], ("ok", "abstain")).all(),
         "a status that contradicts the prediction": ((table["status"] == "abstain") == abstained).all(),
     }
-    for name in {"p_lower", "p_value"} & set(table):
+    for name in {"p_lower", "p_upper", "rival_upper", "p_value"} & set(table):
         checks[f"a {name} out of range"] = ((table[name] >= 0) & (table[name] <= 1)).all()
     if "radius" in table:
         checks["a radius out of range"] = ((table["radius"] >= 0) & ~(abstained & (table["radius"] > 0))).all()
     return checks
+
+
+def _sequential(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
+    drawn = table["samples"] - parameters["n0"]
+    undecided = table["undecided"].tolist()
+    radii = parameters["radii"]
+    # An undecided radius is one that was not reached though all samples were drawn.
+    there = [
+        len(digits) == len(radii)
+        and set(digits) <= {"0", "1"}
+        and all(digit == "0" or not radius >= r or label < 0 for digit, r in zip(digits, radii, strict=True))
+        for digits, radius, label in zip(undecided, table["radius"].tolist(), table["prediction"].tolist(), strict=True)
+    ]
+    return {
+        "numbers of samples out of range": ((drawn >= 1) & (drawn <= parameters["n"])).all(),
+        "undecided radii that contradict the radius": all(there),
+        "undecided radii before all samples were drawn": all(
+            "1" not in digits or number == parameters["n"] for digits, number in zip(undecided, drawn, strict=True)
+        ),
+    }
 
 
 def _attacked(parameters: dict[str, Any], table: Table) -> dict[str, Any]:

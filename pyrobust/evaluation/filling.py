@@ -32,7 +32,7 @@ Advance: TypeAlias = Callable[[int, int], None]
 Step: TypeAlias = Callable[[Tensor, range, Advance], dict[str, Any]]
 
 
-class _Tally:
+class Tally:
     """What the results so far come to, for the progress."""
 
     def __init__(self, run: Run) -> None:
@@ -40,13 +40,15 @@ class _Tally:
         self.total = len(run.expected)
         self.done = 0
         # Of a search for radii nothing is counted but what is right: no radius is the one to ask for.
-        self.radius = parameters.get("sigma", (parameters.get("epsilons") or [0.0])[0])
+        asked = parameters.get("radii") or parameters.get("epsilons") or [0.0]
+        self.radius = asked[0] if "radii" in parameters else parameters.get("sigma", asked[0])
         self.right = 0
         self.certified = 0 if "radius" in table and self.radius else None
         self.robust = 0 if "adversarial" in table else None
         self.add(table)
 
     def add(self, rows: Mapping[str, Any]) -> None:
+        """Counts rows that are committed."""
         self.done += len(rows["label"])
         right = np.asarray(rows["prediction"]) == rows["label"]
         self.right += int(right.sum())
@@ -73,9 +75,7 @@ class _Tally:
 def write_run(
     out: str | os.PathLike[str] | None, header: Header, step: Step, images: ImageSet, progress: bool | Report
 ) -> Run:
-    """Begins a run, or goes on with the one that is there, and computes the chunks that are missing.
-
-    Of a finished run nothing is written: it may be read-only.
+    """`fill_run` by chunks of images, each whole.
 
     Args:
         out: the file; None keeps the run in memory.
@@ -88,16 +88,41 @@ def write_run(
         The run.
 
     Raises:
+        StoreError, FileFormatError: as `fill_run`.
+    """
+    return fill_run(out, header, lambda writer, report: _fill(writer, step, images, report), progress)
+
+
+def fill_run(
+    out: str | os.PathLike[str] | None,
+    header: Header,
+    fill: Callable[[RunWriter, Report], None],
+    progress: bool | Report,
+) -> Run:
+    """Begins a run, or goes on with the one that is there, and computes what is missing.
+
+    Of a finished run nothing is written: it may be read-only.
+
+    Args:
+        out: the file; None keeps the run in memory.
+        header: of the run.
+        fill: adds what is missing to the writer.
+        progress: as of ``certify_dataset``.
+
+    Returns:
+        The run.
+
+    Raises:
         StoreError: the run cannot be written, is being written by another process, or has other parameters.
         FileFormatError: ``out`` is not a run, or damaged.
     """
     there = None if out is None else _finished(Path(out), header)
     with sweep_reporting(progress) as report:
         if there is not None:
-            report(_Tally(there).progress())
+            report(Tally(there).progress())
             return there
         with RunWriter(out, header) as writer:
-            _fill(writer, step, images, report)
+            fill(writer, report)
     return Run(writer.connection if out is None else out)
 
 
@@ -118,7 +143,7 @@ def _fill(writer: RunWriter, step: Step, images: ImageSet, report: Report) -> No
     """Adds the chunks that are missing, each whole."""
     parameters = writer.header.parameters
     chosen = chosen_indices(parameters)
-    tally = _Tally(Run(writer.connection, writer.path))  # checks what is there, too
+    tally = Tally(Run(writer.connection, writer.path))  # checks what is there, too
 
     def advance(chunk: int, samples: int, total: int) -> None:
         report(tally.progress(samples, total, chunk))

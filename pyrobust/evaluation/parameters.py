@@ -86,6 +86,11 @@ def _epsilons(value: Any) -> bool:
     return rising and value[0] > 0 and all(a < b for a, b in pairwise(value))
 
 
+def _radii(value: Any) -> bool:
+    rising = isinstance(value, list) and 0 < len(value) <= 1024 and all(map(_number, value))
+    return rising and value[0] >= 0 and all(a < b for a, b in pairwise(value))
+
+
 _COMMON: dict[str, Callable[[Any], bool]] = {
     "num_classes": _whole(1, _WORDS),
     "dtype": _word,
@@ -107,9 +112,18 @@ _SMOOTHING: dict[str, Callable[[Any], bool]] = _COMMON | {
     "alpha": lambda value: _number(value) and 0 < value < 1,
     "seed": _whole(0, (1 << 64) - 1),
 }
-#: The parameters of each kind of run, with what is valid.
+#: The parameters of each layout of run (`layout_of`), with what is valid.
 PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "certify": _SMOOTHING | {"n0": _whole(1, _WORDS), "method": _word},
+    # Without chunks: images come and go one by one.
+    "sequential": {name: valid for name, valid in _SMOOTHING.items() if name != "chunk"}
+    | {
+        "n0": _whole(1, _WORDS),
+        "method": _one_of("sequential"),
+        "radii": _radii,
+        "hybrid": lambda value: _number(value) and 0 <= value < 1,
+        "two_class": _one_of(False, True),
+    },
     "predict": _SMOOTHING,
     "attack": _COMMON
     | {
@@ -143,6 +157,20 @@ PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
 }
 
 
+def layout_of(kind: str, parameters: Any) -> str:
+    """Which columns and parameters a run has: those of its kind, but for sequential certifications.
+
+    Args:
+        kind: of the run.
+        parameters: of it; they may come out of a file.
+
+    >>> layout_of("certify", {"method": "sequential"}), layout_of("certify", {"method": "fixed"})
+    ('sequential', 'certify')
+    """
+    sequential = kind == "certify" and isinstance(parameters, dict) and parameters.get("method") == "sequential"
+    return "sequential" if sequential else kind
+
+
 def check_parameters(kind: str, parameters: Any) -> None:
     """Checks parameters that came out of a file.
 
@@ -155,7 +183,7 @@ def check_parameters(kind: str, parameters: Any) -> None:
 
     >>> check_parameters("predict", example("predict"))
     """
-    valid = PARAMETERS[kind]
+    valid = PARAMETERS[layout_of(kind, parameters)]
     if not isinstance(parameters, dict) or set(parameters) != set(valid):
         raise ValueError("parameters are not those of this kind of run")
     for name, value in parameters.items():
@@ -201,7 +229,7 @@ def chosen_indices(parameters: dict[str, Any]) -> range:
 
 
 def example(kind: str) -> dict[str, Any]:
-    """Valid parameters of a small run, for examples and tests.
+    """Valid parameters of a small run of a layout, for examples and tests.
 
     >>> example("certify")["n0"]
     100
@@ -214,6 +242,8 @@ def example(kind: str) -> dict[str, Any]:
         "n": 1000,
         "alpha": 0.001,
     }
+    if kind == "sequential":
+        method |= {"radii": [0.25, 0.5], "hybrid": 0.0, "two_class": False}
     if kind == "attack":
         method = {
             "attack": "FGSM",
@@ -252,7 +282,8 @@ def example(kind: str) -> dict[str, Any]:
         "max": None,
         "shard": None,
         "batch_size": 256,
-        "chunk": 4,
+        **({} if kind == "sequential" else {"chunk": 4}),
         "device": "cpu",
         **({"n0": 100, "method": "fixed"} if kind == "certify" else {}),
+        **({"n0": 100, "method": "sequential"} if kind == "sequential" else {}),
     }

@@ -19,15 +19,13 @@ from pyrobust.errors import FileFormatError, InputError, InputTypeError, Missing
 from pyrobust.evaluation.checks import check_table
 from pyrobust.evaluation.examples import read_examples
 from pyrobust.evaluation.parameters import chosen_indices
+from pyrobust.evaluation.schema import COMMON, LAYOUTS
 from pyrobust.evaluation.store import (
-    COMMON,
-    KINDS,
     Header,
     connect_readonly,
-    decode_counts,
     read_columns,
     read_header,
-    reading,
+    read_histograms,
 )
 from pyrobust.evaluation.verdicts import decode_verdicts
 from pyrobust.metrics import Rate, estimate_rate
@@ -112,15 +110,18 @@ class Run:
         withstood; ``distance``, ‖x_adv − x‖ in the attack's norm, float64, NaN where the model withstood, for there no
         adversarial example was found. Of a verification: ``radius``, the largest
         that was proved (of the given epsilons, where there are any), 0.0 where none was; ``verdicts``, ``stages`` and
-        ``margins`` are text, for `verdicts`.
+        ``margins`` are text, for `verdicts`. Of a sequential certification also ``samples``, of selection and sequence;
+        ``p_upper``, by which radii were given up; ``rival_upper``, of two_class; and ``undecided``, a digit for each
+        of ``parameters["radii"]``, 1 where n samples did not decide it.
         """
-        columns = COMMON | KINDS[self.kind]
+        layout = self.header.layout
+        columns = COMMON | LAYOUTS[layout]
         names = [name for name in columns if not name.startswith("counts") and name != "x_adv"]
         with self._open() as (connection, where):
-            found = read_columns(connection, where, self.kind, names)
+            found = read_columns(connection, where, layout, names)
             table = {name: np.array(found[name], dtype=_DTYPES[columns[name].split()[0]]) for name in names}
             table = {"index": table.pop("idx"), **table}
-            check_table(self.kind, self.parameters, table, where)
+            check_table(layout, self.parameters, table, where)
         return table
 
     def histogram(self, name: str = "counts") -> npt.NDArray[np.int64]:
@@ -136,19 +137,18 @@ class Run:
             InputError: this kind of run has no such histogram.
             FileFormatError: the file is damaged.
         """
-        if not name.startswith("counts") or name not in KINDS[self.kind]:
-            kept = ", ".join(column for column in KINDS[self.kind] if column.startswith("counts"))
+        layout = self.header.layout
+        if not name.startswith("counts") or name not in LAYOUTS[layout]:
+            kept = ", ".join(column for column in LAYOUTS[layout] if column.startswith("counts"))
             raise InputError(f"histogram: name: expected one of {kept}, got {name!r}")
         classes, total = self.parameters["num_classes"], self.parameters["n0" if name == "counts0" else "n"]
+        if layout == "sequential" and name == "counts":
+            total = self.table["samples"] - self.parameters["n0"]
         with self._open() as (connection, where):
-            texts = read_columns(connection, where, self.kind, [name])[name]
-            with reading(where):
-                counts = np.zeros((len(texts), classes + 1), dtype=np.int64)
-                for row, text in zip(counts, texts, strict=True):
-                    for column, votes in decode_counts(text, classes).items():
-                        row[column] = votes
-                if not (counts.sum(axis=1) == total).all():
-                    raise ValueError(f"column {name}: expected {total} votes for each image")
+            counts = read_histograms(connection, where, layout, name, classes)
+        if not (counts.sum(axis=1) == total).all():
+            votes = "as many votes as samples" if layout == "sequential" else f"{total} votes"
+            raise FileFormatError(f"{where}: damaged: column {name}: expected {votes} for each image; do not use it")
         return counts
 
     def certified_accuracy(self, radii: Sequence[float]) -> npt.NDArray[np.float64]:
@@ -163,7 +163,7 @@ class Run:
         Raises:
             InputError: the run holds predictions, or no image yet.
         """
-        if "radius" not in KINDS[self.kind]:
+        if "radius" not in LAYOUTS[self.header.layout]:
             raise InputError(
                 f"certified_accuracy: expected a run of kind certify or verify, got {self.kind}; it has no radii"
             )

@@ -25,59 +25,18 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust.errors import FileFormatError, StoreError
-from pyrobust.evaluation.parameters import check_parameters, describe_differences
+from pyrobust.evaluation.parameters import check_parameters, describe_differences, layout_of
+from pyrobust.evaluation.schema import (
+    APPLICATION_ID,
+    COMMON,
+    KINDS,
+    LAYOUTS,
+    PENDING,
+    RUN,
+    SCHEMA_VERSIONS,
+    create_statements,
+)
 
-#: Of each kind of run: certifications and predictions are as version 1 wrote them, attacks came with version 2,
-#: verifications with version 3; with version 4 an attack that was withstood has no distance.
-SCHEMA_VERSIONS: dict[str, int] = {"certify": 1, "predict": 1, "attack": 4, "verify": 3}
-#: "PyRb", in the header of every file, so that a foreign SQLite file is told apart.
-APPLICATION_ID = 0x50795262
-
-#: Columns of every kind of run: name and SQLite type.
-COMMON: dict[str, str] = {
-    "idx": "INTEGER PRIMARY KEY",
-    "label": "INTEGER NOT NULL",
-    "prediction": "INTEGER NOT NULL",
-    "status": "TEXT NOT NULL",
-    "seconds": "REAL NOT NULL",
-}
-#: The further columns of each kind. Histograms are text, `encode_counts`; x_adv is `encode_examples` and comes last, so
-#: that SQLite need not go through it for the columns before.
-KINDS: dict[str, dict[str, str]] = {
-    "certify": {
-        "counts0": "TEXT NOT NULL",
-        "counts": "TEXT NOT NULL",
-        "p_lower": "REAL NOT NULL",
-        "radius": "REAL NOT NULL",
-    },
-    "predict": {"counts": "TEXT NOT NULL", "p_value": "REAL NOT NULL"},
-    "attack": {
-        "adversarial": "INTEGER NOT NULL",
-        "distance": "REAL",
-        "broken_by": "TEXT NOT NULL",
-        "x_adv": "BLOB NOT NULL",
-    },
-    # A value for each epsilon, `pyrobust.evaluation.verdicts`; empty where radii were searched for.
-    "verify": {
-        "radius": "REAL NOT NULL",
-        "verdicts": "TEXT NOT NULL",
-        "stages": "TEXT NOT NULL",
-        "margins": "TEXT NOT NULL",
-        "x_adv": "BLOB NOT NULL",
-    },
-}
-_RUN = {
-    "id": "INTEGER PRIMARY KEY CHECK (id = 1)",
-    "schema_version": "INTEGER NOT NULL",
-    "kind": "TEXT NOT NULL",
-    "parameters": "TEXT NOT NULL",
-    "model": "TEXT NOT NULL",
-    "model_sha256": "TEXT NOT NULL",
-    "data": "TEXT NOT NULL",
-    "data_sha256": "TEXT NOT NULL",
-    "guarantee": "TEXT NOT NULL",
-    "versions": "TEXT NOT NULL",
-}
 _TYPES = {"INTEGER": int, "TEXT": str, "REAL": float, "BLOB": bytes}
 _WORDS = 1 << 32
 
@@ -109,6 +68,11 @@ class Header:
     data_sha256: str
     guarantee: str
     versions: dict[str, str]
+
+    @property
+    def layout(self) -> str:
+        """Which columns the run has: "sequential", or its kind."""
+        return layout_of(self.kind, self.parameters)
 
     def differences(self, other: Header, ignore: frozenset[str] = frozenset()) -> list[str]:
         """What differs between two runs, one phrase each; names and versions are not compared.
@@ -181,15 +145,6 @@ def decode_counts(text: str, num_classes: int) -> dict[int, int]:
     return counts
 
 
-def create_statements(kind: str) -> dict[str, str]:
-    """The statement that creates each table of a kind of run, letter for letter as the file keeps it."""
-    tables = {"run": _RUN, "result": COMMON | KINDS[kind]}
-    return {
-        table: f"CREATE TABLE {table} ({', '.join(f'{name} {sql}' for name, sql in columns.items())})"
-        for table, columns in tables.items()
-    }
-
-
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Turns what SQLite raises on a file that is no run, or cannot be opened, into this package's errors.
@@ -249,7 +204,7 @@ def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
         check = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if check != "ok":
             raise ValueError(str(check).replace("\n", " ")[:200])
-        rows = connection.execute(f"SELECT {', '.join(list(_RUN)[1:])} FROM run").fetchall()
+        rows = connection.execute(f"SELECT {', '.join(list(RUN)[1:])} FROM run").fetchall()
         if len(rows) != 1:
             raise ValueError(f"expected one row in table run, found {len(rows)}")
         stored_version, *texts = rows[0]
@@ -258,12 +213,13 @@ def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
         kind, parameters, model, model_sha256, data, data_sha256, guarantee, versions = texts
         if kind not in KINDS:
             raise ValueError(f"unknown kind {kind[:40]!r}")
-        _check_version(path, version, SCHEMA_VERSIONS[kind])
+        found, software = json.loads(parameters), json.loads(versions)
+        layout = layout_of(kind, found)
+        _check_version(path, version, SCHEMA_VERSIONS[layout])
         if stored_version != version:
             raise ValueError("table run holds another version")
-        if schema != {name: ("table", sql) for name, sql in create_statements(kind).items()}:
+        if schema != {name: ("table", sql) for name, sql in create_statements(layout).items()}:
             raise ValueError("table result is not as expected")
-        found, software = json.loads(parameters), json.loads(versions)
         check_parameters(kind, found)
         if not isinstance(software, dict) or not all(isinstance(text, str) for text in software.values()):
             raise ValueError("versions")
@@ -296,14 +252,17 @@ def _check_length(connection: sqlite3.Connection) -> None:
         raise ValueError(f"expected {expected} bytes, found {os.path.getsize(file)}")
 
 
-def read_columns(connection: sqlite3.Connection, path: Path, kind: str, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Columns of the result table, rows in the order of the index.
+def read_columns(
+    connection: sqlite3.Connection, path: Path, layout: str, names: Sequence[str], table: str = "result"
+) -> dict[str, list[Any]]:
+    """Columns of a table, rows in the order of the index.
 
     Args:
         connection: to a file that `read_header` found in order.
         path: for messages.
-        kind: of the run.
+        layout: of the run.
         names: of the columns.
+        table: "result", or "pending" of a sequential run.
 
     Returns:
         Lists of equal length, int, float, str or bytes by the column's type; NaN for NULL where the column may hold it.
@@ -311,9 +270,9 @@ def read_columns(connection: sqlite3.Connection, path: Path, kind: str, names: S
     Raises:
         FileFormatError: a value of another type, an index beyond 32 bits, an infinite number.
     """
-    types = COMMON | KINDS[kind]
+    types = PENDING if table == "pending" else COMMON | LAYOUTS[layout]
     with reading(path):
-        rows = connection.execute(f"SELECT {', '.join(names)} FROM result ORDER BY idx").fetchall()
+        rows = connection.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY idx").fetchall()
         columns: dict[str, list[Any]] = {name: [row[i] for row in rows] for i, name in enumerate(names)}
         for name, values in columns.items():
             wanted = _TYPES[types[name].split()[0]]
@@ -329,6 +288,34 @@ def read_columns(connection: sqlite3.Connection, path: Path, kind: str, names: S
         if "idx" in columns and columns["idx"] and not (columns["idx"][0] >= 0 and columns["idx"][-1] < _WORDS):
             raise ValueError("an image index beyond 32 bits")
         return columns
+
+
+def read_histograms(
+    connection: sqlite3.Connection, path: Path, layout: str, name: str, num_classes: int, table: str = "result"
+) -> npt.NDArray[np.int64]:
+    """A column of histograms, rows in the order of the index.
+
+    Args:
+        connection: to a file that `read_header` found in order.
+        path: for messages.
+        layout: of the run.
+        name: of the column.
+        num_classes: K.
+        table: as of `read_columns`.
+
+    Returns:
+        int64 [N, K+1].
+
+    Raises:
+        FileFormatError: something else than histograms.
+    """
+    texts = read_columns(connection, path, layout, [name], table)[name]
+    with reading(path):
+        counts = np.zeros((len(texts), num_classes + 1), dtype=np.int64)
+        for row, text in zip(counts, texts, strict=True):
+            for column, votes in decode_counts(text, num_classes).items():
+                row[column] = votes
+    return counts
 
 
 def connect_readonly(path: Path) -> sqlite3.Connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from pyrobust.errors import InputError
 from pyrobust.evaluation.arguments import WORDS, Data, at_most_words, check_images, check_selection, identify_model
-from pyrobust.evaluation.filling import Advance, Step, software_versions, stored_parameters, write_run
+from pyrobust.evaluation.filling import Advance, Step, fill_run, software_versions, stored_parameters, write_run
 from pyrobust.evaluation.probe import probing
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.run import Run
+from pyrobust.evaluation.sequences import RULE, fill_sequentially
 from pyrobust.evaluation.store import Header
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
-from pyrobust.smoothing.checks import probability, samples
+from pyrobust.smoothing.checks import certified_radii, probability, samples
 
 # A chunk is about this many full batches: the partly filled ones at its end cost a few per cent, and a crash loses
 # seconds of work.
@@ -33,6 +36,10 @@ def certify_dataset(
     n0: int = 100,
     n: int = 100_000,
     alpha: float = 0.001,
+    method: str = "fixed",
+    radii: Sequence[float] | None = None,
+    hybrid: float = 0.0,
+    two_class: bool = False,
     skip: int = 1,
     max_images: int | None = None,
     shard: tuple[int, int] | None = None,
@@ -48,6 +55,10 @@ def certify_dataset(
     differently.) That the model is the same is told by `pyrobust.zoo.model_hash`, before it runs; a model that changes
     its own attributes as it runs has to be loaded afresh.
 
+    With method "sequential" an image takes as many samples as its radii need, n at most; images that are not decided
+    share full batches, whatever their place in the data set. A result is kept when its image is done, and about every
+    second the votes of images in work, so that these too go on where they stopped.
+
     Args:
         smoother: with its model, sigma, noise and seed.
         data: the images, or (x, y) with x float32 [N, C, H, W] and y int64 [N].
@@ -55,6 +66,10 @@ def certify_dataset(
         n0: samples for the selection of the class.
         n: samples for the bound on its probability.
         alpha: probability that one certificate is wrong, in (0, 1).
+        method: "fixed" or "sequential", as of ``RandomizedSmoothing.certify_batch``; and so the next three.
+        radii: what "sequential" decides; none for "fixed", whose radii are as they come.
+        hybrid: share of alpha for one bound at n samples.
+        two_class: whether other classes are bounded too.
         skip: every skip-th image, from the first on; at least 1.
         max_images: at most so many of those; default all.
         shard: (I, K): of those every K-th from the I-th on, I from 1 to K.
@@ -82,6 +97,14 @@ def certify_dataset(
     (array([  0, 100, 200, 300]), True)
     """
     n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
+    selection = {"skip": skip, "max": max_images, "shard": shard}
+    special = {"n0": n0, "n": n, "alpha": alpha, "method": method}
+    wanted = sorted(set(certified_radii(method, radii)))
+    if method == "sequential":
+        special |= {"radii": wanted, "hybrid": hybrid, "two_class": two_class}
+        return _sweep("certify", None, smoother, data, out, special, selection, batch_size, model_name, progress)
+    if wanted or hybrid or two_class:
+        raise InputError('radii, hybrid, two_class: expected none with method "fixed"; they are for "sequential"')
 
     def certify(x: Tensor, indices: range, report: Advance) -> dict[str, Any]:
         result = smoother.certify_batch(x, n0=n0, n=n, alpha=alpha, indices=indices, progress=report)
@@ -93,8 +116,6 @@ def certify_dataset(
             "radius": result.radius,
         }
 
-    special = {"n0": n0, "n": n, "alpha": alpha, "method": "fixed"}
-    selection = {"skip": skip, "max": max_images, "shard": shard}
     return _sweep("certify", certify, smoother, data, out, special, selection, batch_size, model_name, progress)
 
 
@@ -157,7 +178,7 @@ def predict_dataset(
 
 def _sweep(
     kind: str,
-    step: Step,
+    step: Step | None,
     smoother: RandomizedSmoothing,
     data: Data,
     out: str | os.PathLike[str] | None,
@@ -167,7 +188,12 @@ def _sweep(
     model_name: str | None,
     progress: bool | Report,
 ) -> Run:
+    """A sweep in chunks by a step; without one, a sequential one."""
     images = check_images(smoother, data)
+    if step is None:
+        # Says what is wrong with them before the model runs.
+        smoother.rule(**{name: special[name] for name in RULE})
+        special = special | {"hybrid": float(special["hybrid"])}
     selection = {"images": len(images), **check_selection(**selection)}
     batch_size = None if batch_size is None else at_most_words("batch_size", batch_size)
     # Before the model runs for the first time, which may leave something behind in it.
@@ -183,6 +209,7 @@ def _sweep(
             found = smoother.runner.batch_size(tuple(images.x.shape[1:]))
         batch = at_most_words("batch_size", smoother.runner.given_batch_size or found)
         drawn = special["n"] + special.get("n0", 0)
+        chunk = stored.get("chunk", min(WORDS, max(1, math.ceil(_BATCHES * batch / drawn))))
         header = Header(
             kind=kind,
             parameters={
@@ -190,7 +217,7 @@ def _sweep(
                 **special,
                 **selection,
                 "batch_size": batch,
-                "chunk": stored.get("chunk", min(WORDS, max(1, math.ceil(_BATCHES * batch / drawn)))),
+                **({} if step is None else {"chunk": chunk}),
             },
             model=name,
             model_sha256=model_sha256,
@@ -199,6 +226,10 @@ def _sweep(
             guarantee="real",
             versions=software_versions(),
         )
+        if step is None:
+            return fill_run(
+                out, header, lambda writer, report: fill_sequentially(writer, smoother, images, report), progress
+            )
         return write_run(out, header, step, images, progress)
     finally:
         smoother.runner.set_batch_size(given)

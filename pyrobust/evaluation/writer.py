@@ -14,17 +14,8 @@ from types import TracebackType
 from typing import Any
 
 from pyrobust.errors import FileFormatError, InputError, StoreError
-from pyrobust.evaluation.store import (
-    APPLICATION_ID,
-    COMMON,
-    KINDS,
-    SCHEMA_VERSIONS,
-    Header,
-    create_statements,
-    encode_counts,
-    read_columns,
-    read_header,
-)
+from pyrobust.evaluation.schema import APPLICATION_ID, COMMON, LAYOUTS, PENDING, SCHEMA_VERSIONS, create_statements
+from pyrobust.evaluation.store import Header, encode_counts, read_columns, read_header
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +51,7 @@ class RunWriter:
         self._where = Path("(in memory)") if self.path is None else self.path
         self._created = self._make_file()
         self.done: set[int] = set()
+        self._empty = True
         try:
             with self._writing("opened"):
                 self.connection = self._connect()
@@ -90,41 +82,45 @@ class RunWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is not None and self._created and not self.done:
+        if kind is not None and self._created and self._empty:
             self._discard()
         else:
             self.close()
 
-    def append(self, rows: Mapping[str, Sequence[Any]]) -> None:
-        """Adds a chunk of results, all of it or nothing.
+    def append(self, rows: Mapping[str, Sequence[Any]], pending: Mapping[str, Sequence[Any]] | None = None) -> None:
+        """Adds results, and what is known of images in work, all of it or nothing.
 
         Args:
-            rows: a sequence for each column of this kind of run, all of one length. Histograms as [B, K+1] counts,
+            rows: a sequence for each column of this layout, all of one length. Histograms as [B, K+1] counts,
                 adversarial examples as bytes, None for a distance that there is not.
+            pending: of a sequential run, the same for images in work; takes the place of what was kept of them before.
+                Images that have their results are in work no more.
 
         Raises:
             InputError: a NaN or infinite number, an index beyond 32 bits, or other columns.
             StoreError: the disk is full, an image is there already, or another writer came in between.
         """
-        columns = COMMON | KINDS[self.header.kind]
-        if set(rows) != set(columns):
-            raise InputError(f"store: expected the columns {', '.join(columns)}, got {', '.join(rows)}")
-        values = [_convert(name, columns[name], rows[name]) for name in columns]
-        indices = values[0]
-        if any(len(value) != len(indices) for value in values):
-            raise InputError(f"store: expected columns of one length, got {[len(value) for value in values]}")
-        marks = ", ".join("?" * len(columns))
+        values = _values(COMMON | LAYOUTS[self.header.layout], rows)
+        kept = None if pending is None else _values(PENDING, pending)
         with self._writing("written"):
             if not self.connection.in_transaction:  # a chunk before this one was refused
                 self.connection.execute("BEGIN IMMEDIATE")
             try:
-                self.connection.executemany(f"INSERT INTO result VALUES ({marks})", zip(*values, strict=True))
+                self._insert("INSERT INTO result", values)
+                if kept is not None:
+                    self.connection.executemany("DELETE FROM pending WHERE idx = ?", [(index,) for index in values[0]])
+                    self._insert("INSERT OR REPLACE INTO pending", kept)
                 self.connection.execute("COMMIT")
             except BaseException:
                 self._roll_back()
                 raise
-            self.done.update(indices)
+            self.done.update(values[0])
+            self._empty = False
             self.connection.execute("BEGIN IMMEDIATE")
+
+    def _insert(self, how: str, values: list[list[Any]]) -> None:
+        marks = ", ".join("?" * len(values))
+        self.connection.executemany(f"{how} VALUES ({marks})", zip(*values, strict=True))
 
     def close(self) -> None:
         """Leaves the file as one plain file, readable from read-only media; a run in memory stays open."""
@@ -165,11 +161,11 @@ class RunWriter:
     def _begin(self) -> None:
         # WAL cannot be switched on inside the transaction that holds the lock; the new run is written in one without.
         header = self.header
-        version = SCHEMA_VERSIONS[header.kind]
+        version = SCHEMA_VERSIONS[header.layout]
         with self._writing("written"):
             self.connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self.connection.execute(f"PRAGMA user_version = {version}")
-            for statement in create_statements(header.kind).values():
+            for statement in create_statements(header.layout).values():
                 self.connection.execute(statement)
             self.connection.execute(
                 "INSERT INTO run VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -203,7 +199,7 @@ class RunWriter:
         if stored.versions != self.header.versions:
             logger.warning("%s: begun with %s, goes on with %s", self._where, stored.versions, self.header.versions)
         self.header = stored
-        self.done = set(read_columns(self.connection, self._where, stored.kind, ["idx"])["idx"])
+        self.done = set(read_columns(self.connection, self._where, stored.layout, ["idx"])["idx"])
         with self._writing("opened"):
             self._roll_back()
             self._lock_in_wal_mode()
@@ -260,6 +256,16 @@ class RunWriter:
                 f"{self._where}: cannot be {what} ({reason}): a full disk, a file size limit, or missing permission; "
                 "what was committed before is kept"
             ) from error
+
+
+def _values(columns: Mapping[str, str], rows: Mapping[str, Sequence[Any]]) -> list[list[Any]]:
+    """Columns in their order, as SQLite takes them."""
+    if set(rows) != set(columns):
+        raise InputError(f"store: expected the columns {', '.join(columns)}, got {', '.join(rows)}")
+    values = [_convert(name, columns[name], rows[name]) for name in columns]
+    if any(len(value) != len(values[0]) for value in values):
+        raise InputError(f"store: expected columns of one length, got {[len(value) for value in values]}")
+    return values
 
 
 def _convert(name: str, kind: str, values: Sequence[Any]) -> list[Any]:

@@ -128,6 +128,11 @@ def _smoothed(run: Run) -> list[str]:
     if run.kind == "certify":
         what += f"; {parameters['norm']} radii, method {parameters['method']}, guarantee {run.header.guarantee}"
         budget = f"n0 {parameters['n0']}, n {parameters['n']} samples an image"
+        if run.header.layout == "sequential":
+            what += f"; decided: radius {', '.join(f'{radius:g}' for radius in parameters['radii'])}"
+            what += f"; {parameters['hybrid']:g} of alpha for one bound at n" if parameters["hybrid"] else ""
+            what += "; two classes bounded" if parameters["two_class"] else ""
+            budget = f"n0 {parameters['n0']}, n at most {parameters['n']} samples an image"
         confidence = f"each certificate wrong with probability at most alpha {parameters['alpha']:g}"
     else:
         what += "; predictions by the two-sided binomial test"

@@ -89,8 +89,16 @@ def method_of(log: CertificationLog) -> str:
     parameters = {} if log.header is None else log.header.parameters
     if log.kind == "verify":
         return str(parameters.get("method", "bound propagation"))
-    sequential = parameters.get("method", "fixed") != "fixed"
-    return f"{log.noise} smoothing" + (f" ({parameters['method']})" if sequential else "")
+    return f"{log.noise} smoothing" + (" (sequential)" if is_sequential(log) else "")
+
+
+def is_sequential(log: CertificationLog) -> bool:
+    """Whether a log is of a run that stopped each image by its votes.
+
+    Args:
+        log: of any origin.
+    """
+    return log.header is not None and log.header.layout == "sequential"
 
 
 def number(value: float | None) -> str:
@@ -110,6 +118,8 @@ def why_no_votes(log: CertificationLog) -> str:
     """
     if log.kind == "verify":
         return "its radii come from bound propagation, without samples"
+    if is_sequential(log):
+        return "its images have different numbers of samples, each stopped by its votes"
     if log.votes is None and log.noise != "gaussian":
         return f"its radii are of {log.noise} noise, and its votes are not kept"
     unknown = [name for name in ("n", "alpha", "sigma") if getattr(log, name) is None]

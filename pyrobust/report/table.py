@@ -20,11 +20,13 @@ from pyrobust.report.caption import describe_run, planned_attacks
 def default_radii(run: Run) -> list[float]:
     """Radii for a table: 0, 0.25, … up to the largest certified one; wider steps where that would be more than twelve.
 
+    Of a sequential run, those that it decided.
+
     Args:
         run: of kind certify.
 
     Returns:
-        Rising radii, the first 0.0.
+        Rising radii.
 
     >>> from pyrobust.evaluation import certify_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing
@@ -33,6 +35,8 @@ def default_radii(run: Run) -> list[float]:
     >>> default_radii(certify_dataset(smoother, load_data("digits"), n=1000, max_images=4))
     [0.0, 0.25, 0.5]
     """
+    if "radii" in run.parameters:
+        return list(run.parameters["radii"])
     return quarters(float(run.table["radius"].max()) if len(run) else 0.0)
 
 
@@ -63,10 +67,16 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None) -> 
             raise InputError(f"radii: expected numbers of at least 0, got {radius}")
     accuracies = run.certified_accuracy(radii)
     table = _table(run, "Certified accuracy")
-    right = run.right
-    table.add_row(
-        "average radius of the right ones", f"{run.table['radius'][right].mean() if right.any() else 0.0:.4f}", ""
-    )
+    if "samples" in run.table:
+        # Its radii are no larger than what was asked for, so that their mean would say little.
+        table.add_row("mean samples of an image", f"{run.table['samples'].mean():,.0f}", "")
+        undecided = sum("1" in digits for digits in run.table["undecided"].tolist())
+        table.add_row("with a radius undecided at n samples", _percent(undecided / len(run)), str(undecided))
+    else:
+        right = run.right
+        table.add_row(
+            "average radius of the right ones", f"{run.table['radius'][right].mean() if right.any() else 0.0:.4f}", ""
+        )
     table.add_section()
     for radius, accuracy in zip(radii, accuracies, strict=True):
         table.add_row(f"certified at radius {radius:g}", _percent(accuracy), f"{round(accuracy * len(run))}")

@@ -200,9 +200,12 @@ def test_each_kind_has_its_version(run_file: Path, tmp_path: Path) -> None:
     change(run_file, "PRAGMA user_version = 1")
     with pytest.raises(FileFormatError, match="has schema version 1, this pyrobust knows 4"):
         Run(run_file)
-    for other in (2, 5):
+    change(run_file, "PRAGMA user_version = 5")
+    with pytest.raises(FileFormatError, match="has schema version 5, this pyrobust knows 4"):
+        Run(run_file)
+    for other in (2, 6):
         change(run_file, f"PRAGMA user_version = {other}")
-        with pytest.raises(FileFormatError, match=f"has schema version {other}, this pyrobust knows 1, 3 and 4"):
+        with pytest.raises(FileFormatError, match=f"has schema version {other}, this pyrobust knows 1, 3, 4 and 5"):
             Run(run_file)
 
 

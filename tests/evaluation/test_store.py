@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from store_rows import header, rows
 
 from pyrobust.errors import FileFormatError, InputError, StoreError
-from pyrobust.evaluation.parameters import PARAMETERS, check_parameters, chosen_indices, example
+from pyrobust.evaluation.parameters import PARAMETERS, check_parameters, chosen_indices, example, layout_of
 from pyrobust.evaluation.run import Run
-from pyrobust.evaluation.store import KINDS, Header, create_statements, decode_counts, encode_counts
+from pyrobust.evaluation.schema import KINDS, LAYOUTS, SCHEMA_VERSIONS, create_statements
+from pyrobust.evaluation.store import Header, decode_counts, encode_counts
 from pyrobust.evaluation.writer import RunWriter
 
 # -- what comes back --------------------------------------------------------------------------------------------------
@@ -239,11 +240,14 @@ def test_missing_file_and_empty_database_are_no_runs(tmp_path: Path) -> None:
 # -- parameters -------------------------------------------------------------------------------------------------------
 
 
-def test_every_kind_has_its_parameters_and_tables() -> None:
-    assert set(PARAMETERS) == set(KINDS)
-    for kind in KINDS:
-        check_parameters(kind, example(kind))
-        assert set(create_statements(kind)) == {"run", "result"}
+def test_every_layout_has_its_parameters_and_tables() -> None:
+    assert set(PARAMETERS) == set(LAYOUTS) == set(SCHEMA_VERSIONS)
+    assert set(LAYOUTS) == {*KINDS, "sequential"}
+    for layout in LAYOUTS:
+        check_parameters(layout, example(layout))
+        tables = {"run", "result", "pending"} if layout == "sequential" else {"run", "result"}
+        assert set(create_statements(layout)) == tables
+    assert layout_of("certify", example("sequential")) == "sequential"
 
 
 @pytest.mark.parametrize(

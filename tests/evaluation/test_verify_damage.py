@@ -126,9 +126,9 @@ def test_the_schema_version(tmp_path: Path, contents: dict[str, bytes]) -> None:
     path.write_bytes(contents["verdicts"])
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (3,)
-        connection.execute("PRAGMA user_version = 5")
+        connection.execute("PRAGMA user_version = 6")
         connection.commit()
-    with pytest.raises(FileFormatError, match="has schema version 5, this pyrobust knows 1, 3 and 4"):
+    with pytest.raises(FileFormatError, match="has schema version 6, this pyrobust knows 1, 3, 4 and 5"):
         Run(path)
     before = path.read_bytes()
     with pytest.raises(FileFormatError, match="use the version of pyrobust that wrote it"):
