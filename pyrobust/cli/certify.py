@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
 from pyrobust.cli import certify_bounds, options
 from pyrobust.cli.attack_options import NormName
-from pyrobust.cli.certify_bounds import SemanticsName
+from pyrobust.cli.certify_bounds import SMOOTHING, MethodName, SemanticsName, parse_epsilons
 from pyrobust.cli.shell import reports_errors, show_progress
 from pyrobust.cli.sweep import resumable, show_run
 from pyrobust.errors import InputError
 
 _SMOOTHING = ("sigma", "num_classes", "normalize", "noise", "n0", "n", "alpha", "dtype")
+_SEQUENTIAL = ("radii", "hybrid", "two_class")
 _BOUNDS = ("norm", "epsilon", "radius", "largest", "clip", "attack", "semantics", "unsound")
 
 
@@ -21,7 +24,7 @@ def certify(
     model: options.Model,
     data: options.Data,
     sigma: options.OptionalSigma = None,
-    method: certify_bounds.Method = None,
+    method: certify_bounds.Method = MethodName.fixed,
     weights: options.Weights = None,
     num_classes: options.NumClasses = None,
     normalize: options.Normalize = None,
@@ -29,6 +32,9 @@ def certify(
     n0: options.Selection = 100,
     n: options.Samples = 100_000,
     alpha: options.Alpha = 0.001,
+    radii: options.Radii = None,
+    hybrid: options.Hybrid = 0.0,
+    two_class: options.TwoClass = False,
     norm: certify_bounds.Norm = NormName.linf,
     epsilon: certify_bounds.Epsilon = None,
     radius: certify_bounds.Radius = False,
@@ -52,19 +58,16 @@ def certify(
 
     Example: pyrobust certify --model zoo:digits-smooth-0.25 --data digits --sigma 0.25 --n 10000
 
+    Example: pyrobust certify --model zoo:digits-smooth-0.25 --data digits --sigma 0.25 --method sequential --radii 0.25
+
     Example: pyrobust certify --model zoo:digits-smooth-0.25 --data digits --method cascade --epsilon 0.05
     """
     part = options.parse_shard(shard)
-    for name in _BOUNDS if method is None else _SMOOTHING:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            what = (
-                "without --method: it is for bound propagation"
-                if method is None
-                else "with --method: it is for smoothing"
-            )
-            raise InputError(f"--{name.replace('_', '-')}: expected none {what}")
-    if method is not None:
+    bounds = method not in SMOOTHING
+    _expect_none(context, method, "smoothing" if bounds else "bound propagation", _SMOOTHING if bounds else _BOUNDS)
+    if method is not MethodName.sequential:
+        _expect_none(context, method, "--method sequential", _SEQUENTIAL)
+    if bounds:
         from pyrobust.zoo import load_data, load_model
 
         images = load_data(data)
@@ -92,7 +95,10 @@ def certify(
         )
         return
     if sigma is None:
-        raise InputError("--sigma: expected a number, for smoothing; or --method, for bound propagation")
+        raise InputError("--sigma: expected a number, for smoothing; or another --method, for bound propagation")
+    decided = None if radii is None else parse_epsilons(radii, "--radii")
+    if (decided is None) == (method is MethodName.sequential):
+        raise InputError("--radii: expected the radii to be decided, with --method sequential")
     smoother, images = options.load(
         model=model,
         weights=weights,
@@ -107,7 +113,9 @@ def certify(
     )
     from pyrobust.evaluation import certify_dataset
 
-    out = out or options.default_out("certify", model, data, sigma, n, part)
+    out = out or options.default_out(
+        "certify", model, data, sigma, n, part, _sequential_name(decided, hybrid, two_class)
+    )
     with resumable(out):
         run = certify_dataset(
             smoother,
@@ -116,6 +124,10 @@ def certify(
             n0=n0,
             n=n,
             alpha=alpha,
+            method=method.value,
+            radii=decided,
+            hybrid=hybrid,
+            two_class=two_class,
             skip=skip,
             max_images=max,
             shard=part,
@@ -124,3 +136,21 @@ def certify(
             progress=show_progress(),
         )
     show_run(run)
+
+
+def _expect_none(context: typer.Context, method: MethodName, what: str, names: Sequence[str]) -> None:
+    """Refuses options of another method that were given."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InputError(
+                f"--{name.replace('_', '-')}: expected none with --method {method.value}: it is for {what}"
+            )
+
+
+def _sequential_name(radii: list[float] | None, hybrid: float, two_class: bool) -> list[str]:
+    """What the name of a run says of a sequential method."""
+    if radii is None:
+        return []
+    name = ["sequential", f"r{','.join(f'{radius:g}' for radius in radii)}"]
+    return name + ([f"hybrid{hybrid:g}"] if hybrid else []) + (["two-class"] if two_class else [])

@@ -1,4 +1,4 @@
-"""``pyrobust certify --method``: the options of bound propagation, and what is made of them."""
+"""``pyrobust certify --method crown`` and the like: the options of bound propagation, and what is made of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 
 class MethodName(str, Enum):
-    """Methods of bound propagation, cascade is these in turn; and the Lipschitz constant."""
+    """Smoothing's ways of sampling; methods of bound propagation, cascade is these in turn; the Lipschitz constant."""
 
+    fixed = "fixed"
+    sequential = "sequential"
     ibp = "ibp"
     crown_ibp = "crown-ibp"
     crown = "crown"
@@ -45,8 +47,17 @@ class SemanticsName(str, Enum):
 
 _BOUNDS = "Bound propagation, in place of smoothing"
 
+#: Those that are smoothing's.
+SMOOTHING = (MethodName.fixed, MethodName.sequential)
+
 Method = Annotated[
-    MethodName | None, typer.Option("--method", help="cascade: ibp, crown-ibp, crown in turn.", rich_help_panel=_BOUNDS)
+    MethodName,
+    typer.Option(
+        "--method",
+        help="Smoothing: fixed, n samples an image; sequential, until --radii are decided. Bound propagation: the "
+        "others; cascade: ibp, crown-ibp, crown in turn.",
+        rich_help_panel="Model and method",
+    ),
 ]
 Norm = Annotated[NormName, typer.Option("--norm", help="Of the perturbation.", rich_help_panel=_BOUNDS)]
 Epsilon = Annotated[
@@ -79,13 +90,13 @@ Unsound = Annotated[
 ]
 
 
-def parse_epsilons(text: str) -> list[float]:
-    """Numbers, separated by commas.
+def parse_epsilons(text: str, name: str = "--epsilon") -> list[float]:
+    """Numbers of at least 0, separated by commas.
 
     >>> parse_epsilons("0.1,51/255")
     [0.1, 0.2]
     """
-    return [parse_epsilon("--epsilon", part) for part in text.split(",")]
+    return [parse_epsilon(name, part) for part in text.split(",")]
 
 
 def certify_by_bounds(

@@ -36,6 +36,7 @@ class DType(str, Enum):
 
 
 _MODEL, _RUN, _WORK = "Model and method", "Images", "How it runs"
+_SEQUENTIAL = "With --method sequential"
 
 Model = Annotated[
     str, typer.Option(metavar="SPEC", help="zoo:NAME, or module:callable for your own.", rich_help_panel=_MODEL)
@@ -75,13 +76,27 @@ NoiseName = Annotated[
     Noise, typer.Option("--noise", help="Gaussian gives l2 radii, the others l1.", rich_help_panel=_MODEL)
 ]
 Samples = Annotated[
-    int, typer.Option("--n", metavar="N", help="Samples an image for the bound.", rich_help_panel=_MODEL)
+    int,
+    typer.Option("--n", metavar="N", help="Samples an image for the bound, or at most.", rich_help_panel=_MODEL),
 ]
 Selection = Annotated[
     int, typer.Option("--n0", metavar="N", help="Samples an image to select the class.", rich_help_panel=_MODEL)
 ]
 Alpha = Annotated[
     float, typer.Option(metavar="A", help="Probability that one result is wrong, at most.", rich_help_panel=_MODEL)
+]
+Radii = Annotated[
+    str | None,
+    typer.Option(metavar="R[,R...]", help="Radii to be decided: 0.25,0.5.", rich_help_panel=_SEQUENTIAL),
+]
+Hybrid = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE", help="Share of alpha for one Clopper-Pearson bound at n samples.", rich_help_panel=_SEQUENTIAL
+    ),
+]
+TwoClass = Annotated[
+    bool, typer.Option("--two-class", help="Bound the other classes too.", rich_help_panel=_SEQUENTIAL)
 ]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of all random numbers.", rich_help_panel=_MODEL)]
 Skip = Annotated[int, typer.Option(metavar="N", min=1, help="Every N-th image.", rich_help_panel=_RUN)]
@@ -149,13 +164,21 @@ def parse_normalize(text: str | None) -> tuple[list[float], list[float]] | None:
     return mean, std
 
 
-def default_out(kind: str, model: str, data: str, sigma: float, n: int, shard: tuple[int, int] | None) -> Path:
+def default_out(
+    kind: str,
+    model: str,
+    data: str,
+    sigma: float,
+    n: int,
+    shard: tuple[int, int] | None,
+    method: Sequence[str] = (),
+) -> Path:
     """A readable name for a run in the working folder; the same arguments give the same name.
 
     >>> default_out("certify", "zoo:digits-smooth-0.25", "npz:/data/cifar.npz", 0.25, 1000, (1, 2))
     PosixPath('certify-digits-smooth-0.25-cifar-sigma0.25-n1000-shard1of2.db')
     """
-    return run_name([kind, model], data, [f"sigma{sigma:g}", f"n{n}"], shard)
+    return run_name([kind, model], data, [f"sigma{sigma:g}", *method, f"n{n}"], shard)
 
 
 def run_name(begin: Sequence[str], data: str, end: Sequence[str], shard: tuple[int, int] | None) -> Path:

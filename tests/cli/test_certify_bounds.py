@@ -81,12 +81,15 @@ def test_no_clip_range_and_unsound(pyrobust: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (BASE, "--sigma: expected a number, for smoothing; or --method, for bound propagation"),
-        ([*BASE, "--epsilon", "0.1"], "--epsilon: expected none without --method: it is for bound propagation"),
-        ([*BASE, "--sigma", "0.5", "--norm", "l2"], "--norm: expected none without --method"),
-        ([*BASE, "--sigma", "0.5", "--radius"], "--radius: expected none without --method"),
-        ([*BASE, "--sigma", "0.5", "--clip", "0:1"], "--clip: expected none without --method"),
-        ([*QUICK, "--epsilon", "0.1", "--sigma", "0.5"], "--sigma: expected none with --method: it is for smoothing"),
+        (BASE, "--sigma: expected a number, for smoothing; or another --method, for bound propagation"),
+        ([*BASE, "--epsilon", "0.1"], "--epsilon: expected none with --method fixed: it is for bound propagation"),
+        ([*BASE, "--sigma", "0.5", "--norm", "l2"], "--norm: expected none with --method fixed"),
+        ([*BASE, "--sigma", "0.5", "--radius"], "--radius: expected none with --method fixed"),
+        ([*BASE, "--sigma", "0.5", "--clip", "0:1"], "--clip: expected none with --method fixed"),
+        (
+            [*QUICK, "--epsilon", "0.1", "--sigma", "0.5"],
+            "--sigma: expected none with --method crown: it is for",
+        ),
         ([*QUICK, "--epsilon", "0.1", "--n", "100000"], "--n: expected none with --method"),
         ([*QUICK, "--epsilon", "0.1", "--noise", "gaussian"], "--noise: expected none with --method"),
         ([*QUICK, "--epsilon", "0.1", "--num-classes", "10"], "--num-classes: expected none with --method"),
