@@ -88,6 +88,8 @@ class SequentialRule:
                 raise InputError(f"{name}: expected a number strictly between 0 and 1, got {value}")
         if not 0.0 <= self.hybrid < 1.0:
             raise InputError(f"hybrid: expected a share of alpha in [0, 1), got {self.hybrid}")
+        if not self.alpha_sequence > 0.0:
+            raise InputError(f"hybrid: expected a share that leaves the sequence some alpha, got {self.hybrid}")
         _ = self.looks
 
     @cached_property
@@ -105,8 +107,7 @@ class SequentialRule:
         """What of alpha the confidence sequence has: the rest, rounded down."""
         if not self.hybrid:
             return self.alpha
-        rest = math.nextafter(self.alpha - self.alpha_fixed, 0.0)
-        return rest if rest > 0.0 else math.ulp(0.0)
+        return math.nextafter(self.alpha - self.alpha_fixed, 0.0)
 
     def target(self, p0: float) -> float:
         """The least frequency that certifies p0 at n_max: what p has to be believed to reach for sampling to go on.

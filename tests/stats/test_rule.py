@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
-import numpy as np
 import pytest
 
 from pyrobust.errors import InputError, InputTypeError
@@ -37,11 +37,10 @@ def test_the_counts_are_where_the_bounds_decide(n_max, p0, hybrid):
 
 def test_the_shares_add_up_to_no_more_than_alpha():
     for alpha in (0.5, 0.001, 1e-9, 0.1):
-        for hybrid in (0.0, 1e-9, 0.3, 0.5, 0.9, math.nextafter(1.0, 0.0)):
+        for hybrid in (0.0, 1e-9, 0.3, 0.5, 0.9, 1 - 1e-9):
             rule = SequentialRule(100, alpha=alpha, hybrid=hybrid)
             assert 0.0 < rule.alpha_sequence <= alpha
-            exact = np.longdouble(rule.alpha_sequence) + np.longdouble(rule.alpha_fixed)
-            assert exact <= np.longdouble(alpha) * (1 + np.longdouble(2.0) ** -52)
+            assert Fraction(rule.alpha_sequence) + Fraction(rule.alpha_fixed) <= Fraction(alpha)
     assert SequentialRule(100, hybrid=0.0).alpha_sequence == 0.001
 
 
@@ -62,6 +61,7 @@ def test_a_hybrid_certifies_more_at_the_end_and_less_before():
         ({"alpha": 0.0}, InputError, "alpha: expected a number strictly between 0 and 1"),
         ({"beta": math.nan}, InputError, "beta: expected a number strictly between 0 and 1"),
         ({"hybrid": 1.0}, InputError, r"hybrid: expected a share of alpha in \[0, 1\)"),
+        ({"alpha": 5e-324, "hybrid": 0.9}, InputError, "hybrid: expected a share that leaves the sequence some"),
         ({"hybrid": -0.1}, InputError, "hybrid: expected"),
     ],
 )
