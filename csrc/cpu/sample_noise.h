@@ -10,7 +10,6 @@
 namespace pyrobust::cpu {
 
 // The unit noise of blocks [block, block + blocks) of one sample. z has room for a multiple of kLeafBlocks blocks.
-inline constexpr int64_t kLeafBlocks = 16;
 using UnitNoiseLeaf = void (*)(NoiseKey key, uint32_t image, uint32_t sample, uint32_t block, int64_t blocks, float* z);
 
 // One stretch of one channel: out[i * stride] = ((x[i] + sigma z[i]) - mean) / std, the latter two where std is not

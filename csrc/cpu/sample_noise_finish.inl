@@ -1,50 +1,20 @@
-// The last step of a noisy batch, compiled once for each SIMD level. The includer defines PYROBUST_TARGET, the functions'
-// target attribute, and narrow(const float* y, Half* out, int64_t n), the nearest float16s.
-
-inline constexpr int64_t kStage = 256;  // elements staged in float32 on their way to 16 bits
-
-PYROBUST_TARGET inline void narrow(const float* __restrict y, BFloat16* __restrict out, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = to_bfloat16(y[i]);
-}
+// x + sigma z into a batch, compiled once for each SIMD level, after cpu/noise_finish.inl.
 
 PYROBUST_TARGET inline float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 PYROBUST_TARGET inline double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
-// y[i * stride] = ((x[i] + sigma z[i]) - mean) / std, the latter two where std is not null.
 template <class Real>
-PYROBUST_TARGET inline void noisy(const float* __restrict z, const Real* __restrict x, Real sigma, const Real* mean,
-                                  const Real* std, Real* __restrict y, int64_t n, int64_t stride) {
-  if (std == nullptr) {
-    if (stride == 1)
-      for (int64_t i = 0; i < n; ++i) y[i] = fused(sigma, static_cast<Real>(z[i]), x[i]);
-    else
-      for (int64_t i = 0; i < n; ++i) y[i * stride] = fused(sigma, static_cast<Real>(z[i]), x[i]);
-  } else {
-    const Real m = *mean, s = *std;
-    if (stride == 1)
-      for (int64_t i = 0; i < n; ++i) y[i] = (fused(sigma, static_cast<Real>(z[i]), x[i]) - m) / s;
-    else
-      for (int64_t i = 0; i < n; ++i) y[i * stride] = (fused(sigma, static_cast<Real>(z[i]), x[i]) - m) / s;
-  }
-}
+struct Noisy {
+  const float* __restrict z;
+  const Real* __restrict x;
+  Real sigma;
+
+  PYROBUST_TARGET Real operator()(int64_t i) const { return fused(sigma, static_cast<Real>(z[i]), x[i]); }
+  PYROBUST_TARGET Noisy from(int64_t i) const { return {z + i, x + i, sigma}; }
+};
 
 template <class Out, class Real>
 PYROBUST_TARGET void finish(const float* z, const Real* x, Real sigma, const Real* mean, const Real* std, Out* out,
                             int64_t n, int64_t stride) {
-  if constexpr (sizeof(Out) == sizeof(Real)) {
-    noisy(z, x, sigma, mean, std, out, n, stride);
-  } else {
-    Real y[kStage];
-    Out narrowed[kStage];
-    for (int64_t i = 0; i < n; i += kStage) {
-      const int64_t m = n - i < kStage ? n - i : kStage;
-      noisy(z + i, x + i, sigma, mean, std, y, m, 1);
-      if (stride == 1) {
-        narrow(y, out + i, m);
-      } else {
-        narrow(y, narrowed, m);
-        for (int64_t j = 0; j < m; ++j) out[(i + j) * stride] = narrowed[j];
-      }
-    }
-  }
+  write_noisy(Noisy<Real>{z, x, sigma}, mean, std, out, n, stride);
 }

@@ -1,6 +1,7 @@
 // The SIMD leaves of sample_noise: one table for each level.
 #pragma once
 
+#include "cpu/noise_tiles.h"
 #include "cpu/sample_noise.h"
 #include "cpu/simd.h"
 

@@ -1,15 +1,11 @@
 // sample_noise for any CPU: the scalar mathematics of core/, one block at a time.
+#include "cpu/noise_lanes_scalar.h"
 #include "cpu/sample_noise_leaves.h"
 
 namespace pyrobust::cpu {
 namespace {
 
-#define PYROBUST_TARGET
-
-inline void narrow(const float* y, Half* out, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = to_half(y[i]);
-}
-
+#include "cpu/noise_finish.inl"
 #include "cpu/sample_noise_finish.inl"
 
 template <Family family>

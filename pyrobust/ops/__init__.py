@@ -9,20 +9,24 @@ from __future__ import annotations
 from .conv_lanes import conv_lanes, conv_lanes_transposed, conv_lanes_weight
 from .count_votes import count_votes
 from .examples import count_changed, put_rows
+from .grid_table import GridNoise, grid_noise
 from .lane_bounds import least_lanes, relax_lanes, relu_intervals
 from .logits import logit_loss, logit_verdict
 from .native import build_info
+from .noise_arguments import STAGES
 from .norm_balls import project_l2_ball, project_linf_ball
 from .perturbation import add_perturbation
 from .projections import project_l1_ball, project_l1_ball_box, project_simplex
 from .relax_rows import least_of_rows, relax_rows
 from .relaxation import relax_coefficients
-from .sample_noise import FAMILIES, STAGES, sample_noise
+from .sample_grid_noise import sample_grid_noise
+from .sample_noise import FAMILIES, sample_noise
 from .steps import l1_step, l1_step_in_ball, linf_momentum_step, linf_step
 
 __all__ = [
     "FAMILIES",
     "STAGES",
+    "GridNoise",
     "add_perturbation",
     "build_info",
     "conv_lanes",
@@ -30,6 +34,7 @@ __all__ = [
     "conv_lanes_weight",
     "count_changed",
     "count_votes",
+    "grid_noise",
     "l1_step",
     "l1_step_in_ball",
     "least_lanes",
@@ -48,5 +53,6 @@ __all__ = [
     "relax_lanes",
     "relax_rows",
     "relu_intervals",
+    "sample_grid_noise",
     "sample_noise",
 ]

@@ -45,6 +45,7 @@ _OPS = (
     "relax_lanes: ",
     "relax_rows: ",
     "relu_intervals: ",
+    "sample_grid_noise: ",
     "sample_noise: ",
 )
 

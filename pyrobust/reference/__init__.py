@@ -17,6 +17,7 @@ from .philox import philox4x32
 from .projections import project_l1_ball, project_l1_ball_box, project_simplex
 from .relax_rows import least_of_rows, relax_rows
 from .relaxation import relax_coefficients
+from .sample_grid_noise import grid_integers, sample_grid_noise
 from .steps import l1_step, l1_step_in_ball, linf_momentum_step, linf_step
 from .votes import count_votes
 
@@ -29,6 +30,7 @@ __all__ = [
     "conv_lanes_weight",
     "count_changed",
     "count_votes",
+    "grid_integers",
     "l1_step",
     "l1_step_in_ball",
     "least_lanes",
@@ -49,6 +51,7 @@ __all__ = [
     "relax_lanes",
     "relax_rows",
     "relu_intervals",
+    "sample_grid_noise",
     "sample_noise",
     "unit_noise",
 ]

@@ -1,0 +1,47 @@
+// The last step of a noisy batch, compiled once for each SIMD level. The includer defines PYROBUST_TARGET, the functions'
+// target attribute, and narrow(const float* y, Half* out, int64_t n), the nearest float16s.
+
+inline constexpr int64_t kStage = 256;  // elements staged in float32 on their way to 16 bits
+
+PYROBUST_TARGET inline void narrow(const float* __restrict y, BFloat16* __restrict out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = to_bfloat16(y[i]);
+}
+
+// y[i * stride] = (noisy(i) - mean) / std, the latter two where std is not null.
+template <class Real, class Noisy>
+PYROBUST_TARGET inline void normalized(const Noisy noisy, const Real* mean, const Real* std, Real* __restrict y,
+                                       int64_t n, int64_t stride) {
+  if (std == nullptr) {
+    if (stride == 1)
+      for (int64_t i = 0; i < n; ++i) y[i] = noisy(i);
+    else
+      for (int64_t i = 0; i < n; ++i) y[i * stride] = noisy(i);
+  } else {
+    const Real m = *mean, s = *std;
+    if (stride == 1)
+      for (int64_t i = 0; i < n; ++i) y[i] = (noisy(i) - m) / s;
+    else
+      for (int64_t i = 0; i < n; ++i) y[i * stride] = (noisy(i) - m) / s;
+  }
+}
+
+template <class Out, class Real, class Noisy>
+PYROBUST_TARGET inline void write_noisy(Noisy noisy, const Real* mean, const Real* std, Out* out, int64_t n,
+                                        int64_t stride) {
+  if constexpr (sizeof(Out) == sizeof(Real)) {
+    normalized(noisy, mean, std, out, n, stride);
+  } else {
+    Real y[kStage];
+    Out narrowed[kStage];
+    for (int64_t i = 0; i < n; i += kStage) {
+      const int64_t m = n - i < kStage ? n - i : kStage;
+      normalized(noisy.from(i), mean, std, y, m, 1);
+      if (stride == 1) {
+        narrow(y, out + i, m);
+      } else {
+        narrow(y, narrowed, m);
+        for (int64_t j = 0; j < m; ++j) out[(i + j) * stride] = narrowed[j];
+      }
+    }
+  }
+}

@@ -1,0 +1,20 @@
+// sample_grid_noise for AVX-512, sixteen lanes.
+#ifdef __x86_64__
+#include "cpu/noise_lanes_avx512.h"
+#include "cpu/sample_grid_noise_leaves.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+#include "cpu/noise_finish.inl"
+#include "cpu/philox_lanes.inl"
+#include "cpu/sample_grid_noise_finish.inl"
+#include "cpu/sample_grid_noise_simd.inl"
+
+}  // namespace
+
+const GridLeaves kGridAvx512 = {draw, finish<float, float>, finish<double, double>, finish<Half, float>,
+                                finish<BFloat16, float>};
+
+}  // namespace pyrobust::cpu
+#endif  // __x86_64__

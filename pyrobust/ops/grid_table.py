@@ -1,0 +1,146 @@
+"""Gaussian noise rounded to a grid: what turns random words into its integers."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+from .normal_tail import upper_tail
+
+#: Random bits that decide one integer: the word of the element, then, where that leaves it open, two more.
+BITS = 96
+# Deviations beyond which noise is a tail: 2 Q(7) is 2.6e-12, so an image of 150,528 elements has one in 2.5 million
+# samples.
+_REACH = 7
+_MAX_RATIO = 1 << 13
+_MAX_TERM = 1 << 24
+_MANTISSA = 23
+
+
+@dataclass(frozen=True, eq=False)
+class GridNoise:
+    """The integers J of noise h·J, J = round(sigma·Z / h) with Z standard normal, as they are drawn.
+
+    |J| is the number of thresholds above V, V being 95 uniform bits, and a last bit is its sign. Threshold k is
+    ⌊2^96 · Q((k + ½)h / sigma)⌋, with Q the normal upper tail. An integer beyond ``reach`` is a tail: its size is left
+    open, and a sample that has one is not to be counted.
+
+    Attributes:
+        sigma: standard deviation of the noise before rounding, exactly this float64.
+        step: h, the distance of two neighbours on the grid.
+        reach: largest |J| that is drawn; tails are drawn as ± (reach + 1).
+        delta: bound on the total variation between one drawn J and the exact one, tails being one event a side. A
+            sample of d elements is within d·delta of the exact one.
+        thresholds: ⌊2^96 · Q((k + ½)h / sigma)⌋ for k = 0 … reach, not increasing.
+        words: the same, int32 [reach + 1, 3]: the 31 leading bits, then two times 32.
+        guide: int32 [32 · 2^m], for the kernels (csrc/core/grid_noise.h).
+
+    >>> noise = grid_noise(0.25, Fraction(1, 255))
+    >>> noise.reach, noise.delta < 1e-25
+    (446, True)
+    """
+
+    sigma: float
+    step: Fraction
+    reach: int
+    delta: float
+    thresholds: tuple[int, ...]
+    words: Tensor
+    guide: Tensor
+
+
+def grid_noise(sigma: float, step: Fraction) -> GridNoise:
+    """The table of Gaussian noise of standard deviation sigma on the grid of multiples of step.
+
+    Args:
+        sigma: positive; a float is taken for exactly the number that it is.
+        step: distance of two neighbours on the grid: positive, at least sigma / 2**13, numerator and denominator below
+            2**24.
+
+    Returns:
+        The table, kept for the next call.
+
+    Raises:
+        InputError: a value out of range.
+        InputTypeError: sigma is no number, or step no Fraction.
+
+    >>> noise = grid_noise(0.5, Fraction(1, 16))
+    >>> [round(threshold / 2**96, 4) for threshold in noise.thresholds[:3]]
+    [0.4751, 0.4256, 0.3773]
+    """
+    if not isinstance(step, Fraction):
+        raise InputTypeError(f"grid_noise: step: expected a Fraction such as Fraction(1, 255), got {step!r}")
+    if not 0 < step.numerator < _MAX_TERM > step.denominator:
+        raise InputError(
+            f"grid_noise: step: expected a positive Fraction with numerator and denominator below 2**24, got {step}"
+        )
+    if isinstance(sigma, bool) or not hasattr(sigma, "__float__"):
+        raise InputTypeError(f"grid_noise: sigma: expected a number, got {sigma!r}")
+    sigma = float(sigma)
+    if not (math.isfinite(sigma) and sigma > 0):
+        raise InputError(f"grid_noise: sigma: expected a positive number, got {sigma}")
+    if Fraction(sigma) > _MAX_RATIO * step:
+        raise InputError(
+            f"grid_noise: sigma: expected at most 2**13 steps, got {sigma} with a step of {step}; take a coarser "
+            "grid"
+        )
+    return _build(sigma, step, _REACH)
+
+
+@functools.lru_cache(maxsize=64)
+def _build(sigma: float, step: Fraction, deviations: int) -> GridNoise:
+    """The table whose tails begin about `deviations` standard deviations out."""
+    unit = step / Fraction(sigma)
+    reach = max(0, math.ceil(deviations / unit - Fraction(1, 2)))
+    thresholds = tuple(upper_tail((k + Fraction(1, 2)) * unit, BITS) for k in range(reach + 1))
+    # Two thresholds a k, one on either side of zero, each short of the exact one by less than 2^-96: moving one by e
+    # moves mass e from one integer to the next.
+    delta = math.ldexp(2 * (reach + 1), -BITS)
+    leading = np.array([threshold >> 64 for threshold in thresholds], dtype=np.int64)
+    rest = np.array([[threshold >> 32 & 0xFFFFFFFF, threshold & 0xFFFFFFFF] for threshold in thresholds])
+    words = np.concatenate([leading[:, None], rest], axis=1).astype(np.uint32)
+    guide = _guide(leading)
+    return GridNoise(sigma, step, reach, delta, thresholds, _as_tensor(words), _as_tensor(guide))
+
+
+def _as_tensor(words: npt.NDArray[np.uint32]) -> Tensor:
+    return torch.from_numpy(words.view(np.int32))
+
+
+def _place(v: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where 31-bit words lie on the guide's scale: the bits of the float32 next to v | 1, from those of 1 on."""
+    return (v | 1).astype(np.float32).view(np.int32).astype(np.int64) - 0x3F800000
+
+
+def _guide(leading: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+    """An entry for each cell of the guide's scale: how many thresholds lie above it, and where in it one lies.
+
+    A float's bits divide [1, 2^31] into cells of one width relative to where they are, as the thresholds do
+    nearly: a tail's probability falls by about the same factor from each to the next. So cells small enough for one
+    threshold each are few, and most draws meet few of them. Neighbours that share a place share its cell, for a draw
+    at a threshold's place is decided by the thresholds themselves.
+    """
+    places, counts = np.unique(_place(leading), return_counts=True)
+    for bits in range(_MANTISSA + 1):
+        low = _MANTISSA - bits
+        cells = places >> low
+        alone = np.ones(len(places), dtype=bool)
+        alone[1:] &= cells[1:] != cells[:-1]
+        # Below 2^bits every word has a cell of its own. Elsewhere the places of one cell get counts that differ by one.
+        several = (counts > 1) & (places >> _MANTISSA >= bits)
+        if alone.all() and not several.any() and len(leading) + 1 < 1 << (32 - low):
+            break
+    above = len(leading) - np.searchsorted(np.sort(_place(leading)), np.arange((32 << bits) + 1) << low)
+    # At or above the end of a cell: the thresholds that every word in it is below.
+    entries = above[1:] << low
+    entries[cells] |= places & ((1 << low) - 1)
+    return entries.astype(np.uint32)

@@ -1,0 +1,126 @@
+"""What the ops that draw noise check alike. Messages begin with the name of the op."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+#: What the noise is drawn for; part of the counter, so that no two stages share a draw.
+STAGES: dict[str, int] = {"select": 0, "estimate": 1, "predict": 2, "attack": 3, "train": 4}
+#: The dtypes that a noisy batch may have.
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+_WORDS = 1 << 32
+
+
+def check_sigma(op: str, sigma: float) -> float:
+    """The standard deviation as a float: a positive number."""
+    if not hasattr(sigma, "__float__"):
+        raise InputTypeError(f"{op}: sigma: expected a number, got {sigma!r}")
+    sigma = float(sigma)
+    if not (math.isfinite(sigma) and sigma > 0):
+        raise InputError(f"{op}: sigma: expected a positive number, got {sigma}")
+    return sigma
+
+
+def check_key(op: str, stage: str, seed: int) -> tuple[int, int]:
+    """The number of the stage, and the seed as a signed integer of the same 64 bits."""
+    if not isinstance(stage, str) or stage not in STAGES:
+        raise InputError(f"{op}: stage: expected one of {', '.join(STAGES)}, got {stage!r}")
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise InputTypeError(f"{op}: seed: expected an integer, got {seed!r}")
+    seed = operator.index(seed)
+    if not 0 <= seed < 1 << 64:
+        raise InputError(f"{op}: seed: expected 0 to 2**64 - 1, got {seed}")
+    return STAGES[stage], seed if seed < 1 << 63 else seed - (1 << 64)
+
+
+def kind(value: object) -> str:
+    """What a message calls a value: a tensor's dtype, else the type."""
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+
+
+def check_dtype(op: str, dtype: torch.dtype) -> None:
+    """Refuses a batch of another dtype than DTYPES."""
+    if dtype not in DTYPES:
+        raise InputTypeError(f"{op}: dtype: expected float32, float64, bfloat16 or float16, got {dtype}")
+
+
+def check_runs(op: str, runs: Sequence[tuple[int, int, int, int]], rows: int) -> int:
+    """The number of samples of all runs."""
+    if not isinstance(runs, Sequence):
+        raise InputTypeError(f"{op}: runs: expected a sequence of (row, image, first, count), got {runs!r}")
+    total = 0
+    for run in runs:
+        if not isinstance(run, Sequence) or len(run) != 4:
+            raise InputError(f"{op}: runs: expected (row, image, first, count), got {run!r}")
+        if not all(hasattr(number, "__index__") for number in run):
+            raise InputTypeError(f"{op}: runs: expected integers (row, image, first, count), got {run}")
+        row, image, first, count = run
+        if not 0 <= row < rows:
+            raise InputError(f"{op}: runs: row: expected 0 to {rows - 1}, got {row}")
+        if not 0 <= image < _WORDS:
+            raise InputError(f"{op}: runs: image: expected an index in [0, 2**32), got {image}")
+        if count < 0 or first < 0 or first + count > _WORDS:
+            raise InputError(f"{op}: runs: first, count: expected sample indices in [0, 2**32), got {first}, {count}")
+        total += count
+    return total
+
+
+def empty_batch(
+    op: str, name: str, x: Tensor, total: int, dtype: torch.dtype, memory_format: torch.memory_format
+) -> Tensor:
+    """Memory for `total` noisy copies of the images x, which the op calls `name`."""
+    if memory_format not in (torch.contiguous_format, torch.channels_last):
+        raise InputError(
+            f"{op}: memory_format: expected torch.contiguous_format or torch.channels_last, got {memory_format}"
+        )
+    if memory_format == torch.channels_last and x.dim() != 4:
+        raise InputError(
+            f"{op}: memory_format: expected {name} of 4 dimensions for channels_last, got {tuple(x.shape)}"
+        )
+    return torch.empty((total, *x.shape[1:]), dtype=dtype, device=x.device, memory_format=memory_format)
+
+
+def check_out(op: str, name: str, out: Tensor, x: Tensor, total: int) -> None:
+    """Refuses a batch that cannot hold `total` noisy copies of the images x, which the op calls `name`."""
+    expected = (total, *x.shape[1:])
+    if out.shape != expected:
+        raise InputError(f"{op}: out: expected shape {expected}, got {tuple(out.shape)}")
+    if out.device != x.device:
+        raise InputError(f"{op}: out: expected {name}'s device, {x.device}, got {out.device}")
+    if not (out.is_contiguous() or (out.dim() == 4 and out.is_contiguous(memory_format=torch.channels_last))):
+        raise InputError(f"{op}: out: expected a contiguous or channels_last tensor, got strides {out.stride()}")
+    if out.requires_grad and torch.is_grad_enabled():
+        raise InputError(f"{op}: out: expected no gradient, for the op has none; call it under torch.no_grad()")
+
+
+def channels(
+    op: str,
+    name: str,
+    normalize: tuple[Tensor | Sequence[float], Tensor | Sequence[float]],
+    x: Tensor,
+    real: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Mean and std of the channels of x, which the op calls `name`, in the dtype that the op computes in."""
+    if x.dim() < 2:
+        raise InputError(f"{op}: normalize: expected {name} of [M, C, ...], got {tuple(x.shape)}")
+    if not isinstance(normalize, Sequence) or len(normalize) != 2:
+        raise InputError(f"{op}: normalize: expected (mean, std), got {normalize!r}")
+    try:
+        mean, std = (torch.as_tensor(values, dtype=real, device=x.device).contiguous() for values in normalize)
+    except (TypeError, ValueError) as error:
+        raise InputTypeError(f"{op}: normalize: expected numbers, got {normalize!r}: {error}") from None
+    for statistic, values in (("mean", mean), ("std", std)):
+        if values.shape != (x.shape[1],):
+            raise InputError(
+                f"{op}: normalize: expected a {statistic} of length {x.shape[1]}, the channels of {name}, "
+                f"got {tuple(values.shape)}"
+            )
+    return mean, std

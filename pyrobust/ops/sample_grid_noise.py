@@ -1,0 +1,143 @@
+"""Noisy copies of images on a grid, the batch of a smoothing whose certificates hold in floating point."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError, InputTypeError
+
+from . import native
+from .grid_table import GridNoise, grid_noise
+from .noise_arguments import channels, check_dtype, check_key, check_out, check_runs, check_sigma, empty_batch, kind
+
+#: Gaussian noise rounded to the grid: the family's number in the domains of the noise contract. The further words of an
+#: ambiguous draw have the next two.
+FAMILY = 3
+
+_OP = "sample_grid_noise"
+
+
+def sample_grid_noise(
+    k: Tensor,
+    runs: Sequence[tuple[int, int, int, int]],
+    *,
+    sigma: float,
+    step: Fraction,
+    stage: str = "estimate",
+    seed: int = 0,
+    normalize: tuple[Tensor | Sequence[float], Tensor | Sequence[float]] | None = None,
+    dtype: torch.dtype = torch.float32,
+    memory_format: torch.memory_format = torch.contiguous_format,
+    out: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Packs noisy copies of images on the grid of multiples of ``step`` into one batch, written once.
+
+    Row n of the batch, sample s of image i, is step·(k[i] + J) with J = round(sigma·Z / step), Z standard normal: what
+    rounding x + sigma·Z to the grid gives for x = step·k[i]. The integers are added first; one division maps their sum
+    to the nearest float, then ``(· - mean[c]) / std[c]`` where ``normalize`` is given, then rounded to ``dtype``. So
+    every number in the batch is a function of (integer, channel) alone, and the noisy image tells a model no more about
+    k than the rounded x + sigma·Z does: randomized smoothing's real-number proof holds for what is computed. J is a
+    pure function of (seed, stage, i, s, element), for every split into calls, thread count and SIMD level
+    (docs/decisions/noise-contract.md); its distribution is within ``grid_noise(sigma, step).delta`` of the exact one.
+
+    An element whose noise is beyond ``grid_noise(sigma, step).reach``, about seven deviations, is a tail. Its size is
+    not drawn, so its sample must count against whatever is to be proved.
+
+    Args:
+        k: images [M, ...], int32: x = step·k.
+        runs: (row, image, first, count) each: samples first … first + count - 1 of the image ``k[row]``, whose index
+            in the noise contract is ``image``. image and sample indices are in [0, 2**32).
+        sigma: standard deviation of Z's multiple, positive, at most 2**13 steps.
+        step: h, an exact fraction; 1/255 for bytes divided by 255. Numerator and denominator are below 2**24.
+        stage: "select", "estimate", "predict", "attack" or "train".
+        seed: in [0, 2**64).
+        normalize: (mean, std), each of length C = k.shape[1]; std positive (checked on the CPU, where looking is free).
+        dtype: of the batch: float32, float64, bfloat16 or float16.
+        memory_format: torch.contiguous_format, or torch.channels_last for images [C, H, W].
+        out: a batch [N, ...] to write to, contiguous or channels_last; it decides dtype and memory format.
+
+    Returns:
+        The batch [N, ...] with N the sum of the counts, ``out`` where given, and bool [N]: which rows hold a tail.
+
+    Raises:
+        InputError: a value out of range, shapes that do not agree, or (found on the CPU only) sums times the step's
+            numerator of 2**24 or more, 2**53 for float64, that the division would not take exactly.
+        InputTypeError: a k that is not int32, a step that is no Fraction, or another argument of a wrong type.
+
+    >>> k = torch.randint(256, (2, 3, 4, 4), dtype=torch.int32)
+    >>> batch, tail = sample_grid_noise(k, [(0, 0, 0, 5), (1, 1, 0, 3)], sigma=0.25, step=Fraction(1, 255))
+    >>> batch.shape, tail.any().item()
+    (torch.Size([8, 3, 4, 4]), False)
+    >>> integers = (batch.double() * 255).round().float()
+    >>> torch.equal(integers / 255, batch)  # every one is the float next to an integer over 255
+    True
+    """
+    if not isinstance(k, Tensor) or k.dtype != torch.int32:
+        raise InputTypeError(f"{_OP}: k: expected int32, got {kind(k)}; x = step·k")
+    if k.dim() < 1:
+        raise InputError(f"{_OP}: k: expected [M, ...], got a scalar")
+    noise = _table(check_sigma(_OP, sigma), step)
+    stage_number, seed_bits = check_key(_OP, stage, seed)
+    total = check_runs(_OP, runs, k.shape[0])
+
+    if out is None:
+        check_dtype(_OP, dtype)
+        out = empty_batch(_OP, "k", k, total, dtype, memory_format)
+    else:
+        check_out(_OP, "k", out, k, total)
+        check_dtype(_OP, out.dtype)
+    real = torch.float64 if out.dtype == torch.float64 else torch.float32
+    mean, std = (None, None) if normalize is None else channels(_OP, "k", normalize, k, real)
+    tail = torch.zeros(total, dtype=torch.bool, device=k.device)
+    native.call(
+        torch.ops.pyrobust.sample_grid_noise,
+        out,
+        tail,
+        k.contiguous(),
+        [number for run in runs for number in run],
+        seed_bits,
+        stage_number << 8 | FAMILY,
+        *_on_device(noise, k.device),
+        step.numerator,
+        step.denominator,
+        mean,
+        std,
+    )
+    return out, tail
+
+
+def _table(sigma: float, step: Fraction) -> GridNoise:
+    try:
+        return grid_noise(sigma, step)
+    except (InputError, InputTypeError) as error:
+        raise type(error)(str(error).replace("grid_noise", _OP, 1)) from None
+
+
+@functools.lru_cache(maxsize=64)
+def _on_device(noise: GridNoise, device: torch.device) -> tuple[Tensor, Tensor]:
+    return noise.guide.to(device), noise.words.to(device)
+
+
+def _fake(
+    out: Tensor,
+    tail: Tensor,
+    k: Tensor,
+    runs: list[int],
+    seed: int,
+    domain: int,
+    guide: Tensor,
+    thresholds: Tensor,
+    numerator: int,
+    denominator: int,
+    mean: Tensor | None,
+    std: Tensor | None,
+) -> None:
+    return None
+
+
+torch.library.register_fake("pyrobust::sample_grid_noise", _fake)

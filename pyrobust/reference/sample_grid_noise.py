@@ -1,0 +1,181 @@
+"""Gaussian noise on a grid, by Python's integers and from the definition of the distribution."""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_right
+from collections.abc import Sequence
+from decimal import ROUND_FLOOR, Context, Decimal, localcontext
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from .noise import STAGES
+from .philox import MASK, philox4x32
+
+_FAMILY = 3
+_REACH = 7
+_DIGITS = 90
+
+
+def sample_grid_noise(
+    k: Tensor,
+    runs: Sequence[tuple[int, int, int, int]],
+    *,
+    sigma: float,
+    step: Fraction,
+    stage: str = "estimate",
+    seed: int = 0,
+    normalize: tuple[Tensor | Sequence[float], Tensor | Sequence[float]] | None = None,
+    dtype: torch.dtype = torch.float32,
+    memory_format: torch.memory_format = torch.contiguous_format,
+    out: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Noisy copies of images on a grid: the twin of ``pyrobust.ops.sample_grid_noise``, bit for bit.
+
+    The copies are (k + J)·p / q for step = p/q, by one rounding, then (· - mean[c]) / std[c] where ``normalize`` is
+    given, in float64 for a float64 result and else in float32, then rounded to the dtype of the result. J is
+    ``grid_integers``.
+
+    Args:
+        k: [M, ...], int32.
+        runs: (row, image, first, count) each: samples first … first + count - 1 of ``k[row]``, whose contract index is
+            ``image``.
+        sigma: standard deviation before rounding, positive; exactly this float.
+        step: distance of neighbours on the grid.
+        stage: "select", "estimate", "predict", "attack" or "train".
+        seed: in [0, 2**64).
+        normalize: (mean, std), each of length C = k.shape[1].
+        dtype: of the result: float32, float64, bfloat16 or float16.
+        memory_format: torch.contiguous_format, or torch.channels_last for a result of four dimensions.
+        out: a batch [N, ...] to write to; it decides dtype and memory format.
+
+    Returns:
+        The batch [N, ...], N the sum of the counts, and bool [N]: which rows hold a tail.
+
+    >>> k = torch.zeros(1, 3, dtype=torch.int32)
+    >>> sample_grid_noise(k, [(0, 7, 0, 2)], sigma=0.5, step=Fraction(1, 16))[0] * 16
+    tensor([[-1., -2., -2.],
+            [-2., -6., -1.]])
+    """
+    total = sum(count for _, _, _, count in runs)
+    if out is None:
+        out = torch.empty((total, *k.shape[1:]), dtype=dtype, device=k.device, memory_format=memory_format)
+    tail = torch.zeros(total, dtype=torch.bool, device=k.device)
+    real = torch.float64 if out.dtype == torch.float64 else torch.float32
+    reach = len(thresholds(sigma, step)) // 2 - 1
+    start = 0
+    for row, image, first, count in runs:
+        drawn = grid_integers(
+            image, first, count, k[row].numel(), sigma=sigma, step=step, stage=stage, seed=seed, device=k.device
+        )
+        tail[start : start + count] = (drawn.abs() > reach).any(1)
+        sums = k[row].long() + drawn.reshape(count, *k.shape[1:])
+        y = (sums * step.numerator).to(real) / step.denominator
+        if normalize is not None:
+            mean, std = (
+                torch.as_tensor(values, dtype=real, device=k.device).reshape(-1, *[1] * (k.dim() - 2))
+                for values in normalize
+            )
+            y = (y - mean) / std
+        out[start : start + count] = y.to(out.dtype)
+        start += count
+    return out, tail
+
+
+def grid_integers(
+    image: int,
+    first: int,
+    count: int,
+    elements: int,
+    *,
+    sigma: float,
+    step: Fraction,
+    stage: str = "estimate",
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """The contract's J, Gaussian noise in steps of the grid: inversion of its distribution at 96 random bits.
+
+    Args:
+        image: contract index of the image, in [0, 2**32).
+        first: first sample index; first + count is at most 2**32.
+        count: how many samples.
+        elements: elements of the image, in contiguous (C, H, W) order.
+        sigma: standard deviation before rounding.
+        step: distance of neighbours on the grid.
+        stage: "select", "estimate", "predict", "attack" or "train".
+        seed: in [0, 2**64).
+        device: of the result.
+
+    Returns:
+        [count, elements], int64; ± (reach + 1) for the tails.
+
+    >>> grid_integers(7, 0, 1, 3, sigma=0.5, step=Fraction(1, 16))
+    tensor([[-1, -2, -2]])
+    """
+    leading, middle, last = (
+        _words(image, first, count, elements, STAGES[stage] * 256 + _FAMILY + more, seed) for more in range(3)
+    )
+    cuts = thresholds(sigma, step)
+    drawn = [
+        bisect_right(cuts, a << 64 | b << 32 | c) - len(cuts) // 2
+        for a, b, c in zip(leading, middle, last, strict=True)
+    ]
+    return torch.tensor(drawn, dtype=torch.int64, device=device).reshape(count, elements)
+
+
+@functools.lru_cache(maxsize=32)
+def thresholds(sigma: float, step: Fraction) -> tuple[int, ...]:
+    """What 96 random bits are compared with: the distribution function of J, in units of 2⁻⁹⁶, rounded toward ½.
+
+    2⁹⁶·Φ((j + ½)·step/sigma) for j = -reach - 1 … reach: below the first is the lower tail, from the last on the upper.
+
+    >>> cuts = thresholds(0.5, Fraction(1, 1))
+    >>> [round(cut / 2**96, 4) for cut in cuts]
+    [0.0, 0.0, 0.0, 0.0013, 0.1587, 0.8413, 0.9987, 1.0, 1.0, 1.0]
+    """
+    unit = step / Fraction(sigma)
+    reach = 0
+    while (reach + Fraction(1, 2)) * unit < _REACH:
+        reach += 1
+    lower = [_lower_tail((j + Fraction(1, 2)) * unit) for j in range(reach, -1, -1)]
+    return (*lower, *((1 << 96) - cut for cut in reversed(lower)))
+
+
+def _lower_tail(z: Fraction) -> int:
+    """⌊2⁹⁶·Φ(-z)⌋ for z > 0, from Φ(z) - ½ = φ(z)·(z + z³/3 + z⁵/(3·5) + …), by ninety digits."""
+    if z > 40:
+        return 0  # φ(40)/40 is 10⁻³⁵⁰
+    with localcontext(Context(prec=_DIGITS)):
+        d = Decimal(z.numerator) / Decimal(z.denominator)
+        total, term, j = d, d, 1
+        while term > total.scaleb(-_DIGITS):
+            j += 2
+            term = term * d * d / j
+            total += term
+        upper = (-d * d / 2).exp() / (2 * _pi()).sqrt() * total
+        return int(((Decimal("0.5") - upper) * (1 << 96)).to_integral_value(ROUND_FLOOR))
+
+
+@functools.cache
+def _pi() -> Decimal:
+    """π by Euler's series 2·Σ k!/(2k + 1)!!, whose terms at least halve."""
+    with localcontext(Context(prec=_DIGITS + 10)):
+        total, term, k = Decimal(0), Decimal(2), 0
+        while term > Decimal(1).scaleb(-_DIGITS - 5):
+            total += term
+            k += 1
+            term = term * k / (2 * k + 1)
+        return total
+
+
+def _words(image: int, first: int, count: int, elements: int, domain: int, seed: int) -> list[int]:
+    """Word e mod 4 of the counter (⌊e / 4⌋, sample, image, domain) for every element of every sample."""
+    blocks = -(-elements // 4)
+    block = torch.arange(blocks).expand(count, blocks)
+    sample = torch.arange(first, first + count)[:, None].expand(count, blocks)
+    counter = torch.stack([block, sample, torch.full_like(block, image), torch.full_like(block, domain)], dim=-1)
+    words = philox4x32(torch.tensor([seed & MASK, seed >> 32]), counter)
+    return words.reshape(count, 4 * blocks)[:, :elements].flatten().tolist()
