@@ -47,12 +47,12 @@ PYROBUST_TARGET inline I shift_right_by(I a, int n) { return _mm256_srl_epi32(a,
 PYROBUST_TARGET inline I max_signed(I a, I b) { return _mm256_max_epi32(a, b); }
 // a + 1 where x < y, both below 2^31.
 PYROBUST_TARGET inline I add_where_below(I a, I x, I y) { return _mm256_sub_epi32(a, _mm256_cmpgt_epi32(y, x)); }
-using Mask = I;
-PYROBUST_TARGET inline Mask equal(I a, I b) { return _mm256_cmpeq_epi32(a, b); }
-PYROBUST_TARGET inline Mask either(Mask a, Mask b) { return _mm256_or_si256(a, b); }
-PYROBUST_TARGET inline bool any(Mask a) { return !_mm256_testz_si256(a, a); }
+PYROBUST_TARGET inline I min_unsigned(I a, I b) { return _mm256_min_epu32(a, b); }
+PYROBUST_TARGET inline bool any_zero(I a) {
+  return _mm256_movemask_epi8(_mm256_cmpeq_epi32(a, _mm256_setzero_si256())) != 0;
+}
 PYROBUST_TARGET inline bool any_at_least(I a, int bound) {
-  return any(_mm256_cmpgt_epi32(a, _mm256_set1_epi32(bound - 1)));
+  return _mm256_movemask_epi8(_mm256_cmpgt_epi32(a, _mm256_set1_epi32(bound - 1))) != 0;
 }
 
 PYROBUST_TARGET inline F to_float(I w) { return _mm256_cvtepi32_ps(w); }

@@ -48,12 +48,10 @@ PYROBUST_TARGET inline I max_signed(I a, I b) { return _mm512_max_epi32(a, b); }
 PYROBUST_TARGET inline I add_where_below(I a, I x, I y) {
   return _mm512_mask_add_epi32(a, _mm512_cmplt_epi32_mask(x, y), a, _mm512_set1_epi32(1));
 }
-using Mask = __mmask16;
-PYROBUST_TARGET inline Mask equal(I a, I b) { return _mm512_cmpeq_epi32_mask(a, b); }
-PYROBUST_TARGET inline Mask either(Mask a, Mask b) { return static_cast<Mask>(a | b); }
-PYROBUST_TARGET inline bool any(Mask a) { return a != 0; }
+PYROBUST_TARGET inline I min_unsigned(I a, I b) { return _mm512_min_epu32(a, b); }
+PYROBUST_TARGET inline bool any_zero(I a) { return _mm512_testn_epi32_mask(a, a) != 0; }
 PYROBUST_TARGET inline bool any_at_least(I a, int bound) {
-  return any(_mm512_cmpge_epi32_mask(a, _mm512_set1_epi32(bound)));
+  return _mm512_cmpge_epi32_mask(a, _mm512_set1_epi32(bound)) != 0;
 }
 
 PYROBUST_TARGET inline F to_float(I w) { return _mm512_cvtepi32_ps(w); }

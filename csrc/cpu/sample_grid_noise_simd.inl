@@ -1,64 +1,83 @@
 // core/grid_noise.h on vectors; compiled once for each SIMD level, after cpu/philox_lanes.inl.
 
-// A draw in three passes over a tile that stays in the first-level cache. The entries of the guide are fetched by plain
-// loads: on most machines a gather is no faster, on many slower.
+inline constexpr int64_t kGroup = 4 * kLeafBlocks;  // elements that store_words makes at once
 
 // The cell of the guide that each word falls into, and, in the word's place, its place on the guide's scale with the sign
 // bit.
-PYROBUST_TARGET inline void find_cells(int entry_bits, float* words, float* cells, int64_t n) {
-  for (int64_t i = 0; i < n; i += kLanes) {
+PYROBUST_TARGET inline void find_cells(int entry_bits, float* words, uint32_t* cells) {
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < kGroup; i += kLanes) {
     const I w = load(words + i);
     const I flip = shift_right_signed<31>(w);
     const I odd = bit_or(bit_xor(w, flip), splat(1u));
     const I place = sub(as_words(to_float(odd)), splat(0x3f800000u));
-    store(cells + i, shift_right_by(place, entry_bits));
+    store(reinterpret_cast<float*>(cells + i), shift_right_by(place, entry_bits));
     store(words + i, bit_or(place, shift_left<31>(flip)));
   }
 }
 
-PYROBUST_TARGET inline void look_up(const uint32_t* guide, uint32_t* cells, int64_t n) {
-#pragma GCC unroll 8
-  for (int64_t i = 0; i < n; ++i) cells[i] = guide[cells[i]];
+// By plain loads: a gather is slower on some machines and not much faster on others.
+PYROBUST_TARGET inline void look_up(const uint32_t* __restrict guide, const uint32_t* __restrict cells,
+                                    uint32_t* __restrict entries) {
+  const auto at = [=](int64_t i) { return static_cast<int>(guide[cells[i]]); };
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kGroup; i += 4)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(entries + i), _mm_setr_epi32(at(i), at(i + 1), at(i + 2), at(i + 3)));
 }
 
-// |J| of one place and entry a lane, its sign applied; `open` collects the lanes that the guide leaves open, `most` the
-// largest |J|.
-PYROBUST_TARGET inline I integers(int entry_bits, I mask, I signed_place, I entry, Mask& open, I& most) {
+// |J| of one place and entry a lane, its sign applied; `least` collects the smallest difference of places, zero where the
+// guide leaves a lane open, `most` the largest |J|.
+PYROBUST_TARGET inline I integers(int entry_bits, I mask, I signed_place, I entry, I& least, I& most) {
   const I flip = shift_right_signed<31>(signed_place);
   const I inside = bit_and(signed_place, mask), at = bit_and(entry, mask);
   const I above = add_where_below(shift_right_by(entry, entry_bits), inside, at);
-  open = either(open, equal(inside, at));
+  least = min_unsigned(least, bit_xor(inside, at));
   most = max_signed(most, above);
   return sub(flip, bit_xor(above, flip));  // above where the sign bit is set, else -above
 }
 
+// A group's integers in the place of its words, in the order of its elements. Whether the guide leaves one open.
+PYROBUST_TARGET inline bool finish_group(int entry_bits, float* words, const uint32_t* entries, I& most) {
+  const I mask = splat((1u << entry_bits) - 1u);
+  I least = mask;
+#pragma GCC unroll 2
+  for (int64_t at = 0; at < kGroup; at += 4 * kLanes) {
+    I j[4];
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < 4; ++i) {
+      const int64_t from = at + i * kLanes;
+      const I entry = load(reinterpret_cast<const float*>(entries + from));
+      j[i] = integers(entry_bits, mask, load(words + from), entry, least, most);
+    }
+    store_blocks(words + at, as_floats(j[0]), as_floats(j[1]), as_floats(j[2]), as_floats(j[3]));
+  }
+  return any_zero(least);
+}
+
+// Three steps in a staggered row, each a group behind the one before: the loads of one overlap with the products of the
+// next, and nothing is read right after it was written in other pieces.
 PYROBUST_TARGET bool draw(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample, uint32_t block,
                           int64_t blocks, int32_t* j) {
-  alignas(64) uint32_t entries[kTile + 4 * kLeafBlocks];
+  alignas(64) uint32_t cells[kTile + kGroup], entries[kTile + kGroup];
   const RoundKeys keys = round_keys(key.seed);
+  const uint32_t* guide = table.guide;
+  const int entry_bits = table.entry_bits;
   float* words = reinterpret_cast<float*>(j);  // as places for vectors only
-  float* cells = reinterpret_cast<float*>(entries);
-  const int64_t n = (blocks + kLeafBlocks - 1) / kLeafBlocks * kLeafBlocks * 4;
-  for (int64_t b = 0; b < blocks; b += kLeafBlocks)
-    store_words(keys, key.domain, image, sample, block + static_cast<uint32_t>(b), words + 4 * b);
-  find_cells(table.entry_bits, words, cells, n);
-  look_up(table.guide, entries, n);
-  const I mask = splat((1u << table.entry_bits) - 1u);
   I most = splat(0u);
   bool tail = false;
-  for (int64_t b = 0; b < blocks; b += kLanes) {
-    float *group = words + 4 * b, *entry = cells + 4 * b;
-    Mask open = equal(splat(0u), splat(1u));
-    I found[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i)
-      found[i] = integers(table.entry_bits, mask, load(group + i * kLanes), load(entry + i * kLanes), open, most);
-    store_blocks(group, as_floats(found[0]), as_floats(found[1]), as_floats(found[2]), as_floats(found[3]));
-    if (any(open)) {
-      for (int64_t i = b; i < b + kLanes; ++i) {
-        grid_noise4(table, key, image, sample, block + static_cast<uint32_t>(i), j + 4 * i);
-        for (int64_t e = 4 * i; e < 4 * i + 4; ++e) tail |= j[e] >= table.count || -j[e] >= table.count;
-      }
+  const int64_t groups = (blocks + kLeafBlocks - 1) / kLeafBlocks;
+  for (int64_t g = 0; g < groups + 2; ++g) {
+    if (g < groups) {
+      store_words(keys, key.domain, image, sample, block + static_cast<uint32_t>(g * kLeafBlocks), words + g * kGroup);
+      find_cells(entry_bits, words + g * kGroup, cells + g * kGroup);
+    }
+    if (g >= 1 && g <= groups) look_up(guide, cells + (g - 1) * kGroup, entries + (g - 1) * kGroup);
+    if (g < 2) continue;
+    const int64_t at = (g - 2) * kGroup;
+    if (!finish_group(entry_bits, words + at, entries + at, most)) continue;
+    for (int64_t i = at; i < at + kGroup; i += 4) {
+      grid_noise4(table, key, image, sample, block + static_cast<uint32_t>(i / 4), j + i);
+      for (int64_t e = i; e < i + 4; ++e) tail |= j[e] >= table.count || -j[e] >= table.count;
     }
   }
   return tail || any_at_least(most, table.count);

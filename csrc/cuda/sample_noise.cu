@@ -2,22 +2,12 @@
 // per sample, and every store is as wide as the layout allows. Bound by the write of the batch.
 #include "cuda/sample_noise.h"
 
-#include <algorithm>
+#include "cuda/noise_launch.cuh"
 
 namespace pyrobust::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-// Runs travel as a kernel argument, so that nothing is copied to the device and nothing waits; more take further
-// launches.
-constexpr int kRunsPerLaunch = 64;
 constexpr int kMaxPackedChannels = 4;
-
-struct Runs {
-  NoiseRun run[kRunsPerLaunch];
-  int count;
-  int64_t end;  // one past the last sample of this launch
-};
 
 template <class Out, class Real>
 struct Args {
@@ -33,40 +23,16 @@ struct Args {
 __device__ __forceinline__ float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ double fused(double a, double b, double c) { return __fma_rn(a, b, c); }
 
-template <class Out>
-__device__ __forceinline__ Out store_as(float value);
-template <>
-__device__ __forceinline__ float store_as<float>(float value) {
-  return value;
-}
-template <>
-__device__ __forceinline__ Half store_as<Half>(float value) {
-  return to_half(value);
-}
-template <>
-__device__ __forceinline__ BFloat16 store_as<BFloat16>(float value) {
-  return to_bfloat16(value);
-}
-template <class Out>
-__device__ __forceinline__ double store_as(double value) {
-  return value;
-}
-
 template <class Out, class Real>
 __device__ __forceinline__ Out finished(const Args<Out, Real>& a, float z, Real x, Real mean, Real std) {
   const Real y = fused(a.sigma, static_cast<Real>(z), x);
   return store_as<Out>(a.std == nullptr ? y : (y - mean) / std);
 }
 
-template <class T, int n>
-struct alignas(sizeof(T) * n <= 16 ? sizeof(T) * n : 16) Pack {
-  T v[n];
-};
-
 // `C` channels innermost (channels_last), or planes one after another (C = 1). Needs planes of a multiple of four
 // elements where C > 1 or std is given, else rows of one.
 template <class Out, class Real, Family family, int C>
-__global__ void __launch_bounds__(kThreads) packed_kernel(Args<Out, Real> a, const __grid_constant__ Runs runs) {
+__global__ void __launch_bounds__(kThreads) packed_kernel(Args<Out, Real> a, const __grid_constant__ NoiseRuns runs) {
   const int64_t extent = C > 1 ? a.shape.plane : a.shape.channels * a.shape.plane;
   const int64_t quad = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (4 * quad >= extent) return;
@@ -114,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) packed_kernel(Args<Out, Real> a, con
 
 // Any shape and layout, one element a store.
 template <class Out, class Real, Family family>
-__global__ void __launch_bounds__(kThreads) general_kernel(Args<Out, Real> a, const __grid_constant__ Runs runs) {
+__global__ void __launch_bounds__(kThreads) general_kernel(Args<Out, Real> a, const __grid_constant__ NoiseRuns runs) {
   const int64_t row = a.shape.channels * a.shape.plane;
   const int64_t quad = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (4 * quad >= row) return;
@@ -147,7 +113,7 @@ __global__ void __launch_bounds__(kThreads) general_kernel(Args<Out, Real> a, co
 }
 
 template <class Out, class Real, Family family>
-cudaError_t launch(const Args<Out, Real>& a, const Runs& runs, int processors, cudaStream_t stream) {
+cudaError_t launch(const Args<Out, Real>& a, const NoiseRuns& runs, int processors, cudaStream_t stream) {
   const NoiseShape& s = a.shape;
   const int64_t row = s.channels * s.plane;
   const bool innermost = s.channels_last && s.channels > 1;
@@ -157,17 +123,9 @@ cudaError_t launch(const Args<Out, Real>& a, const Runs& runs, int processors, c
   const bool packed = aligned && whole_quads;
   const int64_t quads = ((innermost && packed ? s.plane : row) + 3) / 4;
 
-  // Threads along the image first, the rest of the block along the samples; enough blocks to fill the card several
-  // times.
-  int along = 32;
-  while (along < kThreads && along < quads) along *= 2;
-  const dim3 block(along, kThreads / along);
-  const int64_t grid_x = (quads + along - 1) / along;
-  if (grid_x > 0x7fffffff) return cudaErrorInvalidConfiguration;
-  const int64_t samples = runs.end - runs.run[0].begin;
-  const int64_t wanted = std::max<int64_t>(1, int64_t{32} * processors / grid_x);
-  const int64_t grid_y = std::clamp<int64_t>((samples + block.y - 1) / block.y, 1, std::min<int64_t>(wanted, 65535));
-  const dim3 grid(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y));
+  dim3 grid, block;
+  const cudaError_t error = noise_launch(quads, runs, processors, &grid, &block);
+  if (error != cudaSuccess) return error;
 
   if (!packed)
     general_kernel<Out, Real, family><<<grid, block, 0, stream>>>(a, runs);
@@ -187,28 +145,17 @@ cudaError_t launch(const Args<Out, Real>& a, const Runs& runs, int processors, c
 template <class Out, class Real>
 cudaError_t sample_noise(NoiseKey key, const NoiseRun* runs, int64_t run_count, const NoiseShape& shape, const Real* x,
                          Real sigma, const Real* mean, const Real* std, Out* out, cudaStream_t stream) {
-  int device = 0, processors = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   const Args<Out, Real> args{key, shape, x, sigma, mean, std, out};
-  for (int64_t first = 0; first < run_count && error == cudaSuccess; first += kRunsPerLaunch) {
-    Runs part;
-    part.count = static_cast<int>(std::min<int64_t>(kRunsPerLaunch, run_count - first));
-    part.end = first + part.count < run_count ? runs[first + part.count].begin : shape.samples;
-    std::copy_n(runs + first, part.count, part.run);
+  return for_run_groups(runs, run_count, shape.samples, [&](const NoiseRuns& part, int processors) {
     switch (family_of(key.domain)) {
       case Family::kGaussian:
-        error = launch<Out, Real, Family::kGaussian>(args, part, processors, stream);
-        break;
+        return launch<Out, Real, Family::kGaussian>(args, part, processors, stream);
       case Family::kUniform:
-        error = launch<Out, Real, Family::kUniform>(args, part, processors, stream);
-        break;
-      case Family::kLaplace:
-        error = launch<Out, Real, Family::kLaplace>(args, part, processors, stream);
-        break;
+        return launch<Out, Real, Family::kUniform>(args, part, processors, stream);
+      default:
+        return launch<Out, Real, Family::kLaplace>(args, part, processors, stream);
     }
-  }
-  return error;
+  });
 }
 
 #define PYROBUST_SAMPLE_NOISE(Out, Real)                                                                           \
