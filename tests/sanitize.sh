@@ -11,13 +11,14 @@ LD_PRELOAD="$asan $ubsan $(gcc -print-file-name=libstdc++.so)" \
   python - <<'PY'
 """Shapes around every tile, vector and block boundary, at every SIMD level, each against the scalar code."""
 import itertools
+from fractions import Fraction
 
 import torch
 
 import pyrobust
 from pyrobust import _C, ops
 from pyrobust.bounds import BoundedModel
-from pyrobust.ops import FAMILIES, count_votes, sample_noise
+from pyrobust.ops import FAMILIES, count_votes, sample_grid_noise, sample_noise
 from pyrobust.ops.logits import LOSSES
 
 assert pyrobust.__file__.startswith(__import__("os").getcwd()), pyrobust.__file__
@@ -36,6 +37,15 @@ for shape, noise, dtype in itertools.product(shapes, FAMILIES, (torch.float32, t
                 sample_noise(x, runs, sigma=0.3, noise=noise, dtype=dtype, memory_format=memory_format, normalize=normalize)
             )
         assert all(torch.equal(batches[0], batch) for batch in batches), (shape, noise, dtype, memory_format)
+        checked += len(batches)
+for shape, dtype, sigma in itertools.product(shapes, (torch.float32, torch.float64, torch.float16, torch.bfloat16), (0.25, 30.0)):
+    k = torch.randint(256, (2, *shape), dtype=torch.int32)
+    for memory_format in (torch.contiguous_format, *([torch.channels_last] if len(shape) == 3 else [])):
+        batches = []
+        for level in _C.simd_levels():
+            _C.set_simd_level(level)
+            batches.append(sample_grid_noise(k, runs, sigma=sigma, step=Fraction(1, 255), dtype=dtype, memory_format=memory_format)[0])
+        assert all(torch.equal(batches[0], batch) for batch in batches), (shape, dtype, memory_format)
         checked += len(batches)
 for rows, classes, dtype in itertools.product((0, 1, 7, 5000), (1, 2, 10, 1000), (torch.float32, torch.float64, torch.float16, torch.bfloat16)):
     logits = torch.randn(rows, classes).to(dtype)

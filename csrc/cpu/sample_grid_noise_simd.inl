@@ -21,8 +21,13 @@ PYROBUST_TARGET inline void look_up(const uint32_t* __restrict guide, const uint
                                     uint32_t* __restrict entries) {
   const auto at = [=](int64_t i) { return static_cast<int>(guide[cells[i]]); };
 #pragma GCC unroll 16
-  for (int64_t i = 0; i < kGroup; i += 4)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(entries + i), _mm_setr_epi32(at(i), at(i + 1), at(i + 2), at(i + 3)));
+  for (int64_t i = 0; i < kGroup; i += 4) {
+    __m128i four = _mm_cvtsi32_si128(at(i));
+    four = _mm_insert_epi32(four, at(i + 1), 1);
+    four = _mm_insert_epi32(four, at(i + 2), 2);
+    four = _mm_insert_epi32(four, at(i + 3), 3);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(entries + i), four);
+  }
 }
 
 // |J| of one place and entry a lane, its sign applied; `least` collects the smallest difference of places, zero where the
@@ -54,6 +59,18 @@ PYROBUST_TARGET inline bool finish_group(int entry_bits, float* words, const uin
   return any_zero(least);
 }
 
+// The group again, one element after the other; whether it holds a tail. Rare, and kept out of the loop, which would
+// otherwise spill for it.
+__attribute__((noinline, cold)) bool redraw_group(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample,
+                                                  uint32_t block, int32_t* j) {
+  bool tail = false;
+  for (int64_t i = 0; i < kGroup; i += 4) {
+    grid_noise4(table, key, image, sample, block + static_cast<uint32_t>(i / 4), j + i);
+    for (int64_t e = i; e < i + 4; ++e) tail |= j[e] >= table.count || -j[e] >= table.count;
+  }
+  return tail;
+}
+
 // Three steps in a staggered row, each a group behind the one before: the loads of one overlap with the products of the
 // next, and nothing is read right after it was written in other pieces.
 PYROBUST_TARGET bool draw(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample, uint32_t block,
@@ -74,11 +91,8 @@ PYROBUST_TARGET bool draw(const GridTable& table, NoiseKey key, uint32_t image, 
     if (g >= 1 && g <= groups) look_up(guide, cells + (g - 1) * kGroup, entries + (g - 1) * kGroup);
     if (g < 2) continue;
     const int64_t at = (g - 2) * kGroup;
-    if (!finish_group(entry_bits, words + at, entries + at, most)) continue;
-    for (int64_t i = at; i < at + kGroup; i += 4) {
-      grid_noise4(table, key, image, sample, block + static_cast<uint32_t>(i / 4), j + i);
-      for (int64_t e = i; e < i + 4; ++e) tail |= j[e] >= table.count || -j[e] >= table.count;
-    }
+    if (finish_group(entry_bits, words + at, entries + at, most))
+      tail |= redraw_group(table, key, image, sample, block + static_cast<uint32_t>(at / 4), j + at);
   }
   return tail || any_at_least(most, table.count);
 }

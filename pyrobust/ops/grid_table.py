@@ -90,8 +90,7 @@ def grid_noise(sigma: float, step: Fraction) -> GridNoise:
         raise InputError(f"grid_noise: sigma: expected a positive number, got {sigma}")
     if Fraction(sigma) > _MAX_RATIO * step:
         raise InputError(
-            f"grid_noise: sigma: expected at most 2**13 steps, got {sigma} with a step of {step}; take a coarser "
-            "grid"
+            f"grid_noise: sigma: expected at most 2**13 steps, got {sigma} with a step of {step}; take a coarser grid"
         )
     return _build(sigma, step, _REACH)
 

@@ -1,4 +1,4 @@
-"""Upper tails of the normal distribution in fixed point, exact to the last bit; integers alone, so nothing is assumed."""
+"""Upper tails of the normal distribution in fixed point, exact to the last bit, by integers alone."""
 
 from __future__ import annotations
 

@@ -10,7 +10,17 @@ from torch import Tensor
 from pyrobust.errors import InputError, InputTypeError
 
 from . import native
-from .noise_arguments import DTYPES, channels, check_dtype, check_key, check_out, check_runs, check_sigma, empty_batch, kind
+from .noise_arguments import (
+    DTYPES,
+    channels,
+    check_dtype,
+    check_key,
+    check_out,
+    check_runs,
+    check_sigma,
+    empty_batch,
+    kind,
+)
 
 #: The noise distributions, all scaled to a per-coordinate standard deviation of sigma.
 FAMILIES: dict[str, int] = {"gaussian": 0, "uniform": 1, "laplace": 2}

@@ -146,8 +146,8 @@ def thresholds(sigma: float, step: Fraction) -> tuple[int, ...]:
 
 def _lower_tail(z: Fraction) -> int:
     """⌊2⁹⁶·Φ(-z)⌋ for z > 0, from Φ(z) - ½ = φ(z)·(z + z³/3 + z⁵/(3·5) + …), by ninety digits."""
-    if z > 40:
-        return 0  # φ(40)/40 is 10⁻³⁵⁰
+    if z > 15:
+        return 0  # Φ(-15) is 2⁻¹⁶⁸
     with localcontext(Context(prec=_DIGITS)):
         d = Decimal(z.numerator) / Decimal(z.denominator)
         total, term, j = d, d, 1

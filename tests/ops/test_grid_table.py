@@ -1,0 +1,189 @@
+"""The tables of noise on a grid against ball arithmetic, and the guide against the thresholds it stands for."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from fractions import Fraction
+from typing import Any
+
+import flint
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrobust import reference
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.ops import grid_noise
+from pyrobust.ops.grid_table import GridNoise, _guide, _place
+from pyrobust.ops.normal_tail import upper_tail
+from pyrobust.reference.sample_grid_noise import thresholds as reference_thresholds
+
+BYTE, SIXTEENTH = Fraction(1, 255), Fraction(1, 16)
+GRIDS = [
+    (0.12, BYTE),
+    (0.25, BYTE),
+    (0.5, BYTE),
+    (1.0, BYTE),
+    (0.25, SIXTEENTH),
+    (1.0, SIXTEENTH),
+    (0.1, Fraction(3, 7)),
+    (1e-3, SIXTEENTH),
+    (1e-300, Fraction(1)),
+]
+
+
+@pytest.fixture(autouse=True)
+def precision() -> Any:
+    before, flint.ctx.prec = flint.ctx.prec, 400
+    yield
+    flint.ctx.prec = before
+
+
+def exact_tail(z: Fraction) -> flint.arb:
+    return (flint.arb(flint.fmpq(z.numerator, z.denominator)) / flint.arb(2).sqrt()).erfc() / 2
+
+
+def scaled(z: Fraction) -> flint.arb:
+    return exact_tail(z) * flint.arb(2) ** 96
+
+
+@pytest.mark.parametrize(("sigma", "step"), GRIDS)
+def test_every_threshold_is_the_floor_of_the_exact_one(sigma: float, step: Fraction) -> None:
+    noise = grid_noise(sigma, step)
+    assert len(noise.thresholds) == noise.reach + 1
+    for k, threshold in enumerate(noise.thresholds):
+        z = (k + Fraction(1, 2)) * step / Fraction(sigma)
+        gap = scaled(z) - threshold  # z up to 10^299: floor(), of which nothing is lost, and not zero
+        assert gap > 0 or z > 100, k
+        assert gap < 1, k
+
+
+def test_tails_of_the_normal_everywhere() -> None:
+    draw = random.Random(0)
+    for _ in range(500):
+        z = Fraction(draw.choice([draw.uniform(0, 12.2), draw.uniform(0, 1e-6), 2.0 ** draw.uniform(-200, 3)]))
+        for bits in (1, 24, 96, 107):
+            assert upper_tail(z, bits) == int((exact_tail(z) * flint.arb(2) ** bits).floor().unique_fmpz()), (z, bits)
+    assert upper_tail(Fraction(0), 96) == 1 << 95
+    with pytest.raises(InputError, match="bits: expected at most 107, got 108"):
+        upper_tail(Fraction(1), 108)
+
+
+@pytest.mark.parametrize(("sigma", "step"), GRIDS)
+def test_the_distribution_cell_by_cell(sigma: float, step: Fraction) -> None:
+    """P(J = j) of 96 uniform bits against the exact probability, and the whole distance against delta."""
+    noise = grid_noise(sigma, step)
+    above = [Fraction(t, 1 << 96) for t in noise.thresholds]  # P(J > k), P(J < -k)
+    drawn = [1 - 2 * above[0], *(a - b for a, b in itertools.pairwise(above)), above[-1]]
+    unit = step / Fraction(sigma)
+    edges = [exact_tail((k + Fraction(1, 2)) * unit) for k in range(noise.reach + 1)]
+    exact = [1 - 2 * edges[0], *(a - b for a, b in itertools.pairwise(edges)), edges[-1]]
+    distance = flint.arb(0)
+    for j, (p, q) in enumerate(zip(drawn, exact, strict=True)):
+        gap = abs(flint.arb(flint.fmpq(p.numerator, p.denominator)) - q)
+        assert gap < flint.arb(2) ** -95
+        distance += gap if j else gap / 2  # of both signs, and a half for the total variation
+    assert distance < noise.delta
+    assert noise.delta < 1e-24
+    assert 2 * edges[-1] < 2.6e-12
+
+
+def test_the_reference_has_the_same_thresholds() -> None:
+    for sigma, step in GRIDS:
+        ours = grid_noise(sigma, step).thresholds
+        assert reference_thresholds(sigma, step) == (*ours[::-1], *((1 << 96) - t for t in ours))
+
+
+def wrong_words(noise: GridNoise) -> int:
+    """Words that the guide decides, and decides wrongly."""
+    leading = np.array([threshold >> 64 for threshold in noise.thresholds])
+    draw = np.random.default_rng(0)
+    v = np.concatenate(
+        [
+            *(np.clip(leading + d, 0, 2**31 - 1) for d in (-300, -2, -1, 0, 1, 2, 300)),
+            np.arange(2000),
+            2**31 - 1 - np.arange(10),
+            draw.integers(0, 2**31, 20000),
+            draw.integers(0, 2**31, 20000) >> draw.integers(0, 31, 20000),
+        ]
+    )
+    size = len(noise.guide)
+    low = 23 - (size // 32).bit_length() + 1
+    assert size == 32 << (23 - low)
+    place, entry = _place(v), noise.guide.numpy().view(np.uint32).astype(np.int64)[_place(v) >> low]
+    inside, at = place & ((1 << low) - 1), entry & ((1 << low) - 1)
+    found = (entry >> low) + (inside < at)
+    above = len(leading) - np.searchsorted(np.sort(leading), v, side="right")
+    is_open = inside == at
+    assert is_open[np.isin(v, leading)].all(), "a draw at a threshold's own word must be left open"
+    assert is_open[-40000:].mean() < 0.3  # else the guide decides little; small words are exact integers, often equal
+    return int((~is_open & (found != above)).sum())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(-6, 10), st.integers(1, 300), st.integers(1, 300))
+def test_the_guide_decides_nothing_wrongly(size: float, p: int, q: int) -> None:
+    step = Fraction(p, q)
+    assert wrong_words(grid_noise(float(step) * 2**size, step)) == 0
+
+
+def test_the_largest_table() -> None:
+    noise = grid_noise(8192.0, Fraction(1))
+    assert noise.reach == 57344
+    assert wrong_words(noise) == 0
+
+
+def test_a_guide_that_is_wrong_would_be_seen() -> None:
+    noise = grid_noise(0.25, BYTE)
+    leading = np.array([threshold >> 64 for threshold in noise.thresholds])
+    leading[100] += 5000
+    other = GridNoise(0.25, BYTE, noise.reach, noise.delta, noise.thresholds, noise.words, noise.guide.clone())
+    other.guide.numpy().view(np.uint32)[:] = _guide(leading)
+    with pytest.raises(AssertionError, match="left open"):
+        wrong_words(other)
+
+
+def test_words_are_the_thresholds() -> None:
+    noise = grid_noise(0.5, BYTE)
+    words = noise.words.numpy().view(np.uint32).astype(object)
+    assert [a << 64 | b << 32 | c for a, b, c in words] == list(noise.thresholds)
+    assert sorted(noise.thresholds, reverse=True) == list(noise.thresholds)
+    assert noise.thresholds[0] < 1 << 95
+
+
+def test_a_table_is_made_once_and_depends_on_the_ratio_alone() -> None:
+    assert grid_noise(0.25, BYTE) is grid_noise(0.25, Fraction(2, 510))
+    assert grid_noise(63.75, Fraction(1)).thresholds == grid_noise(0.25, BYTE).thresholds
+    assert grid_noise(0.25, BYTE).thresholds != grid_noise(math.nextafter(0.25, 1), BYTE).thresholds
+
+
+@pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf, math.nextafter(8192 / 255, 100)])
+def test_a_bad_sigma(sigma: float) -> None:
+    with pytest.raises(InputError, match=r"^grid_noise: sigma: expected .* got "):
+        grid_noise(sigma, BYTE)
+
+
+@pytest.mark.parametrize("step", [Fraction(0), Fraction(-1, 255), Fraction(1 << 24), Fraction(1, 1 << 24)])
+def test_a_bad_step(step: Fraction) -> None:
+    with pytest.raises(InputError, match=r"^grid_noise: step: expected .* got "):
+        grid_noise(0.25, step)
+
+
+@pytest.mark.parametrize(("sigma", "step"), [("a", BYTE), (None, BYTE), (0.25, 1 / 255), (0.25, "1/255"), (True, BYTE)])
+def test_a_bad_type(sigma: Any, step: Any) -> None:
+    with pytest.raises(InputTypeError, match=r"^grid_noise: (sigma|step): expected .* got "):
+        grid_noise(sigma, step)
+
+
+def test_the_reference_draws_its_thresholds() -> None:
+    """Which integer a draw gives flips where the bits pass a threshold of the reference."""
+    drawn = reference.grid_integers(3, 0, 400, 500, sigma=0.5, step=SIXTEENTH)
+    assert drawn.abs().max() <= grid_noise(0.5, SIXTEENTH).reach
+    share = np.bincount(drawn.flatten().numpy() + 60, minlength=121) / drawn.numel()
+    unit = Fraction(1, 8)
+    for j in range(-60, 61):
+        p = float(abs(exact_tail((abs(j) - Fraction(1, 2)) * unit) - exact_tail((abs(j) + Fraction(1, 2)) * unit)))
+        assert abs(share[j + 60] - p) < 5 * math.sqrt(p / drawn.numel()) + 1e-5, j

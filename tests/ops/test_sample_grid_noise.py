@@ -1,0 +1,251 @@
+"""The noisy batches on a grid against the reference, bit for bit, and what their proof needs of them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from fractions import Fraction
+
+import pytest
+import torch
+from grid_inputs import BYTE, SIXTEENTH, bits, integers, with_several_floats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from op_inputs import LAYOUTS, REALS, RUNS, TOP, channels, same_bits
+from torch import Tensor
+
+from pyrobust import _C, ops, reference
+from pyrobust.ops import grid_table
+
+SHAPES = [(), (0,), (2, 0), *((n,) for n in (1, 3, 4, 15, 63, 64, 65, 130)), (5, 7), (3, 5, 7), (33, 3, 3), (3, 32, 32)]
+GRIDS = [(0.25, BYTE), (1.0, BYTE), (0.5, SIXTEENTH), (1e-3, BYTE), (40.0, Fraction(3, 7))]
+
+
+@functools.cache
+def expected(shape: tuple[int, ...], sigma: float, step: Fraction, seed: int) -> tuple[Tensor, Tensor]:
+    return reference.sample_grid_noise(integers(3, *shape), RUNS, sigma=sigma, step=step, seed=seed)
+
+
+@pytest.mark.parametrize(("sigma", "step"), GRIDS)
+def test_every_shape(simd_level: str, sigma: float, step: Fraction) -> None:
+    for shape, seed in itertools.product(SHAPES, (3, 2**64 - 1)):
+        got = ops.sample_grid_noise(integers(3, *shape), RUNS, sigma=sigma, step=step, seed=seed)
+        want = expected(shape, sigma, step, seed)
+        assert same_bits(got[0], want[0]), (shape, seed)
+        assert torch.equal(got[1], want[1]), (shape, seed)
+
+
+@functools.cache
+def expected_in(shape: tuple[int, ...], dtype: torch.dtype, step: Fraction, normalized: bool) -> Tensor:
+    normalize = channels(shape[0]) if normalized else None
+    k = integers(3, *shape)
+    return reference.sample_grid_noise(k, RUNS, sigma=0.37, step=step, dtype=dtype, normalize=normalize)[0]
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("shape", [(3, 5, 7), (33, 3, 3), (1, 9, 9), (4, 8, 8), (2, 0, 3)])
+def test_every_dtype_and_layout(simd_level: str, shape: tuple[int, ...], normalized: bool) -> None:
+    normalize = channels(shape[0]) if normalized else None
+    for dtype, layout, step in itertools.product(REALS, LAYOUTS, (BYTE, Fraction(5, 77))):
+        got, _ = ops.sample_grid_noise(
+            integers(3, *shape), RUNS, sigma=0.37, step=step, dtype=dtype, normalize=normalize, memory_format=layout
+        )
+        assert got.is_contiguous(memory_format=layout)
+        assert same_bits(got.contiguous(), expected_in(shape, dtype, step, normalized)), (dtype, layout)
+
+
+# --- one float for each integer
+
+
+def every_sum_everywhere(least: int, most: int) -> Tensor:
+    """[S, 3, 9, 7]: every integer of least … most at every place of an image, each image with all of 189 places."""
+    count = most - least + 1
+    return ((torch.arange(189) + torch.arange(count)[:, None]) % count + least).int().reshape(count, 3, 9, 7)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("step", [BYTE, SIXTEENTH])
+def test_every_integer_has_one_float(simd_level: str, step: Fraction, normalized: bool) -> None:
+    """All sums that sigma = 0.5 can give, in every place, by noise too small to move them; against exact division."""
+    reach = ops.grid_noise(0.5, step).reach
+    k = every_sum_everywhere(-reach, 1 // step + reach)
+    runs = [(row, row, 0, 1) for row in range(len(k))]
+    mean, std = channels(3)
+    for dtype, layout in itertools.product(REALS, LAYOUTS):
+        normalize = (mean, std) if normalized else None
+        batch, tail = ops.sample_grid_noise(
+            k, runs, sigma=1e-6, step=step, dtype=dtype, memory_format=layout, normalize=normalize
+        )
+        assert not tail.any()
+        assert with_several_floats(k, batch) == 0.0
+        real = torch.float64 if dtype == torch.float64 else torch.float32
+        # float64's quotient, rounded once more, is float32's own (Figueroa 1995)
+        want = (k.double() * step.numerator / step.denominator).to(real)
+        if normalized:
+            want = (want - torch.tensor(mean, dtype=real).view(3, 1, 1)) / torch.tensor(std, dtype=real).view(3, 1, 1)
+        assert same_bits(batch.contiguous(), want.to(dtype)), (dtype, layout)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("step", [BYTE, SIXTEENTH])
+def test_the_same_with_noise(simd_level: str, step: Fraction, dtype: torch.dtype) -> None:
+    k = integers(2, 3, 9, 7, high=1 // step + 1)
+    runs = [(0, 0, 0, 300), (1, 1, 0, 300)]
+    drawn = [reference.grid_integers(i, 0, 300, 189, sigma=0.5, step=step).reshape(300, 3, 9, 7) + k[i] for i in (0, 1)]
+    for layout in LAYOUTS:
+        batch, _ = ops.sample_grid_noise(
+            k, runs, sigma=0.5, step=step, dtype=dtype, memory_format=layout, normalize=channels(3)
+        )
+        assert with_several_floats(torch.cat(drawn), batch) == 0.0
+
+
+def test_float_noise_has_several_floats_for_an_integer() -> None:
+    """What the tests above look for is there to be seen where noise, rounded or not, is added to a float."""
+    k = integers(2, 3, 9, 7)
+    x, runs = k.float() / 255, [(0, 0, 0, 300), (1, 1, 0, 300)]
+    noisy = ops.sample_noise(x, runs, sigma=0.5)
+    assert with_several_floats((noisy.double() * 255).round(), noisy) > 0.9
+    drawn = torch.cat([reference.grid_integers(i, 0, 300, 189, sigma=0.5, step=BYTE) for i in (0, 1)])
+    images = x.repeat_interleave(300, 0)
+    added = images + drawn.reshape(images.shape).float() / 255
+    sums = k.repeat_interleave(300, 0) + drawn.reshape(images.shape)
+    assert with_several_floats(sums, added) > 0.5
+
+
+# --- the same bits in any schedule
+
+
+def test_every_split(simd_level: str, threads: int) -> None:
+    for shape in ((3, 5, 7), (3, 32, 32)):
+        k = integers(1, *shape)
+        whole, _ = ops.sample_grid_noise(k, [(0, 8, 0, 300)], sigma=0.25, step=BYTE)
+        for size in (1, 7, 256):
+            runs = [(0, 8, first, min(size, 300 - first)) for first in range(0, 300, size)]
+            calls = torch.cat([ops.sample_grid_noise(k, [run], sigma=0.25, step=BYTE)[0] for run in runs])
+            assert same_bits(calls, whole), size
+            packed, _ = ops.sample_grid_noise(k, runs[::-1], sigma=0.25, step=BYTE)
+            pieces = packed.split([run[3] for run in runs[::-1]])
+            assert same_bits(torch.cat(pieces[::-1]), whole), size
+
+
+def test_images_share_noise_and_differ_by_what_they_are() -> None:
+    """The theorem's round(x + z) = x + round(z): the noise's integers do not know the image."""
+    k = integers(2, 3, 5, 7)
+    first, _ = ops.sample_grid_noise(k, [(0, 4, 0, 50)], sigma=0.25, step=Fraction(1))
+    second, _ = ops.sample_grid_noise(k, [(1, 4, 0, 50)], sigma=0.25, step=Fraction(1))
+    assert torch.equal(first - k[0], second - k[1])
+
+
+def test_stages_seeds_and_families_share_no_draw() -> None:
+    k, seen = torch.zeros(1, 40, dtype=torch.int32), set()
+    for stage, seed in itertools.product(ops.STAGES, (0, 1, 2**32, 2**63, 2**64 - 1)):
+        how = {"sigma": 1.0, "step": BYTE, "stage": stage, "seed": seed}
+        got, _ = ops.sample_grid_noise(k, [(0, 1, 0, 2)], **how)
+        assert same_bits(got, reference.sample_grid_noise(k, [(0, 1, 0, 2)], **how)[0])
+        seen |= {tuple(row) for row in got.tolist()}
+    assert len(seen) == 5 * 5 * 2
+
+
+# --- tails, and draws that one word leaves open
+
+
+@pytest.fixture
+def short_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tails from two deviations and a half on: one element in 80 has one."""
+    monkeypatch.setattr(grid_table, "_REACH", Fraction(5, 2))
+
+
+@pytest.mark.parametrize("shape", [(3,), (17,), (3, 5, 7), (2048,)])
+def test_tails_are_flagged(simd_level: str, threads: int, short_reach: None, shape: tuple[int, ...]) -> None:
+    k, elements = integers(3, *shape), torch.Size(shape).numel()
+    for layout in LAYOUTS[: 2 if len(shape) == 3 else 1]:
+        _, tail = ops.sample_grid_noise(
+            k, [(2, 5, 0, 200)], sigma=0.5, step=SIXTEENTH, memory_format=layout, normalize=None
+        )
+        drawn = reference.grid_integers(5, 0, 200, elements, sigma=0.5, step=SIXTEENTH)
+        assert torch.equal(tail, (drawn.abs() > ops.grid_noise(0.5, SIXTEENTH).reach).any(1))
+        assert tail.any()
+        assert elements > 1000 or not tail.all()
+
+
+def test_nothing_beside_an_image_is_a_tail(simd_level: str, short_reach: None) -> None:
+    """A vector's lanes behind an image's last element draw too, and must not count."""
+    reach = ops.grid_noise(0.5, SIXTEENTH).reach
+    for elements in (1, 2, 3, 5, 61):
+        k = torch.zeros(1, elements, dtype=torch.int32)
+        batch, tail = ops.sample_grid_noise(k, [(0, 9, 0, 500)], sigma=0.5, step=SIXTEENTH)
+        assert torch.equal(tail, (batch.abs() * 16 > reach).any(1))
+
+
+def words_of(elements: int, seed: int) -> list[int]:
+    """The 96 bits of each element of the first sample of image 0."""
+    from pyrobust.reference.sample_grid_noise import _words
+
+    leading, middle, last = (_words(0, 0, 1, elements, 256 + 3 + more, seed) for more in range(3))
+    return [a << 64 | b << 32 | c for a, b, c in zip(leading, middle, last, strict=True)]
+
+
+@pytest.mark.parametrize("move", [-(1 << 64), -(1 << 32), -1, 0, 1, 1 << 32, 1 << 64])
+def test_draws_that_further_words_decide(simd_level: str, move: int) -> None:
+    """A threshold at, or just beside, the 96 bits of one element: every element against the definition."""
+    drawn = words_of(130, seed=5)
+    folded = [bits if not bits >> 95 else (1 << 96) - 1 - bits for bits in drawn]
+    sign = [1 if bits >> 95 else -1 for bits in drawn]
+    for element in range(0, 130, 3):
+        threshold = folded[element] + move
+        table = [threshold, threshold // 1024]
+        words = [[t >> 64, t >> 32 & 0xFFFFFFFF, t & 0xFFFFFFFF] for t in table]
+        guide = grid_table._guide(grid_table.np.array([t >> 64 for t in table]))
+        out, tail = torch.empty(1, 130), torch.zeros(1, dtype=torch.bool)
+        torch.ops.pyrobust.sample_grid_noise(
+            out,
+            tail,
+            torch.zeros(1, 130, dtype=torch.int32),
+            [0, 0, 0, 1],
+            5,
+            256 + 3,
+            torch.from_numpy(guide.view("int32")),
+            torch.tensor(words, dtype=torch.int64).to(torch.int32),
+            1,
+            1,
+            None,
+            None,
+        )
+        want = [s * sum(v < t for t in table) for s, v in zip(sign, folded, strict=True)]
+        assert out[0].tolist() == want, element
+        assert tail.item() == any(abs(j) == 2 for j in want)
+
+
+# --- any request
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_request(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=0, max_size=4), label="shape"))
+    index = st.one_of(st.integers(0, 20), st.integers(2**31 - 3, 2**31 + 3), st.integers(TOP - 20, TOP))
+    runs = [
+        (data.draw(st.integers(0, 1)), data.draw(index), first, data.draw(st.integers(0, min(4, 2**32 - first))))
+        for first in data.draw(st.lists(index, max_size=4), label="runs")
+    ]
+    normalized = data.draw(st.booleans(), label="normalized") and len(shape) > 0
+    step = Fraction(data.draw(st.integers(1, 300), label="p"), data.draw(st.integers(1, 300), label="q"))
+    how = {
+        "sigma": float(step) * data.draw(st.floats(1e-3, 300), label="steps"),
+        "step": step,
+        "stage": data.draw(st.sampled_from(list(ops.STAGES)), label="stage"),
+        "seed": data.draw(st.integers(0, 2**64 - 1), label="seed"),
+        "dtype": data.draw(st.sampled_from(REALS), label="dtype"),
+        "memory_format": data.draw(st.sampled_from(LAYOUTS if len(shape) == 3 else LAYOUTS[:1]), label="layout"),
+        "normalize": channels(shape[0]) if normalized else None,
+    }
+    k = integers(2, *shape) - 100
+    before = _C.simd_level()
+    _C.set_simd_level(data.draw(st.sampled_from(_C.simd_levels()), label="simd"))
+    try:
+        got, tail = ops.sample_grid_noise(k, runs, **how)
+    finally:
+        _C.set_simd_level(before)
+    want, want_tail = reference.sample_grid_noise(k, runs, **how)
+    assert torch.equal(bits(got), bits(want))
+    assert torch.equal(tail, want_tail)

@@ -1,0 +1,233 @@
+"""How the op for noise on a grid is called: registration, torch's tracing, and arguments that are wrong."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from grid_inputs import BYTE, integers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from pyrobust import ops
+from pyrobust.errors import InputError, InputTypeError
+
+RUNS = [(0, 0, 0, 3), (1, 1, 0, 2)]
+CHANNELS = ([0.1, 0.2, 0.3], [0.5, 0.4, 0.3])
+RAW = torch.ops.pyrobust.sample_grid_noise
+
+
+def raw_arguments(device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, **changes: Any) -> list[Any]:
+    noise = ops.grid_noise(0.25, BYTE)
+    arguments: dict[str, Any] = {
+        "out": torch.empty(5, 3, 4, 5, dtype=dtype, device=device),
+        "tail": torch.zeros(5, dtype=torch.bool, device=device),
+        "k": integers(2, 3, 4, 5).to(device),
+        "runs": [number for run in RUNS for number in run],
+        "seed": -1,
+        "domain": 256 + 3,
+        "guide": noise.guide.to(device),
+        "thresholds": noise.words.to(device),
+        "numerator": 1,
+        "denominator": 255,
+        "mean": None,
+        "std": None,
+    }
+    return list((arguments | changes).values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("normalized", [False, True])
+def test_opcheck(device: torch.device, dtype: torch.dtype, normalized: bool) -> None:
+    real = torch.float64 if dtype == torch.float64 else torch.float32
+    mean, std = (torch.tensor(values, dtype=real, device=device) for values in CHANNELS) if normalized else (None,) * 2
+    for layout in (torch.contiguous_format, torch.channels_last):
+        out = torch.empty(5, 3, 4, 5, dtype=dtype, device=device).contiguous(memory_format=layout)
+        torch.library.opcheck(RAW.default, raw_arguments(device, dtype, out=out, mean=mean, std=std))
+
+
+def test_fake_tensors() -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        k = mode.from_tensor(integers(2, 3, 4, 5))
+        batch, tail = ops.sample_grid_noise(
+            k, RUNS, sigma=0.25, step=BYTE, dtype=torch.float16, memory_format=torch.channels_last
+        )
+    assert isinstance(batch, FakeTensor)
+    assert batch.shape == (5, 3, 4, 5)
+    assert batch.dtype == torch.float16
+    assert batch.is_contiguous(memory_format=torch.channels_last)
+    assert (tail.shape, tail.dtype) == ((5,), torch.bool)
+
+
+def test_devices_agree(device: torch.device) -> None:
+    """Nothing but integers, one division and the normalisation's two operations: no device has a choice."""
+    k = integers(2, 3, 9, 8)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        for layout in (torch.contiguous_format, torch.channels_last):
+            how = {"sigma": 0.5, "step": BYTE, "dtype": dtype, "memory_format": layout, "normalize": CHANNELS}
+            got, tail = ops.sample_grid_noise(k.to(device), [(1, 5, 0, 40)], **how)
+            want, _ = ops.sample_grid_noise(k, [(1, 5, 0, 40)], **how)
+            assert torch.equal(got.cpu(), want)
+            assert tail.device == device
+
+
+def test_out_decides_dtype_and_layout_and_nothing_around_it_is_written(simd_level: str) -> None:
+    k = integers(2, 3, 5, 7)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        for layout in (torch.contiguous_format, torch.channels_last):
+            room = torch.full((7, 3, 5, 7), 99.0, dtype=dtype).contiguous(memory_format=layout)
+            out = room[1:-1]
+            batch, _ = ops.sample_grid_noise(k, RUNS, sigma=0.25, step=BYTE, out=out)
+            assert batch is out
+            assert torch.equal(out, ops.sample_grid_noise(k, RUNS, sigma=0.25, step=BYTE, dtype=dtype)[0])
+            assert (room[0] == 99).all()
+            assert (room[-1] == 99).all()
+
+
+def test_images_that_are_not_contiguous() -> None:
+    base = integers(6, 8, 9, 10)
+    for k in (
+        base.transpose(2, 3),
+        base[::2, 1::3],
+        base[:1].expand(3, 8, 9, 10),
+        base[:, :1, :1, :1].expand(6, 3, 4, 5),
+    ):
+        got, want = (ops.sample_grid_noise(v, RUNS, sigma=0.25, step=BYTE)[0] for v in (k, k.contiguous()))
+        assert torch.equal(got, want)
+
+
+# --- wrong arguments
+
+
+def call(**changes: Any) -> tuple[Tensor, Tensor]:
+    arguments: dict[str, Any] = {"k": integers(2, 3, 4, 5), "runs": RUNS, "sigma": 0.25, "step": BYTE} | changes
+    return ops.sample_grid_noise(arguments.pop("k"), arguments.pop("runs"), **arguments)
+
+
+REACH = ops.grid_noise(0.25, BYTE).reach
+BAD_VALUES = [
+    *(("sigma", value, "sigma") for value in (0, -0.1, math.nan, math.inf, 33.0)),
+    *(("step", value, "step") for value in (Fraction(0), Fraction(-1, 255), Fraction(1, 1 << 24), Fraction(1 << 24))),
+    *(("stage", value, "stage") for value in ("test", 1, None)),
+    *(("seed", value, "seed") for value in (-1, 2**64)),
+    *(("runs", [run], "runs: row") for run in ((2, 0, 0, 1), (-1, 0, 0, 1))),
+    ("runs", [(0, 2**32, 0, 1)], "runs: image"),
+    ("runs", [(0, 0, 2**32 - 1, 2)], "runs: first, count"),
+    ("runs", [(0, 0, 1)], "runs"),
+    ("k", torch.tensor(1, dtype=torch.int32), "k"),
+    *(("k", torch.full((2, 3, 4, 5), v, dtype=torch.int32), "k") for v in (2**24 - REACH, -(2**24) + REACH, 2**31 - 1)),
+    ("memory_format", torch.channels_last_3d, "memory_format"),
+    ("out", torch.empty(4, 3, 4, 5), "out"),
+    ("out", torch.empty(5, 3, 5, 4).transpose(2, 3), "out"),
+    ("out", torch.empty(5, 3, 4, 5, requires_grad=True), "out"),
+    ("normalize", ([0.0] * 2, [1.0] * 3), "normalize"),
+    *(("normalize", ([0.0] * 3, [1.0, value, 1.0]), "normalize") for value in (0.0, -1.0, math.nan)),
+]
+BAD_TYPES = [
+    *(("k", torch.zeros(2, 3, 4, 5, dtype=dtype), "k") for dtype in (torch.uint8, torch.int64, torch.float32)),
+    ("k", [[0]], "k"),
+    *(("step", value, "step") for value in (1 / 255, "1/255", 1)),
+    ("sigma", "a", "sigma"),
+    ("seed", 0.5, "seed"),
+    ("dtype", torch.int32, "dtype"),
+    ("out", torch.empty(5, 3, 4, 5, dtype=torch.int32), "dtype"),
+]
+
+
+@pytest.mark.parametrize(("argument", "value", "named"), BAD_VALUES)
+def test_a_bad_value_is_named(argument: str, value: object, named: str) -> None:
+    with pytest.raises(InputError, match=rf"^sample_grid_noise: {named}: expected .*(got |no gradient)"):
+        call(**{argument: value})
+
+
+@pytest.mark.parametrize(("argument", "value", "named"), BAD_TYPES)
+def test_a_bad_type_is_named(argument: str, value: object, named: str) -> None:
+    with pytest.raises(InputTypeError, match=rf"^sample_grid_noise: {named}: expected .*, got "):
+        call(**{argument: value})
+
+
+def test_sums_that_a_float_holds_are_taken() -> None:
+    largest = 2**24 - REACH - 1
+    for sign in (1, -1):
+        batch, _ = call(k=torch.full((2, 3, 4, 5), sign * largest, dtype=torch.int32), step=Fraction(1), sigma=63.75)
+        assert (batch.abs() <= 2**24).all()
+    with pytest.raises(InputError, match="numerator, 7,"):
+        call(k=torch.full((2, 3, 4, 5), 2**22, dtype=torch.int32), step=Fraction(7))
+    assert call(k=torch.full((2, 3, 4, 5), 2**30, dtype=torch.int32), dtype=torch.float64)[0].dtype == torch.float64
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(["sigma", "step", "stage", "seed", "normalize", "dtype", "memory_format", "k", "runs"]),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(max_size=3),
+        st.fractions(),
+        st.lists(st.tuples(st.integers(-2, 3), st.integers(-2, 3), st.integers(-2, 3), st.integers(-2, 3)), max_size=2),
+    ),
+)
+def test_any_value_is_taken_or_refused_by_name(argument: str, value: object) -> None:
+    refusal = f"sample_grid_noise: {argument}: expected "
+    try:
+        batch, tail = call(**{argument: value})
+    except (InputError, InputTypeError) as error:
+        refused = str(error)
+    else:
+        assert len(batch) == len(tail)
+        refused = refusal
+    assert refused.startswith(refusal)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"out": torch.empty(4, 3, 4, 5)},
+        {"out": torch.empty(5, 3, 4, 5, dtype=torch.int32)},
+        {"out": torch.empty(5, 3, 5, 4).transpose(2, 3)},
+        {"tail": torch.zeros(4, dtype=torch.bool)},
+        {"tail": torch.zeros(5)},
+        {"tail": torch.zeros(10, dtype=torch.bool)[::2]},
+        {"k": torch.zeros(2, 3, 4, 5)},
+        {"k": integers(2, 3, 5, 4).transpose(2, 3)},
+        {"runs": [0, 0, 0]},
+        {"runs": [2, 0, 0, 5]},
+        {"runs": [0, 0, 0, 6]},
+        {"domain": 256},
+        {"domain": 2**32 + 3},
+        {"guide": torch.zeros(31, dtype=torch.int32)},
+        {"guide": torch.zeros(33, dtype=torch.int32)},
+        {"guide": torch.zeros(64)},
+        {"guide": torch.zeros(128, dtype=torch.int32)[::2]},
+        {"thresholds": torch.zeros(0, 3, dtype=torch.int32)},
+        {"thresholds": torch.zeros(3, dtype=torch.int32)},
+        {"thresholds": torch.zeros(4, 2, dtype=torch.int32)},
+        {"thresholds": torch.zeros(4, 3)},
+        {"numerator": 0},
+        {"denominator": 0},
+        {"denominator": 2**24},
+        {"mean": torch.zeros(3)},
+        {"mean": torch.zeros(2), "std": torch.ones(2)},
+    ],
+)
+def test_the_raw_op_refuses_what_could_write_out_of_bounds(changes: dict[str, Any]) -> None:
+    RAW(*raw_arguments())
+    with pytest.raises(RuntimeError, match=r"sample_grid_noise: \w+"):
+        RAW(*raw_arguments(**changes))
+
+
+def test_a_table_of_anything_stays_in_bounds(simd_level: str) -> None:
+    draw = torch.Generator().manual_seed(0)
+    for cells in (32, 32 << 9):
+        guide, thresholds = (
+            torch.randint(-(2**31), 2**31, shape, generator=draw, dtype=torch.int64).int()
+            for shape in ((cells,), (40, 3))
+        )
+        RAW(*raw_arguments(guide=guide, thresholds=thresholds))
