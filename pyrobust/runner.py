@@ -8,7 +8,6 @@ afterwards. Work that does not fit memory is halved and carried on. No random nu
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import operator
 import random
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.machine import is_out_of_memory, keep_heap, repeatable_kernels
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +98,7 @@ class Runner:
         #: The batch size that was asked for; None where it is to be found.
         self.given_batch_size: int | None = None
         self._fitting: dict[tuple[tuple[int, ...], bool], int] = {}  # rows that memory allows, by shape and gradients
+        self._pinned: set[tuple[int, ...]] = set()  # shapes of which a pinned batch went through
         self.set_batch_size(batch_size)
         #: Whether it has been logged that some logits have no winner.
         self.noted_no_winner = False
@@ -133,20 +134,23 @@ class Runner:
         self.given_batch_size = None if batch_size is None else _positive(batch_size)
 
     @contextlib.contextmanager
-    def session(self, *, gradients: bool = False) -> Iterator[None]:
+    def session(self, *, gradients: bool = False, pinned: bool = False) -> Iterator[None]:
         """Evaluation mode, no gradients, autocast where asked; every submodule's mode is restored afterwards.
 
         Args:
             gradients: allows ``torch.enable_grad`` inside, for the gradient of the input; without, tensors made inside
                 are inference tensors.
+            pinned: only kernels that repeat their bits (``pyrobust.machine.repeatable_kernels``).
         """
         if self.device.type == "cpu":
-            _keep_heap()
+            keep_heap()
         modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
         modes = [module.training for module in modules]
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.inference_mode(not gradients))
             stack.enter_context(torch.no_grad())
+            if pinned:
+                stack.enter_context(repeatable_kernels(self.device))
             if self._autocast:
                 stack.enter_context(torch.autocast(self.device.type, dtype=self.dtype))
             try:
@@ -170,7 +174,13 @@ class Runner:
         return logits
 
     def for_each(
-        self, total: int, shape: tuple[int, ...], step: Callable[[int, int], None], *, gradients: bool = False
+        self,
+        total: int,
+        shape: tuple[int, ...],
+        step: Callable[[int, int], None],
+        *,
+        gradients: bool = False,
+        pinned: bool = False,
     ) -> None:
         """Calls ``step(begin, end)`` over [0, total) in batches; what does not fit memory is halved.
 
@@ -182,6 +192,11 @@ class Runner:
             shape: of one input.
             step: what to do with a batch.
             gradients: as of ``batch_size``.
+            pinned: the model is to see batches of one size only, which the step fills up. Only a size that was found
+                is halved, and only while no batch has gone through.
+
+        Raises:
+            ModelError: one input does not fit memory, or a pinned batch does not.
         """
         begin = 0
         while begin < total:
@@ -191,16 +206,22 @@ class Runner:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                if end - begin == 1:
+                rows = self.batch_size(shape) if pinned else end - begin
+                if rows == 1:
                     raise ModelError(
                         f"model: one input of shape {shape} does not fit the memory of {self.device}"
                     ) from error
-                self._fitting[shape, gradients] = (end - begin) // 2
-                logger.warning(
-                    "out of memory at %d rows: the batch size is now %d", end - begin, self._fitting[shape, gradients]
-                )
+                if pinned and (self.given_batch_size is not None or shape in self._pinned):
+                    raise ModelError(
+                        f"batch_size: expected one that fits the memory of {self.device}, got {rows}, which is part of "
+                        f"what the grid guarantee covers; begin anew with batch_size={rows // 2}"
+                    ) from error
+                self._fitting[shape, gradients] = rows // 2
+                logger.warning("out of memory at %d rows: the batch size is now %d", rows, rows // 2)
             else:
                 begin = end
+                if pinned:
+                    self._pinned.add(shape)
                 continue
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # outside the handler, whose traceback keeps the failed batch alive
@@ -283,17 +304,6 @@ def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int],
 _CPU = torch.device("cpu")
 
 
-@functools.cache
-def _keep_heap() -> None:
-    """Lets the C library keep freed activations instead of giving them back at every layer.
-
-    glibc maps blocks above a threshold afresh, and returns the heap's free end above twice that threshold; both start
-    at 128 KiB and grow to the largest mapped block freed so far, 32 MiB at most. Without this, small batches spend
-    most of their time on page faults. The block is never touched, so it costs no memory.
-    """
-    torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
-
-
 def _existing_device(device: torch.device | str) -> torch.device:
     try:
         found = torch.device(device)
@@ -325,8 +335,3 @@ def _positive(batch_size: SupportsIndex) -> int:
     if number < 1:
         raise InputError(f"batch_size: expected at least 1, got {number}")
     return number
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory ran out, on any device."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)

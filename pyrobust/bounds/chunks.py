@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from pyrobust.runner import is_out_of_memory
+from pyrobust.machine import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 

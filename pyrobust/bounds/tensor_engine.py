@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import ModelError
-from pyrobust.runner import is_out_of_memory
+from pyrobust.machine import is_out_of_memory
 
 from .chunks import free_memory, in_chunks
 from .engine import Query

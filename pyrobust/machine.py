@@ -1,0 +1,82 @@
+"""What a model runs on: memory that runs out, the heap of the C library, kernels that repeat their bits."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+
+import torch
+
+from pyrobust.errors import ModelError
+
+#: What cuBLAS asks for before it repeats its bits, and torch reads at its first matrix product.
+CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
+_CUBLAS_WORKSPACE = ":4096:8"
+
+
+@contextlib.contextmanager
+def repeatable_kernels(device: torch.device) -> Iterator[None]:
+    """Only kernels that give the same bits for the same batch each time; torch's settings are restored afterwards.
+
+    torch then picks deterministic algorithms (and fills memory that a model asks for uninitialised), and cuDNN picks
+    none by timing them. Whether TF32 is used stays as it is.
+
+    Args:
+        device: that the model runs on. For a GPU the environment gets cuBLAS's variable where it is not set.
+
+    Raises:
+        ModelError: the model needs a kernel that does not repeat its bits, or cuBLAS's variable came too late.
+
+    >>> with repeatable_kernels(torch.device("cpu")):
+    ...     torch.are_deterministic_algorithms_enabled()
+    True
+    >>> torch.are_deterministic_algorithms_enabled()
+    False
+    """
+    if device.type == "cuda":
+        prepare_cublas()
+    mode, benchmark = torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark
+    # As torch.use_deterministic_algorithms, which also imports the compiler, for a second.
+    torch.set_deterministic_debug_mode("error")
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    except RuntimeError as error:
+        if CUBLAS_VARIABLE in str(error):
+            raise ModelError(
+                f"model: matrix products do not repeat their bits on {device}: torch saw {CUBLAS_VARIABLE} unset; "
+                f"set it to {_CUBLAS_WORKSPACE} before Python starts, or use grid=None"
+            ) from error
+        if "deterministic implementation" in str(error):
+            what = str(error).split(" does not have", 1)[0]
+            raise ModelError(
+                f"model: expected kernels that repeat their bits, got {what}, which has none on {device}; "
+                "replace it, or use grid=None"
+            ) from error
+        raise
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+        torch.backends.cudnn.benchmark = benchmark
+
+
+def prepare_cublas() -> None:
+    """Sets cuBLAS's variable where it is not set: before the first matrix product of a process it is early enough."""
+    os.environ.setdefault(CUBLAS_VARIABLE, _CUBLAS_WORKSPACE)
+
+
+@functools.cache
+def keep_heap() -> None:
+    """Lets the C library keep freed activations instead of giving them back at every layer.
+
+    glibc maps blocks above a threshold afresh, and returns the heap's free end above twice that threshold; both start
+    at 128 KiB and grow to the largest mapped block freed so far, 32 MiB at most. Without this, small batches spend
+    most of their time on page faults. The block is never touched, so it costs no memory.
+    """
+    torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that memory ran out, on any device."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
