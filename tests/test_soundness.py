@@ -226,7 +226,7 @@ def probability_of(votes, p):
 
 def smoother_of(classes, votes_of_stage):
     smoother = RandomizedSmoothing(lambda x: x, classes, 1.0)
-    smoother._votes = lambda x, index, n, stage, report: votes_of_stage[stage]
+    smoother.sampler.votes = lambda x, index, n, stage, report: votes_of_stage[stage]
     return smoother
 
 

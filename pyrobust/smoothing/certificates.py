@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,9 +38,14 @@ class _Results:
         return len(self.prediction)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, arrays as lists."""
+        """All fields by name, arrays as lists, a grid's step as text."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: np.asarray(v).tolist() if isinstance(v, (np.ndarray, tuple)) else v for name, v in values.items()}
+        for name, value in values.items():
+            if isinstance(value, (np.ndarray, tuple)):
+                values[name] = np.asarray(value).tolist()
+            elif isinstance(value, Fraction):
+                values[name] = str(value)
+        return values
 
     def to_pandas(self) -> pd.DataFrame:
         """A row an example; the parameters in ``.attrs``. Histograms stay out. Needs pandas."""
@@ -81,12 +87,17 @@ class Certificates(_Results):
         undecided: [B, R], bool: the r-th of ``radii`` was neither certified nor rejected within n samples. All False
             for "fixed", which decides none.
         sigma, noise, norm, n0, n, alpha, seed: as given; n is the most samples of a sequence.
-        guarantee: "real": the proof idealises the noise as real-valued; the usual practice.
+        guarantee: "grid": the smoothed classifier is that of noise rounded to a grid, and the certificate holds for
+            every image on the grid, whatever is rounded in floats; the base classifier is the model as it ran, in this
+            dtype and batch size. "real": the proof idealises the noise as real-valued; the usual practice.
         method: "fixed": n samples for every example; "sequential": until every radius was decided; "hybrid": the same,
             with a share of alpha for one more bound at n samples.
         hybrid: that share.
         rival_upper: [B], float64, of two_class the upper bound on every other class' probability, which ``radius`` may
             rest on; None without.
+        grid: step of the grid, or None.
+        delta: bound on the distance (total variation) of a drawn sample from an exactly rounded Gaussian; it has been
+            subtracted from ``p_lower`` (added to ``rival_upper``).
     """
 
     radius: _Floats
@@ -101,6 +112,8 @@ class Certificates(_Results):
     method: str = "fixed"
     hybrid: float = 0.0
     rival_upper: _Floats | None = None
+    grid: Fraction | None = None
+    delta: float = 0.0
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
@@ -120,7 +133,14 @@ class Predictions(_Results):
         p_value: [B], float64, of the two-sided test that the two leading classes are equally likely.
         counts: [B, K + 1], int64; column K holds the votes without a winner.
         sigma, noise, norm, n, alpha, seed: as given.
+        guarantee: "grid" or "real", as of `Certificates`.
+        grid: step of the grid, or None.
+        delta: bound on the distance (total variation) of the n drawn samples from exact ones; it has been added to
+            ``p_value``.
     """
 
     p_value: _Floats
     counts: _Ints
+    guarantee: str = "real"
+    grid: Fraction | None = None
+    delta: float = 0.0

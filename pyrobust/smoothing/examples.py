@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -11,28 +12,35 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import Runner
 
 from .checks import image_indices
+from .grid import to_grid
 
 
 def checked_examples(
-    x: Tensor, indices: Sequence[int] | Tensor | None, runner: Runner, channels: int | None
+    x: Tensor,
+    indices: Sequence[int] | Tensor | None,
+    runner: Runner,
+    channels: int | None,
+    grid: Fraction | None = None,
 ) -> tuple[Tensor, list[int]]:
-    """Examples on the runner's device, in the precision of their noise, and their image indices.
+    """Examples on the runner's device, in the precision of their noise or as integers of a grid, and image indices.
 
     Args:
-        x: [B, ...], float, finite; float64 only where the noise's precision holds the values.
+        x: [B, ...], float, finite; float64 only where the noise's precision, or the grid, holds the values.
         indices: one for each; default 0 … B - 1.
         runner: of the model.
         channels: how many a normalisation has; None without one.
+        grid: step of the grid that x is on; None without one.
 
     Returns:
-        [B, ...], float64 for a float64 model and float32 for any other; the indices.
+        [B, ...], float64 for a float64 model and float32 for any other, int32 on a grid; the indices.
 
     Raises:
-        InputError: not finite, without a batch dimension, values lost in that precision, indices of another length.
+        InputError: not finite, without a batch dimension, values lost in that precision or not on the grid, indices of
+            another length.
         InputTypeError: integer images.
 
-    >>> checked_examples(torch.zeros(2, 3), [7, 5], Runner(torch.nn.Identity()), None)[1]
-    [7, 5]
+    >>> checked_examples(torch.tensor([[0.0, 0.5]]), [7], Runner(lambda x: x), None, Fraction(1, 16))
+    (tensor([[0, 8]], dtype=torch.int32), [7])
     """
     if not isinstance(x, Tensor):
         raise InputTypeError(f"x: expected a tensor, got {type(x).__name__}")
@@ -50,6 +58,8 @@ def checked_examples(
     x = x.detach().to(runner.device_for(x))
     if not bool(torch.isfinite(x).all()):
         raise InputError("x: expected finite values, got NaN or inf")
+    if grid is not None:
+        return to_grid(x, grid), index
     images = x.to(noise_dtype(runner))
     if x.dtype.itemsize > images.dtype.itemsize and not bool((images.to(x.dtype) == x).all()):
         raise InputError(
@@ -60,5 +70,5 @@ def checked_examples(
 
 
 def noise_dtype(runner: Runner) -> torch.dtype:
-    """The precision that noise is drawn and added in."""
+    """What noise is added in: float64 for a float64 model, float32 for any other."""
     return torch.float64 if runner.dtype == torch.float64 else torch.float32

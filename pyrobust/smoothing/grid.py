@@ -7,14 +7,17 @@ which no float rounds (`pyrobust.ops.sample_grid_noise`).
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from numbers import Rational
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.ops.grid_table import grid_noise
 
 #: The grids that `find_grid` tries, in this order: bytes divided by 255, the bundled digits, bytes divided by 256.
 #: Bytes as they are (step 1) come first where a value is beyond 1.
@@ -93,6 +96,28 @@ def find_grid(x: Tensor) -> Fraction | None:
     return None
 
 
+def usual_grid(x: Tensor) -> Fraction:
+    """`find_grid`, where there has to be one.
+
+    Args:
+        x: float32 or float64, any shape.
+
+    Returns:
+        The step.
+
+    Raises:
+        InputError: x is on none of the usual grids.
+        InputTypeError: x has another dtype.
+    """
+    step = find_grid(x)
+    if step is None:
+        raise InputError(
+            f"grid: expected x on one of the usual grids, {', '.join(map(str, CANDIDATES))}, got values on none; "
+            'give the step that x is on, or grid=None for guarantee="real"'
+        )
+    return step
+
+
 def to_grid(x: Tensor, step: Fraction) -> Tensor:
     """The integers k whose multiples k·step the values of x are.
 
@@ -128,6 +153,60 @@ def to_grid(x: Tensor, step: Fraction) -> Tensor:
         else:
             return k.view(x.shape)
     raise InputError(_off_grid(x, max(off), step))
+
+
+def sample_delta(sigma: float, step: Fraction, elements: int) -> float:
+    """A bound on the total variation between the drawn noise of a sample and round(sigma·Z / step).
+
+    Args:
+        sigma: standard deviation of the noise.
+        step: of the grid.
+        elements: of one image.
+
+    Returns:
+        The bound, rounded up.
+
+    Raises:
+        InputError: sigma is more than 2**13 steps.
+
+    >>> 0 < sample_delta(0.25, Fraction(1, 255), 3 * 32 * 32) < 1e-15
+    True
+    """
+    return math.nextafter(elements * grid_noise(sigma, step).delta, math.inf)
+
+
+def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
+    """``max(0, p_lower - delta)``, rounded down: a bound under the exact distribution from one under the drawn.
+
+    Args:
+        p_lower: in [0, 1], any shape.
+        delta: bound on the total variation between the two; 0 where they are one.
+
+    Returns:
+        float64 of p_lower's shape.
+
+    >>> lower_by([0.0, 0.75], 0.25), lower_by([0.75], 0.0)
+    (array([0. , 0.5]), array([0.75]))
+    """
+    p = np.asarray(p_lower, dtype=np.float64)
+    return np.maximum(0.0, np.nextafter(p - delta, -np.inf)) if delta else p
+
+
+def raise_by(p: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
+    """``min(1, p + delta)``, rounded up: the same for an upper bound, or a p-value.
+
+    Args:
+        p: in [0, 1], any shape.
+        delta: as of `lower_by`.
+
+    Returns:
+        float64 of p's shape.
+
+    >>> raise_by([1.0], 0.25), raise_by([0.75], 0.0)
+    (array([1.]), array([0.75]))
+    """
+    upper = np.asarray(p, dtype=np.float64)
+    return np.minimum(1.0, np.nextafter(upper + delta, np.inf)) if delta else upper
 
 
 def _kinds(x: Tensor) -> tuple[torch.dtype, ...]:

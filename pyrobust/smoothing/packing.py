@@ -69,7 +69,8 @@ class SequencePacker:
         self._shape = tuple(example.shape)
         size = max(1, example.numel() * example.element_size())
         window = min(max(sampler.runner.batch_size(self._shape), _FEWEST), _MOST, max(1, _MOST_BYTES // size))
-        self._pool = torch.empty((window, *self._shape), dtype=example.dtype, device=example.device)
+        # Zeros, for the noise op looks at slots without an image, too.
+        self._pool = torch.zeros((window, *self._shape), dtype=example.dtype, device=example.device)
         self._images: dict[int, ImageSequence] = {}  # by slot of the pool
         self._queue: deque[int] = deque()  # slots, the next one to be drawn for first
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from itertools import accumulate
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.errors import InputError
+from pyrobust.errors import InputError, ModelError
 from pyrobust.ops.count_votes import count_votes
+from pyrobust.ops.sample_grid_noise import sample_grid_noise
 from pyrobust.ops.sample_noise import sample_noise
 from pyrobust.runner import Runner
+
+from .grid import sample_delta
 
 #: (row of x, image index, first sample, number of samples), as of ``pyrobust.ops.sample_noise``.
 SampleRun: TypeAlias = tuple[int, int, int, int]
@@ -28,6 +35,12 @@ class Sampler:
         noise: its family.
         seed: of the noise contract.
         normalize: (mean, std), applied after the noise.
+        grid: step of the grid that images and noise are on; x then holds the images' integers. The model sees batches
+            of one size only, computed by kernels that repeat their bits, and a sample with a tail of the noise in it
+            votes for no class.
+
+    Raises:
+        InputError: sigma is more than 2**13 steps of the grid.
 
     >>> sampler = Sampler(Runner(lambda x: x), 3, 0.25, "gaussian", 0, None)
     >>> counts = torch.zeros(2, 4, dtype=torch.int64)
@@ -46,6 +59,7 @@ class Sampler:
         noise: str,
         seed: int,
         normalize: tuple[Tensor, Tensor] | None,
+        grid: Fraction | None = None,
     ) -> None:
         self.runner = runner
         self.num_classes = num_classes
@@ -53,6 +67,17 @@ class Sampler:
         self.noise = noise
         self.seed = seed
         self.normalize = normalize
+        self.grid = grid
+        self.delta(())  # says what is wrong with sigma and step
+
+    @property
+    def guarantee(self) -> str:
+        """What certificates cover, as ``pyrobust.smoothing.Certificates`` says it: "grid" or "real"."""
+        return "real" if self.grid is None else "grid"
+
+    def delta(self, shape: Sequence[int]) -> float:
+        """Bound on the total variation between a drawn sample [*shape] and an exactly rounded one; 0.0 off a grid."""
+        return 0.0 if self.grid is None else sample_delta(self.sigma, self.grid, math.prod(shape))
 
     def count(
         self, x: Tensor, runs: Sequence[SampleRun], stage: str, counts: Tensor, report: Callable[[int], None]
@@ -60,7 +85,7 @@ class Sampler:
         """Adds the votes of every sample of the runs to their rows of counts; runs share full batches.
 
         Args:
-            x: [M, ...], on the runner's device.
+            x: [M, ...], on the runner's device; int32 where there is a grid.
             runs: at least one sample each; in any order, several of one row too.
             stage: of the noise contract.
             counts: [M, K + 1], int64, on the same device; updated.
@@ -68,7 +93,7 @@ class Sampler:
 
         Raises:
             InputError: num_classes is not what the model returns.
-            ModelError: a model that does not return logits.
+            ModelError: a model that does not return logits, or cannot be pinned.
         """
         shape = tuple(x.shape[1:])
         ends = list(accumulate(run[3] for run in runs))
@@ -79,10 +104,12 @@ class Sampler:
         normalize = self.normalize and (self.normalize[0].to(x.device), self.normalize[1].to(x.device))
         buffer: Tensor | None = None
         current = 0  # the first run that is not done
+        pinned = self.grid is not None
 
         def step(begin: int, end: int) -> None:
             nonlocal buffer, current
-            size = min(self.runner.batch_size(shape), total)
+            size = self.runner.batch_size(shape)
+            size = size if pinned else min(size, total)
             if buffer is None or len(buffer) != size:
                 buffer = None  # lets go of the old one first, which may not have fitted
                 buffer = torch.empty(
@@ -98,17 +125,7 @@ class Sampler:
                 skipped = max(begin - start, 0)
                 parts.append((row, image, first + skipped, min(end - start, number) - skipped))
                 run += 1
-            batch = sample_noise(
-                x,
-                parts,
-                sigma=self.sigma,
-                noise=self.noise,
-                stage=stage,
-                seed=self.seed,
-                normalize=normalize,
-                out=buffer[: end - begin],
-            )
-            logits = self.runner.logits(batch)
+            logits = self._logits(x, parts, stage, normalize, buffer, end - begin)
             if logits.shape[1] != self.num_classes:
                 raise InputError(
                     f"num_classes: expected what the model returns, {logits.shape[1]}, got {self.num_classes}"
@@ -119,5 +136,64 @@ class Sampler:
                 current += 1
             report(end)
 
-        with self.runner.session():
-            self.runner.for_each(total, shape, step)
+        with self.runner.session(pinned=pinned):
+            self.runner.for_each(total, shape, step, pinned=pinned)
+
+    def votes(
+        self, x: Tensor, index: Sequence[int], n: int, stage: str, report: Callable[[int], None]
+    ) -> npt.NDArray[np.int64]:
+        """The votes [B, K + 1] of n samples of each image.
+
+        Args:
+            x: [B, ...], as of ``count``.
+            index: image index of each.
+            n: samples an image.
+            stage: of the noise contract.
+            report: as of ``count``.
+
+        Raises:
+            InputError: num_classes is not what the model returns.
+            ModelError: as of ``count``; or votes are missing.
+        """
+        counts = torch.zeros((len(x), self.num_classes + 1), dtype=torch.int64, device=x.device)
+        self.count(x, [(row, image, 0, n) for row, image in enumerate(index)], stage, counts, report)
+        votes = counts.cpu().numpy()
+        if len(votes) and not bool((votes.sum(axis=1) == n).all()):
+            raise ModelError(f"smoothing: expected {n} votes for each example, got {votes.sum(axis=1).tolist()}")
+        return votes
+
+    def _logits(
+        self,
+        x: Tensor,
+        runs: Sequence[SampleRun],
+        stage: str,
+        normalize: tuple[Tensor, Tensor] | None,
+        buffer: Tensor,
+        rows: int,
+    ) -> Tensor:
+        """Logits [rows, K] of noisy copies, which the buffer has room for; NaN for those that vote for no class."""
+        if self.grid is None:
+            batch = sample_noise(
+                x,
+                runs,
+                sigma=self.sigma,
+                noise=self.noise,
+                stage=stage,
+                seed=self.seed,
+                normalize=normalize,
+                out=buffer[:rows],
+            )
+            return self.runner.logits(batch)
+        _, tail = sample_grid_noise(
+            x,
+            runs,
+            sigma=self.sigma,
+            step=self.grid,
+            stage=stage,
+            seed=self.seed,
+            normalize=normalize,
+            out=buffer[:rows],
+        )
+        # A smaller batch may be computed by another kernel, which rounds differently: it would be another classifier.
+        buffer[rows:] = buffer[rows - 1]
+        return self.runner.logits(buffer)[:rows].masked_fill(tail[:, None], torch.nan)

@@ -22,6 +22,7 @@ from pyrobust.stats import (
 )
 
 from .certificates import ABSTAIN
+from .grid import lower_by, raise_by
 from .radius import certified_radius, required_probability, two_class_radius
 
 _Ints = npt.NDArray[np.int64]
@@ -88,6 +89,9 @@ class CertificationRule:
         alpha: probability that an image's certificate is wrong.
         hybrid: in [0, 1).
         two_class: gaussian noise only.
+        delta: total variation between the drawn noise and the one that certificates are about; positive on a grid.
+            ``results`` takes it from p_lower and adds it to the rival's bound, and a vote without a winner, which may
+            be one in the noise's tail, then counts for each rival.
 
     Raises:
         InputError: no radii, a share out of range, or two classes with other noise.
@@ -108,6 +112,7 @@ class CertificationRule:
     alpha: float
     hybrid: float = 0.0
     two_class: bool = False
+    delta: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.radii:
@@ -138,9 +143,8 @@ class CertificationRule:
     @cached_property
     def required(self) -> _Floats:
         """[R]: the lower limits that prove each radius; 1.0 where none does."""
-        return np.array(
-            [required_probability(radius, self.sigma, noise=self.noise, norm=self.norm) for radius in self.radii]
-        )
+        required = [required_probability(radius, self.sigma, noise=self.noise, norm=self.norm) for radius in self.radii]
+        return raise_by(required, self.delta)
 
     @cached_property
     def targets(self) -> _Floats:
@@ -164,8 +168,9 @@ class CertificationRule:
         """
         rows = np.arange(len(top))
         others = counts.copy()
-        others[rows, top] = -1
-        return self.limits_after(counts[rows, top], others.max(axis=1), counts.sum(axis=1), limits)
+        others[rows, top] = 0
+        rival = others[:, :-1].max(axis=1) + others[:, -1] if self.delta else others.max(axis=1)
+        return self.limits_after(counts[rows, top], rival, counts.sum(axis=1), limits)
 
     def limits_after(self, votes: _Ints, rival: _Ints, drawn: _Ints, limits: _Floats) -> _Floats:
         """The same from what matters of the counts.
@@ -237,6 +242,7 @@ class CertificationRule:
         limits = np.array([image.limits for image in images], dtype=np.float64).reshape(-1, 4)
         top = np.array([image.selected for image in images], dtype=np.int64)
         p_lower, p_upper, _, rival_upper = limits.T.copy()
+        p_lower, rival_upper = lower_by(p_lower, self.delta), raise_by(rival_upper, self.delta)
         radius = certified_radius(p_lower, self.sigma, noise=self.noise, norm=self.norm)
         certain = p_lower > 0.5
         if self.two_class:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.errors import InputError, ModelError
+from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
-from pyrobust.stats import binomial_test, clopper_pearson_lower
 
-from .certificates import ABSTAIN, Certificates, Predictions
+from .certificates import Certificates, Predictions
 from .checks import (
     Channels,
     certified_radii,
@@ -25,6 +26,9 @@ from .checks import (
     samples,
 )
 from .examples import checked_examples, noise_dtype
+from .fixed_batch import certify_fixed
+from .grid import read_grid, usual_grid
+from .prediction import decide, joint_delta
 from .radius import certified_radius
 from .sampling import Sampler
 from .sequential import CertificationRule
@@ -54,12 +58,16 @@ class RandomizedSmoothing:
             front of the model would compute, bit for bit in float32, for less. x and sigma stay in the unnormalised
             unit.
         seed: in [0, 2**64).
+        grid: step of the grid that images are on, an exact fraction such as "1/255" (bytes divided by 255); "auto":
+            found for the examples of each call. Gaussian noise only; it is rounded to the grid, so that no rounding of
+            floats makes a certificate false for an image on the grid (``guarantee="grid"``, docs/how-to/grid.md). The
+            model then runs on batches of one size, with kernels that repeat their bits. Default: none.
         batch_size: rows a forward pass; default: found so that it fits memory.
         device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.
 
     Raises:
-        InputError: a value out of range, or a pair (noise, norm) without a certificate.
-        InputTypeError: a model that is not callable.
+        InputError: a value out of range, a pair (noise, norm) without a certificate, or a grid for other noise.
+        InputTypeError: a model that is not callable, or a float for the grid.
 
     >>> smoother = RandomizedSmoothing(lambda x: torch.stack([x[:, 0], -x[:, 0]], 1), num_classes=2, sigma=0.5)
     >>> label, radius = smoother.certify(torch.tensor([1.0]), n0=100, n=10_000, alpha=0.001)
@@ -77,6 +85,7 @@ class RandomizedSmoothing:
         norm: str = "l2",
         normalize: tuple[Channels, Channels] | None = None,
         seed: int = 0,
+        grid: Fraction | str | None = None,
         batch_size: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -90,11 +99,36 @@ class RandomizedSmoothing:
         self.noise = noise
         self.norm = norm
         self.seed = int(seed)
+        self.grid = read_grid(grid)
+        if grid is not None and noise != "gaussian":
+            raise InputError(f"grid: expected None for {noise} noise: only gaussian has a certificate on a grid")
         self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
         self.normalize = (
             None if normalize is None else channels(normalize, noise_dtype(self.runner), self.runner.device)
         )
-        self.sampler = Sampler(self.runner, self.num_classes, self.sigma, noise, self.seed, self.normalize)
+        self.sampler = self._make_sampler()
+
+    def on_grid_of(self, x: Tensor) -> RandomizedSmoothing:
+        """This smoother with the grid that ``grid="auto"`` finds for x; itself where it does not ask for that.
+
+        Args:
+            x: any number of examples. All that are to share a smoothed classifier: the grid is part of it.
+
+        Raises:
+            InputError: x is on none of the usual grids.
+            InputTypeError: x is not a tensor of float32 or float64.
+        """
+        if self.grid != "auto":
+            return self
+        step = usual_grid(x)
+        found = copy.copy(self)
+        found.grid = step
+        found.sampler = found._make_sampler()
+        return found
+
+    def _make_sampler(self) -> Sampler:
+        step = self.grid if isinstance(self.grid, Fraction) else None
+        return Sampler(self.runner, self.num_classes, self.sigma, self.noise, self.seed, self.normalize, step)
 
     def predict(self, x: Tensor, n: int, alpha: float = 0.001, *, index: int = 0) -> int:
         """The smoothed classifier's class at one example, or ``ABSTAIN``; wrong with probability at most alpha.
@@ -163,7 +197,8 @@ class RandomizedSmoothing:
 
         Args:
             x: [B, ...], float, finite. Under a float32 (or 16-bit) model a float64 x must hold float32 values: a
-                certificate at a rounded image says nothing about the image that was given.
+                certificate at a rounded image says nothing about the image that was given. With a grid, float32 or
+                float64, each value the float nearest to a multiple of the step.
             n0: samples for the selection of the class, at least 1.
             n: fresh samples for the bound on its probability, at least 1.
             alpha: probability that one certificate is wrong, in (0, 1).
@@ -179,44 +214,36 @@ class RandomizedSmoothing:
             Certificates.
 
         Raises:
-            InputError: x not finite or without a batch dimension, numbers out of range, indices of another length, or
-                a num_classes that is not what the model returns.
+            InputError: x not finite, not on the grid or without a batch dimension, numbers out of range, indices of
+                another length, or a num_classes that is not what the model returns.
             InputTypeError: integer images, or numbers that are not integers.
-            ModelError: a model that does not return logits.
+            ModelError: a model that does not return logits; with a grid also one that needs kernels that do not repeat
+                their bits, or a batch size that does not fit memory.
         """
+        if self.grid == "auto":
+            return self.on_grid_of(x).certify_batch(
+                x,
+                n0=n0,
+                n=n,
+                alpha=alpha,
+                indices=indices,
+                radii=radii,
+                method=method,
+                hybrid=hybrid,
+                two_class=two_class,
+                progress=progress,
+            )
         n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
         radii = certified_radii(method, radii)
         x, index = self.examples(x, indices)
         if method == "sequential":
-            rule = self.rule(radii=radii, n=n, alpha=alpha, hybrid=hybrid, two_class=two_class)
+            rule = self.rule(
+                radii=radii, n=n, alpha=alpha, hybrid=hybrid, two_class=two_class, delta=self.sampler.delta(x.shape[1:])
+            )
             return certify_sequentially(self.sampler, rule, n0, x, index, progress)
         if hybrid or two_class:
             raise InputError('hybrid, two_class: expected none with method "fixed", which draws n samples anyway')
-        total = len(x) * (n0 + n)
-        with reporting(progress, total) as report:
-            counts0 = self._votes(x, index, n0, "select", report)
-            counts = self._votes(x, index, n, "estimate", lambda done: report(len(x) * n0 + done))
-        top = counts0[:, : self.num_classes].argmax(axis=1)
-        p_lower = np.asarray(clopper_pearson_lower(counts[np.arange(len(top)), top], n, alpha), dtype=np.float64)
-        radius = certified_radius(p_lower, self.sigma, noise=self.noise, norm=self.norm)
-        return Certificates(
-            indices=np.asarray(index, dtype=np.int64),
-            prediction=np.where(p_lower > 0.5, top, ABSTAIN).astype(np.int64),
-            radius=radius,
-            radii=radii,
-            p_lower=p_lower,
-            counts0=counts0,
-            counts=counts,
-            samples=np.full(len(top), n0 + n, dtype=np.int64),
-            undecided=np.zeros((len(top), len(radii)), dtype=np.bool_),
-            sigma=self.sigma,
-            noise=self.noise,
-            norm=self.norm,
-            n0=n0,
-            n=n,
-            alpha=alpha,
-            seed=self.seed,
-        )
+        return certify_fixed(self.sampler, x, index, n0, n, alpha, radii, progress)
 
     def predict_batch(
         self,
@@ -228,18 +255,17 @@ class RandomizedSmoothing:
         progress: bool | Progress = False,
     ) -> Predictions:
         """``predict`` for B examples at once; arguments and errors as of ``certify_batch``."""
+        if self.grid == "auto":
+            return self.on_grid_of(x).predict_batch(x, n=n, alpha=alpha, indices=indices, progress=progress)
         n, alpha = samples("n", n), probability("alpha", alpha)
         x, index = self.examples(x, indices)
         with reporting(progress, len(x) * n) as report:
-            counts = self._votes(x, index, n, "predict", report)
-        order = np.argsort(-counts, axis=1, kind="stable")
-        rows = np.arange(len(counts))
-        first, second = counts[rows, order[:, 0]], counts[rows, order[:, 1]]
-        p_value = np.asarray(binomial_test(first, first + second), dtype=np.float64)
-        certain = (p_value <= alpha) & (order[:, 0] < self.num_classes)
+            counts = self.sampler.votes(x, index, n, "predict", report)
+        delta = joint_delta(self.sampler.delta(x.shape[1:]), n)
+        prediction, p_value = decide(counts, alpha, delta=delta, tails=self.sampler.grid is not None)
         return Predictions(
             indices=np.asarray(index, dtype=np.int64),
-            prediction=np.where(certain, order[:, 0], ABSTAIN).astype(np.int64),
+            prediction=prediction,
             p_value=p_value,
             counts=counts,
             sigma=self.sigma,
@@ -248,6 +274,9 @@ class RandomizedSmoothing:
             n=n,
             alpha=alpha,
             seed=self.seed,
+            guarantee=self.sampler.guarantee,
+            grid=self.sampler.grid,
+            delta=delta,
         )
 
     def votes(
@@ -267,31 +296,29 @@ class RandomizedSmoothing:
         Raises:
             InputError, InputTypeError, ModelError: as ``certify_batch``.
         """
+        if self.grid == "auto":
+            return self.on_grid_of(x).votes(x, n=n, stage=stage, indices=indices)
         n = samples("n", n)
         x, index = self.examples(x, indices)
-        return self._votes(x, index, n, stage, lambda done: None)
-
-    def _votes(
-        self, x: Tensor, index: list[int], n: int, stage: str, report: Callable[[int], None]
-    ) -> npt.NDArray[np.int64]:
-        counts = torch.zeros((len(x), self.num_classes + 1), dtype=torch.int64, device=x.device)
-        runs = [(row, image, 0, n) for row, image in enumerate(index)]
-        self.sampler.count(x, runs, stage, counts, report)
-        votes = counts.cpu().numpy()
-        if len(votes) and not bool((votes.sum(axis=1) == n).all()):
-            raise ModelError(f"smoothing: expected {n} votes for each example, got {votes.sum(axis=1).tolist()}")
-        return votes
+        return self.sampler.votes(x, index, n, stage, lambda done: None)
 
     def examples(self, x: Tensor, indices: Sequence[int] | Tensor | None = None) -> tuple[Tensor, list[int]]:
         """Examples as they are sampled, and their image indices; arguments and errors as of ``certify_batch``."""
         given = None if self.normalize is None else len(self.normalize[0])
-        return checked_examples(x, indices, self.runner, given)
+        return checked_examples(x, indices, self.runner, given, self.sampler.grid)
 
     def rule(
-        self, *, radii: Sequence[float] | None, n: int, alpha: float, hybrid: float = 0.0, two_class: bool = False
+        self,
+        *,
+        radii: Sequence[float] | None,
+        n: int,
+        alpha: float,
+        hybrid: float = 0.0,
+        two_class: bool = False,
+        delta: float = 0.0,
     ) -> CertificationRule:
-        """The rule of a sequential certification; arguments and errors as of ``certify_batch``."""
+        """The rule of a sequential certification; as of ``certify_batch``, and delta as of ``Sampler.delta``."""
         radii = certified_radii("sequential", radii)
         return CertificationRule(
-            radii, self.num_classes, self.sigma, self.noise, self.norm, n, alpha, hybrid, two_class
+            radii, self.num_classes, self.sigma, self.noise, self.norm, n, alpha, hybrid, two_class, delta
         )

@@ -21,7 +21,7 @@ def predict_from(counts, alpha=0.05):
         assert (num, stage) == (n, "predict")
         return counts
 
-    smoother._votes = votes
+    smoother.sampler.votes = votes
     return smoother.predict_batch(torch.zeros(len(counts), 1), n=n, alpha=alpha)
 
 

@@ -1,0 +1,234 @@
+"""Certificates and predictions on a grid: what they carry, what is subtracted, and which classifier they are about."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pyrobust import ABSTAIN, RandomizedSmoothing
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.smoothing import certified_radius, sampling
+from pyrobust.smoothing.prediction import decide, joint_delta
+from pyrobust.stats import binomial_test, clopper_pearson_lower
+
+BYTE = Fraction(1, 255)
+X = torch.randint(256, (5, 3, 4, 6), generator=torch.Generator().manual_seed(4)).float() / 255
+
+
+class Recorder:
+    """A model that keeps what it is shown, and has no arithmetic of its own."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, batch):
+        self.seen.append(batch.clone(memory_format=torch.contiguous_format))
+        return batch.flatten(1)[:, :3]
+
+
+def shown(batch_size, x=X, *, n=45, **options):
+    """The rows that count, in the order of the samples, and the result."""
+    recorder = Recorder()
+    smoother = RandomizedSmoothing(recorder, 3, 0.3, grid="1/255", seed=3, batch_size=batch_size, **options)
+    result = smoother.certify_batch(x, n0=20, n=n, alpha=0.05)
+    assert {len(batch) for batch in recorder.seen} == {smoother.runner.batch_size(tuple(x.shape[1:]))}
+    stages, rows = [len(x) * 20, len(x) * n], iter(recorder.seen)
+    parts = []
+    for total in stages:
+        batches = [next(rows) for _ in range(-(-total // len(recorder.seen[0])))]
+        parts.append(torch.cat(batches)[:total])
+    assert next(rows, None) is None
+    return torch.cat(parts), result
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_the_same_bits_for_every_batch_size(dtype, memory_format):
+    options = {"dtype": dtype, "normalize": ([0.1, 0.2, 0.3], [0.5, 0.4, 0.3])}
+    expected, base = shown(64, **options)
+    for batch_size in (1, 7, 256, 1000, None):
+        rows, result = shown(batch_size, memory_format=memory_format, **options)
+        assert torch.equal(rows, expected)
+        np.testing.assert_array_equal(result.counts, base.counts)
+        np.testing.assert_array_equal(result.counts0, base.counts0)
+        np.testing.assert_array_equal(result.radius, base.radius)
+
+
+def test_any_split_into_calls_gives_the_same_counts():
+    smoother = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid=BYTE)
+    whole = smoother.certify_batch(X, n0=20, n=45, indices=[9, 3, 7, 2**32 - 1, 0])
+    for part in ([4, 1], [0], [3, 2]):
+        some = smoother.certify_batch(X[part], n0=20, n=45, indices=[[9, 3, 7, 2**32 - 1, 0][i] for i in part])
+        np.testing.assert_array_equal(some.counts, whole.counts[part])
+        np.testing.assert_array_equal(some.counts0, whole.counts0[part])
+
+
+def test_a_full_batch_is_padded_with_rows_that_do_not_count():
+    recorder = Recorder()
+    RandomizedSmoothing(recorder, 3, 0.3, grid=BYTE, batch_size=8).votes(X[:1], n=11)
+    first, second = recorder.seen
+    assert len(first) == len(second) == 8
+    assert not torch.equal(second[2], second[1])
+    assert all(torch.equal(row, second[2]) for row in second[3:])
+
+
+class Sized(nn.Module):
+    """A model whose answer depends on the size of its batch: two classifiers in one."""
+
+    def forward(self, batch):
+        of_size = torch.full((len(batch),), int(len(batch) == 16))
+        return nn.functional.one_hot(of_size, 2).float()
+
+
+def test_the_classifier_is_that_of_one_batch_size():
+    certain = RandomizedSmoothing(Sized(), 2, 0.3, grid=BYTE, batch_size=16).certify_batch(X, n0=3, n=101, alpha=0.05)
+    assert certain.counts.tolist() == [[0, 101, 0]] * 5
+    assert certain.prediction.tolist() == [1] * 5
+    # Without the pin the last batch of each stage is of another size, and so of another classifier.
+    mixed = RandomizedSmoothing(Sized(), 2, 0.3, batch_size=16).certify_batch(X, n0=3, n=101, alpha=0.05)
+    assert (mixed.counts[:, 0] > 0).any()
+
+
+# --- what results carry
+
+
+def test_certificates_say_what_they_are():
+    result = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid="1/255").certify_batch(X, n0=5, n=100)
+    assert (result.guarantee, result.grid) == ("grid", BYTE)
+    assert 0 < result.delta < 1e-15
+    exact = np.asarray(clopper_pearson_lower(result.counts[np.arange(5), result.counts0[:, :3].argmax(1)], 100, 0.001))
+    assert (result.p_lower[exact > 0] < exact[exact > 0]).all()
+    assert (result.p_lower >= exact - 1e-15).all()
+    assert result.to_dict()["grid"] == "1/255"
+    plain = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3).certify_batch(X, n0=5, n=100)
+    assert (plain.guarantee, plain.grid, plain.delta) == ("real", None, 0.0)
+
+
+def test_predictions_say_what_they_are():
+    result = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid=BYTE).predict_batch(X, n=100)
+    assert (result.guarantee, result.grid) == ("grid", BYTE)
+    assert 0 < result.delta < 1e-12
+    plain = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3).predict_batch(X, n=100)
+    assert (plain.guarantee, plain.grid, plain.delta) == ("real", None, 0.0)
+
+
+def test_delta_is_spent(monkeypatch):
+    """A table that is off by a hundredth a sample, instead of by what cannot be seen."""
+    monkeypatch.setattr(sampling, "sample_delta", lambda sigma, step, elements: elements / 7200)
+    smoother = RandomizedSmoothing(lambda x: torch.eye(3)[[0]].expand(len(x), 3), 3, 0.3, grid=BYTE)
+    result = smoother.certify_batch(X, n0=5, n=1000, alpha=0.001)
+    assert result.delta == 72 / 7200
+    exact = float(clopper_pearson_lower(1000, 1000, 0.001))
+    assert (result.p_lower <= exact - 0.01).all()
+    np.testing.assert_allclose(result.p_lower, exact - 0.01, rtol=1e-12)
+    np.testing.assert_array_equal(result.radius, certified_radius(result.p_lower, 0.3))
+    found = smoother.certify_batch(X, n0=5, n=1000, alpha=0.001, method="sequential", radii=(0.25,))
+    assert found.guarantee == "grid"
+    assert found.delta == 0.01
+    assert (found.p_lower < exact).all()
+    prediction = smoother.predict_batch(X, n=10, alpha=0.15)
+    assert prediction.delta == pytest.approx(0.1)
+    np.testing.assert_allclose(prediction.p_value, float(binomial_test(10, 10)) + 0.1, rtol=1e-12)
+    assert prediction.prediction.tolist() == [0] * 5
+    assert smoother.predict_batch(X, n=10, alpha=0.1).prediction.tolist() == [ABSTAIN] * 5
+    smoother.sampler.delta = lambda shape: 0.5
+    assert smoother.certify_batch(X, n0=5, n=1000).prediction.tolist() == [ABSTAIN] * 5
+
+
+def test_a_sample_with_a_tail_votes_for_no_class(monkeypatch):
+    draw = sampling.sample_grid_noise
+
+    def with_tails(x, runs, **options):
+        batch, tail = draw(x, runs, **options)
+        samples = torch.tensor([first + i for _, _, first, count in runs for i in range(count)])
+        return batch, tail | (samples % 10 == 0)
+
+    monkeypatch.setattr(sampling, "sample_grid_noise", with_tails)
+    smoother = RandomizedSmoothing(lambda x: torch.eye(3)[[1]].expand(len(x), 3), 3, 0.3, grid=BYTE, batch_size=7)
+    result = smoother.certify_batch(X, n0=20, n=1000, alpha=0.001)
+    assert result.counts0.tolist() == [[0, 18, 0, 2]] * 5
+    assert result.counts.tolist() == [[0, 900, 0, 100]] * 5
+    assert (result.p_lower < 0.9).all()
+    # Of a prediction they may all have been the second class's.
+    assert smoother.predict_batch(X, n=20).p_value == pytest.approx(float(binomial_test(18, 20)))
+
+
+def test_tails_go_to_the_second_class():
+    counts = np.array([[60, 30, 10], [60, 10, 30], [30, 10, 60], [100, 0, 0]])
+    plain, conservative = (decide(counts, 0.5, tails=tails)[1] for tails in (False, True))
+    for p, first, second in zip(conservative, (60, 60, 60, 100), (40, 40, 30, 0), strict=True):
+        assert p == float(binomial_test(first, first + second))
+    assert (conservative >= plain).all()
+    assert decide(counts, 0.5, tails=True)[0].tolist() == [0, 0, ABSTAIN, 0]
+
+
+def test_the_distance_of_many_samples_is_rounded_up():
+    assert Fraction(joint_delta(1e-20, 3)) > 3 * Fraction(1e-20)
+    assert joint_delta(1e-5, 10**9) == 1.0
+
+
+# --- which grid
+
+
+def test_auto_is_found_for_each_call():
+    smoother = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid="auto", batch_size=32)
+    declared = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid=BYTE, batch_size=32)
+    found, expected = (s.certify_batch(X, n0=5, n=50) for s in (smoother, declared))
+    assert found.grid == BYTE
+    np.testing.assert_array_equal(found.counts, expected.counts)
+    sixteenths = torch.arange(72).reshape(1, 3, 4, 6) % 17 / 16
+    assert smoother.certify_batch(sixteenths, n0=5, n=50).grid == Fraction(1, 16)
+    assert smoother.predict_batch(sixteenths, n=50).grid == Fraction(1, 16)
+    np.testing.assert_array_equal(smoother.votes(X, n=50), declared.votes(X, n=50))
+    assert smoother.certify(X[0], n0=5, n=50) == declared.certify(X[0], n0=5, n=50)
+    assert smoother.predict(X[0], 50) == declared.predict(X[0], 50)
+    assert smoother.grid == "auto"
+
+
+def test_grid_and_doubles():
+    """A float64 image holds the bytes exactly enough for a float32 model, for the sums are made of integers."""
+    model = Recorder()
+    smoother = RandomizedSmoothing(model, 3, 0.3, grid=BYTE, batch_size=40)
+    exact = (X * 255).round().double() / 255
+    np.testing.assert_array_equal(smoother.votes(exact, n=8), smoother.votes(X, n=8))
+    assert torch.equal(model.seen[0], model.seen[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"grid": 1 / 255}, InputTypeError, "grid: expected a Fraction, .* a float is not that fraction"),
+        ({"grid": "1/0"}, InputError, "grid: expected a positive fraction"),
+        ({"grid": BYTE, "noise": "uniform", "norm": "l1"}, InputError, "grid: expected None for uniform noise"),
+        ({"grid": "auto", "noise": "laplace", "norm": "l1"}, InputError, "grid: expected None for laplace noise"),
+        ({"grid": Fraction(1, 1 << 20)}, InputError, r"at most 2\*\*13 steps"),
+    ],
+)
+def test_grids_that_cannot_be(options, error, match):
+    with pytest.raises(error, match=match):
+        RandomizedSmoothing(lambda x: x, 3, 0.3, **options)
+
+
+@pytest.mark.parametrize(
+    ("grid", "x", "error", "match"),
+    [
+        (BYTE, X + 1e-3, InputError, r"x: expected the floats nearest to multiples of 1/255, got .* at \[0, 0, 0, 0\]"),
+        ("auto", X * 0.7, InputError, "grid: expected x on one of the usual grids"),
+        (BYTE, X.half(), InputTypeError, "x: expected a float32 or float64 tensor"),
+        ("auto", (X * 255).int(), InputTypeError, "x: expected a float32 or float64 tensor"),
+        ("auto", [[1.0]], InputTypeError, "x: expected a float32 or float64 tensor, .* got list"),
+        (BYTE, X * math.nan, InputError, "x: expected finite values"),
+    ],
+)
+@pytest.mark.parametrize("method", ["certify_batch", "predict_batch", "votes"])
+def test_images_that_are_not_on_it(grid, x, error, match, method):
+    def never(batch):
+        raise AssertionError("the model must not run")
+
+    with pytest.raises(error, match=match):
+        getattr(RandomizedSmoothing(never, 3, 0.3, grid=grid), method)(x, n=10)
