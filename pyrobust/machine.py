@@ -47,13 +47,13 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
         if CUBLAS_VARIABLE in str(error):
             raise ModelError(
                 f"model: matrix products do not repeat their bits on {device}: torch saw {CUBLAS_VARIABLE} unset; "
-                f"set it to {_CUBLAS_WORKSPACE} before Python starts, or use grid=None"
+                f"set it to {_CUBLAS_WORKSPACE} before Python starts, or use grid=None (--grid none)"
             ) from error
         if "deterministic implementation" in str(error):
             what = str(error).split(" does not have", 1)[0]
             raise ModelError(
                 f"model: expected kernels that repeat their bits, got {what}, which has none on {device}; "
-                "replace it, or use grid=None"
+                "replace it, or use grid=None (--grid none)"
             ) from error
         raise
     finally:

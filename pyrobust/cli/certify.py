@@ -13,7 +13,7 @@ from pyrobust.cli.shell import reports_errors, show_progress
 from pyrobust.cli.sweep import resumable, show_run
 from pyrobust.errors import InputError
 
-_SMOOTHING = ("sigma", "num_classes", "normalize", "noise", "n0", "n", "alpha", "dtype")
+_SMOOTHING = ("sigma", "num_classes", "normalize", "noise", "grid", "n0", "n", "alpha", "dtype")
 _SEQUENTIAL = ("radii", "hybrid", "two_class")
 _BOUNDS = ("norm", "epsilon", "radius", "largest", "clip", "attack", "semantics", "unsound")
 
@@ -29,6 +29,7 @@ def certify(
     num_classes: options.NumClasses = None,
     normalize: options.Normalize = None,
     noise: options.NoiseName = options.Noise.gaussian,
+    grid: options.Grid = "auto",
     n0: options.Selection = 100,
     n: options.Samples = 100_000,
     alpha: options.Alpha = 0.001,
@@ -107,6 +108,7 @@ def certify(
         normalize=normalize,
         sigma=sigma,
         noise=noise,
+        grid=grid,
         seed=seed,
         device=device,
         dtype=dtype,

@@ -6,11 +6,13 @@ import math
 import re
 from collections.abc import Sequence
 from enum import Enum
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pyrobust.cli.shell import note
 from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,6 +76,15 @@ Sigma = Annotated[float, _SIGMA]
 OptionalSigma = Annotated[float | None, _SIGMA]
 NoiseName = Annotated[
     Noise, typer.Option("--noise", help="Gaussian gives l2 radii, the others l1.", rich_help_panel=_MODEL)
+]
+Grid = Annotated[
+    str,
+    typer.Option(
+        metavar="STEP",
+        help="Pixels are multiples of it, as of 1/255: certificates then hold in floating point. auto: found, for "
+        "Gaussian noise. none: certificates idealise the noise as real-valued.",
+        rich_help_panel=_MODEL,
+    ),
 ]
 Samples = Annotated[
     int,
@@ -205,6 +216,7 @@ def load(
     normalize: str | None,
     sigma: float,
     noise: Noise,
+    grid: str,
     seed: int,
     device: str | None,
     dtype: DType | None,
@@ -218,11 +230,15 @@ def load(
     import torch
 
     from pyrobust.evaluation.probe import probing
+    from pyrobust.machine import prepare_cublas
     from pyrobust.runner import Runner
     from pyrobust.smoothing import RandomizedSmoothing
     from pyrobust.zoo import load_data, load_model
 
     images = load_data(data)
+    step = _grid_of(images, grid, noise)
+    if step is not None:
+        prepare_cublas()
     net = load_model(model, weights)
     number_format = None if dtype is None else getattr(torch, dtype.value)
     runner = Runner(net, device=device, dtype=number_format)
@@ -238,7 +254,22 @@ def load(
         norm="l2" if noise is Noise.gaussian else "l1",
         normalize=channels,
         seed=seed,
+        grid=step,
         device=device,
         dtype=number_format,
     )
     return smoother, images
+
+
+def _grid_of(images: ImageSet, grid: str, noise: Noise) -> Fraction | str | None:
+    """The step that --grid names or finds; None for none."""
+    if grid != "auto":
+        return None if grid == "none" else grid
+    if noise is not Noise.gaussian:
+        return None
+    from pyrobust.smoothing.grid import find_grid
+
+    step = find_grid(images.x)
+    if step is None:
+        note("the images are on no usual grid: guarantee real, which idealises the noise; --grid names their step")
+    return step

@@ -39,6 +39,7 @@ def quickstart(
         normalize=None,
         sigma=_SIGMA,
         noise=options.Noise.gaussian,
+        grid="auto",
         seed=0,
         device=None,
         dtype=None,

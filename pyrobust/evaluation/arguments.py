@@ -12,6 +12,7 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.parameters import chosen_indices
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.smoothing.checks import count, integer
+from pyrobust.smoothing.grid import to_grid
 from pyrobust.zoo import ImageSet, model_hash
 
 Data: TypeAlias = ImageSet | tuple[Tensor, Tensor]
@@ -71,6 +72,17 @@ def check_range(images: ImageSet, selection: dict[str, Any], limits: Sequence[fl
                 f"data: {images.name}: expected pixels in [{limits[0]}, {limits[1]}], {what}; those of image {index} "
                 f"are {low} to {high}"
             )
+
+
+def check_grid(smoother: RandomizedSmoothing, images: ImageSet, selection: dict[str, Any]) -> None:
+    """Refuses images that are not on the smoother's grid, before the work comes to them."""
+    if smoother.sampler.grid is None:
+        return
+    for index in chosen_indices(selection):
+        try:
+            to_grid(images.x[index], smoother.sampler.grid)
+        except InputError as error:
+            raise InputError(f"data: {images.name}: image {index}: {error}") from None
 
 
 def at_most_words(name: str, value: SupportsIndex) -> int:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError
-from pyrobust.evaluation.parameters import EXECUTION
+from pyrobust.evaluation.parameters import EXECUTION, EXECUTION_ON_GRID
 from pyrobust.evaluation.run import Run
 
 
@@ -58,7 +58,7 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
 
     Raises:
         InputError: no file; several that are not all shards of one sweep: other parameters (batch size, chunk and
-            device may differ), a missing shard, or one given twice. Each is named.
+            device may differ; on a grid chunk alone), a missing shard, or one given twice. Each is named.
         FileFormatError: a file is missing or damaged.
 
     >>> merge_runs([])
@@ -77,7 +77,8 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
             raise InputError(
                 f"merge_runs: {run.path}: is not a shard; several runs are merged only if made with --shard I/K"
             )
-        differences = first.header.differences(run.header, ignore=EXECUTION)
+        ignore = EXECUTION_ON_GRID if "grid" in first.parameters else EXECUTION
+        differences = first.header.differences(run.header, ignore=ignore)
         if first.parameters["shard"][1] != run.parameters["shard"][1]:
             differences.append(f"shard: of {first.parameters['shard'][1]} there, of {run.parameters['shard'][1]} now")
         if differences:

@@ -7,8 +7,14 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+from pyrobust.errors import InputError
+from pyrobust.smoothing.grid import read_grid
+
 #: How the work was done, not what was computed: shards of one sweep may differ in these.
 EXECUTION = frozenset({"shard", "batch_size", "chunk", "device"})
+
+#: The same where a grid is guaranteed: the batch is part of the classifier, and so is what computes it.
+EXECUTION_ON_GRID = frozenset({"shard", "chunk"})
 
 #: Of one image in a file: SQLite keeps at most 1e9 bytes in one place.
 MAX_PIXELS = 1 << 27
@@ -48,6 +54,13 @@ def _normalize(value: Any) -> bool:
         return True
     parts = value if isinstance(value, list) and len(value) == 2 else [None]
     return all(isinstance(part, list) and all(map(_number, part)) for part in parts)
+
+
+def _step(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and str(read_grid(value)) == value != "auto"
+    except InputError:
+        return False
 
 
 def _one_of(*words: Any) -> Callable[[Any], bool]:
@@ -112,6 +125,8 @@ _SMOOTHING: dict[str, Callable[[Any], bool]] = _COMMON | {
     "alpha": lambda value: _number(value) and 0 < value < 1,
     "seed": _whole(0, (1 << 64) - 1),
 }
+# Of certifications and predictions on a grid, besides.
+_GRID: dict[str, Callable[[Any], bool]] = {"grid": _step, "delta": lambda value: _number(value) and 0 < value <= 1}
 #: The parameters of each layout of run (`layout_of`), with what is valid.
 PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "certify": _SMOOTHING | {"n0": _whole(1, _WORDS), "method": _word},
@@ -184,6 +199,8 @@ def check_parameters(kind: str, parameters: Any) -> None:
     >>> check_parameters("predict", example("predict"))
     """
     valid = PARAMETERS[layout_of(kind, parameters)]
+    if kind in ("certify", "predict") and isinstance(parameters, dict) and "grid" in parameters:
+        valid = valid | _GRID
     if not isinstance(parameters, dict) or set(parameters) != set(valid):
         raise ValueError("parameters are not those of this kind of run")
     for name, value in parameters.items():

@@ -47,7 +47,7 @@ def fill_sequentially(writer: RunWriter, smoother: RandomizedSmoothing, images: 
     """
     parameters = writer.header.parameters
     n0, classes = parameters["n0"], parameters["num_classes"]
-    rule = smoother.rule(**{name: parameters[name] for name in RULE})
+    rule = smoother.rule(**{name: parameters[name] for name in RULE}, delta=parameters.get("delta", 0.0))
     tally = Tally(Run(writer.connection, writer.path))  # checks what is there, too
     report(tally.progress())
     begun = read_pending(writer.connection, writer.path or Path("(in memory)"), parameters, writer.done)

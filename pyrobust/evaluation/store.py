@@ -52,8 +52,9 @@ class Header:
         model_sha256: of its structure and numbers; empty where it has none, then the name is compared.
         data: what the images are called; for people.
         data_sha256: of images and labels.
-        guarantee: what the certificates cover, such as "real", or "deterministic" for bounds; "empirical" for attacks,
-            which certify nothing, "none" for bounds in plain floating-point arithmetic.
+        guarantee: what the certificates cover: "grid" or "real" of smoothing (`pyrobust.smoothing.Certificates`),
+            "deterministic" for bounds; "empirical" for attacks, which certify nothing, "none" for bounds in plain
+            floating-point arithmetic.
         versions: of the software that began the run.
 
     >>> Header("predict", {}, "net", "", "digits", "", "real", {}).kind
@@ -221,6 +222,8 @@ def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
         if schema != {name: ("table", sql) for name, sql in create_statements(layout).items()}:
             raise ValueError("table result is not as expected")
         check_parameters(kind, found)
+        if (guarantee == "grid") != ("grid" in found):
+            raise ValueError("a guarantee that contradicts the parameters")
         if not isinstance(software, dict) or not all(isinstance(text, str) for text in software.values()):
             raise ValueError("versions")
         return Header(kind, found, model, model_sha256, data, data_sha256, guarantee, software)

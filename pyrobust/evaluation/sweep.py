@@ -13,7 +13,15 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pyrobust.errors import InputError
-from pyrobust.evaluation.arguments import WORDS, Data, at_most_words, check_images, check_selection, identify_model
+from pyrobust.evaluation.arguments import (
+    WORDS,
+    Data,
+    at_most_words,
+    check_grid,
+    check_images,
+    check_selection,
+    identify_model,
+)
 from pyrobust.evaluation.filling import Advance, Step, fill_run, software_versions, stored_parameters, write_run
 from pyrobust.evaluation.probe import probing
 from pyrobust.evaluation.progress import Report
@@ -22,6 +30,8 @@ from pyrobust.evaluation.sequences import RULE, fill_sequentially
 from pyrobust.evaluation.store import Header
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
 from pyrobust.smoothing.checks import certified_radii, probability, samples
+from pyrobust.smoothing.prediction import joint_delta
+from pyrobust.zoo import ImageSet
 
 # A chunk is about this many full batches: the partly filled ones at its end cost a few per cent, and a crash loses
 # seconds of work.
@@ -52,8 +62,9 @@ def certify_dataset(
     Called again with the same arguments after a crash, a kill or an exception, it goes on where it stopped, and ends
     with the same results as if it had not: the noise depends on the seed and the data-set index alone, and chunks and
     batches have fixed boundaries. (Where memory runs out on the way, batches are halved; then the model may round
-    differently.) That the model is the same is told by `pyrobust.zoo.model_hash`, before it runs; a model that changes
-    its own attributes as it runs has to be loaded afresh.
+    differently. With a grid, batches are part of what is certified, and the run ends instead.) That the model is the
+    same is told by `pyrobust.zoo.model_hash`, before it runs; a model that changes its own attributes as it runs has to
+    be loaded afresh.
 
     With method "sequential" an image takes as many samples as its radii need, n at most; images that are not decided
     share full batches, whatever their place in the data set. A result is kept when its image is done, and about every
@@ -97,12 +108,14 @@ def certify_dataset(
     (array([  0, 100, 200, 300]), True)
     """
     n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
+    images = check_images(smoother, data)
+    smoother = smoother.on_grid_of(images.x)
     selection = {"skip": skip, "max": max_images, "shard": shard}
     special = {"n0": n0, "n": n, "alpha": alpha, "method": method}
     wanted = sorted(set(certified_radii(method, radii)))
     if method == "sequential":
         special |= {"radii": wanted, "hybrid": hybrid, "two_class": two_class}
-        return _sweep("certify", None, smoother, data, out, special, selection, batch_size, model_name, progress)
+        return _sweep("certify", None, smoother, images, out, special, selection, batch_size, model_name, progress)
     if wanted or hybrid or two_class:
         raise InputError('radii, hybrid, two_class: expected none with method "fixed"; they are for "sequential"')
 
@@ -116,7 +129,7 @@ def certify_dataset(
             "radius": result.radius,
         }
 
-    return _sweep("certify", certify, smoother, data, out, special, selection, batch_size, model_name, progress)
+    return _sweep("certify", certify, smoother, images, out, special, selection, batch_size, model_name, progress)
 
 
 def predict_dataset(
@@ -166,6 +179,8 @@ def predict_dataset(
     array([ True,  True,  True])
     """
     n, alpha = samples("n", n), probability("alpha", alpha)
+    images = check_images(smoother, data)
+    smoother = smoother.on_grid_of(images.x)
 
     def predict(x: Tensor, indices: range, report: Advance) -> dict[str, Any]:
         result = smoother.predict_batch(x, n=n, alpha=alpha, indices=indices, progress=report)
@@ -173,14 +188,14 @@ def predict_dataset(
 
     special = {"n": n, "alpha": alpha}
     selection = {"skip": skip, "max": max_images, "shard": shard}
-    return _sweep("predict", predict, smoother, data, out, special, selection, batch_size, model_name, progress)
+    return _sweep("predict", predict, smoother, images, out, special, selection, batch_size, model_name, progress)
 
 
 def _sweep(
     kind: str,
     step: Step | None,
     smoother: RandomizedSmoothing,
-    data: Data,
+    images: ImageSet,
     out: str | os.PathLike[str] | None,
     special: dict[str, Any],
     selection: dict[str, Any],
@@ -189,12 +204,12 @@ def _sweep(
     progress: bool | Report,
 ) -> Run:
     """A sweep in chunks by a step; without one, a sequential one."""
-    images = check_images(smoother, data)
     if step is None:
         # Says what is wrong with them before the model runs.
         smoother.rule(**{name: special[name] for name in RULE})
         special = special | {"hybrid": float(special["hybrid"])}
     selection = {"images": len(images), **check_selection(**selection)}
+    check_grid(smoother, images, selection)
     batch_size = None if batch_size is None else at_most_words("batch_size", batch_size)
     # Before the model runs for the first time, which may leave something behind in it.
     name, model_sha256 = identify_model(model_name, smoother.runner.model, out)
@@ -214,6 +229,7 @@ def _sweep(
             kind=kind,
             parameters={
                 **_smoothing_parameters(smoother),
+                **_grid_parameters(kind, smoother, images, special["n"]),
                 **special,
                 **selection,
                 "batch_size": batch,
@@ -223,7 +239,7 @@ def _sweep(
             model_sha256=model_sha256,
             data=images.name,
             data_sha256=images.sha256,
-            guarantee="real",
+            guarantee=smoother.sampler.guarantee,
             versions=software_versions(),
         )
         if step is None:
@@ -233,6 +249,14 @@ def _sweep(
         return write_run(out, header, step, images, progress)
     finally:
         smoother.runner.set_batch_size(given)
+
+
+def _grid_parameters(kind: str, smoother: RandomizedSmoothing, images: ImageSet, n: int) -> dict[str, Any]:
+    """The grid, and what its noise's inexactness takes from each p_lower or adds to each p-value."""
+    if smoother.sampler.grid is None:
+        return {}
+    delta = smoother.sampler.delta(images.x.shape[1:])
+    return {"grid": str(smoother.sampler.grid), "delta": delta if kind == "certify" else joint_delta(delta, n)}
 
 
 def _predictions(prediction: npt.NDArray[np.int64]) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def _smoothed(run: Run) -> list[str]:
     parameters = run.parameters
     what = f"Smoothed classifier, {parameters['noise']} noise of sigma {parameters['sigma']:g}"
     if run.kind == "certify":
-        what += f"; {parameters['norm']} radii, method {parameters['method']}, guarantee {run.header.guarantee}"
+        what += f"; {parameters['norm']} radii, method {parameters['method']}, {_guarantee(run)}"
         budget = f"n0 {parameters['n0']}, n {parameters['n']} samples an image"
         if run.header.layout == "sequential":
             what += f"; decided: radius {', '.join(f'{radius:g}' for radius in parameters['radii'])}"
@@ -136,9 +136,17 @@ def _smoothed(run: Run) -> list[str]:
         confidence = f"each certificate wrong with probability at most alpha {parameters['alpha']:g}"
     else:
         what += "; predictions by the two-sided binomial test"
+        what += f", {_guarantee(run)}" if "grid" in parameters else ""
         budget = f"n {parameters['n']} samples an image"
         confidence = f"each prediction wrong with probability at most alpha {parameters['alpha']:g}"
     return [what, f"{budget}, seed {parameters['seed']}; {confidence}"]
+
+
+def _guarantee(run: Run) -> str:
+    step = run.parameters.get("grid")
+    return f"guarantee {run.header.guarantee}" + (
+        f" of {step}, batches of {run.parameters['batch_size']}" if step else ""
+    )
 
 
 def _attacked(parameters: dict[str, Any]) -> list[str]:

@@ -111,13 +111,20 @@ def _facts(logs: Sequence[CertificationLog]) -> tuple[Row, ...]:
         "sigma": lambda log: None if log.kind == "verify" else number(log.sigma),
         "n": lambda log: None if log.kind == "verify" else log.n or "unknown",
         "alpha": lambda log: None if log.kind == "verify" else number(log.alpha),
-        "guarantee": lambda log: None if log.header is None else log.header.guarantee,
+        "guarantee": _guarantee,
         "images": len,
         "data sha256": hashed("data_sha256"),
         "model sha256": hashed("model_sha256"),
     }
     rows = [(name, *(cell(log) for log in logs)) for name, cell in wanted.items()]
     return tuple(row for row in rows if any(cell is not None for cell in row[1:]))
+
+
+def _guarantee(log: CertificationLog) -> str | None:
+    if log.header is None:
+        return None
+    step = log.header.parameters.get("grid")
+    return log.header.guarantee + (f" of {step}" if step else "")
 
 
 def _sureness(curves: Sequence[SurvivalCurve | None], alpha: float) -> tuple[Row, ...]:

@@ -158,6 +158,6 @@ def test_a_run_is_read_too(pyrobust, tmp_path):
     table = json.loads((tmp_path / "out" / "table.json").read_text())
     rows = {row[0]: row[1] for row in table["rows"]}
     assert rows["images"] == 6
-    assert rows["guarantee"] == "real"
+    assert rows["guarantee"] == "grid of 1/16"
     assert 0 <= rows["area under the survival curve of p_A"]["lower"] <= 1
     assert "the area, for possible votes" not in rows
