@@ -1,0 +1,68 @@
+"""``--grid``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyrobust.evaluation import Run
+from pyrobust.zoo import load_data
+
+QUICK = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--n", "100", "--max", "3")
+
+
+def test_digits_are_found_on_their_grid(pyrobust: Any) -> None:
+    for command in ("certify", "predict"):
+        done = pyrobust(command, *QUICK, "--out", f"{command}.db")
+        assert done.status == 0
+        assert "guarantee grid of 1/16" in " ".join(done.out.split())
+        assert "no usual grid" not in done.err
+        run = Run(f"{command}.db")
+        assert (run.header.guarantee, run.parameters["grid"]) == ("grid", "1/16")
+        named = pyrobust(command, *QUICK, "--grid", "1/16", "--out", f"{command}.db")
+        assert named.status == 0
+        assert (
+            "guarantee: 'grid' there, 'real' now"
+            in pyrobust(command, *QUICK, "--grid", "none", "--out", f"{command}.db").error
+        )
+
+
+def test_none_is_the_usual_practice(pyrobust: Any) -> None:
+    done = pyrobust("certify", *QUICK, "--grid", "none", "--out", "run.db")
+    assert done.status == 0
+    assert "guarantee real" in " ".join(done.out.split())
+    assert Run("run.db").header.guarantee == "real"
+
+
+@pytest.mark.parametrize("noise", ["uniform", "laplace"])
+def test_other_noise_has_no_grid(pyrobust: Any, noise: str) -> None:
+    done = pyrobust("certify", *QUICK, "--noise", noise, "--out", "run.db")
+    assert done.status == 0
+    assert "grid" not in done.err
+    assert Run("run.db").header.guarantee == "real"
+    named = pyrobust("certify", *QUICK, "--noise", noise, "--grid", "1/16", "--out", "other.db")
+    assert f"grid: expected None for {noise} noise" in named.error
+
+
+def test_images_on_no_usual_grid(pyrobust: Any, tmp_path: Path) -> None:
+    digits = load_data("digits")
+    np.savez(tmp_path / "odd.npz", x=digits.x[:5].numpy() * np.float32(0.7), y=digits.y[:5].numpy())
+    odd = [*QUICK[:3], "npz:odd.npz", *QUICK[4:]]
+    done = pyrobust("certify", *odd, "--out", "run.db")
+    assert done.status == 0
+    assert "the images are on no usual grid: guarantee real" in done.err
+    assert Run("run.db").header.guarantee == "real"
+    assert "data: npz" in pyrobust("certify", *odd, "--grid", "1/16", "--out", "other.db").error
+
+
+@pytest.mark.parametrize("step", ["0", "1/0", "-1/16", "x", "1e5000", ""])
+def test_what_is_no_step(pyrobust: Any, step: str) -> None:
+    assert "grid: expected a positive fraction" in pyrobust("certify", *QUICK, f"--grid={step}").error
+
+
+def test_bounds_have_no_grid(pyrobust: Any) -> None:
+    line = ("certify", *QUICK[:4], "--method", "ibp", "--epsilon", "0.1", "--grid", "1/16")
+    assert "--grid: expected none with --method" in pyrobust(*line).error
