@@ -232,3 +232,12 @@ def test_images_that_are_not_on_it(grid, x, error, match, method):
 
     with pytest.raises(error, match=match):
         getattr(RandomizedSmoothing(never, 3, 0.3, grid=grid), method)(x, n=10)
+
+
+def test_the_gpu_draws_and_counts_the_same(cuda):
+    model = torch.nn.Flatten()
+    options = {"grid": BYTE, "batch_size": 50, "seed": 5, "normalize": ([0.1, 0.2, 0.3], [0.5, 0.4, 0.3])}
+    expected = RandomizedSmoothing(model, 72, 0.3, device="cpu", **options).certify_batch(X, n0=20, n=130)
+    found = RandomizedSmoothing(model, 72, 0.3, device=cuda, **options).certify_batch(X, n0=20, n=130)
+    np.testing.assert_array_equal(found.counts, expected.counts)
+    np.testing.assert_array_equal(found.counts0, expected.counts0)
