@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.smoothing import ABSTAIN, Certificates
+from pyrobust.smoothing import ABSTAIN, Certificates, RandomizedSmoothing
 
 # Images handed over at once: enough to fill batches, few enough to stay off the device's memory.
 _CHUNK = 1024
@@ -97,6 +97,8 @@ def _certify(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     prediction = np.empty(len(images), dtype=np.int64)
     radius = np.empty(len(images), dtype=np.float64)
+    if isinstance(smoother, RandomizedSmoothing):
+        smoother = smoother.on_grid_of(images)  # one for all chunks
     batched: Any = getattr(smoother, "certify_batch", None)
     if batched is not None:
         for begin in range(0, len(images), _CHUNK):

@@ -13,7 +13,15 @@ from damage import change
 from sweep_models import FEW, Failing, images, same, smoother
 
 from pyrobust.errors import FileFormatError, InputError, ModelError, StoreError
-from pyrobust.evaluation import Run, audit, certify_dataset, merge_runs, predict_dataset, read_certification_log
+from pyrobust.evaluation import (
+    Run,
+    audit,
+    certify_dataset,
+    compute_certified_accuracy,
+    merge_runs,
+    predict_dataset,
+    read_certification_log,
+)
 from pyrobust.report import certified_accuracy_table, comparison_table, prediction_table
 from pyrobust.zoo import ImageSet
 
@@ -59,6 +67,18 @@ def test_auto_is_one_grid_for_the_whole_data_set(tmp_path: Path) -> None:
     other = certify_dataset(smoother(grid=Fraction(1, 16)), data, **FEW)
     assert same(run, other)
     assert same(run, certify_dataset(smoother(grid="auto"), data, out=tmp_path / "run.db", **FEW))
+
+
+def test_auto_is_one_grid_for_an_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyrobust.evaluation.accuracy._CHUNK", 2)
+    x = torch.zeros(6, 1, 2, 2)
+    x[4:] = 1.0
+    x[5, 0, 0, 1] = 3 / 16
+    y = torch.tensor([0, 0, 0, 0, 2, 2])
+    found = [compute_certified_accuracy(smoother(grid=grid), x, y, n=500) for grid in ("auto", "1/16")]
+    assert found[0] == found[1]
+    with pytest.raises(InputError, match="nearest to multiples of 1/255"):
+        compute_certified_accuracy(smoother(grid="1/255"), x, y, n=500)
 
 
 @pytest.mark.parametrize(
