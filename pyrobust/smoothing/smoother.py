@@ -317,7 +317,19 @@ class RandomizedSmoothing:
         two_class: bool = False,
         delta: float = 0.0,
     ) -> CertificationRule:
-        """The rule of a sequential certification; as of ``certify_batch``, and delta as of ``Sampler.delta``."""
+        """The rule of a sequential certification.
+
+        Args:
+            radii: as of ``certify_batch``; and so the next four, and the errors.
+            n: samples at most.
+            alpha: probability that a certificate is wrong.
+            hybrid: share of alpha.
+            two_class: whether other classes are bounded.
+            delta: as ``sampler.delta`` has it for one example.
+
+        Returns:
+            ``pyrobust.smoothing.sequential.CertificationRule``.
+        """
         radii = certified_radii("sequential", radii)
         return CertificationRule(
             radii, self.num_classes, self.sigma, self.noise, self.norm, n, alpha, hybrid, two_class, delta

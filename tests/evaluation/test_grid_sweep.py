@@ -102,6 +102,24 @@ def test_a_run_that_broke_off_ends_as_if_it_had_not(tmp_path: Path) -> None:
     assert same(sweep(tmp_path / "run.db", model=Failing(10**9, ZeroDivisionError())), expected)
 
 
+def test_sequential_runs_on_a_grid(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"method": "sequential", "radii": [0.05, 0.2], "n": 2000}
+    run = sweep(tmp_path / "run.db", **options)
+    assert (run.header.guarantee, run.parameters["grid"]) == ("grid", "1/16")
+    expected = smoother(grid="1/16").certify_batch(images().x, **(FEW | options))
+    for name in ("p_lower", "radius", "prediction", "samples"):
+        np.testing.assert_array_equal(run.table[name], getattr(expected, name))
+    assert run.parameters["delta"] == expected.delta
+    assert (run.table["p_lower"] < sweep(grid=None, **options).table["p_lower"]).any()
+    path = tmp_path / "broken.db"
+    with pytest.raises(ZeroDivisionError):
+        sweep(path, model=Failing(30, ZeroDivisionError()), **options)
+    assert same(sweep(path, model=Failing(10**9, ZeroDivisionError()), **options), run)
+    assert audit(read_certification_log(path)).exit_status == 0
+    with pytest.raises(StoreError, match="guarantee: 'grid' there, 'real' now"):
+        sweep(path, grid=None, model=Failing(10**9, ZeroDivisionError()), **options)
+
+
 def test_images_off_the_grid_are_named_before_there_is_a_file(tmp_path: Path) -> None:
     x = images().x.clone()
     x[7, 0, 1, 0] = 0.3

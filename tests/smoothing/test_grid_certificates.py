@@ -14,6 +14,7 @@ from pyrobust import ABSTAIN, RandomizedSmoothing
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.smoothing import certified_radius, sampling
 from pyrobust.smoothing.prediction import decide, joint_delta
+from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
 from pyrobust.stats import binomial_test, clopper_pearson_lower
 
 BYTE = Fraction(1, 255)
@@ -170,6 +171,60 @@ def test_tails_go_to_the_second_class():
 def test_the_distance_of_many_samples_is_rounded_up():
     assert Fraction(joint_delta(1e-20, 3)) > 3 * Fraction(1e-20)
     assert joint_delta(1e-5, 10**9) == 1.0
+
+
+# --- sequences
+
+
+def test_sequences_on_a_grid():
+    plain = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid="auto", batch_size=64)
+    options = {"n0": 20, "n": 3000, "method": "sequential", "radii": (0.1, 0.3)}
+    found = plain.certify_batch(X, **options)
+    assert (found.guarantee, found.grid) == ("grid", BYTE)
+    assert found.delta == plain.on_grid_of(X).sampler.delta((3, 4, 6))
+    again = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid=BYTE, batch_size=7).certify_batch(
+        X, **options
+    )
+    for name in ("counts0", "counts", "samples", "undecided", "p_lower", "radius", "prediction"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(again, name))
+    assert len(set(found.samples.tolist())) > 1
+    assert found.certified.any()
+
+
+@pytest.mark.parametrize("two_class", [False, True])
+def test_what_a_rule_subtracts(two_class):
+    given = ((0.1,), 3, 0.3, "gaussian", "l2", 1000, 0.001, 0.0, two_class)
+    exact, spent = CertificationRule(*given), CertificationRule(*given, 0.01)
+    counts, top = np.array([[700, 180, 20, 100], [0, 1000, 0, 0]]), np.array([0, 1])
+    start = np.tile([0.0, 1.0, 0.0, 1.0], (2, 1))
+    plain, careful = exact.look(top, counts, start), spent.look(top, counts, start)
+    np.testing.assert_array_equal(careful[:, :2], plain[:, :2])
+    if two_class:
+        # A vote without a winner may be one in the tail, and so the rival's.
+        moved = exact.look(top, np.array([[700, 280, 20, 0], [0, 1000, 0, 0]]), start)
+        np.testing.assert_array_equal(careful[:, 2:], moved[:, 2:])
+        assert careful[0, 3] > plain[0, 3]
+    images = [ImageSequence(i, counts[i], counts[i], careful[i]) for i in range(2)]
+    before, after = exact.results(images), spent.results(images)
+    assert (after["p_lower"] <= before["p_lower"] - 0.01).all()
+    np.testing.assert_allclose(after["p_lower"], before["p_lower"] - 0.01, rtol=1e-12)
+    assert (after["radius"] < before["radius"]).all()
+    if two_class:
+        assert (after["rival_upper"] >= np.minimum(1.0, before["rival_upper"] + 0.01)).all()
+    assert (spent.required >= exact.required + 0.01).all()
+
+
+def test_a_radius_that_is_reached_is_certified():
+    """At the limit that proves a radius, and one unit below it, with what a grid subtracts."""
+    rule = CertificationRule((0.1, 0.3), 3, 0.3, "gaussian", "l2", 1000, 0.001, delta=1e-20)
+    counts = np.array([1000, 0, 0, 0])
+    for at, radius in zip(rule.required, rule.radii, strict=True):
+        for p in (at, np.nextafter(at, 0)):
+            limits = np.array([p, 1.0, 0.0, 1.0])
+            reached = rule.reached(limits[None])[0]
+            found = rule.results([ImageSequence(0, counts, counts, limits)])["radius"][0]
+            assert bool(reached[rule.radii.index(radius)]) == (p == at)
+            assert (found >= radius) >= (p == at)
 
 
 # --- which grid
