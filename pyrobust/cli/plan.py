@@ -58,7 +58,9 @@ def plan(
     read = read_certification_log(log, sigma=sigma)
     votes = votes_of(read)
     if votes is None or read.n is None or read.sigma is None:
-        raise InputError(f"{describe_path(log)}: expected a log that tells votes; give --sigma, or a run of certify with a fixed n")
+        raise InputError(
+            f"{describe_path(log)}: expected a log that tells votes; give --sigma, or a run of certify with a fixed n"
+        )
     made = compare(
         pilot_probabilities(votes[0], read.n),
         read.sigma,

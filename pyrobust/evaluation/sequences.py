@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def fill_sequentially(writer: RunWriter, smoother: RandomizedSmoothing, images: 
     finished: list[ImageSequence] = []
     active: list[ImageSequence] = []
     samples, last = 0, time.monotonic()
-    for now in packer.run((*begun, *map(new, missing)), fetch, work):
+    for now in packer.run(chain(begun, map(new, missing)), fetch, work):
         finished += now.finished
         active = now.active
         samples = sum(n0 + image.drawn for image in active if image.counts0 is not None)

@@ -1,0 +1,83 @@
+"""Votes of arbitrary runs of samples are those of the samples, however batches cut them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrobust.errors import InputError
+from pyrobust.ops.sample_noise import sample_noise
+from pyrobust.runner import Runner
+from pyrobust.smoothing.sampling import Sampler
+
+X = torch.tensor([[0.3, 0.0, 0.1], [0.0, 0.2, 0.1], [0.0, 0.0, 0.0], [-0.4, 0.1, 0.0]])
+INDEX = (7, 2**32 - 1, 0, 40)
+
+
+def model(x):
+    return torch.stack([x[:, 0], x[:, 1]], dim=1)
+
+
+def one_by_one(runs, stage):
+    counts = torch.zeros(len(X), 3, dtype=torch.int64)
+    for row, image, first, number in runs:
+        for sample in range(first, first + number):
+            noisy = sample_noise(X, [(row, image, sample, 1)], sigma=0.5, stage=stage, seed=3)
+            counts[row, int(model(noisy)[0].argmax())] += 1
+    return counts
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    runs=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(1, 20)), max_size=8),
+    batch_size=st.integers(1, 40),
+    stage=st.sampled_from(["select", "estimate"]),
+)
+def test_any_runs_in_any_batches(runs, batch_size, stage):
+    """Rows in any order and more than once."""
+    runs = [(row, INDEX[row], first, number) for row, first, number in runs]
+    sizes = []
+
+    def watched(x):
+        sizes.append(len(x))
+        return model(x)
+
+    sampler = Sampler(Runner(watched, batch_size=batch_size), 2, 0.5, "gaussian", 3, None)
+    counts, seen = torch.zeros(len(X), 3, dtype=torch.int64), []
+    sampler.count(X, runs, stage, counts, seen.append)
+    total = sum(number for _, _, _, number in runs)
+    assert torch.equal(counts, one_by_one(runs, stage))
+    assert sizes == [batch_size] * (total // batch_size) + [total % batch_size] * (total % batch_size > 0)
+    assert seen == [min(batch_size * (i + 1), total) for i in range(len(sizes))]
+
+
+def test_votes_are_added():
+    counts = torch.full((4, 3), 5, dtype=torch.int64)
+    Sampler(Runner(model), 2, 0.5, "gaussian", 3, None).count(X, [(1, 9, 0, 30)], "predict", counts, lambda done: None)
+    assert counts.sum(1).tolist() == [15, 45, 15, 15]
+
+
+def test_memory_that_runs_out_changes_nothing():
+    failures = [3]
+
+    def small(x):
+        if len(x) > 8:
+            failures[0] -= 1
+            raise MemoryError("out of memory")
+        return model(x)
+
+    runs = [(0, 7, 0, 21), (2, 0, 5, 40), (0, 7, 30, 2)]
+    counts = torch.zeros(4, 3, dtype=torch.int64)
+    sampler = Sampler(Runner(small, batch_size=64), 2, 0.5, "gaussian", 3, None)
+    sampler.count(X, runs, "estimate", counts, lambda done: None)
+    assert failures == [0]
+    assert torch.equal(counts, one_by_one(runs, "estimate"))
+
+
+def test_another_number_of_classes():
+    with pytest.raises(InputError, match="num_classes: expected what the model returns, 2, got 3"):
+        Sampler(Runner(model), 3, 0.5, "gaussian", 3, None).count(
+            X, [(0, 0, 0, 1)], "estimate", torch.zeros(4, 4, dtype=torch.int64), lambda done: None
+        )
