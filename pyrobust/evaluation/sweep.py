@@ -68,7 +68,9 @@ def certify_dataset(
 
     With method "sequential" an image takes as many samples as its radii need, n at most; images that are not decided
     share full batches, whatever their place in the data set. A result is kept when its image is done, and about every
-    second the votes of images in work, so that these too go on where they stopped.
+    second the votes of images in work, so that these too go on where they stopped. Samples and decisions are then the
+    same; batches are not, for they hold whoever is in work: results are too where the model rounds each row alike in
+    any batch.
 
     Args:
         smoother: with its model, sigma, noise and seed.
