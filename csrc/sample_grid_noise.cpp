@@ -104,7 +104,7 @@ void sample_grid_noise_cuda(Tensor out, Tensor tail, Tensor k, std::vector<int64
     using Real = std::remove_pointer_t<decltype(real_tag)>;
     check_launch(kOp, cuda::sample_grid_noise<Out, Real>(
                           grid.table, call.key, call.runs.data(), static_cast<int64_t>(call.runs.size()), call.shape,
-                          static_cast<const Real*>(x.const_data_ptr()), static_cast<Real>(sigma),
+                          static_cast<const int32_t*>(k.const_data_ptr()), static_cast<Real>(p), static_cast<Real>(q),
                           data_or_null<Real>(mean), data_or_null<Real>(std), static_cast<Out*>(out.mutable_data_ptr()),
                           static_cast<uint8_t*>(tail.mutable_data_ptr()), stream));
   });

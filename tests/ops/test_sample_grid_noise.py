@@ -155,17 +155,20 @@ def short_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid_table, "_REACH", Fraction(5, 2))
 
 
-@pytest.mark.parametrize("shape", [(3,), (17,), (3, 5, 7), (2048,)])
+@functools.cache
+def drawn(count: int, elements: int) -> Tensor:
+    return reference.grid_integers(5, 0, count, elements, sigma=0.5, step=SIXTEENTH)
+
+
+@pytest.mark.parametrize("shape", [(3,), (17,), (3, 5, 7), (2100,)])
 def test_tails_are_flagged(simd_level: str, threads: int, short_reach: None, shape: tuple[int, ...]) -> None:
     k, elements = integers(3, *shape), torch.Size(shape).numel()
+    want = (drawn(200, elements).abs() > ops.grid_noise(0.5, SIXTEENTH).reach).any(1)
+    assert want.any()
+    assert elements > 1000 or not want.all()
     for layout in LAYOUTS[: 2 if len(shape) == 3 else 1]:
-        _, tail = ops.sample_grid_noise(
-            k, [(2, 5, 0, 200)], sigma=0.5, step=SIXTEENTH, memory_format=layout, normalize=None
-        )
-        drawn = reference.grid_integers(5, 0, 200, elements, sigma=0.5, step=SIXTEENTH)
-        assert torch.equal(tail, (drawn.abs() > ops.grid_noise(0.5, SIXTEENTH).reach).any(1))
-        assert tail.any()
-        assert elements > 1000 or not tail.all()
+        _, tail = ops.sample_grid_noise(k, [(2, 5, 0, 200)], sigma=0.5, step=SIXTEENTH, memory_format=layout)
+        assert torch.equal(tail, want)
 
 
 def test_nothing_beside_an_image_is_a_tail(simd_level: str, short_reach: None) -> None:
@@ -231,7 +234,7 @@ def test_any_request(data: st.DataObject) -> None:
     normalized = data.draw(st.booleans(), label="normalized") and len(shape) > 0
     step = Fraction(data.draw(st.integers(1, 300), label="p"), data.draw(st.integers(1, 300), label="q"))
     how = {
-        "sigma": float(step) * data.draw(st.floats(1e-3, 300), label="steps"),
+        "sigma": float(step) * data.draw(st.floats(1e-3, 60), label="steps"),
         "step": step,
         "stage": data.draw(st.sampled_from(list(ops.STAGES)), label="stage"),
         "seed": data.draw(st.integers(0, 2**64 - 1), label="seed"),

@@ -175,7 +175,7 @@ def test_sums_that_a_float_holds_are_taken() -> None:
     ),
 )
 def test_any_value_is_taken_or_refused_by_name(argument: str, value: object) -> None:
-    refusal = f"sample_grid_noise: {argument}: expected "
+    refusal = f"sample_grid_noise: {argument}: "
     try:
         batch, tail = call(**{argument: value})
     except (InputError, InputTypeError) as error:
