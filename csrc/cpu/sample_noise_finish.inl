@@ -5,16 +5,12 @@ PYROBUST_TARGET inline double fused(double a, double b, double c) { return __bui
 
 template <class Real>
 struct Noisy {
-  const float* __restrict z;
-  const Real* __restrict x;
   Real sigma;
-
-  PYROBUST_TARGET Real operator()(int64_t i) const { return fused(sigma, static_cast<Real>(z[i]), x[i]); }
-  PYROBUST_TARGET Noisy from(int64_t i) const { return {z + i, x + i, sigma}; }
+  PYROBUST_TARGET Real operator()(float z, Real x) const { return fused(sigma, static_cast<Real>(z), x); }
 };
 
 template <class Out, class Real>
 PYROBUST_TARGET void finish(const float* z, const Real* x, Real sigma, const Real* mean, const Real* std, Out* out,
                             int64_t n, int64_t stride) {
-  write_noisy(Noisy<Real>{z, x, sigma}, mean, std, out, n, stride);
+  write_noisy(z, x, Noisy<Real>{sigma}, mean, std, out, n, stride);
 }
