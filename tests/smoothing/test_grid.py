@@ -70,6 +70,13 @@ def test_the_first_offender_is_named(bad):
         assert "the nearest is 128/255 = 0.501960784" in str(error.value)
 
 
+def test_multiples_that_one_float_may_be_nearest_to_two_of():
+    last = (1 << 23) - 1
+    assert to_grid(torch.tensor([last]) / torch.tensor(255.0), BYTE).tolist() == [last]
+    with pytest.raises(InputError, match="expected the floats nearest"):
+        to_grid(torch.tensor([last + 1]) / torch.tensor(255.0), BYTE)
+
+
 def test_blocks_are_seams_of_nothing(monkeypatch):
     x = (torch.arange(1000) % 256).reshape(10, 10, 10).float() / 255
     whole = to_grid(x.transpose(0, 2), BYTE)
