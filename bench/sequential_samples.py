@@ -7,7 +7,8 @@ counts are drawn from it at the looks: `pyrobust.smoothing.plan`, whose decision
 n0 = 100 on both sides. At one radius: images sampled until that radius is decided; on the grid: until all are. Radii
 are the quarters up to the largest that 100,000 samples can prove; "with 0" adds radius 0, at which p_A = 1/2 is as hard
 as it gets. Points: certified share of fixed n minus that of the method, in percentage points. "certifying alone" is the
-ratio if all that is not certified cost nothing: what no rule of giving up can pass.
+ratio if nothing were given up and all that is not certified cost nothing.
+Frontier: other prices and shares of alpha, each radius alone, all with the same counts.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from pyrobust.evaluation import read_certification_log
 from pyrobust.evaluation.log_votes import votes_of
 from pyrobust.metrics.votes import maximum_radius
 from pyrobust.smoothing import Plan, pilot_probabilities, plan, required_probability
-from pyrobust.stats import SequentialRule
+from pyrobust.stats import SequentialRule, fixed_count
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 N, ALPHA = 100_000, 0.001
 METHODS = ("sequential", "hybrid")
+RULES = {"sequential": SequentialRule(N, ALPHA), "hybrid": SequentialRule(N, ALPHA, 0.5)}
+SHARES, PRICES = (0.0, 0.01, 0.1, 0.5), (0.1, 0.25, 0.5, 1.0)
 
 
 def main() -> None:
@@ -41,12 +44,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
     started = time.process_time()
-    logs = [
-        compare(path, args.draws) for path in sorted(Path(os.environ["PYROBUST_DATA"], "logs", "cifar10").glob("*.tsv"))
-    ]
+    paths = sorted(Path(os.environ["PYROBUST_DATA"], "logs", "cifar10").glob("*.tsv"))
+    logs = [compare(path, args.draws) for path in paths]
     summary = {name: summarise(logs, name) for name in METHODS}
     for name, figures in summary.items():
         print(f"{name}: " + ", ".join(f"{key} {value:.2f}" for key, value in figures.items()))
+    found = frontier(paths)
+    for line in found:
+        print("frontier: " + ", ".join(f"{key} {value:g}" for key, value in line.items()))
     if args.json:
         import torch
         from run import machine
@@ -57,28 +62,34 @@ def main() -> None:
             "seconds": time.process_time() - started,
             "n": N,
             "alpha": ALPHA,
-            "beta": SequentialRule(N).beta,
+            "price": SequentialRule(N).price,
+            "hybrid": {name: RULES[name].hybrid for name in METHODS},
             "looks": len(SequentialRule(N).looks),
             "summary": summary,
+            "frontier": found,
             "logs": logs,
         }
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def compare(path: Path, draws: int) -> dict[str, Any]:
-    """What a log's probabilities cost, by method; a line for each radius is printed."""
+def recovered(path: Path) -> tuple[np.ndarray, float, list[float]]:
+    """Probabilities behind a log, its sigma, and the radii that N samples can prove."""
     log = read_certification_log(path, n=N, alpha=ALPHA)
     votes = votes_of(log)
     assert votes is not None
     assert log.sigma is not None
-    p = pilot_probabilities(votes[0], N)
     largest = maximum_radius(N, ALPHA, log.sigma)
-    radii = [0.25 * i for i in range(1, 1 + int(largest / 0.25))]
-    made = plan(p, log.sigma, radii, n_max=N, alpha=ALPHA, draws=draws)
-    with_zero = plan(p, log.sigma, [0.0, *radii], n_max=N, alpha=ALPHA, draws=draws)
-    alone = [certifying_alone(p, required_probability(radius, log.sigma)) for radius in radii]
+    return pilot_probabilities(votes[0], N), log.sigma, [0.25 * i for i in range(1, 1 + int(largest / 0.25))]
+
+
+def compare(path: Path, draws: int) -> dict[str, Any]:
+    """What a log's probabilities cost, by method; a line for each radius is printed."""
+    p, sigma, radii = recovered(path)
+    made = plan(p, sigma, radii, n_max=N, alpha=ALPHA, hybrid=RULES["hybrid"].hybrid, draws=draws)
+    with_zero = plan(p, sigma, [0.0, *radii], n_max=N, alpha=ALPHA, hybrid=RULES["hybrid"].hybrid, draws=draws)
+    alone = [certifying_alone(p, required_probability(radius, sigma)) for radius in radii]
     fixed = made["fixed"]
-    print(f"{path.name}: sigma {log.sigma:g}, {len(p):,} images")
+    print(f"{path.name}: sigma {sigma:g}, {len(p):,} images")
     methods: dict[str, Any] = {}
     for name in METHODS:
         method = made[name]
@@ -100,7 +111,7 @@ def compare(path: Path, draws: int) -> dict[str, Any]:
             print(f"  {name:<11} {which:<11}  {found['ratio']:6.1f}x  {found['points']:6.2f} points")
     return {
         "log": path.stem,
-        "sigma": log.sigma,
+        "sigma": sigma,
         "images": len(p),
         "draws": made.draws,
         "radii": radii,
@@ -108,6 +119,40 @@ def compare(path: Path, draws: int) -> dict[str, Any]:
         "certifying_alone": alone,
         "methods": methods,
     }
+
+
+def frontier(paths: list[Path], copies: int = 3) -> list[dict[str, float]]:
+    """Least ratio of samples and most points lost at one radius, over all logs and radii, by share and price."""
+    found = []
+    looks, rng = np.array(RULES["sequential"].looks), np.random.default_rng(2)
+    drawn = []
+    for path in paths:
+        p, sigma, radii = recovered(path)
+        steps = rng.binomial(np.diff(looks, prepend=0), np.tile(p, copies)[:, None])
+        drawn.append((steps.cumsum(axis=1), [required_probability(radius, sigma) for radius in radii]))
+    for hybrid in SHARES:
+        for price in PRICES:
+            rule = SequentialRule(N, ALPHA, hybrid, price)
+            ratios, points = [], []
+            for counts, needed in drawn:
+                for p0 in needed:
+                    certified, given_up = rule.counts(p0)
+                    up, down = counts >= certified, counts <= given_up
+                    done = up | down
+                    first = np.where(done.any(axis=1), done.argmax(axis=1), len(looks) - 1)
+                    ratios.append((100 + N) / (100 + looks[first].mean()))
+                    gained = up[np.arange(len(up)), first].mean() - (counts[:, -1] >= fixed_count(N, p0, ALPHA)).mean()
+                    points.append(-100 * float(gained))
+            found.append(
+                {
+                    "hybrid": hybrid,
+                    "price": price,
+                    "mean ratio": float(np.mean(ratios)),
+                    "least": min(ratios),
+                    "points": max(points),
+                }
+            )
+    return found
 
 
 def grid(made: Plan, name: str) -> dict[str, float]:

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.errors import InputError
+from pyrobust.errors import InputError, InputTypeError
 from pyrobust.smoothing.checks import count, probability, samples
 from pyrobust.smoothing.radius import required_probability
-from pyrobust.stats import SequentialRule, exact_error, fixed_count, lattice_outcome
+from pyrobust.stats import MAX_TRIALS, SequentialRule, exact_error, fixed_count, lattice_outcome
 
 _Floats = npt.NDArray[np.float64]
 _Bools = npt.NDArray[np.bool_]
@@ -106,33 +106,40 @@ class Plan:
         return asdict(self)
 
 
-def pilot_probabilities(votes: npt.ArrayLike, n: int) -> _Floats:
+def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
     """Probabilities of the top class to plan with, from its votes in a pilot or a log.
 
     ``(k + 1/2) / (n + 1)``, the mean after k of n votes (Jeffreys 1946); 1/2 where the votes are 0, for then it
     abstained and nothing is known but that no class stood out. A pilot of few samples spreads the probabilities by its
-    own noise: plan with n of at least some hundreds.
+    own noise: plan with n of at least some hundreds. A sequential run stops an image when its count
+    is far from what the radii ask for, up or down, which moves these means outward a little.
 
     Args:
         votes: integers in [0, n], one for each image.
-        n: samples of the pilot.
+        n: samples of the pilot, at least 1: one number, or of a sequential run one for each image.
 
     Returns:
         [N], float64.
 
     Raises:
-        InputError: votes out of range, or none.
-        InputTypeError: n is not an integer.
+        InputError: votes or n out of range, no votes, or an n for another number of images.
+        InputTypeError: n is not an integer, or not integers.
 
     >>> pilot_probabilities([0, 990, 1000], 1000).round(4)
     array([0.5   , 0.9895, 0.9995])
+    >>> pilot_probabilities([16, 60], [16, 96]).round(4)
+    array([0.9706, 0.6237])
     """
-    n, k = samples("n", n), np.asarray(votes)
+    drawn, k = np.asarray(n), np.asarray(votes)
     if k.ndim != 1 or not len(k) or k.dtype.kind not in "iu":
         raise InputError(f"votes: expected a list of at least one integer, got {k.dtype} of shape {k.shape}")
-    if (k < 0).any() or (k > n).any():
-        raise InputError(f"votes: expected 0 to n = {n}, got {k.min()} to {k.max()}")
-    return np.where(k > 0, (k + 0.5) / (n + 1), 0.5)
+    if drawn.dtype.kind not in "iu":
+        raise InputTypeError(f"n: expected an integer, or one for each image, got {n!r}")
+    if drawn.shape not in ((), k.shape) or (drawn < 1).any() or (drawn > MAX_TRIALS).any():
+        raise InputError(f"n: expected one of 1 to {MAX_TRIALS}, or as many as the {len(k)} images, got {n!r}")
+    if (k < 0).any() or (k > drawn).any():
+        raise InputError(f"votes: expected 0 to n = {n!r}, got {k.min()} to {k.max()}")
+    return np.where(k > 0, (k + 0.5) / (drawn + 1), 0.5)
 
 
 def plan(
@@ -155,7 +162,9 @@ def plan(
     ``SequentialRule``, the same that a run makes. How many are certified is counted against a fixed n on the same
     samples, whose expectation is known, so that both share their chance. The errors are exact.
 
-    The cheapest method is recommended among those that certify at each radius at most half a point less than another.
+    Sequential is ``SequentialRule`` as it comes, with a hundredth of alpha for the bound at n_max; hybrid gives that
+    bound a larger share. The cheapest method is recommended among those that certify at each radius at most half a
+    point less than another.
 
     Args:
         p: probability of the top class of each image, in [0, 1], as ``pilot_probabilities`` estimates them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pyrobust.errors import InputError
 from pyrobust.stats.binomial import clopper_pearson_lower
 from pyrobust.stats.sequence import looks, sequence_boundary
+from pyrobust.stats.stopping import least_worth
 
 _CountArray = npt.NDArray[np.int64]
 
@@ -54,19 +55,21 @@ class SequentialRule:
     for one Clopper-Pearson bound, at n_max; the sequence has the rest, so that both together err with probability at
     most alpha (union bound). That bound needs fewer successes at n_max, and the sequence more samples at every look.
 
-    Given up: at confidence 1 - beta p is below the least frequency that would certify p0 at n_max. That needs no part
-    of alpha, since nothing is certified by it; beta only sets how many certificates are lost.
+    Given up: a certificate is no longer worth the samples that it would take on average (``stopping``). That needs no
+    part of alpha, since nothing is certified by it; the price only sets how many certificates are lost. Who keeps alpha
+    for n_max wants to get there: the price falls with the square of what the sequence has of alpha.
 
     Undecided: neither up to n_max.
 
     Attributes:
         n_max: samples at which sampling ends.
         alpha: probability of a false certificate, of one image, for all p0 together.
-        hybrid: share of alpha in [0, 1) that the bound at n_max has; 0 for the sequence alone.
-        beta: level of the upper limit that gives up.
+        hybrid: share of alpha in [0, 1) that the bound at n_max has; 0 for the sequence alone. A hundredth costs the
+            sequence next to nothing and is a better bound at n_max than its own.
+        price: of n_max samples, in certificates, where the sequence has all of alpha.
 
     Raises:
-        InputError: n_max, alpha, hybrid or beta out of range.
+        InputError: n_max, alpha, hybrid or price out of range.
         InputTypeError: n_max is not an integer.
 
     >>> rule = SequentialRule(1000)
@@ -77,15 +80,15 @@ class SequentialRule:
 
     n_max: int
     alpha: float = 0.001
-    hybrid: float = 0.0
-    beta: float = 0.1
+    hybrid: float = 0.01
+    price: float = 0.5
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name in ("alpha", "beta"):
-            value = getattr(self, name)
-            if not 0.0 < value < 1.0:
-                raise InputError(f"{name}: expected a number strictly between 0 and 1, got {value}")
+        if not 0.0 < self.alpha < 1.0:
+            raise InputError(f"alpha: expected a number strictly between 0 and 1, got {self.alpha}")
+        if not 0.0 < self.price < math.inf:
+            raise InputError(f"price: expected a positive finite number of certificates, got {self.price}")
         if not 0.0 <= self.hybrid < 1.0:
             raise InputError(f"hybrid: expected a share of alpha in [0, 1), got {self.hybrid}")
         if not self.alpha_sequence > 0.0:
@@ -109,6 +112,11 @@ class SequentialRule:
             return self.alpha
         return math.nextafter(self.alpha - self.alpha_fixed, 0.0)
 
+    @property
+    def sample_price(self) -> float:
+        """Of one sample, in certificates."""
+        return self.price * (1.0 - self.hybrid) ** 2 / self.n_max
+
     def target(self, p0: float) -> float:
         """The least frequency that certifies p0 at n_max: what p has to be believed to reach for sampling to go on.
 
@@ -121,7 +129,7 @@ class SequentialRule:
         Raises:
             InputError: p0 out of range.
 
-        >>> SequentialRule(100_000).target(0.84), SequentialRule(100_000, hybrid=0.5).target(0.84)
+        >>> SequentialRule(100_000, hybrid=0.0).target(0.84), SequentialRule(100_000, hybrid=0.5).target(0.84)
         (0.84586, 0.84381)
         """
         least = int(sequence_boundary(self.n_max, p0, self.alpha_sequence)[0])
@@ -137,15 +145,23 @@ class SequentialRule:
 
         Returns:
             Per look the least count that certifies (more than the look's samples where none does), and the greatest
-            that gives up (-1 where none does).
+            that gives up (-1 where none does). Read-only: they are kept for the next call.
 
         Raises:
             InputError: p0 out of range.
         """
-        n, target = np.array(self.looks), self.target(p0)
-        certified, _ = sequence_boundary(n, p0, self.alpha_sequence)
-        if target > 1.0:  # nor would all successes do at an earlier look
-            return certified, n
-        certified[-1] = min(certified[-1], round(target * self.n_max))
-        _, given_up = sequence_boundary(n, min(target, math.nextafter(1.0, 0.0)), self.beta)
-        return certified, np.minimum(given_up, certified - 1)
+        return _counts(self, p0)
+
+
+@lru_cache(maxsize=256)
+def _counts(rule: SequentialRule, p0: float) -> tuple[_CountArray, _CountArray]:
+    n, target = np.array(rule.looks), rule.target(p0)
+    certified, _ = sequence_boundary(n, p0, rule.alpha_sequence)
+    if target > 1.0:  # nor would all successes do at an earlier look
+        given_up = n
+    else:
+        certified[-1] = min(certified[-1], round(target * rule.n_max))
+        given_up = least_worth(n, certified, target, rule.sample_price)
+    for table in (certified, given_up):
+        table.setflags(write=False)
+    return certified, given_up

@@ -34,7 +34,7 @@ def test_fixed_n_is_a_binomial_tail(made: Plan) -> None:
         assert error <= 0.01
 
 
-@pytest.mark.parametrize(("name", "hybrid"), [("sequential", 0.0), ("hybrid", 0.5)])
+@pytest.mark.parametrize(("name", "hybrid"), [("sequential", 0.01), ("hybrid", 0.5)])
 def test_the_simulation_agrees_with_the_exact_lattice(made: Plan, name: str, hybrid: float) -> None:
     rule, method = SequentialRule(5000, 0.01, hybrid), made[name]
     for i, radius in enumerate(RADII):
@@ -117,8 +117,16 @@ def test_probabilities_of_a_pilot() -> None:
     for votes in ([], [[1]], [0.5], [-1], [101]):
         with pytest.raises(InputError, match="votes: expected"):
             pilot_probabilities(votes, 100)
-    with pytest.raises(InputTypeError, match="n: expected an integer"):
-        pilot_probabilities([1], 1.5)
+    each = pilot_probabilities([0, 16, 60], [32, 16, 96])
+    np.testing.assert_allclose(each, [0.5, 16.5 / 17, 60.5 / 97])
+    with pytest.raises(InputError, match="votes: expected 0 to n"):
+        pilot_probabilities([17, 60], [16, 96])
+    for n in ([16], [16, 0], [[16, 96]], 0, 10**9 + 1):
+        with pytest.raises(InputError, match="n: expected one of 1 to"):
+            pilot_probabilities([1, 1], n)
+    for wrong in (1.5, True, [16.0, 96.0], "16"):
+        with pytest.raises(InputTypeError, match="n: expected an integer"):
+            pilot_probabilities([1, 1], wrong)
 
 
 @pytest.mark.parametrize(

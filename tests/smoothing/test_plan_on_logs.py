@@ -45,26 +45,26 @@ def at_each_radius(plans: dict[str, Plan], method: str) -> list[tuple[float, flo
     return found
 
 
-@pytest.mark.parametrize("method", ["sequential", "hybrid"])
-def test_samples_at_one_radius(plans: dict[str, Plan], method: str) -> None:
+@pytest.mark.parametrize(("method", "mean", "least"), [("sequential", 60, 15), ("hybrid", 45, 12)])
+def test_samples_at_one_radius(plans: dict[str, Plan], method: str, mean: float, least: float) -> None:
     found = at_each_radius(plans, method)
-    assert np.mean([ratio for _, ratio, _ in found]) >= 35
-    assert min(ratio for radius, ratio, _ in found if radius <= 2.5) >= 30
-    # Certifying alone takes one sixteenth of a fixed n at 3 sigma.
-    assert min(ratio for _, ratio, _ in found) >= 10.5
+    assert np.mean([ratio for _, ratio, _ in found]) >= mean
+    assert min(ratio for radius, ratio, _ in found if radius <= 2.5) >= 40
+    # At 3 sigma the sequence needs 8,900 samples even if all are successes: at SmoothAdv's log half of the images do.
+    # The simulation's own standard error there is 0.1.
+    assert min(ratio for _, ratio, _ in found) >= least - 0.2
 
 
 @pytest.mark.parametrize("method", ["sequential", "hybrid"])
 def test_samples_on_the_grid(plans: dict[str, Plan], method: str) -> None:
     ratios = [made["fixed"].samples / made[method].samples for made in plans.values()]
-    assert min(ratios) >= 5
-    assert np.mean(ratios) >= 7
+    assert min(ratios) >= 6.5
+    assert np.mean(ratios) >= 9
 
 
 def test_certificates_lost(plans: dict[str, Plan]) -> None:
-    # The simulation's own standard error is 0.02 to 0.05 points.
-    assert max(points for radius, _, points in at_each_radius(plans, "sequential") if radius <= 3) <= 1.0
-    assert max(points for _, _, points in at_each_radius(plans, "sequential")) <= 1.3
+    # The simulation's own standard error is 0.03 to 0.07 points.
+    assert max(points for _, _, points in at_each_radius(plans, "sequential")) <= 1.1
     assert max(points for _, _, points in at_each_radius(plans, "hybrid")) <= 0.25
 
 

@@ -1,0 +1,96 @@
+"""What is given up is what is not worth its samples, by the whole lattice of counts."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pyrobust.stats import SequentialRule, sequence_boundary, stopping
+
+
+@cache
+def law_of_next(a, n, step):
+    return stats.betabinom.pmf(np.arange(step + 1), step, a + 0.5, n - a + 0.5)
+
+
+def worth(looks, certified, price, given_up=None):
+    """Expected certificates less the price of samples, from the first look on, and the counts given up.
+
+    By the Beta-binomial law of the next counts under Jeffreys' prior, for every count. Given up is what is worth
+    nothing, or what a table says.
+    """
+    values, table = None, []
+    for j in reversed(range(len(looks))):
+        n = looks[j]
+        counts = np.arange(n + 1)
+        if values is None:
+            value = np.zeros(n + 1)
+        else:
+            step = looks[j + 1] - n
+            value = np.full(n + 1, -price * step)
+            for a in counts.tolist():
+                value[a] += law_of_next(a, n, step) @ values[a : a + step + 1]
+        stop = value <= 0 if given_up is None else counts <= given_up[j]
+        values = np.where(counts >= certified[j], 1.0, np.where(stop, 0.0, value))
+        table.append(int(np.flatnonzero(stop & (counts < certified[j])).max(initial=-1)))
+    first = stats.betabinom.pmf(np.arange(looks[0] + 1), looks[0], 0.5, 0.5)
+    return float(first @ values), table[::-1]
+
+
+@pytest.mark.parametrize("price", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("p0", [0.5, 0.84, 0.93])
+def test_the_table_is_worth_as_much_as_the_best(p0, price):
+    rule = SequentialRule(320, 0.01, 0.1, price)
+    certified, given_up = rule.counts(p0)
+    assert rule.target(p0) < 1
+    best, table = worth(rule.looks, certified, rule.sample_price)
+    found, _ = worth(rule.looks, certified, rule.sample_price, given_up)
+    assert 0.0 <= best - found <= 2e-4 * best
+    assert best > 0.01
+    # The prior is a lattice of probabilities, so that a count may be off by one.
+    assert np.abs(given_up - table).max() <= 1
+    assert (given_up == table).mean() > 0.7
+    # The same table moved is worth less: the comparison sees what it should.
+    for by in (-4, 4):
+        moved, _ = worth(rule.looks, certified, rule.sample_price, np.clip(given_up + by, -1, certified - 1))
+        assert best - moved > max(1e-5, 10 * (best - found))
+
+
+@pytest.mark.parametrize("p0", [0.5, 0.84, 0.999])
+def test_counts_taken_together_decide_as_each_alone(p0, monkeypatch):
+    rule = SequentialRule(100_000)
+    certified, together = rule.counts(p0)
+    monkeypatch.setattr(stopping, "_NODES", 4000)
+    alone = stopping.least_worth(rule.looks, certified, rule.target(p0), rule.sample_price)
+    deviation = np.sqrt(np.array(rule.looks) * p0 * (1 - p0))
+    assert (np.abs(together - alone) <= np.maximum(1, 0.03 * deviation)).all()
+
+
+def test_what_costs_more_is_given_up_sooner():
+    looks = np.array(SequentialRule(20_000).looks)
+    certified, _ = sequence_boundary(looks, 0.84, 0.001)
+    target = certified[-1] / looks[-1]
+    tables = [stopping.least_worth(looks, certified, target, price / 20_000) for price in (0.01, 0.1, 1.0, 1e9)]
+    for less, more in itertools.pairwise(tables):
+        assert (less <= more).all()
+        assert (less < more).any()
+    # No sample is worth that; but an image without failures goes on.
+    assert (tables[-1] == np.minimum(certified, looks) - 1).all()
+
+
+@pytest.mark.parametrize("n_max", [1, 2, 16, 17, 10**9])
+@pytest.mark.parametrize("p0", [1e-9, 0.5, 0.9999, 1 - 2.0**-50])
+def test_any_size_has_a_table(n_max, p0):
+    rule = SequentialRule(n_max, 0.01, 0.5)
+    certified, given_up = rule.counts(p0)
+    if rule.target(p0) > 1:
+        assert (given_up == rule.looks).all()
+        return
+    assert ((given_up >= -1) & (given_up < certified)).all()
+    assert given_up[-1] == certified[-1] - 1  # at the last look there is nothing to wait for
+    with pytest.raises(ValueError, match="read-only"):
+        given_up[0] = 0
