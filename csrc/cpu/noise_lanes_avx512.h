@@ -5,6 +5,7 @@
 
 #include "core/half.h"
 
+#define PYROBUST_FAST_FUSED
 #define PYROBUST_TARGET __attribute__((target("avx512f,avx512vl,avx2,fma,f16c")))
 
 namespace pyrobust::cpu {

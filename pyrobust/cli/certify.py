@@ -34,7 +34,7 @@ def certify(
     n: options.Samples = 100_000,
     alpha: options.Alpha = 0.001,
     radii: options.Radii = None,
-    hybrid: options.Hybrid = 0.0,
+    hybrid: options.Hybrid = None,
     two_class: options.TwoClass = False,
     norm: certify_bounds.Norm = NormName.linf,
     epsilon: certify_bounds.Epsilon = None,
@@ -150,9 +150,9 @@ def _expect_none(context: typer.Context, method: MethodName, what: str, names: S
             )
 
 
-def _sequential_name(radii: list[float] | None, hybrid: float, two_class: bool) -> list[str]:
+def _sequential_name(radii: list[float] | None, hybrid: float | None, two_class: bool) -> list[str]:
     """What the name of a run says of a sequential method."""
     if radii is None:
         return []
     name = ["sequential", f"r{','.join(f'{radius:g}' for radius in radii)}"]
-    return name + ([f"hybrid{hybrid:g}"] if hybrid else []) + (["two-class"] if two_class else [])
+    return name + ([] if hybrid is None else [f"hybrid{hybrid:g}"]) + (["two-class"] if two_class else [])

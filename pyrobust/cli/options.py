@@ -101,9 +101,11 @@ Radii = Annotated[
     typer.Option(metavar="R[,R...]", help="Radii to be decided: 0.25,0.5.", rich_help_panel=_SEQUENTIAL),
 ]
 Hybrid = Annotated[
-    float,
+    float | None,
     typer.Option(
-        metavar="SHARE", help="Share of alpha for one Clopper-Pearson bound at n samples.", rich_help_panel=_SEQUENTIAL
+        metavar="SHARE",
+        help="Share of alpha for one Clopper-Pearson bound at n samples; default 0.01.",
+        rich_help_panel=_SEQUENTIAL,
     ),
 ]
 TwoClass = Annotated[

@@ -260,7 +260,7 @@ def example(kind: str) -> dict[str, Any]:
         "alpha": 0.001,
     }
     if kind == "sequential":
-        method |= {"radii": [0.25, 0.5], "hybrid": 0.0, "two_class": False}
+        method |= {"radii": [0.25, 0.5], "hybrid": 0.01, "two_class": False}
     if kind == "attack":
         method = {
             "attack": "FGSM",

@@ -111,8 +111,8 @@ class Run:
         adversarial example was found. Of a verification: ``radius``, the largest
         that was proved (of the given epsilons, where there are any), 0.0 where none was; ``verdicts``, ``stages`` and
         ``margins`` are text, for `verdicts`. Of a sequential certification also ``samples``, of selection and sequence;
-        ``p_upper``, by which radii were given up; ``rival_upper``, of two_class; and ``undecided``, a digit for each
-        of ``parameters["radii"]``, 1 where n samples did not decide it.
+        ``p_upper``, which holds in nine of ten cases and certifies nothing; ``rival_upper``, of two_class; and
+        ``undecided``, a digit for each of ``parameters["radii"]``, 1 where n samples did not decide it.
         """
         layout = self.header.layout
         columns = COMMON | LAYOUTS[layout]

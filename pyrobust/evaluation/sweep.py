@@ -31,6 +31,7 @@ from pyrobust.evaluation.store import Header
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
 from pyrobust.smoothing.checks import certified_radii, probability, samples
 from pyrobust.smoothing.prediction import joint_delta
+from pyrobust.stats import SHARE_AT_END
 from pyrobust.zoo import ImageSet
 
 # A chunk is about this many full batches: the partly filled ones at its end cost a few per cent, and a crash loses
@@ -48,7 +49,7 @@ def certify_dataset(
     alpha: float = 0.001,
     method: str = "fixed",
     radii: Sequence[float] | None = None,
-    hybrid: float = 0.0,
+    hybrid: float | None = None,
     two_class: bool = False,
     skip: int = 1,
     max_images: int | None = None,
@@ -81,7 +82,7 @@ def certify_dataset(
         alpha: probability that one certificate is wrong, in (0, 1).
         method: "fixed" or "sequential", as of ``RandomizedSmoothing.certify_batch``; and so the next three.
         radii: what "sequential" decides; none for "fixed", whose radii are as they come.
-        hybrid: share of alpha for one bound at n samples.
+        hybrid: share of alpha for one bound at n samples; default 0.01.
         two_class: whether other classes are bounded too.
         skip: every skip-th image, from the first on; at least 1.
         max_images: at most so many of those; default all.
@@ -116,9 +117,10 @@ def certify_dataset(
     special = {"n0": n0, "n": n, "alpha": alpha, "method": method}
     wanted = sorted(set(certified_radii(method, radii)))
     if method == "sequential":
-        special |= {"radii": wanted, "hybrid": hybrid, "two_class": two_class}
+        share = SHARE_AT_END if hybrid is None else hybrid
+        special |= {"radii": wanted, "hybrid": share, "two_class": two_class}
         return _sweep("certify", None, smoother, images, out, special, selection, batch_size, model_name, progress)
-    if wanted or hybrid or two_class:
+    if wanted or hybrid is not None or two_class:
         raise InputError('radii, hybrid, two_class: expected none with method "fixed"; they are for "sequential"')
 
     def certify(x: Tensor, indices: range, report: Advance) -> dict[str, Any]:

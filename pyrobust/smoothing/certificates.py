@@ -90,9 +90,8 @@ class Certificates(_Results):
         guarantee: "grid": the smoothed classifier is that of noise rounded to a grid, and the certificate holds for
             every image on the grid, whatever is rounded in floats; the base classifier is the model as it ran, in this
             dtype and batch size. "real": the proof idealises the noise as real-valued; the usual practice.
-        method: "fixed": n samples for every example; "sequential": until every radius was decided; "hybrid": the same,
-            with a share of alpha for one more bound at n samples.
-        hybrid: that share.
+        method: "fixed": n samples for every example; "sequential": until every radius was decided.
+        hybrid: share of alpha that "sequential" kept for one more bound at n samples.
         rival_upper: [B], float64, of two_class the upper bound on every other class' probability, which ``radius`` may
             rest on; None without.
         grid: step of the grid, or None.

@@ -169,6 +169,6 @@ class SequencePacker:
         limits = self.rule.look(top, counts, np.stack([image.limits for image in images]))
         for image, row in zip(images, limits, strict=True):
             image.limits = row
-        done = self.rule.done(limits, counts.sum(axis=1))
+        done = self.rule.done(limits, counts[np.arange(len(top)), top], counts.sum(axis=1))
         self._queue.extend(slot for slot, over in zip(ready, done, strict=True) if not over)
         return [slot for slot, over in zip(ready, done, strict=True) if over]

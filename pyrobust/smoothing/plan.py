@@ -35,7 +35,7 @@ class PlannedMethod:
         standard_error: of ``samples``, by the simulation alone; 0.0 for fixed.
         samples_alone: per radius, the same if that radius were the only one.
         certified: per radius, the share of images that are certified at it, whether or not the class is right.
-        undecided: per radius, the share that is neither certified nor given up at n_max.
+        undecided: per radius, the share that is not certified, and not given up before n_max.
         error: per radius, upper bound of the exact probability that an image just short of it is certified at it.
     """
 
@@ -267,7 +267,7 @@ def _simulate(
         up, down = _first(counts >= certified), _first(counts <= given_up)
         stops.append(looks[np.minimum(np.minimum(up, down), len(looks) - 1)])
         gained.append((up < down) * 1.0 - (counts[:, -1] >= fixed))
-        undecided.append(up == down)
+        undecided.append((down >= len(looks) - 1) & (up > down))
     return np.stack(stops, axis=1), np.stack(gained, axis=1), np.stack(undecided, axis=1)
 
 

@@ -14,6 +14,7 @@ from scipy import special
 
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import (
+    SHARE_AT_END,
     SequentialRule,
     clopper_pearson_lower,
     clopper_pearson_upper,
@@ -29,6 +30,8 @@ _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 _Bools = npt.NDArray[np.bool_]
 
+# Of the upper limits of p_A and lower ones of p_B, which certify nothing.
+_LEVEL = 0.1
 # Of two classes radii are estimated first: they err by less than 1e-7, most of it the rounding of sigma to float32, and
 # a proved radius lies 1e-11 below the exact one.
 _SLACK = 1e-6
@@ -70,16 +73,17 @@ class CertificationRule:
     """When an image is judged, what its counts then prove, and when it is done.
 
     At each of ``looks(n)`` samples the confidence sequence of Krichevsky and Trofimov's bets (Ville, 1939; Voráček,
-    2024) bounds p_A. A radius is reached when the running maximum of the lower limits proves it, and rejected when p_A
-    is too small to prove it at n samples, by upper limits at a level of their own: ``pyrobust.stats.SequentialRule``.
+    2024) bounds p_A. A radius is reached when the running maximum of the lower limits proves it, and rejected at a look
+    whose votes are so few that a certificate is no longer worth its samples: ``pyrobust.stats.SequentialRule``.
     Rejecting certifies nothing, so it takes nothing of alpha. An image is done when each radius is one or the other,
     or at n samples.
 
     - ``hybrid``, a share of alpha, is kept for one bound of Clopper and Pearson at n samples; the sequence has the
-      rest. Near saturation that certifies more images at n, for log(1/(1 - hybrid)) more evidence before.
+      rest. Near saturation that certifies more images at n, for log(1/(1 - hybrid)) more evidence before. A hundredth
+      costs next to nothing.
     - ``two_class``: half of alpha is for the lower limit of p_A, half for upper limits of its K rivals, the votes
       without a winner among them (Bonferroni); the radius is ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld and
-      Kolter, 2019) where that is larger. A radius is then rejected when the limits leave no room for it.
+      Kolter, 2019) where that is larger. A radius is then rejected when limits at a level of 0.1 leave no room for it.
 
     Args:
         radii: to be decided, at least one.
@@ -99,7 +103,7 @@ class CertificationRule:
 
     >>> rule = CertificationRule((0.25, 1.0), 3, 0.5, "gaussian", "l2", 10_000, 0.001)
     >>> limits = rule.look(np.array([1]), np.array([[5, 395, 0, 0]]), np.array([[0.0, 1.0, 0.0, 1.0]]))
-    >>> rule.reached(limits), rule.rejected(limits)
+    >>> rule.reached(limits), rule.rejected(limits, np.array([395]), np.array([400]))
     (array([[ True, False]]), array([[False, False]]))
     """
 
@@ -110,7 +114,7 @@ class CertificationRule:
     norm: str
     n: int
     alpha: float
-    hybrid: float = 0.0
+    hybrid: float = SHARE_AT_END
     two_class: bool = False
     delta: float = 0.0
 
@@ -147,9 +151,17 @@ class CertificationRule:
         return raise_by(required, self.delta)
 
     @cached_property
-    def targets(self) -> _Floats:
-        """[R]: the least share of n votes that proves each radius; 2.0 where none does."""
-        return np.array([self.decisions.target(p) if p < 1.0 else 2.0 for p in self.required.tolist()])
+    def given_up(self) -> _Ints:
+        """[looks, R]: the most votes with which a radius is rejected, of one class.
+
+        The last look could reject all that it does not certify; it rejects the shares of votes that the look before
+        does, so that the rest shows as undecided.
+        """
+        rule, every = self.decisions, np.array(self.looks)
+        table = np.stack([rule.counts(p)[1] if p < 1.0 else every for p in self.required.tolist()], axis=1)
+        before = table[-2] * self.n // every[-2] if len(every) > 1 else np.full(len(self.radii), -1)
+        table[-1] = np.where(self.required < 1.0, np.minimum(table[-1], before), self.n)
+        return table
 
     def next_look(self, drawn: int) -> int:
         """The first look beyond a number of samples, which is below n."""
@@ -185,18 +197,18 @@ class CertificationRule:
             [B, 4].
         """
         own = self.decisions
-        # Both limits that reject two classes together err as often as the one that rejects one.
-        beta = 0.5 * own.beta if self.two_class else own.beta
+        # Both limits that reject two classes together err as often as one.
+        level = 0.5 * _LEVEL if self.two_class else _LEVEL
         found: _Floats = limits.copy()
         found[:, 0] = np.maximum(limits[:, 0], sequence_lower(votes, drawn, own.alpha_sequence))
-        found[:, 1] = np.minimum(limits[:, 1], sequence_upper(votes, drawn, beta))
+        found[:, 1] = np.minimum(limits[:, 1], sequence_upper(votes, drawn, level))
         last = np.flatnonzero(drawn == self.n) if self.hybrid else np.zeros(0, dtype=np.int64)
         if len(last):
             bound = clopper_pearson_lower(votes[last], drawn[last], own.alpha_fixed)
             found[last, 0] = np.maximum(found[last, 0], bound)
         if not self.two_class:
             return found
-        found[:, 2] = np.maximum(limits[:, 2], sequence_lower(rival, drawn, beta))
+        found[:, 2] = np.maximum(limits[:, 2], sequence_lower(rival, drawn, level))
         # The rivals' half of alpha is as large as p_A's, and has the same shares.
         found[:, 3] = np.minimum(limits[:, 3], sequence_upper(rival, drawn, self._of_a_rival(own.alpha_sequence)))
         if len(last):
@@ -212,18 +224,26 @@ class CertificationRule:
             reached |= radius - _SLACK * (self.sigma + np.abs(radius)) >= np.asarray(self.radii)
         return reached
 
-    def rejected(self, limits: _Floats) -> _Bools:
-        """[B, R]: which radii are given up."""
+    def rejected(self, limits: _Floats, votes: _Ints, drawn: _Ints) -> _Bools:
+        """[B, R]: which radii are given up.
+
+        Args:
+            limits: [B, 4].
+            votes: [B], for the selected class.
+            drawn: [B], samples; what is no look rejects nothing of one class.
+        """
         if not self.two_class:
-            rejected: _Bools = limits[:, 1:2] < self.targets
+            look = np.searchsorted(self.looks, drawn)
+            known = np.append(self.looks, 0)[look] == drawn
+            rejected: _Bools = known[:, None] & (votes[:, None] <= self.given_up[np.minimum(look, len(self.looks) - 1)])
             return rejected
         upper = limits[:, 1:2]
         radius = np.maximum(self.sigma * special.ndtri(upper), self._two_class_estimate(upper, limits[:, 2:3]))
         return np.asarray(radius + _SLACK * (self.sigma + np.abs(radius)) < np.asarray(self.radii), dtype=np.bool_)
 
-    def done(self, limits: _Floats, drawn: _Ints) -> _Bools:
-        """[B]: whether all radii are decided, or all samples drawn."""
-        decided = (self.reached(limits) | self.rejected(limits)).all(axis=1)
+    def done(self, limits: _Floats, votes: _Ints, drawn: _Ints) -> _Bools:
+        """[B]: whether all radii are decided, or all samples drawn; arguments as of ``rejected``."""
+        decided = (self.reached(limits) | self.rejected(limits, votes, drawn)).all(axis=1)
         return np.asarray(decided | (drawn == self.n), dtype=np.bool_)
 
     def results(self, images: list[ImageSequence]) -> dict[str, Any]:
@@ -249,6 +269,8 @@ class CertificationRule:
             certain |= p_lower > rival_upper
             radius = np.maximum(radius, two_class_radius(p_lower, rival_upper, self.sigma))
         certified = certain[:, None] & (radius[:, None] >= np.asarray(self.radii))
+        drawn = counts.sum(axis=1)
+        rejected = self.rejected(limits, counts[np.arange(len(top)), top], drawn)
         return {
             "indices": np.array([image.index for image in images], dtype=np.int64),
             "prediction": np.where(certain, top, ABSTAIN).astype(np.int64),
@@ -256,10 +278,10 @@ class CertificationRule:
             "p_lower": p_lower,
             "p_upper": p_upper,
             "rival_upper": rival_upper,
-            "samples": counts0.sum(axis=1) + counts.sum(axis=1),
+            "samples": counts0.sum(axis=1) + drawn,
             "counts0": counts0,
             "counts": counts,
-            "undecided": ~certified & ~self.reached(limits) & ~self.rejected(limits),
+            "undecided": ~certified & ~self.reached(limits) & ~rejected,
         }
 
     def _of_a_rival(self, alpha: float) -> float:

@@ -80,7 +80,7 @@ def certify_sequentially(
         guarantee=sampler.guarantee,
         grid=sampler.grid,
         delta=rule.delta,
-        method="hybrid" if rule.hybrid else "sequential",
+        method="sequential",
         hybrid=rule.hybrid,
         rival_upper=found["rival_upper"] if rule.two_class else None,
     )

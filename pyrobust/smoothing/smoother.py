@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
+from pyrobust.stats import SHARE_AT_END
 
 from .certificates import Certificates, Predictions
 from .checks import (
@@ -189,7 +190,7 @@ class RandomizedSmoothing:
         indices: Sequence[int] | Tensor | None = None,
         radii: Sequence[float] | None = None,
         method: str = "fixed",
-        hybrid: float = 0.0,
+        hybrid: float | None = None,
         two_class: bool = False,
         progress: bool | Progress = False,
     ) -> Certificates:
@@ -206,7 +207,8 @@ class RandomizedSmoothing:
             radii: radii of interest, at least 0, for ``Certificates.certified``; "sequential" needs some.
             method: "fixed": n samples for every example; "sequential": samples until every one of radii is decided, n
                 at most (``pyrobust.smoothing.sequential.CertificationRule``).
-            hybrid: share of alpha, in [0, 1), that "sequential" keeps for one Clopper-Pearson bound at n samples.
+            hybrid: share of alpha, in [0, 1), that "sequential" keeps for one Clopper-Pearson bound at n samples;
+                default 0.01. A larger one, such as 0.5, certifies more near the largest radius that n samples prove.
             two_class: "sequential" also bounds the other classes from above; gaussian noise only.
             progress: True for a bar on the terminal, or a function of (samples done, samples in all).
 
@@ -241,7 +243,7 @@ class RandomizedSmoothing:
                 radii=radii, n=n, alpha=alpha, hybrid=hybrid, two_class=two_class, delta=self.sampler.delta(x.shape[1:])
             )
             return certify_sequentially(self.sampler, rule, n0, x, index, progress)
-        if hybrid or two_class:
+        if hybrid is not None or two_class:
             raise InputError('hybrid, two_class: expected none with method "fixed", which draws n samples anyway')
         return certify_fixed(self.sampler, x, index, n0, n, alpha, radii, progress)
 
@@ -313,7 +315,7 @@ class RandomizedSmoothing:
         radii: Sequence[float] | None,
         n: int,
         alpha: float,
-        hybrid: float = 0.0,
+        hybrid: float | None = None,
         two_class: bool = False,
         delta: float = 0.0,
     ) -> CertificationRule:
@@ -323,14 +325,14 @@ class RandomizedSmoothing:
             radii: as of ``certify_batch``; and so the next four, and the errors.
             n: samples at most.
             alpha: probability that a certificate is wrong.
-            hybrid: share of alpha.
+            hybrid: share of alpha; default 0.01.
             two_class: whether other classes are bounded.
             delta: as ``sampler.delta`` has it for one example.
 
         Returns:
             ``pyrobust.smoothing.sequential.CertificationRule``.
         """
-        radii = certified_radii("sequential", radii)
+        radii, share = certified_radii("sequential", radii), SHARE_AT_END if hybrid is None else hybrid
         return CertificationRule(
-            radii, self.num_classes, self.sigma, self.noise, self.norm, n, alpha, hybrid, two_class, delta
+            radii, self.num_classes, self.sigma, self.noise, self.norm, n, alpha, share, two_class, delta
         )

@@ -5,12 +5,13 @@ from pyrobust.stats.binomial import binomial_test, clopper_pearson_lower, cloppe
 from pyrobust.stats.lattice import LatticeOutcome, exact_error, lattice_outcome
 from pyrobust.stats.margin import MARGIN
 from pyrobust.stats.normal import normal_quantile_lower
-from pyrobust.stats.rule import SequentialRule, fixed_count
+from pyrobust.stats.rule import SHARE_AT_END, SequentialRule, fixed_count
 from pyrobust.stats.sequence import looks, sequence_boundary, sequence_lower, sequence_upper
 
 __all__ = [
     "MARGIN",
     "MAX_TRIALS",
+    "SHARE_AT_END",
     "LatticeOutcome",
     "SequentialRule",
     "binomial_test",

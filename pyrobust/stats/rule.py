@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,9 @@ from pyrobust.errors import InputError
 from pyrobust.stats.binomial import clopper_pearson_lower
 from pyrobust.stats.sequence import looks, sequence_boundary
 from pyrobust.stats.stopping import least_worth
+
+#: The share of alpha that the bound at n_max has where none is said.
+SHARE_AT_END: Final = 0.01
 
 _CountArray = npt.NDArray[np.int64]
 
@@ -80,7 +84,7 @@ class SequentialRule:
 
     n_max: int
     alpha: float = 0.001
-    hybrid: float = 0.01
+    hybrid: float = SHARE_AT_END
     price: float = 0.5
 
     def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ def test_shards_hybrid_log_and_audit(pyrobust: Any) -> None:
     assert (Run("1.db").parameters["hybrid"], Run("1.db").parameters["two_class"]) == (0.5, True)
     assert pyrobust("audit", "1.db").status == 0
     refused = pyrobust(*QUICK, "--radii", "0.5", "--shard", "1/2", "--out", "1.db")
-    assert "hybrid: 0.5 there, 0.0 now" in refused.error
+    assert "hybrid: 0.5 there, 0.01 now" in refused.error
 
 
 @pytest.mark.parametrize(

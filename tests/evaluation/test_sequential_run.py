@@ -142,7 +142,7 @@ def test_a_finished_run_is_read(whole: Run, tmp_path: Path) -> None:
     ("changes", "match"),
     [
         ({"radii": [0.05, 0.2]}, r"radii: \[0.05, 0.2, 0.5\] there, \[0.05, 0.2\] now"),
-        ({"hybrid": 0.5}, "hybrid: 0.0 there, 0.5 now"),
+        ({"hybrid": 0.5}, "hybrid: 0.01 there, 0.5 now"),
         ({"two_class": True}, "two_class: False there, True now"),
         ({"n": 3000}, "n: 2000 there, 3000 now"),
         ({"method": "fixed", "radii": None}, "method: 'sequential' there, 'fixed' now"),

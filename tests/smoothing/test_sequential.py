@@ -19,7 +19,7 @@ from pyrobust.smoothing import certified_radius, packing, sampling
 from pyrobust.smoothing.packing import SequencePacker
 from pyrobust.smoothing.radius import two_class_radius
 from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
-from pyrobust.stats import clopper_pearson_lower, looks
+from pyrobust.stats import SequentialRule, clopper_pearson_lower, looks
 
 CLASSES, SIGMA, ALPHA, N0, N = 3, 0.5, 0.001, 20, 3000
 RADII = (0.0, 0.25, 0.5, 1.0)
@@ -57,19 +57,21 @@ def log_wealth(votes, drawn, p):
 
 def decide_one_by_one(x, index):
     """(samples, certified, undecided) of one image: the wealth against p = Φ(r/sigma) at each look, by definition."""
+    probabilities = {r: stats.norm.cdf(r / SIGMA) for r in RADII}
+    given_up = {r: SequentialRule(N, ALPHA, 0.0).counts(p)[1] for r, p in probabilities.items()}
     base = smoother()
     top = int(base.votes(x, n=N0, stage="select", indices=[index])[0, :CLASSES].argmax())
     state = dict.fromkeys(RADII, "undecided")
-    for drawn in looks(N):
+    for look, drawn in enumerate(looks(N)):
         votes = int(base.votes(x, n=drawn, indices=[index])[0, top])
-        for r in RADII:
-            p = stats.norm.cdf(r / SIGMA)
-            if state[r] == "undecided" and votes > drawn * p and log_wealth(votes, drawn, p) >= math.log(1 / ALPHA):
+        for r, p in probabilities.items():
+            if state[r] == "certified":
+                continue
+            # At the end by the frequency of the look before: what is above it is undecided.
+            few = votes <= given_up[r][look] if drawn < N else votes / N <= given_up[r][-2] / looks(N)[-2]
+            state[r] = "rejected" if few else "undecided"
+            if votes > drawn * p and log_wealth(votes, drawn, p) >= math.log(1 / ALPHA):
                 state[r] = "certified"
-            # The least share that would certify at the end, and betting against it.
-            needed = next(a for a in range(int(N * p), N) if log_wealth(a, N, p) >= math.log(1 / ALPHA)) / N
-            if state[r] == "undecided" and votes < drawn * needed and log_wealth(votes, drawn, needed) >= math.log(10):
-                state[r] = "rejected"
         if "undecided" not in state.values():
             break
     return N0 + drawn, [state[r] == "certified" for r in RADII], [state[r] == "undecided" for r in RADII]
@@ -77,10 +79,9 @@ def decide_one_by_one(x, index):
 
 def test_decisions_are_those_of_a_loop_over_images_and_looks():
     x = images()
-    found = certify(x)
+    found = certify(x, hybrid=0.0)
     assert found.certified.any(axis=0).all()
     assert not found.certified.all(axis=0).any()
-    assert found.undecided.any()
     assert (found.samples < N0 + N).any()
     for row in range(len(x)):
         samples, certified, undecided = decide_one_by_one(x[row : row + 1], row)
@@ -200,7 +201,7 @@ def rule(**changes):
 
 
 def run_counts(of, p, rng, size):
-    """Simulated images, each class with probability p (the selected one first); limits when each is done."""
+    """Simulated images, each class with probability p (the selected one first); limits and counts when each is done."""
     done = np.zeros(size, dtype=bool)
     counts = np.zeros((size, of.num_classes + 1), dtype=np.int64)
     limits = np.tile([0.0, 1.0, 0.0, 1.0], (size, 1))
@@ -210,8 +211,8 @@ def run_counts(of, p, rng, size):
         counts[rows] += rng.multinomial(look - drawn, p, size=len(rows))
         drawn = look
         limits[rows] = of.look(np.zeros(len(rows), dtype=np.int64), counts[rows], limits[rows])
-        done[rows] = of.done(limits[rows], np.full(len(rows), look))
-    return limits
+        done[rows] = of.done(limits[rows], counts[rows, 0], np.full(len(rows), look))
+    return limits, counts
 
 
 @pytest.mark.parametrize("changes", [{}, {"hybrid": 0.5}, {"two_class": True}, {"two_class": True, "hybrid": 0.9}])
@@ -221,11 +222,11 @@ def test_planted_probabilities_are_certified_falsely_at_most_alpha(r, changes):
     alpha, size = 0.1, 4000
     p = special.ndtr((r - 1e-4) / SIGMA)
     of = rule(radii=(r, r + 0.5), alpha=alpha, n=5000, **changes)
-    limits = run_counts(of, [p, (1 - p), 0.0, 0.0], np.random.default_rng(1), size)
+    limits, counts = run_counts(of, [p, (1 - p), 0.0, 0.0], np.random.default_rng(1), size)
     false = int(of.reached(limits)[:, 0].sum())
     assert stats.binomtest(false, size, alpha, alternative="greater").pvalue > 1e-4
     assert false > 0  # or nothing was tested
-    assert of.rejected(limits)[:, 1].mean() > 0.99
+    assert of.rejected(limits, counts[:, 0], counts.sum(axis=1))[:, 1].mean() > 0.99
 
 
 def test_sequences_without_their_logarithm_would_be_caught():
@@ -247,7 +248,7 @@ def test_hybrid_certifies_near_saturation_what_the_sequence_does_not():
     assert alone < both < clopper_pearson_lower(N, N, ALPHA)
     assert both == clopper_pearson_lower(N, N, ALPHA / 2)
     before = np.array([[looks(N)[-2], 0, 0, 0]])
-    assert rule(hybrid=0.5).look(top, before, start)[0, 0] < rule().look(top, before, start)[0, 0]
+    assert rule(hybrid=0.5).look(top, before, start)[0, 0] < rule(hybrid=0.0).look(top, before, start)[0, 0]
 
 
 @pytest.mark.parametrize("hybrid", [0.0, 0.1, 1 / 3, 0.5, 0.999])
@@ -308,7 +309,7 @@ def test_what_is_reached_is_certified(p, q, sigma, r, family):
     if own > 0.3 * sigma:
         assert of.reached(limits)[0, 2]
     if two_class:  # limits of p itself reject nothing that p certifies
-        assert not (certified & of.rejected(np.array([[0.0, p, q, 1.0]]))[0]).any()
+        assert not (certified & of.rejected(np.array([[0.0, p, q, 1.0]]), votes[:1], votes[:1])[0]).any()
 
 
 @settings(max_examples=60, deadline=None)
@@ -326,7 +327,7 @@ def test_limits_only_tighten_and_hold_the_votes(data):
         assert (new[0, [1, 3]] <= limits[0, [1, 3]]).all()
         assert ((new >= 0) & (new <= 1)).all()
         limits = new
-    assert of.done(limits, np.array([N])).all()
+    assert of.done(limits, counts[:, 0], np.array([N])).all()
 
 
 @pytest.mark.parametrize("noise", ["uniform", "laplace"])
@@ -346,20 +347,25 @@ def test_limits_decide_as_the_tables_of_counts_do(hybrid):
     """What `pyrobust plan` computes with are counts; a run keeps limits."""
     of = rule(n=300, hybrid=hybrid, radii=(0.0, 0.3, 0.9, 1.5))
     for column, p in enumerate(of.required):
-        certified, given_up = of.decisions.counts(float(p)) if p < 1 else (np.inf, np.inf)
+        certified, given_up = of.decisions.counts(float(p))
         for place, look in enumerate(of.looks):
             votes = np.arange(look + 1)
             counts = np.stack([votes, look - votes, 0 * votes, 0 * votes], axis=1)
             limits = of.look(0 * votes, counts, np.tile([0.0, 1.0, 0.0, 1.0], (look + 1, 1)))
-            reached, rejected = of.reached(limits)[:, column], of.rejected(limits)[:, column]
+            reached = of.reached(limits)[:, column]
+            rejected = of.rejected(limits, votes, np.full(look + 1, look))[:, column]
             np.testing.assert_array_equal(reached, votes >= certified[place])
-            np.testing.assert_array_equal(rejected & ~reached, votes <= given_up[place])
+            if look < of.n:
+                np.testing.assert_array_equal(rejected & ~reached, votes <= given_up[place])
+            else:  # by the frequency that the look before gives up; the others are undecided
+                share = given_up[-2] / of.looks[-2]
+                np.testing.assert_array_equal(rejected & ~reached, votes <= share * look)
 
 
 def test_results_say_how_they_were_made():
     plain, mixed = certify(images(4)), certify(images(4), hybrid=0.25, two_class=True)
-    assert (plain.method, plain.hybrid, plain.rival_upper, plain.n) == ("sequential", 0.0, None, N)
-    assert (mixed.method, mixed.hybrid) == ("hybrid", 0.25)
+    assert (plain.method, plain.hybrid, plain.rival_upper, plain.n) == ("sequential", 0.01, None, N)
+    assert (mixed.method, mixed.hybrid) == ("sequential", 0.25)
     assert mixed.rival_upper.shape == (4,)
     fixed = certify(images(4), method="fixed")
     assert (fixed.samples == N0 + N).all()

@@ -77,7 +77,7 @@ def test_the_rule_errs_with_less_than_alpha(p0, hybrid):
     # Far above what is asked for hardly any are given up: three standard deviations of all samples beyond the target.
     target = certified[-1] / N
     well = 1 - (1 - target) * 0.6
-    assert lattice_outcome(well, rule.looks, certified, given_up).given_up_at_most <= 0.02
+    assert lattice_outcome(well, rule.looks, certified, given_up).given_up_at_most <= 0.03
 
 
 def test_an_ordinary_bound_looked_at_again_and_again_is_seen_to_err_more():
