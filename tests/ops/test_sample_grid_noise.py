@@ -99,6 +99,30 @@ def test_the_same_with_noise(simd_level: str, step: Fraction, dtype: torch.dtype
         assert with_several_floats(torch.cat(drawn), batch) == 0.0
 
 
+@pytest.mark.parametrize("q", [3, 255, 65535, 2**20 - 3, 2**20 - 1, 2**20, 2**20 + 7, 2**24 - 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_quotients_are_the_nearest_floats(simd_level: str, q: int, dtype: torch.dtype) -> None:
+    """Also next to the midpoints of two float32: M q = ±1 modulo 2^k for an odd M of 25 bits."""
+    hard = []
+    for k in range(q.bit_length(), 25) if q % 2 else ():
+        inverse = pow(q, -1, 1 << k)
+        for middle in (inverse, -inverse % (1 << k)):
+            for m in range(middle + ((1 << 24) - middle + (1 << k) - 1 >> k << k), 1 << 25, 1 << k):
+                hard += [m * q >> k, (m * q >> k) + 1]
+    sums = [n for n in hard if n < 1 << 23]
+    assert len(sums) > 10 or q % 2 == 0 or q > 1 << 20 or q < 256
+    generator = torch.Generator().manual_seed(q)
+    some = torch.randint(-(2**23), 2**23, (20_000,), generator=generator)
+    integer = torch.cat([some, torch.tensor([0, 1, -1, 2**23, -(2**23), *sums, *(-n for n in sums)])])
+    step = Fraction(1, q)
+    runs = [(0, 0, 0, 1)]  # noise of no more than a hundredth of a step is none
+    batch, tail = ops.sample_grid_noise(
+        integer.int()[None], runs, sigma=float(step) / 100, step=step, dtype=dtype, normalize=None
+    )
+    assert not tail.any()
+    assert same_bits(batch[0], (integer.to(dtype) / torch.tensor(q, dtype=dtype)))
+
+
 def test_float_noise_has_several_floats_for_an_integer() -> None:
     """What the tests above look for is there to be seen where noise, rounded or not, is added to a float."""
     k = integers(2, 3, 9, 7)
