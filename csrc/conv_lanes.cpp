@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "check.h"
+#include "dtypes.h"
 #include "threads.h"
 
 namespace pyrobust {
@@ -53,26 +54,15 @@ void check_y(const char* op, const Tensor& y, const cpu::LaneConvSizes& sizes) {
 }
 
 template <class T>
-const T* in(const Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
-}
-template <class T>
-const T* in(const std::optional<Tensor>& t) {
+const T* in_or_null(const std::optional<Tensor>& t) {
   return t ? in<T>(*t) : nullptr;
-}
-template <class T>
-T* out(Tensor& t) {
-  return static_cast<T*>(t.mutable_data_ptr());
 }
 
 // run(tag), where there is something to do
 template <class Run>
 Tensor filled(Tensor result, const Run& run) {
   if (result.numel() == 0) return result;
-  if (result.scalar_type() == ScalarType::Float)
-    run(static_cast<float*>(nullptr), result);
-  else
-    run(static_cast<double*>(nullptr), result);
+  for_real(result, [&](auto* tag) { run(tag, result); });
   return result;
 }
 
@@ -97,8 +87,8 @@ Tensor conv_lanes(Tensor x, Tensor weight, std::optional<Tensor> bias, std::opti
   return filled(torch::stable::new_empty(x, {weight.size(0), sizes.y_height, sizes.y_width, sizes.lanes}),
                 [&](auto* tag, Tensor& y) {
                   using T = std::remove_pointer_t<decltype(tag)>;
-                  cpu::conv_lanes<T>(in<T>(x), in<T>(weight), in<T>(bias), in<T>(scale), out<T>(y), sizes,
-                                     kParallelFor);
+                  cpu::conv_lanes<T>(in<T>(x), in<T>(weight), in_or_null<T>(bias), in_or_null<T>(scale), out<T>(y),
+                                     sizes, kParallelFor);
                 });
 }
 

@@ -23,4 +23,23 @@ void for_dtype(const char* op, const char* argument, const Tensor& t, const Fn& 
   }
 }
 
+// The same for a tensor that is known to be of float32 or float64.
+template <class Fn>
+void for_real(const Tensor& t, const Fn& fn) {
+  if (t.scalar_type() == ScalarType::Float)
+    fn(static_cast<float*>(nullptr));
+  else
+    fn(static_cast<double*>(nullptr));
+}
+
+// The elements of a tensor, as its type.
+template <class T>
+const T* in(const Tensor& t) {
+  return static_cast<const T*>(t.const_data_ptr());
+}
+template <class T>
+T* out(Tensor& t) {
+  return static_cast<T*>(t.mutable_data_ptr());
+}
+
 }  // namespace pyrobust

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "check.h"
+#include "dtypes.h"
 #include "threads.h"
 
 namespace pyrobust {
@@ -58,23 +59,6 @@ void check_sums(const char* op, const char* name, const Tensor& sums, const cpu:
 
 void check_slope(const char* op, double slope) {
   check(slope >= 0 && slope <= 1, op, ": slope: expected a number in [0, 1], got ", slope);
-}
-
-template <class T>
-const T* in(const Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
-}
-template <class T>
-T* out(Tensor& t) {
-  return static_cast<T*>(t.mutable_data_ptr());
-}
-
-template <class Fn>
-void for_real(const Tensor& t, const Fn& fn) {
-  if (t.scalar_type() == ScalarType::Float)
-    fn(static_cast<float*>(nullptr));
-  else
-    fn(static_cast<double*>(nullptr));
 }
 
 using Pair = std::tuple<Tensor, Tensor>;

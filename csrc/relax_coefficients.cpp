@@ -7,6 +7,7 @@
 #include "check.h"
 #include "cuda/relax_coefficients.h"
 #include "cuda/stream.h"
+#include "dtypes.h"
 #include "threads.h"
 
 namespace pyrobust {
@@ -42,23 +43,6 @@ void check_gradients(const Tensor& grad, const Tensor& grad_bias, const Tensor& 
         ": grad_bias: expected [", a.size(0), ", ", a.size(1), "], got ", shape_of(grad_bias));
   check_argument("grad", grad, a);
   check_argument("grad_bias", grad_bias, a);
-}
-
-template <class T>
-const T* in(const Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
-}
-template <class T>
-T* out(Tensor& t) {
-  return static_cast<T*>(t.mutable_data_ptr());
-}
-
-template <class Fn>
-void for_real(const Tensor& a, const Fn& fn) {
-  if (a.scalar_type() == ScalarType::Float)
-    fn(static_cast<float*>(nullptr));
-  else
-    fn(static_cast<double*>(nullptr));
 }
 
 using Pair = std::tuple<Tensor, Tensor>;

@@ -7,6 +7,7 @@
 #include "check.h"
 #include "cuda/relax_rows.h"
 #include "cuda/stream.h"
+#include "dtypes.h"
 #include "threads.h"
 
 namespace pyrobust {
@@ -40,24 +41,12 @@ void check_images(const char* op, const Tensor& image, int64_t images) {
     check(data[r] >= 0 && data[r] < images, op, ": image: expected 0 to ", images - 1, ", got ", data[r], " at ", r);
 }
 
-template <class T>
-const T* in(const Tensor& t) {
-  return static_cast<const T*>(t.const_data_ptr());
-}
-template <class T>
-T* out(Tensor& t) {
-  return static_cast<T*>(t.mutable_data_ptr());
-}
-
 // run(tag, constant), where there are rows
 template <class Run>
 Tensor constants(const Tensor& a, const Run& run) {
   Tensor constant = torch::stable::new_empty(a, {a.size(0)});
   if (a.size(0) == 0) return constant;
-  if (a.scalar_type() == ScalarType::Float)
-    run(static_cast<float*>(nullptr), constant);
-  else
-    run(static_cast<double*>(nullptr), constant);
+  for_real(a, [&](auto* tag) { run(tag, constant); });
   return constant;
 }
 
