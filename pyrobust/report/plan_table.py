@@ -24,7 +24,7 @@ def plan_table(plan: Plan, budget: float | None = None) -> ReportTable:
     >>> from pyrobust.smoothing import plan
     >>> table = plan_table(plan([0.6, 0.9, 0.99, 0.999], 0.25, [0.25], n_max=10_000), budget=10**6)
     >>> [str(cell) for cell in table.rows[1]]
-    ['images for 1,000,000 samples', '99', '3068', '2949']
+    ['images for 1,000,000 samples', '99', '3064', '2938']
     """
 
     def row(name: str, cell: Callable[[PlannedMethod], Cell]) -> Row:

@@ -60,7 +60,7 @@ class SequencePacker:
     >>> for _ in packer.run(images, lambda images: x[[image.index for image in images]]):
     ...     pass
     >>> [int(image.counts.sum()) for image in images]
-    [80, 16]
+    [80, 48]
     """
 
     def __init__(self, sampler: Sampler, rule: CertificationRule, n0: int, example: Tensor) -> None:

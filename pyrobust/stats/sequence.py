@@ -153,7 +153,7 @@ def sequence_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
     >>> f"{sequence_lower(990, 1000, 0.001):.6f}"
     '0.968035'
     >>> sequence_lower([0, 5, 10], 10, 0.05).round(4)
-    array([0.    , 0.1202, 0.623 ])
+    array([0.    , 0.1176, 0.623 ])
     """
     a, n, level = inputs(successes, trials, alpha, names=_NAMES)
     lower = np.zeros(a.shape)
