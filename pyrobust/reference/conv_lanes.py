@@ -20,7 +20,7 @@ def conv_lanes(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """[O, h, w, N] from [C, H, W, N]: the twin of ``pyrobust.ops.conv_lanes``, which names the arguments.
+    """[O, h, w, N] from [C, H, W, N]: the twin of ``pyrobust.ops.conv_lanes``, with the same arguments.
 
     >>> import torch
     >>> conv_lanes(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), torch.ones(1)).tolist()
@@ -43,7 +43,7 @@ def conv_lanes_transposed(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """[C, H, W, N] from [O, h, w, N]: the twin of ``pyrobust.ops.conv_lanes_transposed``.
+    """[C, H, W, N] from [O, h, w, N]: that of ``pyrobust.ops.conv_lanes_transposed``, same arguments.
 
     >>> import torch
     >>> conv_lanes_transposed(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), (1, 3)).flatten().tolist()
@@ -65,7 +65,7 @@ def conv_lanes_weight(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """[O, C / groups, kh, kw]: the twin of ``pyrobust.ops.conv_lanes_weight``.
+    """[O, C / groups, kh, kw]: the twin of ``pyrobust.ops.conv_lanes_weight``, with the same arguments.
 
     >>> import torch
     >>> conv_lanes_weight(torch.ones(1, 1, 3, 2), torch.ones(1, 1, 2, 2), (1, 2)).flatten().tolist()
