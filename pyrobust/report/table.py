@@ -229,7 +229,9 @@ def _table(run: Run, title: str) -> Table:
     right, abstained = int(run.right.sum()), int((run.table["prediction"] < 0).sum())
     table.add_row("images", "", str(len(run)))
     table.add_row("smoothed prediction right", _percent(right / len(run)), str(right))
-    table.add_row("abstained", _percent(abstained / len(run)), str(abstained))
+    # A sequential run gives an image up before it knows whether it would abstain.
+    without = "abstained or given up" if run.header.layout == "sequential" else "abstained"
+    table.add_row(without, _percent(abstained / len(run)), str(abstained))
     return table
 
 
