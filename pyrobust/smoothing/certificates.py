@@ -72,17 +72,20 @@ class Certificates(_Results):
     r"""Certificates of B examples.
 
     Each says: with probability at least 1 - alpha over the noise, the classifier smoothed with this noise predicts
-    ``prediction[i]`` on the open ball of radius ``radius[i]`` around example i, in this norm.
+    ``prediction[i]`` on the open ball of radius ``radius[i]`` around example i, in this norm; with a grid, at the
+    points of the ball that are on it.
 
     Attributes:
         indices: [B], int64, the image index of the noise contract.
-        prediction: [B], int64, the certified class, or ``ABSTAIN``.
+        prediction: [B], int64, the certified class, or ``ABSTAIN``; of "sequential" also where the example was given up
+            before any radius was proved.
         radius: [B], float64, in the input's unit; 0.0 where abstained.
         radii: the radii of interest that were given.
         p_lower: [B], float64, the lower confidence bound on the probability of the selected class; of a sequence, the
             best of all looks.
-        counts0: [B, K + 1], int64, votes of the selection; column K holds those without a winner (NaN or +inf).
-        counts: [B, K + 1], int64, votes of the estimation.
+        counts0: [B, K + 1], int64, votes of the selection; column K holds those without a winner (NaN or +inf)
+            and, on a grid, those whose noise was beyond what is drawn.
+        counts: [B, K + 1], int64, votes of the estimation, likewise.
         samples: [B], int64, used for each example, those of the selection included.
         undecided: [B, R], bool: the r-th of ``radii`` was neither certified nor rejected within n samples. All False
             for "fixed", which decides none.
@@ -130,7 +133,7 @@ class Predictions(_Results):
         indices: [B], int64, the image index of the noise contract.
         prediction: [B], int64, the class, or ``ABSTAIN``.
         p_value: [B], float64, of the two-sided test that the two leading classes are equally likely.
-        counts: [B, K + 1], int64; column K holds the votes without a winner.
+        counts: [B, K + 1], int64; column K as of `Certificates`.
         sigma, noise, norm, n, alpha, seed: as given.
         guarantee: "grid" or "real", as of `Certificates`.
         grid: step of the grid, or None.

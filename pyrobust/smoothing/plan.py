@@ -111,8 +111,8 @@ def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
 
     ``(k + 1/2) / (n + 1)``, the mean after k of n votes (Jeffreys 1946); 1/2 where the votes are 0, for then it
     abstained and nothing is known but that no class stood out. A pilot of few samples spreads the probabilities by its
-    own noise: plan with n of at least some hundreds. A sequential run stops an image when its count
-    is far from what the radii ask for, up or down, which moves these means outward a little.
+    own noise: plan with n of at least some hundreds. A sequential run stops an image when its count is far from what
+    the radii ask for, up or down, which moves these means outward a little.
 
     Args:
         votes: integers in [0, n], one for each image.

@@ -209,7 +209,7 @@ class RandomizedSmoothing:
                 at most (``pyrobust.smoothing.sequential.CertificationRule``).
             hybrid: share of alpha, in [0, 1), that "sequential" keeps for one Clopper-Pearson bound at n samples;
                 default 0.01. A larger one, such as 0.5, certifies more near the largest radius that n samples prove.
-            two_class: "sequential" also bounds the other classes from above; gaussian noise only.
+            two_class: "sequential" also bounds the other classes from above, with half of alpha; gaussian noise only.
             progress: True for a bar on the terminal, or a function of (samples done, samples in all).
 
         Returns:

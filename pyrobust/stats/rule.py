@@ -70,7 +70,8 @@ class SequentialRule:
         alpha: probability of a false certificate, of one image, for all p0 together.
         hybrid: share of alpha in [0, 1) that the bound at n_max has; 0 for the sequence alone. A hundredth costs the
             sequence next to nothing and is a better bound at n_max than its own.
-        price: of n_max samples, in certificates, where the sequence has all of alpha.
+        price: of n_max samples, in certificates: at 0.5 they are worth drawing for a chance of one in two. Where the
+            sequence has less than all of alpha it is lowered.
 
     Raises:
         InputError: n_max, alpha, hybrid or price out of range.
