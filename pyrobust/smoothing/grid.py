@@ -113,7 +113,7 @@ def usual_grid(x: Tensor) -> Fraction:
     if step is None:
         raise InputError(
             f"grid: expected x on one of the usual grids, {', '.join(map(str, CANDIDATES))}, got values on none; "
-            'give the step that x is on, or grid=None for guarantee="real"'
+            'give the step that x is on, or grid=None (--grid none) for guarantee="real"'
         )
     return step
 
@@ -245,5 +245,5 @@ def _off_grid(x: Tensor, first: int, step: Fraction) -> str:
         nearest = "which no grid holds"
     return (
         f"x: expected the floats nearest to multiples of {step}, got {value!r} at {where}; {nearest}; "
-        'give the grid that x is on, or grid=None for guarantee="real"'
+        'give the grid that x is on, or grid=None (--grid none) for guarantee="real"'
     )
