@@ -32,6 +32,8 @@ def decide(
     array([ 0, -1, -1])
     >>> decide(np.array([[60, 20, 20]]), 0.001)[0], decide(np.array([[60, 20, 20]]), 0.001, tails=True)[0]
     (array([0]), array([-1]))
+    >>> decide(np.array([[600, 500, 550]]), 0.001, tails=True)  # 1050 votes may be the second's
+    (array([-1]), array([1.]))
     """
     classes = counts.shape[1] - 1
     order = np.argsort(-counts, axis=1, kind="stable")
@@ -41,7 +43,8 @@ def decide(
         others = counts.copy()
         others[rows, order[:, 0]] = 0
         second = others[:, :classes].max(axis=1) + others[:, classes]
-    p_value = raise_by(binomial_test(first, first + second), delta)
+    # Both sides of the test speak for the class that leads; one that is behind has nothing for it.
+    p_value = raise_by(np.where(first > second, binomial_test(first, first + second), 1.0), delta)
     certain = (p_value <= alpha) & (order[:, 0] < classes)
     return np.where(certain, order[:, 0], ABSTAIN).astype(np.int64), p_value
 

@@ -168,6 +168,13 @@ def test_tails_go_to_the_second_class():
     assert decide(counts, 0.5, tails=True)[0].tolist() == [0, 0, ABSTAIN, 0]
 
 
+def test_a_class_with_fewer_votes_than_the_second_may_have_is_not_predicted():
+    # The two-sided test speaks for either class: here for the one that is behind the leader but for no-winner votes.
+    prediction, p_value = decide(np.array([[600, 500, 550], [400, 300, 100]]), 0.999, tails=True)
+    assert prediction.tolist() == [ABSTAIN, ABSTAIN]
+    assert p_value.tolist() == [1.0, 1.0]
+
+
 def test_the_distance_of_many_samples_is_rounded_up():
     assert Fraction(joint_delta(1e-20, 3)) > 3 * Fraction(1e-20)
     assert joint_delta(1e-5, 10**9) == 1.0
