@@ -103,8 +103,9 @@ def certified_radii(method: str, radii: Sequence[float] | None) -> tuple[float, 
     if method not in ("fixed", "sequential"):
         raise InputError(f'method: expected "fixed" or "sequential", got {method!r}')
     try:
-        values = tuple(float(radius) for radius in radii or ())
-    except (TypeError, ValueError):
+        # Not `radii or ()`: an array has no truth.
+        values = () if radii is None else tuple(float(radius) for radius in radii)
+    except (TypeError, ValueError, RuntimeError):
         raise InputTypeError(f"radii: expected a sequence of numbers, got {radii!r}") from None
     for radius in values:
         if not radius >= 0:

@@ -11,6 +11,7 @@ from torch import nn
 
 from pyrobust import RandomizedSmoothing
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
+from pyrobust.smoothing.checks import certified_radii
 
 
 def first_two(batch):
@@ -288,3 +289,13 @@ def test_models_that_do_not_return_logits(call):
     ):
         with pytest.raises(ModelError, match=match):
             call(RandomizedSmoothing(output, 2, 0.5), X)
+
+
+@pytest.mark.parametrize("radii", [np.array([0.25, 0.5]), torch.tensor([0.25, 0.5]), iter([0.25, 0.5])])
+def test_radii_of_any_kind_of_sequence(radii):
+    assert certified_radii("sequential", radii) == (0.25, 0.5)
+
+
+def test_radii_of_two_dimensions_are_refused():
+    with pytest.raises(InputTypeError, match="radii: expected a sequence of numbers"):
+        certified_radii("fixed", torch.ones(2, 2))
