@@ -61,6 +61,10 @@ def plan(
         raise InputError(
             f"{describe_path(log)}: expected a log that tells votes; give --sigma, or a run of certify with a fixed n"
         )
+    if sigma is not None and sigma != read.sigma:
+        raise InputError(
+            f"--sigma: expected none, for {describe_path(log)} says its own, {read.sigma:g}; got {sigma:g}"
+        )
     made = compare(
         pilot_probabilities(votes[0], read.n),
         read.sigma,

@@ -133,6 +133,7 @@ class CertificationRule:
             raise InputTypeError(f"two_class: expected True or False, got {self.two_class!r}")
         if self.two_class and self.noise != "gaussian":
             raise InputError(f"two_class: expected gaussian noise, whose radius has two classes, got {self.noise}")
+        _ = self.decisions  # says what is wrong with the shares of alpha
 
     @cached_property
     def decisions(self) -> SequentialRule:

@@ -98,6 +98,8 @@ class SequentialRule:
             raise InputError(f"hybrid: expected a share of alpha in [0, 1), got {self.hybrid}")
         if not self.alpha_sequence > 0.0:
             raise InputError(f"hybrid: expected a share that leaves the sequence some alpha, got {self.hybrid}")
+        if self.hybrid and not self.alpha_fixed > 0.0:
+            raise InputError(f"hybrid: expected 0 or a share that is some of alpha {self.alpha}, got {self.hybrid}")
         _ = self.looks
 
     @cached_property

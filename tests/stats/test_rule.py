@@ -65,6 +65,7 @@ def test_a_hybrid_certifies_more_at_the_end_and_less_before():
         ({"price": math.inf}, InputError, "price: expected"),
         ({"hybrid": 1.0}, InputError, r"hybrid: expected a share of alpha in \[0, 1\)"),
         ({"alpha": 5e-324, "hybrid": 0.9}, InputError, "hybrid: expected a share that leaves the sequence some"),
+        ({"hybrid": 1e-322}, InputError, "hybrid: expected 0 or a share that is some of alpha"),
         ({"hybrid": -0.1}, InputError, "hybrid: expected"),
     ],
 )
