@@ -53,10 +53,8 @@ def test_a_pilot_run(pyrobust: Any) -> None:
     found = json.loads(pyrobust("plan", "pilot.db", "--radii", "0.25", "--json", "--n-max", "10000").out)
     assert found["images"] == 8
     assert found["sigma"] == 0.25
-    assert (
-        "--sigma: expected the run's own, 0.25, or none; got 0.5"
-        in pyrobust("plan", "pilot.db", "--sigma", "0.5").error
-    )
+    refused = pyrobust("plan", "pilot.db", "--sigma", "0.5").error
+    assert "--sigma: expected none, for pilot.db says its own, 0.25; got 0.5" in refused
     assert found["methods"][1]["samples"] < 10_100
 
 
