@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
-from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import special, stats
+from scipy import stats
 
 from pyrobust import ABSTAIN, RandomizedSmoothing
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.smoothing import certified_radius, packing, sampling
 from pyrobust.smoothing.packing import SequencePacker
-from pyrobust.smoothing.radius import two_class_radius
-from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
-from pyrobust.stats import SequentialRule, clopper_pearson_lower, looks
+from pyrobust.smoothing.sequential import ImageSequence
+from pyrobust.stats import SequentialRule, looks
 
 CLASSES, SIGMA, ALPHA, N0, N = 3, 0.5, 0.001, 20, 3000
 RADII = (0.0, 0.25, 0.5, 1.0)
@@ -192,144 +188,6 @@ def test_lost_votes_are_an_error(monkeypatch):
         certify(images(4))
 
 
-# --- the rule
-
-
-def rule(**changes):
-    values = {"radii": RADII, "num_classes": CLASSES, "sigma": SIGMA, "noise": "gaussian", "norm": "l2"}
-    return CertificationRule(**values | {"n": N, "alpha": ALPHA} | changes)
-
-
-def run_counts(of, p, rng, size):
-    """Simulated images, each class with probability p (the selected one first); limits and counts when each is done."""
-    done = np.zeros(size, dtype=bool)
-    counts = np.zeros((size, of.num_classes + 1), dtype=np.int64)
-    limits = np.tile([0.0, 1.0, 0.0, 1.0], (size, 1))
-    drawn = 0
-    for look in of.looks:
-        rows = np.flatnonzero(~done)
-        counts[rows] += rng.multinomial(look - drawn, p, size=len(rows))
-        drawn = look
-        limits[rows] = of.look(np.zeros(len(rows), dtype=np.int64), counts[rows], limits[rows])
-        done[rows] = of.done(limits[rows], counts[rows, 0], np.full(len(rows), look))
-    return limits, counts
-
-
-@pytest.mark.parametrize("changes", [{}, {"hybrid": 0.5}, {"two_class": True}, {"two_class": True, "hybrid": 0.9}])
-@pytest.mark.parametrize("r", [0.0, 0.5])
-def test_planted_probabilities_are_certified_falsely_at_most_alpha(r, changes):
-    """The true radius lies just below the one asked for; alpha is large so that a broken bound would show."""
-    alpha, size = 0.1, 4000
-    p = special.ndtr((r - 1e-4) / SIGMA)
-    of = rule(radii=(r, r + 0.5), alpha=alpha, n=5000, **changes)
-    limits, counts = run_counts(of, [p, (1 - p), 0.0, 0.0], np.random.default_rng(1), size)
-    false = int(of.reached(limits)[:, 0].sum())
-    assert stats.binomtest(false, size, alpha, alternative="greater").pvalue > 1e-4
-    assert false > 0  # or nothing was tested
-    assert of.rejected(limits, counts[:, 0], counts.sum(axis=1))[:, 1].mean() > 0.99
-
-
-def test_sequences_without_their_logarithm_would_be_caught():
-    """The same simulation fails for one fixed-n bound used at every look."""
-    alpha, size, of = 0.1, 1000, rule(radii=(0.5,), alpha=0.1, n=2000)
-    p, rng = special.ndtr(0.5 / SIGMA), np.random.default_rng(1)
-    votes, drawn, wrong = np.zeros(size, dtype=np.int64), 0, np.zeros(size, dtype=bool)
-    for look in of.looks:
-        votes += rng.binomial(look - drawn, p, size=size)
-        drawn = look
-        wrong |= np.asarray(clopper_pearson_lower(votes, drawn, alpha)) > p
-    assert stats.binomtest(int(wrong.sum()), size, alpha, alternative="greater").pvalue < 1e-4
-
-
-def test_hybrid_certifies_near_saturation_what_the_sequence_does_not():
-    votes = np.array([[N, 0, 0, 0]])
-    start, top = np.array([[0.0, 1.0, 0.0, 1.0]]), np.array([0])
-    alone, both = (rule(hybrid=share).look(top, votes, start)[0, 0] for share in (0.0, 0.5))
-    assert alone < both < clopper_pearson_lower(N, N, ALPHA)
-    assert both == clopper_pearson_lower(N, N, ALPHA / 2)
-    before = np.array([[looks(N)[-2], 0, 0, 0]])
-    assert rule(hybrid=0.5).look(top, before, start)[0, 0] < rule(hybrid=0.0).look(top, before, start)[0, 0]
-
-
-@pytest.mark.parametrize("hybrid", [0.0, 0.1, 1 / 3, 0.5, 0.999])
-@pytest.mark.parametrize("alpha", [0.001, 0.05, 1e-9, 0.1 + 0.2])
-def test_shares_are_at_most_alpha(alpha, hybrid):
-    of = rule(alpha=alpha, hybrid=hybrid).decisions
-    assert Fraction(of.alpha_sequence) + Fraction(of.alpha_fixed) <= Fraction(alpha)
-    assert of.alpha_sequence + of.alpha_fixed == pytest.approx(alpha, rel=1e-12)
-    both = rule(alpha=alpha, hybrid=hybrid, two_class=True)
-    own = (both.decisions.alpha_sequence, both.decisions.alpha_fixed)
-    # CLASSES rivals: the other classes, and the votes without a winner.
-    shares = [*own, *(CLASSES * [both._of_a_rival(share) for share in own if share])]
-    assert sum(map(Fraction, shares)) <= Fraction(alpha)
-    assert sum(shares) == pytest.approx(alpha, rel=1e-12)
-
-
-def test_two_classes_certify_more_where_the_rest_is_spread():
-    counts = np.array([[1800, 400, 400, 400]])
-    top, start = np.array([0]), np.array([[0.0, 1.0, 0.0, 1.0]])
-    one, two = (rule(two_class=flag).look(top, counts, start) for flag in (False, True))
-    assert two[0, 0] < one[0, 0]  # half of alpha
-    assert rule().reached(one)[0].tolist() == [True, False, False, False]
-    assert rule(two_class=True).reached(two)[0].tolist() == [True, True, False, False]
-    image = ImageSequence(0, counts[0], counts[0], two[0])
-    found = rule(two_class=True).results([image])
-    assert found["radius"][0] == two_class_radius(two[0, 0], two[0, 3], SIGMA) > 0.25
-
-
-def test_two_classes_certify_below_a_half():
-    counts = np.array([[1350, 500, 600, 550]])
-    limits = rule(two_class=True).look(np.array([0]), counts, np.array([[0.0, 1.0, 0.0, 1.0]]))
-    found = rule(two_class=True).results([ImageSequence(0, counts[0], counts[0], limits[0])])
-    assert found["p_lower"][0] < 0.5
-    assert found["prediction"][0] == 0
-    assert found["radius"][0] > 0.1
-    assert rule().results([ImageSequence(0, counts[0], counts[0], limits[0])])["prediction"][0] == ABSTAIN
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    p=st.floats(1e-9, 1 - 1e-12),
-    q=st.floats(1e-12, 1.0),
-    sigma=st.floats(1e-3, 100.0),
-    r=st.floats(0.0, 3.0),
-    family=st.sampled_from([("gaussian", "l2", False), ("gaussian", "l2", True), ("laplace", "l1", False)]),
-)
-def test_what_is_reached_is_certified(p, q, sigma, r, family):
-    """Also for the radius that p itself gives, where rounding decides."""
-    noise, norm, two_class = family
-    own = float(certified_radius(p, sigma, noise=noise, norm=norm))
-    radii = (r * sigma, own, own * (1 - 1e-5), own * (1 + 1e-5))
-    of = rule(radii=radii, sigma=sigma, noise=noise, norm=norm, two_class=two_class)
-    limits = np.array([[p, 1.0, 0.0, q]])
-    votes = np.array([5, 0, 0, 0])
-    found = of.results([ImageSequence(0, votes, votes, limits[0])])
-    certified = (found["prediction"] != ABSTAIN) & (found["radius"] >= np.asarray(radii))
-    assert (certified | ~of.reached(limits)[0]).all()
-    if own > 0.3 * sigma:
-        assert of.reached(limits)[0, 2]
-    if two_class:  # limits of p itself reject nothing that p certifies
-        assert not (certified & of.rejected(np.array([[0.0, p, q, 1.0]]), votes[:1], votes[:1])[0]).any()
-
-
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_limits_only_tighten_and_hold_the_votes(data):
-    of = rule(two_class=data.draw(st.booleans()), hybrid=data.draw(st.sampled_from([0.0, 0.5])))
-    p = np.array(data.draw(st.lists(st.floats(0.01, 1), min_size=4, max_size=4)))
-    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    counts, limits, drawn = np.zeros((1, 4), dtype=np.int64), np.array([[0.0, 1.0, 0.0, 1.0]]), 0
-    for look in of.looks:
-        counts = counts + rng.multinomial(look - drawn, p / p.sum(), size=1)
-        drawn = look
-        new = of.look(np.array([0]), counts, limits)
-        assert (new[0, [0, 2]] >= limits[0, [0, 2]]).all()
-        assert (new[0, [1, 3]] <= limits[0, [1, 3]]).all()
-        assert ((new >= 0) & (new <= 1)).all()
-        limits = new
-    assert of.done(limits, counts[:, 0], np.array([N])).all()
-
-
 @pytest.mark.parametrize("noise", ["uniform", "laplace"])
 def test_other_noise(noise):
     found = certify(images(), by=smoother(noise=noise, norm="l1"))
@@ -340,26 +198,6 @@ def test_other_noise(noise):
     assert (found.certified != fixed.certified)[~found.undecided].mean() < 0.05
     assert found.samples.mean() < 0.7 * (N0 + N)
     np.testing.assert_array_equal(found.radius, certified_radius(found.p_lower, SIGMA, noise=noise, norm="l1"))
-
-
-@pytest.mark.parametrize("hybrid", [0.0, 0.5])
-def test_limits_decide_as_the_tables_of_counts_do(hybrid):
-    """What `pyrobust plan` computes with are counts; a run keeps limits."""
-    of = rule(n=300, hybrid=hybrid, radii=(0.0, 0.3, 0.9, 1.5))
-    for column, p in enumerate(of.required):
-        certified, given_up = of.decisions.counts(float(p))
-        for place, look in enumerate(of.looks):
-            votes = np.arange(look + 1)
-            counts = np.stack([votes, look - votes, 0 * votes, 0 * votes], axis=1)
-            limits = of.look(0 * votes, counts, np.tile([0.0, 1.0, 0.0, 1.0], (look + 1, 1)))
-            reached = of.reached(limits)[:, column]
-            rejected = of.rejected(limits, votes, np.full(look + 1, look))[:, column]
-            np.testing.assert_array_equal(reached, votes >= certified[place])
-            if look < of.n:
-                np.testing.assert_array_equal(rejected & ~reached, votes <= given_up[place])
-            else:  # by the frequency that the look before gives up; the others are undecided
-                share = given_up[-2] / of.looks[-2]
-                np.testing.assert_array_equal(rejected & ~reached, votes <= share * look)
 
 
 def test_results_say_how_they_were_made():
