@@ -52,6 +52,7 @@ def affine_intervals(
     (tensor([[-2.],
             [-2.]]), tensor([[2.]]))
     """
+    # torch leaves this method without annotations
     results = _AffineIntervals.apply(_inward(center), _inward(radius), weight, bias, move)  # type: ignore[no-untyped-call]
     return results[0].movedim(-1, 0), results[1].movedim(-1, 0)
 
@@ -122,6 +123,7 @@ def through_convolution_lanes(a: Tensor, weight: Tensor, bias: Tensor, move: Mov
     (tensor([[[[[1., 2., 1.]]]]]), tensor([[6.]]))
     """
     rows = a.permute(2, 3, 4, 1, 0)  # [O, h, w, S, B]
+    # torch leaves this method without annotations
     out, constant = _ThroughConvolution.apply(rows.flatten(3), weight, bias, move)  # type: ignore[no-untyped-call]
     return out.unflatten(3, rows.shape[3:]).permute(4, 3, 0, 1, 2), constant.view(rows.shape[3:]).t()
 

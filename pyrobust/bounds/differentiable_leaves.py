@@ -30,6 +30,7 @@ def least(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
     >>> least(torch.tensor([[[1.0, -2.0]]]), torch.tensor([[1.0, 1.0]]), torch.tensor([[0.5, 1.0]]))
     tensor([[-3.5000]])
     """
+    # torch leaves this method without annotations
     result: Tensor = _Least.apply(a, center, radius)  # type: ignore[no-untyped-call]
     return result
 
@@ -47,6 +48,7 @@ def through_convolution(a: Tensor, weight: Tensor, bias: Tensor, shape: Shape) -
     >>> through_convolution(torch.ones(1, 1, 1, 1, 2), torch.ones(1, 1, 1, 2), torch.tensor([3.0]), shape)
     (tensor([[[[[1., 2., 1.]]]]]), tensor([[6.]]))
     """
+    # torch leaves this method without annotations
     out, constant = _ThroughConvolution.apply(a, weight, bias, shape)  # type: ignore[no-untyped-call]
     return out, constant
 

@@ -51,6 +51,7 @@ def conv_lanes_transposed(
     """
     move = (list(stride), list(padding), list(dilation), groups)
     shape = (y.shape[3], weight.shape[1] * groups, *size)
+    # torch leaves this function without annotations
     x: Tensor = conv2d_input(shape, weight, y.movedim(-1, 0).contiguous(), *move)  # type: ignore[no-untyped-call]
     return x.movedim(0, -1)
 
@@ -74,5 +75,6 @@ def conv_lanes_weight(
     move = (list(stride), list(padding), list(dilation), groups)
     shape = (len(y), len(x) // groups, *kernel)
     images, results = x.movedim(-1, 0).contiguous(), y.movedim(-1, 0).contiguous()
+    # torch leaves this function without annotations
     weight: Tensor = conv2d_weight(images, shape, results, *move)  # type: ignore[no-untyped-call]
     return weight

@@ -238,7 +238,7 @@ def test_a_function_of_unknown_slope() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.sin(x)
 
-    def rule(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E741
+    def rule(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E741 - the field's names
         zero, one = np.zeros_like(l), np.ones_like(l)
         return zero, -one, zero, one, -one, one
 
