@@ -1,6 +1,7 @@
 // pyrobust::conv_lanes, its transposed map and its derivative by the weight: the schemas, the checks, the choice of dtype.
 #include "cpu/conv_lanes.h"
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -21,6 +22,9 @@ void check_real(const char* op, const char* argument, const Tensor& t, int64_t d
   check(t.is_contiguous(), op, ": ", argument, ": expected a contiguous tensor");
 }
 
+// Numbers up to here multiply and add up to places that int64 holds.
+constexpr int64_t kMost = INT32_MAX;
+
 // The sizes of both sides from those of one; x: height and width, y: y_height and y_width.
 cpu::LaneConvSizes sizes_of(const char* op, int64_t inputs, int64_t outputs, const Sizes& kernel, const Sizes& x,
                             int64_t lanes, const Sizes& stride, const Sizes& padding, const Sizes& dilation,
@@ -29,14 +33,17 @@ cpu::LaneConvSizes sizes_of(const char* op, int64_t inputs, int64_t outputs, con
                                    {"size", x},
                                    {"stride", stride},
                                    {"padding", padding},
-                                   {"dilation", dilation}})
+                                   {"dilation", dilation}}) {
     check(pair.size() == 2, op, ": ", name, ": expected two numbers, got ", pair.size());
+    for (const int64_t one : pair)
+      check(one >= 0 && one <= kMost, op, ": ", name, ": expected 0 to ", kMost, ", got ", one);
+  }
   check(groups >= 1 && outputs % groups == 0, op, ": groups: expected a divisor of ", outputs, ", got ", groups);
   cpu::LaneConvSizes sizes = {groups, inputs, outputs / groups, x[0], x[1], 0, 0, lanes, {}, {}, {}, {}};
   int64_t* const ends[2] = {&sizes.y_height, &sizes.y_width};
   for (size_t i = 0; i < 2; ++i) {
-    check(kernel[i] >= 1 && stride[i] >= 1 && dilation[i] >= 1 && padding[i] >= 0, op,
-          ": stride: expected positive kernel, stride and dilation and no negative padding");
+    check(kernel[i] >= 1 && stride[i] >= 1 && dilation[i] >= 1, op,
+          ": stride: expected positive kernel, stride and dilation");
     const int64_t room = x[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1;
     check(room >= 0, op, ": size: expected room for the kernel, got ", x[i]);
     *ends[i] = room / stride[i] + 1;

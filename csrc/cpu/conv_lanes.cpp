@@ -61,6 +61,7 @@ std::vector<std::vector<Meeting>> meetings(int axis, bool transposed, const Lane
 template <class T>
 void gather(const T* in, const T* weight, const T* bias, const T* scale, T* out, bool transposed,
             const LaneConvSizes& sizes, const ParallelFor& parallel_for) {
+  const ConvLeaves<T>& leaf = leaves<T>();
   const int64_t sources = transposed ? sizes.outputs : sizes.inputs,
                 targets = transposed ? sizes.inputs : sizes.outputs;
   const int64_t in_width = transposed ? sizes.y_width : sizes.width,
@@ -69,7 +70,7 @@ void gather(const T* in, const T* weight, const T* bias, const T* scale, T* out,
                 out_height = transposed ? sizes.height : sizes.y_height;
   const int64_t lanes = sizes.lanes, area = sizes.kernel[0] * sizes.kernel[1];
   const int64_t in_plane = in_height * in_width * lanes, out_plane = out_height * out_width * lanes;
-  const auto blocks = blocks_of(targets, leaves<T>().block);
+  const auto blocks = blocks_of(targets, leaf.block);
   const auto rows = meetings(0, transposed, sizes), columns = meetings(1, transposed, sizes);
 
   // the weights in the order in which they are met
@@ -106,7 +107,7 @@ void gather(const T* in, const T* weight, const T* bias, const T* scale, T* out,
                                        in_plane,
                                        out_plane,
                                        std::min(kLaneChunk, lanes - lane)};
-              leaves<T>().place(block.size, at, taps.data(), count);
+              leaf.place(block.size, at, taps.data(), count);
             }
         }
   });
@@ -192,7 +193,8 @@ void conv_lanes_weight(const T* x, const T* y, T* weight, const LaneConvSizes& s
   const auto runs = runs_of(leaf.columns, sizes);
   const int64_t parts = (sizes.inputs + kInputs - 1) / kInputs;
   // vectors of lanes at a time: as many as leave a packed row in the first-level cache
-  const int64_t chunk = n * std::clamp<int64_t>(kPacked / (sizes.y_width * leaf.block * n), 1, (lanes + n - 1) / n);
+  const int64_t most = std::max<int64_t>(1, (lanes + n - 1) / n);
+  const int64_t chunk = n * std::clamp<int64_t>(kPacked / (sizes.y_width * leaf.block * n), 1, most);
 
   // task: some planes of y with some of x; nothing is added to by two of them
   const auto task = [&](int64_t group, const Block& block, int64_t first, int64_t last, T* sums, T* packed) {

@@ -136,6 +136,9 @@ def test_opcheck(dtype: torch.dtype) -> None:
         ({"scale": torch.zeros(4)}, r"conv_lanes: scale: expected \[3\], got \[4\]"),
         ({"stride": (0, 1)}, "conv_lanes: stride: expected positive"),
         ({"stride": (1,)}, "conv_lanes: stride: expected two numbers, got 1"),
+        ({"padding": (-1, 0)}, "conv_lanes: padding: expected 0 to 2147483647, got -1"),
+        ({"padding": (2**62, 0)}, "conv_lanes: padding: expected 0 to 2147483647, got"),
+        ({"stride": (2**60, 2**60), "padding": (2**61, 2**61)}, "conv_lanes: stride: expected 0 to 2147483647, got"),
         ({"groups": 2, "x": torch.zeros(4, 5, 5, 3)}, "conv_lanes: groups: expected a divisor of 3, got 2"),
     ],
 )
@@ -151,3 +154,12 @@ def test_refused_results() -> None:
         ops.conv_lanes_transposed(y, weight, (5, 5))
     with pytest.raises(InputError, match=r"conv_lanes_weight: y: expected \[3, 3, 3, 3\], got \[3, 2, 3, 3\]"):
         ops.conv_lanes_weight(x, y, (3, 3))
+    with pytest.raises(InputError, match="conv_lanes_transposed: size: expected 0 to 2147483647, got -1"):
+        ops.conv_lanes_transposed(y[:, :1], weight, (-1, 5), padding=(2, 0))
+
+
+def test_places_beyond_int64_are_refused() -> None:
+    # twice the dilation wraps to -2: the third column of the kernel would meet x, the second would be read beside it
+    x, y = torch.ones(2, 5, 5, 4), torch.ones(3, 3, 11, 4)
+    with pytest.raises(InputError, match="conv_lanes_weight: dilation: expected 0 to 2147483647, got"):
+        ops.conv_lanes_weight(x, y, (3, 3), padding=(0, 2), dilation=(1, 2**63 - 1))
