@@ -110,8 +110,8 @@ def through_linear(a: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tens
     (tensor([[[2., 6.]]]), tensor([[8.]]))
     """
     rows = a.permute(2, 1, 0)  # [m, S, B]
-    flat = rows.reshape(len(rows), -1)
-    out = (weight.t() @ flat).view(-1, *rows.shape[1:]).permute(2, 1, 0)
+    flat = rows.flatten(1)
+    out = (weight.t() @ flat).view(weight.shape[1], *rows.shape[1:]).permute(2, 1, 0)
     return out, None if bias is None else (bias @ flat).view(rows.shape[1:]).t()
 
 

@@ -213,6 +213,23 @@ def test_a_clip_range_cuts_the_box() -> None:
         torch.testing.assert_close((lower, upper), (middle, radius))
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", NETS)
+def test_empty_batches_and_no_rows(name: str, method: str) -> None:
+    model, x = net(name)
+    bounds, parameters = DifferentiableBounds(model, x), list(model.parameters())
+    k = bounds.outputs
+    for clip in (None, (0.0, 1.0)):
+        none = [*bounds.bounds(x[:0], 0.1, method=method, clip=clip)]
+        assert [t.shape for t in none] == [(0, k)] * 2
+        none.append(bounds.margins(x[:0], labels(k)[:0], 0.1, method=method, clip=clip))
+        assert none[2].shape == (0, k - 1)
+        none += bounds.bounds(x, 0.1, method=method, clip=clip, C=torch.zeros(0, k))
+        assert [t.shape for t in none[3:]] == [(BATCH, 0)] * 2
+        grads = torch.autograd.grad(sum(t.sum() for t in none), parameters, allow_unused=True)
+        assert not any(bool(g.any()) for g in grads if g is not None)
+
+
 def refused_arguments() -> list[tuple[dict[str, Any], type[Exception], str]]:
     return [
         ({"x": torch.zeros(5, 7)}, InputError, r"x: expected shape \('B', 6\), got \(5, 7\)"),
