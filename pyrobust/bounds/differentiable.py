@@ -33,7 +33,9 @@ class DifferentiableBounds:
       2020). The lower line of an unstable ReLU is the identity where upper > -lower, else 0.
 
     The network that is bounded is that of evaluation mode: batch norm takes its running statistics and dropout does
-    nothing, also while the model itself is in training mode. Calls work under ``torch.compile(fullgraph=True)``.
+    nothing, also while the model itself is in training mode. Calls work under ``torch.compile(fullgraph=True)``, and
+    under ``torch.autocast``, which leaves the bounds in x's dtype.
+    Gradients are those of autograd, of first order; the transforms of ``torch.func`` do not apply.
 
     Args:
         model: a module in evaluation mode, as for ``BoundedModel``, without sigmoid and tanh; it may be switched to
@@ -78,7 +80,7 @@ class DifferentiableBounds:
         Args:
             x: [B, ...] in the model's dtype, float32 or float64, in the clip range (which is not checked: that would
                 need the numbers).
-            epsilon: at least 0; a number or a tensor [B].
+            epsilon: finite, at least 0 (which compiled code does not check of a tensor); a number or a tensor [B].
             method: "ibp" or "crown-ibp".
             C: [S, K], or [B, S, K] with rows for each example; default: the outputs themselves.
             clip: (lowest, highest) value of an element of x′; None for no limits.
@@ -87,8 +89,8 @@ class DifferentiableBounds:
             (lower, upper), [B, S] each.
 
         Raises:
-            InputError: shapes or names that do not fit.
-            InputTypeError: x or C is no floating-point tensor.
+            InputError: shapes or names that do not fit, or an epsilon out of range.
+            InputTypeError: x is of neither type, or C no floating-point tensor.
 
         >>> bounds = DifferentiableBounds(nn.Linear(2, 1, bias=False).eval(), torch.zeros(1, 2))
         >>> _ = bounds.model.weight.data.copy_(torch.tensor([[1.0, -2.0]]))
@@ -99,12 +101,13 @@ class DifferentiableBounds:
         box = self._box(x, epsilon, clip)
         rows = self._rows(C, x)
         _check_method(method)
-        ranges = intervals(self._order, box)
-        if method == "ibp" and rows is None:
-            return ranges[self._order[-1]].lower, ranges[self._order[-1]].upper
-        if rows is None:
-            rows = torch.eye(self.outputs, dtype=x.dtype, device=x.device).unsqueeze(0)
-        both = lower_bounds(self._order, ranges, torch.cat([rows, -rows], 1), stop=method == "ibp")
+        with torch.autocast(x.device.type, enabled=False):
+            ranges = intervals(self._order, box)
+            if method == "ibp" and rows is None:
+                return ranges[self._order[-1]].lower, ranges[self._order[-1]].upper
+            if rows is None:
+                rows = torch.eye(self.outputs, dtype=x.dtype, device=x.device).unsqueeze(0)
+            both = lower_bounds(self._order, ranges, torch.cat([rows, -rows], 1), stop=method == "ibp")
         lower, negative = both.chunk(2, 1)
         return lower, -negative
 
@@ -140,11 +143,11 @@ class DifferentiableBounds:
         >>> bounds.margins(torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]), 0.1).shape
         torch.Size([4, 2])
         """
+        box = self._box(x, epsilon, clip)
         if not isinstance(y, Tensor) or y.dtype != torch.int64:
             raise InputTypeError(f"y: expected an int64 tensor, got {y.dtype if isinstance(y, Tensor) else type(y)}")
         if tuple(y.shape) != (len(x),):
             raise InputError(f"y: expected shape ({len(x)},), got {tuple(y.shape)}")
-        box = self._box(x, epsilon, clip)
         _check_method(method)
         if not torch.compiler.is_compiling() and len(y) > 0:  # compiled code cannot raise for numbers
             least, most = (int(end) for end in y.aminmax())
@@ -154,24 +157,27 @@ class DifferentiableBounds:
         others = torch.arange(self.outputs - 1, device=x.device)
         others = others + (others >= y[:, None])  # [B, K - 1]: all classes but y
         rows = identity[y][:, None, :] - identity[others]
-        ranges = intervals(self._order, box)
-        if method == "ibp":
-            return lower_bounds(self._order, ranges, rows, stop=True)
-        margins = lower_bounds(self._order, ranges, rows, stop=False)
-        if not isinstance(share, Tensor) and share == 1:
-            return margins
-        return share * margins + (1 - share) * lower_bounds(self._order, ranges, rows, stop=True)
+        with torch.autocast(x.device.type, enabled=False):
+            ranges = intervals(self._order, box)
+            if method == "ibp":
+                return lower_bounds(self._order, ranges, rows, stop=True)
+            margins = lower_bounds(self._order, ranges, rows, stop=False)
+            if not isinstance(share, Tensor) and share == 1:
+                return margins
+            return share * margins + (1 - share) * lower_bounds(self._order, ranges, rows, stop=True)
 
     def _box(self, x: Tensor, epsilon: Any, clip: tuple[float, float] | None) -> Range:
-        if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
-            raise InputTypeError(
-                f"x: expected a floating-point tensor, got {x.dtype if isinstance(x, Tensor) else type(x).__name__}"
-            )
+        if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
+            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise InputTypeError(f"x: expected a tensor of float32 or float64, got {kind}")
         if tuple(x.shape[1:]) != self.shape or x.dim() != len(self.shape) + 1:
             raise InputError(f"x: expected shape {('B', *self.shape)}, got {tuple(x.shape)}")
         if isinstance(epsilon, Tensor):
             if epsilon.dim() > 1 or (epsilon.dim() == 1 and len(epsilon) not in (1, len(x))):
                 raise InputError(f"epsilon: expected a number or a tensor [{len(x)}], got {tuple(epsilon.shape)}")
+            # compiled code cannot raise for numbers
+            if not torch.compiler.is_compiling() and not bool(((epsilon >= 0) & epsilon.isfinite()).all()):
+                raise InputError("epsilon: expected finite numbers of at least 0, got others")
         elif not isinstance(epsilon, int | float):
             raise InputTypeError(f"epsilon: expected a number or a tensor [B], got {type(epsilon).__name__}")
         elif not 0 <= epsilon < float("inf"):

@@ -215,6 +215,20 @@ def test_a_clip_range_cuts_the_box() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", NETS)
+def test_autocast_leaves_the_bounds_alone(name: str, method: str) -> None:
+    model, x = net(name)
+    bounds, parameters = DifferentiableBounds(model, x), list(model.parameters())
+    results = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            margins = bounds.margins(x, labels(bounds.outputs), 0.05, method=method)
+            ends = bounds.bounds(x, 0.05, method=method)
+        results.append([margins, *ends, *torch.autograd.grad(margins.square().sum(), parameters)])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", NETS)
 def test_empty_batches_and_no_rows(name: str, method: str) -> None:
     model, x = net(name)
     bounds, parameters = DifferentiableBounds(model, x), list(model.parameters())
@@ -233,9 +247,13 @@ def test_empty_batches_and_no_rows(name: str, method: str) -> None:
 def refused_arguments() -> list[tuple[dict[str, Any], type[Exception], str]]:
     return [
         ({"x": torch.zeros(5, 7)}, InputError, r"x: expected shape \('B', 6\), got \(5, 7\)"),
-        ({"x": torch.zeros(5, 6).long()}, InputTypeError, "x: expected a floating-point tensor"),
+        ({"x": torch.zeros(5, 6).long()}, InputTypeError, "x: expected a tensor of float32 or .*got torch.int64"),
+        ({"x": torch.zeros(5, 6).half()}, InputTypeError, "x: expected a tensor of float32 or .*got torch.float16"),
         ({"epsilon": -0.1}, InputError, "epsilon: expected a finite number of at least 0"),
         ({"epsilon": float("nan")}, InputError, "epsilon: expected a finite number of at least 0"),
+        ({"epsilon": torch.tensor(-0.1)}, InputError, "epsilon: expected finite numbers of at least 0"),
+        ({"epsilon": torch.tensor([0, 0, torch.nan, 0, 0])}, InputError, "epsilon: expected finite numbers"),
+        ({"epsilon": torch.tensor([torch.inf])}, InputError, "epsilon: expected finite numbers"),
         ({"epsilon": torch.zeros(3)}, InputError, r"epsilon: expected a number or a tensor \[5\]"),
         ({"epsilon": "0.1"}, InputTypeError, "epsilon: expected a number"),
         ({"method": "crown"}, InputError, "method: expected one of ibp, crown-ibp, got 'crown'"),
@@ -258,6 +276,8 @@ def test_refused_labels() -> None:
     bounds = DifferentiableBounds(model, x)
     with pytest.raises(InputError, match=r"y: expected shape \(5,\), got \(4,\)"):
         bounds.margins(x, torch.zeros(4).long(), 0.1)
+    with pytest.raises(InputTypeError, match="x: expected a tensor of float32 or float64, got float"):
+        bounds.margins(0.5, torch.zeros(4).long(), 0.1)  # type: ignore[arg-type]  # what is refused
     with pytest.raises(InputTypeError, match=r"y: expected an int64 tensor, got torch.float32"):
         bounds.margins(x, torch.zeros(5), 0.1)
     for label in (-1, 4):
