@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pyrobust.cli.attack_options import parse_epsilon
-from pyrobust.cli.shell import describe_path, reports_errors
+from pyrobust.cli.shell import describe_path, note, reports_errors
 from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,6 +76,11 @@ def plan(
         noise=read.noise,
         norm=read.norm,
     )
+    if read.header is not None:
+        note(
+            f"the pilot drew the noise of seed {read.header.parameters['seed']}: certify with another --seed, for "
+            "samples that chose the method cannot prove by it"
+        )
     table = plan_table(made, budget)
     if as_json:
         images = {} if budget is None else {"budget": budget, "images_for_budget": made.images_for(budget)}

@@ -164,7 +164,7 @@ def plan(
 
     Sequential is ``SequentialRule`` as it comes, with a hundredth of alpha for the bound at n_max; hybrid gives that
     bound a larger share. The cheapest method is recommended among those that certify at each radius at most half a
-    point less than another.
+    point less than another. Run it with another seed than the pilot's: what samples have chosen they cannot prove.
 
     Args:
         p: probability of the top class of each image, in [0, 1], as ``pilot_probabilities`` estimates them.

@@ -49,8 +49,10 @@ def test_json_and_the_usual_radii(pyrobust: Any) -> None:
 
 def test_a_pilot_run(pyrobust: Any) -> None:
     sweep = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--max", "8")
-    assert pyrobust("certify", *sweep, "--n", "500", "--out", "pilot.db").status == 0
-    found = json.loads(pyrobust("plan", "pilot.db", "--radii", "0.25", "--json", "--n-max", "10000").out)
+    assert pyrobust("certify", *sweep, "--n", "500", "--seed", "3", "--out", "pilot.db").status == 0
+    done = pyrobust("plan", "pilot.db", "--radii", "0.25", "--json", "--n-max", "10000")
+    assert "noise of seed 3: certify with another --seed" in done.err
+    found = json.loads(done.out)
     assert found["images"] == 8
     assert found["sigma"] == 0.25
     refused = pyrobust("plan", "pilot.db", "--sigma", "0.5").error
