@@ -133,7 +133,7 @@ def _finished(path: Path, header: Header) -> Run | None:
         return None
     with closing(connect_readonly(path)) as connection:
         stored = read_header(connection, path)
-    if stored is None or stored.differences(header):
+    if stored is None or stored.differences(header, ignore=frozenset({"torch"})):  # nothing more is computed
         return None
     run = Run(path)
     return run if run.complete else None

@@ -58,7 +58,8 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
 
     Raises:
         InputError: no file; several that are not all shards of one sweep: other parameters (batch size, chunk and
-            device may differ; on a grid chunk alone), a missing shard, or one given twice. Each is named.
+            device may differ; on a grid chunk alone, and torch may not), a missing shard, or one given twice. Each is
+            named.
         FileFormatError: a file is missing or damaged.
 
     >>> merge_runs([])

@@ -76,13 +76,14 @@ class Header:
         return layout_of(self.kind, self.parameters)
 
     def differences(self, other: Header, ignore: frozenset[str] = frozenset()) -> list[str]:
-        """What differs between two runs, one phrase each; names and versions are not compared.
+        """What differs between two runs, one phrase each; names are not compared, and versions only on a grid.
 
-        Of runs of two kinds, which have little in common, only the kind.
+        There another torch, with other kernels, is another classifier, and an image in work may not be of two. Of runs
+        of two kinds, which have little in common, only the kind.
 
         Args:
             other: the other run.
-            ignore: parameters that may differ.
+            ignore: parameters that may differ, or "torch".
         """
         if self.kind != other.kind:
             return [f"kind: {self.kind!r} there, {other.kind!r} now"]
@@ -97,6 +98,9 @@ class Header:
         ]
         if not self.model_sha256 and not other.model_sha256 and self.model != other.model:
             found.append(f"model: {self.model!r} there, {other.model!r} now")
+        mine, theirs = self.versions.get("torch"), other.versions.get("torch")
+        if "grid" in self.parameters and "grid" in other.parameters and "torch" not in ignore and mine != theirs:
+            found.append(f"torch: {mine!r} there, {theirs!r} now")
         return found + describe_differences(self.parameters, other.parameters, ignore)
 
 

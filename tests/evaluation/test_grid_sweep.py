@@ -21,6 +21,7 @@ from pyrobust.evaluation import (
     merge_runs,
     predict_dataset,
     read_certification_log,
+    sequences,
 )
 from pyrobust.report import certified_accuracy_table, comparison_table, prediction_table
 from pyrobust.zoo import ImageSet
@@ -100,6 +101,30 @@ def test_a_run_that_broke_off_ends_as_if_it_had_not(tmp_path: Path) -> None:
         sweep(tmp_path / "run.db", model=Failing(60, ZeroDivisionError()), batch_size=16)
     assert 0 < len(Run(tmp_path / "run.db")) < 40
     assert same(sweep(tmp_path / "run.db", model=Failing(10**9, ZeroDivisionError())), expected)
+
+
+@pytest.mark.parametrize("method", [{}, {"method": "sequential", "radii": [0.05], "n": 2000}])
+def test_another_torch_is_another_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
+    """Its kernels may round otherwise: what half an image has voted for is not gone on with."""
+
+    def under(version: str, name: str, grid: str | None = "1/16", calls: int = 10**9, **options: Any) -> Run:
+        monkeypatch.setattr(torch, "__version__", version)
+        return sweep(tmp_path / name, grid, Failing(calls, ZeroDivisionError()), batch_size=16, **method, **options)
+
+    monkeypatch.setattr(sequences, "_COMMIT_S", 0.0)
+    for grid, name in (("1/16", "grid.db"), (None, "real.db")):
+        with pytest.raises(ZeroDivisionError):
+            under("2.11.0", name, grid, calls=30)
+    with pytest.raises(StoreError, match=r"torch: '2.11.0' there, '2.13.0' now"):
+        under("2.13.0", "grid.db")
+    assert under("2.13.0", "real.db", None).complete
+    # A finished run is only read.
+    assert under("2.11.0", "grid.db").complete
+    assert same(under("2.13.0", "grid.db"), Run(tmp_path / "grid.db"))
+    under("2.11.0", "1.db", shard=(1, 2))
+    under("2.13.0", "2.db", shard=(2, 2))
+    with pytest.raises(InputError, match=r"torch: '2.11.0' there, '2.13.0' now"):
+        merge_runs([tmp_path / "1.db", tmp_path / "2.db"])
 
 
 def test_sequential_runs_on_a_grid(tmp_path: Path) -> None:
