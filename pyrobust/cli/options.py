@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Sequence
@@ -39,6 +40,8 @@ class DType(str, Enum):
 
 _MODEL, _RUN, _WORK = "Model and method", "Images", "How it runs"
 _SEQUENTIAL = "With --method sequential"
+# File systems take 255 bytes, SQLite adds "-journal".
+_LONGEST_NAME = 160
 
 Model = Annotated[
     str, typer.Option(metavar="SPEC", help="zoo:NAME, or module:callable for your own.", rich_help_panel=_MODEL)
@@ -199,6 +202,8 @@ def run_name(begin: Sequence[str], data: str, end: Sequence[str], shard: tuple[i
 
     >>> run_name(["attack", "zoo:net"], "digits", ["eps0.1"], None)
     PosixPath('attack-net-digits-eps0.1.db')
+    >>> run_name(["certify"], "digits", ["r" * 200, "n1000"], None).name[-20:]
+    'rrrr-13d5d5e2f137.db'
     """
     names = [*(part.removeprefix("zoo:") for part in begin), data, *end]
     form, _, rest = data.partition(":")
@@ -206,7 +211,10 @@ def run_name(begin: Sequence[str], data: str, end: Sequence[str], shard: tuple[i
         names[len(begin)] = Path(rest).stem
     if shard is not None:
         names.append("shard{}of{}".format(*shard))
-    return Path("-".join(re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "x" for name in names) + ".db")
+    name = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "x" for name in names)
+    if len(name) > _LONGEST_NAME:  # many radii
+        name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    return Path(f"{name}.db")
 
 
 def load(

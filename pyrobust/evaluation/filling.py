@@ -129,7 +129,7 @@ def fill_run(
 def _finished(path: Path, header: Header) -> Run | None:
     """The run in a file, where it is the one asked for and whole."""
     # What a killed writer left beside the file is for the next writer to clear up.
-    if not path.is_file() or Path(f"{path}-wal").exists():
+    if not os.path.isfile(path) or os.path.exists(f"{path}-wal"):
         return None
     with closing(connect_readonly(path)) as connection:
         stored = read_header(connection, path)
@@ -176,7 +176,7 @@ def stored_parameters(path: Path) -> dict[str, Any]:
     Raises:
         FileFormatError: the file is no run.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):  # false where the name is too long, at which Path.is_file fails
         return {}
     with closing(connect_readonly(path)) as connection:
         header = read_header(connection, path)

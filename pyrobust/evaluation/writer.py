@@ -136,7 +136,7 @@ class RunWriter:
         """Creates an empty file where there is none, which is an empty database to SQLite; True if this call did."""
         if self.path is None:
             return False
-        if self.path.is_dir():
+        if os.path.isdir(self.path):
             raise StoreError(f"{self.path}: is a folder; name a file for the run")
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))

@@ -44,6 +44,16 @@ def test_shards_hybrid_log_and_audit(pyrobust: Any) -> None:
     assert "hybrid: 0.5 there, 0.01 now" in refused.error
 
 
+def test_many_radii_have_a_file_with_a_name_that_can_be(pyrobust: Any, tmp_path: Path) -> None:
+    radii = [f"0.{i:03}" for i in range(1, 101)]
+    for last in ("0.5", "0.6"):
+        assert pyrobust(*QUICK[:-1], "2", "--n", "100", "--radii", ",".join([*radii, last])).status == 0
+    runs = [Run(file) for file in tmp_path.iterdir()]
+    assert sorted(run.parameters["radii"][-1] for run in runs) == [0.5, 0.6]
+    refused = pyrobust(*QUICK, "--radii", "0.5", "--out", "x" * 300 + ".db")
+    assert "cannot be created (File name too long)" in refused.error
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
