@@ -23,6 +23,7 @@ from pyrobust.evaluation.arguments import (
     identify_model,
 )
 from pyrobust.evaluation.filling import Advance, Step, fill_run, software_versions, stored_parameters, write_run
+from pyrobust.evaluation.parameters import chosen_indices
 from pyrobust.evaluation.probe import probing
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.run import Run
@@ -224,7 +225,8 @@ def _sweep(
     try:
         # A model that does not fit the images or the classes shows before a file is made.
         with probing(images.x.shape[1:]):
-            smoother.predict_batch(images.x[:1], n=1)
+            first = next(iter(chosen_indices(selection)), 0)  # on a grid the others need not lie on it
+            smoother.predict_batch(images.x[first : first + 1], n=1)
             found = smoother.runner.batch_size(tuple(images.x.shape[1:]))
         batch = at_most_words("batch_size", smoother.runner.given_batch_size or found)
         drawn = special["n"] + special.get("n0", 0)

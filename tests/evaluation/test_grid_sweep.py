@@ -156,6 +156,9 @@ def test_images_off_the_grid_are_named_before_there_is_a_file(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
     # What is not covered need not be on it.
     assert len(certify_dataset(smoother(grid="1/16"), data, skip=2, **FEW)) == 20
+    x[0] = 0.3
+    part = certify_dataset(smoother(grid="1/16"), ImageSet("first", x, images().y), shard=(3, 20), **FEW)
+    assert part.table["index"].tolist() == [2, 22]
 
 
 def test_shards_are_of_one_batch_size(tmp_path: Path) -> None:
