@@ -133,7 +133,10 @@ class CertificationRule:
             raise InputTypeError(f"two_class: expected True or False, got {self.two_class!r}")
         if self.two_class and self.noise != "gaussian":
             raise InputError(f"two_class: expected gaussian noise, whose radius has two classes, got {self.noise}")
-        _ = self.decisions  # says what is wrong with the shares of alpha
+        own = self.decisions  # says what is wrong with the shares of alpha
+        shares = (own.alpha_sequence, own.alpha_fixed) if self.hybrid else (own.alpha_sequence,)
+        if self.two_class and not all(self._of_a_rival(share) > 0.0 for share in shares):
+            raise InputError(f"two_class: expected shares of alpha that leave each class some, got alpha {self.alpha}")
 
     @cached_property
     def decisions(self) -> SequentialRule:

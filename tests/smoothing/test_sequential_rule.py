@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from pyrobust import ABSTAIN
+from pyrobust.errors import InputError
 from pyrobust.smoothing import certified_radius
 from pyrobust.smoothing.radius import two_class_radius
 from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
@@ -88,6 +89,13 @@ def test_shares_are_at_most_alpha(alpha, hybrid):
     shares = [*own, *(CLASSES * [both._of_a_rival(share) for share in own if share])]
     assert sum(map(Fraction, shares)) <= Fraction(alpha)
     assert sum(shares) == pytest.approx(alpha, rel=1e-12)
+
+
+@pytest.mark.parametrize("changes", [{"alpha": 1e-321, "hybrid": 0.0}, {"hybrid": 4e-320}])
+def test_shares_that_are_none_are_refused_before_the_last_sample_needs_them(changes):
+    assert rule(**changes).decisions.alpha_sequence > 0
+    with pytest.raises(InputError, match=r"two_class: expected shares of alpha that leave each class some, got alpha"):
+        rule(**changes, num_classes=100, two_class=True)
 
 
 def test_two_classes_certify_more_where_the_rest_is_spread():
