@@ -222,30 +222,19 @@ class RandomizedSmoothing:
             ModelError: a model that does not return logits; with a grid also one that needs kernels that do not repeat
                 their bits, or a batch size that does not fit memory.
         """
-        if self.grid == "auto":
-            return self.on_grid_of(x).certify_batch(
-                x,
-                n0=n0,
-                n=n,
-                alpha=alpha,
-                indices=indices,
-                radii=radii,
-                method=method,
-                hybrid=hybrid,
-                two_class=two_class,
-                progress=progress,
-            )
         n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
         radii = certified_radii(method, radii)
-        x, index = self.examples(x, indices)
+        smoother = self.on_grid_of(x)
+        sampler = smoother.sampler
+        x, index = smoother.examples(x, indices)
         if method == "sequential":
-            rule = self.rule(
-                radii=radii, n=n, alpha=alpha, hybrid=hybrid, two_class=two_class, delta=self.sampler.delta(x.shape[1:])
+            rule = smoother.rule(
+                radii=radii, n=n, alpha=alpha, hybrid=hybrid, two_class=two_class, delta=sampler.delta(x.shape[1:])
             )
-            return certify_sequentially(self.sampler, rule, n0, x, index, progress)
+            return certify_sequentially(sampler, rule, n0, x, index, progress)
         if hybrid is not None or two_class:
             raise InputError('hybrid, two_class: expected none with method "fixed", which draws n samples anyway')
-        return certify_fixed(self.sampler, x, index, n0, n, alpha, radii, progress)
+        return certify_fixed(sampler, x, index, n0, n, alpha, radii, progress)
 
     def predict_batch(
         self,
@@ -257,14 +246,14 @@ class RandomizedSmoothing:
         progress: bool | Progress = False,
     ) -> Predictions:
         """``predict`` for B examples at once; arguments and errors as of ``certify_batch``."""
-        if self.grid == "auto":
-            return self.on_grid_of(x).predict_batch(x, n=n, alpha=alpha, indices=indices, progress=progress)
         n, alpha = samples("n", n), probability("alpha", alpha)
-        x, index = self.examples(x, indices)
+        smoother = self.on_grid_of(x)
+        sampler = smoother.sampler
+        x, index = smoother.examples(x, indices)
         with reporting(progress, len(x) * n) as report:
-            counts = self.sampler.votes(x, index, n, "predict", report)
-        delta = joint_delta(self.sampler.delta(x.shape[1:]), n)
-        prediction, p_value = decide(counts, alpha, delta=delta, tails=self.sampler.grid is not None)
+            counts = sampler.votes(x, index, n, "predict", report)
+        delta = joint_delta(sampler.delta(x.shape[1:]), n)
+        prediction, p_value = decide(counts, alpha, delta=delta, tails=sampler.grid is not None)
         return Predictions(
             indices=np.asarray(index, dtype=np.int64),
             prediction=prediction,
@@ -276,8 +265,8 @@ class RandomizedSmoothing:
             n=n,
             alpha=alpha,
             seed=self.seed,
-            guarantee=self.sampler.guarantee,
-            grid=self.sampler.grid,
+            guarantee=sampler.guarantee,
+            grid=sampler.grid,
             delta=delta,
         )
 
@@ -298,11 +287,10 @@ class RandomizedSmoothing:
         Raises:
             InputError, InputTypeError, ModelError: as ``certify_batch``.
         """
-        if self.grid == "auto":
-            return self.on_grid_of(x).votes(x, n=n, stage=stage, indices=indices)
         n = samples("n", n)
-        x, index = self.examples(x, indices)
-        return self.sampler.votes(x, index, n, stage, lambda done: None)
+        smoother = self.on_grid_of(x)
+        x, index = smoother.examples(x, indices)
+        return smoother.sampler.votes(x, index, n, stage, lambda done: None)
 
     def examples(self, x: Tensor, indices: Sequence[int] | Tensor | None = None) -> tuple[Tensor, list[int]]:
         """Examples as they are sampled, and their image indices; arguments and errors as of ``certify_batch``."""
