@@ -1,4 +1,4 @@
-"""What a model runs on: memory that runs out, the heap of the C library, kernels that repeat their bits."""
+"""What a model runs on: devices, memory that runs out, the heap of the C library, kernels that repeat their bits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from pyrobust.errors import ModelError
+from pyrobust.errors import InputError, ModelError
 
 #: What cuBLAS asks for before it repeats its bits, and torch reads at its first matrix product.
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
@@ -80,3 +80,28 @@ def keep_heap() -> None:
 def is_out_of_memory(error: Exception) -> bool:
     """Whether an error says that memory ran out, on any device."""
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+
+
+def existing_device(device: torch.device | str) -> torch.device:
+    """A device that a model can run on: the CPU, or a GPU that is there.
+
+    Args:
+        device: of torch, or its name.
+
+    Raises:
+        InputError: another kind of device, or a GPU that is not there.
+
+    >>> existing_device("cpu")
+    device(type='cpu')
+    """
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"device: expected cpu or cuda, got {device!r}: {error}") from None
+    if found.type not in ("cpu", "cuda"):
+        raise InputError(f"device: expected cpu or cuda, got {found}")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        there = torch.cuda.device_count()
+        expected = f"one of {there} CUDA devices" if there else "cpu, for this machine has no CUDA device"
+        raise InputError(f"device: expected {expected}, got {found}")
+    return found

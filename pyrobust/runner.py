@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.errors import InputError, InputTypeError, ModelError
-from pyrobust.machine import is_out_of_memory, keep_heap, repeatable_kernels
+from pyrobust.machine import existing_device, is_out_of_memory, keep_heap, repeatable_kernels
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Runner:
         self.model = model
         tensor = _first_tensor(model)
         if device is not None:
-            self._device: torch.device | None = _existing_device(device)
+            self._device: torch.device | None = existing_device(device)
         else:
             self._device = tensor.device if tensor is not None else None
         own = tensor.dtype if tensor is not None else dtype or torch.float32
@@ -302,20 +302,6 @@ def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int],
 
 
 _CPU = torch.device("cpu")
-
-
-def _existing_device(device: torch.device | str) -> torch.device:
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"device: expected cpu or cuda, got {device!r}: {error}") from None
-    if found.type not in ("cpu", "cuda"):
-        raise InputError(f"device: expected cpu or cuda, got {found}")
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        there = torch.cuda.device_count()
-        expected = f"one of {there} CUDA devices" if there else "cpu, for this machine has no CUDA device"
-        raise InputError(f"device: expected {expected}, got {found}")
-    return found
 
 
 def _first_tensor(model: Classifier) -> Tensor | None:
