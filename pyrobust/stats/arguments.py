@@ -14,9 +14,10 @@ MAX_TRIALS: Final = 10**9
 """Largest n. The error budgets of the proofs are worked out up to here."""
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+CountArray: TypeAlias = npt.NDArray[np.int64]
 
 
-def as_counts(name: str, value: Any) -> npt.NDArray[np.int64]:
+def as_counts(name: str, value: Any) -> CountArray:
     """Counts as int64; an error names the argument."""
     array = np.asarray(value)
     if array.dtype.kind not in "iu":

@@ -8,17 +8,15 @@ from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from pyrobust.errors import InputError
+from pyrobust.stats.arguments import CountArray
 from pyrobust.stats.binomial import clopper_pearson_lower
 from pyrobust.stats.sequence import looks, sequence_boundary
 from pyrobust.stats.stopping import least_worth
 
 #: The share of alpha that the bound at n_max has where none is said.
 SHARE_AT_END: Final = 0.01
-
-_CountArray = npt.NDArray[np.int64]
 
 
 def fixed_count(n: int, p0: float, alpha: float) -> int:
@@ -144,7 +142,7 @@ class SequentialRule:
             least = min(least, fixed_count(self.n_max, p0, self.alpha_fixed))
         return least / self.n_max if least <= self.n_max else 2.0
 
-    def counts(self, p0: float) -> tuple[_CountArray, _CountArray]:
+    def counts(self, p0: float) -> tuple[CountArray, CountArray]:
         """The counts that decide on p0.
 
         Args:
@@ -161,7 +159,7 @@ class SequentialRule:
 
 
 @lru_cache(maxsize=256)
-def _counts(rule: SequentialRule, p0: float) -> tuple[_CountArray, _CountArray]:
+def _counts(rule: SequentialRule, p0: float) -> tuple[CountArray, CountArray]:
     n, target = np.array(rule.looks), rule.target(p0)
     certified, _ = sequence_boundary(n, p0, rule.alpha_sequence)
     if target > 1.0:  # nor would all successes do at an earlier look

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.stats.arguments import MAX_TRIALS, FloatArray, as_real, inputs
+from pyrobust.stats.arguments import MAX_TRIALS, CountArray, FloatArray, as_real, inputs
 from pyrobust.stats.decimals import context, log_factorial, pi
 
 # A term is a product of a count, exact, and a logarithm, of relative error at most 8u (u = 2^-53, 4 units in the last
@@ -48,8 +48,6 @@ _HALF: Final = (1 / 24, -7 / 2880, 31 / 40320, -127 / 215040, 511 / 608256)
 _WHOLE: Final = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
 _MAX_NEWTON: Final = 80
 _MAX_PROOFS: Final = 4
-
-_CountArray = npt.NDArray[np.int64]
 
 
 @lru_cache(maxsize=1)
@@ -69,7 +67,7 @@ def _small_remainders() -> tuple[FloatArray, FloatArray]:
     return np.array(half), np.array(whole)
 
 
-def _remainder(x: _CountArray, small: FloatArray, series: tuple[float, ...]) -> FloatArray:
+def _remainder(x: CountArray, small: FloatArray, series: tuple[float, ...]) -> FloatArray:
     inverse = 1.0 / np.maximum(x, _EXACT_BELOW)
     square, total = inverse * inverse, np.zeros(x.shape)
     for coefficient in reversed(series):
@@ -77,7 +75,7 @@ def _remainder(x: _CountArray, small: FloatArray, series: tuple[float, ...]) -> 
     return np.where(x < _EXACT_BELOW, small[np.minimum(x, _EXACT_BELOW - 1)], total * inverse)
 
 
-def _bound(successes: _CountArray, failures: _CountArray, alpha: FloatArray) -> FloatArray:
+def _bound(successes: CountArray, failures: CountArray, alpha: FloatArray) -> FloatArray:
     """Upper bound of what N D(q, p) has to reach for W(p) to reach 1/alpha."""
     trials = successes + failures
     half, whole = _small_remainders()
@@ -95,7 +93,7 @@ def _divergence(successes: FloatArray, failures: FloatArray, a: FloatArray, d: F
     return successes * gain, failures * np.log1p(d / np.maximum(failures, 0.5))
 
 
-def _limit(successes: _CountArray, failures: _CountArray, alpha: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _limit(successes: CountArray, failures: CountArray, alpha: FloatArray) -> tuple[FloatArray, FloatArray]:
     """For A >= 1: a = N p and d = A - a, where p is below A/N and W(p) >= 1/alpha is proved; a = 0 where none is."""
     bound = _bound(successes, failures, alpha)
     wins, losses = successes.astype(np.float64), failures.astype(np.float64)
@@ -196,7 +194,7 @@ def sequence_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
     return upper
 
 
-def _least_excluding(trials: _CountArray, p: float, alpha: FloatArray) -> _CountArray:
+def _least_excluding(trials: CountArray, p: float, alpha: FloatArray) -> CountArray:
     """About the least A > N p with W(p) >= 1/alpha, N + 1 where there is none, by bisection."""
     below, above = np.floor(trials * p).astype(np.int64), trials + 1
     while (above - below > 1).any():
@@ -211,11 +209,11 @@ def _least_excluding(trials: _CountArray, p: float, alpha: FloatArray) -> _Count
 
 
 def _settle(
-    count: _CountArray, trials: _CountArray, step: int, holds: Callable[[_CountArray], npt.NDArray[np.bool_]]
-) -> _CountArray:
+    count: CountArray, trials: CountArray, step: int, holds: Callable[[CountArray], npt.NDArray[np.bool_]]
+) -> CountArray:
     """The last count in [0, N], going by -step from where it holds, at which it holds; just outside where none does."""
 
-    def inside(a: _CountArray) -> npt.NDArray[np.bool_]:
+    def inside(a: CountArray) -> npt.NDArray[np.bool_]:
         return (a >= 0) & (a <= trials) & holds(np.clip(a, 0, trials))
 
     while (wrong := (count >= 0) & (count <= trials) & ~inside(count)).any():
@@ -225,7 +223,7 @@ def _settle(
     return count
 
 
-def sequence_boundary(trials: npt.ArrayLike, p0: float, alpha: float) -> tuple[_CountArray, _CountArray]:
+def sequence_boundary(trials: npt.ArrayLike, p0: float, alpha: float) -> tuple[CountArray, CountArray]:
     """Counts at which the confidence sequence leaves p0: what a lattice of counts is cut by.
 
     Args:

@@ -14,9 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.stats.arguments import FloatArray
-
-_CountArray = npt.NDArray[np.int64]
+from pyrobust.stats.arguments import CountArray, FloatArray
 
 # Probabilities on each side of the target, half a standard deviation of the last frequency apart next to it.
 _SIDE: Final = 30
@@ -65,7 +63,7 @@ def _cumulative(at: FloatArray, trials: int, q: FloatArray) -> FloatArray:
     return np.asarray(found)
 
 
-def least_worth(looks: npt.ArrayLike, certified: npt.ArrayLike, target: float, price: float) -> _CountArray:
+def least_worth(looks: npt.ArrayLike, certified: npt.ArrayLike, target: float, price: float) -> CountArray:
     """The greatest counts that are given up.
 
     Args:
