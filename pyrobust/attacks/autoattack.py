@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
+from pyrobust.values import summary
 
 from .arguments import batch_on, image_indices, labels
 from .autoattack_versions import VERSIONS, checked_names, published_attack
@@ -51,6 +52,9 @@ class AutoAttackResult:
     def robust_accuracy(self) -> float:
         """The share of the examples that withstood all attacks."""
         return list(self.accuracy.values())[-1]
+
+    def __repr__(self) -> str:
+        return summary(self, examples=len(self.broken_by), accuracy=self.accuracy, forwards=self.forwards)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists.

@@ -15,6 +15,7 @@ from pyrobust.errors import InputError
 from pyrobust.ops.logits import STANDING
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier
+from pyrobust.values import summary
 
 from .arguments import at_least, labels, number
 from .engine import BatchAttack
@@ -46,6 +47,15 @@ class MinimalPerturbation:
 
     x_adv: Tensor
     distance: Tensor
+
+    def __repr__(self) -> str:
+        found = self.distance[self.distance.isfinite()]
+        return summary(
+            self,
+            examples=len(self.distance),
+            found=len(found),
+            median_distance=float(self.distance.median()) if len(found) else None,
+        )
 
     def to_dict(self) -> dict[str, list[float]]:
         """The distances, as plain numbers."""

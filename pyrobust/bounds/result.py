@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobust.values import summary
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bounds:
@@ -29,6 +31,17 @@ class Bounds:
     norm: str
     sound: bool
     semantics: str
+
+    def __repr__(self) -> str:
+        return summary(
+            self,
+            sets=len(self.lower),
+            rows=self.lower.shape[1],
+            method=self.method,
+            norm=self.norm,
+            sound=self.sound,
+            semantics=self.semantics,
+        )
 
     def positive(self) -> Tensor:
         """Bool [B]: whether every row is proved to be above zero. False for NaN."""
@@ -56,6 +69,10 @@ class Verdicts:
     stage: list[str]
     margin: Tensor
     counterexample: Tensor
+
+    def __repr__(self) -> str:
+        counts = {status: self.status.count(status) for status in ("verified", "falsified", "unknown")}
+        return summary(self, examples=len(self.status), **counts)
 
     @property
     def verified(self) -> Tensor:

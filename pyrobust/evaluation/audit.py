@@ -18,6 +18,7 @@ from pyrobust.evaluation.audit_rows import (
 )
 from pyrobust.evaluation.certification_log import CertificationLog
 from pyrobust.evaluation.findings import Finding
+from pyrobust.values import summary
 
 # From this share of a data set on its figures are those of the whole.
 _WHOLE = 0.99
@@ -39,6 +40,10 @@ class Audit:
     counted: CertificationLog
     findings: tuple[Finding, ...]
     metrics: CertificationMetrics
+
+    def __repr__(self) -> str:
+        path, counted = str(self.log.path), self.metrics.images
+        return summary(self, path=path, images=counted, faults=len(self.faults), notes=len(self.notes))
 
     @property
     def faults(self) -> list[Finding]:

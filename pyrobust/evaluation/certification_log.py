@@ -19,6 +19,7 @@ from pyrobust.evaluation.run import Run
 from pyrobust.evaluation.saturation import USUAL_ALPHA, USUAL_N, find_saturation
 from pyrobust.evaluation.store import Header
 from pyrobust.metrics.votes import significant_decimals
+from pyrobust.values import summary
 
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
@@ -82,6 +83,21 @@ class CertificationLog:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def __repr__(self) -> str:
+        return summary(
+            self,
+            path=str(self.path),
+            kind=self.kind,
+            rows=len(self),
+            right=int(self.right.sum()),
+            noise=self.noise or None,
+            sigma=self.sigma,
+            norm=self.norm,
+            n=self.n,
+            alpha=self.alpha,
+            findings=len(self.findings),
+        )
 
     @property
     def right(self) -> npt.NDArray[np.bool_]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from pyrobust.errors import InputError, InputTypeError, MissingExtraError
 from pyrobust.metrics import estimate_rate
 from pyrobust.runner import Classifier, Progress
+from pyrobust.values import summary
 
 from .curve_search import search_broken_epsilons
 from .empirical import checked_epsilon
@@ -53,6 +54,18 @@ class RobustnessCurve:
     alpha: float
     broken_epsilon: npt.NDArray[np.float64]
     forwards: int | None
+
+    def __repr__(self) -> str:
+        return summary(
+            self,
+            attack=self.attack,
+            norm=self.norm,
+            examples=self.n,
+            points=len(self.epsilons),
+            epsilons=(float(self.epsilons.min()), float(self.epsilons.max())),
+            robust_accuracy=(float(self.robust_accuracy.max()), float(self.robust_accuracy.min())),
+            alpha=self.alpha,
+        )
 
     @property
     def robust_accuracy(self) -> npt.NDArray[np.float64]:

@@ -29,6 +29,7 @@ from pyrobust.evaluation.store import (
 )
 from pyrobust.evaluation.verdicts import decode_verdicts
 from pyrobust.metrics import Rate, estimate_rate
+from pyrobust.values import summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,6 +99,10 @@ class Run:
 
     def __len__(self) -> int:
         return len(self.table["index"])
+
+    def __repr__(self) -> str:
+        path = None if self.path is None else str(self.path)
+        return summary(self, kind=self.kind, images=len(self), expected=len(self.expected), path=path)
 
     @cached_property
     def table(self) -> dict[str, npt.NDArray[Any]]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.values import summary
 
 from .arguments import aligned, checked_count, checked_flags, checked_integers
 from .distance import perturbation_quantiles
@@ -88,6 +89,9 @@ class SurvivalCurve:
     def area_lower(self) -> float:
         """The area under the curve of the fewest possible votes."""
         return _area(self.p_a_lower)
+
+    def __repr__(self) -> str:
+        return summary(self, examples=len(self.p_a), area=self.area, share_below_half=self.share_below_half)
 
     @property
     def area_upper(self) -> float:

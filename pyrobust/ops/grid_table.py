@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.values import summary
 
 from .normal_tail import upper_tail
 
@@ -56,6 +57,9 @@ class GridNoise:
     thresholds: tuple[int, ...]
     words: Tensor
     guide: Tensor
+
+    def __repr__(self) -> str:
+        return summary(self, sigma=self.sigma, step=str(self.step), reach=self.reach, delta=self.delta)
 
 
 def grid_noise(sigma: float, step: Fraction) -> GridNoise:

@@ -10,12 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust.errors import MissingExtraError
+from pyrobust.values import summary
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: The prediction where no class could be certified.
 ABSTAIN = -1
+
+# Radii in what an interpreter shows.
+_MOST_SHOWN = 8
 
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
@@ -67,7 +71,7 @@ class _Results:
         return frame
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Certificates(_Results):
     r"""Certificates of B examples.
 
@@ -117,6 +121,25 @@ class Certificates(_Results):
     grid: Fraction | None = None
     delta: float = 0.0
 
+    def __repr__(self) -> str:
+        at = dict(zip(self.radii, self.certified.sum(axis=0).tolist(), strict=True))
+        return summary(
+            self,
+            images=len(self),
+            certified=int((self.prediction != ABSTAIN).sum()),
+            certified_at=at if 0 < len(at) <= _MOST_SHOWN else None,
+            noise=self.noise,
+            sigma=self.sigma,
+            norm=self.norm,
+            guarantee=self.guarantee,
+            grid=None if self.grid is None else str(self.grid),
+            method=self.method,
+            n0=self.n0,
+            n=self.n,
+            alpha=self.alpha,
+            seed=self.seed,
+        )
+
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
         """[B, R]: whether example b is certified at the r-th of ``radii``; an abstention never is."""
@@ -125,7 +148,7 @@ class Certificates(_Results):
         return certified
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Predictions(_Results):
     """Predictions of B examples, each the smoothed classifier's with probability at least 1 - alpha, or ``ABSTAIN``.
 
@@ -146,3 +169,18 @@ class Predictions(_Results):
     guarantee: str = "real"
     grid: Fraction | None = None
     delta: float = 0.0
+
+    def __repr__(self) -> str:
+        return summary(
+            self,
+            images=len(self),
+            abstained=int((self.prediction == ABSTAIN).sum()),
+            noise=self.noise,
+            sigma=self.sigma,
+            norm=self.norm,
+            guarantee=self.guarantee,
+            grid=None if self.grid is None else str(self.grid),
+            n=self.n,
+            alpha=self.alpha,
+            seed=self.seed,
+        )
