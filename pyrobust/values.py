@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from pyrobust.errors import InputTypeError
+import numpy as np
+import numpy.typing as npt
 
-# Of a long list in a message.
-_NAMED = 5
+from pyrobust.errors import InputTypeError
 
 
 def numbers(name: str, values: Iterable[Any]) -> list[float]:
@@ -32,28 +33,67 @@ def numbers(name: str, values: Iterable[Any]) -> list[float]:
     Traceback (most recent call last):
     pyrobust.errors.InputTypeError: radii: expected a sequence of numbers, got '25'
     """
+    given = items(name, values)
     try:
-        given = None if isinstance(values, str | bytes) else list(values)
-        if given is not None and not any(isinstance(value, str | bytes) for value in given):
+        if not any(isinstance(value, str | bytes) for value in given):
             return [float(value) for value in given]
     except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
         pass
-    got = some(values) if isinstance(values, list | tuple) else repr(values)
-    raise InputTypeError(f"{name}: expected a sequence of numbers, got {got}") from None
+    raise InputTypeError(f"{name}: expected a sequence of numbers, got {some(given)}")
 
 
-def some(values: Iterable[Any]) -> str:
+def items(name: str, values: Iterable[Any]) -> list[Any]:
+    """The items of an argument that is a sequence of numbers, as they are.
+
+    Args:
+        name: of the argument.
+        values: a list, an array, a tensor and the like.
+
+    Raises:
+        InputTypeError: a string, or no sequence.
+
+    >>> items("radii", (0, 0.25))
+    [0, 0.25]
+    """
+    if not isinstance(values, str | bytes):
+        with suppress(TypeError):  # of what is no sequence, and of a tensor without dimensions
+            return list(values)
+    raise InputTypeError(f"{name}: expected a sequence of numbers, got {values!r}")
+
+
+def array(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """A number or an array of numbers, as an array.
+
+    Args:
+        name: of the argument.
+        values: of any shape.
+
+    Raises:
+        InputTypeError: strings, or what is no array.
+
+    >>> array("p_lower", [0.5, 0.75])
+    array([0.5 , 0.75])
+    """
+    with suppress(TypeError, ValueError):
+        given = np.asarray(values)
+        if given.dtype.kind not in "US" and not any(isinstance(value, str | bytes) for value in _objects(given)):
+            return given.astype(np.float64)
+    raise InputTypeError(f"{name}: expected a number or an array of numbers, got {values!r:.200}")
+
+
+def some(values: Sequence[Any], form: Callable[[Any], str] = repr, most: int = 5) -> str:
     """The first few of some values, and how many more there are.
 
     Args:
         values: any.
+        form: writes one of them.
+        most: of them are written.
 
     >>> some([0.5, "a"]), some(range(1, 2001))
     ("0.5, 'a'", '1, 2, 3, 4, 5 and 1,995 more')
     """
-    shown = [repr(value) for value in values]
-    more = f" and {len(shown) - _NAMED:,} more" if len(shown) > _NAMED else ""
-    return ", ".join(shown[:_NAMED]) + more
+    more = f" and {len(values) - most:,} more" if len(values) > most else ""
+    return ", ".join(map(form, values[:most])) + more
 
 
 def summary(result: object, **facts: Any) -> str:
@@ -69,3 +109,8 @@ def summary(result: object, **facts: Any) -> str:
     """
     shown = ", ".join(f"{name}={value!r}" for name, value in facts.items() if value is not None)
     return f"{type(result).__name__}({shown})"
+
+
+def _objects(values: npt.NDArray[Any]) -> Iterable[Any]:
+    """What numpy has no format for, such as fractions and lists that mix strings with numbers."""
+    return values.flat if values.dtype.kind == "O" else ()

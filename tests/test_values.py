@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,13 @@ import torch
 
 import pyrobust
 from pyrobust import ops, zoo
-from pyrobust.errors import InputTypeError
+from pyrobust.compat import torchattacks
+from pyrobust.errors import InputError, InputTypeError, StoreError
+from pyrobust.evaluation import Run
+from pyrobust.report.caption import describe_run
+from pyrobust.smoothing import pilot_probabilities, plan
+from pyrobust.smoothing.radius import two_class_radius
+from pyrobust.smoothing.sequential import CertificationRule
 from pyrobust.values import numbers, some
 
 
@@ -41,6 +48,74 @@ def test_a_message_names_the_first_few() -> None:
         numbers("radii", ["0.25"] * 2000)
     assert "and 1,995 more" in str(error.value)
     assert len(str(error.value)) < 120
+
+
+_NET, _DATA = zoo.load_model("zoo:digits-smooth-0.25"), zoo.load_data("digits")
+_X, _Y = _DATA.x[:2], _DATA.y[:2]
+_SMOOTHER = pyrobust.RandomizedSmoothing(_NET, 10, 0.25)
+TAKERS: dict[str, Callable[[Any], object]] = {
+    "radii, certify_batch": lambda v: _SMOOTHER.certify_batch(_X, n=10, radii=v),
+    "radii, sequential": lambda v: _SMOOTHER.certify_batch(_X, n=10, radii=v, method="sequential"),
+    "radii, rule": lambda v: CertificationRule(v, 3, 0.5, "gaussian", "l2", 100, 0.001),
+    "radii, dataset": lambda v: pyrobust.certify_dataset(_SMOOTHER, _DATA, n=10, radii=v, method="sequential"),
+    "radii, compute": lambda v: pyrobust.compute_certified_accuracy(_SMOOTHER, _X, _Y, radii=v, n=10),
+    "radii, run": lambda v: pyrobust.certify_dataset(_SMOOTHER, _DATA, n=10, max_images=1).certified_accuracy(v),
+    "radii, metric": lambda v: pyrobust.certified_accuracy(np.ones(3), np.ones(3, dtype=bool), v),
+    "radii, plan": lambda v: plan([0.9], 0.25, v),
+    "p, plan": lambda v: plan(v, 0.25, [0.1]),
+    "p_lower": lambda v: pyrobust.certified_radius(v, 0.25),
+    "p_a_lower": lambda v: two_class_radius(v, 0.1, 0.25),
+    "p_b_upper": lambda v: two_class_radius(0.9, v, 0.25),
+    "epsilons, curve": lambda v: pyrobust.robustness_curve(pyrobust.FGSM, _NET, _X, _Y, v),
+    "epsilons, dictionary": lambda v: pyrobust.compute_robustness_curve(pyrobust.FGSM, _NET, _X, _Y, v),
+    "epsilons, verify": lambda v: pyrobust.verify_dataset(_NET, _DATA, epsilons=v, max_images=1),
+    "clip, verify": lambda v: pyrobust.verify_dataset(_NET, _DATA, epsilons=0.1, clip=v, max_images=1),
+    "clip, bounds": lambda v: pyrobust.BoundedModel(_NET, _X).bounds(_X, 0.1, clip=v),
+    "normalize": lambda v: pyrobust.RandomizedSmoothing(_NET, 10, 0.25, normalize=v),
+    "normalize, mean and std": lambda v: pyrobust.RandomizedSmoothing(_NET, 10, 0.25, normalize=(v, v)),
+    "mean": lambda v: torchattacks.PGD(_NET).set_normalization_used(v, v),
+    "indices": lambda v: _SMOOTHER.certify_batch(_X, n=10, indices=v),
+    "q": lambda v: pyrobust.survival_curve(np.arange(5), 10, np.ones(5, dtype=bool)).quantiles(v),
+}
+
+
+@pytest.mark.parametrize("value", ["12", "0.25"])
+@pytest.mark.parametrize("taker", TAKERS)
+def test_a_string_is_no_sequence_of_numbers_anywhere(taker: str, value: Any) -> None:
+    with pytest.raises(InputTypeError, match=rf"^{taker.split(',')[0]}: expected "):
+        TAKERS[taker](value)
+
+
+def test_no_message_lists_thousands_of_radii() -> None:
+    radii = np.linspace(0, 1, 2000).tolist()
+    with pytest.raises(InputError, match=r"at most 1024 finite numbers, got 2000: .* and 1,995 more$") as error:
+        _SMOOTHER.certify_batch(_X, n=10, radii=radii, method="sequential")
+    assert len(str(error.value)) < 200
+    with pytest.raises(InputError, match=r"epsilons: expected positive numbers, .* and 1,995 more$"):
+        pyrobust.verify_dataset(_NET, _DATA, epsilons=radii, max_images=1)
+    with pytest.raises(InputError, match=r"^n: expected .* and 1,995 more$"):
+        pilot_probabilities([1, 2], [5] * 2000)
+
+
+def test_another_run_is_told_by_the_first_radius_that_differs(tmp_path: Path) -> None:
+    radii = np.linspace(0, 0.3, 1000).tolist()
+
+    def certify(radii: list[float]) -> pyrobust.Run:
+        return pyrobust.certify_dataset(
+            _SMOOTHER, _DATA, n=10, max_images=1, method="sequential", radii=radii, out=tmp_path / "run.db"
+        )
+
+    assert "radius 0, 0.0003003, 0.000600601, " in describe_run(certify(radii))[0]
+    assert "0.0033033 and 988 more" in describe_run(Run(tmp_path / "run.db"))[0]
+    with pytest.raises(StoreError, match=r"radii: 1000 there, 999 now; the first that differs is number 1000") as error:
+        certify(radii[:-1])
+    assert len(str(error.value)) < 400
+
+
+def test_epsilons_may_come_as_an_array() -> None:
+    for epsilons in (np.array([0.02, 0.01]), torch.tensor([0.02, 0.01], dtype=torch.float64), np.float64(0.01), 0.01):
+        run = pyrobust.verify_dataset(_NET, _DATA, epsilons=epsilons, max_images=1, method="ibp")
+        assert run.parameters["epsilons"][0] == 0.01
 
 
 @pytest.fixture(scope="module")

@@ -139,9 +139,12 @@ def clip_range(clip: tuple[float, float] | None) -> tuple[float, float]:
 
     Raises:
         InputError: not two numbers, the lower first.
+        InputTypeError: a string.
     """
     if clip is None:
         return -math.inf, math.inf
+    if isinstance(clip, str):
+        raise InputTypeError(f"clip: expected two numbers or None, got {clip!r}")
     try:
         lowest, highest = (float(end) for end in clip)
     except (TypeError, ValueError, OverflowError):

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from pyrobust.attacks import fgsm, pgd
 from pyrobust.attacks.engine import BatchAttack
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.values import numbers
 
 #: (images, labels) → target labels.
 TargetMap: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -78,8 +79,11 @@ class Attack(abc.ABC):
 
         Raises:
             InputError: not one positive std for each mean.
+            InputTypeError: not numbers.
         """
-        values = {name: torch.as_tensor(v, dtype=torch.float32) for name, v in (("mean", mean), ("std", std))}
+        values = {
+            name: torch.tensor(numbers(name, v), dtype=torch.float32) for name, v in (("mean", mean), ("std", std))
+        }
         if (
             values["mean"].dim() != 1
             or values["mean"].shape != values["std"].shape

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.smoothing import ABSTAIN, Certificates, RandomizedSmoothing
+from pyrobust.values import items, numbers
 
 # Images handed over at once: enough to fill batches, few enough to stay off the device's memory.
 _CHUNK = 1024
@@ -73,11 +74,8 @@ def compute_certified_accuracy(
         raise InputError(f"test_images: expected at least one image, got shape {tuple(test_images.shape)}")
     if len(labels) != len(test_images):
         raise InputError(f"test_labels: expected one for each of the {len(test_images)} images, got {len(labels)}")
-    try:
-        radii = tuple(radii)
-        values = [float(radius) for radius in radii]
-    except (TypeError, ValueError):
-        raise InputTypeError(f"radii: expected a sequence of numbers, got {radii!r}") from None
+    radii = items("radii", radii)
+    values = numbers("radii", radii)
     for radius in values:
         if not radius >= 0:
             raise InputError(f"radii: expected numbers of at least 0, got {radius}")

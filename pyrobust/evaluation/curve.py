@@ -14,7 +14,7 @@ from torch import Tensor
 from pyrobust.errors import InputError, InputTypeError, MissingExtraError
 from pyrobust.metrics import estimate_rate
 from pyrobust.runner import Classifier, Progress
-from pyrobust.values import summary
+from pyrobust.values import items, summary
 
 from .curve_search import search_broken_epsilons
 from .empirical import checked_epsilon
@@ -234,10 +234,7 @@ def robustness_curve(
 
 def _epsilons(epsilons: Sequence[Epsilon]) -> tuple[list[Epsilon], list[float]]:
     """The epsilons as they came, and as numbers."""
-    try:
-        given = list(epsilons)
-    except TypeError:
-        raise InputTypeError(f"epsilons: expected a sequence of numbers, got {epsilons!r}") from None
+    given = items("epsilons", epsilons)
     if not given:
         raise InputError("epsilons: expected at least one, got none")
     return given, [checked_epsilon("epsilons", value) for value in given]

@@ -86,9 +86,11 @@ def calculate_empirical_robustness(
 def checked_epsilon(name: str, epsilon: Any) -> float:
     """A finite number of at least 0, as a float."""
     try:
-        value = float(epsilon)
-    except (TypeError, ValueError):
-        raise InputTypeError(f"{name}: expected a number, got {epsilon!r}") from None
+        value = None if isinstance(epsilon, str | bytes) else float(epsilon)
+    except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
+        value = None
+    if value is None:
+        raise InputTypeError(f"{name}: expected a number, got {epsilon!r}")
     if not 0 <= value < math.inf:
         raise InputError(f"{name}: expected a finite number of at least 0, got {epsilon}")
     return value

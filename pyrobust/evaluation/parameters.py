@@ -20,6 +20,8 @@ EXECUTION_ON_GRID = frozenset({"shard", "chunk"})
 MAX_PIXELS = 1 << 27
 
 _WORDS = 1 << 32
+# Of a list in a message.
+_MOST_SHOWN = 8
 
 
 def is_name(value: Any) -> bool:
@@ -215,10 +217,24 @@ def describe_differences(there: dict[str, Any], now: dict[str, Any], ignore: fro
     ['sigma: 0.25 there, 0.5 now']
     >>> describe_differences({"settings": {"steps": 10}}, {"settings": {"steps": 20}})
     ['steps: 10 there, 20 now']
+    >>> describe_differences({"radii": [0.5] * 9}, {"radii": [0.5] * 9 + [1.0]})
+    ['radii: 9 there, 10 now; the first that differs is number 10: none there, 1.0 now']
     """
     there, now = _flat(there), _flat(now)
     names = [name for name in {**there, **now} if name not in ignore and there.get(name) != now.get(name)]
-    return [f"{name}: {there.get(name)!r} there, {now.get(name)!r} now" for name in names]
+    return [_difference(name, there.get(name), now.get(name)) for name in names]
+
+
+def _difference(name: str, there: Any, now: Any) -> str:
+    """One phrase; of long lists where they part."""
+    if not (isinstance(there, list) and isinstance(now, list) and max(len(there), len(now)) > _MOST_SHOWN):
+        return f"{name}: {there!r} there, {now!r} now"
+    place = next((i for i, (a, b) in enumerate(zip(there, now, strict=False)) if a != b), min(len(there), len(now)))
+    first, second = (repr(one[place]) if place < len(one) else "none" for one in (there, now))
+    return (
+        f"{name}: {len(there)} there, {len(now)} now; the first that differs is number {place + 1}: "
+        f"{first} there, {second} now"
+    )
 
 
 def _flat(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from pyrobust.evaluation.store import (
 )
 from pyrobust.evaluation.verdicts import decode_verdicts
 from pyrobust.metrics import Rate, estimate_rate
-from pyrobust.values import summary
+from pyrobust.values import numbers, summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,6 +167,7 @@ class Run:
 
         Raises:
             InputError: the run holds predictions, or no image yet.
+            InputTypeError: radii that are not numbers.
         """
         if "radius" not in LAYOUTS[self.header.layout]:
             raise InputError(
@@ -177,7 +178,7 @@ class Run:
         # A verification with radius 0 has proved nothing, not even of the image itself.
         proved = self.right & ((self.table["radius"] > 0) | (self.kind != "verify"))
         radius = self.table["radius"][proved]
-        return np.array([(radius >= r).sum() / len(self) for r in map(float, radii)])
+        return np.array([(radius >= r).sum() / len(self) for r in numbers("radii", radii)])
 
     def clean_accuracy(self, alpha: float = 0.05) -> Rate:
         """The share of images whose prediction is right, ``float(rate)``, with its confidence interval.
@@ -276,7 +277,7 @@ class Run:
         there = self.table["index"]
         wanted = there if indices is None else np.asarray(indices)
         if wanted.ndim != 1 or (wanted.size and not np.issubdtype(wanted.dtype, np.integer)):
-            raise InputTypeError(f"indices: expected a sequence of integers, got {indices!r}")
+            raise InputTypeError(f"indices: expected a sequence of integers, got {wanted.dtype} {wanted.shape}")
         absent = np.setdiff1d(wanted, there)
         if len(absent):
             raise InputError(f"indices: expected images of the run, got {int(absent[0])}, which it does not have")

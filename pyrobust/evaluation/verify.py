@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -31,6 +32,7 @@ from pyrobust.evaluation.run import Run
 from pyrobust.evaluation.verdicts import PROOFS
 from pyrobust.evaluation.verify_chunk import VerifyChunk
 from pyrobust.runner import Runner
+from pyrobust.values import items, some
 
 # Images that are bounded together: more at once gain little, and a kill loses at most so many.
 _CHUNK = 32
@@ -189,14 +191,11 @@ def verify_dataset(
         return write_run(out, header, step, images, progress)
 
 
-def _sorted_epsilons(epsilons: float | Sequence[float]) -> list[float]:
-    try:
-        given = list(epsilons) if isinstance(epsilons, Sequence) else [epsilons]
-    except TypeError:
-        given = []
-    values = sorted(checked_epsilon("epsilons", epsilon) for epsilon in given)
+def _sorted_epsilons(epsilons: Any) -> list[float]:
+    alone = not isinstance(epsilons, str | Sequence) and not np.ndim(epsilons)
+    values = sorted(checked_epsilon("epsilons", one) for one in ([epsilons] if alone else items("epsilons", epsilons)))
     if not values or values[0] <= 0 or len(set(values)) < len(values):
-        raise InputError(f"epsilons: expected positive numbers, each once, got {epsilons!r}")
+        raise InputError(f"epsilons: expected positive numbers, each once, got {some(values) or 'none'}")
     return values
 
 

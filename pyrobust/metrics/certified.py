@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import clopper_pearson_lower
+from pyrobust.values import numbers
 
 from .arguments import checked_count, checked_flags, checked_number, checked_radii
 from .estimate import Estimate, bootstrap_mean
@@ -54,9 +55,7 @@ def certified_accuracy(
     [0.5, 0.5, 0.25]
     """
     certified, right = _columns(radius, correct)
-    if isinstance(radii, str) or np.ndim(radii) != 1:
-        raise InputTypeError(f"radii: expected a sequence of numbers, got {radii!r}")
-    wanted = [checked_number("radii", r) for r in radii]
+    wanted = [checked_number("radii", r) for r in numbers("radii", radii)]
     alpha = checked_alpha(alpha)
     return [estimate_rate(int((right & (certified >= r)).sum()), len(right), alpha) for r in wanted]
 

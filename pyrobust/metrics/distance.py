@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.values import numbers
 
 from .arguments import checked_distances
 
@@ -177,10 +178,7 @@ def perturbation_quantiles(minimum: Tensor, q: Sequence[float] = (0.25, 0.5, 0.7
         raise InputError(f"minimum: expected [N] with N >= 1, got {tuple(minimum.shape)}")
     if not bool((minimum >= 0).all()):
         raise InputError("minimum: expected numbers of at least 0, got a negative one or NaN")
-    try:
-        shares = [float(share) for share in q]
-    except (TypeError, ValueError):
-        raise InputTypeError(f"q: expected a sequence of numbers, got {q!r}") from None
+    shares = numbers("q", q)
     for share in shares:
         if not 0 <= share <= 1:
             raise InputError(f"q: expected shares in [0, 1], got {share}")

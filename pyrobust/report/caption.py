@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyrobust.evaluation import Run
+from pyrobust.values import some
 
 # Enough of a hash to tell any two data sets or models apart that somebody has side by side.
 _DIGITS = 12
+# Of radii and epsilons; the table has them all.
+_MOST = 12
 
 
 def describe_run(run: Run) -> list[str]:
@@ -129,7 +132,7 @@ def _smoothed(run: Run) -> list[str]:
         what += f"; {parameters['norm']} radii, method {parameters['method']}, {_guarantee(run)}"
         budget = f"n0 {parameters['n0']}, n {parameters['n']} samples an image"
         if run.header.layout == "sequential":
-            what += f"; decided: radius {', '.join(f'{radius:g}' for radius in parameters['radii'])}"
+            what += f"; decided: radius {some(parameters['radii'], '{:g}'.format, _MOST)}"
             what += f"; {parameters['hybrid']:g} of alpha for one bound at n" if parameters["hybrid"] else ""
             what += "; two classes bounded" if parameters["two_class"] else ""
             budget = f"n0 {parameters['n0']}, n at most {parameters['n']} samples an image"
@@ -144,8 +147,10 @@ def _smoothed(run: Run) -> list[str]:
 
 def _guarantee(run: Run) -> str:
     step = run.parameters.get("grid")
-    return f"guarantee {run.header.guarantee}" + (
-        f" of {step}, batches of {run.parameters['batch_size']}" if step else ""
+    if not step:
+        return f"guarantee {run.header.guarantee}"
+    return (
+        f"guarantee grid: sound in floating point on the grid of {step}, in batches of {run.parameters['batch_size']}"
     )
 
 
@@ -165,7 +170,7 @@ def _verified(run: Run) -> list[str]:
     if parameters["epsilons"] is None:
         budget = f"certified radii up to {parameters['largest']:g}"
     else:
-        budget = f"epsilon {', '.join(f'{epsilon:g}' for epsilon in parameters['epsilons'])}"
+        budget = f"epsilon {some(parameters['epsilons'], '{:g}'.format, _MOST)}"
     lines = [
         f"{'Lipschitz constant' if method == 'lipschitz' else f'Bound propagation, {what}'}; {norm}, {where}; {budget}",
         f"guarantee {run.header.guarantee}, semantics {parameters['semantics']}"

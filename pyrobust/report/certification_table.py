@@ -27,6 +27,7 @@ from pyrobust.report.subjects import (
     number,
     why_no_votes,
 )
+from pyrobust.values import numbers
 
 _HASH = 12
 _QUANTILES = (0.25, 0.5, 0.75)
@@ -62,7 +63,7 @@ def comparison_table(
 
     Raises:
         InputError: no log, several norms, a radius that is no number of at least 0, alpha or delta out of range.
-        InputTypeError: something else than logs.
+        InputTypeError: something else than logs, or radii that are not numbers.
 
     >>> import tempfile, pathlib
     >>> from pyrobust.evaluation.certification_log import read_certification_log
@@ -79,7 +80,7 @@ def comparison_table(
     order = _ranked(curves)
     names = distinct_names(logs)
     logs, curves, names = [logs[i] for i in order], [curves[i] for i in order], [names[i] for i in order]
-    radii = usual_radii(max(float(log.radius.max()) for log in logs)) if radii is None else radii
+    radii = usual_radii(max(float(log.radius.max()) for log in logs)) if radii is None else numbers("radii", radii)
     sections: tuple[tuple[Row, ...], ...] = (
         _facts(logs),
         _sureness(curves, alpha),

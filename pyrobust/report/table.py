@@ -15,6 +15,7 @@ from pyrobust.evaluation.radii import quarters, rising
 from pyrobust.evaluation.verdicts import STAGES
 from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.report.caption import describe_run, planned_attacks
+from pyrobust.values import numbers
 
 
 def default_radii(run: Run) -> list[float]:
@@ -52,6 +53,7 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None) -> 
 
     Raises:
         InputError: the run is of another kind or holds no image, or a radius is negative.
+        InputTypeError: radii that are not numbers.
 
     >>> from pyrobust.evaluation import certify_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing
@@ -61,9 +63,9 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None) -> 
     >>> certified_accuracy_table(run, [0.0, 0.25]).row_count
     6
     """
-    radii = default_radii(run) if radii is None else radii
+    radii = default_radii(run) if radii is None else numbers("radii", radii)
     for radius in radii:
-        if not float(radius) >= 0:
+        if not radius >= 0:
             raise InputError(f"radii: expected numbers of at least 0, got {radius}")
     accuracies = run.certified_accuracy(radii)
     table = _table(run, "Certified accuracy")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import MAX_TRIALS
+from pyrobust.values import numbers
 
 logger = logging.getLogger(__name__)
 
@@ -102,11 +103,8 @@ def certified_radii(method: str, radii: Sequence[float] | None) -> tuple[float, 
     """The radii of interest of a method that exists."""
     if method not in ("fixed", "sequential"):
         raise InputError(f'method: expected "fixed" or "sequential", got {method!r}')
-    try:
-        # Not `radii or ()`: an array has no truth.
-        values = () if radii is None else tuple(float(radius) for radius in radii)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputTypeError(f"radii: expected a sequence of numbers, got {radii!r}") from None
+    # Not `radii or ()`: an array has no truth.
+    values = () if radii is None else tuple(numbers("radii", radii))
     for radius in values:
         if not radius >= 0:
             raise InputError(f"radii: expected numbers of at least 0, got {radius}")

@@ -15,6 +15,7 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.smoothing.checks import count, probability, samples
 from pyrobust.smoothing.radius import required_probability
 from pyrobust.stats import MAX_TRIALS, SequentialRule, exact_error, fixed_count, lattice_outcome
+from pyrobust.values import array, numbers, some
 
 _Floats = npt.NDArray[np.float64]
 _Bools = npt.NDArray[np.bool_]
@@ -134,11 +135,12 @@ def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
     if k.ndim != 1 or not len(k) or k.dtype.kind not in "iu":
         raise InputError(f"votes: expected a list of at least one integer, got {k.dtype} of shape {k.shape}")
     if drawn.dtype.kind not in "iu":
-        raise InputTypeError(f"n: expected an integer, or one for each image, got {n!r}")
+        raise InputTypeError(f"n: expected an integer, or one for each image, got {drawn.dtype}")
+    given = some(drawn.ravel().tolist())
     if drawn.shape not in ((), k.shape) or (drawn < 1).any() or (drawn > MAX_TRIALS).any():
-        raise InputError(f"n: expected one of 1 to {MAX_TRIALS}, or as many as the {len(k)} images, got {n!r}")
+        raise InputError(f"n: expected one of 1 to {MAX_TRIALS}, or as many as the {len(k)} images, got {given}")
     if (k < 0).any() or (k > drawn).any():
-        raise InputError(f"votes: expected 0 to n = {n!r}, got {k.min()} to {k.max()}")
+        raise InputError(f"votes: expected 0 to n = {given}, got {k.min()} to {k.max()}")
     return np.where(k > 0, (k + 0.5) / (drawn + 1), 0.5)
 
 
@@ -190,16 +192,15 @@ def plan(
     >>> made.recommended, made["fixed"].samples, made["sequential"].samples < 500
     ('sequential', 10100.0, True)
     """
-    chances = np.asarray(p, dtype=np.float64)
+    chances, radii = array("p", p), numbers("radii", radii)
     if chances.ndim != 1 or not len(chances) or not ((chances >= 0) & (chances <= 1)).all():
         raise InputError("p: expected a list of at least one probability in [0, 1]")
-    if not len(radii):
+    if not radii:
         raise InputError("radii: expected at least one, got none")
     n_max, n0, alpha = samples("n_max", n_max), count("n0", n0), probability("alpha", alpha)
     share = probability("hybrid", hybrid)
     needed = [
-        min(required_probability(float(radius), sigma, noise=noise, norm=norm), math.nextafter(1.0, 0.0))
-        for radius in radii
+        min(required_probability(radius, sigma, noise=noise, norm=norm), math.nextafter(1.0, 0.0)) for radius in radii
     ]
     rules = {"sequential": SequentialRule(n_max, alpha), "hybrid": SequentialRule(n_max, alpha, share)}
     least = [fixed_count(n_max, p0, alpha) for p0 in needed]
@@ -229,7 +230,7 @@ def plan(
     recommended, reason = _recommend(methods)
     return Plan(
         float(sigma),
-        tuple(map(float, radii)),
+        tuple(radii),
         n_max,
         n0,
         alpha,

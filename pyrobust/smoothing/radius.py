@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import normal_quantile_lower
+from pyrobust.values import array
 
 #: The pairs (noise, norm) with a certificate here.
 CERTIFIED = (("gaussian", "l2"), ("uniform", "l1"), ("laplace", "l1"))
@@ -56,7 +57,7 @@ def certified_radius(
     Raises:
         InputError: a pair (noise, norm) without a certificate, sigma not positive (or out of float32's range), or
             p_lower outside [0, 1).
-        InputTypeError: sigma is not a number.
+        InputTypeError: sigma is not a number, or p_lower none or an array of them.
 
     >>> [f"{radius:.6f}" for radius in certified_radius([0.4, 0.5, 0.9, 0.99], 0.25)]
     ['0.000000', '0.000000', '0.320388', '0.581587']
@@ -65,7 +66,7 @@ def certified_radius(
         pairs = ", ".join(f"{a} with {b}" for a, b in CERTIFIED)
         raise InputError(f"noise, norm: expected {pairs}, got {noise} with {norm}")
     sigma = _checked_sigma(sigma)
-    p = np.asarray(p_lower, dtype=np.float64)
+    p = array("p_lower", p_lower)
     if bool(np.any((p < 0) | (p >= 1))):
         raise InputError(f"p_lower: expected probabilities in [0, 1), got {p[(p < 0) | (p >= 1)].flat[0]}")
     if noise != "gaussian":
@@ -134,13 +135,13 @@ def two_class_radius(p_a_lower: npt.ArrayLike, p_b_upper: npt.ArrayLike, sigma: 
 
     Raises:
         InputError: a bound out of range, shapes that do not broadcast, or sigma not positive.
-        InputTypeError: sigma is not a number.
+        InputTypeError: sigma is not a number, or a bound none or an array of them.
 
     >>> f"{two_class_radius(0.6, 0.1, 0.5):.6f}", f"{certified_radius(0.6, 0.5):.6f}"
     ('0.383725', '0.126674')
     """
     sigma = _checked_sigma(sigma)
-    a, b = np.asarray(p_a_lower, dtype=np.float64), np.asarray(p_b_upper, dtype=np.float64)
+    a, b = array("p_a_lower", p_a_lower), array("p_b_upper", p_b_upper)
     for name, p, wrong in (("p_a_lower", a, (a < 0) | (a >= 1)), ("p_b_upper", b, (b <= 0) | (b > 1))):
         if bool(wrong.any()):
             raise InputError(

@@ -21,6 +21,7 @@ from pyrobust.stats import (
     sequence_lower,
     sequence_upper,
 )
+from pyrobust.values import numbers, some
 
 from .certificates import ABSTAIN
 from .grid import lower_by, raise_by
@@ -99,7 +100,7 @@ class CertificationRule:
 
     Raises:
         InputError: no radii, a share out of range, or two classes with other noise.
-        InputTypeError: a share that is no number, or a two_class that is no bool.
+        InputTypeError: radii or a share that are no numbers, or a two_class that is no bool.
 
     >>> rule = CertificationRule((0.25, 1.0), 3, 0.5, "gaussian", "l2", 10_000, 0.001)
     >>> limits = rule.look(np.array([1]), np.array([[5, 395, 0, 0]]), np.array([[0.0, 1.0, 0.0, 1.0]]))
@@ -119,10 +120,12 @@ class CertificationRule:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.radii:
+        if not numbers("radii", self.radii):
             raise InputError("radii: expected the radii that the sequential method is to decide, got none")
         if len(self.radii) > _MOST_RADII or not all(map(math.isfinite, self.radii)):
-            raise InputError(f"radii: expected at most {_MOST_RADII} finite numbers, got {self.radii}")
+            raise InputError(
+                f"radii: expected at most {_MOST_RADII} finite numbers, got {len(self.radii)}: {some(self.radii)}"
+            )
         try:
             inside = bool(0.0 <= self.hybrid < 1.0)
         except (TypeError, ValueError):

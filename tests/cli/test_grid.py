@@ -18,7 +18,7 @@ def test_digits_are_found_on_their_grid(pyrobust: Any) -> None:
     for command in ("certify", "predict"):
         done = pyrobust(command, *QUICK, "--out", f"{command}.db")
         assert done.status == 0
-        assert "guarantee grid of 1/16" in " ".join(done.out.split())
+        assert "guarantee grid: sound in floating point on the grid of 1/16" in " ".join(done.out.split())
         assert "no usual grid" not in done.err
         run = Run(f"{command}.db")
         assert (run.header.guarantee, run.parameters["grid"]) == ("grid", "1/16")
