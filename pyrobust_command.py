@@ -25,3 +25,7 @@ def main() -> None:
     from pyrobust.cli import main as run
 
     run()
+
+
+if __name__ == "__main__":
+    main()

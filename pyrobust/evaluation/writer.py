@@ -194,7 +194,7 @@ class RunWriter:
                 )
             raise StoreError(
                 f"{self._where}: holds a run with other parameters: {'; '.join(differences)}; "
-                "use the same ones to go on with it, or another file"
+                f"use the same ones to go on with it{_grid_of(stored, self.header)}, or another file"
             )
         if stored.versions != self.header.versions:
             logger.warning("%s: begun with %s, goes on with %s", self._where, stored.versions, self.header.versions)
@@ -256,6 +256,14 @@ class RunWriter:
                 f"{self._where}: cannot be {what} ({reason}): a full disk, a file size limit, or missing permission; "
                 "what was committed before is kept"
             ) from error
+
+
+def _grid_of(stored: Header, header: Header) -> str:
+    """How to ask for the grid of a run, or for none, where another is asked for: nobody types it who has it found."""
+    grid, asked = stored.parameters.get("grid"), header.parameters.get("grid")
+    if grid == asked:
+        return ""
+    return " (it has no grid: grid=None, --grid none)" if grid is None else f' (grid="{grid}", --grid {grid})'
 
 
 def _values(columns: Mapping[str, str], rows: Mapping[str, Sequence[Any]]) -> list[list[Any]]:

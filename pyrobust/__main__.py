@@ -1,0 +1,8 @@
+"""``python -m pyrobust``: the command ``pyrobust``, where its script is not on the path."""
+
+from __future__ import annotations
+
+from pyrobust.cli import main
+
+if __name__ == "__main__":
+    main()
