@@ -7,7 +7,9 @@ The names below are the public API; ``pyrobust.metrics`` has the metrics, ``pyro
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Final
 
+from pyrobust import smoothing
 from pyrobust.attacks import APGD, BIM, EOT, FAB, FGSM, PGD, AdversarialAttack, AutoAttack, Square
 from pyrobust.bounds import BoundedModel, Bounds, LipschitzBound, Verdicts, compute_ibp_bounds, lipschitz_bound
 from pyrobust.errors import PyrobustError
@@ -39,10 +41,14 @@ from pyrobust.metrics import (
     survival_curve,
 )
 from pyrobust.ops import project_l1_ball, project_l1_ball_box, project_l2_ball, project_linf_ball, project_simplex
-from pyrobust.smoothing import ABSTAIN, Certificates, Predictions, RandomizedSmoothing, certified_radius
+from pyrobust.smoothing import Certificates, Predictions, RandomizedSmoothing, certified_radius
 from pyrobust.training import crown_ibp_loss, ibp_loss
 
 __version__ = version("pyrobust")
+
+# By assignment: the reference pages take what stands below one, not below an import.
+ABSTAIN: Final = smoothing.ABSTAIN
+"""The prediction where no class could be certified: -1."""
 
 __all__ = [
     "ABSTAIN",

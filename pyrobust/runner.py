@@ -22,10 +22,10 @@ from pyrobust.machine import existing_device, is_out_of_memory, keep_heap, repea
 
 logger = logging.getLogger(__name__)
 
-#: Called with (done, total).
 Progress: TypeAlias = Callable[[int, int], None]
-#: A module, or any callable, that maps a batch [N, ...] to logits [N, K] or to an object with ``.logits``.
+"""Called with (done, total)."""
 Classifier: TypeAlias = Callable[[Tensor], Any]
+"""A module, or any callable, that maps a batch [N, ...] to logits [N, K] or to an object with ``.logits``."""
 
 # On the CPU a batch whose largest activation has about this many bytes stays near the caches; larger ones gain nothing.
 _CPU_ACTIVATION_BYTES = 4 << 20

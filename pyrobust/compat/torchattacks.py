@@ -26,8 +26,8 @@ from pyrobust.attacks.engine import BatchAttack
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.values import numbers
 
-#: (images, labels) → target labels.
 TargetMap: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""(images, labels) → target labels."""
 
 # How far denormalised values may be outside [0, 1], and a value from a level k/255, by rounding.
 _ROUNDING = 1e-4

@@ -6,6 +6,8 @@ same signature in ``pyrobust.reference``.
 
 from __future__ import annotations
 
+from typing import Final
+
 from .conv_lanes import conv_lanes, conv_lanes_transposed, conv_lanes_weight
 from .count_votes import count_votes
 from .examples import count_changed, put_rows
@@ -13,14 +15,15 @@ from .grid_table import GridNoise, grid_noise
 from .lane_bounds import least_lanes, relax_lanes, relu_intervals
 from .logits import logit_loss, logit_verdict
 from .native import build_info
-from .noise_arguments import STAGES
+from .noise_arguments import STAGES as _STAGES
 from .norm_balls import project_l2_ball, project_linf_ball
 from .perturbation import add_perturbation
 from .projections import project_l1_ball, project_l1_ball_box, project_simplex
 from .relax_rows import least_of_rows, relax_rows
 from .relaxation import relax_coefficients
 from .sample_grid_noise import sample_grid_noise
-from .sample_noise import FAMILIES, sample_noise
+from .sample_noise import FAMILIES as _FAMILIES
+from .sample_noise import sample_noise
 from .steps import l1_step, l1_step_in_ball, linf_momentum_step, linf_step
 
 __all__ = [
@@ -56,3 +59,10 @@ __all__ = [
     "sample_grid_noise",
     "sample_noise",
 ]
+
+# By assignment: the reference pages take what stands below one, not below an import.
+STAGES: Final = _STAGES
+"""What noise is drawn for, and its number in the counter: no two stages share a draw."""
+
+FAMILIES: Final = _FAMILIES
+"""The distributions of noise, and their numbers in the counter; each has standard deviation sigma."""

@@ -6,11 +6,15 @@ docs/decisions/noise-contract.md step by step. They check no arguments: that is 
 
 from __future__ import annotations
 
+from typing import Final
+
 from .conv_lanes import conv_lanes, conv_lanes_transposed, conv_lanes_weight
 from .examples import count_changed, put_rows
 from .lane_bounds import least_lanes, relax_lanes, relu_intervals
 from .logits import logit_loss, logit_verdict
-from .noise import FAMILIES, STAGES, noise_words, sample_noise, unit_noise
+from .noise import FAMILIES as _FAMILIES
+from .noise import STAGES as _STAGES
+from .noise import noise_words, sample_noise, unit_noise
 from .norm_balls import project_l2_ball, project_linf_ball
 from .perturbation import add_perturbation
 from .philox import philox4x32
@@ -55,3 +59,10 @@ __all__ = [
     "sample_noise",
     "unit_noise",
 ]
+
+# By assignment: the reference pages take what stands below one, not below an import.
+STAGES: Final = _STAGES
+"""What noise is drawn for, and its number in the counter: no two stages share a draw."""
+
+FAMILIES: Final = _FAMILIES
+"""The distributions of noise, and their numbers in the counter; each has standard deviation sigma."""
