@@ -99,6 +99,27 @@ def grid_noise(sigma: float, step: Fraction) -> GridNoise:
     return _build(sigma, step, _REACH)
 
 
+def check_held(op: str, noise: GridNoise, real: torch.dtype) -> None:
+    """Refuses noise that is too large for floats whatever the image: its integers times the step's numerator.
+
+    Args:
+        op: that the message begins with.
+        noise: the table.
+        real: what is computed in, float32 or float64.
+
+    Raises:
+        InputError: a drawn J has a multiple J·numerator beyond the integers that this float holds.
+    """
+    exact = 1 << (53 if real == torch.float64 else 24)
+    most = exact // (noise.reach + 1)
+    if noise.step.numerator > most:
+        what = str(real).removeprefix("torch.")
+        raise InputError(
+            f"{op}step: expected a numerator of at most {most}, so that {what} holds the noise's integers, up to "
+            f"{noise.reach + 1}, times it; got {noise.step}; take a step of a smaller one, or a smaller sigma"
+        )
+
+
 @functools.lru_cache(maxsize=64)
 def _build(sigma: float, step: Fraction, deviations: int) -> GridNoise:
     """The table whose tails begin about `deviations` standard deviations out."""

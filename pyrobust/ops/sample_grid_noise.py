@@ -12,7 +12,7 @@ from torch import Tensor
 from pyrobust.errors import InputError, InputTypeError
 
 from . import native
-from .grid_table import GridNoise, grid_noise
+from .grid_table import GridNoise, check_held, grid_noise
 from .noise_arguments import channels, check_dtype, check_key, check_out, check_runs, check_sigma, empty_batch, kind
 
 #: Gaussian noise rounded to the grid: the family's number in the domains of the noise contract. The further words of an
@@ -65,8 +65,9 @@ def sample_grid_noise(
         The batch [N, ...] with N the sum of the counts, ``out`` where given, and bool [N]: which rows hold a tail.
 
     Raises:
-        InputError: a value out of range, shapes that do not agree, or (found on the CPU only) sums times the step's
-            numerator of 2**24 or more, 2**53 for float64, that the division would not take exactly.
+        InputError: a value out of range, shapes that do not agree, or sums times the step's numerator of 2**24 or more,
+            2**53 for float64, that the division would not take exactly: of the noise alone, which the step and sigma
+            tell, or with k (looked at on the CPU only).
         InputTypeError: a k that is not int32, a step that is no Fraction, or another argument of a wrong type.
 
     >>> k = torch.randint(256, (2, 3, 4, 4), dtype=torch.int32)
@@ -92,6 +93,7 @@ def sample_grid_noise(
         check_out(_OP, "k", out, k, total)
         check_dtype(_OP, out.dtype)
     real = torch.float64 if out.dtype == torch.float64 else torch.float32
+    check_held(f"{_OP}: ", noise, real)
     mean, std = (None, None) if normalize is None else channels(_OP, "k", normalize, k, real)
     tail = torch.zeros(total, dtype=torch.bool, device=k.device)
     native.call(

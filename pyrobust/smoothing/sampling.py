@@ -15,10 +15,12 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, ModelError
 from pyrobust.ops.count_votes import count_votes
+from pyrobust.ops.grid_table import check_held, grid_noise
 from pyrobust.ops.sample_grid_noise import sample_grid_noise
 from pyrobust.ops.sample_noise import sample_noise
 from pyrobust.runner import Runner
 
+from .examples import noise_dtype
 from .grid import sample_delta
 
 #: (row of x, image index, first sample, number of samples), as of ``pyrobust.ops.sample_noise``.
@@ -40,7 +42,7 @@ class Sampler:
             votes for no class.
 
     Raises:
-        InputError: sigma is more than 2**13 steps of the grid.
+        InputError: sigma is more than 2**13 steps of the grid, or no image fits its floats.
 
     >>> sampler = Sampler(Runner(lambda x: x), 3, 0.25, "gaussian", 0, None)
     >>> counts = torch.zeros(2, 4, dtype=torch.int64)
@@ -68,7 +70,8 @@ class Sampler:
         self.seed = seed
         self.normalize = normalize
         self.grid = grid
-        self.delta(())  # says what is wrong with sigma and step
+        if grid is not None:
+            check_held("grid: ", grid_noise(sigma, grid), noise_dtype(runner))
 
     @property
     def guarantee(self) -> str:

@@ -156,8 +156,19 @@ def test_sums_that_a_float_holds_are_taken() -> None:
     for sign in (1, -1):
         batch, _ = call(k=torch.full((2, 3, 4, 5), sign * largest, dtype=torch.int32), step=Fraction(1), sigma=63.75)
         assert (batch.abs() <= 2**24).all()
-    with pytest.raises(InputError, match="numerator, 7,"):
+    with pytest.raises(InputError, match=r"k: expected .* numerator, 7,"):
         call(k=torch.full((2, 3, 4, 5), 2**22, dtype=torch.int32), step=Fraction(7))
+    # Noise of integers up to 256 alone: 256 * 65536 is the last that float32 holds.
+    wide = {"k": torch.zeros(2, 3, 4, 5, dtype=torch.int32), "sigma": 36.5 * 65537}
+    assert (
+        ops.grid_noise(36.5 * 65537, Fraction(65537)).reach
+        == ops.grid_noise(36.5 * 65536, Fraction(65536)).reach
+        == 255
+    )
+    with pytest.raises(InputError, match=r"step: expected a numerator of at most 65536, .* up to 256, .* got 65537;"):
+        call(**wide, step=Fraction(65537))
+    assert call(**wide, step=Fraction(65537), dtype=torch.float64)[0].dtype == torch.float64
+    call(**wide | {"sigma": 36.5 * 65536}, step=Fraction(65536))
     assert call(k=torch.full((2, 3, 4, 5), 2**30, dtype=torch.int32), dtype=torch.float64)[0].dtype == torch.float64
 
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyrobust import RandomizedSmoothing
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.smoothing.grid import find_grid, lower_by, read_grid, sample_delta, to_grid, usual_grid
 from pyrobust.zoo import load_data
@@ -173,3 +174,19 @@ def test_delta_grows_with_the_image():
     assert sample_delta(0.25, BYTE, 3072) >= 3072 * sample_delta(0.25, BYTE, 1) * (1 - 1e-12)
     with pytest.raises(InputError, match=r"at most 2\*\*13 steps"):
         sample_delta(100.0, BYTE, 1)
+
+
+def test_a_step_that_no_image_fits_is_refused_before_there_is_one() -> None:
+    sigma = 36.5 * 65537
+    with pytest.raises(
+        InputError, match=r"^grid: step: expected a numerator of at most 65536, so that float32 .* 65537"
+    ):
+        RandomizedSmoothing(lambda x: x, 3, sigma, grid=Fraction(65537))
+    with pytest.raises(InputError, match=r"^grid: step: expected a numerator of at most 65536"):
+        RandomizedSmoothing(lambda x: x, 3, sigma, grid=Fraction(65537), dtype=torch.float16)
+    RandomizedSmoothing(lambda x: x, 3, sigma, grid=Fraction(65537), dtype=torch.float64)
+    held = RandomizedSmoothing(lambda x: x, 3, 36.5 * 65536, grid=Fraction(65536))
+    assert held.votes(torch.zeros(1, 3), n=10).sum() == 10
+    # Of this grid there are images, and one that is not: it is the image's fault.
+    with pytest.raises(InputError, match=r"k: expected at most 0 in size"):
+        held.votes(torch.full((1, 3), 65536.0), n=10)
