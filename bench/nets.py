@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +66,12 @@ def mnist_6_100() -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(100, 10))
 
 
+@functools.cache
+def _say_random() -> None:
+    """Once a run, and not on standard output, where the figures are."""
+    print("PYROBUST_DATA is not set: nets with random weights, on random images", file=sys.stderr)
+
+
 def load(name: str, data: Path | None) -> tuple[nn.Sequential, Tensor, Tensor]:
     """A net in evaluation mode, as Sequential(normalisation, net on normalised images), with its images and labels.
 
@@ -90,6 +98,7 @@ def load(name: str, data: Path | None) -> tuple[nn.Sequential, Tensor, Tensor]:
         x = torch.rand(200, *shape)
     model = nn.Sequential(before, net).eval().requires_grad_(False)
     if data is None:
+        _say_random()
         return model, x, model(x).argmax(1)
     net.load_state_dict(torch.load(data / f"nets/{name}.pt", weights_only=True))
     with np.load(data / f"images/{images}.npz") as file:

@@ -6,6 +6,7 @@ The net and images are OVAL21's base net on CIFAR-10 where PYROBUST_DATA has the
 from __future__ import annotations
 
 import os
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def cases(device: torch.device) -> list[Case]:
 def _setting() -> tuple[str, nn.Module, Tensor, Tensor, Tensor]:
     data = os.environ.get("PYROBUST_DATA")
     if not data:
+        print("PYROBUST_DATA is not set: certify_batch runs on the bundled digits net", file=sys.stderr)
         images = zoo.load_data("digits").x[:_IMAGES]
         return "digits", zoo.load_model("zoo:digits-smooth-0.25"), images, torch.tensor([0.0]), torch.tensor([1.0])
     net = nn.Sequential(
