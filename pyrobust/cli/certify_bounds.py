@@ -142,8 +142,10 @@ def certify_by_bounds(
         InputError: options that do not fit together.
     """
     if (epsilon is None) != radius:
-        raise InputError("--epsilon: expected either --epsilon or --radius with --method")
+        raise InputError(f"--epsilon: expected either --epsilon or --radius with --method {method.value}")
     limits = None if clip == "none" else parse_clip(clip)
+    if attack is not None and (radius or limits is None):
+        raise InputError(f"--attack: expected none with {'--radius' if radius else '--clip none'}, got {attack.value}")
     sizes = None if epsilon is None else parse_epsilons(epsilon)
     end = parse_epsilon("--largest", largest)
     from pyrobust.evaluation import verify_dataset

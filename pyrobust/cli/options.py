@@ -84,15 +84,21 @@ Grid = Annotated[
     str,
     typer.Option(
         metavar="STEP",
-        help="Pixels are multiples of it, as of 1/255: certificates then hold in floating point. auto: found, for "
-        "Gaussian noise. none: certificates idealise the noise as real-valued.",
+        help="Step that pixels are multiples of, such as 1/255: certificates then hold in floating point. auto: found, "
+        "for Gaussian noise. none: certificates idealise the noise as real-valued.",
         rich_help_panel=_MODEL,
     ),
 ]
 Samples = Annotated[
     int,
-    typer.Option("--n", metavar="N", help="Samples an image for the bound, or at most.", rich_help_panel=_MODEL),
+    typer.Option(
+        "--n",
+        metavar="N",
+        help="Samples an image for the bound; with --method sequential, at most.",
+        rich_help_panel=_MODEL,
+    ),
 ]
+Votes = Annotated[int, typer.Option("--n", metavar="N", help="Samples an image.", rich_help_panel=_MODEL)]
 Selection = Annotated[
     int, typer.Option("--n0", metavar="N", help="Samples an image to select the class.", rich_help_panel=_MODEL)
 ]
@@ -246,6 +252,11 @@ def load(
     from pyrobust.zoo import load_data, load_model
 
     images = load_data(data)
+    if channels is not None and len(channels[0]) != images.x.shape[1]:
+        raise InputError(
+            f"--normalize: expected a mean and a std for each channel of the images, {images.x.shape[1]}, got "
+            f"{len(channels[0])}"
+        )
     step = _grid_of(images, grid, noise)
     if step is not None:
         prepare_cublas()
@@ -273,8 +284,20 @@ def load(
 
 def _grid_of(images: ImageSet, grid: str, noise: Noise) -> Fraction | str | None:
     """The step that --grid names or finds; None for none."""
-    if grid != "auto":
-        return None if grid == "none" else grid
+    if grid not in ("auto", "none"):
+        from pyrobust.smoothing.grid import read_grid
+
+        if noise is not Noise.gaussian:
+            raise InputError(f"--grid: expected none with --noise {noise.value}, which has no certificate on a grid")
+        try:
+            return read_grid(grid)
+        except InputError:
+            raise InputError(
+                f"--grid: expected a positive fraction of integers below 2**24, such as 1/255, or auto or none, "
+                f"got {grid[:40]!r}"
+            ) from None
+    if grid == "none":
+        return None
     if noise is not Noise.gaussian:
         return None
     from pyrobust.smoothing.grid import find_grid

@@ -17,7 +17,7 @@ def predict(
     normalize: options.Normalize = None,
     noise: options.NoiseName = options.Noise.gaussian,
     grid: options.Grid = "auto",
-    n: options.Samples = 100_000,
+    n: options.Votes = 100_000,
     alpha: options.Alpha = 0.001,
     seed: options.Seed = 0,
     skip: options.Skip = 1,

@@ -175,7 +175,7 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
         (["--epsilon", "0.1", "--shard", "3/2"], "--shard: expected I/K"),
         (["--epsilon", "0.1", "--plot", "a.png"], "--plot: expected none without --curve"),
         (["--epsilon", "0.1", "--json", "a.json"], "--json: expected none without --curve"),
-        (["--epsilon", "0.1", "--batch-size", "10000000000"], "batch_size: expected at most 4294967296"),
+        (["--epsilon", "0.1", "--batch-size", "10000000000"], "--batch-size: expected at most 4294967296"),
         (["--epsilon", "0.1", "--device", "toaster"], "device: expected cpu or cuda"),
         (["--epsilon", "0.1", "--model", "zoo:nothing"], "model: expected zoo:"),
         (["--epsilon", "0.1", "--data", "numbers"], "data: expected one of"),

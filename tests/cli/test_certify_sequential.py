@@ -61,7 +61,7 @@ def test_many_radii_have_a_file_with_a_name_that_can_be(pyrobust: Any, tmp_path:
         ([*QUICK, "--radii", "far"], "--radii"),
         ([*QUICK, "--radii", "-1"], "--radii: expected at least 0"),
         ([*QUICK, "--radii", "1", "--hybrid", "1"], "hybrid: expected a share of alpha in [0, 1)"),
-        ([*QUICK, "--radii", "1", "--two-class", "--noise", "laplace"], "two_class: expected gaussian noise"),
+        ([*QUICK, "--radii", "1", "--two-class", "--noise", "laplace"], "--two-class: expected gaussian noise"),
         ([*BASE, "--radii", "1"], "--radii: expected none with --method fixed: it is for --method sequential"),
         ([*BASE, "--two-class"], "--two-class: expected none with --method fixed"),
         ([*QUICK, "--radii", "1", "--epsilon", "1"], "--epsilon: expected none with --method sequential"),

@@ -65,8 +65,8 @@ def test_what_cannot_be_planned(pyrobust: Any) -> None:
     assert "give --sigma" in pyrobust("plan", unknown).error
     assert pyrobust("plan", unknown, "--sigma", "0.25", "--n-max", "100", "--json").status == 0
     assert "--radii: expected" in pyrobust("plan", log(), "--radii", "0.25,x").error
-    assert "n_max: expected at least 1" in pyrobust("plan", log(), "--n-max", "0").error
-    assert "budget: expected a finite number" in pyrobust("plan", log(), "--budget", "nan", "--n-max", "100").error
+    assert "--n-max: expected at least 1" in pyrobust("plan", log(), "--n-max", "0").error
+    assert "--budget: expected a finite number" in pyrobust("plan", log(), "--budget", "nan", "--n-max", "100").error
     assert "missing.tsv" in pyrobust("plan", "missing.tsv").error
     Path("none_sigma0.25.tsv").write_text("idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t-1\t0.0\t0\n")
     assert "certifies no radius above 0" in pyrobust("plan", "none_sigma0.25.tsv").error

@@ -1,0 +1,61 @@
+"""Errors about an option name it as it was typed, wherever it was looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+NET = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--max", "2", "--out", "run.db")
+SMOOTH = (*NET, "--sigma", "0.25", "--n", "20")
+SEQUENTIAL = (*SMOOTH, "--method", "sequential", "--radii", "0.1")
+BOUNDS = (*NET, "--method", "crown")
+ATTACK = (*NET, "--epsilon", "0.1", "--attack")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("certify", *SMOOTH, "--grid", "x"), "--grid: expected a positive fraction"),
+        (("certify", *SMOOTH, "--noise", "laplace", "--grid", "1/16"), "--grid: expected none with --noise laplace"),
+        (("certify", *SMOOTH, "--sigma", "-1"), "--sigma: expected a positive number"),
+        (("certify", *SMOOTH, "--sigma", "1e9"), "--sigma: expected at most 2**13 steps"),
+        (("certify", *SMOOTH, "--alpha", "2"), "--alpha: expected a number in (0, 1), got 2.0"),
+        (("certify", *SMOOTH, "--n", "0"), "--n: expected at least 1, got 0"),
+        (("certify", *SMOOTH, "--n0", "0"), "--n0: expected at least 1, got 0"),
+        (("certify", *SMOOTH, "--seed", "-1"), "--seed: expected 0 to 2**64 - 1"),
+        (("certify", *SMOOTH, "--batch-size", "9999999999"), "--batch-size: expected at most"),
+        (("certify", *SMOOTH, "--skip", "9999999999"), "--skip: expected at most"),
+        (("certify", *SMOOTH, "--max", "9999999999"), "--max: expected at most"),
+        (("certify", *SMOOTH, "--device", "nowhere"), "--device: expected"),
+        (("certify", *SMOOTH, "--normalize", "0,0/1,1"), "--normalize: expected a mean and a std for each channel"),
+        (("certify", *SMOOTH, "--model", "zoo:none"), "--model: expected zoo:"),
+        (("certify", *SMOOTH, "--data", "none"), "--data: expected one of digits"),
+        (("certify", *SEQUENTIAL, "--hybrid", "1"), "--hybrid: expected a share of alpha in [0, 1), got 1.0"),
+        (("certify", *SEQUENTIAL, "--two-class", "--noise", "laplace"), "--two-class: expected gaussian noise"),
+        (("certify", *SEQUENTIAL, "--radii", "0.1,"), "--radii: expected a finite number"),
+        (("certify", *BOUNDS), "--epsilon: expected either --epsilon or --radius with --method crown"),
+        (("certify", *BOUNDS, "--epsilon", "0.1,0.1"), "--epsilon: expected positive numbers, each once, got 0.1, 0.1"),
+        (("certify", *BOUNDS, "--radius", "--attack", "pgd"), "--attack: expected none with --radius, got pgd"),
+        (
+            ("certify", *BOUNDS, "--epsilon", "0.1", "--clip", "none", "--attack", "pgd"),
+            "--attack: expected none with --clip none, got pgd",
+        ),
+        (("predict", *SMOOTH, "--alpha", "0"), "--alpha: expected a number in (0, 1)"),
+        (("attack", *ATTACK, "pgd", "--steps", "0"), "--steps: expected at least 1, got 0"),
+        (("attack", *ATTACK, "square", "--steps", "0"), "--steps: expected at least 1, got 0"),
+        (("attack", *ATTACK, "pgd", "--restarts", "0"), "--restarts: expected at least 1, got 0"),
+        (("attack", *ATTACK, "pgd", "--seed", "-1"), "--seed: expected 0 to 2**64 - 1"),
+        (("train", "digits-smooth", "--sigma", "-1"), "--sigma: expected a positive number"),
+        (("train", "digits-ibp", "--method", "none"), "--method: expected one of ibp, crown-ibp"),
+        (("train", "digits-ibp", "--epochs", "0"), "--epochs: expected 1 to 2**20 - 1"),
+    ],
+)
+def test_the_option_is_named(pyrobust: Any, arguments: tuple[str, ...], words: str) -> None:
+    assert pyrobust(*arguments).error.startswith(f"error: {words}")
+
+
+def test_files_keep_their_names(pyrobust: Any) -> None:
+    # A file that is called what an option is.
+    assert pyrobust("plan", "sigma").error.startswith("error: sigma: expected a certification log, found nothing there")
+    assert pyrobust("log", "out").error.startswith("error: out: expected a run of pyrobust, found nothing there")
