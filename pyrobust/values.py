@@ -39,7 +39,7 @@ def numbers(name: str, values: Iterable[Any]) -> list[float]:
             return [float(value) for value in given]
     except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
         pass
-    raise InputTypeError(f"{name}: expected a sequence of numbers, got {some(given)}")
+    raise InputTypeError(f"{name}: expected a sequence of numbers, got [{some(given)}]")
 
 
 def items(name: str, values: Iterable[Any]) -> list[Any]:
