@@ -44,3 +44,9 @@ def test_then_it_is_the_commands_affair(tmp_path: Path) -> None:
     )
     done = run(code, tmp_path)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "True")
+
+
+@pytest.mark.parametrize("module", ["pyrobust", "pyrobust_command"])
+def test_a_module_runs_as_the_command(tmp_path: Path, module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "--version"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "pyrobust", "")
