@@ -75,7 +75,7 @@ __attribute__((noinline, cold)) bool redraw_group(const GridTable& table, NoiseK
 // next, and nothing is read right after it was written in other pieces.
 PYROBUST_TARGET bool draw(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample, uint32_t block,
                           int64_t blocks, int32_t* j) {
-  alignas(64) uint32_t cells[kTile + kGroup], entries[kTile + kGroup];
+  alignas(64) uint32_t cells[2 * kGroup], entries[2 * kGroup];
   const RoundKeys keys = round_keys(key.seed);
   const uint32_t* guide = table.guide;
   const int entry_bits = table.entry_bits;
@@ -86,12 +86,12 @@ PYROBUST_TARGET bool draw(const GridTable& table, NoiseKey key, uint32_t image, 
   for (int64_t g = 0; g < groups + 2; ++g) {
     if (g < groups) {
       store_words(keys, key.domain, image, sample, block + static_cast<uint32_t>(g * kLeafBlocks), words + g * kGroup);
-      find_cells(entry_bits, words + g * kGroup, cells + g * kGroup);
+      find_cells(entry_bits, words + g * kGroup, cells + g % 2 * kGroup);
     }
-    if (g >= 1 && g <= groups) look_up(guide, cells + (g - 1) * kGroup, entries + (g - 1) * kGroup);
+    if (g >= 1 && g <= groups) look_up(guide, cells + (g - 1) % 2 * kGroup, entries + (g - 1) % 2 * kGroup);
     if (g < 2) continue;
     const int64_t at = (g - 2) * kGroup;
-    if (finish_group(entry_bits, words + at, entries + at, most))
+    if (finish_group(entry_bits, words + at, entries + (g - 2) % 2 * kGroup, most))
       tail |= redraw_group(table, key, image, sample, block + static_cast<uint32_t>(at / 4), j + at);
   }
   return tail || any_at_least(most, table.count);
