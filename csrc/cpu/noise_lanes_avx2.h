@@ -48,9 +48,9 @@ PYROBUST_TARGET inline I shift_right_by(I a, int n) { return _mm256_srl_epi32(a,
 PYROBUST_TARGET inline I max_signed(I a, I b) { return _mm256_max_epi32(a, b); }
 // a + 1 where x < y, both below 2^31.
 PYROBUST_TARGET inline I add_where_below(I a, I x, I y) { return _mm256_sub_epi32(a, _mm256_cmpgt_epi32(y, x)); }
-PYROBUST_TARGET inline I min_unsigned(I a, I b) { return _mm256_min_epu32(a, b); }
-PYROBUST_TARGET inline bool any_zero(I a) {
-  return _mm256_movemask_epi8(_mm256_cmpeq_epi32(a, _mm256_setzero_si256())) != 0;
+// a | w where x == y.
+PYROBUST_TARGET inline I or_where_equal(I a, I x, I y, I w) {
+  return _mm256_or_si256(a, _mm256_and_si256(_mm256_cmpeq_epi32(x, y), w));
 }
 PYROBUST_TARGET inline bool any_at_least(I a, int bound) {
   return _mm256_movemask_epi8(_mm256_cmpgt_epi32(a, _mm256_set1_epi32(bound - 1))) != 0;

@@ -49,8 +49,10 @@ PYROBUST_TARGET inline I max_signed(I a, I b) { return _mm512_max_epi32(a, b); }
 PYROBUST_TARGET inline I add_where_below(I a, I x, I y) {
   return _mm512_mask_add_epi32(a, _mm512_cmplt_epi32_mask(x, y), a, _mm512_set1_epi32(1));
 }
-PYROBUST_TARGET inline I min_unsigned(I a, I b) { return _mm512_min_epu32(a, b); }
-PYROBUST_TARGET inline bool any_zero(I a) { return _mm512_testn_epi32_mask(a, a) != 0; }
+// a | w where x == y.
+PYROBUST_TARGET inline I or_where_equal(I a, I x, I y, I w) {
+  return _mm512_mask_or_epi32(a, _mm512_cmpeq_epi32_mask(x, y), a, w);
+}
 PYROBUST_TARGET inline bool any_at_least(I a, int bound) {
   return _mm512_cmpge_epi32_mask(a, _mm512_set1_epi32(bound)) != 0;
 }

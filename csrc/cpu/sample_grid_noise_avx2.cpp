@@ -1,5 +1,7 @@
 // sample_grid_noise for AVX2 and FMA, eight lanes.
 #ifdef __x86_64__
+#include <algorithm>
+
 #include "cpu/noise_lanes_avx2.h"
 #include "cpu/sample_grid_noise_leaves.h"
 

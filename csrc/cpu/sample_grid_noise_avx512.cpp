@@ -1,5 +1,7 @@
 // sample_grid_noise for AVX-512, sixteen lanes.
 #ifdef __x86_64__
+#include <algorithm>
+
 #include "cpu/noise_lanes_avx512.h"
 #include "cpu/sample_grid_noise_leaves.h"
 

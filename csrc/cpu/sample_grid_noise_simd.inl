@@ -30,21 +30,23 @@ PYROBUST_TARGET inline void look_up(const uint32_t* __restrict guide, const uint
   }
 }
 
-// |J| of one place and entry a lane, its sign applied; `least` collects the smallest difference of places, zero where the
-// guide leaves a lane open, `most` the largest |J|.
-PYROBUST_TARGET inline I integers(int entry_bits, I mask, I signed_place, I entry, I& least, I& most) {
+// In place of |J| where the guide leaves it open.
+inline constexpr int32_t kOpen = 1 << 30;
+
+// |J| of one place and entry a lane, its sign applied; `most` collects the largest.
+PYROBUST_TARGET inline I integers(int entry_bits, I mask, I signed_place, I entry, I& most) {
   const I flip = shift_right_signed<31>(signed_place);
   const I inside = bit_and(signed_place, mask), at = bit_and(entry, mask);
-  const I above = add_where_below(shift_right_by(entry, entry_bits), inside, at);
-  least = min_unsigned(least, bit_xor(inside, at));
+  const I below = add_where_below(shift_right_by(entry, entry_bits), inside, at);
+  const I above = or_where_equal(below, inside, at, splat(uint32_t{kOpen}));
   most = max_signed(most, above);
   return sub(flip, bit_xor(above, flip));  // above where the sign bit is set, else -above
 }
 
-// A group's integers in the place of its words, in the order of its elements. Whether the guide leaves one open.
-PYROBUST_TARGET inline bool finish_group(int entry_bits, float* words, const uint32_t* entries, I& most) {
+// A group's integers in the place of its words, in the order of its elements. Whether one of them is open or a tail.
+PYROBUST_TARGET inline bool finish_group(int entry_bits, int32_t count, float* words, const uint32_t* entries) {
   const I mask = splat((1u << entry_bits) - 1u);
-  I least = mask;
+  I most = splat(0u);
 #pragma GCC unroll 2
   for (int64_t at = 0; at < kGroup; at += 4 * kLanes) {
     I j[4];
@@ -52,21 +54,23 @@ PYROBUST_TARGET inline bool finish_group(int entry_bits, float* words, const uin
     for (int64_t i = 0; i < 4; ++i) {
       const int64_t from = at + i * kLanes;
       const I entry = load(reinterpret_cast<const float*>(entries + from));
-      j[i] = integers(entry_bits, mask, load(words + from), entry, least, most);
+      j[i] = integers(entry_bits, mask, load(words + from), entry, most);
     }
     store_blocks(words + at, as_floats(j[0]), as_floats(j[1]), as_floats(j[2]), as_floats(j[3]));
   }
-  return any_zero(least);
+  return any_at_least(most, count);
 }
 
-// The group again, one element after the other; whether it holds a tail. Rare, and kept out of the loop, which would
-// otherwise spill for it.
-__attribute__((noinline, cold)) bool redraw_group(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample,
-                                                  uint32_t block, int32_t* j) {
+// The group's blocks that hold such a one again, one element after the other; whether there is a tail. Rare, and kept out
+// of the loop, which would otherwise spill for it.
+__attribute__((noinline, cold)) bool redraw(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample,
+                                            uint32_t block, int32_t* j) {
+  const auto beyond = [&](int32_t integer) { return integer >= table.count || -integer >= table.count; };
   bool tail = false;
   for (int64_t i = 0; i < kGroup; i += 4) {
+    if (std::none_of(j + i, j + i + 4, beyond)) continue;
     grid_noise4(table, key, image, sample, block + static_cast<uint32_t>(i / 4), j + i);
-    for (int64_t e = i; e < i + 4; ++e) tail |= j[e] >= table.count || -j[e] >= table.count;
+    tail |= std::any_of(j + i, j + i + 4, beyond);
   }
   return tail;
 }
@@ -75,24 +79,24 @@ __attribute__((noinline, cold)) bool redraw_group(const GridTable& table, NoiseK
 // next, and nothing is read right after it was written in other pieces.
 PYROBUST_TARGET bool draw(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample, uint32_t block,
                           int64_t blocks, int32_t* j) {
-  alignas(64) uint32_t cells[2 * kGroup], entries[2 * kGroup];
+  alignas(64) uint32_t cells[2 * kGroup], entries[2 * kGroup];  // of two groups in turn: the guide needs the cache
   const RoundKeys keys = round_keys(key.seed);
   const uint32_t* guide = table.guide;
   const int entry_bits = table.entry_bits;
   float* words = reinterpret_cast<float*>(j);  // as places for vectors only
-  I most = splat(0u);
   bool tail = false;
   const int64_t groups = (blocks + kLeafBlocks - 1) / kLeafBlocks;
   for (int64_t g = 0; g < groups + 2; ++g) {
+    const int64_t even = g % 2 * kGroup, odd = kGroup - even;
     if (g < groups) {
       store_words(keys, key.domain, image, sample, block + static_cast<uint32_t>(g * kLeafBlocks), words + g * kGroup);
-      find_cells(entry_bits, words + g * kGroup, cells + g % 2 * kGroup);
+      find_cells(entry_bits, words + g * kGroup, cells + even);
     }
-    if (g >= 1 && g <= groups) look_up(guide, cells + (g - 1) % 2 * kGroup, entries + (g - 1) % 2 * kGroup);
+    if (g >= 1 && g <= groups) look_up(guide, cells + odd, entries + odd);
     if (g < 2) continue;
     const int64_t at = (g - 2) * kGroup;
-    if (finish_group(entry_bits, words + at, entries + (g - 2) % 2 * kGroup, most))
-      tail |= redraw_group(table, key, image, sample, block + static_cast<uint32_t>(at / 4), j + at);
+    if (finish_group(entry_bits, table.count, words + at, entries + even))
+      tail |= redraw(table, key, image, sample, block + static_cast<uint32_t>(at / 4), j + at);
   }
-  return tail || any_at_least(most, table.count);
+  return tail;
 }
