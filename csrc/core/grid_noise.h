@@ -37,37 +37,27 @@ PYROBUST_HD uint32_t guide_place(uint32_t v) {
   return bits<uint32_t>(static_cast<float>(static_cast<int32_t>(v | 1u))) - 0x3f800000u;
 }
 
-// |J|, or tail = count, of a draw that the guide left open.
+// |J|, or tail = count, of a draw that the guide left open. low: the thresholds above the guide's cell. The few inside are
+// tried one after the other: a search of all would wait for a branch and for memory at every step.
 PYROBUST_HD int32_t count_above(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample, uint32_t block,
-                                int word, uint32_t v, uint32_t flip) {
+                                int word, uint32_t v, uint32_t flip, uint32_t low) {
+  const uint32_t count = static_cast<uint32_t>(table.count);
   // The thresholds [0, low) are above v whatever follows, those from `high` on are not.
-  int32_t low = 0, high = table.count;
-  for (int32_t end = table.count; low < end;) {
-    const int32_t middle = low + (end - low) / 2;
-    if (table.thresholds[3 * middle] > v)
-      low = middle + 1;
-    else
-      end = middle;
-  }
-  for (int32_t begin = low; begin < high;) {
-    const int32_t middle = begin + (high - begin) / 2;
-    if (table.thresholds[3 * middle] < v)
-      high = middle;
-    else
-      begin = middle + 1;
-  }
-  if (low == high) return low;
+  while (low < count && table.thresholds[3 * low] > v) ++low;
+  uint32_t high = low;
+  while (high < count && table.thresholds[3 * high] == v) ++high;
+  if (low == high) return static_cast<int32_t>(low);
   const uint32_t second = philox4x32(key.seed, block, sample, image, key.domain + 1).w[word] ^ flip;
   const uint32_t third = philox4x32(key.seed, block, sample, image, key.domain + 2).w[word] ^ flip;
   while (low < high) {
-    const int32_t middle = low + (high - low) / 2;
+    const uint32_t middle = low + (high - low) / 2;
     const uint32_t t1 = table.thresholds[3 * middle + 1], t2 = table.thresholds[3 * middle + 2];
     if (t1 > second || (t1 == second && t2 > third))
       low = middle + 1;
     else
       high = middle;
   }
-  return low;
+  return static_cast<int32_t>(low);
 }
 
 }  // namespace grid
@@ -83,8 +73,9 @@ PYROBUST_HD void grid_noise4(const GridTable& table, NoiseKey key, uint32_t imag
     const uint32_t place = grid::guide_place(v);
     const uint32_t entry = table.guide[place >> table.entry_bits];
     const uint32_t inside = place & mask, at = entry & mask;
-    const int32_t above = inside == at ? grid::count_above(table, key, image, sample, block, word, v, flip)
-                                       : static_cast<int32_t>((entry >> table.entry_bits) + (inside < at));
+    const uint32_t low = entry >> table.entry_bits;
+    const int32_t above = inside == at ? grid::count_above(table, key, image, sample, block, word, v, flip, low)
+                                       : static_cast<int32_t>(low + (inside < at));
     j[word] = flip ? above : -above;
   }
 }

@@ -7,7 +7,7 @@ using namespace pyrobust;
 extern "C" int32_t count_above(const uint32_t* thresholds, int32_t count, uint64_t seed, uint32_t domain,
                                uint32_t image, uint32_t sample, uint32_t block, int32_t word, uint32_t v,
                                uint32_t flip) {
-  return grid::count_above({nullptr, thresholds, count, 0}, {seed, domain}, image, sample, block, word, v, flip);
+  return grid::count_above({nullptr, thresholds, count, 0}, {seed, domain}, image, sample, block, word, v, flip, 0);
 }
 
 // The integers of `blocks` blocks of one sample, as the kernel's threads draw them.
