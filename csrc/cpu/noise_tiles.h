@@ -12,7 +12,7 @@ namespace pyrobust::cpu {
 // A leaf writes whole groups of this many blocks of four elements.
 inline constexpr int64_t kLeafBlocks = 16;
 // Elements of noise a thread holds at once: well inside the first-level cache together with the images and the output.
-inline constexpr int64_t kTile = 2048;
+inline constexpr int64_t kTile = 1024;
 
 // Elements to draw, which follow each other in the noise contract's order: those of the blocks, of which the first `skip`
 // and what comes after the next `count` are not asked for.
