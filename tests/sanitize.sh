@@ -23,7 +23,7 @@ from pyrobust.ops.logits import LOSSES
 
 assert pyrobust.__file__.startswith(__import__("os").getcwd()), pyrobust.__file__
 runs = [(1, 7, 0, 3), (0, 2**32 - 1, 2**32 - 2, 2)]
-shapes = [(1,), (3,), (15,), (64,), (65,), (2047,), (2049,), (3, 5, 7), (1, 28, 28), (3, 32, 32), (33, 9, 9), (700, 2, 3), (2, 0)]
+shapes = [(1,), (3,), (15,), (64,), (65,), (1023,), (1025,), (2049,), (3, 5, 7), (1, 28, 28), (3, 32, 32), (33, 9, 9), (700, 2, 3), (2, 0)]
 checked = 0
 for shape, noise, dtype in itertools.product(shapes, FAMILIES, (torch.float32, torch.float64, torch.float16, torch.bfloat16)):
     x = torch.rand(2, *shape)
