@@ -24,7 +24,8 @@ struct BackwardStep {
 template <class T>
 class BackwardProducts {
  public:
-  explicit BackwardProducts(int64_t layers) : listed_(static_cast<size_t>(layers)) {}
+  // With room for `lists` lists of products.
+  explicit BackwardProducts(int64_t lists) : listed_(static_cast<size_t>(lists)) {}
 
   void linear(const Layer<T>& layer, const BackwardStep<T>& step) {
     taps_.resize(static_cast<size_t>(layer.shape.size()));
@@ -49,8 +50,8 @@ class BackwardProducts {
     pick(step, taps_.data(), count, panels, columns_.data(), at_.data(), many);
   }
 
-  // Layer i, from a window of its outputs to one of its inputs, of the shape `from`. Where what alive points to stays as
-  // it is for the next tiles, so does the list of products. One neuron behind the inputs' window is for nothing.
+  // From a window of a layer's outputs to one of its inputs, of the shape `from`, by list i of products, which stays for
+  // the next tiles where what alive points to stays as it is. One neuron behind the inputs' window is for nothing.
   void convolution(int64_t i, const Layer<T>& layer, const Shape& from, const Window& outputs, const Window& inputs,
                    bool stays, const BackwardStep<T>& step) {
     ConvProducts& products = listed_[static_cast<size_t>(i)];

@@ -25,12 +25,13 @@ struct Part {
 template <class T>
 class CrownWalk<T>::Impl {
  public:
-  Impl(const BoundNetwork<T>& network, const BoundOptions& options, bool stop)
+  Impl(const BoundNetwork<T>& network, const BoundOptions& options, bool stop, bool single)
       : network_(network),
         options_(options),
         stop_(stop),
+        single_(single),
         part_(static_cast<size_t>(network.size())),
-        products_(network.size()) {}
+        products_(single ? 1 : network.size()) {}
 
   void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
     tile_ = &tile, example_ = &example;
@@ -248,8 +249,8 @@ class CrownWalk<T>::Impl {
     const bool stays = part(i).alive != alive_.data();
     // Picking pays where the next tiles of the example come the same way.
     const bool pick = stays && part(i).window == Window::all(layer.shape);
-    products_.convolution(i, layer, network_.layer(input).shape, part(i).window, part(input).window, stays,
-                          step(i, pick));
+    products_.convolution(single_ ? 0 : i, layer, network_.layer(input).shape, part(i).window, part(input).window,
+                          stays && !single_, step(i, pick));
   }
 
   void gather(int64_t i) {
@@ -336,7 +337,7 @@ class CrownWalk<T>::Impl {
 
   const BoundNetwork<T>& network_;
   BoundOptions options_;
-  bool stop_;
+  bool stop_, single_;
   const Tile<T>* tile_ = nullptr;
   const ExampleState<T>* example_ = nullptr;
   std::vector<Part<T>> part_;
@@ -348,8 +349,8 @@ class CrownWalk<T>::Impl {
 };
 
 template <class T>
-CrownWalk<T>::CrownWalk(const BoundNetwork<T>& network, const BoundOptions& options, bool stop)
-    : impl_(std::make_unique<Impl>(network, options, stop)) {}
+CrownWalk<T>::CrownWalk(const BoundNetwork<T>& network, const BoundOptions& options, bool stop, bool single)
+    : impl_(std::make_unique<Impl>(network, options, stop, single)) {}
 template <class T>
 CrownWalk<T>::~CrownWalk() = default;
 template <class T>

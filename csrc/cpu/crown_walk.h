@@ -23,8 +23,9 @@ struct Tile {
 template <class T>
 class CrownWalk {
  public:
-  // With stop, rows end at the first layers that are not affine, on their ranges.
-  CrownWalk(const BoundNetwork<T>& network, const BoundOptions& options, bool stop);
+  // With stop, rows end at the first layers that are not affine, on their ranges. With single, no two tiles in turn are
+  // of one example, so that no list of products is worth keeping.
+  CrownWalk(const BoundNetwork<T>& network, const BoundOptions& options, bool stop, bool single);
   ~CrownWalk();
 
   // bounds[lane]: at most the function's smallest value, or -inf where nothing could be proved.

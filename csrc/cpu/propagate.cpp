@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "cpu/bound_plan.h"
 #include "cpu/crown_walk.h"
 #include "cpu/lane_intervals.h"
 #include "cpu/neuron_tiles.h"
@@ -18,7 +19,8 @@ class Propagation {
         options_(options),
         threads_(threads),
         parallel_for_(parallel_for),
-        walked_(list_walked()),
+        walked_(list_walked(network, options)),
+        read_last_(list_read_last(network, options, walked_)),
         lanes_(network, walked_, options) {
     for (int64_t i = 0; i < network.size(); ++i) {
       const Layer<T>& layer = network.layer(i);
@@ -36,8 +38,10 @@ class Propagation {
         if (lanes_.does_some()) lanes_.begin(inputs, first + from, many);
         for (int64_t i = 0; i < network_.size(); ++i) {
           intervals(i, group, many);
-          for (int64_t e = 0; walked_[static_cast<size_t>(i)] != 0 && e < many; ++e)
-            prepare(network_, i, *group[e], options_);
+          for (int64_t e = 0; e < many; ++e) {
+            if (walked_[static_cast<size_t>(i)] != 0) prepare(network_, i, *group[e], options_);
+            forget(i, *group[e]);
+          }
         }
       });
       return finish(spec, first, count, lower, upper);
@@ -48,8 +52,9 @@ class Propagation {
         in_parallel(count, [&](int64_t e) { prepare(network_, i, examples_[static_cast<size_t>(e)], options_); });
       if (options_.method == Method::kCrown) refine(i);
       // Intervals know the ball only by its box: the dual norm comes in where the network is still affine.
-      else if (ends_affine_part(i))
+      else if (ends_affine_part(network_, i))
         refine_all(i);
+      for (ExampleState<T>& example : examples_) forget(i, example);
     }
     finish(spec, first, count, lower, upper);
   }
@@ -67,18 +72,10 @@ class Propagation {
     });
   }
 
-  // Layers that a backward pass can come to; without any inside, those between the output and the first that are not
-  // affine, and for a ball those near the input.
-  std::vector<uint8_t> list_walked() const {
-    std::vector<uint8_t> walked(static_cast<size_t>(network_.size()), options_.method != Method::kIbp);
-    walked.back() = 1;
-    for (int64_t i = network_.output(); i >= 0; --i) {
-      if (options_.norm != Norm::kLinf && affine_in_input(i)) walked[static_cast<size_t>(i)] = 1;
-      if (walked[static_cast<size_t>(i)] == 0 || network_.layer(i).nonlinear()) continue;
-      for (const int64_t input : network_.layer(i).inputs)
-        if (!network_.layer(input).nonlinear()) walked[static_cast<size_t>(input)] = 1;
-    }
-    return walked;
+  // Ranges that nobody reads after layer j: with those of all layers an example would take twice the memory.
+  void forget(int64_t j, ExampleState<T>& example) const {
+    for (const int64_t i : read_last_[static_cast<size_t>(j)])
+      for (auto* ranges : {&example[i].lower, &example[i].upper, &example[i].sum}) std::vector<double>().swap(*ranges);
   }
 
   void begin(const InputSet& inputs, int64_t first, int64_t count) {
@@ -124,21 +121,6 @@ class Propagation {
       lanes_.run(i, group, count);
     else if (i > 0)
       propagate_intervals(network_, i, group, count, options_);
-  }
-
-  // Whether a layer is affine in the input, and somebody takes it who is not.
-  bool ends_affine_part(int64_t i) const {
-    if (i == 0 || !affine_in_input(i)) return false;
-    bool ends = i == network_.output();
-    for (int64_t j = i + 1; j < network_.size(); ++j)
-      for (const int64_t input : network_.layer(j).inputs) ends |= input == i && !affine_in_input(j);
-    return ends;
-  }
-  bool affine_in_input(int64_t i) const {
-    const Layer<T>& layer = network_.layer(i);
-    if (layer.kind == Kind::kInput) return true;
-    if (!layer.affine()) return false;
-    return std::all_of(layer.inputs.begin(), layer.inputs.end(), [&](int64_t j) { return affine_in_input(j); });
   }
 
   // Backward passes for the neurons whose sign is open, example by example.
@@ -203,9 +185,12 @@ class Propagation {
     std::atomic<size_t> next{0};
     const auto workers = std::min<int64_t>(threads_, static_cast<int64_t>(tiles.size()));
     if (workers == 0) return;
+    const bool single = std::adjacent_find(tiles.begin(), tiles.end(), [](const Tile<T>& a, const Tile<T>& b) {
+                          return a.example == b.example;
+                        }) == tiles.end();
     parallel_for_(0, workers, 1, [&](int64_t begin, int64_t end) {
       for (int64_t worker = begin; worker < end; ++worker) {
-        CrownWalk<T> walk(network_, options_, stop);
+        CrownWalk<T> walk(network_, options_, stop, single);
         for (size_t t = next++; t < tiles.size(); t = next++)
           walk.run(tiles[t], examples_[static_cast<size_t>(tiles[t].example)], bounds + t * static_cast<size_t>(L));
       }
@@ -297,6 +282,7 @@ class Propagation {
   const ParallelFor& parallel_for_;
   std::vector<Refined> refined_;
   std::vector<uint8_t> walked_;
+  std::vector<std::vector<int64_t>> read_last_;
   LaneIntervals<T> lanes_;
   std::vector<ExampleState<T>> examples_;
 };
