@@ -42,6 +42,16 @@ std::vector<uint8_t> list_walked(const BoundNetwork<T>& network, const BoundOpti
   return walked;
 }
 
+// Whether layer j reads the range of layer i: of its inputs, and of those of a scale whose errors it pays for.
+template <class T>
+bool reads(const BoundNetwork<T>& network, int64_t j, int64_t i) {
+  const auto& inputs = network.layer(j).inputs;
+  return std::any_of(inputs.begin(), inputs.end(), [&](int64_t input) {
+    const Layer<T>& layer = network.layer(input);
+    return input == i || (layer.fused && layer.kind == Kind::kScale && layer.inputs[0] == i);
+  });
+}
+
 // For each layer, those whose ranges it is the last to read: backward passes know layers by their lines. Only those of
 // IBP read the ranges of the functions that they end on, and at the end that of the output is asked for.
 template <class T>
@@ -52,8 +62,7 @@ std::vector<std::vector<int64_t>> list_read_last(const BoundNetwork<T>& network,
     int64_t last = network.output();  // where nobody takes it
     bool ended_on = false;
     for (int64_t j = i + 1; j < network.size(); ++j) {
-      const auto& inputs = network.layer(j).inputs;
-      if (std::find(inputs.begin(), inputs.end(), i) == inputs.end()) continue;
+      if (!reads(network, j, i)) continue;
       last = j;
       ended_on |= options.method == Method::kIbp && network.layer(i).nonlinear() && walked[static_cast<size_t>(j)] != 0;
     }
