@@ -7,6 +7,8 @@
 //   - at a function: a times a slope is rounded, which is wrong by |a| u |slope| m;
 //   - where several consumers add to one coefficient: a rounding for each addition.
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "cpu/bound_leaves.h"
 #include "cpu/bound_state.h"
@@ -239,6 +241,8 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
   // Below the smallest normal number a product may lose up to the smallest number, times what it is multiplied with.
   const auto count_underflow = [&](int64_t from, double operations) {
     const LayerState<T>& input = example[from];
+    // Ranges are given back after their last reader: one that was overlooked must not make the slack smaller.
+    if (std::cmp_not_equal(input.lower.size(), network.layer(from).shape.size())) example.slack = INFINITY;
     double total[4] = {};
     for (size_t k = 0; k < input.lower.size(); ++k)
       total[k % 4] += std::max(std::fabs(input.lower[k]), std::fabs(input.upper[k])) + 1;
@@ -267,7 +271,7 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
   const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
   if (layer.fused) {
     // A coefficient that vanishes before a fused layer takes what it would have got of the bias with it.
-    double total = 0;
+    double total = std::cmp_equal(example[i].sum.size(), layer.shape.size()) ? 0 : INFINITY;
     for (size_t k = 0; k < example[i].sum.size(); ++k)
       total += example[i].sum[k] + std::fabs(layer.kind == Kind::kScale ? layer.shift[k] : layer.bias[k]);
     example.slack = out.add_up(example.slack, 2 * total * out.underflow<T>(8));
