@@ -11,7 +11,7 @@ from pyrobust.errors import InputError, InputTypeError
 
 from .capture import capture
 from .differentiable_intervals import Range, check_differentiable, intervals
-from .differentiable_lines import lower_bounds
+from .differentiable_lines import asked, lower_bounds
 from .graph import in_order
 from .input_set import clip_range
 
@@ -102,12 +102,14 @@ class DifferentiableBounds:
         rows = self._rows(C, x)
         _check_method(method)
         with torch.autocast(x.device.type, enabled=False):
-            ranges = intervals(self._order, box)
             if method == "ibp" and rows is None:
-                return ranges[self._order[-1]].lower, ranges[self._order[-1]].upper
+                outputs = intervals(self._order, box, self._order[-1:])[self._order[-1]]
+                return outputs.lower, outputs.upper
             if rows is None:
                 rows = torch.eye(self.outputs, dtype=x.dtype, device=x.device).unsqueeze(0)
-            both = lower_bounds(self._order, ranges, torch.cat([rows, -rows], 1), stop=method == "ibp")
+            stop = method == "ibp"
+            ranges = intervals(self._order, box, asked(self._order, stop=stop))
+            both = lower_bounds(self._order, ranges, torch.cat([rows, -rows], 1), stop=stop)
         lower, negative = both.chunk(2, 1)
         return lower, -negative
 
@@ -157,12 +159,14 @@ class DifferentiableBounds:
         others = torch.arange(self.outputs - 1, device=x.device)
         others = others + (others >= y[:, None])  # [B, K - 1]: all classes but y
         rows = identity[y][:, None, :] - identity[others]
+        only = method == "ibp" or (not isinstance(share, Tensor) and share == 1)
+        wanted = asked(self._order, stop=method == "ibp")
         with torch.autocast(x.device.type, enabled=False):
-            ranges = intervals(self._order, box)
+            ranges = intervals(self._order, box, wanted if only else wanted | asked(self._order, stop=True))
             if method == "ibp":
                 return lower_bounds(self._order, ranges, rows, stop=True)
             margins = lower_bounds(self._order, ranges, rows, stop=False)
-            if not isinstance(share, Tensor) and share == 1:
+            if only:
                 return margins
             return share * margins + (1 - share) * lower_bounds(self._order, ranges, rows, stop=True)
 

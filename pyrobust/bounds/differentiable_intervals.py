@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -47,20 +47,46 @@ def check_differentiable(order: Sequence[Node]) -> None:
             )
 
 
-def intervals(order: Sequence[Node], box: Range) -> dict[Node, Range]:
-    """The range of every node for inputs in a box, in their dtype (Gowal et al., 2018).
+def intervals(order: Sequence[Node], box: Range, wanted: Collection[Node]) -> dict[Node, Range]:
+    """The ranges of nodes for inputs in a box, in their dtype (Gowal et al., 2018).
 
     Args:
         order: all nodes, each after its inputs.
         box: of the input.
+        wanted: the nodes that are asked for; others have a range only where one of these needs it.
     """
+    readers = _readers(order, wanted)
     ranges: dict[Node, Range] = {}
     for node in order:
-        ranges[node] = box if isinstance(node, Input) else _range(node, [ranges[one] for one in node.inputs])
+        if isinstance(node, Input):
+            ranges[node] = box
+        elif node in readers and not (node not in wanted and has_lanes(box.center) and _only_relu(node, readers[node])):
+            ranges[node] = _range(node, ranges)
     return ranges
 
 
-def _range(node: Node, inputs: list[Range]) -> Range:
+def _readers(order: Sequence[Node], wanted: Collection[Node]) -> dict[Node, list[Node]]:
+    """Of every node that is wanted or needed for one that is: the nodes among these that it is an input of."""
+    readers: dict[Node, list[Node]] = {node: [] for node in wanted}
+    for node in reversed(order):
+        if node in readers:
+            for one in node.inputs:
+                readers.setdefault(one, []).append(node)
+    return readers
+
+
+def _only_relu(node: Node, readers: list[Node]) -> bool:
+    """Whether an affine map is done with the ReLU that is the only one to read it."""
+    reads = len(readers) == 1 and isinstance(readers[0], Activation) and readers[0].function == "leaky_relu"
+    return reads and isinstance(node, Linear | Conv2d)
+
+
+def _range(node: Node, ranges: Mapping[Node, Range]) -> Range:
+    if isinstance(node, Activation) and node.inputs[0] not in ranges:
+        before = node.inputs[0]
+        assert isinstance(before, Linear | Conv2d)
+        return _affine(before, ranges[before.inputs[0]], node.slope)
+    inputs = [ranges[one] for one in node.inputs]
     first = inputs[0]
     if isinstance(node, Linear | Conv2d):
         return _affine(node, first)
@@ -81,12 +107,13 @@ def _range(node: Node, inputs: list[Range]) -> Range:
     return Range.between(*(windows(node, end, -torch.inf).amax(2).view(shape) for end in (first.lower, first.upper)))
 
 
-def _affine(node: Linear | Conv2d, z: Range) -> Range:
-    """Center and radius of an affine map's values: W times the one, |W| times the other."""
+def _affine(node: Linear | Conv2d, z: Range, slope: float | None = None) -> Range:
+    """Center and radius of an affine map's values: W times the one, |W| times the other; with a slope, its ReLU's."""
     weight = like(node.weight, z.center)
     if has_lanes(z.center):
         bias = None if node.bias is None else like(node.bias, z.center)
-        return Range(*affine_intervals(*z, weight, bias, move_of(node) if isinstance(node, Conv2d) else None))
+        return Range(*affine_intervals(*z, weight, bias, move_of(node) if isinstance(node, Conv2d) else None, slope))
+    assert slope is None
     center = affine(node, [z.center])
     if isinstance(node, Linear):
         return Range(center, functional.linear(z.radius, weight.abs()))

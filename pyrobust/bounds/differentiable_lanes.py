@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.ops.conv_lanes import conv_lanes, conv_lanes_transposed, conv_lanes_weight
-from pyrobust.ops.lane_bounds import least_lanes, relax_lanes, relu_intervals
+from pyrobust.ops.lane_bounds import least_lanes, relax_lanes, relu_intervals, relu_intervals_backward
 
 
 class Move(NamedTuple):
@@ -35,9 +35,9 @@ def has_lanes(z: Tensor) -> bool:
 
 
 def affine_intervals(
-    center: Tensor, radius: Tensor, weight: Tensor, bias: Tensor | None, move: Move | None
+    center: Tensor, radius: Tensor, weight: Tensor, bias: Tensor | None, move: Move | None, slope: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Center and radius of W z + b: W center + b and |W| radius.
+    """Center and radius of v = W z + b: W center + b and |W| radius; with a slope, of max(v, slope·v).
 
     A radius that all examples share, as that of an input's ball, costs one example's work.
 
@@ -47,14 +47,15 @@ def affine_intervals(
         weight: [m, n], or [O, C / groups, kh, kw].
         bias: [m] or [O]; None for zeros.
         move: of a convolution, else None.
+        slope: of the leaky ReLU that follows, in [0, 1]; None for none.
 
     >>> affine_intervals(torch.ones(2, 1), torch.ones(1, 1), torch.tensor([[-2.0]]), None, None)
     (tensor([[-2.],
             [-2.]]), tensor([[2.]]))
     """
     # torch leaves this method without annotations
-    results = _AffineIntervals.apply(_inward(center), _inward(radius), weight, bias, move)  # type: ignore[no-untyped-call]
-    return results[0].movedim(-1, 0), results[1].movedim(-1, 0)
+    results = _AffineIntervals.apply(center, radius, weight, bias, move, slope)  # type: ignore[no-untyped-call]
+    return results[0], results[1]
 
 
 def relu_ranges(center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
@@ -141,35 +142,63 @@ def _rows_and_box(a: Tensor, center: Tensor, radius: Tensor) -> tuple[Tensor, Te
 
 
 class _AffineIntervals(torch.autograd.Function):
-    """Of [*shape, B]; forms |W| once, and no gradient by a box that has none."""
+    """Forms |W| once, and no gradient by a box that has none.
+
+    The layout is changed, and the ReLU taken, in here: each step that autograd sees costs what a small layer's product
+    does.
+    """
 
     # one function and no setup_context, for which torch looks at the signature at every call
     @staticmethod
     def forward(
-        ctx: Any, center: Tensor, radius: Tensor, weight: Tensor, bias: Tensor | None, move: Move | None
+        ctx: Any,
+        center: Tensor,
+        radius: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        move: Move | None,
+        slope: float | None,
     ) -> tuple[Tensor, Tensor]:
-        absolute = weight.abs()
-        ctx.move = move
-        ctx.save_for_backward(center, radius, weight, absolute)
+        ctx.move, ctx.slope = move, slope
+        center, radius, absolute = _inward(center), _inward(radius), weight.abs()
         if move is not None:
             options = move.options()
-            return conv_lanes(center, weight, bias, **options), conv_lanes(radius, absolute, **options)
-        middle = weight @ center if bias is None else torch.addmm(bias.unsqueeze(1), weight, center)
-        return middle, absolute @ radius
+            results = conv_lanes(center, weight, bias, **options), conv_lanes(radius, absolute, **options)
+        else:
+            middle = weight @ center if bias is None else torch.addmm(bias.unsqueeze(1), weight, center)
+            results = middle, absolute @ radius
+        after: tuple[Tensor, ...] = ()
+        ctx.shared = radius.shape[-1] != center.shape[-1]
+        if slope is not None:
+            # The ends have the same signs on both sides of the ReLU, up to rounding of them: what it was taken of
+            # need not be kept.
+            after = relu_intervals(results[0].flatten(0, -2), results[1].flatten(0, -2), slope)
+            results = after[0].view_as(results[0]), after[1].view_as(results[0])
+        ctx.save_for_backward(center, radius, weight, absolute, *after)
+        return results[0].movedim(-1, 0), results[1].movedim(-1, 0)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, of_center: Tensor, of_radius: Tensor) -> tuple[Tensor | None, ...]:
-        center, radius, weight, absolute = ctx.saved_tensors
+        center, radius, weight, absolute, *after = ctx.saved_tensors
         move: Move | None = ctx.move
+        of_center, of_radius = _inward(of_center), _inward(of_radius)
+        if after:
+            by_center, by_radius = relu_intervals_backward(
+                of_center.flatten(0, -2), of_radius.flatten(0, -2), after[0], after[1], ctx.slope
+            )
+            of_center, of_radius = by_center.view_as(of_center), by_radius.view_as(of_radius)
+            if ctx.shared:
+                of_radius = of_radius.sum(-1, keepdim=True)
         grads: list[Tensor | None] = [None, None, None, None]
         for i, (grad, matrix) in enumerate(((of_center, weight), (of_radius, absolute))):
             if not ctx.needs_input_grad[i]:
                 continue
             if move is None:
-                grads[i] = matrix.t() @ grad
+                back = matrix.t() @ grad
             else:
-                grads[i] = conv_lanes_transposed(grad, matrix, move.size, **move.options())
+                back = conv_lanes_transposed(grad, matrix, move.size, **move.options())
+            grads[i] = back.movedim(-1, 0)
         if ctx.needs_input_grad[2]:
             if move is None:
                 by_center, by_radius = of_center @ center.t(), of_radius @ radius.t()
@@ -180,7 +209,7 @@ class _AffineIntervals(torch.autograd.Function):
             grads[2] = torch.addcmul(by_center, by_radius, weight.sign())
         if ctx.needs_input_grad[3]:
             grads[3] = of_center.flatten(1).sum(1)
-        return *grads, None
+        return *grads, None, None
 
 
 class _ThroughConvolution(torch.autograd.Function):

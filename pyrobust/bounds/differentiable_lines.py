@@ -35,7 +35,7 @@ def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, Range], rows: Tens
 
     Args:
         order: all nodes, each after its inputs; the last is the output.
-        ranges: of every node.
+        ranges: of the nodes that are ``asked`` for.
         rows: the coefficients of the output.
         stop: whether to minimise over the ranges of functions already, where coefficients first meet them: interval
             bounds of the rows, without the loss of bounding the affine nodes on top of them one by one.
@@ -46,7 +46,7 @@ def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, Range], rows: Tens
         if node not in coefficients:
             continue
         a = coefficients.pop(node)
-        if isinstance(node, Input) or (stop and isinstance(node, Activation | MaxPool)):
+        if _ends(node, stop):
             total = total + _least(a, ranges[node])
             continue
         constant, parts = _step(node, a, ranges)
@@ -55,6 +55,25 @@ def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, Range], rows: Tens
         for one, part in zip(node.inputs, parts, strict=True):
             coefficients[one] = coefficients[one] + part if one in coefficients else part
     return total
+
+
+def asked(order: Sequence[Node], *, stop: bool) -> set[Node]:
+    """The nodes whose ranges ``lower_bounds`` reads, with the same arguments."""
+    reached, read = {order[-1]}, set()
+    for node in reversed(order):
+        if node not in reached:
+            continue
+        if _ends(node, stop):
+            read.add(node)
+            continue
+        if isinstance(node, Activation | MaxPool):
+            read.add(node.inputs[0])
+        reached.update(node.inputs)
+    return read
+
+
+def _ends(node: Node, stop: bool) -> bool:
+    return isinstance(node, Input) or (stop and isinstance(node, Activation | MaxPool))
 
 
 def _least(a: Tensor, box: Range) -> Tensor:

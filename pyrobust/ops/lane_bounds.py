@@ -33,6 +33,35 @@ def relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[
     return native.call(_RELU, center.contiguous(), radius.contiguous(), float(slope))
 
 
+def relu_intervals_backward(
+    of_center: Tensor, of_radius: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """The derivatives of Σ of_center · center' + of_radius · radius' by center and radius; they have none themselves.
+
+    center' and radius' are what ``relu_intervals`` returns: for functions whose backward pass holds that of others.
+
+    Args:
+        of_center: [n, N], float32 or float64, on the CPU.
+        of_radius: [n, N].
+        center: as of ``relu_intervals``, and so on.
+        radius: as above.
+        slope: as above.
+
+    Returns:
+        (by center [n, N], by radius, of its shape).
+
+    Raises:
+        InputError: as of ``relu_intervals``.
+
+    >>> one = torch.ones(1, 1)
+    >>> relu_intervals_backward(one, one, torch.tensor([[-1.0]]), torch.tensor([[2.0]]))
+    (tensor([[1.]]), tensor([[1.]]))
+    """
+    args = (of_center.contiguous(), of_radius.contiguous(), center.contiguous(), radius.contiguous(), float(slope))
+    by_center, by_radius = native.call(_RELU_BACKWARD, *args)
+    return by_center, _shared(by_radius, radius)
+
+
 def relax_lanes(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
     """As ``relax_coefficients``, by center and radius, with the examples innermost.
 
@@ -142,8 +171,7 @@ def _save_rows(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _backward_relu(ctx: Any, of_center: Tensor, of_radius: Tensor) -> tuple[Tensor, Tensor, None]:
     center, radius = ctx.saved_tensors
-    grads = _RELU_BACKWARD(of_center.contiguous(), of_radius.contiguous(), center, radius, ctx.slope)
-    return grads[0], _shared(grads[1], radius), None
+    return *relu_intervals_backward(of_center, of_radius, center, radius, ctx.slope), None
 
 
 def _backward_relax(ctx: Any, grad: Tensor, grad_bias: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
