@@ -3,13 +3,15 @@
 python bench/bounds_memory.py [--only TEXT] [--json FILE] [--threads N] [--repeats N]
 
 The figure is by how much the resident size at its peak during one call exceeds that before it, after a call with one
-example has loaded what is loaded lazily: the lowest of --repeats processes, since an allocator may hold on to more. The
-settings are the batched ones of bench/cases/bounds.py.
+example has loaded what is loaded lazily and the C library has given its free memory back: the lowest of --repeats
+processes, since an allocator may hold on to more. The settings are the batched ones of bench/cases/bounds.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import json
 import multiprocessing
 import re
@@ -84,6 +86,9 @@ def _megabytes(name: str, epsilon: float, batch: int, method: str, variant: str,
     else:
         margins = next(peer for peer in peers.installed() if peer.name == variant).margins[method](net, example)
     margins(*(t[:1] for t in box))
+    gc.collect()
+    # Free memory that stayed resident would be used again unseen.
+    ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is resident now
     before = _resident("VmRSS")
     margins(*box)

@@ -12,26 +12,22 @@ namespace {
 // The inputs of a group as [neuron][lane]: a point c of each range, how far its ends are away, the largest |z| and |c|.
 template <class T>
 struct Lanes {
-  std::vector<T> center, radius, magnitude;
+  const T *center, *radius, *magnitude;
 };
 
 template <class T>
-const Lanes<T>& lanes_of(int64_t layer, int64_t n, ExampleState<T>* const* group, int64_t count,
-                         const BoundOptions& options) {
-  constexpr int64_t L = kLanes<T>;
+Lanes<T> lanes_of(int64_t layer, int64_t n, ExampleState<T>* const* group, int64_t count, const BoundOptions& options,
+                  Room<T>& room) {
+  const int64_t size = n * kLanes<T>;
   const double flushed = options.deployed > 0 ? kFlushed : 0;
-  // Kept by each thread: fresh memory for every layer would cost more than what is done with it.
-  thread_local Lanes<T> lanes;
-  for (auto* part : {&lanes.center, &lanes.radius, &lanes.magnitude}) {
-    part->resize(static_cast<size_t>(n * L));
-    if (count < L) std::fill(part->begin(), part->end(), T(0));
-  }
+  T* const lanes = room.take(3 * size);
+  if (count < kLanes<T>) std::fill(lanes, lanes + 3 * size, T(0));
   for (int64_t e = 0; e < count; ++e) {
     const LayerState<T>& state = (*group[e])[layer];
-    crown_leaves<T>().spread(state.lower.data(), state.upper.data(), n, e, flushed, options.sound, lanes.center.data(),
-                             lanes.radius.data(), lanes.magnitude.data());
+    crown_leaves<T>().spread(state.lower.data(), state.upper.data(), n, e, flushed, options.sound, lanes, lanes + size,
+                             lanes + 2 * size);
   }
-  return lanes;
+  return {lanes, lanes + size, lanes + 2 * size};
 }
 
 // The sums of products of one channel block at one place: out [kPanel][kLanes].
@@ -69,11 +65,11 @@ class Ranges {
 // A linear layer or a convolution.
 template <class T>
 void products(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
-              const BoundOptions& options) {
+              const BoundOptions& options, Room<T>& room) {
   const Layer<T>& layer = network.layer(i);
   const int64_t input = layer.inputs[0];
   const Shape& from = network.layer(input).shape;
-  const Lanes<T>& lanes = lanes_of(input, from.size(), group, count, options);
+  const Lanes<T> lanes = lanes_of(input, from.size(), group, count, options, room);
   const Ranges<T> ranges(layer, options);
   Sums<T> sums;
   for_panels(layer, from, [&](const ForwardPanel& panel) {
@@ -189,7 +185,7 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
 
 template <class T>
 void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
-                         const BoundOptions& options) {
+                         const BoundOptions& options, Room<T>& room) {
   const Layer<T>& layer = network.layer(i);
   const auto n = static_cast<size_t>(layer.shape.size());
   for (int64_t e = 0; e < count; ++e) {
@@ -198,7 +194,7 @@ void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState
     if (layer.affine()) state.sum.resize(n);
   }
   if (layer.kind == Kind::kLinear || layer.kind == Kind::kConv)
-    products(network, i, group, count, options);
+    products(network, i, group, count, options, room);
   else
     for (int64_t e = 0; e < count; ++e) elementwise(network, i, *group[e], options);
   const double share = layer.kind == Kind::kActivation ? Outward(true).gamma(layer.roundings, options.deployed) : 0;
@@ -224,8 +220,8 @@ void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState
 }
 
 template void propagate_intervals<float>(const BoundNetwork<float>&, int64_t, ExampleState<float>* const*, int64_t,
-                                         const BoundOptions&);
+                                         const BoundOptions&, Room<float>&);
 template void propagate_intervals<double>(const BoundNetwork<double>&, int64_t, ExampleState<double>* const*, int64_t,
-                                          const BoundOptions&);
+                                          const BoundOptions&, Room<double>&);
 
 }  // namespace pyrobust::cpu

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "cpu/bound_network.h"
@@ -75,6 +76,26 @@ struct ExampleState {
 // both, for its share in any sum is at least 4 u 2^-100, more than 2^-126.
 inline constexpr double kFlushed = 0x1p-100;
 
+// Memory of one thread that one layer of a group leaves to the next: fresh pages for each would cost more than what is
+// done with them.
+template <class T>
+class Room {
+ public:
+  // n numbers, whatever they are.
+  T* take(int64_t n) {
+    if (n > size_) {
+      memory_.reset();
+      memory_ = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(n));
+      size_ = n;
+    }
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<T[]> memory_;
+  int64_t size_ = 0;
+};
+
 // The largest |z| of a range.
 inline double magnitude(double lower, double upper) { return std::fmax(std::fabs(lower), std::fabs(upper)); }
 
@@ -105,7 +126,7 @@ double dot_error(const BoundNetwork<T>& network, const Outward& out) {
 // The range of layer i from those of its inputs, and for affine layers `sum`, for a group of at most kLanes examples.
 template <class T>
 void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
-                         const BoundOptions& options);
+                         const BoundOptions& options, Room<T>& room);
 
 // low and high, or the lines, of layer i, from ranges that are final.
 template <class T>

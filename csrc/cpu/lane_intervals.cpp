@@ -100,8 +100,8 @@ void LaneIntervals<T>::multiply(int64_t i) const {
                             radius.data());
   T center_sums[kPanel * kLanes<T>], radius_sums[kPanel * kLanes<T>];
   for_panels(layer, from, [&](const ForwardPanel& panel) {
-    panel.multiply(input.center, layer.forward, center_sums);
-    panel.multiply(radius, layer.forward_abs, radius_sums);
+    panel.multiply(input.center.data(), layer.forward, center_sums);
+    panel.multiply(radius.data(), layer.forward_abs, radius_sums);
     for (int64_t j = 0; j < panel.width; ++j) {
       const int64_t k = panel.first + j * panel.apart;
       crown_leaves<T>().relu_range(center_sums + j * kLanes<T>, radius_sums + j * kLanes<T>,

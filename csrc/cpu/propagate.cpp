@@ -35,9 +35,10 @@ class Propagation {
     if (options_.method != Method::kCrown && options_.norm == Norm::kLinf) {
       // One group after the other, so that its ranges stay in the cache.
       for_groups([&](ExampleState<T>* const* group, int64_t from, int64_t many) {
+        Room<T> room;
         if (lanes_.does_some()) lanes_.begin(inputs, first + from, many);
         for (int64_t i = 0; i < network_.size(); ++i) {
-          intervals(i, group, many);
+          intervals(i, group, many, room);
           for (int64_t e = 0; e < many; ++e) {
             if (walked_[static_cast<size_t>(i)] != 0) prepare(network_, i, *group[e], options_);
             forget(i, *group[e]);
@@ -47,7 +48,10 @@ class Propagation {
       return finish(spec, first, count, lower, upper);
     }
     for (int64_t i = 0; i < network_.size(); ++i) {
-      for_groups([&](ExampleState<T>* const* group, int64_t, int64_t many) { intervals(i, group, many); });
+      for_groups([&](ExampleState<T>* const* group, int64_t, int64_t many) {
+        Room<T> room;
+        intervals(i, group, many, room);
+      });
       if (walked_[static_cast<size_t>(i)] != 0)
         in_parallel(count, [&](int64_t e) { prepare(network_, i, examples_[static_cast<size_t>(e)], options_); });
       if (options_.method == Method::kCrown) refine(i);
@@ -116,11 +120,11 @@ class Propagation {
       f(group, g * size, many);
     });
   }
-  void intervals(int64_t i, ExampleState<T>* const* group, int64_t count) const {
+  void intervals(int64_t i, ExampleState<T>* const* group, int64_t count, Room<T>& room) const {
     if (lanes_.does(i))
       lanes_.run(i, group, count);
     else if (i > 0)
-      propagate_intervals(network_, i, group, count, options_);
+      propagate_intervals(network_, i, group, count, options_, room);
   }
 
   // Backward passes for the neurons whose sign is open, example by example.

@@ -18,7 +18,7 @@ class TileMemory {
       if (blocks_[i].free && blocks_[i].size >= size &&
           (best == blocks_.size() || blocks_[i].size < blocks_[best].size))
         best = i;
-    if (best == blocks_.size()) blocks_.push_back({Memory(allocate(size)), size, true});
+    if (best == blocks_.size()) best = enlarged(size);
     blocks_[best].free = false;
     return blocks_[best].memory.get();
   }
@@ -38,6 +38,16 @@ class TileMemory {
     int64_t size;
     bool free;
   };
+  // A block of that size, in the place of the largest free one, which would only lie about.
+  size_t enlarged(int64_t size) {
+    size_t place = blocks_.size();
+    for (size_t i = 0; i < blocks_.size(); ++i)
+      if (blocks_[i].free && (place == blocks_.size() || blocks_[i].size > blocks_[place].size)) place = i;
+    if (place == blocks_.size()) blocks_.push_back({nullptr, 0, true});
+    blocks_[place].memory.reset();
+    blocks_[place] = {Memory(allocate(size)), size, true};
+    return place;
+  }
   static T* allocate(int64_t size) {
     return static_cast<T*>(::operator new(static_cast<size_t>(size) * sizeof(T), kAlign));
   }
