@@ -84,7 +84,7 @@ class Room {
   // n numbers, whatever they are.
   T* take(int64_t n) {
     if (n > size_) {
-      memory_.reset();
+      memory_.reset(), size_ = 0;
       memory_ = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(n));
       size_ = n;
     }

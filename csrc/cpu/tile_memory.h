@@ -35,16 +35,16 @@ class TileMemory {
   using Memory = std::unique_ptr<T, Delete>;
   struct Block {
     Memory memory;
-    int64_t size;
-    bool free;
+    int64_t size = 0;
+    bool free = true;
   };
   // A block of that size, in the place of the largest free one, which would only lie about.
   size_t enlarged(int64_t size) {
     size_t place = blocks_.size();
     for (size_t i = 0; i < blocks_.size(); ++i)
       if (blocks_[i].free && (place == blocks_.size() || blocks_[i].size > blocks_[place].size)) place = i;
-    if (place == blocks_.size()) blocks_.push_back({nullptr, 0, true});
-    blocks_[place].memory.reset();
+    if (place == blocks_.size()) blocks_.emplace_back();
+    blocks_[place] = {};  // first, so that both need not be had at once
     blocks_[place] = {Memory(allocate(size)), size, true};
     return place;
   }

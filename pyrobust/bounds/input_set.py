@@ -165,6 +165,6 @@ def _elements(name: str, x: Tensor, shape: tuple[int, ...], device: torch.device
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     flat = x.detach().to(device, dtype).reshape(len(x), math.prod(shape))
     # The least and the largest, which are NaN where any element is: isfinite would take several times x's memory.
-    if flat.numel() > 0 and not all(bool(end.isfinite()) for end in flat.aminmax()):
+    if flat.numel() > 0 and not bool(torch.stack(flat.aminmax()).isfinite().all()):
         raise InputError(f"{name}: expected finite elements, got NaN or infinite ones")
     return flat

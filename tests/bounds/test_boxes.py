@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pyrobust import _C
 from pyrobust.bounds import BoundedModel
+from pyrobust.errors import InputError
 
 LOW = torch.rand(40, 6, generator=torch.Generator().manual_seed(0))
 HIGH = LOW + 0.1
@@ -57,3 +58,18 @@ def test_wide_boxes_are_not_rounded_wherever_they_lie() -> None:
     assert (lower <= 2.0**-10).all()
     assert (upper >= 2.0**-10).all()
     assert (upper >= lower).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_one_element_that_is_not_finite_is_refused(value: float, dtype: torch.dtype) -> None:
+    bad = LOW.to(dtype, copy=True)
+    bad[-1, -1] = value
+    bounded = BoundedModel(nn.Linear(6, 2).to(dtype).eval(), LOW[:1].to(dtype))
+    for name, call in (
+        ("x", lambda: bounded.bounds(bad, 0.1)),
+        ("x_lower", lambda: bounded.bounds(x_lower=bad, x_upper=HIGH.to(dtype))),
+        ("x_upper", lambda: bounded.bounds(x_lower=LOW.to(dtype), x_upper=bad)),
+    ):
+        with pytest.raises(InputError, match=f"^{name}: expected finite elements"):
+            call()
