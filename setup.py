@@ -41,7 +41,7 @@ class CMakeBuild(build_ext):
         # cmake and ninja stand beside the Python that builds, also where its environment is not activated.
         scripts = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
         environment = {**os.environ, "PATH": scripts}
-        build = Path(self.build_temp).resolve() / ("cuda" if cuda else "cpu")
+        build = Path(self.build_temp).resolve()
         subprocess.check_call(
             [
                 "cmake", "-S", str(source), "-B", str(build), "-G", "Ninja",

@@ -63,13 +63,12 @@ def test_largest_radius_is_not_rounded_to_float32() -> None:
 
 @pytest.mark.parametrize("method", METHODS[1:])
 def test_a_coefficient_that_underflows_before_a_large_bias(method: str) -> None:
-    for k in range(71300, 71440, 7):
-        model = nn.Sequential(linear([[-1e30]], [9.999e29]), nn.LeakyReLU(2.0**-7), linear([[k * 2.0**-149]]))
-        first, last = model[0], model[2]
-        z = Fraction(first.weight.item()) + Fraction(first.bias.item())
-        value = z / 128 * Fraction(last.weight.item())
-        lower, upper = bounds_of(model, torch.ones(1, 1), method)
-        assert Fraction(lower) <= value <= Fraction(upper)
+    weights = [[k * 2.0**-149] for k in range(71300, 71440, 7)]
+    model = nn.Sequential(linear([[-1e30]], [9.999e29]), nn.LeakyReLU(2.0**-7), linear(weights))
+    z = Fraction(model[0].weight.item()) + Fraction(model[0].bias.item())
+    bounds = BoundedModel(model.eval(), torch.zeros(1, 1)).bounds(torch.ones(1, 1), 0.0, method=method)
+    for weight, lower, upper in zip(weights, bounds.lower[0].tolist(), bounds.upper[0].tolist(), strict=True):
+        assert Fraction(lower) <= z / 128 * Fraction(weight[0]) <= Fraction(upper)
 
 
 @pytest.mark.parametrize("method", METHODS[1:])
