@@ -55,20 +55,40 @@ class BackwardProducts {
   void convolution(int64_t i, const Layer<T>& layer, const Shape& from, const Window& outputs, const Window& inputs,
                    bool stays, const BackwardStep<T>& step) {
     ConvProducts& products = listed_[static_cast<size_t>(i)];
-    products.list(layer, from, outputs, inputs, step.alive, step.needed, stays);
-    for (size_t kind = 0; kind < layer.cells.size(); ++kind) {
+    using Cell = ConvProducts::Cell;
+    const auto multiply = [&](size_t kind, const Cell* begin, const Cell* end) {
       const Cells<T>& cells = layer.cells[kind];
-      if (step.needed == nullptr) {
-        whole_panels(cells, products.begin(kind), products.end(kind), products, from, inputs, step);
-        continue;
-      }
+      if (step.needed == nullptr) return whole_panels(cells, begin, end, products, from, inputs, 0, step);
       size_t g = 0;
-      for (const auto* cell = products.begin(kind); cell != products.end(kind); ++cell) {
+      for (const Cell* cell = begin; cell != end; ++cell) {
         pick(step, products.taps(*cell), cell->count, cells.panels[g], products.columns(*cell), products.at(*cell),
              cell->picks);
         g = g + 1 == cells.panels.size() ? 0 : g + 1;
       }
-    }
+    };
+    products.for_cells(layer, from, outputs, inputs, step.alive, step.needed, stays, multiply);
+  }
+
+  // The same of a layer whose inputs are in cells of one kind, all needed, row of cells by row: step.out holds one, and
+  // taken(window) is called for each.
+  template <class F>
+  void convolution_by_rows(int64_t i, const Layer<T>& layer, const Shape& from, const Window& outputs,
+                           const Window& inputs, bool stays, const BackwardStep<T>& step, const F& taken) {
+    ConvProducts& products = listed_[static_cast<size_t>(i)];
+    const Cells<T>& cells = layer.cells[0];
+    using Cell = ConvProducts::Cell;
+    const auto multiply = [&](size_t, const Cell* begin, const Cell* end) {
+      while (begin != end) {
+        const Cell* next = std::find_if(begin, end, [&](const Cell& cell) { return cell.y != begin->y; });
+        const int64_t y0 = std::max<int64_t>(begin->y, 0),
+                      y1 = std::min(begin->y + static_cast<int64_t>(cells.rows.places.size()), inputs.height());
+        const Window row{inputs.y0 + y0, inputs.y0 + y1, inputs.x0, inputs.x1};
+        whole_panels(cells, begin, next, products, from, row, y0, step);
+        taken(row);
+        begin = next;
+      }
+    };
+    products.for_cells(layer, from, outputs, inputs, step.alive, nullptr, stays, multiply);
   }
 
  private:
@@ -81,8 +101,10 @@ class BackwardProducts {
                                         step.out, at + j, step.add);
   }
 
+  // To a window that starts `top` rows below that for which the cells were listed.
   void whole_panels(const Cells<T>& cells, const ConvProducts::Cell* begin, const ConvProducts::Cell* end,
-                    const ConvProducts& products, const Shape& from, const Window& to, const BackwardStep<T>& step) {
+                    const ConvProducts& products, const Shape& from, const Window& to, int64_t top,
+                    const BackwardStep<T>& step) {
     const auto groups = static_cast<int64_t>(cells.panels.size());
     const int64_t channels = from.channels / groups, plane = to.height() * to.width();
     // Where the outputs of a cell lie, counted from its first place.
@@ -92,11 +114,11 @@ class BackwardProducts {
         for (int64_t c = 0; c < channels; ++c) at_.push_back((c * plane + y * to.width() + x) * L);
     int64_t g = 0;
     for (const auto* cell = begin; cell != end; ++cell) {
-      const bool whole = cell->y + cells.rows.places.front() >= 0 && cell->x + cells.columns.places.front() >= 0 &&
-                         cell->y + cells.rows.places.back() < to.height() &&
-                         cell->x + cells.columns.places.back() < to.width();
-      const int64_t first = (g * channels * plane + cell->y * to.width() + cell->x) * L;
-      if (!whole) clip(cells, *cell, to, channels, first, from.channels * plane * L);
+      const int64_t y = cell->y - top, x = cell->x;
+      const bool whole = y + cells.rows.places.front() >= 0 && x + cells.columns.places.front() >= 0 &&
+                         y + cells.rows.places.back() < to.height() && x + cells.columns.places.back() < to.width();
+      const int64_t first = (g * channels * plane + y * to.width() + x) * L;
+      if (!whole) clip(cells, y, x, to, channels, first, from.channels * plane * L);
       const Panels<T>& panels = cells.panels[static_cast<size_t>(g)];
       for (int64_t p = 0; p < panels.count(); ++p)
         crown_leaves<T>().multiply(step.a, products.taps(*cell), cell->count, panels.panel(p), panels.width(p),
@@ -107,13 +129,13 @@ class BackwardProducts {
   }
 
   // Of a cell that starts at `first` and reaches beyond the window, the places outside go to `spare`.
-  void clip(const Cells<T>& cells, const ConvProducts::Cell& cell, const Window& to, int64_t channels, int64_t first,
+  void clip(const Cells<T>& cells, int64_t y0, int64_t x0, const Window& to, int64_t channels, int64_t first,
             int64_t spare) {
     clipped_.resize(at_.size());
     size_t j = 0;
     for (const int64_t row : cells.rows.places)
       for (const int64_t column : cells.columns.places) {
-        const int64_t y = cell.y + row, x = cell.x + column;
+        const int64_t y = y0 + row, x = x0 + column;
         const bool inside = y >= 0 && y < to.height() && x >= 0 && x < to.width();
         for (int64_t c = 0; c < channels; ++c, ++j) clipped_[j] = inside ? first + at_[j] : spare;
       }

@@ -17,10 +17,9 @@ struct Lanes {
 
 template <class T>
 Lanes<T> lanes_of(int64_t layer, int64_t n, ExampleState<T>* const* group, int64_t count, const BoundOptions& options,
-                  Room<T>& room) {
+                  T* lanes) {
   const int64_t size = n * kLanes<T>;
   const double flushed = options.deployed > 0 ? kFlushed : 0;
-  T* const lanes = room.take(3 * size);
   if (count < kLanes<T>) std::fill(lanes, lanes + 3 * size, T(0));
   for (int64_t e = 0; e < count; ++e) {
     const LayerState<T>& state = (*group[e])[layer];
@@ -69,7 +68,7 @@ void products(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const*
   const Layer<T>& layer = network.layer(i);
   const int64_t input = layer.inputs[0];
   const Shape& from = network.layer(input).shape;
-  const Lanes<T> lanes = lanes_of(input, from.size(), group, count, options, room);
+  const Lanes<T> lanes = lanes_of(input, from.size(), group, count, options, room.take(i));
   const Ranges<T> ranges(layer, options);
   Sums<T> sums;
   for_panels(layer, from, [&](const ForwardPanel& panel) {

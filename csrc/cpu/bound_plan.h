@@ -42,6 +42,20 @@ std::vector<uint8_t> list_walked(const BoundNetwork<T>& network, const BoundOpti
   return walked;
 }
 
+// For each layer, how many numbers it and those behind it take at most to spread a group's inputs.
+template <class T>
+std::vector<int64_t> list_rooms(const BoundNetwork<T>& network) {
+  std::vector<int64_t> rooms(static_cast<size_t>(network.size()), 0);
+  int64_t most = 0;
+  for (int64_t i = network.output(); i >= 0; --i) {
+    const Layer<T>& layer = network.layer(i);
+    if (layer.kind == Kind::kLinear || layer.kind == Kind::kConv)
+      most = std::max(most, 3 * kLanes<T> * network.layer(layer.inputs[0]).shape.size());
+    rooms[static_cast<size_t>(i)] = most;
+  }
+  return rooms;
+}
+
 // Whether layer j reads the range of layer i: of its inputs, and of those of a scale whose errors it pays for.
 template <class T>
 bool reads(const BoundNetwork<T>& network, int64_t j, int64_t i) {

@@ -77,13 +77,17 @@ struct ExampleState {
 inline constexpr double kFlushed = 0x1p-100;
 
 // Memory of one thread that one layer of a group leaves to the next: fresh pages for each would cost more than what is
-// done with them.
+// done with them. It shrinks where no layer to come takes as much, for an image's is several times that of the others.
 template <class T>
 class Room {
  public:
-  // n numbers, whatever they are.
-  T* take(int64_t n) {
-    if (n > size_) {
+  // sizes: for each layer, how many numbers it and those behind it take at most.
+  explicit Room(const std::vector<int64_t>& sizes) : sizes_(sizes) {}
+
+  // What layer i takes, whatever is in it.
+  T* take(int64_t i) {
+    const int64_t n = sizes_[static_cast<size_t>(i)];
+    if (n != size_) {
       memory_.reset(), size_ = 0;
       memory_ = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(n));
       size_ = n;
@@ -92,6 +96,7 @@ class Room {
   }
 
  private:
+  const std::vector<int64_t>& sizes_;
   std::unique_ptr<T[]> memory_;
   int64_t size_ = 0;
 };

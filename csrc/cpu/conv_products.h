@@ -1,4 +1,4 @@
-// The products of a convolution's backward step, listed once for all tiles that share them.
+// The products of a convolution's backward step, listed once for all tiles that share them, else row by row.
 #pragma once
 
 #include <cstdint>
@@ -19,72 +19,98 @@ class ConvProducts {
   };
 
   // Lists the products from a window of outputs, of which those of `alive` (all where null) can differ from zero, to a
-  // window of inputs, of which only those of `needed` (all where null) are picked. Where what alive points to stays as
-  // it is, what fits of the last list is kept.
-  template <class T>
-  void list(const Layer<T>& layer, const Shape& from, const Window& outputs, const Window& inputs, const uint8_t* alive,
-            const uint8_t* needed, bool stays) {
+  // window of inputs, of which only those of `needed` (all where null) are picked, and calls f(kind, begin, end) for
+  // cells of one kind at a time, each in as many entries as there are groups. Where what alive points to stays as it is,
+  // what fits of the last list is kept; else a row of cells is listed in the place of the one before.
+  template <class T, class F>
+  void for_cells(const Layer<T>& layer, const Shape& from, const Window& outputs, const Window& inputs,
+                 const uint8_t* alive, const uint8_t* needed, bool stays, const F& f) {
     const bool same = stays && listed_ && alive_ == alive && needed_ == needed;
-    if (same && outputs_ == outputs && inputs_ == inputs) return;
-    outputs_ = outputs, inputs_ = inputs, needed_ = needed;
-    if (!same) list_living(layer, alive, stays ? Window::all(layer.shape) : outputs);
-    listed_ = true, alive_ = alive;
-    cells_.clear(), begin_.clear(), columns_.clear(), at_.clear();
-    used_ = 0;
-    for (const Cells<T>& kind : layer.cells) {
+    if (!same || outputs_ != outputs || inputs_ != inputs) {
+      outputs_ = outputs, inputs_ = inputs, needed_ = needed;
+      if (!same) list_living(layer, alive, stays ? Window::all(layer.shape) : outputs);
+      listed_ = stays, alive_ = alive;
+      begin_.clear();
+      clear();
+      for (size_t kind = 0; kind < layer.cells.size(); ++kind) {
+        begin_.push_back(cells_.size());
+        const Span rows = rows_of(layer, layer.cells[kind]);
+        make_room(layer, layer.cells[kind], stays ? rows.end - rows.begin : 1);
+        for (int64_t y = rows.begin; y < rows.end; ++y) {
+          list_row(layer, from, layer.cells[kind], y);
+          if (stays) continue;
+          f(kind, cells_.data(), cells_.data() + cells_.size());
+          clear();
+        }
+      }
       begin_.push_back(cells_.size());
-      list_cells(layer, from, kind);
     }
-    begin_.push_back(cells_.size());
+    for (size_t kind = 0; stays && kind < layer.cells.size(); ++kind)
+      f(kind, cells_.data() + begin_[kind], cells_.data() + begin_[kind + 1]);
   }
 
-  // The cells of a kind, each in as many entries as there are groups.
-  const Cell* begin(size_t kind) const { return cells_.data() + begin_[kind]; }
-  const Cell* end(size_t kind) const { return cells_.data() + begin_[kind + 1]; }
   const Tap* taps(const Cell& cell) const { return taps_.data() + cell.begin; }
   // Of the picked outputs: where their weights start, and where they lie in the window.
   const int64_t* columns(const Cell& cell) const { return columns_.data() + cell.first_pick; }
   const int64_t* at(const Cell& cell) const { return at_.data() + cell.first_pick; }
 
  private:
+  struct Span {
+    int64_t begin, end;
+  };
+
   // The cells of one axis that have a place in [begin, end).
-  static void range(const CellAxis& axis, int64_t stride, int64_t pad, int64_t begin, int64_t end, int64_t& first,
-                    int64_t& last) {
+  static Span range(const CellAxis& axis, int64_t stride, int64_t pad, int64_t begin, int64_t end) {
     const int64_t front = axis.places.front(), back = axis.places.back();
     // stride * m + back - pad >= begin and stride * m + front - pad < end
-    first = (begin + pad + stride - 1 - back) / stride;
-    last = (end + pad + stride - 1 - front) / stride;
+    return {(begin + pad + stride - 1 - back) / stride, (end + pad + stride - 1 - front) / stride};
+  }
+  template <class T>
+  Span rows_of(const Layer<T>& layer, const Cells<T>& kind) const {
+    return range(kind.rows, layer.conv.stride_h, layer.conv.pad_h, inputs_.y0, inputs_.y1);
+  }
+  template <class T>
+  Span columns_of(const Layer<T>& layer, const Cells<T>& kind) const {
+    return range(kind.columns, layer.conv.stride_w, layer.conv.pad_w, inputs_.x0, inputs_.x1);
+  }
+
+  // For the products of so many more rows.
+  template <class T>
+  void make_room(const Layer<T>& layer, const Cells<T>& kind, int64_t rows) {
+    const Span columns = columns_of(layer, kind);
+    const auto most = static_cast<int64_t>(kind.rows.back.size() * kind.columns.back.size()) * layer.shape.channels;
+    const auto room = static_cast<size_t>(used_ + rows * (columns.end - columns.begin) * most) + kPadding;
+    if (taps_.size() < room) taps_.resize(room);
+  }
+
+  void clear() {
+    cells_.clear(), columns_.clear(), at_.clear();
+    used_ = 0;
   }
 
   template <class T>
-  void list_cells(const Layer<T>& layer, const Shape& from, const Cells<T>& kind) {
+  void list_row(const Layer<T>& layer, const Shape& from, const Cells<T>& kind, int64_t y) {
     const ConvSizes& s = layer.conv;
     const int64_t channels = layer.shape.channels / s.groups;
-    int64_t y0, y1, x0, x1;
-    range(kind.rows, s.stride_h, s.pad_h, inputs_.y0, inputs_.y1, y0, y1);
-    range(kind.columns, s.stride_w, s.pad_w, inputs_.x0, inputs_.x1, x0, x1);
-    const auto most = static_cast<int64_t>(kind.rows.back.size() * kind.columns.back.size()) * layer.shape.channels;
-    const auto room = static_cast<size_t>(used_ + (y1 - y0) * (x1 - x0) * most) + kPadding;
-    if (taps_.size() < room) taps_.resize(room);
-    for (int64_t y = y0; y < y1; ++y)
-      for (int64_t x = x0; x < x1; ++x)
-        for (int64_t g = 0; g < s.groups; ++g) {
-          const int64_t before = used_;
-          int64_t first_tap = 0;
-          for (const int64_t row : kind.rows.back)
-            for (const int64_t column : kind.columns.back) {
-              append<T>(y - row, x - column, g, channels, s.groups, first_tap);
-              first_tap += channels;
-            }
-          Cell cell{y * s.stride_h - s.pad_h - inputs_.y0,
-                    x * s.stride_w - s.pad_w - inputs_.x0,
-                    before,
-                    used_ - before,
-                    static_cast<int64_t>(at_.size()),
-                    0};
-          if (needed_ != nullptr) pick(kind, from, from.channels / s.groups, g, cell);
-          cells_.push_back(cell);
-        }
+    const Span columns = columns_of(layer, kind);
+    for (int64_t x = columns.begin; x < columns.end; ++x)
+      for (int64_t g = 0; g < s.groups; ++g) {
+        const int64_t before = used_;
+        int64_t first_tap = 0;
+        for (const int64_t row : kind.rows.back)
+          for (const int64_t column : kind.columns.back) {
+            append<T>(y - row, x - column, g, channels, s.groups, first_tap);
+            first_tap += channels;
+          }
+        Cell cell{y * s.stride_h - s.pad_h - inputs_.y0,
+                  x * s.stride_w - s.pad_w - inputs_.x0,
+                  before,
+                  used_ - before,
+                  static_cast<int64_t>(at_.size()),
+                  0};
+        if (needed_ != nullptr) pick(kind, from, from.channels / s.groups, g, cell);
+        cells_.push_back(cell);
+      }
   }
 
   // The living channels of the output at (y, x), where it is in the window.

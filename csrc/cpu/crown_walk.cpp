@@ -5,6 +5,7 @@
 
 #include "cpu/backward_products.h"
 #include "cpu/crown_leaves.h"
+#include "cpu/input_least.h"
 #include "cpu/tile_memory.h"
 #include "cpu/tile_window.h"
 
@@ -31,15 +32,18 @@ class CrownWalk<T>::Impl {
         stop_(stop),
         single_(single),
         part_(static_cast<size_t>(network.size())),
+        least_(options),
         products_(single ? 1 : network.size()) {}
 
   void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
     tile_ = &tile, example_ = &example;
     std::fill(bias_, bias_ + L, 0.0);
+    least_.clear();
     place_windows();
     start();
     for (int64_t i = tile.layer; i >= 0; --i)
       if (part(i).consumers > 0) visit(i);
+    least_.finish(example.epsilon, size_of(0), bias_);
     const Outward out(options_.sound);
     for (int64_t lane = 0; lane < tile.count; ++lane) {
       const double total = out.down(bias_[lane] - example.slack);
@@ -129,7 +133,11 @@ class CrownWalk<T>::Impl {
     const Layer<T>& layer = network_.layer(i);
     Part<T>& p = part(i);
     if (p.a == nullptr) memory(i, true);
-    if (layer.kind == Kind::kInput) return concretize(i);
+    if (layer.kind == Kind::kInput) {
+      if (!least_.some()) take_in(i);
+      memory_.give_back(p.a);
+      return;
+    }
     if (stops(layer)) {
       add_range(i);
       memory_.give_back(p.a);
@@ -247,10 +255,25 @@ class CrownWalk<T>::Impl {
     if (part(input).window.empty()) return;  // only padding
     // What one tile marks as alive is not what the next one marks; an example's own flags stay.
     const bool stays = part(i).alive != alive_.data();
+    const int64_t list = single_ ? 0 : i;
+    const Shape& from = network_.layer(input).shape;
+    Part<T>& to = part(input);
+    if (network_.layer(input).kind == Kind::kInput && to.consumers == 1 && layer.cells.size() == 1) {
+      // The input is the largest layer, and nobody asks for its coefficients again: a row of cells at a time, in the cache.
+      const Window inputs = to.window;
+      const auto rows = static_cast<int64_t>(layer.cells[0].rows.places.size());
+      to.a = memory_.take((from.channels * rows * inputs.width() + 1) * L);
+      products_.convolution_by_rows(list, layer, from, part(i).window, inputs, stays && !single_, step(i, false),
+                                    [&](const Window& row) {
+                                      to.window = row;
+                                      take_in(input);
+                                    });
+      to.window = inputs;
+      return;
+    }
     // Picking pays where the next tiles of the example come the same way.
     const bool pick = stays && part(i).window == Window::all(layer.shape);
-    products_.convolution(single_ ? 0 : i, layer, network_.layer(input).shape, part(i).window, part(input).window,
-                          stays && !single_, step(i, pick));
+    products_.convolution(list, layer, from, part(i).window, to.window, stays && !single_, step(i, pick));
   }
 
   void gather(int64_t i) {
@@ -299,40 +322,9 @@ class CrownWalk<T>::Impl {
              [&](T* a, int64_t n, int64_t k) { crown_leaves<T>().dot(a, n, low.data() + k, high.data() + k, bias_); });
   }
 
-  // The least value on the box and, where there is a ball, the better of that and the least value on the ball.
-  void concretize(int64_t i) {
-    const LayerState<T>& s = state(i);
-    double box[L], ball[L], squares[L] = {}, largest[L] = {};
-    std::copy(bias_, bias_ + L, box), std::copy(bias_, bias_ + L, ball);
-    for_runs(
-        i, [&](T* a, int64_t n, int64_t k) { crown_leaves<T>().dot(a, n, s.low.data() + k, s.high.data() + k, box); });
-    if (options_.norm != Norm::kLinf) {
-      for_runs(i, [&](T* a, int64_t n, int64_t k) {
-        crown_leaves<T>().dot(a, n, s.center_low.data() + k, s.center_high.data() + k, ball);
-        crown_leaves<T>().lengths(a, n, squares, largest);
-      });
-      for (int64_t lane = 0; lane < L; ++lane)
-        box[lane] = better(box[lane], ball[lane], dual_norm(squares[lane], largest[lane], size_of(i)));
-    }
-    std::copy(box, box + L, bias_);
-    memory_.give_back(part(i).a);
-  }
-
-  double better(double box, double ball, double dual) const {
-    const Outward out(options_.sound);
-    ball = out.add_down(ball, -out.mul_up(example_->epsilon, dual));
-    return std::isfinite(box) && (box >= ball || !std::isfinite(ball)) ? box : ball;
-  }
-
-  // At least the dual norm of a row: the root of the sum of squares for l2, the largest coefficient for l1.
-  double dual_norm(double squares, double largest, int64_t n) const {
-    const Outward out(options_.sound);
-    if (std::isnan(squares)) return squares;
-    if (options_.norm == Norm::kL1) return largest;
-    const double root = std::sqrt(squares) * (1 + static_cast<double>(n + 8) * (out.sound() ? 0x1p-52 : 0));
-    // Squares of tiny numbers vanish: where that can matter, the largest number bounds all.
-    if (squares > 0x1p-900 && squares < INFINITY) return out.up(root);
-    return largest == 0 ? 0 : out.up(largest * std::sqrt(static_cast<double>(n)) * (1 + 0x1p-50));
+  // Of the input's part, what is there of it.
+  void take_in(int64_t i) {
+    for_runs(i, [&](const T* a, int64_t n, int64_t k) { least_.add(a, n, state(i), k); });
   }
 
   const BoundNetwork<T>& network_;
@@ -341,6 +333,7 @@ class CrownWalk<T>::Impl {
   const Tile<T>* tile_ = nullptr;
   const ExampleState<T>* example_ = nullptr;
   std::vector<Part<T>> part_;
+  InputLeast<T> least_;
   TileMemory<T> memory_;
   BackwardProducts<T> products_;
   std::vector<int64_t> marked_;

@@ -21,6 +21,7 @@ class Propagation {
         parallel_for_(parallel_for),
         walked_(list_walked(network, options)),
         read_last_(list_read_last(network, options, walked_)),
+        rooms_(list_rooms(network)),
         lanes_(network, walked_, options) {
     for (int64_t i = 0; i < network.size(); ++i) {
       const Layer<T>& layer = network.layer(i);
@@ -35,7 +36,7 @@ class Propagation {
     if (options_.method != Method::kCrown && options_.norm == Norm::kLinf) {
       // One group after the other, so that its ranges stay in the cache.
       for_groups([&](ExampleState<T>* const* group, int64_t from, int64_t many) {
-        Room<T> room;
+        Room<T> room(rooms_);
         if (lanes_.does_some()) lanes_.begin(inputs, first + from, many);
         for (int64_t i = 0; i < network_.size(); ++i) {
           intervals(i, group, many, room);
@@ -49,7 +50,7 @@ class Propagation {
     }
     for (int64_t i = 0; i < network_.size(); ++i) {
       for_groups([&](ExampleState<T>* const* group, int64_t, int64_t many) {
-        Room<T> room;
+        Room<T> room(rooms_);
         intervals(i, group, many, room);
       });
       if (walked_[static_cast<size_t>(i)] != 0)
@@ -287,6 +288,7 @@ class Propagation {
   std::vector<Refined> refined_;
   std::vector<uint8_t> walked_;
   std::vector<std::vector<int64_t>> read_last_;
+  std::vector<int64_t> rooms_;
   LaneIntervals<T> lanes_;
   std::vector<ExampleState<T>> examples_;
 };

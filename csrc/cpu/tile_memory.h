@@ -38,15 +38,12 @@ class TileMemory {
     int64_t size = 0;
     bool free = true;
   };
-  // A block of that size, in the place of the largest free one, which would only lie about.
+  // A block of that size, instead of the free ones, all smaller, which would only lie about: what they were for will
+  // find room in larger ones.
   size_t enlarged(int64_t size) {
-    size_t place = blocks_.size();
-    for (size_t i = 0; i < blocks_.size(); ++i)
-      if (blocks_[i].free && (place == blocks_.size() || blocks_[i].size > blocks_[place].size)) place = i;
-    if (place == blocks_.size()) blocks_.emplace_back();
-    blocks_[place] = {};  // first, so that both need not be had at once
-    blocks_[place] = {Memory(allocate(size)), size, true};
-    return place;
+    std::erase_if(blocks_, [](const Block& block) { return block.free; });
+    blocks_.push_back({Memory(allocate(size)), size, true});
+    return blocks_.size() - 1;
   }
   static T* allocate(int64_t size) {
     return static_cast<T*>(::operator new(static_cast<size_t>(size) * sizeof(T), kAlign));
