@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -10,6 +11,37 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust.errors import InputTypeError
+
+
+def number(name: str, value: Any) -> float:
+    """The number that an argument is.
+
+    A string is none, though it may be read as one, nor is a truth value.
+
+    Args:
+        name: of the argument.
+        value: a number, an array or a tensor of one, and the like.
+
+    Returns:
+        A float, infinite where an integer is too large for one; whether it is in range is for the caller to say.
+
+    Raises:
+        InputTypeError: something else.
+
+    >>> number("sigma", 1)
+    1.0
+    >>> number("sigma", "1")
+    Traceback (most recent call last):
+    pyrobust.errors.InputTypeError: sigma: expected a number, got '1'
+    """
+    if not isinstance(value, bool | str | bytes):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+        except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
+            pass
+    raise InputTypeError(f"{name}: expected a number, got {value!r:.200}")
 
 
 def numbers(name: str, values: Iterable[Any]) -> list[float]:

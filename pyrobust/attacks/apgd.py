@@ -13,7 +13,7 @@ from pyrobust.errors import InputError
 from pyrobust.runner import Classifier
 
 from .apgd_climb import climb
-from .arguments import at_least, number
+from .arguments import at_least, finite
 from .engine import BatchAttack
 from .job import Job
 from .losses import Loss, check_loss, dlr_toward, named_loss
@@ -87,7 +87,7 @@ class APGD(BatchAttack):
         self.steps = at_least("steps", steps, 1)
         self.restarts = at_least("restarts", restarts, 1)
         self.targets = at_least("targets", targets, 1)
-        self.rho = number("rho", rho)
+        self.rho = finite("rho", rho)
         if not 0 < self.rho < 1:
             raise InputError(f"rho: expected a number in (0, 1), got {rho}")
         self.multi_epsilon = bool(multi_epsilon)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.values import number
 
 
-def number(name: str, value: float) -> float:
+def finite(name: str, value: Any) -> float:
     """A finite number.
 
-    >>> number("step_size", 0.5)
+    >>> finite("step_size", 0.5)
     0.5
     """
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
-        raise InputTypeError(f"{name}: expected a number, got {value!r}")
-    found = float(value)
+    found = number(name, value)
     if not math.isfinite(found):
         raise InputError(f"{name}: expected a finite number, got {found}")
     return found
@@ -45,8 +45,7 @@ def radii(name: str, value: float | Tensor) -> float | Tensor:
     tensor([0.0000, 0.5000], dtype=torch.float64)
     """
     if not isinstance(value, Tensor) or value.dim() == 0:
-        # A tensor without dimensions is a number, too, which the annotation does not say.
-        found = number(name, value)  # type: ignore[arg-type]
+        found = finite(name, value)
         if found < 0:
             raise InputError(f"{name}: expected at least 0, got {found}")
         return found

@@ -14,7 +14,7 @@ from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball
 from pyrobust.runner import Classifier, Runner
 
-from .arguments import batch_on, check_classes, labels, number, radii, same_shape
+from .arguments import batch_on, check_classes, finite, labels, radii, same_shape
 from .norms import norm_of
 from .queries import Queries, note_no_winner, winner
 
@@ -60,7 +60,7 @@ class AdversarialAttack(abc.ABC):
     ) -> None:
         self._norm = norm_of(norm)
         self.norm = self._norm.name
-        self.clip_min, self.clip_max = number("clip_min", clip_min), number("clip_max", clip_max)
+        self.clip_min, self.clip_max = finite("clip_min", clip_min), finite("clip_max", clip_max)
         if not self.clip_min < self.clip_max:
             raise InputError(f"clip_max: expected above clip_min, {self.clip_min}, got {self.clip_max}")
         self.epsilon = radii("epsilon", epsilon)

@@ -17,7 +17,7 @@ from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier
 from pyrobust.values import summary
 
-from .arguments import at_least, labels, number
+from .arguments import at_least, finite, labels
 from .engine import BatchAttack
 from .fab_nearest import Nearest, within
 from .fab_projection import step_to_hyperplane
@@ -127,7 +127,7 @@ class FAB(BatchAttack):
         self.steps = at_least("steps", steps, 1)
         self.restarts = at_least("restarts", restarts, 1)
         self.targets = None if targets is None else at_least("targets", targets, 1)
-        self.alpha_max, self.eta, self.beta = number("alpha_max", alpha_max), number("eta", eta), number("beta", beta)
+        self.alpha_max, self.eta, self.beta = finite("alpha_max", alpha_max), finite("eta", eta), finite("beta", beta)
         for name, value in (("alpha_max", self.alpha_max), ("beta", self.beta)):
             if not 0 <= value <= 1:
                 raise InputError(f"{name}: expected a number in [0, 1], got {value}")

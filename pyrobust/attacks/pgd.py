@@ -11,7 +11,7 @@ from torch import Tensor
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier
 
-from .arguments import at_least, number
+from .arguments import at_least, finite
 from .engine import BatchAttack
 from .job import Job
 from .losses import LOSSES, Loss, check_loss, named_loss
@@ -72,14 +72,14 @@ class PGD(BatchAttack):
     ) -> None:
         super().__init__(model, epsilon, norm, clip_min, clip_max, device, **options)
         self.steps = at_least("steps", steps, 1)
-        self.step_size = None if step_size is None else number("step_size", step_size)
+        self.step_size = None if step_size is None else finite("step_size", step_size)
         if self.step_size is not None and self.step_size <= 0:
             raise InputError(f"step_size: expected a positive number, got {step_size}")
         self.random_start = bool(random_start)
         self.restarts = at_least("restarts", restarts, 1)
         if self.restarts > 1 and not self.random_start:
             raise InputError(f"restarts: expected 1 without a random start, got {restarts}, all of them the same")
-        self.momentum = number("momentum", momentum)
+        self.momentum = finite("momentum", momentum)
         if self.momentum < 0:
             raise InputError(f"momentum: expected at least 0, got {momentum}")
         self.loss = check_loss(loss, LOSSES)

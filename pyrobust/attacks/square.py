@@ -13,7 +13,7 @@ from pyrobust.errors import InputError
 from pyrobust.ops.logits import STANDING
 from pyrobust.runner import Classifier
 
-from .arguments import at_least, number
+from .arguments import at_least, finite
 from .engine import BatchAttack
 from .job import Job
 from .losses import check_loss, named_loss
@@ -78,7 +78,7 @@ class Square(BatchAttack):
     ) -> None:
         super().__init__(model, epsilon, norm, clip_min, clip_max, device, **options)
         self.n_queries = at_least("n_queries", n_queries, 1)
-        self.p_init = number("p_init", p_init)
+        self.p_init = finite("p_init", p_init)
         if not 0 < self.p_init <= 1:
             raise InputError(f"p_init: expected a share in (0, 1], got {self.p_init}")
         self.restarts = at_least("restarts", restarts, 1)

@@ -56,6 +56,11 @@ def plan(
     from pyrobust.smoothing import plan as compare
 
     read = read_certification_log(log, sigma=sigma)
+    if read.header is not None and read.header.parameters.get("method") == "sequential":
+        raise InputError(
+            f"{describe_path(log)}: expected a run with a fixed n, got a sequential one, whose samples end where its "
+            "radii are decided; make a pilot without --method, of a few hundred images"
+        )
     votes = votes_of(read)
     if votes is None or read.n is None or read.sigma is None:
         raise InputError(

@@ -19,7 +19,7 @@ from pyrobust.evaluation.run import Run
 from pyrobust.evaluation.saturation import USUAL_ALPHA, USUAL_N, find_saturation
 from pyrobust.evaluation.store import Header
 from pyrobust.metrics.votes import significant_decimals
-from pyrobust.values import summary
+from pyrobust.values import number, summary
 
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
@@ -191,11 +191,9 @@ def _checked(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
     for name, (value, low, high) in limits.items():
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-            raise InputTypeError(f"{name}: expected a number, got {value!r}")
-        if not low <= value <= high:
+        given[name] = number(name, value)
+        if not low <= given[name] <= high:
             raise InputError(f"{name}: expected a number from {low:g} to {high:g}, got {value}")
-        given[name] = float(value)
     return given
 
 

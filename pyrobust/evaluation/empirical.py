@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import Classifier, Runner
+from pyrobust.values import number
 
 from .judge import Judge
 from .pairs import labelled_examples
@@ -85,12 +86,7 @@ def calculate_empirical_robustness(
 
 def checked_epsilon(name: str, epsilon: Any) -> float:
     """A finite number of at least 0, as a float."""
-    try:
-        value = None if isinstance(epsilon, str | bytes) else float(epsilon)
-    except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
-        value = None
-    if value is None:
-        raise InputTypeError(f"{name}: expected a number, got {epsilon!r}")
+    value = number(name, epsilon)
     if not 0 <= value < math.inf:
         raise InputError(f"{name}: expected a finite number of at least 0, got {epsilon}")
     return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any, SupportsFloat, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.values import number
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -122,17 +123,12 @@ def aligned(name: str, column: npt.NDArray[_Scalar], n_examples: int | None) -> 
 
 def checked_number(name: str, value: Any, least: float = 0.0, *, positive: bool = False) -> float:
     """A finite number of at least (or, if positive, above) the least."""
-    if isinstance(value, str) or not isinstance(value, SupportsFloat):
-        raise InputTypeError(f"{name}: expected a number, got {value!r}")
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
-        raise InputTypeError(f"{name}: expected a number, got {value!r}") from None
-    if not (math.isfinite(number) and (number > least if positive else number >= least)):
+    found = number(name, value)
+    if not (math.isfinite(found) and (found > least if positive else found >= least)):
         raise InputError(
             f"{name}: expected a finite number {'above' if positive else 'of at least'} {least:g}, got {value}"
         )
-    return number
+    return found
 
 
 def checked_count(name: str, value: Any, least: int = 0, most: int | None = None) -> int:

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.errors import InputError
 from pyrobust.stats import clopper_pearson_lower
-from pyrobust.values import numbers
+from pyrobust.values import number, numbers
 
 from .arguments import checked_count, checked_flags, checked_number, checked_radii
 from .estimate import Estimate, bootstrap_mean
@@ -216,11 +216,7 @@ def certified_accuracy_with_confidence(
     n_images = checked_count("n_images", n_images, 1)
     count = checked_count("count", count, 0, n_images)
     checked_alpha(alpha)
-    try:
-        inside = bool(0 < delta < 1)
-    except (TypeError, ValueError):
-        raise InputTypeError(f"delta: expected a number in (0, 1), got {delta!r}") from None
-    if not inside:
+    if not 0 < number("delta", delta) < 1:
         raise InputError(f"delta: expected a number in (0, 1), got {delta}; 0.001 is usual")
     false = _most_false(n_images, float(alpha), float(delta))
     lower = max(0, count - false) / n_images

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.errors import InputError
 from pyrobust.stats import clopper_pearson_lower, clopper_pearson_upper
+from pyrobust.values import number
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,7 @@ def estimate_rate(successes: int, n: int, alpha: float = 0.05) -> Rate:
 
 def checked_alpha(alpha: float) -> float:
     """A number in (0, 1)."""
-    try:
-        inside = bool(0 < alpha < 1)
-    except (TypeError, ValueError):
-        raise InputTypeError(f"alpha: expected a number in (0, 1), got {alpha!r}") from None
-    if not inside:
+    level = number("alpha", alpha)
+    if not 0 < level < 1:
         raise InputError(f"alpha: expected a number in (0, 1), got {alpha}; 0.05 is usual")
-    return float(alpha)
+    return level

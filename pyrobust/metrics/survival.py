@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.values import summary
+from pyrobust.values import number, summary
 
 from .arguments import aligned, checked_count, checked_flags, checked_integers
 from .distance import perturbation_quantiles
@@ -322,11 +322,7 @@ def _beyond_half(p_a: _Floats) -> _Floats:
 
 
 def _hard(p_a: _Floats, below: float) -> _Ints:
-    try:
-        inside = bool(0.5 < below <= 1)
-    except (TypeError, ValueError):
-        raise InputTypeError(f"below: expected a number in (0.5, 1], got {below!r}") from None
-    if not inside:
+    if not 0.5 < number("below", below) <= 1:
         raise InputError(f"below: expected a number in (0.5, 1], got {below}")
     positions = np.nonzero((p_a >= 0.5) & (p_a < below))[0]
     return positions[np.argsort(p_a[positions], kind="stable")].astype(np.int64)

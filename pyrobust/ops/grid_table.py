@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.values import summary
+from pyrobust.values import number, summary
 
 from .normal_tail import upper_tail
 
@@ -87,9 +87,7 @@ def grid_noise(sigma: float, step: Fraction) -> GridNoise:
         raise InputError(
             f"grid_noise: step: expected a positive Fraction with numerator and denominator below 2**24, got {step}"
         )
-    if isinstance(sigma, bool) or not hasattr(sigma, "__float__"):
-        raise InputTypeError(f"grid_noise: sigma: expected a number, got {sigma!r}")
-    sigma = float(sigma)
+    sigma = number("grid_noise: sigma", sigma)
     if not (math.isfinite(sigma) and sigma > 0):
         raise InputError(f"grid_noise: sigma: expected a positive number, got {sigma}")
     if Fraction(sigma) > _MAX_RATIO * step:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.values import number
 
 #: What the noise is drawn for; part of the counter, so that no two stages share a draw.
 STAGES: dict[str, int] = {"select": 0, "estimate": 1, "predict": 2, "attack": 3, "train": 4}
@@ -21,9 +22,7 @@ _WORDS = 1 << 32
 
 def check_sigma(op: str, sigma: float) -> float:
     """The standard deviation as a float: a positive number."""
-    if not hasattr(sigma, "__float__"):
-        raise InputTypeError(f"{op}: sigma: expected a number, got {sigma!r}")
-    sigma = float(sigma)
+    sigma = number(f"{op}: sigma", sigma)
     if not (math.isfinite(sigma) and sigma > 0):
         raise InputError(f"{op}: sigma: expected a positive number, got {sigma}")
     return sigma

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.values import number
 
 from . import native
 
@@ -57,7 +58,7 @@ def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0
             raise InputError(
                 f"relax_coefficients: {name}: expected shape {(a.shape[0], a.shape[2])}, got {tuple(value.shape)}"
             )
-    if not 0 <= slope <= 1:
+    if not 0 <= number("relax_coefficients: slope", slope) <= 1:
         raise InputError(f"relax_coefficients: slope: expected a number in [0, 1], got {slope}")
     return native.call(_RELAX, a.contiguous(), lower.contiguous(), upper.contiguous(), float(slope))
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.values import number
 
 from . import native
 
@@ -46,10 +47,7 @@ def box(op: str, lower: float, upper: float) -> tuple[float, float]:
     >>> box("add_perturbation", 0, 1)
     (0.0, 1.0)
     """
-    for name, bound in (("lower", lower), ("upper", upper)):
-        if not hasattr(bound, "__float__"):
-            raise InputTypeError(f"{op}: {name}: expected a number, got {bound!r}")
-    lower, upper = float(lower), float(upper)
+    lower, upper = number(f"{op}: lower", lower), number(f"{op}: upper", upper)
     if not (math.isfinite(lower) and math.isfinite(upper) and lower <= upper):
         raise InputError(f"{op}: lower, upper: expected finite numbers, lower <= upper, got {lower}, {upper}")
     return lower, upper
@@ -62,12 +60,10 @@ def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.devic
     tensor([2.], dtype=torch.float64)
     """
     if not isinstance(radius, Tensor):
-        if not hasattr(radius, "__float__"):
-            raise InputTypeError(f"{op}: radius: expected a number or a tensor, got {radius!r}")
-        number = float(radius)
-        if not 0 <= number <= _LARGEST_RADIUS:
-            raise InputError(f"{op}: radius: expected 0 to 2**960, got {number}")
-        return torch.full((1,), number, dtype=torch.float64, device=device)
+        radius = number(f"{op}: radius", radius)
+        if not 0 <= radius <= _LARGEST_RADIUS:
+            raise InputError(f"{op}: radius: expected 0 to 2**960, got {radius}")
+        return torch.full((1,), radius, dtype=torch.float64, device=device)
     check_float(op, "radius", radius)
     if radius.device != device:
         raise InputError(f"{op}: radius: expected it on {device}, got {radius.device}")

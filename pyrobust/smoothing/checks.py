@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import MAX_TRIALS
-from pyrobust.values import numbers
+from pyrobust.values import number, numbers
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +49,10 @@ def samples(name: str, value: SupportsIndex) -> int:
 
 def probability(name: str, value: float) -> float:
     """A number in (0, 1)."""
-    try:
-        inside = bool(0 < value < 1)
-    except (TypeError, ValueError):
-        raise InputTypeError(f"{name}: expected a number in (0, 1), got {value!r}") from None
-    if not inside:
+    found = number(name, value)
+    if not 0 < found < 1:
         raise InputError(f"{name}: expected a number in (0, 1), got {value}")
-    return float(value)
+    return found
 
 
 def image_indices(indices: Sequence[int] | Tensor | None, examples: int) -> list[int]:

@@ -15,7 +15,7 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.smoothing.checks import count, probability, samples
 from pyrobust.smoothing.radius import required_probability
 from pyrobust.stats import MAX_TRIALS, SequentialRule, exact_error, fixed_count, lattice_outcome
-from pyrobust.values import array, numbers, some
+from pyrobust.values import array, number, numbers, some
 
 _Floats = npt.NDArray[np.float64]
 _Bools = npt.NDArray[np.bool_]
@@ -97,8 +97,9 @@ class Plan:
 
         Raises:
             InputError: the budget is negative or not finite.
+            InputTypeError: it is not a number.
         """
-        if not 0 <= budget < math.inf:
+        if not 0 <= number("budget", budget) < math.inf:
             raise InputError(f"budget: expected a finite number of samples, at least 0, got {budget}")
         return {method.name: int(budget // method.samples) for method in self.methods}
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import SupportsFloat
 
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.errors import InputError
 from pyrobust.stats import normal_quantile_lower
-from pyrobust.values import array
+from pyrobust.values import array, number
 
 #: The pairs (noise, norm) with a certificate here.
 CERTIFIED = (("gaussian", "l2"), ("uniform", "l1"), ("laplace", "l1"))
@@ -25,9 +24,7 @@ _SMALLEST, _LARGEST = 2.0**-126, 2.0**124
 
 def _checked_sigma(sigma: float) -> float:
     """The smaller of sigma and sigma in float32, in which the noise is drawn."""
-    if not isinstance(sigma, SupportsFloat) or np.ndim(sigma) != 0:
-        raise InputTypeError(f"sigma: expected a positive number, got {sigma!r}")
-    sigma = float(sigma)
+    sigma = number("sigma", sigma)
     if not _SMALLEST <= sigma <= _LARGEST:
         raise InputError(f"sigma: expected a positive number that float32 noise can hold, got {sigma}")
     return min(sigma, float(np.float32(sigma)))
@@ -108,7 +105,7 @@ def required_probability(radius: float, sigma: float, *, noise: str = "gaussian"
     >>> f"{required_probability(0.25, 0.25):.6f}"
     '0.841345'
     """
-    if not 0.0 <= radius < math.inf:
+    if not 0.0 <= number("radius", radius) < math.inf:
         raise InputError(f"radius: expected a finite number of at least 0, got {radius}")
     below, above = 0.5, 1.0
     while below < (middle := 0.5 * (below + above)) < above:

@@ -21,7 +21,7 @@ from pyrobust.stats import (
     sequence_lower,
     sequence_upper,
 )
-from pyrobust.values import numbers, some
+from pyrobust.values import number, numbers, some
 
 from .certificates import ABSTAIN
 from .grid import lower_by, raise_by
@@ -126,11 +126,7 @@ class CertificationRule:
             raise InputError(
                 f"radii: expected at most {_MOST_RADII} finite numbers, got {len(self.radii)}: {some(self.radii)}"
             )
-        try:
-            inside = bool(0.0 <= self.hybrid < 1.0)
-        except (TypeError, ValueError):
-            raise InputTypeError(f"hybrid: expected a number in [0, 1), got {self.hybrid!r}") from None
-        if not inside:
+        if not 0.0 <= number("hybrid", self.hybrid) < 1.0:
             raise InputError(f"hybrid: expected a share of alpha in [0, 1), got {self.hybrid}")
         if not isinstance(self.two_class, bool):
             raise InputTypeError(f"two_class: expected True or False, got {self.two_class!r}")

@@ -14,6 +14,7 @@ from pyrobust.stats.arguments import CountArray
 from pyrobust.stats.binomial import clopper_pearson_lower
 from pyrobust.stats.sequence import looks, sequence_boundary
 from pyrobust.stats.stopping import least_worth
+from pyrobust.values import number
 
 #: The share of alpha that the bound at n_max has where none is said.
 SHARE_AT_END: Final = 0.01
@@ -37,7 +38,7 @@ def fixed_count(n: int, p0: float, alpha: float) -> int:
     >>> fixed_count(100_000, 0.84, 0.001), fixed_count(10, 0.84, 0.001)
     (84358, 11)
     """
-    if not 0.0 < p0 < 1.0:
+    if not 0.0 < number("p0", p0) < 1.0:
         raise InputError(f"p0: expected a number strictly between 0 and 1, got {p0}")
     below, above = 0, n + 1
     while above - below > 1:
@@ -88,11 +89,11 @@ class SequentialRule:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if not 0.0 < self.alpha < 1.0:
+        if not 0.0 < number("alpha", self.alpha) < 1.0:
             raise InputError(f"alpha: expected a number strictly between 0 and 1, got {self.alpha}")
-        if not 0.0 < self.price < math.inf:
+        if not 0.0 < number("price", self.price) < math.inf:
             raise InputError(f"price: expected a positive finite number of certificates, got {self.price}")
-        if not 0.0 <= self.hybrid < 1.0:
+        if not 0.0 <= number("hybrid", self.hybrid) < 1.0:
             raise InputError(f"hybrid: expected a share of alpha in [0, 1), got {self.hybrid}")
         if not self.alpha_sequence > 0.0:
             raise InputError(f"hybrid: expected a share that leaves the sequence some alpha, got {self.hybrid}")

@@ -14,6 +14,7 @@ from pyrobust.bounds import BoundedModel, DifferentiableBounds
 from pyrobust.errors import InputError
 from pyrobust.training.digits_common import Trained, check_seed_and_epochs, one_thread_with_gradients, warp
 from pyrobust.training.losses import crown_ibp_loss, ibp_loss, ramp
+from pyrobust.values import number
 from pyrobust.zoo import ImageSet, digits_convnet, load_digits
 
 #: The losses that the recipe knows.
@@ -89,7 +90,7 @@ def train_digits_ibp(
     >>> result.epochs, result.clean_accuracy >= result.certified_accuracy > 0.1
     (2, True)
     """
-    if not 0 < epsilon < 1:
+    if not 0 < number("train_digits_ibp: epsilon", epsilon) < 1:
         raise InputError(f"train_digits_ibp: epsilon: expected a number between 0 and 1, got {epsilon}")
     if method not in METHODS:
         raise InputError(f"train_digits_ibp: method: expected one of {', '.join(METHODS)}, got {method!r}")

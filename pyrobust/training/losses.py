@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from pyrobust.bounds import DifferentiableBounds
 from pyrobust.errors import InputError
+from pyrobust.values import number
 
 
 def ibp_loss(
@@ -168,5 +167,5 @@ def _check_share(name: str, value: float | Tensor) -> None:
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise InputError(f"{name}: expected one number, got shape {tuple(value.shape)}")
-    elif not (math.isfinite(value) and 0 <= value <= 1):
+    elif not 0 <= number(name, value) <= 1:
         raise InputError(f"{name}: expected a number in [0, 1], got {value}")

@@ -58,6 +58,10 @@ def test_a_pilot_run(pyrobust: Any) -> None:
     refused = pyrobust("plan", "pilot.db", "--sigma", "0.5").error
     assert "--sigma: expected none, for pilot.db says its own, 0.25; got 0.5" in refused
     assert found["methods"][1]["samples"] < 10_100
+    sequential = ("--method", "sequential", "--radii", "0.1", "--n", "200", "--out", "sequential.db")
+    assert pyrobust("certify", *sweep, *sequential).status == 0
+    refused = pyrobust("plan", "sequential.db").error
+    assert "sequential.db: expected a run with a fixed n, got a sequential one" in refused
 
 
 def test_what_cannot_be_planned(pyrobust: Any) -> None:

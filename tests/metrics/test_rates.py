@@ -145,7 +145,7 @@ NONE = torch.zeros(0, dtype=torch.int64)
         ("alpha", 0.0, InputError, "alpha: expected a number in"),
         ("alpha", 1.5, InputError, "alpha: expected a number in"),
         ("alpha", math.nan, InputError, "alpha: expected a number in"),
-        ("alpha", "0.05", InputTypeError, "alpha: expected a number in"),
+        ("alpha", "0.05", InputTypeError, "alpha: expected a number, got"),
     ],
 )
 @pytest.mark.parametrize(

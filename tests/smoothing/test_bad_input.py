@@ -114,7 +114,7 @@ def test_alpha_out_of_range(call, alpha):
 
 @pytest.mark.parametrize("alpha", ["0.05", None, [0.05], 0.05j])
 def test_alpha_of_another_type(call, alpha):
-    with pytest.raises(InputTypeError, match=r"^alpha: expected a number in \(0, 1\)"):
+    with pytest.raises(InputTypeError, match=r"^alpha: expected a number, got"):
         call(RandomizedSmoothing(never, 2, 0.5), X, alpha=alpha)
 
 
@@ -178,8 +178,8 @@ def test_a_shared_index_is_said_in_the_log(caplog):
         ({"sigma": math.inf}, InputError, "sigma: expected a positive number"),
         ({"sigma": 1e-60}, InputError, "sigma: expected a positive number that float32 noise can hold"),
         ({"sigma": 1e60}, InputError, "sigma: expected a positive number that float32 noise can hold"),
-        ({"sigma": "0.5"}, InputTypeError, "sigma: expected a positive number"),
-        ({"sigma": None}, InputTypeError, "sigma: expected a positive number"),
+        ({"sigma": "0.5"}, InputTypeError, "sigma: expected a number, got"),
+        ({"sigma": None}, InputTypeError, "sigma: expected a number, got"),
         ({"noise": "cauchy"}, InputError, "noise, norm: expected .*got cauchy with l2"),
         ({"norm": "linf"}, InputError, "noise, norm: expected .*got gaussian with linf"),
         ({"noise": "uniform"}, InputError, "noise, norm: expected .*got uniform with l2"),

@@ -39,6 +39,12 @@ def test_a_radius_that_cannot_be(radius):
         required_probability(radius, 0.25)
 
 
+@pytest.mark.parametrize("radius", ["1", None, [0.5, 1.0], True])
+def test_a_radius_that_is_no_number(radius):
+    with pytest.raises(InputTypeError, match="radius: expected a number, got"):
+        required_probability(radius, 0.25)
+
+
 def quantile_at_least(z, p):
     """Whether z is proved not above the normal quantile of the ball p."""
     return (-z / arb(2).sqrt()).erfc() / 2 <= p

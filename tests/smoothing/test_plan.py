@@ -131,6 +131,12 @@ def test_probabilities_of_a_pilot() -> None:
             pilot_probabilities([1, 1], wrong)
 
 
+def test_a_budget_that_is_no_number() -> None:
+    made = plan([0.9], 0.25, [0.25], n_max=100, draws=10)
+    with pytest.raises(InputTypeError, match="budget: expected a number, got '1000'"):
+        made.images_for("1000")
+
+
 @pytest.mark.parametrize(
     ("given", "error", "match"),
     [

@@ -67,6 +67,9 @@ def test_a_hybrid_certifies_more_at_the_end_and_less_before():
         ({"alpha": 5e-324, "hybrid": 0.9}, InputError, "hybrid: expected a share that leaves the sequence some"),
         ({"hybrid": 1e-322}, InputError, "hybrid: expected 0 or a share that is some of alpha"),
         ({"hybrid": -0.1}, InputError, "hybrid: expected"),
+        ({"alpha": "0.001"}, InputTypeError, "alpha: expected a number, got '0.001'"),
+        ({"hybrid": None}, InputTypeError, "hybrid: expected a number, got None"),
+        ({"price": 10**400}, InputError, "price: expected a positive finite number"),
     ],
 )
 def test_a_rule_that_cannot_be(given, error, match):
