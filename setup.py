@@ -41,6 +41,8 @@ class CMakeBuild(build_ext):
         # cmake and ninja stand beside the Python that builds, also where its environment is not activated.
         scripts = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
         environment = {**os.environ, "PATH": scripts}
+        # By name: the one that an earlier environment built with here may be gone.
+        ninja = shutil.which("ninja", path=scripts)
         build = Path(self.build_temp).resolve()
         subprocess.check_call(
             [
@@ -49,6 +51,7 @@ class CMakeBuild(build_ext):
                 f"-DPYROBUST_TORCH_VERSION={torch.__version__}",
                 f"-DPYROBUST_CUDA={'ON' if cuda else 'OFF'}",
                 f"-DPYROBUST_SANITIZE={'ON' if os.environ.get('PYROBUST_SANITIZE') == '1' else 'OFF'}",
+                *([f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []),
                 f"-DPython_EXECUTABLE={sys.executable}",
                 f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
                 f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={target}",

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,15 +24,21 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
-def cuda_wanted(monkeypatch):
-    """setup.py's decision, without running its setup()."""
+def setup_names(monkeypatch):
+    """What setup.py defines, without running its setup()."""
     tree = ast.parse((ROOT / "setup.py").read_text())
     keep = [node for node in tree.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))]
-    namespace = {}
+    namespace = {"__file__": str(ROOT / "setup.py")}
     exec(compile(ast.Module(keep, []), "setup.py", "exec"), namespace)
     monkeypatch.delenv("PYROBUST_CUDA", raising=False)
     monkeypatch.delenv("CUDACXX", raising=False)
-    return namespace["cuda_wanted"]
+    return namespace
+
+
+@pytest.fixture
+def cuda_wanted(setup_names):
+    """setup.py's decision."""
+    return setup_names["cuda_wanted"]
 
 
 def fake_nvcc(folder, release):
@@ -62,6 +69,22 @@ def test_a_wrong_override_is_an_error_that_says_what_is_right(cuda_wanted, monke
     monkeypatch.setenv("PYROBUST_CUDA", "yes")
     with pytest.raises(SystemExit, match="expected 0 or 1, got 'yes'"):
         cuda_wanted("13.0")
+
+
+def test_a_build_uses_the_ninja_of_its_own_environment(setup_names, tmp_path, monkeypatch):
+    """Not the one that the folder of an earlier build remembers, which may be gone."""
+    scripts = tmp_path / "bin"
+    scripts.mkdir()
+    (scripts / "ninja").write_text("#!/bin/sh\n")
+    (scripts / "ninja").chmod(0o755)
+    monkeypatch.setattr(setup_names["sysconfig"], "get_path", lambda name: str(scripts))
+    calls = []
+    monkeypatch.setattr(setup_names["subprocess"], "check_call", lambda command, env: calls.append(command))
+    builder = SimpleNamespace(build_temp=tmp_path / "build", get_ext_fullpath=lambda name: tmp_path / "_C.so")
+    setup_names["CMakeBuild"].build_extension(builder, SimpleNamespace(name="pyrobust._C"))
+    configure, build = calls
+    assert f"-DCMAKE_MAKE_PROGRAM={scripts / 'ninja'}" in configure
+    assert build[:3] == ["cmake", "--build", str(tmp_path / "build")]
 
 
 def test_build_info():
