@@ -16,7 +16,7 @@ from pyrobust.ops import build_info
 assert torch.cuda.is_available(), "no GPU"
 print(torch.__version__, torch.cuda.get_device_name(), build_info())
 PY
-(cd tests && python3 -m pytest -q ops reference test_runner.py test_determinism.py smoothing compat attacks evaluation/test_accuracy.py evaluation/test_curve.py \
+(cd tests && python3 -m pytest -q ops reference test_runner.py test_determinism.py smoothing compat attacks evaluation/test_smoothed_accuracy.py evaluation/test_robustness_curve.py \
   bounds/test_tensor_engine.py) \
   2>&1 | tee "$results/gpu-tests.txt"
 if command -v compute-sanitizer >/dev/null; then

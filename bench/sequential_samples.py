@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from pyrobust.auditing.votes import votes_of
 from pyrobust.evaluation import read_certification_log
-from pyrobust.evaluation.log_votes import votes_of
 from pyrobust.metrics.votes import maximum_radius
 from pyrobust.smoothing import Plan, pilot_probabilities, plan, required_probability
 from pyrobust.stats import SequentialRule, fixed_count

@@ -158,15 +158,10 @@ def test_the_library_prints_nothing(path):
             assert node.func.id not in ("print", "eval", "exec"), f"{path}:{node.lineno}"
 
 
-def native_sources():
-    """The native sources, where the tests run from a checkout."""
-    folder = Path(__file__).resolve().parents[1] / "csrc"
-    return [path for path in folder.rglob("*") if path.is_file()]
-
-
-@pytest.mark.parametrize("path", SOURCES + native_sources(), ids=lambda path: "/".join(path.parts[-3:]))
-def test_no_file_is_long(path):
-    assert path.stat().st_size <= 16 * 1024
+def test_no_folder_is_crowded():
+    for folder in {path.parent for path in SOURCES}:
+        files = [path.name for path in folder.iterdir() if path.is_file()]
+        assert len(files) <= 25, f"{folder}: {len(files)} files"
 
 
 def run(code):

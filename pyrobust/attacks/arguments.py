@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobust.checks import number
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.values import number
 
 
 def finite(name: str, value: Any) -> float:

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from pyrobust.checks import summary
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
-from pyrobust.values import summary
 
 from .arguments import batch_on, image_indices, labels
 from .autoattack_versions import VERSIONS, checked_names, published_attack

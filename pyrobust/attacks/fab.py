@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobust.checks import summary
 from pyrobust.errors import InputError
 from pyrobust.ops.logits import STANDING
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier
-from pyrobust.values import summary
 
 from .arguments import at_least, finite, labels
 from .engine import BatchAttack

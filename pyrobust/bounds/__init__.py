@@ -1,11 +1,10 @@
 """Bound propagation, what a network can output for any input of a set, and Lipschitz constants."""
 
-from .differentiable import DifferentiableBounds
-from .ibp import compute_ibp_bounds
-from .lipschitz import LipschitzBound, lipschitz_bound
-from .lowering_elementwise import register_rule
-from .model import BoundedModel
-from .result import Bounds, Verdicts
+from pyrobust.bounds.differentiable.model import DifferentiableBounds
+from pyrobust.bounds.graph.lowering.elementwise import register_rule
+from pyrobust.bounds.lipschitz.bound import LipschitzBound, lipschitz_bound
+from pyrobust.bounds.model import BoundedModel, compute_ibp_bounds
+from pyrobust.bounds.result import Bounds, Verdicts
 
 __all__ = [
     "BoundedModel",

@@ -8,18 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyrobust.bounds.engines.denormals import denormals_kept
+from pyrobust.bounds.engines.native import Query
+from pyrobust.bounds.engines.select import check_engine, engine_for
+from pyrobust.bounds.graph.capture import capture
+from pyrobust.bounds.input_set import InputSet, ball, box, radii
+from pyrobust.bounds.lipschitz.bound import LipschitzEngine
+from pyrobust.bounds.radius_search import search_radius
+from pyrobust.bounds.result import Bounds, Verdicts
+from pyrobust.bounds.specification import check_labels, check_rows, margins
+from pyrobust.bounds.verify import Attack, run_cascade
 from pyrobust.errors import InputError, InputTypeError
-
-from .capture import capture
-from .cascade import Attack, run_cascade
-from .denormals import denormals_kept
-from .engine import Query
-from .engines import check_engine, engine_for
-from .input_set import InputSet, ball, box, radii
-from .lipschitz import LipschitzEngine
-from .radius import search_radius
-from .result import Bounds, Verdicts
-from .specification import check_labels, check_rows, margins
 
 METHODS = ("ibp", "crown-ibp", "crown")  # each usually tighter than the one before
 LIPSCHITZ = "lipschitz"
@@ -349,3 +348,26 @@ class BoundedModel:
         if semantics == "float32" and not self._engine.deployable:
             raise InputError('semantics: expected "real" for a model in 16-bit floats, got "float32"')
         return Query(method, bool(sound), semantics, memory_limit)
+
+
+def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tensor, Tensor]:
+    """Interval bounds of the outputs over the l∞ ball around each example, not clipped (Gowal et al., 2018).
+
+    Args:
+        model: a module in evaluation mode, see ``BoundedModel``.
+        x: [B, ...].
+        epsilon: a number of at least 0, or one for each example.
+
+    Returns:
+        (lower, upper), float64 [B, K], proved.
+
+    Raises:
+        InputError, InputTypeError, ModelError: as of ``BoundedModel``.
+
+    >>> import torch
+    >>> lower, upper = compute_ibp_bounds(nn.Linear(2, 3).eval(), torch.zeros(1, 2), 0.1)
+    >>> bool((lower <= upper).all())
+    True
+    """
+    bounds = BoundedModel(model, x).bounds(x, epsilon, method="ibp")
+    return bounds.lower, bounds.upper

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust.values import summary
+from pyrobust.checks import summary
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

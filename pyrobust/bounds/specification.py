@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobust.bounds.input_set import check_dense
 from pyrobust.errors import InputError, InputTypeError
-
-from .input_set import check_dense
 
 
 def margins(y: Tensor, classes: int) -> Tensor:

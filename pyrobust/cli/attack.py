@@ -14,7 +14,7 @@ from pyrobust.cli.sweep import resumable, show_run
 from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
-    from pyrobust.evaluation.curve import RobustnessCurve
+    from pyrobust.evaluation.robustness_curve import RobustnessCurve
 
 _PLOTS = (".png", ".pdf", ".svg")
 
@@ -97,8 +97,8 @@ def attack(
 
     from rich.console import Console
 
-    from pyrobust.evaluation.attack_settings import attack_settings
-    from pyrobust.evaluation.curve import robustness_curve
+    from pyrobust.evaluation.attack import attack_settings
+    from pyrobust.evaluation.robustness_curve import robustness_curve
     from pyrobust.report import caption as caption_of
     from pyrobust.report import curve_table, plot_curve
     from pyrobust.zoo import model_hash

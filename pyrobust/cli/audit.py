@@ -177,7 +177,7 @@ def _tables(logs: list[CertificationLog]) -> list[ReportTable]:
 
 def _render(files: list[Path], logs: list[CertificationLog]) -> dict[Path, bytes]:
     """What each file is to hold."""
-    from pyrobust.evaluation.log_votes import survival_of
+    from pyrobust.auditing.votes import survival_of
     from pyrobust.report import format_table
     from pyrobust.report.figures import certified_accuracy_frame, survival_frame
 

@@ -245,7 +245,7 @@ def load(
     channels = parse_normalize(normalize)
     import torch
 
-    from pyrobust.evaluation.probe import probing
+    from pyrobust.evaluation.resume import probing
     from pyrobust.machine import prepare_cublas
     from pyrobust.runner import Runner
     from pyrobust.smoothing import RandomizedSmoothing

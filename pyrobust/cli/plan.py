@@ -49,8 +49,8 @@ def plan(
     """
     from rich.console import Console
 
+    from pyrobust.auditing.votes import votes_of
     from pyrobust.evaluation import read_certification_log
-    from pyrobust.evaluation.log_votes import votes_of
     from pyrobust.report import plan_table, rich_table
     from pyrobust.smoothing import pilot_probabilities
     from pyrobust.smoothing import plan as compare
@@ -95,7 +95,7 @@ def plan(
 
 
 def _radii(text: str | None, log: CertificationLog) -> list[float]:
-    from pyrobust.evaluation.radii import usual_radii
+    from pyrobust.metrics.radii import usual_radii
 
     if text is not None:
         return [parse_epsilon("--radii", part) for part in text.split(",")]

@@ -13,7 +13,7 @@ from pyrobust.cli.shell import describe_path, note, reports_errors
 from pyrobust.errors import InputError, MissingExtraError, StoreError
 
 if TYPE_CHECKING:
-    from pyrobust.evaluation.certification_log import CertificationLog
+    from pyrobust.auditing.certification_log import CertificationLog
     from pyrobust.report.formats import TableForm
 
 _FIGURES = ("png", "pdf", "svg")
@@ -98,7 +98,7 @@ def _examined(log: CertificationLog) -> CertificationLog:
 
 
 def _figures(logs: list[CertificationLog], forms: list[str]) -> dict[str, bytes]:
-    from pyrobust.evaluation.log_votes import survival_of
+    from pyrobust.auditing.votes import survival_of
     from pyrobust.report.figures import certified_accuracy_frame, survival_frame
 
     if not forms:

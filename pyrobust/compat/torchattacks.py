@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from pyrobust.attacks import fgsm, pgd
 from pyrobust.attacks.engine import BatchAttack
+from pyrobust.checks import numbers
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.values import numbers
 
 TargetMap: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(images, labels) → target labels."""

@@ -11,19 +11,19 @@
 
 from __future__ import annotations
 
-from pyrobust.evaluation.accuracy import compute_certified_accuracy
-from pyrobust.evaluation.accuracy_ibp import certified_accuracy_ibp
+from pyrobust.auditing.audit import Audit, audit
+from pyrobust.auditing.certification_log import CertificationLog, read_certification_log
 from pyrobust.evaluation.attack import attack_dataset
-from pyrobust.evaluation.audit import Audit, audit
-from pyrobust.evaluation.certification_log import CertificationLog, read_certification_log
-from pyrobust.evaluation.curve import RobustnessCurve, compute_robustness_curve, robustness_curve
+from pyrobust.evaluation.certify import certify_dataset, predict_dataset
 from pyrobust.evaluation.empirical import calculate_empirical_robustness
-from pyrobust.evaluation.log import format_log, read_log, write_log
-from pyrobust.evaluation.merge import merge_runs
+from pyrobust.evaluation.ibp_accuracy import certified_accuracy_ibp
 from pyrobust.evaluation.progress import SweepProgress
-from pyrobust.evaluation.run import Run
-from pyrobust.evaluation.sweep import certify_dataset, predict_dataset
+from pyrobust.evaluation.robustness_curve import RobustnessCurve, compute_robustness_curve, robustness_curve
+from pyrobust.evaluation.smoothed_accuracy import compute_certified_accuracy
 from pyrobust.evaluation.verify import verify_dataset
+from pyrobust.runs.log import format_log, read_log, write_log
+from pyrobust.runs.merge import merge_runs
+from pyrobust.runs.run import Run
 
 __all__ = [
     "Audit",

@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex, TypeAlias
 from torch import Tensor, nn
 
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.parameters import chosen_indices
+from pyrobust.runs.parameters import chosen_indices
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.smoothing.checks import count, integer
 from pyrobust.smoothing.grid import to_grid

@@ -19,10 +19,10 @@ from pyrobust.attacks.arguments import batch_on
 from pyrobust.attacks.autoattack import AutoAttackResult
 from pyrobust.attacks.queries import Queries, note_no_winner
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.examples import encode_examples
-from pyrobust.evaluation.filling import Advance
+from pyrobust.evaluation.resume import Advance
 from pyrobust.metrics import distances, predicted_classes
 from pyrobust.metrics.distance import is_within
+from pyrobust.runs.examples import encode_examples
 from pyrobust.zoo import ImageSet
 
 

@@ -9,12 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from pyrobust.checks import number
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.evaluation.correctness import Judge
+from pyrobust.evaluation.datasets import labelled_examples
 from pyrobust.runner import Classifier, Runner
-from pyrobust.values import number
-
-from .judge import Judge
-from .pairs import labelled_examples
 
 
 class AttackFunction(Protocol):

@@ -13,6 +13,7 @@ from torch import nn
 
 from pyrobust.attacks import PGD, AdversarialAttack
 from pyrobust.bounds import BoundedModel
+from pyrobust.checks import items, some
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import (
     Data,
@@ -23,16 +24,14 @@ from pyrobust.evaluation.arguments import (
     identify_model,
     image_set,
 )
-from pyrobust.evaluation.attack_settings import attack_settings
+from pyrobust.evaluation.attack import attack_settings
 from pyrobust.evaluation.empirical import checked_epsilon
-from pyrobust.evaluation.filling import attack_or_verify_header, stored_parameters, write_run
-from pyrobust.evaluation.probe import probing
 from pyrobust.evaluation.progress import Report
-from pyrobust.evaluation.run import Run
-from pyrobust.evaluation.verdicts import PROOFS
+from pyrobust.evaluation.resume import attack_or_verify_header, probing, stored_parameters, write_run
 from pyrobust.evaluation.verify_chunk import VerifyChunk
 from pyrobust.runner import Runner
-from pyrobust.values import items, some
+from pyrobust.runs.run import Run
+from pyrobust.runs.verdicts import PROOFS
 
 # Images that are bounded together: more at once gain little, and a kill loses at most so many.
 _CHUNK = 32

@@ -15,11 +15,11 @@ from pyrobust.attacks.queries import Queries
 from pyrobust.bounds import BoundedModel
 from pyrobust.errors import ModelError
 from pyrobust.evaluation.attack_chunk import AttackChunk, classes_alone
-from pyrobust.evaluation.examples import encode_examples
-from pyrobust.evaluation.filling import Advance
-from pyrobust.evaluation.verdicts import METHODS, encode
+from pyrobust.evaluation.resume import Advance
 from pyrobust.metrics.distance import is_within
 from pyrobust.runner import Runner
+from pyrobust.runs.examples import encode_examples
+from pyrobust.runs.verdicts import METHODS, encode
 from pyrobust.zoo import ImageSet
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyrobust.checks import number
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.values import number
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

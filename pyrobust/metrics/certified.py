@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from pyrobust.checks import number, numbers
 from pyrobust.errors import InputError
 from pyrobust.stats import clopper_pearson_lower
-from pyrobust.values import number, numbers
 
 from .arguments import checked_count, checked_flags, checked_number, checked_radii
 from .estimate import Estimate, bootstrap_mean

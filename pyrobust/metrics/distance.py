@@ -9,8 +9,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from pyrobust.checks import numbers
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.values import numbers
 
 from .arguments import checked_distances
 

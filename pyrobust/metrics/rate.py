@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pyrobust.checks import number
 from pyrobust.errors import InputError
 from pyrobust.stats import clopper_pearson_lower, clopper_pearson_upper
-from pyrobust.values import number
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyrobust.checks import number, summary
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.values import number, summary
 
 from .arguments import aligned, checked_count, checked_flags, checked_integers
 from .distance import perturbation_quantiles

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyrobust.checks import number, summary
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.values import number, summary
 
 from .normal_tail import upper_tail
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pyrobust.checks import number
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.values import number
 
 #: What the noise is drawn for; part of the counter, so that no two stages share a draw.
 STAGES: dict[str, int] = {"select": 0, "estimate": 1, "predict": 2, "attack": 3, "train": 4}

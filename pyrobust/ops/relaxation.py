@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobust.checks import number
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.values import number
 
 from . import native
 

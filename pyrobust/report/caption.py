@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pyrobust.checks import some
 from pyrobust.evaluation import Run
-from pyrobust.values import some
 
 # Enough of a hash to tell any two data sets or models apart that somebody has side by side.
 _DIGITS = 12

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from pyrobust.auditing.certification_log import CertificationLog
+from pyrobust.auditing.votes import survival_of
+from pyrobust.checks import numbers
 from pyrobust.evaluation import Run
-from pyrobust.evaluation.certification_log import CertificationLog
-from pyrobust.evaluation.log_votes import survival_of
-from pyrobust.evaluation.radii import usual_radii
 from pyrobust.metrics.certified import (
     average_certified_radius,
     certified_accuracy,
     certified_accuracy_with_confidence,
 )
+from pyrobust.metrics.radii import usual_radii
 from pyrobust.metrics.survival import HARD, SurvivalCurve, rank_by_survival
 from pyrobust.report.caption import describe_run
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
@@ -27,7 +28,6 @@ from pyrobust.report.subjects import (
     number,
     why_no_votes,
 )
-from pyrobust.values import numbers
 
 _HASH = 12
 _QUANTILES = (0.25, 0.5, 0.75)
@@ -66,7 +66,7 @@ def comparison_table(
         InputTypeError: something else than logs, or radii that are not numbers.
 
     >>> import tempfile, pathlib
-    >>> from pyrobust.evaluation.certification_log import read_certification_log
+    >>> from pyrobust.auditing.certification_log import read_certification_log
     >>> rows = "idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t3\t0.377\t1\n1\t8\t8\t0.48\t1\n"
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = pathlib.Path(folder, "net_sigma0.25.tsv")

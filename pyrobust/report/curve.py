@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.curve import RobustnessCurve
+from pyrobust.evaluation.robustness_curve import RobustnessCurve
 from pyrobust.report.axes import Frame, figure_format, line_style
 from pyrobust.report.formats import plain_text
 
@@ -37,7 +37,7 @@ def plot_curve(
 
     >>> import tempfile, torch
     >>> from pyrobust.attacks import PGD
-    >>> from pyrobust.evaluation.curve import robustness_curve
+    >>> from pyrobust.evaluation.robustness_curve import robustness_curve
     >>> from pyrobust.zoo import load_data, load_model
     >>> data = load_data("digits")
     >>> model = load_model("zoo:digits-smooth-0.25")

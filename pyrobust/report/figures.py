@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pyrobust.auditing.certification_log import CertificationLog
+from pyrobust.auditing.votes import survival_of
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
-from pyrobust.evaluation.certification_log import CertificationLog
-from pyrobust.evaluation.log_votes import survival_of
 from pyrobust.metrics.certified import certified_accuracy
 from pyrobust.report.axes import Frame, figure_format, line_style
 from pyrobust.report.caption import describe_run
@@ -85,7 +85,7 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str]) -> None:
         StoreError: the file cannot be written.
 
     >>> import tempfile
-    >>> from pyrobust.evaluation.certification_log import read_certification_log
+    >>> from pyrobust.auditing.certification_log import read_certification_log
     >>> rows = "idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t3\t0.377\t1\n1\t8\t8\t0.48\t1\n"
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with open(os.path.join(folder, "net_sigma0.25.tsv"), "w") as file:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pyrobust.auditing.certification_log import CertificationLog
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.certification_log import CertificationLog
 
 
 def checked_logs(logs: CertificationLog | Sequence[CertificationLog]) -> list[CertificationLog]:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from rich.markup import escape
 from rich.table import Table
 
+from pyrobust.checks import numbers
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
-from pyrobust.evaluation.curve import RobustnessCurve
-from pyrobust.evaluation.radii import quarters, rising
-from pyrobust.evaluation.verdicts import STAGES
+from pyrobust.evaluation.robustness_curve import RobustnessCurve
 from pyrobust.metrics import Rate, estimate_rate
+from pyrobust.metrics.radii import quarters, rising
 from pyrobust.report.caption import describe_run, planned_attacks
-from pyrobust.values import numbers
+from pyrobust.runs.verdicts import STAGES
 
 
 def default_radii(run: Run) -> list[float]:
@@ -212,7 +212,7 @@ def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> Table:
         A table to print with rich.
 
     >>> from pyrobust.attacks import FGSM
-    >>> from pyrobust.evaluation.curve import robustness_curve
+    >>> from pyrobust.evaluation.robustness_curve import robustness_curve
     >>> from pyrobust.zoo import load_data, load_model
     >>> data = load_data("digits")
     >>> curve = robustness_curve(FGSM, load_model("zoo:digits-smooth-0.25"), data.x[:9], data.y[:9], [0.0, 0.1])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pyrobust.checks import summary
 from pyrobust.errors import MissingExtraError
-from pyrobust.values import summary
 
 if TYPE_CHECKING:
     import pandas as pd

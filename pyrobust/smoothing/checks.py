@@ -10,9 +10,9 @@ from typing import SupportsIndex, TypeAlias
 import torch
 from torch import Tensor
 
+from pyrobust.checks import number, numbers
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import MAX_TRIALS
-from pyrobust.values import number, numbers
 
 logger = logging.getLogger(__name__)
 

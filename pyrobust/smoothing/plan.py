@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from pyrobust.checks import array, number, numbers, some
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.smoothing.checks import count, probability, samples
 from pyrobust.smoothing.radius import required_probability
 from pyrobust.stats import MAX_TRIALS, SequentialRule, exact_error, fixed_count, lattice_outcome
-from pyrobust.values import array, number, numbers, some
 
 _Floats = npt.NDArray[np.float64]
 _Bools = npt.NDArray[np.bool_]

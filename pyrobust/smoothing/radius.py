@@ -7,9 +7,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from pyrobust.checks import array, number
 from pyrobust.errors import InputError
 from pyrobust.stats import normal_quantile_lower
-from pyrobust.values import array, number
 
 #: The pairs (noise, norm) with a certificate here.
 CERTIFIED = (("gaussian", "l2"), ("uniform", "l1"), ("laplace", "l1"))

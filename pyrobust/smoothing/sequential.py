@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from pyrobust.checks import number, numbers, some
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import (
     SHARE_AT_END,
@@ -21,7 +22,6 @@ from pyrobust.stats import (
     sequence_lower,
     sequence_upper,
 )
-from pyrobust.values import number, numbers, some
 
 from .certificates import ABSTAIN
 from .grid import lower_by, raise_by

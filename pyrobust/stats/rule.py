@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 
+from pyrobust.checks import number
 from pyrobust.errors import InputError
 from pyrobust.stats.arguments import CountArray
 from pyrobust.stats.binomial import clopper_pearson_lower
 from pyrobust.stats.sequence import looks, sequence_boundary
 from pyrobust.stats.stopping import least_worth
-from pyrobust.values import number
 
 #: The share of alpha that the bound at n_max has where none is said.
 SHARE_AT_END: Final = 0.01

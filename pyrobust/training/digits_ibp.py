@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from pyrobust.bounds import BoundedModel, DifferentiableBounds
+from pyrobust.checks import number
 from pyrobust.errors import InputError
 from pyrobust.training.digits_common import Trained, check_seed_and_epochs, one_thread_with_gradients, warp
 from pyrobust.training.losses import crown_ibp_loss, ibp_loss, ramp
-from pyrobust.values import number
 from pyrobust.zoo import ImageSet, digits_convnet, load_digits
 
 #: The losses that the recipe knows.

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from pyrobust.bounds import DifferentiableBounds
+from pyrobust.checks import number
 from pyrobust.errors import InputError
-from pyrobust.values import number
 
 
 def ibp_loss(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, PGD, AdversarialAttack, AutoAttack, Square
 from pyrobust.evaluation import attack_dataset
-from pyrobust.evaluation.judge import Judge
+from pyrobust.evaluation.correctness import Judge
 from pyrobust.runner import Runner
 
 

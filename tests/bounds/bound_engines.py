@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from pyrobust.bounds.engine import Engine
-from pyrobust.bounds.engines import ENGINES, engine_for
-from pyrobust.bounds.graph import Node
-from pyrobust.bounds.tensor_engine import TensorEngine
+from pyrobust.bounds.engines.native import Engine
+from pyrobust.bounds.engines.select import ENGINES, engine_for
+from pyrobust.bounds.engines.tensor.engine import TensorEngine
+from pyrobust.bounds.graph.nodes import Node
 
 NAMES = ENGINES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import bound_nets
 from torch import nn
 
-from pyrobust.bounds.constants import Constant
-from pyrobust.bounds.graph import Activation, Input, Linear, Node, Sum
+from pyrobust.bounds.graph.constants import Constant
+from pyrobust.bounds.graph.nodes import Activation, Input, Linear, Node, Sum
 
 
 def graph_of(net: nn.Sequential, features: int) -> Node:

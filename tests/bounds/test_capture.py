@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.capture import capture
-from pyrobust.bounds.engine import Engine, Query
-from pyrobust.bounds.forward import forward
-from pyrobust.bounds.graph import Sum
+from pyrobust.bounds.engines.native import Engine, Query
+from pyrobust.bounds.graph.capture import capture
+from pyrobust.bounds.graph.evaluate import forward
+from pyrobust.bounds.graph.lowering.registry import RULES
+from pyrobust.bounds.graph.nodes import Sum
 from pyrobust.bounds.input_set import ball
-from pyrobust.bounds.lowering import RULES
 from pyrobust.errors import InputError, InputTypeError, ModelError
 
 FLAT, LINE, PLANE = (6,), (4, 7), (4, 6, 5)
@@ -193,7 +193,7 @@ NOTED, RAN = Noted(), set()
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_the_graph_computes_what_the_module_does(case: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyrobust.bounds.capture.RULES", NOTED)
+    monkeypatch.setattr("pyrobust.bounds.graph.capture.RULES", NOTED)
     shape, module = CASES[case]
     model = (module if isinstance(module, nn.Module) else Called(module)).eval().double()
     x = torch.randn(3, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 3

@@ -12,7 +12,7 @@ from bound_graphs import graph_of
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.engine import Query
+from pyrobust.bounds.engines.native import Query
 from pyrobust.bounds.input_set import ball
 
 METHODS = ("ibp", "crown-ibp", "crown")

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pyrobust.bounds import BoundedModel, DifferentiableBounds, differentiable_intervals, differentiable_lines
+from pyrobust.bounds import BoundedModel, DifferentiableBounds
+from pyrobust.bounds.differentiable import backward, intervals
 from pyrobust.errors import InputError, InputTypeError, ModelError
 
 METHODS = ("ibp", "crown-ibp")
@@ -98,7 +99,7 @@ def test_other_devices_compute_the_same(name: str, method: str, monkeypatch: pyt
     bounds, parameters = DifferentiableBounds(model, x), list(model.parameters())
     results = []
     for native in (True, False):
-        for module in (differentiable_intervals, differentiable_lines):
+        for module in (intervals, backward):
             monkeypatch.setattr(module, "has_lanes", lambda _, native=native: native)
         for clip in (None, (0.0, 1.0)):
             margins = bounds.margins(x, labels(bounds.outputs), 0.07, method=method, clip=clip)

@@ -15,9 +15,10 @@ from bound_graphs import graph_of
 from bound_sets import KINDS, Sets, extreme_values, missed, random_sets
 from torch import Tensor, nn
 
-from pyrobust.bounds import BoundedModel, tensor_engine
-from pyrobust.bounds.engine import Engine, Query
-from pyrobust.bounds.tensor_engine import TensorEngine
+from pyrobust.bounds import BoundedModel
+from pyrobust.bounds.engines.native import Engine, Query
+from pyrobust.bounds.engines.tensor import engine as tensor_engine
+from pyrobust.bounds.engines.tensor.engine import TensorEngine
 
 METHODS = ("ibp", "crown-ibp", "crown")
 Engines = Mapping[str, Engine | TensorEngine]

@@ -13,10 +13,10 @@ from bound_sets import KINDS, Sets, directions, missed, points, random_sets, wit
 from exact import Exact, joined, known
 from torch import Tensor
 
-from pyrobust.bounds.constants import Constant
-from pyrobust.bounds.engine import Query
-from pyrobust.bounds.forward import forward
-from pyrobust.bounds.graph import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Scale, Sum, in_order
+from pyrobust.bounds.engines.native import Query
+from pyrobust.bounds.graph.constants import Constant
+from pyrobust.bounds.graph.evaluate import forward
+from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Scale, Sum, in_order
 
 METHODS = ("ibp", "crown-ibp", "crown")
 

@@ -15,7 +15,7 @@ from test_exact import METHODS, Tally, check, compare
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.engine import Engine, Query
+from pyrobust.bounds.engines.native import Engine, Query
 
 
 def convolution(rng: np.random.Generator, channels: int, size: tuple[int, int]) -> nn.Conv2d:

@@ -18,10 +18,10 @@ from test_exact_graphs import Maker, evaluate
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel, LipschitzBound, lipschitz_bound, register_rule
-from pyrobust.bounds.forward import forward
-from pyrobust.bounds.graph import Gather, Input, MaxPool, Node, Reshape, Sum, in_order
-from pyrobust.bounds.lipschitz_graph import Constants
-from pyrobust.bounds.lipschitz_observed import _attaining
+from pyrobust.bounds.graph.evaluate import forward
+from pyrobust.bounds.graph.nodes import Gather, Input, MaxPool, Node, Reshape, Sum, in_order
+from pyrobust.bounds.lipschitz.composition import Constants
+from pyrobust.bounds.lipschitz.observed import _attaining
 from pyrobust.errors import InputError, InputTypeError, ModelError
 
 NORMS = ("l2", "linf", "l1")

@@ -13,12 +13,12 @@ from exact import known
 from test_exact_graphs import dense_weight
 from torch import Tensor
 
-from pyrobust.bounds import lipschitz_maps
-from pyrobust.bounds.capture import capture
-from pyrobust.bounds.constants import Constant
-from pyrobust.bounds.gram import spectral_norms
-from pyrobust.bounds.graph import Conv2d, Input, in_order
-from pyrobust.bounds.lipschitz_maps import Weights, conv_norm, linear_norm
+from pyrobust.bounds.graph.capture import capture
+from pyrobust.bounds.graph.constants import Constant
+from pyrobust.bounds.graph.nodes import Conv2d, Input, in_order
+from pyrobust.bounds.lipschitz import operator_norms
+from pyrobust.bounds.lipschitz.gram import spectral_norms
+from pyrobust.bounds.lipschitz.operator_norms import Weights, conv_norm, linear_norm
 
 
 def exactly_above(bound: float, matrix: Tensor) -> bool:
@@ -115,7 +115,7 @@ def exact_weights(node: Conv2d) -> Weights:
 @pytest.mark.parametrize("small", [512, 0])
 def test_convolutions(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 0 no layer is small: the circulant bound is tried first."""
-    monkeypatch.setattr(lipschitz_maps, "_SMALL", small)
+    monkeypatch.setattr(operator_norms, "_SMALL", small)
     rng = np.random.default_rng(1)
     for _ in range(60):
         node = convolution(rng)
@@ -123,7 +123,7 @@ def test_convolutions(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
         norm = float(torch.linalg.matrix_norm(matrix, 2))
         found = conv_norm(node, exact_weights(node), "l2")
         assert norm * (1 - 1e-12) <= found <= norm * (1.0005 if small else 1.011)
-        assert lipschitz_maps._power_iteration(node, node.weight.value().double()) <= norm * (1 + 1e-12)
+        assert operator_norms._power_iteration(node, node.weight.value().double()) <= norm * (1 + 1e-12)
         whole = known(matrix)
         for norm_name, axis in (("linf", 1), ("l1", 0)):
             exact = Fraction(int(np.abs(whole.lower).sum(axis).max()), whole.divisor)
@@ -137,7 +137,7 @@ def test_circulant_bound_is_above() -> None:
     for _ in range(150):
         node = convolution(rng)
         norm = float(torch.linalg.matrix_norm(dense_weight(node), 2))
-        bound = lipschitz_maps._circulant_bound(node, node.weight.value().double(), 0.0)
+        bound = operator_norms._circulant_bound(node, node.weight.value().double(), 0.0)
         assert bound >= norm * (1 - 1e-12)
         ratios.append(bound / norm)
     assert min(ratios) < 1.0004  # the planes are small: it is attained for 1x1 kernels only
@@ -211,6 +211,6 @@ def check_real_net(name: str, count: int) -> None:
     assert len(nodes) >= 2
     for node in nodes[:count]:
         weight = node.weight.value().double()
-        below = lipschitz_maps._power_iteration(node, weight)
+        below = operator_norms._power_iteration(node, weight)
         assert below <= conv_norm(node, exact_weights(node), "l2") <= 1.011 * below
-        assert below <= lipschitz_maps._circulant_bound(node, weight, 0.0) <= 1.05 * below
+        assert below <= operator_norms._circulant_bound(node, weight, 0.0) <= 1.05 * below

@@ -9,7 +9,7 @@ from bound_data import on_images
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.radius import RESOLUTION, search_radius
+from pyrobust.bounds.radius_search import RESOLUTION, search_radius
 from pyrobust.zoo import load_data, load_model
 
 

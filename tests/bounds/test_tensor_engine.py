@@ -14,13 +14,16 @@ from bound_data import NETS, published, trained
 from bound_engines import engine_of
 from torch import Tensor, nn
 
-from pyrobust.bounds import BoundedModel, chunks, tensor_engine, tensor_walk
-from pyrobust.bounds.engine import Query
-from pyrobust.bounds.graph import Activation, Gather, Input, Node
+from pyrobust.bounds import BoundedModel
+from pyrobust.bounds.engines import chunks
+from pyrobust.bounds.engines.native import Query
+from pyrobust.bounds.engines.tensor import backward as tensor_backward
+from pyrobust.bounds.engines.tensor import engine as tensor_engine
+from pyrobust.bounds.engines.tensor.engine import TensorEngine
+from pyrobust.bounds.engines.tensor.matmul import check_products
+from pyrobust.bounds.graph.activations import FUNCTIONS, Function
+from pyrobust.bounds.graph.nodes import Activation, Gather, Input, Node
 from pyrobust.bounds.input_set import NORMS, InputSet, ball, box
-from pyrobust.bounds.rules import FUNCTIONS, Function
-from pyrobust.bounds.tensor_engine import TensorEngine
-from pyrobust.bounds.tensor_products import check_products
 from pyrobust.errors import InputError, ModelError
 
 METHODS = ("ibp", "crown-ibp", "crown")
@@ -135,15 +138,15 @@ def test_chunks_and_company_change_nothing_but_rounding(method: str, norm: str) 
 def fails_above(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
     """A walk that runs out of memory with more rows; the sizes that were tried."""
     sizes: list[int] = []
-    before = tensor_walk.Walk._down
+    before = tensor_backward.Walk._down
 
-    def down(self: tensor_walk.Walk, coefficients: Any, image: Tensor, total: Tensor, windows: Any) -> Tensor:
+    def down(self: tensor_backward.Walk, coefficients: Any, image: Tensor, total: Tensor, windows: Any) -> Tensor:
         sizes.append(len(image))
         if len(image) > rows:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return before(self, coefficients, image, total, windows)
 
-    monkeypatch.setattr(tensor_walk.Walk, "_down", down)
+    monkeypatch.setattr(tensor_backward.Walk, "_down", down)
     return sizes
 
 

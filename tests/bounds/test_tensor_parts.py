@@ -12,15 +12,16 @@ from bound_engines import engine_of
 from test_tensor_engine import CPU, METHODS, images, some_sets
 from torch import nn
 
-from pyrobust.bounds import BoundedModel, tensor_engine
-from pyrobust.bounds.engine import Query
-from pyrobust.bounds.graph import Activation, Input, MaxPool
+from pyrobust.bounds import BoundedModel
+from pyrobust.bounds.engines.native import Query
+from pyrobust.bounds.engines.tensor import engine as tensor_engine
+from pyrobust.bounds.engines.tensor.engine import TensorEngine
+from pyrobust.bounds.engines.tensor.matmul import backward, forward, units_backward
+from pyrobust.bounds.engines.tensor.network import Network
+from pyrobust.bounds.engines.tensor.receptive_field import Window, cropped, moved, reach, tiles
+from pyrobust.bounds.graph.activations import FUNCTIONS, Function
+from pyrobust.bounds.graph.nodes import Activation, Input, MaxPool
 from pyrobust.bounds.input_set import NORMS
-from pyrobust.bounds.rules import FUNCTIONS, Function
-from pyrobust.bounds.tensor_engine import TensorEngine
-from pyrobust.bounds.tensor_network import Network
-from pyrobust.bounds.tensor_products import backward, forward, units_backward
-from pyrobust.bounds.tensor_window import Window, cropped, moved, reach, tiles
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -17,7 +17,7 @@ from pyrobust.attacks import APGD, FAB, AutoAttack, Square
 from pyrobust.cli import attack_options
 from pyrobust.cli.attack_options import AttackName, NormName
 from pyrobust.evaluation import Run, read_log
-from pyrobust.evaluation.curve import compute_robustness_curve
+from pyrobust.evaluation.robustness_curve import compute_robustness_curve
 from pyrobust.zoo import load_data, load_model
 
 MODEL = "zoo:digits-smooth-0.25"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "evaluation"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "auditing"))
 from planted_logs import made_up, plant
 
 MADE_UP = made_up(2000)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "evaluation"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "auditing"))
 from planted_logs import made_up
 
 MADE_UP = made_up(400)

@@ -16,9 +16,9 @@ from store_rows import header, rows
 
 from pyrobust.errors import FileFormatError
 from pyrobust.evaluation import Run, attack_dataset
-from pyrobust.evaluation.parameters import example
-from pyrobust.evaluation.store import Header
-from pyrobust.evaluation.writer import RunWriter
+from pyrobust.runs.parameters import example
+from pyrobust.runs.reader import Header
+from pyrobust.runs.writer import RunWriter
 
 LENGTH = 4 * 64
 

@@ -13,7 +13,7 @@ from verify_models import EPSILONS, IMAGES, verify
 
 from pyrobust.errors import FileFormatError
 from pyrobust.evaluation import Run
-from pyrobust.evaluation.parameters import check_parameters, example
+from pyrobust.runs.parameters import check_parameters, example
 
 #: Of an image that is verified at the first two epsilons; each is the whole row's new value.
 VERIFIED = "idx = (SELECT min(idx) FROM result WHERE verdicts LIKE 'verified,verified,%')"

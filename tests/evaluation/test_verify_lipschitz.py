@@ -11,8 +11,8 @@ from verify_models import IMAGES, digits, net, same, verify
 from pyrobust.bounds import BoundedModel
 from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.evaluation import Run
-from pyrobust.evaluation.parameters import check_parameters, example
 from pyrobust.report import describe_run, verification_table
+from pyrobust.runs.parameters import check_parameters, example
 
 
 def test_radii_are_kept(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.full
 
 _spec = importlib.util.spec_from_file_location(
-    "kill_resume", Path(__file__).parents[1] / "evaluation" / "test_kill_resume.py"
+    "kill_resume", Path(__file__).parents[1] / "evaluation" / "test_certify_kill.py"
 )
 assert _spec is not None
 assert _spec.loader is not None

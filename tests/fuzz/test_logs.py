@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "evaluation")]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "auditing")]
 from log_target import examine  # noqa: E402
 from planted_logs import HEADER, made_up  # noqa: E402
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from certification_logs import ABSTAINS, CONSTANT, GOOD, POOR, log_of, write
 
+from pyrobust.auditing.findings import Finding
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation import certify_dataset, read_certification_log, verify_dataset
-from pyrobust.evaluation.findings import Finding
 from pyrobust.metrics.certified import average_certified_radius
 from pyrobust.report import Quantity, comparison_table, describe_run
 from pyrobust.report.subjects import distinct_names

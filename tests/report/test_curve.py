@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pyrobust.errors import InputError, InputTypeError, MissingExtraError, StoreError
-from pyrobust.evaluation.curve import RobustnessCurve
+from pyrobust.evaluation.robustness_curve import RobustnessCurve
 from pyrobust.metrics import estimate_rate
 from pyrobust.report import plot_curve
 

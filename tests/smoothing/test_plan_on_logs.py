@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pyrobust.auditing.votes import votes_of
 from pyrobust.evaluation import read_certification_log
-from pyrobust.evaluation.log_votes import votes_of
 from pyrobust.smoothing import Plan, pilot_probabilities, plan
 
 DATA = os.environ.get("PYROBUST_DATA")

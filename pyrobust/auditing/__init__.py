@@ -1,0 +1,6 @@
+"""Certification logs: reading them and judging whether they can be true."""
+
+from pyrobust.auditing.audit import Audit, audit
+from pyrobust.auditing.certification_log import CertificationLog, read_certification_log
+
+__all__ = ["Audit", "CertificationLog", "audit", "read_certification_log"]

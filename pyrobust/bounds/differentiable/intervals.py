@@ -1,0 +1,147 @@
+"""Intervals through a graph in torch operations, differentiable by the constants and by the box."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pyrobust.bounds.differentiable.cpu_kernels import Move, affine_intervals, has_lanes, relu_ranges
+from pyrobust.bounds.graph.evaluate import activate, affine, like
+from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum
+from pyrobust.errors import ModelError
+
+
+class Range(NamedTuple):
+    """What each element of a node stays within: center [B, *shape]; radius the same, or with 1 in place of B."""
+
+    center: Tensor
+    radius: Tensor
+
+    @classmethod
+    def between(cls, lower: Tensor, upper: Tensor) -> Range:
+        """The range with these ends."""
+        return cls((lower + upper) / 2, (upper - lower) / 2)
+
+    @property
+    def lower(self) -> Tensor:
+        """The lower end, [B, *shape]."""
+        return self.center - self.radius
+
+    @property
+    def upper(self) -> Tensor:
+        """The upper end, [B, *shape]."""
+        return self.center + self.radius
+
+
+def check_differentiable(order: Sequence[Node]) -> None:
+    """Raises ModelError for a node that only the native engine bounds."""
+    for node in order:
+        if isinstance(node, Activation) and node.function not in ("leaky_relu", "clamp"):
+            raise ModelError(
+                f"model: {node.name} has no differentiable bounds: {node.function}; expected ReLU, leaky ReLU or clamp"
+            )
+
+
+def intervals(order: Sequence[Node], box: Range, wanted: Collection[Node]) -> dict[Node, Range]:
+    """The ranges of nodes for inputs in a box, in their dtype (Gowal et al., 2018).
+
+    Args:
+        order: all nodes, each after its inputs.
+        box: of the input.
+        wanted: the nodes that are asked for; others have a range only where one of these needs it.
+    """
+    readers = _readers(order, wanted)
+    ranges: dict[Node, Range] = {}
+    for node in order:
+        if isinstance(node, Input):
+            ranges[node] = box
+        elif node in readers and not (node not in wanted and has_lanes(box.center) and _only_relu(node, readers[node])):
+            ranges[node] = _range(node, ranges)
+    return ranges
+
+
+def _readers(order: Sequence[Node], wanted: Collection[Node]) -> dict[Node, list[Node]]:
+    """Of every node that is wanted or needed for one that is: the nodes among these that it is an input of."""
+    readers: dict[Node, list[Node]] = {node: [] for node in wanted}
+    for node in reversed(order):
+        if node in readers:
+            for one in node.inputs:
+                readers.setdefault(one, []).append(node)
+    return readers
+
+
+def _only_relu(node: Node, readers: list[Node]) -> bool:
+    """Whether an affine map is done with the ReLU that is the only one to read it."""
+    reads = len(readers) == 1 and isinstance(readers[0], Activation) and readers[0].function == "leaky_relu"
+    return reads and isinstance(node, Linear | Conv2d)
+
+
+def _range(node: Node, ranges: Mapping[Node, Range]) -> Range:
+    if isinstance(node, Activation) and node.inputs[0] not in ranges:
+        before = node.inputs[0]
+        assert isinstance(before, Linear | Conv2d)
+        return _affine(before, ranges[before.inputs[0]], node.slope)
+    inputs = [ranges[one] for one in node.inputs]
+    first = inputs[0]
+    if isinstance(node, Linear | Conv2d):
+        return _affine(node, first)
+    if isinstance(node, Scale):
+        center = affine(node, [first.center])
+        return Range(center, first.radius if node.scale is None else first.radius * like(node.scale, center).abs())
+    if isinstance(node, Gather | Reshape):
+        return Range(affine(node, [one.center for one in inputs]), affine(node, _radii(inputs)))
+    if isinstance(node, Sum):
+        centers = [one.center if sign > 0 else -one.center for sign, one in zip(node.signs, inputs, strict=True)]
+        return Range(sum_of(centers), sum_of([one.radius for one in inputs]))
+    if isinstance(node, Activation):  # all of them grow
+        if node.function == "leaky_relu" and has_lanes(first.center):
+            return Range(*relu_ranges(first.center, first.radius, node.slope))
+        return Range.between(activate(node, first.lower), activate(node, first.upper))
+    assert isinstance(node, MaxPool)
+    shape = (-1, *node.shape)
+    return Range.between(*(windows(node, end, -torch.inf).amax(2).view(shape) for end in (first.lower, first.upper)))
+
+
+def _affine(node: Linear | Conv2d, z: Range, slope: float | None = None) -> Range:
+    """Center and radius of an affine map's values: W times the one, |W| times the other; with a slope, its ReLU's."""
+    weight = like(node.weight, z.center)
+    if has_lanes(z.center):
+        bias = None if node.bias is None else like(node.bias, z.center)
+        return Range(*affine_intervals(*z, weight, bias, move_of(node) if isinstance(node, Conv2d) else None, slope))
+    assert slope is None
+    center = affine(node, [z.center])
+    if isinstance(node, Linear):
+        return Range(center, functional.linear(z.radius, weight.abs()))
+    move = (node.stride, node.padding, node.dilation, node.groups)
+    return Range(center, functional.conv2d(z.radius, weight.abs(), None, *move))
+
+
+def move_of(node: Conv2d) -> Move:
+    """How a convolution moves over its input."""
+    height, width = node.inputs[0].shape[1:]
+    return Move((height, width), node.stride, node.padding, node.dilation, node.groups)
+
+
+def _radii(inputs: list[Range]) -> list[Tensor]:
+    """All radii, of one batch: shared by all examples only where every one is."""
+    batch = max(len(one.radius) for one in inputs)
+    return [one.radius.expand(batch, *one.radius.shape[1:]) for one in inputs]
+
+
+def windows(node: MaxPool, z: Tensor, outside: float) -> Tensor:
+    """The elements of each window [B, size, K], ``outside`` where it hangs over the border."""
+    flat = z.flatten(1)
+    padded = torch.cat([flat, flat.new_full((len(flat), 1), outside)], 1)
+    return padded[:, node.windows.to(z.device)]  # -1 is the last
+
+
+def sum_of(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of at least one tensor."""
+    total = parts[0]
+    for one in parts[1:]:
+        total = total + one
+    return total

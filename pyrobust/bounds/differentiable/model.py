@@ -1,0 +1,215 @@
+"""Bounds to train with: IBP and CROWN-IBP in torch operations, differentiable by the parameters and the input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyrobust.bounds.differentiable.backward import asked, lower_bounds
+from pyrobust.bounds.differentiable.intervals import Range, check_differentiable, intervals
+from pyrobust.bounds.graph.capture import capture
+from pyrobust.bounds.graph.nodes import in_order
+from pyrobust.bounds.input_set import clip_range
+from pyrobust.errors import InputError, InputTypeError
+
+#: The methods that have differentiable bounds.
+METHODS = ("ibp", "crown-ibp")
+
+
+class DifferentiableBounds:
+    """A network whose bounds can be trained.
+
+    Bounds follow the parameters: they are computed anew, in torch operations and the model's dtype, at every call. They
+    are those of ``BoundedModel.bounds(..., sound=False)``, up to rounding: nothing is proved by them. Certify a trained
+    network with ``BoundedModel``.
+
+    Two methods, for l∞ balls:
+
+    - "ibp": intervals, center and radius, |W| times the radius (Gowal et al., 2018);
+    - "crown-ibp": intervals inside, then one pass of linear bounds from the output back to the input (Zhang et al.,
+      2020). The lower line of an unstable ReLU is the identity where upper > -lower, else 0.
+
+    The network that is bounded is that of evaluation mode: batch norm takes its running statistics and dropout does
+    nothing, also while the model itself is in training mode. Calls work under ``torch.compile(fullgraph=True)``, and
+    under ``torch.autocast``, which leaves the bounds in x's dtype.
+    Gradients are those of autograd, of first order; the transforms of ``torch.func`` do not apply.
+
+    Args:
+        model: a module in evaluation mode, as for ``BoundedModel``, without sigmoid and tanh; it may be switched to
+            training mode afterwards.
+        example_input: [B, ...] like the inputs to come; only its shape and dtype matter.
+
+    Raises:
+        InputTypeError: the model is no module, or the example no floating-point tensor.
+        InputError: the model is in training mode.
+        ModelError: the model has an operator without a (differentiable) bound rule, or a branch that depends on the
+            data.
+
+    >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    >>> bounds = DifferentiableBounds(model, torch.zeros(1, 2))
+    >>> lower, upper = bounds.bounds(torch.zeros(5, 2), 0.1)
+    >>> (upper - lower).sum().backward()
+    >>> model[0].weight.grad.shape
+    torch.Size([8, 2])
+    """
+
+    def __init__(self, model: nn.Module, example_input: Tensor) -> None:
+        output = capture(model, example_input)
+        if len(output.shape) != 1:
+            raise InputError(f"model: expected outputs [B, K], got [B, {', '.join(map(str, output.shape))}]")
+        self.model = model
+        self.shape = tuple(example_input.shape[1:])
+        self.outputs = output.size
+        self._order = in_order(output)
+        check_differentiable(self._order)
+
+    def bounds(
+        self,
+        x: Tensor,
+        epsilon: float | Tensor,
+        *,
+        method: str = "ibp",
+        C: Tensor | None = None,
+        clip: tuple[float, float] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Bounds of C·f(x′) over all x′ with ‖x′ − x‖_∞ ≤ epsilon in the clip range.
+
+        Args:
+            x: [B, ...] in the model's dtype, float32 or float64, in the clip range (which is not checked: that would
+                need the numbers).
+            epsilon: finite, at least 0 (which compiled code does not check of a tensor); a number or a tensor [B].
+            method: "ibp" or "crown-ibp".
+            C: [S, K], or [B, S, K] with rows for each example; default: the outputs themselves.
+            clip: (lowest, highest) value of an element of x′; None for no limits.
+
+        Returns:
+            (lower, upper), [B, S] each.
+
+        Raises:
+            InputError: shapes or names that do not fit, or an epsilon out of range.
+            InputTypeError: x is of neither type, or C no floating-point tensor.
+
+        >>> bounds = DifferentiableBounds(nn.Linear(2, 1, bias=False).eval(), torch.zeros(1, 2))
+        >>> _ = bounds.model.weight.data.copy_(torch.tensor([[1.0, -2.0]]))
+        >>> lower, upper = bounds.bounds(torch.zeros(1, 2), 0.5, method="crown-ibp", clip=(0.0, 1.0))
+        >>> lower.tolist(), upper.tolist()
+        ([[-1.0]], [[0.5]])
+        """
+        box = self._box(x, epsilon, clip)
+        rows = self._rows(C, x)
+        _check_method(method)
+        with torch.autocast(x.device.type, enabled=False):
+            if method == "ibp" and rows is None:
+                outputs = intervals(self._order, box, self._order[-1:])[self._order[-1]]
+                return outputs.lower, outputs.upper
+            if rows is None:
+                rows = torch.eye(self.outputs, dtype=x.dtype, device=x.device).unsqueeze(0)
+            stop = method == "ibp"
+            ranges = intervals(self._order, box, asked(self._order, stop=stop))
+            both = lower_bounds(self._order, ranges, torch.cat([rows, -rows], 1), stop=stop)
+        lower, negative = both.chunk(2, 1)
+        return lower, -negative
+
+    def margins(
+        self,
+        x: Tensor,
+        y: Tensor,
+        epsilon: float | Tensor,
+        *,
+        method: str = "ibp",
+        clip: tuple[float, float] | None = None,
+        share: float | Tensor = 1.0,
+    ) -> Tensor:
+        """Lower bounds of the margins f_y − f_j for all j ≠ y, in ascending order: [B, K − 1].
+
+        The margins themselves are bounded, not the two logits: with W the last weight, (W_y − W_j)·z loses less than
+        W_y·z and W_j·z apart (Gowal et al., 2018, 3).
+
+        Args:
+            x: as of ``bounds``.
+            y: [B], the labels, int64, 0 to K − 1 (which compiled code does not check).
+            epsilon: as of ``bounds``.
+            method: as of ``bounds``.
+            clip: as of ``bounds``.
+            share: β in [0, 1], of "crown-ibp": the result is β times its bound plus 1 − β times the interval bound
+                (Zhang et al., 2020). A number or a tensor of one element.
+
+        Raises:
+            InputError: as of ``bounds``, or labels of another shape or out of range.
+            InputTypeError: as of ``bounds``, or labels that are not int64.
+
+        >>> bounds = DifferentiableBounds(nn.Linear(2, 3).eval(), torch.zeros(1, 2))
+        >>> bounds.margins(torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]), 0.1).shape
+        torch.Size([4, 2])
+        """
+        box = self._box(x, epsilon, clip)
+        if not isinstance(y, Tensor) or y.dtype != torch.int64:
+            raise InputTypeError(f"y: expected an int64 tensor, got {y.dtype if isinstance(y, Tensor) else type(y)}")
+        if tuple(y.shape) != (len(x),):
+            raise InputError(f"y: expected shape ({len(x)},), got {tuple(y.shape)}")
+        _check_method(method)
+        if not torch.compiler.is_compiling() and len(y) > 0:  # compiled code cannot raise for numbers
+            least, most = (int(end) for end in y.aminmax())
+            if least < 0 or most >= self.outputs:
+                raise InputError(f"y: expected labels from 0 to {self.outputs - 1}, got {least} to {most}")
+        identity = torch.eye(self.outputs, dtype=x.dtype, device=x.device)
+        others = torch.arange(self.outputs - 1, device=x.device)
+        others = others + (others >= y[:, None])  # [B, K - 1]: all classes but y
+        rows = identity[y][:, None, :] - identity[others]
+        only = method == "ibp" or (not isinstance(share, Tensor) and share == 1)
+        wanted = asked(self._order, stop=method == "ibp")
+        with torch.autocast(x.device.type, enabled=False):
+            ranges = intervals(self._order, box, wanted if only else wanted | asked(self._order, stop=True))
+            if method == "ibp":
+                return lower_bounds(self._order, ranges, rows, stop=True)
+            margins = lower_bounds(self._order, ranges, rows, stop=False)
+            if only:
+                return margins
+            return share * margins + (1 - share) * lower_bounds(self._order, ranges, rows, stop=True)
+
+    def _box(self, x: Tensor, epsilon: Any, clip: tuple[float, float] | None) -> Range:
+        if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
+            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise InputTypeError(f"x: expected a tensor of float32 or float64, got {kind}")
+        if tuple(x.shape[1:]) != self.shape or x.dim() != len(self.shape) + 1:
+            raise InputError(f"x: expected shape {('B', *self.shape)}, got {tuple(x.shape)}")
+        if isinstance(epsilon, Tensor):
+            if epsilon.dim() > 1 or (epsilon.dim() == 1 and len(epsilon) not in (1, len(x))):
+                raise InputError(f"epsilon: expected a number or a tensor [{len(x)}], got {tuple(epsilon.shape)}")
+            # compiled code cannot raise for numbers
+            if not torch.compiler.is_compiling() and not bool(((epsilon >= 0) & epsilon.isfinite()).all()):
+                raise InputError("epsilon: expected finite numbers of at least 0, got others")
+        elif not isinstance(epsilon, int | float):
+            raise InputTypeError(f"epsilon: expected a number or a tensor [B], got {type(epsilon).__name__}")
+        elif not 0 <= epsilon < float("inf"):
+            raise InputError(f"epsilon: expected a finite number of at least 0, got {epsilon}")
+        if isinstance(epsilon, Tensor):
+            epsilon = epsilon.to(x).view(-1, *[1] * len(self.shape))
+        else:
+            epsilon = x.new_full([1] * x.dim(), epsilon)
+        if clip is None:
+            return Range(x, epsilon.expand(-1, *self.shape))
+        lowest, highest = clip_range(clip)
+        return Range.between((x - epsilon).clamp(min=lowest), (x + epsilon).clamp(max=highest))
+
+    def _rows(self, rows: Tensor | None, x: Tensor) -> Tensor | None:
+        """C as [1 or B, S, K] in the dtype of x."""
+        if rows is None:
+            return None
+        if not isinstance(rows, Tensor) or not rows.dtype.is_floating_point:
+            kind = rows.dtype if isinstance(rows, Tensor) else type(rows).__name__
+            raise InputTypeError(f"C: expected a floating-point tensor, got {kind}")
+        shared = rows.dim() == 2
+        if rows.dim() not in (2, 3) or rows.shape[-1] != self.outputs or not (shared or len(rows) == len(x)):
+            raise InputError(
+                f"C: expected shape (S, {self.outputs}) or ({len(x)}, S, {self.outputs}), got {tuple(rows.shape)}"
+            )
+        rows = rows.to(x)
+        return rows.unsqueeze(0) if shared else rows
+
+
+def _check_method(method: str) -> None:
+    if method not in METHODS:
+        raise InputError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")

@@ -1,0 +1,1 @@
+"""The engines that compute bounds, and the choice between them."""

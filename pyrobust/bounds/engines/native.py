@@ -1,0 +1,97 @@
+"""Runs the native networks of one graph: chunks that fit the memory, float64 where float32 has overflowed."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobust.bounds.engines.chunks import free_memory
+from pyrobust.bounds.engines.native_packing import native_network
+from pyrobust.bounds.graph.nodes import Node
+from pyrobust.bounds.input_set import CPU, InputSet
+
+# Share of the free memory that a call may take by default, and what bounds it: intervals take sixteen examples at once
+# for each thread, and more gain nothing.
+_MEMORY_SHARE = 0.25
+_EXAMPLES_PER_THREAD = 16
+_LEAST_CHUNK = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Query:
+    """How bounds are to be computed; see ``BoundedModel.bounds``."""
+
+    method: str
+    sound: bool
+    semantics: str
+    memory_limit: int | None
+
+
+class Engine:
+    """The bounds of one graph's output.
+
+    Args:
+        output: the graph.
+        dtype: of the model; float64 models are bounded in float64, all others in float32.
+    """
+
+    def __init__(self, output: Node, dtype: torch.dtype) -> None:
+        self.device = CPU
+        self._output = output
+        self._dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        self._floats = torch.finfo(self._dtype)
+        self.deployable = dtype in (torch.float32, torch.float64)
+        self._native = native_network(output, self._dtype)
+
+    @functools.cached_property
+    def _wide(self) -> Any:
+        return native_network(self._output, torch.float64)
+
+    def run(
+        self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """(lower, upper) [B, S] of rows [S, K] or [B, S, K]; without ``with_upper`` upper is +inf.
+
+        Examples of which nothing could be proved in float32 are tried again in float64: something may have overflowed.
+        Where the deployed model would overflow, too, that is no use.
+        """
+        lower, upper = self._call(self._native, inputs, rows, query, with_upper)
+        if query.sound and query.semantics == "real" and self._dtype != torch.float64:
+            lost = ~lower.isfinite().all(1)
+            if with_upper:
+                lost |= ~upper.isfinite().all(1)
+            if bool(lost.any()):
+                own = rows[lost] if rows is not None and rows.dim() == 3 else rows
+                again = self._call(self._wide, inputs.rows(lost), own, query, with_upper)
+                lower[lost] = torch.maximum(lower[lost], again[0])
+                upper[lost] = torch.minimum(upper[lost], again[1])
+        return lower, upper
+
+    def _call(
+        self, native: Any, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool
+    ) -> tuple[Tensor, Tensor]:
+        limit = query.memory_limit or int(_MEMORY_SHARE * free_memory(CPU))
+        enough = max(_LEAST_CHUNK, _EXAMPLES_PER_THREAD * torch.get_num_threads())
+        chunk = max(1, min(enough, limit // max(1, native.bytes_per_example())))
+        ball = inputs.norm != "linf"  # which is a box itself
+        found = native.propagate(
+            inputs.lower.numpy(),
+            inputs.upper.numpy(),
+            inputs.center.numpy() if ball and inputs.center is not None else None,
+            inputs.epsilon.numpy() if ball and inputs.epsilon is not None else None,
+            None if rows is None else rows.numpy(),
+            query.method,
+            inputs.norm,
+            query.sound,
+            self._floats.eps / 2 if query.semantics == "float32" else 0.0,
+            self._floats.max,
+            with_upper,
+            chunk,
+        )
+        lower = torch.from_numpy(found[0])
+        upper = torch.from_numpy(found[1]) if with_upper else torch.full_like(lower, torch.inf)
+        return lower, upper

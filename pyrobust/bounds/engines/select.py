@@ -1,0 +1,33 @@
+"""Which engine computes the bounds of a model."""
+
+from __future__ import annotations
+
+import torch
+
+from pyrobust.bounds.engines.native import Engine
+from pyrobust.bounds.engines.tensor.engine import TensorEngine
+from pyrobust.bounds.graph.nodes import Node
+from pyrobust.bounds.input_set import CPU
+from pyrobust.errors import InputError
+
+ENGINES = ("native", "torch")
+
+
+def check_engine(name: str | None) -> None:
+    """Raises InputError for an unknown engine."""
+    if name is not None and name not in ENGINES:
+        raise InputError(f"engine: expected one of {', '.join(ENGINES)} or None, got {name!r}")
+
+
+def engine_for(output: Node, dtype: torch.dtype, place: torch.device, name: str | None) -> Engine | TensorEngine:
+    """The engine of that name, or the one for a model's place: "native" on the CPU, "torch" on a GPU.
+
+    Raises:
+        InputError: "torch" for a model elsewhere.
+        ModelError: as of the engines.
+    """
+    if name == "native" or (name is None and place.type != "cuda"):
+        return Engine(output, dtype)
+    if place.type not in ("cpu", "cuda"):
+        raise InputError(f'engine: expected "native" for a model on {place}, got "torch"')
+    return TensorEngine(output, dtype, CPU if place.type == "cpu" else place)

@@ -1,0 +1,1 @@
+"""The engine of torch operations, for models on a GPU."""

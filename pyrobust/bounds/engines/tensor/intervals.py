@@ -1,0 +1,182 @@
+"""Ranges of neurons, layer by layer, outward: center and radius of sums of products (Gowal et al., 2018)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrobust.bounds.engines.tensor.directed_rounding import FLUSHED, Outward, magnitude
+from pyrobust.bounds.engines.tensor.matmul import forward
+from pyrobust.bounds.engines.tensor.network import Layer
+from pyrobust.bounds.graph.activations import FUNCTIONS
+from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Linear, MaxPool, Scale, Sum
+
+
+@dataclasses.dataclass(frozen=True)
+class Arithmetic:
+    """What bounds are to hold for.
+
+    Attributes:
+        out: how the engine rounds.
+        deployed: the unit roundoff of the deployed forward pass, whose sums may run in any order; 0 for real numbers.
+        deployed_max: the largest float of it.
+    """
+
+    out: Outward
+    deployed: float
+    deployed_max: float
+
+    def share(self, roundings: int) -> float:
+        """What so many roundings of the deployed pass can change, relative to the sizes of what is rounded."""
+        return self.out.gamma(roundings, self.deployed)
+
+
+@dataclasses.dataclass
+class Range:
+    """What each neuron of a layer stays between: [B, size] each; for affine layers ``sum`` ≥ Σ|w|·|z|, else None."""
+
+    lower: Tensor
+    upper: Tensor
+    sum: Tensor | None = None
+
+    def magnitude(self) -> Tensor:
+        """The largest |z|."""
+        return magnitude(self.lower, self.upper)
+
+
+def range_of(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
+    """The range of a layer from those of its inputs; from −inf to inf where nothing is known."""
+    found = _range(layer, inputs, arithmetic)
+    if layer.nonlinear:
+        error = deployed_error(layer, found.lower, found.upper, arithmetic)
+        if error is not None:
+            found = Range(found.lower - error, found.upper + error)
+    # A comparison with NaN is false. Where the deployed pass may overflow, nothing is known, either.
+    usable = found.lower <= found.upper
+    if arithmetic.deployed > 0:
+        most = arithmetic.deployed_max
+        usable &= (found.lower >= -most) & (found.upper <= most)
+        if found.sum is not None:
+            usable &= ~(found.sum > most)
+    lower, upper = found.lower.where(usable, -torch.inf), found.upper.where(usable, torch.inf)
+    return Range(lower, upper, found.sum)
+
+
+def deployed_error(layer: Layer, lower: Tensor, upper: Tensor, arithmetic: Arithmetic) -> Tensor | None:
+    """What a deployed function with values in a range can be wrong by; None for nothing.
+
+    The ends of a clamp and a slope are rounded, the product, too; other functions are approximations.
+    """
+    node, share = layer.node, arithmetic.share(layer.roundings)
+    if share == 0 or not isinstance(node, Activation):
+        return None
+    error = share * (magnitude(lower, upper) + FLUSHED)
+    if node.function != "leaky_relu":
+        return error
+    return None if node.slope == 0 else error.where(lower < 0, 0.0)
+
+
+def by_rule(function: str, z: Range) -> list[Tensor]:
+    """The six tensors of a function's rule, like z.lower; rules are numpy functions on the host.
+
+    Raises:
+        RuntimeError: the rule failed, or returned something else.
+    """
+    ends = [end.flatten().cpu().numpy() for end in (z.lower, z.upper)]
+    try:
+        found = [np.asarray(part, dtype=np.float64) for part in FUNCTIONS[function].rule(*ends)]
+    except Exception as error:
+        raise RuntimeError(f"a bound rule failed: {type(error).__name__}: {error}") from error
+    if len(found) != 6 or any(part.shape != ends[0].shape for part in found):
+        raise RuntimeError(f"a bound rule: expected six arrays of {len(ends[0])} elements from {function}")
+    return [torch.tensor(part, device=z.lower.device).view_as(z.lower) for part in found]
+
+
+def _range(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
+    node, first = layer.node, inputs[0]
+    if isinstance(node, Linear | Conv2d):
+        return _products(layer, first, arithmetic)
+    if isinstance(node, Scale):
+        return _scaled(layer, first, arithmetic)
+    if isinstance(node, Gather):
+        lower, upper = (gathered(layer, ends) for ends in ([z.lower for z in inputs], [z.upper for z in inputs]))
+        return Range(lower, upper, magnitude(lower, upper))
+    if isinstance(node, Sum):
+        return _summed(layer, node, inputs, arithmetic)
+    if isinstance(node, MaxPool):
+        return Range(windows(layer, first.lower, -torch.inf).amax(2), windows(layer, first.upper, -torch.inf).amax(2))
+    assert isinstance(node, Activation)
+    if node.function in FUNCTIONS:
+        return Range(*by_rule(node.function, first)[4:])
+    if node.function == "clamp":
+        return Range(first.lower.clamp(node.lower, node.upper), first.upper.clamp(node.lower, node.upper))
+    if node.slope == 0:
+        return Range(first.lower.clamp(min=0), first.upper.clamp(min=0))
+    out, (low, high) = arithmetic.out, (first.lower, first.upper)
+    return Range(
+        low.where(low >= 0, out.down(low * node.slope)),
+        high.where(high >= 0, out.up(high * node.slope)),
+    )
+
+
+def _products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
+    out, weight, bias = arithmetic.out, layer.weight, layer.bias
+    taps = layer.taps(backward=False)
+    center = z.lower / 2 + z.upper / 2
+    radius = torch.maximum(z.upper - center, center - z.lower)
+    radius = radius + out.few(radius)
+    size = torch.maximum(z.magnitude(), center.abs())
+    if arithmetic.deployed > 0:
+        size = size + FLUSHED
+    middle = forward(layer, weight, center)
+    radius, size = forward(layer, weight.abs(), torch.cat([radius, size])).chunk(2)
+    # At least the real sums, for no product is negative; what underflow takes from ``middle`` is in there, too.
+    gamma, deployed = out.gamma(taps + 4), arithmetic.share(taps + 4)
+    radius, size = (part * (1 + 3 * gamma) + out.underflow(2 * taps + 8) for part in (radius, size))
+    wrong = layer.weight_error if out.sound else 0.0
+    unknown = layer.bias_error if out.sound else 0.0
+    error = radius + (gamma + wrong + deployed) * size + (deployed * (bias.abs() + FLUSHED) + unknown)
+    error = error + out.few(error + middle.abs() + bias.abs())
+    middle = middle + bias
+    return Range(middle - error, middle + error, size)
+
+
+def _scaled(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
+    out, scale, shift = arithmetic.out, layer.scale, layer.bias
+    size = out.up(scale.abs() * z.magnitude())
+    one, other = scale * z.lower, scale * z.upper
+    lower, upper = out.down(torch.minimum(one, other)), out.up(torch.maximum(one, other))
+    lower, upper = out.down(lower + shift), out.up(upper + shift)
+    if out.sound:
+        error = layer.scale_error * z.magnitude() + layer.bias_error
+        error = error + arithmetic.share(layer.roundings) * (size + shift.abs() + FLUSHED)
+        error = error + out.few(error)
+        lower, upper = out.down(lower - error), out.up(upper + error)
+    return Range(lower, upper, size)
+
+
+def _summed(layer: Layer, node: Sum, inputs: list[Range], arithmetic: Arithmetic) -> Range:
+    out = arithmetic.out
+    terms = [z if sign > 0 else Range(-z.upper, -z.lower) for sign, z in zip(node.signs, inputs, strict=True)]
+    lower, upper, size = terms[0].lower, terms[0].upper, terms[0].magnitude()
+    for z in terms[1:]:
+        lower, upper, size = out.down(lower + z.lower), out.up(upper + z.upper), out.up(size + z.magnitude())
+    share = arithmetic.share(layer.roundings)
+    if share > 0:
+        error = out.up(share * (size + FLUSHED))
+        lower, upper = out.down(lower - error), out.up(upper + error)
+    return Range(lower, upper, size)
+
+
+def gathered(layer: Layer, inputs: list[Tensor]) -> Tensor:
+    """The elements [B, size] that a Gather takes from its inputs [B, ...]."""
+    flat = torch.cat([*inputs, inputs[0].new_zeros(len(inputs[0]), 1)], 1)
+    return flat[:, layer.index]  # -1 is the last
+
+
+def windows(layer: Layer, z: Tensor, outside: float) -> Tensor:
+    """The elements of each window of a MaxPool [B, size, K], ``outside`` where it hangs over the border."""
+    return torch.cat([z, z.new_full((len(z), 1), outside)], 1)[:, layer.index]  # -1 is the last

@@ -1,0 +1,109 @@
+"""Sums of products in float64 by direct algorithms alone: matrix products, and convolutions around them.
+
+A bound on rounding holds for sums of products in any order, not for Winograd, FFT or Strassen-like ones, nor for
+emulated arithmetic. Matrix products of float64 tensors are direct in every BLAS that torch calls, unless cuBLAS has
+been told to emulate them. Convolutions are spelled out as ``unfold``, matrix product, ``fold``: libraries of
+convolutions (cuDNN, oneDNN) choose algorithms as they please, and ATen's own loop launches a product for each example.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pyrobust.bounds.engines.tensor.network import Layer
+from pyrobust.bounds.engines.tensor.receptive_field import Window, moved, reach
+from pyrobust.bounds.graph.nodes import Conv2d
+from pyrobust.errors import ModelError
+
+_EMULATION = "CUBLAS_EMULATE_DOUBLE_PRECISION"
+
+
+def check_products(device: torch.device) -> None:
+    """Raises ModelError where matrix products of float64 tensors may be something else.
+
+    From CUDA 13.0 on cuBLAS can put them together from products of integers, whose errors are no multiples of the
+    float64 roundoff; it does where the environment says so, and torch has no switch for it.
+    """
+    told = os.environ.get(_EMULATION, "")
+    if device.type == "cuda" and told not in ("", "0"):
+        raise ModelError(
+            f"model: bounds on {device} need float64 arithmetic, but {_EMULATION} is {told!r}, which lets cuBLAS "
+            'emulate it; unset it before the first product, or pass engine="native" to compute on the CPU'
+        )
+
+
+def forward(layer: Layer, weight: Tensor, z: Tensor) -> Tensor:
+    """The sums Σ w·z of a layer, without bias: z [N, inputs] to [N, size]; w is the weight, or its magnitude."""
+    node = layer.node
+    if not isinstance(node, Conv2d):
+        return z @ weight.mT
+    channels, height, width = node.inputs[0].shape
+    patches = functional.unfold(z.view(-1, channels, height, width), **_sizes(node))
+    patches = patches.view(len(z), node.groups, weight.shape[2], -1)
+    parts = [torch.bmm(weight[g].expand(len(z), -1, -1), patches[:, g]) for g in range(node.groups)]
+    return torch.cat(parts, 1).flatten(1)
+
+
+def backward(layer: Layer, a: Tensor, have: Window | None, want: Window | None) -> Tensor:
+    """The coefficients of a layer's input, in a window of it, from those in a window of the layer."""
+    node, weight = layer.node, layer.weight
+    if not isinstance(node, Conv2d):
+        return a @ weight
+    planes = a.view(len(a), node.groups, weight.shape[1], -1)
+    turned = weight.mT
+    parts = [torch.bmm(turned[g].expand(len(a), -1, -1), planes[:, g]) for g in range(node.groups)]
+    patches = parts[0] if node.groups == 1 else torch.cat(parts, 1)
+    shape, sizes = node.inputs[0].shape, _sizes(node)
+    if have is None and want is None:
+        return functional.fold(patches, shape[1:], **sizes).flatten(1)
+    reached = reach(node, have or Window.whole(node.shape))
+    size = reached.y1 - reached.y0, reached.x1 - reached.x0
+    return moved(functional.fold(patches, size, **(sizes | {"padding": (0, 0)})).flatten(1), shape, reached, want)
+
+
+def units_backward(layer: Layer, neuron: Tensor, sign: Tensor, have: Window | None, want: Window | None) -> Tensor:
+    """``backward`` of one neuron each, with coefficient ±1: weights put in place, no sums; neuron and sign are [R]."""
+    node, weight = layer.node, layer.weight
+    if not isinstance(node, Conv2d):
+        return weight[neuron] * sign.unsqueeze(1)
+    have = have or Window.whole(node.shape)
+    reached, shape = reach(node, have), node.inputs[0].shape
+    high, long = reached.y1 - reached.y0, reached.x1 - reached.x0
+    outputs, rows, columns = node.shape
+    kernel_y, kernel_x = _kernel(node)
+    # where the kernel's taps lie in what is reached, from its corner
+    own = torch.arange(shape[0] // node.groups, device=neuron.device)[:, None, None]
+    down = torch.arange(kernel_y, device=neuron.device)[:, None] * node.dilation[0]
+    taps = ((own * high + down) * long + torch.arange(kernel_x, device=neuron.device) * node.dilation[1]).flatten()
+    channel, y, x = neuron // (rows * columns), neuron // columns % rows - have.y0, neuron % columns - have.x0
+    group = channel // (outputs // node.groups)
+    corner = (group * len(own) * high + y * node.stride[0]) * long + x * node.stride[1]
+    out = weight.new_zeros(len(neuron), shape[0] * high * long)
+    out.scatter_(1, corner.unsqueeze(1) + taps, weight.flatten(0, 1)[channel] * sign.unsqueeze(1))
+    return moved(out, shape, reached, want)
+
+
+def patches_of(layer: Layer, window: Window | None) -> int:
+    """Numbers that the patches of one row have: what ``forward`` and ``backward`` need beside what comes and goes."""
+    if not isinstance(layer.node, Conv2d):
+        return 0
+    places = (window or Window.whole(layer.node.shape)).size((1, *layer.node.shape[1:]))
+    return layer.node.groups * layer.weight.shape[2] * places
+
+
+def _kernel(node: Conv2d) -> tuple[int, int]:
+    shape = node.weight.value().shape
+    return shape[2], shape[3]
+
+
+def _sizes(node: Conv2d) -> dict[str, tuple[int, int]]:
+    return {
+        "kernel_size": _kernel(node),
+        "dilation": node.dilation,
+        "padding": node.padding,
+        "stride": node.stride,
+    }

@@ -1,0 +1,177 @@
+"""A graph as the tensor engine has it: a list of layers with flat neurons, constants in float64 on one device."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pyrobust.bounds.graph.activations import FUNCTIONS
+from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Linear, MaxPool, Node, Reshape, Scale, Sum, in_order
+from pyrobust.bounds.graph.rounded_constants import SCALE_ROUNDINGS, bias_of, rounded, weights_of
+
+_NONE = torch.empty(0, dtype=torch.float64, device="cpu")
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Layer:
+    """A node whose inputs are numbers of earlier layers; tensors are float64, and empty where the node has none.
+
+    Attributes:
+        node: what it does.
+        inputs: numbers of earlier layers.
+        weight: of a Linear [M, N]; of a Conv2d [groups, O / groups, (C / groups)·kh·kw]. The exact ones are
+            weight·(1 + e), |e| ≤ weight_error.
+        bias: of affine layers [size]; of a Scale its shift.
+        bias_error: at least how far any exact bias is from it; for a Scale, one for each neuron.
+        scale: of a Scale [size].
+        scale_error: [size].
+        index: of a Gather [size]; of a MaxPool its windows [size, K].
+        roundings: of the deployed pass, where it is no sum of products.
+        consumers: edges to later layers.
+        adds: additions into its coefficients, where several consumers write them.
+        fused: what it costs is paid by the function that is its only consumer.
+    """
+
+    node: Node
+    inputs: tuple[int, ...]
+    weight: Tensor = _NONE
+    weight_error: float = 0.0
+    bias: Tensor = _NONE
+    bias_error: float | Tensor = 0.0
+    scale: Tensor = _NONE
+    scale_error: Tensor = _NONE
+    index: Tensor = _NONE
+    roundings: int = 0
+    consumers: int = 0
+    adds: int = 0
+    fused: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many neurons there are."""
+        return self.node.size
+
+    @property
+    def products(self) -> bool:
+        """Whether it is a sum of products."""
+        return isinstance(self.node, Linear | Conv2d)
+
+    @property
+    def affine(self) -> bool:
+        """Whether it is an affine map, other than the input."""
+        return isinstance(self.node, Linear | Conv2d | Scale | Gather | Sum)
+
+    @property
+    def nonlinear(self) -> bool:
+        """Whether it is a function or a maximum."""
+        return isinstance(self.node, Activation | MaxPool)
+
+    def taps(self, *, backward: bool) -> int:
+        """The products in one sum: of a value, or (backward) of a coefficient of the input."""
+        if isinstance(self.node, Conv2d):
+            kernel = self.node.weight.value().shape[2:].numel()
+            return self.weight.shape[1] * kernel if backward else self.weight.shape[2]
+        return self.weight.shape[0 if backward else 1]
+
+
+class Network:
+    """The layers of a graph, each after its inputs; the first is the input.
+
+    Args:
+        output: the graph.
+        device: where the constants are to be.
+
+    Raises:
+        ModelError: a parameter is not finite, or has no relative error (it is zero, but not known exactly).
+    """
+
+    def __init__(self, output: Node, device: torch.device) -> None:
+        self.device = device
+        self.layers: list[Layer] = []
+        number: dict[Node, int] = {}
+        for node in in_order(output):
+            inputs = tuple(number[one] for one in node.inputs)
+            if isinstance(node, Reshape):  # neurons are flat: nothing moves
+                number[node] = inputs[0]
+                continue
+            number[node] = len(self.layers)
+            self.layers.append(self._layer(node, inputs))
+        self.output = number[output]
+        self.neurons = sum(layer.size for layer in self.layers)
+        self._affine_in_input: list[bool] = []
+        for layer in self.layers:
+            below = all(self._affine_in_input[one] for one in layer.inputs)
+            self._affine_in_input.append(below and not layer.nonlinear)
+        self._count()
+
+    def _layer(self, node: Node, inputs: tuple[int, ...]) -> Layer:
+        layer = Layer(node=node, inputs=inputs)
+        if isinstance(node, Linear | Conv2d):
+            weight, layer.weight_error = weights_of(node, node.weight, np.float64)
+            if isinstance(node, Conv2d):
+                weight = weight.reshape(node.groups, len(weight) // node.groups, -1)
+            layer.weight = self._tensor(weight)
+            bias, layer.bias_error = bias_of(node.bias)
+            channels = bias if len(bias) else np.zeros(node.shape[0])
+            layer.bias = self._tensor(channels).repeat_interleave(node.size // max(1, node.shape[0]))
+        elif isinstance(node, Scale):
+            scale, shift = (rounded(of, node.shape, one, np.float64) for of, one in ((node.scale, 1), (node.shift, 0)))
+            layer.scale, layer.scale_error = self._tensor(scale.value).flatten(), self._tensor(scale.error).flatten()
+            layer.bias, layer.bias_error = self._tensor(shift.value).flatten(), self._tensor(shift.error).flatten()
+            layer.roundings = SCALE_ROUNDINGS
+        elif isinstance(node, Gather | Sum):
+            layer.bias = torch.zeros(node.size, dtype=torch.float64, device=self.device)
+            if isinstance(node, Gather):
+                layer.index = node.index.flatten().to(self.device)
+            else:
+                layer.roundings = len(inputs) - 1
+        elif isinstance(node, MaxPool):
+            layer.index = node.windows.to(self.device)
+        elif isinstance(node, Activation):
+            # A slope or an end and a product; sigmoid, tanh and the like are right to a few units in the last place.
+            layer.roundings = 16 if node.function in FUNCTIONS else 2
+        return layer
+
+    def _tensor(self, array: npt.NDArray[np.float64]) -> Tensor:
+        return torch.tensor(array, dtype=torch.float64, device=self.device)  # a copy: parameters may change
+
+    def _count(self) -> None:
+        for layer in self.layers:
+            for one in layer.inputs:
+                self.layers[one].consumers += 1
+        for layer in self.layers:
+            for one in dict.fromkeys(layer.inputs):
+                below = self.layers[one]
+                repeats = self._repeats(layer, one)
+                if repeats > 1 or below.consumers > 1:
+                    below.adds += repeats * layer.inputs.count(one)
+                if isinstance(layer.node, Activation) and below.consumers == 1 and below.affine:
+                    below.fused = True
+
+    def _repeats(self, layer: Layer, one: int) -> int:
+        """How often an element of an input is taken at most, by a layer that can take it several times."""
+        if not isinstance(layer.node, Gather | MaxPool):
+            return 1
+        index, begin, most = layer.index.flatten(), 0, 1
+        for other in layer.inputs:
+            end = begin + self.layers[other].size
+            if other == one:
+                own = index[(index >= begin) & (index < end)]
+                most = max(most, int(own.bincount().max()) if len(own) else 0)
+            begin = end
+        return most
+
+    def input_adds(self, layer: Layer) -> int:
+        """Additions that a coefficient goes through on its way into the memory of a layer's inputs."""
+        return max((self.layers[one].adds for one in layer.inputs), default=0)
+
+    def ends_affine_part(self, i: int) -> bool:
+        """Whether layer i is affine in the input, and somebody takes it who is not."""
+        if i == 0 or not self._affine_in_input[i]:
+            return False
+        takers = [j for j, layer in enumerate(self.layers) if i in layer.inputs]
+        return i == self.output or not all(self._affine_in_input[j] for j in takers)

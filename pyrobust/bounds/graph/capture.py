@@ -1,0 +1,255 @@
+"""From a torch.nn.Module to a graph of ``pyrobust.bounds.graph.nodes``: torch.export traces, lowering rules translate.
+
+The module is traced in evaluation mode with a batch of two, so that an operation that mixes examples is seen. What the
+graph computes is compared with the module on random inputs before it is used.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export.graph_signature import OutputKind
+
+from pyrobust.bounds.graph.constants import Constant
+from pyrobust.bounds.graph.evaluate import forward_all
+from pyrobust.bounds.graph.lowering import (  # noqa: F401 - each registers its rules
+    affine,
+    elementwise,
+    layout,
+    pooling,
+)
+from pyrobust.bounds.graph.lowering.registry import BATCH, RULES, Lowering, Rule, number
+from pyrobust.bounds.graph.nodes import Input, Node
+from pyrobust.bounds.input_set import check_dense
+from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
+
+#: Steps of the largest number in between by which graph and module may differ: the order of sums.
+_TOLERANCE = 2.0**10
+
+
+def capture(model: nn.Module, example_input: Tensor) -> Node:
+    """The output node of the module's graph.
+
+    Args:
+        model: in evaluation mode.
+        example_input: [B, ...], floating-point; only its shape, dtype and device matter.
+
+    Raises:
+        InputTypeError: the model is no module, or the example no floating-point tensor.
+        InputError: the model is in training mode.
+        ModelError: it cannot be traced, has an operator without a rule, or the graph computes something else.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(example_input, Tensor) or not example_input.dtype.is_floating_point:
+        raise InputTypeError("example_input: expected a floating-point tensor [B, ...]")
+    check_dense("example_input", example_input)
+    if example_input.dim() < 2:
+        raise InputError(f"example_input: expected [B, ...], got shape {tuple(example_input.shape)}")
+    if any(module.training for module in model.modules()):
+        raise InputError("model: expected evaluation mode, got training mode; call model.eval() first")
+    if torch.is_autocast_enabled(example_input.device.type):
+        raise ModelError("model: expected to be read outside of torch.autocast, which puts other floats into it")
+    # from a generator of its own: the caller's random numbers stay what they would be
+    generator = torch.Generator("cpu").manual_seed(0)
+    shape = (2 * BATCH + 1, *example_input.shape[1:])
+    examples = torch.rand(shape, dtype=torch.float64, generator=generator, device="cpu").to(example_input)
+    program = _export(model, examples[:BATCH])
+    with torch.device("cpu"):  # indices and constants; the parameters stay where they are
+        output = _Translation(model, program).run()
+    # another number of examples, so that a batch size that has become a constant is seen
+    _compare(model, output, examples[BATCH:])
+    return output
+
+
+def _compare(model: nn.Module, output: Node, example: Tensor) -> None:
+    """Raises ModelError where the graph computes something else than the module, which would be a wrong rule."""
+    try:
+        with torch.no_grad():
+            theirs, values = model(example), forward_all(output, example)
+    except RuntimeError as error:  # of the module: tracing does not see that two dtypes meet
+        raise ModelError(f"model: its forward pass failed on the example: {error}") from error
+    ours = values[output]
+    if theirs.shape == ours.shape:
+        # What is infinite or NaN in between says nothing: then the parameters are too large, or no numbers.
+        sizes = [value.double().abs().amax() for value in values.values() if value.numel()]
+        tolerance = _TOLERANCE * torch.finfo(example.dtype).eps * (1 + max(sizes, default=example.new_zeros(())))
+        difference = (theirs.double() - ours.double()).abs()
+        if not bool((difference > tolerance).any()):
+            return
+    raise ModelError(
+        "model: its graph computes something else than the module itself; does the forward pass depend on more "
+        "than its input and its parameters?"
+    )
+
+
+def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch, about its own code
+            # an empty table decomposes nothing; what it does is to turn in-place operations into others
+            program: torch.export.ExportedProgram = torch.export.export(model, (example,), strict=False)
+            functional: torch.export.ExportedProgram = program.run_decompositions({})
+            return functional
+    except Exception as error:  # whatever tracing raises is about the model
+        reason = str(error).strip().splitlines()
+        raise ModelError(
+            f"model: torch.export cannot trace it, so it cannot be bounded: {reason[0] if reason else error!r}; "
+            "a branch that depends on the data, for one, has no graph"
+        ) from error
+
+
+#: What a forward pass may leave behind, beside its result.
+_CHANGED = {
+    OutputKind.USER_INPUT_MUTATION: "the input",
+    OutputKind.BUFFER_MUTATION: "the buffer {}",
+    OutputKind.PARAMETER_MUTATION: "the parameter {}",
+}
+
+
+class _Translation:
+    """Walks through an exported program and lowers call by call."""
+
+    def __init__(self, model: nn.Module, program: torch.export.ExportedProgram) -> None:
+        self.model = model
+        self.program = program
+        self.lowering = Lowering()
+        self.values: dict[fx.Node, Any] = {}
+
+    def run(self) -> Node:
+        constants = dict(self._constants())
+        inputs = set(self.program.graph_signature.user_inputs)
+        for call in self.program.graph.nodes:
+            if call.op == "placeholder":
+                if call.name in constants:
+                    self.values[call] = Constant.of(constants[call.name])
+                elif call.name in inputs:
+                    shape = tuple(call.meta["val"].shape[1:])
+                    self.values[call] = Input(name="the input", shape=shape, inputs=())
+            elif call.op == "call_function":
+                self.values[call] = self._lower(call)
+            elif call.op == "output":
+                return self._output(call)
+        raise ModelError("model: expected an output, got none")
+
+    def _constants(self) -> Iterator[tuple[str, Tensor]]:
+        """(name of the placeholder, tensor): the module's own parameters, not copies of them."""
+        signature = self.program.graph_signature
+        named: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
+        named.update(self.model.named_buffers(remove_duplicate=False))
+        for name, target in [*signature.inputs_to_parameters.items(), *signature.inputs_to_buffers.items()]:
+            yield name, named[target] if target in named else self.program.constants[target]
+        for name, target in signature.inputs_to_lifted_tensor_constants.items():
+            yield name, self.program.constants[target]
+
+    def _lower(self, call: fx.Node) -> Any:
+        lowering = self.lowering
+        lowering.name = _place(call)
+        value = call.meta.get("val")
+        lowering.shape = tuple(value.shape[1:]) if isinstance(value, Tensor) else None
+        arguments = fx.map_arg(call.args, lambda node: self.values[node])
+        options = {key: fx.map_arg(option, lambda node: self.values[node]) for key, option in call.kwargs.items()}
+        rule: Rule | None = RULES.get(call.target)
+        if not any(_is_node(argument) for argument in [*arguments, *options.values()]):
+            rule = functools.partial(_constant_call, target=call.target)
+        if rule is None:
+            raise lowering.unsupported(
+                f"there is no bound rule for {call.target}{_source(call)}; pyrobust.bounds.register_rule adds one"
+            )
+        try:
+            return rule(lowering, *arguments, **options)
+        except PyrobustError:
+            raise
+        except Exception as error:  # arguments that a rule does not know
+            raise lowering.unsupported(
+                f"{call.target} is called in a way that has no bound rule{_source(call)}"
+            ) from error
+
+    def _output(self, call: fx.Node) -> Node:
+        results = []
+        outputs: Any = call.args[0]
+        for value, spec in zip(outputs, self.program.graph_signature.output_specs, strict=True):
+            if spec.kind in _CHANGED:
+                what = _CHANGED[spec.kind].format(spec.target)
+                raise ModelError(
+                    f"model: {_place(value)} changes {what} in place, which has no bound; let it work on a copy: "
+                    "inplace=False, or x.clone() before it"
+                )
+            results.append(value)
+        if len(results) != 1 or not isinstance(results[0], fx.Node):
+            raise ModelError(f"model: expected one tensor of logits, got {len(results)} results")
+        result = self.values[results[0]]
+        if not isinstance(result, Node):
+            raise ModelError("model: expected logits that depend on the input, got a constant")
+        return result
+
+
+def _place(call: fx.Node) -> str:
+    stack = list(call.meta.get("nn_module_stack", {}).values())
+    path = stack[-1][0] if stack else ""
+    return f"{path or 'the model itself'} ({_operator(call.target)})"
+
+
+def _operator(target: Any) -> str:
+    return str(target).removesuffix(".default")
+
+
+def _source(call: fx.Node) -> str:
+    """Where the call stands, from the last line of the trace that names a file."""
+    lines = [line.strip() for line in (call.meta.get("stack_trace") or "").splitlines() if line.strip()]
+    places = [i for i, line in enumerate(lines) if line.startswith("File ")]
+    if not places:
+        return ""
+    return f", called in {' '.join(lines[places[-1] : places[-1] + 2])}"
+
+
+def _is_node(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_is_node(one) for one in value)
+    return isinstance(value, Node)
+
+
+#: Calls on constants alone that move numbers without changing them.
+_MOVES = {
+    torch.ops.aten.view.default,
+    torch.ops.aten.permute.default,
+    torch.ops.aten.transpose.int,
+    torch.ops.aten.t.default,
+    torch.ops.aten.unsqueeze.default,
+    torch.ops.aten.squeeze.dim,
+    torch.ops.aten.squeeze.default,
+    torch.ops.aten.slice.Tensor,
+    torch.ops.aten.select.int,
+    torch.ops.aten.expand.default,
+    torch.ops.aten.clone.default,
+    torch.ops.aten.detach.default,
+    torch.ops.aten.alias.default,
+}
+_ARITHMETIC: dict[Any, Callable[..., Constant]] = {
+    torch.ops.aten.add.Tensor: lambda a, b: a + b,
+    torch.ops.aten.sub.Tensor: lambda a, b: a - b,
+    torch.ops.aten.mul.Tensor: lambda a, b: a * b,
+    torch.ops.aten.div.Tensor: lambda a, b: a / b,
+    torch.ops.aten.neg.default: lambda a: -a,
+    torch.ops.aten.sqrt.default: lambda a: a.sqrt(),
+    torch.ops.aten.rsqrt.default: lambda a: number(1.0) / a.sqrt(),
+    torch.ops.aten.reciprocal.default: lambda a: number(1.0) / a,
+}
+
+
+def _constant_call(lowering: Lowering, *arguments: Any, target: Any, **options: Any) -> Any:
+    """A call on constants alone: moved, computed in intervals, or a fresh tensor such as torch.ones."""
+    tensors = [argument for argument in arguments if isinstance(argument, Constant)]
+    if not tensors:
+        fresh = target(*arguments, **options)
+        return Constant.of(fresh) if isinstance(fresh, Tensor) else fresh
+    if target in _MOVES and len(tensors) == 1 and arguments[0] is tensors[0]:
+        return tensors[0].moved(lambda tensor: target(tensor, *arguments[1:], **options))
+    if target in _ARITHMETIC and not options:
+        return _ARITHMETIC[target](*(a if isinstance(a, Constant) else number(a) for a in arguments))
+    raise lowering.unsupported("arithmetic on parameters alone that has no interval rule; compute it beforehand")

@@ -1,0 +1,85 @@
+"""What a graph computes, in plain torch: the check of a capture."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pyrobust.bounds.graph.activations import FUNCTIONS
+from pyrobust.bounds.graph.constants import Constant
+from pyrobust.bounds.graph.nodes import (
+    Activation,
+    Conv2d,
+    Gather,
+    Input,
+    Linear,
+    MaxPool,
+    Node,
+    Reshape,
+    Scale,
+    Sum,
+    in_order,
+)
+
+
+def forward(output: Node, x: Tensor) -> Tensor:
+    """The value of a node for a batch x [B, ...], differentiable by x and by the constants.
+
+    >>> node = Input(name="x", shape=(2,), inputs=())
+    >>> forward(Sum(name="0", shape=(2,), inputs=(node, node), signs=(1, -1)), torch.ones(1, 2))
+    tensor([[0., 0.]])
+    """
+    return forward_all(output, x)[output]
+
+
+def forward_all(output: Node, x: Tensor) -> dict[Node, Tensor]:
+    """The values of all nodes that the output depends on, as of ``forward``."""
+    values: dict[Node, Tensor] = {}
+    for node in in_order(output):
+        if isinstance(node, Input):
+            values[node] = x
+        elif isinstance(node, Activation):
+            values[node] = activate(node, values[node.inputs[0]])
+        elif isinstance(node, MaxPool):
+            flat = values[node.inputs[0]].flatten(1)
+            low = torch.full((len(flat), 1), -torch.inf, dtype=flat.dtype, device=flat.device)
+            windows = torch.cat([flat, low], 1)[:, node.windows.to(flat.device)]  # -1 is the last
+            values[node] = windows.amax(2).view(-1, *node.shape)
+        else:
+            values[node] = affine(node, [values[one] for one in node.inputs])
+    return values
+
+
+def activate(node: Activation, z: Tensor) -> Tensor:
+    """The function of an activation."""
+    if node.function == "leaky_relu":
+        return torch.relu(z) if node.slope == 0 else functional.leaky_relu(z, node.slope)
+    if node.function == "clamp":
+        return z.clamp(node.lower, node.upper)
+    return FUNCTIONS[node.function].value(z)
+
+
+def affine(node: Node, inputs: list[Tensor]) -> Tensor:
+    """The value of an affine node for the values [B, ...] of its inputs."""
+    z = inputs[0]
+    if isinstance(node, Linear):
+        return functional.linear(z, like(node.weight, z), None if node.bias is None else like(node.bias, z))
+    if isinstance(node, Conv2d):
+        bias = None if node.bias is None else like(node.bias, z)
+        return functional.conv2d(z, like(node.weight, z), bias, node.stride, node.padding, node.dilation, node.groups)
+    if isinstance(node, Scale):
+        z = z if node.scale is None else z * like(node.scale, z)
+        return z if node.shift is None else z + like(node.shift, z)
+    if isinstance(node, Sum):
+        return torch.stack([sign * one for sign, one in zip(node.signs, inputs, strict=True)]).sum(0)
+    if isinstance(node, Gather):
+        flat = torch.cat([one.flatten(1) for one in inputs] + [z.new_zeros(len(z), 1)], 1)
+        return flat[:, node.index.to(z.device)]  # -1 is the last
+    assert isinstance(node, Reshape)
+    return z.reshape(len(z), *node.shape)
+
+
+def like(constant: Constant, z: Tensor) -> Tensor:
+    """What the model computes for a constant, in the dtype and on the device of z."""
+    return constant.value().to(z.device, z.dtype)

@@ -1,0 +1,1 @@
+"""Translation of traced torch operators into graph nodes."""

@@ -1,0 +1,73 @@
+"""Constants in an engine's floats, with how far they are from the exact ones."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from pyrobust.bounds.graph.constants import Constant
+from pyrobust.bounds.graph.nodes import Node
+from pyrobust.errors import ModelError
+
+_Doubles = npt.NDArray[np.float64]
+
+#: Of a deployed Scale, in whatever way it is written: (z − mean)·γ/σ + β takes four, and γ/σ, mean·γ/σ some more.
+SCALE_ROUNDINGS = 8
+
+
+class Rounded(NamedTuple):
+    """A constant in the engine's floats, and its distance from the exact one."""
+
+    value: _Doubles  # float32 or float64 numbers
+    error: _Doubles  # at least |exact - value|
+
+
+def rounded(constant: Constant | None, shape: tuple[int, ...] | None, default: float, dtype: npt.DTypeLike) -> Rounded:
+    """A constant in floats of a dtype, broadcast to the shape if one is given; ``default`` of that shape for None."""
+    if constant is None:
+        assert shape is not None
+        return Rounded(np.full(shape, default), np.zeros(shape))
+    lower, upper = (_expanded(end, shape) for end in constant.enclosure())
+    middle = np.where(lower == upper, lower, lower / 2 + upper / 2)
+    with np.errstate(over="ignore"):
+        value = middle.astype(dtype).astype(np.float64)
+    return Rounded(value, _distance(value, lower, upper))
+
+
+def weights_of(node: Node, constant: Constant, dtype: npt.DTypeLike) -> tuple[_Doubles, float]:
+    """The weights of a node in floats of a dtype, and the largest relative error of one.
+
+    Raises:
+        ModelError: a weight has no relative error: it is zero, but not known exactly.
+    """
+    found = rounded(constant, None, 0.0, dtype)
+    if not found.error.any():
+        return found.value, 0.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(found.error > 0, found.error / np.abs(found.value), 0.0)
+    largest = float(relative.max())
+    if not np.isfinite(largest):
+        raise ModelError(f"model: {node.name} has weights that are not known well enough to bound what they do")
+    return found.value, float(np.nextafter(largest, np.inf))
+
+
+def bias_of(constant: Constant | None) -> tuple[_Doubles, float]:
+    """The bias in float64, empty for none, and the largest error of one."""
+    if constant is None:
+        return np.zeros(0), 0.0
+    exact = rounded(constant, None, 0.0, np.float64)
+    return exact.value, float(exact.error.max(initial=0.0))
+
+
+def _expanded(end: Tensor, shape: tuple[int, ...] | None) -> _Doubles:
+    array: _Doubles = end.contiguous().numpy()
+    return array if shape is None else np.broadcast_to(array, shape)
+
+
+def _distance(value: _Doubles, lower: _Doubles, upper: _Doubles) -> _Doubles:
+    """At least the distance of any number in [lower, upper] from value; exactly 0 where there is none."""
+    distance = np.maximum(upper - value, value - lower)
+    return np.where(distance > 0, np.nextafter(distance, np.inf), 0.0)

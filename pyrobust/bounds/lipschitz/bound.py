@@ -1,0 +1,206 @@
+"""Lipschitz constants of networks, and what they prove."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyrobust.bounds.engines.denormals import denormals_kept
+from pyrobust.bounds.engines.native import Engine, Query
+from pyrobust.bounds.graph.capture import capture
+from pyrobust.bounds.graph.nodes import Linear, Node, Reshape
+from pyrobust.bounds.input_set import InputSet, check_norm
+from pyrobust.bounds.lipschitz.composition import Constants, LayerNorm
+from pyrobust.bounds.lipschitz.observed import observed_slope
+from pyrobust.bounds.lipschitz.operator_norms import Weights
+from pyrobust.errors import InputError
+
+_UP = 1 + 2.0**-49
+_UNIT = 2.0**-53
+# A radius is smaller than the quotient of margin and slope by this share, so that the margin at it is above zero.
+_INSIDE = 1 - 2.0**-40
+# Numbers that are held at once: 128 MiB of them.
+_NUMBERS = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class LipschitzBound:
+    """A number L with ‖f(x) − f(x′)‖ ≤ L·‖x − x′‖ for all x and x′.
+
+    Attributes:
+        norm: "linf", "l2" or "l1", of inputs and outputs.
+        value: L, proved for the exact network with the given parameters; inf where it is too large for a float.
+        lower: the largest slope ‖f(x) − f(x′)‖ / ‖x − x′‖ that was seen, in floating point: L could not be smaller.
+        layers: the constants that L was made from.
+    """
+
+    norm: str
+    value: float
+    lower: float
+    layers: tuple[LayerNorm, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain Python values."""
+        return dataclasses.asdict(self)
+
+
+@denormals_kept()
+def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: str = "l2") -> LipschitzBound:
+    """An upper bound of a network's Lipschitz constant, proved: its own rounding is accounted for.
+
+    Constants of layers are multiplied along paths and added where paths meet. In l2 those of linear and convolution
+    layers come from Gram iteration (Delattre et al., 2023), of convolutions with their true zero padding; in l∞ and l1
+    they are exact up to rounding. For a deep net the product is far above what any two inputs show (``lower``): for
+    a radius around one example ``BoundedModel.certified_radius`` with another method proves more.
+
+    Args:
+        model: a module in evaluation mode, see ``BoundedModel``; outputs of any shape.
+        example_input: [B, ...]; around up to four of the examples large slopes are looked for.
+        norm: "linf", "l2" or "l1", of inputs and outputs.
+
+    Returns:
+        LipschitzBound.
+
+    Raises:
+        InputTypeError: the model is no module, or the example no floating-point tensor.
+        InputError: an unknown norm, the model in training mode.
+        ModelError: the model has an operator without a bound rule, a function of unknown slope (of ``register_rule``),
+            or parameters that are not finite.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False)).eval()
+    >>> _ = model.load_state_dict({"0.weight": torch.tensor([[3.0, 0.0], [0.0, 1.0]]), "2.weight": torch.ones(1, 2)})
+    >>> found = lipschitz_bound(model, torch.ones(1, 2), norm="linf")
+    >>> round(found.value, 6), round(found.lower, 6), [layer.kind for layer in found.layers]
+    (6.0, 4.0, ['linear', 'activation', 'linear'])
+    """
+    check_norm(norm)
+    output = capture(model, example_input)
+    constants = Constants(output, norm)
+    lower = observed_slope(output, example_input[:4], norm)
+    return LipschitzBound(norm, constants.of(output), lower, tuple(constants.layers))
+
+
+class LipschitzEngine:
+    """Bounds of a graph's output by its value at the centre of a ball and its Lipschitz constant, on the CPU.
+
+    Args:
+        output: the graph.
+    """
+
+    def __init__(self, output: Node) -> None:
+        self._output = output
+        self._slopes: dict[str, _RowSlopes] = {}
+
+    @functools.cached_property
+    def _values(self) -> Engine:
+        """Encloses the values at centres: in float64, where that costs little."""
+        return Engine(self._output, torch.float64)
+
+    def run(
+        self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """(lower, upper) [B, S] of rows [S, K] or [B, S, K] times the outputs, as of ``Engine.run``.
+
+        Raises:
+            InputError: the sets are no balls, or semantics is not "real".
+        """
+        inputs = inputs.cpu()
+        if inputs.center is None or inputs.epsilon is None:
+            raise InputError('x_lower, x_upper: expected x and epsilon with method "lipschitz"')
+        rows = torch.eye(self._output.size, dtype=torch.float64) if rows is None else rows.cpu()
+        lower, upper = self._at_centers(inputs.center, rows, query, with_upper)
+        slopes = self._of(inputs.norm)(rows, len(inputs))
+        change = torch.where(inputs.epsilon[:, None] == 0, 0.0, slopes * inputs.epsilon[:, None] * _UP)
+        infinity = torch.tensor(torch.inf, dtype=torch.float64)
+        return torch.nextafter(lower - change, -infinity), torch.nextafter(upper + change, infinity)
+
+    def radius(self, inputs: InputSet, rows: Tensor, query: Query, largest: float) -> Tensor:
+        """For how large a ball around each centre all rows [B, S, K] are proved to be above zero: float64 [B].
+
+        ``min_s m_s / g_s`` with margins m at the centre and slopes g, a little less, and at most ``largest``; 0 where a
+        margin is not proved to be positive.
+
+        Raises:
+            InputError: as of ``run``.
+        """
+        inputs, rows = inputs.cpu(), rows.cpu()
+        assert inputs.center is not None
+        margin, _ = self._at_centers(inputs.center, rows, query, False)
+        found = margin / self._of(inputs.norm)(rows, len(inputs)) * _INSIDE
+        found = torch.where(margin > 0, found.nan_to_num(0.0, posinf=torch.inf), 0.0)
+        smallest = found.amin(1) if rows.shape[1] else torch.full((len(inputs),), torch.inf, dtype=torch.float64)
+        return smallest.clamp(max=largest)
+
+    def _at_centers(self, center: Tensor, rows: Tensor, query: Query, with_upper: bool) -> tuple[Tensor, Tensor]:
+        if query.semantics != "real":
+            raise InputError(f'semantics: expected "real" with method "lipschitz", got {query.semantics!r}')
+        points = InputSet(center, center, "linf", None, None)
+        return self._values.run(points, rows, dataclasses.replace(query, method="crown"), with_upper=with_upper)
+
+    def _of(self, norm: str) -> _RowSlopes:
+        if norm not in self._slopes:
+            self._slopes[norm] = _RowSlopes(self._output, norm)
+        return self._slopes[norm]
+
+
+class _RowSlopes:
+    """How much a row c of numbers times the outputs can change, for each unit of distance: |c·Δf| ≤ slope·‖Δx‖.
+
+    By Hölder's inequality ‖c‖ in the dual norm times L of the outputs; and where the last layer is linear, f = W·z + b,
+    the dual norm of c·W times L of z, which is often smaller.
+    """
+
+    def __init__(self, output: Node, norm: str) -> None:
+        constants = Constants(output, norm)
+        self._norm = norm
+        self._whole = constants.of(output)
+        self._last: Weights | None = None
+        self._before = math.inf
+        while isinstance(output, Reshape):
+            output = output.inputs[0]
+        if isinstance(output, Linear):
+            self._last, z = constants.with_scale_before(output, Weights.of(*output.weight.enclosure()))
+            self._before = constants.of(z)
+
+    def __call__(self, rows: Tensor, batch: int) -> Tensor:
+        """[B, S] of rows [S, K] or [B, S, K], rounded up; inf where nothing is known."""
+        if rows.dim() == 2:
+            return self(rows[None], 1).expand(batch, -1)
+        held = rows.shape[1] * (rows.shape[2] if self._last is None else max(self._last.middle.shape))
+        parts = torch.split(rows, max(1, _NUMBERS // max(1, held)))
+        return torch.cat([self._part(part) for part in parts]) if len(rows) else rows.sum(2)
+
+    def _part(self, rows: Tensor) -> Tensor:
+        whole = _times(self._dual(rows.abs()), self._whole)
+        if self._last is None:
+            return whole
+        middle, radius = self._last.middle, self._last.radius
+        spread = (rows.abs() @ middle.abs()) * ((rows.shape[2] + 4) * 2 * _UNIT) + (rows.abs() @ radius) * _UP
+        tiny = rows.shape[2] * 2.0**-1022
+        exact = rows.count_nonzero(2)[..., None] == 0
+        row = torch.where(exact, 0.0, ((rows @ middle).abs() + spread + tiny) * _UP)
+        return torch.minimum(whole, _times(self._dual(row), self._before))
+
+    def _dual(self, row: Tensor) -> Tensor:
+        """The dual norm of numbers ≥ 0 along the last dimension, rounded up."""
+        if not row.shape[-1]:
+            return row.sum(-1)
+        if self._norm == "l1":
+            return row.amax(-1)
+        if self._norm == "linf":
+            return row.sum(-1) * (1 + (row.shape[-1] + 8) * _UNIT) * _UP
+        largest = row.amax(-1, keepdim=True)
+        share = torch.where(largest > 0, row / largest, 0.0)  # squares cannot overflow, nor matter where they vanish
+        return largest[..., 0] * share.square().sum(-1).sqrt() * (1 + (row.shape[-1] + 16) * _UNIT) * _UP
+
+
+def _times(norms: Tensor, constant: float) -> Tensor:
+    """Rounded up; 0 where either is 0."""
+    if constant == 0:
+        return torch.zeros_like(norms)
+    return torch.where(norms == 0, 0.0, norms * constant * _UP + 2.0**-1022)

@@ -1,0 +1,219 @@
+"""Operator norms of linear and convolution layers, bounded from above; convolutions with their zero padding."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pyrobust.bounds.graph.nodes import Conv2d, Linear
+from pyrobust.bounds.lipschitz.gram import spectral_norms
+
+_UP = 1 + 2.0**-49
+_UNIT = 2.0**-53
+# The circulant bound of a convolution is taken where it is within this of the norm, so far as that is known.
+_CLOSE = 0.01
+_POWER_STEPS = 60
+# A convolution of at most this width is a small matrix: no other bound is tried.
+_SMALL = 512
+# Of wider ones no matrix is made.
+_WIDEST = 2304
+# Numbers that are held at once: 128 MiB of them.
+_NUMBERS = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """Weights that are known up to their rounding: exact = middle ± radius; both float64, of one shape."""
+
+    middle: Tensor
+    radius: Tensor
+
+    @classmethod
+    def of(cls, lower: Tensor, upper: Tensor) -> Weights:
+        """From an enclosure."""
+        middle = torch.where(lower == upper, lower, lower / 2 + upper / 2)
+        return cls(middle, torch.maximum(upper - middle, middle - lower) * _UP)
+
+    def times(self, other: Weights) -> Weights:
+        """The products of the elements; shapes broadcast."""
+        a, b = self.middle.abs(), other.middle.abs()
+        middle = self.middle * other.middle
+        spread = a * other.radius + self.radius * b + self.radius * other.radius
+        one = (a == 0) | (b == 0) | (a == 1) | (b == 1)  # such products are exact
+        rounding = torch.where(one, 0.0, middle.abs() * 2 * _UNIT + 2.0**-1022)
+        return Weights(middle, (spread + rounding) * _UP)
+
+    def magnitude(self) -> Tensor:
+        """At least the absolute values."""
+        return torch.where(self.radius > 0, (self.middle.abs() + self.radius) * _UP, self.middle.abs())
+
+
+def linear_norm(weights: Weights, norm: str) -> float:
+    """The operator norm of a matrix [M, N] from ``norm`` to ``norm``, at least.
+
+    l∞: the largest sum of a row's absolute values; l1: of a column's; l2: ``spectral_norms``.
+    """
+    if norm == "l2":
+        found, radius = spectral_norms([weights.middle[None]]).upper, weights.radius
+        if bool(radius.any()):
+            found += _schur(float(radius.sum(1).amax()), float(radius.sum(0).amax()), radius.numel())
+        return found * _UP
+    dims = 1 if norm == "linf" else 0
+    return _largest_sum(weights.magnitude().sum(dims), weights.middle.shape[dims])
+
+
+def conv_norm(node: Conv2d, weights: Weights, norm: str) -> float:
+    """The operator norm of a convolution with these weights, at least; what is padding counts as the zeros it is.
+
+    l∞ and l1: the largest sum of absolute values in a row or a column of its matrix. l2: of small layers the Gram
+    iteration of that matrix, of others that of the circulant one it is part of (see ``_symbols``).
+    """
+    if norm != "l2":
+        magnitude = weights.magnitude()
+        sums = _apply(node, magnitude, torch.ones(1, *node.inputs[0].shape, dtype=torch.float64))
+        if norm == "l1":
+            sums = _apply_transposed(node, magnitude, torch.ones(1, *node.shape, dtype=torch.float64))
+        return _largest_sum(sums, magnitude[0].numel() * len(magnitude))
+    rounded = 0.0
+    if bool(weights.radius.any()):
+        # Absolute sums of rows and columns of its matrix are at most those of the kernel.
+        groups = torch.chunk(weights.radius, node.groups)
+        columns = max(float(one.sum((0, 2, 3)).amax()) for one in groups)
+        rounded = _schur(float(weights.radius.sum((1, 2, 3)).amax()), columns, weights.radius.numel())
+    return (_conv_spectral_norm(node, weights.middle) + rounded) * _UP
+
+
+def _largest_sum(sums: Tensor, terms: int) -> float:
+    """Of sums of so many numbers ≥ 0, rounded in any order."""
+    return float(sums.amax()) * (1 + (terms + 8) * _UNIT) * _UP if sums.numel() else 0.0
+
+
+def _schur(rows: float, columns: float, terms: int) -> float:
+    """The l2 norm of a matrix, at most, from its largest absolute sums of rows and columns: √(‖·‖₁·‖·‖∞) (Schur)."""
+    return math.sqrt(rows) * math.sqrt(columns) * (1 + (terms + 8) * _UNIT) * _UP
+
+
+def _apply(node: Conv2d, weight: Tensor, x: Tensor) -> Tensor:
+    return functional.conv2d(x, weight, None, node.stride, node.padding, node.dilation, node.groups)
+
+
+def _apply_transposed(node: Conv2d, weight: Tensor, y: Tensor) -> Tensor:
+    # What the convolution leaves over at the far ends of its input.
+    over = [
+        size + 2 * border - gap * (taps - 1) - 1 - step * (out - 1)
+        for size, border, gap, taps, step, out in zip(
+            node.inputs[0].shape[1:],
+            node.padding,
+            node.dilation,
+            weight.shape[2:],
+            node.stride,
+            node.shape[1:],
+            strict=True,
+        )
+    ]
+    return functional.conv_transpose2d(y, weight, None, node.stride, node.padding, over, node.groups, node.dilation)
+
+
+def _conv_spectral_norm(node: Conv2d, weight: Tensor) -> float:
+    inputs = math.prod(node.inputs[0].shape) // node.groups
+    outputs = math.prod(node.shape) // node.groups
+    width = min(inputs, outputs)
+    held = inputs * outputs * node.groups
+    if width <= _SMALL and held <= _NUMBERS:
+        return spectral_norms([_matrices(node, weight)]).upper
+    floor = _power_iteration(node, weight)
+    bound = _circulant_bound(node, weight, floor)
+    if bound <= floor * (1 + _CLOSE) or width > _WIDEST or held > _NUMBERS:
+        return bound
+    return min(bound, spectral_norms([_matrices(node, weight)], floor=floor).upper)
+
+
+def _matrices(node: Conv2d, weight: Tensor) -> Tensor:
+    """The convolution of each group as a matrix [groups, outputs, inputs]: what it makes of unit images, exactly."""
+    channels, height, width = node.inputs[0].shape
+    inputs = channels // node.groups * height * width
+    units = torch.eye(inputs, dtype=torch.float64).view(inputs, channels // node.groups, height, width)
+    images = [_apply(node, weight, part.repeat(1, node.groups, 1, 1)) for part in torch.split(units, 256)]
+    return torch.cat(images).view(inputs, node.groups, -1).permute(1, 2, 0)
+
+
+def _power_iteration(node: Conv2d, weight: Tensor) -> float:
+    """About the norm, from below."""
+    x = torch.randn(1, *node.inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    scale = float(weight.abs().amax())
+    if not 0 < scale < math.inf:
+        return 0.0
+    weight, length = weight / scale, 0.0
+    for _ in range(_POWER_STEPS):
+        y = _apply(node, weight, x / x.square().sum().sqrt())
+        length = float(y.square().sum().sqrt())
+        x = _apply_transposed(node, weight, y)
+        if not length > 0:
+            return 0.0
+    return length * scale
+
+
+def _circulant_bound(node: Conv2d, weight: Tensor, floor: float) -> float:
+    """At least the norm of the convolution on a torus so large that nothing runs around it.
+
+    With zeros around, the convolution's matrix is a part of that one: some of its rows and columns. The torus' matrix
+    is unitarily similar to its symbols, one small matrix for each frequency (Sedghi, Gupta and Long, 2019), so its norm
+    is the largest of theirs.
+    """
+    found = spectral_norms(_symbols(node, weight), floor=floor)
+    taps = weight.shape[2] + weight.shape[3]
+    # cos and sin of rounded angles are within 2^-47, sums of as many terms as taps likewise in proportion.
+    off = (4 * taps + 64) * 2.0**-48
+    size = float(weight.abs().sum((2, 3)).square().sum().sqrt()) * math.sqrt(2) * taps
+    return (found.upper + off * size) * _UP
+
+
+def _symbols(node: Conv2d, weight: Tensor) -> Iterator[Tensor]:
+    """The symbols Ŵ(ω) = Σ_q W_q·e^{iqω} of all frequencies of the torus: batches [B, 2·O/g, 2·C'/g].
+
+    A stride s is a step of one between blocks of s elements: the input's s phases along each axis become channels, C'
+    of them, and the element at i·s + t for the kernel's offset t is that of phase t mod s at i + ⌊t/s⌋. Blocks then
+    have a range of Q offsets, and a torus of (outputs + Q - 1) positions has room for everything that an output reads.
+    One position will do for Q = 1: the frequency only turns the symbol. A complex matrix A + iB stands as the real one
+    [[A, -B], [B, A]], which has the same singular values, each twice. Opposite frequencies have conjugate symbols, so
+    half of them will do.
+    """
+    places, sizes = [], []
+    for axis in range(2):
+        step, gap, border = node.stride[axis], node.dilation[axis], node.padding[axis]
+        offset = torch.arange(weight.shape[2 + axis]) * gap - border
+        block = torch.div(offset, step, rounding_mode="floor")
+        taps = int(block.max() - block.min()) + 1
+        places.append((offset - block * step, block - block.min()))
+        sizes.append((taps, node.shape[1 + axis] + taps - 1 if taps > 1 else 1))
+    (phase_y, block_y), (phase_x, block_x) = places
+    (taps_y, height), (taps_x, width) = sizes
+    outputs, channels = weight.shape[:2]
+    blocks = torch.zeros(outputs, channels, *node.stride, taps_y, taps_x, dtype=torch.float64)
+    blocks[:, :, phase_y[:, None], phase_x, block_y[:, None], block_x] = weight
+    blocks = blocks.view(node.groups, outputs // node.groups, -1, taps_y, taps_x)
+    waves_x = _waves(taps_x, width)[: width // 2 + 1]
+    columns = torch.einsum("goiyx,fx->gfoiy", blocks.to(torch.complex128), waves_x)
+    rows = max(1, _NUMBERS // max(1, 4 * columns[..., 0].numel()))
+    for waves_y in torch.split(_waves(taps_y, height), rows):
+        symbols = torch.einsum("gfoiy,ey->gefoi", columns, waves_y).flatten(0, 2)
+        real, imaginary = symbols.real, symbols.imag
+        yield torch.cat([torch.cat([real, -imaginary], 2), torch.cat([imaginary, real], 2)], 1)
+
+
+def _waves(taps: int, size: int) -> Tensor:
+    """E^{2πi·f·q/size} for all frequencies f and taps q: complex128 [size, taps]."""
+    turns = (torch.arange(size)[:, None] * torch.arange(taps)) % size
+    angle = turns.double() * (2 * math.pi / size)
+    return torch.complex(angle.cos(), angle.sin())
+
+
+def map_norm(node: Linear | Conv2d, weights: Weights, norm: str) -> float:
+    """The norm of either kind of layer with these weights, at least; inf where it cannot be bounded."""
+    found = linear_norm(weights, norm) if isinstance(node, Linear) else conv_norm(node, weights, norm)
+    return math.inf if math.isnan(found) else found

@@ -1,0 +1,127 @@
+"""Certified accuracy of a smoother over a set of images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from pyrobust.checks import items, numbers
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.smoothing import ABSTAIN, Certificates, RandomizedSmoothing
+
+# Images handed over at once: enough to fill batches, few enough to stay off the device's memory.
+_CHUNK = 1024
+
+
+@runtime_checkable
+class Smoother(Protocol):
+    """Anything that certifies one example."""
+
+    def certify(self, x: Tensor, *, n: int, alpha: float) -> tuple[int, float]:
+        """Class (−1 where it abstains) and certified radius of one example [...]."""
+        ...
+
+
+def compute_certified_accuracy(
+    smoother: Smoother,
+    test_images: Tensor,
+    test_labels: Tensor | npt.ArrayLike,
+    radii: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5),
+    n: int = 10_000,
+    alpha: float = 0.001,
+) -> dict[str, float]:
+    """Certifies every image and summarises: the share certified right at each radius.
+
+    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64, the radius inclusive (Cohen,
+    Rosenfeld and Kolter, 2019). An abstention is wrong whatever the label. A radius that is not finite is below every
+    r, and counts as 0 in the mean.
+
+    Args:
+        smoother: a ``RandomizedSmoothing``, or any object with ``certify(x, n=, alpha=)`` → (class, radius).
+        test_images: [N, ...], float; N ≥ 1.
+        test_labels: [N], integers, the right classes.
+        radii: radii ≥ 0, in the input's unit.
+        n: samples an image for the bound.
+        alpha: probability that one certificate is wrong, in (0, 1).
+
+    Returns:
+        ``clean_accuracy``: the share of images whose smoothed prediction is right; ``f"certified_r={r}"`` for each
+        radius as passed; ``avg_radius``: the mean radius of the right predictions, 0.0 if there are none. All float.
+
+    Raises:
+        InputError: no images, labels of another length or out of range, a radius that is negative or NaN; and as
+            ``certify_batch``.
+        InputTypeError: labels that are not integers, a smoother without ``certify``.
+
+    >>> import torch
+    >>> class Known:
+    ...     def certify(self, x, *, n, alpha):
+    ...         return (1, 0.5) if x.sum() > 0 else (-1, 0.0)
+    >>> images = torch.tensor([[1.0], [1.0], [-1.0]])
+    >>> summary = compute_certified_accuracy(Known(), images, [1, 0, 1], radii=[0.5, 0.75])
+    >>> summary["certified_r=0.5"], summary["certified_r=0.75"], summary["avg_radius"]
+    (0.3333333333333333, 0.0, 0.5)
+    """
+    labels = _labels(test_labels, getattr(smoother, "num_classes", None))
+    if not isinstance(test_images, Tensor):
+        raise InputTypeError(f"test_images: expected a tensor, got {type(test_images).__name__}")
+    if test_images.dim() < 1 or len(test_images) == 0:
+        raise InputError(f"test_images: expected at least one image, got shape {tuple(test_images.shape)}")
+    if len(labels) != len(test_images):
+        raise InputError(f"test_labels: expected one for each of the {len(test_images)} images, got {len(labels)}")
+    radii = items("radii", radii)
+    values = numbers("radii", radii)
+    for radius in values:
+        if not radius >= 0:
+            raise InputError(f"radii: expected numbers of at least 0, got {radius}")
+
+    prediction, radius_of = _certify(smoother, test_images, n, alpha)
+    right = (prediction == labels) & (prediction != ABSTAIN)
+    finite = np.isfinite(radius_of)
+    result = {"clean_accuracy": float(right.mean())}
+    for radius, value in zip(radii, values, strict=True):
+        result[f"certified_r={radius}"] = float((right & finite & (radius_of >= value)).mean())
+    result["avg_radius"] = float(np.where(finite, radius_of, 0.0)[right].mean()) if bool(right.any()) else 0.0
+    return result
+
+
+def _certify(
+    smoother: Smoother, images: Tensor, n: int, alpha: float
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    prediction = np.empty(len(images), dtype=np.int64)
+    radius = np.empty(len(images), dtype=np.float64)
+    if isinstance(smoother, RandomizedSmoothing):
+        smoother = smoother.on_grid_of(images)  # one for all chunks
+    batched: Any = getattr(smoother, "certify_batch", None)
+    if batched is not None:
+        for begin in range(0, len(images), _CHUNK):
+            end = min(begin + _CHUNK, len(images))
+            result: Certificates = batched(images[begin:end], n=n, alpha=alpha, indices=range(begin, end))
+            prediction[begin:end], radius[begin:end] = result.prediction, result.radius
+    elif isinstance(smoother, Smoother):
+        for i in range(len(images)):
+            label, value = smoother.certify(images[i], n=n, alpha=alpha)
+            prediction[i], radius[i] = int(label), float(value)
+    else:
+        raise InputTypeError(f"smoother: expected an object with certify(x, n=, alpha=), got {type(smoother).__name__}")
+    return prediction, radius
+
+
+def _labels(labels: Tensor | npt.ArrayLike, num_classes: int | None) -> npt.NDArray[np.int64]:
+    array = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    if array.ndim != 1:
+        raise InputError(f"test_labels: expected shape (N,), got {array.shape}")
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise InputTypeError(f"test_labels: expected integers, got {array.dtype}")
+    array = array.astype(np.int64)
+    high = math.inf if num_classes is None else num_classes
+    wrong = (array < 0) | (array >= high)
+    if bool(wrong.any()):
+        classes = "at least 0" if num_classes is None else f"0 to {num_classes - 1}"
+        raise InputError(f"test_labels: expected classes {classes}, got {array[wrong][0]}")
+    return array

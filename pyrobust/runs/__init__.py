@@ -1,0 +1,1 @@
+"""The store: run files, their writer, reader, schema and logs."""

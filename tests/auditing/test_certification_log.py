@@ -1,0 +1,313 @@
+"""Certification logs are read whatever wrote them, and nothing else is."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from planted_logs import made_up, split, three_digits, write
+
+from pyrobust.auditing.log_fields import Fields, parse_integers, parse_reals, parse_times
+from pyrobust.errors import FileFormatError, InputError, InputTypeError
+from pyrobust.evaluation import CertificationLog, format_log, read_certification_log, read_log
+
+HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
+ROW = "0\t3\t3\t0.377\t1\t0:00:14.172309\n"
+
+
+def read(folder: Path, text: str | bytes, **given: float) -> CertificationLog:
+    file = folder / "log.tsv"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_certification_log(file, **given)  # type: ignore[arg-type]
+
+
+def fields(texts: list[str]) -> Fields:
+    block = "\t".join(texts).encode()
+    lengths = np.array([len(text.encode()) for text in texts])
+    start = np.concatenate([[0], np.cumsum(lengths + 1)[:-1]]).astype(np.int64)
+    return Fields(np.frombuffer(block, np.uint8), start, lengths, first_line=2)
+
+
+NUMBERS = (
+    st.floats(allow_nan=False).map(repr)
+    | st.floats(0, 10).map(three_digits)
+    | st.integers(0, 10**6).map(lambda k: f"{k / 1000:.3f}")
+    | st.integers(-(10**25), 10**25).map(str)
+    | st.sampled_from(["0", "-0.0", ".5", "5.", "1e-05", "inf", "-inf", "9007199254740993", "0.1234567890123456789"])
+)
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=20))
+def test_numbers_are_those_of_float_and_decimals_those_of_the_text(texts: list[str]) -> None:
+    values, decimals = parse_reals(fields(texts))
+    assert values.tolist() == [float(text) for text in texts]
+    for text, places in zip(texts, decimals.tolist(), strict=True):
+        if text.isascii() and "e" not in text and "n" not in text:
+            assert places == len(text.partition(".")[2])
+
+
+@given(st.lists(st.integers(-1, 2**32 - 1), min_size=1, max_size=20))
+def test_whole_numbers(numbers: list[int]) -> None:
+    assert parse_integers(fields([*map(str, numbers), "7.0"]), -1).tolist() == [*numbers, 7]
+
+
+@given(st.lists(st.integers(0, 10**13), min_size=1, max_size=20))
+def test_times_are_those_of_timedelta(microseconds: list[int]) -> None:
+    times = [datetime.timedelta(microseconds=number) for number in microseconds]
+    seconds = [time.total_seconds() for time in times]
+    np.testing.assert_allclose(parse_times(fields([str(time) for time in times])), seconds, atol=2e-6, rtol=1e-15)
+    assert parse_times(fields([repr(second) for second in seconds])).tolist() == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "x", "1_0", "0x1", "1e", "--1", "+-1", "1.2.3", "1 2", "٣", "0:00:01", "nano"]
+)
+def test_what_is_no_number(text: str) -> None:
+    with pytest.raises(ValueError, match=r"line 3: expected a number, got"):
+        parse_reals(fields(["1", text]))
+
+
+@pytest.mark.parametrize("text", ["", "1.5", "-2", "4294967296", "9" * 30, "nan", "1e400", "0:0:1", "True"])
+def test_what_is_no_whole_number(text: str) -> None:
+    with pytest.raises(ValueError, match=r"line 3: expected a whole number from -1 to 4294967295, got"):
+        parse_integers(fields(["1", text]), -1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "-1", "nan", "inf", "1e400", "1:2", "0:61:00", "0:00:60", ":00:01", "1:2:3:4", "1 day", "1 day, 5", "0:0:-1"],
+)
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(ValueError, match=r"line 3: expected seconds or h:mm:ss, got"):
+        parse_times(fields(["1", text]))
+
+
+def test_published_logs_are_read_as_they_stand() -> None:
+    folder = os.environ.get("PYROBUST_DATA")
+    if folder is None:
+        pytest.skip("PYROBUST_DATA is not set")
+    for file in sorted(Path(folder, "logs").rglob("*.tsv")):
+        log, other = read_certification_log(file), read_log(file)
+        assert np.array_equal(log.index, other["idx"])
+        assert np.array_equal(log.label, other["label"])
+        assert np.array_equal(log.prediction, other["predict"])
+        assert np.array_equal(log.radius, other["radius"])
+        assert np.array_equal(log.correct, other["correct"])
+        assert log.seconds is not None
+        np.testing.assert_allclose(log.seconds, other["time"], rtol=1e-15)
+        assert f"sigma{log.sigma:.2f}" in file.name
+        assert (log.n, log.alpha) == (100_000, 0.001)
+        assert log.origins["n"] == "assumed, as usual; saturated radii agree"
+        assert not log.findings
+
+
+def test_columns_in_any_order_and_others_left_out(tmp_path: Path) -> None:
+    header, rows = split(made_up(50))
+    order = [4, 0, 3, 1, 2]
+    text = "\t".join(["run", *(header[i].upper() for i in order)]) + "\n"
+    text += "".join("\t".join(["ä b", *(row[i] for i in order)]) + "\n" for row in rows)
+    log, whole = read(tmp_path, text), read(tmp_path, made_up(50))
+    for name in ("index", "label", "prediction", "radius", "correct", "decimals", "lines"):
+        assert np.array_equal(getattr(log, name), getattr(whole, name)), name
+    assert log.seconds is None
+    assert whole.seconds is not None
+    assert [(finding.kind, finding.message) for finding in log.findings] == [
+        ("extra-columns", "columns that are not read: 'run'")
+    ]
+
+
+def test_line_ends_of_other_systems_marks_and_blank_lines_at_the_end(tmp_path: Path) -> None:
+    text = made_up(50)
+    expected = read(tmp_path, text)
+    for other in (text.replace("\n", "\r\n"), "\ufeff" + text, text + "\n\n", text.replace("\n", "\r\n") + "\r\n"):
+        log = read(tmp_path, other)
+        assert np.array_equal(log.radius, expected.radius)
+        assert np.array_equal(log.seconds, expected.seconds)
+        assert not log.findings
+
+
+def test_blocks_join_where_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = made_up(40)
+    expected = read(tmp_path, text)
+    for size in (1, 7, 30, 31, 32, 33, 64, 1000, len(text) - len(HEADER), len(text)):
+        monkeypatch.setattr("pyrobust.auditing.log_reader._BLOCK", size)
+        for ending in ("", "\n"):
+            log = read(tmp_path, text + ending)
+            assert np.array_equal(log.index, expected.index)
+            assert np.array_equal(log.radius, expected.radius)
+            assert not log.findings
+        log = read(tmp_path, text[:-5])
+        assert np.array_equal(log.radius, expected.radius[:-1])
+        assert [finding.kind for finding in log.findings] == ["truncated"]
+        with pytest.raises(FileFormatError, match="line 20: radius: expected a number, got 'x'"):
+            read(tmp_path, "\n".join([*text.splitlines()[:19], "18\t1\t1\tx\t1\t0:00:01", *text.splitlines()[20:], ""]))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "line 1: expected the columns idx label predict radius correct .* the file is empty"),
+        ("\n", "line 1: expected the columns"),
+        ("\x00\x01\x02", "this is no text"),
+        (b"\xff\xfe\x00", "this is no text"),
+        ("idx,label,predict,radius,correct\n0,1,1,0.5,1\n", "separated by commas; expected tabs"),
+        ("idx;label;predict;radius;correct\n0;1;1;0.5;1\n", "separated by semicolons; expected tabs"),
+        ("idx label predict radius correct\n0 1 1 0.5 1\n", "separated by spaces; expected tabs"),
+        ("idx\tlabel\tpredict\tcorrect\n0\t1\t1\t1\n", "line 1: .*; the column radius missing"),
+        ("idx\tlabel\tradius\n0\t1\t1\n", "line 1: .*; the columns predict, correct missing"),
+        (HEADER.replace("time", "idx") + ROW, "line 1: the column idx is there twice"),
+        (ROW, "line 1: expected the columns"),
+        (HEADER, "expected at least one whole row"),
+        (HEADER[:-1], "line 1: has no end"),
+        (HEADER + ROW[:-1], "expected at least one whole row"),
+        (HEADER + "\n" + ROW, "line 2: expected 6 fields separated by tabs, got 1"),
+        (HEADER + "0\t1\t1\t0.5\t1\n" + ROW, "line 2: expected 6 fields separated by tabs, got 5"),
+        (HEADER + ROW + "0\t1\t1\t0.5\t1\t0:00:01\t7\n", "line 3: expected 6 fields separated by tabs, got 7"),
+        (HEADER + ROW + "-1\t1\t1\t0.5\t1\t0:00:01\n", "line 3: idx: expected a whole number from 0"),
+        (HEADER + "4294967296\t1\t1\t0.5\t1\t0:00:01\n", "line 2: idx: expected a whole number"),
+        (HEADER + "0\tcat\t1\t0.5\t1\t0:00:01\n", "line 2: label: expected a whole number"),
+        (HEADER + "0\t1\t1.5\t0.5\t1\t0:00:01\n", "line 2: predict: expected a whole number"),
+        (HEADER + "0\t1\t1\t0,5\t1\t0:00:01\n", "line 2: radius: expected a number, got '0,5'"),
+        (HEADER + "0\t1\t1\t0.5\tyes\t0:00:01\n", "line 2: correct: expected a number, got 'yes'"),
+        (HEADER + "0\t1\t1\t0.5\t1\tsoon\n", "line 2: time: expected seconds or h:mm:ss, got 'soon'"),
+        ((HEADER + ROW).encode() + b"1\t1\t1\t0.\xff\t1\t0:00:01\n", "expected text, found the byte 0xff"),
+        (HEADER + ROW + "1\t1\t1\t0.5\t1\t\x00\n", "zero byte"),
+        (HEADER + "9" * 5000 + "\n", "line 2: expected 6 fields"),
+        (HEADER + ROW[:-1] + "9" * 5000 + "\n", "line 2: expected at most 1000 bytes"),
+        ("x" * 5000, "line 1: expected the columns"),
+    ],
+)
+def test_what_is_no_log_gives_one_clear_error(tmp_path: Path, text: str | bytes, words: str) -> None:
+    with pytest.raises(FileFormatError, match=words) as error:
+        read(tmp_path, text)
+    assert str(tmp_path / "log.tsv") in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400 + len(str(tmp_path))
+
+
+def test_missing_huge_and_endless_files(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match="found nothing there"):
+        read_certification_log(tmp_path / "log.tsv")
+    with pytest.raises(FileFormatError, match="found a folder there"):
+        read_certification_log(tmp_path)
+    with pytest.raises(FileFormatError, match="not a readable file"):
+        read_certification_log("x" * 5000)
+    with pytest.raises(FileFormatError, match="found a special file there"):
+        read_certification_log("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileFormatError, match="found a special file there"):
+        read_certification_log(tmp_path / "pipe")
+    with (tmp_path / "log.tsv").open("wb") as stream:
+        stream.truncate(1 << 40)  # a hole: it takes no space
+    with pytest.raises(FileFormatError, match="at most 1073741824 bytes"):
+        read_certification_log(tmp_path / "log.tsv")
+
+
+@pytest.mark.parametrize("time", ["14.5", "0:00:14.500000", "00:00:14.5"])
+def test_times_in_every_form(tmp_path: Path, time: str) -> None:
+    log = read(
+        tmp_path,
+        f"{HEADER}0\t1\t1\t0.5\t1\t{time}\n1\t1\t1\t0.5\t1\t1 day, 0:00:00\n2\t1\t1\t0.5\t1\t2 days, 0:00:01\n",
+    )
+    assert log.seconds is not None
+    assert log.seconds.tolist() == [14.5, 86_400.0, 172_801.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "sigma", "origin"),
+    [
+        ("cohen_sigma0.25.tsv", 0.25, "the name of the file"),
+        ("sigma_0.50", 0.5, "the name of the file"),
+        ("noise_0.12_sigma_1.00.tsv", 1.0, "the name of the file"),
+        ("resnet_noise_0.25.txt", 0.25, "the name of the file"),
+        ("noise_sd_0.5.tsv", 0.5, "the name of the file"),
+        ("Sigma=1.tsv", 1.0, "the name of the file"),
+        ("sigma0.25_to_sigma0.50.tsv", None, ""),
+        ("sigma25.tsv", None, ""),
+        ("sigma0.tsv", None, ""),
+        ("log.tsv", None, ""),
+        ("sigma_0.25/test.tsv", 0.25, "the name of the folder"),
+        ("noise_0.25/sigma_0.5.tsv", 0.5, "the name of the file"),
+    ],
+)
+def test_sigma_comes_from_the_name(tmp_path: Path, name: str, sigma: float | None, origin: str) -> None:
+    file = tmp_path / "plain" / name
+    file.parent.mkdir(parents=True)
+    file.write_text(made_up(20, n=100))
+    log = read_certification_log(file)
+    assert (log.sigma, log.origins.get("sigma", "")) == (sigma, origin)
+    assert read_certification_log(file, sigma=0.7).sigma == 0.7
+
+
+def test_what_is_usual_is_assumed_unless_radii_speak_against_it(tmp_path: Path) -> None:
+    saturated = {"beta": (4.0, 0.2), "show": lambda radius: f"{radius:.4f}"}
+
+    def settled(text: str, **given: float) -> tuple[int | None, float | None, str]:
+        log = read_certification_log(write(tmp_path, text.encode(), 0.25), **given)  # type: ignore[arg-type]
+        return log.n, log.alpha, log.origins.get("n", "")
+
+    usual = made_up(300, **saturated)  # type: ignore[arg-type]
+    assert settled(usual) == (100_000, 0.001, "assumed, as usual; saturated radii agree")
+    assert settled(usual, n=10_000) == (10_000, None, "given")
+    assert settled(made_up(300, n=10_000, **saturated)) == (None, None, "")  # type: ignore[arg-type]
+    assert settled(made_up(300, n=10_000, **saturated), n=10_000) == (10_000, 0.001, "given")  # type: ignore[arg-type]
+    assert settled(made_up(300, beta=(8, 4))) == (100_000, 0.001, "assumed, as usual; nothing confirms it")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"n": 0}, InputError),
+        ({"n": 10**10}, InputError),
+        ({"n": 1.5}, InputTypeError),
+        ({"n": True}, InputTypeError),
+        ({"alpha": 0.0}, InputError),
+        ({"alpha": 1.0}, InputError),
+        ({"alpha": math.nan}, InputError),
+        ({"alpha": "0.1"}, InputTypeError),
+        ({"sigma": -1.0}, InputError),
+        ({"sigma": math.inf}, InputError),
+    ],
+)
+def test_arguments_out_of_range(tmp_path: Path, given: dict[str, float], error: type[Exception]) -> None:
+    with pytest.raises(error, match=next(iter(given))):
+        read(tmp_path, HEADER + ROW, **given)
+
+
+@pytest.mark.parametrize(
+    ("texts", "decimals"),
+    [
+        (["0.377", "0.48", "1.02", "0.0611", "0.0", "9.8e-05", "0.123", "0.456"], [3, 3, 2, 4, 3, 7, 3, 3]),
+        (["0.3770", "0.4800", "0.0000", "1.9057"], [4, 4, 4, 4]),
+        (["0.37712", "0.48", "1.02345", "0.06123", "0.00123"], [5, 5, 5, 5, 5]),
+        (["0.5", "0.5", "0.25", "0.0"], [1, 1, 2, 1]),
+        (["0.0", "0.0"], [1, 1]),
+        (["nan", "-0.5"], [0, 1]),
+        (["1", "2", "1"], [0, 0, 0]),
+    ],
+)
+def test_decimals_of_printed_radii(tmp_path: Path, texts: list[str], decimals: list[int]) -> None:
+    rows = "".join(f"{i}\t1\t1\t{text}\t1\t1\n" for i, text in enumerate(texts))
+    log = read(tmp_path, HEADER + rows)
+    assert log.decimals is not None
+    assert log.decimals.tolist() == decimals
+
+
+def test_logs_of_this_project_are_read(tmp_path: Path) -> None:
+    from pyrobust.evaluation import certify_dataset
+    from pyrobust.smoothing import RandomizedSmoothing
+    from pyrobust.zoo import load_data, load_model
+
+    smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
+    run = certify_dataset(smoother, load_data("digits"), n=1000, skip=20)
+    log = read(tmp_path, format_log(run))
+    assert np.array_equal(log.index, run.table["index"])
+    assert np.array_equal(log.right, run.right)
+    assert log.decimals is not None
+    assert (log.decimals == 6).all()

@@ -1,0 +1,179 @@
+"""Sweeps: what is covered, and the same results however the work is split."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sweep_models import FEW, Bands, Failing, images, same, smoother
+from torch import nn
+
+from pyrobust.errors import FileFormatError, InputError, MissingExtraError, StoreError
+from pyrobust.evaluation import Run, certify_dataset, merge_runs, predict_dataset
+from pyrobust.evaluation import certify as certify_module
+from pyrobust.smoothing import RandomizedSmoothing
+from pyrobust.zoo import load_data, load_model
+
+
+def test_results_are_those_of_the_smoother(tmp_path: Path) -> None:
+    data = images()
+    run = certify_dataset(smoother(), data, out=tmp_path / "run.db", **FEW, alpha=0.01, skip=3, max_images=7)
+    expected = smoother().certify_batch(data.x[:21:3], indices=range(0, 21, 3), alpha=0.01, **FEW)
+    assert run.table["index"].tolist() == list(range(0, 21, 3))
+    assert run.table["label"].tolist() == data.y[:21:3].tolist()
+    assert run.table["radius"].tobytes() == expected.radius.tobytes()
+    assert run.table["p_lower"].tobytes() == expected.p_lower.tobytes()
+    assert np.array_equal(run.table["prediction"], expected.prediction)
+    assert np.array_equal(run.histogram("counts"), expected.counts)
+    assert np.array_equal(run.histogram("counts0"), expected.counts0)
+    assert run.header.guarantee == expected.guarantee
+    assert run.parameters["norm"] == expected.norm
+    assert run.parameters["method"] == expected.method
+    assert run.header.data_sha256 == data.sha256
+    assert run.complete
+
+
+def test_predictions_are_those_of_the_smoother() -> None:
+    data = images()
+    run = predict_dataset(smoother(), data, n=50, alpha=0.01)
+    expected = smoother().predict_batch(data.x, n=50, alpha=0.01)
+    assert np.array_equal(run.table["prediction"], expected.prediction)
+    assert run.table["p_value"].tobytes() == expected.p_value.tobytes()
+    assert np.array_equal(run.histogram(), expected.counts)
+    with pytest.raises(InputError, match="expected a run of kind certify"):
+        run.certified_accuracy([0.0])
+
+
+def test_any_split_gives_the_same_results(tmp_path: Path) -> None:
+    data = images()
+    whole = certify_dataset(smoother(), data, **FEW)
+    for batch_size in (1, 7, 1000):
+        assert same(certify_dataset(smoother(batch_size=batch_size), data, **FEW), whole)
+    paths = [tmp_path / f"{index}.db" for index in (1, 2, 3)]
+    for index, path in enumerate(paths, start=1):
+        # Batch sizes may differ from shard to shard, like the devices they run on.
+        certify_dataset(smoother(batch_size=10 * index), data, out=path, shard=(index, 3), **FEW)
+    merged = merge_runs(paths[::-1])
+    assert merged.complete
+    assert same(merged, whole)
+    assert np.array_equal(merged.histogram("counts0"), whole.histogram("counts0"))
+    assert merged.parameters["shard"] is None
+
+
+def test_tensors_and_memory_are_enough() -> None:
+    data = images()
+    run = certify_dataset(smoother(), (data.x, data.y), **FEW)
+    assert run.path is None
+    assert same(run, certify_dataset(smoother(), data, **FEW))
+    assert run.to_dict()["radius"] == run.table["radius"].tolist()
+    assert run.to_dict()["parameters"]["n"] == 100
+
+
+def test_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = certify_dataset(smoother(), images(4), **FEW)
+    pytest.importorskip("pandas", reason="to_pandas needs it")
+    frame = run.to_pandas()
+    assert frame["radius"].tolist() == run.table["radius"].tolist()
+    assert frame.attrs["parameters"]["sigma"] == 0.1
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match="pip install pandas"):
+        run.to_pandas()
+
+
+def test_certified_accuracy_counts_the_radius_itself() -> None:
+    run = certify_dataset(smoother(), images(), **FEW)
+    radii = np.sort(run.table["radius"][run.right])
+    assert len(radii) > 0
+    middle = float(radii[len(radii) // 2])
+    at, above = run.certified_accuracy([middle, float(np.nextafter(middle, 9.0))])
+    assert at == (radii >= middle).sum() / 40
+    assert above == (radii > middle).sum() / 40
+    assert at > above
+
+
+def test_a_finished_run_is_not_computed_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    first = certify_dataset(smoother(), images(), out=path, **FEW)
+    second = certify_dataset(smoother(), images(), out=path, **FEW)
+    # Times measured anew would differ.
+    assert np.array_equal(first.table["seconds"], second.table["seconds"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda: {"n": 101}, "n: 100 there, 101 now"),
+        (lambda: {"alpha": 0.01}, "alpha: 0.001 there, 0.01 now"),
+        (lambda: {"skip": 2}, "skip: 1 there, 2 now"),
+        (lambda: {"max_images": 5}, "max: None there, 5 now"),
+        (lambda: {"shard": (1, 2)}, "shard: None there"),
+        (lambda: {"batch_size": 32}, "batch_size: 64 there, 32 now"),
+        (lambda: {"data": images(41)}, "hash of the data.*images: 40 there, 41 now"),
+        (lambda: {"smoother": smoother(seed=1)}, "seed: 0 there, 1 now"),
+        (lambda: {"smoother": smoother(nn.Sequential(Bands()))}, "hash of the model"),
+    ],
+)
+def test_other_parameters_are_refused(tmp_path: Path, change: Callable[[], dict[str, Any]], words: str) -> None:
+    path = tmp_path / "run.db"
+    arguments: dict[str, Any] = {"smoother": smoother(), "data": images(), "out": path, **FEW}
+    certify_dataset(**arguments)
+    with pytest.raises(StoreError, match=words):
+        certify_dataset(**(arguments | change()))
+    with pytest.raises(StoreError, match="a run of another kind, certify, not predict"):
+        predict_dataset(smoother(), images(), out=path, n=100)
+    assert certify_dataset(**arguments).complete
+
+
+def test_a_resumed_run_keeps_its_batch_size_and_chunk(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with pytest.raises(ValueError, match="broken"):
+        certify_dataset(smoother(Failing(60, ValueError("broken"))), images(), out=path, **FEW)
+    before = Run(path).parameters
+    other = smoother(Failing(10**9, ValueError("broken")), batch_size=7)
+    run = certify_dataset(other, images(), out=path, **FEW)
+    assert run.parameters == before
+
+
+def test_part_of_a_chunk_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    run = certify_dataset(smoother(), images(), out=path, **FEW)
+    assert run.parameters["chunk"] > 1
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM result WHERE idx = 1")
+    connection.close()
+    with pytest.raises(FileFormatError, match="part of a chunk"):
+        certify_dataset(smoother(), images(), out=path, **FEW)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE result SET label = 99")
+    connection.close()
+    with pytest.raises(FileFormatError, match=re.escape(f"{path}: damaged: holds a label out of range")):
+        certify_dataset(smoother(), images(), out=path, **FEW)
+
+
+def test_empty_shard_is_a_complete_run() -> None:
+    run = certify_dataset(smoother(), images(), max_images=1, shard=(2, 2), **FEW)
+    assert run.complete
+    assert len(run) == 0
+    with pytest.raises(InputError, match="no image yet"):
+        run.certified_accuracy([0.0])
+
+
+def test_real_net_does_not_depend_on_the_batch() -> None:
+    data, net = load_data("digits"), load_model("zoo:digits-smooth-0.25")
+    runs = [
+        certify_dataset(RandomizedSmoothing(net, 10, 0.25, batch_size=size), data, n0=20, n=500, max_images=6)
+        for size in (100, 256)
+    ]
+    assert same(*runs)
+
+
+def test_chunks_fill_batches() -> None:
+    run = certify_dataset(smoother(batch_size=64), images(), n0=10, n=90)
+    assert run.parameters["chunk"] == -(-certify_module._BATCHES * 64 // 100)
+    assert certify_dataset(smoother(batch_size=1), images(2), n0=10, n=90).parameters["chunk"] == 1

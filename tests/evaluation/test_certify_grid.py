@@ -1,0 +1,210 @@
+"""Sweeps on a grid: what the file says, and what may not be mixed."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from damage import change
+from sweep_models import FEW, Failing, images, same, smoother
+
+from pyrobust.errors import FileFormatError, InputError, ModelError, StoreError
+from pyrobust.evaluation import (
+    Run,
+    audit,
+    certify_dataset,
+    compute_certified_accuracy,
+    merge_runs,
+    predict_dataset,
+    read_certification_log,
+    sequences,
+)
+from pyrobust.report import certified_accuracy_table, comparison_table, prediction_table
+from pyrobust.zoo import ImageSet
+
+
+def sweep(out: Path | None = None, grid: Any = "1/16", model: Any = None, **options: Any) -> Run:
+    return certify_dataset(smoother(model, grid=grid), images(), out=out, **(FEW | options))
+
+
+def test_a_run_says_what_its_certificates_cover(tmp_path: Path) -> None:
+    run = sweep(tmp_path / "run.db")
+    again = Run(tmp_path / "run.db")
+    assert run.header == again.header
+    assert again.header.guarantee == "grid"
+    assert again.parameters["grid"] == "1/16"
+    assert 0 < again.parameters["delta"] < 1e-20
+    result = smoother(grid="1/16").certify_batch(images().x, **FEW)
+    np.testing.assert_array_equal(again.histogram(), result.counts)
+    np.testing.assert_array_equal(again.table["p_lower"], result.p_lower)
+    assert result.delta == again.parameters["delta"]
+    predicted = predict_dataset(smoother(grid="1/16"), images(), n=50)
+    assert predicted.header.guarantee == "grid"
+    assert predicted.parameters["delta"] >= 50 * run.parameters["delta"]
+    log = read_certification_log(tmp_path / "run.db")
+    assert audit(log).exit_status == 0
+    assert ("guarantee", "grid of 1/16") in comparison_table([log]).rows
+    assert "sound in floating point on the grid of 1/16, in batches of 64" in str(
+        certified_accuracy_table(again).caption
+    )
+    assert "sound in floating point on the grid of 1/16, in batches of 64" in str(prediction_table(predicted).caption)
+
+
+def test_without_a_grid_nothing_is_new() -> None:
+    run = sweep(grid=None)
+    assert run.header.guarantee == "real"
+    assert not {"grid", "delta"} & set(run.parameters)
+
+
+def test_auto_is_one_grid_for_the_whole_data_set(tmp_path: Path) -> None:
+    """The first images are black, and so on every grid."""
+    x = torch.zeros(6, 1, 2, 2)
+    x[4:] = 3 / 16
+    data = ImageSet("dark first", x, torch.zeros(6, dtype=torch.int64))
+    run = certify_dataset(smoother(grid="auto"), data, out=tmp_path / "run.db", **FEW)
+    assert run.parameters["grid"] == "1/16"
+    other = certify_dataset(smoother(grid=Fraction(1, 16)), data, **FEW)
+    assert same(run, other)
+    assert same(run, certify_dataset(smoother(grid="auto"), data, out=tmp_path / "run.db", **FEW))
+
+
+def test_auto_is_one_grid_for_an_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyrobust.evaluation.smoothed_accuracy._CHUNK", 2)
+    x = torch.zeros(6, 1, 2, 2)
+    x[4:] = 1.0
+    x[5, 0, 0, 1] = 3 / 16
+    y = torch.tensor([0, 0, 0, 0, 2, 2])
+    found = [compute_certified_accuracy(smoother(grid=grid), x, y, n=500) for grid in ("auto", "1/16")]
+    assert found[0] == found[1]
+    with pytest.raises(InputError, match="nearest to multiples of 1/255"):
+        compute_certified_accuracy(smoother(grid="1/255"), x, y, n=500)
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        (None, "guarantee: 'grid' there, 'real' now; grid: '1/16' there, None now"),
+        ("1/256", "grid: '1/16' there, '1/256' now"),
+    ],
+)
+def test_another_grid_is_another_run(tmp_path: Path, grid: Any, words: str) -> None:
+    sweep(tmp_path / "run.db")
+    with pytest.raises(StoreError, match=words):
+        sweep(tmp_path / "run.db", grid=grid)
+
+
+def test_a_run_that_broke_off_ends_as_if_it_had_not(tmp_path: Path) -> None:
+    expected = sweep(batch_size=16)
+    with pytest.raises(ZeroDivisionError):
+        sweep(tmp_path / "run.db", model=Failing(60, ZeroDivisionError()), batch_size=16)
+    assert 0 < len(Run(tmp_path / "run.db")) < 40
+    assert same(sweep(tmp_path / "run.db", model=Failing(10**9, ZeroDivisionError())), expected)
+
+
+@pytest.mark.parametrize("method", [{}, {"method": "sequential", "radii": [0.05], "n": 2000}])
+def test_another_torch_is_another_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
+    """Its kernels may round otherwise: what half an image has voted for is not gone on with."""
+
+    def under(version: str, name: str, grid: str | None = "1/16", calls: int = 10**9, **options: Any) -> Run:
+        monkeypatch.setattr(torch, "__version__", version)
+        return sweep(tmp_path / name, grid, Failing(calls, ZeroDivisionError()), batch_size=16, **method, **options)
+
+    monkeypatch.setattr(sequences, "_COMMIT_S", 0.0)
+    for grid, name in (("1/16", "grid.db"), (None, "real.db")):
+        with pytest.raises(ZeroDivisionError):
+            under("2.11.0", name, grid, calls=30)
+    with pytest.raises(StoreError, match=r"torch: '2.11.0' there, '2.13.0' now"):
+        under("2.13.0", "grid.db")
+    assert under("2.13.0", "real.db", None).complete
+    # A finished run is only read.
+    assert under("2.11.0", "grid.db").complete
+    assert same(under("2.13.0", "grid.db"), Run(tmp_path / "grid.db"))
+    under("2.11.0", "1.db", shard=(1, 2))
+    under("2.13.0", "2.db", shard=(2, 2))
+    with pytest.raises(InputError, match=r"torch: '2.11.0' there, '2.13.0' now"):
+        merge_runs([tmp_path / "1.db", tmp_path / "2.db"])
+
+
+def test_sequential_runs_on_a_grid(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"method": "sequential", "radii": [0.05, 0.2], "n": 2000}
+    run = sweep(tmp_path / "run.db", **options)
+    assert (run.header.guarantee, run.parameters["grid"]) == ("grid", "1/16")
+    expected = smoother(grid="1/16").certify_batch(images().x, **(FEW | options))
+    for name in ("p_lower", "radius", "prediction", "samples"):
+        np.testing.assert_array_equal(run.table[name], getattr(expected, name))
+    assert run.parameters["delta"] == expected.delta
+    assert (run.table["p_lower"] < sweep(grid=None, **options).table["p_lower"]).any()
+    path = tmp_path / "broken.db"
+    with pytest.raises(ZeroDivisionError):
+        sweep(path, model=Failing(30, ZeroDivisionError()), **options)
+    assert same(sweep(path, model=Failing(10**9, ZeroDivisionError()), **options), run)
+    assert audit(read_certification_log(path)).exit_status == 0
+    with pytest.raises(StoreError, match="guarantee: 'grid' there, 'real' now"):
+        sweep(path, grid=None, model=Failing(10**9, ZeroDivisionError()), **options)
+
+
+def test_images_off_the_grid_are_named_before_there_is_a_file(tmp_path: Path) -> None:
+    x = images().x.clone()
+    x[7, 0, 1, 0] = 0.3
+    data = ImageSet("spoiled", x, images().y)
+    with pytest.raises(InputError, match=r"data: spoiled: image 7: x: expected the floats .* at \[0, 1, 0\]"):
+        certify_dataset(smoother(grid="1/16"), data, out=tmp_path / "run.db", **FEW)
+    with pytest.raises(InputError, match="grid: expected x on one of the usual grids"):
+        certify_dataset(smoother(grid="auto"), data, out=tmp_path / "run.db", **FEW)
+    assert not list(tmp_path.iterdir())
+    # What is not covered need not be on it.
+    assert len(certify_dataset(smoother(grid="1/16"), data, skip=2, **FEW)) == 20
+    x[0] = 0.3
+    part = certify_dataset(smoother(grid="1/16"), ImageSet("first", x, images().y), shard=(3, 20), **FEW)
+    assert part.table["index"].tolist() == [2, 22]
+
+
+def test_shards_are_of_one_batch_size(tmp_path: Path) -> None:
+    """The size of a batch is part of the classifier; without a grid shards may differ in it."""
+    for grid in (None, "1/16"):
+        first, second, third = (tmp_path / f"{grid == '1/16'}{name}.db" for name in "abc")
+        sweep(first, grid, shard=(1, 2))
+        sweep(second, grid, shard=(2, 2))
+        sweep(third, grid, shard=(2, 2), batch_size=32)
+        assert same(merge_runs([first, second]), sweep(grid=grid))
+        if grid is None:
+            assert merge_runs([first, third]).complete
+        else:
+            with pytest.raises(InputError, match="batch_size: 64 there, 32 now"):
+                merge_runs([first, third])
+
+
+def test_memory_that_runs_out_ends_the_run(tmp_path: Path) -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory.")
+    with pytest.raises(ModelError, match=r"batch_size: expected one that fits .* batch_size=8"):
+        sweep(tmp_path / "run.db", model=Failing(60, error), batch_size=16)
+    assert same(sweep(tmp_path / "run.db", model=Failing(10**9, error)), sweep(batch_size=16))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE run SET guarantee = 'real'",
+        "UPDATE run SET parameters = replace(parameters, '1/16', '2/32')",
+        "UPDATE run SET parameters = replace(parameters, '1/16', 'auto')",
+        "UPDATE run SET parameters = replace(parameters, '\"delta\": ', '\"delta\": -')",
+        "UPDATE run SET parameters = replace(parameters, '\"delta\"', '\"other\"')",
+        "UPDATE run SET parameters = replace(parameters, '\"grid\"', '\"grids\"')",
+    ],
+)
+def test_files_that_contradict_themselves_are_refused(tmp_path: Path, statement: str) -> None:
+    sweep(tmp_path / "run.db")
+    change(tmp_path / "run.db", statement)
+    with pytest.raises(FileFormatError):
+        Run(tmp_path / "run.db")
+
+
+def test_a_guarantee_needs_its_grid(tmp_path: Path) -> None:
+    sweep(tmp_path / "run.db", grid=None)
+    change(tmp_path / "run.db", "UPDATE run SET guarantee = 'grid'")
+    with pytest.raises(FileFormatError, match="a guarantee that contradicts the parameters"):
+        Run(tmp_path / "run.db")

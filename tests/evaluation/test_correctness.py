@@ -1,0 +1,44 @@
+"""Right or wrong is what a batch of one says, and every row that was asked about is counted."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pyrobust.errors import InputError
+from pyrobust.evaluation.correctness import Judge
+from pyrobust.runner import Runner
+
+
+def rounding(batch):
+    """Class 0 where x > 0, except that a batch of several loses a little of it."""
+    loss = 1e-5 if len(batch) > 1 else 0.0
+    return torch.cat([batch - loss, -batch + loss, torch.full_like(batch, -1.0)], 1)
+
+
+def test_a_close_example_is_judged_alone():
+    x = torch.tensor([[5e-6], [0.5], [-0.5], [-5e-6], [0.2]])
+    y = torch.tensor([0, 0, 0, 1, 1])
+    judge = Judge(Runner(rounding, batch_size=5))
+    assert (rounding(x).argmax(1) == y).tolist() == [False, True, False, True, False]
+    assert judge.right(x, y).tolist() == [True, True, False, True, False]
+    assert judge.rows == 5 + 2
+
+
+def test_a_batch_of_one_is_asked_once():
+    judge = Judge(Runner(rounding, batch_size=1))
+    assert judge.right(torch.tensor([[5e-6], [-5e-6]]), torch.tensor([0, 0])).tolist() == [True, False]
+    assert judge.rows == 2
+
+
+def test_no_winner_is_never_right():
+    rows = torch.tensor([[math.nan, 0.0], [math.inf, 0.0], [-math.inf, -math.inf], [0.0, 0.0], [1.0, -math.inf]])
+    right = Judge(Runner(lambda x: x)).right(rows, torch.zeros(5, dtype=torch.int64))
+    assert right.tolist() == [False, False, False, True, True]
+
+
+def test_a_label_without_a_class_is_named():
+    with pytest.raises(InputError, match="dataset: expected classes 0 to 2, the model's, got 3"):
+        Judge(Runner(rounding)).right(torch.zeros(2, 1), torch.tensor([0, 3]), "dataset")

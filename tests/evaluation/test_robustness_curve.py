@@ -1,0 +1,276 @@
+"""Robustness curves: against hand-made attacks whose curve is known."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from curve_models import images, sign_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrobust.attacks import AdversarialAttack
+from pyrobust.errors import InputError
+from pyrobust.evaluation.robustness_curve import RobustnessCurve, compute_robustness_curve, robustness_curve
+from pyrobust.metrics import estimate_rate
+
+GRID = [0.0, 0.1, 0.2, 0.3, 0.4]
+
+
+class Point(AdversarialAttack):
+    """The best linf attack on ``sign_model``, one epsilon at a time."""
+
+    calls: list
+
+    def generate(self, x, y, targeted=False, target_labels=None):
+        self.calls.append((self.epsilon, len(x)))
+        return x + self.project(-self.epsilon * torch.ones_like(x), x)
+
+
+class Batch(AdversarialAttack):
+    """The same with an epsilon for each example; spends all of it."""
+
+    calls: list
+
+    def generate(self, x, y, targeted=False, target_labels=None, *, epsilon=None, indices=None):
+        self.calls.append((epsilon, indices))
+        assert epsilon.dtype == torch.float64
+        assert indices.dtype == torch.int64
+        step = torch.zeros_like(x)
+        step[:, 0] = -epsilon.float()
+        # rounding toward x keeps the float64 budget
+        x_adv = (x + step).clamp(0, 1)
+        return torch.where((x.double() - x_adv.double()) > epsilon[:, None], x_adv.nextafter(x), x_adv)
+
+
+@pytest.fixture(params=[Point, Batch], ids=["by point", "by example"])
+def attack(request):
+    request.param.calls = []
+    return request.param
+
+
+def test_the_curve_worked_by_hand(attack):
+    x, y = images([0.05, 0.15, 0.25, 0.45, -0.1])
+    curve = robustness_curve(attack, sign_model, x, y, GRID)
+    assert curve.counts.tolist() == [4, 3, 2, 1, 1]
+    assert curve.robust_accuracy.tolist() == [0.8, 0.6, 0.4, 0.2, 0.2]
+    assert curve.broken_epsilon.tolist() == [0.1, 0.2, 0.3, math.inf, 0.0]
+    assert (curve.n, curve.attack, curve.norm, curve.forwards) == (5, attack.__name__, "linf", None)
+    assert compute_robustness_curve(attack, sign_model, x, y, GRID) == dict(
+        zip(GRID, curve.robust_accuracy.tolist(), strict=True)
+    )
+    for i, count in enumerate(curve.counts.tolist()):
+        rate = estimate_rate(count, 5, 0.05)
+        assert (curve.lower[i], curve.upper[i]) == (rate.lower, rate.upper)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.integers(-10, 60), min_size=1, max_size=12),
+    st.lists(st.integers(0, 50), min_size=1, max_size=12),
+    st.sampled_from([Point, Batch]),
+)
+def test_any_margins_and_any_grid(margins, grid, attack):
+    """Halves of hundredths between the grid's hundredths: no tie is left to rounding."""
+    attack.calls = []
+    x, y = images([m / 125 + 0.004 for m in margins])
+    found = robustness_curve(attack, sign_model, x, y, [e / 125 for e in grid])
+    expected = [sum(m >= max(e, 0) for m in margins) for e in grid]
+    assert found.counts.tolist() == expected
+
+
+def test_epsilons_unsorted_doubled_and_as_passed(attack):
+    x, y = images([0.05, 0.15, 0.25, 0.45, -0.1])
+    keys = [Fraction(2, 5), 0, np.float32(0.22), 0.1, 0.0, np.float64(0.1)]
+    result = compute_robustness_curve(attack, sign_model, x, y, keys)
+    assert list(result) == [Fraction(2, 5), 0, np.float32(0.22), 0.1]
+    assert list(map(type, result)) == [Fraction, int, np.float32, float]
+    assert list(result.values()) == [0.2, 0.8, 0.4, 0.6]
+    assert {type(value) for value in result.values()} == {float}
+    curve = robustness_curve(attack, sign_model, x, y, keys)
+    assert curve.counts.tolist() == [1, 4, 2, 3, 4, 3]
+    assert curve.epsilons.tolist() == [0.4, 0.0, float(np.float32(0.22)), 0.1, 0.0, 0.1]
+
+
+def test_zero_alone_is_the_clean_accuracy_without_an_attack(attack):
+    x, y = images([0.1, -0.1, 0.2])
+    assert compute_robustness_curve(attack, sign_model, x, y, [0]) == {0: 2 / 3}
+    assert attack.calls == []
+
+
+def test_nothing_right_needs_no_attack(attack):
+    x, y = images([-0.1, -0.2])
+    curve = robustness_curve(attack, sign_model, x, y, GRID)
+    assert curve.counts.tolist() == [0] * 5
+    assert curve.broken_epsilon.tolist() == [0.0, 0.0]
+    assert attack.calls == []
+
+
+@pytest.mark.parametrize("points", [1, 2, 3, 7, 8, 20, 31])
+def test_rounds_of_the_bisection(points):
+    Batch.calls = []
+    grid = [0.45 * (i + 1) / points for i in range(points)]
+    margins = torch.linspace(0.001, 0.499, 97)
+    x, y = images(margins.tolist())
+    curve = robustness_curve(Batch, sign_model, x, y, grid)
+    assert len(Batch.calls) <= math.ceil(math.log2(points + 1))
+    assert curve.counts.tolist() == [int((margins > e).sum()) for e in grid]
+    # all start at the same epsilon, and each goes its own way
+    assert len(set(Batch.calls[0][0].tolist())) == 1
+    assert all(len(epsilon) == len(indices) for epsilon, indices in Batch.calls)
+    if points > 3:
+        assert len(set(Batch.calls[1][0].tolist())) == 2
+    for _, indices in Batch.calls:
+        assert len(set(indices.tolist())) == len(indices)
+    assert set(Batch.calls[0][1].tolist()) == set(range(97))
+
+
+def test_by_point_only_those_still_right_are_attacked():
+    Point.calls = []
+    x, y = images([0.05, 0.15, 0.25, 0.45, -0.1])
+    robustness_curve(Point, sign_model, x, y, [0.3, 0.1, 0.2, 0.0])
+    assert Point.calls == [(0.1, 4), (0.2, 3), (0.3, 2)]
+
+
+def test_a_small_perturbation_settles_the_smaller_epsilons_too():
+    """The first example is fooled at 0.26 by a perturbation of 0.05, which leaves no smaller epsilon to ask."""
+
+    class Nearest(Batch):
+        def generate(self, x, y, targeted=False, target_labels=None, *, epsilon=None, indices=None):
+            self.calls.append(len(x))
+            near = x.clone()
+            near[:, 0] = 0.5
+            return torch.where((x - near).abs().amax(1).double()[:, None] <= epsilon[:, None], near, x)
+
+    Nearest.calls = []
+    x, y = images([0.05, 0.15, 0.25])  # at the boundary itself the tie goes to class 0
+    curve = robustness_curve(Nearest, sign_model, x, y, [0.1, 0.2, 0.26, 0.3, 0.4])
+    assert curve.broken_epsilon.tolist() == [0.1, 0.2, 0.26]
+    assert Nearest.calls == [3, 2]
+
+
+def test_indices_are_passed_only_where_taken():
+    class Bare(AdversarialAttack):
+        def generate(self, x, y, targeted=False, target_labels=None, *, epsilon=None):
+            return x - epsilon[:, None].float() * 0.9
+
+    x, y = images([0.05, 0.25])
+    assert compute_robustness_curve(Bare, sign_model, x, y, [0.1, 0.2]) == {0.1: 0.5, 0.2: 0.5}
+
+
+def test_arguments_reach_the_attack(attack):
+    made = []
+
+    class Spy(attack):
+        def __init__(self, model, epsilon, norm, clip_max, alpha=None):
+            made.append((model, epsilon, norm, clip_max))
+            super().__init__(model, epsilon, norm, 0.0, clip_max)
+
+    Spy.calls = []
+    x, y = images([0.05, 0.15])
+    robustness_curve(Spy, sign_model, x, y, [0.2, 0.1], norm="linf", clip_max=2.0)
+    assert made[0] == (sign_model, 0.2, "linf", 2.0)
+    if attack is Batch:
+        assert len(made) == 1
+    else:
+        assert [epsilon for _, epsilon, _, _ in made[1:]] == [0.1, 0.2]
+    partial = functools.partial(Spy, norm="linf", clip_max=1.0)
+    assert compute_robustness_curve(partial, sign_model, x, y, [0.2, 0.1]) == {0.2: 0.0, 0.1: 0.5}
+
+
+def test_forwards_are_those_of_the_attack_and_our_own():
+    class Counting(Batch):
+        forwards = 0
+
+        def generate(self, x, y, **keywords):
+            self.forwards = 7 * len(x)
+            return super().generate(x, y, **keywords)
+
+        generate.__signature__ = inspect.signature(Batch.generate)
+
+    Counting.calls = []
+    seen = []
+
+    def model(batch):
+        seen.append(len(batch))
+        return sign_model(batch)
+
+    x, y = images([0.05, 0.15, 0.25, -0.1])
+    curve = robustness_curve(Counting, model, x, y, [0.1, 0.2, 0.3])
+    attacked = sum(len(epsilon) for epsilon, _ in Counting.calls)
+    assert curve.forwards == sum(seen) + 7 * attacked
+
+
+def test_progress(attack):
+    x, y = images([0.05, 0.15, 0.25, 0.45, -0.1])
+    seen = []
+    robustness_curve(attack, sign_model, x, y, GRID, progress=lambda done, total: seen.append((done, total)))
+    assert seen[0] == (1, 5)  # the one that is wrong from the start
+    assert seen[-1] == (5, 5)
+    assert seen == sorted(seen)
+
+
+def test_an_example_of_no_winner_is_fooled():
+    def model(batch):
+        return torch.where(batch[:, :1] < 0.5, math.nan, sign_model(batch))
+
+    x, y = images([0.05, 0.45])
+    Point.calls = []
+    assert compute_robustness_curve(Point, model, x, y, [0.1]) == {0.1: 0.5}
+
+
+def test_labels_and_images_of_other_dtypes(attack):
+    x, y = images([0.05, 0.15, 0.25, 0.45, -0.1])
+    for labels in (y.int(), y.to(torch.uint8)):
+        assert robustness_curve(attack, sign_model, x, labels, GRID).counts.tolist() == [4, 3, 2, 1, 1]
+
+
+# --- what is summed up
+
+
+def curve_of(epsilons, counts, n=10):
+    rates = [estimate_rate(count, n) for count in counts]
+    return RobustnessCurve(
+        attack="PGD",
+        norm="linf",
+        epsilons=np.array(epsilons),
+        counts=np.array(counts),
+        n=n,
+        lower=np.array([rate.lower for rate in rates]),
+        upper=np.array([rate.upper for rate in rates]),
+        alpha=0.05,
+        broken_epsilon=np.full(n, math.inf),
+        forwards=None,
+    )
+
+
+def test_area_is_the_mean_height():
+    assert curve_of([0.0, 1.0], [10, 0]).area() == 0.5
+    assert curve_of([0.0, 0.5, 2.0], [10, 8, 2]).area() == pytest.approx((0.5 * 0.9 + 1.5 * 0.5) / 2)
+    assert curve_of([2.0, 0.5, 0.0, 0.5], [2, 8, 10, 8]).area() == pytest.approx((0.5 * 0.9 + 1.5 * 0.5) / 2)
+    assert curve_of([1.0, 3.0], [7, 7]).area() == pytest.approx(0.7)
+    with pytest.raises(InputError, match="area: expected at least two different epsilons, got 1"):
+        curve_of([0.1, 0.1], [3, 3]).area()
+
+
+def test_dictionary_and_table(attack):
+    x, y = images([0.05, 0.15, 0.25, 0.45, -0.1])
+    curve = robustness_curve(attack, sign_model, x, y, [0.2, 0.0], alpha=0.1)
+    values = json.loads(json.dumps(curve.to_dict()))
+    assert values["epsilons"] == [0.2, 0.0]
+    assert values["robust_accuracy"] == [0.4, 0.8]
+    assert values["broken_epsilon"] == [0.2, 0.2, math.inf, math.inf, 0.0]
+    assert values["alpha"] == 0.1
+    pytest.importorskip("pandas")
+    frame = curve.to_pandas()
+    assert list(frame.columns) == ["epsilon", "robust_accuracy", "counts", "lower", "upper"]
+    assert frame["epsilon"].tolist() == [0.2, 0.0]
+    assert frame["counts"].tolist() == [2, 4]
+    assert frame.attrs["n"] == 5
+    assert frame.attrs["norm"] == "linf"

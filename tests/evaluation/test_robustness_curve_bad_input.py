@@ -1,0 +1,191 @@
+"""Robustness curves refuse broken attacks and wrong arguments, and name them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from curve_models import images, sign_model
+
+from pyrobust.attacks import AdversarialAttack
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.evaluation.robustness_curve import compute_robustness_curve, robustness_curve
+
+
+class Untouched(AdversarialAttack):
+    """Notes how often it is asked."""
+
+    calls = 0
+
+    def generate(self, x, y, targeted=False, target_labels=None):
+        type(self).calls += 1
+        return x
+
+
+# --- broken attacks
+
+
+def returning(function, per_example=False):
+    class Made(AdversarialAttack):
+        if per_example:
+
+            def generate(self, x, y, *, epsilon, indices):
+                return function(x, float(epsilon[0]))
+        else:
+
+            def generate(self, x, y):
+                return function(x, self.epsilon)
+
+    return Made
+
+
+@pytest.mark.parametrize("per_example", [False, True])
+@pytest.mark.parametrize(
+    ("function", "error", "match"),
+    [
+        (
+            lambda x, e: x - 1.001 * e,
+            InputError,
+            r"Made to keep within linf distance 0\.1, got 0\.1001\d* for example 0",
+        ),
+        (lambda x, e: None, InputTypeError, "Made.generate to return a float tensor, got NoneType"),
+        (lambda x, e: x.long(), InputTypeError, "Made.generate to return a float tensor, got torch.int64"),
+        (lambda x, e: x[:, :1], InputError, r"Made.generate to return shape \(2, 2\), got \(2, 1\)"),
+        (lambda x, e: x * math.nan, InputError, "Made.generate to return finite values"),
+        (lambda x, e: x + e, InputError, r"Made to keep to clip_max 1.0, got 1.04"),
+    ],
+)
+def test_a_broken_attack_is_named(function, error, match, per_example):
+    x, y = images([0.05, 0.45])
+    with pytest.raises(error, match="attack_class: expected " + match):
+        compute_robustness_curve(returning(function, per_example), sign_model, x, y, [0.1])
+
+
+def test_below_the_clip_range_too():
+    x, y = torch.tensor([[0.6, 0.05]]), torch.tensor([1])
+    with pytest.raises(InputError, match=r"to keep to clip_min 0.0, got -0.05"):
+        compute_robustness_curve(returning(lambda x, e: x - e), sign_model, x, y, [0.1])
+
+
+@pytest.mark.parametrize(("norm", "share"), [("l2", 1 / math.sqrt(2)), ("l1", 1 / 2)])
+def test_the_norm_is_the_attacks(norm, share):
+    x, y = images([0.05, 0.2])
+    ok = returning(lambda x, e: x - share * e)
+    assert compute_robustness_curve(ok, sign_model, x, y, [0.1], norm=norm) == {0.1: 0.5}
+    with pytest.raises(InputError, match=rf"keep within {norm} distance 0\.1"):
+        compute_robustness_curve(returning(lambda x, e: x - 1.001 * share * e), sign_model, x, y, [0.1], norm=norm)
+
+
+def test_rounding_as_textbook_attacks_do_it_is_no_breach():
+    """x + ε·sign in float32 leaves the float64 ball by the rounding of the sum."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.rand(200, 50, generator=generator), torch.ones(200, dtype=torch.int64)
+    for norm, share in (("linf", 1.0), ("l2", 50**-0.5), ("l1", 1 / 50)):
+        textbook = returning(lambda x, e, share=share: (x - share * e).clamp(0, 1))
+        assert compute_robustness_curve(textbook, sign_model, x, y, [8 / 255], norm=norm)[8 / 255] > 0.2
+
+
+@pytest.mark.parametrize("per_example", [False, True])
+def test_writing_into_x_hides_nothing(per_example):
+    x, y = images([0.05, 0.3])
+    before = x.clone()
+    kept = returning(lambda x, e: x.sub_(0.9 * e), per_example)
+    assert compute_robustness_curve(kept, sign_model, x, y, [0.1, 0.2]) == {0.1: 0.5, 0.2: 0.5}
+    with pytest.raises(InputError, match="keep within linf distance"):
+        compute_robustness_curve(returning(lambda x, e: x.sub_(1.1 * e), per_example), sign_model, x, y, [0.1, 0.2])
+    assert torch.equal(x, before)
+
+
+class Plain:
+    """No subclass of ours, and without a norm or a clip range."""
+
+    def __init__(self, model, epsilon, *, scale=1.0):
+        self.step = scale * epsilon
+
+    def generate(self, x, y):
+        return x - self.step
+
+
+def test_a_class_of_ones_own():
+    x, y = images([0.05, 0.25, 5.0])
+    assert compute_robustness_curve(Plain, sign_model, x, y, [0.1, 0.3, 6.0]) == {0.1: 2 / 3, 0.3: 1 / 3, 6.0: 0.0}
+    with pytest.raises(InputError, match=r"Plain to keep within linf distance 0\.1"):
+        compute_robustness_curve(Plain, sign_model, x, y, [0.1], scale=2.0)
+
+
+def test_the_model_is_in_evaluation_mode_for_every_class():
+    modes = []
+
+    class Net(torch.nn.Module):
+        def forward(self, batch):
+            modes.append(self.training)
+            return sign_model(batch)
+
+    class Careless(Plain):
+        def __init__(self, model, epsilon):
+            super().__init__(model, epsilon)
+            self.model = model
+
+        def generate(self, x, y):
+            assert torch.is_grad_enabled()
+            self.model(x)
+            self.model.train()
+            return super().generate(x, y)
+
+    net = Net().train()
+    x, y = images([0.05, 0.25])
+    with torch.no_grad():
+        assert compute_robustness_curve(Careless, net, x, y, [0.1, 0.2, 0.3]) == {0.1: 0.5, 0.2: 0.5, 0.3: 0.0}
+    assert not any(modes)
+    assert net.training
+
+
+# --- wrong arguments
+
+X, Y = images([0.1, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "error", "match"),
+    [
+        ("epsilons", [0.1, -0.1], InputError, "epsilons: expected a finite number of at least 0, got -0.1"),
+        ("epsilons", [math.nan], InputError, "epsilons: expected a finite number of at least 0, got nan"),
+        ("epsilons", [math.inf], InputError, "epsilons: expected a finite number of at least 0, got inf"),
+        ("epsilons", [], InputError, "epsilons: expected at least one, got none"),
+        ("epsilons", 0.1, InputTypeError, "epsilons: expected a sequence of numbers, got 0.1"),
+        ("epsilons", ["a"], InputTypeError, "epsilons: expected a number, got 'a'"),
+        ("x", X.tolist(), InputTypeError, "x: expected a tensor, got list"),
+        ("x", X.long(), InputTypeError, "x: expected a float tensor, got torch.int64"),
+        ("x", X[:0], InputError, "x: expected at least one example"),
+        ("x", X[0], InputError, "x: expected at least one example, as a batch"),
+        ("x", X / 0, InputError, "x: expected finite values"),
+        ("y", [0, 1], InputTypeError, "y: expected a tensor, got list"),
+        ("y", Y.double(), InputTypeError, "y: expected integers, got torch.float64"),
+        ("y", Y.bool(), InputTypeError, "y: expected integers, got torch.bool"),
+        ("y", Y[:1], InputError, r"y: expected shape \(2,\), one label an example, got \(1,\)"),
+        ("y", Y + 1, InputError, "y: expected classes 0 to 1, the model's, got 2"),
+        ("y", Y - 2, InputError, "y: expected classes 0 to 1, the model's, got -1"),
+        ("attack_class", "pgd", InputTypeError, r"attack_class: expected a class with generate\(x, y\), got str"),
+        ("attack_class", lambda model, epsilon: 3, InputTypeError, r"with generate\(x, y\), got int"),
+        ("model", "net", InputTypeError, "model: expected"),
+    ],
+)
+def test_a_bad_argument_is_named(argument, value, error, match):
+    arguments = {"attack_class": Untouched, "model": sign_model, "x": X, "y": Y, "epsilons": [0.1]} | {argument: value}
+    for function in (compute_robustness_curve, robustness_curve):
+        with pytest.raises(error, match=match):
+            function(**arguments)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, math.nan])
+def test_alpha(alpha):
+    Untouched.calls = 0
+    with pytest.raises(InputError, match="alpha: expected a number in"):
+        robustness_curve(Untouched, sign_model, X, Y, [0.1], alpha=alpha)
+    assert Untouched.calls == 0
+
+
+def test_an_attacks_own_complaint_comes_through():
+    with pytest.raises(InputError, match="norm: expected"):
+        robustness_curve(Untouched, sign_model, X, Y, [0.1], norm="l0")

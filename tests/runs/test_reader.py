@@ -1,0 +1,295 @@
+"""The file of a run: what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import pickle
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_rows import header, rows
+
+from pyrobust.errors import FileFormatError, InputError, StoreError
+from pyrobust.runs.parameters import PARAMETERS, check_parameters, chosen_indices, example, layout_of
+from pyrobust.runs.reader import Header, decode_counts, encode_counts
+from pyrobust.runs.run import Run
+from pyrobust.runs.schema import KINDS, LAYOUTS, SCHEMA_VERSIONS, create_statements
+from pyrobust.runs.writer import RunWriter
+
+# -- what comes back --------------------------------------------------------------------------------------------------
+
+
+def test_everything_comes_back(run_file: Path) -> None:
+    run = Run(run_file)
+    assert run.header == header()
+    assert run.table["index"].tolist() == list(range(8))
+    assert run.table["radius"].tolist() == [0.5] * 4 + [0.25] * 4
+    assert run.table["status"].tolist() == ["ok"] * 8
+    expected = [0, 0, 0, 990, 0, 0, 0, 0, 0, 0, 10]
+    assert run.histogram().tolist() == [expected] * 8
+    assert run.histogram("counts0").tolist() == [[count // 10 for count in expected]] * 8
+    assert not run.complete
+    assert len(run.expected) == 20
+
+
+def test_closed_run_is_one_plain_file(run_file: Path) -> None:
+    assert [file.name for file in run_file.parent.iterdir()] == ["run.db"]
+    Run(run_file).histogram()
+    assert [file.name for file in run_file.parent.iterdir()] == ["run.db"]
+
+
+doubles = st.floats(min_value=0.0, allow_infinity=False) | st.sampled_from([5e-324, math.pi, 1 / 3, 1e308])
+
+
+@settings(max_examples=30, deadline=None)
+@given(radius=doubles, p_lower=st.floats(0.0, 1.0), seconds=doubles)
+def test_floats_come_back_bit_for_bit(radius: float, p_lower: float, seconds: float) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.db"
+        with RunWriter(path, header(alpha=1 / 3, sigma=0.1 + 0.2)) as writer:
+            writer.append(rows(range(1), radius, p_lower, seconds))
+        run = Run(path)
+        for name, value in (("radius", radius), ("p_lower", p_lower), ("seconds", seconds)):
+            assert run.table[name].tobytes() == np.float64(value + 0.0).tobytes()
+        assert run.parameters["alpha"] == 1 / 3
+        assert run.parameters["sigma"] == 0.1 + 0.2
+
+
+@given(st.lists(st.integers(0, 2**32), min_size=2, max_size=20))
+def test_histograms_come_back(counts: list[int]) -> None:
+    found = decode_counts(encode_counts(counts), len(counts) - 1)
+    assert [found.get(column, 0) for column in range(len(counts))] == counts
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{", '{"x":1}', '{"10":1}', '{"-1":1}', '{"1":0}', '{"1":1.0}', '{"1":true}', '{"1":4294967297}', '{"²":1}'],
+)
+def test_strange_histograms_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decode_counts(text, 10)
+
+
+def test_reading_while_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with RunWriter(path, header()) as writer:
+        assert len(Run(path)) == 0
+        writer.append(rows(range(4)))
+        assert len(Run(path)) == 4
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sigma": 0.5}, "sigma: 0.25 there, 0.5 now"),
+        ({"seed": 2**64 - 1}, "seed: 0 there, 18446744073709551615 now"),
+        ({"shard": [1, 2]}, r"shard: None there, \[1, 2\] now"),
+        ({"batch_size": 512, "n": 2000}, "n: 1000 there, 2000 now; batch_size: 256 there, 512 now"),
+        ({"normalize": [[0.5], [0.25]]}, "normalize: None there"),
+    ],
+)
+def test_other_parameters_are_refused_by_name(run_file: Path, changes: dict[str, Any], words: str) -> None:
+    before = run_file.read_bytes()
+    with pytest.raises(StoreError, match=words):
+        RunWriter(run_file, header(**changes))
+    assert run_file.read_bytes() == before
+
+
+def test_other_model_data_or_kind_is_refused(run_file: Path) -> None:
+    fields = dict(vars(header()))
+    for change, words in (
+        ({"model_sha256": "c" * 64}, "hash of the model"),
+        ({"data_sha256": "c" * 64}, "hash of the data"),
+        ({"guarantee": "grid"}, "guarantee: 'real' there, 'grid' now"),
+        ({"kind": "predict", "parameters": example("predict")}, "a run of another kind, certify, not predict; name"),
+    ):
+        with pytest.raises(StoreError, match=words):
+            RunWriter(run_file, Header(**(fields | change)))
+    for kind in ("predict", "attack", "verify"):
+        with pytest.raises(StoreError) as caught:
+            RunWriter(run_file, header(kind))
+        assert len(str(caught.value)) < len(str(run_file)) + 80
+    # Names are for people: the same images from another path are the same images.
+    with RunWriter(run_file, Header(**(fields | {"data": "npz:elsewhere.npz", "versions": {}}))) as writer:
+        assert writer.done == set(range(8))
+
+
+def test_model_without_hash_is_told_apart_by_name(tmp_path: Path) -> None:
+    fields = dict(vars(header())) | {"model_sha256": ""}
+    RunWriter(tmp_path / "run.db", Header(**fields)).close()
+    with pytest.raises(StoreError, match="model: 'net' there, 'other' now"):
+        RunWriter(tmp_path / "run.db", Header(**(fields | {"model": "other"})))
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("radius", math.nan),
+        ("radius", math.inf),
+        ("p_lower", math.nan),
+        ("seconds", math.inf),
+        ("idx", 2**32),
+        ("idx", -1),
+    ],
+)
+def test_unstorable_values_are_refused_and_the_chunk_with_them(run_file: Path, column: str, value: float) -> None:
+    with RunWriter(run_file, header()) as writer:
+        chunk = rows(range(8, 12))
+        chunk[column] = [*list(chunk[column])[:3], value]
+        with pytest.raises(InputError, match=column):
+            writer.append(chunk)
+        with pytest.raises(InputError, match="columns"):
+            writer.append({"idx": [8]})
+        with pytest.raises(InputError, match="one length"):
+            writer.append(rows(range(8, 12)) | {"label": [1]})
+        assert writer.done == set(range(8))
+    assert len(Run(run_file)) == 8
+
+
+def test_chunk_with_an_image_twice_is_refused_whole(run_file: Path) -> None:
+    with RunWriter(run_file, header()) as writer:
+        with pytest.raises(StoreError, match="holds one of these images already"):
+            writer.append(rows(range(7, 10)))
+        writer.append(rows(range(8, 10)))
+    assert Run(run_file).table["index"].tolist() == list(range(10))
+
+
+def test_second_writer_is_refused(run_file: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[2]); from store_rows import *; from pyrobust.errors import *\n"
+        "from pyrobust.runs.writer import RunWriter\n"
+        "try: RunWriter(sys.argv[1], header())\n"
+        "except StoreError as error: print(error)"
+    )
+    with RunWriter(run_file, header()) as writer:
+        for _ in range(2):
+            writer.append(rows(range(max(writer.done) + 1, max(writer.done) + 3)))
+            with pytest.raises(StoreError, match="being written by another process"):
+                RunWriter(run_file, header())
+            found = subprocess.run(
+                [sys.executable, "-c", code, str(run_file), str(Path(__file__).parent)],
+                cwd=run_file.parent,
+                capture_output=True,
+                text=True,
+            )
+            assert "being written by another process" in found.stdout, found.stderr
+    with RunWriter(run_file, header()) as writer:
+        assert len(writer.done) == 12
+
+
+def test_newer_schema_is_refused(run_file: Path) -> None:
+    with contextlib.closing(sqlite3.connect(run_file)) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    for opening in (lambda: Run(run_file), lambda: RunWriter(run_file, header())):
+        with pytest.raises(FileFormatError, match=r"schema version 2, this pyrobust knows 1"):
+            opening()
+
+
+def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.db"
+    with contextlib.closing(sqlite3.connect(foreign)) as connection:
+        connection.execute("CREATE TABLE run (a)")
+        connection.commit()
+    text = tmp_path / "text"
+    text.write_text("idx\tlabel\n" * 500)
+    trap = tmp_path / "pickle"
+
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (os.mkdir, (str(tmp_path / "executed"),))
+
+    trap.write_bytes(pickle.dumps([Trap()] * 100))
+    short = tmp_path / "short"
+    short.write_bytes(b"SQLite format 3\0")
+    for path in (foreign, text, trap, short):
+        before = path.read_bytes()
+        # called inside the iteration that made them
+        for opening in (lambda: Run(path), lambda: RunWriter(path, header())):  # noqa: B023
+            with pytest.raises(FileFormatError, match=path.name):
+                opening()
+        assert path.read_bytes() == before
+    assert {file.name for file in tmp_path.iterdir()} == {"foreign.db", "text", "pickle", "short"}
+
+
+def test_missing_file_and_empty_database_are_no_runs(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match="found nothing there"):
+        Run(tmp_path / "run.db")
+    with pytest.raises(FileFormatError, match="found a folder there"):
+        Run(tmp_path)
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(FileFormatError, match="empty database"):
+        Run(tmp_path / "empty.db")
+    # What a kill during creation can leave: a run may begin there.
+    RunWriter(tmp_path / "empty.db", header()).close()
+    assert len(Run(tmp_path / "empty.db")) == 0
+
+
+# -- parameters -------------------------------------------------------------------------------------------------------
+
+
+def test_every_layout_has_its_parameters_and_tables() -> None:
+    assert set(PARAMETERS) == set(LAYOUTS) == set(SCHEMA_VERSIONS)
+    assert set(LAYOUTS) == {*KINDS, "sequential"}
+    for layout in LAYOUTS:
+        check_parameters(layout, example(layout))
+        tables = {"run", "result", "pending"} if layout == "sequential" else {"run", "result"}
+        assert set(create_statements(layout)) == tables
+    assert layout_of("certify", example("sequential")) == "sequential"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sigma", 0),
+        ("sigma", math.nan),
+        ("sigma", True),
+        ("alpha", 1.0),
+        ("n", 0),
+        ("n", 2**32 + 1),
+        ("n", 1.0),
+        ("seed", -1),
+        ("seed", 2**64),
+        ("shard", [2, 1]),
+        ("shard", [1]),
+        ("shard", "1/2"),
+        ("normalize", [[0.5]]),
+        ("normalize", [["x"], [0.5]]),
+        ("noise", ""),
+        ("noise", 3),
+        ("max", 0),
+        ("chunk", None),
+    ],
+)
+def test_parameters_out_of_range_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=name):
+        check_parameters("certify", example("certify") | {name: value})
+    with pytest.raises(ValueError, match="not those"):
+        check_parameters("certify", {k: v for k, v in example("certify").items() if k != name})
+
+
+@given(
+    images=st.integers(1, 200),
+    skip=st.integers(1, 20),
+    most=st.none() | st.integers(1, 200),
+    count=st.integers(1, 12),
+)
+def test_shards_divide_the_images(images: int, skip: int, most: int | None, count: int) -> None:
+    parameters = {"images": images, "skip": skip, "max": most}
+    whole = [i for i in range(images) if i % skip == 0][:most]
+    shards = [list(chosen_indices(parameters | {"shard": [i, count]})) for i in range(1, count + 1)]
+    assert list(chosen_indices(parameters | {"shard": None})) == whole
+    assert sorted(index for shard in shards for index in shard) == whole
+    assert [shard[0] for shard in shards if shard] == whole[:count]

@@ -1,0 +1,241 @@
+"""The file of a run, damaged, tampered with, or on a full disk: one clear error, and nothing half-written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import torch
+from store_rows import header, rows
+
+from pyrobust.errors import FileFormatError, InputError, PyrobustError, StoreError
+from pyrobust.evaluation.progress import SweepProgress
+from pyrobust.evaluation.resume import write_run
+from pyrobust.runs.run import Run
+from pyrobust.runs.writer import RunWriter
+from pyrobust.zoo import ImageSet
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON result BEGIN DELETE FROM result; END",
+        "CREATE VIEW v AS SELECT 1",
+        "CREATE INDEX i ON result (label)",
+        "ALTER TABLE result ADD COLUMN more",
+        "DROP TABLE result",
+        "DELETE FROM run",
+        "UPDATE run SET parameters = '{}'",
+        "UPDATE run SET parameters = '[1'",
+        "UPDATE run SET parameters = json_set(parameters, '$.num_classes', 1e9)",
+        "UPDATE run SET parameters = json_set(parameters, '$.alpha', 2)",
+        "UPDATE run SET kind = 'attack'",
+        "UPDATE run SET schema_version = 7",
+        "UPDATE run SET model = x'00ff'",
+        "UPDATE run SET versions = '[]'",
+    ],
+)
+def test_tampered_headers_are_refused(run_file: Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(run_file)) as connection:
+        connection.execute(statement)
+        connection.commit()
+    for opening in (lambda: Run(run_file), lambda: RunWriter(run_file, header())):
+        with pytest.raises(FileFormatError, match=r"run\.db"):
+            opening()
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "idx = 4294967296 WHERE idx = 7",
+        "idx = 19 + 1 WHERE idx = 7",
+        "label = 10",
+        "label = 'x'",
+        "prediction = -2",
+        "prediction = 10",
+        "prediction = -1",
+        "status = 'fine'",
+        "status = x'ff'",
+        "seconds = -1.0",
+        "p_lower = 1.5",
+        "radius = -0.5",
+        "radius = 9e999",
+        "radius = 'NaN'",
+        "prediction = -1, status = 'abstain'",
+    ],
+)
+def test_tampered_results_are_refused(run_file: Path, assignment: str) -> None:
+    with contextlib.closing(sqlite3.connect(run_file)) as connection:
+        connection.execute(f"UPDATE result SET {assignment}")
+        connection.commit()
+    with pytest.raises(FileFormatError, match=r"run\.db: damaged"):
+        _ = Run(run_file).table
+
+
+def test_tampered_histograms_are_refused(run_file: Path) -> None:
+    for text in ('{"3":999}', '{"3":990,"x":10}', "{", '{"3":990,"nan":10,"nan":10,"4":1}'):
+        with contextlib.closing(sqlite3.connect(run_file)) as connection:
+            connection.execute("UPDATE result SET counts = ? WHERE idx = 5", (text,))
+            connection.commit()
+        with pytest.raises(FileFormatError, match=r"run\.db: damaged"):
+            Run(run_file).histogram()
+    with pytest.raises(InputError, match="expected one of counts0, counts"):
+        Run(run_file).histogram("votes")
+
+
+def _read_all(path: Path) -> None:
+    run = Run(path)
+    _ = run.table
+    run.histogram("counts")
+    run.histogram("counts0")
+
+
+def test_truncated_files_give_one_clear_error(run_file: Path, tmp_path: Path) -> None:
+    content = run_file.read_bytes()
+    broken = tmp_path / "broken.db"
+    for length in [*range(1, len(content), 977), len(content) - 1]:
+        broken.write_bytes(content[:length])
+        with pytest.raises(FileFormatError, match=r"broken\.db"):
+            _read_all(broken)
+        with pytest.raises(FileFormatError, match=r"broken\.db"):
+            RunWriter(broken, header())
+        assert broken.read_bytes() == content[:length]
+
+
+def test_flipped_bytes_never_raise_anything_else(run_file: Path, tmp_path: Path) -> None:
+    content = run_file.read_bytes()
+    broken = tmp_path / "broken.db"
+    chance = random.Random(0)
+    messages = []
+    for _ in range(300):
+        changed = bytearray(content)
+        for _ in range(chance.choice((1, 2, 20))):
+            # Most of a small database is free space; aim at where something is.
+            place = chance.choice((chance.randrange(100), chance.randrange(len(content))))
+            changed[place] = chance.randrange(256)
+        broken.write_bytes(changed)
+        try:
+            _read_all(broken)
+        except PyrobustError as error:
+            messages.append(str(error))
+        for litter in tmp_path.glob("broken.db-*"):
+            litter.unlink()
+    assert len(messages) > 100
+    assert all("broken.db" in message for message in messages)
+
+
+# -- nothing half-written ---------------------------------------------------------------------------------------------
+
+
+def test_folders_and_missing_parents(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is a folder"):
+        RunWriter(tmp_path, header())
+    with pytest.raises(StoreError, match="cannot be created"):
+        RunWriter(tmp_path / "nowhere" / "run.db", header())
+    with pytest.raises(StoreError, match="cannot be created"):
+        RunWriter(tmp_path / "a\0b", header())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[Path]:
+    """A folder that everybody may enter and only its owner write, seen by somebody else."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        for name, made in (("run.db", header()), ("whole.db", header(max=4))):
+            with RunWriter(folder / name, made) as writer:
+                writer.append(rows(range(4)))
+            (folder / name).chmod(0o444)
+        folder.chmod(0o555)
+        if os.geteuid() == 0:
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            os.seteuid(os.getuid())
+            folder.chmod(0o755)
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_without_permission_to_write(unprivileged: Path) -> None:
+    with pytest.raises(StoreError, match=r"new\.db: cannot be created"):
+        RunWriter(unprivileged / "new.db", header())
+    with pytest.raises(StoreError, match=r"run\.db: cannot be opened to go on .* the file and its folder have to"):
+        RunWriter(unprivileged / "run.db", header())
+    assert sorted(file.name for file in unprivileged.iterdir()) == ["run.db", "whole.db"]
+    assert len(Run(unprivileged / "run.db")) == 4
+
+
+def test_a_finished_run_needs_no_permission_to_write(unprivileged: Path) -> None:
+    reports: list[SweepProgress] = []
+    images = ImageSet("digits", torch.zeros(20, 1, 2, 2), torch.zeros(20, dtype=torch.int64))
+
+    def step(*_: object) -> NoReturn:
+        raise AssertionError("a finished run asks for no work")
+
+    run = write_run(unprivileged / "whole.db", header(max=4), step, images, reports.append)
+    assert (len(run), run.path) == (4, unprivileged / "whole.db")
+    assert [(report.done, report.total, report.right) for report in reports] == [(4, 4, 4)]
+    with pytest.raises(StoreError, match="other parameters: n: 1000 there, 2000 now"):
+        write_run(unprivileged / "whole.db", header(max=4, n=2000), step, images, False)
+
+
+@contextlib.contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file may grow beyond size bytes, which looks to a program like a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096, 8192, 12288])
+def test_full_disk_when_a_run_begins(tmp_path: Path, size: int) -> None:
+    with largest_file(size), pytest.raises(StoreError, match="full disk"):
+        RunWriter(tmp_path / "run.db", header())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_full_disk_later_keeps_what_was_committed(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    images = range(100_000)
+    big = header(images=len(images))
+
+    def fill(writer: RunWriter) -> None:
+        for start in range(len(writer.done), len(images), 500):
+            writer.append(rows(images[start : start + 500]))
+            if start > 5000:
+                return
+
+    with largest_file(300_000), pytest.raises(StoreError, match="full disk"), RunWriter(path, big) as writer:
+        fill(writer)
+    kept = len(Run(path))
+    assert kept > 0
+    assert kept % 500 == 0
+    with RunWriter(path, big) as writer:
+        assert len(writer.done) == kept
+        writer.append(rows(images[kept : kept + 500]))
+    assert Run(path).table["index"].tolist() == list(range(kept + 500))
+
+
+def test_new_run_without_results_is_removed_when_its_sweep_fails(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), RunWriter(tmp_path / "run.db", header()):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    with RunWriter(tmp_path / "run.db", header()) as writer:
+        writer.append(rows(range(4)))
+    with pytest.raises(KeyboardInterrupt), RunWriter(tmp_path / "run.db", header()):
+        raise KeyboardInterrupt
+    assert len(Run(tmp_path / "run.db")) == 4
