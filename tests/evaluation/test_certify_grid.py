@@ -17,11 +17,11 @@ from pyrobust.evaluation import (
     Run,
     audit,
     certify_dataset,
+    certify_sequential,
     compute_certified_accuracy,
     merge_runs,
     predict_dataset,
     read_certification_log,
-    sequences,
 )
 from pyrobust.report import certified_accuracy_table, comparison_table, prediction_table
 from pyrobust.zoo import ImageSet
@@ -113,7 +113,7 @@ def test_another_torch_is_another_classifier(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(torch, "__version__", version)
         return sweep(tmp_path / name, grid, Failing(calls, ZeroDivisionError()), batch_size=16, **method, **options)
 
-    monkeypatch.setattr(sequences, "_COMMIT_S", 0.0)
+    monkeypatch.setattr(certify_sequential, "_COMMIT_S", 0.0)
     for grid, name in (("1/16", "grid.db"), (None, "real.db")):
         with pytest.raises(ZeroDivisionError):
             under("2.11.0", name, grid, calls=30)

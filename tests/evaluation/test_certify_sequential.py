@@ -20,11 +20,11 @@ from pyrobust.evaluation import (
     Run,
     audit,
     certify_dataset,
+    certify_sequential,
     compute_certified_accuracy,
     format_log,
     merge_runs,
     read_certification_log,
-    sequences,
 )
 from pyrobust.report import certified_accuracy_table
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
@@ -100,7 +100,7 @@ def pending(path: Path) -> list[tuple[Any, ...]]:
 def test_goes_on_in_the_middle_of_images(
     step: int, whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sequences, "_COMMIT_S", 0.0)
+    monkeypatch.setattr(certify_sequential, "_COMMIT_S", 0.0)
     path, half_done, stopped = tmp_path / "run.db", 0, 0
     for start in range(1000):
         model = Failing(step + 3 * start, KeyboardInterrupt())
@@ -118,7 +118,7 @@ def test_goes_on_in_the_middle_of_images(
 
 
 def test_a_failure_before_the_first_result_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequences, "_COMMIT_S", 0.0)
+    monkeypatch.setattr(certify_sequential, "_COMMIT_S", 0.0)
     path = tmp_path / "run.db"
     with pytest.raises(KeyboardInterrupt):
         certify_dataset(smoother(Failing(12, KeyboardInterrupt())), shades(), out=path, **SMALL)
@@ -307,7 +307,7 @@ def test_damaged_results(statement: str, match: str, tmp_path: Path) -> None:
     ],
 )
 def test_damaged_images_in_work(statement: str, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequences, "_COMMIT_S", 0.0)
+    monkeypatch.setattr(certify_sequential, "_COMMIT_S", 0.0)
     path = tmp_path / "run.db"
     with pytest.raises(KeyboardInterrupt):
         certify_dataset(smoother(Failing(20, KeyboardInterrupt())), shades(), out=path, **SMALL)
