@@ -1,13 +1,13 @@
-"""Binomial and normal bounds and confidence sequences, rounded outward: what a probabilistic certificate rests on."""
+"""Binomial bounds, normal quantiles and confidence sequences, all rounded outward."""
 
 from typing import Final
 
-from pyrobust.stats import arguments, margin, rule
-from pyrobust.stats.binomial import binomial_test, clopper_pearson_lower, clopper_pearson_upper
+from pyrobust.stats import arguments, decimals, rule
+from pyrobust.stats.binomial import binomial_test, clopper_pearson_lower, clopper_pearson_upper, fixed_count
 from pyrobust.stats.lattice import LatticeOutcome, exact_error, lattice_outcome
 from pyrobust.stats.normal import normal_quantile_lower
-from pyrobust.stats.rule import SequentialRule, fixed_count
-from pyrobust.stats.sequence import looks, sequence_boundary, sequence_lower, sequence_upper
+from pyrobust.stats.rule import SequentialRule, looks
+from pyrobust.stats.sequence import sequence_boundary, sequence_lower, sequence_upper
 
 __all__ = [
     "MARGIN",
@@ -28,13 +28,14 @@ __all__ = [
     "sequence_upper",
 ]
 
-# By assignment: the reference pages take what stands below one, not below an import.
-MARGIN: Final = margin.MARGIN
-"""How far below (or above) its guess a bound begins to be proved, relative to min(p, 1 - p), or to |z| for the normal
-quantile: 2^-40. What is returned lies within 4 margins of the exact bound; soundness does not rest on it."""
+# Assigned here because the reference pages read docstrings below assignments, not below imports.
+MARGIN: Final = decimals.MARGIN
+"""Distance from the first guess to the first value that is tried as a bound, relative to min(p, 1 - p), or to |z| for
+the normal quantile: 2^-40. The returned bound lies within 4 margins of the exact one. Soundness does not depend on it.
+"""
 
 MAX_TRIALS: Final = arguments.MAX_TRIALS
-"""The largest n that bounds, and so certificates, are made for: 10^9. Error budgets of the proofs reach up to it."""
+"""Largest supported number of trials n: 10^9. The error budgets of the proofs hold up to it."""
 
 SHARE_AT_END: Final = rule.SHARE_AT_END
-"""The share of alpha that a sequential rule keeps for its bound at n_max where none is given: 0.01."""
+"""Default share of alpha that a sequential rule reserves for its bound at n_max: 0.01."""

@@ -1,17 +1,17 @@
-"""Binomial bounds, rounded outward: what a probabilistic certificate rests on.
+"""Clopper-Pearson bounds and the sign test, rounded outward.
 
 Library routines for the incomplete beta function are approximations; at large n or tiny alpha they can be wrong in the
-first digit. Here they only make a first guess. What is returned has been proved: its binomial tail is bounded on the
+first digit. They only supply a first guess here. Every returned bound is proved: its binomial tail is bounded on the
 safe side in exact integers and 50-digit decimals, and a guess that fails is corrected by Newton's method until one
-passes. Where none does, the trivial bound (0 or 1) is returned.
+passes. If none passes, the trivial bound (0 or 1) is returned.
 
-The tail is summed from its largest end. For X ~ Bin(n, p), with b the probability mass function,
+The tail is summed from its largest term. For X ~ Bin(n, p) with probability mass function b,
 
     P(X >= k) = b(k) S,   S = 1 + r(k) + r(k) r(k+1) + ...,   r(j) = (n - j) p / ((j + 1) (1 - p)).
 
-p is a double, hence a ratio of integers, so S is an integer sum with every term rounded up; r(j) falls with j, so what
-is left after a term t is at most t r / (1 - r) once r < 1. ln b comes from Stirling's series. Newton's step needs the
-slope, d ln P / d ln p = k / S; it falls with p, so in exact arithmetic a step never ends above the solution.
+p is a double, hence a ratio of integers, so S is computed as an integer sum with every term rounded up. r(j) decreases
+in j, so the remainder after a term t is at most t r / (1 - r) once r < 1. ln b comes from Stirling's series. Newton's
+method uses the slope d ln P / d ln p = k / S, which decreases in p, so in exact arithmetic a step never overshoots.
 """
 
 from __future__ import annotations
@@ -24,46 +24,48 @@ from typing import Final, overload
 import numpy.typing as npt
 from scipy import special
 
+from pyrobust.checks import number
+from pyrobust.errors import InputError
 from pyrobust.stats.arguments import FloatArray, inputs, map_scalars
-from pyrobust.stats.decimals import context, log_factorial
-from pyrobust.stats.margin import MARGIN, MAX_NEWTON
+from pyrobust.stats.decimals import MARGIN, MAX_NEWTON, context, log_factorial
 
-# ln n!, k ln p and (n-k) ln(1-p) are below 1e12 for n <= 1e9 and any double p, so each of the roughly thirty 50-digit
-# operations in _log_tail errs by less than 1e-37, and the three Stirling remainders by less than 3e-38 each.
-_LOG_SLACK: Final = Decimal("1e-30")
-_SUM_ONE: Final = 1 << 128
-_SUM_STOP: Final = 80
+# Rounding error of _log_tail: ln n!, k ln p and (n-k) ln(1-p) are below 1e12 for n <= 1e9 and any double p, so each of
+# its roughly thirty 50-digit operations errs by less than 1e-37, and the three Stirling remainders by less than 3e-38.
+_LOG_ERROR: Final = Decimal("1e-30")
+# S is a fixed-point sum with 128 fractional bits; it stops at terms below 2^-80 of the sum.
+_ONE: Final = 1 << 128
+_STOP_BITS: Final = 80
 
 
 def _log_tail(k: int, n: int, num: int, den: int) -> tuple[Decimal, Decimal]:
-    """Upper bounds of ln P(Bin(n, num/den) >= k), 0 < num < den, and S. Call under context()."""
-    rest = den - num
-    a, b = (n - k) * num, (k + 1) * rest
-    term = total = _SUM_ONE
-    while a and (a >= b or term > total >> _SUM_STOP):
+    """Upper bounds on ln P(Bin(n, num/den) >= k) and on S, for 0 < num < den; call under context()."""
+    complement = den - num
+    a, b = (n - k) * num, (k + 1) * complement
+    term = total = _ONE
+    while a and (a >= b or term > total >> _STOP_BITS):
         term = -(-term * a // b)
         total += term
         a -= num
-        b += rest
+        b += complement
     if a:
         total -= -term * a // (b - a)
     log_mass = log_factorial(n) - log_factorial(k) - log_factorial(n - k)
     if k:
         log_mass += k * (Decimal(num) / den).ln()
     if n > k:
-        log_mass += (n - k) * (Decimal(rest) / den).ln()
-    s = Decimal(total) / _SUM_ONE
-    return log_mass + s.ln() + _LOG_SLACK, s
+        log_mass += (n - k) * (Decimal(complement) / den).ln()
+    s = Decimal(total) / _ONE
+    return log_mass + s.ln() + _LOG_ERROR, s
 
 
-def _prove(k: int, n: int, alpha: float, guess: float, upper: bool) -> float:
-    """A double on the safe side of the exact bound, proved, and close to it; the guess only saves time."""
-    # Both bounds are a tail P(Bin(n, v) >= m) <= alpha: of the successes, v = x and m = k, or of the failures,
-    # v = 1 - x and m = n - k. x itself is what is rounded, so that a small upper bound keeps its digits.
+def _proved_bound(k: int, n: int, alpha: float, guess: float, upper: bool) -> float:
+    """Return a proved double close to the exact bound and on its safe side; the guess only saves time."""
+    # Both bounds solve P(Bin(n, v) >= m) <= alpha: over the successes, v = x and m = k, or over the failures,
+    # v = 1 - x and m = n - k. The rounding applies to x itself, so that a small upper bound keeps its digits.
     m = n - k if upper else k
     sign, trivial = (1.0, 1.0) if upper else (-1.0, 0.0)
     # 1 - alpha = P(X <= m-1) is at most exp(-(nv-m+1)^2 / (2nv)) (Chernoff 1952), and at most (e n (1-v) / f)^f with
-    # f = n-m+1 (union bound). Both cap v: a wild guess cannot make the sum long.
+    # f = n-m+1 (union bound). Both cap v, so a wild guess cannot make the sum long.
     t, f = -2.0 * math.log1p(-alpha), n - m + 1
     cap = (math.sqrt(t) + math.sqrt(t + 4.0 * (m - 1))) ** 2 / (4.0 * n)
     cap = min(cap, 1.0 - f / n * math.exp(-1.0 - t / (2 * f)))
@@ -94,12 +96,12 @@ def _prove(k: int, n: int, alpha: float, guess: float, upper: bool) -> float:
 
 @lru_cache(maxsize=1 << 16)
 def _lower(k: int, n: int, alpha: float) -> float:
-    return 0.0 if k == 0 else _prove(k, n, alpha, float(special.betaincinv(k, n - k + 1, alpha)), upper=False)
+    return 0.0 if k == 0 else _proved_bound(k, n, alpha, float(special.betaincinv(k, n - k + 1, alpha)), upper=False)
 
 
 @lru_cache(maxsize=1 << 16)
 def _upper(k: int, n: int, alpha: float) -> float:
-    return 1.0 if k == n else _prove(k, n, alpha, float(special.betainccinv(k + 1, n - k, alpha)), upper=True)
+    return 1.0 if k == n else _proved_bound(k, n, alpha, float(special.betainccinv(k + 1, n - k, alpha)), upper=True)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -110,7 +112,7 @@ def _two_sided(k: int, n: int) -> float:
             return 1.0
         if log_p < -750:
             return math.ulp(0.0)
-        value = log_p.exp() * (1 + _LOG_SLACK)
+        value = log_p.exp() * (1 + _LOG_ERROR)
         p = float(value)
         return p if Decimal(p) >= value else math.nextafter(p, 1.0)
 
@@ -122,17 +124,17 @@ def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
 def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLike) -> float | FloatArray:
     """One-sided lower confidence bound on a proportion, from k successes in n independent trials.
 
-    The p with P(Bin(n, p) >= k) = alpha, rounded down; 0 for k = 0 (Clopper and Pearson 1934). Whatever the true
+    Solves P(Bin(n, p) >= k) = alpha for p and rounds down; 0 for k = 0 (Clopper and Pearson 1934). For any true
     proportion, the bound exceeds it with probability at most alpha.
 
     Args:
-        k: Successes, integers in [0, n], any shape that broadcasts with the others.
+        k: Successes, integers in [0, n]; any shape that broadcasts with n and alpha.
         n: Trials, integers in [1, 10**9].
         alpha: Allowed failure probability, in (0, 1).
 
     Returns:
-        Float64 array of the broadcast shape, or a float if all arguments are scalars: never above the exact bound, and
-        within 4 MARGIN * min(p, 1 - p) and 8 units in the last place of it.
+        Float64 array of the broadcast shape, or a float if all arguments are scalars. Never above the exact bound, and
+        within 4 MARGIN * min(p, 1 - p) plus 8 units in the last place of it.
 
     Raises:
         InputError: A value out of range, NaN, or shapes that do not broadcast.
@@ -153,16 +155,17 @@ def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
 def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLike) -> float | FloatArray:
     """One-sided upper confidence bound on a proportion, from k successes in n independent trials.
 
-    The p with P(Bin(n, p) <= k) = alpha, rounded up; 1 for k = n (Clopper and Pearson 1934). Whatever the true
+    Solves P(Bin(n, p) <= k) = alpha for p and rounds up; 1 for k = n (Clopper and Pearson 1934). For any true
     proportion, the bound is below it with probability at most alpha.
 
     Args:
-        k: Successes, shape and range as for clopper_pearson_lower.
-        n: Trials, likewise.
-        alpha: Allowed failure probability, likewise.
+        k: Successes, integers in [0, n]; any shape that broadcasts with n and alpha.
+        n: Trials, integers in [1, 10**9].
+        alpha: Allowed failure probability, in (0, 1).
 
     Returns:
-        As clopper_pearson_lower, but never below the exact bound, nor above 1.
+        Float64 array of the broadcast shape, or a float if all arguments are scalars. Never below the exact bound nor
+        above 1, and as close to the exact bound as clopper_pearson_lower.
 
     Raises:
         InputError: A value out of range, NaN, or shapes that do not broadcast.
@@ -176,21 +179,51 @@ def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
     return map_scalars(_upper, *inputs(k, n, alpha))
 
 
+def fixed_count(n: int, p0: float, alpha: float) -> int:
+    """Smallest number of successes in n trials whose Clopper-Pearson lower bound reaches p0.
+
+    Args:
+        n: Trials, in [1, 10**9].
+        p0: Required lower bound, in (0, 1).
+        alpha: Allowed failure probability of the bound, in (0, 1).
+
+    Returns:
+        The count, in [1, n + 1]; n + 1 if even n successes are not enough.
+
+    Raises:
+        InputError: A value is out of range.
+        InputTypeError: n is not an integer, or alpha is not a number.
+
+    >>> fixed_count(100_000, 0.84, 0.001), fixed_count(10, 0.84, 0.001)
+    (84358, 11)
+    """
+    if not 0.0 < number("p0", p0) < 1.0:
+        raise InputError(f"p0: expected a number strictly between 0 and 1, got {p0}")
+    below, above = 0, n + 1
+    while above - below > 1:
+        middle = (below + above) // 2
+        if clopper_pearson_lower(middle, n, alpha) >= p0:
+            above = middle
+        else:
+            below = middle
+    return above
+
+
 @overload
 def binomial_test(k: int, n: int) -> float: ...
 @overload
 def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike) -> float | FloatArray: ...
 def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike) -> float | FloatArray:
-    """P-value of the exact two-sided test that k successes in n trials came from a fair coin.
+    """P-value of the exact two-sided test of p = 1/2, given k successes in n trials.
 
-    min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))), rounded up (the sign test, Arbuthnot 1710).
+    Equals min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))), rounded up (the sign test, Arbuthnot 1710).
 
     Args:
-        k: Successes, integers in [0, n], any shape that broadcasts with n.
+        k: Successes, integers in [0, n]; any shape that broadcasts with n.
         n: Trials, integers in [1, 10**9].
 
     Returns:
-        Float64 array of the broadcast shape, or a float if both are scalars: in (0, 1], never below the exact p-value.
+        Float64 array of the broadcast shape, or a float if both are scalars. In (0, 1], never below the exact p-value.
 
     Raises:
         InputError: A value out of range, or shapes that do not broadcast.

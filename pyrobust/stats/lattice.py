@@ -1,7 +1,8 @@
-"""What a rule of counts does, exactly: the law of the successes carried from look to look, decided mass taken out.
+"""Exact outcome probabilities of a sequential rule, by dynamic programming over the number of successes.
 
-No probability is subtracted from another: everything is a sum of products of positive doubles, so relative errors only
-add up, at most a few units of rounding per sample. Mass in the far tails is dropped and counted.
+The distribution of the number of successes is propagated from look to look, and the decided probability mass is removed
+at each. No probability is subtracted from another: every value is a sum of products of positive doubles, so relative
+errors only add up, at most a few units of rounding per sample. Mass in the far tails is dropped and accounted for.
 """
 
 from __future__ import annotations
@@ -16,24 +17,25 @@ from pyrobust.errors import InputError
 from pyrobust.stats.arguments import FloatArray, as_counts, as_real
 from pyrobust.stats.rule import SequentialRule
 
-# Relative error per sample. With u = 2^-53: the law of k trials, by doubling, k u (1 + log2(k) / 2), at most 15 k u for
-# k <= MAX_TRIALS; its convolution with the law so far k u; summing up what is decided, two more. That is below 2^-48.
+# Relative rounding error per sample, with u = 2^-53: the binomial distribution of k trials, made by doubling,
+# contributes k u (1 + log2(k) / 2), at most 15 k u for k <= MAX_TRIALS; its convolution with the current distribution
+# contributes k u, and the sums of decided mass 2 k u. The total is below 2^-48 per sample.
 _ROUNDING: Final = 2.0**-48
-# A probability below it at the edge of a law is dropped.
+# Probabilities below this at the edges of a distribution are dropped.
 _NEGLIGIBLE: Final = 1e-30
 
 
 @dataclass(frozen=True)
 class LatticeOutcome:
-    """Probabilities of the three ends of an image with a given p, and how far they may be off.
+    """Probabilities of the three outcomes for an image with a given success probability, with error bounds.
 
     Attributes:
-        certified: of being certified.
-        given_up: of being given up.
-        undecided: of neither, up to the last look.
+        certified: probability that the image is certified.
+        given_up: probability that the image is given up.
+        undecided: probability of neither by the last look.
         samples: expected number of samples.
-        dropped: probability that was not followed.
-        rounding: bound of the relative error of all of them.
+        dropped: probability mass dropped in the tails.
+        rounding: bound on the relative rounding error of the probabilities and of ``samples``.
 
     >>> outcome = LatticeOutcome(0.0009, 0.9, 0.0991, 5000.0, 1e-28, 1e-10)
     >>> outcome.certified_at_most > outcome.certified
@@ -49,117 +51,131 @@ class LatticeOutcome:
 
     @property
     def certified_at_most(self) -> float:
-        """Upper bound of the exact probability of being certified."""
+        """Upper bound on the exact probability that the image is certified."""
         return (self.certified + self.dropped) * (1 + self.rounding)
 
     @property
     def given_up_at_most(self) -> float:
-        """Upper bound of the exact probability of being given up."""
+        """Upper bound on the exact probability that the image is given up."""
         return (self.given_up + self.dropped) * (1 + self.rounding)
 
 
 @dataclass(frozen=True)
-class _Law:
-    """Probabilities of the counts first, first + 1, ...; and what is missing in them."""
+class _Distribution:
+    """Probabilities of the counts first, first + 1, ..., and the probability mass dropped from them."""
 
     first: int
     mass: FloatArray
     dropped: float
 
-    def trimmed(self) -> _Law:
-        some = np.flatnonzero(self.mass >= _NEGLIGIBLE)
-        if not len(some):
-            return _Law(self.first, self.mass[:0], self.dropped + float(self.mass.sum()))
-        low, high = some[0], some[-1] + 1
-        lost = float(self.mass[:low].sum() + self.mass[high:].sum())
-        return _Law(self.first + int(low), self.mass[low:high], self.dropped + lost)
+    def trimmed(self) -> _Distribution:
+        kept = np.flatnonzero(self.mass >= _NEGLIGIBLE)
+        if not len(kept):
+            return _Distribution(self.first, self.mass[:0], self.dropped + float(self.mass.sum()))
+        low, high = kept[0], kept[-1] + 1
+        cut = float(self.mass[:low].sum() + self.mass[high:].sum())
+        return _Distribution(self.first + int(low), self.mass[low:high], self.dropped + cut)
 
-    def plus(self, other: _Law) -> _Law:
-        """The law of the sum of two independent counts."""
+    def convolved(self, other: _Distribution) -> _Distribution:
+        """Distribution of the sum of two independent counts."""
         mass = np.convolve(self.mass, other.mass) if len(self.mass) and len(other.mass) else self.mass[:0]
-        return _Law(self.first + other.first, mass, self.dropped + other.dropped).trimmed()
+        return _Distribution(self.first + other.first, mass, self.dropped + other.dropped).trimmed()
 
 
-class _Trials:
-    """Laws of the successes of k trials, made by doubling and kept."""
+class _Binomials:
+    """Binomial distributions with success probability p, computed by doubling and cached by number of trials."""
 
     def __init__(self, p: float) -> None:
-        self._laws = {0: _Law(0, np.ones(1), 0.0), 1: _Law(0, np.array([1.0 - p, p]), 0.0).trimmed()}
+        self._cache = {
+            0: _Distribution(0, np.ones(1), 0.0),
+            1: _Distribution(0, np.array([1.0 - p, p]), 0.0).trimmed(),
+        }
 
-    def of(self, k: int) -> _Law:
-        if k not in self._laws:
-            half = self.of(k // 2)
-            self._laws[k] = half.plus(half) if k % 2 == 0 else self.of(k - 1).plus(self.of(1))
-        return self._laws[k]
+    def __getitem__(self, trials: int) -> _Distribution:
+        if trials not in self._cache:
+            half = self[trials // 2]
+            self._cache[trials] = half.convolved(half) if trials % 2 == 0 else self[trials - 1].convolved(self[1])
+        return self._cache[trials]
 
 
 def lattice_outcome(
     p: float, looks: npt.ArrayLike, certified: npt.ArrayLike, given_up: npt.ArrayLike
 ) -> LatticeOutcome:
-    """What becomes of an image whose samples are right with probability p, by dynamic programming over the counts.
+    """Outcome probabilities of a sequential rule when each sample succeeds with probability p.
 
     Args:
-        p: in [0, 1].
-        looks: increasing sample sizes at which the count is judged.
-        certified: per look the least count that certifies, as SequentialRule.counts gives it.
-        given_up: per look the greatest count that gives up, below the former.
+        p: Success probability, in [0, 1].
+        looks: Increasing sample sizes at which the count is judged.
+        certified: Smallest count that certifies at each look, as in SequentialRule.counts.
+        given_up: Largest count that gives the image up at each look; below ``certified``.
 
     Returns:
-        The probabilities and the expected number of samples, with their error.
+        The probabilities and the expected number of samples, with their error bounds.
 
     Raises:
-        InputError: p out of range, looks that do not increase from at least 1, or arrays of other lengths.
-        InputTypeError: counts that are not integers, or p is not a number.
+        InputError: p is out of range, looks do not increase from at least 1, or the arrays differ in length.
+        InputTypeError: Counts are not integers, or p is not a number.
 
     >>> rule = SequentialRule(10_000)
     >>> outcome = lattice_outcome(0.9, rule.looks, *rule.counts(0.84))
     >>> f"{outcome.certified:.6f} certified after {outcome.samples:.0f} samples"
     '0.999632 certified after 698 samples'
     """
-    chance = as_real("p", p)
-    if chance.ndim or not 0.0 <= chance <= 1.0:
-        raise InputError(f"p: expected one probability, got {p}")
-    sizes, least, most = as_counts("looks", looks), as_counts("certified", certified), as_counts("given_up", given_up)
-    if sizes.ndim != 1 or not len(sizes) or not sizes.shape == least.shape == most.shape:
-        shapes = f"{sizes.shape}, {least.shape} and {most.shape}"
-        raise InputError(f"looks, certified, given_up: expected three lists of one length, got shapes {shapes}")
+    probability = as_real("p", p)
+    if probability.ndim or not 0.0 <= probability <= 1.0:
+        raise InputError(f"p: expected one probability in [0, 1], got {p}")
+    sizes, upper, lower = as_counts("looks", looks), as_counts("certified", certified), as_counts("given_up", given_up)
+    if sizes.ndim != 1 or not len(sizes) or not sizes.shape == upper.shape == lower.shape:
+        shapes = f"{sizes.shape}, {upper.shape} and {lower.shape}"
+        raise InputError(f"looks, certified, given_up: expected three lists of the same length, got shapes {shapes}")
     steps = np.diff(sizes, prepend=0)
     if (steps < 1).any():
-        raise InputError("looks: expected increasing sample sizes of at least 1")
-    if (most >= least).any():
-        raise InputError("given_up: expected counts below those that certify")
+        position = int(np.argmax(steps < 1))
+        raise InputError(
+            f"looks: expected increasing sample sizes of at least 1, got {sizes[position]} at position {position}"
+        )
+    if (lower >= upper).any():
+        look = int(np.argmax(lower >= upper))
+        raise InputError(
+            f"given_up: expected counts below the certifying ones, got {lower[look]} given up and {upper[look]} "
+            f"certified at look {sizes[look]}"
+        )
 
-    trials, law = _Trials(float(chance)), _Law(0, np.ones(1), 0.0)
-    up = down = samples = 0.0
-    end = 0
-    for n, step, c, g in zip(sizes.tolist(), steps.tolist(), least.tolist(), most.tolist(), strict=True):
-        law = law.plus(trials.of(step))
-        end = n
-        low = min(max(g + 1 - law.first, 0), len(law.mass))
-        high = min(max(c - law.first, low), len(law.mass))
-        lost, won = float(law.mass[:low].sum()), float(law.mass[high:].sum())
-        up, down, samples = up + won, down + lost, samples + n * (won + lost)
-        law = _Law(law.first + low, law.mass[low:high], law.dropped)
-        if not len(law.mass):
+    binomials, undecided = _Binomials(float(probability)), _Distribution(0, np.ones(1), 0.0)
+    p_certified = p_given_up = samples = 0.0
+    last = 0
+    for n, step, c, g in zip(sizes.tolist(), steps.tolist(), upper.tolist(), lower.tolist(), strict=True):
+        reached = undecided.convolved(binomials[step])
+        last = n
+        low = min(max(g + 1 - reached.first, 0), len(reached.mass))
+        high = min(max(c - reached.first, low), len(reached.mass))
+        stopped, proved = float(reached.mass[:low].sum()), float(reached.mass[high:].sum())
+        p_certified, p_given_up = p_certified + proved, p_given_up + stopped
+        samples += n * (proved + stopped)
+        undecided = _Distribution(reached.first + low, reached.mass[low:high], reached.dropped)
+        if not len(undecided.mass):
             break
-    undecided = float(law.mass.sum())
-    return LatticeOutcome(up, down, undecided, samples + end * undecided, law.dropped, _ROUNDING * end)
+    p_undecided = float(undecided.mass.sum())
+    return LatticeOutcome(
+        p_certified, p_given_up, p_undecided, samples + last * p_undecided, undecided.dropped, _ROUNDING * last
+    )
 
 
 def exact_error(rule: SequentialRule, p0: float) -> LatticeOutcome:
-    """What becomes of an image with p just below p0 when p >= p0 is to be decided: every certificate is an error.
+    """Exact error probability of a rule that decides p >= p0: its outcome for an image just below p0.
 
-    The probability of a certificate rises with p, so that this is the largest error of all p < p0.
+    Every certificate is false there. The probability of a certificate increases with p, so this is the largest error
+    over all p < p0.
 
     Args:
-        rule: of the run.
-        p0: in (0, 1).
+        rule: The sequential rule.
+        p0: Threshold, in (0, 1).
 
     Returns:
-        The outcome at p = p0; ``certified_at_most`` bounds the error.
+        The outcome at p = p0; ``certified_at_most`` bounds the error probability.
 
     Raises:
-        InputError: p0 out of range.
+        InputError: p0 is out of range.
 
     >>> exact_error(SequentialRule(1000, alpha=0.01), 0.84).certified_at_most < 0.01
     True

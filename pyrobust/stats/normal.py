@@ -1,7 +1,7 @@
-"""The normal quantile, rounded down.
+"""Normal quantiles, rounded down.
 
-As for the binomial bounds, the library's value only makes a first guess: what is returned has been proved, its normal
-probability bounded in decimals of as many digits as it takes; where no guess passes, -inf is returned.
+As for the binomial bounds, the library's value is only a first guess. The returned quantile is proved by bounding its
+normal probability in decimals with as many digits as needed; if no guess passes, -inf is returned.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from scipy import special
 
 from pyrobust.errors import InputError
 from pyrobust.stats.arguments import FloatArray, as_real, map_scalars
-from pyrobust.stats.decimals import context, pi
-from pyrobust.stats.margin import MARGIN, MAX_NEWTON
+from pyrobust.stats.decimals import MARGIN, MAX_NEWTON, context, pi
 
 
 @lru_cache(maxsize=1 << 16)
@@ -26,16 +25,17 @@ def _quantile(p: float) -> float:
         return -math.inf
     z = float(special.ndtri(p))
     for _ in range(MAX_NEWTON):
-        z = min(9.0, max(-39.0, z))  # every double p has its quantile in here; NaN becomes -39
+        z = min(9.0, max(-39.0, z))  # contains the quantile of every double p; NaN becomes -39
         width = MARGIN * abs(z)
         z = math.nextafter(z - width, -math.inf) if p != 0.5 else 0.0
-        # Far out, Phi(z) - 1/2 and p - 1/2 agree to z^2 / (2 ln 10) digits before they differ.
+        # In the tails, Phi(z) - 1/2 and p - 1/2 agree in their first z^2 / (2 ln 10) digits.
         digits = 50 + int(z * z / 4.6)
         with localcontext(context(digits)):
             d = Decimal(z)
             square = d * d
             # Phi(z) - 1/2 = phi(z) (z + z^3/3 + z^5/(3 5) + ...), all terms of one sign. A few thousand roundings cost
-            # far less than 1e10 units in the last digit; the sum ends at a term below that digit, the next under half.
+            # far less than 1e10 units in the last digit. The sum ends at a term below that digit, from which on each
+            # term is at most half the one before.
             total, term, j = d, d, 1
             while abs(term) > abs(total).scaleb(-digits) or 2 * square > j:
                 j += 2
@@ -59,14 +59,14 @@ def normal_quantile_lower(p: npt.ArrayLike) -> float | FloatArray:
     """Quantile of the standard normal distribution, rounded down.
 
     Args:
-        p: Probabilities below 1, any shape. NaN and p <= 0 give -inf: no certificate can come of them.
+        p: Probabilities below 1, any shape. NaN and p <= 0 give -inf, so that nothing is certified from them.
 
     Returns:
-        Float64 array of the same shape, or a float for a scalar: never above the exact quantile, and within
-        4 MARGIN * |z| and 8 units in the last place of it; exactly 0.0 for p = 1/2.
+        Float64 array of the same shape, or a float for a scalar. Never above the exact quantile, and within
+        4 MARGIN * |z| plus 8 units in the last place of it; exactly 0.0 for p = 1/2.
 
     Raises:
-        InputError: Some p >= 1, whose quantile would be infinite.
+        InputError: A probability is 1 or larger; its quantile would be infinite.
         InputTypeError: p is not a real number.
 
     >>> f"{normal_quantile_lower(0.975):.6f}"
@@ -76,5 +76,5 @@ def normal_quantile_lower(p: npt.ArrayLike) -> float | FloatArray:
     """
     array = as_real("p", p)
     if (array >= 1.0).any():
-        raise InputError(f"p: expected probabilities below 1, got {array.max()}; lower the bound before you invert it")
+        raise InputError(f"p: expected probabilities below 1, got {array.max()}; pass a lower confidence bound")
     return map_scalars(_quantile, array)

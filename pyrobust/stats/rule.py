@@ -1,4 +1,4 @@
-"""When an image of a sequential run is certified and when it is given up: tables of counts."""
+"""Sequential decision rule: the counts at which an image is certified or given up."""
 
 from __future__ import annotations
 
@@ -10,70 +10,75 @@ from typing import Final
 import numpy as np
 
 from pyrobust.checks import number
-from pyrobust.errors import InputError
-from pyrobust.stats.arguments import CountArray
-from pyrobust.stats.binomial import clopper_pearson_lower
-from pyrobust.stats.sequence import looks, sequence_boundary
-from pyrobust.stats.stopping import least_worth
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.stats.arguments import MAX_TRIALS, CountArray
+from pyrobust.stats.binomial import fixed_count
+from pyrobust.stats.sequence import sequence_boundary
+from pyrobust.stats.stopping import futility_counts
 
-#: The share of alpha that the bound at n_max has where none is said.
+#: Default share of alpha for the bound at n_max.
 SHARE_AT_END: Final = 0.01
 
 
-def fixed_count(n: int, p0: float, alpha: float) -> int:
-    """The least count of n whose Clopper-Pearson lower bound reaches p0, by bisection.
+def looks(n_max: int) -> tuple[int, ...]:
+    """Sample sizes at which an image is judged: a fixed schedule, so that no decision depends on the batch size.
+
+    Each look is about 1/16 further than the one before, and at least 16 samples further; the last is n_max. A
+    confidence sequence holds at all sample sizes, so the number of looks costs nothing in alpha; a decision waits at
+    most until the next look.
 
     Args:
-        n: in [1, 10**9].
-        p0: in (0, 1).
-        alpha: of the bound, in (0, 1).
+        n_max: Last sample size, in [1, 10**9].
 
     Returns:
-        In [1, n + 1]; n + 1 where not even n successes are enough.
+        Increasing integers, the last one n_max.
 
     Raises:
-        InputError: a value out of range.
-        InputTypeError: n is not an integer, or alpha is not a number.
+        InputError: n_max is out of range.
+        InputTypeError: n_max is not an integer.
 
-    >>> fixed_count(100_000, 0.84, 0.001), fixed_count(10, 0.84, 0.001)
-    (84358, 11)
+    >>> looks(100)
+    (16, 32, 48, 64, 80, 96, 100)
+    >>> len(looks(100_000))
+    115
     """
-    if not 0.0 < number("p0", p0) < 1.0:
-        raise InputError(f"p0: expected a number strictly between 0 and 1, got {p0}")
-    below, above = 0, n + 1
-    while above - below > 1:
-        middle = (below + above) // 2
-        if clopper_pearson_lower(middle, n, alpha) >= p0:
-            above = middle
-        else:
-            below = middle
-    return above
+    if isinstance(n_max, bool) or not isinstance(n_max, int | np.integer):
+        raise InputTypeError(f"n_max: expected an integer, got {n_max!r}")
+    if not 1 <= n_max <= MAX_TRIALS:
+        raise InputError(f"n_max: expected 1 to {MAX_TRIALS}, got {n_max}")
+    sizes, n = [], 16
+    while n < n_max:
+        sizes.append(n)
+        n += max(16, n // 16)
+    return (*sizes, int(n_max))
 
 
 @dataclass(frozen=True)
 class SequentialRule:
-    """Decisions on "p >= p0" that depend on the counts at fixed looks and on nothing else.
+    """Sequential decisions on p >= p0 that depend only on the counts at fixed looks.
 
-    Certified: the lower limit of the confidence sequence has reached p0, at any look. The hybrid keeps a share of alpha
-    for one Clopper-Pearson bound, at n_max; the sequence has the rest, so that both together err with probability at
-    most alpha (union bound). That bound needs fewer successes at n_max, and the sequence more samples at every look.
+    Certified: the lower limit of the confidence sequence reaches p0 at some look. A hybrid rule reserves a share of
+    alpha for one Clopper-Pearson bound at n_max and leaves the rest to the sequence, so that both together fail with
+    probability at most alpha (union bound). That bound needs fewer successes at n_max; the sequence needs more samples
+    at every look.
 
-    Given up: a certificate is no longer worth the samples that it would take on average (``stopping``). That needs no
-    part of alpha, since nothing is certified by it; the price only sets how many certificates are lost. Who keeps alpha
-    for n_max wants to get there: the price falls with the square of what the sequence has of alpha.
+    Given up: a certificate is no longer worth the expected number of samples that it would take
+    (``pyrobust.stats.stopping``). Giving up certifies nothing, so it uses no part of alpha; the price only decides how
+    many certificates are lost. The more alpha is reserved for n_max, the more images have to get there: the price
+    falls with the square of the sequence's share.
 
-    Undecided: neither up to n_max.
+    Undecided: neither by n_max samples.
 
     Attributes:
-        n_max: samples at which sampling ends.
-        alpha: probability of a false certificate, of one image, for all p0 together.
-        hybrid: share of alpha in [0, 1) that the bound at n_max has; 0 for the sequence alone. A hundredth costs the
-            sequence next to nothing and is a better bound at n_max than its own.
-        price: of n_max samples, in certificates: at 0.5 they are worth drawing for a chance of one in two. Where the
-            sequence has less than all of alpha it is lowered.
+        n_max: sample size at which sampling ends.
+        alpha: probability of a false certificate for one image, over all p0 together.
+        hybrid: share of alpha in [0, 1) for the bound at n_max; 0 leaves all of it to the sequence. A share of 0.01
+            costs the sequence almost nothing and gives a better bound at n_max than the sequence's own.
+        price: cost of n_max samples, in certificates: at 0.5 they are worth drawing for an even chance of one. It is
+            lowered where the sequence has less than all of alpha.
 
     Raises:
-        InputError: n_max, alpha, hybrid or price out of range.
+        InputError: n_max, alpha, hybrid or price is out of range.
         InputTypeError: n_max is not an integer.
 
     >>> rule = SequentialRule(1000)
@@ -88,7 +93,7 @@ class SequentialRule:
     price: float = 0.5
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Check the parameters."""
         if not 0.0 < number("alpha", self.alpha) < 1.0:
             raise InputError(f"alpha: expected a number strictly between 0 and 1, got {self.alpha}")
         if not 0.0 < number("price", self.price) < math.inf:
@@ -98,8 +103,10 @@ class SequentialRule:
         if not self.alpha_sequence > 0.0:
             raise InputError(f"hybrid: expected a share that leaves the sequence some alpha, got {self.hybrid}")
         if self.hybrid and not self.alpha_fixed > 0.0:
-            raise InputError(f"hybrid: expected 0 or a share that is some of alpha {self.alpha}, got {self.hybrid}")
-        _ = self.looks
+            raise InputError(
+                f"hybrid: expected 0 or a share of alpha {self.alpha} that does not round to 0, got {self.hybrid}"
+            )
+        _ = self.looks  # checks n_max
 
     @cached_property
     def looks(self) -> tuple[int, ...]:
@@ -108,53 +115,53 @@ class SequentialRule:
 
     @property
     def alpha_fixed(self) -> float:
-        """What of alpha the bound at n_max has."""
+        """Part of alpha for the bound at n_max."""
         return self.alpha * self.hybrid
 
     @property
     def alpha_sequence(self) -> float:
-        """What of alpha the confidence sequence has: the rest, rounded down."""
+        """Part of alpha for the confidence sequence: the rest, rounded down."""
         if not self.hybrid:
             return self.alpha
         return math.nextafter(self.alpha - self.alpha_fixed, 0.0)
 
     @property
     def sample_price(self) -> float:
-        """Of one sample, in certificates."""
+        """Price of one sample, in certificates."""
         return self.price * (1.0 - self.hybrid) ** 2 / self.n_max
 
     def target(self, p0: float) -> float:
-        """The least frequency that certifies p0 at n_max: what p has to be believed to reach for sampling to go on.
+        """Smallest frequency of successes that certifies p >= p0 at n_max.
 
         Args:
-            p0: in (0, 1).
+            p0: Threshold, in (0, 1).
 
         Returns:
-            In (0, 1]; 2.0 where no count at n_max certifies, so that all is given up.
+            A frequency in (0, 1]; 2.0 if no count at n_max certifies, so that every image is given up.
 
         Raises:
-            InputError: p0 out of range.
+            InputError: p0 is out of range.
 
         >>> SequentialRule(100_000, hybrid=0.0).target(0.84), SequentialRule(100_000, hybrid=0.5).target(0.84)
         (0.84586, 0.84381)
         """
-        least = int(sequence_boundary(self.n_max, p0, self.alpha_sequence)[0])
+        needed = int(sequence_boundary(self.n_max, p0, self.alpha_sequence)[0])
         if self.hybrid:
-            least = min(least, fixed_count(self.n_max, p0, self.alpha_fixed))
-        return least / self.n_max if least <= self.n_max else 2.0
+            needed = min(needed, fixed_count(self.n_max, p0, self.alpha_fixed))
+        return needed / self.n_max if needed <= self.n_max else 2.0
 
     def counts(self, p0: float) -> tuple[CountArray, CountArray]:
-        """The counts that decide on p0.
+        """Counts at which p >= p0 is certified or given up.
 
         Args:
-            p0: in (0, 1).
+            p0: Threshold, in (0, 1).
 
         Returns:
-            Per look the least count that certifies (more than the look's samples where none does), and the greatest
-            that gives up (-1 where none does). Read-only: they are kept for the next call.
+            Two int64 arrays with one count per look: the smallest that certifies (above the look's sample size if none
+            does) and the largest that gives up (-1 if none does). Read-only, because they are cached.
 
         Raises:
-            InputError: p0 out of range.
+            InputError: p0 is out of range.
         """
         return _counts(self, p0)
 
@@ -163,11 +170,11 @@ class SequentialRule:
 def _counts(rule: SequentialRule, p0: float) -> tuple[CountArray, CountArray]:
     n, target = np.array(rule.looks), rule.target(p0)
     certified, _ = sequence_boundary(n, p0, rule.alpha_sequence)
-    if target > 1.0:  # nor would all successes do at an earlier look
+    if target > 1.0:  # at no earlier look would n successes certify either
         given_up = n
     else:
         certified[-1] = min(certified[-1], round(target * rule.n_max))
-        given_up = least_worth(n, certified, target, rule.sample_price)
+        given_up = futility_counts(n, certified, target, rule.sample_price)
     for table in (certified, given_up):
         table.setflags(write=False)
     return certified, given_up

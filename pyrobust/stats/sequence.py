@@ -1,21 +1,23 @@
-"""A confidence sequence for a proportion: bounds that hold at all sample sizes at once, rounded outward.
+"""Krichevsky-Trofimov confidence sequence for a proportion: bounds valid at all sample sizes at once, rounded outward.
 
-A gambler who bets on each trial with the odds of Krichevsky and Trofimov (1981) against a coin of probability p owns,
-after A successes and F failures of N trials, the fortune
+A gambler who bets on each trial with the odds of Krichevsky and Trofimov (1981) against a coin of probability p has,
+after A successes and F failures in N trials, the wealth
 
     W(p) = Gamma(A + 1/2) Gamma(F + 1/2) / (pi Gamma(N + 1) p^A (1 - p)^F).
 
-If p is the truth, W is a martingale that starts at 1, so that it ever reaches 1/alpha with probability at most alpha
-(Ville 1939). All p with W(p) < 1/alpha form the confidence sequence; it may be looked at after any trial, as often as
-one likes, and its lower limits may be replaced by their running maximum (Voráček 2024 certifies by it).
+If p is the true probability, W is a martingale that starts at 1, so it ever reaches 1/alpha with probability at most
+alpha (Ville 1939). The set of all p with W(p) < 1/alpha is the confidence sequence. It may be inspected after any
+trial, any number of times, and its lower limits may be replaced by their running maximum (Voráček 2024 certifies
+with it).
 
 With q = A/N and D(q, p) the Kullback-Leibler divergence, ln W(p) = N D(q, p) - ln(pi N / 2)/2 - h(A) - h(F) - g(N),
-where h and g are what Stirling's formula leaves of ln Gamma(x + 1/2) and ln Gamma(N + 1). At A = N p + d
+where h and g are the remainders of Stirling's formula for ln Gamma(x + 1/2) and ln Gamma(N + 1). At A = N p + d
 
     N D = A ln(A / (A - d)) + F ln(F / (F + d)),
 
-and every rounding is small against its own term, because p enters by d alone. Newton's method finds d; what is returned
-has been proved: N D, lowered by _ROUNDING times the size of its terms, is at least the bound, raised likewise.
+and every rounding error is small relative to its own term, because p enters only through d. Newton's method finds d.
+The returned limit is proved: N D, lowered by _ROUNDING times the size of its terms, is at least the bound, raised by
+the same factor.
 """
 
 from __future__ import annotations
@@ -29,21 +31,21 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.errors import InputError, InputTypeError
-from pyrobust.stats.arguments import MAX_TRIALS, CountArray, FloatArray, as_real, inputs
+from pyrobust.errors import InputError
+from pyrobust.stats.arguments import CountArray, FloatArray, as_real, inputs
 from pyrobust.stats.decimals import context, log_factorial, pi
 
-# A term is a product of a count, exact, and a logarithm, of relative error at most 8u (u = 2^-53, 4 units in the last
-# place, numpy's promise) plus 1.5u each for the roundings of a quotient and of its numerator; with the product and the
-# sum that is below 16u = 2^-49. The terms of the bound are all positive, with fewer roundings. The other factor of two
-# is for a library that keeps its promise less well.
+# A term is the product of an exact count and a logarithm. The logarithm has relative error at most 8u (u = 2^-53; 4
+# units in the last place are numpy's accuracy) plus 1.5u each for rounding a quotient and its numerator; with the
+# product and the sum the total is below 16u = 2^-49. The terms of the bound are all positive, with fewer roundings. The
+# remaining factor of two allows for a math library that is less accurate than numpy states.
 _ROUNDING: Final = 2.0**-48
-# A quotient of sums of two: four roundings are 2^-51.
+# Rounding error of a quotient of sums of two: four roundings, at most 2^-51.
 _OUTWARD: Final = 2.0**-50
-# Below it p is as good as 0, and above it a quotient by MAX_TRIALS keeps all its digits.
+# Values of N p below this are treated as 0; above it, a quotient by MAX_TRIALS is a normal double.
 _SMALLEST: Final = 1e-290
 _EXACT_BELOW: Final = 32
-# Both series envelop their function: cut off after a positive term they are above it.
+# Enveloping series of h and g: truncated after a positive term, each is an upper bound.
 _HALF: Final = (1 / 24, -7 / 2880, 31 / 40320, -127 / 215040, 511 / 608256)
 _WHOLE: Final = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
 _MAX_NEWTON: Final = 80
@@ -52,7 +54,7 @@ _MAX_PROOFS: Final = 4
 
 @lru_cache(maxsize=1)
 def _small_remainders() -> tuple[FloatArray, FloatArray]:
-    """h(x) and g(x) of x = 0, 1, ..., 31, rounded up; g(0) is not used."""
+    """Tables of h(x) and g(x) for x = 0, 1, ..., 31, rounded up; g(0) is not used."""
     half, whole = [], [0.0]
     with localcontext(context()):
         root = (2 * pi()).ln() / 2
@@ -76,7 +78,7 @@ def _remainder(x: CountArray, small: FloatArray, series: tuple[float, ...]) -> F
 
 
 def _bound(successes: CountArray, failures: CountArray, alpha: FloatArray) -> FloatArray:
-    """Upper bound of what N D(q, p) has to reach for W(p) to reach 1/alpha."""
+    """Upper bound on the value of N D(q, p) at which W(p) = 1/alpha."""
     trials = successes + failures
     half, whole = _small_remainders()
     remainders = _remainder(successes, half, _HALF) + _remainder(failures, half, _HALF)
@@ -86,29 +88,30 @@ def _bound(successes: CountArray, failures: CountArray, alpha: FloatArray) -> Fl
 
 
 def _divergence(successes: FloatArray, failures: FloatArray, a: FloatArray, d: FloatArray) -> tuple[FloatArray, ...]:
-    """The two terms of N D at N p = a = A - d: the gain, and the loss to be subtracted from it."""
-    # From the smaller of a and d, the one that is exact.
+    """Terms of N D at N p = a = A - d: A ln(A / a) and F ln((F + d) / F), whose difference is N D."""
+    # Of a and d, the smaller is exact and enters the logarithm.
     small = d <= 0.5 * successes
     gain = np.where(small, -np.log1p(-np.where(small, d, 0.0) / successes), np.log(successes / np.where(small, 1.0, a)))
     return successes * gain, failures * np.log1p(d / np.maximum(failures, 0.5))
 
 
 def _limit(successes: CountArray, failures: CountArray, alpha: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """For A >= 1: a = N p and d = A - a, where p is below A/N and W(p) >= 1/alpha is proved; a = 0 where none is."""
+    """Proved lower limit for A >= 1, as a = N p and d = A - a with W(p) >= 1/alpha; a = 0 if none can be proved."""
     bound = _bound(successes, failures, alpha)
     wins, losses = successes.astype(np.float64), failures.astype(np.float64)
     trials = wins + losses
-    # In s = ln(A/a) N D is convex, D'' = A N / F at 0, and at least A s - F ln(1 + A/F).
-    most = (bound + losses * np.log1p(wins / np.maximum(losses, 0.5))) / wins
-    s = np.minimum(np.sqrt(2 * bound * np.maximum(losses, 0.5) / (wins * trials)), most)
-    # One that has arrived stays, so that no limit depends on what else is computed with it.
+    # As a function of s = ln(A/a), N D is convex, has second derivative A N / F at 0, and is at least
+    # A s - F ln(1 + A/F).
+    s_max = (bound + losses * np.log1p(wins / np.maximum(losses, 0.5))) / wins
+    s = np.minimum(np.sqrt(2 * bound * np.maximum(losses, 0.5) / (wins * trials)), s_max)
+    # Converged elements stay as they are, so that a limit does not depend on the other elements of the array.
     moving = np.ones(s.shape, dtype=bool)
     for _ in range(_MAX_NEWTON):
         d = -wins * np.expm1(-s)
         loss = losses * np.log1p(d / np.maximum(losses, 0.5))
         target = bound + 2 * _ROUNDING * (wins * s + loss)
         step = (wins * s - loss - target) * (losses + d) / (trials * d)
-        s = np.where(moving, np.minimum(np.maximum(s - step, 0.5 * s), most * (1 + 2.0**-40)), s)
+        s = np.where(moving, np.minimum(np.maximum(s - step, 0.5 * s), s_max * (1 + 2.0**-40)), s)
         moving &= np.abs(step) > 2.0**-48 * s
         if not moving.any():
             break
@@ -132,16 +135,16 @@ _NAMES: Final = ("successes", "trials")
 def sequence_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.ArrayLike) -> FloatArray:
     """Lower limit of the Krichevsky-Trofimov confidence sequence of a proportion.
 
-    The p < A/N with W(p) = 1/alpha, rounded down; 0 for A = 0. Whatever the true proportion, the probability that the
-    limit at any N = 1, 2, 3, ... exceeds it is at most alpha, for all N together (Ville 1939).
+    Solves W(p) = 1/alpha for p < A/N and rounds down; 0 for A = 0. For any true proportion, the probability that the
+    limit exceeds it at any N = 1, 2, 3, ... is at most alpha, for all N together (Ville 1939).
 
     Args:
-        successes: A, integers in [0, N], any shape that broadcasts with the others.
+        successes: A, integers in [0, N]; any shape that broadcasts with trials and alpha.
         trials: N, integers in [1, 10**9].
-        alpha: allowed failure probability, in (0, 1).
+        alpha: Allowed failure probability, in (0, 1).
 
     Returns:
-        Float64 array of the broadcast shape, of no dimension for scalars: never above the exact limit p, and within
+        Float64 array of the broadcast shape, zero-dimensional for scalars. Never above the exact limit p, and within
         2**-35 min(p, 1 - p) + 2**-49 p of it; for alpha >= 1e-7 within 2**-40 min(p, 1 - p) + 2**-49 p.
 
     Raises:
@@ -155,26 +158,27 @@ def sequence_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
     """
     a, n, level = inputs(successes, trials, alpha, names=_NAMES)
     lower = np.zeros(a.shape)
-    some = a > 0
-    expected, _ = _limit(a[some], (n - a)[some], level[some])
-    lower[some] = expected / n[some] * (1 - _OUTWARD)
+    nonzero = a > 0
+    expected, _ = _limit(a[nonzero], (n - a)[nonzero], level[nonzero])
+    lower[nonzero] = expected / n[nonzero] * (1 - _OUTWARD)
     return lower
 
 
 def sequence_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.ArrayLike) -> FloatArray:
     """Upper limit of the Krichevsky-Trofimov confidence sequence of a proportion.
 
-    The p > A/N with W(p) = 1/alpha, rounded up; 1 for A = N. That is 1 minus the lower limit of the failures, without
-    the digits that the subtraction would cost. Either limit alone holds with probability at least 1 - alpha; both at
-    once do so too, because W is one fortune for both sides.
+    Solves W(p) = 1/alpha for p > A/N and rounds up; 1 for A = N. Equals 1 minus the lower limit for the failures, but
+    without the cancellation of that subtraction. The lower and the upper limit hold together with probability at least
+    1 - alpha, because both come from the same wealth W.
 
     Args:
-        successes: A, shape and range as for sequence_lower.
-        trials: N, likewise.
-        alpha: allowed failure probability, likewise.
+        successes: A, integers in [0, N]; any shape that broadcasts with trials and alpha.
+        trials: N, integers in [1, 10**9].
+        alpha: Allowed failure probability, in (0, 1).
 
     Returns:
-        As sequence_lower, but never below the exact limit, nor above 1.
+        Float64 array of the broadcast shape, zero-dimensional for scalars. Never below the exact limit nor above 1, and
+        as close to the exact limit as sequence_lower.
 
     Raises:
         InputError: A value out of range, NaN, or shapes that do not broadcast.
@@ -187,15 +191,15 @@ def sequence_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
     """
     a, n, level = inputs(successes, trials, alpha, names=_NAMES)
     upper = np.ones(a.shape)
-    some = a < n
-    wins = a[some]
-    _, more = _limit((n - a)[some], wins, level[some])
-    upper[some] = np.minimum(1.0, (wins + more) / n[some] * (1 + _OUTWARD))
+    inside = a < n
+    successes_inside = a[inside]
+    _, excess = _limit((n - a)[inside], successes_inside, level[inside])
+    upper[inside] = np.minimum(1.0, (successes_inside + excess) / n[inside] * (1 + _OUTWARD))
     return upper
 
 
-def _least_excluding(trials: CountArray, p: float, alpha: FloatArray) -> CountArray:
-    """About the least A > N p with W(p) >= 1/alpha, N + 1 where there is none, by bisection."""
+def _smallest_excluding(trials: CountArray, p: float, alpha: FloatArray) -> CountArray:
+    """Approximate smallest A > N p with W(p) >= 1/alpha, by bisection; N + 1 if none."""
     below, above = np.floor(trials * p).astype(np.int64), trials + 1
     while (above - below > 1).any():
         a = np.clip((below + above) // 2, 1, trials)
@@ -203,40 +207,40 @@ def _least_excluding(trials: CountArray, p: float, alpha: FloatArray) -> CountAr
         expected = np.minimum(p * trials, wins)
         gain, loss = _divergence(wins, losses, expected, wins - expected)
         reached = gain - loss >= _bound(a, trials - a, alpha)
-        open_ = above - below > 1
-        above, below = np.where(open_ & reached, a, above), np.where(open_ & ~reached, a, below)
+        unfinished = above - below > 1
+        above, below = np.where(unfinished & reached, a, above), np.where(unfinished & ~reached, a, below)
     return above
 
 
-def _settle(
+def _exact_boundary(
     count: CountArray, trials: CountArray, step: int, holds: Callable[[CountArray], npt.NDArray[np.bool_]]
 ) -> CountArray:
-    """The last count in [0, N], going by -step from where it holds, at which it holds; just outside where none does."""
+    """Last count towards -step where a monotone condition holds, from a start nearby; outside [0, N] if nowhere."""
 
     def inside(a: CountArray) -> npt.NDArray[np.bool_]:
         return (a >= 0) & (a <= trials) & holds(np.clip(a, 0, trials))
 
-    while (wrong := (count >= 0) & (count <= trials) & ~inside(count)).any():
-        count = np.where(wrong, count + step, count)
-    while (more := inside(count - step)).any():
-        count = np.where(more, count - step, count)
+    while (failing := (count >= 0) & (count <= trials) & ~inside(count)).any():
+        count = np.where(failing, count + step, count)
+    while (passing := inside(count - step)).any():
+        count = np.where(passing, count - step, count)
     return count
 
 
 def sequence_boundary(trials: npt.ArrayLike, p0: float, alpha: float) -> tuple[CountArray, CountArray]:
-    """Counts at which the confidence sequence leaves p0: what a lattice of counts is cut by.
+    """Counts of successes at which the confidence sequence excludes p0.
 
     Args:
         trials: N, integers in [1, 10**9], any shape.
-        p0: probability to be decided on, in (0, 1).
-        alpha: of the sequence, in (0, 1).
+        p0: Threshold, in (0, 1).
+        alpha: Allowed failure probability of the sequence, in (0, 1).
 
     Returns:
-        Two int64 arrays of N's shape: the least A whose sequence_lower is at least p0, N + 1 where there is none; and
-        the greatest A whose sequence_upper is below p0, -1 where there is none.
+        Two int64 arrays of N's shape: the smallest A whose sequence_lower is at least p0 (N + 1 if none), and the
+        largest A whose sequence_upper is below p0 (-1 if none).
 
     Raises:
-        InputError: A value out of range.
+        InputError: A value is out of range.
         InputTypeError: N is not an integer, or p0 or alpha is not a number.
 
     >>> sequence_boundary([10, 100, 1000], 0.5, 0.001)
@@ -247,40 +251,8 @@ def sequence_boundary(trials: npt.ArrayLike, p0: float, alpha: float) -> tuple[C
     if p.ndim or not 0.0 < p < 1.0:
         raise InputError(f"p0: expected one number strictly between 0 and 1, got {p0}")
 
-    least = _least_excluding(n, float(p), level)
-    least = _settle(least, n, 1, lambda a: sequence_lower(a, n, level) >= p)
-    greatest = n - _least_excluding(n, 1.0 - float(p), level)
-    greatest = _settle(greatest, n, -1, lambda a: sequence_upper(a, n, level) < p)
-    return least, greatest
-
-
-def looks(n_max: int) -> tuple[int, ...]:
-    """Sample sizes at which an image is judged: a fixed sequence, so that no decision depends on a batch size.
-
-    Each is about 1/16 further than the one before, and at least 16 further; the last is n_max. A sequence may be looked
-    at as often as one likes, so this costs nothing in alpha, and in samples at most what a decision waits for its look.
-
-    Args:
-        n_max: last sample size, in [1, 10**9].
-
-    Returns:
-        Increasing integers, the last one n_max.
-
-    Raises:
-        InputError: n_max out of range.
-        InputTypeError: n_max is not an integer.
-
-    >>> looks(100)
-    (16, 32, 48, 64, 80, 96, 100)
-    >>> len(looks(100_000))
-    115
-    """
-    if isinstance(n_max, bool) or not isinstance(n_max, int | np.integer):
-        raise InputTypeError(f"n_max: expected an integer, got {n_max!r}")
-    if not 1 <= n_max <= MAX_TRIALS:
-        raise InputError(f"n_max: expected 1 to {MAX_TRIALS}, got {n_max}")
-    found, n = [], 16
-    while n < n_max:
-        found.append(n)
-        n += max(16, n // 16)
-    return (*found, int(n_max))
+    above = _smallest_excluding(n, float(p), level)
+    above = _exact_boundary(above, n, 1, lambda a: sequence_lower(a, n, level) >= p)
+    below = n - _smallest_excluding(n, 1.0 - float(p), level)
+    below = _exact_boundary(below, n, -1, lambda a: sequence_upper(a, n, level) < p)
+    return above, below

@@ -1,6 +1,6 @@
-"""Clopper-Pearson bounds proved at every single count of n = 10,000 and n = 100,000, and a dense normal grid.
+"""Clopper-Pearson bounds at every count of n = 10,000 and n = 100,000, and normal quantiles on a dense grid.
 
-Ball arithmetic throughout: ``ball <= alpha`` being true is a proof. Takes minutes.
+All checks use ball arithmetic, so ``ball <= alpha`` being true is a proof. Takes minutes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ ALPHA = 0.001
 
 @pytest.fixture(autouse=True)
 def _precision():
-    """Ball arithmetic at 128 bits, whatever ran before."""
+    """Set ball arithmetic to 128 bits, and restore its precision afterwards."""
     before, ctx.prec = ctx.prec, 128
     yield
     ctx.prec = before
 
 
 def tail(k, n, p, log_choose):
-    """P(Bin(n, p) >= k) in balls: terms from k upwards, the rest enclosed by a geometric series."""
+    """P(Bin(n, p) >= k) in balls, summed from k upwards, the remainder enclosed by a geometric series."""
     odds = p / (1 - p)
     term = (log_choose + k * p.log() + (n - k) * (1 - p).log()).exp()
     total = term
@@ -55,7 +55,7 @@ def test_clopper_pearson_at_every_count(n):
         p = lower[j]
         assert 0.0 < p < 1.0
         assert tail(j, n, arb(p), log_choose) <= alpha, f"unsound lower bound {p!r} for k={j}, n={n}"
-        # j failures, that is n - j successes: the mirror image, which is proved against the same tail.
+        # The upper bound for n - j successes is the mirror image, proved by the same tail of j failures.
         u = upper[n - j]
         assert 0.0 < u < 1.0
         if arb(u) + p < 1:

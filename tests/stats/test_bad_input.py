@@ -1,4 +1,4 @@
-"""What the bounds say to arguments that cannot be."""
+"""Error messages of the statistical bounds for invalid arguments."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from pyrobust.stats import (
         (math.nan, 10, InputTypeError, "k: expected integers"),
     ],
 )
-def test_counts_that_cannot_be(function, k, n, error, match):
+def test_invalid_counts_are_rejected(function, k, n, error, match):
     with pytest.raises(error, match=match):
         function(k, n, 0.05)
 
 
 @pytest.mark.parametrize("function", [clopper_pearson_lower, clopper_pearson_upper])
 @pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, 1.1, math.nan, math.inf, 0, 1, np.array([0.5, math.nan])])
-def test_alpha_outside_the_open_interval(function, alpha):
+def test_alpha_outside_the_open_interval_is_rejected(function, alpha):
     with pytest.raises(InputError, match="alpha: expected a number strictly between 0 and 1"):
         function(5, 10, alpha)
 
 
 @pytest.mark.parametrize("alpha", ["0.05", None, True, 0.05 + 0j])
-def test_alpha_of_another_type(alpha):
+def test_alpha_of_another_type_is_rejected(alpha):
     with pytest.raises(InputTypeError, match="alpha: expected float64"):
         clopper_pearson_lower(5, 10, alpha)
     with pytest.raises(InputTypeError, match="p: expected float64"):

@@ -1,7 +1,7 @@
 """Binomial bounds against exact rationals and ball arithmetic.
 
-A ball encloses the exact value of what it stands for, so ``ball <= alpha`` being true is a proof. Every bound is tested
-from both sides: what is returned is sound, and a little further it would no longer be.
+A ball encloses the exact value of its expression, so ``ball <= alpha`` being true is a proof. Every bound is tested from
+both sides: the returned value is sound, and a slightly tighter value would not be.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyrobust.stats import (
     clopper_pearson_lower,
     clopper_pearson_upper,
 )
-from pyrobust.stats.binomial import _lower, _prove
+from pyrobust.stats.binomial import _lower, _proved_bound
 from pyrobust.stats.decimals import context, log_factorial
 from pyrobust.stats.normal import _quantile
 
@@ -34,19 +34,19 @@ ALPHAS = (0.5, 0.05, 0.001, 1e-6)
 
 @pytest.fixture(autouse=True)
 def _precision():
-    """Ball arithmetic at 160 bits, whatever ran before."""
+    """Set ball arithmetic to 160 bits, and restore its precision afterwards."""
     before, ctx.prec = ctx.prec, 160
     yield
     ctx.prec = before
 
 
-def tail_hypergeometric(k, n, p):
-    """P(Bin(n, p) >= k) in balls, 1 <= k, as the regularised incomplete beta function I_p(k, n-k+1)."""
+def tail_beta(k, n, p):
+    """P(Bin(n, p) >= k) in balls, for k >= 1, as the regularised incomplete beta function I_p(k, n-k+1)."""
     return p.beta_lower(arb(k), arb(n - k + 1), regularized=True)
 
 
 def tail_sum(k, n, p):
-    """The same, term by term from k upwards, the rest enclosed by a geometric series; faster when n is moderate."""
+    """P(Bin(n, p) >= k) summed from k upwards, the remainder enclosed by a geometric series; faster for moderate n."""
     odds = p / (1 - p)
     log_mass = arb(n + 1).lgamma() - arb(k + 1).lgamma() - arb(n - k + 1).lgamma() + k * p.log()
     term = (log_mass + (n - k) * (1 - p).log()).exp()
@@ -60,40 +60,40 @@ def tail_sum(k, n, p):
     return total
 
 
-def outward(x, direction):
-    """A point just past the promised tightness: 4 margins and 8 units in the last place further in `direction`."""
+def tighter(x, direction):
+    """Move x in `direction` by the documented tightness: 4 margins plus 8 units in the last place."""
     return x + direction * (4 * MARGIN * min(x, 1 - x) + 8 * math.ulp(x))
 
 
-def check_lower(k, n, alpha, p, tail=tail_hypergeometric):
-    """P is proved sound and tight for k successes of n."""
+def check_lower(k, n, alpha, p, tail=tail_beta):
+    """Prove that p is a sound and tight lower bound for k successes in n trials."""
     assert 0.0 <= p < 1.0
     if k == 0:
         assert p == 0.0
         return
     assert p > 0.0
     assert tail(k, n, arb(p)) <= arb(alpha), f"unsound lower bound {p!r} for k={k}, n={n}, alpha={alpha}"
-    q = outward(p, +1)
+    q = tighter(p, +1)
     assert q >= 1.0 or tail(k, n, arb(q)) > arb(alpha), f"loose lower bound {p!r} for k={k}, n={n}, alpha={alpha}"
 
 
-def check_upper(k, n, alpha, p, tail=tail_hypergeometric):
-    """P is proved sound and tight for k successes of n: the tail of the failures, at 1 - p."""
+def check_upper(k, n, alpha, p, tail=tail_beta):
+    """Prove that p is a sound and tight upper bound for k successes in n trials, by the tail of the failures."""
     assert 0.0 < p <= 1.0
     if k == n:
         assert p == 1.0
         return
     if p < 1.0:
         assert tail(n - k, n, 1 - arb(p)) <= arb(alpha), f"unsound upper bound {p!r} for k={k}, n={n}, alpha={alpha}"
-    q = outward(p, -1)
+    q = tighter(p, -1)
     assert q <= 0.0 or tail(n - k, n, 1 - arb(q)) > arb(alpha), f"loose upper bound {p!r}, k={k}, n={n}, {alpha}"
 
 
 @pytest.mark.parametrize(
     ("k", "n", "p"), [(1, 1, 0.3), (7, 10, 0.5), (990, 1000, 0.97), (300, 1000, 0.31), (60_000, 10**5, 0.595)]
 )
-def test_the_two_oracles_agree(k, n, p):
-    a, b = tail_hypergeometric(k, n, arb(p)), tail_sum(k, n, arb(p))
+def test_both_tail_oracles_agree(k, n, p):
+    a, b = tail_beta(k, n, arb(p)), tail_sum(k, n, arb(p))
     assert a.overlaps(b)
     assert b.rel_accuracy_bits() > 50
     if n <= 10:
@@ -108,13 +108,13 @@ def test_clopper_pearson_at_every_count(n, alpha):
     lower, upper = clopper_pearson_lower(k, n, alpha), clopper_pearson_upper(k, n, alpha)
     for j in range(n + 1):
         check_lower(j, n, alpha, lower[j], tail_sum)
-        # The mirrored tail differs from one already proved only in rounding; every third is enough.
+        # The mirrored tail differs from one already proved only in rounding, so every third count is enough.
         if j % 3 == 0 or n <= 100 or j > n - 10:
             check_upper(j, n, alpha, upper[j], tail_sum)
 
 
 def sample_counts(n, size, seed):
-    """Counts at both ends, in the middle, and seeded ones spread over all scales of k and n - k."""
+    """Counts at both ends, in the middle, and random ones over all scales of k and n - k."""
     rng = np.random.default_rng(seed)
     spread = np.exp(rng.uniform(0, math.log(n), size=size)).astype(int)
     counts = [0, 1, 2, n // 2, n - 2, n - 1, n, *spread, *(n - spread), *rng.integers(0, n + 1, size=size)]
@@ -132,14 +132,14 @@ def test_clopper_pearson_at_sampled_counts_of_large_n(n):
 @pytest.mark.parametrize("alpha", [1e-299, 1e-100, 1e-17, 0.9, 1 - 1e-9, 1 - 2.0**-53])
 @pytest.mark.parametrize("n", [1, 2, 7, 508, 29_055, 10**9])
 def test_clopper_pearson_at_extreme_alpha(n, alpha):
-    ctx.prec = 400  # 1 - p and 1 - alpha have to survive a subtraction
+    ctx.prec = 400  # 1 - p and 1 - alpha lose digits to cancellation
     for k in sample_counts(n, 1, seed=n):
         check_lower(k, n, alpha, clopper_pearson_lower(k, n, alpha))
         check_upper(k, n, alpha, clopper_pearson_upper(k, n, alpha))
 
 
 def test_clopper_pearson_where_library_routines_fail():
-    # In the first scipy 1.17's incomplete beta function is 30 times too small, in the second its inverse gives NaN.
+    # In scipy 1.17 the incomplete beta function is 30 times too small in the first case; its inverse is NaN in the other.
     ctx.prec = 400
     for k, n, alpha in [(479, 508, 5.328387079157256e-282), (3, 1_339_206, 5.8434929526015255e-269)]:
         check_lower(k, n, alpha, clopper_pearson_lower(k, n, alpha))
@@ -149,18 +149,18 @@ def test_clopper_pearson_where_library_routines_fail():
 @pytest.mark.parametrize("guess", [math.nan, 0.0, 1e-9, 0.5, 0.989, 0.99, 1.0 - 2.0**-53, 1.0, 2.0, -1.0])
 @pytest.mark.parametrize(("k", "n"), [(99_000, 100_000), (100_000, 100_000), (1, 10), (9, 10), (50_000, 100_000)])
 @pytest.mark.parametrize("alpha", [0.001, 1 - 1e-12])
-def test_a_wrong_guess_is_put_right(guess, k, n, alpha):
-    check_lower(k, n, alpha, _prove(k, n, alpha, guess, upper=False))
-    check_upper(n - k, n, alpha, _prove(n - k, n, alpha, 1.0 - guess, upper=True))
+def test_wrong_first_guess_is_corrected(guess, k, n, alpha):
+    check_lower(k, n, alpha, _proved_bound(k, n, alpha, guess, upper=False))
+    check_upper(n - k, n, alpha, _proved_bound(n - k, n, alpha, 1.0 - guess, upper=True))
 
 
 @pytest.mark.parametrize("n", [1, 10, 10**5, 10**9])
-def test_all_successes_have_a_closed_form(n):
+def test_all_successes_match_the_closed_form(n):
     for alpha in ALPHAS:
         exact = (arb(alpha).log() / n).exp()
         p, u = clopper_pearson_lower(n, n, alpha), clopper_pearson_upper(0, n, alpha)
         assert arb(p) <= exact
-        assert exact <= arb(outward(p, +1))
+        assert exact <= arb(tighter(p, +1))
         assert 1 - exact <= arb(u)
         assert arb(u) <= (1 - exact) * (1 + 5 * arb(MARGIN))
 
@@ -173,11 +173,11 @@ def test_log_factorial_is_within_its_error_budget(x):
     assert abs(arb(value) - arb(x + 1).lgamma()) < arb("1e-37")
 
 
-def test_the_price_in_tightness_is_invisible():
-    assert MARGIN < 1e-12  # every other test measures in margins
+def test_margin_is_negligible():
+    assert MARGIN < 1e-12  # the other tests measure tightness in margins
 
 
-def test_the_callers_decimal_context_does_not_matter():
+def test_bounds_ignore_the_callers_decimal_context():
     expected = _lower.__wrapped__(990, 1000, 0.001), _quantile.__wrapped__(0.3)
     with decimal.localcontext(decimal.Context(prec=3, rounding=decimal.ROUND_UP, Emax=5, Emin=-5)):
         assert (_lower.__wrapped__(990, 1000, 0.001), _quantile.__wrapped__(0.3)) == expected
@@ -185,19 +185,19 @@ def test_the_callers_decimal_context_does_not_matter():
 
 
 def pmf_rationals(n, p):
-    """The n+1 binomial probabilities, exactly, times p.denominator**n."""
+    """The n + 1 exact binomial probabilities, times p.denominator**n."""
     a, b = p.numerator, p.denominator - p.numerator
     return [comb(n, k) * a**k * b ** (n - k) for k in range(n + 1)]
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.001])
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 10, 20, 50])
-def test_coverage_enumerated_exactly(n, alpha):
+def test_coverage_by_exact_enumeration(n, alpha):
     k = range(n + 1)
     lower = [Fraction(float(x)) for x in clopper_pearson_lower(np.arange(n + 1), n, alpha)]
     upper = [Fraction(float(x)) for x in clopper_pearson_upper(np.arange(n + 1), n, alpha)]
     grid = [Fraction(i, 200) for i in range(1, 200)]
-    # Just inside each bound the miss probability comes closest to alpha: the supremum over p is attained there.
+    # Just inside each bound the miss probability is closest to alpha: it attains its supremum over p there.
     step = Fraction(1, 10**9)
     below = [x * (1 - step) for x in lower if x > 0]
     above = [1 - (1 - x) * (1 - step) for x in upper if x < 1]
@@ -215,8 +215,8 @@ def test_coverage_enumerated_exactly(n, alpha):
 
 counts = st.integers(1, 10**4).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 levels = st.floats(1e-12, 0.999)
-# Two returned values may each be off by the tightness, so order is only promised up to it.
-SLACK = 1 + 6 * MARGIN
+# Two returned bounds may each differ from the exact ones by the tightness, so their order holds only up to it.
+TOLERANCE = 1 + 6 * MARGIN
 
 
 @settings(max_examples=60, deadline=None)
@@ -235,8 +235,8 @@ def test_bounds_enclose_the_frequency_and_mirror_each_other(kn, alpha):
 def test_bounds_are_monotone(kn, alpha, other):
     k, n = kn
     alpha, larger = sorted((alpha, other))
-    assert clopper_pearson_lower(k, n, alpha) <= clopper_pearson_lower(k, n, larger) * SLACK
-    assert clopper_pearson_upper(k, n, larger) <= clopper_pearson_upper(k, n, alpha) * SLACK
+    assert clopper_pearson_lower(k, n, alpha) <= clopper_pearson_lower(k, n, larger) * TOLERANCE
+    assert clopper_pearson_upper(k, n, larger) <= clopper_pearson_upper(k, n, alpha) * TOLERANCE
     if k < n:
         assert clopper_pearson_lower(k, n, alpha) < clopper_pearson_lower(k + 1, n, alpha)
         assert clopper_pearson_upper(k, n, alpha) < clopper_pearson_upper(k + 1, n, alpha)
@@ -261,7 +261,7 @@ def test_binomial_test_at_larger_n(n):
     ctx.prec = 400
     for z in (0.0, 0.01, 1.0, 3.0, 8.0, 30.0):
         k = (n + 1) // 2 + int(z * math.sqrt(n) / 2)
-        exact = 2 * tail_hypergeometric(k, n, arb(0.5))
+        exact = 2 * tail_beta(k, n, arb(0.5))
         p = binomial_test(n - k, n)
         if p == 1.0:
             assert exact > 1 - 2.0**-53
@@ -271,7 +271,7 @@ def test_binomial_test_at_larger_n(n):
     assert binomial_test(n, n) == (2.0 ** (1 - n) if n < 1000 else 5e-324)
 
 
-def test_scalars_give_floats_and_arrays_give_arrays():
+def test_scalars_return_floats_and_arrays_return_arrays():
     assert type(clopper_pearson_lower(np.int64(5), 10, np.float64(0.05))) is float
     assert type(binomial_test(5, 10)) is float
     k, n, alpha = np.array([[3], [9]], dtype=np.uint8), np.array([10, 300]), 0.05

@@ -1,4 +1,4 @@
-"""The normal quantile against ball arithmetic: sound, and a little further up it would no longer be."""
+"""Normal quantiles against ball arithmetic: sound, and a slightly larger value would not be."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ arb, ctx = flint.arb, flint.ctx
 
 @pytest.fixture(autouse=True)
 def _precision():
-    """Ball arithmetic at 160 bits, whatever ran before."""
+    """Set ball arithmetic to 160 bits, and restore its precision afterwards."""
     before, ctx.prec = ctx.prec, 160
     yield
     ctx.prec = before
 
 
 def normal_cdf(z):
-    """The standard normal distribution function in balls."""
+    """Standard normal distribution function in balls."""
     return (-arb(z) / arb(2).sqrt()).erfc() / 2
 
 
 def check_quantile(p, z):
-    """Z is proved not above the quantile of p, and 4 margins and 8 units further up is proved above it."""
+    """Prove that z is at most the quantile of p, and that z plus the documented tightness is above it."""
     assert math.isfinite(z)
     if p == 0.5:
         assert z == 0.0
@@ -44,7 +44,7 @@ def test_normal_quantile_on_a_grid():
 
 
 @pytest.mark.parametrize("start", [5e-324, 1e-308, 0.02425, 0.25, 0.5, 0.75, 1 - math.exp(-2), 0.97575, 0.999, 1.0])
-def test_normal_quantile_one_unit_in_the_last_place_apart(start):
+def test_normal_quantile_at_neighbouring_doubles(start):
     ctx.prec = 250
     near = [start]
     for _ in range(8):
@@ -56,7 +56,7 @@ def test_normal_quantile_one_unit_in_the_last_place_apart(start):
 
 
 @pytest.mark.parametrize("wrong", [1e-9, -1e-9, 0.1, -0.1, math.nan, math.inf])
-def test_a_wrong_guess_of_the_quantile_never_gets_through(monkeypatch, wrong):
+def test_wrong_first_guess_is_never_returned(monkeypatch, wrong):
     right = normal.special.ndtri
     monkeypatch.setattr(normal.special, "ndtri", lambda p: right(p) + wrong)
     for p in (1e-9, 0.3, 0.51, 0.99, 0.999999):
@@ -67,7 +67,7 @@ def test_a_wrong_guess_of_the_quantile_never_gets_through(monkeypatch, wrong):
             assert z == -math.inf or normal_cdf(z) <= arb(p)
 
 
-def test_normal_quantile_without_a_certificate():
+def test_normal_quantile_outside_the_unit_interval():
     assert normal_quantile_lower(0.0) == -math.inf
     assert normal_quantile_lower(-0.5) == -math.inf
     assert normal_quantile_lower(math.nan) == -math.inf
@@ -78,5 +78,5 @@ def test_normal_quantile_without_a_certificate():
             normal_quantile_lower(p)
 
 
-def test_scalars_give_floats():
+def test_scalars_return_floats():
     assert type(normal_quantile_lower(0.7)) is float

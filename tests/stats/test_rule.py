@@ -1,4 +1,4 @@
-"""The decisions of a sequential run are those of its bounds, at every look."""
+"""Decision counts of the sequential rule agree with its bounds at every look."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pyrobust.stats import SequentialRule, clopper_pearson_lower, sequence_lower
 @pytest.mark.parametrize("hybrid", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("p0", [0.5, 0.84, 0.9986])
 @pytest.mark.parametrize("n_max", [1, 16, 333, 20_000])
-def test_the_counts_are_where_the_bounds_decide(n_max, p0, hybrid):
+def test_counts_agree_with_the_bounds(n_max, p0, hybrid):
     rule = SequentialRule(n_max, alpha=0.01, hybrid=hybrid)
     certified, given_up = rule.counts(p0)
     assert len(certified) == len(given_up) == len(rule.looks)
 
     def reaches(a, n):
-        alone = sequence_lower(a, n, rule.alpha_sequence) >= p0
-        return alone or (hybrid > 0 and n == n_max and clopper_pearson_lower(a, n, rule.alpha_fixed) >= p0)
+        by_sequence = sequence_lower(a, n, rule.alpha_sequence) >= p0
+        return by_sequence or (hybrid > 0 and n == n_max and clopper_pearson_lower(a, n, rule.alpha_fixed) >= p0)
 
     target = certified[-1] / n_max
     for n, a, b in zip(rule.looks, certified.tolist(), given_up.tolist(), strict=True):
@@ -29,14 +29,14 @@ def test_the_counts_are_where_the_bounds_decide(n_max, p0, hybrid):
         assert a == 0 or not reaches(a - 1, n)
         if target <= 1:
             assert -1 <= b < a
-            # No hope left by any standard, or some: what is decided between them is the price of samples.
+            # The price of samples decides how early an image is given up; an image not given up can still certify.
             assert b + 1 == a or sequence_upper(b + 1, n, 1e-12) >= target
             assert n < n_max or b + 1 == a
         else:
-            assert (a, b) == (n + 1, n)  # no count certifies, so that none is worth a second look
+            assert (a, b) == (n + 1, n)  # no count certifies at n_max, so every image is given up
 
 
-def test_the_shares_add_up_to_no_more_than_alpha():
+def test_shares_of_alpha_sum_to_at_most_alpha():
     for alpha in (0.5, 0.001, 1e-9, 0.1):
         for hybrid in (0.0, 1e-9, 0.3, 0.5, 0.9, 1 - 1e-9):
             rule = SequentialRule(100, alpha=alpha, hybrid=hybrid)
@@ -45,13 +45,14 @@ def test_the_shares_add_up_to_no_more_than_alpha():
     assert SequentialRule(100, hybrid=0.0).alpha_sequence == 0.001
 
 
-def test_a_hybrid_certifies_more_at_the_end_and_less_before():
-    alone, both = SequentialRule(100_000, hybrid=0.0), SequentialRule(100_000, hybrid=0.5)
+def test_hybrid_certifies_more_at_n_max_and_less_before():
+    sequence_rule, hybrid_rule = SequentialRule(100_000, hybrid=0.0), SequentialRule(100_000, hybrid=0.5)
     for p0 in (0.5, 0.84, 0.999):
-        (a, g), (b, h) = alone.counts(p0), both.counts(p0)
-        assert b[-1] < a[-1]
-        assert (b[:-1] >= a[:-1]).all()
-        assert (h <= g).all()
+        certified, given_up = sequence_rule.counts(p0)
+        certified_hybrid, given_up_hybrid = hybrid_rule.counts(p0)
+        assert certified_hybrid[-1] < certified[-1]
+        assert (certified_hybrid[:-1] >= certified[:-1]).all()
+        assert (given_up_hybrid <= given_up).all()
 
 
 @pytest.mark.parametrize(
@@ -65,13 +66,13 @@ def test_a_hybrid_certifies_more_at_the_end_and_less_before():
         ({"price": math.inf}, InputError, "price: expected"),
         ({"hybrid": 1.0}, InputError, r"hybrid: expected a share of alpha in \[0, 1\)"),
         ({"alpha": 5e-324, "hybrid": 0.9}, InputError, "hybrid: expected a share that leaves the sequence some"),
-        ({"hybrid": 1e-322}, InputError, "hybrid: expected 0 or a share that is some of alpha"),
+        ({"hybrid": 1e-322}, InputError, "hybrid: expected 0 or a share of alpha 0.001 that does not round to 0"),
         ({"hybrid": -0.1}, InputError, "hybrid: expected"),
         ({"alpha": "0.001"}, InputTypeError, "alpha: expected a number, got '0.001'"),
         ({"hybrid": None}, InputTypeError, "hybrid: expected a number, got None"),
         ({"price": 10**400}, InputError, "price: expected a positive finite number"),
     ],
 )
-def test_a_rule_that_cannot_be(given, error, match):
+def test_invalid_parameters_are_rejected(given, error, match):
     with pytest.raises(error, match=match):
         SequentialRule(**({"n_max": 100} | given))

@@ -1,4 +1,4 @@
-"""The confidence sequence against ball arithmetic: sound at every count, tight, and consistent with its boundaries."""
+"""Confidence sequences against ball arithmetic: sound, tight, and consistent with their boundaries."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ arb, ctx = flint.arb, flint.ctx
 
 @pytest.fixture(autouse=True)
 def _precision():
-    """Ball arithmetic at 200 bits, whatever ran before."""
+    """Set ball arithmetic to 200 bits, and restore its precision afterwards."""
     before, ctx.prec = ctx.prec, 200
     yield
     ctx.prec = before
 
 
 def log_wealth(a, n, p):
-    """ln W(p) in balls, from its definition and not from the divergence that the code computes."""
+    """Compute ln W(p) in balls from its definition, independently of the divergence that the code uses."""
     f, half = n - a, arb(1) / 2
     value = (a + half).lgamma() + (f + half).lgamma() - arb.pi().log() - arb(n + 1).lgamma()
     return value - (a * p.log() if a else 0) - (f * (1 - p).log() if f else 0)
@@ -36,11 +36,11 @@ def tightness(p, alpha):
 
 
 def check(a, n, alpha, lower, upper):
-    """Both limits are proved sound, and tight, for a successes of n trials."""
+    """Prove that both limits are sound and tight for a successes in n trials."""
     goal = -arb(alpha).log()
     if a == 0:
         assert lower == 0.0
-    elif lower > 0.0 or alpha > 1e-250:  # below that a limit may be too small to be a double
+    elif lower > 0.0 or alpha > 1e-250:  # for smaller alpha a limit may underflow to 0
         assert lower < a / n
         assert log_wealth(a, n, arb(lower)) >= goal, f"unsound lower limit {lower!r} for {a} of {n}, alpha {alpha}"
         p = lower + tightness(lower, alpha)
@@ -74,7 +74,7 @@ def test_limits_at_sampled_counts_and_extreme_alpha(n, alpha):
         check(row[0], n, alpha, float(row[1]), float(row[2]))
 
 
-def test_the_logarithms_keep_the_promise_that_the_margin_rests_on():
+def test_numpy_logarithms_are_as_accurate_as_the_proof_assumes():
     rng = np.random.default_rng(0)
     for x in np.concatenate([1 + rng.exponential(size=400), np.exp(rng.uniform(-700, 700, 400))]).tolist():
         exact = arb(x).log()
@@ -86,7 +86,7 @@ def test_the_logarithms_keep_the_promise_that_the_margin_rests_on():
 
 
 @pytest.mark.parametrize("x", [*range(70), 1000, 10**6, 10**9])
-def test_what_stirlings_formula_leaves_is_rounded_up_and_tight(x):
+def test_stirling_remainders_are_rounded_up_and_tight(x):
     d, half = arb(x), arb(1) / 2
     power = d * d.log() - d if x else d
     root = (2 * arb.pi()).log() / 2
@@ -100,7 +100,7 @@ def test_what_stirlings_formula_leaves_is_rounded_up_and_tight(x):
         assert exact * (1 - 2.0**-50) <= found <= exact * (1 + 2.0**-49)
 
 
-def test_a_limit_that_is_not_proved_is_trivial(monkeypatch):
+def test_unproved_limits_are_trivial(monkeypatch):
     monkeypatch.setattr(sequence, "_divergence", lambda wins, losses, a, d: (0.0 * wins, 0.0 * wins))
     assert sequence_lower([5, 10], 10, 0.05).tolist() == [0.0, 0.0]
     assert sequence_upper([5, 0], 10, 0.05).tolist() == [1.0, 1.0]
@@ -111,7 +111,7 @@ counts = st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st
 
 @settings(max_examples=100, deadline=None)
 @given(counts, st.floats(1e-9, 0.9))
-def test_limits_enclose_the_frequency_rise_with_the_count_and_mirror_each_other(count, alpha):
+def test_limits_enclose_the_frequency_increase_with_the_count_and_mirror_each_other(count, alpha):
     a, n = count
     lower, upper = sequence_lower(a, n, alpha), sequence_upper(a, n, alpha)
     assert lower.dtype == np.float64
@@ -124,7 +124,7 @@ def test_limits_enclose_the_frequency_rise_with_the_count_and_mirror_each_other(
     assert lower <= sequence_lower(a, n, min(0.95, 1.01 * alpha))
 
 
-def test_a_limit_does_not_depend_on_what_it_is_computed_with():
+def test_limits_do_not_depend_on_other_array_elements():
     rng = np.random.default_rng(1)
     n = rng.integers(1, 10**5, 500)
     a = (n * rng.uniform(size=500)).astype(int)
@@ -136,10 +136,10 @@ def test_a_limit_does_not_depend_on_what_it_is_computed_with():
 
 @pytest.mark.parametrize("p0", [1e-9, 0.3, 0.5, 0.69, 0.84, 0.977, 0.999, 1 - 1e-9])
 @pytest.mark.parametrize("alpha", [0.5, 0.001])
-def test_the_boundary_is_where_the_limits_pass(p0, alpha):
+def test_boundary_agrees_with_the_limits(p0, alpha):
     n = np.array([*range(1, 40), 100, 1000, 100_000, 131_072, 10**6])
-    least, greatest = sequence_boundary(n, p0, alpha)
-    for m, a, b in zip(n.tolist(), least.tolist(), greatest.tolist(), strict=True):
+    above, below = sequence_boundary(n, p0, alpha)
+    for m, a, b in zip(n.tolist(), above.tolist(), below.tolist(), strict=True):
         assert -1 <= b < a <= m + 1
         assert a == m + 1 or sequence_lower(a, m, alpha) >= p0
         assert a == 0 or sequence_lower(a - 1, m, alpha) < p0
@@ -148,27 +148,27 @@ def test_the_boundary_is_where_the_limits_pass(p0, alpha):
 
 
 @pytest.mark.parametrize("n_max", [1, 2, 16, 17, 31, 100, 256, 257, 5000, 100_000, 131_072, 10**9])
-def test_looks_go_to_the_end_in_small_steps(n_max):
-    found = np.array(looks(n_max))
-    assert found[-1] == n_max
-    assert found[0] == min(16, n_max)
-    steps = np.diff(found)
+def test_looks_reach_n_max_in_small_steps(n_max):
+    sizes = np.array(looks(n_max))
+    assert sizes[-1] == n_max
+    assert sizes[0] == min(16, n_max)
+    steps = np.diff(sizes)
     assert (steps > 0).all()
-    assert (steps <= np.maximum(16, found[:-1] // 16)).all()
-    assert looks(n_max)[: len(found) - 1] == looks(10**9)[: len(found) - 1]
+    assert (steps <= np.maximum(16, sizes[:-1] // 16)).all()
+    assert looks(n_max)[: len(sizes) - 1] == looks(10**9)[: len(sizes) - 1]
 
 
 @pytest.mark.parametrize(
     ("n_max", "error"),
     [(0, InputError), (-5, InputError), (10**9 + 1, InputError), (1.5, InputTypeError), (True, InputTypeError)],
 )
-def test_looks_of_what_is_no_sample_size(n_max, error):
+def test_looks_reject_an_invalid_n_max(n_max, error):
     with pytest.raises(error, match="n_max: expected"):
         looks(n_max)
 
 
 @pytest.mark.parametrize("function", [sequence_lower, sequence_upper])
-def test_bad_input_names_the_argument(function):
+def test_errors_name_the_argument(function):
     with pytest.raises(
         InputError, match="successes: expected 0 <= successes <= trials, got successes=11 with trials=10"
     ):
@@ -181,7 +181,7 @@ def test_bad_input_names_the_argument(function):
         function(1, 10, math.nan)
 
 
-def test_a_boundary_needs_one_probability():
+def test_boundary_rejects_an_invalid_p0():
     for p0 in (0.0, 1.0, math.nan, [0.5, 0.6]):
         with pytest.raises(InputError, match="p0: expected one number"):
             sequence_boundary(10, p0, 0.05)

@@ -1,4 +1,4 @@
-"""What is given up is what is not worth its samples, by the whole lattice of counts."""
+"""Stopping for futility against exact dynamic programming over every count."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pyrobust.stats import SequentialRule, sequence_boundary, stopping
 
 
 @cache
-def law_of_next(a, n, step):
+def next_count_pmf(a, n, step):
     return stats.betabinom.pmf(np.arange(step + 1), step, a + 0.5, n - a + 0.5)
 
 
-def worth(looks, certified, price, given_up=None):
+def exact_value(looks, certified, price, given_up=None):
     """Expected certificates less the price of samples, from the first look on, and the counts given up.
 
-    By the Beta-binomial law of the next counts under Jeffreys' prior, for every count. Given up is what is worth
-    nothing, or what a table says.
+    Computed for every count with the beta-binomial distribution of the next count under Jeffreys' prior. Counts without
+    a positive value are given up, or those of the table ``given_up``.
     """
     values, table = None, []
     for j in reversed(range(len(looks))):
@@ -33,7 +33,7 @@ def worth(looks, certified, price, given_up=None):
             step = looks[j + 1] - n
             value = np.full(n + 1, -price * step)
             for a in counts.tolist():
-                value[a] += law_of_next(a, n, step) @ values[a : a + step + 1]
+                value[a] += next_count_pmf(a, n, step) @ values[a : a + step + 1]
         stop = value <= 0 if given_up is None else counts <= given_up[j]
         values = np.where(counts >= certified[j], 1.0, np.where(stop, 0.0, value))
         table.append(int(np.flatnonzero(stop & (counts < certified[j])).max(initial=-1)))
@@ -43,54 +43,54 @@ def worth(looks, certified, price, given_up=None):
 
 @pytest.mark.parametrize("price", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("p0", [0.5, 0.84, 0.93])
-def test_the_table_is_worth_as_much_as_the_best(p0, price):
+def test_table_value_is_close_to_the_optimum(p0, price):
     rule = SequentialRule(320, 0.01, 0.1, price)
     certified, given_up = rule.counts(p0)
     assert rule.target(p0) < 1
-    best, table = worth(rule.looks, certified, rule.sample_price)
-    found, _ = worth(rule.looks, certified, rule.sample_price, given_up)
-    assert 0.0 <= best - found <= 2e-4 * best
+    best, table = exact_value(rule.looks, certified, rule.sample_price)
+    value, _ = exact_value(rule.looks, certified, rule.sample_price, given_up)
+    assert 0.0 <= best - value <= 2e-4 * best
     assert best > 0.01
-    # The prior is a lattice of probabilities, so that a count may be off by one.
+    # The table uses a discretised prior, so a count may be off by one.
     assert np.abs(given_up - table).max() <= 1
     assert (given_up == table).mean() > 0.7
-    # The same table moved is worth less: the comparison sees what it should.
-    for by in (-4, 4):
-        moved, _ = worth(rule.looks, certified, rule.sample_price, np.clip(given_up + by, -1, certified - 1))
-        assert best - moved > max(1e-5, 10 * (best - found))
+    # A shifted table has a clearly lower value, so the comparison is sensitive enough.
+    for shift in (-4, 4):
+        shifted, _ = exact_value(rule.looks, certified, rule.sample_price, np.clip(given_up + shift, -1, certified - 1))
+        assert best - shifted > max(1e-5, 10 * (best - value))
 
 
 @pytest.mark.parametrize("p0", [0.5, 0.84, 0.999])
-def test_counts_taken_together_decide_as_each_alone(p0, monkeypatch):
+def test_interpolated_counts_are_close_to_evaluating_every_count(p0, monkeypatch):
     rule = SequentialRule(100_000)
-    certified, together = rule.counts(p0)
-    monkeypatch.setattr(stopping, "_NODES", 4000)
-    alone = stopping.least_worth(rule.looks, certified, rule.target(p0), rule.sample_price)
+    certified, coarse = rule.counts(p0)
+    monkeypatch.setattr(stopping, "_MAX_NODES", 4000)
+    fine = stopping.futility_counts(rule.looks, certified, rule.target(p0), rule.sample_price)
     deviation = np.sqrt(np.array(rule.looks) * p0 * (1 - p0))
-    assert (np.abs(together - alone) <= np.maximum(1, 0.03 * deviation)).all()
+    assert (np.abs(coarse - fine) <= np.maximum(1, 0.03 * deviation)).all()
 
 
-def test_what_costs_more_is_given_up_sooner():
+def test_a_higher_price_gives_up_sooner():
     looks = np.array(SequentialRule(20_000).looks)
     certified, _ = sequence_boundary(looks, 0.84, 0.001)
     target = certified[-1] / looks[-1]
-    tables = [stopping.least_worth(looks, certified, target, price / 20_000) for price in (0.01, 0.1, 1.0, 1e9)]
-    for less, more in itertools.pairwise(tables):
-        assert (less <= more).all()
-        assert (less < more).any()
-    # No sample is worth that; but an image without failures goes on.
+    tables = [stopping.futility_counts(looks, certified, target, price / 20_000) for price in (0.01, 0.1, 1.0, 1e9)]
+    for cheap, expensive in itertools.pairwise(tables):
+        assert (cheap <= expensive).all()
+        assert (cheap < expensive).any()
+    # At the highest price every image is given up, except one without failures.
     assert (tables[-1] == np.minimum(certified, looks) - 1).all()
 
 
 @pytest.mark.parametrize("n_max", [1, 2, 16, 17, 10**9])
 @pytest.mark.parametrize("p0", [1e-9, 0.5, 0.9999, 1 - 2.0**-50])
-def test_any_size_has_a_table(n_max, p0):
+def test_tables_exist_for_every_n_max(n_max, p0):
     rule = SequentialRule(n_max, 0.01, 0.5)
     certified, given_up = rule.counts(p0)
     if rule.target(p0) > 1:
         assert (given_up == rule.looks).all()
         return
     assert ((given_up >= -1) & (given_up < certified)).all()
-    assert given_up[-1] == certified[-1] - 1  # at the last look there is nothing to wait for
+    assert given_up[-1] == certified[-1] - 1  # no samples follow the last look
     with pytest.raises(ValueError, match="read-only"):
         given_up[0] = 0
