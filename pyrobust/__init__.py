@@ -11,7 +11,15 @@ from typing import Final
 
 from pyrobust import smoothing
 from pyrobust.attacks import APGD, BIM, EOT, FAB, FGSM, PGD, AdversarialAttack, AutoAttack, Square
-from pyrobust.bounds import BoundedModel, Bounds, LipschitzBound, Verdicts, compute_ibp_bounds, lipschitz_bound
+from pyrobust.bounds import (
+    BoundedModel,
+    BoundOptions,
+    Bounds,
+    LipschitzBound,
+    Verdicts,
+    compute_ibp_bounds,
+    lipschitz_bound,
+)
 from pyrobust.errors import PyrobustError
 from pyrobust.evaluation import (
     CertificationLog,
@@ -62,6 +70,7 @@ __all__ = [
     "AutoAttack",
     "BinaryProvableAvgRobustness",
     "BinaryProvableRobustAccuracy",
+    "BoundOptions",
     "BoundedModel",
     "Bounds",
     "CategoricalProvableAvgRobustness",

@@ -1,12 +1,14 @@
-"""Bound propagation, what a network can output for any input of a set, and Lipschitz constants."""
+"""Bound propagation: what a network can output over sets of inputs; Lipschitz constants."""
 
 from pyrobust.bounds.differentiable.model import DifferentiableBounds
 from pyrobust.bounds.graph.lowering.elementwise import register_rule
 from pyrobust.bounds.lipschitz.bound import LipschitzBound, lipschitz_bound
 from pyrobust.bounds.model import BoundedModel, compute_ibp_bounds
+from pyrobust.bounds.options import BoundOptions
 from pyrobust.bounds.result import Bounds, Verdicts
 
 __all__ = [
+    "BoundOptions",
     "BoundedModel",
     "Bounds",
     "DifferentiableBounds",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,33 +14,37 @@ from pyrobust.bounds.engines.select import check_engine, engine_for
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.input_set import InputSet, ball, box, radii
 from pyrobust.bounds.lipschitz.bound import LipschitzEngine
+from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, merge_options
 from pyrobust.bounds.radius_search import search_radius
 from pyrobust.bounds.result import Bounds, Verdicts
 from pyrobust.bounds.specification import check_labels, check_rows, margins
 from pyrobust.bounds.verify import Attack, run_cascade
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.errors import InputError
 
-METHODS = ("ibp", "crown-ibp", "crown")  # each usually tighter than the one before
-LIPSCHITZ = "lipschitz"
-SEMANTICS = ("real", "float32")
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pyrobust.bounds.options import BoundKeywords
 
 
 class BoundedModel:
     """A network whose outputs can be bounded over sets of inputs.
 
-    The parameters are read once: bounds are those of the model as it is now. Three methods, each tighter and slower
-    than the one before:
+    The parameters are read once, at construction: bounds are those of the model at that time. Three methods, each
+    tighter and slower than the one before:
 
     - "ibp": intervals, layer by layer (Gowal et al., 2018);
-    - "crown-ibp": intervals inside, linear bounds from the output back to the input (Zhang et al., 2020);
-    - "crown": linear bounds from every layer back to the input, with the adaptive lower slope of ReLU (Zhang et al.,
-      2018).
+    - "crown-ibp": intervals inside, one backward pass of linear bounds from the output to the input (Zhang et al.,
+      2020);
+    - "crown": backward passes of linear bounds from every layer to the input, with the adaptive lower slope of ReLU
+      (Zhang et al., 2018).
 
     And, for balls, "lipschitz": the outputs at the centre, and how far the network's Lipschitz constant lets them go
     (see ``lipschitz_bound``); usually far looser, and linear in epsilon.
 
     Every bound holds in exact arithmetic: all rounding, the engine's own included, is accounted for, unless
-    ``sound=False`` asks for plain floating-point bounds, to compare with other programs.
+    ``sound=False`` asks for plain floating-point bounds, to compare with other programs. ``BoundOptions`` documents
+    this and the other settings that the methods below share; each is also a keyword argument of theirs.
 
     Args:
         model: a module in evaluation mode, of linear and convolution layers, batch norm, pooling, ReLU and other
@@ -53,8 +57,8 @@ class BoundedModel:
         device: where bounds are computed. Inputs may be anywhere; results are on the CPU.
 
     Raises:
-        InputTypeError: the model is no module, or the example no floating-point tensor.
-        InputError: the model is in training mode, or the engine has another name.
+        InputTypeError: the model is not a module, or the example not a floating-point tensor.
+        InputError: the model is in training mode, or the engine unknown.
         ModelError: the model has an operator without a bound rule, a branch that depends on the data, or parameters
             that are not finite.
 
@@ -84,51 +88,42 @@ class BoundedModel:
         x: Tensor | None = None,
         epsilon: Any = None,
         *,
-        norm: str = "linf",
-        method: str = "crown",
         C: Tensor | None = None,
-        clip: tuple[float, float] | None = None,
         x_lower: Tensor | None = None,
         x_upper: Tensor | None = None,
-        sound: bool = True,
-        semantics: str = "real",
-        memory_limit: int | None = None,
+        options: BoundOptions | None = None,
+        **keywords: Unpack[BoundKeywords],
     ) -> Bounds:
-        """Bounds of C·f(x′) over all inputs x′ of each set.
+        """Bound C·f(x′) over all inputs x′ of each set.
 
         The sets are either balls, ‖x′ − x‖ ≤ epsilon, within the clip range, or boxes, x_lower ≤ x′ ≤ x_upper.
 
         Args:
             x: [B, ...], in the clip range.
             epsilon: a number of at least 0, or one for each example.
-            norm: "linf", "l2" or "l1".
-            method: "ibp", "crown-ibp", "crown" or "lipschitz".
-            C: [S, K], or [B, S, K] with rows for each example; default: the outputs themselves.
-            clip: (lowest, highest) value of an element of x′; None for no limits.
-            x_lower: [B, ...], instead of x and epsilon.
+            C: specification, [S, K] or [B, S, K] with rows for each example; default: the outputs themselves.
+            x_lower: [B, ...], with x_upper in place of x and epsilon.
             x_upper: [B, ...].
-            sound: False for plain floating-point bounds, which may be wrong in the last digits.
-            semantics: "real" for the network in exact arithmetic, "float32" for its deployed forward pass: direct
-                algorithms in the model's floats, sums in any order.
-            memory_limit: bytes that the work may take, at least; default: a share of what is free.
+            options: settings; default: ``BoundOptions()``.
+            keywords: fields of ``BoundOptions``, such as ``norm="l2", method="ibp", clip=(0, 1)``; they override
+                ``options``.
 
         Returns:
             Bounds, with lower and upper [B, S].
 
         Raises:
-            InputError: shapes, ranges or names that do not fit.
-            InputTypeError: tensors of another kind.
+            InputError: a shape, range or name that does not fit.
+            InputTypeError: an argument of another type, or an unknown keyword.
 
         >>> model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).eval()
         >>> bounds = BoundedModel(model, torch.zeros(1, 1)).bounds(torch.zeros(1, 1), 0.5, method="ibp")
         >>> bool(bounds.lower <= model(torch.zeros(1, 1)) <= bounds.upper)
         True
         """
-        inputs = self._inputs(x, epsilon, norm, clip, x_lower, x_upper)
+        options = merge_options(BoundedModel.bounds, options, keywords)
+        inputs = self._inputs(x, epsilon, options, x_lower, x_upper)
         rows = None if C is None else check_rows(C, len(inputs), self.outputs, self.device)
-        query = self._query(method, sound, semantics, memory_limit)
-        lower, upper = self._run(inputs, rows, query)
-        return Bounds(lower, upper, method, inputs.norm, sound, semantics)
+        return self._bounds(inputs, rows, options)
 
     @denormals_kept()
     def margins(
@@ -137,71 +132,75 @@ class BoundedModel:
         y: Tensor | None = None,
         epsilon: Any = None,
         *,
-        norm: str = "linf",
-        method: str = "crown",
-        clip: tuple[float, float] | None = None,
         x_lower: Tensor | None = None,
         x_upper: Tensor | None = None,
-        sound: bool = True,
-        semantics: str = "real",
-        memory_limit: int | None = None,
+        options: BoundOptions | None = None,
+        **keywords: Unpack[BoundKeywords],
     ) -> Bounds:
-        """Lower bounds of the margins f_y − f_j for all j ≠ y, in ascending order: [B, K − 1].
+        """Bound the margins f_y − f_j for all j ≠ y from below, in ascending order of j: [B, K − 1].
 
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
             epsilon: a number of at least 0, or one for each example.
-            norm: "linf", "l2" or "l1".
-            method: "ibp", "crown-ibp", "crown" or "lipschitz".
-            clip: (lowest, highest) value of an element; None for no limits.
-            x_lower: [B, ...], instead of x and epsilon.
+            x_lower: [B, ...], with x_upper in place of x and epsilon.
             x_upper: [B, ...].
-            sound: as of ``bounds``.
-            semantics: as of ``bounds``.
-            memory_limit: as of ``bounds``.
+            options: settings; default: ``BoundOptions()``.
+            keywords: fields of ``BoundOptions``; they override ``options``.
 
         Returns:
             Bounds; its upper bounds are +inf.
 
         Raises:
-            InputError: shapes, ranges or names that do not fit.
-            InputTypeError: tensors of another kind.
+            InputError: a shape, range or name that does not fit.
+            InputTypeError: an argument of another type, or an unknown keyword.
 
         >>> model = nn.Linear(2, 3).eval()
         >>> BoundedModel(model, torch.zeros(1, 2)).margins(torch.zeros(4, 2), torch.zeros(4).long(), 0.1).lower.shape
         torch.Size([4, 2])
         """
-        inputs = self._inputs(x, epsilon, norm, clip, x_lower, x_upper)
+        options = merge_options(BoundedModel.margins, options, keywords)
+        inputs = self._inputs(x, epsilon, options, x_lower, x_upper)
         labels = check_labels(y, len(inputs), self.outputs)
-        query = self._query(method, sound, semantics, memory_limit)
-        rows = margins(labels.to(self.device), self.outputs)
-        lower, upper = self._run(inputs, rows, query, with_upper=False)
-        return Bounds(lower, upper, method, inputs.norm, sound, semantics)
+        return self._bounds(inputs, margins(labels.to(self.device), self.outputs), options, with_upper=False)
 
-    def certify(self, x: Tensor, y: Tensor, epsilon: Any, **options: Any) -> Tensor:
-        """Whether all inputs of each set are proved to be classified as y: bool [B].
+    def certify(
+        self,
+        x: Tensor | None,
+        y: Tensor,
+        epsilon: Any,
+        *,
+        x_lower: Tensor | None = None,
+        x_upper: Tensor | None = None,
+        options: BoundOptions | None = None,
+        **keywords: Unpack[BoundKeywords],
+    ) -> Tensor:
+        """Prove that all inputs of each set are classified as y: bool [B].
 
-        That includes x itself: a wrongly classified example is never certified.
+        The set contains x itself: a wrongly classified example is never certified.
 
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
             epsilon: a number of at least 0, or one for each example.
-            options: the other arguments of ``margins``.
+            x_lower: [B, ...], with x_upper in place of x and epsilon, which are None then.
+            x_upper: [B, ...].
+            options: settings; default: ``BoundOptions()``.
+            keywords: fields of ``BoundOptions``; they override ``options``.
 
         Returns:
             True where every margin is proved to be above zero.
 
         Raises:
-            InputError: shapes, ranges or names that do not fit.
-            InputTypeError: tensors of another kind.
+            InputError: a shape, range or name that does not fit.
+            InputTypeError: an argument of another type, or an unknown keyword.
 
         >>> model = nn.Linear(2, 2).eval()
         >>> BoundedModel(model, torch.zeros(1, 2)).certify(torch.zeros(1, 2), torch.tensor([0]), 1e6)
         tensor([False])
         """
-        return self.margins(x, y, epsilon, **options).positive()
+        options = merge_options(BoundedModel.certify, options, keywords)
+        return self.margins(x, y, epsilon, x_lower=x_lower, x_upper=x_upper, options=options).positive()
 
     @denormals_kept()
     def certified_radius(
@@ -209,15 +208,11 @@ class BoundedModel:
         x: Tensor,
         y: Tensor,
         *,
-        norm: str = "linf",
-        method: str = "crown",
-        clip: tuple[float, float] | None = None,
         largest: float = 1.0,
-        sound: bool = True,
-        semantics: str = "real",
-        memory_limit: int | None = None,
+        options: BoundOptions | None = None,
+        **keywords: Unpack[BoundKeywords],
     ) -> Tensor:
-        """The largest radius that was proved for each example: float64 [B].
+        """Search for the largest radius that can be proved for each example: float64 [B].
 
         Each radius returned was itself proved, and a radius larger by at most 2⁻²⁰·largest was tried and failed, unless
         ``largest`` itself was proved. Bounds are not monotone in epsilon: nothing is inferred from other radii. With
@@ -226,31 +221,32 @@ class BoundedModel:
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
-            norm: "linf", "l2" or "l1".
-            method: "ibp", "crown-ibp", "crown" or "lipschitz".
-            clip: as of ``bounds``.
-            largest: no larger radius is tried.
-            sound: as of ``bounds``.
-            semantics: as of ``bounds``.
-            memory_limit: as of ``bounds``.
+            largest: end of the search: the largest radius tried.
+            options: settings; default: ``BoundOptions()``.
+            keywords: fields of ``BoundOptions``; they override ``options``.
 
         Returns:
             The radii; 0 where not even x itself is proved to be classified as y.
+
+        Raises:
+            InputError: a shape, range or name that does not fit.
+            InputTypeError: an argument of another type, or an unknown keyword.
         """
-        query = self._query(method, sound, semantics, memory_limit)
+        options = merge_options(BoundedModel.certified_radius, options, keywords)
+        query = self._query(options)
         (limit,) = radii(largest, 1).tolist()
-        centers = ball(x, 0.0, norm, clip, self.shape, self.device)
+        centers = ball(x, 0.0, options.norm, options.clip, self.shape, self.device)
         labels = check_labels(y, len(centers), self.outputs)
         rows = margins(labels.to(self.device), self.outputs)
-        if method == LIPSCHITZ:
+        if query.method == LIPSCHITZ:
             return self._lipschitz.radius(centers, rows, query, limit)
 
-        def least_margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
-            inputs = ball(x[chosen], epsilon, norm, clip, self.shape, self.device)
+        def smallest_margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
+            inputs = ball(x[chosen], epsilon, options.norm, options.clip, self.shape, self.device)
             lower, _ = self._engine.run(inputs, rows[chosen], query, with_upper=False)
             return lower.amin(1) if lower.shape[1] else lower.new_full((len(lower),), torch.inf)
 
-        return search_radius(least_margin, len(x), limit)
+        return search_radius(smallest_margin, len(x), limit)
 
     def verify(
         self,
@@ -258,38 +254,34 @@ class BoundedModel:
         y: Tensor,
         epsilon: Any,
         *,
-        norm: str = "linf",
-        clip: tuple[float, float] | None = None,
-        methods: Sequence[str] = METHODS,
+        methods: Sequence[str] | None = None,
         attack: Attack | None = None,
-        sound: bool = True,
-        semantics: str = "real",
-        memory_limit: int | None = None,
+        options: BoundOptions | None = None,
+        **keywords: Unpack[BoundKeywords],
     ) -> Verdicts:
-        """What can be said of each ball: "verified", "falsified" or "unknown".
+        """Decide for each ball: "verified", "falsified" or "unknown".
 
-        First a forward pass of the model, which is to be unchanged since: what it gets wrong is falsified by x itself.
-        Then the methods in turn, each for what the ones before left open; then the attack, for what is open still.
+        First a forward pass of the model, which must be unchanged since construction: an example that it gets wrong is
+        falsified by x itself. Then the methods in turn, each for the examples that the ones before left unproved; then
+        the attack, for those still undecided.
 
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
             epsilon: a number of at least 0, or one for each example.
-            norm: "linf", "l2" or "l1".
-            clip: as of ``bounds``.
-            methods: of "lipschitz", "ibp", "crown-ibp" and "crown", in this order.
-            attack: called as attack(x, y) with the examples that are left; returns x_adv, in the ball and the clip
-                range, such as ``PGD(model, epsilon).generate``. What the model gets wrong of it is falsified.
-            sound: as of ``bounds``.
-            semantics: as of ``bounds``.
-            memory_limit: as of ``bounds``.
+            methods: "lipschitz", "ibp", "crown-ibp" and "crown", any of them in any order; default: those of the
+                options' ``method``.
+            attack: called as attack(x, y) with the undecided examples; returns x_adv, in the ball and the clip range,
+                such as ``PGD(model, epsilon).generate``. An example is falsified where the model gets x_adv wrong.
+            options: settings; default: ``BoundOptions()``.
+            keywords: fields of ``BoundOptions``; they override ``options``.
 
         Returns:
             Verdicts.
 
         Raises:
-            InputError: shapes, ranges or names that do not fit; an attack that returns points outside of the set.
-            InputTypeError: tensors of another kind.
+            InputError: a shape, range or name that does not fit; an attack that returns points outside the set.
+            InputTypeError: an argument of another type, or an unknown keyword.
             ModelError: the model failed in the forward pass.
 
         >>> model = nn.Linear(2, 2).eval()
@@ -299,59 +291,45 @@ class BoundedModel:
         >>> verdicts.status, verdicts.stage
         (['verified', 'unknown', 'falsified'], ['ibp', '', 'forward'])
         """
-        return run_cascade(
-            self,
-            x,
-            y,
-            epsilon,
-            norm=norm,
-            clip=clip,
-            methods=methods,
-            attack=attack,
-            sound=sound,
-            semantics=semantics,
-            memory_limit=memory_limit,
-        )
+        if methods is not None and keywords.get("method") is not None:
+            raise InputError("methods: expected either method or methods, got both")
+        options = merge_options(BoundedModel.verify, options, keywords)
+        chosen = options.methods() if methods is None else methods
+        return run_cascade(self, x, y, epsilon, chosen, attack, options)
 
     def _inputs(
         self,
         x: Tensor | None,
         epsilon: Any,
-        norm: str,
-        clip: tuple[float, float] | None,
+        options: BoundOptions,
         x_lower: Tensor | None,
         x_upper: Tensor | None,
     ) -> InputSet:
         if x_lower is None and x_upper is None:
             if x is None or epsilon is None:
                 raise InputError("x, epsilon: expected both, or x_lower and x_upper")
-            return ball(x, epsilon, norm, clip, self.shape, self.device)
-        if x is not None or epsilon is not None or clip is not None or x_lower is None or x_upper is None:
+            return ball(x, epsilon, options.norm, options.clip, self.shape, self.device)
+        if x is not None or epsilon is not None or options.clip is not None or x_lower is None or x_upper is None:
             raise InputError("x_lower, x_upper: expected both, without x, epsilon and clip")
         return box(x_lower, x_upper, self.shape, self.device)
 
-    def _run(
-        self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True
-    ) -> tuple[Tensor, Tensor]:
+    def _bounds(
+        self, inputs: InputSet, rows: Tensor | None, options: BoundOptions, *, with_upper: bool = True
+    ) -> Bounds:
+        query = self._query(options)
         engine = self._lipschitz if query.method == LIPSCHITZ else self._engine
-        return engine.run(inputs, rows, query, with_upper=with_upper)
+        lower, upper = engine.run(inputs, rows, query, with_upper=with_upper)
+        return Bounds(lower, upper, query.method, inputs.norm, query.sound, query.semantics)
 
-    def _query(self, method: str, sound: bool, semantics: str, memory_limit: int | None) -> Query:
-        names = (("method", method, (*METHODS, LIPSCHITZ)), ("semantics", semantics, SEMANTICS))
-        for name, value, known in names:
-            if value not in known:
-                raise InputError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
-        if memory_limit is not None and not isinstance(memory_limit, int):
-            raise InputTypeError(f"memory_limit: expected a whole number of bytes, got {memory_limit!r}")
-        if memory_limit is not None and not memory_limit > 0:
-            raise InputError(f"memory_limit: expected a positive number of bytes, got {memory_limit}")
-        if semantics == "float32" and not self._engine.deployable:
+    def _query(self, options: BoundOptions) -> Query:
+        """Return what an engine needs of the options; norm and clip range are in the input set."""
+        if options.semantics == "float32" and not self._engine.deployable:
             raise InputError('semantics: expected "real" for a model in 16-bit floats, got "float32"')
-        return Query(method, bool(sound), semantics, memory_limit)
+        return Query(options.single_method(), options.sound, options.semantics, options.memory_limit)
 
 
 def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tensor, Tensor]:
-    """Interval bounds of the outputs over the l∞ ball around each example, not clipped (Gowal et al., 2018).
+    """Bound the outputs by intervals over the l∞ ball around each example, not clipped (Gowal et al., 2018).
 
     Args:
         model: a module in evaluation mode, see ``BoundedModel``.
@@ -362,7 +340,7 @@ def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tenso
         (lower, upper), float64 [B, K], proved.
 
     Raises:
-        InputError, InputTypeError, ModelError: as of ``BoundedModel``.
+        InputError, InputTypeError, ModelError: as ``BoundedModel``.
 
     >>> import torch
     >>> lower, upper = compute_ibp_bounds(nn.Linear(2, 3).eval(), torch.zeros(1, 2), 0.1)

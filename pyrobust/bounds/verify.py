@@ -1,4 +1,4 @@
-"""Verification in stages: each method gets what the cheaper ones before it left open."""
+"""Verification in stages: each method bounds the examples that the cheaper ones before it left unproved."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds.input_set import ball, clip_range, radii
+from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions
 from pyrobust.bounds.result import Verdicts
 from pyrobust.bounds.specification import check_labels
 from pyrobust.errors import InputError, InputTypeError
@@ -19,7 +20,7 @@ from pyrobust.runner import Runner
 if TYPE_CHECKING:
     from pyrobust.bounds.model import BoundedModel
 
-#: x [M, ...] and y [M] to x_adv [M, ...], such as ``generate`` of an attack.
+#: Maps x [M, ...] and y [M] to x_adv [M, ...], like ``generate`` of an attack.
 Attack: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -28,42 +29,32 @@ def run_cascade(
     x: Tensor,
     y: Tensor,
     epsilon: Any,
-    *,
-    norm: str,
-    clip: tuple[float, float] | None,
     methods: Sequence[str],
     attack: Attack | None,
-    **options: Any,
+    options: BoundOptions,
 ) -> Verdicts:
-    """What ``BoundedModel.verify`` does; arguments as of it.
-
-    Args:
-        bounded: the model.
-        x: [B, ...].
-        y: [B].
-        epsilon: a number, or one for each example.
-        norm: of the balls.
-        clip: of the inputs.
-        methods: in this order.
-        attack: for what they leave open.
-        options: of ``BoundedModel.margins``: sound, semantics, memory_limit.
-    """
-    if isinstance(methods, str) or not len(methods) or len(set(methods)) != len(methods):
-        raise InputError(f"methods: expected names of methods, each once, such as ('ibp', 'crown'), got {methods!r}")
+    """Do what ``BoundedModel.verify`` documents."""
+    known = (*METHODS, LIPSCHITZ)
+    if isinstance(methods, str) or not len(methods) or len(set(methods)) != len(methods) or not {*methods} <= {*known}:
+        raise InputError(
+            f"methods: expected names of methods, each once, of {', '.join(known)}, got {methods!r}; for example "
+            "('ibp', 'crown')"
+        )
     if attack is not None and not callable(attack):
         raise InputTypeError(f"attack: expected a function of x and y, got {type(attack).__name__}")
-    ball(x, epsilon, norm, clip, bounded.shape, bounded.device)  # the checks
+    norm, clip = options.norm, options.clip
+    ball(x, epsilon, norm, clip, bounded.shape, bounded.device)  # checks them
     labels = check_labels(y, len(x), bounded.outputs)
     sizes = radii(epsilon, len(x))
-    for method in methods:  # names are checked before any work is done
-        bounded.margins(x[:0], labels[:0], 0.0, norm=norm, clip=clip, method=method, **options)
+    for method in methods:  # checks what each method supports before any work
+        bounded.margins(x[:0], labels[:0], 0.0, method=method, options=options)
     runner = Runner(bounded.model)
     status, stage = ["unknown"] * len(x), [""] * len(x)
     margin = torch.full((len(x),), torch.nan, dtype=torch.float64, device="cpu")
     counterexample = x.detach().clone()
 
-    def settle(chosen: Tensor, verdict: str, by: str) -> None:
-        for i in chosen.tolist():
+    def settle(examples: Tensor, verdict: str, by: str) -> None:
+        for i in examples.tolist():
             status[i], stage[i] = verdict, by
 
     right = _right(runner, x, labels)
@@ -72,9 +63,9 @@ def run_cascade(
     for method in methods:
         if not len(left):
             break
-        found = bounded.margins(x[left], labels[left], sizes[left], norm=norm, clip=clip, method=method, **options)
-        margin[left] = found.lower.amin(1) if found.lower.shape[1] else torch.inf
-        proved = found.positive()
+        bounds = bounded.margins(x[left], labels[left], sizes[left], method=method, options=options)
+        margin[left] = bounds.lower.amin(1) if bounds.lower.shape[1] else torch.inf
+        proved = bounds.positive()
         settle(left[proved], "verified", method)
         left = left[~proved]
     if attack is not None and len(left):
@@ -86,9 +77,9 @@ def run_cascade(
 
 
 def _right(runner: Runner, x: Tensor, labels: Tensor) -> Tensor:
-    """Bool [N] on the CPU: whether the model gives each input its label, in its batch or alone.
+    """Return where the model gives each input its label, in its batch or alone: bool [N] on the CPU.
 
-    Rounding can turn a tie in company: wrong is what is wrong alone, too.
+    Rounding can turn a tie in a batch, so an input is wrong only if it is also wrong alone.
     """
     right = torch.zeros(len(x), dtype=torch.bool, device="cpu")
 
@@ -106,17 +97,17 @@ def _right(runner: Runner, x: Tensor, labels: Tensor) -> Tensor:
 
 
 def _checked(x_adv: Any, x: Tensor, norm: str, epsilon: Tensor, clip: tuple[float, float] | None) -> Tensor:
-    """What the attack returned, where it is in the sets."""
+    """Return what the attack returned, checked to lie in the sets."""
     if not isinstance(x_adv, Tensor) or not x_adv.dtype.is_floating_point:
         kind = x_adv.dtype if isinstance(x_adv, Tensor) else type(x_adv).__name__
         raise InputTypeError(f"attack: expected it to return a floating-point tensor, got {kind}")
     if x_adv.shape != x.shape:
         raise InputError(f"attack: expected it to return shape {tuple(x.shape)}, got {tuple(x_adv.shape)}")
-    found = x_adv.detach().to(x)  # what is judged is what is kept
+    points: Tensor = x_adv.detach().to(x)  # judged in the dtype in which they are kept
     lowest, highest = clip_range(clip)
-    # no comparison with NaN holds
-    inside = ((found.double() >= lowest) & (found.double() <= highest)).flatten(1).all(1).cpu()
-    inside &= is_within(found, x, norm, epsilon)
+    # NaN fails every comparison
+    inside = ((points.double() >= lowest) & (points.double() <= highest)).flatten(1).all(1).cpu()
+    inside &= is_within(points, x, norm, epsilon)
     if not bool(inside.all()):
         raise InputError("attack: expected points within epsilon of x and in the clip range, got others")
-    return found
+    return points

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -12,33 +13,21 @@ from torch import Tensor
 
 from pyrobust.attacks import AdversarialAttack
 from pyrobust.attacks.queries import Queries
-from pyrobust.bounds import BoundedModel
+from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.errors import ModelError
 from pyrobust.evaluation.attack_chunk import AttackChunk, classes_alone
 from pyrobust.evaluation.resume import Advance
 from pyrobust.metrics.distance import is_within
 from pyrobust.runner import Runner
 from pyrobust.runs.examples import encode_examples
-from pyrobust.runs.verdicts import METHODS, encode
+from pyrobust.runs.verdicts import encode
 from pyrobust.zoo import ImageSet
 
 logger = logging.getLogger(__name__)
 
 
 class VerifyChunk:
-    """Verifies one chunk of a data set after the other; the ``Step`` of a verification.
-
-    Args:
-        bounded: the model, to be bounded.
-        runner: of the same model, to be run.
-        images: all images of the data set.
-        parameters: of the run.
-        attacks: for each epsilon one, or none at all.
-        memory_limit: as of ``BoundedModel.bounds``.
-
-    Raises:
-        ModelError: called, where an attack gets through a certificate, which is a bug; or of a model that fails.
-    """
+    """Verify one chunk of a data set after the other; the ``Step`` of a verification, with one attack an epsilon."""
 
     def __init__(
         self,
@@ -47,47 +36,35 @@ class VerifyChunk:
         images: ImageSet,
         parameters: dict[str, Any],
         attacks: list[AdversarialAttack],
-        memory_limit: int | None,
+        options: BoundOptions,
     ) -> None:
         self.bounded, self.runner, self.images, self.parameters = bounded, runner, images, parameters
         self.queries = Queries(runner)
-        method = parameters["method"]
-        self.methods = METHODS if method == "cascade" else (method,)
+        self.options = options
         self.attacks = [AttackChunk(a, images, parameters | {"epsilon": a.epsilon}) for a in attacks]
-        self.options: dict[str, Any] = {
-            "norm": parameters["norm"],
-            "clip": parameters["clip"],
-            "sound": parameters["sound"],
-            "semantics": parameters["semantics"],
-            "memory_limit": memory_limit,
-        }
 
     def __call__(self, x: Tensor, indices: range, report: Advance) -> dict[str, Any]:
-        """The columns of the images, all but idx, label and seconds.
-
-        Args:
-            x: [B, C, H, W].
-            indices: their data-set indices.
-            report: gets (steps done, all).
-        """
+        """Return the columns of images x [B, C, H, W], all but idx, label and seconds; report steps done."""
         y = self.images.y[indices.start : indices.stop : indices.step]
         clean = classes_alone(self.queries, x)
         right = torch.from_numpy(clean) == y
-        found = self._radii if self.parameters["epsilons"] is None else self._verdicts
-        return {"prediction": clean, "status": ["ok"] * len(x), **found(x, y, right, indices, report)}
+        columns = self._radii if self.parameters["epsilons"] is None else self._verdicts
+        return {"prediction": clean, "status": ["ok"] * len(x), **columns(x, y, right, indices, report)}
 
     def _radii(self, x: Tensor, y: Tensor, right: Tensor, indices: range, report: Advance) -> dict[str, Any]:
         largest = self.parameters["largest"]
         inputs = x.to(self.runner.dtype)
         radius, stages = torch.zeros(len(x), dtype=torch.float64), [""] * len(x)
-        for step, method in enumerate(self.methods, start=1):
+        methods = self.options.methods()
+        for step, method in enumerate(methods, start=1):
             left = (right & (radius < largest)).nonzero()[:, 0]
-            found = self.bounded.certified_radius(inputs[left], y[left], method=method, largest=largest, **self.options)
-            better = found > radius[left]
-            radius[left[better]] = found[better]
+            options = dataclasses.replace(self.options, method=method)
+            proved = self.bounded.certified_radius(inputs[left], y[left], largest=largest, options=options)
+            better = proved > radius[left]
+            radius[left[better]] = proved[better]
             for row in left[better].tolist():
                 stages[row] = method
-            report(step, len(self.methods))
+            report(step, len(methods))
         empty = [""] * len(x)
         return {
             "radius": radius.numpy(),
@@ -102,13 +79,14 @@ class VerifyChunk:
         inputs = x.to(self.runner.dtype)
         radius: npt.NDArray[np.float64] = np.zeros(len(x))
         rows: list[list[tuple[str, str, float]]] = [[] for _ in range(len(x))]  # verdict, stage, margin by epsilon
-        # By what each image was falsified: its counterexample is one for every larger epsilon, too.
+        # Stage that falsified each image: a counterexample holds at every larger epsilon too.
         falsified = ["" if fine else "forward" for fine in right.tolist()]
         kept = x.clone()
         for step, epsilon in enumerate(epsilons):
             left = [row for row, by in enumerate(falsified) if not by]
-            found = self.bounded.verify(inputs[left], y[left], epsilon, methods=self.methods, **self.options)
-            proofs = dict(zip(left, zip(found.status, found.stage, found.margin.tolist(), strict=True), strict=True))
+            decided = self.bounded.verify(inputs[left], y[left], epsilon, options=self.options)
+            triples = zip(decided.status, decided.stage, decided.margin.tolist(), strict=True)
+            proofs = dict(zip(left, triples, strict=True))
             radius[[row for row in left if proofs[row][0] == "verified"]] = epsilon
             if self.attacks and left:
                 self._attack(step, x, y, indices, radius, falsified, kept)
@@ -134,7 +112,7 @@ class VerifyChunk:
         falsified: list[str],
         kept: Tensor,
     ) -> None:
-        """Attacks what is not falsified yet, the verified images among it: a certificate has to hold."""
+        """Attack the images that are not falsified yet, verified ones included: a certificate must hold."""
         epsilon = self.parameters["epsilons"][step]
         _, adversarial, distance, x_adv = self.attacks[step].examine(x, indices, lambda done, total: None)
         proved = torch.from_numpy(radius)
@@ -150,26 +128,25 @@ class VerifyChunk:
                 kept[row] = x_adv[row]
 
     def _report(self, certificate: str, distance: float, x_adv: Tensor, label: int) -> None:
-        """A certified image that an attack broke: an error, unless the model's own rounding can be what broke it.
+        """Raise a ModelError for a certified image that an attack broke, or warn where rounding can be the cause.
 
-        Raises:
-            ModelError: the certificate is of the model as it runs, or the label's logit is behind by more than √ε of
-                the model's dtype, relative to the largest |logit|.
+        It can be where the certificate holds for the network in exact arithmetic and the label's logit is behind by at
+        most √ε of the model's dtype, relative to the largest |logit|.
         """
         with self.runner.session():
             logits = self.queries.logits(x_adv.to(self.runner.device))[0].cpu().double()
         others = logits.clone()
         others[label] = -torch.inf
         behind, size = float(others.max() - logits[label]), float(logits.abs().max())
-        norm, sound, semantics = (self.parameters[name] for name in ("norm", "sound", "semantics"))
-        what = (
+        norm, sound, semantics = self.options.norm, self.options.sound, self.options.semantics
+        crossing = (
             f"{certificate} in {norm} (semantics {semantics}, sound {sound}), and an attack broke it at distance "
             f"{distance!r}: its logit is behind by {behind:.3g}"
         )
         if semantics == "real" and behind <= torch.finfo(self.runner.dtype).eps ** 0.5 * size:
-            logger.warning("%s, which the model's own rounding can be the cause of; the certificate stays", what)
+            logger.warning("%s, possibly by the model's own rounding alone; the certificate stays", crossing)
             return
         raise ModelError(
-            f"crossing: {what}; either a bound is wrong, which is a bug to report with the model, or the model does "
-            "not compute for one image alone what it computes for a batch"
+            f"crossing: {crossing}; either a bound is wrong, which is a bug to report with the model, or the model "
+            "does not compute for one image alone what it computes for a batch"
         )

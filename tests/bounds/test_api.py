@@ -14,7 +14,8 @@ from bound_sets import extreme_values, missed, random_sets
 from torch import Tensor, nn
 
 from pyrobust import _C
-from pyrobust.bounds import BoundedModel, Bounds, compute_ibp_bounds
+from pyrobust.bounds import BoundedModel, BoundOptions, Bounds, compute_ibp_bounds
+from pyrobust.bounds.engines.native import Query
 from pyrobust.errors import InputError, InputTypeError, ModelError
 
 METHODS = ("ibp", "crown-ibp", "crown")
@@ -55,6 +56,21 @@ BAD: list[tuple[Callable[[BoundedModel], object], str]] = [
     (lambda m: m.bounds(X, 0.1, norm="l3"), "norm"),
     (lambda m: m.bounds(X, 0.1, norm=2), "norm"),
     (lambda m: m.bounds(X, 0.1, method="CROWN"), "method"),
+    (lambda m: m.bounds(X, 0.1, method="cascade"), "method: expected one of ibp, crown-ibp, crown, lipschitz, got 'c"),
+    (lambda m: m.bounds(X, 0.1, sound=None), "sound: expected True or False"),
+    (lambda m: m.bounds(X, 0.1, options={"norm": "l2"}), "options: expected BoundOptions, got dict"),
+    (
+        lambda m: m.bounds(X, 0.1, norms="l2"),
+        r"bounds: unexpected .* 'norms' \(did you mean 'norm'\?\); expected one of C",
+    ),
+    (lambda m: m.margins(X, Y, 0.1, C=X), "margins: unexpected keyword argument 'C'"),
+    (
+        lambda m: m.certify(X, Y, 0.1, smooth=1),
+        "certify: unexpected keyword argument 'smooth'; expected one of",
+    ),
+    (lambda m: m.certified_radius(X, Y, large=1), r"argument 'large' \(did you mean 'largest'\?\)"),
+    (lambda m: m.verify(X, Y, 0.1, method="ibp", methods=("crown",)), "methods: expected either method or methods"),
+    (lambda m: m.verify(X, Y, 0.1, clips=(0, 1)), r"verify: unexpected .* \(did you mean 'clip'\?\)"),
     (lambda m: m.bounds(X, 0.1, semantics="float64"), "semantics"),
     (lambda m: m.bounds(X, 0.1, memory_limit=0), "memory_limit"),
     (lambda m: m.bounds(X, 0.1, memory_limit=-1), "memory_limit"),
@@ -227,7 +243,7 @@ def test_other_floats(dtype: torch.dtype, both_engines: str) -> None:
         rows = torch.eye(3, dtype=torch.float64).expand(16, -1, -1)
         values = extreme_values(net, sets, rows, rng)
         for method in METHODS:
-            lower, upper = model._engine.run(sets.of_engine(), None, model._query(method, True, "real", None))
+            lower, upper = model._engine.run(sets.of_engine(), None, Query(method, True, "real", None))
             assert missed(values, lower, upper) == 0
             assert lower.isfinite().all()
             assert upper.isfinite().all()
@@ -337,3 +353,47 @@ def test_ibp_of_a_whole_model() -> None:
     bounds = BoundedModel(network(), X).bounds(X, 0.125, method="ibp")
     assert torch.equal(lower, bounds.lower)
     assert torch.equal(upper, bounds.upper)
+
+
+def test_options_travel_as_one_object_and_keywords_override_them(model: BoundedModel) -> None:
+    options = BoundOptions(norm="l2", method="ibp", clip=(0, 1), sound=False, memory_limit=1 << 30)
+    keywords = {"norm": "l2", "method": "ibp", "clip": (0, 1), "sound": False, "memory_limit": 1 << 30}
+    assert BoundOptions(**keywords) == options
+    given, spelled_out = model.bounds(X, 0.1, options=options), model.bounds(X, 0.1, **keywords)
+    assert (given.norm, given.method, given.sound, given.semantics) == ("l2", "ibp", False, "real")
+    assert torch.equal(given.lower, spelled_out.lower)
+    assert torch.equal(given.upper, spelled_out.upper)
+    overridden = model.bounds(X, 0.1, options=options, method="crown", clip=None)
+    assert torch.equal(overridden.lower, model.bounds(X, 0.1, norm="l2", sound=False).lower)
+    right = model.model(X).argmax(1)
+    for call in (model.margins, model.certify):
+        given, spelled_out = call(X, right, 0.01, options=options), call(X, right, 0.01, **keywords)
+        assert torch.equal(*(x if isinstance(x, torch.Tensor) else x.lower for x in (given, spelled_out)))
+    radii = model.certified_radius(X, right, options=options)
+    assert torch.equal(radii, model.certified_radius(X, right, **keywords))
+    assert model.verify(X, right, 0.001, options=options).stage == ["ibp"] * 3
+    assert model.verify(X, right, 0.001, method="crown").stage == ["crown"] * 3
+    assert model.verify(X, right, 0.001, options=options, methods=("crown-ibp",)).stage == ["crown-ibp"] * 3
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error", "words"),
+    [
+        ({"norm": "l3"}, InputError, "norm: expected one of linf, l2, l1, got 'l3'"),
+        (
+            {"method": "alpha-crown"},
+            InputError,
+            "method: expected one of ibp, crown-ibp, crown, lipschitz, cascade",
+        ),
+        ({"clip": (1.0, 0.0)}, InputError, "clip: expected the lower end first"),
+        ({"clip": "01"}, InputTypeError, "clip: expected two numbers or None"),
+        ({"sound": 1}, InputTypeError, "sound: expected True or False, got 1"),
+        ({"semantics": "exact"}, InputError, "semantics: expected one of real, float32, got 'exact'"),
+        ({"method": "lipschitz", "semantics": "float32"}, InputError, 'semantics: expected "real" with method "lip'),
+        ({"memory_limit": 0}, InputError, "memory_limit: expected a positive number of bytes"),
+        ({"memory_limit": 1e6}, InputTypeError, "memory_limit: expected a whole number of bytes or None"),
+    ],
+)
+def test_options_are_checked_when_they_are_made(keywords: dict[str, object], error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        BoundOptions(**keywords)

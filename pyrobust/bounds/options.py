@@ -1,0 +1,146 @@
+"""The settings that every call of bound propagation shares, documented and checked once."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyrobust.bounds.input_set import check_norm, clip_range
+from pyrobust.errors import InputError, InputTypeError
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    class BoundKeywords(TypedDict, total=False):
+        """The fields of ``BoundOptions`` as keyword arguments."""
+
+        norm: str
+        method: str | None
+        clip: tuple[float, float] | None
+        sound: bool
+        semantics: str
+        memory_limit: int | None
+
+
+#: The methods of bound propagation, each usually tighter and slower than the one before.
+METHODS = ("ibp", "crown-ibp", "crown")
+LIPSCHITZ = "lipschitz"
+CASCADE = "cascade"
+SEMANTICS = ("real", "float32")
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundOptions:
+    """How bounds are computed, and of what: the settings that all calls of bound propagation share.
+
+    ``BoundedModel.bounds``, ``margins``, ``certify``, ``certified_radius`` and ``verify``, and ``verify_dataset``, take
+    each field as a keyword argument, or all of them as ``options=``. A keyword overrides the field of ``options``.
+
+    Attributes:
+        norm: norm of the balls: "linf", "l2" or "l1".
+        method: "ibp", "crown-ibp", "crown" or "lipschitz"; for verification also "cascade": the first three in turn,
+            each for the examples that the ones before left unproved. Default: "crown", and for verification "cascade".
+        clip: (lowest, highest) value of an input element; None for no limits.
+        sound: True for proved bounds, all rounding included. False for plain floating-point bounds, which may be wrong
+            in the last digits and prove nothing.
+        semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass: direct
+            algorithms in the model's floats, sums in any order. "lipschitz" has "real" only.
+        memory_limit: bytes that the work may use; a single example may need more. Default: a share of the free memory.
+
+    Raises:
+        InputError: a field has an unknown name or a value out of range.
+        InputTypeError: a field has the wrong type.
+
+    >>> options = BoundOptions(norm="l2", clip=(0, 1))
+    >>> dataclasses.replace(options, method="ibp")
+    BoundOptions(norm='l2', method='ibp', clip=(0.0, 1.0), sound=True, semantics='real', memory_limit=None)
+    """
+
+    norm: str = "linf"
+    method: str | None = None
+    clip: tuple[float, float] | None = None
+    sound: bool = True
+    semantics: str = "real"
+    memory_limit: int | None = None
+
+    def __post_init__(self) -> None:
+        check_norm(self.norm)
+        _check_name("method", self.method, (*METHODS, LIPSCHITZ, CASCADE, None))
+        if self.clip is not None:
+            object.__setattr__(self, "clip", clip_range(self.clip))
+        if not isinstance(self.sound, bool):
+            raise InputTypeError(f"sound: expected True or False, got {self.sound!r}")
+        _check_name("semantics", self.semantics, SEMANTICS)
+        if self.memory_limit is not None and not isinstance(self.memory_limit, int):
+            raise InputTypeError(f"memory_limit: expected a whole number of bytes or None, got {self.memory_limit!r}")
+        if self.memory_limit is not None and not self.memory_limit > 0:
+            raise InputError(f"memory_limit: expected a positive number of bytes, got {self.memory_limit}")
+        if self.method == LIPSCHITZ and self.semantics != "real":
+            raise InputError(f'semantics: expected "real" with method "lipschitz", got {self.semantics!r}')
+
+    def single_method(self) -> str:
+        """Return the method of a call that runs one only.
+
+        Raises:
+            InputError: the method is "cascade".
+
+        >>> BoundOptions().single_method()
+        'crown'
+        """
+        if self.method == CASCADE:
+            raise InputError(f"method: expected one of {', '.join((*METHODS, LIPSCHITZ))}, got 'cascade'; use verify")
+        return self.method or "crown"
+
+    def methods(self) -> tuple[str, ...]:
+        """Return the methods that verification runs in turn.
+
+        >>> BoundOptions().methods(), BoundOptions(method="ibp").methods()
+        (('ibp', 'crown-ibp', 'crown'), ('ibp',))
+        """
+        return METHODS if self.method in (None, CASCADE) else (str(self.method),)
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(BoundOptions))
+
+
+def merge_options(
+    call: Callable[..., Any],
+    options: BoundOptions | None,
+    keywords: Mapping[str, Any],
+    default: BoundOptions | None = None,
+) -> BoundOptions:
+    """Return the options of a call: those given, else its default ones, with the keywords in place of their fields.
+
+    >>> def bounds(x, *, options=None, **keywords): ...
+    >>> merge_options(bounds, BoundOptions(norm="l2"), {"method": "ibp"}).norm
+    'l2'
+    >>> merge_options(bounds, None, {"sond": False})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    pyrobust.errors.InputTypeError: bounds: unexpected keyword argument 'sond' (did you mean 'sound'?); expected ...
+    """
+    if options is None:
+        options = default or BoundOptions()
+    if not isinstance(options, BoundOptions):
+        raise InputTypeError(f"options: expected BoundOptions, got {type(options).__name__}")
+    for name in keywords:
+        if name not in FIELDS:
+            raise InputTypeError(_unexpected(call, name))
+    return dataclasses.replace(options, **keywords) if keywords else options
+
+
+def _unexpected(call: Callable[..., Any], name: str) -> str:
+    parameters = inspect.signature(call).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    known += [field for field in FIELDS if field not in known]
+    similar = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {similar[0]!r}?)" if similar else ""
+    return f"{call.__name__}: unexpected keyword argument {name!r}{hint}; expected one of {', '.join(known)}"
+
+
+def _check_name(name: str, value: Any, known: tuple[str | None, ...]) -> None:
+    if not any(value is None if word is None else isinstance(value, str) and value == word for word in known):
+        words = ", ".join(word for word in known if word is not None)
+        raise InputError(f"{name}: expected one of {words}, got {value!r}")
