@@ -1,7 +1,7 @@
 """One typed function per native op: argument checks, the call, the fake kernel, the gradient.
 
-``torch.ops.pyrobust`` holds the raw ops; these functions are how to call them. Each has a plain-PyTorch twin of the
-same signature in ``pyrobust.reference``.
+``torch.ops.pyrobust`` holds the raw ops; call them through these functions. Each has a plain-PyTorch twin of the same
+signature in ``pyrobust.reference``.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ __all__ = [
     "sample_noise",
 ]
 
-# By assignment: the reference pages take what stands below one, not below an import.
+# Assigned, not only imported: the reference pages show the string below an assignment.
 STAGES: Final = _STAGES
-"""What noise is drawn for, and its number in the counter: no two stages share a draw."""
+"""Purposes that noise is drawn for, with their numbers in the counter: no two stages share a draw."""
 
 FAMILIES: Final = _FAMILIES
-"""The distributions of noise, and their numbers in the counter; each has standard deviation sigma."""
+"""Noise distributions, with their numbers in the counter; each has standard deviation sigma."""

@@ -119,7 +119,7 @@ def conv_lanes_weight(
     return native.call(_WEIGHT, x.contiguous(), y.contiguous(), list(kernel), *move)
 
 
-# --- what torch needs to know of the raw ops
+# --- fake kernels and gradients of the raw ops
 
 _CONV: Callable[..., Tensor] = torch.ops.pyrobust.conv_lanes
 _TRANSPOSED: Callable[..., Tensor] = torch.ops.pyrobust.conv_lanes_transposed

@@ -13,24 +13,23 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
-    """Adds each row's arg-max to its image's histogram, in place and without waiting for the device.
+    """Add each row's arg-max to its image's histogram, in place and without host synchronisation.
 
     ``counts[image[n], argmaxₖ logits[n, k]] += 1`` for every n; ties go to the lowest index.
-    A row that holds NaN or +inf, or nothing but -inf, has no winner: it goes to column K and so can never count for a
-    class.
+    A row with NaN or +inf, or with nothing but -inf, has no winner: it goes to column K and never counts for a class.
 
     Args:
         logits: [N, K], float32, float64, bfloat16 or float16, K ≥ 1.
-        image: [N], int64, the row of counts, in [0, B). On the CPU an index out of range is an error and nothing is
-            counted; on a GPU that row is left out, so that the totals tell.
+        image: [N], int64, row of counts, in [0, B). On the CPU an index out of range is an error and nothing is
+            counted; on a GPU that row is left out, so that the totals reveal it.
         counts: [B, K + 1], int64, contiguous; updated.
 
     Returns:
         counts.
 
     Raises:
-        InputError: shapes or devices that do not agree, or an image index out of range (CPU).
-        InputTypeError: a dtype that is not one of the above.
+        InputError: mismatched shapes or devices, or an image index out of range (CPU).
+        InputTypeError: an unsupported dtype.
 
     >>> logits = torch.tensor([[0.1, 0.9], [0.8, 0.2], [float("nan"), 1.0]])
     >>> count_votes(logits, torch.tensor([0, 0, 1]), torch.zeros(2, 3, dtype=torch.int64))
@@ -53,7 +52,7 @@ def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
     if counts.dim() != 2 or counts.shape[1] != logits.shape[1] + 1:
         raise InputError(f"count_votes: counts: expected [B, {logits.shape[1] + 1}], got {tuple(counts.shape)}")
     if not counts.is_contiguous():
-        raise InputError("count_votes: counts: expected a contiguous tensor, for it is updated in place")
+        raise InputError("count_votes: counts: expected a contiguous tensor, since it is updated in place")
     if not logits.device == image.device == counts.device:
         raise InputError(
             f"count_votes: expected one device, got logits on {logits.device}, image on {image.device}, "

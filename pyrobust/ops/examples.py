@@ -1,4 +1,4 @@
-"""What attacks keep of the examples of a batch."""
+"""Bookkeeping of attacks on the examples of a batch: copy chosen ones, count changed coordinates."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .rows import check_alike, check_float, nhwc
 
 
 def put_rows(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """Copies the chosen examples into another batch, in place and without waiting for the device.
+    """Copy the chosen examples into another batch, in place and without host synchronisation.
 
-    ``target[b] = source[b]`` where ``chosen[b]``. There is no gradient.
+    ``target[b] = source[b]`` where ``chosen[b]``. No gradient.
 
     Args:
         chosen: [B], bool.
-        source: of the shape and dtype of target.
+        source: same shape and dtype as target.
         target: [B, ...], float32, float64, bfloat16 or float16; updated.
 
     Returns:
         target.
 
     Raises:
-        InputError: shapes or devices that do not agree.
-        InputTypeError: a dtype that is not one of the above.
+        InputError: mismatched shapes or devices.
+        InputTypeError: an unsupported dtype.
 
     >>> put_rows(torch.tensor([True, False]), torch.ones(2, 3), torch.zeros(2, 3))
     tensor([[1., 1., 1.],
@@ -60,18 +60,18 @@ def put_rows(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
 
 
 def count_changed(x_adv: Tensor, x: Tensor) -> Tensor:
-    """How many coordinates of each example are not those of the clean one: the l0 norm of x_adv - x.
+    """Count the changed coordinates of each example: the l0 norm of x_adv - x.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16; NaN counts as changed.
-        x: of x_adv's shape and dtype.
+        x: same shape and dtype as x_adv.
 
     Returns:
-        int64 [B]. It has no gradient.
+        int64 [B]. No gradient.
 
     Raises:
-        InputError: shapes or devices that do not agree.
-        InputTypeError: a dtype that is not one of the above.
+        InputError: mismatched shapes or devices.
+        InputTypeError: an unsupported dtype.
 
     >>> count_changed(torch.tensor([[0.0, 0.5, 1.0]]), torch.tensor([[0.0, 0.25, 0.75]]))
     tensor([2])
@@ -90,7 +90,7 @@ def count_changed(x_adv: Tensor, x: Tensor) -> Tensor:
     return native.call(_COUNT, p, q)
 
 
-# --- what torch needs to know of the raw ops
+# --- fake kernels and gradients of the raw ops
 
 _PUT: Callable[..., None] = torch.ops.pyrobust.put_rows
 _COUNT: Callable[..., Tensor] = torch.ops.pyrobust.count_changed

@@ -1,4 +1,4 @@
-"""Gaussian noise rounded to a grid: what turns random words into its integers."""
+"""Gaussian noise rounded to a grid: the table that turns random words into its integers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pyrobust.errors import InputError, InputTypeError
 
 from .normal_tail import upper_tail
 
-#: Random bits that decide one integer: the word of the element, then, where that leaves it open, two more.
+#: Random bits behind one integer: the word of the element and, where that does not decide, two more.
 BITS = 96
-# Deviations beyond which noise is a tail: 2 Q(7) is 2.6e-12, so an image of 150,528 elements has one in 2.5 million
-# samples.
+# Standard deviations beyond which noise is a tail: 2 Q(7) = 2.6e-12, one sample in 2.5 million for an image of 150,528
+# elements.
 _REACH = 7
 _MAX_RATIO = 1 << 13
 _MAX_TERM = 1 << 24
@@ -29,21 +29,21 @@ _MANTISSA = 23
 
 @dataclass(frozen=True, eq=False)
 class GridNoise:
-    """The integers J of noise h·J, J = round(sigma·Z / h) with Z standard normal, as they are drawn.
+    """Table for drawing the integers J of noise h·J, J = round(sigma·Z / h) with Z standard normal.
 
-    |J| is the number of thresholds above V, V being 95 uniform bits, and a last bit is its sign. Threshold k is
-    ⌊2^96 · Q((k + ½)h / sigma)⌋, with Q the normal upper tail. An integer beyond ``reach`` is a tail: its size is left
-    open, and a sample that has one is not to be counted.
+    |J| is the number of thresholds above V, 95 uniform bits; one more bit is its sign. Threshold k is
+    ⌊2^96 · Q((k + ½)h / sigma)⌋, with Q the normal upper tail. An integer beyond ``reach`` is a tail: its size is not
+    drawn, and a sample with a tail must not be counted.
 
     Attributes:
         sigma: standard deviation of the noise before rounding, exactly this float64.
-        step: h, the distance of two neighbours on the grid.
-        reach: largest |J| that is drawn; tails are drawn as ± (reach + 1).
-        delta: bound on the total variation between one drawn J and the exact one, tails being one event a side. A
-            sample of d elements is within d·delta of the exact one.
+        step: h, the spacing of the grid.
+        reach: largest |J| that is drawn; a tail is drawn as ± (reach + 1).
+        delta: bound on the total variation distance between one drawn J and the exact one, each tail being one event.
+            A sample of d elements is within d·delta of the exact one.
         thresholds: ⌊2^96 · Q((k + ½)h / sigma)⌋ for k = 0 … reach, not increasing.
         words: the same, int32 [reach + 1, 3]: the 31 leading bits, then two times 32.
-        guide: int32 [32 · 2^m], for the kernels (csrc/core/grid_noise.h).
+        guide: int32 [32 · 2^m], for the kernels (csrc/smoothing/grid_noise.h).
 
     >>> noise = grid_noise(0.25, Fraction(1, 255))
     >>> noise.reach, noise.delta < 1e-25
@@ -63,19 +63,18 @@ class GridNoise:
 
 
 def grid_noise(sigma: float, step: Fraction) -> GridNoise:
-    """The table of Gaussian noise of standard deviation sigma on the grid of multiples of step.
+    """Return the table of Gaussian noise of standard deviation sigma on the grid of multiples of step.
 
     Args:
-        sigma: positive; a float is taken for exactly the number that it is.
-        step: distance of two neighbours on the grid: positive, at least sigma / 2**13, numerator and denominator below
-            2**24.
+        sigma: positive; exactly this binary64 number.
+        step: spacing of the grid: positive, at least sigma / 2**13, numerator and denominator below 2**24.
 
     Returns:
-        The table, kept for the next call.
+        The table, cached.
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: sigma is no number, or step no Fraction.
+        InputTypeError: sigma is not a number, or step not a Fraction.
 
     >>> noise = grid_noise(0.5, Fraction(1, 16))
     >>> [round(threshold / 2**96, 4) for threshold in noise.thresholds[:3]]
@@ -98,34 +97,25 @@ def grid_noise(sigma: float, step: Fraction) -> GridNoise:
 
 
 def check_held(op: str, noise: GridNoise, real: torch.dtype) -> None:
-    """Refuses noise that is too large for floats whatever the image: its integers times the step's numerator.
-
-    Args:
-        op: that the message begins with.
-        noise: the table.
-        real: what is computed in, float32 or float64.
-
-    Raises:
-        InputError: a drawn J has a multiple J·numerator beyond the integers that this float holds.
-    """
+    """Refuse noise whose integers, times the step's numerator, exceed what the float dtype holds exactly."""
     exact = 1 << (53 if real == torch.float64 else 24)
     most = exact // (noise.reach + 1)
     if noise.step.numerator > most:
         what = str(real).removeprefix("torch.")
         raise InputError(
             f"{op}step: expected a numerator of at most {most}, so that {what} holds the noise's integers, up to "
-            f"{noise.reach + 1}, times it; got {noise.step}; take a step of a smaller one, or a smaller sigma"
+            f"{noise.reach + 1}, times it; got {noise.step}; take a step with a smaller numerator, or a smaller sigma"
         )
 
 
 @functools.lru_cache(maxsize=64)
 def _build(sigma: float, step: Fraction, deviations: int) -> GridNoise:
-    """The table whose tails begin about `deviations` standard deviations out."""
+    """Build the table whose tails begin at about this many standard deviations."""
     unit = step / Fraction(sigma)
     reach = max(0, math.ceil(deviations / unit - Fraction(1, 2)))
     thresholds = tuple(upper_tail((k + Fraction(1, 2)) * unit, BITS) for k in range(reach + 1))
-    # Two thresholds a k, one on either side of zero, each short of the exact one by less than 2^-96: moving one by e
-    # moves mass e from one integer to the next.
+    # Two thresholds per k, one on either side of zero, each below the exact one by less than 2^-96; moving a threshold
+    # by e moves mass e from one integer to the next.
     delta = math.ldexp(2 * (reach + 1), -BITS)
     leading = np.array([threshold >> 64 for threshold in thresholds], dtype=np.int64)
     rest = np.array([[threshold >> 32 & 0xFFFFFFFF, threshold & 0xFFFFFFFF] for threshold in thresholds])
@@ -139,17 +129,17 @@ def _as_tensor(words: npt.NDArray[np.uint32]) -> Tensor:
 
 
 def _place(v: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where 31-bit words lie on the guide's scale: the bits of the float32 next to v | 1, from those of 1 on."""
+    """Positions of 31-bit words on the guide's scale: the bits of the float32 nearest to v | 1, minus those of 1."""
     return (v | 1).astype(np.float32).view(np.int32).astype(np.int64) - 0x3F800000
 
 
 def _guide(leading: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """An entry for each cell of the guide's scale: how many thresholds lie above it, and where in it one lies.
+    """For each cell of the guide's scale: the number of thresholds above it, and the position of the one inside.
 
-    A float's bits divide [1, 2^31] into cells of one width relative to where they are, as the thresholds do
-    nearly: a tail's probability falls by about the same factor from each to the next. So cells small enough for one
-    threshold each are few, and most draws meet few of them. Neighbours that share a place share its cell, for a draw
-    at a threshold's place is decided by the thresholds themselves.
+    The bits of a float divide [1, 2^31] into cells of equal relative width. The thresholds are spaced nearly like that,
+    since the tail probability falls by about the same factor from one to the next; so few cells are needed for one
+    threshold each. Thresholds of one position share a cell: a draw at that position is decided by the thresholds
+    themselves.
     """
     places, counts = np.unique(_place(leading), return_counts=True)
     for bits in range(_MANTISSA + 1):
@@ -157,12 +147,13 @@ def _guide(leading: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
         cells = places >> low
         alone = np.ones(len(places), dtype=bool)
         alone[1:] &= cells[1:] != cells[:-1]
-        # Below 2^bits every word has a cell of its own. Elsewhere the places of one cell get counts that differ by one.
+        # Below 2^bits every word has a cell of its own. Elsewhere the positions of one cell get counts that differ by
+        # one.
         several = (counts > 1) & (places >> _MANTISSA >= bits)
         if alone.all() and not several.any() and len(leading) + 1 < 1 << (32 - low):
             break
     above = len(leading) - np.searchsorted(np.sort(_place(leading)), np.arange((32 << bits) + 1) << low)
-    # At or above the end of a cell: the thresholds that every word in it is below.
+    # Thresholds at or above the end of a cell, above every word in it.
     entries = above[1:] << low
     entries[cells] |= places & ((1 << low) - 1)
     return entries.astype(np.uint32)

@@ -109,7 +109,7 @@ def least_lanes(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
     return native.call(_LEAST, a.contiguous(), center.contiguous(), radius.contiguous())
 
 
-# --- what torch needs to know of the raw ops
+# --- fake kernels and gradients of the raw ops
 
 _RELU: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.relu_intervals
 _RELU_BACKWARD: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.relu_intervals_backward

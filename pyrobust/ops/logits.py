@@ -1,4 +1,4 @@
-"""What an attack asks of a batch of logits: its losses, with their derivatives, and its verdicts."""
+"""Losses of logits with their derivatives, and verdicts on attacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyrobust.errors import InputError, InputTypeError
 
 from . import native
 
-#: The losses and the least number of classes of each, in the order of the native op's enumeration.
+#: Minimum number of classes of each loss, in the order of the native op's enumeration.
 LOSSES = {
     "cross_entropy": 1,
     "targeted_cross_entropy": 1,
@@ -28,7 +28,7 @@ STANDING, FOOLED, CLOSE = 0, 1, 2
 
 
 class LogitLoss(NamedTuple):
-    """The loss of each row, and its derivative dvalue/dlogits = size·slope."""
+    """Loss of each row, and its derivative dvalue/dlogits = size·slope."""
 
     value: Tensor  # [B], float64
     slope: Tensor  # [B, K], in the dtype of the logits; the largest |slope| of a row is 1
@@ -36,7 +36,7 @@ class LogitLoss(NamedTuple):
 
 
 def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLoss:
-    """A loss of each row of logits z, computed in float64, and its derivative by z; larger is nearer to success.
+    """Compute a loss of each row of logits z in float64, and its derivative; larger is nearer to success.
 
     ======================== ==========================================================================================
     "cross_entropy"          log Σₖ exp(zₖ) - z_y, whose derivative is softmax(z) - e_y
@@ -49,23 +49,24 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLos
     "targeted_dlr"           the targeted margin over z_π1 - (z_π3 + z_π4)/2
     ======================== ==========================================================================================
 
-    1e-12 is added to the denominators. Of equal logits the lowest class counts as the larger one. The slope is the
-    derivative over its largest magnitude, so that it does not vanish where the loss is nearly flat: that of the cross
-    entropy keeps its digits where the softmax of y rounds to 1. It is zero where the loss does not depend on the
-    logits. A row with NaN has the value NaN; so may one with infinities.
+    1e-12 is added to the denominators. Ties between logits go to the lowest class. The slope is the derivative divided
+    by its largest magnitude, so that it does not vanish where the loss is nearly flat: the cross entropy keeps its
+    digits where the softmax of y rounds to 1. It is zero where the loss does not depend on the logits. A row with NaN
+    has the value NaN; a row with infinities may have.
 
     Args:
         logits: [B, K], float32 or float64.
-        y: [B], int64, classes; on a GPU a row with another number comes back as NaN.
+        y: [B], int64, classes; on a GPU a row with any other number is NaN.
         target: [B], int64, likewise; a loss uses y, target or both.
         loss: one of the names above.
 
     Returns:
-        value [B], slope [B, K] and size [B]. They have no gradient.
+        value [B], slope [B, K] and size [B]. No gradient.
 
     Raises:
-        InputError: shapes or devices that do not agree, too few classes, an unknown loss, or (CPU) no class.
-        InputTypeError: a dtype that is not one of the above.
+        InputError: mismatched shapes or devices, too few classes, an unknown loss, or (CPU) a y or target that is not a
+            class.
+        InputTypeError: an unsupported dtype.
 
     >>> value, slope, size = logit_loss(torch.zeros(1, 2), torch.tensor([1]), torch.tensor([0]), "cross_entropy")
     >>> value, slope, size
@@ -84,26 +85,26 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLos
 def logit_verdict(
     logits: Tensor, y: Tensor, targeted: bool = False, *, tolerance: float = 0.0, both: bool = False
 ) -> Tensor:
-    """What each row of logits says of an attack on it: ``STANDING``, ``FOOLED`` or ``CLOSE``.
+    """Judge an attack by each row of logits: ``ROBUST``, ``FOOLED`` or ``CLOSE``.
 
-    The gap is the largest logit besides that of y minus that of y. Fooled is a gap of at least 0, or of at most 0 where
-    targeted. Close are the fooled rows whose |gap| is at most tolerance times the row's largest |logit|, and all rows
-    whose gap is not finite: there another order of summation in the model may decide. With ``both``, standing rows
-    with so small a gap are close, too.
+    The gap is the largest logit of the other classes minus that of y. A row is fooled if its gap is at least 0, or at
+    most 0 where targeted. A fooled row is close if its |gap| is at most tolerance times its largest |logit|: another
+    order of summation in the model may decide otherwise. So is every row whose gap is not finite. With ``both``, robust
+    rows with so small a gap are close as well.
 
     Args:
         logits: [B, K], float32 or float64.
-        y: [B], int64, classes; on a GPU a row with another number is close.
-        targeted: whether the attack wants y.
+        y: [B], int64, classes; on a GPU a row with any other number is close.
+        targeted: whether y is the class that the attack aims at.
         tolerance: at least 0.
-        both: see above.
+        both: whether robust rows may be close.
 
     Returns:
         uint8 [B].
 
     Raises:
-        InputError: shapes or devices that do not agree, a negative tolerance, or (CPU) no class.
-        InputTypeError: a dtype that is not one of the above.
+        InputError: mismatched shapes or devices, a negative tolerance, or (CPU) a y that is not a class.
+        InputTypeError: an unsupported dtype.
 
     >>> logits = torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0], [1.0, torch.nan]])
     >>> logit_verdict(logits, torch.zeros(4, dtype=torch.int64))
@@ -133,7 +134,7 @@ def _check(op: str, logits: Tensor, **classes: Tensor) -> None:
             raise InputError(f"{op}: {name}: expected it on {logits.device}, got {value.device}")
 
 
-# --- what torch needs to know of the raw ops
+# --- fake kernels and gradients of the raw ops
 
 _INDEX = {name: index for index, name in enumerate(LOSSES)}
 _LOSS: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.logit_loss

@@ -1,4 +1,4 @@
-"""Loads the native module, which registers the ops with torch."""
+"""Load the native module, which registers the ops with torch."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ _OPS = (
 
 
 def call(op: Callable[..., Result], *args: object) -> Result:
-    """Calls a native op and returns its result; an argument that its own checks refuse is an InputError."""
+    """Call a native op; turn an error of its own argument checks into an InputError."""
     try:
         return op(*args)
     except RuntimeError as error:
-        # The checks say "op: argument: expected ..."; a failure of the device begins with "CUDA: " and stays what it
-        # is.
+        # Failed checks read "op: argument: expected ..."; failures of the device begin with "CUDA: " and pass
+        # unchanged.
         if str(error).startswith(_OPS):
             raise InputError(str(error)) from None
         raise
 
 
 def build_info() -> dict[str, str | int | list[str] | None]:
-    """Facts of the native build and of this process.
+    """Describe the native build and this process.
 
     Returns:
-        ``compiler``, ``torch_headers``, ``cuda`` and ``cuda_architectures`` (None without CUDA) of the build;
-        ``simd`` in use, ``simd_levels`` this machine can run and ``threads`` of the CPU kernels.
+        Of the build: ``compiler``, ``torch_headers``, ``cuda`` and ``cuda_architectures`` (None without CUDA). Of the
+        process: ``simd``, the instruction set in use, ``simd_levels`` that the machine can run, and ``threads``.
 
     >>> build_info()["simd"] in build_info()["simd_levels"]
     True

@@ -1,4 +1,4 @@
-"""What the ops that draw noise check alike. Messages begin with the name of the op."""
+"""Argument checks shared by the ops that draw noise; messages begin with the name of the op."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor
 from pyrobust.checks import number
 from pyrobust.errors import InputError, InputTypeError
 
-#: What the noise is drawn for; part of the counter, so that no two stages share a draw.
+#: Purposes that noise is drawn for; part of the counter, so that no two stages share a draw.
 STAGES: dict[str, int] = {"select": 0, "estimate": 1, "predict": 2, "attack": 3, "train": 4}
-#: The dtypes that a noisy batch may have.
+#: Dtypes of a noisy batch.
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 _WORDS = 1 << 32
 
 
 def check_sigma(op: str, sigma: float) -> float:
-    """The standard deviation as a float: a positive number."""
+    """Return sigma as a float; refuse anything but a positive number."""
     sigma = number(f"{op}: sigma", sigma)
     if not (math.isfinite(sigma) and sigma > 0):
         raise InputError(f"{op}: sigma: expected a positive number, got {sigma}")
@@ -29,7 +29,7 @@ def check_sigma(op: str, sigma: float) -> float:
 
 
 def check_key(op: str, stage: str, seed: int) -> tuple[int, int]:
-    """The number of the stage, and the seed as a signed integer of the same 64 bits."""
+    """Return the number of the stage, and the seed as the signed integer of the same 64 bits."""
     if not isinstance(stage, str) or stage not in STAGES:
         raise InputError(f"{op}: stage: expected one of {', '.join(STAGES)}, got {stage!r}")
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
@@ -41,18 +41,18 @@ def check_key(op: str, stage: str, seed: int) -> tuple[int, int]:
 
 
 def kind(value: object) -> str:
-    """What a message calls a value: a tensor's dtype, else the type."""
+    """Name a value in a message: a tensor by its dtype, anything else by its type."""
     return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
 
 
 def check_dtype(op: str, dtype: torch.dtype) -> None:
-    """Refuses a batch of another dtype than DTYPES."""
+    """Refuse a dtype outside DTYPES."""
     if dtype not in DTYPES:
         raise InputTypeError(f"{op}: dtype: expected float32, float64, bfloat16 or float16, got {dtype}")
 
 
 def check_runs(op: str, runs: Sequence[tuple[int, int, int, int]], rows: int) -> int:
-    """The number of samples of all runs."""
+    """Check the runs; return their total number of samples."""
     if not isinstance(runs, Sequence):
         raise InputTypeError(f"{op}: runs: expected a sequence of (row, image, first, count), got {runs!r}")
     total = 0
@@ -75,7 +75,7 @@ def check_runs(op: str, runs: Sequence[tuple[int, int, int, int]], rows: int) ->
 def empty_batch(
     op: str, name: str, x: Tensor, total: int, dtype: torch.dtype, memory_format: torch.memory_format
 ) -> Tensor:
-    """Memory for `total` noisy copies of the images x, which the op calls `name`."""
+    """Allocate `total` noisy copies of the images x, which the op calls `name`."""
     if memory_format not in (torch.contiguous_format, torch.channels_last):
         raise InputError(
             f"{op}: memory_format: expected torch.contiguous_format or torch.channels_last, got {memory_format}"
@@ -88,7 +88,7 @@ def empty_batch(
 
 
 def check_out(op: str, name: str, out: Tensor, x: Tensor, total: int) -> None:
-    """Refuses a batch that cannot hold `total` noisy copies of the images x, which the op calls `name`."""
+    """Refuse a batch that cannot hold `total` noisy copies of the images x, which the op calls `name`."""
     expected = (total, *x.shape[1:])
     if out.shape != expected:
         raise InputError(f"{op}: out: expected shape {expected}, got {tuple(out.shape)}")
@@ -97,7 +97,7 @@ def check_out(op: str, name: str, out: Tensor, x: Tensor, total: int) -> None:
     if not (out.is_contiguous() or (out.dim() == 4 and out.is_contiguous(memory_format=torch.channels_last))):
         raise InputError(f"{op}: out: expected a contiguous or channels_last tensor, got strides {out.stride()}")
     if out.requires_grad and torch.is_grad_enabled():
-        raise InputError(f"{op}: out: expected no gradient, for the op has none; call it under torch.no_grad()")
+        raise InputError(f"{op}: out: expected no gradient, since the op has none; call it under torch.no_grad()")
 
 
 def channels(
@@ -107,7 +107,7 @@ def channels(
     x: Tensor,
     real: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and std of the channels of x, which the op calls `name`, in the dtype that the op computes in."""
+    """Return mean and std of the channels of x, which the op calls `name`, in the dtype of the computation."""
     if x.dim() < 2:
         raise InputError(f"{op}: normalize: expected {name} of [M, C, ...], got {tuple(x.shape)}")
     if not isinstance(normalize, Sequence) or len(normalize) != 2:

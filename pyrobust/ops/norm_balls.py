@@ -12,13 +12,13 @@ from .rows import project_rows
 
 
 def project_l2_ball(v: Tensor, radius: float | Tensor) -> Tensor:
-    """Projects each row onto the l2 ball {‖z‖₂ ≤ radius}.
+    """Project each row onto the l2 ball {‖z‖₂ ≤ radius}.
 
     A row with ‖v‖₂ ≤ radius, decided exactly, is returned bit for bit; else z = v·radius / ‖v‖₂ (Boyd and Vandenberghe,
     "Convex optimization", 2004, 8.1.1). On the returned numbers, squared and added exactly, Σ z² ≤ radius², and
     |zᵢ| ≤ |vᵢ|.
 
-    The gradient: of a row inside, that of the identity. Else, with n = v / ‖v‖₂,
+    Gradient: the identity for a row inside; else, with n = v / ‖v‖₂,
     dz = (dv - n·⟨n, dv⟩)·radius / ‖v‖₂ + n·dradius.
 
     Args:
@@ -26,11 +26,11 @@ def project_l2_ball(v: Tensor, radius: float | Tensor) -> Tensor:
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
 
     Returns:
-        [..., D], of the dtype of v. On a GPU a row whose v or radius is out of range comes back as NaN.
+        [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
 
     Raises:
         InputError: a radius of the wrong shape or out of range, or a v that is not finite (CPU).
-        InputTypeError: a dtype that is not one of the above.
+        InputTypeError: an unsupported dtype.
 
     >>> project_l2_ball(torch.tensor([[3.0, -4.0], [0.5, 0.0]]), 1.0)
     tensor([[ 0.6000, -0.8000],
@@ -40,23 +40,23 @@ def project_l2_ball(v: Tensor, radius: float | Tensor) -> Tensor:
 
 
 def project_linf_ball(v: Tensor, radius: float | Tensor) -> Tensor:
-    """Projects each row onto the l∞ ball {‖z‖_∞ ≤ radius}.
+    """Project each row onto the l∞ ball {‖z‖_∞ ≤ radius}.
 
-    zᵢ = vᵢ where |vᵢ| ≤ radius, else the number of the dtype next to ±radius on the inside (Boyd and Vandenberghe,
-    "Convex optimization", 2004, 8.1.1). |zᵢ| ≤ radius exactly, for the radius is not rounded to the dtype.
+    zᵢ = vᵢ where |vᵢ| ≤ radius, else ±radius rounded inward to the dtype (Boyd and Vandenberghe,
+    "Convex optimization", 2004, 8.1.1). |zᵢ| ≤ radius exactly, since the radius is not rounded to the dtype.
 
-    The gradient: dzᵢ = dvᵢ where |vᵢ| ≤ radius, else sign(vᵢ)·dradius.
+    Gradient: dzᵢ = dvᵢ where |vᵢ| ≤ radius, else sign(vᵢ)·dradius.
 
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
 
     Returns:
-        [..., D], of the dtype of v. On a GPU a row whose v or radius is out of range comes back as NaN.
+        [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
 
     Raises:
         InputError: a radius of the wrong shape or out of range, or a v that is not finite (CPU).
-        InputTypeError: a dtype that is not one of the above.
+        InputTypeError: an unsupported dtype.
 
     >>> project_linf_ball(torch.tensor([[3.0, -4.0], [0.5, 0.0]]), torch.tensor([1.0, 2.0]))
     tensor([[ 1.0000, -1.0000],
@@ -65,7 +65,7 @@ def project_linf_ball(v: Tensor, radius: float | Tensor) -> Tensor:
     return project_rows("project_linf_ball", _LINF_BALL, v, radius)
 
 
-# --- what torch needs to know of the raw ops
+# --- fake kernels and gradients of the raw ops
 
 _L2_BALL: Callable[..., Tensor] = torch.ops.pyrobust.project_l2_ball
 _LINF_BALL: Callable[..., Tensor] = torch.ops.pyrobust.project_linf_ball
@@ -81,7 +81,7 @@ def _save_l2_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> No
 
 
 def _save_linf_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    # One byte for each element: the sign where clipped, else zero.
+    # One byte per element: the sign where clipped, else zero.
     v, radius = inputs
     ctx.save_for_backward(torch.where(output == v, 0, v.sign()).to(torch.int8))
     ctx.one_radius = radius.numel() == 1

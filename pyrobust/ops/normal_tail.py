@@ -1,4 +1,4 @@
-"""Upper tails of the normal distribution in fixed point, exact to the last bit, by integers alone."""
+"""Upper tails of the normal distribution in fixed point, exact to the last bit, in integer arithmetic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from pyrobust.errors import InputError
 
-# Bits of working precision beyond those asked for: the alternating series below loses 1.44 z²/2 of them.
+# Extra bits of working precision: the alternating series below loses 1.44 z²/2 of them.
 _SPARE = 96
 # Q(z) < phi(z)/z (Gordon 1941), which is below 2^-107 from z = 12 on.
 _FAR = 12
@@ -16,11 +16,11 @@ _FAR_BITS = 107
 
 
 def upper_tail(z: Fraction, bits: int) -> int:
-    """⌊2^bits · Q(z)⌋, Q(z) the probability that a standard normal exceeds z.
+    """Return ⌊2^bits · Q(z)⌋, where Q(z) is the probability that a standard normal exceeds z.
 
     Q(z) = ½ − (2π)^-½ · Σ_j (−1)^j z^(2j+1) / (2^j j! (2j+1)) (Abramowitz and Stegun 1964, 26.2.10). Every term is
-    enclosed between two integers, the remainder of the alternating sum by its first term left out; precision grows
-    until both ends have one floor.
+    enclosed between two integers, the remainder of the alternating sum by the first omitted term; precision grows until
+    both ends have the same floor.
 
     Args:
         z: non-negative, exact.
@@ -66,7 +66,7 @@ def _enclose(z: Fraction, precision: int) -> tuple[int, int]:
         j += 1
         term_low = (term_low * half_low >> precision) // j
         term_high = (-(-term_high * half_high >> precision)) // j + 1
-        if term_high <= 2 and j << precision > half_high:  # from here on terms shrink and alternate
+        if term_high <= 2 and j << precision > half_high:  # terms shrink and alternate from here on
             break
     total_low, total_high = total_low - term_high, total_high + term_high
     density_low, density_high = _density_at_zero(precision)
@@ -83,16 +83,16 @@ def _scaled(value: Fraction, precision: int) -> tuple[int, int]:
 @functools.cache
 def _density_at_zero(precision: int) -> tuple[int, int]:
     """Integers around 2^precision / √(2π)."""
-    # Machin (1706): pi = 16 atan(1/5) - 4 atan(1/239); fewer than 64 + precision floors, each off by less than one.
+    # Machin (1706): pi = 16 atan(1/5) - 4 atan(1/239); fewer than 64 + precision roundings, each off by less than one.
     guard = precision + 32
     pi = 16 * _arctan(5, guard) - 4 * _arctan(239, guard)
-    slack = 20 * (64 + guard)
+    error = 20 * (64 + guard)
     cube = 1 << (2 * precision + guard)
-    return math.isqrt(cube // (2 * (pi + slack))), math.isqrt(cube // (2 * (pi - slack))) + 1
+    return math.isqrt(cube // (2 * (pi + error))), math.isqrt(cube // (2 * (pi - error))) + 1
 
 
 def _arctan(n: int, precision: int) -> int:
-    """2^precision · atan(1/n), less than one a term wrong."""
+    """2^precision · atan(1/n), off by less than one per term."""
     power = (1 << precision) // n
     total, j = 0, 0
     while power:

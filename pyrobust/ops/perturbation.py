@@ -1,4 +1,4 @@
-"""The sum of an example and its perturbation, never further from the example than the perturbation says."""
+"""Addition of a perturbation, rounded toward the example."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from .rows import box, check_alike, check_float, nhwc, round_inward
 
 
 def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
-    """Adds z to x so that no rounding takes the result further from x than z, nor out of the box.
+    """Add z to x, rounded so that the result is never further from x than z, nor outside the box.
 
-    x_adv is x + z rounded toward x, then clipped; which neighbour of the sum that is, its error tells (Knuth, TAOCP 2,
-    4.2.2). As real numbers |x_adv - x| ≤ |z|, x_adv - x has the sign of z or is zero, and lower ≤ x_adv ≤ upper. So
-    where z is in an l1, l2 or l∞ ball, x_adv - x is in it too, whatever the dtype.
+    x_adv is x + z rounded toward x, then clipped; the exact error of the sum tells which neighbour that is (Knuth,
+    TAOCP 2, 4.2.2). As real numbers |x_adv - x| ≤ |z|, x_adv - x has the sign of z or is zero, and lower ≤ x_adv ≤
+    upper. If z lies in an l1, l2 or l∞ ball, so does x_adv - x, in every dtype.
 
-    The gradient: 1 for x and for z where lower < x_adv < upper, else 0.
+    Gradient: 1 with respect to x and z where lower < x_adv < upper, else 0.
 
     Args:
         x: float32, float64, bfloat16 or float16, in [lower, upper].
-        z: of the shape and dtype of x; not NaN.
-        lower: least value of the result, a binary64 number whatever the dtype.
-        upper: greatest value of the result, likewise.
+        z: same shape and dtype as x; not NaN.
+        lower: smallest value of the result, a binary64 number in every dtype.
+        upper: largest value of the result, likewise.
 
     Returns:
-        Of the shape and dtype of x; channels_last where x and z are. On a GPU an element with an argument out of range
-        comes back as NaN.
+        Same shape and dtype as x; channels_last if x and z are. On a GPU an element with an argument out of range is
+        NaN.
 
     Raises:
-        InputError: shapes or devices that do not agree, or (CPU) a NaN or an x outside the box.
-        InputTypeError: a dtype that is not one of the above.
+        InputError: mismatched shapes or devices, or (CPU) a NaN or an x outside the box.
+        InputTypeError: an unsupported dtype.
 
     >>> x = torch.tensor([0.5, 0.5, 0.5])
     >>> add_perturbation(x, torch.tensor([2.0**-25, 0.25, -3.0]))  # the first sum would round to 0.5 + 2**-24
@@ -55,7 +55,7 @@ def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.
     return native.call(_ADD, p.reshape(rows, -1), q.reshape(rows, -1), lower, upper).reshape(x.shape)
 
 
-# --- what torch needs to know of the raw op
+# --- fake kernel and gradient of the raw op
 
 _ADD: Callable[..., Tensor] = torch.ops.pyrobust.add_perturbation
 
@@ -65,7 +65,7 @@ def _fake(x: Tensor, z: Tensor, lower: float, upper: float) -> Tensor:
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor, float, float], output: Tensor) -> None:
-    # One byte for each element. The bounds as the result has them: rounded into the box.
+    # One byte per element. The result meets the bounds rounded into the box.
     _, _, lower, upper = inputs
     low, high = round_inward(lower, output.dtype, -1), round_inward(upper, output.dtype, 1)
     ctx.save_for_backward((output > low) & (output < high))

@@ -1,4 +1,4 @@
-"""Euclidean projections onto the simplex, the l1 ball, and the l1 ball cut by a box."""
+"""Euclidean projections onto the simplex, the l1 ball, and the intersection of l1 ball and box."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from .rows import box, check_alike, check_float, nhwc, project_rows, radii
 
 
 def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
-    """Projects each row onto the simplex {z ≥ 0, Σ z = radius}.
+    """Project each row onto the simplex {z ≥ 0, Σ z = radius}.
 
     zᵢ = max(vᵢ - θ, 0) with the θ that gives the sum (Held, Wolfe and Crowder, "Validation of subgradient
     optimization", 1974). On the returned numbers, added exactly, Σ z ≤ radius; in float32 and float64 it falls short of
-    the radius by at most 2⁻²⁰ of it, unless numbers that small are beyond the dtype.
+    the radius by at most 2⁻²⁰ of it, unless the dtype has no numbers that small.
 
-    The gradient: dz_F = dv_F - mean(dv_F) + dradius / |F| on F = {z > 0}.
+    Gradient: dz_F = dv_F - mean(dv_F) + dradius / |F| on F = {z > 0}.
 
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite, D ≥ 1.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
 
     Returns:
-        [..., D], of the dtype of v. On a GPU a row whose v or radius is out of range comes back as NaN.
+        [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
 
     Raises:
         InputError: D = 0, a radius of the wrong shape or out of range, or a v that is not finite (CPU).
-        InputTypeError: a dtype that is not one of the above.
+        InputTypeError: an unsupported dtype.
 
     >>> project_simplex(torch.tensor([0.5, 1.0, -2.0]))
     tensor([0.2500, 0.7500, 0.0000])
@@ -43,13 +43,13 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
 
 
 def project_l1_ball(v: Tensor, radius: float | Tensor) -> Tensor:
-    """Projects each row onto the l1 ball {‖z‖₁ ≤ radius}.
+    """Project each row onto the l1 ball {‖z‖₁ ≤ radius}.
 
     A row with ‖v‖₁ ≤ radius, decided exactly, is returned bit for bit. Else zᵢ = sign(vᵢ)·max(|vᵢ| - θ, 0) with the θ
     that gives ‖z‖₁ = radius (Duchi, Shalev-Shwartz, Singer and Chandra, "Efficient projections onto the l1-ball for
     learning in high dimensions", 2008). On the returned numbers, added exactly, ‖z‖₁ ≤ radius, and |zᵢ| ≤ |vᵢ|.
 
-    The gradient: of a row inside, that of the identity. Else, with s = sign(z) and F = {z ≠ 0},
+    Gradient: the identity for a row inside; else, with s = sign(z) and F = {z ≠ 0},
     dz_F = dv_F - s_F·(⟨s_F, dv_F⟩ - dradius) / |F|.
 
     Args:
@@ -57,11 +57,11 @@ def project_l1_ball(v: Tensor, radius: float | Tensor) -> Tensor:
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
 
     Returns:
-        [..., D], of the dtype of v. On a GPU a row whose v or radius is out of range comes back as NaN.
+        [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
 
     Raises:
         InputError: a radius of the wrong shape or out of range, or a v that is not finite (CPU).
-        InputTypeError: a dtype that is not one of the above.
+        InputTypeError: an unsupported dtype.
 
     >>> project_l1_ball(torch.tensor([[0.5, -0.25], [-3.0, 2.0]]), 1.0)
     tensor([[ 0.5000, -0.2500],
@@ -73,31 +73,31 @@ def project_l1_ball(v: Tensor, radius: float | Tensor) -> Tensor:
 def project_l1_ball_box(
     delta: Tensor, x: Tensor, radius: float | Tensor, lower: float = 0.0, upper: float = 1.0
 ) -> Tensor:
-    """Projects each example's delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}, the exact intersection.
+    """Project each example's delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}, the exact intersection.
 
-    zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ, the room on the side of δᵢ, is upper - xᵢ or xᵢ - lower. θ = 0 where
-    that satisfies the ball, else the θ with ‖z‖₁ = radius (Croce and Hein, "Mind the box: l1-APGD for sparse
+    zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ = upper - xᵢ or xᵢ - lower is the room in the direction of δᵢ. θ = 0
+    if that satisfies the ball, else the θ with ‖z‖₁ = radius (Croce and Hein, "Mind the box: l1-APGD for sparse
     adversarial attacks on image classifiers", 2021). On the returned numbers both constraints hold exactly: Σ |z| ≤
     radius, and x + z as a real number is in the box; add_perturbation keeps it there when the sum is rounded.
 
-    The gradient: with s = sign(z), C = {|z| = u > 0} and F = {0 < |z| < u}, dz_C = -dx_C and
+    Gradient: with s = sign(z), C = {|z| = u > 0} and F = {0 < |z| < u}, dz_C = -dx_C and
     dz_F = dδ_F - s_F·(⟨s_F, dδ_F⟩ - ⟨s_C, dx_C⟩ - dradius) / |F|, without the fraction where θ = 0.
 
     Args:
         delta: [B, ...], float32, float64, bfloat16 or float16, finite.
-        x: of the shape and dtype of delta, in [lower, upper].
+        x: same shape and dtype as delta, in [lower, upper].
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor [B].
-        lower: least value of x + z, a binary64 number whatever the dtype.
-        upper: greatest value of x + z, likewise.
+        lower: smallest value of x + z, a binary64 number in every dtype.
+        upper: largest value of x + z, likewise.
 
     Returns:
-        [B, ...], of the dtype of delta; channels_last where delta and x are. On a GPU an example with an argument out
-        of range comes back as NaN.
+        [B, ...], same dtype as delta; channels_last if delta and x are. On a GPU an example with an argument out of
+        range is NaN.
 
     Raises:
-        InputError: shapes that do not agree, a radius or box out of range, or (CPU) a delta that is not finite or an x
+        InputError: mismatched shapes, a radius or box out of range, or (CPU) a delta that is not finite or an x
             outside the box.
-        InputTypeError: a dtype that is not one of the above.
+        InputTypeError: an unsupported dtype.
 
     >>> x = torch.tensor([[0.75, 0.5, 0.5]])
     >>> project_l1_ball_box(torch.tensor([[2.0, -0.5, 0.25]]), x, 0.5)
@@ -123,7 +123,7 @@ def project_l1_ball_box(
     return z.reshape(delta.shape)
 
 
-# --- what torch needs to know of the raw ops
+# --- fake kernels and gradients of the raw ops
 
 _SIMPLEX: Callable[..., Tensor] = torch.ops.pyrobust.project_simplex
 _L1_BALL: Callable[..., Tensor] = torch.ops.pyrobust.project_l1_ball
@@ -151,7 +151,7 @@ def _save_l1_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> No
 
 def _save_box(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float, float], output: Tensor) -> None:
     delta, x, radius, lower, upper = inputs
-    # The room in float64, for upper is not rounded to x's dtype. A z that fills it is within one step of it.
+    # The room in float64, since upper is not rounded to x's dtype. A z that fills it is within one step of it.
     point, size = x, output.abs()
     if x.dtype != torch.float64:
         point, size = x.double(), size.double()
@@ -184,21 +184,21 @@ def _backward_box(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None,
     free = ~clipped & (z != 0)
     mean = _mean(grad, z, free).masked_fill(inside, 0)
     moved = torch.addcmul(grad, z.sign(), mean.to(grad.dtype), value=-1)
-    # x moves a clipped element, and through the threshold the free ones.
+    # x moves a clipped element directly and, through the threshold, the free ones.
     of_delta = torch.where(free | (inside & ~clipped), moved, 0)
     of_x = torch.where(clipped & (z != 0), -moved, 0)
     return of_delta, of_x, _of_radius(ctx, mean), None, None
 
 
 def _mean(grad: Tensor, z: Tensor, free: Tensor) -> Tensor:
-    """⟨sign(z), grad⟩ / |F| of each row, over the free elements: [R, 1], float32 or float64; 0 where none is free."""
+    """⟨sign(z), grad⟩ / |F| of each row, over the free elements: [R, 1], float32 or float64; 0 if none is free."""
     real = torch.float64 if z.dtype == torch.float64 else torch.float32
     total = torch.where(free, grad * z.sign(), 0).sum(1, keepdim=True, dtype=real)
     return total / free.sum(1, keepdim=True).clamp(min=1)
 
 
 def _of_radius(ctx: Any, mean: Tensor) -> Tensor:
-    """The gradient of the radius [R] or [1], float64: dz_F = s_F·dradius / |F|."""
+    """Gradient with respect to the radius, [R] or [1], float64: dz_F = s_F·dradius / |F|."""
     rows = mean[:, 0].double()
     return rows.sum(0, keepdim=True) if ctx.one_radius else rows
 

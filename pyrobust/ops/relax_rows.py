@@ -1,4 +1,4 @@
-"""Lines in place of functions, for packed rows of coefficients: a backward pass of linear bounds for many examples."""
+"""Linear relaxation and concretization of packed rows of coefficients, for the backward pass over many examples."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def relax_rows(
     lower_intercept: Tensor,
     upper_intercept: Tensor,
 ) -> Tensor:
-    """Turns coefficients of functions into coefficients of their lines, in place, so that sums only become smaller.
+    """Replace activations by their linear relaxations in rows of coefficients, in place; sums only become smaller.
 
     Where lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept, the sum over k of
-    a[r, k]·f_k(z_k) is at least that of the new a[r, k]·z_k, plus the result: a coefficient below 0 takes the upper
-    line, any other the lower one (Zhang et al., 2018). Each product is rounded once; the sums run in float64, in any
-    order. There is no gradient.
+    a[r, k]·f_k(z_k) is at least that of the new a[r, k]·z_k, plus the result: a negative coefficient takes the upper
+    relaxation, any other the lower one (Zhang et al., 2018). Each product is rounded once; sums are in float64, in any
+    order. No gradient.
 
     Args:
         a: [R, n], float32 or float64, contiguous; updated.
-        image: [R], int64, the row of the lines in [0, B). On the CPU an index out of range is an error and nothing
-            is changed; on a GPU that row's result is NaN.
-        lower_slope: [B, n], of a's dtype.
+        image: [R], int64, row of the relaxations, in [0, B). On the CPU an index out of range is an error and nothing
+            is changed; on a GPU the result of that row is NaN.
+        lower_slope: [B, n], same dtype as a.
         upper_slope: [B, n].
         lower_intercept: [B, n].
         upper_intercept: [B, n].
@@ -40,8 +40,8 @@ def relax_rows(
         [R], the sums of coefficients times intercepts.
 
     Raises:
-        InputError: shapes or devices that do not fit, or an image out of range (CPU).
-        InputTypeError: a dtype that is not one of the above.
+        InputError: mismatched shapes or devices, or an image out of range (CPU).
+        InputTypeError: an unsupported dtype.
 
     >>> a, one = torch.tensor([[2.0, -2.0]]), torch.ones(1, 2)
     >>> relax_rows(a, torch.tensor([0]), 0 * one, one / 2, 0 * one, one), a
@@ -55,27 +55,27 @@ def relax_rows(
     }
     _check("relax_rows", a, image, others)
     if not a.is_contiguous():
-        raise InputError("relax_rows: a: expected a contiguous tensor, for it is updated in place")
+        raise InputError("relax_rows: a: expected a contiguous tensor, since it is updated in place")
     return native.call(_RELAX, a, image.contiguous(), *(part.contiguous() for part in others.values()))
 
 
 def least_of_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """The least value of each row over the box of its image: Σ a·low where a ≥ 0, a·high where a < 0.
+    """Concretize each row over the box of its image: the minimum Σ a·low (a ≥ 0) + Σ a·high (a < 0).
 
-    Each product is rounded once; the sums run in float64, in any order. There is no gradient.
+    Each product is rounded once; sums are in float64, in any order. No gradient.
 
     Args:
         a: [R, n], float32 or float64.
-        image: as of ``relax_rows``.
-        low: [B, n], of a's dtype.
+        image: [R], int64, row of low and high; see ``relax_rows``.
+        low: [B, n], same dtype as a.
         high: [B, n].
 
     Returns:
         [R].
 
     Raises:
-        InputError: shapes or devices that do not fit, or an image out of range (CPU).
-        InputTypeError: a dtype that is not one of the above.
+        InputError: mismatched shapes or devices, or an image out of range (CPU).
+        InputTypeError: an unsupported dtype.
 
     >>> least_of_rows(torch.tensor([[1.0, -1.0]]), torch.tensor([0]), torch.zeros(1, 2), torch.ones(1, 2))
     tensor([-1.])
@@ -105,7 +105,7 @@ def _check(op: str, a: Tensor, image: Tensor, others: dict[str, Tensor]) -> None
             raise InputError(f"{op}: {name}: expected shape (B, {a.shape[1]}), got {tuple(value.shape)}")
 
 
-# --- what torch needs to know of the raw ops
+# --- fake kernels and gradients of the raw ops
 
 _RELAX: Callable[..., Tensor] = torch.ops.pyrobust.relax_rows
 _LEAST: Callable[..., Tensor] = torch.ops.pyrobust.least_of_rows

@@ -1,4 +1,4 @@
-"""The ReLU relaxation in a backward pass of linear bounds."""
+"""The linear relaxation of ReLU in the backward pass, differentiable."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from . import native
 
 
 def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Turns coefficients of f(z) into coefficients of z and a constant, so that the sum only becomes smaller.
+    """Replace f(z) by its linear relaxation in coefficients [B, S, n]; the sum only becomes smaller.
 
     f(z) = max(z, slope·z): ReLU, or leaky ReLU. For all z in [lower, upper], Σ a·f(z) ≥ Σ coefficients·z + bias, up to
-    rounding, by the lines of CROWN (Zhang et al., "Efficient neural network robustness certification with general
-    activation functions", 2018). Where a < 0 the line above f takes its place, the chord, else the line below: z where
-    upper > −lower, slope·z otherwise; where z has one sign, f itself.
+    rounding, by the relaxation of CROWN (Zhang et al., "Efficient neural network robustness certification with general
+    activation functions", 2018). A negative coefficient takes the upper bound of f, the chord; any other takes the
+    lower bound, z if upper > −lower and slope·z otherwise. A stable neuron keeps f itself.
 
-    The gradient: by a, lower and upper; none of second order. The choice of a line has none, the chord has:
-    chord = (upper − slope·lower) / (upper − lower), intercept = (1 − chord)·upper.
+    Gradients with respect to a, lower and upper, first order only. The choice of the lower bound has none; the chord
+    has: chord = (upper − slope·lower) / (upper − lower), intercept = (1 − chord)·upper.
 
     Args:
         a: [B, S, n], float32 or float64.
-        lower: [B, n], of a's dtype; a range with NaN makes NaN.
+        lower: [B, n], same dtype as a; a range with NaN gives NaN.
         upper: [B, n].
         slope: in [0, 1].
 
     Returns:
-        (coefficients [B, S, n], bias [B, S]), of a's dtype.
+        (coefficients [B, S, n], bias [B, S]), same dtype as a.
 
     Raises:
-        InputError: shapes or devices that do not fit, or a slope out of range.
-        InputTypeError: a dtype that is not one of the above, or differs from a's.
+        InputError: mismatched shapes or devices, or a slope out of range.
+        InputTypeError: an unsupported dtype, or dtypes that differ.
 
     >>> relax_coefficients(torch.tensor([[[1.0], [-1.0]]]), torch.tensor([[-1.0]]), torch.tensor([[3.0]]))
     (tensor([[[ 1.0000],
@@ -63,7 +63,7 @@ def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0
     return native.call(_RELAX, a.contiguous(), lower.contiguous(), upper.contiguous(), float(slope))
 
 
-# --- what torch needs to know of the raw ops
+# --- fake kernels and gradients of the raw ops
 
 _RELAX: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.relax_coefficients
 _BACKWARD: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.relax_coefficients_backward

@@ -1,4 +1,4 @@
-"""Argument checks and layouts that the ops on rows share."""
+"""Argument checks and memory layouts shared by the ops on rows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ from pyrobust.errors import InputError, InputTypeError
 from . import native
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-_LARGEST_RADIUS = 2.0**960  # the native ops' own limit: sums of so many terms do not overflow
+_LARGEST_RADIUS = 2.0**960  # limit of the native ops: sums of squares below it cannot overflow
 
 
 def check_float(op: str, name: str, value: Tensor) -> None:
-    """Refuses what is no tensor of a dtype that the ops take.
-
-    >>> check_float("project_simplex", "v", torch.zeros(2))
-    """
+    """Refuse anything but a float tensor of a supported dtype."""
     if not isinstance(value, Tensor):
         raise InputTypeError(f"{op}: {name}: expected a tensor, got {type(value).__name__}")
     if value.dtype not in _DTYPES:
@@ -29,10 +26,7 @@ def check_float(op: str, name: str, value: Tensor) -> None:
 
 
 def check_alike(op: str, name: str, value: Tensor, x: Tensor) -> None:
-    """Refuses a tensor whose shape, dtype or device is not that of x.
-
-    >>> check_alike("add_perturbation", "z", torch.zeros(2), torch.zeros(2))
-    """
+    """Refuse a tensor that differs from x in shape, dtype or device."""
     if value.shape != x.shape:
         raise InputError(f"{op}: {name}: expected the shape of x, {tuple(x.shape)}, got {tuple(value.shape)}")
     if value.dtype != x.dtype:
@@ -42,11 +36,7 @@ def check_alike(op: str, name: str, value: Tensor, x: Tensor) -> None:
 
 
 def box(op: str, lower: float, upper: float) -> tuple[float, float]:
-    """The ends of the box as numbers, checked.
-
-    >>> box("add_perturbation", 0, 1)
-    (0.0, 1.0)
-    """
+    """Return the bounds of the box as floats; refuse non-finite or reversed ones."""
     lower, upper = number(f"{op}: lower", lower), number(f"{op}: upper", upper)
     if not (math.isfinite(lower) and math.isfinite(upper) and lower <= upper):
         raise InputError(f"{op}: lower, upper: expected finite numbers, lower <= upper, got {lower}, {upper}")
@@ -54,7 +44,7 @@ def box(op: str, lower: float, upper: float) -> tuple[float, float]:
 
 
 def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.device) -> Tensor:
-    """The radius as the native ops take it, float64 [1] or one for each row; values of a tensor are left to them.
+    """Return the radius as float64 [1], or [R] with one for each row; the native ops check a tensor's values.
 
     >>> radii("project_l1_ball", 2, torch.Size([3]), torch.device("cpu"))
     tensor([2.], dtype=torch.float64)
@@ -78,7 +68,7 @@ def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.devic
 
 
 def project_rows(op: str, raw: Callable[..., Tensor], v: Tensor, radius: float | Tensor) -> Tensor:
-    """Checks the arguments of a projection of the rows of v [..., D] and calls its native op on [R, D].
+    """Check the arguments of a projection of the rows of v [..., D] and call its native op on [R, D].
 
     >>> project_rows("project_l1_ball", torch.ops.pyrobust.project_l1_ball, torch.tensor([3.0, 1.0]), 2.0)
     tensor([2., 0.])
@@ -93,7 +83,7 @@ def project_rows(op: str, raw: Callable[..., Tensor], v: Tensor, radius: float |
 
 
 def nhwc(*tensors: Tensor) -> bool:
-    """Whether all are dense in channels_last and not in the default order, so that [N, H, W, C] is a view of each.
+    """Whether every tensor is dense in channels_last only, so that [N, H, W, C] is a view of it.
 
     >>> nhwc(torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last))
     True
@@ -104,7 +94,7 @@ def nhwc(*tensors: Tensor) -> bool:
 
 
 def round_inward(bound: float, dtype: torch.dtype, side: int) -> float:
-    """The number of that dtype next to the bound: the greatest not above it for side 1, the least not below for -1.
+    """Round the bound to the dtype: down for side 1 (an upper bound), up for side -1 (a lower bound).
 
     >>> round_inward(0.1, torch.float32, 1) < 0.1 < round_inward(0.1, torch.float32, -1)
     True

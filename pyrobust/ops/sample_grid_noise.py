@@ -1,4 +1,4 @@
-"""Noisy copies of images on a grid, the batch of a smoothing whose certificates hold in floating point."""
+"""Noisy copies of images on a grid, for smoothing whose certificates hold in floating point."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from . import native
 from .grid_table import GridNoise, check_held, grid_noise
 from .noise_arguments import channels, check_dtype, check_key, check_out, check_runs, check_sigma, empty_batch, kind
 
-#: Gaussian noise rounded to the grid: the family's number in the domains of the noise contract. The further words of an
-#: ambiguous draw have the next two.
+#: Number of this noise family in the domains of the noise contract; the extra words of an ambiguous draw use the next
+#: two.
 FAMILY = 3
 
 _OP = "sample_grid_noise"
@@ -35,28 +35,28 @@ def sample_grid_noise(
     memory_format: torch.memory_format = torch.contiguous_format,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Packs noisy copies of images on the grid of multiples of ``step`` into one batch, written once.
+    """Pack noisy copies of images on the grid of multiples of ``step`` into one batch, written once.
 
-    Row n of the batch, sample s of image i, is step·(k[i] + J) with J = round(sigma·Z / step), Z standard normal: what
-    rounding x + sigma·Z to the grid gives for x = step·k[i]. The integers are added first; one division maps their sum
-    to the nearest float, then ``(· - mean[c]) / std[c]`` where ``normalize`` is given, then rounded to ``dtype``. So
+    Row n of the batch, sample s of image i, is step·(k[i] + J) with J = round(sigma·Z / step), Z standard normal: x +
+    sigma·Z rounded to the grid, for x = step·k[i]. The integers are added first; one division maps their sum to the
+    nearest float, followed by ``(· - mean[c]) / std[c]`` if ``normalize`` is given and by rounding to ``dtype``. So
     every number in the batch is a function of (integer, channel) alone, and the noisy image tells a model no more about
-    k than the rounded x + sigma·Z does: randomized smoothing's real-number proof holds for what is computed. J is a
-    pure function of (seed, stage, i, s, element), for every split into calls, thread count and SIMD level
+    k than the rounded x + sigma·Z does: the real-number proof of randomized smoothing holds for the computed batch. J
+    is a pure function of (seed, stage, i, s, element), for every split into calls, thread count and SIMD level
     (docs/decisions/noise-contract.md); its distribution is within ``grid_noise(sigma, step).delta`` of the exact one.
 
-    An element whose noise is beyond ``grid_noise(sigma, step).reach``, about seven deviations, is a tail. Its size is
-    not drawn, so its sample must count against whatever is to be proved.
+    An element whose noise is beyond ``grid_noise(sigma, step).reach``, about seven standard deviations, is a tail. Its
+    size is not drawn, so its sample must count against the claim to be proved.
 
     Args:
         k: images [M, ...], int32: x = step·k.
         runs: (row, image, first, count) each: samples first … first + count - 1 of the image ``k[row]``, whose index
             in the noise contract is ``image``. image and sample indices are in [0, 2**32).
-        sigma: standard deviation of Z's multiple, positive, at most 2**13 steps.
+        sigma: standard deviation of the noise before rounding, positive, at most 2**13 steps.
         step: h, an exact fraction; 1/255 for bytes divided by 255. Numerator and denominator are below 2**24.
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
-        normalize: (mean, std), each of length C = k.shape[1]; std positive (checked on the CPU, where looking is free).
+        normalize: (mean, std), each of length C = k.shape[1]; std positive (checked on the CPU only).
         dtype: of the batch: float32, float64, bfloat16 or float16.
         memory_format: torch.contiguous_format, or torch.channels_last for images [C, H, W].
         out: a batch [N, ...] to write to, contiguous or channels_last; it decides dtype and memory format.
@@ -65,17 +65,17 @@ def sample_grid_noise(
         The batch [N, ...] with N the sum of the counts, ``out`` where given, and bool [N]: which rows hold a tail.
 
     Raises:
-        InputError: a value out of range, shapes that do not agree, or sums times the step's numerator of 2**24 or more,
-            2**53 for float64, that the division would not take exactly: of the noise alone, which the step and sigma
-            tell, or with k (looked at on the CPU only).
-        InputTypeError: a k that is not int32, a step that is no Fraction, or another argument of a wrong type.
+        InputError: a value out of range, mismatched shapes, or sums times the step's numerator of 2**24 or more (2**53
+            for float64), which the division would not take exactly: the noise alone, as step and sigma imply, or k plus
+            noise (checked on the CPU only).
+        InputTypeError: a k that is not int32, a step that is not a Fraction, or another argument of a wrong type.
 
     >>> k = torch.randint(256, (2, 3, 4, 4), dtype=torch.int32)
     >>> batch, tail = sample_grid_noise(k, [(0, 0, 0, 5), (1, 1, 0, 3)], sigma=0.25, step=Fraction(1, 255))
     >>> batch.shape, tail.any().item()
     (torch.Size([8, 3, 4, 4]), False)
     >>> integers = (batch.double() * 255).round().float()
-    >>> torch.equal(integers / 255, batch)  # every one is the float next to an integer over 255
+    >>> torch.equal(integers / 255, batch)  # each is the float nearest to an integer over 255
     True
     """
     if not isinstance(k, Tensor) or k.dtype != torch.int32:

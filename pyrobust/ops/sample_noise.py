@@ -1,4 +1,4 @@
-"""Noisy copies of images, the batch of randomized smoothing."""
+"""Noisy copies of images, the batches of randomized smoothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .noise_arguments import (
     kind,
 )
 
-#: The noise distributions, all scaled to a per-coordinate standard deviation of sigma.
+#: Noise distributions, each with per-coordinate standard deviation sigma.
 FAMILIES: dict[str, int] = {"gaussian": 0, "uniform": 1, "laplace": 2}
 
 _OP = "sample_noise"
@@ -41,10 +41,10 @@ def sample_noise(
     memory_format: torch.memory_format = torch.contiguous_format,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Packs noisy copies of several images into one batch, written once.
+    """Pack noisy copies of several images into one batch, written once.
 
     Row n of the result, sample s of image i, is ``x[i] + sigma·z(seed, stage, noise, i, s)``, then
-    ``(· - mean[c]) / std[c]`` where ``normalize`` is given, then rounded to ``dtype``. z has unit variance and is a
+    ``(· - mean[c]) / std[c]`` if ``normalize`` is given, then rounded to ``dtype``. z has unit variance and is a
     pure function of its arguments: the same bits for every split into calls, thread count and SIMD level
     (docs/decisions/noise-contract.md). Philox4x32-10 (Salmon et al., 2011); Gaussian by Box and Muller (1958).
 
@@ -57,17 +57,17 @@ def sample_noise(
         noise: "gaussian", "uniform" or "laplace".
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
-        normalize: (mean, std), each of length C = x.shape[1]; std positive (checked on the CPU, where looking is free).
+        normalize: (mean, std), each of length C = x.shape[1]; std positive (checked on the CPU only).
         dtype: of the result: float32, float64, bfloat16 or float16; default x's.
         memory_format: torch.contiguous_format, or torch.channels_last for images [C, H, W].
         out: a batch [N, ...] to write to, contiguous or channels_last; it decides dtype and memory format.
 
     Returns:
-        [N, ...] with N the sum of the counts; ``out`` where given. It has no gradient.
+        [N, ...] with N the sum of the counts; ``out`` if given. No gradient.
 
     Raises:
-        InputError: a value out of range, shapes that do not agree, or an x that requires a gradient.
-        InputTypeError: a dtype that is not one of the above, or a number of another type.
+        InputError: a value out of range, mismatched shapes, or an x that requires a gradient.
+        InputTypeError: an unsupported dtype, or an argument of a wrong type.
 
     >>> x = torch.zeros(2, 3, 4, 4)
     >>> batch = sample_noise(x, [(0, 0, 0, 5), (1, 1, 0, 3)], sigma=0.25)
@@ -81,7 +81,7 @@ def sample_noise(
     if x.dim() < 1:
         raise InputError("sample_noise: x: expected [M, ...], got a scalar")
     if x.requires_grad and torch.is_grad_enabled():
-        raise InputError("sample_noise: x: expected no gradient, for the op has none; call it under torch.no_grad()")
+        raise InputError("sample_noise: x: expected no gradient, since the op has none; call it under torch.no_grad()")
     sigma = check_sigma(_OP, sigma)
     if not isinstance(noise, str) or noise not in FAMILIES:
         raise InputError(f"sample_noise: noise: expected one of {', '.join(FAMILIES)}, got {noise!r}")

@@ -1,4 +1,4 @@
-"""One pass over the examples for a step of an attack."""
+"""Steps of attacks, each in one pass over the examples."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ def linf_step(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """A step along the sign of the gradient, projected on the l∞ ball around x and the box, and rounded toward x.
+    """Step along the sign of the gradient, project onto the l∞ ball around x and the box, round toward x.
 
     ``x' = clip(x_adv + step·sign(gradient), max(x - epsilon, lower), min(x + epsilon, upper))`` (Kurakin, Goodfellow
     and Bengio, 2017; Madry et al., 2018), computed in float64. As real numbers |x' - x| ≤ epsilon and
-    lower ≤ x' ≤ upper, whatever the dtype. A coordinate with a gradient of NaN does not move by itself.
+    lower ≤ x' ≤ upper, in every dtype. A coordinate whose gradient is NaN takes no step.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16.
-        gradient: of x_adv's shape and dtype.
-        x: the examples, in [lower, upper], of x_adv's shape and dtype.
+        gradient: same shape and dtype as x_adv.
+        x: the examples, in [lower, upper], same shape and dtype as x_adv.
         step: [B] or [1], finite.
         epsilon: radius of the ball, a number or [B].
-        lower: least value of the result, a binary64 number.
-        upper: greatest value of the result, likewise.
+        lower: smallest value of the result, a binary64 number.
+        upper: largest value of the result, likewise.
 
     Returns:
-        Of x_adv's shape and dtype; channels_last where all three are. It has no gradient.
+        Same shape and dtype as x_adv; channels_last if all three are. No gradient.
 
     Raises:
-        InputError: shapes or devices that do not agree, or (CPU) a value out of range. On a GPU an x outside the box
+        InputError: mismatched shapes or devices, or (CPU) a value out of range. On a GPU an x outside the box
             gives NaN.
-        InputTypeError: a dtype that is not one of the above.
+        InputTypeError: an unsupported dtype.
 
     >>> x = torch.tensor([[0.5, 0.1]])
     >>> linf_step(x, torch.tensor([[2.0, -1.0]]), x, torch.tensor([0.25]), epsilon=0.125)
@@ -70,30 +70,30 @@ def linf_momentum_step(
     *,
     share: float = 0.75,
 ) -> Tensor:
-    """The ``linf_step`` with momentum of Auto-PGD (Croce and Hein, 2020), projected and rounded as that is.
+    """Take the ``linf_step`` with momentum of Auto-PGD (Croce and Hein, 2020), projected and rounded alike.
 
     ``x' = clip(x_adv + share·(z - x_adv) + (1 - share)·(x_adv - before), max(x - epsilon, lower), min(x + epsilon,
     upper))`` with ``z = linf_step(x_adv, gradient, x, step, epsilon, lower, upper)``. As real numbers |x' - x| ≤
-    epsilon and lower ≤ x' ≤ upper, whatever the dtype.
+    epsilon and lower ≤ x' ≤ upper, in every dtype.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16.
-        gradient: of x_adv's shape and dtype.
-        x: the examples, in [lower, upper], of x_adv's shape and dtype.
-        before: the iterate before x_adv, of its shape and dtype.
+        gradient: same shape and dtype as x_adv.
+        x: the examples, in [lower, upper], same shape and dtype as x_adv.
+        before: the previous iterate, same shape and dtype as x_adv.
         step: [B] or [1], finite.
         epsilon: radius of the ball, a number or [B].
-        lower: least value of the result, a binary64 number.
-        upper: greatest value of the result, likewise.
-        share: 0 to 1.
+        lower: smallest value of the result, a binary64 number.
+        upper: largest value of the result, likewise.
+        share: weight of the step against the momentum, 0 to 1.
 
     Returns:
-        Of x_adv's shape and dtype; channels_last where all four are. It has no gradient.
+        Same shape and dtype as x_adv; channels_last if all four are. No gradient.
 
     Raises:
-        InputError: shapes or devices that do not agree, or (CPU) a value out of range. On a GPU an x outside the box
+        InputError: mismatched shapes or devices, or (CPU) a value out of range. On a GPU an x outside the box
             gives NaN.
-        InputTypeError: a dtype that is not one of the above.
+        InputTypeError: an unsupported dtype.
 
     >>> x, before = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.5, 0.25]])
     >>> linf_momentum_step(x, torch.tensor([[1.0, -1.0]]), x, before, torch.tensor([0.125]), epsilon=0.5)
@@ -125,27 +125,27 @@ def l1_step(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """The perturbation after a sparse step along the sign of the gradient, not projected yet.
+    """Return the perturbation after a sparse step along the sign of the gradient, not yet projected.
 
     ``(x_adv - x) + (step/m)·sign(gradient)`` on the m coordinates whose |gradient| reaches the keep-th largest of the
     example (ties included, zeros not), and ``x_adv - x`` on the others: a step of l1 length ``step`` (Croce and Hein,
-    "Mind the box", 2021). Coordinates whose step would leave the box from its end count as zero.
+    "Mind the box", 2021). The gradient counts as zero at a coordinate on a face of the box that the step would leave.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16.
-        gradient: of x_adv's shape and dtype, not NaN.
-        x: the examples, of x_adv's shape and dtype.
+        gradient: same shape and dtype as x_adv, not NaN.
+        x: the examples, same shape and dtype as x_adv.
         step: [B] or [1], finite.
         keep: [B] or [1], int64, from 1 to the number of coordinates.
-        lower: least value of an input.
-        upper: greatest value of an input.
+        lower: smallest value of an input.
+        upper: largest value of an input.
 
     Returns:
-        Of x_adv's shape and dtype; channels_last where all three are. It has no gradient.
+        Same shape and dtype as x_adv; channels_last if all three are. No gradient.
 
     Raises:
-        InputError: shapes or devices that do not agree, or (CPU) a value out of range.
-        InputTypeError: a dtype that is not one of the above.
+        InputError: mismatched shapes or devices, or (CPU) a value out of range.
+        InputTypeError: an unsupported dtype.
 
     >>> x = torch.full((1, 4), 0.5)
     >>> l1_step(x, torch.tensor([[3.0, -2.0, 1.0, 0.0]]), x, torch.tensor([1.0]), torch.tensor([2]))
@@ -170,28 +170,28 @@ def l1_step_in_ball(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """The point that ``l1_step`` leads to, projected on the l1 ball around x within the box, and rounded toward x.
+    """Take the ``l1_step``, project onto the l1 ball around x within the box, round toward x.
 
     ``add_perturbation(x, project_l1_ball_box(l1_step(x_adv, gradient, x, step, keep), x, epsilon))``, bit for bit, in
-    one pass over memory. As real numbers Σ |x' - x| ≤ epsilon and lower ≤ x' ≤ upper, whatever the dtype.
+    one pass over memory. As real numbers Σ |x' - x| ≤ epsilon and lower ≤ x' ≤ upper, in every dtype.
 
     Args:
         x_adv: [B, ...], float32, float64, bfloat16 or float16, finite.
-        gradient: of x_adv's shape and dtype, not NaN.
-        x: the examples, in [lower, upper], of x_adv's shape and dtype.
+        gradient: same shape and dtype as x_adv, not NaN.
+        x: the examples, in [lower, upper], same shape and dtype as x_adv.
         step: [B] or [1], finite.
         keep: [B] or [1], int64, from 1 to the number of coordinates.
         epsilon: radius of the ball, a number or [B].
-        lower: least value of the result, a binary64 number.
-        upper: greatest value of the result, likewise.
+        lower: smallest value of the result, a binary64 number.
+        upper: largest value of the result, likewise.
 
     Returns:
-        Of x_adv's shape and dtype; channels_last where all three are. It has no gradient.
+        Same shape and dtype as x_adv; channels_last if all three are. No gradient.
 
     Raises:
-        InputError: shapes or devices that do not agree, or (CPU) a value out of range. On a GPU an x outside the box
+        InputError: mismatched shapes or devices, or (CPU) a value out of range. On a GPU an x outside the box
             gives NaN.
-        InputTypeError: a dtype that is not one of the above.
+        InputTypeError: an unsupported dtype.
 
     >>> x, gradient = torch.full((1, 4), 0.5), torch.tensor([[3.0, -2.0, 1.0, 0.0]])
     >>> l1_step_in_ball(x, gradient, x, torch.tensor([1.0]), torch.tensor([2]), epsilon=0.5)
@@ -232,7 +232,7 @@ def _counts(op: str, keep: Tensor) -> Tensor:
 
 
 def _on_rows(op: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """Calls the op on [B, D] views, or on copies where a tensor is dense in no order."""
+    """Call the op on [B, D] views, or on copies of tensors that have none."""
     shape = tensors[0].shape
     if nhwc(*tensors):
         rows = [t.detach().permute(0, 2, 3, 1).reshape(shape[0], -1) for t in tensors]

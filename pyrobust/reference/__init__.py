@@ -1,7 +1,7 @@
 """Every native op in plain PyTorch: specification, oracle of the tests, baseline of the benchmarks.
 
 The functions have the signatures of their twins in ``pyrobust.ops`` and the noise follows
-docs/decisions/noise-contract.md step by step. They check no arguments: that is the ops' part.
+docs/decisions/noise-contract.md step by step. They leave the checking of arguments to the ops.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ __all__ = [
     "unit_noise",
 ]
 
-# By assignment: the reference pages take what stands below one, not below an import.
+# Assigned, not only imported: the reference pages show the string below an assignment.
 STAGES: Final = _STAGES
-"""What noise is drawn for, and its number in the counter: no two stages share a draw."""
+"""Purposes that noise is drawn for, with their numbers in the counter: no two stages share a draw."""
 
 FAMILIES: Final = _FAMILIES
-"""The distributions of noise, and their numbers in the counter; each has standard deviation sigma."""
+"""Noise distributions, with their numbers in the counter; each has standard deviation sigma."""

@@ -1,4 +1,4 @@
-"""Rows of batches: copied, counted."""
+"""Bookkeeping of attacks on the examples of a batch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def put_rows(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """Copies the chosen examples into target, in place: the twin of ``pyrobust.ops.put_rows``.
+    """Copy the chosen examples into target, in place: the twin of ``pyrobust.ops.put_rows``.
 
     Args:
         chosen: [B], bool.
-        source: of the shape and dtype of target.
+        source: same shape and dtype as target.
         target: [B, ...]; updated.
 
     Returns:
@@ -25,7 +25,7 @@ def put_rows(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
 
 
 def count_changed(x_adv: Tensor, x: Tensor) -> Tensor:
-    """How many coordinates of each example differ: the twin of ``pyrobust.ops.count_changed``.
+    """Count the coordinates of each example that differ: the twin of ``pyrobust.ops.count_changed``.
 
     Args:
         x_adv: [B, ...], float.

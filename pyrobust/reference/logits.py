@@ -1,15 +1,15 @@
-"""Losses of logits, with their derivatives written out, and verdicts."""
+"""Losses of logits with their derivatives written out, and verdicts on attacks."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-_TINY = 1e-12  # of Croce and Hein's denominators
+_TINY = 1e-12  # added to Croce and Hein's denominators
 
 
 def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> tuple[Tensor, Tensor, Tensor]:
-    """A loss of each row of logits and its derivative, size·slope: the twin of ``pyrobust.ops.logits.logit_loss``.
+    """Compute a loss of each row of logits and its derivative size·slope: the twin of ``pyrobust.ops.logit_loss``.
 
     Args:
         logits: [B, K], float.
@@ -39,9 +39,9 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> tuple[Te
 
 
 def _cross_entropy(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log(1 + exp(lead)), where lead is the log of the odds of the other classes; p of these is 1 / (1 + exp(-lead)).
+    """log(1 + exp(lead)), where lead is the log odds of the other classes, whose probability p is 1 / (1 + exp(-lead)).
 
-    The derivative is p·(softmax of the others - e_y), which keeps its digits where p does not.
+    The derivative p·(softmax of the others - e_y) keeps its digits where p rounds to 0.
     """
     index = y.unsqueeze(1)
     own = z.gather(1, index)
@@ -70,11 +70,11 @@ def _strongest_other(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _over(z: Tensor, up: Tensor, down: Tensor, ranks: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """(z_up - z_down) over the sorted logit of the first rank minus the mean of those of the others; else undivided."""
+    """(z_up - z_down), divided by the sorted logit of the first rank minus the mean of the other ranks' if any."""
     up, down = up.unsqueeze(1), down.unsqueeze(1)
     value = z.gather(1, up) - z.gather(1, down)
     slope = torch.zeros_like(z).scatter_(1, down, -1.0)
-    slope.scatter_add_(1, up, torch.ones_like(value))  # added, for up may be down
+    slope.scatter_add_(1, up, torch.ones_like(value))  # added, since up may equal down
     scale = torch.ones_like(value)
     if ranks:
         top, order = (ranked[:, ranks] for ranked in z.sort(dim=1, descending=True, stable=True))
@@ -90,14 +90,14 @@ def _over(z: Tensor, up: Tensor, down: Tensor, ranks: list[int]) -> tuple[Tensor
 def logit_verdict(
     logits: Tensor, y: Tensor, targeted: bool = False, *, tolerance: float = 0.0, both: bool = False
 ) -> Tensor:
-    """0 standing, 1 fooled or 2 close for each row: the twin of ``pyrobust.ops.logits.logit_verdict``.
+    """Judge each row as 0 robust, 1 fooled or 2 close: the twin of ``pyrobust.ops.logit_verdict``.
 
     Args:
         logits: [B, K], float.
         y: [B], int64.
-        targeted: whether the attack wants y.
+        targeted: whether y is the class that the attack aims at.
         tolerance: at least 0.
-        both: whether standing rows may be close.
+        both: whether robust rows may be close.
 
     Returns:
         uint8 [B].

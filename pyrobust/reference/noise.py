@@ -10,9 +10,9 @@ from torch import Tensor
 from .philox import MASK, philox4x32
 from .rounding import constant, fma, horner, sqrt
 
-#: What the noise is drawn for; part of the counter, so that no two stages share a draw.
+#: Purposes that noise is drawn for; part of the counter, so that no two stages share a draw.
 STAGES: dict[str, int] = {"select": 0, "estimate": 1, "predict": 2, "attack": 3, "train": 4}
-#: The noise distributions, all scaled to a per-coordinate standard deviation of sigma.
+#: Noise distributions, each with per-coordinate standard deviation sigma.
 FAMILIES: dict[str, int] = {"gaussian": 0, "uniform": 1, "laplace": 2}
 
 _LOG = (
@@ -43,10 +43,10 @@ def sample_noise(
     memory_format: torch.memory_format = torch.contiguous_format,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Noisy copies of images, packed one run after another: the twin of ``pyrobust.ops.sample_noise``, bit for bit.
+    """Pack noisy copies of images, one run after another: the twin of ``pyrobust.ops.sample_noise``, bit for bit.
 
-    The copies are fma(sigma, z, x), then (· - mean[c]) / std[c] where ``normalize`` is given, in float64 for a float64
-    result and else in float32, then rounded to the dtype of the result. z is ``unit_noise``.
+    The copies are fma(sigma, z, x), then (· - mean[c]) / std[c] if ``normalize`` is given, in float64 for a float64
+    result and in float32 otherwise, then rounded to the dtype of the result. z is ``unit_noise``.
 
     Args:
         x: [M, ...], float32 or float64 (float16 and bfloat16 are widened).
@@ -105,15 +105,15 @@ def unit_noise(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """The contract's z, noise of zero mean and unit variance.
+    """Return the contract's z, noise of zero mean and unit variance.
 
-    Gaussian by Box and Muller (1958), "A note on the generation of random normal deviates"; the others by their inverse
-    distribution functions.
+    Gaussian noise by Box and Muller, "A note on the generation of random normal deviates" (1958); the other families by
+    their inverse distribution functions.
 
     Args:
         image: contract index of the image, in [0, 2**32).
         first: first sample index; first + count is at most 2**32.
-        count: how many samples.
+        count: number of samples.
         elements: elements of the image, in contiguous (C, H, W) order.
         noise: "gaussian", "uniform" or "laplace".
         stage: "select", "estimate", "predict", "attack" or "train".
@@ -126,7 +126,7 @@ def unit_noise(
     >>> unit_noise(0, 0, 2, 3).shape
     torch.Size([2, 3])
     """
-    # Whole blocks of four: a normal needs its neighbour's word.
+    # Whole blocks of four: a normal variate needs its neighbour's word.
     blocks = -(-elements // 4)
     words = noise_words(image, first, count, 4 * blocks, noise=noise, stage=stage, seed=seed, device=device)
     if noise == "uniform":
@@ -152,7 +152,7 @@ def noise_words(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """The random 32-bit words behind ``unit_noise``, which has the same arguments.
+    """Return the random 32-bit words behind ``unit_noise``; same arguments.
 
     Element e of sample s has word e mod 4 of the Philox counter (⌊e / 4⌋, s, image, stage · 256 + family), the seed
     being the key.
@@ -178,7 +178,7 @@ def noise_words(
 def minus_two_log(words: Tensor) -> Tensor:
     """-2·ln((w + ½) / 2³¹) of 31-bit words, float32, never negative.
 
-    Once w + ½ is rounded to float32, within 1.7e-7 relative error of the logarithm of that.
+    The relative error is at most 1.7e-7 once w + ½ is rounded to float32.
 
     >>> minus_two_log(torch.tensor([0, 2**30, 2**31 - 1]))
     tensor([44.3614,  1.3863,  0.0000])
@@ -193,10 +193,10 @@ def minus_two_log(words: Tensor) -> Tensor:
 
 
 def _box_muller(a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    """Two normals from the words of a radius and of an angle.
+    """Two normal variates from the words of a radius and of an angle.
 
-    The angle's top bit is a sign, the next exchanges the two, the other thirty say where in an eighth of a turn to
-    either side of the axis. Sine and cosine are within 1e-7.
+    The angle's top bit is a sign, the next swaps the two, the other thirty give the position within an eighth of a turn
+    to either side of the axis. Sine and cosine are within 1e-7.
     """
     radius = _set_sign(sqrt(minus_two_log(a >> 1)), d)
     x = _signed((d << 2) & MASK).float() * 2.0**-31

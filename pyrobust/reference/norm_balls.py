@@ -9,7 +9,7 @@ from .projections import _column
 
 
 def project_l2_ball(v: Tensor, radius: float | Tensor) -> Tensor:
-    """Projects each row onto {‖z‖₂ ≤ radius}: the twin of ``pyrobust.ops.project_l2_ball``.
+    """Project each row onto {‖z‖₂ ≤ radius}: the twin of ``pyrobust.ops.project_l2_ball``.
 
     z = v·min(1, radius / ‖v‖₂).
 
@@ -18,7 +18,7 @@ def project_l2_ball(v: Tensor, radius: float | Tensor) -> Tensor:
         radius: ≥ 0; a number, or a tensor that broadcasts to the shape [...] of the rows.
 
     Returns:
-        [..., D], of the dtype of v.
+        [..., D], same dtype as v.
 
     >>> project_l2_ball(torch.tensor([[3.0, -4.0], [0.5, 0.0]]), 1.0)
     tensor([[ 0.6000, -0.8000],
@@ -35,7 +35,7 @@ def project_l2_ball(v: Tensor, radius: float | Tensor) -> Tensor:
 
 
 def project_linf_ball(v: Tensor, radius: float | Tensor) -> Tensor:
-    """Projects each row onto {‖z‖_∞ ≤ radius}: the twin of ``pyrobust.ops.project_linf_ball``.
+    """Project each row onto {‖z‖_∞ ≤ radius}: the twin of ``pyrobust.ops.project_linf_ball``.
 
     zᵢ = clip(vᵢ, -radius, radius).
 
@@ -44,7 +44,7 @@ def project_linf_ball(v: Tensor, radius: float | Tensor) -> Tensor:
         radius: ≥ 0; a number, or a tensor that broadcasts to the shape [...] of the rows.
 
     Returns:
-        [..., D], of the dtype of v.
+        [..., D], same dtype as v.
 
     >>> project_linf_ball(torch.tensor([[3.0, -4.0], [0.5, 0.0]]), torch.tensor([1.0, 2.0]))
     tensor([[ 1.0000, -1.0000],

@@ -1,4 +1,4 @@
-"""The sum of an example and its perturbation, never further from the example than the perturbation says."""
+"""Addition of a perturbation, rounded toward the example."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from .rounding import _two_sum
 
 
 def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
-    """Adds z to x, rounded toward x, then clipped to the box: the twin of ``pyrobust.ops.add_perturbation``.
+    """Add z to x, rounded toward x, then clipped to the box: the twin of ``pyrobust.ops.add_perturbation``.
 
-    Every element is the number of x's dtype nearest to x + z among those between x and x + z that lie in
-    [lower, upper].
+    Each element is the number of x's dtype nearest to x + z among those between x and x + z and in [lower, upper].
 
     Args:
         x: float, in [lower, upper].
-        z: of the shape and dtype of x.
-        lower: least value of the result.
-        upper: greatest value of the result.
+        z: same shape and dtype as x.
+        lower: smallest value of the result.
+        upper: largest value of the result.
 
     Returns:
-        Of the shape and dtype of x.
+        Same shape and dtype as x.
 
     >>> x = torch.tensor([0.5, 0.5, 0.5])
     >>> add_perturbation(x, torch.tensor([2.0**-25, 0.25, -3.0]))  # the first sum would round to 0.5 + 2**-24
@@ -31,7 +30,7 @@ def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.
     """
     total, error = _two_sum(x.double(), z.double())
     nearest = total.to(x.dtype)
-    # Neighbours in x's dtype have an exact difference, so that the comparison with the sum's error is exact too.
+    # Neighbours in x's dtype differ by an exact number, so the comparison with the sum's error is exact as well.
     overshoot = nearest.double() - total
     beyond = torch.where(z > 0, overshoot > error, overshoot < error)
     result = torch.where(beyond, _toward(nearest, x), nearest)
@@ -42,7 +41,7 @@ def _toward(value: Tensor, target: Tensor) -> Tensor:
     """The neighbour of value, of the same dtype, on the side of target."""
     if value.dtype == torch.float64:
         return value.nextafter(target)
-    # Halves have no nextafter of their own; in steps of bits magnitudes are in order.
+    # torch has no nextafter for 16-bit floats; the bits of magnitudes are ordered.
     integer = torch.int16 if value.element_size() == 2 else torch.int32
     step = torch.where((value > target) == (value > 0), -1, 1).to(integer)
     tiny = torch.tensor(1, dtype=integer, device=value.device).view(value.dtype).copysign(target)
@@ -50,7 +49,7 @@ def _toward(value: Tensor, target: Tensor) -> Tensor:
 
 
 def _inside(bound: float, direction: float, like: Tensor) -> Tensor:
-    """The bound rounded to the dtype of ``like`` in the direction of the infinity given."""
+    """Round the bound to the dtype of ``like``, toward the given infinity."""
     nearest = torch.tensor(bound, dtype=torch.float64).to(like.dtype)
     outside = nearest.double() > bound if direction < 0 else nearest.double() < bound
     target = torch.tensor(direction, dtype=like.dtype)

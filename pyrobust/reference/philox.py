@@ -14,9 +14,9 @@ _ROUNDS = 10
 
 
 def philox4x32(key: Tensor, counter: Tensor) -> Tensor:
-    """Four random words for each counter: Philox4x32 with ten rounds.
+    """Return four random words for each counter: Philox4x32 with ten rounds.
 
-    Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. For each key a bijection of
+    Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Each key gives a bijection of
     the counters: distinct counters never give the same four words.
 
     Args:
@@ -33,7 +33,7 @@ def philox4x32(key: Tensor, counter: Tensor) -> Tensor:
     key0, key1 = key.unbind(-1)
     c0, c1, c2, c3 = counter.unbind(-1)
     for _ in range(_ROUNDS):
-        # A product of two words wraps in the signed 64 bits, which leaves its bits as they should be.
+        # A product of two words wraps in signed 64 bits; its bits are right all the same.
         product0 = c0 * _MULTIPLIERS[0]
         product1 = c2 * _MULTIPLIERS[1]
         c0, c1, c2, c3 = (
@@ -44,4 +44,4 @@ def philox4x32(key: Tensor, counter: Tensor) -> Tensor:
         )
         key0 = (key0 + _KEY_STEPS[0]) & MASK
         key1 = (key1 + _KEY_STEPS[1]) & MASK
-    return torch.stack([c0, c1, c2, c3], dim=-1)  # after two rounds every word depends on all of key and counter
+    return torch.stack([c0, c1, c2, c3], dim=-1)

@@ -1,7 +1,7 @@
-"""Euclidean projections onto the simplex, the l1 ball, and the l1 ball cut by a box.
+"""Euclidean projections onto the simplex, the l1 ball, and the intersection of l1 ball and box.
 
-Float64 throughout, one rounding to the dtype of the argument at the end. Thresholds are found by sorting; a row is
-shifted first, so that the numbers which decide are small and nothing cancels.
+Float64 throughout, with one rounding to the dtype of the argument at the end. Thresholds are found by sorting; rows are
+shifted first, so that the deciding numbers are small and nothing cancels.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
-    """Projects each row onto {z ≥ 0, Σ z = radius}: the twin of ``pyrobust.ops.project_simplex``.
+    """Project each row onto {z ≥ 0, Σ z = radius}: the twin of ``pyrobust.ops.project_simplex``.
 
     zᵢ = max(vᵢ - θ, 0) with θ such that Σ z = radius. With v sorted downwards, θ = (v₁ + … + v_k - radius) / k for the
     largest k whose v_k stays above it. Held, Wolfe and Crowder, "Validation of subgradient optimization", 1974; Duchi,
@@ -22,7 +22,7 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
         radius: ≥ 0; a number, or a tensor that broadcasts to the shape [...] of the rows.
 
     Returns:
-        [..., D], of the dtype of v.
+        [..., D], same dtype as v.
 
     >>> project_simplex(torch.tensor([0.5, 1.0, -2.0]))
     tensor([0.2500, 0.7500, 0.0000])
@@ -31,17 +31,17 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
 
 
 def project_l1_ball(v: Tensor, radius: float | Tensor) -> Tensor:
-    """Projects each row onto {‖z‖₁ ≤ radius}: the twin of ``pyrobust.ops.project_l1_ball``.
+    """Project each row onto {‖z‖₁ ≤ radius}: the twin of ``pyrobust.ops.project_l1_ball``.
 
-    Rows inside stay; of the others the magnitudes are projected onto the simplex and the signs put back (Duchi et al.,
-    2008).
+    Rows inside stay; the magnitudes of the others are projected onto the simplex and get their signs back (Duchi et
+    al., 2008).
 
     Args:
         v: [..., D], float.
         radius: ≥ 0; a number, or a tensor that broadcasts to the shape [...] of the rows.
 
     Returns:
-        [..., D], of the dtype of v.
+        [..., D], same dtype as v.
 
     >>> project_l1_ball(torch.tensor([[0.5, -0.25], [-3.0, 2.0]]), 1.0)
     tensor([[ 0.5000, -0.2500],
@@ -58,23 +58,23 @@ def project_l1_ball(v: Tensor, radius: float | Tensor) -> Tensor:
 def project_l1_ball_box(
     delta: Tensor, x: Tensor, radius: float | Tensor, lower: float = 0.0, upper: float = 1.0
 ) -> Tensor:
-    """Projects each delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}.
+    """Project each delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}.
 
-    The twin of ``pyrobust.ops.project_l1_ball_box``.
-    zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ is the room that xᵢ has on the side of δᵢ. θ = 0 where that satisfies
-    the ball, else the θ with Σ |z| = radius. Σ |z| is piecewise linear in θ, with breaks at the |δᵢ| and |δᵢ| - uᵢ:
-    among the breaks in order the two on either side of the radius are found by halving, and θ lies between them on a
-    line. Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks on image classifiers", 2021.
+    The twin of ``pyrobust.ops.project_l1_ball_box``. zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ is the room of xᵢ in
+    the direction of δᵢ. θ = 0 if that satisfies the ball, else the θ with Σ |z| = radius. Σ |z| is piecewise linear in
+    θ, with breaks at |δᵢ| and |δᵢ| - uᵢ: bisection of the sorted breaks finds the two around the radius, and θ follows
+    by linear interpolation. Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks on image
+    classifiers", 2021.
 
     Args:
         delta: [B, ...], float.
         x: [B, ...], float, in [lower, upper].
         radius: ≥ 0; a number, or [B].
-        lower: least value of x + z.
-        upper: greatest value of x + z.
+        lower: smallest value of x + z.
+        upper: largest value of x + z.
 
     Returns:
-        [B, ...], of the dtype of delta.
+        [B, ...], same dtype as delta.
 
     >>> x = torch.tensor([[0.75, 0.5, 0.5]])
     >>> project_l1_ball_box(torch.tensor([[2.0, -0.5, 0.25]]), x, 0.5)
@@ -84,11 +84,11 @@ def project_l1_ball_box(
         return delta.clone()
     y, point = delta.double().flatten(1).reshape(len(delta), -1), x.double().reshape(len(x), -1)
     column = _column(radius, y)
-    # No |zᵢ| is above the radius, so that much room is as good as more.
+    # No |zᵢ| exceeds the radius, so more room makes no difference.
     room = torch.where(y > 0, upper - point, point - lower).minimum(column)
     magnitude = y.abs()
     z = magnitude.minimum(room)
-    # Every difference below is from an |δᵢ| near θ, be |δ| as large as it may.
+    # Differences below are taken from an |δᵢ| near θ, so a large |δ| loses no digits.
     anchor, _ = _bracket(magnitude, room, magnitude.sort(descending=True).values, column)
     shifted = magnitude - anchor
     high, low = _bracket(shifted, room, torch.cat([shifted, shifted - room], 1).sort(descending=True).values, column)
@@ -107,7 +107,7 @@ def _column(radius: float | Tensor, v: Tensor) -> Tensor:
 
 def _simplex(v: Tensor, radius: Tensor) -> Tensor:
     """The projection of v [..., D] onto the simplex of radius [..., 1], both float64."""
-    # From the row's maximum, entries that are lower by the radius or more are zero in the result: none of them counts.
+    # Entries below the row's maximum by the radius or more are zero in the result and do not count.
     w = (v - v.amax(-1, keepdim=True)).maximum(-radius)
     ordered = w.sort(descending=True).values
     excess = ordered.cumsum(-1) - radius
@@ -115,16 +115,16 @@ def _simplex(v: Tensor, radius: Tensor) -> Tensor:
     support = (k * ordered > excess).sum(-1, keepdim=True).clamp(min=1)
     threshold = excess.gather(-1, support - 1) / support
     z = (w - threshold).clamp(min=0)
-    # A step of Newton's method, which takes back what the running sums rounded.
+    # One step of Newton's method undoes the rounding of the running sums.
     threshold = threshold + (z.sum(-1, keepdim=True) - radius) / support
     return (w - threshold).clamp(min=0)
 
 
 def _bracket(magnitude: Tensor, room: Tensor, points: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
-    """The last of the descending points at which Σ clip(magnitude - point, 0, room) is below the radius, and the next.
+    """The last of the descending points with Σ clip(magnitude - point, 0, room) < radius, and the next one.
 
-    All [B, ...], float64, the radius [B, 1]. The first two points where even the first reaches the radius, the last
-    twice where none does.
+    All [B, ...], float64, the radius [B, 1]. The first two points if even the first reaches the radius; the last point
+    twice if none does.
     """
     last = points.shape[1] - 1
     below = torch.zeros_like(radius, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Lines in place of functions, for packed rows of coefficients."""
+"""Linear relaxation and concretization of packed rows of coefficients."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def relax_rows(
     lower_intercept: Tensor,
     upper_intercept: Tensor,
 ) -> Tensor:
-    """Coefficients of functions become those of their lines, in place: the twin of ``pyrobust.ops.relax_rows``.
+    """Replace activations by their linear relaxations, in place: the twin of ``pyrobust.ops.relax_rows``.
 
     Args:
         a: [R, n]; updated.
-        image: [R], rows of the others.
+        image: [R], row of the other arguments.
         lower_slope: [B, n].
         upper_slope: [B, n].
         lower_intercept: [B, n].
@@ -37,11 +37,11 @@ def relax_rows(
 
 
 def least_of_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """The least value of each row over its box: the twin of ``pyrobust.ops.least_of_rows``.
+    """Concretize each row over its box: the twin of ``pyrobust.ops.least_of_rows``.
 
     Args:
         a: [R, n].
-        image: [R], rows of the others.
+        image: [R], row of the other arguments.
         low: [B, n].
         high: [B, n].
 

@@ -1,4 +1,4 @@
-"""The ReLU relaxation of coefficients."""
+"""The linear relaxation of ReLU in coefficients."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Coefficients of f(z) become those of z: the twin of ``pyrobust.ops.relax_coefficients``, in torch operations.
+    """Replace f(z) by its linear relaxation: the twin of ``pyrobust.ops.relax_coefficients``.
 
     Args:
-        a: [B, S, n], coefficients of f(z), f the larger of z and slope·z.
-        lower: [B, n], of z.
+        a: [B, S, n], coefficients of f(z) = max(z, slope·z).
+        lower: [B, n], bounds of z.
         upper: [B, n].
         slope: in [0, 1].
 

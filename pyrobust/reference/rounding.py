@@ -1,4 +1,4 @@
-"""Correctly rounded arithmetic that PyTorch has no function for: the fused multiply-add and the square root."""
+"""Correctly rounded arithmetic that PyTorch lacks: fused multiply-add and square root."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """a·b + c with one rounding, in float32 (all three are float32) or float64 (a and c are float64, b is float32).
 
-    float32: the product of two float32 is exact in float64; the sum is rounded to odd in float64, after which rounding
-    to float32 is as if from the exact value. float64: Boldo and Melquiond, "Emulation of a FMA and correctly rounded
-    sums: proved algorithms using rounding to odd", IEEE Trans. Computers 2008; right unless a·b has bits below the
+    float32: the product of two float32 is exact in float64; the sum is rounded to odd in float64, so that rounding it
+    to float32 equals rounding the exact value. float64: Boldo and Melquiond, "Emulation of a FMA and correctly rounded
+    sums: proved algorithms using rounding to odd", IEEE Trans. Computers 2008; correct unless a·b has bits below the
     smallest float64.
 
     >>> one = torch.tensor(1.0)
@@ -32,7 +32,7 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """The polynomial with these coefficients of x⁰, x¹, … at x, by fma from the highest; float32."""
+    """Evaluate the polynomial with these coefficients of x⁰, x¹, … by fma from the highest; float32."""
     result = constant(coefficients[-1], x).expand_as(x)
     for coefficient in reversed(coefficients[:-1]):
         result = fma(result, x, constant(coefficient, x))
@@ -40,15 +40,16 @@ def horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 
 
 def constant(value: float, like: Tensor) -> Tensor:
-    """The number, rounded once to the dtype of ``like`` and on its device."""
+    """Round the number once to the dtype of ``like``, on its device."""
     return torch.tensor(value, dtype=like.dtype, device=like.device)
 
 
 def sqrt(x: Tensor) -> Tensor:
     """The square root, rounded once, of a float32 tensor.
 
-    In float64 first: no float32 has a square root so near the middle between two float32 that the second rounding could
-    go wrong (Figueroa, "When is double rounding innocuous?", 1995), whatever library computes the first.
+    Computed in float64 first: no float32 has a square root so near the middle between two float32 that the second
+    rounding could go wrong (Figueroa, "When is double rounding innocuous?", 1995), whichever library computes the
+    first.
     """
     return torch.sqrt(x.double()).float()
 
@@ -63,7 +64,7 @@ def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """The rounded product and its exact error, for b of at most 26 significant bits.
 
-    Veltkamp and Dekker's method, with a cut in two so that each part times b is exact.
+    Veltkamp's and Dekker's method: a is split in two so that each part times b is exact.
     """
     high = (a.view(torch.int64) & -(1 << 27)).view(torch.float64)
     product = a * b
@@ -71,11 +72,11 @@ def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _round_to_odd(total: Tensor, error: Tensor) -> Tensor:
-    """Rounds total + error, a sum and its error, to odd: total where exact, else its neighbour whose last bit is set.
+    """Round total + error to odd: total if exact, else the neighbour whose last bit is set.
 
-    A later rounding to fewer bits then sees on which side of a middle the exact sum lies.
+    A later rounding to fewer bits then knows the side of the midpoint on which the exact sum lies.
     """
     even = total.view(torch.int64) & 1 == 0
-    inexact = error.abs() > 0  # not "!= 0": the error of an infinity is NaN, and an infinity stays
+    inexact = error.abs() > 0  # not "!= 0": the error of an infinity is NaN, and an infinity stays as it is
     toward_error = torch.nextafter(total, torch.copysign(torch.full_like(error, math.inf), error))
     return torch.where(even & inexact, toward_error, total)

@@ -1,4 +1,4 @@
-"""Gaussian noise on a grid, by Python's integers and from the definition of the distribution."""
+"""Gaussian noise on a grid, from the definition of its distribution, in Python integers."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def sample_grid_noise(
     memory_format: torch.memory_format = torch.contiguous_format,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Noisy copies of images on a grid: the twin of ``pyrobust.ops.sample_grid_noise``, bit for bit.
+    """Pack noisy copies of images on a grid: the twin of ``pyrobust.ops.sample_grid_noise``, bit for bit.
 
-    The copies are (k + J)·p / q for step = p/q, by one rounding, then (· - mean[c]) / std[c] where ``normalize`` is
-    given, in float64 for a float64 result and else in float32, then rounded to the dtype of the result. J is
+    The copies are (k + J)·p / q for step = p/q, rounded once, then (· - mean[c]) / std[c] if ``normalize`` is given, in
+    float64 for a float64 result and in float32 otherwise, then rounded to the dtype of the result. J is
     ``grid_integers``.
 
     Args:
@@ -43,7 +43,7 @@ def sample_grid_noise(
         runs: (row, image, first, count) each: samples first … first + count - 1 of ``k[row]``, whose contract index is
             ``image``.
         sigma: standard deviation before rounding, positive; exactly this float.
-        step: distance of neighbours on the grid.
+        step: spacing of the grid.
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
         normalize: (mean, std), each of length C = k.shape[1].
@@ -96,15 +96,15 @@ def grid_integers(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """The contract's J, Gaussian noise in steps of the grid: inversion of its distribution at 96 random bits.
+    """Return the contract's J, Gaussian noise in grid steps: its distribution function inverted at 96 random bits.
 
     Args:
         image: contract index of the image, in [0, 2**32).
         first: first sample index; first + count is at most 2**32.
-        count: how many samples.
+        count: number of samples.
         elements: elements of the image, in contiguous (C, H, W) order.
         sigma: standard deviation before rounding.
-        step: distance of neighbours on the grid.
+        step: spacing of the grid.
         stage: "select", "estimate", "predict", "attack" or "train".
         seed: in [0, 2**64).
         device: of the result.
@@ -128,9 +128,10 @@ def grid_integers(
 
 @functools.lru_cache(maxsize=32)
 def thresholds(sigma: float, step: Fraction) -> tuple[int, ...]:
-    """What 96 random bits are compared with: the distribution function of J, in units of 2⁻⁹⁶, rounded toward ½.
+    """The distribution function of J in units of 2⁻⁹⁶, rounded toward ½, to which 96 random bits are compared.
 
-    2⁹⁶·Φ((j + ½)·step/sigma) for j = -reach - 1 … reach: below the first is the lower tail, from the last on the upper.
+    2⁹⁶·Φ((j + ½)·step/sigma) for j = -reach - 1 … reach: below the first lies the lower tail, from the last on the
+    upper.
 
     >>> cuts = thresholds(0.5, Fraction(1, 1))
     >>> [round(cut / 2**96, 4) for cut in cuts]
@@ -145,7 +146,7 @@ def thresholds(sigma: float, step: Fraction) -> tuple[int, ...]:
 
 
 def _lower_tail(z: Fraction) -> int:
-    """⌊2⁹⁶·Φ(-z)⌋ for z > 0, from Φ(z) - ½ = φ(z)·(z + z³/3 + z⁵/(3·5) + …), by ninety digits."""
+    """⌊2⁹⁶·Φ(-z)⌋ for z > 0, from Φ(z) - ½ = φ(z)·(z + z³/3 + z⁵/(3·5) + …), in ninety digits."""
     if z > 15:
         return 0  # Φ(-15) is 2⁻¹⁶⁸
     with localcontext(Context(prec=_DIGITS)):

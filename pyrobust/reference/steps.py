@@ -18,10 +18,9 @@ def linf_step(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """A step along the sign of the gradient within ball and box.
+    """Step along the sign of the gradient within ball and box: the twin of ``pyrobust.ops.linf_step``.
 
-    Formula, arguments and result as of ``pyrobust.ops.linf_step``; nothing is checked. The ends of the interval
-    that x' may lie in are numbers of x's dtype on x's side of the real ones.
+    Same signature and formula. The ends of the interval allowed for x' are rounded toward x, to x's dtype.
 
     >>> x = torch.tensor([[0.5, 0.1]])
     >>> linf_step(x, torch.tensor([[2.0, -1.0]]), x, torch.tensor([0.25]), epsilon=0.125)
@@ -62,9 +61,9 @@ def linf_momentum_step(
     *,
     share: float = 0.75,
 ) -> Tensor:
-    """The step along the sign with momentum.
+    """Step along the sign of the gradient with momentum: the twin of ``pyrobust.ops.linf_momentum_step``.
 
-    Formula, arguments and result as of ``pyrobust.ops.linf_momentum_step``; nothing is checked.
+    Same signature and formula.
 
     >>> x, before = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.5, 0.25]])
     >>> linf_momentum_step(x, torch.tensor([[1.0, -1.0]]), x, before, torch.tensor([0.125]), epsilon=0.5)
@@ -86,9 +85,9 @@ def l1_step(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """The perturbation after a sparse step, not projected.
+    """Return the perturbation after a sparse step, not projected: the twin of ``pyrobust.ops.l1_step``.
 
-    Formula, arguments and result as of ``pyrobust.ops.l1_step``; nothing is checked.
+    Same signature and formula.
 
     >>> x = torch.full((1, 4), 0.5)
     >>> l1_step(x, torch.tensor([[3.0, -2.0, 1.0, 0.0]]), x, torch.tensor([1.0]), torch.tensor([2]))
@@ -116,9 +115,9 @@ def l1_step_in_ball(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """The sparse step, projected and rounded toward x.
+    """Take the sparse step, project it and round toward x: the twin of ``pyrobust.ops.l1_step_in_ball``.
 
-    Formula, arguments and result as of ``pyrobust.ops.l1_step_in_ball``; nothing is checked.
+    Same signature and formula.
 
     >>> x, gradient = torch.full((1, 4), 0.5), torch.tensor([[3.0, -2.0, 1.0, 0.0]])
     >>> l1_step_in_ball(x, gradient, x, torch.tensor([1.0]), torch.tensor([2]), epsilon=0.5)

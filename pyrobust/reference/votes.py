@@ -7,13 +7,13 @@ from torch import Tensor
 
 
 def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
-    """Adds each row's arg-max to its image's histogram, in place: the twin of ``pyrobust.ops.count_votes``.
+    """Add each row's arg-max to its image's histogram, in place: the twin of ``pyrobust.ops.count_votes``.
 
-    Ties go to the lowest index. A row that holds NaN or +inf, or nothing but -inf, has no winner and goes to column K.
+    Ties go to the lowest index. A row with NaN or +inf, or with nothing but -inf, has no winner and goes to column K.
 
     Args:
         logits: [N, K], float.
-        image: [N], int64, the row of counts.
+        image: [N], int64, row of counts.
         counts: [B, K + 1], int64; updated.
 
     Returns:
@@ -25,7 +25,7 @@ def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
             [0, 0, 1]])
     """
     classes = logits.shape[1]
-    largest = logits.amax(dim=1, keepdim=True)  # NaN where the row holds one
+    largest = logits.amax(dim=1, keepdim=True)  # NaN if the row holds one
     index = torch.arange(classes, device=logits.device)
     winner = torch.where(logits == largest, index, classes).amin(dim=1)
     winner = torch.where(largest[:, 0].isfinite(), winner, classes)
