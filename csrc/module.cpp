@@ -8,9 +8,9 @@
 
 #include <torch/csrc/stable/ops.h>
 
-#include "bind.h"
-#include "cpu/denormals.h"
-#include "cpu/simd.h"
+#include "bounds/engine/python_binding.h"
+#include "common/denormals.h"
+#include "simd/dispatch.h"
 #ifdef PYROBUST_WITH_CUDA
 #include <cuda_runtime_api.h>
 #endif

@@ -3,7 +3,7 @@
 #include <bit>
 #include <string>
 
-#include "core/relu_lines.h"
+#include "bounds/relu_relaxation.h"
 #include "fibers.h"
 
 namespace pyrobust::emulation {

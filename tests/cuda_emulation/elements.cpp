@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/perturb.h"
-#include "cuda/row.h"
+#include "attacks/step_math.h"
+#include "projections/cuda/row.h"
 
 #define __global__
 #define __device__

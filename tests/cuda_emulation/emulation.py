@@ -27,10 +27,18 @@ ELEMENT_OPS = ("add_perturbation", "linf_step", "linf_momentum_step")
 
 # Kernels that are wrong in one place, file, text and replacement: what must not pass unseen.
 MUTATIONS = {
-    "rounds to nearest": ("cuda/row.h", "return round_toward<float>(a, 0.0);", "return static_cast<float>(a);"),
-    "ends sums too early": ("cuda/exact_sign.h", "if (part[1] == 0) return", "return"),
-    "a chord too low": ("core/relu_lines.h", "(T(1) - chord) * u}", "(T(1) - chord) * l}"),
-    "a thread out of step": ("cuda/exact_sign.h", "group.add(part);", "if (group.rank() > 0) group.add(part);"),
+    "rounds to nearest": (
+        "projections/cuda/row.h",
+        "return round_toward<float>(a, 0.0);",
+        "return static_cast<float>(a);",
+    ),
+    "ends sums too early": ("projections/cuda/exact_sign.h", "if (part[1] == 0) return", "return"),
+    "a chord too low": ("bounds/relu_relaxation.h", "(T(1) - chord) * u}", "(T(1) - chord) * l}"),
+    "a thread out of step": (
+        "projections/cuda/exact_sign.h",
+        "group.add(part);",
+        "if (group.rank() > 0) group.add(part);",
+    ),
 }
 
 
@@ -42,7 +50,7 @@ def build(source: str, folder: Path, mutation: str | None = None) -> ctypes.CDLL
     if not CSRC.is_dir():
         pytest.skip("csrc is not beside the tests")
     folder.mkdir(exist_ok=True)
-    kernels = (CSRC / "cuda/perturbation.cu").read_text()
+    kernels = (CSRC / "attacks/cuda/steps.cu").read_text()
     begin, end = kernels.index("constexpr int kThreads"), kernels.index("template <class T>\nstruct L1Work")
     (folder / "elements.inc").write_text(kernels[begin:end])
     (folder / "blocks.inc").write_text(_kernels("rows", "relax_rows") + _kernels("coefficients", "relax_coefficients"))
@@ -51,7 +59,7 @@ def build(source: str, folder: Path, mutation: str | None = None) -> ctypes.CDLL
         file, before, after = MUTATIONS[mutation]
         text = (CSRC / file).read_text()
         assert text.count(before) == 1, "the mutation has lost its place"
-        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(text.replace(before, after))
         options = ["-DPYROBUST_ONLY_FLOAT"]
     library = folder / f"{Path(source).stem}.so"
@@ -65,7 +73,7 @@ def build(source: str, folder: Path, mutation: str | None = None) -> ctypes.CDLL
 
 def _kernels(namespace: str, name: str) -> str:
     """The kernels of a file, without their launch."""
-    text = (CSRC / "cuda" / f"{name}.cu").read_text()
+    text = (CSRC / "bounds" / "cuda" / f"{name}.cu").read_text()
     begin = text.index("constexpr int kThreads")
     end = text.rindex("\n}\n", begin, text.index("cudaError_t")) + 3
     return f"namespace {namespace} {{\n{text[begin:end]}}}\n"

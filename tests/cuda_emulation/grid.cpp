@@ -1,5 +1,5 @@
 // What each thread of csrc/cuda/sample_grid_noise.cu computes, csrc/core/grid_noise.h, on the host and for any word.
-#include "core/grid_noise.h"
+#include "smoothing/grid_noise.h"
 
 using namespace pyrobust;
 

@@ -1,12 +1,12 @@
 // The kernels that give each row a group of threads, on the host: csrc/cuda/*_row.h as they are, by fibers.
 #include <string>
 
-#include "core/exact_sum.h"
-#include "cuda/l1_step_row.h"
-#include "cuda/norm_balls_row.h"
-#include "cuda/project_l1_box_row.h"
-#include "cuda/project_l1_row.h"
+#include "attacks/cuda/l1_step_row.h"
+#include "common/exact_sum.h"
 #include "fibers.h"
+#include "projections/cuda/l1_box_row.h"
+#include "projections/cuda/norm_balls_row.h"
+#include "projections/cuda/simplex_l1_row.h"
 
 namespace pyrobust::emulation {
 namespace {

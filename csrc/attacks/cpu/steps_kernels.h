@@ -1,0 +1,32 @@
+// The inner loops of the perturbation ops, one set per instruction set, all with the same bits.
+#pragma once
+
+#include <cstdint>
+
+#include "attacks/step_math.h"
+#include "simd/dispatch.h"
+
+namespace pyrobust::cpu {
+
+template <class T>
+struct PerturbationLeaves {
+  // out = x + z rounded toward x, within [lower, upper]; false where x lies outside or z is NaN.
+  bool (*add)(const T* x, const T* z, T* out, int64_t n, Real<T> lower, Real<T> upper);
+  // out = x_adv + step sign(grad), within epsilon of x and [lower, upper]; false where x lies outside.
+  bool (*linf_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, Real<T> step, Real<T> epsilon,
+                    Real<T> lower, Real<T> upper);
+  // The same with momentum, see core/perturb.h.
+  bool (*linf_carried)(const T* x_adv, const T* grad, const T* x, const T* before, T* out, int64_t n, Real<T> step,
+                       Real<T> share, Real<T> epsilon, Real<T> lower, Real<T> upper);
+  // out = grad, or zero where a step along it would leave [lower, upper].
+  void (*movable)(const T* x_adv, const T* grad, T* out, int64_t n, Real<T> lower, Real<T> upper);
+  // out = (x_adv - x) + step sign(grad) where |grad| >= threshold, rounded to nearest.
+  void (*l1_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, Real<T> threshold, Real<T> step);
+};
+
+extern const PerturbationLeaves<float> kPerturbationFloatScalar, kPerturbationFloatAvx2, kPerturbationFloatAvx512;
+extern const PerturbationLeaves<double> kPerturbationDoubleScalar, kPerturbationDoubleAvx2, kPerturbationDoubleAvx512;
+extern const PerturbationLeaves<Half> kPerturbationHalf;
+extern const PerturbationLeaves<BFloat16> kPerturbationBFloat16;
+
+}  // namespace pyrobust::cpu

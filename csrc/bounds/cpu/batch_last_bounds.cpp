@@ -1,0 +1,132 @@
+#include "bounds/cpu/batch_last_bounds.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "bounds/cpu/batch_last_bounds_kernels.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+// Neurons whose terms are added up by themselves before their sum is added to that of the others: less rounding.
+constexpr int64_t kTerms = 64;
+// Numbers that are worth a task.
+constexpr int64_t kTask = 16384;
+
+template <class T>
+const BoundLeaves<T>& leaves() {
+  if constexpr (sizeof(T) == 4)
+    return PYROBUST_LEAVES(kBoundFloat);
+  else
+    return PYROBUST_LEAVES(kBoundDouble);
+}
+
+template <class T>
+LaneNeuron<T> neuron(int64_t k, const T* a, const T* center, const T* radius, T slope, const LaneSizes& sizes) {
+  return {center + k * sizes.lanes,
+          radius + k * (sizes.shared_radius ? 1 : sizes.lanes),
+          sizes.shared_radius,
+          slope,
+          a == nullptr ? nullptr : a + k * sizes.rows * sizes.lanes,
+          sizes.rows,
+          sizes.lanes};
+}
+
+// one(k) for all neurons
+template <class One>
+void for_neurons(int64_t size, const LaneSizes& sizes, const ParallelFor& parallel_for, const One& one) {
+  parallel_for(0, sizes.n, std::max<int64_t>(1, kTask / std::max<int64_t>(1, size)), [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) one(k);
+  });
+}
+
+// one(k, sum) adds what neuron k contributes to sum [rows, lanes]; the same bits on any number of threads.
+template <class T, class One>
+void sum_over_neurons(T* total, const LaneSizes& sizes, const ParallelFor& parallel_for, const One& one) {
+  const int64_t size = sizes.rows * sizes.lanes, parts = (sizes.n + kTerms - 1) / kTerms;
+  std::vector<T> sums(static_cast<size_t>(parts * size), T(0));
+  parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p)
+      for (int64_t k = p * kTerms; k < std::min(sizes.n, (p + 1) * kTerms); ++k) one(k, sums.data() + p * size);
+  });
+  std::fill(total, total + size, T(0));
+  for (int64_t p = 0; p < parts; ++p)
+    for (int64_t i = 0; i < size; ++i) total[i] += sums[static_cast<size_t>(p * size + i)];
+}
+
+}  // namespace
+
+template <class T>
+void relu_intervals(const T* center, const T* radius, T slope, T* out_center, T* out_radius, const LaneSizes& sizes,
+                    const ParallelFor& parallel_for) {
+  for_neurons(sizes.lanes, sizes, parallel_for, [&](int64_t k) {
+    leaves<T>().relu(neuron<T>(k, nullptr, center, radius, slope, sizes), out_center + k * sizes.lanes,
+                     out_radius + k * sizes.lanes);
+  });
+}
+
+template <class T>
+void relu_intervals_backward(const T* of_center, const T* of_radius, const T* center, const T* radius, T slope,
+                             T* grad_center, T* grad_radius, const LaneSizes& sizes, const ParallelFor& parallel_for) {
+  for_neurons(sizes.lanes, sizes, parallel_for, [&](int64_t k) {
+    const int64_t at = k * sizes.lanes;
+    leaves<T>().relu_backward(neuron<T>(k, nullptr, center, radius, slope, sizes), of_center + at, of_radius + at,
+                              grad_center + at, grad_radius + at);
+  });
+}
+
+template <class T>
+void relax_lanes(const T* a, const T* center, const T* radius, T slope, T* out, T* bias, const LaneSizes& sizes,
+                 const ParallelFor& parallel_for) {
+  sum_over_neurons(bias, sizes, parallel_for, [&](int64_t k, T* sum) {
+    leaves<T>().relax(neuron(k, a, center, radius, slope, sizes), out + k * sizes.rows * sizes.lanes, sum);
+  });
+}
+
+template <class T>
+void relax_lanes_backward(const T* grad, const T* grad_bias, const T* a, const T* center, const T* radius, T slope,
+                          T* grad_a, T* grad_center, T* grad_radius, const LaneSizes& sizes,
+                          const ParallelFor& parallel_for) {
+  for_neurons(sizes.rows * sizes.lanes, sizes, parallel_for, [&](int64_t k) {
+    const int64_t at = k * sizes.rows * sizes.lanes;
+    leaves<T>().relax_backward(neuron(k, a, center, radius, slope, sizes), grad + at, grad_bias, grad_a + at,
+                               grad_center + k * sizes.lanes, grad_radius + k * sizes.lanes);
+  });
+}
+
+template <class T>
+void least_lanes(const T* a, const T* center, const T* radius, T* out, const LaneSizes& sizes,
+                 const ParallelFor& parallel_for) {
+  sum_over_neurons(out, sizes, parallel_for,
+                   [&](int64_t k, T* sum) { leaves<T>().least(neuron(k, a, center, radius, T(0), sizes), sum); });
+}
+
+template <class T>
+void least_lanes_backward(const T* grad, const T* a, const T* center, const T* radius, T* grad_a, T* grad_center,
+                          T* grad_radius, const LaneSizes& sizes, const ParallelFor& parallel_for) {
+  if (sizes.rows == 0 && grad_center != nullptr) {
+    std::fill(grad_center, grad_center + sizes.n * sizes.lanes, T(0));
+    std::fill(grad_radius, grad_radius + sizes.n * sizes.lanes, T(0));
+  }
+  const auto row = [&](T* of, int64_t k) { return of == nullptr ? nullptr : of + k * sizes.lanes; };
+  for_neurons(sizes.rows * sizes.lanes, sizes, parallel_for, [&](int64_t k) {
+    leaves<T>().least_backward(neuron(k, a, center, radius, T(0), sizes), grad, grad_a + k * sizes.rows * sizes.lanes,
+                               row(grad_center, k), row(grad_radius, k));
+  });
+}
+
+#define PYROBUST_LANE_BOUNDS(T)                                                                                 \
+  template void relu_intervals<T>(const T*, const T*, T, T*, T*, const LaneSizes&, const ParallelFor&);         \
+  template void relu_intervals_backward<T>(const T*, const T*, const T*, const T*, T, T*, T*, const LaneSizes&, \
+                                           const ParallelFor&);                                                 \
+  template void relax_lanes<T>(const T*, const T*, const T*, T, T*, T*, const LaneSizes&, const ParallelFor&);  \
+  template void relax_lanes_backward<T>(const T*, const T*, const T*, const T*, const T*, T, T*, T*, T*,        \
+                                        const LaneSizes&, const ParallelFor&);                                  \
+  template void least_lanes<T>(const T*, const T*, const T*, T*, const LaneSizes&, const ParallelFor&);         \
+  template void least_lanes_backward<T>(const T*, const T*, const T*, const T*, T*, T*, T*, const LaneSizes&,   \
+                                        const ParallelFor&);
+PYROBUST_LANE_BOUNDS(float)
+PYROBUST_LANE_BOUNDS(double)
+#undef PYROBUST_LANE_BOUNDS
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,36 @@
+// The inner loops of lane_bounds, one set per instruction set: everything about one neuron.
+#pragma once
+
+#include <cstdint>
+
+#include "simd/dispatch.h"
+
+namespace pyrobust::cpu {
+
+// The box of one neuron and the coefficients of its rows.
+template <class T>
+struct LaneNeuron {
+  const T *center, *radius;  // [lanes]; radius: one number where it is shared
+  bool shared_radius;
+  T slope;
+  const T* a;  // [rows, lanes]
+  int64_t rows, lanes;
+};
+
+template <class T>
+struct BoundLeaves {
+  void (*relu)(const LaneNeuron<T>& z, T* center, T* radius);
+  void (*relu_backward)(const LaneNeuron<T>& z, const T* of_center, const T* of_radius, T* grad_center, T* grad_radius);
+  // sum += the constants of the rows
+  void (*relax)(const LaneNeuron<T>& z, T* out, T* sum);
+  void (*relax_backward)(const LaneNeuron<T>& z, const T* grad, const T* grad_bias, T* grad_a, T* grad_center,
+                         T* grad_radius);
+  // sum += the least values
+  void (*least)(const LaneNeuron<T>& z, T* sum);
+  void (*least_backward)(const LaneNeuron<T>& z, const T* grad, T* grad_a, T* grad_center, T* grad_radius);
+};
+
+extern const BoundLeaves<float> kBoundFloatScalar, kBoundFloatAvx2, kBoundFloatAvx512;
+extern const BoundLeaves<double> kBoundDoubleScalar, kBoundDoubleAvx2, kBoundDoubleAvx512;
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,32 @@
+// Convolutions of planes of lanes: whatever a batch is made of lies innermost, so that a weight is one number for all lanes
+// and neither few channels nor strides leave any of a vector unused.
+#pragma once
+
+#include <cstdint>
+
+#include "common/parallel.h"
+
+namespace pyrobust::cpu {
+
+// x: [groups inputs, height, width, lanes]; y: [groups outputs, y_height, y_width, lanes];
+// weight: [groups outputs, inputs, kernel[0], kernel[1]].
+struct LaneConvSizes {
+  int64_t groups, inputs, outputs, height, width, y_height, y_width, lanes;
+  int64_t kernel[2], stride[2], padding[2], dilation[2];
+};
+
+// y = weight * x + bias scale; bias: [groups outputs] or null; scale: [lanes], null for ones.
+template <class T>
+void conv_lanes(const T* x, const T* weight, const T* bias, const T* scale, T* y, const LaneConvSizes& sizes,
+                const ParallelFor& parallel_for);
+
+// x = the transposed map of y.
+template <class T>
+void conv_lanes_transposed(const T* y, const T* weight, T* x, const LaneConvSizes& sizes,
+                           const ParallelFor& parallel_for);
+
+// The derivative of sum(y * (weight * x)) by the weight.
+template <class T>
+void conv_lanes_weight(const T* x, const T* y, T* weight, const LaneConvSizes& sizes, const ParallelFor& parallel_for);
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,177 @@
+// The inner loops of conv_lanes_leaves.h, over the lanes that the including file chose.
+#include "simd/vec_real.inl"
+
+namespace pyrobust::cpu {
+namespace {
+
+// kSums, of the including file, is how many vectors of sums the machine's registers hold beside what is multiplied.
+constexpr int64_t kPlanes = kSums >= 24 ? 8 : 4;
+constexpr int64_t kColumns = kSums >= 24 ? 3 : 1;
+template <int kBlock>
+constexpr int kVectors = kSums / kBlock < 8 ? (kSums / kBlock < 1 ? 1 : kSums / kBlock) : 8;
+
+static_assert(kCount<float> == kConvLanes<float> && kCount<double> == kConvLanes<double>);
+
+template <class T>
+using Lanes = decltype(all(T(0)));
+
+// Fewer lanes than a vector has are read and written one by one.
+template <bool kSome, class T>
+PYROBUST_TARGET inline Lanes<T> get(const T* p, int64_t n) {
+  if constexpr (kSome) return some(p, 0, n);
+  return lanes_at(p);
+}
+
+// The outputs of kBlock planes for kWide vectors of lanes.
+template <int kBlock, int kWide, bool kSome, class T>
+PYROBUST_TARGET inline void tile(const ConvPlace<T>& at, int64_t lane, const ConvTap* taps, int64_t count) {
+  Lanes<T> sum[kBlock][kWide];
+  const int64_t lanes = at.lanes - lane;
+#pragma GCC unroll 8
+  for (int w = 0; w < kWide; ++w) {
+    const auto scale = at.scale == nullptr ? all(T(1)) : get<kSome>(at.scale + lane + w * kCount<T>, lanes);
+#pragma GCC unroll 8
+    for (int j = 0; j < kBlock; ++j) sum[j][w] = at.bias == nullptr ? all(T(0)) : mul(all(at.bias[j]), scale);
+  }
+  for (int64_t t = 0; t < count; ++t) {
+    const T* weight = at.weight + taps[t].weight * kBlock;
+    const T* input = at.input + taps[t].input + lane;
+    for (int64_t k = 0; k < at.inputs; ++k, weight += kBlock, input += at.input_plane) {
+      Lanes<T> in[kWide];
+#pragma GCC unroll 8
+      for (int w = 0; w < kWide; ++w) in[w] = get<kSome>(input + w * kCount<T>, lanes);
+#pragma GCC unroll 8
+      for (int j = 0; j < kBlock; ++j) {
+        const auto one = all(weight[j]);
+#pragma GCC unroll 8
+        for (int w = 0; w < kWide; ++w) sum[j][w] = fused(one, in[w], sum[j][w]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int j = 0; j < kBlock; ++j)
+#pragma GCC unroll 8
+    for (int w = 0; w < kWide; ++w) {
+      T* const output = at.output + j * at.output_plane + lane;
+      if constexpr (kSome)
+        put_some(output, 0, lanes, sum[j][w]);
+      else
+        put(output + w * kCount<T>, sum[j][w]);
+    }
+}
+
+// The last `wide` vectors; they may overlap what is already done.
+template <int kBlock, int kWide, class T>
+PYROBUST_TARGET inline void last_tile(int64_t wide, const ConvPlace<T>& at, const ConvTap* taps, int64_t count) {
+  if constexpr (kWide > 0) {
+    if (wide == kWide) return tile<kBlock, kWide, false>(at, at.lanes - wide * kCount<T>, taps, count);
+    last_tile<kBlock, kWide - 1>(wide, at, taps, count);
+  }
+}
+
+template <int kBlock, class T>
+PYROBUST_TARGET void place_block(const ConvPlace<T>& at, const ConvTap* taps, int64_t count) {
+  constexpr int64_t kStep = kVectors<kBlock> * kCount<T>;
+  int64_t lane = 0;
+  for (; lane + kStep <= at.lanes; lane += kStep) tile<kBlock, kVectors<kBlock>, false>(at, lane, taps, count);
+  const int64_t wide = (at.lanes - lane + kCount<T> - 1) / kCount<T>;
+  if (wide == 0) return;
+  if (wide * kCount<T> <= at.lanes) return last_tile<kBlock, kVectors<kBlock>>(wide, at, taps, count);
+  for (; lane < at.lanes; lane += kCount<T>) tile<kBlock, 1, true>(at, lane, taps, count);
+}
+
+template <class T>
+PYROBUST_TARGET void place(int64_t block, const ConvPlace<T>& at, const ConvTap* taps, int64_t count) {
+  switch (block) {
+    case 8:
+      if constexpr (kPlanes == 8) place_block<8>(at, taps, count);
+      return;
+    case 4:
+      return place_block<4>(at, taps, count);
+    case 3:
+      return place_block<3>(at, taps, count);
+    case 2:
+      return place_block<2>(at, taps, count);
+    default:
+      return place_block<1>(at, taps, count);
+  }
+}
+
+// Loaded once: compilers read it again for every product otherwise, and loads are what there is least of.
+template <class L>
+PYROBUST_TARGET inline L once(L a) {
+#ifdef PYROBUST_MASKED_LANES
+  asm("" : "+v"(a));
+#endif
+  return a;
+}
+
+template <int kBlock, int kWide, bool kSome, class T>
+PYROBUST_TARGET inline void products(const ConvStrip<T>& strip, const T* y, const T* x,
+                                     Lanes<T> (&sum)[kBlock][kWide]) {
+  Lanes<T> in[kWide];
+#pragma GCC unroll 8
+  for (int w = 0; w < kWide; ++w) in[w] = get<kSome>(x + w * strip.x_column, strip.few);
+#pragma GCC unroll 8
+  for (int j = 0; j < kBlock; ++j) {
+    const auto one = once(lanes_at(y + j * kCount<T>));
+#pragma GCC unroll 8
+    for (int w = 0; w < kWide; ++w) sum[j][w] = fused(one, in[w], sum[j][w]);
+  }
+}
+
+template <int kBlock, int kWide, class T>
+PYROBUST_TARGET void strip_block(const ConvStrip<T>& strip) {
+  Lanes<T> sum[kBlock][kWide];
+#pragma GCC unroll 8
+  for (int j = 0; j < kBlock; ++j)
+#pragma GCC unroll 8
+    for (int w = 0; w < kWide; ++w) sum[j][w] = lanes_at(strip.sums + j * strip.sums_plane + w * kCount<T>);
+  const T *y = strip.y, *x = strip.x;
+  constexpr int64_t kStep = kBlock * kCount<T>;
+  for (int64_t place = 0; place < strip.places; ++place, x += strip.x_stride) {
+    for (int64_t v = 0; v + 1 < strip.vectors; ++v, y += kStep)
+      products<kBlock, kWide, false>(strip, y, x + v * kCount<T>, sum);
+    if (strip.few == 0)
+      products<kBlock, kWide, false>(strip, y, x + strip.last, sum);
+    else
+      products<kBlock, kWide, true>(strip, y, x, sum);
+    y += kStep;
+  }
+#pragma GCC unroll 8
+  for (int j = 0; j < kBlock; ++j)
+#pragma GCC unroll 8
+    for (int w = 0; w < kWide; ++w) put(strip.sums + j * strip.sums_plane + w * kCount<T>, sum[j][w]);
+}
+
+template <int kBlock, class T>
+PYROBUST_TARGET void strip_columns(int64_t columns, const ConvStrip<T>& strip) {
+  if constexpr (kColumns == 3) {
+    if (columns == 3) return strip_block<kBlock, 3>(strip);
+    if (columns == 2) return strip_block<kBlock, 2>(strip);
+  }
+  strip_block<kBlock, 1>(strip);
+}
+
+template <class T>
+PYROBUST_TARGET void strip(int64_t block, int64_t columns, const ConvStrip<T>& one) {
+  switch (block) {
+    case 8:
+      if constexpr (kPlanes == 8) strip_columns<8>(columns, one);
+      return;
+    case 4:
+      return strip_columns<4>(columns, one);
+    case 3:
+      return strip_columns<3>(columns, one);
+    case 2:
+      return strip_columns<2>(columns, one);
+    default:
+      return strip_columns<1>(columns, one);
+  }
+}
+
+template <class T>
+constexpr ConvLeaves<T> kLeaves = {kPlanes, kColumns, place<T>, strip<T>};
+
+}  // namespace
+}  // namespace pyrobust::cpu

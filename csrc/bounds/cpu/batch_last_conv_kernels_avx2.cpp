@@ -1,0 +1,25 @@
+// The loops of conv_lanes for AVX2.
+#ifdef __x86_64__
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "bounds/cpu/batch_last_conv_kernels.h"
+#include "simd/vec_avx2.h"
+
+namespace pyrobust::cpu {
+namespace {
+constexpr int kSums = 4;
+}  // namespace
+}  // namespace pyrobust::cpu
+
+#include "bounds/cpu/batch_last_conv_kernels.inl"
+
+namespace pyrobust::cpu {
+
+const ConvLeaves<float> kConvFloatAvx2 = kLeaves<float>;
+const ConvLeaves<double> kConvDoubleAvx2 = kLeaves<double>;
+
+}  // namespace pyrobust::cpu
+#endif

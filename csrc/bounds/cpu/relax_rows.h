@@ -1,0 +1,21 @@
+// Lines in place of functions, for packed rows of coefficients, on the CPU: raw pointers, no torch.
+#pragma once
+
+#include <cstdint>
+
+#include "common/parallel.h"
+
+namespace pyrobust::cpu {
+
+// constant[r] = sum over k of a[r][k] * (a[r][k] < 0 ? high : low)[image[r]][k], in float64. a: [rows][n]; image:
+// [rows], in range; the others: [images][n]. A NaN in a stays one.
+template <class T>
+void least_of_rows(const T* a, const int64_t* image, const T* low, const T* high, T* constant, int64_t rows, int64_t n,
+                   const ParallelFor& parallel_for);
+
+// The same, and a[r][k] is multiplied with the slope of its sign.
+template <class T>
+void relax_rows(T* a, const int64_t* image, const T* lower_slope, const T* upper_slope, const T* low, const T* high,
+                T* constant, int64_t rows, int64_t n, const ParallelFor& parallel_for);
+
+}  // namespace pyrobust::cpu

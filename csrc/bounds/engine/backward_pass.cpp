@@ -1,0 +1,357 @@
+#include "bounds/engine/backward_pass.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bounds/engine/backward_products.h"
+#include "bounds/engine/concretize.h"
+#include "bounds/engine/kernels.h"
+#include "bounds/engine/receptive_field.h"
+#include "bounds/engine/tile_arena.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+// What a tile is at one layer: [channels][window height][window width][kLanes].
+template <class T>
+struct Part {
+  Window window;
+  int64_t consumers = 0;           // layers that write to it
+  T* a = nullptr;                  // once somebody has
+  const uint8_t* alive = nullptr;  // [size of the layer]: neurons whose coefficients can differ from zero
+};
+
+}  // namespace
+
+template <class T>
+class CrownWalk<T>::Impl {
+ public:
+  Impl(const BoundNetwork<T>& network, const BoundOptions& options, bool stop, bool single)
+      : network_(network),
+        options_(options),
+        stop_(stop),
+        single_(single),
+        part_(static_cast<size_t>(network.size())),
+        least_(options),
+        products_(single ? 1 : network.size()) {}
+
+  void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
+    tile_ = &tile, example_ = &example;
+    std::fill(bias_, bias_ + L, 0.0);
+    least_.clear();
+    place_windows();
+    start();
+    for (int64_t i = tile.layer; i >= 0; --i)
+      if (part(i).consumers > 0) visit(i);
+    least_.finish(example.epsilon, size_of(0), bias_);
+    const Outward out(options_.sound);
+    for (int64_t lane = 0; lane < tile.count; ++lane) {
+      const double total = out.down(bias_[lane] - example.slack);
+      bounds[lane] = std::isfinite(total) ? total : -INFINITY;
+    }
+    std::fill(part_.begin(), part_.end(), Part<T>());
+    for (const int64_t k : marked_) alive_[static_cast<size_t>(k)] = 0;
+    marked_.clear();
+  }
+
+ private:
+  static constexpr int64_t L = kLanes<T>;
+
+  Part<T>& part(int64_t i) { return part_[static_cast<size_t>(i)]; }
+  bool stops(const Layer<T>& layer) const { return stop_ && layer.nonlinear(); }
+
+  // How far the rows reach at every layer below, and how many layers write to each.
+  void place_windows() {
+    const Layer<T>& first = network_.layer(tile_->layer);
+    Part<T>& start = part(tile_->layer);
+    start.consumers = 1;
+    start.window = Window::all(first.shape);
+    if (tile_->rows == nullptr) {
+      start.window = {};
+      for (int64_t lane = 0; lane < tile_->count; ++lane) {
+        const int64_t place = tile_->neuron[lane] % first.shape.plane();
+        const int64_t y = place / first.shape.width, x = place % first.shape.width;
+        start.window.join({y, y + 1, x, x + 1});
+      }
+    }
+    for (int64_t i = tile_->layer; i > 0; --i) {
+      const Layer<T>& layer = network_.layer(i);
+      if (part(i).consumers == 0 || stops(layer)) continue;
+      const Window window = part(i).window;
+      for (const int64_t input : layer.inputs) {
+        const Shape& shape = network_.layer(input).shape;
+        Window reached = window;
+        if (layer.kind == Kind::kConv) {
+          reached = reached_through(layer.conv, window, shape);
+        } else if (layer.kind == Kind::kLinear || layer.kind == Kind::kGather || layer.kind == Kind::kMaxPool) {
+          reached = Window::all(shape);
+        }
+        part(input).window.join(reached);
+        ++part(input).consumers;
+      }
+    }
+  }
+
+  int64_t size_of(int64_t i) {
+    return network_.layer(i).shape.channels * part(i).window.height() * part(i).window.width();
+  }
+
+  // The memory of layer i's part: zeros where several write to it, or one that does not write everything.
+  T* memory(int64_t i, bool zeros) {
+    Part<T>& p = part(i);
+    if (p.a == nullptr) {
+      p.a = memory_.take((size_of(i) + 1) * L);  // a spare neuron behind the last
+      if (zeros || p.consumers > 1) std::memset(p.a, 0, static_cast<size_t>(size_of(i) * L) * sizeof(T));
+    }
+    return p.a;
+  }
+
+  void start() {
+    const int64_t i = tile_->layer, plane = network_.layer(i).shape.plane(), width = network_.layer(i).shape.width;
+    T* const a = memory(i, true);
+    const Window& window = part(i).window;
+    if (tile_->rows != nullptr) {
+      const int64_t n = size_of(i);
+      for (int64_t lane = 0; lane < tile_->count; ++lane) {
+        const T* const row = tile_->rows + tile_->neuron[lane] * n;
+        for (int64_t k = 0; k < n; ++k) a[k * L + lane] = tile_->sign[lane] * row[k];
+      }
+      return;
+    }
+    alive_.resize(std::max(alive_.size(), static_cast<size_t>(network_.layer(i).shape.size())));
+    for (int64_t lane = 0; lane < tile_->count; ++lane) {
+      const int64_t k = tile_->neuron[lane], channel = k / plane, y = k % plane / width, x = k % width;
+      const int64_t at = (channel * window.height() + y - window.y0) * window.width() + x - window.x0;
+      a[at * L + lane] = tile_->sign[lane];
+      alive_[static_cast<size_t>(k)] = 1;
+      marked_.push_back(k);
+    }
+    part(i).alive = alive_.data();
+  }
+
+  void visit(int64_t i) {
+    const Layer<T>& layer = network_.layer(i);
+    Part<T>& p = part(i);
+    if (p.a == nullptr) memory(i, true);
+    if (layer.kind == Kind::kInput) {
+      if (!least_.some()) take_in(i);
+      memory_.give_back(p.a);
+      return;
+    }
+    if (stops(layer)) {
+      add_range(i);
+      memory_.give_back(p.a);
+      return;
+    }
+    if (layer.affine() && (!layer.fused || i == tile_->layer))
+      for_runs(i, [&](T* a, int64_t n, int64_t k) {
+        crown_leaves<T>().dot(a, n, state(i).low.data() + k, state(i).high.data() + k, bias_);
+      });
+    switch (layer.kind) {
+      case Kind::kLinear:
+        products_.linear(layer, step(i, true));
+        break;
+      case Kind::kConv:
+        convolution(i);
+        break;
+      case Kind::kScale:
+        for_runs(
+            i, [&](T* a, int64_t n, int64_t k) { crown_leaves<T>().scale(a, n, layer.scale.data() + k, 1, a, false); });
+        hand_over(i, layer.inputs[0]);
+        return;
+      case Kind::kSum:
+        sum(i);
+        return;
+      case Kind::kActivation:
+        for_runs(i, [&](T* a, int64_t n, int64_t k) {
+          const LayerState<T>& s = state(i);
+          crown_leaves<T>().relax(a, n, s.lower_slope.data() + k, s.upper_slope.data() + k,
+                                  s.lower_intercept.data() + k, s.upper_intercept.data() + k, bias_);
+        });
+        p.alive = state(i).alive.data();
+        hand_over(i, layer.inputs[0]);
+        return;
+      case Kind::kGather:
+        gather(i);
+        break;
+      case Kind::kMaxPool:
+        maximum(i);
+        break;
+      default:
+        break;
+    }
+    memory_.give_back(p.a);
+  }
+
+  const LayerState<T>& state(int64_t i) const { return (*example_)[i]; }
+
+  // f(tile, n, k) for the runs of neurons k .. k + n - 1 of the layer that lie one after the other in the part.
+  template <class F>
+  void for_runs(int64_t i, const F& f) {
+    const Shape& shape = network_.layer(i).shape;
+    const Window& w = part(i).window;
+    T* a = part(i).a;
+    if (w.height() == shape.height && w.width() == shape.width) return f(a, shape.size(), 0);
+    const int64_t rows = w.width() == shape.width ? 1 : w.height(),
+                  run = w.width() == shape.width ? w.height() * w.width() : w.width();
+    for (int64_t c = 0; c < shape.channels; ++c)
+      for (int64_t y = 0; y < rows; ++y, a += run * L) f(a, run, c * shape.plane() + (w.y0 + y) * shape.width + w.x0);
+  }
+
+  // The coefficients of layer i become those of its input, whose windows cover the same neurons.
+  void hand_over(int64_t i, int64_t input) {
+    Part<T>&from = part(i), &to = part(input);
+    if (to.consumers == 1) {
+      to.a = from.a, to.alive = from.alive;
+      return;
+    }
+    add(i, input, T(1));
+    memory_.give_back(from.a);
+  }
+
+  // input's part += sign times the part of layer i.
+  void add(int64_t i, int64_t input, T sign) {
+    const Window &from = part(i).window, &to = part(input).window;
+    T* const target = memory(input, true);
+    const T* a = part(i).a;
+    for (int64_t c = 0; c < network_.layer(i).shape.channels; ++c)
+      for (int64_t y = from.y0; y < from.y1; ++y, a += from.width() * L) {
+        T* const out = target + ((c * to.height() + y - to.y0) * to.width() + from.x0 - to.x0) * L;
+        crown_leaves<T>().scale(a, from.width(), &sign, 0, out, true);
+      }
+  }
+
+  void sum(int64_t i) {
+    const Layer<T>& layer = network_.layer(i);
+    // All but one are copied; that one takes the memory.
+    int64_t heir = -1;
+    for (size_t j = 0; j < layer.inputs.size(); ++j) {
+      const int64_t input = layer.inputs[j];
+      if (heir < 0 && part(input).consumers == 1 && layer.signs[j] == 1)
+        heir = input;
+      else
+        add(i, input, static_cast<T>(layer.signs[j]));
+    }
+    if (heir >= 0)
+      hand_over(i, heir);
+    else
+      memory_.give_back(part(i).a);
+    for (const int64_t input : layer.inputs)
+      if (part(input).consumers == 1) part(input).alive = part(i).alive;
+  }
+
+  // The product of layer i's coefficients, for all inputs or, with pick, for those that matter: what a function takes
+  // nothing of is left at zero.
+  BackwardStep<T> step(int64_t i, bool pick) {
+    const int64_t input = network_.layer(i).inputs[0];
+    pick &= network_.layer(input).kind == Kind::kActivation;
+    return {part(i).a, part(i).alive, pick ? state(input).needed.data() : nullptr, memory(input, pick),
+            part(input).consumers > 1};
+  }
+
+  void convolution(int64_t i) {
+    const Layer<T>& layer = network_.layer(i);
+    const int64_t input = layer.inputs[0];
+    if (part(input).window.empty()) return;  // only padding
+    // What one tile marks as alive is not what the next one marks; an example's own flags stay.
+    const bool stays = part(i).alive != alive_.data();
+    const int64_t list = single_ ? 0 : i;
+    const Shape& from = network_.layer(input).shape;
+    Part<T>& to = part(input);
+    if (network_.layer(input).kind == Kind::kInput && to.consumers == 1 && layer.cells.size() == 1) {
+      // The input is the largest layer, and nobody asks for its coefficients again: a row of cells at a time, in the cache.
+      const Window inputs = to.window;
+      const auto rows = static_cast<int64_t>(layer.cells[0].rows.places.size());
+      to.a = memory_.take((from.channels * rows * inputs.width() + 1) * L);
+      products_.convolution_by_rows(list, layer, from, part(i).window, inputs, stays && !single_, step(i, false),
+                                    [&](const Window& row) {
+                                      to.window = row;
+                                      take_in(input);
+                                    });
+      to.window = inputs;
+      return;
+    }
+    // Picking pays where the next tiles of the example come the same way.
+    const bool pick = stays && part(i).window == Window::all(layer.shape);
+    products_.convolution(list, layer, from, part(i).window, to.window, stays && !single_, step(i, pick));
+  }
+
+  void gather(int64_t i) {
+    const Layer<T>& layer = network_.layer(i);
+    const T one = 1;
+    for_runs(i, [&](const T* a, int64_t n, int64_t k) {
+      for (int64_t j = 0; j < n; ++j) {
+        int64_t from = layer.index[static_cast<size_t>(k + j)];
+        if (from < 0) continue;
+        for (const int64_t input : layer.inputs) {
+          const int64_t size = network_.layer(input).shape.size();
+          if (from < size) {
+            crown_leaves<T>().scale(a + j * L, 1, &one, 0, memory(input, true) + from * L, true);
+            break;
+          }
+          from -= size;
+        }
+      }
+    });
+  }
+
+  void maximum(int64_t i) {
+    const LayerState<T>& s = state(i);
+    const T one = 1;
+    T* const out = memory(network_.layer(i).inputs[0], true);
+    for_runs(i, [&](T* a, int64_t n, int64_t k) {
+      crown_leaves<T>().relax(a, n, s.lower_slope.data() + k, s.upper_slope.data() + k, s.lower_intercept.data() + k,
+                              s.upper_intercept.data() + k, bias_);
+      for (int64_t j = 0; j < n; ++j)
+        crown_leaves<T>().scale(a + j * L, 1, &one, 0, out + s.picked[static_cast<size_t>(k + j)] * L, true);
+    });
+  }
+
+  // The least value of the rows on the range of layer i.
+  void add_range(int64_t i) {
+    const Outward out(options_.sound);
+    const double share = dot_error(network_, out);
+    const LayerState<T>& s = state(i);
+    std::vector<T> low(s.lower.size()), high(s.lower.size());
+    for (size_t k = 0; k < low.size(); ++k) {
+      const double below = std::fabs(s.lower[k]), above = std::fabs(s.upper[k]);
+      low[k] = out.down_to<T>(s.lower[k] - (share * below + out.few<T>(below)));
+      high[k] = out.up_to<T>(s.upper[k] + (share * above + out.few<T>(above)));
+    }
+    for_runs(i,
+             [&](T* a, int64_t n, int64_t k) { crown_leaves<T>().dot(a, n, low.data() + k, high.data() + k, bias_); });
+  }
+
+  // Of the input's part, what is there of it.
+  void take_in(int64_t i) {
+    for_runs(i, [&](const T* a, int64_t n, int64_t k) { least_.add(a, n, state(i), k); });
+  }
+
+  const BoundNetwork<T>& network_;
+  BoundOptions options_;
+  bool stop_, single_;
+  const Tile<T>* tile_ = nullptr;
+  const ExampleState<T>* example_ = nullptr;
+  std::vector<Part<T>> part_;
+  InputLeast<T> least_;
+  TileMemory<T> memory_;
+  BackwardProducts<T> products_;
+  std::vector<int64_t> marked_;
+  std::vector<uint8_t> alive_;
+  double bias_[L];
+};
+
+template <class T>
+CrownWalk<T>::CrownWalk(const BoundNetwork<T>& network, const BoundOptions& options, bool stop, bool single)
+    : impl_(std::make_unique<Impl>(network, options, stop, single)) {}
+template <class T>
+CrownWalk<T>::~CrownWalk() = default;
+template <class T>
+void CrownWalk<T>::run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
+  impl_->run(tile, example, bounds);
+}
+
+template class CrownWalk<float>;
+template class CrownWalk<double>;
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,149 @@
+// The products of a tile with the weights of a linear layer or a convolution, on the way back.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "bounds/engine/conv_products.h"
+#include "bounds/engine/kernels.h"
+
+namespace pyrobust::cpu {
+
+// From coefficients a of a layer's outputs, of which those of `alive` (all where null) can differ from zero, to those of
+// its inputs; only those of `needed` (all where null) are written. [channels][window][kLanes] both; with `add`, products
+// are added to what is there.
+template <class T>
+struct BackwardStep {
+  const T* a;
+  const uint8_t *alive, *needed;
+  T* out;
+  bool add;
+};
+
+template <class T>
+class BackwardProducts {
+ public:
+  // With room for `lists` lists of products.
+  explicit BackwardProducts(int64_t lists) : listed_(static_cast<size_t>(lists)) {}
+
+  void linear(const Layer<T>& layer, const BackwardStep<T>& step) {
+    taps_.resize(static_cast<size_t>(layer.shape.size()));
+    int64_t count = 0;
+    for (int64_t k = 0; k < layer.shape.size(); ++k) {
+      taps_[static_cast<size_t>(count)] = {static_cast<int32_t>(k * L), static_cast<int32_t>(k)};
+      count += step.alive == nullptr || step.alive[k] != 0;
+    }
+    const Panels<T>& panels = layer.backward;
+    if (step.needed == nullptr) {
+      for (int64_t p = 0; p < panels.count(); ++p)
+        crown_leaves<T>().multiply(step.a, taps_.data(), count, panels.panel(p), panels.width(p),
+                                   step.out + p * kPanel * L, kSideBySide<T>, step.add);
+      return;
+    }
+    at_.resize(static_cast<size_t>(panels.outputs)), columns_.resize(at_.size());
+    int64_t many = 0;
+    for (int64_t k = 0; k < panels.outputs; ++k) {
+      at_[static_cast<size_t>(many)] = k * L, columns_[static_cast<size_t>(many)] = panels.column(k);
+      many += step.needed[k] != 0;
+    }
+    pick(step, taps_.data(), count, panels, columns_.data(), at_.data(), many);
+  }
+
+  // From a window of a layer's outputs to one of its inputs, of the shape `from`, by list i of products, which stays for
+  // the next tiles where what alive points to stays as it is. One neuron behind the inputs' window is for nothing.
+  void convolution(int64_t i, const Layer<T>& layer, const Shape& from, const Window& outputs, const Window& inputs,
+                   bool stays, const BackwardStep<T>& step) {
+    ConvProducts& products = listed_[static_cast<size_t>(i)];
+    using Cell = ConvProducts::Cell;
+    const auto multiply = [&](size_t kind, const Cell* begin, const Cell* end) {
+      const Cells<T>& cells = layer.cells[kind];
+      if (step.needed == nullptr) return whole_panels(cells, begin, end, products, from, inputs, 0, step);
+      size_t g = 0;
+      for (const Cell* cell = begin; cell != end; ++cell) {
+        pick(step, products.taps(*cell), cell->count, cells.panels[g], products.columns(*cell), products.at(*cell),
+             cell->picks);
+        g = g + 1 == cells.panels.size() ? 0 : g + 1;
+      }
+    };
+    products.for_cells(layer, from, outputs, inputs, step.alive, step.needed, stays, multiply);
+  }
+
+  // The same of a layer whose inputs are in cells of one kind, all needed, row of cells by row: step.out holds one, and
+  // taken(window) is called for each.
+  template <class F>
+  void convolution_by_rows(int64_t i, const Layer<T>& layer, const Shape& from, const Window& outputs,
+                           const Window& inputs, bool stays, const BackwardStep<T>& step, const F& taken) {
+    ConvProducts& products = listed_[static_cast<size_t>(i)];
+    const Cells<T>& cells = layer.cells[0];
+    using Cell = ConvProducts::Cell;
+    const auto multiply = [&](size_t, const Cell* begin, const Cell* end) {
+      while (begin != end) {
+        const Cell* next = std::find_if(begin, end, [&](const Cell& cell) { return cell.y != begin->y; });
+        const int64_t y0 = std::max<int64_t>(begin->y, 0),
+                      y1 = std::min(begin->y + static_cast<int64_t>(cells.rows.places.size()), inputs.height());
+        const Window row{inputs.y0 + y0, inputs.y0 + y1, inputs.x0, inputs.x1};
+        whole_panels(cells, begin, next, products, from, row, y0, step);
+        taken(row);
+        begin = next;
+      }
+    };
+    products.for_cells(layer, from, outputs, inputs, step.alive, nullptr, stays, multiply);
+  }
+
+ private:
+  static constexpr int64_t L = kLanes<T>;
+
+  void pick(const BackwardStep<T>& step, const Tap* taps, int64_t count, const Panels<T>& panels,
+            const int64_t* columns, const int64_t* at, int64_t many) {
+    for (int64_t j = 0; j < many; j += kPanel)
+      crown_leaves<T>().multiply_picked(step.a, taps, count, panels.w.data(), columns + j, std::min(kPanel, many - j),
+                                        step.out, at + j, step.add);
+  }
+
+  // To a window that starts `top` rows below that for which the cells were listed.
+  void whole_panels(const Cells<T>& cells, const ConvProducts::Cell* begin, const ConvProducts::Cell* end,
+                    const ConvProducts& products, const Shape& from, const Window& to, int64_t top,
+                    const BackwardStep<T>& step) {
+    const auto groups = static_cast<int64_t>(cells.panels.size());
+    const int64_t channels = from.channels / groups, plane = to.height() * to.width();
+    // Where the outputs of a cell lie, counted from its first place.
+    at_.clear();
+    for (const int64_t y : cells.rows.places)
+      for (const int64_t x : cells.columns.places)
+        for (int64_t c = 0; c < channels; ++c) at_.push_back((c * plane + y * to.width() + x) * L);
+    int64_t g = 0;
+    for (const auto* cell = begin; cell != end; ++cell) {
+      const int64_t y = cell->y - top, x = cell->x;
+      const bool whole = y + cells.rows.places.front() >= 0 && x + cells.columns.places.front() >= 0 &&
+                         y + cells.rows.places.back() < to.height() && x + cells.columns.places.back() < to.width();
+      const int64_t first = (g * channels * plane + y * to.width() + x) * L;
+      if (!whole) clip(cells, y, x, to, channels, first, from.channels * plane * L);
+      const Panels<T>& panels = cells.panels[static_cast<size_t>(g)];
+      for (int64_t p = 0; p < panels.count(); ++p)
+        crown_leaves<T>().multiply(step.a, products.taps(*cell), cell->count, panels.panel(p), panels.width(p),
+                                   whole ? step.out + first : step.out, (whole ? at_ : clipped_).data() + p * kPanel,
+                                   step.add);
+      g = g + 1 == groups ? 0 : g + 1;
+    }
+  }
+
+  // Of a cell that starts at `first` and reaches beyond the window, the places outside go to `spare`.
+  void clip(const Cells<T>& cells, int64_t y0, int64_t x0, const Window& to, int64_t channels, int64_t first,
+            int64_t spare) {
+    clipped_.resize(at_.size());
+    size_t j = 0;
+    for (const int64_t row : cells.rows.places)
+      for (const int64_t column : cells.columns.places) {
+        const int64_t y = y0 + row, x = x0 + column;
+        const bool inside = y >= 0 && y < to.height() && x >= 0 && x < to.width();
+        for (int64_t c = 0; c < channels; ++c, ++j) clipped_[j] = inside ? first + at_[j] : spare;
+      }
+  }
+
+  std::vector<ConvProducts> listed_;
+  std::vector<Tap> taps_;
+  std::vector<int64_t> at_, clipped_, columns_;
+};
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,136 @@
+#include "bounds/engine/batched_ibp.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "bounds/engine/forward_products.h"
+#include "bounds/engine/kernels.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+// [neuron][lane] of every layer: z is in center -+ radius.
+template <class T>
+struct Ranges {
+  std::vector<T> center, radius;
+};
+
+// Kept by each thread, which works on one group at a time: fresh memory would cost more than what is done with it.
+template <class T>
+std::vector<Ranges<T>>& ranges() {
+  thread_local std::vector<Ranges<T>> kept;
+  return kept;
+}
+template <class T>
+Ranges<T>& ranges_of(int64_t i, int64_t n) {
+  if (ranges<T>().size() <= static_cast<size_t>(i)) ranges<T>().resize(static_cast<size_t>(i) + 1);
+  Ranges<T>& found = ranges<T>()[static_cast<size_t>(i)];
+  found.center.resize(static_cast<size_t>(n * kLanes<T>)), found.radius.resize(found.center.size());
+  return found;
+}
+
+}  // namespace
+
+template <class T>
+LaneIntervals<T>::LaneIntervals(const BoundNetwork<T>& network, const std::vector<uint8_t>& walked,
+                                const BoundOptions& options)
+    : network_(network),
+      options_(options),
+      does_(static_cast<size_t>(network.size()), 0),
+      asked_(static_cast<size_t>(network.size()), 0) {
+  const auto relu = [](const Layer<T>& layer) {
+    return layer.kind == Kind::kActivation && layer.function == Function::kLeakyRelu && layer.slope == 0;
+  };
+  // A deployed pass may overflow in between; an intermediate pass, and a ball, need the ranges of single examples.
+  const bool plain = options.method == Method::kIbp && options.norm == Norm::kLinf && options.deployed == 0;
+  for (int64_t i = 1; i < network.size() && plain; ++i) {
+    const Layer<T>& layer = network.layer(i);
+    const int64_t input = layer.inputs[0];
+    if (relu(layer)) {
+      // with the products that only it takes
+      const Layer<T>& products = network.layer(input);
+      if ((products.kind != Kind::kLinear && products.kind != Kind::kConv) || walked[static_cast<size_t>(input)] != 0 ||
+          products.consumers != 1)
+        continue;
+      const int64_t from = products.inputs[0];
+      if (from == 0 || does(from)) does_[static_cast<size_t>(i)] = does_[static_cast<size_t>(input)] = 1;
+    }
+  }
+  for (int64_t i = 1; i < network.size(); ++i)
+    for (const int64_t input : network.layer(i).inputs)
+      if (!does(i)) asked_[static_cast<size_t>(input)] = 1;
+}
+
+template <class T>
+void LaneIntervals<T>::begin(const InputSet& inputs, int64_t first, int64_t count) const {
+  const int64_t n = network_.layer(0).shape.size();
+  Ranges<T>& input = ranges_of<T>(0, n);
+  if (count < kLanes<T>) {
+    std::fill(input.center.begin(), input.center.end(), T(0));
+    std::fill(input.radius.begin(), input.radius.end(), T(0));
+  }
+  thread_local std::vector<double> lower, upper;
+  for (int64_t e = 0; e < count; ++e) {
+    inputs.lower.read(first + e, n, lower), inputs.upper.read(first + e, n, upper);
+    crown_leaves<T>().spread(lower.data(), upper.data(), n, e, 0, options_.sound, input.center.data(),
+                             input.radius.data(), nullptr);
+  }
+}
+
+template <class T>
+void LaneIntervals<T>::run(int64_t i, ExampleState<T>* const* group, int64_t count) const {
+  if (network_.layer(i).kind != Kind::kActivation) return;  // done with its ReLU
+  multiply(i);
+  if (asked(i)) hand_out(i, group, count);
+}
+
+// The ReLU i of a layer of products. With z = c + d, |d| <= r, what w z is away from the computed w c is at most
+//   sum |w| r + s sum |w| m,  m >= |z| and |c|, s the share of gamma and of weights that are not exact,
+// and as |c| + r is such an m, that is at most sum |w| (r + s (|c| + r)): two sums are enough.
+template <class T>
+void LaneIntervals<T>::multiply(int64_t i) const {
+  const Layer<T>& layer = network_.layer(network_.layer(i).inputs[0]);
+  const Shape& from = network_.layer(layer.inputs[0]).shape;
+  const RangeCosts costs = range_costs(layer, options_);
+  Ranges<T>& to = ranges_of<T>(i, layer.shape.size());
+  const Ranges<T>& input = ranges_of<T>(layer.inputs[0], from.size());
+  thread_local std::vector<T> radius;
+  radius.resize(input.radius.size());
+  crown_leaves<T>().enlarge(input.center.data(), input.radius.data(), from.size(), costs.sum, costs.sound,
+                            radius.data());
+  T center_sums[kPanel * kLanes<T>], radius_sums[kPanel * kLanes<T>];
+  for_panels(layer, from, [&](const ForwardPanel& panel) {
+    panel.multiply(input.center.data(), layer.forward, center_sums);
+    panel.multiply(radius.data(), layer.forward_abs, radius_sums);
+    for (int64_t j = 0; j < panel.width; ++j) {
+      const int64_t k = panel.first + j * panel.apart;
+      crown_leaves<T>().relu_range(center_sums + j * kLanes<T>, radius_sums + j * kLanes<T>,
+                                   layer.bias[static_cast<size_t>(k)], costs, to.center.data() + k * kLanes<T>,
+                                   to.radius.data() + k * kLanes<T>);
+    }
+  });
+}
+
+template <class T>
+void LaneIntervals<T>::hand_out(int64_t i, ExampleState<T>* const* group, int64_t count) const {
+  const Outward out(options_.sound);
+  const int64_t n = network_.layer(i).shape.size();
+  const Ranges<T>& from = ranges_of<T>(i, n);
+  for (int64_t e = 0; e < count; ++e) {
+    LayerState<T>& state = (*group[e])[i];
+    state.lower.resize(static_cast<size_t>(n)), state.upper.resize(static_cast<size_t>(n));
+    for (int64_t k = 0; k < n; ++k) {
+      const auto at = static_cast<size_t>(k * kLanes<T> + e), to = static_cast<size_t>(k);
+      const double c = from.center[at], r = from.radius[at];
+      const double lower = std::fmax(out.add_down(c, -r), 0), upper = out.add_up(c, r);
+      // Where something overflowed nothing is known.
+      const bool known = lower <= upper;
+      state.lower[to] = known ? lower : 0, state.upper[to] = known ? upper : INFINITY;
+    }
+  }
+}
+
+template class LaneIntervals<float>;
+template class LaneIntervals<double>;
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,42 @@
+// IBP of layers that no backward pass comes to: the ranges of a group of examples stay side by side from one ReLU to the
+// next, as center and radius in T, in one pass for a layer of products and its ReLU.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "bounds/engine/example_state.h"
+
+namespace pyrobust::cpu {
+
+template <class T>
+class LaneIntervals {
+ public:
+  // walked: [layers of the network], whether a backward pass can come to a layer.
+  LaneIntervals(const BoundNetwork<T>& network, const std::vector<uint8_t>& walked, const BoundOptions& options);
+
+  // Whether layer i is done here: then its range, and its function's, are in lanes.
+  bool does(int64_t i) const { return does_[static_cast<size_t>(i)] != 0; }
+  bool does_some() const { return std::find(does_.begin(), does_.end(), 1) != does_.end(); }
+  // Whether the range of the input, or of a ReLU that is done here, is asked for example by example.
+  bool asked(int64_t i) const { return asked_[static_cast<size_t>(i)] != 0; }
+
+  // The inputs of `count` examples from `first` on.
+  void begin(const InputSet& inputs, int64_t first, int64_t count) const;
+  // The range of layer i, and into the group where it is asked for.
+  void run(int64_t i, ExampleState<T>* const* group, int64_t count) const;
+
+ private:
+  void multiply(int64_t i) const;
+  void hand_out(int64_t i, ExampleState<T>* const* group, int64_t count) const;
+
+  const BoundNetwork<T>& network_;
+  BoundOptions options_;
+  std::vector<uint8_t> does_, asked_;
+};
+
+extern template class LaneIntervals<float>;
+extern template class LaneIntervals<double>;
+
+}  // namespace pyrobust::cpu

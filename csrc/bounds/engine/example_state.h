@@ -1,0 +1,140 @@
+// What is known of one example while bounds are propagated: the range of every neuron, and the lines and errors that
+// the backward pass multiplies coefficients with.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "bounds/engine/network.h"
+
+namespace pyrobust::cpu {
+
+enum class Norm { kLinf, kL2, kL1 };
+enum class Method { kIbp, kCrownIbp, kCrown };
+
+struct BoundOptions {
+  Method method = Method::kCrown;
+  Norm norm = Norm::kLinf;
+  bool sound = true;
+  // The unit roundoff of the deployed forward pass, whose sums may run in any order; 0 for real arithmetic.
+  double deployed = 0;
+  double deployed_max = INFINITY;  // the largest float of it
+};
+
+// Corners of boxes [B][n], in float64 or in float32, which are widened where they are read: a copy of all of them in
+// float64 would be most of what IBP takes.
+struct Corners {
+  const double* wide = nullptr;
+  const float* narrow = nullptr;
+
+  Corners() = default;
+  explicit Corners(const double* corners) : wide(corners) {}
+  explicit Corners(const float* corners) : narrow(corners) {}
+  void read(int64_t example, int64_t n, std::vector<double>& out) const {
+    if (wide != nullptr)
+      out.assign(wide + example * n, wide + (example + 1) * n);
+    else
+      out.assign(narrow + example * n, narrow + (example + 1) * n);
+  }
+};
+
+// The inputs of B examples: in the box [lower, upper], and, unless the norm is linf, in the ball around center: float64
+// [B][n], epsilon [B].
+struct InputSet {
+  Corners lower, upper;
+  const double *center = nullptr, *epsilon = nullptr;
+};
+
+template <class T>
+struct LayerState {
+  std::vector<double> lower, upper;
+  // affine and input layers: what a coefficient a >= 0 (low) or a < 0 (high) is multiplied with at least: the bias less
+  // the error of the step, the box; "sum": sum |w| m before the bias, of which errors are shares
+  std::vector<double> sum;
+  std::vector<T> low, high;
+  // input, for a ball: its center
+  std::vector<T> center_low, center_high;
+  // activations and maxima
+  std::vector<T> lower_slope, upper_slope, lower_intercept, upper_intercept;
+  std::vector<uint8_t> alive;   // whether a coefficient can be other than zero
+  std::vector<uint8_t> needed;  // whether a coefficient matters: a slope or an intercept is not zero
+  std::vector<int64_t> picked;  // maxima: the element with the largest lower bound
+};
+
+template <class T>
+struct ExampleState {
+  std::vector<LayerState<T>> layer;
+  double slack = 0;  // for all that underflow can take from a row
+  double epsilon = 0;
+
+  LayerState<T>& operator[](int64_t i) { return layer[static_cast<size_t>(i)]; }
+  const LayerState<T>& operator[](int64_t i) const { return layer[static_cast<size_t>(i)]; }
+};
+
+// Deployed products may flush to zero, inputs below the smallest normal float too: added to magnitudes, this pays for
+// both, for its share in any sum is at least 4 u 2^-100, more than 2^-126.
+inline constexpr double kFlushed = 0x1p-100;
+
+// Memory of one thread that one layer of a group leaves to the next: fresh pages for each would cost more than what is
+// done with them. It shrinks where no layer to come takes as much, for an image's is several times that of the others.
+template <class T>
+class Room {
+ public:
+  // sizes: for each layer, how many numbers it and those behind it take at most.
+  explicit Room(const std::vector<int64_t>& sizes) : sizes_(sizes) {}
+
+  // What layer i takes, whatever is in it.
+  T* take(int64_t i) {
+    const int64_t n = sizes_[static_cast<size_t>(i)];
+    if (n != size_) {
+      memory_.reset(), size_ = 0;
+      memory_ = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(n));
+      size_ = n;
+    }
+    return memory_.get();
+  }
+
+ private:
+  const std::vector<int64_t>& sizes_;
+  std::unique_ptr<T[]> memory_;
+  int64_t size_ = 0;
+};
+
+// The largest |z| of a range.
+inline double magnitude(double lower, double upper) { return std::fmax(std::fabs(lower), std::fabs(upper)); }
+
+// What a deployed function can be wrong by: the ends of a clamp and a slope are rounded, the product, too, and other
+// functions are approximations. share: of `roundings` of them.
+template <class T>
+double deployed_error(const Layer<T>& function, double lower, double upper, double share) {
+  if (function.function == Function::kLeakyRelu && (function.slope == 0 || lower >= 0)) return 0;
+  return share * (magnitude(lower, upper) + kFlushed);
+}
+
+// Whether a ReLU-like function has both kinds of pieces on the range.
+template <class T>
+bool unstable(const Layer<T>& activation, double lower, double upper) {
+  if (activation.function == Function::kLeakyRelu) return lower < 0 && upper > 0;
+  if (activation.function == Function::kClamp)
+    return (lower < activation.low && upper > activation.low) || (lower < activation.high && upper > activation.high);
+  return lower < upper;
+}
+
+// Sums of products in T over blocks that are flushed to float64: the relative error, with the conversions.
+template <class T>
+double dot_error(const BoundNetwork<T>& network, const Outward& out) {
+  if (!out.sound()) return 0;
+  return out.gamma<T>(kBlock + 4) + static_cast<double>(2 * network.neurons() + 64) * 0x1p-52;
+}
+
+// The range of layer i from those of its inputs, and for affine layers `sum`, for a group of at most kLanes examples.
+template <class T>
+void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
+                         const BoundOptions& options, Room<T>& room);
+
+// low and high, or the lines, of layer i, from ranges that are final.
+template <class T>
+void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& state, const BoundOptions& options);
+
+}  // namespace pyrobust::cpu

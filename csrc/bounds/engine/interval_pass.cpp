@@ -1,0 +1,226 @@
+// Ranges of neurons, layer by layer: center and radius of sums of products, up to kLanes examples at once.
+#include <algorithm>
+#include <vector>
+
+#include "bounds/engine/example_state.h"
+#include "bounds/engine/forward_products.h"
+#include "bounds/engine/kernels.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+// The inputs of a group as [neuron][lane]: a point c of each range, how far its ends are away, the largest |z| and |c|.
+template <class T>
+struct Lanes {
+  const T *center, *radius, *magnitude;
+};
+
+template <class T>
+Lanes<T> lanes_of(int64_t layer, int64_t n, ExampleState<T>* const* group, int64_t count, const BoundOptions& options,
+                  T* lanes) {
+  const int64_t size = n * kLanes<T>;
+  const double flushed = options.deployed > 0 ? kFlushed : 0;
+  if (count < kLanes<T>) std::fill(lanes, lanes + 3 * size, T(0));
+  for (int64_t e = 0; e < count; ++e) {
+    const LayerState<T>& state = (*group[e])[layer];
+    crown_leaves<T>().spread(state.lower.data(), state.upper.data(), n, e, flushed, options.sound, lanes, lanes + size,
+                             lanes + 2 * size);
+  }
+  return {lanes, lanes + size, lanes + 2 * size};
+}
+
+// The sums of products of one channel block at one place: out [kPanel][kLanes].
+template <class T>
+struct Sums {
+  T center[kPanel * kLanes<T>], radius[kPanel * kLanes<T>], magnitude[kPanel * kLanes<T>];
+};
+
+// Turns the sums at one neuron into a range, outward.
+template <class T>
+class Ranges {
+ public:
+  Ranges(const Layer<T>& layer, const BoundOptions& options) : layer_(layer), costs_(range_costs(layer, options)) {}
+
+  // `width` neurons k, k + plane, ... of a group's examples.
+  void store(ExampleState<T>* const* group, int64_t count, int64_t layer, const Sums<T>& sums, int64_t k, int64_t plane,
+             int64_t width) const {
+    double lower[kLanes<T>], upper[kLanes<T>], sum[kLanes<T>];
+    for (int64_t j = 0; j < width; ++j) {
+      const auto at = static_cast<size_t>(k + j * plane);
+      crown_leaves<T>().range(sums.center + j * kLanes<T>, sums.radius + j * kLanes<T>, sums.magnitude + j * kLanes<T>,
+                              layer_.bias[at], costs_, lower, upper, sum);
+      for (int64_t e = 0; e < count; ++e) {
+        LayerState<T>& state = (*group[e])[layer];
+        state.lower[at] = lower[e], state.upper[at] = upper[e], state.sum[at] = sum[e];
+      }
+    }
+  }
+
+ private:
+  const Layer<T>& layer_;
+  RangeCosts costs_;
+};
+
+// A linear layer or a convolution.
+template <class T>
+void products(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
+              const BoundOptions& options, Room<T>& room) {
+  const Layer<T>& layer = network.layer(i);
+  const int64_t input = layer.inputs[0];
+  const Shape& from = network.layer(input).shape;
+  const Lanes<T> lanes = lanes_of(input, from.size(), group, count, options, room.take(i));
+  const Ranges<T> ranges(layer, options);
+  Sums<T> sums;
+  for_panels(layer, from, [&](const ForwardPanel& panel) {
+    panel.multiply(lanes.center, layer.forward, sums.center);
+    panel.multiply(lanes.radius, layer.forward_abs, sums.radius);
+    panel.multiply(lanes.magnitude, layer.forward_abs, sums.magnitude);
+    ranges.store(group, count, i, sums, panel.first, panel.apart, panel.width);
+  });
+}
+
+// The other affine layers and the functions, one example at a time, in float64.
+template <class T>
+void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example, const BoundOptions& options) {
+  const Layer<T>& layer = network.layer(i);
+  const Outward out(options.sound);
+  LayerState<T>& state = example[i];
+  const LayerState<T>& first = example[layer.inputs[0]];
+  const auto n = static_cast<size_t>(layer.shape.size());
+  const double share = out.gamma(layer.roundings, options.deployed);
+  const auto widen = [&](size_t k, double error) {
+    state.lower[k] = out.add_down(state.lower[k], -error);
+    state.upper[k] = out.add_up(state.upper[k], error);
+  };
+  switch (layer.kind) {
+    case Kind::kScale:
+      for (size_t k = 0; k < n; ++k) {
+        const auto s = static_cast<double>(layer.scale[k]);
+        const double l = first.lower[k], u = first.upper[k], m = magnitude(l, u), t = layer.shift[k];
+        state.sum[k] = out.mul_up(std::fabs(s), m);
+        state.lower[k] = out.add_down(out.mul_down(s, s >= 0 ? l : u), t);
+        state.upper[k] = out.add_up(out.mul_up(s, s >= 0 ? u : l), t);
+        if (!out.sound()) continue;
+        double error = out.add_up(out.mul_up(layer.scale_error[k], m), layer.shift_error[k]);
+        error = out.add_up(error, out.mul_up(share, state.sum[k] + std::fabs(t) + kFlushed));
+        widen(k, error);
+      }
+      break;
+    case Kind::kGather:
+      for (size_t k = 0; k < n; ++k) {
+        int64_t from = layer.index[k];
+        state.lower[k] = state.upper[k] = state.sum[k] = 0;
+        for (const int64_t input : layer.inputs) {
+          const int64_t size = network.layer(input).shape.size();
+          if (from >= 0 && from < size) {
+            const LayerState<T>& source = example[input];
+            state.lower[k] = source.lower[static_cast<size_t>(from)];
+            state.upper[k] = source.upper[static_cast<size_t>(from)];
+            state.sum[k] = magnitude(state.lower[k], state.upper[k]);
+          }
+          from -= size;
+          if (from < 0) break;
+        }
+      }
+      break;
+    case Kind::kSum:
+      for (size_t k = 0; k < n; ++k) {
+        double lower = 0, upper = 0, sum = 0;
+        for (size_t j = 0; j < layer.inputs.size(); ++j) {
+          const LayerState<T>& source = example[layer.inputs[j]];
+          const double l = layer.signs[j] * source.lower[k], u = layer.signs[j] * source.upper[k];
+          lower = out.add_down(lower, std::fmin(l, u));
+          upper = out.add_up(upper, std::fmax(l, u));
+          sum = out.add_up(sum, magnitude(l, u));
+        }
+        state.lower[k] = lower, state.upper[k] = upper, state.sum[k] = sum;
+        if (share > 0) widen(k, out.mul_up(share, sum + kFlushed));
+      }
+      break;
+    case Kind::kActivation:
+      if (layer.function == Function::kRule) {
+        std::vector<double> lines(4 * n);
+        layer.rule(static_cast<int64_t>(n), first.lower.data(), first.upper.data(), lines.data(), lines.data() + n,
+                   lines.data() + 2 * n, lines.data() + 3 * n, state.lower.data(), state.upper.data());
+        break;
+      }
+      if (layer.function == Function::kLeakyRelu && layer.slope == 0) {
+        for (size_t k = 0; k < n; ++k) {
+          state.lower[k] = std::max(0.0, first.lower[k]);
+          state.upper[k] = std::max(0.0, first.upper[k]);
+        }
+        break;
+      }
+      for (size_t k = 0; k < n; ++k) {
+        const double l = first.lower[k], u = first.upper[k];
+        if (layer.function == Function::kClamp) {
+          state.lower[k] = std::isnan(l) ? l : std::fmin(std::fmax(l, layer.low), layer.high);
+          state.upper[k] = std::isnan(u) ? u : std::fmin(std::fmax(u, layer.low), layer.high);
+        } else {
+          state.lower[k] = l >= 0 ? l : layer.slope == 0 ? 0 : out.mul_down(layer.slope, l);
+          state.upper[k] = u >= 0 ? u : layer.slope == 0 ? 0 : out.mul_up(layer.slope, u);
+        }
+      }
+      break;
+    case Kind::kMaxPool:
+      for (size_t k = 0; k < n; ++k) {
+        double lower = -INFINITY, upper = -INFINITY;
+        for (int64_t j = 0; j < layer.window; ++j) {
+          const int64_t from = layer.windows[k * static_cast<size_t>(layer.window) + static_cast<size_t>(j)];
+          if (from < 0) continue;
+          const double l = first.lower[static_cast<size_t>(from)], u = first.upper[static_cast<size_t>(from)];
+          lower = std::isnan(l) || l > lower ? l : lower;
+          upper = std::isnan(u) || u > upper ? u : upper;
+        }
+        state.lower[k] = lower, state.upper[k] = upper;
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace
+
+template <class T>
+void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
+                         const BoundOptions& options, Room<T>& room) {
+  const Layer<T>& layer = network.layer(i);
+  const auto n = static_cast<size_t>(layer.shape.size());
+  for (int64_t e = 0; e < count; ++e) {
+    LayerState<T>& state = (*group[e])[i];
+    state.lower.resize(n), state.upper.resize(n);
+    if (layer.affine()) state.sum.resize(n);
+  }
+  if (layer.kind == Kind::kLinear || layer.kind == Kind::kConv)
+    products(network, i, group, count, options, room);
+  else
+    for (int64_t e = 0; e < count; ++e) elementwise(network, i, *group[e], options);
+  const double share = layer.kind == Kind::kActivation ? Outward(true).gamma(layer.roundings, options.deployed) : 0;
+  // Where something overflowed, or may overflow where it is deployed, nothing is known.
+  const double most = options.deployed > 0 ? options.deployed_max : INFINITY;
+  for (int64_t e = 0; e < count; ++e) {
+    LayerState<T>& state = (*group[e])[i];
+    for (size_t k = 0; share > 0 && k < n; ++k) {
+      const double error = deployed_error(layer, state.lower[k], state.upper[k], share);
+      state.lower[k] -= error, state.upper[k] += error;
+    }
+    int64_t usable = 0;
+    for (size_t k = 0; k < n; ++k)
+      usable += static_cast<int64_t>(state.lower[k] <= state.upper[k]) & static_cast<int64_t>(state.lower[k] >= -most) &
+                static_cast<int64_t>(state.upper[k] <= most);
+    if (usable == static_cast<int64_t>(n) && !(most < INFINITY)) continue;
+    for (size_t k = 0; k < n; ++k) {
+      const bool large = layer.affine() && state.sum[k] > most;
+      if (!(state.lower[k] <= state.upper[k]) || state.lower[k] < -most || state.upper[k] > most || large)
+        state.lower[k] = -INFINITY, state.upper[k] = INFINITY;
+    }
+  }
+}
+
+template void propagate_intervals<float>(const BoundNetwork<float>&, int64_t, ExampleState<float>* const*, int64_t,
+                                         const BoundOptions&, Room<float>&);
+template void propagate_intervals<double>(const BoundNetwork<double>&, int64_t, ExampleState<double>* const*, int64_t,
+                                          const BoundOptions&, Room<double>&);
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,118 @@
+// A network as bound propagation on the CPU sees it: a list of layers, weights packed for the inner loops.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "bounds/engine/conv_cells.h"
+#include "bounds/engine/packed_weights.h"
+#include "bounds/outward_arithmetic.h"
+#include "bounds/sound_relaxation.h"
+
+namespace pyrobust::cpu {
+
+// Rows of a tile, or examples of a group: what the inner loops work on at once.
+template <class T>
+inline constexpr int64_t kLanes = sizeof(T) == 4 ? 16 : 8;
+// Products that are added up before their sum goes to memory: the depth of a sum of n is about kBlock + n / kBlock.
+inline constexpr int64_t kBlock = 32;
+
+enum class Kind { kInput, kLinear, kConv, kScale, kGather, kSum, kActivation, kMaxPool };
+enum class Function { kLeakyRelu, kClamp, kRule };
+
+// A tensor of one example, flat or [channels, height, width].
+struct Shape {
+  int64_t channels = 0, height = 1, width = 1;
+  int64_t size() const { return channels * height * width; }
+  int64_t plane() const { return height * width; }
+  bool operator==(const Shape&) const = default;
+};
+
+// A rule of a function that this code does not know: for n numbers between l and u, the lines and the range.
+using LineRule =
+    std::function<void(int64_t n, const double* l, const double* u, double* lower_slope, double* lower_intercept,
+                       double* upper_slope, double* upper_intercept, double* lower, double* upper)>;
+
+template <class T>
+struct Layer {
+  Kind kind = Kind::kInput;
+  Shape shape;
+  std::vector<int64_t> inputs;  // numbers of earlier layers
+
+  // linear and conv; one set of panels for each group
+  ConvSizes conv;
+  std::vector<Panels<T>> forward, forward_abs;  // abs: of |w|
+  Panels<T> backward;                           // linear
+  std::vector<Cells<T>> cells;                  // conv, backward
+  std::vector<double> bias;                     // of every neuron; also zeros of gather and sum
+  double bias_error = 0;                        // absolute, the largest
+  double weight_error = 0;                      // the exact weight is w (1 + e), |e| <= weight_error
+
+  // scale z + shift; the exact ones within an error of them
+  std::vector<T> scale;
+  std::vector<double> shift, scale_error, shift_error;
+
+  std::vector<int64_t> index;  // gather: into all inputs, one after the other; -1 is zero
+  std::vector<double> signs;   // sum
+
+  Function function = Function::kLeakyRelu;
+  double slope = 0, low = -INFINITY, high = INFINITY;
+  LineRule rule;
+
+  std::vector<int64_t> windows;  // maxpool: [size][width], -1 for none
+  int64_t window = 0;
+
+  int64_t roundings = 0;  // of the deployed forward pass, for semantics = "float32"
+
+  // What follows from the graph (BoundNetwork::finish).
+  int64_t consumers = 0;  // layers that take this one
+  int64_t adds = 0;       // additions into memory of its coefficients, where several consumers write them
+  bool fused = false;     // its bias and error are paid by the activation that is its only consumer
+
+  int64_t taps() const {
+    return kind == Kind::kLinear ? shape.size() : conv.kernel_h * conv.kernel_w * shape.channels / conv.groups;
+  }
+  bool affine() const { return kind != Kind::kInput && kind != Kind::kActivation && kind != Kind::kMaxPool; }
+  bool nonlinear() const { return kind == Kind::kActivation || kind == Kind::kMaxPool; }
+};
+
+template <class T>
+class BoundNetwork {
+ public:
+  // Each returns the new layer's number. Arguments are what the names in Layer say; the binding has checked them.
+  int64_t add(Layer<T> layer);
+  // weight [outputs, inputs]
+  int64_t add_linear(int64_t input, int64_t outputs, const T* weight, Layer<T> layer);
+  // weight [outputs, channels / groups, kernel_h, kernel_w]
+  int64_t add_conv(int64_t input, const T* weight, Layer<T> layer);
+  // Works out what depends on the whole graph; the last layer is the output.
+  void finish();
+
+  const std::vector<Layer<T>>& layers() const { return layers_; }
+  const Layer<T>& layer(int64_t i) const { return layers_[static_cast<size_t>(i)]; }
+  int64_t size() const { return static_cast<int64_t>(layers_.size()); }
+  int64_t output() const { return size() - 1; }
+  int64_t neurons() const { return neurons_; }
+
+  // Roundings that a product a w of the backward step at a layer goes through until it lies in its input's memory.
+  int64_t depth(const Layer<T>& layer) const {
+    const int64_t taps = layer.taps();
+    return std::min(taps, kBlock) + 1 + std::max((taps + kBlock - 1) / kBlock, input_adds(layer));
+  }
+  int64_t input_adds(const Layer<T>& layer) const {
+    int64_t adds = 0;
+    for (const int64_t input : layer.inputs) adds = std::max(adds, this->layer(input).adds);
+    return adds;
+  }
+
+ private:
+  std::vector<Layer<T>> layers_;
+  int64_t neurons_ = 0;
+};
+
+extern template class BoundNetwork<float>;
+extern template class BoundNetwork<double>;
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,320 @@
+#include "bounds/engine/propagate.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "bounds/engine/backward_pass.h"
+#include "bounds/engine/batched_ibp.h"
+#include "bounds/engine/schedule.h"
+#include "bounds/engine/unstable_neurons.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+template <class T>
+class Propagation {
+ public:
+  Propagation(const BoundNetwork<T>& network, const BoundOptions& options, int threads, const ParallelFor& parallel_for)
+      : network_(network),
+        options_(options),
+        threads_(threads),
+        parallel_for_(parallel_for),
+        walked_(list_walked(network, options)),
+        read_last_(list_read_last(network, options, walked_)),
+        rooms_(list_rooms(network)),
+        lanes_(network, walked_, options) {
+    for (int64_t i = 0; i < network.size(); ++i) {
+      const Layer<T>& layer = network.layer(i);
+      // The ranges of these decide the lines of functions: they are worth a backward pass.
+      if (layer.nonlinear() && network.layer(layer.inputs[0]).affine()) refined_.push_back({layer.inputs[0], i});
+    }
+  }
+
+  void run(const InputSet& inputs, int64_t first, int64_t count, const Specification& spec, double* lower,
+           double* upper) {
+    begin(inputs, first, count);
+    if (options_.method != Method::kCrown && options_.norm == Norm::kLinf) {
+      // One group after the other, so that its ranges stay in the cache.
+      for_groups([&](ExampleState<T>* const* group, int64_t from, int64_t many) {
+        Room<T> room(rooms_);
+        if (lanes_.does_some()) lanes_.begin(inputs, first + from, many);
+        for (int64_t i = 0; i < network_.size(); ++i) {
+          intervals(i, group, many, room);
+          for (int64_t e = 0; e < many; ++e) {
+            if (walked_[static_cast<size_t>(i)] != 0) prepare(network_, i, *group[e], options_);
+            forget(i, *group[e]);
+          }
+        }
+      });
+      return finish(spec, first, count, lower, upper);
+    }
+    for (int64_t i = 0; i < network_.size(); ++i) {
+      for_groups([&](ExampleState<T>* const* group, int64_t, int64_t many) {
+        Room<T> room(rooms_);
+        intervals(i, group, many, room);
+      });
+      if (walked_[static_cast<size_t>(i)] != 0)
+        in_parallel(count, [&](int64_t e) { prepare(network_, i, examples_[static_cast<size_t>(e)], options_); });
+      if (options_.method == Method::kCrown) refine(i);
+      // Intervals know the ball only by its box: the dual norm comes in where the network is still affine.
+      else if (ends_affine_part(network_, i))
+        refine_all(i);
+      for (ExampleState<T>& example : examples_) forget(i, example);
+    }
+    finish(spec, first, count, lower, upper);
+  }
+
+ private:
+  static constexpr int64_t L = kLanes<T>;
+  struct Refined {
+    int64_t layer, function;
+  };
+
+  template <class F>
+  void in_parallel(int64_t count, const F& f) const {
+    parallel_for_(0, count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) f(i);
+    });
+  }
+
+  // Ranges that nobody reads after layer j: with those of all layers an example would take twice the memory.
+  void forget(int64_t j, ExampleState<T>& example) const {
+    for (const int64_t i : read_last_[static_cast<size_t>(j)])
+      for (auto* ranges : {&example[i].lower, &example[i].upper, &example[i].sum}) std::vector<double>().swap(*ranges);
+  }
+
+  void begin(const InputSet& inputs, int64_t first, int64_t count) {
+    const Outward out(options_.sound);
+    const auto n = static_cast<size_t>(network_.layer(0).shape.size());
+    const double share = dot_error(network_, out);
+    examples_.resize(static_cast<size_t>(count));
+    in_parallel(count, [&](int64_t e) {
+      ExampleState<T>& example = examples_[static_cast<size_t>(e)];
+      example.layer.resize(static_cast<size_t>(network_.size()));
+      example.slack = out.underflow<T>(static_cast<double>(16 * network_.neurons()));
+      example.epsilon = options_.norm == Norm::kLinf ? 0 : inputs.epsilon[first + e];
+      LayerState<T>& state = example[0];
+      if (lanes_.asked(0) || walked_[0] != 0) {
+        inputs.lower.read(first + e, static_cast<int64_t>(n), state.lower);
+        inputs.upper.read(first + e, static_cast<int64_t>(n), state.upper);
+      }
+      if (options_.norm == Norm::kLinf) return;
+      const double* const c = inputs.center + static_cast<size_t>(first + e) * n;
+      state.center_low.resize(n), state.center_high.resize(n);
+      for (size_t k = 0; k < n; ++k) {
+        const double error = out.mul_up(share, std::fabs(c[k]));
+        state.center_low[k] = out.down_to<T>(out.add_down(c[k], -error));
+        state.center_high[k] = out.up_to<T>(out.add_up(c[k], error));
+      }
+    });
+  }
+
+  // f(examples, number of the first, count) for at most kLanes examples at once, fewer where threads would have none.
+  template <class F>
+  void for_groups(const F& f) {
+    const auto count = static_cast<int64_t>(examples_.size());
+    const int64_t size = std::clamp<int64_t>((count + threads_ - 1) / threads_, 1, L);
+    in_parallel((count + size - 1) / size, [&](int64_t g) {
+      ExampleState<T>* group[L];
+      const int64_t many = std::min(size, count - g * size);
+      for (int64_t e = 0; e < many; ++e) group[e] = &examples_[static_cast<size_t>(g * size + e)];
+      f(group, g * size, many);
+    });
+  }
+  void intervals(int64_t i, ExampleState<T>* const* group, int64_t count, Room<T>& room) const {
+    if (lanes_.does(i))
+      lanes_.run(i, group, count);
+    else if (i > 0)
+      propagate_intervals(network_, i, group, count, options_, room);
+  }
+
+  // Backward passes for the neurons whose sign is open, example by example.
+  void refine(int64_t i) {
+    for (const Refined& refined : refined_) {
+      if (refined.layer != i || done(refined)) continue;
+      const Layer<T>& function = network_.layer(refined.function);
+      walk_neurons(i, [&](const ExampleState<T>& example, std::vector<uint8_t>& wanted) {
+        const LayerState<T>& state = example[i];
+        if (function.kind == Kind::kMaxPool) return open_windows(function, state, wanted);
+        for (size_t k = 0; k < wanted.size(); ++k) wanted[k] = unstable(function, state.lower[k], state.upper[k]);
+      });
+    }
+  }
+  void refine_all(int64_t i) {
+    walk_neurons(i, [](const ExampleState<T>&, std::vector<uint8_t>& wanted) {
+      std::fill(wanted.begin(), wanted.end(), uint8_t{1});
+    });
+  }
+  // Two functions of one layer: one backward pass is enough where both ask for the same neurons; the second finds them
+  // refined already and asks again only for those that it needs.
+  bool done(const Refined& refined) const {
+    for (const Refined& other : refined_) {
+      if (other.function == refined.function) return false;
+      const Layer<T>&a = network_.layer(other.function), &b = network_.layer(refined.function);
+      if (other.layer == refined.layer && a.kind == b.kind && a.function == b.function && a.low == b.low &&
+          a.high == b.high && a.kind == Kind::kActivation)
+        return true;
+    }
+    return false;
+  }
+
+  // Replaces the ranges of the wanted neurons of layer i by those of the backward pass.
+  template <class Want>
+  void walk_neurons(int64_t i, const Want& want) {
+    const Shape& shape = network_.layer(i).shape;
+    const auto count = static_cast<int64_t>(examples_.size());
+    std::vector<std::vector<Tile<T>>> tiles(static_cast<size_t>(count));
+    in_parallel(count, [&](int64_t e) {
+      std::vector<uint8_t> wanted(static_cast<size_t>(shape.size()), 0);
+      want(examples_[static_cast<size_t>(e)], wanted);
+      list_tiles(e, i, shape, wanted, tiles[static_cast<size_t>(e)]);
+    });
+    std::vector<Tile<T>> all;
+    for (const auto& some : tiles) all.insert(all.end(), some.begin(), some.end());
+    std::vector<double> bounds(all.size() * static_cast<size_t>(L));
+    walk(all, false, bounds.data());
+    for (size_t t = 0; t < all.size(); ++t) {
+      LayerState<T>& state = examples_[static_cast<size_t>(all[t].example)][i];
+      for (int64_t lane = 0; lane < all[t].count; lane += 2) {
+        const auto k = static_cast<size_t>(all[t].neuron[lane]);
+        const double l = bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane)];
+        const double u = -bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane) + 1];
+        // A bound that could not be had leaves the range as it was.
+        if (std::isfinite(l) && std::isfinite(u) && l <= u) state.lower[k] = l, state.upper[k] = u;
+      }
+    }
+  }
+
+  // All tiles, each thread taking the next one.
+  void walk(const std::vector<Tile<T>>& tiles, bool stop, double* bounds) {
+    std::atomic<size_t> next{0};
+    const auto workers = std::min<int64_t>(threads_, static_cast<int64_t>(tiles.size()));
+    if (workers == 0) return;
+    const bool single = std::adjacent_find(tiles.begin(), tiles.end(), [](const Tile<T>& a, const Tile<T>& b) {
+                          return a.example == b.example;
+                        }) == tiles.end();
+    parallel_for_(0, workers, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t worker = begin; worker < end; ++worker) {
+        CrownWalk<T> walk(network_, options_, stop, single);
+        for (size_t t = next++; t < tiles.size(); t = next++)
+          walk.run(tiles[t], examples_[static_cast<size_t>(tiles[t].example)], bounds + t * static_cast<size_t>(L));
+      }
+    });
+  }
+
+  void finish(const Specification& spec, int64_t first, int64_t count, double* lower, double* upper) {
+    const int64_t output = network_.output(), n = network_.layer(output).shape.size();
+    if (spec.rows == nullptr && options_.method == Method::kIbp) {
+      for (int64_t e = 0; e < count; ++e) {
+        const LayerState<T>& state = examples_[static_cast<size_t>(e)][output];
+        std::copy(state.lower.begin(), state.lower.end(), lower + (first + e) * n);
+        if (spec.upper) std::copy(state.upper.begin(), state.upper.end(), upper + (first + e) * n);
+      }
+      return;
+    }
+    const Rows rows = rounded(spec, first, count, n);
+    std::vector<Tile<T>> tiles;
+    for (int64_t e = 0; e < count; ++e) {
+      Tile<T> tile;
+      tile.example = e, tile.layer = output;
+      tile.rows = rows.rows.data() + (spec.per_example ? e * spec.count * n : 0);
+      for (const int sign : {1, -1}) {
+        if (sign < 0 && !spec.upper) break;
+        for (int64_t s = 0; s < spec.count; ++s) {
+          tile.neuron[tile.count] = s;
+          tile.sign[tile.count++] = static_cast<T>(sign);
+          if (tile.count == L) tiles.push_back(tile), tile.count = 0;
+        }
+      }
+      if (tile.count > 0) tiles.push_back(tile);
+    }
+    std::vector<double> bounds(tiles.size() * static_cast<size_t>(L));
+    walk(tiles, options_.method == Method::kIbp, bounds.data());
+    const Outward out(options_.sound);
+    for (size_t t = 0; t < tiles.size(); ++t)
+      for (int64_t lane = 0; lane < tiles[t].count; ++lane) {
+        const int64_t at = (first + tiles[t].example) * spec.count + tiles[t].neuron[lane];
+        double bound = bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane)];
+        if (!rows.error.empty()) {
+          const double error = rows.error[static_cast<size_t>(tiles[t].example * spec.count + tiles[t].neuron[lane])];
+          if (error > 0) bound = out.down(bound - error);
+          if (std::isnan(bound)) bound = -INFINITY;
+        }
+        if (tiles[t].sign[lane] > 0)
+          lower[at] = bound;
+        else
+          upper[at] = -bound;
+      }
+  }
+
+  // The rows in T, and what rounding them to T can change of each value.
+  struct Rows {
+    std::vector<T> rows;
+    std::vector<double> error;  // [count][spec.count]
+  };
+  Rows rounded(const Specification& spec, int64_t first, int64_t count, int64_t n) {
+    Rows rows;
+    const int64_t sets = spec.per_example ? count : 1, length = spec.count * n;
+    rows.rows.resize(static_cast<size_t>(sets * length));
+    const double* const from = spec.rows == nullptr ? nullptr : spec.rows + (spec.per_example ? first * length : 0);
+    bool exact = true;
+    for (int64_t k = 0; k < sets * length; ++k) {
+      const double c = from == nullptr ? (k / n == k % n ? 1 : 0) : from[k];
+      rows.rows[static_cast<size_t>(k)] = static_cast<T>(c);
+      exact &= static_cast<double>(static_cast<T>(c)) == c;
+    }
+    if (exact || !options_.sound) return rows;
+    const Outward out(true);
+    rows.error.assign(static_cast<size_t>(count * spec.count), 0);
+    for (int64_t e = 0; e < count; ++e) {
+      const LayerState<T>& state = examples_[static_cast<size_t>(e)][network_.output()];
+      const int64_t set = spec.per_example ? e * length : 0;
+      for (int64_t k = 0; k < length; ++k) {
+        const double c = from[set + k], difference = c - static_cast<double>(static_cast<T>(c));
+        const auto neuron = static_cast<size_t>(k % n);
+        if (difference == 0) continue;
+        double& error = rows.error[static_cast<size_t>(e * spec.count + k / n)];
+        error = out.add_up(
+            error, out.mul_up(out.up(std::fabs(difference)), magnitude(state.lower[neuron], state.upper[neuron])));
+      }
+    }
+    return rows;
+  }
+
+  const BoundNetwork<T>& network_;
+  BoundOptions options_;
+  int threads_;
+  const ParallelFor& parallel_for_;
+  std::vector<Refined> refined_;
+  std::vector<uint8_t> walked_;
+  std::vector<std::vector<int64_t>> read_last_;
+  std::vector<int64_t> rooms_;
+  LaneIntervals<T> lanes_;
+  std::vector<ExampleState<T>> examples_;
+};
+
+}  // namespace
+
+template <class T>
+void propagate(const BoundNetwork<T>& network, const InputSet& inputs, int64_t batch, const Specification& spec,
+               const BoundOptions& options, int64_t chunk, int threads, const ParallelFor& parallel_for, double* lower,
+               double* upper) {
+  Propagation<T> propagation(network, options, threads, parallel_for);
+  for (int64_t first = 0; first < batch; first += chunk)
+    propagation.run(inputs, first, std::min(chunk, batch - first), spec, lower, upper);
+}
+
+template <class T>
+int64_t bytes_per_example(const BoundNetwork<T>& network) {
+  // lower, upper and sum; low, high and four lines; two flags and a picked element
+  return network.neurons() * static_cast<int64_t>(3 * sizeof(double) + 6 * sizeof(T) + 10);
+}
+
+template void propagate<float>(const BoundNetwork<float>&, const InputSet&, int64_t, const Specification&,
+                               const BoundOptions&, int64_t, int, const ParallelFor&, double*, double*);
+template void propagate<double>(const BoundNetwork<double>&, const InputSet&, int64_t, const Specification&,
+                                const BoundOptions&, int64_t, int, const ParallelFor&, double*, double*);
+template int64_t bytes_per_example<float>(const BoundNetwork<float>&);
+template int64_t bytes_per_example<double>(const BoundNetwork<double>&);
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,313 @@
+// pyrobust._C.BoundNetwork32 and BoundNetwork64: networks for bound propagation on the CPU.
+#include <pybind11/functional.h>
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "bounds/engine/network.h"
+#include "bounds/engine/propagate.h"
+#include "bounds/engine/python_binding.h"
+#include "common/check.h"
+#include "common/threads.h"
+
+namespace py = pybind11;
+
+namespace pyrobust {
+namespace {
+
+using cpu::Function;
+using cpu::Kind;
+using cpu::Layer;
+using cpu::Shape;
+
+template <class T>
+using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
+using Doubles = Array<double>;
+using Integers = Array<int64_t>;
+
+template <class T>
+std::vector<T> values(const Array<T>& array, int64_t size, const char* name) {
+  check(array.size() == size, "BoundNetwork: ", name, ": expected ", size, " elements, got ", array.size());
+  return {array.data(), array.data() + array.size()};
+}
+
+Shape shape_of(const std::vector<int64_t>& sizes) {
+  check(sizes.size() == 3 && sizes[0] >= 0 && sizes[1] >= 0 && sizes[2] >= 0,
+        "BoundNetwork: shape: expected (channels, height, width)");
+  // Offsets into a tile are 32 bits.
+  check(static_cast<double>(sizes[0]) * static_cast<double>(sizes[1]) * static_cast<double>(sizes[2]) <= 0x1p26,
+        "BoundNetwork: shape: expected at most 2^26 elements");
+  return {sizes[0], sizes[1], sizes[2]};
+}
+
+// A Python function (l, u) -> six arrays like l, called from any thread.
+cpu::LineRule line_rule(py::function rule) {
+  // The last copy may go in a thread that does not hold the interpreter's lock.
+  auto* const kept = new py::function(std::move(rule));
+  const std::shared_ptr<py::function> shared(kept, [](py::function* p) {
+    const py::gil_scoped_acquire lock;
+    delete p;
+  });
+  return [shared](int64_t n, const double* l, const double* u, double* lower_slope, double* lower_intercept,
+                  double* upper_slope, double* upper_intercept, double* lower, double* upper) {
+    const py::gil_scoped_acquire lock;
+    try {
+      const py::tuple result = (*shared)(Doubles(n, l), Doubles(n, u));
+      double* const targets[6] = {lower_slope, lower_intercept, upper_slope, upper_intercept, lower, upper};
+      check(result.size() == 6, "a bound rule: expected six arrays, got ", result.size());
+      for (size_t i = 0; i < 6; ++i) {
+        const Doubles part = result[i].cast<Doubles>();
+        check(part.size() == n, "a bound rule: expected arrays of ", n, " elements, got ", part.size());
+        std::copy(part.data(), part.data() + n, targets[i]);
+      }
+    } catch (py::error_already_set& error) {
+      // Python's exception must not leave the lock.
+      throw std::runtime_error(std::string("a bound rule failed: ") + error.what());
+    }
+  };
+}
+
+template <class T>
+class Network {
+ public:
+  int64_t input(const std::vector<int64_t>& shape) {
+    check(network_.size() == 0, "BoundNetwork: expected the input first");
+    Layer<T> layer;
+    layer.shape = shape_of(shape);
+    return network_.add(std::move(layer));
+  }
+
+  int64_t linear(int64_t input, const Array<T>& weight, const Doubles& bias, double weight_error, double bias_error) {
+    check(weight.ndim() == 2, "BoundNetwork: weight: expected two dimensions, got ", weight.ndim());
+    shape_of({weight.shape(0), 1, 1});
+    check(weight.shape(1) == source(input).shape.size(), "BoundNetwork: weight: expected ", source(input).shape.size(),
+          " columns, got ", weight.shape(1));
+    Layer<T> layer;
+    set_bias(layer, bias, weight.shape(0), weight_error, bias_error);
+    return network_.add_linear(input, weight.shape(0), weight.data(), std::move(layer));
+  }
+
+  // sizes: stride, padding, dilation (two each), groups
+  int64_t conv(int64_t input, const Array<T>& weight, const Doubles& bias, double weight_error, double bias_error,
+               const std::vector<int64_t>& sizes, const std::vector<int64_t>& shape) {
+    check(weight.ndim() == 4 && sizes.size() == 7, "BoundNetwork: weight: expected four dimensions, got ",
+          weight.ndim());
+    Layer<T> layer;
+    layer.shape = shape_of(shape);
+    layer.conv = {weight.shape(2), weight.shape(3), sizes[0], sizes[1], sizes[2],
+                  sizes[3],        sizes[4],        sizes[5], sizes[6]};
+    const cpu::ConvSizes& s = layer.conv;
+    check(s.stride_h > 0 && s.stride_w > 0 && s.pad_h >= 0 && s.pad_w >= 0 && s.dilation_h > 0 && s.dilation_w > 0 &&
+              s.groups > 0,
+          "BoundNetwork: expected positive strides, dilations and groups");
+    const Shape& from = source(input).shape;
+    check(from.channels == weight.shape(1) * s.groups && layer.shape.channels == weight.shape(0) &&
+              weight.shape(0) % s.groups == 0,
+          "BoundNetwork: weight: expected [", layer.shape.channels, ", ", from.channels / s.groups, ", ., .]");
+    set_bias(layer, bias, weight.shape(0), weight_error, bias_error);
+    return network_.add_conv(input, weight.data(), std::move(layer));
+  }
+
+  int64_t scale(int64_t input, const Array<T>& scale, const Doubles& shift, const Doubles& scale_error,
+                const Doubles& shift_error, int64_t roundings) {
+    Layer<T> layer = like(input, Kind::kScale);
+    const int64_t n = layer.shape.size();
+    layer.scale = values(scale, n, "scale");
+    layer.shift = values(shift, n, "shift");
+    layer.scale_error = values(scale_error, n, "scale_error");
+    layer.shift_error = values(shift_error, n, "shift_error");
+    layer.roundings = roundings;
+    return network_.add(std::move(layer));
+  }
+
+  int64_t gather(const std::vector<int64_t>& inputs, const Integers& index, const std::vector<int64_t>& shape) {
+    Layer<T> layer;
+    layer.kind = Kind::kGather;
+    layer.shape = shape_of(shape);
+    layer.inputs = inputs;
+    int64_t total = 0;
+    for (const int64_t i : inputs) total += source(i).shape.size();
+    layer.index = values(index, layer.shape.size(), "index");
+    check_indices(layer.index, total);
+    return network_.add(std::move(layer));
+  }
+
+  int64_t sum(const std::vector<int64_t>& inputs, const Doubles& signs, int64_t roundings) {
+    check(!inputs.empty(), "BoundNetwork: inputs: expected at least one");
+    Layer<T> layer = like(inputs[0], Kind::kSum);
+    layer.inputs = inputs;
+    for (const int64_t i : inputs)
+      check(source(i).shape == layer.shape, "BoundNetwork: inputs: expected tensors of one shape");
+    layer.signs = values(signs, static_cast<int64_t>(inputs.size()), "signs");
+    layer.roundings = roundings;
+    return network_.add(std::move(layer));
+  }
+
+  int64_t activation(int64_t input, const std::string& function, double slope, double low, double high,
+                     const std::optional<py::function>& rule) {
+    Layer<T> layer = like(input, Kind::kActivation);
+    check(rule.has_value() || function == "leaky_relu" || function == "clamp",
+          "BoundNetwork: function: expected leaky_relu, clamp or a rule, got ", function);
+    check(slope >= 0 && slope <= 1 && low <= high, "BoundNetwork: expected a slope in [0, 1] and low <= high");
+    layer.function = rule ? Function::kRule : function == "clamp" ? Function::kClamp : Function::kLeakyRelu;
+    layer.slope = slope, layer.low = low, layer.high = high;
+    // A slope or an end and a product; sigmoid, tanh and the like are right to a few units in the last place.
+    layer.roundings = rule ? 16 : 2;
+    if (rule) layer.rule = line_rule(*rule);
+    return network_.add(std::move(layer));
+  }
+
+  int64_t max_pool(int64_t input, const Integers& windows, const std::vector<int64_t>& shape) {
+    Layer<T> layer;
+    layer.kind = Kind::kMaxPool;
+    layer.shape = shape_of(shape);
+    layer.inputs = {input};
+    check(windows.ndim() == 2 && windows.shape(0) == layer.shape.size() && windows.shape(1) > 0,
+          "BoundNetwork: windows: expected [", layer.shape.size(), ", K]");
+    layer.window = windows.shape(1);
+    layer.windows = values(windows, windows.size(), "windows");
+    check_indices(layer.windows, source(input).shape.size());
+    for (int64_t k = 0; k < layer.shape.size(); ++k) {
+      bool some = false;
+      for (int64_t j = 0; j < layer.window; ++j) some |= layer.windows[static_cast<size_t>(k * layer.window + j)] >= 0;
+      check(some, "BoundNetwork: windows: expected at least one element in each");
+    }
+    return network_.add(std::move(layer));
+  }
+
+  void finish() {
+    check(network_.size() > 1 && !finished_, "BoundNetwork: expected layers, and to be finished once");
+    network_.finish();
+    finished_ = true;
+  }
+
+  // lower, upper, center: [B, n]; epsilon: [B]; rows: [S, K], [B, S, K] or None
+  template <class E>
+  py::tuple propagate(const Array<E>& lower, const Array<E>& upper, const std::optional<Doubles>& center,
+                      const std::optional<Doubles>& epsilon, const std::optional<Doubles>& rows,
+                      const std::string& method, const std::string& norm, bool sound, double deployed,
+                      double deployed_max, bool with_upper, int64_t chunk) const {
+    check(finished_, "BoundNetwork: expected a finished network");
+    check(chunk > 0, "BoundNetwork: chunk: expected a positive number");
+    const int64_t n = network_.layer(0).shape.size(), outputs = network_.layer(network_.output()).shape.size();
+    check(lower.ndim() == 2 && lower.shape(1) == n, "BoundNetwork: lower: expected [B, ", n, "]");
+    const int64_t batch = lower.shape(0);
+    check(upper.ndim() == 2 && upper.shape(0) == batch && upper.shape(1) == n,
+          "BoundNetwork: upper: expected lower's shape");
+    cpu::BoundOptions options;
+    options.sound = sound, options.deployed = deployed, options.deployed_max = deployed_max;
+    options.method = chosen<cpu::Method>(
+        method, "method",
+        {{"ibp", cpu::Method::kIbp}, {"crown-ibp", cpu::Method::kCrownIbp}, {"crown", cpu::Method::kCrown}});
+    options.norm =
+        chosen<cpu::Norm>(norm, "norm", {{"linf", cpu::Norm::kLinf}, {"l2", cpu::Norm::kL2}, {"l1", cpu::Norm::kL1}});
+    if (options.norm != cpu::Norm::kLinf)
+      check(center && epsilon && center->size() == batch * n && epsilon->size() == batch,
+            "BoundNetwork: center, epsilon: expected [", batch, ", ", n, "] and [", batch, "]");
+    cpu::Specification spec;
+    spec.upper = with_upper;
+    spec.count = outputs;
+    if (rows) {
+      const auto& c = *rows;
+      check((c.ndim() == 2 || (c.ndim() == 3 && c.shape(0) == batch)) && c.shape(c.ndim() - 1) == outputs,
+            "BoundNetwork: rows: expected [S, ", outputs, "] or [", batch, ", S, ", outputs, "]");
+      spec.rows = c.data(), spec.per_example = c.ndim() == 3, spec.count = c.shape(c.ndim() - 2);
+    }
+    const std::vector<py::ssize_t> shape{batch, spec.count};
+    Doubles low(shape), high(with_upper ? shape : std::vector<py::ssize_t>{0, spec.count});
+    const cpu::InputSet set{cpu::Corners(lower.data()), cpu::Corners(upper.data()), center ? center->data() : nullptr,
+                            epsilon ? epsilon->data() : nullptr};
+    double* const low_data = low.mutable_data();
+    double* const high_data = high.mutable_data();
+    if (batch > 0) {
+      const py::gil_scoped_release unlocked;
+      const cpu::KeepDenormals keep;
+      cpu::propagate(network_, set, batch, spec, options, chunk, static_cast<int>(torch::stable::get_num_threads()),
+                     kParallelFor, low_data, high_data);
+    }
+    return py::make_tuple(low, high);
+  }
+
+  int64_t bytes_per_example() const { return cpu::bytes_per_example(network_); }
+
+ private:
+  const Layer<T>& source(int64_t i) const {
+    check(i >= 0 && i < network_.size(), "BoundNetwork: input: expected an earlier layer, got ", i);
+    return network_.layer(i);
+  }
+  Layer<T> like(int64_t input, Kind kind) const {
+    Layer<T> layer;
+    layer.kind = kind;
+    layer.shape = source(input).shape;
+    layer.inputs = {input};
+    return layer;
+  }
+  static void check_indices(const std::vector<int64_t>& indices, int64_t size) {
+    for (const int64_t i : indices)
+      check(i >= -1 && i < size, "BoundNetwork: index: expected -1 to ", size - 1, ", got ", i);
+  }
+  static void set_bias(Layer<T>& layer, const Doubles& bias, int64_t size, double weight_error, double bias_error) {
+    check(weight_error >= 0 && bias_error >= 0, "BoundNetwork: expected errors of at least 0");
+    check(bias.size() == 0 || bias.size() == size, "BoundNetwork: bias: expected ", size, " elements, got ",
+          bias.size());
+    const int64_t plane = layer.shape.plane();
+    layer.bias.resize(static_cast<size_t>(size * plane));
+    for (int64_t k = 0; bias.size() > 0 && k < size * plane; ++k)
+      layer.bias[static_cast<size_t>(k)] = bias.data()[k / plane];
+    layer.weight_error = weight_error, layer.bias_error = bias_error;
+  }
+  template <class E>
+  static E chosen(const std::string& name, const char* what, const std::vector<std::pair<const char*, E>>& known) {
+    for (const auto& [one, value] : known)
+      if (name == one) return value;
+    check(false, "BoundNetwork: ", what, ": unknown: ", name);
+    return known[0].second;
+  }
+
+  cpu::BoundNetwork<T> network_;
+  bool finished_ = false;
+};
+
+// exact: boxes are taken only as they are, for what is converted to E might be rounded.
+template <class E, class N>
+void bind_propagate(py::class_<N>& network, bool exact) {
+  network.def("propagate", &N::template propagate<E>, py::arg("lower").noconvert(exact),
+              py::arg("upper").noconvert(exact), py::arg("center"), py::arg("epsilon"), py::arg("rows"),
+              py::arg("method"), py::arg("norm"), py::arg("sound"), py::arg("deployed"), py::arg("deployed_max"),
+              py::arg("with_upper"), py::arg("chunk"));
+}
+
+template <class T>
+void bind(py::module_& m, const char* name) {
+  using N = Network<T>;
+  py::class_<N> network(m, name, "A network for bound propagation: layers are added in order, then it is finished.");
+  bind_propagate<float>(network, true), bind_propagate<double>(network, false);
+  network.def(py::init<>())
+      .def("input", &N::input, py::arg("shape"))
+      .def("linear", &N::linear, py::arg("input"), py::arg("weight"), py::arg("bias"), py::arg("weight_error"),
+           py::arg("bias_error"))
+      .def("conv", &N::conv, py::arg("input"), py::arg("weight"), py::arg("bias"), py::arg("weight_error"),
+           py::arg("bias_error"), py::arg("sizes"), py::arg("shape"))
+      .def("scale", &N::scale, py::arg("input"), py::arg("scale"), py::arg("shift"), py::arg("scale_error"),
+           py::arg("shift_error"), py::arg("roundings"))
+      .def("gather", &N::gather, py::arg("inputs"), py::arg("index"), py::arg("shape"))
+      .def("sum", &N::sum, py::arg("inputs"), py::arg("signs"), py::arg("roundings"))
+      .def("activation", &N::activation, py::arg("input"), py::arg("function"), py::arg("slope"), py::arg("low"),
+           py::arg("high"), py::arg("rule"))
+      .def("max_pool", &N::max_pool, py::arg("input"), py::arg("windows"), py::arg("shape"))
+      .def("finish", &N::finish)
+      .def("bytes_per_example", &N::bytes_per_example);
+}
+
+}  // namespace
+
+void bind_bound_networks(py::module_& m) {
+  bind<float>(m, "BoundNetwork32");
+  bind<double>(m, "BoundNetwork64");
+}
+
+}  // namespace pyrobust

@@ -1,0 +1,285 @@
+// What the backward pass multiplies coefficients with, of one layer and one example: every error that a step can make
+// is worked out here, once, and taken from the intercepts, so that the loops over rows are plain arithmetic.
+//
+// A coefficient a of a neuron z in [l, u], m the largest |z|, costs
+//   - at a sum of products: the computed coefficients are taken as exact, which is wrong by at most gamma sum |a w|;
+//     times the inputs that is |a| gamma sum |w| m. The same holds for weights, biases and deployed sums that are not exact;
+//   - at a function: a times a slope is rounded, which is wrong by |a| u |slope| m;
+//   - where several consumers add to one coefficient: a rounding for each addition.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "bounds/engine/example_state.h"
+#include "bounds/engine/relaxation_kernels.h"
+#include "simd/dispatch.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+// What a coefficient is multiplied with at least: low where it is positive, high where it is negative.
+struct Pair {
+  double low, high;
+};
+
+template <class T>
+const LineLeaves<T>& leaves() {
+  if constexpr (sizeof(T) == 4)
+    return PYROBUST_LEAVES(kLinesFloat);
+  else
+    return PYROBUST_LEAVES(kLinesDouble);
+}
+
+// What the step at an affine layer costs, and at a function that takes it.
+template <class T>
+StepCosts costs_of(const BoundNetwork<T>& network, const Layer<T>& layer, const BoundOptions& options) {
+  const Outward out(options.sound);
+  StepCosts costs;
+  costs.sound = options.sound;
+  costs.share = dot_error(network, out);
+  costs.added = out.gamma<T>(layer.adds);
+  costs.multiplied = out.gamma<T>(layer.adds + 1);
+  if (!options.sound || !layer.affine()) return costs;
+  const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
+  const int64_t adds = network.input_adds(layer);
+  const int64_t depth = products ? network.depth(layer) : layer.kind == Kind::kScale ? adds + 1 : adds;
+  const double deployed = out.gamma(products ? layer.forward[0].taps + 4 : layer.roundings, options.deployed);
+  costs.sum = out.gamma<T>(depth) + layer.weight_error + deployed;
+  costs.bias = deployed;
+  costs.flushed = deployed * kFlushed + layer.bias_error;
+  return costs;
+}
+
+// The bias less and plus the error at neuron k of an affine layer.
+template <class T>
+Pair affine_pair(const Layer<T>& layer, const ExampleState<T>& example, const LayerState<T>& state,
+                 const StepCosts& costs, size_t k) {
+  double bias = 0, known = 0;
+  if (layer.kind == Kind::kScale) {
+    const LayerState<T>& input = example[layer.inputs[0]];
+    bias = layer.shift[k];
+    known = layer.shift_error[k] + layer.scale_error[k] * magnitude(input.lower[k], input.upper[k]);
+  } else {
+    bias = layer.bias[k];
+  }
+  if (!costs.sound) return {bias, bias};
+  const double size = std::fabs(bias);
+  double error = costs.sum * state.sum[k] + costs.bias * size + costs.flushed + known;
+  error += Outward(true).few<T>(error + size);
+  return {bias - error, bias + error};
+}
+
+// In T, with a share of themselves that the loops may lose.
+template <class T>
+void store_pair(const Outward& out, double share, Pair pair, T& low, T& high) {
+  const double below = std::fabs(pair.low), above = std::fabs(pair.high);
+  low = out.down_to<T>(pair.low - (share * below + out.few<T>(below)));
+  high = out.up_to<T>(pair.high + (share * above + out.few<T>(above)));
+}
+
+template <class T>
+void prepare_input(const BoundNetwork<T>& network, ExampleState<T>& example, const BoundOptions& options) {
+  const Outward out(options.sound);
+  const double share = dot_error(network, out);
+  LayerState<T>& state = example[0];
+  const size_t n = state.lower.size();
+  state.low.resize(n), state.high.resize(n);
+  for (size_t k = 0; k < n; ++k) store_pair(out, share, {state.lower[k], state.upper[k]}, state.low[k], state.high[k]);
+}
+
+template <class T>
+Lines<double> lines_of(const Layer<T>& layer, double l, double u, const Outward& out) {
+  const Lines<T> lines = layer.function == Function::kClamp ? clamp_lines<T>(l, u, layer.low, layer.high, out)
+                                                            : leaky_relu_lines<T>(l, u, layer.slope, out);
+  return {static_cast<double>(lines.lower_slope), static_cast<double>(lines.upper_slope), lines.lower_intercept,
+          lines.upper_intercept};
+}
+
+// Intercepts lowered and raised by what the step costs, and by what the layer below costs where it is fused.
+template <class T>
+class LineCosts {
+ public:
+  explicit LineCosts(const StepCosts& costs) : out_(costs.sound), costs_(costs) {}
+
+  // m: the largest |z| below; pair: what a coefficient of the layer below costs, where it is fused.
+  void store(LayerState<T>& state, size_t k, const Lines<double>& lines, double m, const Pair* pair) const {
+    const double s = lines.lower_slope, t = lines.upper_slope;
+    double low = lines.lower_intercept, high = lines.upper_intercept;
+    double low_size = std::fabs(low), high_size = std::fabs(high);
+    if (pair != nullptr) {
+      // slope b - |slope| error; the rounding of the coefficient meets b, too
+      const double size = std::fmax(std::fabs(pair->low), std::fabs(pair->high));
+      low += s * (s >= 0 ? pair->low : pair->high);
+      high += t * (t >= 0 ? pair->high : pair->low);
+      low_size += std::fabs(s) * size, high_size += std::fabs(t) * size;
+      m += size;
+    }
+    const double low_cost = rounding(s) * m, high_cost = rounding(t) * m;
+    low -= low_cost + out_.template few<T>(low_size + low_cost);
+    high += high_cost + out_.template few<T>(high_size + high_cost);
+    state.lower_slope[k] = static_cast<T>(s);
+    state.upper_slope[k] = static_cast<T>(t);
+    store_pair(out_, costs_.share, {low, high}, state.lower_intercept[k], state.upper_intercept[k]);
+    state.alive[k] = s != 0 || t != 0;
+    state.needed[k] = state.alive[k] != 0 || state.lower_intercept[k] != 0 || state.upper_intercept[k] != 0;
+  }
+
+ private:
+  // |slope| times the roundings: one less where the slope is 1, none where it is 0.
+  double rounding(double slope) const {
+    const double size = std::fabs(slope);
+    return size == 0 ? 0 : size * (size == 1 ? costs_.added : costs_.multiplied);
+  }
+
+  Outward out_;
+  StepCosts costs_;
+};
+
+template <class T>
+void resize_lines(LayerState<T>& state, size_t n) {
+  for (auto* part : {&state.lower_slope, &state.upper_slope, &state.lower_intercept, &state.upper_intercept})
+    part->resize(n);
+  state.alive.resize(n), state.needed.resize(n);
+}
+
+template <class T>
+bool finite(const LayerState<T>& state) {
+  double total = 0;
+  for (size_t k = 0; k < state.lower.size(); ++k) total += 0 * state.lower[k] + 0 * state.upper[k];
+  return total == 0;
+}
+
+template <class T>
+void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example,
+                        const BoundOptions& options) {
+  const Layer<T>& layer = network.layer(i);
+  const int64_t from = layer.inputs[0];
+  const Layer<T>& below = network.layer(from);
+  const LayerState<T>& input = example[from];
+  LayerState<T>& state = example[i];
+  const Outward out(options.sound);
+  const auto n = static_cast<size_t>(layer.shape.size());
+  resize_lines(state, n);
+  const StepCosts step = costs_of(network, below, options);
+  const bool relu = layer.function == Function::kLeakyRelu && layer.slope == 0;
+  if (relu && (!below.fused || below.kind != Kind::kScale) && finite(input)) {
+    leaves<T>().relu_lines(input.lower.data(), input.upper.data(), below.fused ? input.sum.data() : nullptr,
+                           below.bias.data(), static_cast<int64_t>(n), step, state.lower_slope.data(),
+                           state.upper_slope.data(), state.lower_intercept.data(), state.upper_intercept.data(),
+                           state.alive.data());
+    state.needed = state.alive;  // the intercepts of the others are zero
+    return;
+  }
+  const LineCosts<T> costs(step);
+  std::vector<double> given;
+  if (layer.function == Function::kRule) {
+    given.resize(6 * n);
+    layer.rule(static_cast<int64_t>(n), input.lower.data(), input.upper.data(), given.data(), given.data() + n,
+               given.data() + 2 * n, given.data() + 3 * n, given.data() + 4 * n, given.data() + 5 * n);
+  }
+  const double share = out.gamma(layer.roundings, options.deployed);
+  for (size_t k = 0; k < n; ++k) {
+    const double l = input.lower[k], u = input.upper[k];
+    Lines<double> lines = given.empty() ? lines_of(layer, l, u, out)
+                                        : Lines<double>{given[k], given[2 * n + k], given[n + k], given[3 * n + k]};
+    if (!given.empty() && out.sound()) {
+      // the rule's slopes, rounded to T
+      const double m = magnitude(l, u);
+      const auto rounded = [&](double s) { return out.mul_up(std::fabs(s) * Unit<T>::kRoundoff + Unit<T>::kTiny, m); };
+      lines.lower_intercept = out.add_down(lines.lower_intercept, -rounded(lines.lower_slope));
+      lines.upper_intercept = out.add_up(lines.upper_intercept, rounded(lines.upper_slope));
+      lines.lower_slope = static_cast<double>(static_cast<T>(lines.lower_slope));
+      lines.upper_slope = static_cast<double>(static_cast<T>(lines.upper_slope));
+    }
+    if (share > 0) {
+      const double error = deployed_error(layer, state.lower[k], state.upper[k], share);
+      lines.lower_intercept = out.add_down(lines.lower_intercept, -error);
+      lines.upper_intercept = out.add_up(lines.upper_intercept, error);
+    }
+    if (below.fused) {
+      const Pair pair = affine_pair(below, example, input, step, k);
+      costs.store(state, k, lines, magnitude(l, u), &pair);
+    } else {
+      costs.store(state, k, lines, magnitude(l, u), nullptr);
+    }
+  }
+}
+
+template <class T>
+void prepare_maximum(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example, const BoundOptions& options) {
+  const Layer<T>& layer = network.layer(i);
+  const LayerState<T>& input = example[layer.inputs[0]];
+  LayerState<T>& state = example[i];
+  const auto n = static_cast<size_t>(layer.shape.size());
+  const auto width = static_cast<size_t>(layer.window);
+  resize_lines(state, n);
+  state.picked.resize(n);
+  const LineCosts<T> costs(costs_of(network, network.layer(layer.inputs[0]), options));
+  for (size_t k = 0; k < n; ++k) {
+    const int64_t* window = layer.windows.data() + k * width;
+    const auto lower = [&](int64_t j) { return input.lower[static_cast<size_t>(j)]; };
+    const auto upper = [&](int64_t j) { return input.upper[static_cast<size_t>(j)]; };
+    int64_t best = -1;
+    for (size_t j = 0; j < width; ++j)
+      if (window[j] >= 0 && (best < 0 || lower(window[j]) > lower(best))) best = window[j];
+    bool largest = true;
+    for (size_t j = 0; j < width; ++j)
+      if (window[j] >= 0 && window[j] != best && upper(window[j]) > lower(best)) largest = false;
+    // Any element of the window is a lower line; it is the maximum where no other can be above it.
+    const Lines<double> lines{1, largest ? 1.0 : 0.0, 0, largest ? 0 : state.upper[k]};
+    state.picked[k] = best;
+    costs.store(state, k, lines, magnitude(lower(best), upper(best)), nullptr);
+  }
+}
+
+}  // namespace
+
+template <class T>
+void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example, const BoundOptions& options) {
+  const Layer<T>& layer = network.layer(i);
+  const Outward out(options.sound);
+  // Below the smallest normal number a product may lose up to the smallest number, times what it is multiplied with.
+  const auto count_underflow = [&](int64_t from, double operations) {
+    const LayerState<T>& input = example[from];
+    // Ranges are given back after their last reader: one that was overlooked must not make the slack smaller.
+    if (std::cmp_not_equal(input.lower.size(), network.layer(from).shape.size())) example.slack = INFINITY;
+    double total[4] = {};
+    for (size_t k = 0; k < input.lower.size(); ++k)
+      total[k % 4] += std::max(std::fabs(input.lower[k]), std::fabs(input.upper[k])) + 1;
+    example.slack =
+        out.add_up(example.slack, 2 * (total[0] + total[1] + total[2] + total[3]) * out.underflow<T>(operations));
+  };
+  if (i == 0) prepare_input(network, example, options);
+  // Of a fused layer only rows that start there ask.
+  const bool starts = options.method == Method::kCrown || options.norm != Norm::kLinf;
+  if (layer.affine() && (!layer.fused || starts)) {
+    LayerState<T>& state = example[i];
+    const auto n = static_cast<size_t>(layer.shape.size());
+    const StepCosts costs = costs_of(network, layer, options);
+    state.low.resize(n), state.high.resize(n);
+    if (layer.kind == Kind::kScale)
+      for (size_t k = 0; k < n; ++k)
+        store_pair(out, costs.share, affine_pair(layer, example, state, costs, k), state.low[k], state.high[k]);
+    else
+      leaves<T>().affine_pairs(state.sum.data(), layer.bias.data(), static_cast<int64_t>(n), costs, state.low.data(),
+                               state.high.data());
+  } else if (layer.kind == Kind::kActivation) {
+    prepare_activation(network, i, example, options);
+  } else if (layer.kind == Kind::kMaxPool) {
+    prepare_maximum(network, i, example, options);
+  }
+  const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
+  if (layer.fused) {
+    // A coefficient that vanishes before a fused layer takes what it would have got of the bias with it.
+    double total = std::cmp_equal(example[i].sum.size(), layer.shape.size()) ? 0 : INFINITY;
+    for (size_t k = 0; k < example[i].sum.size(); ++k)
+      total += example[i].sum[k] + std::fabs(layer.kind == Kind::kScale ? layer.shift[k] : layer.bias[k]);
+    example.slack = out.add_up(example.slack, 2 * total * out.underflow<T>(8));
+  }
+  for (const int64_t from : layer.inputs) count_underflow(from, static_cast<double>(products ? layer.taps() + 8 : 8));
+}
+
+template void prepare<float>(const BoundNetwork<float>&, int64_t, ExampleState<float>&, const BoundOptions&);
+template void prepare<double>(const BoundNetwork<double>&, int64_t, ExampleState<double>&, const BoundOptions&);
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,58 @@
+// Which neurons are worth a backward pass, and the tiles that it is made in.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "bounds/engine/backward_pass.h"
+#include "bounds/engine/example_state.h"
+
+namespace pyrobust::cpu {
+
+// Elements of windows in which more than one can be the largest.
+template <class T>
+void open_windows(const Layer<T>& layer, const LayerState<T>& state, std::vector<uint8_t>& wanted) {
+  const auto width = static_cast<size_t>(layer.window);
+  for (size_t k = 0; k * width < layer.windows.size(); ++k) {
+    const int64_t* const window = layer.windows.data() + k * width;
+    double best = -INFINITY;
+    size_t at = 0;
+    for (size_t j = 0; j < width; ++j)
+      if (window[j] >= 0 && state.lower[static_cast<size_t>(window[j])] > best)
+        best = state.lower[static_cast<size_t>(window[j])], at = j;
+    bool open = false;
+    for (size_t j = 0; j < width; ++j)
+      open |= window[j] >= 0 && j != at && state.upper[static_cast<size_t>(window[j])] > best;
+    for (size_t j = 0; open && j < width; ++j)
+      if (window[j] >= 0) wanted[static_cast<size_t>(window[j])] = 1;
+  }
+}
+
+// Lower bounds of z and of -z for each neuron; neighbours come together, so that a tile's windows are small: along
+// rows of the plane, forth and back.
+template <class T>
+void list_tiles(int64_t e, int64_t i, const Shape& shape, const std::vector<uint8_t>& wanted,
+                std::vector<Tile<T>>& tiles) {
+  Tile<T> tile;
+  tile.example = e, tile.layer = i;
+  for (int64_t y = 0; y < shape.height; ++y)
+    for (int64_t step = 0; step < shape.width; ++step) {
+      const int64_t x = y % 2 == 0 ? step : shape.width - 1 - step;
+      for (int64_t c = 0; c < shape.channels; ++c) {
+        const int64_t k = c * shape.plane() + y * shape.width + x;
+        if (wanted[static_cast<size_t>(k)] == 0) continue;
+        for (const int sign : {1, -1}) {
+          tile.neuron[tile.count] = k;
+          tile.sign[tile.count++] = static_cast<T>(sign);
+        }
+        if (tile.count == kLanes<T>) {
+          tiles.push_back(tile);
+          tile.count = 0;
+        }
+      }
+    }
+  if (tile.count > 0) tiles.push_back(tile);
+}
+
+}  // namespace pyrobust::cpu

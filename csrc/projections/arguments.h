@@ -1,0 +1,46 @@
+// What the operators that project rows share: the checks of rows and radii.
+#pragma once
+
+#include <cmath>
+
+#include "common/check.h"
+#include "common/exact_sum.h"
+
+namespace pyrobust {
+
+inline void check_rows(const char* op, const char* argument, const Tensor& v) {
+  check(v.dim() == 2, op, ": ", argument, ": expected [R, D], got ", shape_of(v));
+  check(v.is_contiguous(), op, ": ", argument, ": expected a contiguous tensor");
+}
+
+// radius: [R] or [1], float64, contiguous, on v's device. Its values are looked at on the CPU, where looking is free.
+inline void check_radius(const char* op, const Tensor& radius, const Tensor& v) {
+  check(radius.dim() == 1 && (radius.size(0) == 1 || radius.size(0) == v.size(0)) &&
+            radius.scalar_type() == ScalarType::Double && radius.is_contiguous(),
+        op, ": radius: expected a contiguous float64 [1] or [", v.size(0), "], got ", shape_of(radius));
+  check_same_device(op, "radius", radius, v);
+  if (!radius.is_cpu()) return;
+  const auto* values = static_cast<const double*>(radius.const_data_ptr());
+  const int64_t count = radius.size(0);
+  for (int64_t i = 0; i < count; ++i)
+    if (!(values[i] >= 0 && values[i] <= kLargestRadius))
+      check(false, op, ": radius: expected 0 to 2**960, got ", values[i],
+            count > 1 ? " in row " + std::to_string(i) : "");
+}
+
+inline int64_t radius_stride(const Tensor& radius) { return radius.size(0) == 1 ? 0 : 1; }
+
+inline void check_finite(const char* op, const char* argument, int64_t bad_row) {
+  check(bad_row < 0, op, ": ", argument, ": expected finite numbers, got NaN or infinity in row ", bad_row);
+}
+
+inline void check_box(const char* op, double lower, double upper) {
+  check(std::isfinite(lower) && std::isfinite(upper) && lower <= upper, op,
+        ": lower, upper: expected finite numbers with lower <= upper, got ", lower, ", ", upper);
+}
+
+inline void check_in_box(const char* op, int64_t bad_row, double lower, double upper) {
+  check(bad_row < 0, op, ": x: expected values in [", lower, ", ", upper, "], got others in row ", bad_row);
+}
+
+}  // namespace pyrobust

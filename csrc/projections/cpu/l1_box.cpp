@@ -1,0 +1,249 @@
+// The threshold theta = base - w is the root of the piecewise-linear, monotone
+//   f(w) = sum of clip(a - theta, 0, u) = radius
+// by Newton's method inside a bracket, halved where a step leaves it (f is neither convex nor concave). A strided sample of
+// the row gives a narrow first bracket; one pass then sorts out the few elements that change their kind within it, and the
+// search goes on among those.
+#include "projections/cpu/l1_box.h"
+
+#include <vector>
+
+#include "common/row_loop.h"
+#include "projections/cpu/l1_box_float32.h"
+#include "projections/cpu/l1_box_kernels.h"
+#include "projections/cpu/l1_box_newton.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+constexpr double kLess = 0x1p-42;  // of the radius
+constexpr int64_t kSample = 256;
+constexpr double kSampleTolerance = 0.15;
+constexpr double kUncertain = 0.5;  // of the radius: what a sample says is off by less, mostly
+constexpr int64_t kRoom = 2048;     // open elements on the stack, 32 KiB
+constexpr int64_t kFew = kRoom / 4;
+// What rounding may take from the sums of the search, of the radius. Beyond, base becomes an element near the threshold.
+constexpr double kLost = 0x1p-28;
+constexpr double kHuge = 1024;  // radii of w, from where even the number of free elements is in doubt
+
+template <class T>
+const L1BoxLeaves<T>& leaves() {
+  if constexpr (std::is_same_v<T, Half>)
+    return kL1BoxHalf;
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return kL1BoxBFloat16;
+  else if constexpr (std::is_same_v<T, float>)
+    return PYROBUST_LEAVES(kL1BoxFloat);
+  else
+    return PYROBUST_LEAVES(kL1BoxDouble);
+}
+
+template <class T>
+class Row {
+ public:
+  Row(const T* y, const T* x, T* z, int64_t n, double radius, Box box)
+      : leaves_(leaves<T>()),
+        y_(y),
+        x_(x),
+        z_(z),
+        n_(n),
+        radius_(radius),
+        box_(box),
+        chunks_((n + kChunk - 1) / kChunk) {
+    if (chunks_ > 1) partial_.resize(static_cast<size_t>(chunks_));
+  }
+
+  template <class Each>
+  void project(const Each& each, int64_t i, FirstRow& bad_y, FirstRow& bad_x) {
+    scan(each);
+    if (scan_.bad_y != 0) return bad_y.note(i);
+    if (scan_.bad_x != 0) return bad_x.note(i);
+    if (radius_ == 0) {
+      std::fill(z_, z_ + n_, T{});
+      return;
+    }
+    // No threshold: what the box leaves may already be inside.
+    if (scan_.total * (1 - sum_error(n_)) <= radius_ && written(each, 0, 0)) return;
+    // As stored, z may exceed the radius by what the search tolerates or float64 rounds: then for a little less.
+    for (double less = std::is_same_v<T, double> ? kLess : 0.0;; less = std::max(kLess, 16 * less)) {
+      const Threshold t = solve(each, radius_ * std::max(0.0, 1 - less));
+      if (written(each, t.base, t.w)) return;
+    }
+  }
+
+ private:
+  struct Partial {
+    BoxScan scan;
+    BoxValue value;
+    double sum;
+  };
+
+  Partial& partial(int64_t chunk) { return chunks_ > 1 ? partial_[static_cast<size_t>(chunk)] : single_; }
+  int64_t size(int64_t chunk) const { return std::min(kChunk, n_ - chunk * kChunk); }
+
+  template <class Each>
+  void scan(const Each& each) {
+    each(chunks_, [&](int64_t c) { partial(c).scan = leaves_.scan(y_ + c * kChunk, x_ + c * kChunk, size(c), box_); });
+    scan_ = partial(0).scan;
+    for (int64_t c = 1; c < chunks_; ++c) {
+      const BoxScan& s = partial(c).scan;
+      scan_ = {std::max(scan_.top, s.top), scan_.total + s.total, scan_.free + s.free, scan_.bad_x + s.bad_x,
+               scan_.bad_y + s.bad_y};
+    }
+  }
+
+  template <class Each>
+  BoxValue evaluate(const Each& each, double base, double w) {
+    each(chunks_, [&](int64_t c) {
+      partial(c).value = leaves_.evaluate(y_ + c * kChunk, x_ + c * kChunk, size(c), box_, base, w);
+    });
+    BoxValue value{0, 0};
+    for (int64_t c = 0; c < chunks_; ++c) {
+      value.fixed += partial(c).value.fixed;
+      value.free += partial(c).value.free;
+    }
+    return value;
+  }
+
+  struct Threshold {
+    double base, w;
+  };
+
+  template <class Each>
+  Threshold solve(const Each& each, double target) {
+    const double top = scan_.top, w = search(each, top, target);
+    // Sums of a - top = a - theta - w over the free elements lose digits where w is large against their share.
+    const auto lost = [&](int64_t free) {
+      const auto terms = static_cast<double>(std::min(n_, kChunk) / 8 + chunks_ + 16);
+      return w * static_cast<double>(free) * terms * 0x1p-53 > kLost * radius_;
+    };
+    if (w <= kHuge * radius_ && (!lost(n_) || !lost(evaluate(each, top, w).free))) return {top, w};
+    const double base = nearest(top - w);
+    Bracket bracket{base - top, base};
+    const auto whole = [&](double at) { return evaluate(each, base, at); };
+    return {base, newton(whole, target, kTolerance, w + (base - top), bracket)};
+  }
+
+  template <class Each>
+  double search(const Each& each, double base, double target) {
+    const auto whole = [&](double at) { return evaluate(each, base, at); };
+    // Newton's step from theta = 0.
+    double w = base - (scan_.total - target) / static_cast<double>(std::max<int64_t>(1, scan_.free));
+    if (!(w > 0 && w < base)) w = base / 2;
+    Bracket bracket{0, base};
+    if (chunks_ == 1 && n_ >= 2 * kSample) {
+      // Of a row of few elements that are not zero all are looked at, of others those near the threshold of a sample.
+      Bracket guess = bracket;
+      if (scan_.free <= kFew || (guess = sampled(base, target, w)).low < guess.high)
+        if (within(guess, base, target, w)) return w;
+    }
+    return newton(whole, target, kTolerance, w, bracket);
+  }
+
+  // Where the root is, from a strided sample, the middle in w; an empty bracket where that holds too little.
+  Bracket sampled(double base, double target, double& w) const {
+    T y[kSample], x[kSample];
+    for (int64_t i = 0; i < kSample; ++i) {
+      y[i] = y_[i * n_ / kSample];
+      x[i] = x_[i * n_ / kSample];
+    }
+    const double share = target * static_cast<double>(kSample) / static_cast<double>(n_);
+    const auto sample = [&](double at) { return leaves_.evaluate(y, x, kSample, box_, base, at); };
+    if (sum_at(sample(base), base) < 2 * share) return {0, 0};
+    Bracket around{0, base};
+    w = newton(sample, share, kSampleTolerance, w, around);
+    // As far to both sides as the sum is uncertain, on a line of the slope there.
+    const double slope = static_cast<double>(std::max<int64_t>(1, sample(w).free));
+    return {std::max(0.0, w - kUncertain * share / slope), std::min(base, w + kUncertain * share / slope)};
+  }
+
+  // Looks for the root, from w on, among the elements that change their kind within the guess; false where it is not there
+  // or they are too many.
+  bool within(Bracket guess, double base, double target, double& w) const {
+    double a[kRoom], u[kRoom];
+    const BoxOpen open = leaves_.open(y_, x_, n_, box_, base, guess.low, guess.high, a, u, kRoom);
+    if (open.count < 0) return false;
+    const auto f = [&](double at) {
+      const BoxValue value = leaves_.evaluate_open(a, u, open.count, at);
+      return BoxValue{value.fixed + open.throughout.fixed, value.free + open.throughout.free};
+    };
+    if (sum_at(f(guess.low), guess.low) > target || sum_at(f(guess.high), guess.high) <= target) return false;
+    w = newton(f, target, kTolerance, w, guess);
+    return true;
+  }
+
+  // The element that is closest to theta.
+  double nearest(double theta) const {
+    double best = scan_.top;
+    for (int64_t i = 0; i < n_; ++i) {
+      const double a = std::fabs(static_cast<double>(to_float(y_[i])));
+      if (std::fabs(a - theta) < std::fabs(best - theta)) best = a;
+    }
+    return best;
+  }
+
+  // Writes z; true if its sum, as stored, is proven to be at most the radius.
+  template <class Each>
+  bool written(const Each& each, double base, double w) {
+    each(chunks_, [&](int64_t c) {
+      const int64_t at = c * kChunk;
+      partial(c).sum = leaves_.finish(y_ + at, x_ + at, z_ + at, size(c), box_, base, w);
+    });
+    double sum = 0;
+    for (int64_t c = 0; c < chunks_; ++c) sum += partial(c).sum;
+    return sum * (1 + sum_error(n_)) <= radius_ || compare_sum(z_, n_, radius_) <= 0;
+  }
+
+  const L1BoxLeaves<T>& leaves_;
+  const T* y_;
+  const T* x_;
+  T* z_;
+  const int64_t n_;
+  const double radius_;
+  const Box box_;
+  const int64_t chunks_;
+  std::vector<Partial> partial_;
+  Partial single_{};
+  BoxScan scan_{};
+};
+
+}  // namespace
+
+template <class T>
+BadRow project_l1_box(const T* y, const T* x, T* z, const double* radius, int64_t radius_stride, int64_t rows,
+                      int64_t n, double lower, double upper, int threads, const ParallelFor& parallel_for) {
+  FirstRow bad_y(rows), bad_x(rows);
+  const auto row = [&](int64_t i, const auto& each) {
+    Row<T>(y + i * n, x + i * n, z + i * n, n, radius[i * radius_stride], {lower, upper})
+        .project(each, i, bad_y, bad_x);
+  };
+  const FloatBox box{static_cast<float>(lower), static_cast<float>(upper)};
+  const bool fast = static_cast<double>(box.lower) == lower && static_cast<double>(box.upper) == upper;
+  if constexpr (std::is_same_v<T, float>) {
+    if (fast && n <= kShortRow) {
+      const auto open = [&](int64_t first, int count) {
+        const int64_t at = first * n;
+        return PYROBUST_LEAVES(kFastBox).short_rows(y + at, x + at, z + at, radius + first * radius_stride,
+                                                    radius_stride, n, count, box);
+      };
+      for_short_rows(rows, n, parallel_for, open, [&](int64_t i) { row(i, each_in_turn); });
+      return {bad_y.row(), bad_x.row()};
+    }
+  }
+  for_rows(rows, n, threads, parallel_for, [&](int64_t i, const auto& each) {
+    if constexpr (std::is_same_v<T, float>)
+      if (fast && FastBoxRow(y + i * n, x + i * n, z + i * n, n, radius[i * radius_stride], box).project(each)) return;
+    row(i, each);
+  });
+  return {bad_y.row(), bad_x.row()};
+}
+
+#define PYROBUST_PROJECT_L1_BOX(T)                                                                                    \
+  template BadRow project_l1_box<T>(const T*, const T*, T*, const double*, int64_t, int64_t, int64_t, double, double, \
+                                    int, const ParallelFor&);
+PYROBUST_PROJECT_L1_BOX(float)
+PYROBUST_PROJECT_L1_BOX(double)
+PYROBUST_PROJECT_L1_BOX(Half)
+PYROBUST_PROJECT_L1_BOX(BFloat16)
+#undef PYROBUST_PROJECT_L1_BOX
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,69 @@
+// The inner loops of norm_balls_leaves.h, over the lanes that the including file chose.
+#include "simd/vec.inl"
+
+namespace pyrobust::cpu {
+namespace {
+
+// Eight elements from v + i on, or the last ones of n and zeros.
+template <class T>
+PYROBUST_TARGET inline V load_block(const T* v, int64_t i, int64_t n) {
+  return n - i >= 8 ? load(v + i) : load(Tail<T>(v + i, n - i, T{}).element);
+}
+
+// Eight elements to z + i, or as many as there are, rounded toward zero.
+template <class T>
+PYROBUST_TARGET inline void put_block(T* z, int64_t i, int64_t n, V a) {
+  if (n - i >= 8) {
+    put_truncated(z + i, a);
+    return;
+  }
+  T last[8];
+  put_truncated(last, a);
+  for (int64_t l = 0; i + l < n; ++l) z[i + l] = last[l];
+}
+
+template <class T>
+PYROBUST_TARGET Largest largest(const T* v, int64_t n) {
+  V top = splat(0), bad = splat(0);
+  for (int64_t i = 0; i < n; i += 8) {
+    const V a = abs(load_block(v, i, n));
+    top = max(a, top);
+    bad = add(bad, sub(a, a));  // NaN where a is not finite, and from there on
+  }
+  return {lane_max(top), lane_sum(bad) == 0};
+}
+
+template <class T>
+PYROBUST_TARGET double squares(const T* v, int64_t n, double scale) {
+  const V scale8 = splat(scale);
+  V total[2] = {splat(0), splat(0)};
+  for (int64_t i = 0; i < n; i += 8) {
+    const V a = mul(load_block(v, i, n), scale8);
+    total[i / 8 % 2] = add(total[i / 8 % 2], mul(a, a));
+  }
+  return lane_sum(add(total[0], total[1]));
+}
+
+template <class T>
+PYROBUST_TARGET void shrink(const T* v, T* z, int64_t n, double scale, double factor) {
+  const V scale8 = splat(scale), factor8 = splat(factor);
+  for (int64_t i = 0; i < n; i += 8) {
+    const V a = load_block(v, i, n);
+    put_block(z, i, n, with_sign(min(abs(mul(mul(a, scale8), factor8)), abs(a)), a));
+  }
+}
+
+template <class T>
+PYROBUST_TARGET void clip(const T* v, T* z, int64_t n, double radius) {
+  const V radius8 = splat(radius);
+  for (int64_t i = 0; i < n; i += 8) {
+    const V a = load_block(v, i, n);
+    put_block(z, i, n, with_sign(min(abs(a), radius8), a));
+  }
+}
+
+template <class T>
+constexpr NormLeaves<T> kLeaves = {largest<T>, squares<T>, shrink<T>, clip<T>};
+
+}  // namespace
+}  // namespace pyrobust::cpu

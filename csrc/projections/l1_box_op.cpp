@@ -1,0 +1,69 @@
+// pyrobust::project_l1_ball_box: the schema, the checks, the choice of device and dtype.
+#include "common/cuda_stream.h"
+#include "common/dtypes.h"
+#include "common/threads.h"
+#include "projections/arguments.h"
+#include "projections/cpu/l1_box.h"
+#include "projections/cuda/l1_box.h"
+
+namespace pyrobust {
+namespace {
+
+constexpr const char* kOp = "project_l1_ball_box";
+
+// delta, x: [R, D]; radius: [R] or [1]
+Tensor checked_output(const Tensor& delta, const Tensor& x, const Tensor& radius, double lower, double upper) {
+  check_rows(kOp, "delta", delta);
+  check_rows(kOp, "x", x);
+  check(x.size(0) == delta.size(0) && x.size(1) == delta.size(1) && x.scalar_type() == delta.scalar_type(), kOp,
+        ": x: expected delta's shape and dtype, ", shape_of(delta), ", got ", shape_of(x));
+  check_same_device(kOp, "x", x, delta);
+  check_radius(kOp, radius, delta);
+  check_box(kOp, lower, upper);
+  return torch::stable::empty_like(delta);
+}
+
+Tensor project_cpu(Tensor delta, Tensor x, Tensor radius, double lower, double upper) {
+  Tensor z = checked_output(delta, x, radius, lower, upper);
+  if (delta.numel() == 0) return z;
+  const cpu::KeepDenormals keep;
+  for_dtype(kOp, "delta", delta, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const cpu::BadRow bad = cpu::project_l1_box<T>(
+        static_cast<const T*>(delta.const_data_ptr()), static_cast<const T*>(x.const_data_ptr()),
+        static_cast<T*>(z.mutable_data_ptr()), static_cast<const double*>(radius.const_data_ptr()),
+        radius_stride(radius), delta.size(0), delta.size(1), lower, upper,
+        static_cast<int>(torch::stable::get_num_threads()), kParallelFor);
+    check_finite(kOp, "delta", bad.y);
+    check_in_box(kOp, bad.x, lower, upper);
+  });
+  return z;
+}
+
+#ifdef PYROBUST_WITH_CUDA
+Tensor project_cuda(Tensor delta, Tensor x, Tensor radius, double lower, double upper) {
+  Tensor z = checked_output(delta, x, radius, lower, upper);
+  if (delta.numel() == 0) return z;
+  const torch::stable::accelerator::DeviceGuard guard(delta.get_device_index());
+  const cudaStream_t stream = current_stream(kOp, delta);
+  for_dtype(kOp, "delta", delta, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    check_launch(kOp, cuda::project_l1_box<T>(
+                          static_cast<const T*>(delta.const_data_ptr()), static_cast<const T*>(x.const_data_ptr()),
+                          static_cast<T*>(z.mutable_data_ptr()), static_cast<const double*>(radius.const_data_ptr()),
+                          radius_stride(radius), delta.size(0), delta.size(1), lower, upper, stream));
+  });
+  return z;
+}
+#endif
+
+}  // namespace
+}  // namespace pyrobust
+
+STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
+  m.def("project_l1_ball_box(Tensor delta, Tensor x, Tensor radius, float lower, float upper) -> Tensor");
+}
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) { m.impl("project_l1_ball_box", TORCH_BOX(&pyrobust::project_cpu)); }
+#ifdef PYROBUST_WITH_CUDA
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) { m.impl("project_l1_ball_box", TORCH_BOX(&pyrobust::project_cuda)); }
+#endif

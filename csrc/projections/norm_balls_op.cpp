@@ -1,0 +1,74 @@
+// pyrobust::project_l2_ball and pyrobust::project_linf_ball: the schemas, the checks, the choice of device and dtype.
+#include "common/cuda_stream.h"
+#include "common/dtypes.h"
+#include "common/threads.h"
+#include "projections/arguments.h"
+#include "projections/cpu/norm_balls.h"
+#include "projections/cuda/norm_balls.h"
+
+namespace pyrobust {
+namespace {
+
+using cpu::NormBall;
+
+const char* name(NormBall ball) { return ball == NormBall::kL2 ? "project_l2_ball" : "project_linf_ball"; }
+
+// v: [R, D]; radius: [R] or [1]
+Tensor checked_output(NormBall ball, const Tensor& v, const Tensor& radius) {
+  check_rows(name(ball), "v", v);
+  check_radius(name(ball), radius, v);
+  return torch::stable::empty_like(v);
+}
+
+template <NormBall ball>
+Tensor project_cpu(Tensor v, Tensor radius) {
+  Tensor z = checked_output(ball, v, radius);
+  if (v.numel() == 0) return z;
+  const cpu::KeepDenormals keep;
+  for_dtype(name(ball), "v", v, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    check_finite(name(ball), "v",
+                 cpu::project_norm_ball<T>(
+                     ball, static_cast<const T*>(v.const_data_ptr()), static_cast<T*>(z.mutable_data_ptr()),
+                     static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius), v.size(0), v.size(1),
+                     static_cast<int>(torch::stable::get_num_threads()), kParallelFor));
+  });
+  return z;
+}
+
+#ifdef PYROBUST_WITH_CUDA
+template <NormBall ball>
+Tensor project_cuda(Tensor v, Tensor radius) {
+  Tensor z = checked_output(ball, v, radius);
+  if (v.numel() == 0) return z;
+  const torch::stable::accelerator::DeviceGuard guard(v.get_device_index());
+  const cudaStream_t stream = current_stream(name(ball), v);
+  for_dtype(name(ball), "v", v, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    check_launch(name(ball),
+                 cuda::project_norm_ball<T>(ball == NormBall::kL2, static_cast<const T*>(v.const_data_ptr()),
+                                            static_cast<T*>(z.mutable_data_ptr()),
+                                            static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius),
+                                            v.size(0), v.size(1), stream));
+  });
+  return z;
+}
+#endif
+
+}  // namespace
+}  // namespace pyrobust
+
+STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
+  m.def("project_l2_ball(Tensor v, Tensor radius) -> Tensor");
+  m.def("project_linf_ball(Tensor v, Tensor radius) -> Tensor");
+}
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
+  m.impl("project_l2_ball", TORCH_BOX(&pyrobust::project_cpu<pyrobust::cpu::NormBall::kL2>));
+  m.impl("project_linf_ball", TORCH_BOX(&pyrobust::project_cpu<pyrobust::cpu::NormBall::kLinf>));
+}
+#ifdef PYROBUST_WITH_CUDA
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
+  m.impl("project_l2_ball", TORCH_BOX(&pyrobust::project_cuda<pyrobust::cpu::NormBall::kL2>));
+  m.impl("project_linf_ball", TORCH_BOX(&pyrobust::project_cuda<pyrobust::cpu::NormBall::kLinf>));
+}
+#endif

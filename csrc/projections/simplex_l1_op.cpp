@@ -1,0 +1,76 @@
+// pyrobust::project_simplex and pyrobust::project_l1_ball: the schemas, the checks, the choice of device and dtype.
+#include "common/cuda_stream.h"
+#include "common/dtypes.h"
+#include "common/threads.h"
+#include "projections/arguments.h"
+#include "projections/cpu/simplex_l1.h"
+#include "projections/cuda/simplex_l1.h"
+
+namespace pyrobust {
+namespace {
+
+constexpr const char* kSimplex = "project_simplex";
+constexpr const char* kBall = "project_l1_ball";
+
+// v: [R, D]; radius: [R] or [1]
+Tensor checked_output(bool ball, const Tensor& v, const Tensor& radius) {
+  const char* op = ball ? kBall : kSimplex;
+  check_rows(op, "v", v);
+  check_radius(op, radius, v);
+  check(ball || v.size(1) > 0 || v.size(0) == 0, op, ": v: expected at least one element a row, got ", shape_of(v));
+  return torch::stable::empty_like(v);
+}
+
+template <bool ball>
+Tensor project_cpu(Tensor v, Tensor radius) {
+  const char* op = ball ? kBall : kSimplex;
+  Tensor z = checked_output(ball, v, radius);
+  if (v.numel() == 0) return z;
+  const cpu::KeepDenormals keep;
+  for_dtype(op, "v", v, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    check_finite(
+        op, "v",
+        cpu::project_l1<T>(static_cast<const T*>(v.const_data_ptr()), static_cast<T*>(z.mutable_data_ptr()),
+                           static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius), v.size(0),
+                           v.size(1), ball, static_cast<int>(torch::stable::get_num_threads()), kParallelFor));
+  });
+  return z;
+}
+
+#ifdef PYROBUST_WITH_CUDA
+template <bool ball>
+Tensor project_cuda(Tensor v, Tensor radius) {
+  const char* op = ball ? kBall : kSimplex;
+  Tensor z = checked_output(ball, v, radius);
+  if (v.numel() == 0) return z;
+  const torch::stable::accelerator::DeviceGuard guard(v.get_device_index());
+  const cudaStream_t stream = current_stream(op, v);
+  for_dtype(op, "v", v, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    check_launch(
+        op, cuda::project_l1<T>(static_cast<const T*>(v.const_data_ptr()), static_cast<T*>(z.mutable_data_ptr()),
+                                static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius), v.size(0),
+                                v.size(1), ball, stream));
+  });
+  return z;
+}
+#endif
+
+}  // namespace
+}  // namespace pyrobust
+
+STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
+  m.def("project_simplex(Tensor v, Tensor radius) -> Tensor");
+  m.def("project_l1_ball(Tensor v, Tensor radius) -> Tensor");
+}
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
+  m.impl("project_simplex", TORCH_BOX(&pyrobust::project_cpu<false>));
+  m.impl("project_l1_ball", TORCH_BOX(&pyrobust::project_cpu<true>));
+}
+#ifdef PYROBUST_WITH_CUDA
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
+  m.impl("project_simplex", TORCH_BOX(&pyrobust::project_cuda<false>));
+  m.impl("project_l1_ball", TORCH_BOX(&pyrobust::project_cuda<true>));
+}
+#endif

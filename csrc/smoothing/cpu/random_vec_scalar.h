@@ -1,0 +1,18 @@
+// What the scalar leaves that draw noise need in place of lanes.
+#pragma once
+
+#include <cstdint>
+
+#include "common/half.h"
+
+#define PYROBUST_TARGET
+
+namespace pyrobust::cpu {
+namespace {
+
+inline void narrow(const float* y, Half* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = to_half(y[i]);
+}
+
+}  // namespace
+}  // namespace pyrobust::cpu

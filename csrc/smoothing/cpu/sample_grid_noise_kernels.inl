@@ -1,0 +1,102 @@
+// smoothing/grid_noise.h on vectors; compiled once for each SIMD level, after cpu/philox_lanes.inl.
+
+inline constexpr int64_t kGroup = 4 * kLeafBlocks;  // elements that store_words makes at once
+
+// The cell of the guide that each word falls into, and, in the word's place, its place on the guide's scale with the sign
+// bit.
+PYROBUST_TARGET inline void find_cells(int entry_bits, float* words, uint32_t* cells) {
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < kGroup; i += kLanes) {
+    const I w = load(words + i);
+    const I flip = shift_right_signed<31>(w);
+    const I odd = bit_or(bit_xor(w, flip), splat(1u));
+    const I place = sub(as_words(to_float(odd)), splat(0x3f800000u));
+    store(reinterpret_cast<float*>(cells + i), shift_right_by(place, entry_bits));
+    store(words + i, bit_or(place, shift_left<31>(flip)));
+  }
+}
+
+// By plain loads: a gather is slower on some machines and not much faster on others.
+PYROBUST_TARGET inline void look_up(const uint32_t* __restrict guide, const uint32_t* __restrict cells,
+                                    uint32_t* __restrict entries) {
+  const auto at = [=](int64_t i) { return static_cast<int>(guide[cells[i]]); };
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kGroup; i += 4) {
+    __m128i four = _mm_cvtsi32_si128(at(i));
+    four = _mm_insert_epi32(four, at(i + 1), 1);
+    four = _mm_insert_epi32(four, at(i + 2), 2);
+    four = _mm_insert_epi32(four, at(i + 3), 3);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(entries + i), four);
+  }
+}
+
+// In place of |J| where the guide leaves it open.
+inline constexpr int32_t kOpen = 1 << 30;
+
+// |J| of one place and entry a lane, its sign applied; `most` collects the largest.
+PYROBUST_TARGET inline I integers(int entry_bits, I mask, I signed_place, I entry, I& most) {
+  const I flip = shift_right_signed<31>(signed_place);
+  const I inside = bit_and(signed_place, mask), at = bit_and(entry, mask);
+  const I below = add_where_below(shift_right_by(entry, entry_bits), inside, at);
+  const I above = or_where_equal(below, inside, at, splat(uint32_t{kOpen}));
+  most = max_signed(most, above);
+  return sub(flip, bit_xor(above, flip));  // above where the sign bit is set, else -above
+}
+
+// A group's integers in the place of its words, in the order of its elements. Whether one of them is open or a tail.
+PYROBUST_TARGET inline bool finish_group(int entry_bits, int32_t count, float* words, const uint32_t* entries) {
+  const I mask = splat((1u << entry_bits) - 1u);
+  I most = splat(0u);
+#pragma GCC unroll 2
+  for (int64_t at = 0; at < kGroup; at += 4 * kLanes) {
+    I j[4];
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < 4; ++i) {
+      const int64_t from = at + i * kLanes;
+      const I entry = load(reinterpret_cast<const float*>(entries + from));
+      j[i] = integers(entry_bits, mask, load(words + from), entry, most);
+    }
+    store_blocks(words + at, as_floats(j[0]), as_floats(j[1]), as_floats(j[2]), as_floats(j[3]));
+  }
+  return any_at_least(most, count);
+}
+
+// The group's blocks that hold such a one again, one element after the other; whether there is a tail. Rare, and kept out
+// of the loop, which would otherwise spill for it.
+__attribute__((noinline, cold)) bool redraw(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample,
+                                            uint32_t block, int32_t* j) {
+  const auto beyond = [&](int32_t integer) { return integer >= table.count || -integer >= table.count; };
+  bool tail = false;
+  for (int64_t i = 0; i < kGroup; i += 4) {
+    if (std::none_of(j + i, j + i + 4, beyond)) continue;
+    grid_noise4(table, key, image, sample, block + static_cast<uint32_t>(i / 4), j + i);
+    tail |= std::any_of(j + i, j + i + 4, beyond);
+  }
+  return tail;
+}
+
+// Three steps in a staggered row, each a group behind the one before: the loads of one overlap with the products of the
+// next, and nothing is read right after it was written in other pieces.
+PYROBUST_TARGET bool draw(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample, uint32_t block,
+                          int64_t blocks, int32_t* j) {
+  alignas(64) uint32_t cells[2 * kGroup], entries[2 * kGroup];  // of two groups in turn: the guide needs the cache
+  const RoundKeys keys = round_keys(key.seed);
+  const uint32_t* guide = table.guide;
+  const int entry_bits = table.entry_bits;
+  float* words = reinterpret_cast<float*>(j);  // as places for vectors only
+  bool tail = false;
+  const int64_t groups = (blocks + kLeafBlocks - 1) / kLeafBlocks;
+  for (int64_t g = 0; g < groups + 2; ++g) {
+    const int64_t even = g % 2 * kGroup, odd = kGroup - even;
+    if (g < groups) {
+      store_words(keys, key.domain, image, sample, block + static_cast<uint32_t>(g * kLeafBlocks), words + g * kGroup);
+      find_cells(entry_bits, words + g * kGroup, cells + even);
+    }
+    if (g >= 1 && g <= groups) look_up(guide, cells + odd, entries + odd);
+    if (g < 2) continue;
+    const int64_t at = (g - 2) * kGroup;
+    if (finish_group(entry_bits, table.count, words + at, entries + even))
+      tail |= redraw(table, key, image, sample, block + static_cast<uint32_t>(at / 4), j + at);
+  }
+  return tail;
+}

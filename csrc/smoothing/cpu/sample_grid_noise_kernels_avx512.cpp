@@ -1,0 +1,22 @@
+// sample_grid_noise for AVX-512, sixteen lanes.
+#ifdef __x86_64__
+#include <algorithm>
+
+#include "smoothing/cpu/random_vec_avx512.h"
+#include "smoothing/cpu/sample_grid_noise_kernels.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+#include "smoothing/cpu/philox.inl"
+#include "smoothing/cpu/sample_grid_noise_finish.inl"
+#include "smoothing/cpu/sample_grid_noise_kernels.inl"
+#include "smoothing/cpu/write_batch.inl"
+
+}  // namespace
+
+const GridLeaves kGridAvx512 = {draw, finish<float, float>, finish<double, double>, finish<Half, float>,
+                                finish<BFloat16, float>};
+
+}  // namespace pyrobust::cpu
+#endif  // __x86_64__

@@ -1,0 +1,64 @@
+#include "smoothing/cpu/sample_noise.h"
+
+#include <type_traits>
+
+#include "smoothing/cpu/noise_tiles.h"
+#include "smoothing/cpu/sample_noise_kernels.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+const NoiseLeaves& leaves() {
+#ifdef __x86_64__
+  switch (simd_level()) {
+    case Simd::kAvx512:
+      return kNoiseAvx512;
+    case Simd::kAvx2:
+      return kNoiseAvx2;
+    default:
+      break;
+  }
+#endif
+  return kNoiseScalar;
+}
+
+template <class Out, class Real>
+FinishLeaf<Out, Real> finish_leaf(const NoiseLeaves& l) {
+  if constexpr (std::is_same_v<Out, float>)
+    return l.finish_float;
+  else if constexpr (std::is_same_v<Out, double>)
+    return l.finish_double;
+  else if constexpr (std::is_same_v<Out, Half>)
+    return l.finish_half;
+  else
+    return l.finish_bfloat16;
+}
+
+}  // namespace
+
+template <class Out, class Real>
+void sample_noise(NoiseKey key, const NoiseRun* runs, int64_t run_count, const NoiseShape& shape, const Real* x,
+                  Real sigma, const Real* mean, const Real* std, Out* out, const ParallelFor& parallel_for) {
+  const NoiseLeaves& level = leaves();
+  const UnitNoiseLeaf unit = level.unit[static_cast<uint32_t>(family_of(key.domain))];
+  const auto finish = finish_leaf<Out, Real>(level);
+  const int64_t row = shape.channels * shape.plane;
+  walk_tiles<float>(
+      runs, run_count, shape, std != nullptr, parallel_for,
+      [&](const NoiseStretch& s, float* z) { unit(key, s.image, s.sample, s.block, s.blocks, z); },
+      [&](const NoisePiece& p, const float* z) {
+        finish(z, x + p.row * row + p.element, sigma, std == nullptr ? nullptr : mean + p.channel,
+               std == nullptr ? nullptr : std + p.channel, out + p.target, p.count, p.stride);
+      });
+}
+
+#define PYROBUST_SAMPLE_NOISE(Out, Real)                                                                          \
+  template void sample_noise<Out, Real>(NoiseKey, const NoiseRun*, int64_t, const NoiseShape&, const Real*, Real, \
+                                        const Real*, const Real*, Out*, const ParallelFor&);
+PYROBUST_SAMPLE_NOISE(float, float)
+PYROBUST_SAMPLE_NOISE(double, double)
+PYROBUST_SAMPLE_NOISE(Half, float)
+PYROBUST_SAMPLE_NOISE(BFloat16, float)
+#undef PYROBUST_SAMPLE_NOISE
+
+}  // namespace pyrobust::cpu

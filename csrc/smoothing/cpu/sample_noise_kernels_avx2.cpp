@@ -1,0 +1,24 @@
+// sample_noise for AVX2 and FMA, eight lanes.
+#ifdef __x86_64__
+#include "smoothing/cpu/random_vec_avx2.h"
+#include "smoothing/cpu/sample_noise_kernels.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+#include "smoothing/cpu/philox.inl"
+#include "smoothing/cpu/sample_noise_finish.inl"
+#include "smoothing/cpu/sample_noise_kernels.inl"
+#include "smoothing/cpu/write_batch.inl"
+
+}  // namespace
+
+const NoiseLeaves kNoiseAvx2 = {
+    {unit_noise<Family::kGaussian>, unit_noise<Family::kUniform>, unit_noise<Family::kLaplace>},
+    finish<float, float>,
+    finish<double, double>,
+    finish<Half, float>,
+    finish<BFloat16, float>};
+
+}  // namespace pyrobust::cpu
+#endif  // __x86_64__
