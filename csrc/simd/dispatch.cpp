@@ -6,14 +6,14 @@
 namespace pyrobust::cpu {
 
 std::vector<Simd> simd_levels() {
-  std::vector<Simd> levels{Simd::kScalar};
+  std::vector<Simd> levels;
 #ifdef __x86_64__
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
-    levels.push_back(Simd::kAvx2);
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")) levels.push_back(Simd::kAvx512);
-  }
 #endif
+#define PYROBUST_PUSH(level, runs, ...) \
+  if (runs) levels.push_back(Simd::level);
+  PYROBUST_LEVELS(PYROBUST_PUSH, )
+#undef PYROBUST_PUSH
   return levels;
 }
 
@@ -34,14 +34,10 @@ bool set_simd_level(Simd level) {
 }
 
 const char* simd_name(Simd level) {
-  switch (level) {
-    case Simd::kAvx2:
-      return "avx2";
-    case Simd::kAvx512:
-      return "avx512";
-    default:
-      return "scalar";
-  }
+#define PYROBUST_NAME(level, runs, ...) #level,
+  static constexpr const char* kNames[] = {PYROBUST_LEVELS(PYROBUST_NAME, )};
+#undef PYROBUST_NAME
+  return kNames[static_cast<int>(level)];
 }
 
 }  // namespace pyrobust::cpu

@@ -12,18 +12,6 @@
 namespace pyrobust::cpu {
 namespace {
 
-template <class T>
-const PerturbationLeaves<T>& leaves() {
-  if constexpr (std::is_same_v<T, Half>)
-    return kPerturbationHalf;
-  else if constexpr (std::is_same_v<T, BFloat16>)
-    return kPerturbationBFloat16;
-  else if constexpr (std::is_same_v<T, float>)
-    return PYROBUST_LEAVES(kPerturbationFloat);
-  else
-    return PYROBUST_LEAVES(kPerturbationDouble);
-}
-
 // A number's magnitude as a word of the same order.
 template <class T>
 auto magnitude_word(T value) {
@@ -115,12 +103,12 @@ int64_t grain(int64_t n) { return std::max<int64_t>(1, kChunk / std::max<int64_t
 template <class T>
 int64_t add_perturbation(const T* x, const T* z, T* out, int64_t rows, int64_t n, double lower, double upper,
                          const ParallelFor& parallel_for) {
-  const auto& leaf = leaves<T>();
+  const StepKernels<T>& kernels = step_kernels<T>();
   const Real<T> low = inward<T>(lower, upper), high = inward<T>(upper, lower);
   FirstRow bad(rows);
   parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      if (!leaf.add(x + i * n, z + i * n, out + i * n, n, low, high)) bad.note(i);
+      if (!kernels.add(x + i * n, z + i * n, out + i * n, n, low, high)) bad.note(i);
   });
   return bad.row();
 }
@@ -129,14 +117,14 @@ template <class T>
 int64_t linf_step(const T* x_adv, const T* grad, const T* x, const double* step, int64_t step_stride,
                   const double* epsilon, int64_t epsilon_stride, T* out, int64_t rows, int64_t n, double lower,
                   double upper, const ParallelFor& parallel_for) {
-  const auto& leaf = leaves<T>();
+  const StepKernels<T>& kernels = step_kernels<T>();
   const Real<T> low = inward<T>(lower, upper), high = inward<T>(upper, lower);
   FirstRow bad(rows);
   parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      if (!leaf.linf_step(x_adv + i * n, grad + i * n, x + i * n, out + i * n, n,
-                          static_cast<Real<T>>(step[i * step_stride]), inward<T>(epsilon[i * epsilon_stride], 0), low,
-                          high))
+      if (!kernels.linf_step(x_adv + i * n, grad + i * n, x + i * n, out + i * n, n,
+                             static_cast<Real<T>>(step[i * step_stride]), inward<T>(epsilon[i * epsilon_stride], 0),
+                             low, high))
         bad.note(i);
   });
   return bad.row();
@@ -146,14 +134,14 @@ template <class T>
 int64_t linf_momentum_step(const T* x_adv, const T* grad, const T* x, const T* before, const double* step,
                            int64_t step_stride, const double* epsilon, int64_t epsilon_stride, double share, T* out,
                            int64_t rows, int64_t n, double lower, double upper, const ParallelFor& parallel_for) {
-  const auto& leaf = leaves<T>();
+  const StepKernels<T>& kernels = step_kernels<T>();
   const Real<T> low = inward<T>(lower, upper), high = inward<T>(upper, lower);
   FirstRow bad(rows);
   parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      if (!leaf.linf_carried(x_adv + i * n, grad + i * n, x + i * n, before + i * n, out + i * n, n,
-                             static_cast<Real<T>>(step[i * step_stride]), static_cast<Real<T>>(share),
-                             inward<T>(epsilon[i * epsilon_stride], 0), low, high))
+      if (!kernels.linf_carried(x_adv + i * n, grad + i * n, x + i * n, before + i * n, out + i * n, n,
+                                static_cast<Real<T>>(step[i * step_stride]), static_cast<Real<T>>(share),
+                                inward<T>(epsilon[i * epsilon_stride], 0), low, high))
         bad.note(i);
   });
   return bad.row();
@@ -163,17 +151,17 @@ template <class T>
 void l1_step(const T* x_adv, const T* grad, const T* x, const double* step, int64_t step_stride, const int64_t* keep,
              int64_t keep_stride, T* out, int64_t rows, int64_t n, double lower, double upper,
              const ParallelFor& parallel_for) {
-  const auto& leaf = leaves<T>();
+  const StepKernels<T>& kernels = step_kernels<T>();
   const Real<T> low = inward<T>(lower, upper), high = inward<T>(upper, lower);
   parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
     Selection<T> selection;
     std::vector<T> movable(static_cast<size_t>(n));
     const T* g = movable.data();
     for (int64_t i = begin; i < end; ++i) {
-      leaf.movable(x_adv + i * n, grad + i * n, movable.data(), n, low, high);
+      kernels.movable(x_adv + i * n, grad + i * n, movable.data(), n, low, high);
       const auto [threshold, count] = selection.kth_largest(g, n, keep[i * keep_stride]);
-      leaf.l1_step(x_adv + i * n, g, x + i * n, out + i * n, n, threshold,
-                   static_cast<Real<T>>(step[i * step_stride] / static_cast<double>(std::max<int64_t>(1, count))));
+      kernels.l1_step(x_adv + i * n, g, x + i * n, out + i * n, n, threshold,
+                      static_cast<Real<T>>(step[i * step_stride] / static_cast<double>(std::max<int64_t>(1, count))));
     }
   });
 }

@@ -4,12 +4,11 @@
 #include <cstdint>
 
 #include "attacks/step_math.h"
-#include "simd/dispatch.h"
 
 namespace pyrobust::cpu {
 
 template <class T>
-struct PerturbationLeaves {
+struct StepKernels {
   // out = x + z rounded toward x, within [lower, upper]; false where x lies outside or z is NaN.
   bool (*add)(const T* x, const T* z, T* out, int64_t n, Real<T> lower, Real<T> upper);
   // out = x_adv + step sign(grad), within epsilon of x and [lower, upper]; false where x lies outside.
@@ -24,9 +23,8 @@ struct PerturbationLeaves {
   void (*l1_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, Real<T> threshold, Real<T> step);
 };
 
-extern const PerturbationLeaves<float> kPerturbationFloatScalar, kPerturbationFloatAvx2, kPerturbationFloatAvx512;
-extern const PerturbationLeaves<double> kPerturbationDoubleScalar, kPerturbationDoubleAvx2, kPerturbationDoubleAvx512;
-extern const PerturbationLeaves<Half> kPerturbationHalf;
-extern const PerturbationLeaves<BFloat16> kPerturbationBFloat16;
+// The set of the level in use; 16-bit floats have plain C++ alone.
+template <class T>
+const StepKernels<T>& step_kernels();
 
 }  // namespace pyrobust::cpu

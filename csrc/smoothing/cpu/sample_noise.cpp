@@ -11,9 +11,9 @@ namespace {
 const NoiseLeaves& leaves() {
 #ifdef __x86_64__
   switch (simd_level()) {
-    case Simd::kAvx512:
+    case Simd::avx512:
       return kNoiseAvx512;
-    case Simd::kAvx2:
+    case Simd::avx2:
       return kNoiseAvx2;
     default:
       break;

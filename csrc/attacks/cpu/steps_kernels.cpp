@@ -1,6 +1,14 @@
-// The inner loops of perturbation_leaves.h, which the compiler turns into vector code for the including file's target.
+// The inner loops of the attack steps, which the compiler turns into vector code.
+#include "attacks/cpu/steps_kernels.h"
 
-namespace pyrobust::cpu {
+#include "simd/dispatch.h"
+
+#define PYROBUST_KERNELS "attacks/cpu/steps_kernels.cpp"
+#include "simd/foreach_level.h"
+
+#ifdef PYROBUST_LEVEL
+
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 template <class T>
@@ -54,7 +62,27 @@ PYROBUST_TARGET void l1_step(const T* __restrict x_adv, const T* __restrict grad
 }
 
 template <class T>
-constexpr PerturbationLeaves<T> kLeaves = {add<T>, linf_step<T>, linf_carried<T>, movable<T>, l1_step<T>};
+constexpr StepKernels<T> kKernels = {add<T>, linf_step<T>, linf_carried<T>, movable<T>, l1_step<T>};
 
 }  // namespace
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL
+
+#else
+
+namespace pyrobust::cpu {
+
+template <class T>
+const StepKernels<T>& step_kernels() {
+  if constexpr (std::is_floating_point_v<T>)
+    return PYROBUST_AT_LEVEL(kKernels<T>);
+  else
+    return scalar::kKernels<T>;
+}
+template const StepKernels<float>& step_kernels();
+template const StepKernels<double>& step_kernels();
+template const StepKernels<Half>& step_kernels();
+template const StepKernels<BFloat16>& step_kernels();
+
 }  // namespace pyrobust::cpu
+
+#endif
