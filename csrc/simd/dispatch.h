@@ -44,11 +44,3 @@ const Kernels& at_level(std::initializer_list<const Kernels*> levels) {
 // The variable of this name in the namespace of the level in use: scalar::name, avx2::name or avx512::name.
 #define PYROBUST_ADDRESS_AT(level, runs, ...) &level::__VA_ARGS__,
 #define PYROBUST_AT_LEVEL(...) ::pyrobust::cpu::at_level({PYROBUST_LEVELS(PYROBUST_ADDRESS_AT, __VA_ARGS__)})
-
-template <class Leaves>
-const Leaves& at_leaves(const Leaves& scalar, const Leaves& avx2, const Leaves& avx512) {
-  return *(&scalar == nullptr
-               ? nullptr
-               : (const Leaves* const[]){&scalar, &avx2, &avx512}[static_cast<int>(pyrobust::cpu::simd_level())]);
-}
-#define PYROBUST_LEAVES(name) ::at_leaves(name##Scalar, name##Avx2, name##Avx512)

@@ -1,6 +1,9 @@
-// What the inner loops share, over the lanes that the including file chose.
+// The level's vectors, and what the inner loops share over them.
+// clang-format off
+#include PYROBUST_LEVEL_HEADER(simd/vec)
+// clang-format on
 
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 PYROBUST_TARGET inline double lane_sum(V a) {
@@ -52,4 +55,4 @@ PYROBUST_TARGET inline void for_columns(int64_t n, const Four& four) {
 }
 
 }  // namespace
-}  // namespace pyrobust::cpu
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL

@@ -9,15 +9,14 @@
 #include "common/directed_rounding.h"
 #include "common/half.h"
 
-#define PYROBUST_TARGET __attribute__((target("avx2,fma,f16c")))
-
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::avx2 {
 namespace {
 
 struct V {
   __m256d low, high;
 };
 constexpr int64_t kRegisters = 2;  // of the machine, in V and in W
+constexpr int kSums = 4;
 
 PYROBUST_TARGET inline V splat(double a) { return {_mm256_set1_pd(a), _mm256_set1_pd(a)}; }
 PYROBUST_TARGET inline V load(const float* p) {
@@ -250,5 +249,11 @@ PYROBUST_TARGET inline int pack(float* out, W a, unsigned keep) {
   return first + __builtin_popcount(keep >> 8);
 }
 
+constexpr bool kMaskedLanes = false;
+
+// Too few registers to hold it.
+inline void in_register(V&) {}
+inline void in_register(W&) {}
+
 }  // namespace
-}  // namespace pyrobust::cpu
+}  // namespace pyrobust::cpu::avx2

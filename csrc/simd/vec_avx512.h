@@ -8,13 +8,12 @@
 #include "common/directed_rounding.h"
 #include "common/half.h"
 
-#define PYROBUST_TARGET __attribute__((target("avx512f,avx512vl,avx2,fma,f16c")))
-
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::avx512 {
 namespace {
 
 using V = __m512d;
 constexpr int64_t kRegisters = 1;  // of the machine, in V and in W
+constexpr int kSums = 24;
 
 PYROBUST_TARGET inline V splat(double a) { return _mm512_set1_pd(a); }
 PYROBUST_TARGET inline V load(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
@@ -147,7 +146,7 @@ PYROBUST_TARGET inline int pack(float* out, W a, unsigned keep) {
 }
 
 // The first n lanes, zeros behind them; n is less than a vector has.
-#define PYROBUST_MASKED_LANES
+constexpr bool kMaskedLanes = true;
 PYROBUST_TARGET inline W load_some(const float* p, int64_t n) {
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
 }
@@ -161,5 +160,9 @@ PYROBUST_TARGET inline void store_some(double* p, int64_t n, V a) {
   _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), a);
 }
 
+// Holds a in a register: compilers otherwise read it again for every use.
+PYROBUST_TARGET inline void in_register(V& a) { asm("" : "+v"(a)); }
+PYROBUST_TARGET inline void in_register(W& a) { asm("" : "+v"(a)); }
+
 }  // namespace
-}  // namespace pyrobust::cpu
+}  // namespace pyrobust::cpu::avx512

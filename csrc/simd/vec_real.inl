@@ -1,7 +1,7 @@
 // Lanes of float32 or float64 under one name each, over the lanes that the including file chose.
 #include "simd/vec.inl"
 
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 PYROBUST_TARGET inline W lanes_at(const float* p) { return load_wide(p); }
@@ -15,26 +15,26 @@ constexpr int64_t kCount = sizeof(T) == 4 ? 16 : 8;
 template <class T>
 PYROBUST_TARGET inline auto some(const T* p, int64_t i, int64_t n) {
   if (n - i >= kCount<T>) return lanes_at(p + i);
-#ifdef PYROBUST_MASKED_LANES
-  return load_some(p + i, n - i);
-#else
-  T last[kCount<T>] = {};
-  for (int64_t l = 0; i + l < n; ++l) last[l] = p[i + l];
-  return lanes_at(last);
-#endif
+  if constexpr (kMaskedLanes) {
+    return load_some(p + i, n - i);
+  } else {
+    T last[kCount<T>] = {};
+    for (int64_t l = 0; i + l < n; ++l) last[l] = p[i + l];
+    return lanes_at(last);
+  }
 }
 
 template <class T, class L>
 PYROBUST_TARGET inline void put_some(T* p, int64_t i, int64_t n, L a) {
   if (n - i >= kCount<T>) return put(p + i, a);
-#ifdef PYROBUST_MASKED_LANES
-  store_some(p + i, n - i, a);
-#else
-  T last[kCount<T>];
-  put(last, a);
-  for (int64_t l = 0; i + l < n; ++l) p[i + l] = last[l];
-#endif
+  if constexpr (kMaskedLanes) {
+    store_some(p + i, n - i, a);
+  } else {
+    T last[kCount<T>];
+    put(last, a);
+    for (int64_t l = 0; i + l < n; ++l) p[i + l] = last[l];
+  }
 }
 
 }  // namespace
-}  // namespace pyrobust::cpu
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL

@@ -11,15 +11,14 @@
 #include "common/directed_rounding.h"
 #include "common/half.h"
 
-#define PYROBUST_TARGET
-
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::scalar {
 namespace {
 
 struct V {
   double lane[8];
 };
 constexpr int64_t kRegisters = 1;  // the compiler finds its own
+constexpr int kSums = 4;
 
 #define PYROBUST_LANES(expression)                        \
   V out;                                                  \
@@ -145,5 +144,11 @@ inline int pack(float* out, W a, unsigned keep) {
 
 #undef PYROBUST_LANES
 
+constexpr bool kMaskedLanes = false;
+
+// Too few registers to hold it.
+inline void in_register(V&) {}
+inline void in_register(W&) {}
+
 }  // namespace
-}  // namespace pyrobust::cpu
+}  // namespace pyrobust::cpu::scalar

@@ -41,7 +41,7 @@ class Selection {
       std::nth_element(sample, sample + rank, sample + kSample, std::greater<Word>());
       packed_.resize(static_cast<size_t>(n));
       const double pivot = value_of(sample[rank]);
-      const int64_t count = l1_leaves<T>().ball.keep(v, packed_.data(), n, 0, -pivot).count;
+      const int64_t count = simplex_l1_kernels<T>().ball.keep(v, packed_.data(), n, 0, -pivot).count;
       if (count >= keep) return ranked(packed_.data(), count, keep);
     }
     return ranked(v, n, keep);

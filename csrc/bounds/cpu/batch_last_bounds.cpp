@@ -14,14 +14,6 @@ constexpr int64_t kTerms = 64;
 constexpr int64_t kTask = 16384;
 
 template <class T>
-const BoundLeaves<T>& leaves() {
-  if constexpr (sizeof(T) == 4)
-    return PYROBUST_LEAVES(kBoundFloat);
-  else
-    return PYROBUST_LEAVES(kBoundDouble);
-}
-
-template <class T>
 LaneNeuron<T> neuron(int64_t k, const T* a, const T* center, const T* radius, T slope, const LaneSizes& sizes) {
   return {center + k * sizes.lanes,
           radius + k * (sizes.shared_radius ? 1 : sizes.lanes),
@@ -60,8 +52,8 @@ template <class T>
 void relu_intervals(const T* center, const T* radius, T slope, T* out_center, T* out_radius, const LaneSizes& sizes,
                     const ParallelFor& parallel_for) {
   for_neurons(sizes.lanes, sizes, parallel_for, [&](int64_t k) {
-    leaves<T>().relu(neuron<T>(k, nullptr, center, radius, slope, sizes), out_center + k * sizes.lanes,
-                     out_radius + k * sizes.lanes);
+    batch_last_bounds_kernels<T>().relu(neuron<T>(k, nullptr, center, radius, slope, sizes),
+                                        out_center + k * sizes.lanes, out_radius + k * sizes.lanes);
   });
 }
 
@@ -70,8 +62,8 @@ void relu_intervals_backward(const T* of_center, const T* of_radius, const T* ce
                              T* grad_center, T* grad_radius, const LaneSizes& sizes, const ParallelFor& parallel_for) {
   for_neurons(sizes.lanes, sizes, parallel_for, [&](int64_t k) {
     const int64_t at = k * sizes.lanes;
-    leaves<T>().relu_backward(neuron<T>(k, nullptr, center, radius, slope, sizes), of_center + at, of_radius + at,
-                              grad_center + at, grad_radius + at);
+    batch_last_bounds_kernels<T>().relu_backward(neuron<T>(k, nullptr, center, radius, slope, sizes), of_center + at,
+                                                 of_radius + at, grad_center + at, grad_radius + at);
   });
 }
 
@@ -79,7 +71,8 @@ template <class T>
 void relax_lanes(const T* a, const T* center, const T* radius, T slope, T* out, T* bias, const LaneSizes& sizes,
                  const ParallelFor& parallel_for) {
   sum_over_neurons(bias, sizes, parallel_for, [&](int64_t k, T* sum) {
-    leaves<T>().relax(neuron(k, a, center, radius, slope, sizes), out + k * sizes.rows * sizes.lanes, sum);
+    batch_last_bounds_kernels<T>().relax(neuron(k, a, center, radius, slope, sizes), out + k * sizes.rows * sizes.lanes,
+                                         sum);
   });
 }
 
@@ -89,16 +82,18 @@ void relax_lanes_backward(const T* grad, const T* grad_bias, const T* a, const T
                           const ParallelFor& parallel_for) {
   for_neurons(sizes.rows * sizes.lanes, sizes, parallel_for, [&](int64_t k) {
     const int64_t at = k * sizes.rows * sizes.lanes;
-    leaves<T>().relax_backward(neuron(k, a, center, radius, slope, sizes), grad + at, grad_bias, grad_a + at,
-                               grad_center + k * sizes.lanes, grad_radius + k * sizes.lanes);
+    batch_last_bounds_kernels<T>().relax_backward(neuron(k, a, center, radius, slope, sizes), grad + at, grad_bias,
+                                                  grad_a + at, grad_center + k * sizes.lanes,
+                                                  grad_radius + k * sizes.lanes);
   });
 }
 
 template <class T>
 void least_lanes(const T* a, const T* center, const T* radius, T* out, const LaneSizes& sizes,
                  const ParallelFor& parallel_for) {
-  sum_over_neurons(out, sizes, parallel_for,
-                   [&](int64_t k, T* sum) { leaves<T>().least(neuron(k, a, center, radius, T(0), sizes), sum); });
+  sum_over_neurons(out, sizes, parallel_for, [&](int64_t k, T* sum) {
+    batch_last_bounds_kernels<T>().least(neuron(k, a, center, radius, T(0), sizes), sum);
+  });
 }
 
 template <class T>
@@ -110,8 +105,9 @@ void least_lanes_backward(const T* grad, const T* a, const T* center, const T* r
   }
   const auto row = [&](T* of, int64_t k) { return of == nullptr ? nullptr : of + k * sizes.lanes; };
   for_neurons(sizes.rows * sizes.lanes, sizes, parallel_for, [&](int64_t k) {
-    leaves<T>().least_backward(neuron(k, a, center, radius, T(0), sizes), grad, grad_a + k * sizes.rows * sizes.lanes,
-                               row(grad_center, k), row(grad_radius, k));
+    batch_last_bounds_kernels<T>().least_backward(neuron(k, a, center, radius, T(0), sizes), grad,
+                                                  grad_a + k * sizes.rows * sizes.lanes, row(grad_center, k),
+                                                  row(grad_radius, k));
   });
 }
 

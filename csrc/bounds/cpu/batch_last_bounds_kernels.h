@@ -18,7 +18,7 @@ struct LaneNeuron {
 };
 
 template <class T>
-struct BoundLeaves {
+struct BatchLastBoundsKernels {
   void (*relu)(const LaneNeuron<T>& z, T* center, T* radius);
   void (*relu_backward)(const LaneNeuron<T>& z, const T* of_center, const T* of_radius, T* grad_center, T* grad_radius);
   // sum += the constants of the rows
@@ -30,7 +30,8 @@ struct BoundLeaves {
   void (*least_backward)(const LaneNeuron<T>& z, const T* grad, T* grad_a, T* grad_center, T* grad_radius);
 };
 
-extern const BoundLeaves<float> kBoundFloatScalar, kBoundFloatAvx2, kBoundFloatAvx512;
-extern const BoundLeaves<double> kBoundDoubleScalar, kBoundDoubleAvx2, kBoundDoubleAvx512;
+// The set of the level in use.
+template <class T>
+const BatchLastBoundsKernels<T>& batch_last_bounds_kernels();
 
 }  // namespace pyrobust::cpu

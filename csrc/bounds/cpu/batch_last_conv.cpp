@@ -15,14 +15,6 @@ constexpr int64_t kInputs = 4;
 // Numbers of a packed row.
 constexpr int64_t kPacked = 8192;
 
-template <class T>
-const ConvLeaves<T>& leaves() {
-  if constexpr (sizeof(T) == 4)
-    return PYROBUST_LEAVES(kConvFloat);
-  else
-    return PYROBUST_LEAVES(kConvDouble);
-}
-
 // Blocks of 8, 4, 3, 2 or 1 planes, of at most `most`.
 struct Block {
   int64_t first, size;
@@ -61,7 +53,7 @@ std::vector<std::vector<Meeting>> meetings(int axis, bool transposed, const Lane
 template <class T>
 void gather(const T* in, const T* weight, const T* bias, const T* scale, T* out, bool transposed,
             const LaneConvSizes& sizes, const ParallelFor& parallel_for) {
-  const ConvLeaves<T>& leaf = leaves<T>();
+  const BatchLastConvKernels<T>& leaf = batch_last_conv_kernels<T>();
   const int64_t sources = transposed ? sizes.outputs : sizes.inputs,
                 targets = transposed ? sizes.inputs : sizes.outputs;
   const int64_t in_width = transposed ? sizes.y_width : sizes.width,
@@ -185,7 +177,7 @@ void conv_lanes_transposed(const T* y, const T* weight, T* x, const LaneConvSize
 
 template <class T>
 void conv_lanes_weight(const T* x, const T* y, T* weight, const LaneConvSizes& sizes, const ParallelFor& parallel_for) {
-  const ConvLeaves<T>& leaf = leaves<T>();
+  const BatchLastConvKernels<T>& leaf = batch_last_conv_kernels<T>();
   const int64_t lanes = sizes.lanes, area = sizes.kernel[0] * sizes.kernel[1];
   constexpr int64_t n = kConvLanes<T>;
   const int64_t x_plane = sizes.height * sizes.width * lanes, y_plane = sizes.y_height * sizes.y_width * lanes;

@@ -45,7 +45,7 @@ struct ConvStrip {
 };
 
 template <class T>
-struct ConvLeaves {
+struct BatchLastConvKernels {
   int64_t block;    // output planes at a time, at most
   int64_t columns;  // kernel columns at a time, at most
   // block is 8, 4, 3, 2 or 1
@@ -54,7 +54,8 @@ struct ConvLeaves {
   void (*strip)(int64_t block, int64_t columns, const ConvStrip<T>& strip);
 };
 
-extern const ConvLeaves<float> kConvFloatScalar, kConvFloatAvx2, kConvFloatAvx512;
-extern const ConvLeaves<double> kConvDoubleScalar, kConvDoubleAvx2, kConvDoubleAvx512;
+// The set of the level in use.
+template <class T>
+const BatchLastConvKernels<T>& batch_last_conv_kernels();
 
 }  // namespace pyrobust::cpu

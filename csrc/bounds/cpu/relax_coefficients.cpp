@@ -12,14 +12,6 @@ namespace {
 // Neurons whose lines stay in the first-level cache while all rows pass over them.
 constexpr int64_t kBlock = 512;
 
-template <class T>
-const RelaxLeaves<T>& leaves() {
-  if constexpr (sizeof(T) == 4)
-    return PYROBUST_LEAVES(kRelaxFloat);
-  else
-    return PYROBUST_LEAVES(kRelaxDouble);
-}
-
 // The lines of neurons first .. first + n - 1, and zeros up to a whole number of lanes.
 template <class T>
 struct Block {
@@ -49,8 +41,8 @@ void relax_coefficients(const T* a, const T* lower, const T* upper, T slope, T* 
         const Block<T> block(lower + b * n + first, upper + b * n + first, count, slope);
         for (int64_t s = 0; s < rows; ++s) {
           const int64_t at = (b * rows + s) * n + first;
-          total[static_cast<size_t>(s)] +=
-              leaves<T>().relax(a + at, count, block.lower_slope, block.upper_slope, block.intercept, out + at);
+          total[static_cast<size_t>(s)] += relax_coefficients_kernels<T>().relax(
+              a + at, count, block.lower_slope, block.upper_slope, block.intercept, out + at);
         }
       }
       for (int64_t s = 0; s < rows; ++s) bias[b * rows + s] = static_cast<T>(total[static_cast<size_t>(s)]);
@@ -72,8 +64,9 @@ void relax_coefficients_backward(const T* grad, const T* grad_bias, const T* a, 
         std::fill(of_intercept, of_intercept + kBlock, T(0));
         for (int64_t s = 0; s < rows; ++s) {
           const int64_t at = (b * rows + s) * n + first;
-          leaves<T>().backward(a + at, grad + at, grad_bias[b * rows + s], count, block.lower_slope, block.upper_slope,
-                               block.intercept, grad_a + at, of_slope, of_intercept);
+          relax_coefficients_kernels<T>().backward(a + at, grad + at, grad_bias[b * rows + s], count, block.lower_slope,
+                                                   block.upper_slope, block.intercept, grad_a + at, of_slope,
+                                                   of_intercept);
         }
         for (int64_t k = 0; k < count; ++k)
           relu_lines_backward(lower[range + k], upper[range + k], slope, of_slope[k], of_intercept[k],

@@ -11,7 +11,7 @@ namespace pyrobust::cpu {
 inline constexpr int64_t kLineLanes = 16;
 
 template <class T>
-struct RelaxLeaves {
+struct RelaxCoefficientsKernels {
   // out = a times the slope of its side; returns the sum of a intercept where a < 0.
   double (*relax)(const T* a, int64_t n, const T* lower_slope, const T* upper_slope, const T* intercept, T* out);
   // grad_a from grad and grad_bias; where a < 0, of_slope += a grad and of_intercept += a grad_bias.
@@ -19,7 +19,8 @@ struct RelaxLeaves {
                    const T* intercept, T* grad_a, T* of_slope, T* of_intercept);
 };
 
-extern const RelaxLeaves<float> kRelaxFloatScalar, kRelaxFloatAvx2, kRelaxFloatAvx512;
-extern const RelaxLeaves<double> kRelaxDoubleScalar, kRelaxDoubleAvx2, kRelaxDoubleAvx512;
+// The set of the level in use.
+template <class T>
+const RelaxCoefficientsKernels<T>& relax_coefficients_kernels();
 
 }  // namespace pyrobust::cpu

@@ -145,7 +145,7 @@ class CrownWalk<T>::Impl {
     }
     if (layer.affine() && (!layer.fused || i == tile_->layer))
       for_runs(i, [&](T* a, int64_t n, int64_t k) {
-        crown_leaves<T>().dot(a, n, state(i).low.data() + k, state(i).high.data() + k, bias_);
+        engine_kernels<T>().dot(a, n, state(i).low.data() + k, state(i).high.data() + k, bias_);
       });
     switch (layer.kind) {
       case Kind::kLinear:
@@ -155,8 +155,9 @@ class CrownWalk<T>::Impl {
         convolution(i);
         break;
       case Kind::kScale:
-        for_runs(
-            i, [&](T* a, int64_t n, int64_t k) { crown_leaves<T>().scale(a, n, layer.scale.data() + k, 1, a, false); });
+        for_runs(i, [&](T* a, int64_t n, int64_t k) {
+          engine_kernels<T>().scale(a, n, layer.scale.data() + k, 1, a, false);
+        });
         hand_over(i, layer.inputs[0]);
         return;
       case Kind::kSum:
@@ -165,8 +166,8 @@ class CrownWalk<T>::Impl {
       case Kind::kActivation:
         for_runs(i, [&](T* a, int64_t n, int64_t k) {
           const LayerState<T>& s = state(i);
-          crown_leaves<T>().relax(a, n, s.lower_slope.data() + k, s.upper_slope.data() + k,
-                                  s.lower_intercept.data() + k, s.upper_intercept.data() + k, bias_);
+          engine_kernels<T>().relax(a, n, s.lower_slope.data() + k, s.upper_slope.data() + k,
+                                    s.lower_intercept.data() + k, s.upper_intercept.data() + k, bias_);
         });
         p.alive = state(i).alive.data();
         hand_over(i, layer.inputs[0]);
@@ -217,7 +218,7 @@ class CrownWalk<T>::Impl {
     for (int64_t c = 0; c < network_.layer(i).shape.channels; ++c)
       for (int64_t y = from.y0; y < from.y1; ++y, a += from.width() * L) {
         T* const out = target + ((c * to.height() + y - to.y0) * to.width() + from.x0 - to.x0) * L;
-        crown_leaves<T>().scale(a, from.width(), &sign, 0, out, true);
+        engine_kernels<T>().scale(a, from.width(), &sign, 0, out, true);
       }
   }
 
@@ -286,7 +287,7 @@ class CrownWalk<T>::Impl {
         for (const int64_t input : layer.inputs) {
           const int64_t size = network_.layer(input).shape.size();
           if (from < size) {
-            crown_leaves<T>().scale(a + j * L, 1, &one, 0, memory(input, true) + from * L, true);
+            engine_kernels<T>().scale(a + j * L, 1, &one, 0, memory(input, true) + from * L, true);
             break;
           }
           from -= size;
@@ -300,10 +301,10 @@ class CrownWalk<T>::Impl {
     const T one = 1;
     T* const out = memory(network_.layer(i).inputs[0], true);
     for_runs(i, [&](T* a, int64_t n, int64_t k) {
-      crown_leaves<T>().relax(a, n, s.lower_slope.data() + k, s.upper_slope.data() + k, s.lower_intercept.data() + k,
-                              s.upper_intercept.data() + k, bias_);
+      engine_kernels<T>().relax(a, n, s.lower_slope.data() + k, s.upper_slope.data() + k, s.lower_intercept.data() + k,
+                                s.upper_intercept.data() + k, bias_);
       for (int64_t j = 0; j < n; ++j)
-        crown_leaves<T>().scale(a + j * L, 1, &one, 0, out + s.picked[static_cast<size_t>(k + j)] * L, true);
+        engine_kernels<T>().scale(a + j * L, 1, &one, 0, out + s.picked[static_cast<size_t>(k + j)] * L, true);
     });
   }
 
@@ -318,8 +319,8 @@ class CrownWalk<T>::Impl {
       low[k] = out.down_to<T>(s.lower[k] - (share * below + out.few<T>(below)));
       high[k] = out.up_to<T>(s.upper[k] + (share * above + out.few<T>(above)));
     }
-    for_runs(i,
-             [&](T* a, int64_t n, int64_t k) { crown_leaves<T>().dot(a, n, low.data() + k, high.data() + k, bias_); });
+    for_runs(
+        i, [&](T* a, int64_t n, int64_t k) { engine_kernels<T>().dot(a, n, low.data() + k, high.data() + k, bias_); });
   }
 
   // Of the input's part, what is there of it.

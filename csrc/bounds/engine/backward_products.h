@@ -37,8 +37,8 @@ class BackwardProducts {
     const Panels<T>& panels = layer.backward;
     if (step.needed == nullptr) {
       for (int64_t p = 0; p < panels.count(); ++p)
-        crown_leaves<T>().multiply(step.a, taps_.data(), count, panels.panel(p), panels.width(p),
-                                   step.out + p * kPanel * L, kSideBySide<T>, step.add);
+        engine_kernels<T>().multiply(step.a, taps_.data(), count, panels.panel(p), panels.width(p),
+                                     step.out + p * kPanel * L, kSideBySide<T>, step.add);
       return;
     }
     at_.resize(static_cast<size_t>(panels.outputs)), columns_.resize(at_.size());
@@ -97,8 +97,8 @@ class BackwardProducts {
   void pick(const BackwardStep<T>& step, const Tap* taps, int64_t count, const Panels<T>& panels,
             const int64_t* columns, const int64_t* at, int64_t many) {
     for (int64_t j = 0; j < many; j += kPanel)
-      crown_leaves<T>().multiply_picked(step.a, taps, count, panels.w.data(), columns + j, std::min(kPanel, many - j),
-                                        step.out, at + j, step.add);
+      engine_kernels<T>().multiply_picked(step.a, taps, count, panels.w.data(), columns + j, std::min(kPanel, many - j),
+                                          step.out, at + j, step.add);
   }
 
   // To a window that starts `top` rows below that for which the cells were listed.
@@ -121,9 +121,9 @@ class BackwardProducts {
       if (!whole) clip(cells, y, x, to, channels, first, from.channels * plane * L);
       const Panels<T>& panels = cells.panels[static_cast<size_t>(g)];
       for (int64_t p = 0; p < panels.count(); ++p)
-        crown_leaves<T>().multiply(step.a, products.taps(*cell), cell->count, panels.panel(p), panels.width(p),
-                                   whole ? step.out + first : step.out, (whole ? at_ : clipped_).data() + p * kPanel,
-                                   step.add);
+        engine_kernels<T>().multiply(step.a, products.taps(*cell), cell->count, panels.panel(p), panels.width(p),
+                                     whole ? step.out + first : step.out, (whole ? at_ : clipped_).data() + p * kPanel,
+                                     step.add);
       g = g + 1 == groups ? 0 : g + 1;
     }
   }

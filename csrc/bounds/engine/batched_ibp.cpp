@@ -72,8 +72,8 @@ void LaneIntervals<T>::begin(const InputSet& inputs, int64_t first, int64_t coun
   thread_local std::vector<double> lower, upper;
   for (int64_t e = 0; e < count; ++e) {
     inputs.lower.read(first + e, n, lower), inputs.upper.read(first + e, n, upper);
-    crown_leaves<T>().spread(lower.data(), upper.data(), n, e, 0, options_.sound, input.center.data(),
-                             input.radius.data(), nullptr);
+    engine_kernels<T>().spread(lower.data(), upper.data(), n, e, 0, options_.sound, input.center.data(),
+                               input.radius.data(), nullptr);
   }
 }
 
@@ -96,17 +96,17 @@ void LaneIntervals<T>::multiply(int64_t i) const {
   const Ranges<T>& input = ranges_of<T>(layer.inputs[0], from.size());
   thread_local std::vector<T> radius;
   radius.resize(input.radius.size());
-  crown_leaves<T>().enlarge(input.center.data(), input.radius.data(), from.size(), costs.sum, costs.sound,
-                            radius.data());
+  engine_kernels<T>().enlarge(input.center.data(), input.radius.data(), from.size(), costs.sum, costs.sound,
+                              radius.data());
   T center_sums[kPanel * kLanes<T>], radius_sums[kPanel * kLanes<T>];
   for_panels(layer, from, [&](const ForwardPanel& panel) {
     panel.multiply(input.center.data(), layer.forward, center_sums);
     panel.multiply(radius.data(), layer.forward_abs, radius_sums);
     for (int64_t j = 0; j < panel.width; ++j) {
       const int64_t k = panel.first + j * panel.apart;
-      crown_leaves<T>().relu_range(center_sums + j * kLanes<T>, radius_sums + j * kLanes<T>,
-                                   layer.bias[static_cast<size_t>(k)], costs, to.center.data() + k * kLanes<T>,
-                                   to.radius.data() + k * kLanes<T>);
+      engine_kernels<T>().relu_range(center_sums + j * kLanes<T>, radius_sums + j * kLanes<T>,
+                                     layer.bias[static_cast<size_t>(k)], costs, to.center.data() + k * kLanes<T>,
+                                     to.radius.data() + k * kLanes<T>);
     }
   });
 }

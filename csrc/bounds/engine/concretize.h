@@ -25,10 +25,10 @@ class InputLeast {
   // The coefficients a [n][kLanes] of the inputs from k on.
   void add(const T* a, int64_t n, const LayerState<T>& input, int64_t k) {
     some_ = true;
-    crown_leaves<T>().dot(a, n, input.low.data() + k, input.high.data() + k, box_);
+    engine_kernels<T>().dot(a, n, input.low.data() + k, input.high.data() + k, box_);
     if (options_.norm == Norm::kLinf) return;
-    crown_leaves<T>().dot(a, n, input.center_low.data() + k, input.center_high.data() + k, ball_);
-    crown_leaves<T>().lengths(a, n, squares_, largest_);
+    engine_kernels<T>().dot(a, n, input.center_low.data() + k, input.center_high.data() + k, ball_);
+    engine_kernels<T>().lengths(a, n, squares_, largest_);
   }
 
   // Adds the least value on the box and, where there is a ball, the better of that and the least value on the ball, of n

@@ -61,8 +61,8 @@ struct ForwardPanel {
   // out [width][kLanes]: the sums of `lanes` times the weights.
   template <class T>
   void multiply(const T* lanes, const std::vector<Panels<T>>& weights, T* out) const {
-    crown_leaves<T>().multiply(lanes + offset, taps.data(), static_cast<int64_t>(taps.size()),
-                               weights[group].panel(panel), width, out, kSideBySide<T>, false);
+    engine_kernels<T>().multiply(lanes + offset, taps.data(), static_cast<int64_t>(taps.size()),
+                                 weights[group].panel(panel), width, out, kSideBySide<T>, false);
   }
 };
 

@@ -23,8 +23,8 @@ Lanes<T> lanes_of(int64_t layer, int64_t n, ExampleState<T>* const* group, int64
   if (count < kLanes<T>) std::fill(lanes, lanes + 3 * size, T(0));
   for (int64_t e = 0; e < count; ++e) {
     const LayerState<T>& state = (*group[e])[layer];
-    crown_leaves<T>().spread(state.lower.data(), state.upper.data(), n, e, flushed, options.sound, lanes, lanes + size,
-                             lanes + 2 * size);
+    engine_kernels<T>().spread(state.lower.data(), state.upper.data(), n, e, flushed, options.sound, lanes,
+                               lanes + size, lanes + 2 * size);
   }
   return {lanes, lanes + size, lanes + 2 * size};
 }
@@ -47,8 +47,8 @@ class Ranges {
     double lower[kLanes<T>], upper[kLanes<T>], sum[kLanes<T>];
     for (int64_t j = 0; j < width; ++j) {
       const auto at = static_cast<size_t>(k + j * plane);
-      crown_leaves<T>().range(sums.center + j * kLanes<T>, sums.radius + j * kLanes<T>, sums.magnitude + j * kLanes<T>,
-                              layer_.bias[at], costs_, lower, upper, sum);
+      engine_kernels<T>().range(sums.center + j * kLanes<T>, sums.radius + j * kLanes<T>,
+                                sums.magnitude + j * kLanes<T>, layer_.bias[at], costs_, lower, upper, sum);
       for (int64_t e = 0; e < count; ++e) {
         LayerState<T>& state = (*group[e])[layer];
         state.lower[at] = lower[e], state.upper[at] = upper[e], state.sum[at] = sum[e];

@@ -26,7 +26,7 @@ struct RangeCosts {
 };
 
 template <class T>
-struct CrownLeaves {
+struct EngineKernels {
   // out[at[j]] (+)= the sum of `count` products of a, j < width <= kPanel; w is a panel.
   void (*multiply)(const T* a, const Tap* taps, int64_t count, const T* w, int64_t width, T* out, const int64_t* at,
                    bool add);
@@ -57,16 +57,8 @@ struct CrownLeaves {
   void (*lengths)(const T* a, int64_t n, double* squares, double* largest);
 };
 
-extern const CrownLeaves<float> kCrownFloatScalar, kCrownFloatAvx2, kCrownFloatAvx512;
-extern const CrownLeaves<double> kCrownDoubleScalar, kCrownDoubleAvx2, kCrownDoubleAvx512;
-
-// Those in use.
+// The set of the level in use.
 template <class T>
-const CrownLeaves<T>& crown_leaves() {
-  if constexpr (sizeof(T) == 4)
-    return PYROBUST_LEAVES(kCrownFloat);
-  else
-    return PYROBUST_LEAVES(kCrownDouble);
-}
+const EngineKernels<T>& engine_kernels();
 
 }  // namespace pyrobust::cpu

@@ -22,14 +22,6 @@ struct Pair {
   double low, high;
 };
 
-template <class T>
-const LineLeaves<T>& leaves() {
-  if constexpr (sizeof(T) == 4)
-    return PYROBUST_LEAVES(kLinesFloat);
-  else
-    return PYROBUST_LEAVES(kLinesDouble);
-}
-
 // What the step at an affine layer costs, and at a function that takes it.
 template <class T>
 StepCosts costs_of(const BoundNetwork<T>& network, const Layer<T>& layer, const BoundOptions& options) {
@@ -163,10 +155,10 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
   const StepCosts step = costs_of(network, below, options);
   const bool relu = layer.function == Function::kLeakyRelu && layer.slope == 0;
   if (relu && (!below.fused || below.kind != Kind::kScale) && finite(input)) {
-    leaves<T>().relu_lines(input.lower.data(), input.upper.data(), below.fused ? input.sum.data() : nullptr,
-                           below.bias.data(), static_cast<int64_t>(n), step, state.lower_slope.data(),
-                           state.upper_slope.data(), state.lower_intercept.data(), state.upper_intercept.data(),
-                           state.alive.data());
+    relaxation_kernels<T>().relu_lines(input.lower.data(), input.upper.data(), below.fused ? input.sum.data() : nullptr,
+                                       below.bias.data(), static_cast<int64_t>(n), step, state.lower_slope.data(),
+                                       state.upper_slope.data(), state.lower_intercept.data(),
+                                       state.upper_intercept.data(), state.alive.data());
     state.needed = state.alive;  // the intercepts of the others are zero
     return;
   }
@@ -261,8 +253,8 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
       for (size_t k = 0; k < n; ++k)
         store_pair(out, costs.share, affine_pair(layer, example, state, costs, k), state.low[k], state.high[k]);
     else
-      leaves<T>().affine_pairs(state.sum.data(), layer.bias.data(), static_cast<int64_t>(n), costs, state.low.data(),
-                               state.high.data());
+      relaxation_kernels<T>().affine_pairs(state.sum.data(), layer.bias.data(), static_cast<int64_t>(n), costs,
+                                           state.low.data(), state.high.data());
   } else if (layer.kind == Kind::kActivation) {
     prepare_activation(network, i, example, options);
   } else if (layer.kind == Kind::kMaxPool) {

@@ -13,7 +13,7 @@ struct StepCosts {
 };
 
 template <class T>
-struct LineLeaves {
+struct RelaxationKernels {
   // n pairs in T: at most low and at least high, after the loops' share.
   void (*pairs)(const double* low, const double* high, int64_t n, double share, bool sound, T* low_out, T* high_out);
   // The same of bias -+ error.
@@ -25,7 +25,8 @@ struct LineLeaves {
                      uint8_t* alive);
 };
 
-extern const LineLeaves<float> kLinesFloatScalar, kLinesFloatAvx2, kLinesFloatAvx512;
-extern const LineLeaves<double> kLinesDoubleScalar, kLinesDoubleAvx2, kLinesDoubleAvx512;
+// The set of the level in use.
+template <class T>
+const RelaxationKernels<T>& relaxation_kernels();
 
 }  // namespace pyrobust::cpu

@@ -1,6 +1,6 @@
 // Intercepts and errors of many neurons at once: the vector form of what bound_prepare.cpp does one by one.
 
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 // Outward::few and Outward::down_to, up_to in lanes.
@@ -127,7 +127,7 @@ PYROBUST_TARGET void relu_lines(const double* lower, const double* upper, const 
 }
 
 template <class T>
-constexpr LineLeaves<T> kLines = {pairs<T>, affine_pairs<T>, relu_lines<T>};
+constexpr RelaxationKernels<T> kRelaxationKernels = {pairs<T>, affine_pairs<T>, relu_lines<T>};
 
 }  // namespace
-}  // namespace pyrobust::cpu
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL

@@ -26,22 +26,10 @@ constexpr double kLost = 0x1p-28;
 constexpr double kHuge = 1024;  // radii of w, from where even the number of free elements is in doubt
 
 template <class T>
-const L1BoxLeaves<T>& leaves() {
-  if constexpr (std::is_same_v<T, Half>)
-    return kL1BoxHalf;
-  else if constexpr (std::is_same_v<T, BFloat16>)
-    return kL1BoxBFloat16;
-  else if constexpr (std::is_same_v<T, float>)
-    return PYROBUST_LEAVES(kL1BoxFloat);
-  else
-    return PYROBUST_LEAVES(kL1BoxDouble);
-}
-
-template <class T>
 class Row {
  public:
   Row(const T* y, const T* x, T* z, int64_t n, double radius, Box box)
-      : leaves_(leaves<T>()),
+      : kernels_(l1_box_kernels<T>()),
         y_(y),
         x_(x),
         z_(z),
@@ -82,7 +70,7 @@ class Row {
 
   template <class Each>
   void scan(const Each& each) {
-    each(chunks_, [&](int64_t c) { partial(c).scan = leaves_.scan(y_ + c * kChunk, x_ + c * kChunk, size(c), box_); });
+    each(chunks_, [&](int64_t c) { partial(c).scan = kernels_.scan(y_ + c * kChunk, x_ + c * kChunk, size(c), box_); });
     scan_ = partial(0).scan;
     for (int64_t c = 1; c < chunks_; ++c) {
       const BoxScan& s = partial(c).scan;
@@ -94,7 +82,7 @@ class Row {
   template <class Each>
   BoxValue evaluate(const Each& each, double base, double w) {
     each(chunks_, [&](int64_t c) {
-      partial(c).value = leaves_.evaluate(y_ + c * kChunk, x_ + c * kChunk, size(c), box_, base, w);
+      partial(c).value = kernels_.evaluate(y_ + c * kChunk, x_ + c * kChunk, size(c), box_, base, w);
     });
     BoxValue value{0, 0};
     for (int64_t c = 0; c < chunks_; ++c) {
@@ -147,7 +135,7 @@ class Row {
       x[i] = x_[i * n_ / kSample];
     }
     const double share = target * static_cast<double>(kSample) / static_cast<double>(n_);
-    const auto sample = [&](double at) { return leaves_.evaluate(y, x, kSample, box_, base, at); };
+    const auto sample = [&](double at) { return kernels_.evaluate(y, x, kSample, box_, base, at); };
     if (sum_at(sample(base), base) < 2 * share) return {0, 0};
     Bracket around{0, base};
     w = newton(sample, share, kSampleTolerance, w, around);
@@ -160,10 +148,10 @@ class Row {
   // or they are too many.
   bool within(Bracket guess, double base, double target, double& w) const {
     double a[kRoom], u[kRoom];
-    const BoxOpen open = leaves_.open(y_, x_, n_, box_, base, guess.low, guess.high, a, u, kRoom);
+    const BoxOpen open = kernels_.open(y_, x_, n_, box_, base, guess.low, guess.high, a, u, kRoom);
     if (open.count < 0) return false;
     const auto f = [&](double at) {
-      const BoxValue value = leaves_.evaluate_open(a, u, open.count, at);
+      const BoxValue value = kernels_.evaluate_open(a, u, open.count, at);
       return BoxValue{value.fixed + open.throughout.fixed, value.free + open.throughout.free};
     };
     if (sum_at(f(guess.low), guess.low) > target || sum_at(f(guess.high), guess.high) <= target) return false;
@@ -186,14 +174,14 @@ class Row {
   bool written(const Each& each, double base, double w) {
     each(chunks_, [&](int64_t c) {
       const int64_t at = c * kChunk;
-      partial(c).sum = leaves_.finish(y_ + at, x_ + at, z_ + at, size(c), box_, base, w);
+      partial(c).sum = kernels_.finish(y_ + at, x_ + at, z_ + at, size(c), box_, base, w);
     });
     double sum = 0;
     for (int64_t c = 0; c < chunks_; ++c) sum += partial(c).sum;
     return sum * (1 + sum_error(n_)) <= radius_ || compare_sum(z_, n_, radius_) <= 0;
   }
 
-  const L1BoxLeaves<T>& leaves_;
+  const L1BoxKernels<T>& kernels_;
   const T* y_;
   const T* x_;
   T* z_;
@@ -222,8 +210,8 @@ BadRow project_l1_box(const T* y, const T* x, T* z, const double* radius, int64_
     if (fast && n <= kShortRow) {
       const auto open = [&](int64_t first, int count) {
         const int64_t at = first * n;
-        return PYROBUST_LEAVES(kFastBox).short_rows(y + at, x + at, z + at, radius + first * radius_stride,
-                                                    radius_stride, n, count, box);
+        return l1_box_float32_kernels().short_rows(y + at, x + at, z + at, radius + first * radius_stride,
+                                                   radius_stride, n, count, box);
       };
       for_short_rows(rows, n, parallel_for, open, [&](int64_t i) { row(i, each_in_turn); });
       return {bad_y.row(), bad_x.row()};

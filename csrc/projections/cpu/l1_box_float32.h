@@ -32,7 +32,7 @@ class FastBoxRow {
     double further = kFurther;
     for (int attempt = 0; attempt < kAttempts; ++attempt, further *= kFurther) {
       if (!open(each, guess.low, guess.high)) return false;
-      const double least = sum_, most = share(each, guess.low, leaves_.evaluate).sum;
+      const double least = sum_, most = share(each, guess.low, kernels_.evaluate).sum;
       const auto slope = static_cast<double>(std::max<int64_t>(1, linear_ + count_));
       if (least > target_) {
         guess = {guess.high, up(guess.high + further * (least - target_) / slope), guess.high};
@@ -90,9 +90,9 @@ class FastBoxRow {
       std::copy(y_ + at, y_ + at + kRun, a + i * kRun);
       std::copy(x_ + at, x_ + at + kRun, u + i * kRun);
     }
-    const double top = leaves_.rooms(a, u, length, box_);
+    const double top = kernels_.rooms(a, u, length, box_);
     const double target = target_ * static_cast<double>(length) / static_cast<double>(n_);
-    const auto f = [&](double theta) { return leaves_.estimate(a, u, length, static_cast<float>(theta)); };
+    const auto f = [&](double theta) { return kernels_.estimate(a, u, length, static_cast<float>(theta)); };
     const BoxShare whole = f(0);
     // Of a row of few elements that are not zero all are looked at.
     if (whole.free < kFew && whole.sum < 2 * target) return {0, std::numeric_limits<float>::max(), 0};
@@ -117,7 +117,7 @@ class FastBoxRow {
   bool open(const Each& each, float low, float high) {
     each(chunks_, [&](int64_t c) {
       partial(c).open =
-          leaves_.open(y_ + c * kChunk, x_ + c * kChunk, size(c), box_, low, high, open_a(c), open_u(c), size(c) / 2);
+          kernels_.open(y_ + c * kChunk, x_ + c * kChunk, size(c), box_, low, high, open_a(c), open_u(c), size(c) / 2);
     });
     high_ = high, sum_ = 0, linear_ = 0, count_ = 0;
     for (int64_t c = 0; c < chunks_; ++c) {
@@ -126,11 +126,11 @@ class FastBoxRow {
       sum_ += part.at_high, linear_ += part.linear, count_ += part.count;
     }
     throughout_ = 0;
-    throughout_ = sum_ - share(each, high, leaves_.evaluate).sum;
+    throughout_ = sum_ - share(each, high, kernels_.evaluate).sum;
     return true;
   }
 
-  // The sum at a theta in the bracket, by leaves_.evaluate or leaves_.estimate.
+  // The sum at a theta in the bracket, by kernels_.evaluate or kernels_.estimate.
   template <class Each, class Theta, class Sum>
   BoxShare share(const Each& each, Theta theta, const Sum& sum) {
     each(chunks_, [&](int64_t c) { partial(c).share = sum(open_a(c), open_u(c), partial(c).open.count, theta); });
@@ -146,8 +146,8 @@ class FastBoxRow {
   double solve(const Each& each, const Guess& guess) {
     const double base = guess.low;
     Bracket bracket{base - guess.high, 0};
-    const auto near = [&](double w) { return value(share(each, static_cast<float>(base - w), leaves_.estimate), w); };
-    const auto exact = [&](double w) { return value(share(each, base - w, leaves_.evaluate), w); };
+    const auto near = [&](double w) { return value(share(each, static_cast<float>(base - w), kernels_.estimate), w); };
+    const auto exact = [&](double w) { return value(share(each, base - w, kernels_.evaluate), w); };
     Bracket around = bracket;
     const double w = newton(near, target_, kNear, base - guess.theta, around);
     return base - newton(exact, target_, kTolerance, w, bracket);
@@ -160,14 +160,14 @@ class FastBoxRow {
     const auto low = round_toward<float>(theta - static_cast<double>(high), INFINITY);
     each(chunks_, [&](int64_t c) {
       const int64_t at = c * kChunk;
-      partial(c).sum = leaves_.finish(y_ + at, x_ + at, z_ + at, size(c), box_, high, low);
+      partial(c).sum = kernels_.finish(y_ + at, x_ + at, z_ + at, size(c), box_, high, low);
     });
     double sum = 0;
     for (int64_t c = 0; c < chunks_; ++c) sum += partial(c).sum;
     return sum * (1 + sum_error(n_)) <= radius_;
   }
 
-  const FastBoxLeaves& leaves_ = PYROBUST_LEAVES(kFastBox);
+  const L1BoxFloat32Kernels& kernels_ = l1_box_float32_kernels();
   const float* y_;
   const float* x_;
   float* z_;

@@ -1,6 +1,6 @@
-// The inner loops of FastBoxLeaves (project_l1_box_leaves.h), over the lanes that the including file chose.
+// The inner loops of L1BoxFloat32Kernels (project_l1_box_leaves.h), over the lanes that the including file chose.
 
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 // The last n < 16 elements, and elements behind them that stay zero.
@@ -149,4 +149,4 @@ PYROBUST_TARGET double finish_fast(const float* y, const float* x, float* z, int
 }
 
 }  // namespace
-}  // namespace pyrobust::cpu
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL

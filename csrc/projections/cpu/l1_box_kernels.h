@@ -36,7 +36,7 @@ struct BoxOpen {
 };
 
 template <class T>
-struct L1BoxLeaves {
+struct L1BoxKernels {
   BoxScan (*scan)(const T* y, const T* x, int64_t n, Box box);
   BoxValue (*evaluate)(const T* y, const T* x, int64_t n, Box box, double base, double w);
   // Packs a - base and u of the elements that change their kind within the bracket.
@@ -64,7 +64,7 @@ struct BoxShare {
   int64_t free;  // elements strictly between
 };
 
-struct FastBoxLeaves {
+struct L1BoxFloat32Kernels {
   // Packs a and u of the elements that change their kind in low < theta < high.
   FastBoxOpen (*open)(const float* y, const float* x, int64_t n, FloatBox box, float low, float high, float* a,
                       float* u, int64_t room);
@@ -80,11 +80,10 @@ struct FastBoxLeaves {
   unsigned (*short_rows)(const float* y, const float* x, float* z, const double* radius, int64_t radius_stride,
                          int64_t n, int rows, FloatBox box);
 };
-extern const FastBoxLeaves kFastBoxScalar, kFastBoxAvx2, kFastBoxAvx512;
 
-extern const L1BoxLeaves<float> kL1BoxFloatScalar, kL1BoxFloatAvx2, kL1BoxFloatAvx512;
-extern const L1BoxLeaves<double> kL1BoxDoubleScalar, kL1BoxDoubleAvx2, kL1BoxDoubleAvx512;
-extern const L1BoxLeaves<Half> kL1BoxHalf;
-extern const L1BoxLeaves<BFloat16> kL1BoxBFloat16;
+// The sets of the level in use; 16-bit floats have plain C++ alone.
+template <class T>
+const L1BoxKernels<T>& l1_box_kernels();
+const L1BoxFloat32Kernels& l1_box_float32_kernels();
 
 }  // namespace pyrobust::cpu

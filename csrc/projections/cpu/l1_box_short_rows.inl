@@ -1,7 +1,7 @@
 // Sixteen float32 rows of at most kShortRow elements, a lane each, in float32 arithmetic: what it rounds is corrected by one
 // step of Newton's method in float64, and the result is measured.
 
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 constexpr int kMaxShortRounds = 40;
@@ -123,7 +123,8 @@ PYROBUST_TARGET unsigned short_boxes(const float* y, const float* x, float* z, c
   return open & ((1u << rows) - 1u);
 }
 
-constexpr FastBoxLeaves kFastLeaves = {open_fast, rooms, estimate_fast, evaluate_fast, finish_fast, short_boxes};
+constexpr L1BoxFloat32Kernels kFloat32Kernels = {open_fast,     rooms,       estimate_fast,
+                                                 evaluate_fast, finish_fast, short_boxes};
 
 }  // namespace
-}  // namespace pyrobust::cpu
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL

@@ -8,18 +8,6 @@
 namespace pyrobust::cpu {
 namespace {
 
-template <class T>
-const NormLeaves<T>& leaves() {
-  if constexpr (std::is_same_v<T, Half>)
-    return kNormHalf;
-  else if constexpr (std::is_same_v<T, BFloat16>)
-    return kNormBFloat16;
-  else if constexpr (std::is_same_v<T, float>)
-    return PYROBUST_LEAVES(kNormFloat);
-  else
-    return PYROBUST_LEAVES(kNormDouble);
-}
-
 // The power of two that brings a positive number to about 1, so that squares neither overflow nor vanish.
 double to_about_one(double a) { return std::ldexp(1.0, std::clamp(-std::ilogb(a), -1000, 1000)); }
 
@@ -27,7 +15,7 @@ template <class T>
 class Row {
  public:
   Row(const T* v, T* z, int64_t n, double radius)
-      : leaves_(leaves<T>()),
+      : kernels_(norm_ball_kernels<T>()),
         v_(v),
         z_(z),
         n_(n),
@@ -38,14 +26,14 @@ class Row {
   // False where an element is not finite.
   template <class Each>
   bool project(NormBall ball, const Each& each) {
-    each(chunks_, [&](int64_t c) { partial(c).largest = leaves_.largest(v_ + c * kChunk, size(c)); });
+    each(chunks_, [&](int64_t c) { partial(c).largest = kernels_.largest(v_ + c * kChunk, size(c)); });
     double top = 0;
     for (int64_t c = 0; c < chunks_; ++c) {
       if (!partial(c).largest.finite) return false;
       top = std::max(top, partial(c).largest.top);
     }
     if (ball == NormBall::kLinf) {
-      each(chunks_, [&](int64_t c) { leaves_.clip(v_ + c * kChunk, z_ + c * kChunk, size(c), radius_); });
+      each(chunks_, [&](int64_t c) { kernels_.clip(v_ + c * kChunk, z_ + c * kChunk, size(c), radius_); });
     } else if (top == 0) {
       std::copy(v_, v_ + n_, z_);
     } else if (radius_ == 0) {
@@ -67,7 +55,7 @@ class Row {
 
   template <class Each>
   double squares(const Each& each, const T* row, double scale) {
-    each(chunks_, [&](int64_t c) { partial(c).sum = leaves_.squares(row + c * kChunk, size(c), scale); });
+    each(chunks_, [&](int64_t c) { partial(c).sum = kernels_.squares(row + c * kChunk, size(c), scale); });
     double sum = 0;
     for (int64_t c = 0; c < chunks_; ++c) sum += partial(c).sum;
     return sum;
@@ -102,13 +90,13 @@ class Row {
     // Products in float64 are rounded to nearest, and their squares would be too close to call.
     if (std::is_same_v<T, double>) factor *= 1 - sum_error(n_ + 16);
     for (double back = sum_error(n_);; back *= 4) {
-      each(chunks_, [&](int64_t c) { leaves_.shrink(v_ + c * kChunk, z_ + c * kChunk, size(c), scale, factor); });
+      each(chunks_, [&](int64_t c) { kernels_.shrink(v_ + c * kChunk, z_ + c * kChunk, size(c), scale, factor); });
       if (inside(each, z_)) return;
       factor *= std::max(0.0, 1 - back);
     }
   }
 
-  const NormLeaves<T>& leaves_;
+  const NormBallKernels<T>& kernels_;
   const T* v_;
   T* z_;
   const int64_t n_;

@@ -14,7 +14,7 @@ struct Largest {
 };
 
 template <class T>
-struct NormLeaves {
+struct NormBallKernels {
   Largest (*largest)(const T* v, int64_t n);
   // Sum of (v * scale)^2.
   double (*squares)(const T* v, int64_t n, double scale);
@@ -24,9 +24,8 @@ struct NormLeaves {
   void (*clip)(const T* v, T* z, int64_t n, double radius);
 };
 
-extern const NormLeaves<float> kNormFloatScalar, kNormFloatAvx2, kNormFloatAvx512;
-extern const NormLeaves<double> kNormDoubleScalar, kNormDoubleAvx2, kNormDoubleAvx512;
-extern const NormLeaves<Half> kNormHalf;
-extern const NormLeaves<BFloat16> kNormBFloat16;
+// The set of the level in use; 16-bit floats have plain C++ alone.
+template <class T>
+const NormBallKernels<T>& norm_ball_kernels();
 
 }  // namespace pyrobust::cpu

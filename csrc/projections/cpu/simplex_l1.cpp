@@ -20,8 +20,14 @@ constexpr int kMaxRounds = 1000;
 template <class T>
 class Row {
  public:
-  Row(const L1Leaves<T>& leaves, const T* v, T* z, int64_t n, double radius, bool absolute)
-      : leaves_(leaves), v_(v), z_(z), n_(n), radius_(radius), absolute_(absolute), chunks_((n + kChunk - 1) / kChunk) {
+  Row(const SimplexL1Kernels<T>& leaves, const T* v, T* z, int64_t n, double radius, bool absolute)
+      : kernels_(leaves),
+        v_(v),
+        z_(z),
+        n_(n),
+        radius_(radius),
+        absolute_(absolute),
+        chunks_((n + kChunk - 1) / kChunk) {
     if (chunks_ > 1) partial_.resize(static_cast<size_t>(chunks_));
   }
 
@@ -54,7 +60,7 @@ class Row {
 
   template <class Each>
   bool scan(const Each& each) {
-    each(chunks_, [&](int64_t c) { partial(c).scan = leaves_.scan(v_ + c * kChunk, size(c)); });
+    each(chunks_, [&](int64_t c) { partial(c).scan = kernels_.scan(v_ + c * kChunk, size(c)); });
     top_ = partial(0).scan.top;
     total_ = 0;
     for (int64_t c = 0; c < chunks_; ++c) {
@@ -78,7 +84,7 @@ class Row {
     each(chunks_, [&](int64_t c) {
       T* kept = z_ + c * kChunk;
       const int64_t n = whole ? size(c) : partial(c).below.count;
-      partial(c).below = leaves_.keep(whole ? v_ + c * kChunk : kept, kept, n, top_, reach);
+      partial(c).below = kernels_.keep(whole ? v_ + c * kChunk : kept, kept, n, top_, reach);
     });
     Below sum{0, 0};
     for (int64_t c = 0; c < chunks_; ++c) {
@@ -125,7 +131,7 @@ class Row {
     if (std::is_same_v<T, double> && n_ > kShortRow) reach_ -= 2 * unit;
     for (double back = std::max(2 * unit, 0x1p-1074);; back *= 4) {
       each(chunks_, [&](int64_t c) {
-        partial(c).sum = leaves_.finish(v_ + c * kChunk, z_ + c * kChunk, size(c), top_, reach_);
+        partial(c).sum = kernels_.finish(v_ + c * kChunk, z_ + c * kChunk, size(c), top_, reach_);
       });
       double sum = 0;
       for (int64_t c = 0; c < chunks_; ++c) sum += partial(c).sum;
@@ -134,7 +140,7 @@ class Row {
     }
   }
 
-  const L1Leaves<T>& leaves_;
+  const SimplexL1Kernels<T>& kernels_;
   const T* v_;
   T* z_;
   const int64_t n_;
@@ -151,7 +157,7 @@ class Row {
 template <class T>
 int64_t project_l1(const T* v, T* z, const double* radius, int64_t radius_stride, int64_t rows, int64_t n,
                    bool absolute, int threads, const ParallelFor& parallel_for) {
-  const L1Leaves<T>& leaf = absolute ? l1_leaves<T>().ball : l1_leaves<T>().simplex;
+  const SimplexL1Kernels<T>& leaf = absolute ? simplex_l1_kernels<T>().ball : simplex_l1_kernels<T>().simplex;
   FirstRow bad(rows);
   const auto row = [&](int64_t i, const auto& each) {
     if constexpr (std::is_same_v<T, float>)

@@ -25,7 +25,7 @@ class FastRow {
   template <class Each>
   bool project(const Each& each) {
     if (!(radius_ >= kSmallestRadius)) return false;
-    each(chunks_, [&](int64_t c) { kept(c).scan = leaves_.scan(v_ + c * kChunk, size(c)); });
+    each(chunks_, [&](int64_t c) { kept(c).scan = kernels_.scan(v_ + c * kChunk, size(c)); });
     double total = 0;
     for (int64_t c = 0; c < chunks_; ++c) {
       top_ = std::max(top_, static_cast<double>(kept(c).scan.top));
@@ -51,7 +51,7 @@ class FastRow {
     const auto high = static_cast<float>(threshold);
     const auto low = round_toward<float>(threshold - static_cast<double>(high), INFINITY);
     each(chunks_,
-         [&](int64_t c) { kept(c).sum = leaves_.finish(v_ + c * kChunk, z_ + c * kChunk, size(c), high, low); });
+         [&](int64_t c) { kept(c).sum = kernels_.finish(v_ + c * kChunk, z_ + c * kChunk, size(c), high, low); });
     double sum = 0;
     for (int64_t c = 0; c < chunks_; ++c) sum += kept(c).sum;
     return sum * (1 + sum_error(n_)) <= radius_;
@@ -84,7 +84,7 @@ class FastRow {
       each(chunks_, [&](int64_t c) {
         float* to = z_ + c * kChunk;
         kept(c).fast =
-            leaves_.keep(round == 0 ? v_ + c * kChunk : to, to, round == 0 ? size(c) : kept(c).fast.count, next);
+            kernels_.keep(round == 0 ? v_ + c * kChunk : to, to, round == 0 ? size(c) : kept(c).fast.count, next);
       });
       total = 0, count = 0;
       for (int64_t c = 0; c < chunks_; ++c) {
@@ -113,8 +113,8 @@ class FastRow {
     return sum;
   }
 
-  const FastLeaves& leaves_ = PYROBUST_LEAVES(kFast);
-  const L1Leaves<float>& ball_ = l1_leaves<float>().ball;
+  const SimplexL1Float32Kernels& kernels_ = simplex_l1_float32_kernels();
+  const SimplexL1Kernels<float>& ball_ = simplex_l1_kernels<float>().ball;
   const float* v_;
   float* z_;
   const int64_t n_;

@@ -1,6 +1,6 @@
-// The inner loops of FastLeaves (project_l1_leaves.h), over the lanes that the including file chose.
+// The inner loops of SimplexL1Float32Kernels (project_l1_leaves.h), over the lanes that the including file chose.
 
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 // 32 elements from v + i on, or the last ones of n and zeros.
@@ -95,7 +95,7 @@ PYROBUST_TARGET double finish_fast(const float* v, float* z, int64_t n, float hi
   return sum;
 }
 
-constexpr FastLeaves kFast = {scan_fast, keep_fast, finish_fast};
+constexpr SimplexL1Float32Kernels kFloat32Kernels = {scan_fast, keep_fast, finish_fast};
 
 }  // namespace
-}  // namespace pyrobust::cpu
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL

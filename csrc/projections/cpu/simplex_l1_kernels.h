@@ -23,7 +23,7 @@ struct Below {  // the elements with t < reach
 };
 
 template <class T>
-struct L1Leaves {
+struct SimplexL1Kernels {
   Scan (*scan)(const T* v, int64_t n);
   // Packs the elements of v with t < reach into kept, which has room for n and may be v.
   Below (*keep)(const T* v, T* kept, int64_t n, double top, double reach);
@@ -42,38 +42,25 @@ struct FastKept {
   int64_t count;
   float total;  // of |v|
 };
-struct FastLeaves {
+struct SimplexL1Float32Kernels {
   FastScan (*scan)(const float* v, int64_t n);
   // Packs the elements of v with |v| > theta into kept, which has room for n and may be v.
   FastKept (*keep)(const float* v, float* kept, int64_t n, float theta);
   // z = (|v| - high) - low where positive, in float32, with v's sign; returns the sum of |z|.
   double (*finish)(const float* v, float* z, int64_t n, float high, float low);
 };
-extern const FastLeaves kFastScalar, kFastAvx2, kFastAvx512;
 
 // Float32 sums of n numbers in 32 chains are within this of the truth, relatively.
 constexpr double fast_error(int64_t n) { return static_cast<double>(n / 32 + 40) * 0x1p-23; }
 
 template <class T>
-struct L1LeafPair {
-  L1Leaves<T> simplex, ball;
+struct SimplexL1KernelPair {
+  SimplexL1Kernels<T> simplex, ball;
 };
 
-extern const L1LeafPair<float> kL1FloatScalar, kL1FloatAvx2, kL1FloatAvx512;
-extern const L1LeafPair<double> kL1DoubleScalar, kL1DoubleAvx2, kL1DoubleAvx512;
-extern const L1LeafPair<Half> kL1Half;
-extern const L1LeafPair<BFloat16> kL1BFloat16;
-
+// The sets of the level in use; 16-bit floats have plain C++ alone.
 template <class T>
-const L1LeafPair<T>& l1_leaves() {
-  if constexpr (std::is_same_v<T, Half>)
-    return kL1Half;
-  else if constexpr (std::is_same_v<T, BFloat16>)
-    return kL1BFloat16;
-  else if constexpr (std::is_same_v<T, float>)
-    return PYROBUST_LEAVES(kL1Float);
-  else
-    return PYROBUST_LEAVES(kL1Double);
-}
+const SimplexL1KernelPair<T>& simplex_l1_kernels();
+const SimplexL1Float32Kernels& simplex_l1_float32_kernels();
 
 }  // namespace pyrobust::cpu

@@ -1,7 +1,7 @@
 // Sixteen float32 rows of at most kShortRow elements, a lane each, in float32 arithmetic: what it rounds is corrected by one
 // step of Newton's method in float64, and the result is measured.
 
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 template <bool absolute>
@@ -194,4 +194,4 @@ PYROBUST_TARGET unsigned short_floats(const float* v, float* z, const double* ra
 }
 
 }  // namespace
-}  // namespace pyrobust::cpu
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL

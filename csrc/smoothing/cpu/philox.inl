@@ -1,5 +1,8 @@
 // Random words on vectors; compiled once for each SIMD level. The includer has included cpu/noise_lanes_<level>.h.
 
+namespace pyrobust::cpu::PYROBUST_LEVEL {
+namespace {
+
 // Counters in the low halves of 64-bit lanes: products and their high halves need no shuffle, and what is left in the upper
 // halves is never read.
 struct HalfState {
@@ -65,3 +68,6 @@ PYROBUST_TARGET inline void store_blocks(float* z, F z0, F z1, F z2, F z3) {
   store(z + 2 * kLanes, unpack_low_pairs(b, d));
   store(z + 3 * kLanes, unpack_high_pairs(b, d));
 }
+
+}  // namespace
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL

@@ -5,12 +5,10 @@
 
 #include "common/half.h"
 
-#define PYROBUST_FAST_FUSED
-#define PYROBUST_TARGET __attribute__((target("avx2,fma,f16c")))
-
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::avx2 {
 namespace {
 
+constexpr bool kFastFused = true;  // a fused multiply-add is an instruction
 using F = __m256;
 using I = __m256i;
 inline constexpr int64_t kLanes = 8;
@@ -94,4 +92,4 @@ PYROBUST_TARGET inline void narrow(const float* y, Half* out, int64_t n) {
 }
 
 }  // namespace
-}  // namespace pyrobust::cpu
+}  // namespace pyrobust::cpu::avx2

@@ -5,12 +5,10 @@
 
 #include "common/half.h"
 
-#define PYROBUST_FAST_FUSED
-#define PYROBUST_TARGET __attribute__((target("avx512f,avx512vl,avx2,fma,f16c")))
-
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::avx512 {
 namespace {
 
+constexpr bool kFastFused = true;  // a fused multiply-add is an instruction
 using F = __m512;
 using I = __m512i;
 inline constexpr int64_t kLanes = 16;
@@ -96,4 +94,4 @@ PYROBUST_TARGET inline void narrow(const float* y, Half* out, int64_t n) {
 }
 
 }  // namespace
-}  // namespace pyrobust::cpu
+}  // namespace pyrobust::cpu::avx512

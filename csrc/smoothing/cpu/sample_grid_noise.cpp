@@ -9,7 +9,7 @@ namespace pyrobust::cpu {
 namespace {
 
 template <class Out, class Real>
-GridFinishLeaf<Out, Real> finish_leaf(const GridLeaves& l) {
+GridFinishLeaf<Out, Real> finish_leaf(const GridNoiseKernels& l) {
   if constexpr (std::is_same_v<Out, float>)
     return l.finish_float;
   else if constexpr (std::is_same_v<Out, double>)
@@ -32,7 +32,7 @@ template <class Out, class Real>
 void sample_grid_noise(const GridTable& table, NoiseKey key, const NoiseRun* runs, int64_t run_count,
                        const NoiseShape& shape, const int32_t* k, Real p, Real q, const Real* mean, const Real* std,
                        Out* out, uint8_t* tail, const ParallelFor& parallel_for) {
-  const GridLeaves& level = PYROBUST_LEAVES(kGrid);
+  const GridNoiseKernels& level = grid_noise_kernels();
   const auto finish = finish_leaf<Out, Real>(level);
   const int64_t row = shape.channels * shape.plane;
   walk_tiles<int32_t>(

@@ -7,7 +7,7 @@
 
 namespace pyrobust::cpu {
 
-struct GridLeaves {
+struct GridNoiseKernels {
   GridNoiseLeaf draw;
   GridFinishLeaf<float, float> finish_float;
   GridFinishLeaf<double, double> finish_double;
@@ -15,10 +15,7 @@ struct GridLeaves {
   GridFinishLeaf<BFloat16, float> finish_bfloat16;
 };
 
-extern const GridLeaves kGridScalar;
-#ifdef __x86_64__
-extern const GridLeaves kGridAvx2;
-extern const GridLeaves kGridAvx512;
-#endif
+// The set of the level in use.
+const GridNoiseKernels& grid_noise_kernels();
 
 }  // namespace pyrobust::cpu

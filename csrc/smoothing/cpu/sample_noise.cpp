@@ -8,22 +8,8 @@
 namespace pyrobust::cpu {
 namespace {
 
-const NoiseLeaves& leaves() {
-#ifdef __x86_64__
-  switch (simd_level()) {
-    case Simd::avx512:
-      return kNoiseAvx512;
-    case Simd::avx2:
-      return kNoiseAvx2;
-    default:
-      break;
-  }
-#endif
-  return kNoiseScalar;
-}
-
 template <class Out, class Real>
-FinishLeaf<Out, Real> finish_leaf(const NoiseLeaves& l) {
+FinishLeaf<Out, Real> finish_leaf(const NoiseKernels& l) {
   if constexpr (std::is_same_v<Out, float>)
     return l.finish_float;
   else if constexpr (std::is_same_v<Out, double>)
@@ -39,7 +25,7 @@ FinishLeaf<Out, Real> finish_leaf(const NoiseLeaves& l) {
 template <class Out, class Real>
 void sample_noise(NoiseKey key, const NoiseRun* runs, int64_t run_count, const NoiseShape& shape, const Real* x,
                   Real sigma, const Real* mean, const Real* std, Out* out, const ParallelFor& parallel_for) {
-  const NoiseLeaves& level = leaves();
+  const NoiseKernels& level = noise_kernels();
   const UnitNoiseLeaf unit = level.unit[static_cast<uint32_t>(family_of(key.domain))];
   const auto finish = finish_leaf<Out, Real>(level);
   const int64_t row = shape.channels * shape.plane;

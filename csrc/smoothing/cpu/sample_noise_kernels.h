@@ -7,7 +7,7 @@
 
 namespace pyrobust::cpu {
 
-struct NoiseLeaves {
+struct NoiseKernels {
   UnitNoiseLeaf unit[kFamilies];  // by Family
   FinishLeaf<float, float> finish_float;
   FinishLeaf<double, double> finish_double;
@@ -15,10 +15,7 @@ struct NoiseLeaves {
   FinishLeaf<BFloat16, float> finish_bfloat16;
 };
 
-extern const NoiseLeaves kNoiseScalar;
-#ifdef __x86_64__
-extern const NoiseLeaves kNoiseAvx2;
-extern const NoiseLeaves kNoiseAvx512;
-#endif
+// The set of the level in use.
+const NoiseKernels& noise_kernels();
 
 }  // namespace pyrobust::cpu

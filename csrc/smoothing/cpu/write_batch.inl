@@ -1,5 +1,11 @@
 // The last step of a noisy batch, compiled once for each SIMD level. The includer defines PYROBUST_TARGET, the functions'
 // target attribute, and narrow(const float* y, Half* out, int64_t n), the nearest float16s.
+// clang-format off
+#include PYROBUST_LEVEL_HEADER(smoothing/cpu/random_vec)
+// clang-format on
+
+namespace pyrobust::cpu::PYROBUST_LEVEL {
+namespace {
 
 inline constexpr int64_t kStage = 256;  // elements staged in float32 on their way to 16 bits
 
@@ -46,3 +52,6 @@ PYROBUST_TARGET inline void write_noisy(const Noise* z, const Image* x, const Su
     }
   }
 }
+
+}  // namespace
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL

@@ -1,5 +1,47 @@
-// smoothing/noise.h on vectors, the same operations on every lane; compiled once for each SIMD level, after
-// cpu/philox_lanes.inl.
+// The inner loops of sample_noise.
+#include <cmath>
+
+#include "simd/dispatch.h"
+#include "smoothing/cpu/sample_noise_kernels.h"
+
+#define PYROBUST_KERNELS "smoothing/cpu/sample_noise_kernels.cpp"
+#include "simd/foreach_level.h"
+
+#ifdef PYROBUST_LEVEL
+
+#include "smoothing/cpu/write_batch.inl"
+
+#ifndef PYROBUST_SCALAR
+#include "smoothing/cpu/philox.inl"
+#endif
+
+namespace pyrobust::cpu::PYROBUST_LEVEL {
+namespace {
+
+PYROBUST_TARGET inline float fused(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+PYROBUST_TARGET inline double fused(double a, double b, double c) { return __builtin_fma(a, b, c); }
+
+template <class Real>
+struct Noisy {
+  Real sigma;
+  PYROBUST_TARGET Real operator()(float z, Real x) const { return fused(sigma, static_cast<Real>(z), x); }
+};
+
+template <class Out, class Real>
+PYROBUST_TARGET void finish(const float* z, const Real* x, Real sigma, const Real* mean, const Real* std, Out* out,
+                            int64_t n, int64_t stride) {
+  write_noisy(z, x, Noisy<Real>{sigma}, mean, std, out, n, stride);
+}
+
+#ifdef PYROBUST_SCALAR
+
+template <Family family>
+void unit_noise(NoiseKey key, uint32_t image, uint32_t sample, uint32_t block, int64_t blocks, float* z) {
+  for (int64_t b = 0; b < blocks; ++b)
+    unit_noise4<family>(key, image, sample, block + static_cast<uint32_t>(b), z + 4 * b);
+}
+
+#else
 
 PYROBUST_TARGET inline F minus_two_log(I w) {
   using namespace noise;
@@ -69,3 +111,25 @@ PYROBUST_TARGET void unit_noise(NoiseKey key, uint32_t image, uint32_t sample, u
     store_blocks(block_z, z0, z1, z2, z3);
   }
 }
+
+#endif
+
+constexpr NoiseKernels kKernels = {
+    {unit_noise<Family::kGaussian>, unit_noise<Family::kUniform>, unit_noise<Family::kLaplace>},
+    finish<float, float>,
+    finish<double, double>,
+    finish<Half, float>,
+    finish<BFloat16, float>};
+
+}  // namespace
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL
+
+#else
+
+namespace pyrobust::cpu {
+
+const NoiseKernels& noise_kernels() { return PYROBUST_AT_LEVEL(kKernels); }
+
+}  // namespace pyrobust::cpu
+
+#endif

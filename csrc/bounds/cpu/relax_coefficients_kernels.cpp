@@ -1,7 +1,20 @@
-// The inner loops of relax_coefficients_leaves.h, over the lanes that the including file chose.
+// The inner loops of relax_coefficients.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "bounds/cpu/relax_coefficients_kernels.h"
+#include "simd/dispatch.h"
+
+#define PYROBUST_KERNELS "bounds/cpu/relax_coefficients_kernels.cpp"
+#include "simd/foreach_level.h"
+
+#ifdef PYROBUST_LEVEL
+
 #include "simd/vec_real.inl"
 
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 // A comparison with NaN is false: a NaN takes the lower line, and stays NaN.
@@ -38,7 +51,22 @@ PYROBUST_TARGET void backward(const T* a, const T* grad, T grad_bias, int64_t n,
 }
 
 template <class T>
-constexpr RelaxLeaves<T> kLeaves = {relax<T>, backward<T>};
+constexpr RelaxCoefficientsKernels<T> kKernels = {relax<T>, backward<T>};
 
 }  // namespace
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL
+
+#else
+
+namespace pyrobust::cpu {
+
+template <class T>
+const RelaxCoefficientsKernels<T>& relax_coefficients_kernels() {
+  return PYROBUST_AT_LEVEL(kKernels<T>);
+}
+template const RelaxCoefficientsKernels<float>& relax_coefficients_kernels();
+template const RelaxCoefficientsKernels<double>& relax_coefficients_kernels();
+
 }  // namespace pyrobust::cpu
+
+#endif

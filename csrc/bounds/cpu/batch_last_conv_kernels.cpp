@@ -1,7 +1,20 @@
-// The inner loops of conv_lanes_leaves.h, over the lanes that the including file chose.
+// The inner loops of batch_last_conv.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "bounds/cpu/batch_last_conv_kernels.h"
+#include "simd/dispatch.h"
+
+#define PYROBUST_KERNELS "bounds/cpu/batch_last_conv_kernels.cpp"
+#include "simd/foreach_level.h"
+
+#ifdef PYROBUST_LEVEL
+
 #include "simd/vec_real.inl"
 
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 // kSums, of the including file, is how many vectors of sums the machine's registers hold beside what is multiplied.
@@ -100,9 +113,7 @@ PYROBUST_TARGET void place(int64_t block, const ConvPlace<T>& at, const ConvTap*
 // Loaded once: compilers read it again for every product otherwise, and loads are what there is least of.
 template <class L>
 PYROBUST_TARGET inline L once(L a) {
-#ifdef PYROBUST_MASKED_LANES
-  asm("" : "+v"(a));
-#endif
+  in_register(a);
   return a;
 }
 
@@ -171,7 +182,22 @@ PYROBUST_TARGET void strip(int64_t block, int64_t columns, const ConvStrip<T>& o
 }
 
 template <class T>
-constexpr ConvLeaves<T> kLeaves = {kPlanes, kColumns, place<T>, strip<T>};
+constexpr BatchLastConvKernels<T> kKernels = {kPlanes, kColumns, place<T>, strip<T>};
 
 }  // namespace
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL
+
+#else
+
+namespace pyrobust::cpu {
+
+template <class T>
+const BatchLastConvKernels<T>& batch_last_conv_kernels() {
+  return PYROBUST_AT_LEVEL(kKernels<T>);
+}
+template const BatchLastConvKernels<float>& batch_last_conv_kernels();
+template const BatchLastConvKernels<double>& batch_last_conv_kernels();
+
 }  // namespace pyrobust::cpu
+
+#endif

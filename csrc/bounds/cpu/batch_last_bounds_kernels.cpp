@@ -1,7 +1,20 @@
-// The inner loops of lane_bounds_leaves.h, over the lanes that the including file chose.
+// The inner loops of batch_last_bounds.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "bounds/cpu/batch_last_bounds_kernels.h"
+#include "simd/dispatch.h"
+
+#define PYROBUST_KERNELS "bounds/cpu/batch_last_bounds_kernels.cpp"
+#include "simd/foreach_level.h"
+
+#ifdef PYROBUST_LEVEL
+
 #include "simd/vec_real.inl"
 
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 template <class T>
@@ -155,8 +168,23 @@ PYROBUST_TARGET void least_backward(const LaneNeuron<T>& z, const T* grad, T* gr
 }
 
 template <class T>
-constexpr BoundLeaves<T> kLeaves = {relu<T>,           relu_backward<T>, relax<T>,
-                                    relax_backward<T>, least<T>,         least_backward<T>};
+constexpr BatchLastBoundsKernels<T> kKernels = {relu<T>,           relu_backward<T>, relax<T>,
+                                                relax_backward<T>, least<T>,         least_backward<T>};
 
 }  // namespace
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL
+
+#else
+
+namespace pyrobust::cpu {
+
+template <class T>
+const BatchLastBoundsKernels<T>& batch_last_bounds_kernels() {
+  return PYROBUST_AT_LEVEL(kKernels<T>);
+}
+template const BatchLastBoundsKernels<float>& batch_last_bounds_kernels();
+template const BatchLastBoundsKernels<double>& batch_last_bounds_kernels();
+
 }  // namespace pyrobust::cpu
+
+#endif

@@ -1,7 +1,21 @@
-// The inner loops of project_l1_box_leaves.h, over the lanes that the including file chose.
+// The inner loops of the projection onto the l1 ball within a box.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "projections/cpu/l1_box_kernels.h"
+#include "simd/dispatch.h"
+
+#define PYROBUST_KERNELS "projections/cpu/l1_box_kernels.cpp"
+#include "simd/foreach_level.h"
+
+#ifdef PYROBUST_LEVEL
+
 #include "simd/vec.inl"
 
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 // The room of y at x, rounded to nearest: for the search.
@@ -148,7 +162,33 @@ PYROBUST_TARGET double finish(const T* y, const T* x, T* z, int64_t n, Box box, 
 }
 
 template <class T>
-constexpr L1BoxLeaves<T> kLeaves = {scan<T>, evaluate<T>, open<T>, evaluate_open, finish<T>};
+constexpr L1BoxKernels<T> kKernels = {scan<T>, evaluate<T>, open<T>, evaluate_open, finish<T>};
 
 }  // namespace
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL
+
+#include "projections/cpu/l1_box_float32.inl"
+
+#include "projections/cpu/l1_box_short_rows.inl"
+
+#else
+
+namespace pyrobust::cpu {
+
+template <class T>
+const L1BoxKernels<T>& l1_box_kernels() {
+  if constexpr (std::is_floating_point_v<T>)
+    return PYROBUST_AT_LEVEL(kKernels<T>);
+  else
+    return scalar::kKernels<T>;
+}
+template const L1BoxKernels<float>& l1_box_kernels();
+template const L1BoxKernels<double>& l1_box_kernels();
+template const L1BoxKernels<Half>& l1_box_kernels();
+template const L1BoxKernels<BFloat16>& l1_box_kernels();
+
+const L1BoxFloat32Kernels& l1_box_float32_kernels() { return PYROBUST_AT_LEVEL(kFloat32Kernels); }
+
 }  // namespace pyrobust::cpu
+
+#endif

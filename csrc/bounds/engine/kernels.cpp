@@ -1,6 +1,24 @@
-// The inner loops of crown_leaves.h, over the lanes that the including file chose.
+// The inner loops of bound propagation.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
 
-namespace pyrobust::cpu {
+#include "bounds/engine/kernels.h"
+#include "bounds/engine/network.h"
+#include "bounds/engine/relaxation_kernels.h"
+#include "simd/dispatch.h"
+
+#define PYROBUST_KERNELS "bounds/engine/kernels.cpp"
+#include "simd/foreach_level.h"
+
+#ifdef PYROBUST_LEVEL
+
+#include "simd/vec.inl"
+
+#include "bounds/engine/relaxation_kernels.inl"
+
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 // kLanes numbers of T.
@@ -266,8 +284,30 @@ PYROBUST_TARGET void lengths(const T* a, int64_t n, double* squares, double* lar
 }
 
 template <class T>
-constexpr CrownLeaves<T> kCrown = {multiply<T>, multiply_picked<T>, relax<T>,   dot<T>,    scale<T>,
-                                   range<T>,    relu_range<T>,      enlarge<T>, spread<T>, lengths<T>};
+constexpr EngineKernels<T> kKernels = {multiply<T>, multiply_picked<T>, relax<T>,   dot<T>,    scale<T>,
+                                       range<T>,    relu_range<T>,      enlarge<T>, spread<T>, lengths<T>};
 
 }  // namespace
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL
+
+#else
+
+namespace pyrobust::cpu {
+
+template <class T>
+const EngineKernels<T>& engine_kernels() {
+  return PYROBUST_AT_LEVEL(kKernels<T>);
+}
+template const EngineKernels<float>& engine_kernels();
+template const EngineKernels<double>& engine_kernels();
+
+template <class T>
+const RelaxationKernels<T>& relaxation_kernels() {
+  return PYROBUST_AT_LEVEL(kRelaxationKernels<T>);
+}
+template const RelaxationKernels<float>& relaxation_kernels();
+template const RelaxationKernels<double>& relaxation_kernels();
+
 }  // namespace pyrobust::cpu
+
+#endif

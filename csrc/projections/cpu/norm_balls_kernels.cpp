@@ -1,7 +1,20 @@
-// The inner loops of norm_balls_leaves.h, over the lanes that the including file chose.
+// The inner loops of the projections onto l2 and l-infinity balls.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "projections/cpu/norm_balls_kernels.h"
+#include "simd/dispatch.h"
+
+#define PYROBUST_KERNELS "projections/cpu/norm_balls_kernels.cpp"
+#include "simd/foreach_level.h"
+
+#ifdef PYROBUST_LEVEL
+
 #include "simd/vec.inl"
 
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 // Eight elements from v + i on, or the last ones of n and zeros.
@@ -63,7 +76,27 @@ PYROBUST_TARGET void clip(const T* v, T* z, int64_t n, double radius) {
 }
 
 template <class T>
-constexpr NormLeaves<T> kLeaves = {largest<T>, squares<T>, shrink<T>, clip<T>};
+constexpr NormBallKernels<T> kKernels = {largest<T>, squares<T>, shrink<T>, clip<T>};
 
 }  // namespace
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL
+
+#else
+
+namespace pyrobust::cpu {
+
+template <class T>
+const NormBallKernels<T>& norm_ball_kernels() {
+  if constexpr (std::is_floating_point_v<T>)
+    return PYROBUST_AT_LEVEL(kKernels<T>);
+  else
+    return scalar::kKernels<T>;
+}
+template const NormBallKernels<float>& norm_ball_kernels();
+template const NormBallKernels<double>& norm_ball_kernels();
+template const NormBallKernels<Half>& norm_ball_kernels();
+template const NormBallKernels<BFloat16>& norm_ball_kernels();
+
 }  // namespace pyrobust::cpu
+
+#endif

@@ -1,9 +1,25 @@
-// The inner loops of project_l1_leaves.h, over the lanes that the including file chose.
+// The inner loops of the projections onto the simplex and the l1 ball.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "projections/cpu/simplex_l1_kernels.h"
+#include "simd/dispatch.h"
+
+#define PYROBUST_KERNELS "projections/cpu/simplex_l1_kernels.cpp"
+#include "simd/foreach_level.h"
+
+#ifdef PYROBUST_LEVEL
+
 #include "simd/vec.inl"
 
 #include "projections/cpu/simplex_l1_short_rows.inl"
 
-namespace pyrobust::cpu {
+namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
 template <bool absolute>
@@ -273,9 +289,34 @@ PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int6
 }
 
 template <class T, bool absolute>
-constexpr L1Leaves<T> kLeaves = {scan<T, absolute>, keep<T, absolute>, finish<T, absolute>, short_rows<T, absolute>};
+constexpr SimplexL1Kernels<T> kKernels = {scan<T, absolute>, keep<T, absolute>, finish<T, absolute>,
+                                          short_rows<T, absolute>};
 template <class T>
-constexpr L1LeafPair<T> kPair = {kLeaves<T, false>, kLeaves<T, true>};
+constexpr SimplexL1KernelPair<T> kPair = {kKernels<T, false>, kKernels<T, true>};
 
 }  // namespace
+}  // namespace pyrobust::cpu::PYROBUST_LEVEL
+
+#include "projections/cpu/simplex_l1_float32.inl"
+
+#else
+
+namespace pyrobust::cpu {
+
+template <class T>
+const SimplexL1KernelPair<T>& simplex_l1_kernels() {
+  if constexpr (std::is_floating_point_v<T>)
+    return PYROBUST_AT_LEVEL(kPair<T>);
+  else
+    return scalar::kPair<T>;
+}
+template const SimplexL1KernelPair<float>& simplex_l1_kernels();
+template const SimplexL1KernelPair<double>& simplex_l1_kernels();
+template const SimplexL1KernelPair<Half>& simplex_l1_kernels();
+template const SimplexL1KernelPair<BFloat16>& simplex_l1_kernels();
+
+const SimplexL1Float32Kernels& simplex_l1_float32_kernels() { return PYROBUST_AT_LEVEL(kFloat32Kernels); }
+
 }  // namespace pyrobust::cpu
+
+#endif
