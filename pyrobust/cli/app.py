@@ -1,4 +1,4 @@
-"""The commands together."""
+"""The application: all commands and the options before them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from pyrobust.cli.attack import attack
 from pyrobust.cli.audit import audit
-from pyrobust.cli.certify import certify
+from pyrobust.cli.certify import CertifyCommand, certify
 from pyrobust.cli.info import info
 from pyrobust.cli.log import log
 from pyrobust.cli.plan import plan
@@ -19,10 +19,11 @@ from pyrobust.cli.quickstart import quickstart
 from pyrobust.cli.report import report
 from pyrobust.cli.shell import DEBUG_VARIABLE, set_debug
 from pyrobust.cli.train import train_app
+from pyrobust.cli.verify import verify
 
 app = typer.Typer(
     help="Certified and empirical robustness of PyTorch classifiers.",
-    epilog="Begin with: pyrobust quickstart",
+    epilog="Start with: pyrobust quickstart",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -30,8 +31,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"pyrobust {metadata.version('pyrobust')}")
         raise typer.Exit
 
@@ -39,11 +40,11 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option("--debug", envvar=DEBUG_VARIABLE, help="Show the traceback of an error, and log what is done."),
+        typer.Option("--debug", envvar=DEBUG_VARIABLE, help="Show tracebacks of errors and log progress."),
     ] = False,
 ) -> None:
     set_debug(debug)
@@ -52,8 +53,9 @@ def _options(
 
 app.command(rich_help_panel="Start here")(quickstart)
 app.command(rich_help_panel="Start here")(info)
-app.command(rich_help_panel="Certificates")(certify)
+app.command(rich_help_panel="Certificates", cls=CertifyCommand)(certify)
 app.command(rich_help_panel="Certificates")(predict)
+app.command(rich_help_panel="Certificates")(verify)
 app.command(rich_help_panel="Certificates")(plan)
 app.command(rich_help_panel="Attacks")(attack)
 app.command(rich_help_panel="Runs")(log)

@@ -1,8 +1,7 @@
-"""The options of `attack`, and what is made of them."""
+"""Options of ``attack``, and the attack and model that they describe."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyrobust.cli.options import DType
+from pyrobust.cli.options import PERTURBATION_PANEL, DType, NormName
+from pyrobust.cli.parsing import parse_epsilon
 from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,14 +34,6 @@ class AttackName(str, Enum):
     square = "square"
 
 
-class NormName(str, Enum):
-    """Norms of the perturbation."""
-
-    linf = "linf"
-    l2 = "l2"
-    l1 = "l1"
-
-
 class VersionName(str, Enum):
     """Versions of AutoAttack."""
 
@@ -50,95 +42,70 @@ class VersionName(str, Enum):
     rand = "rand"
 
 
-_ATTACK, _CURVE = "Attack", "Curve, in place of one epsilon"
+_ATTACK_PANEL = "Attack"
+_CURVE_PANEL = "Accuracy curve, in place of --epsilon"
 
-Attack = Annotated[AttackName, typer.Option("--attack", rich_help_panel=_ATTACK)]
-Norm = Annotated[NormName, typer.Option("--norm", help="Of the perturbation.", rich_help_panel=_ATTACK)]
+Attack = Annotated[AttackName, typer.Option("--attack", help="Attack to run.", rich_help_panel=_ATTACK_PANEL)]
 Epsilon = Annotated[
     str | None,
-    typer.Option(metavar="E", help="Its largest size, in the input's unit: 0.1 or 8/255.", rich_help_panel=_ATTACK),
+    typer.Option(
+        metavar="E",
+        help="Perturbation radius, in the unit of the pixels: 0.1 or 8/255.",
+        rich_help_panel=PERTURBATION_PANEL,
+    ),
 ]
 Steps = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Steps; of square, queries. Default: the attack's.", rich_help_panel=_ATTACK),
+    typer.Option(
+        metavar="N",
+        help="Number of steps; for square, of queries. Default: the attack's own.",
+        rich_help_panel=_ATTACK_PANEL,
+    ),
 ]
 Restarts = Annotated[
-    int | None, typer.Option(metavar="N", help="Starts. Default: the attack's.", rich_help_panel=_ATTACK)
+    int | None,
+    typer.Option(metavar="N", help="Number of starts. Default: the attack's own.", rich_help_panel=_ATTACK_PANEL),
 ]
 Version = Annotated[
     VersionName | None,
     typer.Option(
         "--version",
-        help="Of autoattack. Default: standard; rand, for random models, draws 20 times a step (EOT).",
-        rich_help_panel=_ATTACK,
+        help="Version of autoattack; rand is for random models and draws 20 times per step (EOT). Default: standard.",
+        rich_help_panel=_ATTACK_PANEL,
     ),
 ]
-Clip = Annotated[str, typer.Option(metavar="LOW:HIGH", help="The range of a valid pixel.", rich_help_panel=_ATTACK)]
+Clip = Annotated[
+    str,
+    typer.Option(metavar="LOW:HIGH", help="Range of valid pixel values.", rich_help_panel=PERTURBATION_PANEL),
+]
 NoExamples = Annotated[
     bool,
-    typer.Option("--no-examples", help="Do not keep the adversarial examples in the run.", rich_help_panel=_ATTACK),
+    typer.Option("--no-examples", help="Leave the adversarial examples out of the run.", rich_help_panel=_ATTACK_PANEL),
 ]
 Curve = Annotated[
     str | None,
     typer.Option(
         metavar="START:STOP:POINTS",
-        help="Robust accuracy at epsilons from START to STOP, such as 0:8/255:9. Printed, not kept in a run.",
-        rich_help_panel=_CURVE,
+        help="Evenly spaced epsilons, such as 0:8/255:9. Robust accuracy at each is printed, and no run is saved.",
+        rich_help_panel=_CURVE_PANEL,
     ),
 ]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it: .png, .pdf or .svg.", rich_help_panel=_CURVE)]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write it as JSON.", rich_help_panel=_CURVE)]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Draw the curve (.png, .pdf or .svg).", rich_help_panel=_CURVE_PANEL),
+]
+Json = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write the curve as JSON.", rich_help_panel=_CURVE_PANEL),
+]
 
 _MOST_POINTS = 10_000
-# Draws a step of the rand version, where the model does not say (Croce and Hein, 2020).
+# Draws per step of the rand version, unless the model sets its own (Croce and Hein, 2020).
 _DRAWS = 20
 
 
-def parse_number(name: str, text: str) -> float:
-    """A finite number, which may be a fraction.
-
-    >>> parse_number("--epsilon", "8/255") == 8 / 255
-    True
-    """
-    above, slash, below = text.partition("/")
-    try:
-        value = float(above) / float(below) if slash else float(above)
-    except (ValueError, ZeroDivisionError):
-        value = math.nan
-    if not math.isfinite(value):
-        raise InputError(f"{name}: expected a finite number such as 0.1 or 8/255, got {text!r}")
-    return value
-
-
-def parse_epsilon(name: str, text: str) -> float:
-    """A number of at least 0.
-
-    >>> parse_epsilon("--epsilon", "0.1")
-    0.1
-    """
-    value = parse_number(name, text)
-    if value < 0:
-        raise InputError(f"{name}: expected at least 0, got {text!r}")
-    return value
-
-
-def parse_clip(text: str) -> tuple[float, float]:
-    """The ends of a range.
-
-    >>> parse_clip("-1:1")
-    (-1.0, 1.0)
-    """
-    parts = text.split(":")
-    if len(parts) != 2:
-        raise InputError(f"--clip: expected LOW:HIGH, such as 0:1, got {text!r}")
-    low, high = (parse_number("--clip", part) for part in parts)
-    if not low < high:
-        raise InputError(f"--clip: expected LOW:HIGH with LOW below HIGH, got {text!r}")
-    return low, high
-
-
 def parse_curve(text: str) -> list[float]:
-    """Evenly spaced epsilons, both ends among them.
+    """Parse evenly spaced epsilons, both ends included.
 
     >>> parse_curve("0:0.5:3")
     [0.0, 0.25, 0.5]
@@ -160,19 +127,16 @@ def parse_curve(text: str) -> list[float]:
 def choose_attack(
     name: AttackName, norm: NormName, steps: int | None, restarts: int | None, version: VersionName | None
 ) -> tuple[Callable[..., AdversarialAttack], dict[str, Any]]:
-    """The class of an attack and its settings.
-
-    Raises:
-        InputError: a setting that the attack does not have.
+    """Return the class of an attack and its settings.
 
     >>> choose_attack(AttackName.square, NormName.l2, 100, None, None)[1]
     {'norm': 'l2', 'n_queries': 100}
     """
     from pyrobust.attacks import APGD, BIM, FAB, FGSM, PGD, AutoAttack, Square
 
-    # The l1 form of APGD that AutoAttack runs.
+    # AutoAttack's form of APGD in l1.
     phases = {"multi_epsilon": True} if norm is NormName.l1 else {}
-    # The class, its settings, and what it calls its steps and restarts.
+    # Class, settings, and keywords for steps and restarts.
     table: dict[AttackName, tuple[Callable[..., AdversarialAttack], dict[str, Any], str | None, str | None]] = {
         AttackName.autoattack: (AutoAttack, {}, None, None),
         AttackName.pgd: (PGD, {}, "steps", "restarts"),
@@ -184,28 +148,26 @@ def choose_attack(
         AttackName.fab_t: (FAB, {}, "steps", "restarts"),
         AttackName.square: (Square, {}, "n_queries", "restarts"),
     }
-    found, settings, steps_name, restarts_name = table[name]
+    attack, settings, steps_name, restarts_name = table[name]
     settings = {"norm": norm.value, **settings}
     for option, value, keyword in (("--steps", steps, steps_name), ("--restarts", restarts, restarts_name)):
         if value is not None and keyword is None:
-            raise InputError(f"{option}: expected none with --attack {name.value}, which does not have it, got {value}")
+            raise InputError(f"{option}: expected none with --attack {name.value}, got {value}; leave it out")
         if value is not None and keyword is not None:
             settings[keyword] = value
     if name is AttackName.autoattack:
         settings["version"] = (version or VersionName.standard).value
     elif version is not None:
-        raise InputError(f"--version: expected none with --attack {name.value}, got {version.value}")
-    return found, settings
+        raise InputError(
+            f"--version: expected none with --attack {name.value}, got {version.value}; only autoattack has versions"
+        )
+    return attack, settings
 
 
-def load(
+def load_target(
     *, model: str, weights: Path | None, data: str, device: str | None, dtype: DType | None, version: VersionName | None
 ) -> tuple[nn.Module, ImageSet, dict[str, Any]]:
-    """The model, the images, and how the model runs, as arguments of an attack.
-
-    Raises:
-        PyrobustError: an option has a wrong value, or a file cannot be read.
-    """
+    """Load the model, the images, and the attack arguments that say how the model runs."""
     import torch
 
     from pyrobust.attacks import EOT
@@ -215,7 +177,7 @@ def load(
     net = load_model(model, weights)
     if version is VersionName.rand:
         net = EOT(net, _DRAWS)
-    options: dict[str, Any] = {"device": device}
+    settings: dict[str, Any] = {"device": device}
     if dtype is not None:
-        options["dtype"] = getattr(torch, dtype.value)
-    return net, images, options
+        settings["dtype"] = getattr(torch, dtype.value)
+    return net, images, settings

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FormName(str, Enum):
-    """Forms of the table, by the ending of their files."""
+    """Formats of the table, named by their file endings."""
 
     md = "md"
     tex = "tex"
@@ -36,42 +36,45 @@ _FIGURES = ("png", "pdf", "svg")
 def audit(
     logs: Annotated[
         list[Path],
-        typer.Argument(metavar="LOG...", help="Tab-separated logs of any program, or runs of certify."),
+        typer.Argument(metavar="LOG...", help="Tab-separated logs of any program, or runs of certify or verify."),
     ],
     n: Annotated[
         int | None,
-        typer.Option(
-            "--n", metavar="N", help="Samples an image. Default: 100000, if saturated radii do not contradict."
-        ),
+        typer.Option("--n", metavar="N", help="Samples per image. Default: 100000, unless saturated radii contradict."),
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(metavar="A", help="Probability that a certificate is wrong. Default: 0.001, likewise."),
+        typer.Option(
+            metavar="A",
+            help="Highest probability that a certificate is wrong. Default: 0.001, unless saturated radii contradict.",
+        ),
     ] = None,
     sigma: Annotated[
-        float | None, typer.Option(metavar="S", help="Of the noise. Default: what the file's name says.")
+        float | None, typer.Option(metavar="S", help="Standard deviation of the noise. Default: from the file name.")
     ] = None,
     form: Annotated[
-        FormName | None, typer.Option("--format", help="Print the table so; findings on standard error.")
+        FormName | None,
+        typer.Option("--format", help="Print the table in this format, and findings on standard error."),
     ] = None,
     out: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Write the table (.md, .tex, .csv, .json) or its figure (.png, .pdf, .svg); may be repeated.",
+            help="Write the table (.md, .tex, .csv, .json) or its figure (.png, .pdf, .svg); repeatable.",
         ),
     ] = None,
     json_out: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Findings and all metrics; - for standard output.")
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write findings and all metrics as JSON; - for standard output."),
     ] = None,
 ) -> None:
-    """Check certification logs, and compare what they say.
+    """Check certification logs for faults, and compare them.
 
-    Finds what cannot be true: rows cut off, missing or twice, radii that n samples at alpha cannot give, a correct that
-    contradicts the predictions. Prints how sure each classifier is of the right class (p_A), what it certifies, and
-    last its average certified radius, on what is right by predict == label.
+    Finds rows that are cut off, missing or duplicated, radii that n samples at alpha cannot prove, and a correct column
+    that contradicts the predictions. Prints for each classifier the probability of the right class under noise (p_A),
+    certified accuracy and the average certified radius, where predict equals label.
 
-    Exit status: 0 clean, perhaps with notes; 1 faults; 2 a file that cannot be read.
+    Exit status: 0 without faults (notes allowed), 1 with faults, 2 with an unreadable file.
 
     Example: pyrobust audit cohen_sigma0.25.tsv run.db
     """
@@ -96,7 +99,7 @@ def audit(
 
         from pyrobust.report import rich_table
 
-        # The findings stand above the table already.
+        # The findings are printed above the table already.
         for table in _tables([replace(log, findings=()) for log in counted]):
             console.print(rich_table(table))
     _write(contents, json_out, {"exit_status": status, "logs": results})
@@ -108,20 +111,22 @@ def _check_files(logs: list[Path], out: list[Path], json_out: str | None, form: 
     for path in out:
         if path.suffix.removeprefix(".").lower() not in (*_TABLES, *_FIGURES):
             endings = ", ".join(f".{ending}" for ending in (*_TABLES, *_FIGURES))
-            raise InputError(f"--out: expected a file that ends with one of {endings}, got {path.name!r}")
+            raise InputError(f"--out: expected a file name that ends in one of {endings}, got {path.name!r}")
     if json_out == "-" and form is not None:
-        raise InputError("--format: expected none with --json -, which takes standard output for itself")
+        raise InputError("--format: expected none with --json -, as both print; write the JSON to a file")
     written = [*out, *([Path(json_out)] if json_out not in (None, "-") else [])]
     places = [path.absolute() for path in written]
     for path, place in zip(written, places, strict=True):
         if place in [log.absolute() for log in logs] or places.count(place) > 1:
-            raise InputError(f"--out: expected files of their own, got {path} twice")
+            raise InputError(
+                f"--out: expected files other than the logs, each once, got {str(path)!r} again; rename it"
+            )
 
 
 def _audit(
     logs: list[Path], n: int | None, alpha: float | None, sigma: float | None
 ) -> tuple[list[CertificationLog], list[dict[str, Any]], int]:
-    """What counts of the logs that can be read, what JSON says of all, and the worst exit status."""
+    """Return the readable logs as counted, the JSON entries of all, and the worst exit status."""
     from pyrobust.evaluation import audit as examine
     from pyrobust.evaluation import read_certification_log
 
@@ -130,29 +135,29 @@ def _audit(
     status = 0
     for path in logs:
         try:
-            found = examine(read_certification_log(path, n=n, alpha=alpha, sigma=sigma))
+            result = examine(read_certification_log(path, n=n, alpha=alpha, sigma=sigma))
         except (FileFormatError, StoreError) as error:
             text = " ".join(str(error).split())
             note(f"error: {text}")
             results.append({"path": str(path), "exit_status": ERROR_STATUS, "error": text})
             status = ERROR_STATUS
         else:
-            # Not the audit itself: its curve has more numbers than the log.
-            results.append(found.to_dict())
-            counted.append(found.counted)
-            status = max(status, found.exit_status)
-            del found
+            # The audit itself is not kept: its curve has more numbers than the log.
+            results.append(result.to_dict())
+            counted.append(result.counted)
+            status = max(status, result.exit_status)
+            del result
     return counted, results, status
 
 
 def _show_findings(console: Console, result: dict[str, Any]) -> None:
-    """A line for the log and one for each finding; colours where they can be seen."""
+    """Print a line for the log and one for each finding, in colour on a terminal."""
     from rich.text import Text
 
     from pyrobust.report.formats import plain_text
 
-    def count(number: int, what: str) -> str:
-        return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    def count(number: int, noun: str) -> str:
+        return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
     findings = result["findings"]
     faults = sum(finding["severity"] == "fault" for finding in findings)
@@ -168,7 +173,7 @@ def _show_findings(console: Console, result: dict[str, Any]) -> None:
 
 
 def _tables(logs: list[CertificationLog]) -> list[ReportTable]:
-    """A table for each norm: radii of two norms do not compare."""
+    """Return a table for each norm: radii in different norms are not comparable."""
     from pyrobust.report import comparison_table
 
     norms = dict.fromkeys(log.norm for log in logs)
@@ -176,28 +181,28 @@ def _tables(logs: list[CertificationLog]) -> list[ReportTable]:
 
 
 def _render(files: list[Path], logs: list[CertificationLog]) -> dict[Path, bytes]:
-    """What each file is to hold."""
+    """Return the contents of each file."""
     from pyrobust.auditing.votes import survival_of
     from pyrobust.report import format_table
     from pyrobust.report.figures import certified_accuracy_frame, survival_frame
 
     contents: dict[Path, bytes] = {}
     if files and not logs:
-        note("no log could be read; nothing is written")
+        note("no readable log; no files written")
         return contents
     for path in files:
         ending = path.suffix.removeprefix(".").lower()
         if ending in _FIGURES:
             voted = [log for log in logs if survival_of(log) is not None]
             if voted and len(voted) < len(logs):
-                note(f"{path.name}: {len(voted)} of {len(logs)} logs; the others tell no votes")
+                note(f"{path.name}: {len(voted)} of {len(logs)} logs; no votes follow from the others")
             frame = survival_frame(voted) if voted else certified_accuracy_frame(logs)
             contents[path] = frame.render(ending)
         else:
             tables = _tables(logs)
             if len(tables) > 1:
                 raise InputError(
-                    "--out: expected radii of one norm for one table; audit the logs of each by themselves"
+                    "--out: expected logs with radii in one norm, got several; audit the logs of each norm separately"
                 )
             contents[path] = format_table(tables[0], FormName(ending).value).encode()
     return contents

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
-from pyrobust.cli import certify_bounds, options
-from pyrobust.cli.attack_options import NormName
-from pyrobust.cli.certify_bounds import SMOOTHING, MethodName, SemanticsName, parse_epsilons
-from pyrobust.cli.shell import reports_errors, show_progress
-from pyrobust.cli.sweep import resumable, show_run
+from pyrobust.cli import options, smoothing_options
+from pyrobust.cli.parsing import parse_epsilons, parse_shard
+from pyrobust.cli.shell import ERROR_STATUS, note, reports_errors, show_progress
+from pyrobust.cli.smoothing_options import Noise, SamplingName
+from pyrobust.cli.sweep import resumable, run_name, show_run
+from pyrobust.cli.verify import MethodName
 from pyrobust.errors import InputError
 
-_SMOOTHING = ("sigma", "num_classes", "normalize", "noise", "grid", "n0", "n", "alpha", "dtype")
-_SEQUENTIAL = ("radii", "hybrid", "two_class")
-_BOUNDS = ("norm", "epsilon", "radius", "largest", "clip", "attack", "semantics", "unsound")
+
+class CertifyCommand(TyperCommand):
+    """``certify``, which refuses options of ``verify`` with the command line to use in its place."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, unless they ask for bound propagation."""
+        parent = ctx.parent
+        verify = getattr(parent.command, "commands", {}).get("verify") if parent is not None else None
+        if parent is not None and verify is not None and not {"-h", "--help"} & set(args):
+            refusal = _refuse_bounds(args, self, verify)
+            if refusal is not None:
+                what, command = refusal
+                debug = ["--debug"] if _typed(parent, "debug") else []
+                note(f"error: {what}; run: {shlex.join(['pyrobust', *debug, 'verify', *command])}")
+                raise typer.Exit(ERROR_STATUS)
+        return super().parse_args(ctx, args)
 
 
 @reports_errors
@@ -23,84 +40,47 @@ def certify(
     context: typer.Context,
     model: options.Model,
     data: options.Data,
-    sigma: options.OptionalSigma = None,
-    method: certify_bounds.Method = MethodName.fixed,
+    sigma: smoothing_options.Sigma,
     weights: options.Weights = None,
-    num_classes: options.NumClasses = None,
-    normalize: options.Normalize = None,
-    noise: options.NoiseName = options.Noise.gaussian,
-    grid: options.Grid = "auto",
-    n0: options.Selection = 100,
-    n: options.Samples = 100_000,
-    alpha: options.Alpha = 0.001,
-    radii: options.Radii = None,
-    hybrid: options.Hybrid = None,
-    two_class: options.TwoClass = False,
-    norm: certify_bounds.Norm = NormName.linf,
-    epsilon: certify_bounds.Epsilon = None,
-    radius: certify_bounds.Radius = False,
-    largest: certify_bounds.Largest = "1",
-    clip: certify_bounds.Clip = "0:1",
-    attack: certify_bounds.Check = None,
-    semantics: certify_bounds.Semantics = SemanticsName.real,
-    unsound: certify_bounds.Unsound = False,
-    seed: options.Seed = 0,
+    num_classes: smoothing_options.NumClasses = None,
+    normalize: smoothing_options.Normalize = None,
+    noise: smoothing_options.NoiseName = Noise.gaussian,
+    grid: smoothing_options.Grid = "auto",
+    method: smoothing_options.Sampling = SamplingName.fixed,
+    n0: smoothing_options.Selection = 100,
+    n: smoothing_options.Samples = 100_000,
+    alpha: smoothing_options.Alpha = 0.001,
+    radii: smoothing_options.Radii = None,
+    hybrid: smoothing_options.Hybrid = None,
+    two_class: smoothing_options.TwoClass = False,
     skip: options.Skip = 1,
     max: options.Max = None,
     shard: options.Shard = None,
+    seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
     device: options.Device = None,
     dtype: options.DTypeName = None,
     out: options.Out = None,
 ) -> None:
-    """Certify a classifier on a data set: smoothed with noise (--sigma), or itself by bound propagation (--method).
+    """Certify a classifier on a data set by randomized smoothing.
 
-    Results are kept as they come; the same command goes on after a crash or Ctrl-C.
+    The certificates hold for the smoothed classifier; to certify the network itself, use pyrobust verify. Results are
+    saved as they come: after a crash or Ctrl-C, run the same command again to resume.
 
     Example: pyrobust certify --model zoo:digits-smooth-0.25 --data digits --sigma 0.25 --n 10000
 
     Example: pyrobust certify --model zoo:digits-smooth-0.25 --data digits --sigma 0.25 --method sequential --radii 0.25
-
-    Example: pyrobust certify --model zoo:digits-smooth-0.25 --data digits --method cascade --epsilon 0.05
     """
-    part = options.parse_shard(shard)
-    bounds = method not in SMOOTHING
-    _expect_none(context, method, "smoothing" if bounds else "bound propagation", _SMOOTHING if bounds else _BOUNDS)
-    if method is not MethodName.sequential:
-        _expect_none(context, method, "--method sequential", _SEQUENTIAL)
-    if bounds:
-        from pyrobust.zoo import load_data, load_model
-
-        images = load_data(data)
-        certify_bounds.certify_by_bounds(
-            load_model(model, weights),
-            images,
-            method=method,
-            norm=norm,
-            epsilon=epsilon,
-            radius=radius,
-            largest=largest,
-            clip=clip,
-            attack=attack,
-            semantics=semantics,
-            unsound=unsound,
-            model=model,
-            data=data,
-            part=part,
-            out=out,
-            seed=seed,
-            skip=skip,
-            max_images=max,
-            batch_size=batch_size,
-            device=device,
-        )
-        return
-    if sigma is None:
-        raise InputError("--sigma: expected a number, for smoothing; or another --method, for bound propagation")
-    decided = None if radii is None else parse_epsilons(radii, "--radii")
-    if (decided is None) == (method is MethodName.sequential):
-        raise InputError("--radii: expected the radii to be decided, with --method sequential")
-    smoother, images = options.load(
+    part = parse_shard(shard)
+    if method is not SamplingName.sequential:
+        for name in ("radii", "hybrid", "two_class"):
+            if _typed(context, name):
+                option = f"--{name.replace('_', '-')}"
+                raise InputError(f"{option}: expected none with --method fixed; add --method sequential")
+    elif radii is None:
+        raise InputError("--radii: expected radii to decide with --method sequential, such as 0.25,0.5, got none")
+    targets = None if radii is None else parse_epsilons("--radii", radii)
+    smoother, images = smoothing_options.load_smoother(
         model=model,
         weights=weights,
         data=data,
@@ -115,9 +95,8 @@ def certify(
     )
     from pyrobust.evaluation import certify_dataset
 
-    out = out or options.default_out(
-        "certify", model, data, sigma, n, part, _sequential_name(decided, hybrid, two_class)
-    )
+    sampling = [*_sequential_name(targets, hybrid, two_class), f"n{n}"]
+    out = out or run_name(["certify", model], data, [f"sigma{sigma:g}", *sampling], part)
     with resumable(out):
         run = certify_dataset(
             smoother,
@@ -127,7 +106,7 @@ def certify(
             n=n,
             alpha=alpha,
             method=method.value,
-            radii=decided,
+            radii=targets,
             hybrid=hybrid,
             two_class=two_class,
             skip=skip,
@@ -140,19 +119,46 @@ def certify(
     show_run(run)
 
 
-def _expect_none(context: typer.Context, method: MethodName, what: str, names: Sequence[str]) -> None:
-    """Refuses options of another method that were given."""
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise InputError(
-                f"--{name.replace('_', '-')}: expected none with --method {method.value}: it is for {what}"
-            )
+def _typed(context: Any, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _sequential_name(radii: list[float] | None, hybrid: float | None, two_class: bool) -> list[str]:
-    """What the name of a run says of a sequential method."""
+    """Return the parts of a run's name that describe its sequential sampling."""
     if radii is None:
         return []
     name = ["sequential", f"r{','.join(f'{radius:g}' for radius in radii)}"]
     return name + ([] if hybrid is None else [f"hybrid{hybrid:g}"]) + (["two-class"] if two_class else [])
+
+
+def _refuse_bounds(args: Sequence[str], certify: TyperCommand, verify: TyperCommand) -> tuple[str, list[str]] | None:
+    """Return what asks for bound propagation, and the arguments of ``verify`` that do the same; None if nothing does.
+
+    Options of smoothing, which ``verify`` lacks, are left out of these.
+    """
+    known = {name: option for command in (certify, verify) for option in command.params for name in option.opts}
+    ours, theirs = ({name for option in command.params for name in option.opts} for command in (certify, verify))
+    methods = [method.value for method in MethodName]
+    asked = ""
+    kept: list[str] = []
+    dropped: list[str] = []
+    rest = list(args)
+    while rest:
+        tokens = [rest.pop(0)]
+        name, equals, value = tokens[0].partition("=")
+        if name in known and not equals and not getattr(known[name], "is_flag", False) and rest:
+            value = rest.pop(0)
+            tokens.append(value)
+        if name == "--method" and value in methods:
+            asked = f"--method {value}"
+        elif name in theirs - ours:
+            asked = asked or name
+        elif name in ours - theirs or name == "--method":
+            dropped.append(f"--method {value}" if name == "--method" else name)
+            continue
+        kept += tokens
+    if not asked:
+        return None
+    without = f", which has no {', '.join(dict.fromkeys(dropped))}" if dropped else ""
+    return f"{asked}: bound propagation is the command verify{without}", kept

@@ -9,13 +9,13 @@ import typer
 
 from pyrobust.cli.shell import reports_errors
 
-#: Extras and the modules that they bring.
+#: Extras and their modules.
 _EXTRAS = {"plot": "matplotlib", "data": "PIL", "safetensors": "safetensors"}
 
 
 @reports_errors
 def info() -> None:
-    """Show versions, how the native part was built, and devices."""
+    """Show versions, the native build and devices."""
     for name, value in _facts():
         typer.echo(f"{name:<22}{value}")
 
@@ -33,10 +33,10 @@ def _facts() -> list[tuple[str, str]]:
         devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         facts += [(f"cuda:{index}", name) for index, name in enumerate(devices)]
     else:
-        facts.append(("GPU", "none that torch can use"))
+        facts.append(("GPU", "none usable by torch"))
     for extra, module in _EXTRAS.items():
-        there = util.find_spec(module) is not None
-        facts.append((f"extra {extra}", "installed" if there else f'missing: pip install "pyrobust[{extra}]"'))
+        installed = util.find_spec(module) is not None
+        facts.append((f"extra {extra}", "installed" if installed else f'missing: pip install "pyrobust[{extra}]"'))
     return facts
 
 

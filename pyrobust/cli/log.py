@@ -12,20 +12,24 @@ from pyrobust.cli.shell import describe_path, note, reports_errors
 
 @reports_errors
 def log(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="A run, or all shards of one.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Default: standard output.")] = None,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run, or all shards of one.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write. Default: standard output.")] = None,
 ) -> None:
-    """Export a run as a tab-separated log, shards merged.
+    """Export a run as a tab-separated log, and merge its shards.
 
-    Columns idx, label, predict (-1: abstained), radius (rounded down; of a verification at given epsilons the largest
-    verified one), correct, time; of an attack idx, label, predict,
-    adversarial, distance, broken_by, correct, robust, time, with distance and broken_by empty where it was withstood.
+    Columns of certify, predict and verify: idx, label, predict (-1 if abstained), radius (rounded down; at given
+    epsilons, the largest verified one), correct, time.
+
+    Columns of attack: idx, label, predict, adversarial, distance, broken_by, correct, robust, time. Distance and
+    broken_by are empty for images that withstood the attack.
+
+    Example: pyrobust log part1.db part2.db --out all.tsv
     """
     from pyrobust.evaluation import format_log, merge_runs, write_log
 
     run = merge_runs(runs)
     if not run.complete:
-        note(f"not finished: {len(run)} of {len(run.expected)} images")
+        note(f"unfinished run: {len(run)} of {len(run.expected)} images")
     if out is None:
         typer.echo(format_log(run), nl=False)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pyrobust.cli.attack_options import parse_epsilon
+from pyrobust.cli.parsing import parse_epsilons
 from pyrobust.cli.shell import describe_path, note, reports_errors
 from pyrobust.errors import InputError
 
@@ -20,30 +20,31 @@ if TYPE_CHECKING:
 def plan(
     log: Annotated[
         Path,
-        typer.Argument(metavar="LOG", help="A run of certify, a small pilot for instance, or any program's log."),
+        typer.Argument(metavar="LOG", help="Run of certify, such as a small pilot, or a log of any program."),
     ],
     radii: Annotated[
-        str | None, typer.Option(metavar="R[,R...]", help="To be certified. Default: quarters up to the largest.")
+        str | None, typer.Option(metavar="R[,R...]", help="Radii to certify. Default: quarters up to the largest.")
     ] = None,
-    n_max: Annotated[int, typer.Option("--n-max", metavar="N", help="Most samples of an image.")] = 100_000,
-    n0: Annotated[int, typer.Option("--n0", metavar="N", help="Samples that select its class.")] = 100,
-    alpha: Annotated[float, typer.Option(metavar="A", help="Probability that a certificate is wrong.")] = 0.001,
+    n_max: Annotated[int, typer.Option("--n-max", metavar="N", help="Maximum samples per image.")] = 100_000,
+    n0: Annotated[int, typer.Option("--n0", metavar="N", help="Samples per image to select the class.")] = 100,
+    alpha: Annotated[float, typer.Option(metavar="A", help="Highest probability that a certificate is wrong.")] = 0.001,
     hybrid: Annotated[
-        float, typer.Option(metavar="SHARE", help="Of alpha, for the hybrid's bound at the last sample.")
+        float, typer.Option(metavar="SHARE", help="Share of alpha for the hybrid's bound at the last sample.")
     ] = 0.5,
     budget: Annotated[
-        float | None, typer.Option(metavar="SAMPLES", help="In all; says how many images they pay for.")
+        float | None, typer.Option(metavar="SAMPLES", help="Total samples: print how many images they suffice for.")
     ] = None,
     sigma: Annotated[
-        float | None, typer.Option(metavar="S", help="Of a log as text. Default: what the file's name says.")
+        float | None,
+        typer.Option(metavar="S", help="Standard deviation of the noise of a text log. Default: from the file name."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Say what a certification will cost and find, before it is run.
+    """Estimate the cost and the yield of a certification before running it.
 
-    Takes the probabilities behind a pilot's radii and simulates three ways of sampling: a fixed n, a confidence
+    Recovers the probabilities behind a pilot's radii and simulates three sampling methods: a fixed n, a confidence
     sequence, and the hybrid of both. Prints samples, certified and undecided shares and the exact error, and
-    recommends one.
+    recommends a method.
 
     Example: pyrobust plan cohen_sigma0.25.tsv --radii 0.25,0.5
     """
@@ -58,19 +59,20 @@ def plan(
     read = read_certification_log(log, sigma=sigma)
     if read.header is not None and read.header.parameters.get("method") == "sequential":
         raise InputError(
-            f"{describe_path(log)}: expected a run with a fixed n, got a sequential one, whose samples end where its "
-            "radii are decided; make a pilot without --method, of a few hundred images"
+            f"{describe_path(log)}: expected a run with a fixed n, got a sequential one, whose sampling stops once its "
+            "radii are decided; certify a few hundred images with --method fixed"
         )
     votes = votes_of(read)
     if votes is None or read.n is None or read.sigma is None:
         raise InputError(
-            f"{describe_path(log)}: expected a log that tells votes; give --sigma, or a run of certify with a fixed n"
+            f"{describe_path(log)}: expected a log from which votes follow; pass --sigma, or a run of certify with a "
+            "fixed n"
         )
     if sigma is not None and sigma != read.sigma:
         raise InputError(
-            f"--sigma: expected none, for {describe_path(log)} says its own, {read.sigma:g}; got {sigma:g}"
+            f"--sigma: expected none for {describe_path(log)}, which states {read.sigma:g}, got {sigma:g}; leave it out"
         )
-    made = compare(
+    comparison = compare(
         pilot_probabilities(votes[0], read.n),
         read.sigma,
         _radii(radii, read),
@@ -83,13 +85,13 @@ def plan(
     )
     if read.header is not None:
         note(
-            f"the pilot drew the noise of seed {read.header.parameters['seed']}: certify with another --seed, for "
-            "samples that chose the method cannot prove by it"
+            f"the pilot drew the noise of seed {read.header.parameters['seed']}: certify with another --seed, because "
+            "samples that chose the method cannot also prove with it"
         )
-    table = plan_table(made, budget)
+    table = plan_table(comparison, budget)
     if as_json:
-        images = {} if budget is None else {"budget": budget, "images_for_budget": made.images_for(budget)}
-        typer.echo(json.dumps(made.to_dict() | images, indent=1, allow_nan=False))
+        images = {} if budget is None else {"budget": budget, "images_for_budget": comparison.images_for(budget)}
+        typer.echo(json.dumps(comparison.to_dict() | images, indent=1, allow_nan=False))
     else:
         Console().print(rich_table(table))
 
@@ -98,9 +100,9 @@ def _radii(text: str | None, log: CertificationLog) -> list[float]:
     from pyrobust.metrics.radii import usual_radii
 
     if text is not None:
-        return [parse_epsilon("--radii", part) for part in text.split(",")]
-    # At radius 0 nothing is decided but whether it abstains, which the samples of the other radii tell.
-    found = [radius for radius in usual_radii(float(log.radius.max())) if radius > 0]
-    if not found:
-        raise InputError(f"{describe_path(log.path)}: it certifies no radius above 0; give --radii")
-    return found
+        return parse_epsilons("--radii", text)
+    # Radius 0 decides abstention alone, which the samples of the other radii show.
+    radii = [radius for radius in usual_radii(float(log.radius.max())) if radius > 0]
+    if not radii:
+        raise InputError(f"{describe_path(log.path)}: expected a certified radius above 0, got none; pass --radii")
+    return radii

@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
-from pyrobust.cli import options
+from pyrobust.cli import options, smoothing_options
+from pyrobust.cli.parsing import parse_shard
 from pyrobust.cli.shell import reports_errors, show_progress
-from pyrobust.cli.sweep import resumable, show_run
+from pyrobust.cli.smoothing_options import Noise
+from pyrobust.cli.sweep import resumable, run_name, show_run
 
 
 @reports_errors
 def predict(
     model: options.Model,
     data: options.Data,
-    sigma: options.Sigma,
+    sigma: smoothing_options.Sigma,
     weights: options.Weights = None,
-    num_classes: options.NumClasses = None,
-    normalize: options.Normalize = None,
-    noise: options.NoiseName = options.Noise.gaussian,
-    grid: options.Grid = "auto",
-    n: options.Votes = 100_000,
-    alpha: options.Alpha = 0.001,
-    seed: options.Seed = 0,
+    num_classes: smoothing_options.NumClasses = None,
+    normalize: smoothing_options.Normalize = None,
+    noise: smoothing_options.NoiseName = Noise.gaussian,
+    grid: smoothing_options.Grid = "auto",
+    n: smoothing_options.Votes = 100_000,
+    alpha: smoothing_options.Alpha = 0.001,
     skip: options.Skip = 1,
     max: options.Max = None,
     shard: options.Shard = None,
+    seed: options.Seed = 0,
     batch_size: options.BatchSize = None,
     device: options.Device = None,
     dtype: options.DTypeName = None,
     out: options.Out = None,
 ) -> None:
-    """Predict a data set with the smoothed classifier.
+    """Predict a data set with a smoothed classifier.
 
-    It abstains where the samples do not decide. Results are kept as they come; the same command goes on.
+    Abstains on images whose samples do not decide. Results are saved as they come: after a crash or Ctrl-C, run the
+    same command again to resume.
 
     Example: pyrobust predict --model zoo:digits-smooth-0.25 --data digits --sigma 0.25 --n 1000
     """
-    part = options.parse_shard(shard)
-    smoother, images = options.load(
+    part = parse_shard(shard)
+    smoother, images = smoothing_options.load_smoother(
         model=model,
         weights=weights,
         data=data,
@@ -50,7 +53,7 @@ def predict(
     )
     from pyrobust.evaluation import predict_dataset
 
-    out = out or options.default_out("predict", model, data, sigma, n, part)
+    out = out or run_name(["predict", model], data, [f"sigma{sigma:g}", f"n{n}"], part)
     with resumable(out):
         run = predict_dataset(
             smoother,

@@ -7,38 +7,41 @@ from typing import Annotated
 
 import typer
 
-from pyrobust.cli import options
 from pyrobust.cli.shell import describe_path, note, reports_errors, show_progress
+from pyrobust.cli.smoothing_options import Noise, load_smoother
 from pyrobust.cli.sweep import resumable, show_run
 from pyrobust.errors import MissingExtraError, StoreError
 
 _MODEL, _DATA, _SIGMA = "zoo:digits-smooth-0.25", "digits", 0.25
-# Half of the test images, ten thousand samples each: under twenty seconds on two cores.
+# Half of the test images, ten thousand samples each: less than twenty seconds on two cores.
 _SKIP, _SAMPLES = 2, 10_000
 
 
 @reports_errors
 def quickstart(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for run, log and plot.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the run, its log and a plot.")] = Path(
         "pyrobust-quickstart"
     ),
 ) -> None:
-    """Certify the bundled net on real handwritten digits.
+    """Certify the bundled net on handwritten digits.
 
-    Prints certified accuracy at rising radii; writes the run, its log and a plot. Some twenty seconds on two cores.
+    Prints certified accuracy at several radii; writes the run, its log and a plot. Takes about twenty seconds on two
+    cores.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"--out: {out}: cannot be made ({error.strerror}); name another folder") from error
-    smoother, images = options.load(
+        raise StoreError(
+            f"--out: expected a folder that exists or can be created, got {str(out)!r} ({error.strerror}); name another"
+        ) from error
+    smoother, images = load_smoother(
         model=_MODEL,
         weights=None,
         data=_DATA,
         num_classes=10,
         normalize=None,
         sigma=_SIGMA,
-        noise=options.Noise.gaussian,
+        noise=Noise.gaussian,
         grid="auto",
         seed=0,
         device=None,

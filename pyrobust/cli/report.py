@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pyrobust.cli.attack_options import parse_epsilon
+from pyrobust.cli.parsing import parse_epsilons
 from pyrobust.cli.shell import describe_path, note, reports_errors
 from pyrobust.errors import InputError, MissingExtraError, StoreError
 
@@ -24,43 +24,45 @@ _TABLES: tuple[TableForm, ...] = ("md", "tex", "csv", "json")
 def report(
     logs: Annotated[
         list[Path],
-        typer.Argument(metavar="LOG...", help="Runs of certify, or tab-separated logs of this or another program."),
+        typer.Argument(metavar="LOG...", help="Runs of certify or verify, or tab-separated logs of any program."),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for figures and tables.")],
     formats: Annotated[
-        str | None, typer.Option(metavar="F[,F...]", help="Of png, pdf, svg, md, tex, csv, json. Default: all.")
+        str | None,
+        typer.Option(metavar="F[,F...]", help="Formats to write: png, pdf, svg, md, tex, csv, json. Default: all."),
     ] = None,
     radii: Annotated[
-        str | None, typer.Option(metavar="R[,R...]", help="Of the table. Default: steps up to the largest.")
+        str | None, typer.Option(metavar="R[,R...]", help="Radii in the table. Default: steps up to the largest.")
     ] = None,
-    n: Annotated[int | None, typer.Option("--n", metavar="N", help="Samples an image, of logs as text.")] = None,
+    n: Annotated[int | None, typer.Option("--n", metavar="N", help="Samples per image in text logs.")] = None,
     alpha: Annotated[
-        float | None, typer.Option(metavar="A", help="Probability that a certificate is wrong, of logs as text.")
+        float | None, typer.Option(metavar="A", help="Highest probability that a certificate of a text log is wrong.")
     ] = None,
     sigma: Annotated[
-        float | None, typer.Option(metavar="S", help="Of logs as text. Default: what the file's name says.")
+        float | None,
+        typer.Option(metavar="S", help="Standard deviation of the noise of text logs. Default: from the file name."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--replace", help="Replace files of these names.")] = False,
+    overwrite: Annotated[bool, typer.Option("--replace", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Compare certifications: a table and figures, for the terminal, a paper or a program.
+    """Compare certifications in a table and figures, for the terminal, a paper or a program.
 
-    How sure each classifier is of the right class (p_A) comes first and ranks them, then certified accuracy, last the
-    average certified radius. Writes certified_accuracy and survival (png, pdf, svg) and table (md, tex, csv, json).
+    Ranks the classifiers by the probability of the right class under noise (p_A); also shows certified accuracy and
+    the average certified radius. Writes certified_accuracy and survival (png, pdf, svg) and table (md, tex, csv, json).
 
     Example: pyrobust report cohen_sigma0.25.tsv run.db --out comparison
     """
-    wanted = _parse_formats(formats)
-    at = None if radii is None else [parse_epsilon("--radii", part) for part in radii.split(",")]
+    endings = _parse_formats(formats)
+    columns = None if radii is None else parse_epsilons("--radii", radii)
     from rich.console import Console
 
     from pyrobust.evaluation import read_certification_log
     from pyrobust.report import comparison_table, format_table, rich_table
 
     read = [_examined(read_certification_log(path, n=n, alpha=alpha, sigma=sigma)) for path in logs]
-    table = comparison_table(read, at)
-    files = {f"table.{form}": format_table(table, form).encode() for form in _TABLES if form in wanted}
+    table = comparison_table(read, columns)
+    files = {f"table.{form}": format_table(table, form).encode() for form in _TABLES if form in endings}
     try:
-        files |= _figures(read, [form for form in _FIGURES if form in wanted])
+        files |= _figures(read, [form for form in _FIGURES if form in endings])
     except MissingExtraError as error:
         if formats is not None:
             raise
@@ -70,13 +72,13 @@ def report(
     for log in read:
         if log.findings:
             count = "1 fault" if len(log.findings) == 1 else f"{len(log.findings)} faults"
-            note(f"{describe_path(log.path)}: {count}; see pyrobust audit")
+            note(f"{describe_path(log.path)}: {count}; run pyrobust audit for details")
     for name in files:
         note(f"{name.partition('.')[0].replace('_', ' ')}: {describe_path(out / name)}")
 
 
 def _parse_formats(text: str | None) -> list[str]:
-    """Endings of files.
+    """Parse file endings, separated by commas.
 
     >>> _parse_formats("png,tex")
     ['png', 'tex']
@@ -85,16 +87,16 @@ def _parse_formats(text: str | None) -> list[str]:
     formats = known if text is None else [part.strip().lower() for part in text.split(",")]
     for form in formats:
         if form not in known:
-            raise InputError(f"--formats: expected some of {','.join(known)}, got {form!r}")
+            raise InputError(f"--formats: expected formats from {','.join(known)}, got {form!r}")
     return formats
 
 
 def _examined(log: CertificationLog) -> CertificationLog:
-    """The log with its faults as findings, which the table's notes repeat; without n and alpha that it contradicts."""
+    """Return the log with its faults as findings, for the table's notes, and without an n or alpha it contradicts."""
     from pyrobust.evaluation import audit
 
-    found = audit(log)
-    return replace(log, findings=tuple(found.faults), n=found.counted.n, alpha=found.counted.alpha)
+    result = audit(log)
+    return replace(log, findings=tuple(result.faults), n=result.counted.n, alpha=result.counted.alpha)
 
 
 def _figures(logs: list[CertificationLog], forms: list[str]) -> dict[str, bytes]:
@@ -108,15 +110,17 @@ def _figures(logs: list[CertificationLog], forms: list[str]) -> dict[str, bytes]
     if voted:
         frames["survival"] = survival_frame(voted)
     if len(voted) < len(logs):
-        note(f"survival: {len(voted)} of {len(logs)} logs; the others tell no votes (the table's notes say why)")
+        note(f"survival: {len(voted)} of {len(logs)} logs; no votes follow from the others (see the table's notes)")
     return {f"{name}.{form}": frame.render(form) for name, frame in frames.items() for form in forms}
 
 
 def _write(out: Path, files: dict[str, bytes], overwrite: bool) -> None:
-    """All files or none; refused before the first."""
+    """Write all files or none; refuse to overwrite any."""
     from pyrobust.zoo.files import write_together
 
-    there = [name for name in files if (out / name).exists()]
-    if there and not overwrite:
-        raise StoreError(f"--out: {out}: {there[0]} is there already; name another folder, or give --replace")
+    existing = [name for name in files if (out / name).exists()]
+    if existing and not overwrite:
+        raise StoreError(
+            f"--out: expected a folder without {existing[0]}, got {str(out)!r}; name another folder or pass --replace"
+        )
     write_together(out, files)

@@ -1,4 +1,4 @@
-"""How commands speak: results on standard output, everything else on standard error, errors in one line."""
+"""Messages of the commands: results on standard output, notes on standard error, errors in one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typer.models import OptionInfo
 
 from pyrobust.errors import InputError, InputTypeError, PyrobustError
 
-#: Set to anything but nothing, it does what ``--debug`` does.
+#: Environment variable that switches ``--debug`` on.
 DEBUG_VARIABLE = "PYROBUST_DEBUG"
 ERROR_STATUS = 2
 INTERRUPTED_STATUS = 130
@@ -22,25 +22,25 @@ INTERRUPTED_STATUS = 130
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Options whose arguments have another name in Python.
-_ELSEWHERE = {"epsilons": "epsilon", "max_images": "max", "n_queries": "steps"}
+# Python arguments whose options have another name.
+_OPTION_OF = {"epsilons": "epsilon", "max_images": "max", "n_queries": "steps"}
 
 _debug = False
 
 
 def set_debug(debug: bool) -> None:
-    """Whether errors show their traceback."""
+    """Set whether errors show their traceback."""
     global _debug
     _debug = debug
 
 
 def note(text: str) -> None:
-    """A line for the person at the terminal."""
+    """Print a line on standard error."""
     typer.echo(text, err=True)
 
 
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Turns the package's errors into one line on standard error and an exit status."""
+    """Turn the package's errors into one line on standard error and an exit status."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -62,36 +62,37 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _as_typed(message: str, command: Callable[..., object]) -> str:
-    """A message about an argument, or an argument of a function, as one about the option that it came from."""
+    """Rewrite a message about a Python argument as one about its option."""
     names = _options_of(command)
     function, _, rest = message.partition(": ")
-    # A message may begin with the function's name.
+    # Some messages begin with the function's name.
     for text in (message, rest) if function.isidentifier() and function not in names else (message,):
-        given, colon, what = text.partition(": ")
-        options = [names.get(_ELSEWHERE.get(name, name)) for name in given.split(", ")]
+        arguments, colon, problem = text.partition(": ")
+        options = [names.get(_OPTION_OF.get(name, name)) for name in arguments.split(", ")]
         if colon and all(options):
-            return f"{', '.join(filter(None, options))}: {what}"
+            return f"{', '.join(filter(None, options))}: {problem}"
     return message
 
 
 def _options_of(command: Callable[..., object]) -> dict[str, str]:
-    """What each parameter of a command is called on the command line."""
+    """Return the option name of each parameter of a command."""
     names: dict[str, str] = {}
     for name, hint in get_type_hints(command, include_extras=True).items():
         for info in getattr(hint, "__metadata__", ()):
             if isinstance(info, OptionInfo):
-                given = [str(part) for part in (info.default, *(info.param_decls or ())) if str(part).startswith("--")]
-                names[name] = given[0] if given else f"--{name.replace('_', '-')}"
+                declared = [str(part) for part in (info.default, *(info.param_decls or ()))]
+                options = [part for part in declared if part.startswith("--")]
+                names[name] = options[0] if options else f"--{name.replace('_', '-')}"
     return names
 
 
 def show_progress() -> bool:
-    """Whether a bar would be seen."""
+    """Return whether a progress bar would be visible."""
     return sys.stderr.isatty()
 
 
 def describe_path(path: str | os.PathLike[str]) -> str:
-    """A path as one would type it."""
+    """Return a path relative to the working folder where possible."""
     path = Path(path)
     try:
         return str(path.absolute().relative_to(Path.cwd()))

@@ -1,11 +1,13 @@
-"""What `certify`, `predict` and `attack` share: the end of a sweep, and its interruption."""
+"""What ``certify``, ``predict``, ``verify`` and ``attack`` share: the run's name, interruption and table."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,26 +18,49 @@ from pyrobust.cli.shell import INTERRUPTED_STATUS, describe_path, note
 if TYPE_CHECKING:
     from pyrobust.evaluation import Run
 
+# File systems take 255 bytes, SQLite adds "-journal".
+_LONGEST_NAME = 160
+
+
+def run_name(begin: Sequence[str], data: str, end: Sequence[str], shard: tuple[int, int] | None) -> Path:
+    """Return the default file name of a run, readable and the same for the same arguments.
+
+    >>> run_name(["attack", "zoo:net"], "npz:/data/cifar.npz", ["eps0.1"], (1, 2))
+    PosixPath('attack-net-cifar-eps0.1-shard1of2.db')
+    >>> run_name(["certify"], "digits", ["r" * 200, "n1000"], None).name[-20:]
+    'rrrr-13d5d5e2f137.db'
+    """
+    names = [*(part.removeprefix("zoo:") for part in begin), data, *end]
+    form, _, rest = data.partition(":")
+    if form in ("npz", "folder", "mnist") and rest:
+        names[len(begin)] = Path(rest).stem
+    if shard is not None:
+        names.append("shard{}of{}".format(*shard))
+    name = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "x" for name in names)
+    if len(name) > _LONGEST_NAME:  # with many radii
+        name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    return Path(f"{name}.db")
+
 
 @contextlib.contextmanager
 def resumable(out: Path) -> Iterator[None]:
-    """Says how to go on when the sweep is interrupted."""
+    """Say how to resume when the sweep is interrupted, and exit."""
     try:
         yield
     except KeyboardInterrupt:
         from pyrobust.evaluation import Run
 
         if not out.is_file():
-            note("interrupted before the first results; nothing was kept")
+            note("interrupted before the first results; nothing was saved")
         else:
             run = Run(out)
-            note(f"interrupted; {len(run)} of {len(run.expected)} images are kept in {describe_path(out)}")
-            note(f"go on with: {shlex.join(['pyrobust', *sys.argv[1:]])}")
+            note(f"interrupted; {len(run)} of {len(run.expected)} images are saved in {describe_path(out)}")
+            note(f"resume with: {shlex.join(['pyrobust', *sys.argv[1:]])}")
         raise typer.Exit(INTERRUPTED_STATUS) from None
 
 
 def show_run(run: Run) -> None:
-    """Prints the table of a run, and on standard error where it is."""
+    """Print the table of a run, and where it is saved on standard error."""
     from rich.console import Console
 
     from pyrobust.report import attack_table, certified_accuracy_table, prediction_table, verification_table
@@ -49,7 +74,7 @@ def show_run(run: Run) -> None:
     if len(run):
         Console().print(tables[run.kind](run))
     else:
-        note("no image: the shard is empty")
+        note("empty shard: no images to process")
     if run.path is not None:
         path = describe_path(run.path)
-        note(f"run: {path} (its log: {shlex.join(['pyrobust', 'log', path])})")
+        note(f"run: {path} (export its log: {shlex.join(['pyrobust', 'log', path])})")

@@ -11,24 +11,25 @@ import typer
 
 from pyrobust.cli.shell import describe_path, note, reports_errors, show_progress
 
-train_app = typer.Typer(help="Train the bundled nets anew.", no_args_is_help=True)
+train_app = typer.Typer(help="Train the bundled nets.", no_args_is_help=True)
 
 
 @train_app.callback()
 def _train() -> None:
-    """Train the bundled nets anew."""
+    """Train the bundled nets."""
 
 
 @train_app.command("digits-smooth")
 @reports_errors
 def digits_smooth(
     sigma: Annotated[
-        float, typer.Option(metavar="S", help="Standard deviation of the noise, pixels in [0, 1].")
+        float, typer.Option(metavar="S", help="Standard deviation of the noise in every pixel, pixels in [0, 1].")
     ] = 0.25,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of weights, order, warps and noise.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Random seed of weights, order, warps and noise.")] = 0,
     epochs: Annotated[int, typer.Option(metavar="N", help="Passes over the training images.")] = 300,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Weights. Default: digits-smooth-SIGMA.pt in this folder.")
+        Path | None,
+        typer.Option(metavar="FILE", help="File of the weights. Default: digits-smooth-SIGMA.pt in this folder."),
     ] = None,
 ) -> None:
     """Train the digits net on noisy images.
@@ -53,16 +54,17 @@ def digits_ibp(
     epsilon: Annotated[
         float, typer.Option(metavar="E", help="Radius of the l-infinity balls, pixels in [0, 1].")
     ] = 0.1,
-    method: Annotated[str, typer.Option(metavar="NAME", help="Bounds to train with: ibp or crown-ibp.")] = "ibp",
-    seed: Annotated[int, typer.Option(metavar="N", help="Of weights, order and warps.")] = 0,
+    method: Annotated[str, typer.Option(metavar="NAME", help="Bounds in the loss: ibp or crown-ibp.")] = "ibp",
+    seed: Annotated[int, typer.Option(metavar="N", help="Random seed of weights, order and warps.")] = 0,
     epochs: Annotated[int, typer.Option(metavar="N", help="Passes over the training images.")] = 200,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Weights. Default: digits-ibp-EPSILON.pt in this folder.")
+        Path | None,
+        typer.Option(metavar="FILE", help="File of the weights. Default: digits-ibp-EPSILON.pt in this folder."),
     ] = None,
 ) -> None:
     """Train the digits net for certificates by bound propagation.
 
-    Use the result with: load_model("zoo:digits-ibp-0.10", FILE)
+    Use the result with: pyrobust verify --model zoo:digits-ibp-0.10 --weights FILE …
     """
     from pyrobust.training import train_digits_ibp
 
@@ -77,7 +79,7 @@ def digits_ibp(
 
 @contextmanager
 def _progress(epochs: int) -> Iterator[Callable[[int, int, float], None]]:
-    """A bar on a terminal, and what moves it: (epochs done, epochs, loss)."""
+    """Show a progress bar on a terminal; yield the function of (epochs done, epochs, loss) that moves it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -15,7 +15,8 @@ import pytest
 
 from pyrobust.attacks import APGD, FAB, AutoAttack, Square
 from pyrobust.cli import attack_options
-from pyrobust.cli.attack_options import AttackName, NormName
+from pyrobust.cli.attack_options import AttackName
+from pyrobust.cli.options import NormName
 from pyrobust.evaluation import Run, read_log
 from pyrobust.evaluation.robustness_curve import compute_robustness_curve
 from pyrobust.zoo import load_data, load_model
@@ -39,7 +40,7 @@ def test_the_table_has_the_runs_numbers_and_what_they_depend_on(pyrobust: Any, t
     assert done.status == 0, done.err
     name = "attack-pgd-digits-smooth-0.25-digits-linf-eps0.14902.db"
     assert files(tmp_path) == [name]
-    assert f"run: {name} (its log: pyrobust log {name})" in done.err
+    assert f"run: {name} (export its log: pyrobust log {name})" in done.err
     run = Run(name)
     assert run.parameters["epsilon"] == 38 / 255
     clean, robust = run.clean_accuracy(), run.robust_accuracy()
@@ -64,7 +65,7 @@ def test_the_table_has_the_runs_numbers_and_what_they_depend_on(pyrobust: Any, t
     assert max(map(len, done.out.splitlines())) <= 80
 
 
-def test_it_goes_on_is_merged_and_logged(pyrobust: Any) -> None:
+def test_a_run_is_resumed_merged_and_logged(pyrobust: Any) -> None:
     for part in (1, 2, 1):
         assert pyrobust(*PGD, "--epsilon", 0.15, "--shard", f"{part}/2", "--out", f"{part}.db").status == 0
     assert (
@@ -93,7 +94,7 @@ def test_autoattack_by_default(pyrobust: Any) -> None:
     assert "version standard: apgd-ce 100 steps" in " ".join(done.out.split())
     done = pyrobust(*BASE, "--epsilon", 0.4, "--max", 2, "--version", "rand", "--out", "rand.db")
     assert "apgd-ce 100 steps of 20 draws, apgd-dlr 100 steps of 20 draws" in " ".join(done.out.split())
-    assert "draws 20 times a step (EOT)" in " ".join(pyrobust("attack", "--help").out.replace("│", "").split())
+    assert "draws 20 times per step (EOT)" in " ".join(pyrobust("attack", "--help").out.replace("│", "").split())
     settings = Run("rand.db").parameters["settings"]
     assert (settings["version"], settings["draws"], settings["apgd-ce.draws"]) == ("rand", 20, 20)
 
@@ -113,15 +114,15 @@ def test_every_attack_in_every_norm(pyrobust: Any, name: AttackName, norm: str) 
 
 def test_names_are_the_published_attacks() -> None:
     def settings(name: AttackName, norm: NormName = NormName.linf) -> dict[str, Any]:
-        made, options = attack_options.choose_attack(name, norm, None, None, None)
-        return vars(made(load_model(MODEL), 0.1, **options))
+        attack, options = attack_options.choose_attack(name, norm, None, None, None)
+        return vars(attack(load_model(MODEL), 0.1, **options))
 
     for norm in NormName:
         published = AutoAttack(load_model(MODEL), 0.1, norm=norm.value).attacks
         for name in (AttackName.apgd_ce, AttackName.apgd_t, AttackName.fab_t):
-            mine, its = settings(name, norm), vars(published[name.value])
-            for key in {"loss", "steps", "rho", "multi_epsilon", "alpha_max", "eta", "beta"} & set(its):
-                assert mine[key] == its[key], (norm, name, key)
+            ours, theirs = settings(name, norm), vars(published[name.value])
+            for key in {"loss", "steps", "rho", "multi_epsilon", "alpha_max", "eta", "beta"} & set(theirs):
+                assert ours[key] == theirs[key], (norm, name, key)
     assert attack_options.choose_attack(AttackName.fab_t, NormName.l2, None, None, None)[0] is FAB
     assert settings(AttackName.apgd_dlr)["loss"] == "dlr"
     assert attack_options.choose_attack(AttackName.square, NormName.l1, 7, 2, None) == (
@@ -140,9 +141,9 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
     found = json.loads(Path("curve.json").read_text())
     digits = load_data("digits")
     x, y = digits.x[::2][:24], digits.y[::2][:24]
-    made, options = attack_options.choose_attack(AttackName.pgd, NormName.linf, 3, None, None)
+    attack, options = attack_options.choose_attack(AttackName.pgd, NormName.linf, 3, None, None)
     points = [0.0, 0.05, 0.1, 0.15000000000000002, 0.2]
-    expected = compute_robustness_curve(made, load_model(MODEL), x, y, points, **options)
+    expected = compute_robustness_curve(attack, load_model(MODEL), x, y, points, **options)
     assert dict(zip(found["epsilons"], found["robust_accuracy"], strict=True)) == expected
     assert found["data_sha256"] == digits.sha256
     assert {type(value) for value in found["broken_epsilon"]} == {float, type(None)}
@@ -155,8 +156,8 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--epsilon: expected either --epsilon or --curve"),
-        (["--epsilon", "0.1", "--curve", "0:1:2"], "--epsilon: expected either --epsilon or --curve"),
+        ([], "--epsilon: expected either --epsilon or --curve, got neither"),
+        (["--epsilon", "0.1", "--curve", "0:1:2"], "--epsilon: expected either --epsilon or --curve, got both"),
         (["--epsilon", "-0.1"], "--epsilon: expected at least 0, got '-0.1'"),
         (["--epsilon", "nan"], "--epsilon: expected a finite number"),
         (["--epsilon", "8/0"], "--epsilon: expected a finite number"),
@@ -168,7 +169,7 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
         (["--epsilon", "0.1", "--clip", "0:0.5"], "expected pixels in [0.0, 0.5], the attack's clip range"),
         (["--epsilon", "0.1", "--attack", "fgsm", "--steps", "3"], "--steps: expected none with --attack fgsm"),
         (["--epsilon", "0.1", "--attack", "bim", "--restarts", "3"], "--restarts: expected none with --attack bim"),
-        (["--epsilon", "0.1", "--steps", "3"], "--steps: expected none with --attack autoattack, which does not"),
+        (["--epsilon", "0.1", "--steps", "3"], "--steps: expected none with --attack autoattack, got 3; leave it out"),
         (["--epsilon", "0.1", "--attack", "pgd", "--version", "plus"], "--version: expected none with --attack pgd"),
         (["--epsilon", "0.1", "--attack", "pgd", "--steps", "0"], "steps: expected at least 1, got 0"),
         (["--epsilon", "0.1", "--seed", "-1"], "seed: expected 0 to 2**64 - 1"),
@@ -184,10 +185,10 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
         (["--curve", "0:1:1"], "--curve: expected START:STOP:POINTS with 2 to 10000 points"),
         (["--curve", "1:0:5"], "--curve: expected START:STOP:POINTS with START below STOP"),
         (["--curve", "0:x:5"], "--curve: expected a finite number"),
-        (["--curve", "0:1:5", "--out", "run.db"], "--out: expected none with --curve, which is not kept in a run"),
+        (["--curve", "0:1:5", "--out", "run.db"], "--out: expected none with --curve, which saves no run"),
         (["--curve", "0:1:5", "--shard", "1/2"], "--shard: expected none with --curve"),
         (["--curve", "0:1:5", "--no-examples"], "--no-examples: expected none with --curve"),
-        (["--curve", "0:1:5", "--plot", "curve.gif"], "--plot: expected a name that ends in .png, .pdf, .svg"),
+        (["--curve", "0:1:5", "--plot", "curve.gif"], "--plot: expected a file name that ends in .png, .pdf, .svg"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_file(

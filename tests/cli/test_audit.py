@@ -37,7 +37,7 @@ def test_a_clean_log(pyrobust: Any) -> None:
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_planted_faults_give_their_status(pyrobust: Any, name: str) -> None:
+def test_planted_faults_set_the_exit_status(pyrobust: Any, name: str) -> None:
     planted = PLANTED[name]
     options = [part for key, value in planted.given.items() for part in (f"--{key}", value)]
     done = pyrobust("audit", log(content=planted.content), *options)
@@ -51,7 +51,7 @@ def test_planted_faults_give_their_status(pyrobust: Any, name: str) -> None:
     assert "certified at 0 " in done.out
 
 
-def test_several_logs_stand_side_by_side_and_the_worst_counts(pyrobust: Any) -> None:
+def test_several_logs_share_a_table_and_the_worst_sets_the_exit_status(pyrobust: Any) -> None:
     good, bad = log(), log("bad_sigma0.25.tsv", PLANTED["NaN"].content)
     empty, words = log("empty.tsv", ""), log("words.tsv", "once upon a time\n")
     done = pyrobust("audit", good, bad)
@@ -83,7 +83,7 @@ def test_json(pyrobust: Any) -> None:
     assert json.loads(Path("audit.json").read_text())["logs"][0] == found["logs"][0]
 
 
-def test_forms_on_standard_output_and_in_files(pyrobust: Any) -> None:
+def test_formats_on_standard_output_and_in_files(pyrobust: Any) -> None:
     log()
     forms = {"md": "## Certification", "tex": r"\begin{tabular}", "csv": ",log_sigma0.25", "json": '"title"'}
     for form, words in forms.items():
@@ -126,7 +126,7 @@ def test_runs_and_logs_together(pyrobust: Any) -> None:
 
 def test_two_norms_are_two_tables(pyrobust: Any) -> None:
     base = ["--model", "zoo:digits-smooth-0.25", "--data", "digits", "--max", 3]
-    pyrobust("certify", *base, "--method", "ibp", "--epsilon", "0.01", "--out", "verify.db")
+    pyrobust("verify", *base, "--method", "ibp", "--epsilon", "0.01", "--out", "verify.db")
     done = pyrobust("audit", log(), "verify.db")
     assert done.status == 0
     assert done.out.count("average certified") >= 2
@@ -141,11 +141,11 @@ def test_two_norms_are_two_tables(pyrobust: Any) -> None:
         (["--alpha", 2], "alpha: expected a number from"),
         (["--n", 0], "n: expected 1 to"),
         (["--sigma", -1], "sigma: expected"),
-        (["--out", "table.doc"], "--out: expected a file that ends with one of .md"),
-        (["--out", "table"], "--out: expected a file that ends"),
+        (["--out", "table.doc"], "--out: expected a file name that ends in one of .md"),
+        (["--out", "table"], "--out: expected a file name that ends"),
         (["--json", "-", "--format", "md"], "--format: expected none with --json -"),
-        (["--out", "a.md", "--out", "./a.md"], "--out: expected files of their own"),
-        (["--json", "log_sigma0.25.tsv"], "expected files of their own"),
+        (["--out", "a.md", "--out", "./a.md"], "--out: expected files other than the logs, each once"),
+        (["--json", "log_sigma0.25.tsv"], "expected files other than the logs"),
     ],
 )
 def test_bad_options(pyrobust: Any, options: list[Any], words: str) -> None:

@@ -44,7 +44,7 @@ def test_shards_hybrid_log_and_audit(pyrobust: Any) -> None:
     assert "hybrid: 0.5 there, 0.01 now" in refused.error
 
 
-def test_many_radii_have_a_file_with_a_name_that_can_be(pyrobust: Any, tmp_path: Path) -> None:
+def test_many_radii_give_a_file_name_of_valid_length(pyrobust: Any, tmp_path: Path) -> None:
     radii = [f"0.{i:03}" for i in range(1, 101)]
     for last in ("0.5", "0.6"):
         assert pyrobust(*QUICK[:-1], "2", "--n", "100", "--radii", ",".join([*radii, last])).status == 0
@@ -57,17 +57,17 @@ def test_many_radii_have_a_file_with_a_name_that_can_be(pyrobust: Any, tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (QUICK, "--radii: expected the radii to be decided, with --method sequential"),
+        (QUICK, "--radii: expected radii to decide with --method sequential, such as 0.25,0.5, got none"),
         ([*QUICK, "--radii", "far"], "--radii"),
         ([*QUICK, "--radii", "-1"], "--radii: expected at least 0"),
         ([*QUICK, "--radii", "1", "--hybrid", "1"], "hybrid: expected a share of alpha in [0, 1)"),
         ([*QUICK, "--radii", "1", "--two-class", "--noise", "laplace"], "--two-class: expected gaussian noise"),
-        ([*BASE, "--radii", "1"], "--radii: expected none with --method fixed: it is for --method sequential"),
+        ([*BASE, "--radii", "1"], "--radii: expected none with --method fixed; add --method sequential"),
         ([*BASE, "--two-class"], "--two-class: expected none with --method fixed"),
-        ([*QUICK, "--radii", "1", "--epsilon", "1"], "--epsilon: expected none with --method sequential"),
+        ([*QUICK, "--radii", "1", "--epsilon", "1"], "--epsilon: bound propagation is the command verify"),
     ],
 )
-def test_options_that_do_not_fit(pyrobust: Any, tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_bad_options(pyrobust: Any, tmp_path: Path, arguments: list[str], message: str) -> None:
     done = pyrobust(*arguments)
     assert done.status != 0
     assert message in done.error

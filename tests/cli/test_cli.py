@@ -1,4 +1,4 @@
-"""The commands as a user sees them: what they print, where, and how they end."""
+"""The commands as a user sees them: output, files and exit statuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyrobust.cli import main, options
+from pyrobust.cli import main
+from pyrobust.cli.sweep import run_name
 from pyrobust.errors import InputError, ModelError
 from pyrobust.evaluation import Run, read_log
 
@@ -30,7 +31,7 @@ def test_certify_log_and_table(pyrobust: Any, tmp_path: Path) -> None:
     done = pyrobust("certify", *QUICK, "--max", 5, "--out", "run.db")
     assert done.status == 0
     assert "certified at radius 0 " in done.out
-    assert "run: run.db (its log: pyrobust log run.db)" in done.err
+    assert "run: run.db (export its log: pyrobust log run.db)" in done.err
     run = Run("run.db")
     assert run.header.model == MODEL
     assert len(run) == 5
@@ -45,7 +46,7 @@ def test_certify_log_and_table(pyrobust: Any, tmp_path: Path) -> None:
     assert files(tmp_path) == ["log.tsv", "run.db"]
 
 
-def test_the_default_name_tells_what_it_is_and_goes_on(pyrobust: Any, tmp_path: Path) -> None:
+def test_the_default_name_describes_the_run_which_is_resumed(pyrobust: Any, tmp_path: Path) -> None:
     for _ in range(2):
         done = pyrobust("certify", *QUICK, "--max", 2, "--shard", "1/2")
         name = "certify-digits-smooth-0.25-digits-sigma0.25-n100-shard1of2.db"
@@ -103,10 +104,10 @@ def test_predict(pyrobust: Any) -> None:
         ([*QUICK, "--sigma", "0"], "sigma: expected"),
         ([*QUICK, "--sigma", "inf"], "sigma: expected"),
         ([*QUICK, "--seed", "-1"], "seed: expected"),
-        ([*QUICK, "--num-classes", "9"], "--num-classes: expected what the model returns, 10, got 9"),
+        ([*QUICK, "--num-classes", "9"], "--num-classes: expected the number of the model's outputs, 10, got 9"),
         (
             [*QUICK, "--num-classes", "10000000000"],
-            "--num-classes: expected what the model returns, 10, got 10000000000",
+            "--num-classes: expected the number of the model's outputs, 10, got 10000000000",
         ),
         ([*QUICK, "--shard", "3/2"], "--shard: expected I/K"),
         ([*QUICK, "--shard", "x"], "--shard: expected I/K"),
@@ -245,7 +246,10 @@ def test_quickstart(pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert done.status == 0
     assert 'no plot: plot: needs matplotlib; install it with pip install "pyrobust[plot]"' in done.err
     (tmp_path / "file").touch()
-    assert "--out: file: cannot be made" in pyrobust("quickstart", "--out", "file").error
+    assert (
+        "--out: expected a folder that exists or can be created, got 'file'"
+        in pyrobust("quickstart", "--out", "file").error
+    )
 
 
 def test_train(pyrobust: Any, tmp_path: Path) -> None:
@@ -273,7 +277,19 @@ def test_info_help_and_version(pyrobust: Any) -> None:
         assert re.search(rf"^{name}\s+\S", info.out, re.MULTILINE), name
     assert re.fullmatch(r"pyrobust \d+\.\d+\.\d+\n", pyrobust("--version").out)
     text = pyrobust("--help").out
-    for command in ("quickstart", "certify", "predict", "log", "train", "info"):
+    for command in (
+        "quickstart",
+        "certify",
+        "predict",
+        "verify",
+        "plan",
+        "attack",
+        "log",
+        "audit",
+        "report",
+        "train",
+        "info",
+    ):
         assert re.search(rf"\b{command}\b", text)
         assert pyrobust(command, "--help").status == 0
     wrong = pyrobust("certify", "--model", MODEL)
@@ -300,4 +316,4 @@ def test_no_progress_when_piped(tmp_path: Path) -> None:
     ],
 )
 def test_default_names_are_file_names(data: str, name: str) -> None:
-    assert str(options.default_out("certify", "net", data, 0.5, 10, None)) == name
+    assert str(run_name(["certify", "net"], data, ["sigma0.5", "n10"], None)) == name

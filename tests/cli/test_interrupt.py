@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 COMMAND = "import pyrobust_command; pyrobust_command.main()"
-# Whatever the tests inherited: background jobs of a shell ignore Ctrl-C.
+# Independent of the tests' own handler: background jobs of a shell ignore Ctrl-C.
 HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
 IGNORE = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
 
@@ -27,14 +27,14 @@ def run(code: str, folder: Path, **environment: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize("ignored", [False, True])
-def test_it_ends_without_a_traceback(tmp_path: Path, ignored: bool) -> None:
-    """A torch in whose import Ctrl-C comes, and which is no torch: who goes on ends with an error of his own."""
+def test_interrupted_import_ends_without_a_traceback(tmp_path: Path, ignored: bool) -> None:
+    """Ctrl-C comes while a fake torch is imported, which ends the process itself if Ctrl-C is ignored."""
     (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nos._exit(3)\n")
     done = run((IGNORE if ignored else HEED) + COMMAND, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (3 if ignored else 130, "", "")
 
 
-def test_then_it_is_the_commands_affair(tmp_path: Path) -> None:
+def test_afterwards_the_command_handles_it(tmp_path: Path) -> None:
     code = HEED + (
         "import pyrobust_command\n"
         "try:\n"

@@ -1,4 +1,4 @@
-"""Errors about an option name it as it was typed, wherever it was looked at."""
+"""Errors about an option name it as it is typed, wherever the check is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 NET = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--max", "2", "--out", "run.db")
 SMOOTH = (*NET, "--sigma", "0.25", "--n", "20")
 SEQUENTIAL = (*SMOOTH, "--method", "sequential", "--radii", "0.1")
-BOUNDS = (*NET, "--method", "crown")
+VERIFY = (*NET, "--method", "crown")
 ATTACK = (*NET, "--epsilon", "0.1", "--attack")
 
 
@@ -17,7 +17,10 @@ ATTACK = (*NET, "--epsilon", "0.1", "--attack")
     ("arguments", "words"),
     [
         (("certify", *SMOOTH, "--grid", "x"), "--grid: expected a positive fraction"),
-        (("certify", *SMOOTH, "--noise", "laplace", "--grid", "1/16"), "--grid: expected none with --noise laplace"),
+        (
+            ("certify", *SMOOTH, "--noise", "laplace", "--grid", "1/16"),
+            "--grid: expected none with --noise laplace, got '1/16'",
+        ),
         (("certify", *SMOOTH, "--sigma", "-1"), "--sigma: expected a positive number"),
         (("certify", *SMOOTH, "--sigma", "1e9"), "--sigma: expected at most 2**13 steps"),
         (("certify", *SMOOTH, "--alpha", "2"), "--alpha: expected a number in (0, 1), got 2.0"),
@@ -34,11 +37,11 @@ ATTACK = (*NET, "--epsilon", "0.1", "--attack")
         (("certify", *SEQUENTIAL, "--hybrid", "1"), "--hybrid: expected a share of alpha in [0, 1), got 1.0"),
         (("certify", *SEQUENTIAL, "--two-class", "--noise", "laplace"), "--two-class: expected gaussian noise"),
         (("certify", *SEQUENTIAL, "--radii", "0.1,"), "--radii: expected a finite number"),
-        (("certify", *BOUNDS), "--epsilon: expected either --epsilon or --radius with --method crown"),
-        (("certify", *BOUNDS, "--epsilon", "0.1,0.1"), "--epsilon: expected positive numbers, each once, got 0.1, 0.1"),
-        (("certify", *BOUNDS, "--radius", "--attack", "pgd"), "--attack: expected none with --radius, got pgd"),
+        (("verify", *VERIFY), "--epsilon: expected either --epsilon or --radius, got neither"),
+        (("verify", *VERIFY, "--epsilon", "0.1,0.1"), "--epsilon: expected positive numbers, each once, got 0.1, 0.1"),
+        (("verify", *VERIFY, "--radius", "--attack", "pgd"), "--attack: expected none with --radius, got pgd"),
         (
-            ("certify", *BOUNDS, "--epsilon", "0.1", "--clip", "none", "--attack", "pgd"),
+            ("verify", *VERIFY, "--epsilon", "0.1", "--clip", "none", "--attack", "pgd"),
             "--attack: expected none with --clip none, got pgd",
         ),
         (("predict", *SMOOTH, "--alpha", "0"), "--alpha: expected a number in (0, 1)"),

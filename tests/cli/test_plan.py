@@ -56,7 +56,7 @@ def test_a_pilot_run(pyrobust: Any) -> None:
     assert found["images"] == 8
     assert found["sigma"] == 0.25
     refused = pyrobust("plan", "pilot.db", "--sigma", "0.5").error
-    assert "--sigma: expected none, for pilot.db says its own, 0.25; got 0.5" in refused
+    assert "--sigma: expected none for pilot.db, which states 0.25, got 0.5; leave it out" in refused
     assert found["methods"][1]["samples"] < 10_100
     sequential = ("--method", "sequential", "--radii", "0.1", "--n", "200", "--out", "sequential.db")
     assert pyrobust("certify", *sweep, *sequential).status == 0
@@ -64,13 +64,13 @@ def test_a_pilot_run(pyrobust: Any) -> None:
     assert "sequential.db: expected a run with a fixed n, got a sequential one" in refused
 
 
-def test_what_cannot_be_planned(pyrobust: Any) -> None:
+def test_bad_input(pyrobust: Any) -> None:
     unknown = log("unknown.tsv")
-    assert "give --sigma" in pyrobust("plan", unknown).error
+    assert "pass --sigma" in pyrobust("plan", unknown).error
     assert pyrobust("plan", unknown, "--sigma", "0.25", "--n-max", "100", "--json").status == 0
     assert "--radii: expected" in pyrobust("plan", log(), "--radii", "0.25,x").error
     assert "--n-max: expected at least 1" in pyrobust("plan", log(), "--n-max", "0").error
     assert "--budget: expected a finite number" in pyrobust("plan", log(), "--budget", "nan", "--n-max", "100").error
     assert "missing.tsv" in pyrobust("plan", "missing.tsv").error
     Path("none_sigma0.25.tsv").write_text("idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t-1\t0.0\t0\n")
-    assert "certifies no radius above 0" in pyrobust("plan", "none_sigma0.25.tsv").error
+    assert "expected a certified radius above 0, got none" in pyrobust("plan", "none_sigma0.25.tsv").error

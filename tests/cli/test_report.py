@@ -64,13 +64,13 @@ def test_options(pyrobust, log, tmp_path):
     assert table["sigma"][0] == "0.25"
 
 
-def test_what_is_there_stays_unless_replaced(pyrobust, log, tmp_path):
+def test_existing_files_stay_unless_replaced(pyrobust, log, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "table.csv").write_text("mine")
     (out / "notes.txt").write_text("mine too")
     error = pyrobust("report", log, "--out", out, "--formats", "md,csv").error
-    assert "table.csv is there already; name another folder, or give --replace" in error
+    assert "--out: expected a folder without table.csv, got" in error
     assert {file.name: file.read_text() for file in out.iterdir()} == {"table.csv": "mine", "notes.txt": "mine too"}
     assert pyrobust("report", log, "--out", out, "--formats", "md,csv", "--replace").status == 0
     assert (out / "table.csv").read_text() != "mine"
@@ -81,8 +81,8 @@ def test_what_is_there_stays_unless_replaced(pyrobust, log, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--formats", "png,gif"), "--formats: expected some of png,pdf,svg,md,tex,csv,json, got 'gif'"),
-        (("--formats", ""), "--formats: expected some of"),
+        (("--formats", "png,gif"), "--formats: expected formats from png,pdf,svg,md,tex,csv,json, got 'gif'"),
+        (("--formats", ""), "--formats: expected formats from"),
         (("--radii", "0,x"), "--radii"),
         (("--radii", "-1"), "--radii: expected at least 0"),
         (("--n", "0"), "n: expected"),
@@ -107,7 +107,7 @@ def test_faults_are_pointed_out(pyrobust, log, tmp_path):
     log.write_text(log.read_text().replace("0.465", "1.465"))
     done = pyrobust("report", log, "--out", "out", "--formats", "md")
     assert done.status == 0
-    assert "net_sigma0.25.tsv: 1 fault; see pyrobust audit" in done.err
+    assert "net_sigma0.25.tsv: 1 fault; run pyrobust audit for details" in done.err
     assert "above the 0.952864" in (tmp_path / "out" / "table.md").read_text()
     assert "fault" not in pyrobust("report", log, "--out", "other", "--formats", "md", "--sigma", 0.5).err
 

@@ -122,7 +122,7 @@ def test_kill_at_the_very_first_moments_leaves_a_file_that_a_run_can_begin_in(tm
     assert Run(path).complete
 
 
-def test_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
+def test_interrupt_says_how_to_resume(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     process = start(path)
     wait_for_progress(process, path)
@@ -133,7 +133,7 @@ def test_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     assert process.returncode == 130, errors
     kept = committed(path)
     assert kept > 0
-    assert f"interrupted; {kept} of 120 images are kept in run.db" in errors
-    assert f"go on with: pyrobust {' '.join(SWEEP)} --out {path}" in errors
+    assert f"interrupted; {kept} of 120 images are saved in run.db" in errors
+    assert f"resume with: pyrobust {' '.join(SWEEP)} --out {path}" in errors
     assert "Traceback" not in errors
     assert [file.name for file in tmp_path.iterdir()] == ["run.db"]

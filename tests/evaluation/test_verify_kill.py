@@ -13,7 +13,7 @@ from pyrobust.evaluation import Run
 
 # One image a chunk, so that a kill hits a run half done.
 SWEEP = [
-    *("certify", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--method", "cascade"),
+    *("verify", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--method", "cascade"),
     *("--epsilon", "4/255,8/255", "--attack", "pgd", "--batch-size", "1", "--max", "40"),
 ]
 

@@ -1,8 +1,9 @@
-"""``pyrobust certify --method`` as a user sees it."""
+"""``pyrobust verify`` as a user sees it, and ``pyrobust certify`` with its options."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pyrobust.evaluation import Run, read_log
 from pyrobust.metrics import estimate_rate
 
 MODEL = "zoo:digits-smooth-0.25"
-BASE = ["certify", "--model", MODEL, "--data", "digits"]
+BASE = ["verify", "--model", MODEL, "--data", "digits"]
 QUICK = [*BASE, "--method", "crown", "--max", "24"]
 
 
@@ -29,9 +30,9 @@ def cells(text: str, row: str) -> list[str]:
 def test_the_table_has_the_runs_numbers_and_what_they_depend_on(pyrobust: Any, tmp_path: Path) -> None:
     done = pyrobust(*BASE, "--method", "cascade", "--epsilon", "0.02,51/1000", "--attack", "pgd", "--max", 48)
     assert done.status == 0, done.err
-    name = "certify-cascade-digits-smooth-0.25-digits-linf-eps0.02-0.051.db"
+    name = "verify-cascade-digits-smooth-0.25-digits-linf-eps0.02-0.051.db"
     assert files(tmp_path) == [name]
-    assert done.err == f"run: {name} (its log: pyrobust log {name})\n"
+    assert done.err == f"run: {name} (export its log: pyrobust log {name})\n"
     run = Run(name)
     assert run.kind == "verify"
     assert run.parameters["epsilons"] == [0.02, 0.051]
@@ -81,27 +82,18 @@ def test_no_clip_range_and_unsound(pyrobust: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (BASE, "--sigma: expected a number, for smoothing; or another --method, for bound propagation"),
-        ([*BASE, "--epsilon", "0.1"], "--epsilon: expected none with --method fixed: it is for bound propagation"),
-        ([*BASE, "--sigma", "0.5", "--norm", "l2"], "--norm: expected none with --method fixed"),
-        ([*BASE, "--sigma", "0.5", "--radius"], "--radius: expected none with --method fixed"),
-        ([*BASE, "--sigma", "0.5", "--clip", "0:1"], "--clip: expected none with --method fixed"),
-        (
-            [*QUICK, "--epsilon", "0.1", "--sigma", "0.5"],
-            "--sigma: expected none with --method crown: it is for",
-        ),
-        ([*QUICK, "--epsilon", "0.1", "--n", "100000"], "--n: expected none with --method"),
-        ([*QUICK, "--epsilon", "0.1", "--noise", "gaussian"], "--noise: expected none with --method"),
-        ([*QUICK, "--epsilon", "0.1", "--num-classes", "10"], "--num-classes: expected none with --method"),
-        ([*QUICK, "--epsilon", "0.1", "--dtype", "float32"], "--dtype: expected none with --method"),
-        (QUICK, "--epsilon: expected either --epsilon or --radius with --method"),
-        ([*QUICK, "--epsilon", "0.1", "--radius"], "--epsilon: expected either --epsilon or --radius"),
+        (QUICK, "--epsilon: expected either --epsilon or --radius, got neither"),
+        ([*QUICK, "--epsilon", "0.1", "--radius"], "--epsilon: expected either --epsilon or --radius, got both"),
         ([*QUICK, "--epsilon", "0.1,"], "--epsilon: expected a finite number such as 0.1 or 8/255, got ''"),
         ([*QUICK, "--epsilon", "0.1,0.1"], "--epsilon: expected positive numbers, each once"),
         ([*QUICK, "--epsilon", "0"], "--epsilon: expected positive numbers"),
         ([*QUICK, "--epsilon", "-1"], "--epsilon: expected at least 0"),
         ([*QUICK, "--radius", "--largest", "wide"], "--largest: expected a finite number"),
-        ([*QUICK, "--radius", "--attack", "pgd"], "--attack: expected none with --radius, got pgd"),
+        (
+            [*QUICK, "--radius", "--attack", "pgd"],
+            "--attack: expected none with --radius, got pgd; attacks run at --epsilon",
+        ),
+        ([*QUICK, "--epsilon", "1", "--attack", "pgd", "--clip", "none"], "--attack: expected none with --clip none"),
         ([*QUICK, "--epsilon", "0.1", "--clip", "0:0.5"], "expected pixels in [0.0, 0.5], the clip range"),
         ([*QUICK, "--epsilon", "0.1", "--clip", "0"], "--clip: expected LOW:HIGH"),
         ([*QUICK, "--epsilon", "0.1", "--shard", "3/2"], "--shard: expected I/K"),
@@ -126,7 +118,7 @@ def test_a_model_without_bounds_is_one_line(pyrobust: Any, tmp_path: Path) -> No
         "        return torch.fft.fft(x.flatten(1)).real[:, :10]\n"
     )
     error = pyrobust(
-        "certify", "--model", "unbounded_for_cli:Net", "--data", "digits", "--method", "ibp", "--radius"
+        "verify", "--model", "unbounded_for_cli:Net", "--data", "digits", "--method", "ibp", "--radius"
     ).error
     assert "cannot be bounded" in error
     assert "unbounded_for_cli.py" in files(tmp_path)
@@ -143,3 +135,55 @@ def test_a_lipschitz_constant(pyrobust: Any) -> None:
     assert (Run("run.db").table["radius"] > 0).sum() > 12
     refused = pyrobust(*lipschitz, "--semantics", "float32", "--out", "other.db")
     assert 'semantics: expected "real" with method "lipschitz"' in refused.error
+
+
+CERTIFY = ["certify", "--model", MODEL, "--data", "digits"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem", "command"),
+    [
+        (
+            [*CERTIFY, "--method", "crown", "--epsilon", "0.02", "--max", "2"],
+            "--method crown: bound propagation is the command verify",
+            f"pyrobust verify --model {MODEL} --data digits --method crown --epsilon 0.02 --max 2",
+        ),
+        (
+            [*CERTIFY, "--method=ibp", "--radius", "--norm=l2", "--out", "my  runs/it's.db", "--max", "2"],
+            "--method ibp: bound propagation is the command verify",
+            f"pyrobust verify --model {MODEL} --data digits --method=ibp --radius --norm=l2 "
+            "--out 'my  runs/it'\"'\"'s.db' --max 2",
+        ),
+        (
+            [*CERTIFY, "--max", "2", "--epsilon", "0.02"],
+            "--epsilon: bound propagation is the command verify",
+            f"pyrobust verify --model {MODEL} --data digits --max 2 --epsilon 0.02",
+        ),
+        (
+            [*CERTIFY, "--sigma", "0.5", "--n=10", "--two-class", "--method", "lipschitz", "--radius", "--max", "2"],
+            "--method lipschitz: bound propagation is the command verify, which has no --sigma, --n, --two-class",
+            f"pyrobust verify --model {MODEL} --data digits --method lipschitz --radius --max 2",
+        ),
+        (
+            ["--debug", *CERTIFY, "--method", "fixed", "--epsilon", "0.02", "--max", "2"],
+            "--epsilon: bound propagation is the command verify, which has no --method fixed",
+            f"pyrobust --debug verify --model {MODEL} --data digits --epsilon 0.02 --max 2",
+        ),
+    ],
+)
+def test_certify_names_the_command_that_bounds(
+    pyrobust: Any, tmp_path: Path, arguments: list[str], problem: str, command: str
+) -> None:
+    assert pyrobust(*arguments).error == f"error: {problem}; run: {command}"
+    assert files(tmp_path) == []
+    (tmp_path / "my  runs").mkdir()
+    program, *pasted = shlex.split(command)
+    assert program == "pyrobust"
+    done = pyrobust(*pasted)
+    assert done.status == 0, done.err
+
+
+def test_certify_shows_its_help_whatever_else_is_typed(pyrobust: Any) -> None:
+    shown = pyrobust("certify", "--method", "crown", "--help")
+    assert shown.status == 0
+    assert "randomized smoothing" in shown.out
