@@ -1,4 +1,4 @@
-"""Attacks: empirical upper bounds of robustness.
+"""Attacks: empirical upper bounds on robustness.
 
 >>> import torch
 >>> from pyrobust.attacks import PGD

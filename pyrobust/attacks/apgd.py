@@ -1,7 +1,8 @@
-"""Auto-PGD."""
+"""Auto-PGD: projected gradient ascent that chooses its step sizes."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -10,54 +11,56 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError
+from pyrobust.ops.examples import count_changed, put_rows
+from pyrobust.ops.steps import l1_step_in_ball
 from pyrobust.runner import Classifier
 
-from .apgd_climb import climb
 from .arguments import at_least, finite
 from .engine import BatchAttack
-from .job import Job
 from .losses import Loss, check_loss, dlr_toward, named_loss
-from .tracking import Best
+from .state import AttackState
+from .tracking import Best, replaced
 
 _LOSSES = ("ce", "dlr", "dlr-targeted")
-# The first radii of the l1 schedule, as multiples of epsilon, each with its share of the steps.
+# The first radii of the multi-epsilon schedule, as multiples of epsilon, each with its share of the steps.
 _PHASES = ((3.0, 0.3), (2.0, 0.3))
+# linf and l2, as shares of the steps: the first checkpoint interval, the decrease per interval, the shortest interval.
+_FIRST_INTERVAL, _INTERVAL_DECREASE, _LEAST_INTERVAL = 0.22, 0.03, 0.06
+# l1: checkpoint interval, as a share of the steps; share of the coordinates changed by the first steps; divisor of that
+# number and of the step size; smallest step size over epsilon; factor below which a point counts as sparser.
+_L1_INTERVAL, _L1_SHARE, _L1_DIVISOR, _L1_LEAST_STEP, _L1_SPARSER = 0.04, 0.2, 1.5, 0.1, 0.95
 
 
 class APGD(BatchAttack):
-    """Auto-PGD (Croce and Hein, 2020), and its l1 form (Croce and Hein, 2021), which choose their step sizes.
+    """Auto-PGD (Croce and Hein, 2020) and its l1 variant (Croce and Hein, 2021), which adapt their step sizes.
 
-    linf and l2: the step begins at 2·epsilon and has momentum, x_{t+1} = Π(x_t + 0.75·(z − x_t) + 0.25·(x_t − x_{t−1}))
-    with z = Π(x_t + step·d(∇L)). At the checkpoints p_{j+1} = p_j + max(p_j − p_{j−1} − 0.03, 0.06) of the steps,
-    p_0 = 0 and p_1 = 0.22, an example's step is halved, and it goes back to its best point, where the loss rose in at
-    most a share rho of the steps since the last checkpoint, or where neither step nor best loss has changed since.
+    linf and l2: the step size starts at 2·epsilon, with momentum: x_{t+1} = Π(x_t + 0.75·(z − x_t) + 0.25·(x_t −
+    x_{t−1})), z = Π(x_t + step·d(∇L)). Checkpoints are at the shares p_{j+1} = p_j + max(p_j − p_{j−1} − 0.03, 0.06) of
+    the steps, p_0 = 0 and p_1 = 0.22. There an example's step size is halved and the example restarts from its best
+    point if the loss rose in at most a share rho of the steps since the last checkpoint, or if neither step size nor
+    best loss has changed since.
 
-    l1: the step goes to the sign on the largest derivatives of the coordinates that can still move, over their number,
-    and is projected on the intersection of ball and clip range. At first it changes 20 % of the coordinates. At every
-    4 % of the steps their number becomes that of the best point's perturbation over 1.5, and the step becomes epsilon
-    where that perturbation has become sparser by 5 % (the example goes back to its best point), else the step over
-    1.5, but at least epsilon / 10. (The original also spends the step on coordinates at the end of the clip range.)
+    l1: the step goes along the sign of the largest derivatives of the coordinates that can still move, over their
+    number, and is projected on the intersection of ball and clip range. At first it changes 20 % of the coordinates. At
+    every 4 % of the steps this number becomes the best perturbation's sparsity over 1.5. The step size becomes epsilon
+    if that perturbation has become sparser by 5 % (the example restarts from its best point), else it is divided by
+    1.5, but stays at least epsilon / 10. (The original also spends the step on coordinates at the end of the clip
+    range.)
 
     Args:
-        model: as of ``BatchAttack``.
-        epsilon: radius of the ball.
-        norm: "linf", "l2" or "l1".
-        clip_min: the least value of a valid input.
-        clip_max: the largest.
-        device: where to run.
-        loss: "ce", "dlr" (at least 3 classes, 4 where targeted), or "dlr-targeted" (at least 4), which aims at the
-            classes of the largest clean logits besides y in turn.
-        steps: of each run, at least 1.
-        restarts: runs, of which each starts at another random point; of every target class.
-        targets: how many classes "dlr-targeted" aims at; at most K - 1 are.
-        rho: in (0, 1).
+        model, epsilon, norm, clip_min, clip_max, device, options: see ``BatchAttack``.
+        loss: "ce", "dlr" (at least 3 classes, 4 where targeted), or "dlr-targeted" (at least 4), which targets the
+            classes of the largest clean logits other than y in turn.
+        steps: number of steps per run, at least 1.
+        restarts: runs from different random starts, for every target class.
+        targets: number of classes that "dlr-targeted" targets, capped at K - 1.
+        rho: share of rising steps at which the step size is halved, in (0, 1).
         multi_epsilon: l1 only: begin in the balls of 3 and 2 times the radius, with 30 % of the steps each, and project
-            their best points on the next.
-        options: as of ``BatchAttack``: seed, batch_size, dtype, memory_format, progress, callback.
+            their best points on the next ball.
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: a value of another type.
+        InputTypeError: a value of the wrong type.
 
     >>> attack = APGD(lambda x: torch.stack([x[:, 0], x[:, 1]], 1), epsilon=0.25, norm="l2", steps=10)
     >>> x, y = torch.tensor([[0.75, 0.5], [0.9, 0.5]]), torch.tensor([0, 0])
@@ -94,41 +97,42 @@ class APGD(BatchAttack):
         if self.multi_epsilon and self.norm != "l1":
             raise InputError(f'multi_epsilon: expected norm="l1", got {self.norm!r}')
 
-    def _run(self, job: Job) -> None:
-        best = Best(job)
+    def _run(self, state: AttackState) -> None:
+        best = Best(state)
         if self.loss == "dlr-targeted":
-            if job.targeted:
-                raise InputError('loss: expected "ce" or "dlr" where targeted, got "dlr-targeted"')
-            self._aim(job, best)
+            if state.targeted:
+                raise InputError('loss: expected "ce" or "dlr" with targeted=True, got "dlr-targeted"')
+            self._run_targets(state, best)
         else:
-            loss = functools.partial(named_loss, name=self.loss, targeted=job.targeted)
+            loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)
             for restart in range(self.restarts):
-                if len(job):
-                    self._start(job, best, loss, job.y.unsqueeze(1).clone(), 0, restart)
-        job.finish(best.x)
+                if len(state):
+                    self._run_once(state, best, loss, state.y.unsqueeze(1).clone(), 0, restart)
+        state.finish(best.x)
 
-    def _aim(self, job: Job, best: Best) -> None:
-        """A run for each target class, in the order of the clean logits."""
-        logits = job.logits(job.x)
+    def _run_targets(self, state: AttackState, best: Best) -> None:
+        """Run each target class in turn, by decreasing clean logit."""
+        logits = state.logits(state.x)
         classes = logits.shape[1]
         if classes < 4:
             raise InputError(f'loss: expected at least 4 classes for dlr-targeted, got {classes}; use loss="ce"')
-        others = logits.scatter(1, job.y.unsqueeze(1), -torch.inf).argsort(dim=1, descending=True, stable=True)
+        others = logits.scatter(1, state.y.unsqueeze(1), -torch.inf).argsort(dim=1, descending=True, stable=True)
         others = others[:, : min(self.targets, classes - 1)].clone()
         for column in range(others.shape[1]):
             for restart in range(self.restarts):
-                if len(job):
-                    others = self._start(job, best, dlr_toward, others, column, column * self.restarts + restart)
+                if len(state):
+                    draw = column * self.restarts + restart
+                    others = self._run_once(state, best, dlr_toward, others, column, draw)
 
-    def _start(self, job: Job, best: Best, loss: Loss, targets: Tensor, column: int, draw: int) -> Tensor:
-        """A run from a random start; returns the targets [B, T] of the examples that are left."""
+    def _run_once(self, state: AttackState, best: Best, loss: Loss, targets: Tensor, column: int, draw: int) -> Tensor:
+        """One run from a random start; return the targets [B, T] of the examples that stay."""
         l1 = self.norm == "l1"
-        delta = job.noise("gaussian", draw)[:, 0] if l1 else job.norm.start(job.noise, draw, job.epsilon)
+        delta = state.noise("gaussian", draw)[:, 0] if l1 else state.norm.start(state.noise, draw, state.epsilon)
         for factor, steps in self._schedule():
-            epsilon = job.epsilon if factor == 1 else job.epsilon * factor
-            x_adv = job.norm.place(job.x, delta, epsilon, job.lower, job.upper)
-            best_x, targets = climb(
-                job,
+            epsilon = state.epsilon if factor == 1 else state.epsilon * factor
+            x_adv = state.norm.place(delta, state.ball._replace(epsilon=epsilon))
+            best_x, targets = ascend(
+                state,
                 best,
                 loss,
                 x_adv,
@@ -140,16 +144,177 @@ class APGD(BatchAttack):
                 sparse=self.multi_epsilon,
             )
             if factor != 1:
-                delta = best_x - job.x
+                delta = best_x - state.x
         return targets
 
     def _schedule(self) -> list[tuple[float, int]]:
-        """(multiple of epsilon, steps) of the phases of a run."""
+        """(multiple of epsilon, steps) of each phase of a run."""
         if not self.multi_epsilon:
             return [(1.0, self.steps)]
         phases, left = [], self.steps
         for factor, share in _PHASES:
-            count = min(math.ceil(share * self.steps), left - 1)  # a step at least is for the ball itself
+            count = min(math.ceil(share * self.steps), left - 1)  # keep at least one step for the ball itself
             phases.append((factor, count))
             left -= count
         return [(factor, count) for factor, count in [*phases, (1.0, left)] if count]
+
+
+@dataclasses.dataclass
+class _Iterates:
+    """Per-example tensors of a run, [B] or [B, ...], so that ``AttackState.retire`` can drop their rows."""
+
+    x_adv: Tensor
+    previous: Tensor  # the iterate before x_adv
+    gradient: Tensor  # at x_adv
+    best_x: Tensor  # of this run
+    best_gradient: Tensor
+    best_value: Tensor
+    value: Tensor  # loss of the last iterate
+    rises: Tensor  # steps since the last checkpoint in which the loss rose
+    halved: Tensor  # whether the last checkpoint halved the step size
+    checked_value: Tensor  # best_value at the last checkpoint
+    step: Tensor  # step size, float64
+    epsilon: Tensor  # of this run, float64
+    share: Tensor  # l1: share of the coordinates that a step changes, float64
+    changed: Tensor  # l1: number of coordinates changed by the last checkpoint's best point, float64
+    targets: Tensor  # [B, T]
+
+
+def ascend(
+    state: AttackState,
+    best: Best,
+    loss: Loss,
+    x_adv: Tensor,
+    epsilon: Tensor,
+    targets: Tensor,
+    *,
+    column: int,
+    steps: int,
+    rho: float,
+    sparse: bool,
+) -> tuple[Tensor, Tensor]:
+    """Run Auto-PGD from x_adv [B, ...] in the ball of radius epsilon [B].
+
+    If epsilon is ``state.epsilon`` itself, fooled examples leave and ``best`` takes the run's best points; larger radii
+    are a phase whose points are not feasible yet. The loss's target is targets[:, column]. With ``sparse`` (l1) the
+    first step's number of coordinates follows from x_adv's sparsity. Returns the best points [B, ...] and the targets
+    [B, T] of the examples that stay.
+    """
+    inside = epsilon is state.epsilon
+    l1 = state.norm.name == "l1"
+    run, verdict = _begin(state, loss, x_adv, epsilon, targets, column, sparse=sparse)
+    if inside:
+        _retire(state, run, best, verdict)
+    interval = max(int((_L1_INTERVAL if l1 else _FIRST_INTERVAL) * steps), 1)
+    since = 0
+    for i in range(steps if len(state) else 0):
+        x_adv = _sparse_step(state, run) if l1 else _momentum_step(state, run, first=i == 0)
+        run.previous, run.x_adv = run.x_adv, x_adv
+        target = run.targets[:, column]
+        if i < steps - 1:
+            _, value, run.gradient, verdict = state.gradient(x_adv, loss, target)
+        else:
+            logits = state.logits(x_adv)
+            value = loss(logits, state.y, target).value
+            verdict = state.verdict(logits)
+        run.rises += value > run.value
+        run.value = value
+        better = value > run.best_value
+        run.best_value = torch.where(better, value, run.best_value)
+        put_rows(better, x_adv, run.best_x)
+        put_rows(better, run.gradient, run.best_gradient)
+        if inside:
+            _retire(state, run, best, verdict)
+            if not len(state):
+                break
+        since += 1
+        if since == interval:
+            _check_sparsity(state, run) if l1 else _check_progress(run, interval, rho)
+            if not l1:
+                interval = max(interval - max(int(_INTERVAL_DECREASE * steps), 1), max(int(_LEAST_INTERVAL * steps), 1))
+            since = 0
+    if inside:
+        best.offer(run.best_value, run.best_x)
+    return run.best_x, run.targets
+
+
+def _begin(
+    state: AttackState, loss: Loss, x_adv: Tensor, epsilon: Tensor, targets: Tensor, column: int, *, sparse: bool
+) -> tuple[_Iterates, Tensor]:
+    """The run before its first step, and the verdict on the start."""
+    _, value, gradient, verdict = state.gradient(x_adv, loss, targets[:, column])
+    coordinates = state.x[0].numel()
+    changed = _count_changed(state, x_adv) if sparse else torch.full_like(epsilon, coordinates)
+    run = _Iterates(
+        x_adv=x_adv,
+        previous=x_adv,
+        gradient=gradient,
+        best_x=x_adv.clone(),
+        best_gradient=gradient.clone(),
+        best_value=value.nan_to_num(nan=-torch.inf),
+        value=value,
+        rises=torch.zeros_like(state.y),
+        halved=torch.ones_like(state.y, dtype=torch.bool),
+        checked_value=value.clone(),
+        step=epsilon * (1.0 if state.norm.name == "l1" else 2.0),
+        epsilon=epsilon.clone(),
+        share=changed / (coordinates * _L1_DIVISOR) if sparse else torch.full_like(epsilon, _L1_SHARE),
+        changed=changed,
+        targets=targets,
+    )
+    return run, verdict
+
+
+def _retire(state: AttackState, run: _Iterates, best: Best, verdict: Tensor) -> None:
+    """``AttackState.retire`` for all tensors of the run."""
+    names = [field.name for field in dataclasses.fields(run)]
+    *kept, best.x, best.value = state.retire(verdict, *(getattr(run, name) for name in names), best.x, best.value)
+    for name, tensor in zip(names, kept, strict=True):
+        setattr(run, name, tensor)
+
+
+def _momentum_step(state: AttackState, run: _Iterates, *, first: bool) -> Tensor:
+    """The step of linf and l2; without momentum at first."""
+    ball = state.ball._replace(epsilon=run.epsilon)
+    if first:
+        return state.norm.step(run.x_adv, run.gradient, run.step, ball)
+    return state.norm.momentum_step(run.x_adv, run.gradient, run.previous, run.step, ball)
+
+
+def _sparse_step(state: AttackState, run: _Iterates) -> Tensor:
+    """The step of l1, on a share of the coordinates that can move."""
+    coordinates = state.x[0].numel()
+    k = (run.share * coordinates).floor_().clamp_(min=1).long()
+    return l1_step_in_ball(run.x_adv, run.gradient, state.x, run.step, k, run.epsilon, state.lower, state.upper)
+
+
+def _check_progress(run: _Iterates, interval: int, rho: float) -> None:
+    """Checkpoint of linf and l2: halve the step size of stalled examples and restart them from their best points."""
+    halve = (run.rises <= rho * interval) | (~run.halved & (run.checked_value >= run.best_value))
+    run.step = torch.where(halve, run.step / 2, run.step)
+    run.halved = halve
+    run.checked_value = run.best_value.clone()
+    run.rises = torch.zeros_like(run.rises)
+    _return_to_best(run, halve)
+
+
+def _check_sparsity(state: AttackState, run: _Iterates) -> None:
+    """Checkpoint of l1: full steps from the best point where it has become sparser, else shorter steps."""
+    changed = _count_changed(state, run.best_x)
+    sparser = changed < _L1_SPARSER * run.changed
+    shorter = torch.maximum(run.step / _L1_DIVISOR, run.epsilon * _L1_LEAST_STEP)
+    run.step = torch.where(sparser, run.epsilon, shorter)
+    run.share = changed / (state.x[0].numel() * _L1_DIVISOR)
+    run.changed = changed
+    _return_to_best(run, sparser)
+
+
+def _return_to_best(run: _Iterates, mask: Tensor) -> None:
+    """Continue the masked examples [B] from their best points."""
+    run.x_adv = replaced(mask, run.best_x, run.x_adv)
+    run.gradient = replaced(mask, run.best_gradient, run.gradient)
+
+
+def _count_changed(state: AttackState, x_adv: Tensor) -> Tensor:
+    """Number of coordinates that differ from x, float64 [B]."""
+    return count_changed(x_adv, state.x).double()

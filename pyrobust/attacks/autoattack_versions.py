@@ -1,4 +1,4 @@
-"""The published lists of attacks of AutoAttack, and their budgets."""
+"""AutoAttack's published versions: their attacks and budgets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .eot import EOT
 from .fab import FAB
 from .square import Square
 
-#: The attacks of each version, in the order in which they run (Croce and Hein, 2020).
+#: The attacks of each version, in order (Croce and Hein, 2020).
 VERSIONS: dict[str, tuple[str, ...]] = {
     "standard": ("apgd-ce", "apgd-t", "fab-t", "square"),
     "plus": ("apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t"),
@@ -27,37 +27,24 @@ _EOT_SAMPLES = 20
 
 
 def checked_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Names of attacks.
-
-    Raises:
-        InputError: an unknown name, one twice, or none.
+    """Check names of attacks; raises InputError for an unknown or repeated name, or none.
 
     >>> checked_names(["apgd-ce", "square"])
     ('apgd-ce', 'square')
     """
-    found = (names,) if isinstance(names, str) else tuple(names)
-    for name in found:
+    checked = (names,) if isinstance(names, str) else tuple(names)
+    for name in checked:
         if name not in _NAMES:
-            raise InputError(f"attacks_to_run: expected names of {', '.join(_NAMES)}, got {name!r}")
-    if not found or len(set(found)) < len(found):
-        raise InputError(
-            f"attacks_to_run: expected at least one attack and each once, got {', '.join(found) or 'none'}"
-        )
-    return found
+            raise InputError(f"attacks_to_run: expected names among {', '.join(_NAMES)}, got {name!r}")
+    if not checked or len(set(checked)) < len(checked):
+        raise InputError(f"attacks_to_run: expected one or more distinct attacks, got {', '.join(checked) or 'none'}")
+    return checked
 
 
 def published_attack(
     name: str, model: Classifier, epsilon: float | Tensor, norm: str, version: str, options: dict[str, Any]
 ) -> BatchAttack:
-    """The attack of that name with the version's budget.
-
-    Args:
-        name: of ``checked_names``.
-        model: as of ``BatchAttack``.
-        epsilon: radius of the ball.
-        norm: "linf", "l2" or "l1".
-        version: of ``VERSIONS``.
-        options: the other arguments of ``BatchAttack``.
+    """Make an attack by name, with the version's budget; ``options`` are other arguments of ``BatchAttack``.
 
     >>> published_attack("apgd-t", lambda x: x, 0.1, "l1", "standard", {}).targets
     5

@@ -1,4 +1,4 @@
-"""What every attack is, and what users subclass."""
+"""The base class of all attacks, which users subclass."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from pyrobust.ops.projections import project_l1_ball
 from pyrobust.runner import Classifier, Runner
 
 from .arguments import batch_on, check_classes, finite, labels, radii, same_shape
-from .norms import norm_of
+from .norms import Ball, norm_of
 from .queries import Queries, note_no_winner, winner
 
 
 class AdversarialAttack(abc.ABC):
-    """An attack on a classifier: a search for x_adv with ‖x_adv − x‖ ≤ epsilon in the clip range that it gets wrong.
+    """An attack on a classifier: a search for a misclassified x_adv with ‖x_adv − x‖ ≤ epsilon in the clip range.
 
-    Subclasses define ``generate``; ``project`` and ``evaluate`` come with this class. The constructor sets a module to
-    evaluation mode, moves it to the device and leaves it so; its parameters get no gradients.
+    Subclasses define ``generate`` and inherit ``project`` and ``evaluate``. The constructor puts a module into
+    evaluation mode and moves it to the device, permanently; its parameters receive no gradients.
 
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
-        epsilon: the radius of the ball, in the input's unit: a finite number ≥ 0, or a tensor [N], one an example.
+        epsilon: radius of the ball, in the input's unit: a finite number ≥ 0, or a tensor [N] with one radius per
+            example.
         norm: "linf", "l2" or "l1".
-        clip_min: the least value of a valid input.
-        clip_max: the largest, above clip_min.
-        device: where to run; default: that of the model's first parameter, else the CPU.
+        clip_min: smallest valid input value.
+        clip_max: largest valid input value, above clip_min.
+        device: where to run; default: the device of the model's first parameter, else the CPU.
 
     Raises:
-        InputError: a value out of range, or another norm.
+        InputError: a value out of range, or an unknown norm.
         InputTypeError: a model that is not callable, or an epsilon that is not a number.
 
     >>> class Brighter(AdversarialAttack):
@@ -62,7 +63,7 @@ class AdversarialAttack(abc.ABC):
         self.norm = self._norm.name
         self.clip_min, self.clip_max = finite("clip_min", clip_min), finite("clip_max", clip_max)
         if not self.clip_min < self.clip_max:
-            raise InputError(f"clip_max: expected above clip_min, {self.clip_min}, got {self.clip_max}")
+            raise InputError(f"clip_max: expected a number above clip_min, {self.clip_min}, got {self.clip_max}")
         self.epsilon = radii("epsilon", epsilon)
         self.runner = Runner(model, device=device)
         self.model = model
@@ -72,39 +73,39 @@ class AdversarialAttack(abc.ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the model runs."""
+        """The device that the model runs on."""
         return self.runner.device
 
     @abc.abstractmethod
     def generate(self, x: Tensor, y: Tensor, targeted: bool = False, target_labels: Tensor | None = None) -> Tensor:
-        """The adversarial examples.
+        """Generate adversarial examples.
 
         Args:
             x: [N, ...], in [clip_min, clip_max].
             y: [N], the labels.
-            targeted: look for x_adv that the model takes for the target label, rather than for anything but y.
-            target_labels: [N], needed where targeted.
+            targeted: search for x_adv that the model assigns to the target label, rather than to any class but y.
+            target_labels: [N], required with targeted=True.
 
         Returns:
-            [N, ...].
+            [N, ...], the adversarial examples.
         """
 
     def project(self, delta: Tensor, x: Tensor) -> Tensor:
-        """The perturbation in the ball and the clip range that stands for delta.
+        """Project perturbations on the ball and the clip range.
 
-        linf and l2: the projection on the ball, then on the clip range; l1: the projection on their intersection. It
-        is rounded so that x + result, computed in x's dtype, is inside both exactly.
+        linf and l2 project on the ball, then clip; l1 projects on their intersection. The result is rounded so that
+        x + result, computed in x's dtype, lies exactly inside both.
 
         Args:
             delta: [N, ...], finite.
             x: [N, ...], in [clip_min, clip_max].
 
         Returns:
-            [N, ...], of x's dtype.
+            [N, ...], in x's dtype.
 
         Raises:
-            InputError: shapes that do not agree, values that are not finite, or an x outside the clip range.
-            InputTypeError: something else than float tensors.
+            InputError: mismatched shapes, non-finite values, or an x outside the clip range.
+            InputTypeError: arguments that are not float tensors.
         """
         x = self._examples(x)
         same_shape("delta", delta, x)
@@ -112,20 +113,21 @@ class AdversarialAttack(abc.ABC):
             return torch.zeros_like(x)
         delta = delta.detach().to(x)
         epsilon = self._epsilons(len(x)).to(x.device)
-        projected = self._norm.project(delta, x, epsilon, self.clip_min, self.clip_max)
+        projected = self._norm.project(delta, Ball(x, epsilon, self.clip_min, self.clip_max))
         x_adv = add_perturbation(x, projected, self.clip_min, self.clip_max)
-        return _difference(x_adv, x, projected)
+        return _rounded_perturbation(x_adv, x, projected)
 
     @staticmethod
     def _project_l1(v: Tensor, radius: float | Tensor) -> Tensor:
-        """The projection of each row of v [..., D] on the l1 ball (Duchi et al., 2008)."""
+        """Project each row of v [..., D] on the l1 ball (Duchi et al., 2008)."""
         return project_l1_ball(v, radius)
 
     def evaluate(self, x: Tensor, y: Tensor, x_adv: Tensor) -> dict[str, float]:
-        """What the attack has done to the model's accuracy; the rates are over all N examples.
+        """Measure the model's accuracy with and without the attack; all rates are over all N examples.
 
-        Right is an example whose finite largest logit, the lowest such class on a tie, is y's; where that is close,
-        the example is run again alone. Where no class wins, because of NaN, say, it is wrong, and the log says so.
+        An example is correct if its largest logit is finite and belongs to y, the lowest class on a tie; where that is
+        close, the example is run again alone. An example without a predicted class, because of NaN, say, is
+        misclassified, and a warning is logged.
 
         Args:
             x: [N, ...], in [clip_min, clip_max].
@@ -133,11 +135,11 @@ class AdversarialAttack(abc.ABC):
             x_adv: [N, ...], finite; need not be in the ball.
 
         Returns:
-            clean_accuracy; robust_accuracy, that on x_adv; attack_success_rate, 1 - robust_accuracy; and
+            clean_accuracy; robust_accuracy, the accuracy on x_adv; attack_success_rate, 1 - robust_accuracy; and
             avg_perturbation, the mean of ‖x_adv - x‖ in the attack's norm, computed in float64.
 
         Raises:
-            InputError: no examples, shapes that do not agree, values or labels out of range.
+            InputError: no examples, mismatched shapes, values or labels out of range.
             InputTypeError: images that are not float, or labels that are not integers.
             ModelError: a model that does not return logits.
         """
@@ -157,7 +159,7 @@ class AdversarialAttack(abc.ABC):
         }
 
     def _right(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
-        """Which examples the attack has not fooled, bool [N] on the CPU."""
+        """Which examples are not fooled, bool [N] on the CPU."""
         runner = self.runner
         device = runner.device_for(x)
         right = torch.zeros(len(x), dtype=torch.bool)
@@ -179,23 +181,32 @@ class AdversarialAttack(abc.ABC):
         note_no_winner(runner, int(without.sum()), len(x))
         return right
 
+    def _success_labels(self, y: Tensor, targeted: bool, target_labels: Tensor | None, examples: int) -> Tensor:
+        """Labels that decide success, int64 [N] on the CPU: y, or the target labels where targeted."""
+        y = labels("y", y, examples)
+        if not targeted:
+            return y
+        if target_labels is None:
+            raise InputError("target_labels: expected one label per example with targeted=True, got None")
+        return labels("target_labels", target_labels, examples)
+
     def _epsilons(self, examples: int, epsilon: float | Tensor | None = None) -> Tensor:
-        """The radius of each example, float64 [N] on the CPU."""
-        chosen = self.epsilon if epsilon is None else radii("epsilon", epsilon)
-        if isinstance(chosen, Tensor) and len(chosen) != examples:
-            raise InputError(f"epsilon: expected one for each of the {examples} examples, got {len(chosen)}")
-        return torch.as_tensor(chosen, dtype=torch.float64).expand(examples)
+        """Radius of each example, float64 [N] on the CPU."""
+        radius = self.epsilon if epsilon is None else radii("epsilon", epsilon)
+        if isinstance(radius, Tensor) and len(radius) != examples:
+            raise InputError(f"epsilon: expected one radius for each of the {examples} examples, got {len(radius)}")
+        return torch.as_tensor(radius, dtype=torch.float64).expand(examples)
 
     def _examples(self, x: Tensor) -> Tensor:
-        """x, checked."""
+        """Check x and return it detached."""
         if not isinstance(x, Tensor):
             raise InputTypeError(f"x: expected a tensor, got {type(x).__name__}")
         if not x.dtype.is_floating_point:
             raise InputTypeError(f"x: expected a float tensor, got {x.dtype}; for 8-bit images: x.float() / 255")
         if x.dim() < 2 or (len(x) and not x[0].numel()):
-            raise InputError(f"x: expected a batch [N, ...] of examples that are not empty, got {tuple(x.shape)}")
+            raise InputError(f"x: expected a batch [N, ...] of non-empty examples, got shape {tuple(x.shape)}")
         if self.runner.memory_format == torch.channels_last and x.dim() != 4:
-            raise InputError(f"x: expected [N, C, H, W] for channels_last, got {tuple(x.shape)}")
+            raise InputError(f"x: expected [N, C, H, W] for channels_last, got shape {tuple(x.shape)}")
         x = x.detach()
         if len(x):
             low, high = (float(end) for end in x.double().aminmax())
@@ -203,16 +214,17 @@ class AdversarialAttack(abc.ABC):
                 raise InputError("x: expected finite values, got NaN or inf")
             if low < self.clip_min or high > self.clip_max:
                 raise InputError(
-                    f"x: expected values in [{self.clip_min}, {self.clip_max}], the clip range, got {low} to {high}"
+                    f"x: expected values in the clip range [{self.clip_min}, {self.clip_max}], got {low} to {high}; "
+                    "rescale x or set clip_min and clip_max"
                 )
         return x
 
 
-def _difference(x_adv: Tensor, x: Tensor, delta: Tensor) -> Tensor:
-    """The z with |z| ≤ |delta| and x + z, computed in their dtype, between x and x_adv."""
+def _rounded_perturbation(x_adv: Tensor, x: Tensor, delta: Tensor) -> Tensor:
+    """A z with |z| ≤ |delta| for which x + z, computed in their dtype, lies between x and x_adv."""
     z = x_adv - x
     z = torch.where(z.abs() > delta.abs(), delta, z)
-    for _ in range(2):  # one step of z is at least half a step of x + z
+    for _ in range(2):  # one ulp of z is at least half an ulp of x + z
         beyond = (x + z - x_adv) * z.sign() > 0
         z = torch.where(beyond, z.nextafter(torch.zeros_like(z)), z)
     return z

@@ -1,4 +1,4 @@
-"""What all attacks of this package share: batches, seeds, progress, and who is still under attack."""
+"""The base class of the package's own attacks: batches, seeds, progress, callbacks."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from torch import Tensor
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
-from .arguments import batch_on, image_indices, integer, labels
+from .arguments import batch_on, image_indices, integer
 from .base import AdversarialAttack
-from .job import Job
 from .queries import Queries
+from .state import AttackState
 
 #: (row, success, x_adv): called for each example when the attack on it ends.
 Callback: TypeAlias = Callable[[int, bool, Tensor], None]
 
 
 class BatchAttack(AdversarialAttack):
-    """An attack on batches of examples, each on its own: an example that is fooled leaves its batch at once.
+    """A batched attack: examples are attacked independently, and each leaves its batch as soon as it is fooled.
 
-    What comes back is, for every example: itself, where the model is wrong about it from the start; a point that fools
-    the model also in a batch of one; or else the point of the highest loss that was found. All of it is in the ball and
-    the clip range, in exact arithmetic. Random numbers depend on the seed and an example's index alone, so results
-    depend on the batch size only where the model's own arithmetic does.
+    For every example the attack returns: the example itself where the model misclassifies it without an attack; a
+    point that fools the model also in a batch of one; or else the point of the highest loss that was found. All points
+    are in the ball and the clip range, in exact arithmetic. Random numbers depend only on the seed and the example's
+    index, so results depend on the batch size only where the model's own arithmetic does.
 
-    Subclasses define ``_run``, see ``pyrobust.attacks.job.Job``.
+    Subclasses define ``_run``, see ``pyrobust.attacks.state.AttackState``.
 
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``; an ``EOT`` is averaged.
-        epsilon: the radius of the ball, a number or a tensor [N], one for each example.
+        epsilon: radius of the ball, a number or a tensor [N] with one radius per example.
         norm: "linf", "l2" or "l1".
-        clip_min: the least value of a valid input.
-        clip_max: the largest.
-        device: where to run; default: that of the model's first parameter, else the CPU.
-        seed: in [0, 2**64).
-        batch_size: rows a forward pass; default: found so that it fits memory.
+        clip_min: smallest valid input value.
+        clip_max: largest valid input value.
+        device: where to run; default: the device of the model's first parameter, else the CPU.
+        seed: random seed, in [0, 2**64).
+        batch_size: rows per forward pass; default: found so that it fits in memory.
         dtype: of the batches, see ``pyrobust.runner.Runner``.
-        memory_format: of the batches, likewise.
-        progress: True for a bar on the terminal, or a function of (examples done, examples).
+        memory_format: of the batches, see ``pyrobust.runner.Runner``.
+        progress: True for a progress bar on the terminal, or a function of (examples done, examples).
         callback: called with (row, success, x_adv) for each example when the attack on it ends.
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: a value of another type.
+        InputTypeError: a value of the wrong type.
 
     >>> class Darkest(BatchAttack):
-    ...     def _run(self, job):
-    ...         x_adv = job.place(-job.epsilon[:, None].expand(job.x.shape).to(job.x))
-    ...         job.finish(*job.retire(job.verdict(job.logits(x_adv)), x_adv))
+    ...     def _run(self, state):
+    ...         x_adv = state.place(-state.epsilon[:, None].expand(state.x.shape).to(state.x))
+    ...         state.finish(*state.retire(state.verdict(state.logits(x_adv)), x_adv))
     >>> attack = Darkest(lambda x: torch.stack([x[:, 0], 1 - x[:, 0]], 1), epsilon=0.25)
     >>> attack.generate(torch.tensor([[0.625], [0.125]]), torch.tensor([0, 1]))
     tensor([[0.3750],
@@ -97,34 +97,30 @@ class BatchAttack(AdversarialAttack):
         epsilon: float | Tensor | None = None,
         indices: Sequence[int] | Tensor | None = None,
     ) -> Tensor:
-        """The adversarial examples.
+        """Generate adversarial examples.
 
         Args:
             x: [N, ...], float, finite, in [clip_min, clip_max].
             y: [N], integers, the labels.
-            targeted: success is that the model says the target label, rather than anything but y.
-            target_labels: [N], integers, needed where targeted and used only there.
-            epsilon: a number or [N], in this call; default: the attack's.
-            indices: [N], the index of each example in its data set, which its random numbers depend on, in
-                [0, 2**32); default 0 … N - 1.
+            targeted: success means that the model predicts the target label, rather than any class but y.
+            target_labels: [N], integers, required and used only with targeted=True.
+            epsilon: a number or [N], for this call; default: the attack's.
+            indices: [N], the index of each example in its data set, in [0, 2**32), which determines its random
+                numbers; default 0 … N - 1.
 
         Returns:
-            [N, ...], of x's dtype and device.
+            [N, ...], the adversarial examples, in x's dtype and on its device.
 
         Raises:
-            InputError: shapes that do not agree, values, labels or indices out of range, or no target labels.
+            InputError: mismatched shapes, values, labels or indices out of range, or missing target labels.
             InputTypeError: images that are not float, or labels that are not integers.
             ModelError: a model that does not return logits, or logits without a gradient.
         """
         x = self._examples(x)
-        y = labels("y", y, len(x))
-        if targeted:
-            if target_labels is None:
-                raise InputError("target_labels: expected one for each example where targeted, got None")
-            y = labels("target_labels", target_labels, len(x))
-        # No two valid inputs are further apart; a larger radius might not fit x's dtype.
-        furthest = self._norm.diameter(x[:1].numel(), self.clip_max - self.clip_min)
-        radius = self._epsilons(len(x), epsilon).clamp(max=furthest)
+        y = self._success_labels(y, targeted, target_labels, len(x))
+        # No two valid inputs are further apart; a larger radius might overflow x's dtype.
+        diameter = self._norm.diameter(x[:1].numel(), self.clip_max - self.clip_min)
+        radius = self._epsilons(len(x), epsilon).clamp(max=diameter)
         index = image_indices(indices, len(x))
         queries = Queries(self.runner)
         with torch.inference_mode(False), torch.no_grad(), reporting(self.progress, len(x)) as report:
@@ -161,16 +157,16 @@ class BatchAttack(AdversarialAttack):
         targeted: bool,
         leave: Callable[[list[int], Tensor, bool], None],
     ) -> None:
-        """Runs the examples of ``todo`` in batches."""
+        """Attack the examples of ``todo`` in batches."""
         runner = self.runner
         device = runner.device_for(x)
 
         def step(begin: int, end: int) -> None:
             rows = todo[begin:end]
-            rows = rows[~done[rows]]  # of a batch that ran out of memory some may have left
+            rows = rows[~done[rows]]  # some may have left before their batch ran out of memory
             if not len(rows):
                 return
-            job = Job(
+            state = AttackState(
                 queries,
                 self._norm,
                 batch_on(x[rows.to(x.device)], device, runner.memory_format),
@@ -184,11 +180,11 @@ class BatchAttack(AdversarialAttack):
                 seed=self.seed,
                 leave=leave,
             )
-            self._run(job)
+            self._run(state)
 
         with runner.session(gradients=True):
             runner.for_each(len(todo), tuple(x.shape[1:]), step, gradients=True)
 
     @abc.abstractmethod
-    def _run(self, job: Job) -> None:
-        """Attacks the examples of a batch, letting the fooled ones go by ``job.retire``; ends with ``job.finish``."""
+    def _run(self, state: AttackState) -> None:
+        """Attack the examples of a batch: remove fooled ones with ``state.retire``, end with ``state.finish``."""

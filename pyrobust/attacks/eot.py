@@ -1,4 +1,4 @@
-"""Randomised models."""
+"""Expectation over transformation, for randomized models."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pyrobust.runner import Classifier
 
 
 class EOT(nn.Module):
-    """A randomised classifier whose logits, losses and gradients attacks average over several draws.
+    """A randomized classifier whose logits, losses and gradients attacks average over several draws.
 
-    The attack climbs (1/S)·Σₛ L(f(tₛ(x)), y), tₛ drawn afresh for every forward pass: expectation over
-    transformation (Athalye, Engstrom, Ilyas and Kwok, 2018). An example counts as right where the mean of the S logits
-    does. The draws come from the model's or the transform's own generator, so that results depend on its state and on
-    the order of the batches.
+    The attack maximizes (1/S)·Σₛ L(f(tₛ(x)), y), with tₛ drawn afresh for every forward pass: expectation over
+    transformation (Athalye, Engstrom, Ilyas and Kwok, 2018). An example counts as correct if the mean of the S logits
+    is. The draws come from the model's or the transform's own generator, so results depend on its state and on the
+    order of the batches.
 
     Args:
-        model: batch [N, ...] → logits [N, K] or an object with ``.logits``; random by itself, or by the transform.
-        samples: S, draws a step, at least 1.
-        transform: random and differentiable, batch → batch of any shape that the model takes.
+        model: batch [N, ...] → logits [N, K] or an object with ``.logits``; random itself, or through the transform.
+        samples: S, draws per forward pass, at least 1.
+        transform: random and differentiable, batch → batch of any shape that the model accepts.
 
     Raises:
         InputError: samples below 1.
-        InputTypeError: a model or transform that is not callable, or samples that are not an integer.
+        InputTypeError: a model or transform that is not callable, or a samples that is not an integer.
 
     >>> import torch
     >>> noisy = EOT(nn.Linear(2, 3), samples=8, transform=lambda x: x + 0.1 * torch.randn_like(x))
@@ -48,7 +48,7 @@ class EOT(nn.Module):
         self.transform = transform
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits [N, K] of one draw.
+        """Logits [N, K] of one draw.
 
         Raises:
             ModelError: a model that does not return logits.
@@ -56,5 +56,5 @@ class EOT(nn.Module):
         output = self.model(x if self.transform is None else self.transform(x))
         logits = getattr(output, "logits", output)
         if not isinstance(logits, Tensor):
-            raise ModelError(f"model: expected logits, or an object with .logits, got {type(output).__name__}")
+            raise ModelError(f"model: expected a logits tensor or an object with .logits, got {type(output).__name__}")
         return logits

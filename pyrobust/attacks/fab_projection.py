@@ -1,4 +1,4 @@
-"""The projection of the FAB attack: from a point onto a hyperplane within a box, in closed form for each norm.
+"""FAB's projection of a point onto a hyperplane within a box, in closed form for each norm.
 
 Croce and Hein (2020), "Minimally distorted Adversarial Examples with a Fast Adaptive Boundary Attack", equation (5).
 """
@@ -8,32 +8,34 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Convergence is looked at once in this many steps, because looking waits for the device.
-_STEPS_PER_LOOK = 4
-# On the CPU so many numbers at once stay in the caches, and the largest few weights are found without sorting all.
+# Newton steps between convergence tests, each of which synchronizes with the device.
+_STEPS_PER_TEST = 4
+# Numbers that fit the CPU's caches: larger batches are processed in parts.
 _CACHED = 1 << 17
+# Largest weights that the CPU's greedy step tries before it sorts all of them.
 _TOP = 256
 
 
 def step_to_hyperplane(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: float, upper: float) -> Tensor:
-    """The smallest step from x that closes the gap to a hyperplane without leaving the box.
+    """Find the smallest step from x onto a hyperplane that stays in the box.
 
-    ``argmin ‖d‖ₚ`` subject to ``w·d = gap`` and ``lower ≤ x + d ≤ upper``. Every coordinate moves by some mᵢ ≥ 0 in the
-    direction that closes the gap, and gains |wᵢ|·mᵢ; its capacity cᵢ is the room to the face of the box there. Then
+    ``argmin ‖d‖ₚ`` subject to ``w·d = gap`` and ``lower ≤ x + d ≤ upper``. Each coordinate moves by some mᵢ ≥ 0 in the
+    direction that closes the gap, which closes it by |wᵢ|·mᵢ; its capacity cᵢ is the distance to the box's face in that
+    direction. Then
 
-    - linf: mᵢ = min(cᵢ, t), and l2: mᵢ = min(cᵢ, t·|wᵢ|), for the t whose gains add up to the gap: a root of a concave,
-      piecewise linear function, which Newton's method reaches from t = 0 in finitely many steps, from below;
-    - l1: coordinates are moved to the face in the order of falling ``|wᵢ|``, the last one by what is left.
+    - linf: mᵢ = min(cᵢ, t), and l2: mᵢ = min(cᵢ, t·|wᵢ|), where t makes the gains add up to the gap: a root of a
+      concave, piecewise linear function, which Newton's method from t = 0 reaches from below in finitely many steps;
+    - l1: coordinates move to the face by decreasing ``|wᵢ|``, the last one by what is left.
 
-    Where the box ends before the hyperplane, every coordinate with wᵢ ≠ 0 goes to its face.
+    If the hyperplane does not meet the box, every coordinate with wᵢ ≠ 0 moves to its face.
 
     Args:
         x: [..., B, D], float, in the box.
         w: [B, D], normals of the hyperplanes.
-        gap: [..., B], how far w·x has to move, of either sign.
+        gap: [..., B], required change of w·x, of either sign.
         norm: "linf", "l2" or "l1".
         lower: lower end of the box in every coordinate.
-        upper: upper end.
+        upper: upper end of the box in every coordinate.
 
     Returns:
         [..., B, D], the steps d.
@@ -67,38 +69,38 @@ def _step(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: float, upper: flo
 
 
 def _root(weight: Tensor, capacity: Tensor, rate: Tensor, gap: Tensor) -> Tensor:
-    """[..., B, 1], the least t with Σ weight·min(capacity, t·rate) = gap; the largest float where there is none."""
+    """Least t [..., B, 1] with Σ weight·min(capacity, t·rate) = gap; the largest float if none exists."""
     full = weight * capacity
     slope = weight * rate
     t = torch.zeros_like(gap)
-    endless = torch.finfo(gap.dtype).max
-    for step in range(1, full.shape[-1] + 2):  # every step but the last passes the capacity of a coordinate
+    largest = torch.finfo(gap.dtype).max
+    for step in range(1, full.shape[-1] + 2):  # each step but the last saturates a coordinate
         free = full > t * slope
         tangent = (slope * free).sum(-1, keepdim=True)
         saturated = full.masked_fill(free, 0).sum(-1, keepdim=True)
-        # From below the tangent of a concave function never passes the root; rounding must not turn it back.
-        further = torch.where(tangent > 0, (gap - saturated) / tangent, endless).clamp_(max=endless)
-        further = torch.where(gap > saturated, torch.maximum(further, t), t)
-        if step % _STEPS_PER_LOOK == 0 and bool((further == t).all()):
-            return further
-        t = further
+        # The tangent of a concave function never overshoots the root from below; rounding must not turn back.
+        following = torch.where(tangent > 0, (gap - saturated) / tangent, largest).clamp_(max=largest)
+        following = torch.where(gap > saturated, torch.maximum(following, t), t)
+        if step % _STEPS_PER_TEST == 0 and bool((following == t).all()):
+            return following
+        t = following
     return t
 
 
 def _greedy(weight: Tensor, capacity: Tensor, gap: Tensor) -> Tensor:
-    """[..., B, D], the least Σm with Σ weight·m = gap and 0 ≤ m ≤ capacity: a fractional knapsack."""
+    """Moves m [..., B, D] of least Σm with Σ weight·m = gap and 0 ≤ m ≤ capacity: a fractional knapsack."""
     if weight.is_cuda or weight.shape[-1] <= 4 * _TOP:
         return _in_order(*weight.sort(dim=-1, descending=True), capacity, gap)[0]
     move, reached = _in_order(*weight.topk(_TOP), capacity, gap)
-    further = ~reached.reshape(-1, len(weight)).all(0)
-    if bool(further.any()):
-        order = weight[further].sort(dim=-1, descending=True)
-        move[..., further, :] = _in_order(*order, capacity[..., further, :], gap[..., further, :])[0]
+    rest = ~reached.reshape(-1, len(weight)).all(0)
+    if bool(rest.any()):
+        order = weight[rest].sort(dim=-1, descending=True)
+        move[..., rest, :] = _in_order(*order, capacity[..., rest, :], gap[..., rest, :])[0]
     return move
 
 
 def _in_order(descending: Tensor, order: Tensor, capacity: Tensor, gap: Tensor) -> tuple[Tensor, Tensor]:
-    """Moves [..., B, D] of the coordinates ``order`` [B, n] one after the other, and whether they close the gap."""
+    """Move the coordinates ``order`` [B, n] one after the other; return the moves and whether they close the gap."""
     order = order.expand(*capacity.shape[:-1], -1)
     room = capacity.gather(-1, order)
     gain = room * descending

@@ -11,30 +11,24 @@ from torch import Tensor
 from pyrobust.runner import Classifier
 
 from .engine import BatchAttack
-from .job import Job
 from .losses import LOSSES, check_loss, named_loss
+from .state import AttackState
 
 
 class FGSM(BatchAttack):
-    """One step of length epsilon up the gradient of the loss at x (Goodfellow, Shlens and Szegedy, 2015).
+    """One step of length epsilon along the gradient of the loss at x (Goodfellow, Shlens and Szegedy, 2015).
 
-    linf: the sign of the gradient; l2: the gradient over its norm; each projected on the clip range. l1: epsilon is
-    spent on the coordinates with the largest derivatives, one after the other, each up to the end of the clip range:
-    no point of ball and clip range has a larger inner product with the gradient.
+    linf steps along the sign of the gradient, l2 along the gradient over its norm, then both clip. l1 spends epsilon on
+    the coordinates by decreasing |derivative|, each up to its end of the clip range: no feasible point has a larger
+    inner product with the gradient.
 
     Args:
-        model: as of ``BatchAttack``.
-        epsilon: radius of the ball.
-        norm: "linf", "l2" or "l1".
-        clip_min: the least value of a valid input.
-        clip_max: the largest.
-        device: where to run.
+        model, epsilon, norm, clip_min, clip_max, device, options: see ``BatchAttack``.
         loss: "ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``.
-        options: as of ``BatchAttack``: seed, batch_size, dtype, memory_format, progress, callback.
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: a value of another type.
+        InputTypeError: a value of the wrong type.
 
     >>> attack = FGSM(lambda x: torch.stack([x[:, 0], x[:, 1]], 1), epsilon=0.25)
     >>> attack.generate(torch.tensor([[0.75, 0.5]]), torch.tensor([0]))
@@ -56,8 +50,8 @@ class FGSM(BatchAttack):
         super().__init__(model, epsilon, norm, clip_min, clip_max, device, **options)
         self.loss = check_loss(loss, LOSSES)
 
-    def _run(self, job: Job) -> None:
-        loss = functools.partial(named_loss, name=self.loss, targeted=job.targeted)
-        gradient = job.gradient(job.x, loss).gradient
-        x_adv = job.norm.ascend(gradient, job.x, job.epsilon, job.lower, job.upper)
-        job.finish(*job.retire(job.verdict(job.logits(x_adv)), x_adv))
+    def _run(self, state: AttackState) -> None:
+        loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)
+        gradient = state.gradient(state.x, loss).gradient
+        x_adv = state.norm.single_step(gradient, state.ball)
+        state.finish(*state.retire(state.verdict(state.logits(x_adv)), x_adv))

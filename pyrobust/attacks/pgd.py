@@ -1,4 +1,4 @@
-"""Projected gradient ascent."""
+"""Projected gradient descent, with random starts and momentum."""
 
 from __future__ import annotations
 
@@ -13,37 +13,31 @@ from pyrobust.runner import Classifier
 
 from .arguments import at_least, finite
 from .engine import BatchAttack
-from .job import Job
 from .losses import LOSSES, Loss, check_loss, named_loss
 from .norms import per_example
+from .state import AttackState
 from .tracking import Best
 
 
 class PGD(BatchAttack):
-    """Projected gradient descent on minus the loss (Madry, Makelov, Schmidt, Tsipras and Vladu, 2018).
+    """Projected gradient descent on the negative loss (Madry, Makelov, Schmidt, Tsipras and Vladu, 2018).
 
-    x_{t+1} = Π(x_t + α·d(∇L(x_t))), Π the projection on ball and clip range (l1: on their intersection) and d the sign
-    of the gradient (linf), the gradient over its l2 norm (l2) or over its largest coordinate (l1). With momentum μ the
-    gradient is replaced by g_{t+1} = μ·g_t + ∇L(x_t) / ‖∇L(x_t)‖₁ (MI-FGSM; Dong et al., 2018).
+    x_{t+1} = Π(x_t + α·d(∇L(x_t))), where Π projects on ball and clip range (l1: on their intersection) and d is the
+    sign of the gradient (linf), the gradient over its l2 norm (l2) or over its largest coordinate (l1). With momentum μ
+    the gradient is replaced by g_{t+1} = μ·g_t + ∇L(x_t) / ‖∇L(x_t)‖₁ (MI-FGSM; Dong et al., 2018).
 
     Args:
-        model: as of ``BatchAttack``.
-        epsilon: radius of the ball.
-        norm: "linf", "l2" or "l1".
-        clip_min: the least value of a valid input.
-        clip_max: the largest.
-        device: where to run.
-        steps: at least 1.
+        model, epsilon, norm, clip_min, clip_max, device, options: see ``BatchAttack``.
+        steps: number of gradient steps, at least 1.
         step_size: α, positive; default 2.5·epsilon / steps.
         random_start: whether to start from a uniformly random point of the ball, rather than from x.
-        restarts: how many starts, each for the examples that the ones before did not fool.
+        restarts: number of starts; each attacks only the examples that earlier ones did not fool.
         momentum: μ ≥ 0.
         loss: "ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``.
-        options: as of ``BatchAttack``: seed, batch_size, dtype, memory_format, progress, callback.
 
     Raises:
-        InputError: a value out of range; restarts that would all be the same.
-        InputTypeError: a value of another type.
+        InputError: a value out of range, or several restarts without a random start.
+        InputTypeError: a value of the wrong type.
 
     >>> model = torch.nn.Linear(2, 2)
     >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
@@ -78,67 +72,59 @@ class PGD(BatchAttack):
         self.random_start = bool(random_start)
         self.restarts = at_least("restarts", restarts, 1)
         if self.restarts > 1 and not self.random_start:
-            raise InputError(f"restarts: expected 1 without a random start, got {restarts}, all of them the same")
+            raise InputError(
+                f"restarts: expected 1 with random_start=False, where all restarts are the same, got {restarts}"
+            )
         self.momentum = finite("momentum", momentum)
         if self.momentum < 0:
             raise InputError(f"momentum: expected at least 0, got {momentum}")
         self.loss = check_loss(loss, LOSSES)
 
-    def _run(self, job: Job) -> None:
-        loss = functools.partial(named_loss, name=self.loss, targeted=job.targeted)
-        best = Best(job)
+    def _run(self, state: AttackState) -> None:
+        loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)
+        best = Best(state)
         for restart in range(self.restarts):
-            self._climb(job, best, loss, job.start(restart) if self.random_start else job.x.clone())
-            if not len(job):
+            self._ascend(state, best, loss, state.start(restart) if self.random_start else state.x.clone())
+            if not len(state):
                 break
-        job.finish(best.x)
+        state.finish(best.x)
 
-    def _climb(self, job: Job, best: Best, loss: Loss, x_adv: Tensor) -> None:
-        """One start: steps up the loss, then one more forward pass for the last iterate."""
+    def _ascend(self, state: AttackState, best: Best, loss: Loss, x_adv: Tensor) -> None:
+        """Run the steps from one start, then one more forward pass for the last iterate."""
         velocity = torch.zeros_like(x_adv) if self.momentum else x_adv[:, :0]
         for _ in range(self.steps):
-            _, value, gradient, verdict = job.gradient(x_adv, loss)
+            _, value, gradient, verdict = state.gradient(x_adv, loss)
             best.offer(value, x_adv, given=True)
-            x_adv, gradient, velocity, best.x, best.value = job.retire(
+            x_adv, gradient, velocity, best.x, best.value = state.retire(
                 verdict, x_adv, gradient, velocity, best.x, best.value
             )
-            if not len(job):
+            if not len(state):
                 return
             if self.momentum:
                 length = gradient.abs().flatten(1).sum(1).clamp_(min=torch.finfo(gradient.dtype).tiny)
                 velocity = velocity.mul_(self.momentum).add_(gradient.div_(per_example(length, gradient)))
                 gradient = velocity.clone()
-            step = (
-                job.epsilon * (2.5 / self.steps)
-                if self.step_size is None
-                else torch.full_like(job.epsilon, self.step_size)
-            )
-            x_adv = job.step(x_adv, gradient, step)
-        logits = job.logits(x_adv)
-        value = loss(logits, job.y, job.y).value
+            if self.step_size is None:
+                step = state.epsilon * (2.5 / self.steps)
+            else:
+                step = torch.full_like(state.epsilon, self.step_size)
+            x_adv = state.step(x_adv, gradient, step)
+        logits = state.logits(x_adv)
+        value = loss(logits, state.y, state.y).value
         best.offer(value, x_adv, given=True)
-        _, best.x, best.value = job.retire(job.verdict(logits), x_adv, best.x, best.value)
+        _, best.x, best.value = state.retire(state.verdict(logits), x_adv, best.x, best.value)
 
 
 class BIM(PGD):
-    """The basic iterative method (Kurakin, Goodfellow and Bengio, 2017): ``PGD`` from x itself.
+    """The basic iterative method (Kurakin, Goodfellow and Bengio, 2017): ``PGD`` started from x itself.
 
     Args:
-        model: as of ``PGD``, and so the others.
-        epsilon: radius of the ball.
-        norm: "linf", "l2" or "l1".
-        clip_min: the least value of a valid input.
-        clip_max: the largest.
-        device: where to run.
-        steps: at least 1.
-        step_size: positive; default 2.5·epsilon / steps.
-        momentum: of the gradient, at least 0.
-        loss: "ce", "dlr" or "margin".
-        options: as of ``BatchAttack``.
+        model, epsilon, norm, clip_min, clip_max, device, options: see ``BatchAttack``.
+        steps, step_size, momentum, loss: see ``PGD``.
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: a value of another type.
+        InputTypeError: a value of the wrong type.
 
     >>> attack = BIM(lambda x: torch.stack([x[:, 0], 1 - x[:, 0]], 1), epsilon=0.25, steps=5)
     >>> attack.generate(torch.tensor([[0.625]]), torch.tensor([0]))

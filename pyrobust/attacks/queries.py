@@ -1,4 +1,4 @@
-"""The model as attacks see it: logits, gradients of a loss, verdicts; every row counted."""
+"""Queries of the attacked model: logits, gradients of a loss, verdicts; every forward row is counted."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ logger = logging.getLogger(__name__)
 
 
 class Gradient(NamedTuple):
-    """What one forward and one backward pass tell of each example under attack."""
+    """Result of one forward and one backward pass for each example under attack."""
 
     logits: Tensor  # [B, K]
-    value: Tensor  # [B], of the loss, float64
-    gradient: Tensor  # [B, ...], of the loss by the input, in the input's dtype
+    value: Tensor  # [B], the loss, float64
+    gradient: Tensor  # [B, ...], of the loss with respect to the input, in the input's dtype
     verdict: Tensor  # [B], uint8
 
 
 class Queries:
-    """Runs a model for an attack; an ``EOT`` is averaged over its draws. Call it in a session with gradients.
+    """Runs a model for an attack, averaging an ``EOT`` over its draws. Use it inside a session with gradients.
 
     >>> queries = Queries(Runner(torch.nn.Linear(4, 3)))
     >>> queries.logits(torch.zeros(5, 4)).shape, queries.forwards
@@ -42,32 +42,32 @@ class Queries:
         self.forwards = 0
 
     def logits(self, x: Tensor) -> Tensor:
-        """[B, K], float32 or float64."""
+        """Logits [B, K], float32 or float64."""
         batch = x.to(self.runner.dtype)
         return self._mean([self._forward(batch) for _ in range(self.draws)])
 
     def gradient(self, x: Tensor, loss: Callable[[Tensor], LogitLoss]) -> tuple[Tensor, Tensor, Tensor]:
-        """(logits [B, K], value [B] in float64, dvalue/dx [B, ...]) of a loss of logits.
+        """Logits [B, K], value [B] in float64 and dvalue/dx [B, ...] of a loss of the logits.
 
-        The gradient is that of an example's loss up to a positive factor, the same for all draws of an ``EOT``: with
-        derivatives of size 1 by the logits it does not vanish in the model where the loss is nearly flat.
+        The gradient is scaled by a positive factor per example, the same for all draws of an ``EOT``: the backward pass
+        starts from derivatives of size 1 by the logits, so it does not vanish where the loss is nearly flat.
         """
         leaf = x.detach().to(self.runner.dtype).requires_grad_()
         logits, values, gradients = [], [], []
-        largest: Tensor | None = None  # derivative by the logits in the first draw
+        scale: Tensor | None = None  # size of the first draw's derivative by the logits
         for _ in range(self.draws):
             with torch.enable_grad():
                 output = self._forward(leaf)
             if not output.requires_grad:
                 raise ModelError(
-                    "model: expected logits that are differentiable by the input, got logits without a gradient; "
-                    "a score-based attack such as Square needs none"
+                    "model: expected logits differentiable with respect to the input, got logits without a gradient; "
+                    "use a score-based attack such as Square"
                 )
             detached = output.detach()
             value, slope, size = loss(detached)
             if self.draws > 1:
-                largest = size.clamp(min=torch.finfo(size.dtype).tiny) if largest is None else largest
-                slope = (slope * (size / largest).unsqueeze(1)).to(slope.dtype)
+                scale = size.clamp(min=torch.finfo(size.dtype).tiny) if scale is None else scale
+                slope = (slope * (size / scale).unsqueeze(1)).to(slope.dtype)
             (gradient,) = torch.autograd.grad(output, leaf, slope)
             logits.append(detached)
             values.append(value)
@@ -75,18 +75,18 @@ class Queries:
         return self._mean(logits), self._mean(values), self._mean(gradients).to(x.dtype)
 
     def verdict(self, logits: Tensor, y: Tensor, targeted: bool, *, both: bool = False) -> Tensor:
-        """``STANDING``, ``FOOLED`` or ``CLOSE`` for each row, uint8 [B].
+        """Verdict on each row, uint8 [B]: ``STANDING``, ``FOOLED`` or ``CLOSE``.
 
-        Right means that y is the winner (see ``winner``); fooled is not right, or right where targeted. Close are the
-        fooled rows whose logit of y and largest other one differ by at most √ε of the model's dtype times the row's
-        largest |logit|, and all rows where these two are equal or not finite: there ``fooled_alone`` decides. With
-        ``both``, standing rows that differ by so little are close, too.
+        A row is correct if y is its predicted class (see ``winner``), and fooled if it is not correct or, where
+        targeted, if it is. Close rows are decided by ``fooled_alone``: fooled rows whose logit of y and largest other
+        logit differ by at most √ε of the model's dtype times the row's largest |logit|, and rows where these two are
+        equal or not finite. With ``both``, robust rows that differ by so little are close, too.
         """
         tolerance = torch.finfo(self.runner.dtype).eps ** 0.5
         return logit_verdict(logits, y, targeted, tolerance=tolerance, both=both)
 
     def fooled_alone(self, x: Tensor, y: Tensor, targeted: bool) -> bool:
-        """Whether one example [1, ...] is fooled in a batch of its own, as its user will run it."""
+        """Whether an example [1, ...] is fooled in a batch of its own, as a user would run it."""
         right = bool(winner(self.logits(x)) == y)
         return right if targeted else not right
 
@@ -100,21 +100,18 @@ class Queries:
 
 
 def note_no_winner(runner: Runner, count: int, total: int) -> None:
-    """Logs as a warning, once for each runner, that so many of the examples have logits without a winner.
-
-    >>> note_no_winner(Runner(lambda x: x), 0, 5)
-    """
+    """Warn, once per runner, that ``count`` of ``total`` examples have no predicted class."""
     if count and not runner.noted_no_winner:
         runner.noted_no_winner = True
         logger.warning(
-            "%d of %d examples have logits with NaN or +inf, or nothing but -inf: no class wins, they count as wrong",
+            "%d of %d examples have no predicted class and count as wrong: their logits hold NaN or +inf, or only -inf",
             count,
             total,
         )
 
 
 def winner(logits: Tensor) -> Tensor:
-    """The class of the largest logit, ties to the lowest; K, which is no class, where NaN or +inf leaves none.
+    """The predicted class: that of the largest logit, the lowest on a tie; K where NaN or infinities leave none.
 
     >>> winner(torch.tensor([[0.0, 1.0, 1.0], [0.0, torch.nan, 1.0]]))
     tensor([1, 3])

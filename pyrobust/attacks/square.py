@@ -15,44 +15,39 @@ from pyrobust.runner import Classifier
 
 from .arguments import at_least, finite
 from .engine import BatchAttack
-from .job import Job
 from .losses import check_loss, named_loss
-from .square_moves import MOVES
+from .square_proposals import PROPOSALS
 from .square_windows import window_share
+from .state import AttackState
 from .tracking import Best
 
-# Random numbers are drawn for so many queries at once.
+# Queries whose random numbers are drawn at once.
 _QUERIES_PER_DRAW = 64
 
 
 class Square(BatchAttack):
-    """Square attack (Andriushchenko, Croce, Flammarion and Hein, 2020): a random search that needs no gradients.
+    """Square attack (Andriushchenko, Croce, Flammarion and Hein, 2020): a gradient-free random search.
 
-    From random stripes (linf) or tiles (l2, l1) on, each query changes one window of every image, at a random place and
-    with random signs, and the change stays where the loss grew. Windows begin with the share p_init of the image and
-    get smaller (``square_windows.window_share``). linf puts a window at a corner of the ball; l2 moves the budget of
-    two windows into one of them; l1 does the same and projects on ball and clip range (Croce and Hein, 2021).
-    One query is one forward pass of the examples not fooled yet.
+    The start consists of random stripes (linf) or tiles (l2, l1). Each query then changes one window of every image, at
+    a random place and with random signs, and the change is kept if the loss rose. Windows first cover the share p_init
+    of the image and shrink on a schedule (``square_windows.window_share``). linf sets a window to a corner of the ball;
+    l2 moves the budget of two windows into one of them; l1 does the same and projects on ball and clip range (Croce and
+    Hein, 2021). One query is one forward pass of the examples not fooled yet.
 
-    Inputs that are not images [N, C, H, W] are taken as one row of one channel.
+    Inputs other than images [N, C, H, W] are treated as one row of one channel.
 
     Args:
-        model: module or callable, [N, ...] → logits [N, K]; need not be differentiable.
-        epsilon: radius of the ball, ≥ 0; or [N].
-        norm: "linf", "l2" or "l1".
-        clip_min: the least value of a valid input.
-        clip_max: the largest.
-        device: where to run.
-        n_queries: queries of each restart after the start, at least 1.
+        model, epsilon, norm, clip_min, clip_max, device, options: see ``BatchAttack``; the model need not be
+            differentiable.
+        n_queries: queries per restart after the start, at least 1.
         p_init: share of the image that the first windows cover, in (0, 1].
-        restarts: at least 1.
-        loss: "margin" or "ce", of ``pyrobust.ops.logit_loss``.
+        restarts: number of starts, at least 1.
+        loss: "margin" or "ce", see ``pyrobust.ops.logit_loss``.
         rescale_schedule: halve the windows in proportion to n_queries, rather than as for 10 000 queries.
-        options: as of ``BatchAttack``: seed, batch_size, dtype, memory_format, progress, callback.
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: a value of another type.
+        InputTypeError: a value of the wrong type.
 
     >>> attack = Square(lambda x: torch.stack([x.sum((1, 2, 3)), 8 - x.sum((1, 2, 3))], 1), epsilon=0.1, n_queries=10)
     >>> x = torch.full((1, 1, 4, 4), 0.3)
@@ -85,48 +80,48 @@ class Square(BatchAttack):
         self.loss = check_loss(loss, ("margin", "ce"))
         self.rescale_schedule = bool(rescale_schedule)
 
-    def _run(self, job: Job) -> None:
-        record = Best(job)
+    def _run(self, state: AttackState) -> None:
+        best = Best(state)
         for restart in range(self.restarts):
-            self._climb(job, restart, record)
-            if not len(job):
+            self._search(state, restart, best)
+            if not len(state):
                 break
-        job.finish(record.x)
+        state.finish(best.x)
 
-    def _climb(self, job: Job, restart: int, record: Best) -> None:
-        """One start and its queries."""
-        loss = functools.partial(named_loss, name=self.loss, targeted=job.targeted)
-        moves = MOVES[self.norm](job)
+    def _search(self, state: AttackState, restart: int, best: Best) -> None:
+        """Run one start and its queries."""
+        loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)
+        proposals = PROPOSALS[self.norm](state)
         draw = restart * (1 + -(-self.n_queries // _QUERIES_PER_DRAW))
-        best = moves.start(_uniform(job, draw, moves.start_numbers))
-        logits = job.logits(best)
-        value = loss(logits, job.y, job.y).value
-        first = best.clone()  # for moves write to best
-        _, best, value, record.x, record.value, *moves.state = job.retire(
-            job.verdict(logits), first, best, value, record.x, record.value, *moves.state
+        x_adv = proposals.start(_uniform(state, draw, proposals.start_numbers))
+        logits = state.logits(x_adv)
+        value = loss(logits, state.y, state.y).value
+        start = x_adv.clone()  # proposals overwrite x_adv
+        _, x_adv, value, best.x, best.value, *proposals.tensors = state.retire(
+            state.verdict(logits), start, x_adv, value, best.x, best.value, *proposals.tensors
         )
         for query in range(self.n_queries):
-            if not len(job):
+            if not len(state):
                 return
             place = query % _QUERIES_PER_DRAW
             if place == 0:
                 draw += 1
-                block = _uniform(job, draw, _QUERIES_PER_DRAW * moves.query_numbers)
-                block = block.view(len(job), _QUERIES_PER_DRAW, -1)
+                block = _uniform(state, draw, _QUERIES_PER_DRAW * proposals.query_numbers)
+                block = block.view(len(state), _QUERIES_PER_DRAW, -1)
             share = window_share(query, self.n_queries, self.p_init, self.rescale_schedule)
-            candidate = moves.propose(best, moves.grid.sides(share, moves.odd), block[:, place])
-            logits = job.logits(candidate)
-            verdict = job.verdict(logits)
-            found = loss(logits, job.y, job.y).value
-            accepted = (found > value) | (verdict != STANDING)
-            value = torch.where(accepted, found, value)
-            best = moves.settle(best, accepted)
-            _, best, value, block, record.x, record.value, *moves.state = job.retire(
-                verdict, candidate, best, value, block, record.x, record.value, *moves.state
+            candidate = proposals.propose(x_adv, proposals.grid.sides(share, proposals.odd), block[:, place])
+            logits = state.logits(candidate)
+            verdict = state.verdict(logits)
+            proposed = loss(logits, state.y, state.y).value
+            accepted = (proposed > value) | (verdict != STANDING)
+            value = torch.where(accepted, proposed, value)
+            x_adv = proposals.settle(x_adv, accepted)
+            _, x_adv, value, block, best.x, best.value, *proposals.tensors = state.retire(
+                verdict, candidate, x_adv, value, block, best.x, best.value, *proposals.tensors
             )
-        record.offer(value, best)
+        best.offer(value, x_adv)
 
 
-def _uniform(job: Job, draw: int, count: int) -> Tensor:
-    """[B, count], in [-1, 1]."""
-    return job.noise("uniform", draw, shape=(count,))[:, 0].mul_(1 / math.sqrt(3))
+def _uniform(state: AttackState, draw: int, count: int) -> Tensor:
+    """Uniform random numbers on [-1, 1], [B, count]."""
+    return state.noise("uniform", draw, shape=(count,))[:, 0].mul_(1 / math.sqrt(3))

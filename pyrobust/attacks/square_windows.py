@@ -1,4 +1,4 @@
-"""Where and with what the Square attack writes: window sizes, windows of images, patterns."""
+"""Geometry of the Square attack: the window schedule, windows as memory offsets, patterns."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Of 10 000 queries, those up to which the share of the image that a window covers stays; then it is halved.
+# Queries of 10 000 after which the window's share of the image is halved.
 _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 
 
 def window_share(query: int, n_queries: int, p_init: float, rescale: bool) -> float:
-    """The share of the image that the window of a query covers: p_init, halved nine times.
+    """Share of the image that a query's window covers: p_init, halved nine times.
 
-    Andriushchenko et al. (2020), "Square Attack: a query-efficient black-box adversarial attack via random search",
-    section 3: halved after 10, 50, 200, 500, 1000, 2000, 4000, 6000 and 8000 queries of 10 000.
-
-    Args:
-        query: from 0.
-        n_queries: queries in all.
-        p_init: share at the start.
-        rescale: whether the halvings are moved in proportion to n_queries / 10 000.
+    Halved after 10, 50, 200, 500, 1000, 2000, 4000, 6000 and 8000 queries of 10 000; with ``rescale``, of n_queries
+    (Andriushchenko et al., 2020, "Square Attack: a query-efficient black-box adversarial attack via random search",
+    section 3). Queries count from 0.
 
     >>> window_share(10, 5000, 0.8, rescale=False), window_share(11, 5000, 0.8, rescale=False)
     (0.8, 0.4)
@@ -46,7 +41,7 @@ class Grid(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor) -> Grid:
-        """The grid of a batch [B, C, H, W], contiguous or channels_last; other inputs are one row of one channel.
+        """Grid of a batch [B, C, H, W], contiguous or channels_last; other inputs are one row of one channel.
 
         >>> Grid.of(torch.zeros(2, 3, 4, 5)).strides
         (20, 5, 1)
@@ -61,22 +56,22 @@ class Grid(NamedTuple):
 
     @staticmethod
     def rows(x: Tensor) -> Tensor:
-        """[B, C·H·W], a view of x in the order of its memory."""
+        """View of x as [B, C·H·W], in memory order."""
         return (x if x.is_contiguous() else x.permute(0, 2, 3, 1)).flatten(1)
 
     def sides(self, share: float, odd: bool) -> tuple[int, int]:
-        """Height and width of a window of that share of the image; ``odd`` sides are 3 at least, if they fit."""
+        """Height and width of a window covering a share of the image; ``odd`` sides are at least 3, if they fit."""
         side = max(round(math.sqrt(share * self.height * self.width)), 3 if odd else 1)
         side += odd and side % 2 == 0
         return min(side, self.height), min(side, self.width)
 
     def window(self, sides: tuple[int, int], top: Tensor, left: Tensor) -> Tensor:
-        """[B, C, h·w], offsets of the windows of these sides whose upper left corners are top [B] and left [B]."""
+        """Offsets [B, C, h·w] of windows with upper left corners top [B] and left [B]."""
         _, row, column = self.strides
         return (top * row + left * column)[:, None, None] + _inside(self, sides, top.device)
 
     def tiles(self) -> tuple[Tensor, int]:
-        """The squares that cover the image, about five in a row: offsets [T, C, side²], and their side."""
+        """Squares that cover the image, about five per row: offsets [T, C, side²], and their side."""
         side = max(min(self.height, self.width) // 5, 1)
         down, across = self.height // side, self.width // side
         top, left = (self.height - down * side) // 2, (self.width - across * side) // 2
@@ -85,10 +80,10 @@ class Grid(NamedTuple):
         return self.window((side, side), rows, columns), side
 
 
-# A few sizes, each for many queries: copied to the device once.
+# Few sizes, each used by many queries: copy to the device once.
 @functools.lru_cache(maxsize=64)
 def _inside(grid: Grid, sides: tuple[int, int], device: torch.device) -> Tensor:
-    """[C, h·w], offsets of the window in the upper left corner."""
+    """Offsets [C, h·w] of the window in the upper left corner."""
     channel, row, column = grid.strides
     offsets = (
         torch.arange(grid.channels)[:, None, None] * channel
@@ -100,11 +95,11 @@ def _inside(grid: Grid, sides: tuple[int, int], device: torch.device) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def pattern(sides: tuple[int, int], norm: str, device: torch.device | None = None) -> Tensor:
-    """Two pyramids side by side, one up and one down, of length 1 in the norm: float64 [2, h·w], and transposed.
+    """Two adjacent pyramids, one up and one down, of length 1 in the norm, and their transpose: float64 [2, h·w].
 
-    A pyramid is ``Σₖ 1 / (k + 1)ᵖ`` over k from the distance to its centre, in the maximum norm, to its border; p is 2
-    for l2 (Andriushchenko et al., 2020, equation 2) and 4 for l1. The second row has the two halves above each other
-    exchanged for two next to each other; windows that are not square have the longer side halved in both.
+    A pyramid is ``Σₖ 1 / (k + 1)ᵖ`` over k from the distance to its center, in the maximum norm, to its border; p is 2
+    for l2 (Andriushchenko et al., 2020, equation 2) and 4 for l1. The first row stacks the halves vertically, the
+    second horizontally; windows that are not square have the longer side halved in both.
 
     >>> pattern((3, 3), "l2")[0].reshape(3, 3).sign().int()
     tensor([[ 1,  1,  1],

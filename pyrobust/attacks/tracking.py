@@ -7,26 +7,26 @@ from torch import Tensor
 
 from pyrobust.ops.examples import put_rows
 
-from .job import Job
+from .state import AttackState
 
 
 class Best:
-    """The iterate of the highest loss of each example; of the clean one, where no loss was a number.
+    """Each example's iterate of highest loss; the clean example while every loss was NaN.
 
     Attributes:
         x: [B, ...].
-        value: [B], its loss. Both go through ``Job.retire``.
+        value: [B], float64, its loss. Both go through ``AttackState.retire``.
     """
 
-    def __init__(self, job: Job) -> None:
-        self.x = job.x.clone()
-        self._in_place = job.in_place
-        self.value = torch.full((len(job),), -torch.inf, dtype=torch.float64, device=job.x.device)
+    def __init__(self, state: AttackState) -> None:
+        self.x = state.x.clone()
+        self._in_place = state.in_place
+        self.value = torch.full((len(state),), -torch.inf, dtype=torch.float64, device=state.x.device)
 
     def offer(self, value: Tensor, x_adv: Tensor, *, given: bool = False) -> Tensor:
-        """Keeps the iterates [B, ...] whose loss [B] is higher than before; returns which, bool [B].
+        """Keep the iterates [B, ...] whose loss [B] rose; return a mask of these rows, bool [B].
 
-        Where x_adv is ``given`` its memory may be taken, and is overwritten by the next offer.
+        With ``given`` the memory of x_adv may be adopted and is overwritten by the next offer.
         """
         better = value > self.value  # false for NaN
         self.value = torch.where(better, value, self.value)
@@ -37,6 +37,6 @@ class Best:
         return better
 
 
-def replaced(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """The target with the chosen rows [B] of source; on the CPU in place, on a GPU anew."""
-    return put_rows(chosen, source, target.clone() if target.is_cuda else target)
+def replaced(mask: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """The target with the rows of source where mask [B]; in place on the CPU, a new tensor on a GPU."""
+    return put_rows(mask, source, target.clone() if target.is_cuda else target)

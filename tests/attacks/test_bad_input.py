@@ -24,7 +24,12 @@ BAD_CONSTRUCTION: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (PGD, {"step_size": 0.0}, InputError, r"^step_size: expected a positive number, got 0.0"),
     (PGD, {"step_size": "x"}, InputTypeError, r"^step_size: expected a number"),
     (PGD, {"restarts": 0}, InputError, r"^restarts: expected at least 1"),
-    (PGD, {"restarts": 2, "random_start": False}, InputError, r"^restarts: expected 1 without a random start, got 2"),
+    (
+        PGD,
+        {"restarts": 2, "random_start": False},
+        InputError,
+        r"^restarts: expected 1 with random_start=False, where all restarts are the same, got 2",
+    ),
     (PGD, {"momentum": -0.1}, InputError, r"^momentum: expected at least 0"),
     (PGD, {"loss": "dlr-targeted"}, InputError, r"^loss: expected one of ce, margin, dlr, got 'dlr-targeted'"),
     (FGSM, {"loss": "mse"}, InputError, r"^loss: expected one of"),
@@ -48,15 +53,15 @@ def test_bad_construction(attack: Any, options: dict[str, Any], error: type[Exce
 
 
 BAD_CALLS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"x": X - 1}, InputError, r"^x: expected values in \[0.0, 1.0\], the clip range, got -0.5"),
+    ({"x": X - 1}, InputError, r"^x: expected values in the clip range \[0.0, 1.0\], got -0.5"),
     ({"x": X.long()}, InputTypeError, r"^x: expected a float tensor, got torch.int64"),
     ({"x": X * float("nan")}, InputError, r"^x: expected finite values"),
     ({"y": Y[:1]}, InputError, r"^y: expected shape \(2,\)"),
     ({"y": Y + 2}, InputError, r"^y: expected labels below 3, the number of the model's classes, got 3"),
-    ({"targeted": True}, InputError, r"^target_labels: expected one for each example where targeted, got None"),
+    ({"targeted": True}, InputError, r"^target_labels: expected one label per example with targeted=True, got None"),
     ({"targeted": True, "target_labels": Y + 2}, InputError, r"^target_labels: expected labels below 3"),
     ({"targeted": True, "target_labels": [0]}, InputError, r"^target_labels: expected shape \(2,\)"),
-    ({"epsilon": torch.ones(3)}, InputError, r"^epsilon: expected one for each of the 2 examples, got 3"),
+    ({"epsilon": torch.ones(3)}, InputError, r"^epsilon: expected one radius for each of the 2 examples, got 3"),
     ({"epsilon": -1.0}, InputError, r"^epsilon: expected at least 0"),
     ({"indices": [0]}, InputError, r"^indices: expected shape \(2,\)"),
     ({"indices": [0, 2**32]}, InputError, r"^indices: expected 0 to 2\*\*32 - 1"),
@@ -75,12 +80,12 @@ def test_losses_that_do_not_fit() -> None:
     y = net(X).argmax(1)
     with pytest.raises(InputError, match=r"^loss: expected at least 4 classes for dlr-targeted, got 3"):
         APGD(net, loss="dlr-targeted").generate(X, y)
-    with pytest.raises(InputError, match=r'^loss: expected "ce" or "dlr" where targeted, got "dlr-targeted"'):
+    with pytest.raises(InputError, match=r'^loss: expected "ce" or "dlr" with targeted=True, got "dlr-targeted"'):
         APGD(net, loss="dlr-targeted").generate(X, y, targeted=True, target_labels=(y + 1) % 3)
     with pytest.raises(InputError, match=r"^loss: expected at least 4 classes for targeted dlr, got 3"):
         PGD(net, loss="dlr").generate(X, y, targeted=True, target_labels=(y + 1) % 3)
 
 
 def test_a_model_without_a_gradient() -> None:
-    with pytest.raises(ModelError, match=r"^model: expected logits that are differentiable by the input"):
+    with pytest.raises(ModelError, match=r"^model: expected logits differentiable with respect to the input"):
         PGD(lambda x: torch.tensor([[1.0, 0.0]]).repeat(len(x), 1)).generate(X, Y * 0)

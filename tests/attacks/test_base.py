@@ -159,7 +159,7 @@ def test_project_takes_a_radius_for_each_example() -> None:
         for row, radius in enumerate(radii.tolist()):
             alone = Noise(first, radius, norm).project(delta[row : row + 1], x[row : row + 1])
             assert torch.equal(together[row : row + 1], alone)
-        with pytest.raises(InputError, match=r"^epsilon: expected one for each of the 2 examples, got 3"):
+        with pytest.raises(InputError, match=r"^epsilon: expected one radius for each of the 2 examples, got 3"):
             Noise(first, radii, norm).project(delta[:2], x[:2])
 
 
@@ -178,7 +178,7 @@ BAD_CONSTRUCTION: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"epsilon": "0.1"}, InputTypeError, r"^epsilon: expected a number, got '0.1'"),
     ({"epsilon": torch.tensor([0.1, -1.0])}, InputError, r"^epsilon: expected finite numbers of at least 0"),
     ({"epsilon": torch.ones(2, 1)}, InputError, r"^epsilon: expected a number or a tensor \[N\]"),
-    ({"clip_min": 1.0, "clip_max": 1.0}, InputError, r"^clip_max: expected above clip_min, 1.0, got 1.0"),
+    ({"clip_min": 1.0, "clip_max": 1.0}, InputError, r"^clip_max: expected a number above clip_min, 1.0, got 1.0"),
     ({"clip_min": float("-inf")}, InputError, r"^clip_min: expected a finite number"),
     ({"clip_max": None}, InputTypeError, r"^clip_max: expected a number, got None"),
     ({"device": "tpu"}, InputError, r"^device: expected cpu or cuda"),
@@ -196,8 +196,8 @@ BAD_EVALUATION: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"x": X.tolist()}, InputTypeError, r"^x: expected a tensor, got list"),
     ({"x": (X * 255).byte()}, InputTypeError, r"^x: expected a float tensor, got torch.uint8; for 8-bit images"),
     ({"x": X[0]}, InputError, r"^x: expected a batch \[N, ...\]"),
-    ({"x": torch.empty(2, 0)}, InputError, r"^x: expected a batch \[N, ...\] of examples that are not empty"),
-    ({"x": X * 4}, InputError, r"^x: expected values in \[0.0, 1.0\], the clip range, got 2.0 to 2.0"),
+    ({"x": torch.empty(2, 0)}, InputError, r"^x: expected a batch \[N, ...\] of non-empty examples"),
+    ({"x": X * 4}, InputError, r"^x: expected values in the clip range \[0.0, 1.0\], got 2.0 to 2.0"),
     ({"x": X * float("nan")}, InputError, r"^x: expected finite values"),
     ({"y": torch.tensor([0.0, 1.0])}, InputTypeError, r"^y: expected integer labels, got torch.float32"),
     ({"y": torch.tensor([0])}, InputError, r"^y: expected shape \(2,\), one label an example, got \(1,\)"),

@@ -10,6 +10,7 @@ from attack_models import NORMS, Counting, fooled_alone, halfspace, images, insi
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, BIM, FGSM, PGD, BatchAttack
+from pyrobust.attacks.state import AttackState
 from pyrobust.runner import Runner
 
 EPSILON = {"linf": 0.05, "l2": 0.25, "l1": 0.8}
@@ -243,9 +244,9 @@ def test_a_users_batch_attack() -> None:
     class Corner(BatchAttack):
         """The start of the ball where all coordinates fall."""
 
-        def _run(self, job: Any) -> None:
-            x_adv = job.place(-job.epsilon.view(-1, 1).expand(job.x.shape).to(job.x))
-            job.finish(*job.retire(job.verdict(job.logits(x_adv)) > 0, x_adv))
+        def _run(self, state: AttackState) -> None:
+            x_adv = state.place(-state.epsilon.view(-1, 1).expand(state.x.shape).to(state.x))
+            state.finish(*state.retire(state.verdict(state.logits(x_adv)) > 0, x_adv))
 
     x = torch.tensor([[0.9], [0.55], [0.1]])
     attack = Corner(halfspace(torch.tensor([1.0]), -0.5), 0.125)

@@ -1,4 +1,4 @@
-"""The moves of the Square attack: how a start and a query change the image, in each norm."""
+"""The proposals of the Square attack: its random starts and updates in each norm."""
 
 from __future__ import annotations
 
@@ -9,64 +9,64 @@ from torch import Tensor
 
 from pyrobust.ops.perturbation import add_perturbation
 
-from .job import Job
 from .norms import per_example
 from .square_windows import Grid, pattern
+from .state import AttackState
 
 
 def _tiny(like: Tensor) -> float:
-    """What keeps a quotient finite: 1e-12, or the least normal number of the dtype."""
+    """Offset that keeps a quotient finite: 1e-12, or the smallest normal number of the dtype."""
     return max(1e-12, torch.finfo(like.dtype).smallest_normal)
 
 
-class Moves(abc.ABC):
-    """Proposes changes of the best images so far, and takes back those that are not accepted.
+class Proposals(abc.ABC):
+    """Proposes changes to the best images so far, and reverts those that are rejected.
 
-    Random numbers u are uniform in [-1, 1]. Whatever is kept for each example is in ``state`` and goes through
-    ``Job.retire`` with the images.
+    Random numbers u are uniform on [-1, 1]. Tensors kept per example are in ``tensors`` and go through
+    ``AttackState.retire`` together with the images.
 
     Attributes:
         odd: whether windows have odd sides of at least 3.
         grid: the pixels of the images.
-        state: tensors [B, ...].
-        start_numbers: how many random numbers a start takes.
-        query_numbers: how many random numbers a query takes.
+        tensors: tensors [B, ...].
+        start_numbers: random numbers per start.
+        query_numbers: random numbers per query.
     """
 
     odd: bool
     start_numbers: int
     query_numbers: int
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.grid = Grid.of(job.x)
-        self.state: list[Tensor] = []
+    def __init__(self, state: AttackState) -> None:
+        self.state = state
+        self.grid = Grid.of(state.x)
+        self.tensors: list[Tensor] = []
 
     @abc.abstractmethod
     def start(self, u: Tensor) -> Tensor:
-        """The first images [B, ...], from u [B, start_numbers]."""
+        """Start images [B, ...], from u [B, start_numbers]."""
 
     @abc.abstractmethod
     def propose(self, best: Tensor, sides: tuple[int, int], u: Tensor) -> Tensor:
-        """Images with one window changed, from u [B, query_numbers]; on the CPU best itself may be changed."""
+        """Images with one window changed, from u [B, query_numbers]; on the CPU best itself may be overwritten."""
 
     @abc.abstractmethod
     def settle(self, best: Tensor, accepted: Tensor) -> Tensor:
-        """The best images after the last proposal, of which the rows accepted [B] stand."""
+        """Best images after the last proposal, of which the accepted rows [B] are kept."""
 
     def _corner(self, sides: tuple[int, int], u: Tensor) -> tuple[Tensor, Tensor]:
-        """Upper left corners, top [B] and left [B], from u [B, 2]: uniform among those that leave the window inside."""
+        """Upper left corners, top [B] and left [B], from u [B, 2]: uniform among windows inside the image."""
         corners = []
         for k, room in enumerate((self.grid.height - sides[0], self.grid.width - sides[1])):
             corners.append(((u[:, k] + 1) * (0.5 * (room + 1))).long().clamp_(0, room))
         return corners[0], corners[1]
 
 
-class _InPlace(Moves):
-    """Moves that touch windows alone, so that a query costs no pass over the images."""
+class _InPlace(Proposals):
+    """Proposals that only touch windows, so that a query needs no pass over the images."""
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(job)
+    def __init__(self, state: AttackState) -> None:
+        super().__init__(state)
         self._written: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def settle(self, best: Tensor, accepted: Tensor) -> Tensor:
@@ -76,12 +76,12 @@ class _InPlace(Moves):
         return best
 
     def _write(self, best: Tensor, *changes: tuple[Tensor, Tensor]) -> Tensor:
-        """Writes new values [B, C, n] at offsets [B, C, n], one change after the other."""
-        # On a GPU the job looks at the images again some queries later.
+        """Write new values [B, C, n] at offsets [B, C, n], one change after the other."""
+        # On a GPU the attack state still needs the images some queries later.
         candidate = best.clone() if best.is_cuda else best
         rows = Grid.rows(candidate)
         flat = [(offsets.flatten(1), new.flatten(1)) for offsets, new in changes]
-        # What was there is read before anything is written: windows overlap.
+        # Read all old values before writing: windows may overlap.
         self._written = [(offsets, rows.gather(1, offsets), new) for offsets, new in flat]
         for offsets, new in flat:
             rows.scatter_(1, offsets, new)
@@ -89,95 +89,95 @@ class _InPlace(Moves):
 
 
 class _Linf(_InPlace):
-    """Windows of one colour at a corner of the ball (Andriushchenko et al., 2020, algorithm 2)."""
+    """Windows of a single color at a corner of the ball (Andriushchenko et al., 2020, algorithm 2)."""
 
     odd = False
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(job)
-        # Every coordinate is at one of two values, always.
-        far = torch.full_like(job.x, job.upper - job.lower)
-        self.state = [job.place(far), job.place(-far)]
+    def __init__(self, state: AttackState) -> None:
+        super().__init__(state)
+        # Every coordinate always has one of two values.
+        far = torch.full_like(state.x, state.upper - state.lower)
+        self.tensors = [state.place(far), state.place(-far)]
         self.start_numbers = self.grid.channels * self.grid.width
         self.query_numbers = 2 + self.grid.channels
 
     def start(self, u: Tensor) -> Tensor:
-        """Vertical stripes of one pixel."""
-        shape = (len(u), self.grid.channels, 1, self.grid.width) if self.job.x.dim() == 4 else self.job.x.shape
-        high, low = self.state
+        """Vertical stripes, one pixel wide."""
+        shape = (len(u), self.grid.channels, 1, self.grid.width) if self.state.x.dim() == 4 else self.state.x.shape
+        high, low = self.tensors
         return torch.where(u.reshape(shape) > 0, high, low)
 
     def propose(self, best: Tensor, sides: tuple[int, int], u: Tensor) -> Tensor:
         window = self.grid.window(sides, *self._corner(sides, u))
-        high, low = (_read(bound, window) for bound in self.state)
+        high, low = (_read(bound, window) for bound in self.tensors)
         return self._write(best, (window, torch.where(u[:, 2:, None] > 0, high, low)))
 
 
 class _L2(_InPlace):
-    """Moves the budget of two windows into one of them, a pattern added (Andriushchenko et al., 2020, algorithm 3).
+    """Moves the budget of two windows into one of them, adding a pattern (Andriushchenko et al., 2020, algorithm 3).
 
-    Unlike there, the window's budget that the clip range cuts off is spent in the same window and query.
+    Unlike the original, the budget that clipping removes from the window is spent in the same window and query.
     """
 
     odd = True
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(job)
-        self._spent = torch.zeros_like(job.epsilon)
+    def __init__(self, state: AttackState) -> None:
+        super().__init__(state)
+        self._spent = torch.zeros_like(state.epsilon)
         self.start_numbers, self.query_numbers = _numbers(self.grid)
 
     def start(self, u: Tensor) -> Tensor:
-        x_adv = self.job.place(_tiles(self.grid, u, "l2", self.job.x, self.job.epsilon))
-        self.state = [self.job.norm.distance(x_adv, self.job.x).square_()]
+        x_adv = self.state.place(_tiles(self.grid, u, "l2", self.state.x, self.state.epsilon))
+        self.tensors = [self.state.norm.distance(x_adv, self.state.x).square_()]
         return x_adv
 
     def propose(self, best: Tensor, sides: tuple[int, int], u: Tensor) -> Tensor:
-        job, grid = self.job, self.grid
-        [spent] = self.state  # ‖best - x‖², float64
+        state, grid = self.state, self.grid
+        [spent] = self.tensors  # ‖best - x‖², float64
         corner, other = self._corner(sides, u), self._corner(sides, u[:, 2:])
         window, emptied = grid.window(sides, *corner), grid.window(sides, *other)
-        x, x_emptied = _read(job.x, window), _read(job.x, emptied)
+        x, x_emptied = _read(state.x, window), _read(state.x, emptied)
         delta = (_read(best, window) - x).double()
         moved = (_read(best, emptied) - x_emptied).double()
         moved.masked_fill_(_overlap(corner, other, sides).unsqueeze(1), 0)
         own = delta.square().sum(-1, keepdim=True)
         budget = own + moved.square().sum(-1, keepdim=True)
-        # For what is rounded below: elements to x's dtype, and the sums of thousands of queries.
-        slack = 1 - max(4 * torch.finfo(job.x.dtype).eps, 1e-11)
-        unspent = ((job.epsilon * slack).square() - spent).clamp_(min=0) / grid.channels
+        # Allow for rounding error: of elements in x's dtype, and of sums over thousands of queries.
+        shrink = 1 - max(4 * torch.finfo(state.x.dtype).eps, 1e-11)
+        unspent = ((state.epsilon * shrink).square() - spent).clamp_(min=0) / grid.channels
         new = _patterns(sides, "l2", u[:, 4:]).add_(delta.div_(own.sqrt() + _tiny(own)))
         budget_left = budget + unspent[:, None, None]
         new.mul_(budget_left.sqrt() / (new.square().sum(-1, keepdim=True).sqrt() + _tiny(new)))
-        new = _fill(new, budget_left, job.lower - x.double(), job.upper - x.double())
-        value = add_perturbation(x, new.to(x.dtype), job.lower, job.upper)
+        new = _fill(new, budget_left, state.lower - x.double(), state.upper - x.double())
+        value = add_perturbation(x, new.to(x.dtype), state.lower, state.upper)
         self._spent = spent - budget.sum((1, 2)) + (value - x).double().square().sum((1, 2))
         return self._write(best, (emptied, x_emptied), (window, value))
 
     def settle(self, best: Tensor, accepted: Tensor) -> Tensor:
-        self.state = [torch.where(accepted, self._spent, self.state[0])]
+        self.tensors = [torch.where(accepted, self._spent, self.tensors[0])]
         return super().settle(best, accepted)
 
 
-class _L1(Moves):
-    """As in l2, followed by the projection on the l1 ball and the clip range (Croce and Hein, 2021)."""
+class _L1(Proposals):
+    """The l2 proposal, projected on the l1 ball and the clip range (Croce and Hein, 2021)."""
 
     odd = True
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(job)
-        self._candidate = job.x
+    def __init__(self, state: AttackState) -> None:
+        super().__init__(state)
+        self._candidate = state.x
         self.start_numbers, self.query_numbers = _numbers(self.grid)
 
     def start(self, u: Tensor) -> Tensor:
-        return self.job.place(_tiles(self.grid, u, "l1", self.job.x, self.job.epsilon))
+        return self.state.place(_tiles(self.grid, u, "l1", self.state.x, self.state.epsilon))
 
     def propose(self, best: Tensor, sides: tuple[int, int], u: Tensor) -> Tensor:
-        job, grid = self.job, self.grid
+        state, grid = self.state, self.grid
         window = grid.window(sides, *self._corner(sides, u))
         emptied = grid.window(sides, *self._corner(sides, u[:, 2:]))
-        change = best - job.x
+        change = best - state.x
         rows = Grid.rows(change)
-        unspent = (job.epsilon - rows.abs().sum(1, dtype=torch.float64)).clamp_(min=0)
+        unspent = (state.epsilon - rows.abs().sum(1, dtype=torch.float64)).clamp_(min=0)
         delta = _read(change, window)
         own = delta.abs().sum(-1, keepdim=True)
         emptied = emptied.flatten(1)
@@ -186,41 +186,41 @@ class _L1(Moves):
         rows.scatter_(1, emptied, 0)
         budget = own + moved.view_as(delta).abs().sum(-1, keepdim=True)
         new = _patterns(sides, "l1", u[:, 4:]).to(delta.dtype).add_(delta.div_(own + _tiny(own)))
-        # More than is left over: the projection takes it from the rest of the image.
+        # May exceed the budget: the projection takes the excess from the rest of the image.
         length = (budget * grid.channels).add_(per_example(unspent, budget))
         new.mul_(length / (new.abs().sum(-1, keepdim=True) + _tiny(new)))
         rows.scatter_(1, window.flatten(1), new.flatten(1))
-        self._candidate = job.place(change)
+        self._candidate = state.place(change)
         return self._candidate
 
     def settle(self, best: Tensor, accepted: Tensor) -> Tensor:
         return torch.where(accepted.view(-1, *[1] * (best.dim() - 1)), self._candidate, best)
 
 
-#: The moves by norm.
-MOVES: dict[str, type[Moves]] = {"linf": _Linf, "l2": _L2, "l1": _L1}
+#: The proposals by norm.
+PROPOSALS: dict[str, type[Proposals]] = {"linf": _Linf, "l2": _L2, "l1": _L1}
 
 
 def _read(x: Tensor, offsets: Tensor) -> Tensor:
-    """The values of x [B, ...] at offsets [B, C, n]."""
+    """Gather x [B, ...] at offsets [B, C, n]."""
     return Grid.rows(x).gather(1, offsets.flatten(1)).view(offsets.shape)
 
 
 def _numbers(grid: Grid) -> tuple[int, int]:
-    """Of a start: an orientation and a sign a channel for each tile; of a query: two corners, and the same."""
+    """Random numbers per start (orientation and signs of each tile) and per query (two corners, and one tile's)."""
     tiles, _ = grid.tiles()
     return len(tiles) * (1 + grid.channels), 5 + grid.channels
 
 
 def _patterns(sides: tuple[int, int], norm: str, u: Tensor) -> Tensor:
-    """[..., C, h·w], float64: u [..., 1 + C] chooses one of the two patterns, and its sign in each channel."""
+    """Patterns [..., C, h·w], float64: u [..., 1 + C] selects one of the two patterns and its sign per channel."""
     both = pattern(sides, norm, u.device)
     chosen = torch.where(u[..., :1] > 0, both[0], both[1])
     return chosen.unsqueeze(-2) * torch.where(u[..., 1:, None] > 0, 1.0, -1.0).double()
 
 
 def _fill(delta: Tensor, budget: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """What [low, high] cuts off a part of delta [B, C, n] is given to the rest, up to the squared length budget."""
+    """Clip delta [B, C, n] to [low, high] and scale the rest up to the squared length budget."""
     clipped = torch.minimum(torch.maximum(delta, low), high)
     square, cut = clipped.square(), clipped != delta
     rest = square.masked_fill(cut, 0).sum(-1, keepdim=True)
@@ -229,11 +229,11 @@ def _fill(delta: Tensor, budget: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _tiles(grid: Grid, u: Tensor, norm: str, x: Tensor, epsilon: Tensor) -> Tensor:
-    """A perturbation of patterns in squares that cover the image, epsilon [B] long at least."""
+    """Perturbation of length at least epsilon [B], made of patterns in squares that cover the image."""
     offsets, side = grid.tiles()
     values = _patterns((side, side), norm, u.view(len(u), len(offsets), -1)).flatten(1)
     length = values.norm(2 if norm == "l2" else 1, dim=1)
-    # In l1 a longer one keeps, once projected, the tips of the patterns alone.
+    # In l1 the projection of a longer perturbation keeps only the tips of the patterns.
     scale = epsilon / length if norm == "l2" else (epsilon / length).clamp_(min=1)
     values.mul_(scale.unsqueeze(1))
     delta = torch.zeros_like(x)
@@ -242,9 +242,9 @@ def _tiles(grid: Grid, u: Tensor, norm: str, x: Tensor, epsilon: Tensor) -> Tens
 
 
 def _overlap(corner: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], sides: tuple[int, int]) -> Tensor:
-    """[B, h·w], which pixels of the windows at ``other`` are also in those at ``corner``."""
+    """Which pixels of the windows at ``other`` are also in those at ``corner``, bool [B, h·w]."""
     inside = []
-    for at, there, side in zip(corner, other, sides, strict=True):
-        place = there.unsqueeze(1) + torch.arange(side, device=at.device) - at.unsqueeze(1)
-        inside.append((place >= 0) & (place < side))
+    for first, second, side in zip(corner, other, sides, strict=True):
+        position = second.unsqueeze(1) + torch.arange(side, device=first.device) - first.unsqueeze(1)
+        inside.append((position >= 0) & (position < side))
     return (inside[0].unsqueeze(2) & inside[1].unsqueeze(1)).flatten(1)
