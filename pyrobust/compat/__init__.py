@@ -1,1 +1,1 @@
-"""Faces with other libraries' signatures: a script written for them runs with its import changed."""
+"""Drop-in replacements for other libraries' APIs: a script written for them runs with its import changed."""

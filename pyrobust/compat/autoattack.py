@@ -1,15 +1,16 @@
-"""The interface of the reference implementation of AutoAttack (Croce and Hein, 2020).
+"""Drop-in replacement for the reference implementation of AutoAttack (Croce and Hein, 2020).
 
-Change ``from autoattack import AutoAttack`` to ``from pyrobust.compat.autoattack import AutoAttack``. What differs:
+Change ``from autoattack import AutoAttack`` to ``from pyrobust.compat.autoattack import AutoAttack``. Differences:
 
 - an example leaves an attack as soon as it is fooled, so the same attacks take fewer forward passes;
-- random numbers depend on the seed and an example's position alone: no seed is seed 0, results do not depend on ``bs``,
-  and torch's generators are not touched;
-- what counts as broken is wrong also in a batch of one, and perturbations are inside ball and [0, 1] exactly;
+- random numbers depend only on the seed and an example's position: no seed means seed 0, results do not depend on
+  ``bs``, and torch's generators are not touched;
+- an example counts as broken only if it is misclassified also in a batch of one, and perturbations lie exactly inside
+  the ball and [0, 1];
 - images outside [0, 1] are an error, where the reference clips them;
-- the model is put into evaluation mode and moved to ``device``, and stays so;
-- with fewer than four classes the attacks on DLR losses give way as in ``pyrobust.attacks.AutoAttack``;
-- the state is written after each attack, in a format of its own.
+- the model is put into evaluation mode and moved to ``device``, permanently;
+- with fewer than four classes the attacks on DLR losses are replaced as in ``pyrobust.attacks.AutoAttack``;
+- the state is written after each attack, in its own format.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pyrobust.errors import InputError
 from pyrobust.runner import Classifier
 from pyrobust.zoo import model_hash
 
-from .autoattack_parts import APGDPart, FABPart, Part, SquarePart, TargetedPart
+from .autoattack_settings import APGDSettings, AttackSettings, FABSettings, SquareSettings, TargetedAPGDSettings
 from .autoattack_state import State, hash_of
 
 _NORMS = {"Linf": "linf", "L2": "l2", "L1": "l1"}
@@ -43,21 +44,21 @@ class AutoAttack:
         model: maps a batch [N, ...] in [0, 1] to logits [N, K].
         norm: "Linf", "L2" or "L1".
         eps: radius of the ball.
-        seed: of the random numbers; None is 0.
-        verbose: print what the reference prints of each attack.
-        attacks_to_run: where version is "custom": of "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square".
+        seed: random seed; None means 0.
+        verbose: whether to print what the reference prints.
+        attacks_to_run: with version="custom", names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square".
         version: "standard", "plus", "rand" or "custom".
         is_tf_model: not supported.
         device: where to run.
-        log_path: file to which what is printed is appended.
+        log_path: file to append the printed lines to.
 
     Attributes:
         epsilon: eps.
-        apgd: settings n_restarts, n_iter, eot_iter, thr_decr, use_largereps and loss of "apgd-ce" and "apgd-dlr", and
-            ``perturb(x, y)``, which runs this attack alone.
-        apgd_targeted: of "apgd-t": as apgd, and n_target_classes.
-        fab: of "fab" and "fab-t": n_restarts, n_iter, alpha_max, eta, beta, n_target_classes, targeted.
-        square: n_queries, p_init, n_restarts, loss, rescale_schedule.
+        apgd: settings of "apgd-ce" and "apgd-dlr": n_restarts, n_iter, eot_iter, thr_decr, use_largereps and loss;
+            ``perturb(x, y)`` runs this attack alone.
+        apgd_targeted: settings of "apgd-t": those of apgd, and n_target_classes.
+        fab: settings of "fab" and "fab-t": n_restarts, n_iter, alpha_max, eta, beta, n_target_classes, targeted.
+        square: settings of "square": n_queries, p_init, n_restarts, loss, rescale_schedule.
 
     Raises:
         InputError: a value out of range, or a TensorFlow model.
@@ -85,13 +86,17 @@ class AutoAttack:
         log_path: str | os.PathLike[str] | None = None,
     ) -> None:
         if is_tf_model:
-            raise InputError("is_tf_model: expected False, for only PyTorch models are attacked; convert the model")
+            raise InputError(
+                "is_tf_model: expected False, because only PyTorch models are supported; convert the model"
+            )
         if norm not in _NORMS:
             raise InputError(f"norm: expected one of {', '.join(_NORMS)}, got {norm!r}")
         if version not in (*VERSIONS, "custom"):
             raise InputError(f"version: expected one of {', '.join(VERSIONS)} or custom, got {version!r}")
         if version in VERSIONS and len(attacks_to_run):
-            raise InputError(f'attacks_to_run: expected none with version="{version}"; use version="custom"')
+            raise InputError(
+                f'attacks_to_run: expected none with version="{version}"; use version="custom" to choose attacks'
+            )
         self.model = model
         self.norm = norm
         self.epsilon = eps
@@ -102,16 +107,16 @@ class AutoAttack:
         self.is_tf_model = False
         self.device = device
         self.log_path = log_path
-        self.apgd = APGDPart(self._perturb, n_restarts=5)
-        self.apgd_targeted = TargetedPart(self._perturb)
-        self.fab = FABPart(self._perturb)
-        self.square = SquarePart(self._perturb)
+        self.apgd = APGDSettings(self._perturb, n_restarts=5)
+        self.apgd_targeted = TargetedAPGDSettings(self._perturb)
+        self.fab = FABSettings(self._perturb)
+        self.square = SquareSettings(self._perturb)
         if version in VERSIONS:
             self.set_version(version)
-        self._native(250, self.attacks_to_run)  # says now what is wrong with the arguments
+        self._native(250, self.attacks_to_run)  # check the arguments now
 
     def set_version(self, version: str = "standard") -> None:
-        """Sets the attacks and budgets of a version."""
+        """Set the attacks and budgets of a version."""
         if version not in VERSIONS:
             raise InputError(f"version: expected one of {', '.join(VERSIONS)}, got {version!r}")
         if self.verbose:
@@ -134,12 +139,12 @@ class AutoAttack:
             self.apgd_targeted.n_target_classes = 5
 
     def get_logits(self, x: Tensor) -> Tensor:
-        """The model's output for a batch."""
+        """Run the model on a batch."""
         logits: Tensor = self.model(x)
         return logits
 
     def get_seed(self) -> int:
-        """The seed, 0 where none was given."""
+        """Return the seed; 0 if none was given."""
         return 0 if self.seed is None else self.seed
 
     def run_standard_evaluation(
@@ -150,29 +155,30 @@ class AutoAttack:
         return_labels: bool = False,
         state_path: str | os.PathLike[str] | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Runs the attacks one after the other, each on the examples that the model is still right about.
+        """Run the attacks in order, each on the examples that are still robust.
 
         Args:
             x_orig: [N, ...], in [0, 1].
             y_orig: [N], the labels.
-            bs: rows a forward pass.
-            return_labels: whether to return also what the model says.
-            state_path: a file that tells after each attack which examples are broken. Where it exists, its run is
-                continued with the attacks that it lacks, and only the adversarial examples of these are returned.
+            bs: rows per forward pass.
+            return_labels: whether to return the model's predictions as well.
+            state_path: file that records after each attack which examples are broken. If it exists, its run is resumed
+                with the remaining attacks, and only their adversarial examples are returned.
 
         Returns:
-            x_adv [N, ...], x_orig where nothing was found, and where asked for the model's labels [N].
+            x_adv [N, ...], equal to x_orig where no adversarial example was found; with return_labels also the
+            predictions [N].
 
         Raises:
             InputError: values out of range, or a state of another evaluation.
-            FileFormatError: a state that is broken.
-            StoreError: a state that cannot be written.
+            FileFormatError: a broken state file.
+            StoreError: a state file that cannot be written.
         """
         start = time.perf_counter()
         path = None if state_path is None else Path(state_path)
         if not self.attacks_to_run:
             raise InputError(
-                'attacks_to_run: expected at least one attack, got none; version="custom" runs those that you name'
+                'attacks_to_run: expected at least one attack, got none; name the attacks of version="custom"'
             )
         run = {"norm": self.norm, "eps": self.epsilon, "attacks": list(self.attacks_to_run), "examples": len(x_orig)}
         if path is not None:
@@ -187,22 +193,22 @@ class AutoAttack:
         if state.done:
             self._log_if_verbose(f"already run: {', '.join(state.done)}")
         rows = torch.arange(len(x_orig)) if state.robust is None else torch.tensor(state.robust).nonzero()[:, 0]
-        standing = len(rows)
+        still_robust = len(rows)
 
         def after(name: str, robust: Tensor, x_adv: Tensor) -> None:
-            nonlocal standing
+            nonlocal still_robust
             flags = torch.zeros(len(x_orig), dtype=torch.bool)
             flags[rows[robust]] = True
             left = int(flags.sum())
             rate = f"{left / len(x_orig):.2%}"
             if name != "clean":
-                self._log_if_verbose(f"{name} - {standing - left} out of {standing} successfully perturbed")
+                self._log_if_verbose(f"{name} - {still_robust - left} out of {still_robust} successfully perturbed")
                 seconds = time.perf_counter() - start
                 self._log_if_verbose(f"robust accuracy after {name.upper()}: {rate} (total time {seconds:.1f} s)")
                 state.done.append(name)
             else:
                 self._log_if_verbose(f"initial accuracy: {rate}")
-            standing = left
+            still_robust = left
             state.robust = flags.tolist()
             if path is not None:
                 state.write(path)
@@ -211,69 +217,68 @@ class AutoAttack:
         if todo and len(rows):
             native = self._native(bs, todo)
             native.after_attack = after
-            there = rows.to(x_orig.device)
-            x_adv[there] = native.generate(x_orig[there], y_orig[there.to(y_orig.device)], indices=rows)
+            on_device = rows.to(x_orig.device)
+            x_adv[on_device] = native.generate(x_orig[on_device], y_orig[rows.to(y_orig.device)], indices=rows)
         difference = (x_adv - x_orig).flatten(1)
         order = {"Linf": float("inf"), "L2": 2, "L1": 1}[self.norm]
         largest = float(torch.linalg.vector_norm(difference, order, dim=1).max()) if len(x_orig) else 0.0
         self._log_if_verbose(
             f"max {self.norm} perturbation: {largest:.5f}, max: {x_adv.max():.5f}, min: {x_adv.min():.5f}"
         )
-        self._log_if_verbose(f"robust accuracy: {standing / len(x_orig):.2%}")
+        self._log_if_verbose(f"robust accuracy: {still_robust / len(x_orig):.2%}")
         return (x_adv, self._labels(x_adv, bs).to(y_orig)) if return_labels else x_adv
 
     def run_standard_evaluation_individual(
         self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False
     ) -> dict[str, Tensor | tuple[Tensor, Tensor]]:
-        """Runs each attack by itself on all examples.
+        """Run each attack by itself on all examples.
 
         Args:
             x_orig: [N, ...], in [0, 1].
             y_orig: [N], the labels.
-            bs: rows a forward pass.
-            return_labels: whether to return also what the model says.
+            bs: rows per forward pass.
+            return_labels: whether to return the model's predictions as well.
 
         Returns:
-            Name of the attack → what ``run_standard_evaluation`` returns.
+            Name of the attack → the result of ``run_standard_evaluation``.
 
         Raises:
             InputError: values out of range.
         """
         attacks, verbose = self.attacks_to_run, self.verbose
         self._log_if_verbose(f"using {self.version} version including {', '.join(attacks)}.")
-        found: dict[str, Tensor | tuple[Tensor, Tensor]] = {}
+        results: dict[str, Tensor | tuple[Tensor, Tensor]] = {}
         try:
             for name in attacks:
                 start = time.perf_counter()
                 self.attacks_to_run, self.verbose = [name], False
-                result = self.run_standard_evaluation(x_orig, y_orig, bs, return_labels=True)
-                x_adv, y_adv = result
-                found[name] = (x_adv, y_adv) if return_labels else x_adv
+                x_adv, y_adv = self.run_standard_evaluation(x_orig, y_orig, bs, return_labels=True)
+                results[name] = (x_adv, y_adv) if return_labels else x_adv
                 self.verbose = verbose
                 rate, seconds = float((y_adv == y_orig).double().mean()), time.perf_counter() - start
                 self._log_if_verbose(f"robust accuracy by {name.upper()} {rate:.2%} (time attack: {seconds:.1f} s)")
         finally:
             self.attacks_to_run, self.verbose = attacks, verbose
-        return found
+        return results
 
     def clean_accuracy(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> float:
-        """The share of the examples that the model is right about."""
+        """Share of the examples that the model classifies correctly."""
         rate = float((self._labels(x_orig, bs) == y_orig.cpu()).double().mean())
         self._log_if_verbose(f"clean accuracy: {rate:.2%}")
         return rate
 
     def _labels(self, x: Tensor, bs: int) -> Tensor:
-        """What the model says, int64 [N] on the CPU."""
+        """Predicted classes, int64 [N] on the CPU."""
         runner = self._native(bs, self.attacks_to_run).runner
         queries = Queries(runner)
         with runner.session(gradients=True):
-            parts = torch.split(x.to(runner.device_for(x)), bs)
-            return torch.cat([winner(queries.logits(part)).cpu() for part in parts])
+            batches = torch.split(x.to(runner.device_for(x)), bs)
+            return torch.cat([winner(queries.logits(batch)).cpu() for batch in batches])
 
     def _native(self, bs: int, names: Sequence[str]) -> NativeAutoAttack:
         options: dict[str, Any] = {"device": self.device, "seed": self.get_seed(), "batch_size": bs}
         native = NativeAutoAttack(self.model, self.epsilon, _NORMS[self.norm], **options)
-        parts: dict[str, Part] = {
+        settings: dict[str, AttackSettings] = {
             "apgd-ce": self.apgd,
             "apgd-dlr": self.apgd,
             "apgd-t": self.apgd_targeted,
@@ -283,7 +288,7 @@ class AutoAttack:
         }
         if names:
             native.attacks = {
-                name: parts[name].native(name, self.model, self.epsilon, _NORMS[self.norm], options)
+                name: settings[name].native(name, self.model, self.epsilon, _NORMS[self.norm], options)
                 for name in checked_names(names)
             }
         return native

@@ -1,13 +1,14 @@
-"""The settings of AutoAttack's attacks, under the names of the reference implementation.
+"""The settings of AutoAttack's attacks, under the reference implementation's names.
 
-An unknown name is an error. ``verbose`` is taken and has no effect.
+An unknown name is an error. ``verbose`` is accepted and has no effect.
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -19,37 +20,47 @@ from pyrobust.attacks.square import Square
 from pyrobust.runner import Classifier
 
 #: (name of an attack, x, y) → x_adv.
-Run: TypeAlias = Callable[[str, Tensor, Tensor], Tensor]
-
-
-class Part(Protocol):
-    """The settings of one attack."""
-
-    def native(self, name: str, model: Classifier, epsilon: float, norm: str, options: dict[str, Any]) -> BatchAttack:
-        """The attack of that name with these settings."""
+RunAttack: TypeAlias = Callable[[str, Tensor, Tensor], Tensor]
 
 
 @dataclass(slots=True)
-class APGDPart:
-    """Of "apgd-ce" and "apgd-dlr"."""
+class AttackSettings(abc.ABC):
+    """The settings of one attack, which ``perturb`` runs alone."""
 
-    _run: Run
+    _run: RunAttack
     _: KW_ONLY
+    verbose: bool = False
+
+    def perturb(self, x: Tensor, y: Tensor) -> Tensor:
+        """Run this attack alone; an example without an adversarial example comes back unchanged."""
+        return self._run(self._name(), x, y)
+
+    @abc.abstractmethod
+    def native(self, name: str, model: Classifier, epsilon: float, norm: str, options: dict[str, Any]) -> BatchAttack:
+        """Make the attack of that name with these settings."""
+
+    @abc.abstractmethod
+    def _name(self) -> str:
+        """Name of the attack that ``perturb`` runs."""
+
+
+@dataclass(slots=True, kw_only=True)
+class APGDSettings(AttackSettings):
+    """The settings of "apgd-ce" and "apgd-dlr"."""
+
     n_restarts: int = 1
     n_iter: int = 100
     eot_iter: int = 1
     thr_decr: float = 0.75
     use_largereps: bool = False
     loss: str = "ce"
-    verbose: bool = False
-
-    def perturb(self, x: Tensor, y: Tensor) -> Tensor:
-        """Adversarial examples of this attack alone; x itself where there is none."""
-        return self._run(f"apgd-{self.loss}", x, y)
 
     def native(self, name: str, model: Classifier, epsilon: float, norm: str, options: dict[str, Any]) -> BatchAttack:
-        """The attack of that name with these settings."""
+        """Make the attack of that name with these settings."""
         return self._apgd(model, epsilon, norm, loss=name[5:], **options)
+
+    def _name(self) -> str:
+        return f"apgd-{self.loss}"
 
     def _apgd(self, model: Classifier, epsilon: float, norm: str, **options: Any) -> BatchAttack:
         return APGD(
@@ -64,28 +75,25 @@ class APGDPart:
         )
 
 
-@dataclass(slots=True)
-class TargetedPart(APGDPart):
-    """Of "apgd-t"."""
+@dataclass(slots=True, kw_only=True)
+class TargetedAPGDSettings(APGDSettings):
+    """The settings of "apgd-t"."""
 
     loss: str = "dlr-targeted"
     n_target_classes: int = 9
 
-    def perturb(self, x: Tensor, y: Tensor) -> Tensor:
-        """Adversarial examples of this attack alone; x itself where there is none."""
-        return self._run("apgd-t", x, y)
-
     def native(self, name: str, model: Classifier, epsilon: float, norm: str, options: dict[str, Any]) -> BatchAttack:
-        """The attack with these settings."""
+        """Make the attack with these settings."""
         return self._apgd(model, epsilon, norm, loss=self.loss, targets=self.n_target_classes, **options)
 
+    def _name(self) -> str:
+        return "apgd-t"
 
-@dataclass(slots=True)
-class FABPart:
-    """Of "fab" and "fab-t"; the latter has one start, whatever n_restarts."""
 
-    _run: Run
-    _: KW_ONLY
+@dataclass(slots=True, kw_only=True)
+class FABSettings(AttackSettings):
+    """The settings of "fab" and "fab-t"; "fab-t" has one start, whatever n_restarts."""
+
     n_restarts: int = 5
     n_iter: int = 100
     alpha_max: float = 0.1
@@ -93,14 +101,9 @@ class FABPart:
     beta: float = 0.9
     targeted: bool = False
     n_target_classes: int = 9
-    verbose: bool = False
-
-    def perturb(self, x: Tensor, y: Tensor) -> Tensor:
-        """Adversarial examples of this attack alone, targeted or not; x itself where there is none."""
-        return self._run("fab-t" if self.targeted else "fab", x, y)
 
     def native(self, name: str, model: Classifier, epsilon: float, norm: str, options: dict[str, Any]) -> BatchAttack:
-        """The attack of that name with these settings."""
+        """Make the attack of that name with these settings."""
         return FAB(
             model,
             epsilon,
@@ -114,26 +117,22 @@ class FABPart:
             **options,
         )
 
+    def _name(self) -> str:
+        return "fab-t" if self.targeted else "fab"
 
-@dataclass(slots=True)
-class SquarePart:
-    """Of "square"."""
 
-    _run: Run
-    _: KW_ONLY
+@dataclass(slots=True, kw_only=True)
+class SquareSettings(AttackSettings):
+    """The settings of "square"."""
+
     n_queries: int = 5000
     p_init: float = 0.8
     n_restarts: int = 1
     loss: str = "margin"
     rescale_schedule: bool = False
-    verbose: bool = False
-
-    def perturb(self, x: Tensor, y: Tensor) -> Tensor:
-        """Adversarial examples of this attack alone; x itself where there is none."""
-        return self._run("square", x, y)
 
     def native(self, name: str, model: Classifier, epsilon: float, norm: str, options: dict[str, Any]) -> BatchAttack:
-        """The attack with these settings."""
+        """Make the attack with these settings."""
         return Square(
             model,
             epsilon,
@@ -145,3 +144,6 @@ class SquarePart:
             rescale_schedule=self.rescale_schedule,
             **options,
         )
+
+    def _name(self) -> str:
+        return "square"

@@ -1,4 +1,4 @@
-"""How far an evaluation has come, in a file."""
+"""The progress of an evaluation, in a state file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.files import write_atomically
 
 _VERSION = 1
-# Bytes that a flag takes at most, and everything else.
-_FLAG, _REST = 8, 1 << 16
+# Largest size in bytes of one flag, and of everything else.
+_FLAG_BYTES, _OTHER_BYTES = 8, 1 << 16
 
 
 def hash_of(x: Tensor, y: Tensor) -> str:
-    """What tells the images and labels of one evaluation from those of another.
+    """Hash the images and labels that identify an evaluation.
 
     >>> len(hash_of(torch.zeros(2, 3), torch.tensor([0, 1])))
     64
@@ -31,15 +31,12 @@ def hash_of(x: Tensor, y: Tensor) -> str:
 
 
 class State:
-    """Which attacks have run, and which examples withstand them.
-
-    Args:
-        run: norm, eps, attacks, examples (their number) and hashes, which a continued run must share.
+    """Which attacks have run, and which examples are robust to them.
 
     Attributes:
-        run: as given.
+        run: norm, eps, attacks, examples (their number) and hashes, which must match when a run is resumed.
         done: names of the attacks that have run.
-        robust: for each example whether it withstands; None before anything is known.
+        robust: whether each example is robust so far; None before the first attack.
 
     >>> State({"norm": "Linf", "eps": 0.1, "attacks": ["square"], "examples": 2}).done
     []
@@ -51,52 +48,45 @@ class State:
         self.robust: list[bool] | None = None
 
     def write(self, path: Path) -> None:
-        """Replaces the file.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Replace the file; raises StoreError if it cannot be written."""
         content = {"version": _VERSION, **self.run, "done": self.done, "robust": self.robust}
         write_atomically(path, json.dumps(content).encode())
 
     @classmethod
     def read(cls, path: Path, run: dict[str, Any]) -> State:
-        """The state in a file, which nobody vouches for.
+        """Read the state of ``run`` from an untrusted file.
 
-        Args:
-            path: the file.
-            run: what it has to be a state of.
-
-        Raises:
-            FileFormatError: not a state, or too large for one.
-            InputError: a state of another run; the message names the difference.
+        Raises FileFormatError if the file is not a state, or too large for one, and InputError if it is the state of
+        another run; the message names the difference.
         """
         try:
-            limit = _REST + _FLAG * run["examples"]
+            limit = _OTHER_BYTES + _FLAG_BYTES * run["examples"]
             with path.open("rb") as file:
                 text = file.read(limit + 1)
             if len(text) > limit:
                 raise FileFormatError(
-                    f"{path}: expected at most {limit} bytes for {run['examples']} examples, got more"
+                    f"{path}: expected at most {limit} bytes for {run['examples']} examples, got a larger file"
                 )
             content = json.loads(text)
         except (OSError, ValueError, RecursionError) as error:
             if isinstance(error, FileFormatError):
                 raise
-            raise FileFormatError(f"{path}: expected a state of an evaluation: {error}") from None
+            raise FileFormatError(f"{path}: expected a state file of an evaluation: {error}") from None
         if not isinstance(content, dict) or content.get("version") != _VERSION:
-            raise FileFormatError(f"{path}: expected a state of an evaluation, version {_VERSION}")
+            raise FileFormatError(f"{path}: expected a state file of an evaluation, version {_VERSION}")
         for name, value in run.items():
             if content.get(name) != value:
                 raise InputError(
                     f"state_path: expected a state with {name} {value!r}, got {content.get(name)!r} in {path}; "
-                    "use another file"
+                    "start a new run with another file"
                 )
         state = cls(run)
         done, robust = content.get("done"), content.get("robust")
         if not isinstance(done, list) or not all(name in run["attacks"] for name in done):
-            raise FileFormatError(f"{path}: done: expected names of attacks to run")
+            raise FileFormatError(f"{path}: done: expected a list of names among {', '.join(run['attacks'])}")
         if not isinstance(robust, list) or len(robust) != run["examples"] or not all(type(v) is bool for v in robust):
-            raise FileFormatError(f"{path}: robust: expected true or false for each of {run['examples']} examples")
+            raise FileFormatError(
+                f"{path}: robust: expected a list of {run['examples']} booleans, one for each example"
+            )
         state.done, state.robust = done, robust
         return state

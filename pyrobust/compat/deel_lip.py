@@ -1,13 +1,17 @@
-"""The certificate metrics of deel-lip (Serrurier et al., 2021), called with (y_true, y_pred), for PyTorch.
+"""Drop-in replacements for the certificate metrics of deel-lip (Serrurier et al., 2021), for PyTorch.
 
-Change ``from deel.lip.metrics import ...`` to ``from pyrobust.compat.deel_lip import ...``. What differs:
+Change ``from deel.lip.metrics import ...`` to ``from pyrobust.compat.deel_lip import ...``. The metrics are those of
+``pyrobust.metrics``, called with (y_true, y_pred). Differences from deel-lip:
 
 - labels and predictions are tensors; labels may also be class numbers [N], and predictions [N, 1] go with labels [N];
-- arithmetic is in float64, so that a margin next to epsilon may fall on the other side than in float32;
-- other labels than one-hot rows, rows of ±1 and binary ones of {0, 1} or {-1, 1} are an error, as are label smoothing
-  and several binary outputs;
+- arithmetic is in float64, so a margin close to epsilon may fall on the other side than in float32;
+- labels must be one-hot rows, rows of ±1, or binary labels in {0, 1} or {-1, 1}; label smoothing and several binary
+  outputs are an error;
 - NaN and infinite predictions prove nothing, where deel-lip may return NaN;
 - with reduction "none" binary metrics return [N], where deel-lip returns [N, 1].
+
+In every metric ``lip_const`` is the Lipschitz constant, ``reduction`` is "auto", "sum_over_batch_size" or "mean" (each
+of them the mean), "sum" or "none", and ``name`` defaults to the name of the class.
 """
 
 from __future__ import annotations
@@ -23,75 +27,56 @@ __all__ = [
     "CategoricalProvableRobustAccuracy",
 ]
 
-# Keras' names of the mean.
-_MEANS = ("auto", "sum_over_batch_size", "mean")
+
+class _KerasMetric(lipschitz.ProvableMetric):
+    """Calls a metric with Keras's order of arguments and accepts Keras's names of the mean."""
+
+    MEANS = ("auto", "sum_over_batch_size", "mean")
+
+    def __call__(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        """Compute the metric of labels and predictions."""
+        return super().__call__(y_pred, y_true)
 
 
-def _reduction(name: str) -> str:
-    return "mean" if name in _MEANS else name
-
-
-class BinaryProvableAvgRobustness(lipschitz.BinaryProvableAvgRobustness):
-    """As of ``pyrobust.metrics``, called with (y_true, y_pred).
+class BinaryProvableAvgRobustness(_KerasMetric, lipschitz.BinaryProvableAvgRobustness):
+    """``pyrobust.metrics.BinaryProvableAvgRobustness``, called with labels and predictions, [N] or [N, 1] each.
 
     Args:
-        lip_const: the Lipschitz constant.
-        negative_robustness: whether what is classified wrong counts as minus its distance.
-        reduction: "auto" or "sum_over_batch_size" (the mean), "sum" or "none".
-        name: default: the name of the class.
+        lip_const: Lipschitz constant.
+        negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
+        reduction: see the module.
+        name: see the module.
 
     >>> import torch
     >>> float(BinaryProvableAvgRobustness(2.0)(torch.tensor([[1], [-1]]), torch.tensor([[3.0], [1.0]])))
     0.75
     """
 
-    def __init__(
-        self,
-        lip_const: float = 1.0,
-        negative_robustness: bool = False,
-        reduction: str = "auto",
-        name: str | None = None,
-    ) -> None:
-        super().__init__(lip_const, negative_robustness, _reduction(reduction), name)
 
-    def __call__(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """The metric of labels and predictions, [N] or [N, 1] each."""
-        return super().__call__(y_pred, y_true)
-
-
-class BinaryProvableRobustAccuracy(lipschitz.BinaryProvableRobustAccuracy):
-    """As of ``pyrobust.metrics``, called with (y_true, y_pred).
+class BinaryProvableRobustAccuracy(_KerasMetric, lipschitz.BinaryProvableRobustAccuracy):
+    """``pyrobust.metrics.BinaryProvableRobustAccuracy``, called with labels and predictions, [N] or [N, 1] each.
 
     Args:
-        epsilon: the radius.
-        lip_const: the Lipschitz constant.
-        reduction: "auto" or "sum_over_batch_size" (the mean), "sum" or "none".
-        name: default: the name of the class.
+        epsilon: radius.
+        lip_const: Lipschitz constant.
+        reduction: see the module.
+        name: see the module.
 
     >>> import torch
     >>> float(BinaryProvableRobustAccuracy(0.5)(torch.tensor([1, 0]), torch.tensor([[3.0], [1.0]])))
     0.5
     """
 
-    def __init__(
-        self, epsilon: float = 36 / 255, lip_const: float = 1.0, reduction: str = "auto", name: str | None = None
-    ) -> None:
-        super().__init__(epsilon, lip_const, _reduction(reduction), name)
 
-    def __call__(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """The metric of labels and predictions, [N] or [N, 1] each."""
-        return super().__call__(y_pred, y_true)
-
-
-class CategoricalProvableAvgRobustness(lipschitz.CategoricalProvableAvgRobustness):
-    """As of ``pyrobust.metrics``, called with (y_true, y_pred).
+class CategoricalProvableAvgRobustness(_KerasMetric, lipschitz.CategoricalProvableAvgRobustness):
+    """``pyrobust.metrics.CategoricalProvableAvgRobustness``, called with labels [N] or [N, K] and predictions [N, K].
 
     Args:
-        lip_const: the Lipschitz constant.
-        disjoint_neurons: whether it is that of each logit, rather than of all of them together.
-        negative_robustness: whether what is classified wrong counts as minus its distance.
-        reduction: "auto" or "sum_over_batch_size" (the mean), "sum" or "none".
-        name: default: the name of the class.
+        lip_const: Lipschitz constant.
+        disjoint_neurons: whether it is that of each logit, rather than of all logits together.
+        negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
+        reduction: see the module.
+        name: see the module.
 
     >>> import torch
     >>> y_true, y_pred = torch.tensor([[1, 0], [0, 1]]), torch.tensor([[3.0, 1.0], [3.0, 1.0]])
@@ -99,47 +84,19 @@ class CategoricalProvableAvgRobustness(lipschitz.CategoricalProvableAvgRobustnes
     0.5
     """
 
-    def __init__(
-        self,
-        lip_const: float = 1.0,
-        disjoint_neurons: bool = True,
-        negative_robustness: bool = False,
-        reduction: str = "auto",
-        name: str | None = None,
-    ) -> None:
-        super().__init__(lip_const, disjoint_neurons, negative_robustness, _reduction(reduction), name)
 
-    def __call__(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """The metric of labels [N] or [N, K] and predictions [N, K]."""
-        return super().__call__(y_pred, y_true)
-
-
-class CategoricalProvableRobustAccuracy(lipschitz.CategoricalProvableRobustAccuracy):
-    """As of ``pyrobust.metrics``, called with (y_true, y_pred).
+class CategoricalProvableRobustAccuracy(_KerasMetric, lipschitz.CategoricalProvableRobustAccuracy):
+    """``pyrobust.metrics.CategoricalProvableRobustAccuracy``, called with labels [N] or [N, K] and predictions [N, K].
 
     Args:
-        epsilon: the radius.
-        lip_const: the Lipschitz constant.
-        disjoint_neurons: whether it is that of each logit, rather than of all of them together.
-        reduction: "auto" or "sum_over_batch_size" (the mean), "sum" or "none".
-        name: default: the name of the class.
+        epsilon: radius.
+        lip_const: Lipschitz constant.
+        disjoint_neurons: whether it is that of each logit, rather than of all logits together.
+        reduction: see the module.
+        name: see the module.
 
     >>> import torch
     >>> y_true, y_pred = torch.tensor([[1, -1], [-1, 1]]), torch.tensor([[3.0, 1.0], [3.0, 1.0]])
     >>> float(CategoricalProvableRobustAccuracy(epsilon=0.25)(y_true, y_pred))
     0.5
     """
-
-    def __init__(
-        self,
-        epsilon: float = 36 / 255,
-        lip_const: float = 1.0,
-        disjoint_neurons: bool = True,
-        reduction: str = "auto",
-        name: str | None = None,
-    ) -> None:
-        super().__init__(epsilon, lip_const, disjoint_neurons, _reduction(reduction), name)
-
-    def __call__(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """The metric of labels [N] or [N, K] and predictions [N, K]."""
-        return super().__call__(y_pred, y_true)

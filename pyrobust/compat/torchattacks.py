@@ -1,15 +1,16 @@
-"""The interface of torchattacks (Kim, 2020, "Torchattacks: a PyTorch repository for adversarial attacks").
+"""Drop-in replacement for torchattacks (Kim, 2020, "Torchattacks: a PyTorch repository for adversarial attacks").
 
-Change ``import torchattacks`` to ``import pyrobust.compat.torchattacks as torchattacks``. FGSM, PGD and BIM are here.
-What differs:
+Change ``import torchattacks`` to ``import pyrobust.compat.torchattacks as torchattacks``. It has FGSM, PGD and BIM.
+Differences:
 
-- an example that is fooled leaves the attack at once: what comes back is the first point that fooled, not the last of
-  all steps, and an image that the model is wrong about from the start comes back unchanged; of an example that is not
-  fooled the point of the highest loss comes back;
-- the random start depends on a seed and on how many images the attack has seen, and torch's generators are not touched;
-- perturbations are inside ball and [0, 1] exactly, and images outside [0, 1] are an error, where torchattacks clips
-  them: set_normalization_used is needed where images are normalised;
-- set_return_type("int") rounds towards the image: for images of 8 bits eps still holds, up to 1e-4/255.
+- a fooled example leaves the attack at once: the result is the first point that fooled, not the last of all steps; a
+  misclassified image is returned unchanged; for an example that is not fooled, the point of the highest loss is
+  returned;
+- the random start depends on a seed and on the number of images attacked so far, and torch's generators are not
+  touched;
+- perturbations lie exactly inside the ball and [0, 1], and images outside [0, 1] are an error, where torchattacks clips
+  them: call set_normalization_used if images are normalized;
+- set_return_type("int") rounds toward the image: for 8-bit images eps still holds, up to 1e-4/255.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from pyrobust.errors import InputError, InputTypeError
 TargetMap: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(images, labels) → target labels."""
 
-# How far denormalised values may be outside [0, 1], and a value from a level k/255, by rounding.
+# Rounding error allowed outside [0, 1] after denormalizing, and between a value and a level k/255.
 _ROUNDING = 1e-4
 
 
 class Attack(abc.ABC):
-    """What the attacks share: called with images and labels they return adversarial images.
+    """Base class of the attacks, which map images and labels to adversarial images.
 
     Args:
-        name: of the attack.
-        model: maps images [N, C, H, W], normalised where ``set_normalization_used`` says so, to logits.
-        seed: of random starts and random targets.
+        name: name of the attack.
+        model: maps images [N, C, H, W], normalized if ``set_normalization_used`` was called, to logits.
+        seed: random seed of random starts and random targets.
 
     Raises:
         InputTypeError: a model that is not a module.
@@ -63,64 +64,58 @@ class Attack(abc.ABC):
 
     @abc.abstractmethod
     def _native(self, model: nn.Module) -> BatchAttack:
-        """The attack, with the settings as they are now."""
+        """Make the attack with the current settings."""
 
     def set_model(self, model: nn.Module) -> None:
-        """Attacks another model from now on."""
+        """Attack another model from now on."""
         self.model = model
         self.model_name = type(model).__name__
 
     def set_device(self, device: torch.device | str) -> None:
-        """Runs there from now on; the model is moved at the next call."""
+        """Run on this device from now on; the next call moves the model."""
         self.device = torch.device(device)
 
     def set_normalization_used(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        """Says that images are (· − mean[c]) / std[c]; eps and alpha stay in the units of [0, 1].
+        """Declare that images are (· − mean[c]) / std[c]; eps and alpha stay in the units of [0, 1].
 
         Raises:
-            InputError: not one positive std for each mean.
-            InputTypeError: not numbers.
+            InputError: std does not hold one positive number for each mean.
+            InputTypeError: mean or std does not hold numbers.
         """
-        values = {
-            name: torch.tensor(numbers(name, v), dtype=torch.float32) for name, v in (("mean", mean), ("std", std))
-        }
-        if (
-            values["mean"].dim() != 1
-            or values["mean"].shape != values["std"].shape
-            or not bool((values["std"] > 0).all())
-        ):
-            raise InputError(f"std: expected a positive number for each channel of mean, got {std} for {mean}")
-        self.normalization_used = {name: v.view(1, -1, 1, 1) for name, v in values.items()}
+        used = {name: torch.tensor(numbers(name, v), dtype=torch.float32) for name, v in (("mean", mean), ("std", std))}
+        if used["mean"].dim() != 1 or used["mean"].shape != used["std"].shape or not bool((used["std"] > 0).all()):
+            raise InputError(f"std: expected a positive number for each channel of mean, {mean}, got {std}")
+        self.normalization_used = {name: v.view(1, -1, 1, 1) for name, v in used.items()}
 
     def normalize(self, inputs: Tensor) -> Tensor:
-        """(inputs − mean) / std, as ``set_normalization_used`` says."""
+        """Return (inputs − mean) / std, with the values given to ``set_normalization_used``."""
         mean, std = self._normalization(inputs)
         return (inputs - mean) / std
 
     def inverse_normalize(self, inputs: Tensor) -> Tensor:
-        """inputs·std + mean."""
+        """Return inputs·std + mean."""
         mean, std = self._normalization(inputs)
         return inputs * std + mean
 
     def get_mode(self) -> str:
-        """The attack mode: "default" or "targeted(…)"."""
+        """Return the attack mode: "default" or "targeted(…)"."""
         return self.attack_mode
 
     def set_mode_default(self) -> None:
-        """Untargeted from now on."""
+        """Attack untargeted."""
         self.attack_mode, self.targeted = "default", False
         print("Attack mode: default")
 
     def set_mode_targeted_by_label(self, quiet: bool = False) -> None:
-        """The labels of the call are the targets."""
+        """Take the labels of each call as targets."""
         self._set_targeted("targeted(label)", None, quiet)
 
     def set_mode_targeted_by_function(self, target_map_function: TargetMap, quiet: bool = False) -> None:
-        """The targets are a function of images, in [0, 1], and labels."""
+        """Compute the targets as a function of images in [0, 1] and labels."""
         self._set_targeted("targeted(custom)", target_map_function, quiet)
 
     def set_mode_targeted_least_likely(self, kth_min: int = 1, quiet: bool = False) -> None:
-        """The target is the class of the kth_min-th smallest logit, the label left out.
+        """Target the class of the kth_min-th smallest logit, leaving out the label.
 
         Raises:
             InputError: kth_min below 1.
@@ -130,28 +125,28 @@ class Attack(abc.ABC):
         self._set_targeted("targeted(least-likely)", lambda x, y: self._others(x, y)[:, kth_min - 1], quiet)
 
     def set_mode_targeted_random(self, quiet: bool = False) -> None:
-        """The target is any class but the label."""
+        """Target a random class other than the label."""
         self._set_targeted("targeted(random)", self._random_targets, quiet)
 
     def set_return_type(self, type: str) -> None:
-        """What comes back: "float", as given; or "int", uint8 of [0, 255], not normalised.
+        """Set the format of results: "float", like the input; or "int", uint8 in [0, 255], not normalized.
 
         Raises:
-            InputError: another type.
+            InputError: an unknown type.
         """
         if type not in ("float", "int"):
             raise InputError(f"type: expected float or int, got {type!r}")
         self.return_type = type
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """The adversarial images.
+        """Generate adversarial images.
 
         Args:
-            images: [N, C, H, W], in [0, 1] or normalised as said.
+            images: [N, C, H, W], in [0, 1] or normalized as declared.
             labels: [N]; the targets after ``set_mode_targeted_by_label``.
 
         Returns:
-            [N, C, H, W] on the attack's device, as the images are or uint8.
+            [N, C, H, W] on the attack's device, in the images' format or uint8.
 
         Raises:
             InputError: images outside [0, 1], or labels out of range.
@@ -161,7 +156,7 @@ class Attack(abc.ABC):
         try:
             model: nn.Module = self.model
             if self.normalization_used is not None:
-                images = self._inside(self.inverse_normalize(images))
+                images = self._undo_rounding(self.inverse_normalize(images))
                 model = _Normalized(self)
             targets = self._target_map(images, labels) if self.targeted and self._target_map is not None else labels
             indices = range(self._seen, self._seen + len(images))
@@ -188,18 +183,18 @@ class Attack(abc.ABC):
 
     def _normalization(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         if self.normalization_used is None:
-            raise InputError("normalization: expected set_normalization_used to be called first")
+            raise InputError("normalization: expected mean and std, got none; call set_normalization_used first")
         return self.normalization_used["mean"].to(inputs), self.normalization_used["std"].to(inputs)
 
     @staticmethod
-    def _inside(images: Tensor) -> Tensor:
-        """Takes back what denormalising rounded."""
+    def _undo_rounding(images: Tensor) -> Tensor:
+        """Clip to [0, 1] if denormalizing left it by rounding error alone."""
         clipped = images.clamp(0, 1)
         return clipped if bool(((clipped - images).abs() <= _ROUNDING).all()) else images
 
     @torch.no_grad()
     def _others(self, images: Tensor, labels: Tensor) -> Tensor:
-        """[N, K - 1], the classes but the label, of the smallest logits first; images in [0, 1]."""
+        """Classes other than the label [N, K - 1], by increasing logit; images in [0, 1]."""
         self.model.eval()
         self.model.to(self.device)
         logits: Tensor = self.model(images if self.normalization_used is None else self.normalize(images))
@@ -208,8 +203,8 @@ class Attack(abc.ABC):
     def _random_targets(self, images: Tensor, labels: Tensor) -> Tensor:
         others = self._others(images, labels).sort(dim=1).values
         generator = torch.Generator().manual_seed((self._seed << 32) + self._seen & (1 << 63) - 1)
-        chosen = torch.randint(others.shape[1], (len(others), 1), generator=generator)
-        return others.gather(1, chosen.to(others.device)).squeeze(1)
+        column = torch.randint(others.shape[1], (len(others), 1), generator=generator)
+        return others.gather(1, column.to(others.device)).squeeze(1)
 
     @staticmethod
     def _levels(adversarial: Tensor, images: Tensor) -> Tensor:
@@ -224,7 +219,7 @@ class FGSM(Attack):
     Args:
         model: maps images to logits.
         eps: radius of the ball.
-        seed: of random targets.
+        seed: random seed of random targets.
 
     >>> atk = FGSM(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), eps=8/255)
     >>> atk(torch.rand(5, 1, 2, 2), torch.zeros(5, dtype=torch.int64)).shape
@@ -246,9 +241,9 @@ class PGD(Attack):
         model: maps images to logits.
         eps: radius of the ball.
         alpha: step size.
-        steps: how many.
+        steps: number of steps.
         random_start: whether to start from a random point of the ball, rather than from the image.
-        seed: of random starts and random targets.
+        seed: random seed of random starts and random targets.
 
     >>> atk = PGD(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), eps=8/255, alpha=2/255, steps=4)
     >>> images = torch.rand(5, 1, 2, 2)
@@ -291,8 +286,8 @@ class BIM(Attack):
         model: maps images to logits.
         eps: radius of the ball.
         alpha: step size.
-        steps: how many; 0: min(255·eps + 4, 1.25·255·eps), rounded down (Kurakin, Goodfellow and Bengio, 2017).
-        seed: of random targets.
+        steps: number of steps; 0 means min(255·eps + 4, 1.25·255·eps), rounded down (Kurakin et al., 2017).
+        seed: random seed of random targets.
 
     >>> BIM(nn.Linear(4, 3), eps=8/255, steps=0).steps
     10
@@ -311,7 +306,7 @@ class BIM(Attack):
 
 
 class _Normalized(nn.Module):
-    """The model, for images in [0, 1]."""
+    """The model with normalization as its first layer, for images in [0, 1]."""
 
     def __init__(self, attack: Attack) -> None:
         super().__init__()

@@ -1,17 +1,19 @@
-"""Robustness that the Lipschitz constant of a classifier proves.
+"""Robustness proved by the Lipschitz constant of a classifier.
 
-The logits of a network with l2 Lipschitz constant L move by at most L·‖δ‖₂ when its input moves by δ. So a margin of
-the logits, over what it can lose for each unit of distance, is a radius in which the prediction stays (Tsuzuku, Sato
-and Sugiyama, 2018; Serrurier et al., 2021). The four metrics, their names and their defaults are those of deel-lip.
+The logits of a network with l2 Lipschitz constant L change by at most L·‖δ‖₂ when its input changes by δ. So a margin
+of the logits, divided by its largest change per unit of distance, is a radius within which the prediction is constant
+(Tsuzuku, Sato and Sugiyama, 2018; Serrurier et al., 2021). The four metrics, their names and their defaults are
+deel-lip's.
 
-A metric believes ``lip_const`` and the logits as they come: ``pyrobust.lipschitz_bound`` proves a constant, and
-``BoundedModel.certified_radius(method="lipschitz")`` makes certificates in which all rounding is accounted for.
+A metric trusts ``lip_const`` and the logits: ``pyrobust.lipschitz_bound`` proves a constant, and
+``BoundedModel.certified_radius(method="lipschitz")`` gives certificates that account for all rounding.
 """
 
 from __future__ import annotations
 
 import abc
 import math
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -20,39 +22,41 @@ from pyrobust.errors import InputError, InputTypeError
 from .arguments import checked_number
 from .margins import binary_margins, categorical_margins
 
-REDUCTIONS = ("mean", "sum", "none")
 
-
-class _ProvableMetric(abc.ABC):
+class ProvableMetric(abc.ABC):
     """A number for each example, reduced."""
+
+    #: The reductions that mean the mean.
+    MEANS: ClassVar[tuple[str, ...]] = ("mean",)
 
     def __init__(self, factor: float, lip_const: float, reduction: str, name: str | None) -> None:
         self.lip_const = checked_number("lip_const", lip_const, positive=True)
-        if not isinstance(reduction, str) or reduction not in REDUCTIONS:
+        if not isinstance(reduction, str) or reduction not in (*self.MEANS, "sum", "none"):
             raise InputError(f'reduction: expected "mean", "sum" or "none", got {reduction!r}')
         if name is not None and not isinstance(name, str):
             raise InputTypeError(f"name: expected a string or None, got {type(name).__name__}")
-        self.certificate_factor = factor * self.lip_const  # what margins are divided by
-        self.reduction = reduction
+        self.certificate_factor = factor * self.lip_const  # the divisor of margins
+        self.reduction = "mean" if reduction in self.MEANS else reduction
         self._name = name
 
     @property
     def name(self) -> str:
-        """The name that was given, or that of the class."""
+        """The given name, or that of the class."""
         return type(self).__name__ if self._name is None else self._name
 
     @abc.abstractmethod
     def values(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The number of each example, before the reduction: float64 [N]; arguments as of the call."""
+        """Number of each example before the reduction, float64 [N]; arguments as of the call."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Compute the metric of a batch."""
         values = self.values(logits, labels)
         if self.reduction == "none":
             return values
         return values.sum() if self.reduction == "sum" else values.mean()
 
 
-class _RobustAccuracy(_ProvableMetric):
+class _RobustAccuracy(ProvableMetric):
     def __init__(self, factor: float, epsilon: float, lip_const: float, reduction: str, name: str | None) -> None:
         super().__init__(factor, lip_const, reduction, name)
         self.epsilon = checked_number("epsilon", epsilon)
@@ -61,7 +65,7 @@ class _RobustAccuracy(_ProvableMetric):
         return (margins.detach() / self.certificate_factor > self.epsilon).double()
 
 
-class _AvgRobustness(_ProvableMetric):
+class _AvgRobustness(ProvableMetric):
     def __init__(
         self, factor: float, lip_const: float, negative_robustness: bool, reduction: str, name: str | None
     ) -> None:
@@ -74,27 +78,27 @@ class _AvgRobustness(_ProvableMetric):
         elif bool(margins.isinf().any()):
             row = int(margins.isinf().nonzero()[0])
             raise InputError(
-                f"logits: expected finite numbers with negative_robustness=True, got NaN or inf in row {row}; without "
-                "it such an example counts as 0"
+                f"logits: expected finite numbers with negative_robustness=True, got NaN or inf in row {row}; "
+                "use negative_robustness=False to count such an example as 0"
             )
         return margins / self.certificate_factor
 
 
 class BinaryProvableRobustAccuracy(_RobustAccuracy):
-    """Share of examples that are proved to keep their label within epsilon, ``(1/N)·Σ 1[s·f(x)/L > ε]``.
+    """Share of examples whose label is proved constant within epsilon, ``(1/N)·Σ 1[s·f(x)/L > ε]``.
 
-    f is a real function with l2 Lipschitz constant L, of which the sign is the class, and s the sign of the label.
-    Equality is not enough. A logit that is NaN or infinite proves nothing. No gradient.
+    f is a real function with l2 Lipschitz constant L whose sign is the class, and s the sign of the label. The
+    inequality is strict. A NaN or infinite logit proves nothing. No gradient.
 
     Args:
-        epsilon: the radius, finite, at least 0.
+        epsilon: radius ε, finite, at least 0.
         lip_const: L, positive and finite.
-        reduction: "mean", "sum", or "none" for a 0 or 1 of each example.
+        reduction: "mean", "sum", or "none" for a 0 or 1 per example.
         name: default: the name of the class.
 
     Raises:
         InputError: a value out of range. Called: see ``binary_margins``.
-        InputTypeError: an argument of another type.
+        InputTypeError: an argument of the wrong type.
 
     >>> import torch
     >>> metric = BinaryProvableRobustAccuracy(epsilon=0.5, lip_const=2.0)
@@ -109,26 +113,26 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
         super().__init__(1.0, epsilon, lip_const, reduction, name)
 
     def values(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """1 for each example that is proved, 0 for the others: float64 [N]; arguments as of ``binary_margins``."""
+        """1 for each proved example, 0 for the others: float64 [N]; arguments as of ``binary_margins``."""
         return self._proved(binary_margins(logits, labels))
 
 
 class BinaryProvableAvgRobustness(_AvgRobustness):
-    """Mean radius that is proved, ``(1/N)·Σ φ(s·f(x)/L)``; see ``BinaryProvableRobustAccuracy`` for f, s and L.
+    """Mean proved radius, ``(1/N)·Σ φ(s·f(x)/L)``; see ``BinaryProvableRobustAccuracy`` for f, s and L.
 
-    φ(t) = max(t, 0): an example that is classified wrong counts as 0, and stays in the mean; with
-    ``negative_robustness`` φ(t) = t. Differentiable by the logits.
+    φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean; with ``negative_robustness`` φ(t) = t.
+    Differentiable by the logits.
 
     Args:
         lip_const: L, positive and finite.
-        negative_robustness: whether what is classified wrong counts as minus its distance.
-        reduction: "mean", "sum", or "none" for the number of each example.
+        negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
+        reduction: "mean", "sum", or "none" for a number per example.
         name: default: the name of the class.
 
     Raises:
-        InputError: a value out of range. Called: see ``binary_margins``; with negative_robustness also a logit that is
-            NaN or infinite, which otherwise counts as 0.
-        InputTypeError: an argument of another type.
+        InputError: a value out of range. Called: see ``binary_margins``; with negative_robustness also a NaN or
+            infinite logit, which otherwise counts as 0.
+        InputTypeError: an argument of the wrong type.
 
     >>> import torch
     >>> logits, labels = torch.tensor([3.0, -1.0]), torch.tensor([1, 1])
@@ -148,28 +152,28 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
         super().__init__(1.0, lip_const, negative_robustness, reduction, name)
 
     def values(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The radius of each example: float64 [N]; arguments as of ``binary_margins``."""
+        """Radius of each example, float64 [N]; arguments as of ``binary_margins``."""
         return self._radii(binary_margins(logits, labels))
 
 
 class CategoricalProvableRobustAccuracy(_RobustAccuracy):
-    """Share of examples that are proved to keep their label within epsilon, ``(1/N)·Σ 1[M(x)/c > ε]``.
+    """Share of examples whose label is proved constant within epsilon, ``(1/N)·Σ 1[M(x)/c > ε]``.
 
     ``M(x) = f_l(x) − max_{i ≠ l} f_i(x)`` for label l. c = 2·L where every logit by itself has l2 Lipschitz constant L
-    (``disjoint_neurons``: the last layer's rows are normalised one by one), and c = √2·L where the logits together have
-    it: a difference of two logits then has √2·L. Equality is not enough. A row with NaN or inf proves nothing. No
+    (``disjoint_neurons``: the last layer's rows are normalized one by one), and c = √2·L where the logits together have
+    it, so that a difference of two logits has √2·L. The inequality is strict. A row with NaN or inf proves nothing. No
     gradient.
 
     Args:
-        epsilon: the radius, finite, at least 0.
+        epsilon: radius ε, finite, at least 0.
         lip_const: L, positive and finite.
-        disjoint_neurons: whether L is of each logit.
-        reduction: "mean", "sum", or "none" for a 0 or 1 of each example.
+        disjoint_neurons: whether L is the constant of each logit, rather than of all logits together.
+        reduction: "mean", "sum", or "none" for a 0 or 1 per example.
         name: default: the name of the class.
 
     Raises:
         InputError: a value out of range. Called: see ``categorical_margins``.
-        InputTypeError: an argument of another type.
+        InputTypeError: an argument of the wrong type.
 
     >>> import torch
     >>> logits, labels = torch.tensor([[1.0, 0.0], [0.0, 0.1]]), torch.tensor([0, 1])
@@ -189,27 +193,27 @@ class CategoricalProvableRobustAccuracy(_RobustAccuracy):
         super().__init__(_factor(disjoint_neurons), epsilon, lip_const, reduction, name)
 
     def values(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """1 for each example that is proved, 0 for the others: float64 [N]; arguments as of ``categorical_margins``."""
+        """1 for each proved example, 0 for the others: float64 [N]; arguments as of ``categorical_margins``."""
         return self._proved(categorical_margins(logits, labels))
 
 
 class CategoricalProvableAvgRobustness(_AvgRobustness):
-    """Mean radius that is proved, ``(1/N)·Σ φ(M(x)/c)``; see ``CategoricalProvableRobustAccuracy`` for M and c.
+    """Mean proved radius, ``(1/N)·Σ φ(M(x)/c)``; see ``CategoricalProvableRobustAccuracy`` for M and c.
 
-    φ(t) = max(t, 0): an example that is classified wrong counts as 0, and stays in the mean; with
-    ``negative_robustness`` φ(t) = t. Differentiable by the logits.
+    φ(t) = max(t, 0): a misclassified example counts as 0, and stays in the mean; with ``negative_robustness`` φ(t) = t.
+    Differentiable by the logits.
 
     Args:
         lip_const: L, positive and finite.
-        disjoint_neurons: whether L is of each logit.
-        negative_robustness: whether what is classified wrong counts as minus its distance.
-        reduction: "mean", "sum", or "none" for the number of each example.
+        disjoint_neurons: whether L is the constant of each logit, rather than of all logits together.
+        negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
+        reduction: "mean", "sum", or "none" for a number per example.
         name: default: the name of the class.
 
     Raises:
         InputError: a value out of range. Called: see ``categorical_margins``; with negative_robustness also a row with
             NaN or inf, which otherwise counts as 0.
-        InputTypeError: an argument of another type.
+        InputTypeError: an argument of the wrong type.
 
     >>> import torch
     >>> logits, labels = torch.tensor([[3.0, 1.0], [3.0, 1.0]]), torch.tensor([0, 1])
@@ -229,7 +233,7 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
         super().__init__(_factor(disjoint_neurons), lip_const, negative_robustness, reduction, name)
 
     def values(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The radius of each example: float64 [N]; arguments as of ``categorical_margins``."""
+        """Radius of each example, float64 [N]; arguments as of ``categorical_margins``."""
         return self._radii(categorical_margins(logits, labels))
 
 

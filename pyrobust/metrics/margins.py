@@ -1,4 +1,4 @@
-"""Margins: how far the logits of an example are from another class."""
+"""Margins: the distance of an example's logits from another class."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
 
-_HIGHEST = torch.finfo(torch.float64).max
+_LARGEST = torch.finfo(torch.float64).max
 
 
 def binary_margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """The margin ``s·f(x)`` of each example, with s = 1 for the positive label and -1 for the other.
+    """Margin ``s·f(x)`` of each example, with s = 1 for the positive label and -1 for the other.
 
     Args:
         logits: [N] or [N, 1], float.
-        labels: [N] or [N, 1], of any dtype; all of {0, 1} or all of {-1, 1}.
+        labels: [N] or [N, 1], of any dtype; all in {0, 1} or all in {-1, 1}.
 
     Returns:
-        [N], float64, on the device of the logits, differentiable by them; -inf where the logit is NaN or infinite.
+        [N], float64, on the logits' device, differentiable by them; -inf where the logit is NaN or infinite.
 
     Raises:
-        InputError: other shapes, no example, labels of other values.
-        InputTypeError: no tensors, or logits that are not float.
+        InputError: wrong shapes, no examples, or other label values.
+        InputTypeError: arguments that are not tensors, or logits that are not float.
 
     >>> binary_margins(torch.tensor([[2.0], [3.0]]), torch.tensor([1, 0])).tolist()
     [2.0, -3.0]
@@ -43,19 +43,19 @@ def binary_margins(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def categorical_margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """The margin ``f_l(x) − max_{i ≠ l} f_i(x)`` of each example with label l.
+    """Margin ``f_l(x) − max_{i ≠ l} f_i(x)`` of each example with label l.
 
     Args:
         logits: [N, K], float, K ≥ 2.
-        labels: classes, integers [N]; or rows [N, K] of any dtype, all of {0, 1} or all of {-1, 1}, each with exactly
+        labels: classes, integers [N]; or rows [N, K] of any dtype, all in {0, 1} or all in {-1, 1}, each with exactly
             one 1.
 
     Returns:
-        [N], float64, on the device of the logits, differentiable by them; -inf where a logit is NaN or infinite.
+        [N], float64, on the logits' device, differentiable by them; -inf where a logit is NaN or infinite.
 
     Raises:
-        InputError: other shapes, no example, labels of other values.
-        InputTypeError: no tensors, logits that are not float, classes that are not integers.
+        InputError: wrong shapes, no examples, or other label values.
+        InputTypeError: arguments that are not tensors, logits that are not float, or classes that are not integers.
 
     >>> logits = torch.tensor([[3.0, 1.0, 0.0], [3.0, 1.0, 0.0]])
     >>> categorical_margins(logits, torch.tensor([0, 2])).tolist()
@@ -83,30 +83,32 @@ def _check_tensors(logits: Tensor, labels: Tensor) -> None:
 
 
 def _positive(labels: Tensor) -> Tensor:
-    """Where labels of {0, 1} or {-1, 1} are 1."""
+    """Mask of the labels in {0, 1} or {-1, 1} that are 1."""
     positive = labels == 1
     if bool((positive | (labels == 0)).all()) or bool((positive | (labels == -1)).all()):
         return positive
-    raise InputError("labels: expected all of them to be 0 or 1, or all of them -1 or 1, got others")
+    raise InputError("labels: expected all values in {0, 1}, or all in {-1, 1}, got others")
 
 
 def _own_class(labels: Tensor, count: int, classes: int) -> Tensor:
-    """Bool [N, K]: the label of each row."""
+    """Mask of each row's label, bool [N, K]."""
     if tuple(labels.shape) == (count, classes):
         own = _positive(labels)
         if not bool((own.sum(1) == 1).all()):
-            raise InputError("labels: expected exactly one 1 in each row, got another number of them")
+            raise InputError("labels: expected exactly one 1 in each row, got rows with none or several")
         return own
     if tuple(labels.shape) != (count,):
         raise InputError(f"labels: expected shape ({count},) or ({count}, {classes}), got {tuple(labels.shape)}")
     if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
-        raise InputTypeError(f"labels: expected integers, or rows with a number for each class, got {labels.dtype}")
+        raise InputTypeError(f"labels: expected integer classes [N] or one-hot rows [N, K], got [N] of {labels.dtype}")
     index = labels.to(torch.int64)
     if bool(((index < 0) | (index >= classes)).any()):
-        raise InputError(f"labels: expected classes from 0 to {classes - 1}, got others")
+        raise InputError(
+            f"labels: expected classes from 0 to {classes - 1}, got {int(index.min())} to {int(index.max())}"
+        )
     return torch.nn.functional.one_hot(index, classes).bool()
 
 
 def _only_finite(margins: Tensor, usable: Tensor) -> Tensor:
-    """-inf where nothing is known; a difference of float64 logits that overflows is as large as can be."""
-    return torch.where(usable, margins.clamp(-_HIGHEST, _HIGHEST), -math.inf)
+    """Margins, -inf where unusable; a difference of float64 logits that overflows becomes the largest float."""
+    return torch.where(usable, margins.clamp(-_LARGEST, _LARGEST), -math.inf)

@@ -55,8 +55,8 @@ def test_values_are_those_of_deel_lip(name: str, options: dict[str, Any], expect
         assert found.dtype == torch.float64
         assert found.tolist() == pytest.approx(value, rel=1e-6)
         assert metric.name == name
-        face = getattr(deel_lip, name)(**options, reduction="auto" if reduction == "mean" else reduction)
-        assert torch.equal(face(labels, logits), found)
+        drop_in = getattr(deel_lip, name)(**options, reduction="auto" if reduction == "mean" else reduction)
+        assert torch.equal(drop_in(labels, logits), found)
     assert torch.equal(getattr(deel_lip, name)(**options)(labels, logits), found)
     again = getattr(deel_lip, name)(**options, reduction="sum_over_batch_size", name="mine")
     assert torch.equal(again(labels, logits), found)
@@ -152,16 +152,16 @@ def test_against_the_definition(classes: int, count: int, lip: float, disjoint: 
         (LOGITS, LABELS.tolist(), InputTypeError, "labels: expected a tensor, got list"),
         (LOGITS, LABELS[:3], InputError, r"labels: expected shape \(4,\) or \(4, 3\), got \(3,\)"),
         (LOGITS, LABELS[:, None], InputError, r"labels: expected shape \(4,\) or \(4, 3\), got \(4, 1\)"),
-        (LOGITS, LABELS.float(), InputTypeError, "labels: expected integers"),
-        (LOGITS, LABELS.bool(), InputTypeError, "labels: expected integers"),
+        (LOGITS, LABELS.float(), InputTypeError, "labels: expected integer classes"),
+        (LOGITS, LABELS.bool(), InputTypeError, "labels: expected integer classes"),
         (LOGITS, LABELS + 1, InputError, "labels: expected classes from 0 to 2"),
         (LOGITS, LABELS - 1, InputError, "labels: expected classes from 0 to 2"),
-        (LOGITS, rows(LABELS, 0) * 2, InputError, "labels: expected all of them to be 0 or 1"),
-        (LOGITS, rows(LABELS, 0) * 0.9, InputError, "labels: expected all of them to be 0 or 1"),
-        (LOGITS, rows(LABELS, 0) * math.nan, InputError, "labels: expected all of them to be 0 or 1"),
+        (LOGITS, rows(LABELS, 0) * 2, InputError, r"labels: expected all values in \{0, 1\}"),
+        (LOGITS, rows(LABELS, 0) * 0.9, InputError, r"labels: expected all values in \{0, 1\}"),
+        (LOGITS, rows(LABELS, 0) * math.nan, InputError, r"labels: expected all values in \{0, 1\}"),
         (LOGITS, torch.ones(4, 3), InputError, "labels: expected exactly one 1 in each row"),
         (LOGITS, torch.zeros(4, 3), InputError, "labels: expected exactly one 1 in each row"),
-        (LOGITS, torch.tensor([[1, 0, -1]] * 4), InputError, "labels: expected all of them to be 0 or 1"),
+        (LOGITS, torch.tensor([[1, 0, -1]] * 4), InputError, r"labels: expected all values in \{0, 1\}"),
     ],
 )
 def test_bad_categorical_input(logits: Any, labels: Any, error: type[Exception], words: str) -> None:
@@ -178,8 +178,8 @@ def test_bad_categorical_input(logits: Any, labels: Any, error: type[Exception],
         (BINARY[:0], SIDES[:0], "logits: expected at least one example"),
         (BINARY, SIDES[:3], r"labels: expected shape \(4,\) or \(4, 1\), got \(3,\)"),
         (BINARY, SIDES[None], r"labels: expected shape \(4,\) or \(4, 1\), got \(1, 4\)"),
-        (BINARY, torch.tensor([0, 1, -1, 1]), "labels: expected all of them to be 0 or 1, or all of them -1 or 1"),
-        (BINARY, torch.tensor([0.1, 0.9, 0.1, 0.9]), "labels: expected all of them to be 0 or 1"),
+        (BINARY, torch.tensor([0, 1, -1, 1]), r"labels: expected all values in \{0, 1\}, or all in \{-1, 1\}"),
+        (BINARY, torch.tensor([0.1, 0.9, 0.1, 0.9]), r"labels: expected all values in \{0, 1\}"),
     ],
 )
 def test_bad_binary_input(logits: Tensor, labels: Tensor, words: str) -> None:
