@@ -1,4 +1,4 @@
-"""Randomized smoothing: certificates for the smoothed classifier that hold with probability 1 - alpha."""
+"""Randomized smoothing: certificates of the smoothed classifier that hold with probability at least 1 - alpha."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ __all__ = [
     "two_class_radius",
 ]
 
-# By assignment: the reference pages take what stands below one, not below an import.
+# Assigned here because the reference pages read docstrings below assignments, not below imports.
 ABSTAIN: Final = certificates.ABSTAIN
-"""The prediction where no class could be certified: -1."""
+"""Prediction of an example for which no class could be certified: -1."""

@@ -1,4 +1,4 @@
-"""What a smoothed classifier returns: certificates and predictions, with everything that they depend on."""
+"""Results of a smoothed classifier: certificates and predictions, with all parameters that they depend on."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pyrobust.errors import MissingExtraError
 if TYPE_CHECKING:
     import pandas as pd
 
-#: The prediction where no class could be certified.
+#: Prediction of an example for which no class could be certified.
 ABSTAIN = -1
 
-# Radii in what an interpreter shows.
-_MOST_SHOWN = 8
+# Largest number of radii that the repr of certificates lists.
+_MAX_SHOWN = 8
 
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
@@ -27,7 +27,7 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class _Results:
-    """The parameters that every result of a smoothed classifier carries."""
+    """Fields and conversions common to all results of a smoothed classifier."""
 
     indices: _Ints
     prediction: _Ints
@@ -42,7 +42,7 @@ class _Results:
         return len(self.prediction)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name, arrays as lists, a grid's step as text."""
+        """Return all fields by name, with arrays as lists and the grid step as a string."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name, value in values.items():
             if isinstance(value, (np.ndarray, tuple)):
@@ -52,7 +52,11 @@ class _Results:
         return values
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row an example; the parameters in ``.attrs``. Histograms stay out. Needs pandas."""
+        """Return a data frame with one row per example and the parameters in ``.attrs``; histograms are left out.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
         try:
             import pandas as pd
         except ImportError as error:
@@ -75,35 +79,35 @@ class _Results:
 class Certificates(_Results):
     r"""Certificates of B examples.
 
-    Each says: with probability at least 1 - alpha over the noise, the classifier smoothed with this noise predicts
-    ``prediction[i]`` on the open ball of radius ``radius[i]`` around example i, in this norm; with a grid, at the
-    points of the ball that are on it.
+    With probability at least 1 - alpha over the noise, the smoothed classifier predicts ``prediction[i]`` on the open
+    ball of radius ``radius[i]`` around example i, in this norm. On a grid, this holds at the points of the ball that
+    lie on the grid.
 
     Attributes:
-        indices: [B], int64, the image index of the noise contract.
-        prediction: [B], int64, the certified class, or ``ABSTAIN``; of "sequential" also where the example was given up
-            before any radius was proved.
-        radius: [B], float64, in the input's unit; 0.0 where abstained.
-        radii: the radii of interest that were given.
-        p_lower: [B], float64, the lower confidence bound on the probability of the selected class; of a sequence, the
-            best of all looks.
-        counts0: [B, K + 1], int64, votes of the selection; column K holds those without a winner (NaN or +inf)
-            and, on a grid, those whose noise was beyond what is drawn.
-        counts: [B, K + 1], int64, votes of the estimation, likewise.
-        samples: [B], int64, used for each example, those of the selection included.
-        undecided: [B, R], bool: the r-th of ``radii`` was neither certified nor rejected within n samples. All False
-            for "fixed", which decides none.
-        sigma, noise, norm, n0, n, alpha, seed: as given; n is the most samples of a sequence.
-        guarantee: "grid": the smoothed classifier is that of noise rounded to a grid, and the certificate holds for
-            every image on the grid, whatever is rounded in floats; the base classifier is the model as it ran, in this
-            dtype and batch size. "real": the proof idealises the noise as real-valued; the usual practice.
-        method: "fixed": n samples for every example; "sequential": until every radius was decided.
-        hybrid: share of alpha that "sequential" kept for one more bound at n samples.
-        rival_upper: [B], float64, of two_class the upper bound on every other class' probability, which ``radius`` may
-            rest on; None without.
+        indices: [B], int64; image index of each example in the noise contract.
+        prediction: [B], int64; the certified class, or ``ABSTAIN``. "sequential" also abstains where the example was
+            given up before any radius was proved.
+        radius: [B], float64; certified radius in the input's unit, 0.0 for an abstention.
+        radii: the radii of interest that were passed.
+        p_lower: [B], float64; lower confidence bound on the probability of the selected class. For "sequential" the
+            largest over all looks.
+        counts0: [B, K + 1], int64; votes of the n0 samples that select the class. Column K counts samples without a
+            winner (NaN or +inf) and, on a grid, samples with noise in the tails that are not drawn.
+        counts: [B, K + 1], int64; votes of the samples that estimate its probability, in the same columns.
+        samples: [B], int64; samples drawn for each example, including those of the selection.
+        undecided: [B, R], bool; whether the r-th of ``radii`` was neither certified nor given up within n samples. All
+            False for "fixed".
+        sigma, noise, norm, n0, n, alpha, seed: as passed; n is the largest number of samples for "sequential".
+        guarantee: "grid": the noise is rounded to a grid, and the certificate holds for every image on the grid despite
+            floating-point rounding; the base classifier is the model as it ran, with this dtype and batch size.
+            "real": the proof idealises the noise as real-valued, which is the usual practice.
+        method: "fixed": n samples for every example; "sequential": samples until every radius is decided.
+        hybrid: share of alpha that "sequential" reserves for a Clopper-Pearson bound at n samples.
+        rival_upper: [B], float64; upper confidence bound on the probability of every other class, with ``two_class``;
+            ``radius`` may depend on it. None otherwise.
         grid: step of the grid, or None.
-        delta: bound on the distance (total variation) of a drawn sample from an exactly rounded Gaussian; it has been
-            subtracted from ``p_lower`` (added to ``rival_upper``).
+        delta: bound on the total variation distance of a drawn sample from an exactly rounded Gaussian. It is already
+            subtracted from ``p_lower`` and added to ``rival_upper``.
     """
 
     radius: _Floats
@@ -122,12 +126,12 @@ class Certificates(_Results):
     delta: float = 0.0
 
     def __repr__(self) -> str:
-        at = dict(zip(self.radii, self.certified.sum(axis=0).tolist(), strict=True))
+        certified_at = dict(zip(self.radii, self.certified.sum(axis=0).tolist(), strict=True))
         return summary(
             self,
             images=len(self),
             certified=int((self.prediction != ABSTAIN).sum()),
-            certified_at=at if 0 < len(at) <= _MOST_SHOWN else None,
+            certified_at=certified_at if 0 < len(certified_at) <= _MAX_SHOWN else None,
             noise=self.noise,
             sigma=self.sigma,
             norm=self.norm,
@@ -142,7 +146,7 @@ class Certificates(_Results):
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
-        """[B, R]: whether example b is certified at the r-th of ``radii``; an abstention never is."""
+        """[B, R], bool; whether example b is certified at the r-th of ``radii``. False for abstentions."""
         reached = self.radius[:, None] >= np.asarray(self.radii, dtype=np.float64)
         certified: npt.NDArray[np.bool_] = reached & (self.prediction != ABSTAIN)[:, None]
         return certified
@@ -150,17 +154,17 @@ class Certificates(_Results):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Predictions(_Results):
-    """Predictions of B examples, each the smoothed classifier's with probability at least 1 - alpha, or ``ABSTAIN``.
+    """Predictions of the smoothed classifier for B examples, each wrong with probability at most alpha.
 
     Attributes:
-        indices: [B], int64, the image index of the noise contract.
-        prediction: [B], int64, the class, or ``ABSTAIN``.
-        p_value: [B], float64, of the two-sided test that the two leading classes are equally likely.
-        counts: [B, K + 1], int64; column K as of `Certificates`.
-        sigma, noise, norm, n, alpha, seed: as given.
-        guarantee: "grid" or "real", as of `Certificates`.
+        indices: [B], int64; image index of each example in the noise contract.
+        prediction: [B], int64; the class, or ``ABSTAIN``.
+        p_value: [B], float64; p-value of the two-sided test that the two leading classes are equally likely.
+        counts: [B, K + 1], int64; votes, with column K as in `Certificates`.
+        sigma, noise, norm, n, alpha, seed: as passed.
+        guarantee: "grid" or "real", see `Certificates`.
         grid: step of the grid, or None.
-        delta: bound on the distance (total variation) of the n drawn samples from exact ones; it has been added to
+        delta: bound on the total variation distance of the n drawn samples from exact ones. It is already added to
             ``p_value``.
     """
 

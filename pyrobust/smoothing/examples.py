@@ -1,4 +1,4 @@
-"""What the examples of a smoother have to be."""
+"""Validation of the examples passed to a smoother."""
 
 from __future__ import annotations
 
@@ -22,22 +22,10 @@ def checked_examples(
     channels: int | None,
     grid: Fraction | None = None,
 ) -> tuple[Tensor, list[int]]:
-    """Examples on the runner's device, in the precision of their noise or as integers of a grid, and image indices.
+    """Validate examples; return them on the runner's device in the dtype of their noise, with their image indices.
 
-    Args:
-        x: [B, ...], float, finite; float64 only where the noise's precision, or the grid, holds the values.
-        indices: one for each; default 0 … B - 1.
-        runner: of the model.
-        channels: how many a normalisation has; None without one.
-        grid: step of the grid that x is on; None without one.
-
-    Returns:
-        [B, ...], float64 for a float64 model and float32 for any other, int32 on a grid; the indices.
-
-    Raises:
-        InputError: not finite, without a batch dimension, values lost in that precision or not on the grid, indices of
-            another length.
-        InputTypeError: integer images.
+    On a grid, the examples are returned as int32 multiples of its step. ``channels`` is the number of channels that a
+    normalisation expects.
 
     >>> checked_examples(torch.tensor([[0.0, 0.5]]), [7], Runner(lambda x: x), None, Fraction(1, 16))
     (tensor([[0, 8]], dtype=torch.int32), [7])
@@ -63,12 +51,12 @@ def checked_examples(
     images = x.to(noise_dtype(runner))
     if x.dtype.itemsize > images.dtype.itemsize and not bool((images.to(x.dtype) == x).all()):
         raise InputError(
-            f"x: expected values that {images.dtype} holds exactly, for the model runs in {runner.dtype}; "
-            "pass x.float(), which the certificates are then about, or use a float64 model"
+            f"x: expected values that {images.dtype} represents exactly, because the model runs in {runner.dtype}; "
+            "pass x.float() to certify the rounded images, or use a float64 model"
         )
     return images, index
 
 
 def noise_dtype(runner: Runner) -> torch.dtype:
-    """What noise is added in: float64 for a float64 model, float32 for any other."""
+    """Dtype in which noise is added: float64 for a float64 model, float32 for any other."""
     return torch.float64 if runner.dtype == torch.float64 else torch.float32

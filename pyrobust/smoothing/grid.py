@@ -1,8 +1,8 @@
-"""The grid that an image's numbers lie on, and the integers that they are there.
+"""Grids of pixel values: detect a grid, convert images to integer multiples of its step, and account for its noise.
 
-A file keeps a pixel as one of a few evenly spaced numbers; for bytes shown as [0, 1] these are the multiples of 1/255.
-Such a number is known exactly from the float nearest to it. Noise that is rounded to the same grid then adds integers,
-which no float rounds (`pyrobust.ops.sample_grid_noise`).
+Image files store pixels as evenly spaced numbers; for bytes scaled to [0, 1] these are the multiples of 1/255. The
+nearest float identifies such a number exactly. Noise rounded to the same grid is added in integers, without
+floating-point rounding (`pyrobust.ops.sample_grid_noise`).
 """
 
 from __future__ import annotations
@@ -19,28 +19,18 @@ from torch import Tensor
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.ops.grid_table import grid_noise
 
-#: The grids that `find_grid` tries, in this order: bytes divided by 255, the bundled digits, bytes divided by 256.
-#: Bytes as they are (step 1) come first where a value is beyond 1.
+#: Steps that `find_grid` tries, in this order: bytes divided by 255, the bundled digits, bytes divided by 256. Step 1
+#: (raw bytes) is tried first if a value is above 1.
 CANDIDATES = (Fraction(1, 255), Fraction(1, 16), Fraction(1, 256))
 
-# Integers that float32 holds, and neighbouring multiples that it tells apart.
-_EXACT, _APART = 1 << 24, 1 << 23
-# Numbers looked at in one go: temporaries stay small beside a data set.
+# float32 represents integers below 2^24 exactly, and a float32 is nearest to only one multiple k·step for k below 2^23.
+_EXACT, _DISTINCT = 1 << 24, 1 << 23
+# Elements converted at a time, so that temporaries stay small compared with a data set.
 _BLOCK = 1 << 22
 
 
 def read_grid(value: Fraction | str | int | None) -> Fraction | str | None:
-    """What ``grid=`` says: an exact step, "auto" or None.
-
-    Args:
-        value: a Fraction, an int, a string such as "1/255" or "0.0625", "auto" or None.
-
-    Returns:
-        The step, "auto" or None.
-
-    Raises:
-        InputError: not positive, no number, or of more than 24 bits.
-        InputTypeError: a float, which is not the fraction that it looks like, or something else.
+    """Parse the argument ``grid``: a Fraction, an int, a string such as "1/255" or "0.0625", "auto" or None.
 
     >>> read_grid("1/255"), read_grid("auto"), read_grid(None)
     (Fraction(1, 255), 'auto', None)
@@ -52,10 +42,10 @@ def read_grid(value: Fraction | str | int | None) -> Fraction | str | None:
     if isinstance(value, bool) or not isinstance(value, (str, Rational)):
         raise InputTypeError(
             f'grid: expected a Fraction, a string such as "1/255", "auto" or None, got {value!r}'
-            + ("; a float is not that fraction" if isinstance(value, float) else "")
+            + ("; a float does not represent the fraction exactly" if isinstance(value, float) else "")
         )
     try:
-        # No exponents: of "1e999999999" Fraction would make a number of as many digits.
+        # Exponents are refused: Fraction("1e999999999") would have a billion digits.
         plain = not isinstance(value, str) or (len(value) <= 40 and "e" not in value.lower())
         step = Fraction(value) if plain else Fraction(0)
     except (ValueError, ZeroDivisionError):
@@ -69,105 +59,63 @@ def read_grid(value: Fraction | str | int | None) -> Fraction | str | None:
 
 
 def find_grid(x: Tensor) -> Fraction | None:
-    """The first of a few usual grids that every value of x lies on, by the rule of `to_grid`.
+    """Return the first common grid that contains every value of x, as defined by `to_grid`, or None.
 
-    Tried are 1 (only where some |value| is above 1), 1/255, 1/16 and 1/256. Values that several of them have, such as
-    those of an all-black image, are taken for bytes: which grid a certificate is about is declared, not proved by x.
-
-    Args:
-        x: float32 or float64, any shape.
-
-    Returns:
-        The step, or None.
-
-    Raises:
-        InputTypeError: x has another dtype.
+    Tries the steps 1 (only if some |value| is above 1), 1/255, 1/16 and 1/256. Values on several of these grids, such
+    as an all-black image, count as bytes: the grid of a certificate is a declaration, which x cannot prove.
 
     >>> find_grid(torch.arange(256).float() / 255), find_grid(torch.rand(9))
     (Fraction(1, 255), None)
     """
-    kinds, blocks = _kinds(x), _blocks(x)
-    beyond = any(bool((block.abs() > 1).any()) for block in blocks)
-    candidates: tuple[Fraction, ...] = ((Fraction(1),) if beyond else ()) + CANDIDATES
+    dtypes, blocks = _grid_dtypes(x), _blocks(x)
+    above_one = any(bool((block.abs() > 1).any()) for block in blocks)
+    candidates: tuple[Fraction, ...] = ((Fraction(1),) if above_one else ()) + CANDIDATES
     for step in candidates:
-        for kind in kinds:
-            if all(bool(_multiples(block, step, kind)[1].all()) for block in blocks):
+        for dtype in dtypes:
+            if all(bool(_multiples(block, step, dtype)[1].all()) for block in blocks):
                 return step
     return None
 
 
 def usual_grid(x: Tensor) -> Fraction:
-    """`find_grid`, where there has to be one.
-
-    Args:
-        x: float32 or float64, any shape.
-
-    Returns:
-        The step.
-
-    Raises:
-        InputError: x is on none of the usual grids.
-        InputTypeError: x has another dtype.
-    """
+    """Return the grid that `find_grid` detects; raise InputError if it detects none."""
     step = find_grid(x)
     if step is None:
         raise InputError(
-            f"grid: expected x on one of the usual grids, {', '.join(map(str, CANDIDATES))}, got values on none; "
-            'give the step that x is on, or grid=None (--grid none) for guarantee="real"'
+            f"grid: expected x on one of the usual grids {', '.join(map(str, CANDIDATES))}, got values on none of "
+            'them; pass the step of the grid of x, or grid=None (--grid none) for guarantee="real"'
         )
     return step
 
 
 def to_grid(x: Tensor, step: Fraction) -> Tensor:
-    """The integers k whose multiples k·step the values of x are.
+    """Convert the values k·step of x to the integers k, int32, in x's shape and on its device.
 
-    A float is on the grid where it is the one nearest to k·step in x's dtype; of a float64 tensor, where that holds
-    for all values in float64, or for all in float32. Bytes divided by 255 on the CPU are; on a GPU torch
-    multiplies by the rounded 1/255 instead, and some bytes miss.
-
-    Args:
-        x: float32 or float64, any shape.
-        step: of the grid, positive.
-
-    Returns:
-        k, int32, of x's shape and on its device.
-
-    Raises:
-        InputError: a value that is no such float; the message names the first.
-        InputTypeError: x has another dtype.
+    A float is on the grid if it is the float nearest to k·step in x's dtype. A float64 tensor is on the grid if that
+    holds for all values in float64, or for all values in float32. Bytes divided by 255 on the CPU are on the grid; on a
+    GPU, torch multiplies by the rounded 1/255 instead, and some bytes miss it.
 
     >>> to_grid(torch.tensor([0.0, 0.2, 1.0]), Fraction(1, 255))
     tensor([  0,  51, 255], dtype=torch.int32)
     """
-    off: list[int] = []
-    for kind in _kinds(x):
+    misses: list[int] = []
+    for dtype in _grid_dtypes(x):
         k = torch.empty(x.numel(), dtype=torch.int32, device=x.device)
         begin = 0
         for block in _blocks(x):
-            found, fits = _multiples(block, step, kind)
-            if not bool(fits.all()):
-                off.append(begin + int(fits.logical_not().nonzero()[0]))
+            multiples, on_grid = _multiples(block, step, dtype)
+            if not bool(on_grid.all()):
+                misses.append(begin + int(on_grid.logical_not().nonzero()[0]))
                 break
-            k[begin : begin + len(block)] = found
+            k[begin : begin + len(block)] = multiples
             begin += len(block)
         else:
             return k.view(x.shape)
-    raise InputError(_off_grid(x, max(off), step))
+    raise InputError(_off_grid_message(x, max(misses), step))
 
 
 def sample_delta(sigma: float, step: Fraction, elements: int) -> float:
-    """A bound on the total variation between the drawn noise of a sample and round(sigma·Z / step).
-
-    Args:
-        sigma: standard deviation of the noise.
-        step: of the grid.
-        elements: of one image.
-
-    Returns:
-        The bound, rounded up.
-
-    Raises:
-        InputError: sigma is more than 2**13 steps.
+    """Bound the total variation distance between the drawn noise of an image and round(sigma·Z / step), rounded up.
 
     >>> 0 < sample_delta(0.25, Fraction(1, 255), 3 * 32 * 32) < 1e-15
     True
@@ -176,14 +124,9 @@ def sample_delta(sigma: float, step: Fraction, elements: int) -> float:
 
 
 def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
-    """``max(0, p_lower - delta)``, rounded down: a bound under the exact distribution from one under the drawn.
+    """Lower a bound that holds for the drawn noise so that it holds for the exact noise, within total variation delta.
 
-    Args:
-        p_lower: in [0, 1], any shape.
-        delta: bound on the total variation between the two; 0 where they are one.
-
-    Returns:
-        float64 of p_lower's shape.
+    Computes ``max(0, p_lower - delta)``, rounded down.
 
     >>> lower_by([0.0, 0.75], 0.25), lower_by([0.75], 0.0)
     (array([0. , 0.5]), array([0.75]))
@@ -193,14 +136,7 @@ def lower_by(p_lower: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
 
 
 def raise_by(p: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
-    """``min(1, p + delta)``, rounded up: the same for an upper bound, or a p-value.
-
-    Args:
-        p: in [0, 1], any shape.
-        delta: as of `lower_by`.
-
-    Returns:
-        float64 of p's shape.
+    """Raise an upper bound or p-value likewise: ``min(1, p + delta)``, rounded up.
 
     >>> raise_by([1.0], 0.25), raise_by([0.75], 0.0)
     (array([1.]), array([0.75]))
@@ -209,11 +145,11 @@ def raise_by(p: npt.ArrayLike, delta: float) -> npt.NDArray[np.float64]:
     return np.minimum(1.0, np.nextafter(upper + delta, np.inf)) if delta else upper
 
 
-def _kinds(x: Tensor) -> tuple[torch.dtype, ...]:
-    """The formats that x may hold its multiples in."""
+def _grid_dtypes(x: Tensor) -> tuple[torch.dtype, ...]:
+    """Dtypes in which the values of x may be the floats nearest to grid points."""
     if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
         got = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
-        raise InputTypeError(f"x: expected a float32 or float64 tensor, for values on a grid, got {got}")
+        raise InputTypeError(f"x: expected a float32 or float64 tensor for values on a grid, got {got}")
     return (torch.float64, torch.float32) if x.dtype == torch.float64 else (torch.float32,)
 
 
@@ -221,29 +157,29 @@ def _blocks(x: Tensor) -> tuple[Tensor, ...]:
     return torch.split(x.detach().reshape(-1), _BLOCK)
 
 
-def _multiples(x: Tensor, step: Fraction, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The nearest k of each value, int32, and whether the value is the float of this kind nearest to k·step."""
+def _multiples(x: Tensor, step: Fraction, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Nearest multiple k of each value, int32, and whether the value is the float of this dtype nearest to k·step."""
     p, q = (torch.tensor(part, dtype=torch.float64, device=x.device) for part in step.as_integer_ratio())
     wide = x.double()
     k = (wide * q / p).round_()
-    # NaN fails here, too. Below 2**23 a float32 is nearest to one multiple only.
-    inside = (k.abs() < _APART) & ((k * p).abs() < _EXACT)
+    # Also False for NaN.
+    inside = (k.abs() < _DISTINCT) & ((k * p).abs() < _EXACT)
     k = torch.where(inside, k, 0.0)
-    # One division of two integers that the dtype holds is rounded once. By a tensor: torch multiplies by the rounded
-    # reciprocal of a plain number on a GPU.
-    nearest = (k * p).to(kind) / q.to(kind)
+    # Dividing two integers that the dtype represents exactly rounds once. The divisor is a tensor, because on a GPU
+    # torch would multiply by the rounded reciprocal of a Python number.
+    nearest = (k * p).to(dtype) / q.to(dtype)
     return k.to(torch.int32), inside & (nearest.double() == wide)
 
 
-def _off_grid(x: Tensor, first: int, step: Fraction) -> str:
+def _off_grid_message(x: Tensor, first: int, step: Fraction) -> str:
     value = float(x.detach().reshape(-1)[first])
-    where = list(map(int, np.unravel_index(first, tuple(x.shape))))
+    position = list(map(int, np.unravel_index(first, tuple(x.shape))))
     if abs(value) < _EXACT:
         multiple = round(Fraction(value) / step) * step
-        nearest = f"the nearest is {multiple} = {float(multiple):.9g}"
+        nearest = f"the nearest multiple is {multiple} = {float(multiple):.9g}"
     else:
-        nearest = "which no grid holds"
+        nearest = "which is on no supported grid"
     return (
-        f"x: expected the floats nearest to multiples of {step}, got {value!r} at {where}; {nearest}; "
-        'give the grid that x is on, or grid=None (--grid none) for guarantee="real"'
+        f"x: expected the floats nearest to multiples of {step}, got {value!r} at {position}; {nearest}; "
+        'pass the step of the grid of x, or grid=None (--grid none) for guarantee="real"'
     )

@@ -1,4 +1,4 @@
-"""Many images' sequences in full batches: who is drawn next, and who is done."""
+"""Sequential sampling of many images in shared full batches: which image is sampled next, and which is decided."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ from pyrobust.errors import ModelError
 from .sampling import Sampler
 from .sequential import CertificationRule, ImageSequence
 
-# Batches between two looks at the votes: so often is the device waited for.
+# Batches per round. The host waits for the device once per round, to read the votes.
 _ROUND_BATCHES = 32
-# Images in work: enough that the smallest steps, of 16 samples, fill many batches; few enough to lie on the device.
-_FEWEST, _MOST, _MOST_BYTES = 64, 4096, 1 << 28
+# Limits on the number of active images: enough that looks 16 samples apart fill many batches, few enough to fit on the
+# device.
+_MIN_ACTIVE, _MAX_ACTIVE, _MAX_ACTIVE_BYTES = 64, 4096, 1 << 28
 
 
 @dataclass(frozen=True)
 class Round:
-    """What a round of draws came to.
+    """Result of one round of sampling: decided images, active images with all their votes, and samples drawn.
 
-    Attributes:
-        finished: images that are done; they are not touched any more.
-        active: images in work, with all their votes; the next round goes on with them.
-        drawn: samples of this round.
+    Images in ``finished`` are not modified any more; sampling continues with those in ``active``.
     """
 
     finished: list[ImageSequence]
@@ -40,17 +38,11 @@ class Round:
 
 
 class SequencePacker:
-    """Draws for images until each is done; those in work share full batches, and others come in as they leave.
+    """Sample images until each is decided; active images share full batches, and new images replace decided ones.
 
-    Which samples an image gets depends on its own votes alone, so that its result depends neither on the batch size
-    nor on the order nor on who else is in work. Batches are full but for the last one of a selection, and for those at
-    the end, when all that are left do not fill one.
-
-    Args:
-        sampler: of the smoothed classifier.
-        rule: when an image is done.
-        n0: samples for the selection of the class.
-        example: one image, [...], as ``fetch`` gives it, on the sampler's device.
+    The samples of an image depend only on its own votes, so its result does not depend on the batch size, on the order
+    of images or on the other active images. All batches are full, except the last one of a selection and those at the
+    end, when the remaining samples do not fill one. ``example`` is one image [...] as ``fetch`` returns it.
 
     >>> from pyrobust.runner import Runner
     >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0]])
@@ -68,11 +60,12 @@ class SequencePacker:
         self._looks = frozenset(rule.looks)
         self._shape = tuple(example.shape)
         size = max(1, example.numel() * example.element_size())
-        window = min(max(sampler.runner.batch_size(self._shape), _FEWEST), _MOST, max(1, _MOST_BYTES // size))
-        # Zeros, for the noise op looks at slots without an image, too.
-        self._pool = torch.zeros((window, *self._shape), dtype=example.dtype, device=example.device)
+        by_batch = max(sampler.runner.batch_size(self._shape), _MIN_ACTIVE)
+        slots = min(by_batch, _MAX_ACTIVE, max(1, _MAX_ACTIVE_BYTES // size))
+        # Zeros, because the noise op also reads slots without an image.
+        self._pool = torch.zeros((slots, *self._shape), dtype=example.dtype, device=example.device)
         self._images: dict[int, ImageSequence] = {}  # by slot of the pool
-        self._queue: deque[int] = deque()  # slots, the next one to be drawn for first
+        self._queue: deque[int] = deque()  # slots in the order in which they are sampled next
 
     def run(
         self,
@@ -80,18 +73,18 @@ class SequencePacker:
         fetch: Callable[[list[ImageSequence]], Tensor],
         report: Callable[[int], None] = lambda done: None,
     ) -> Iterator[Round]:
-        """Goes on until all images are done.
+        """Sample until all images are decided.
 
         Args:
-            images: taken as there is room: new ones, or such as were in work before.
-            fetch: [m, ...], the pixels of m of them.
-            report: called after each batch with the samples drawn since the last round.
+            images: new or partly sampled images; taken as slots become free.
+            fetch: returns the pixels [m, ...] of m images.
+            report: called after each batch with the number of samples drawn since the last round.
 
         Yields:
-            Round, after each selection and each round of draws.
+            A Round after each selection and after each round of samples.
 
         Raises:
-            InputError, ModelError: as ``Sampler.count``.
+            InputError, ModelError: see ``Sampler.count``.
         """
         waiting = iter(images)
         while True:
@@ -107,7 +100,7 @@ class SequencePacker:
                 continue
             if not self._queue:
                 return
-            # Where there is more than a batch, what would not fill one waits for the next round.
+            # Samples that would not fill a last batch wait for the next round.
             rows = min(sum(needs), _ROUND_BATCHES * batch)
             rows -= rows % batch if rows > batch else 0
             drawn, runs = rows, []
@@ -118,16 +111,16 @@ class SequencePacker:
                 runs.append((slot, self._images[slot].drawn, taken))
                 rows -= taken
             self._draw(runs, "estimate", report)
-            done = self._look([slot for slot, first, taken in runs])
+            done = self._judge([slot for slot, first, taken in runs])
             yield Round([self._images.pop(slot) for slot in done], list(self._images.values()), drawn)
 
     def _needs(self) -> list[int]:
-        """For each image of the queue, the samples to its next look."""
+        """Return the number of samples to the next look for each queued image."""
         drawn = (self._images[slot].drawn for slot in self._queue)
         return [self.rule.next_look(number) - number for number in drawn]
 
     def _admit(self, new: list[ImageSequence], x: Tensor) -> list[int]:
-        """Gives images their places; those without a selected class."""
+        """Assign slots to new images; return the slots of those without a selected class."""
         free = [slot for slot in range(len(self._pool)) if slot not in self._images][: len(new)]
         self._pool[torch.tensor(free, device=self._pool.device)] = x
         self._images.update(zip(free, new, strict=True))
@@ -135,7 +128,7 @@ class SequencePacker:
         return [slot for slot, image in zip(free, new, strict=True) if image.counts0 is None]
 
     def _draw(self, runs: Sequence[tuple[int, int, int]], stage: str, report: Callable[[int], None]) -> None:
-        """Adds the votes of (slot, first sample, number of samples) to their images."""
+        """Sample the runs (slot, first sample, number of samples) and add the votes to their images."""
         begin = time.perf_counter()
         counts = torch.zeros(
             (len(self._pool), self.sampler.num_classes + 1), dtype=torch.int64, device=self._pool.device
@@ -155,9 +148,9 @@ class SequencePacker:
             else:
                 image.counts = image.counts + votes[slot]
 
-    def _look(self, slots: list[int]) -> list[int]:
-        """Judges those that were drawn for and have come to a look; the slots of those that are done."""
-        # The last one may have been cut off before its look; it is the next one to be drawn for.
+    def _judge(self, slots: list[int]) -> list[int]:
+        """Apply the rule to the sampled images that have reached a look; return the slots of those decided."""
+        # The last run may have been cut off before its look; its image stays at the head of the queue.
         ready = [slot for slot in slots if self._images[slot].drawn in self._looks]
         for _ in ready:
             self._queue.popleft()
@@ -170,5 +163,5 @@ class SequencePacker:
         for image, row in zip(images, limits, strict=True):
             image.limits = row
         done = self.rule.done(limits, counts[np.arange(len(top)), top], counts.sum(axis=1))
-        self._queue.extend(slot for slot, over in zip(ready, done, strict=True) if not over)
-        return [slot for slot, over in zip(ready, done, strict=True) if over]
+        self._queue.extend(slot for slot, decided in zip(ready, done, strict=True) if not decided)
+        return [slot for slot, decided in zip(ready, done, strict=True) if decided]

@@ -1,4 +1,4 @@
-"""What a certification will cost and find, before it is run: sampling methods compared on probabilities of a pilot."""
+"""Planning a certification run: expected samples and certificates of each sampling method, from a pilot run."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from pyrobust.stats import MAX_TRIALS, SequentialRule, exact_error, fixed_count,
 _Floats = npt.NDArray[np.float64]
 _Bools = npt.NDArray[np.bool_]
 
-# A method that certifies so much less of the images than another, at some radius, is not recommended.
-_LOSS: Final = 0.005
-# Counts that are simulated at once.
+# A method that certifies this share of the images fewer than another, at some radius, is not recommended.
+_MAX_LOSS: Final = 0.005
+# Number of counts simulated at once.
 _BLOCK: Final = 1 << 21
 
 
 @dataclass(frozen=True)
 class PlannedMethod:
-    """What one way of sampling is expected to do.
+    """Expected cost and result of one sampling method.
 
     Attributes:
         name: "fixed" (n_max samples and one Clopper-Pearson bound), "sequential" or "hybrid".
-        samples: expected of an image, n0 included, until all radii are decided.
-        standard_error: of ``samples``, by the simulation alone; 0.0 for fixed.
-        samples_alone: per radius, the same if that radius were the only one.
-        certified: per radius, the share of images that are certified at it, whether or not the class is right.
-        undecided: per radius, the share that is not certified, and not given up before n_max.
-        error: per radius, upper bound of the exact probability that an image just short of it is certified at it.
+        samples: expected number of samples per image until all radii are decided, including n0.
+        standard_error: standard error of ``samples`` due to the simulation; 0.0 for "fixed".
+        samples_alone: expected number of samples per image if only this radius had to be decided, per radius.
+        certified: share of images certified, right or wrong class, per radius.
+        undecided: share of images neither certified nor given up before n_max, per radius.
+        error: upper bound on the exact probability that an image just short of the radius is certified, per radius.
     """
 
     name: str
@@ -51,20 +51,20 @@ class PlannedMethod:
 
 @dataclass(frozen=True)
 class Plan:
-    """Sampling methods compared.
+    """Comparison of the sampling methods.
 
     Attributes:
-        sigma: of the noise.
-        radii: to be decided.
-        n_max: most samples of an image.
-        n0: samples that select its class.
+        sigma: standard deviation of the noise.
+        radii: radii to be decided.
+        n_max: largest number of samples per image.
+        n0: samples that select the class.
         alpha: probability of a false certificate.
-        hybrid: share of alpha that the hybrid keeps for its bound at n_max.
-        images: probabilities that were planned with.
-        draws: images that were simulated.
-        methods: "fixed", "sequential" and "hybrid".
-        recommended: the name of one of them.
-        reason: in a sentence.
+        hybrid: share of alpha that "hybrid" reserves for its bound at n_max.
+        images: number of probabilities passed to the plan.
+        draws: number of simulated images.
+        methods: expectations for "fixed", "sequential" and "hybrid".
+        recommended: name of the recommended method.
+        reason: reason for the recommendation.
     """
 
     sigma: float
@@ -80,52 +80,52 @@ class Plan:
     reason: str
 
     def __getitem__(self, name: str) -> PlannedMethod:
-        """The method of that name."""
+        """Return the method with this name."""
         for method in self.methods:
             if method.name == name:
                 return method
         raise InputError(f"name: expected one of {', '.join(m.name for m in self.methods)}, got {name!r}")
 
     def images_for(self, budget: float) -> dict[str, int]:
-        """How many images a number of samples is expected to pay for, by method.
+        """Return the expected number of images that a budget of samples covers, by method name.
 
         Args:
-            budget: samples in all, at least 0.
+            budget: total number of samples, at least 0.
 
         Returns:
-            Whole images, by the method's name.
+            Number of images, rounded down, by method name.
 
         Raises:
             InputError: the budget is negative or not finite.
-            InputTypeError: it is not a number.
+            InputTypeError: the budget is not a number.
         """
         if not 0 <= number("budget", budget) < math.inf:
             raise InputError(f"budget: expected a finite number of samples, at least 0, got {budget}")
         return {method.name: int(budget // method.samples) for method in self.methods}
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain lists, numbers and strings."""
+        """Return all fields as plain lists, numbers and strings."""
         return asdict(self)
 
 
 def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
-    """Probabilities of the top class to plan with, from its votes in a pilot or a log.
+    """Estimate the probability of the top class from its votes in a pilot run or a log, as input to `plan`.
 
-    ``(k + 1/2) / (n + 1)``, the mean after k of n votes (Jeffreys 1946); 1/2 where the votes are 0, for then it
-    abstained and nothing is known but that no class stood out. A pilot of few samples spreads the probabilities by its
-    own noise: plan with n of at least some hundreds. A sequential run stops an image when its count is far from what
-    the radii ask for, up or down, which moves these means outward a little.
+    Returns ``(k + 1/2) / (n + 1)``, the posterior mean after k of n votes (Jeffreys 1946), and 1/2 for 0 votes: the
+    image abstained, and nothing is known except that no class stood out. Few samples spread the estimates by their own
+    noise, so use n of at least a few hundred. A sequential run stops an image when its count is far above or below what
+    the radii need, which moves these estimates outward slightly.
 
     Args:
         votes: integers in [0, n], one for each image.
-        n: samples of the pilot, at least 1: one number, or of a sequential run one for each image.
+        n: number of samples, at least 1: one integer, or for a sequential run one for each image.
 
     Returns:
         [N], float64.
 
     Raises:
-        InputError: votes or n out of range, no votes, or an n for another number of images.
-        InputTypeError: n is not an integer, or not integers.
+        InputError: votes or n are out of range, votes is empty, or n has another length than votes.
+        InputTypeError: n is not of integer type.
 
     >>> pilot_probabilities([0, 990, 1000], 1000).round(4)
     array([0.5   , 0.9895, 0.9995])
@@ -139,7 +139,9 @@ def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
         raise InputTypeError(f"n: expected an integer, or one for each image, got {drawn.dtype}")
     given = some(drawn.ravel().tolist())
     if drawn.shape not in ((), k.shape) or (drawn < 1).any() or (drawn > MAX_TRIALS).any():
-        raise InputError(f"n: expected one of 1 to {MAX_TRIALS}, or as many as the {len(k)} images, got {given}")
+        raise InputError(
+            f"n: expected one integer in [1, {MAX_TRIALS}], or one for each of the {len(k)} images, got {given}"
+        )
     if (k < 0).any() or (k > drawn).any():
         raise InputError(f"votes: expected 0 to n = {given}, got {k.min()} to {k.max()}")
     return np.where(k > 0, (k + 0.5) / (drawn + 1), 0.5)
@@ -159,42 +161,44 @@ def plan(
     draws: int = 20_000,
     seed: int = 0,
 ) -> Plan:
-    """Compare sampling methods on a distribution of probabilities.
+    """Compare the sampling methods on a distribution of top-class probabilities.
 
-    Images are drawn with the probabilities in turn, and their counts at the looks; the decisions on them are those of
-    ``SequentialRule``, the same that a run makes. How many are certified is counted against a fixed n on the same
-    samples, whose expectation is known, so that both share their chance. The errors are exact.
+    Simulates images with these probabilities and their counts at the looks, and applies ``SequentialRule`` to them, as
+    a run does. The number of certified images is compared with a fixed n on the same samples, whose expectation is
+    known exactly, to reduce the variance of the difference. The error probabilities are exact.
 
-    Sequential is ``SequentialRule`` as it comes, with a hundredth of alpha for the bound at n_max; hybrid gives that
-    bound a larger share. The cheapest method is recommended among those that certify at each radius at most half a
-    point less than another. Run it with another seed than the pilot's: what samples have chosen they cannot prove.
+    "sequential" is ``SequentialRule`` with its default of 0.01 of alpha for the bound at n_max; "hybrid" reserves a
+    larger share. The recommended method is the cheapest of those that certify, at each radius, at most half a
+    percentage point of the images fewer than any other. Run the certification with another seed than the pilot: samples
+    that have chosen the method cannot also prove its certificates.
 
     Args:
-        p: probability of the top class of each image, in [0, 1], as ``pilot_probabilities`` estimates them.
-        sigma: of the noise under which they were found.
-        radii: to be decided, at least 0.
-        n_max: most samples of an image; all of them for fixed.
+        p: probability of the top class of each image, in [0, 1], see ``pilot_probabilities``.
+        sigma: standard deviation of the noise of the pilot.
+        radii: radii to be decided, at least 0.
+        n_max: largest number of samples per image; "fixed" uses all of them.
         n0: samples that select the class; they enter no bound.
         alpha: probability of a false certificate, in (0, 1).
-        hybrid: share of alpha that the hybrid keeps for its bound at n_max, in (0, 1).
-        noise: as for certified_radius.
-        norm: likewise.
-        draws: images to be simulated; rounded up to a multiple of those given.
-        seed: of the simulation.
+        hybrid: share of alpha that "hybrid" reserves for its bound at n_max, in (0, 1).
+        noise: "gaussian", "uniform" or "laplace", as for certified_radius.
+        norm: "l2" for gaussian, "l1" for the others.
+        draws: number of images to simulate; rounded up to a multiple of the number of probabilities.
+        seed: random seed of the simulation.
 
     Returns:
-        Plan.
+        The comparison, with a recommendation.
 
     Raises:
-        InputError: a value out of range, no image or no radius.
-        InputTypeError: not numbers.
+        InputError: a value is out of range, or there is no image or no radius.
+        InputTypeError: an argument is not a number or not a sequence of numbers.
 
-    >>> made = plan([0.6, 0.9, 0.99, 0.999], 0.25, [0.25], n_max=10_000)
-    >>> made.recommended, made["fixed"].samples, made["sequential"].samples < 500
+    >>> comparison = plan([0.6, 0.9, 0.99, 0.999], 0.25, [0.25], n_max=10_000)
+    >>> comparison.recommended, comparison["fixed"].samples, comparison["sequential"].samples < 500
     ('sequential', 10100.0, True)
     """
-    chances, radii = array("p", p), numbers("radii", radii)
-    if chances.ndim != 1 or not len(chances) or not ((chances >= 0) & (chances <= 1)).all():
+    probabilities, radii = array("p", p), numbers("radii", radii)
+    in_range = (probabilities >= 0) & (probabilities <= 1)
+    if probabilities.ndim != 1 or not len(probabilities) or not in_range.all():
         raise InputError("p: expected a list of at least one probability in [0, 1]")
     if not radii:
         raise InputError("radii: expected at least one, got none")
@@ -204,31 +208,32 @@ def plan(
         min(required_probability(radius, sigma, noise=noise, norm=norm), math.nextafter(1.0, 0.0)) for radius in radii
     ]
     rules = {"sequential": SequentialRule(n_max, alpha), "hybrid": SequentialRule(n_max, alpha, share)}
-    least = [fixed_count(n_max, p0, alpha) for p0 in needed]
-    fixed = _fixed(chances, needed, least, n_max, n0)
-    drawn = np.tile(chances, -(-count("draws", draws) // len(chances)))
+    fixed_counts = [fixed_count(n_max, p0, alpha) for p0 in needed]
+    fixed = _fixed(probabilities, needed, fixed_counts, n_max, n0)
+    simulated = np.tile(probabilities, -(-count("draws", draws) // len(probabilities)))
     rows = max(1, _BLOCK // len(rules["sequential"].looks))
     methods = [fixed]
     for name, rule in rules.items():
         tables = [rule.counts(p0) for p0 in needed]
         rng = np.random.default_rng(seed)
-        found = [
-            _simulate(rule, drawn[start : start + rows], tables, least, rng) for start in range(0, len(drawn), rows)
+        blocks = [
+            _simulate(rule, simulated[start : start + rows], tables, fixed_counts, rng)
+            for start in range(0, len(simulated), rows)
         ]
-        stops, gained, undecided = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        until = stops.max(axis=1)
+        stops, gained, undecided = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        last_stop = stops.max(axis=1)
         methods.append(
             PlannedMethod(
                 name,
-                float(n0 + until.mean()),
-                float(until.std() / math.sqrt(len(drawn))),
+                float(n0 + last_stop.mean()),
+                float(last_stop.std() / math.sqrt(len(simulated))),
                 tuple((n0 + stops.mean(axis=0)).tolist()),
                 tuple(np.clip(np.array(fixed.certified) + gained.mean(axis=0), 0.0, 1.0).tolist()),
                 tuple(undecided.mean(axis=0).tolist()),
                 tuple(exact_error(rule, p0).certified_at_most for p0 in needed),
             )
         )
-    recommended, reason = _recommend(methods)
+    recommended, reason = _recommendation(methods)
     return Plan(
         float(sigma),
         tuple(radii),
@@ -236,18 +241,18 @@ def plan(
         n0,
         alpha,
         share,
-        len(chances),
-        len(drawn),
+        len(probabilities),
+        len(simulated),
         tuple(methods),
         recommended,
         reason,
     )
 
 
-def _fixed(p: _Floats, needed: Sequence[float], least: Sequence[int], n_max: int, n0: int) -> PlannedMethod:
-    """Fixed n: all of it is known."""
+def _fixed(p: _Floats, needed: Sequence[float], fixed_counts: Sequence[int], n_max: int, n0: int) -> PlannedMethod:
+    """Compute the expectations for fixed n exactly."""
     power, error = [], []
-    for p0, k in zip(needed, least, strict=True):
+    for p0, k in zip(needed, fixed_counts, strict=True):
         power.append(float(np.mean(special.bdtrc(k - 1.0, n_max, p))) if k <= n_max else 0.0)
         error.append(lattice_outcome(p0, [n_max], [k], [-1]).certified_at_most)
     radii, total = len(needed), float(n0 + n_max)
@@ -258,37 +263,37 @@ def _simulate(
     rule: SequentialRule,
     p: _Floats,
     tables: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
-    least: Sequence[int],
+    fixed_counts: Sequence[int],
     rng: np.random.Generator,
 ) -> tuple[_Floats, _Floats, _Bools]:
-    """Per image and radius: samples until it is decided, certificates more (or less) than fixed n, and undecided."""
+    """Per image and radius: samples until the decision, certificates gained over fixed n, and whether undecided."""
     looks = np.array(rule.looks)
     counts = rng.binomial(np.diff(looks, prepend=0), p[:, None]).cumsum(axis=1)
     stops, gained, undecided = [], [], []
-    for (certified, given_up), fixed in zip(tables, least, strict=True):
-        up, down = _first(counts >= certified), _first(counts <= given_up)
-        stops.append(looks[np.minimum(np.minimum(up, down), len(looks) - 1)])
-        gained.append((up < down) * 1.0 - (counts[:, -1] >= fixed))
-        undecided.append((down >= len(looks) - 1) & (up > down))
+    for (certified, given_up), fixed in zip(tables, fixed_counts, strict=True):
+        success, futility = _first_true(counts >= certified), _first_true(counts <= given_up)
+        stops.append(looks[np.minimum(np.minimum(success, futility), len(looks) - 1)])
+        gained.append((success < futility) * 1.0 - (counts[:, -1] >= fixed))
+        undecided.append((futility >= len(looks) - 1) & (success > futility))
     return np.stack(stops, axis=1), np.stack(gained, axis=1), np.stack(undecided, axis=1)
 
 
-def _first(true: _Bools) -> npt.NDArray[np.intp]:
-    """The first true column of each row; one past the last where there is none."""
-    first: npt.NDArray[np.intp] = np.where(true.any(axis=1), true.argmax(axis=1), true.shape[1])
+def _first_true(mask: _Bools) -> npt.NDArray[np.intp]:
+    """Index of the first true column of each row; the number of columns if none is true."""
+    first: npt.NDArray[np.intp] = np.where(mask.any(axis=1), mask.argmax(axis=1), mask.shape[1])
     return first
 
 
-def _recommend(methods: Sequence[PlannedMethod]) -> tuple[str, str]:
+def _recommendation(methods: Sequence[PlannedMethod]) -> tuple[str, str]:
     most = np.max([method.certified for method in methods], axis=0)
     lost = {method.name: float((most - method.certified).max()) for method in methods}
-    chosen = min((m for m in methods if lost[m.name] <= _LOSS), key=lambda m: m.samples, default=methods[0])
+    chosen = min((m for m in methods if lost[m.name] <= _MAX_LOSS), key=lambda m: m.samples, default=methods[0])
     fixed = methods[0]
     if chosen is fixed:
-        return chosen.name, "no other method takes fewer samples without losing more than half a point at some radius"
+        return chosen.name, "every method with fewer samples loses more than half a percentage point at some radius"
     saved = fixed.samples / chosen.samples
     loss = max(0.0, float(np.max(np.subtract(fixed.certified, chosen.certified))))
     return chosen.name, (
-        f"{chosen.samples:,.0f} samples an image instead of {fixed.samples:,.0f} ({saved:.1f}x fewer), at most "
-        f"{100 * loss:.2f} points fewer certified at any radius"
+        f"{chosen.samples:,.0f} samples per image instead of {fixed.samples:,.0f} ({saved:.1f}x fewer), at most "
+        f"{100 * loss:.2f} percentage points fewer certified at any radius"
     )

@@ -1,4 +1,4 @@
-"""The radius that a lower bound on the top class's probability proves."""
+"""Certified radii from bounds on the class probabilities."""
 
 from __future__ import annotations
 
@@ -11,40 +11,42 @@ from pyrobust.checks import array, number
 from pyrobust.errors import InputError
 from pyrobust.stats import normal_quantile_lower
 
-#: The pairs (noise, norm) with a certificate here.
+#: Pairs (noise, norm) with a certificate.
 CERTIFIED = (("gaussian", "l2"), ("uniform", "l1"), ("laplace", "l1"))
 
-# Each formula is a handful of double operations on numbers of order one: its error is below 2^-48 of its largest term.
+# Bound on the rounding error of each formula relative to its largest term: a handful of double operations on numbers of
+# order one, whose error is below 2^-48.
 _MARGIN = 2.0**-46
-# The uniform's and the Laplace's float32 constants are up to 1.8e-8 below the half-width and scale of unit deviation.
+# The float32 constants of uniform and Laplace noise are up to 1.8e-8 below the half-width and scale of unit standard
+# deviation.
 _UNIT = 1 - 2.0**-25
-# Standard deviations for which sigma and sigma times any unit noise are normal or at least finite float32.
-_SMALLEST, _LARGEST = 2.0**-126, 2.0**124
+# Smallest and largest sigma: sigma is a normal float32, and sigma times any unit noise is finite.
+_MIN_SIGMA, _MAX_SIGMA = 2.0**-126, 2.0**124
 
 
 def _checked_sigma(sigma: float) -> float:
-    """The smaller of sigma and sigma in float32, in which the noise is drawn."""
+    """Return the smaller of sigma and sigma rounded to float32, in which the noise is drawn."""
     sigma = number("sigma", sigma)
-    if not _SMALLEST <= sigma <= _LARGEST:
-        raise InputError(f"sigma: expected a positive number that float32 noise can hold, got {sigma}")
+    if not _MIN_SIGMA <= sigma <= _MAX_SIGMA:
+        raise InputError(f"sigma: expected a positive number in the range of float32 noise, got {sigma}")
     return min(sigma, float(np.float32(sigma)))
 
 
 def certified_radius(
     p_lower: npt.ArrayLike, sigma: float, *, noise: str = "gaussian", norm: str = "l2"
 ) -> npt.NDArray[np.float64]:
-    """Certified radius of the smoothed classifier, rounded down, strictly inside the open ball that the theorem gives.
+    """Certified radius of the smoothed classifier, rounded down to lie strictly inside the open ball of the theorem.
 
-    With p the lower bound on the probability of the top class, and 1 - p the upper bound on every other:
+    With p the lower bound on the probability of the top class and 1 - p the upper bound on every other class:
 
     - gaussian, l2: ``sigma·Φ⁻¹(p)`` (Cohen, Rosenfeld and Kolter, 2019);
     - laplace, l1: ``-b·ln(2(1 - p))`` with scale ``b = sigma/√2`` (Teng, Lee and Yuan, 2020);
     - uniform, l1: ``2λ(p - 1/2)`` with half-width ``λ = √3·sigma`` (Yang et al., 2020).
 
     Args:
-        p_lower: in [0, 1); NaN is allowed and certifies nothing. Any shape.
+        p_lower: lower bound on the probability of the top class, in [0, 1), any shape; NaN certifies nothing.
         sigma: standard deviation of the noise, positive. The noise is drawn with sigma rounded to float32, so the
-            smaller of the two enters the radius.
+            radius uses the smaller of the two.
         noise: "gaussian", "uniform" or "laplace".
         norm: "l2" for gaussian, "l1" for the others.
 
@@ -52,9 +54,9 @@ def certified_radius(
         float64 of p_lower's shape, in the input's unit; 0.0 where p ≤ 1/2.
 
     Raises:
-        InputError: a pair (noise, norm) without a certificate, sigma not positive (or out of float32's range), or
-            p_lower outside [0, 1).
-        InputTypeError: sigma is not a number, or p_lower none or an array of them.
+        InputError: the pair (noise, norm) has no certificate, sigma is not positive or out of float32's range, or
+            p_lower is outside [0, 1).
+        InputTypeError: sigma is not a number, or p_lower is not a number or an array of numbers.
 
     >>> [f"{radius:.6f}" for radius in certified_radius([0.4, 0.5, 0.9, 0.99], 0.25)]
     ['0.000000', '0.000000', '0.320388', '0.581587']
@@ -74,39 +76,39 @@ def certified_radius(
     q = p[certified]
     if noise == "gaussian":
         scaled = sigma * np.asarray(normal_quantile_lower(q))
-        slack = np.abs(scaled) * _MARGIN
+        rounding_error = np.abs(scaled) * _MARGIN
     elif noise == "laplace":
         scaled = sigma / math.sqrt(2) * (-math.log(2) - np.log1p(-q))
-        slack = sigma * (1 + np.abs(np.log1p(-q))) * _MARGIN
+        rounding_error = sigma * (1 + np.abs(np.log1p(-q))) * _MARGIN
     else:
         scaled = 2 * math.sqrt(3) * sigma * (q - 0.5)
-        slack = np.full(q.shape, sigma * _MARGIN)
-    radius[certified] = np.maximum(0.0, np.nextafter(scaled - slack, -np.inf))
+        rounding_error = np.full(q.shape, sigma * _MARGIN)
+    radius[certified] = np.maximum(0.0, np.nextafter(scaled - rounding_error, -np.inf))
     return radius
 
 
 def required_probability(radius: float, sigma: float, *, noise: str = "gaussian", norm: str = "l2") -> float:
-    """The p_lower from which on certified_radius reaches a radius: what a decision on that radius is made against.
+    """Smallest p_lower at which certified_radius reaches a given radius.
 
     Args:
         radius: at least 0, in the input's unit.
-        sigma: as for certified_radius.
-        noise: likewise.
-        norm: likewise.
+        sigma: standard deviation of the noise, positive.
+        noise: "gaussian", "uniform" or "laplace".
+        norm: "l2" for gaussian, "l1" for the others.
 
     Returns:
-        A double p in (1/2, 1] with ``certified_radius(p) >= radius``, and not so at the double before it; just above
-        1/2 for radius 0, 1.0 where no p below 1 is enough.
+        The smallest double p in (1/2, 1] with ``certified_radius(p) >= radius``; just above 1/2 for radius 0, and 1.0
+        if no p below 1 is enough.
 
     Raises:
-        InputError: the radius is negative or not finite; or as certified_radius.
-        InputTypeError: as certified_radius.
+        InputError: the radius is negative or not finite, or sigma, noise or norm is invalid as for certified_radius.
+        InputTypeError: the radius or sigma is not a number.
 
     >>> f"{required_probability(0.25, 0.25):.6f}"
     '0.841345'
     """
     if not 0.0 <= number("radius", radius) < math.inf:
-        raise InputError(f"radius: expected a finite number of at least 0, got {radius}")
+        raise InputError(f"radius: expected a finite non-negative number, got {radius}")
     below, above = 0.5, 1.0
     while below < (middle := 0.5 * (below + above)) < above:
         if float(certified_radius(middle, sigma, noise=noise, norm=norm)) >= radius:
@@ -117,22 +119,23 @@ def required_probability(radius: float, sigma: float, *, noise: str = "gaussian"
 
 
 def two_class_radius(p_a_lower: npt.ArrayLike, p_b_upper: npt.ArrayLike, sigma: float) -> npt.NDArray[np.float64]:
-    """Certified l2 radius from bounds on the top class and on every other, rounded down (Gaussian noise).
+    """Certified l2 radius under Gaussian noise from bounds on the top class and on every other class, rounded down.
 
-    ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld and Kolter, 2019, theorem 1). At p_B = 1 - p_A that is
-    certified_radius; where votes spread over several other classes, p_B is smaller and the radius larger.
+    Computes ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld and Kolter, 2019, theorem 1), which equals
+    certified_radius at p_B = 1 - p_A. If the votes spread over several other classes, p_B is smaller and the radius
+    larger.
 
     Args:
-        p_a_lower: lower bound on the top class's probability, in [0, 1); NaN certifies nothing. Any shape.
+        p_a_lower: lower bound on the probability of the top class, in [0, 1), any shape; NaN certifies nothing.
         p_b_upper: upper bound on the probability of every other class, in (0, 1], of a shape that broadcasts.
-        sigma: as for certified_radius.
+        sigma: standard deviation of the noise, positive.
 
     Returns:
-        float64 of the broadcast shape; 0.0 where p_A is not above p_B.
+        float64 of the broadcast shape, in the input's unit; 0.0 where p_A is not above p_B.
 
     Raises:
-        InputError: a bound out of range, shapes that do not broadcast, or sigma not positive.
-        InputTypeError: sigma is not a number, or a bound none or an array of them.
+        InputError: a bound is out of range, the shapes do not broadcast, or sigma is not positive.
+        InputTypeError: sigma is not a number, or a bound is not a number or an array of numbers.
 
     >>> f"{two_class_radius(0.6, 0.1, 0.5):.6f}", f"{certified_radius(0.6, 0.5):.6f}"
     ('0.383725', '0.126674')
@@ -150,10 +153,10 @@ def two_class_radius(p_a_lower: npt.ArrayLike, p_b_upper: npt.ArrayLike, sigma: 
         raise InputError(f"p_a_lower, p_b_upper: shapes {a.shape} and {b.shape} do not broadcast") from error
     radius = np.zeros(a.shape, dtype=np.float64)
     certified = (a > b) & (b < 1)
-    # -Φ⁻¹(p) = Φ⁻¹(1 - p): the quantile of the failure's probability, rounded down with 1 - p_B.
+    # -Φ⁻¹(p_B) = Φ⁻¹(1 - p_B), where 1 - p_B and its quantile are both rounded down.
     top = np.asarray(normal_quantile_lower(a[certified]))
-    rest = np.asarray(normal_quantile_lower(np.nextafter(1.0 - b[certified], 0.0)))
-    scaled = 0.5 * sigma * (top + rest)
-    slack = 0.5 * sigma * (np.abs(top) + np.abs(rest)) * _MARGIN
-    radius[certified] = np.maximum(0.0, np.nextafter(scaled - slack, -np.inf))
+    others = np.asarray(normal_quantile_lower(np.nextafter(1.0 - b[certified], 0.0)))
+    scaled = 0.5 * sigma * (top + others)
+    rounding_error = 0.5 * sigma * (np.abs(top) + np.abs(others)) * _MARGIN
+    radius[certified] = np.maximum(0.0, np.nextafter(scaled - rounding_error, -np.inf))
     return radius

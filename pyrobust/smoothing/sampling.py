@@ -1,4 +1,4 @@
-"""Drawing noisy copies of images in packed batches and counting the base classifier's votes: the one place for both."""
+"""Sampling noisy copies of images in packed batches, and counting the votes of the base classifier."""
 
 from __future__ import annotations
 
@@ -23,26 +23,16 @@ from pyrobust.runner import Runner
 from .examples import noise_dtype
 from .grid import sample_delta
 
-#: (row of x, image index, first sample, number of samples), as of ``pyrobust.ops.sample_noise``.
+#: (row of x, image index, first sample, number of samples), see ``pyrobust.ops.sample_noise``.
 SampleRun: TypeAlias = tuple[int, int, int, int]
 
 
 class Sampler:
-    """Noise of one distribution and seed for one base classifier.
+    """Sampler of a smoothed classifier: the noise of one distribution and seed, for one base classifier.
 
-    Args:
-        runner: of the base classifier.
-        num_classes: K.
-        sigma: standard deviation of the noise.
-        noise: its family.
-        seed: of the noise contract.
-        normalize: (mean, std), applied after the noise.
-        grid: step of the grid that images and noise are on; x then holds the images' integers. The model sees batches
-            of one size only, computed by kernels that repeat their bits, and a sample with a tail of the noise in it
-            votes for no class.
-
-    Raises:
-        InputError: sigma is more than 2**13 steps of the grid, or no image fits its floats.
+    With a grid, x holds images as integer multiples of its step. The model then only sees batches of one size, computed
+    by deterministic kernels, and a sample whose noise reaches the tails votes for no class. ``normalize`` is (mean,
+    std), applied after the noise.
 
     >>> sampler = Sampler(Runner(lambda x: x), 3, 0.25, "gaussian", 0, None)
     >>> counts = torch.zeros(2, 4, dtype=torch.int64)
@@ -75,38 +65,38 @@ class Sampler:
 
     @property
     def guarantee(self) -> str:
-        """What certificates cover, as ``pyrobust.smoothing.Certificates`` says it: "grid" or "real"."""
+        """Guarantee of the certificates, "grid" or "real"; see ``pyrobust.smoothing.Certificates``."""
         return "real" if self.grid is None else "grid"
 
     def delta(self, shape: Sequence[int]) -> float:
-        """Bound on the total variation between a drawn sample [*shape] and an exactly rounded one; 0.0 off a grid."""
+        """Bound the total variation distance of a drawn sample [*shape] from an exact one; 0.0 without a grid."""
         return 0.0 if self.grid is None else sample_delta(self.sigma, self.grid, math.prod(shape))
 
     def count(
         self, x: Tensor, runs: Sequence[SampleRun], stage: str, counts: Tensor, report: Callable[[int], None]
     ) -> None:
-        """Adds the votes of every sample of the runs to their rows of counts; runs share full batches.
+        """Add the votes of all samples of the runs to their rows of ``counts``; runs share full batches.
 
         Args:
-            x: [M, ...], on the runner's device; int32 where there is a grid.
-            runs: at least one sample each; in any order, several of one row too.
-            stage: of the noise contract.
-            counts: [M, K + 1], int64, on the same device; updated.
-            report: called with the number of samples done, after each batch.
+            x: [M, ...], on the runner's device; int32 with a grid.
+            runs: at least one sample each, in any order; a row may occur more than once.
+            stage: stage of the noise contract.
+            counts: [M, K + 1], int64, on the same device; updated in place.
+            report: called after each batch with the number of samples done.
 
         Raises:
-            InputError: num_classes is not what the model returns.
-            ModelError: a model that does not return logits, or cannot be pinned.
+            InputError: num_classes differs from the number of logits of the model.
+            ModelError: the model does not return logits, or cannot run with deterministic kernels on a grid.
         """
         shape = tuple(x.shape[1:])
         ends = list(accumulate(run[3] for run in runs))
         total = ends[-1] if ends else 0
-        # On the device once: which run a sample belongs to is then found there, without waiting.
+        # Copied to the device once, so that the run of each sample is looked up there without synchronisation.
         device_ends = torch.tensor(ends, dtype=torch.int64, device=x.device)
         device_rows = torch.tensor([run[0] for run in runs], dtype=torch.int64, device=x.device)
         normalize = self.normalize and (self.normalize[0].to(x.device), self.normalize[1].to(x.device))
         buffer: Tensor | None = None
-        current = 0  # the first run that is not done
+        current = 0  # first unfinished run
         pinned = self.grid is not None
 
         def step(begin: int, end: int) -> None:
@@ -114,7 +104,7 @@ class Sampler:
             size = self.runner.batch_size(shape)
             size = size if pinned else min(size, total)
             if buffer is None or len(buffer) != size:
-                buffer = None  # lets go of the old one first, which may not have fitted
+                buffer = None  # frees the old buffer first, because both may not fit in memory
                 buffer = torch.empty(
                     (size, *shape),
                     dtype=self.runner.dtype,
@@ -131,7 +121,8 @@ class Sampler:
             logits = self._logits(x, parts, stage, normalize, buffer, end - begin)
             if logits.shape[1] != self.num_classes:
                 raise InputError(
-                    f"num_classes: expected what the model returns, {logits.shape[1]}, got {self.num_classes}"
+                    f"num_classes: expected {logits.shape[1]}, the number of logits of the model, "
+                    f"got {self.num_classes}"
                 )
             samples = torch.arange(begin, end, device=x.device)
             count_votes(logits, device_rows[torch.searchsorted(device_ends, samples, right=True)], counts)
@@ -145,18 +136,10 @@ class Sampler:
     def votes(
         self, x: Tensor, index: Sequence[int], n: int, stage: str, report: Callable[[int], None]
     ) -> npt.NDArray[np.int64]:
-        """The votes [B, K + 1] of n samples of each image.
-
-        Args:
-            x: [B, ...], as of ``count``.
-            index: image index of each.
-            n: samples an image.
-            stage: of the noise contract.
-            report: as of ``count``.
+        """Count the votes [B, K + 1] of n samples for each image; arguments and errors as for ``count``.
 
         Raises:
-            InputError: num_classes is not what the model returns.
-            ModelError: as of ``count``; or votes are missing.
+            ModelError: the number of votes of an image is not n.
         """
         counts = torch.zeros((len(x), self.num_classes + 1), dtype=torch.int64, device=x.device)
         self.count(x, [(row, image, 0, n) for row, image in enumerate(index)], stage, counts, report)
@@ -174,7 +157,7 @@ class Sampler:
         buffer: Tensor,
         rows: int,
     ) -> Tensor:
-        """Logits [rows, K] of noisy copies, which the buffer has room for; NaN for those that vote for no class."""
+        """Logits [rows, K] of noisy copies, written to the buffer first; NaN for samples that vote for no class."""
         if self.grid is None:
             batch = sample_noise(
                 x,
@@ -197,6 +180,6 @@ class Sampler:
             normalize=normalize,
             out=buffer[:rows],
         )
-        # A smaller batch may be computed by another kernel, which rounds differently: it would be another classifier.
+        # A smaller batch may run on another kernel that rounds differently, which would be another base classifier.
         buffer[rows:] = buffer[rows - 1]
         return self.runner.logits(buffer)[:rows].masked_fill(tail[:, None], torch.nan)

@@ -1,4 +1,4 @@
-"""Deciding radii by a confidence sequence: the rule, a pure function of the counts at fixed sample sizes."""
+"""Sequential certification rule: decides radii from the counts at fixed sample sizes, by a confidence sequence."""
 
 from __future__ import annotations
 
@@ -31,76 +31,73 @@ _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 _Bools = npt.NDArray[np.bool_]
 
-# Of the upper limits of p_A and lower ones of p_B, which certify nothing.
-_LEVEL = 0.1
-# Of two classes radii are estimated first: they err by less than 1e-7, most of it the rounding of sigma to float32, and
-# a proved radius lies 1e-11 below the exact one.
-_SLACK = 1e-6
-_MOST_RADII = 1024
+# Level of the upper limits of p_A and the lower limits of p_B, which only serve to give up.
+_FUTILITY_LEVEL = 0.1
+# Two-class radii are estimated before they are proved. The estimate errs by less than 1e-7, mostly from rounding sigma
+# to float32, and a proved radius lies 1e-11 below the exact one.
+_ESTIMATE_ERROR = 1e-6
+_MAX_RADII = 1024
 
 
 @dataclass(eq=False)
 class ImageSequence:
-    """One image and what is known of it so far; it may be kept and gone on with at any number of samples.
+    """Sampling state of one image; sampling can be interrupted and resumed after any number of samples."""
 
-    Attributes:
-        index: image index of the noise contract.
-        counts0: [K + 1], int64, votes of the selection; None before it.
-        counts: [K + 1], int64, votes of the sequence.
-        limits: [4], float64: lower and upper limit of p_A, the probability of the selected class, and of p_B, that of
-            its strongest rival; each the best of all looks so far.
-        seconds: of work.
-    """
-
+    #: Image index in the noise contract.
     index: int
+    #: Votes of the samples after the selection, [K + 1], int64.
     counts: _Ints
+    #: Votes of the selection, [K + 1], int64; None before it.
     counts0: _Ints | None = None
+    #: Lower and upper limit of p_A, the probability of the selected class, then of p_B, the probability of its
+    #: runner-up; the tightest over all looks so far. [4], float64.
     limits: _Floats = field(default_factory=lambda: np.array([0.0, 1.0, 0.0, 1.0]))
+    #: Time spent on the image.
     seconds: float = 0.0
 
     @property
     def drawn(self) -> int:
-        """Samples of the sequence so far."""
+        """Number of samples drawn after the selection."""
         return int(self.counts.sum())
 
     @property
     def selected(self) -> int:
-        """The class with most votes of the selection; the first of several."""
+        """Class with the most votes in the selection, the lowest one if tied; -1 before it."""
         return -1 if self.counts0 is None else int(self.counts0[:-1].argmax())
 
 
 @dataclass(frozen=True)
 class CertificationRule:
-    """When an image is judged, what its counts then prove, and when it is done.
+    """Rule for sequential certification: when an image is judged, what its counts prove, and when it is decided.
 
-    At each of ``looks(n)`` samples the confidence sequence of Krichevsky and Trofimov's bets (Ville, 1939; Voráček,
-    2024) bounds p_A. A radius is reached when the running maximum of the lower limits proves it, and rejected at a look
-    whose votes are so few that a certificate is no longer worth its samples: ``pyrobust.stats.SequentialRule``.
-    Rejecting certifies nothing, so it takes nothing of alpha. An image is done when each radius is one or the other,
-    or at n samples.
+    At each of ``looks(n)`` samples, the Krichevsky-Trofimov confidence sequence (Ville, 1939; Voráček, 2024) bounds
+    p_A. A radius is reached when the running maximum of the lower limits proves it. It is given up (rejected) at a look
+    with so few votes that a certificate is no longer worth its samples, see ``pyrobust.stats.SequentialRule``. Giving
+    up certifies nothing, so it uses no part of alpha. An image is decided when every radius is reached or given up, or
+    after n samples.
 
-    - ``hybrid``, a share of alpha, is kept for one bound of Clopper and Pearson at n samples; the sequence has the
-      rest. Near saturation that certifies more images at n, for log(1/(1 - hybrid)) more evidence before. A hundredth
-      costs next to nothing.
-    - ``two_class``: half of alpha is for the lower limit of p_A, half for upper limits of its K rivals, the votes
-      without a winner among them (Bonferroni); the radius is ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld and
-      Kolter, 2019) where that is larger. A radius is then rejected when limits at a level of 0.1 leave no room for it.
+    - ``hybrid`` is the share of alpha reserved for one Clopper-Pearson bound at n samples; the sequence has the rest.
+      Near saturation this certifies more images at n, and needs log(1/(1 - hybrid)) more evidence before. A share of
+      0.01 costs almost nothing.
+    - ``two_class`` spends half of alpha on the lower limit of p_A and half on upper limits of the K other classes,
+      including samples without a winner (Bonferroni). The radius is ``sigma/2·(Φ⁻¹(p_A) - Φ⁻¹(p_B))`` (Cohen, Rosenfeld
+      and Kolter, 2019) where that is larger. A radius is then given up when limits at level 0.1 exclude it.
 
     Args:
-        radii: to be decided, at least one.
-        num_classes: K.
-        sigma, noise, norm: of the smoothing.
-        n: samples of an image at most.
-        alpha: probability that an image's certificate is wrong.
-        hybrid: in [0, 1).
-        two_class: gaussian noise only.
-        delta: total variation between the drawn noise and the one that certificates are about; positive on a grid.
-            ``results`` takes it from p_lower and adds it to the rival's bound, and a vote without a winner, which may
-            be one in the noise's tail, then counts for each rival.
+        radii: radii to be decided, at least one.
+        num_classes: number of classes K.
+        sigma, noise, norm: parameters of the smoothed classifier.
+        n: largest number of samples per image.
+        alpha: probability that the certificate of an image is wrong.
+        hybrid: share of alpha for the bound at n samples, in [0, 1).
+        two_class: whether to bound the other classes too; Gaussian noise only.
+        delta: bound on the total variation distance of the drawn noise from the exact noise; positive on a grid.
+            ``results`` subtracts it from p_lower and adds it to the runner-up's bound. On a grid, a sample without a
+            winner may have reached the tails of the noise, so it counts for every other class.
 
     Raises:
-        InputError: no radii, a share out of range, or two classes with other noise.
-        InputTypeError: radii or a share that are no numbers, or a two_class that is no bool.
+        InputError: there are no radii, a share is out of range, or two_class is combined with other noise.
+        InputTypeError: radii or a share are not numbers, or two_class is not a bool.
 
     >>> rule = CertificationRule((0.25, 1.0), 3, 0.5, "gaussian", "l2", 10_000, 0.001)
     >>> limits = rule.look(np.array([1]), np.array([[5, 395, 0, 0]]), np.array([[0.0, 1.0, 0.0, 1.0]]))
@@ -121,65 +118,64 @@ class CertificationRule:
 
     def __post_init__(self) -> None:
         if not numbers("radii", self.radii):
-            raise InputError("radii: expected the radii that the sequential method is to decide, got none")
-        if len(self.radii) > _MOST_RADII or not all(map(math.isfinite, self.radii)):
+            raise InputError("radii: expected at least one radius for the sequential method to decide, got none")
+        if len(self.radii) > _MAX_RADII or not all(map(math.isfinite, self.radii)):
             raise InputError(
-                f"radii: expected at most {_MOST_RADII} finite numbers, got {len(self.radii)}: {some(self.radii)}"
+                f"radii: expected at most {_MAX_RADII} finite numbers, got {len(self.radii)}: {some(self.radii)}"
             )
         if not 0.0 <= number("hybrid", self.hybrid) < 1.0:
             raise InputError(f"hybrid: expected a share of alpha in [0, 1), got {self.hybrid}")
         if not isinstance(self.two_class, bool):
             raise InputTypeError(f"two_class: expected True or False, got {self.two_class!r}")
         if self.two_class and self.noise != "gaussian":
-            raise InputError(f"two_class: expected gaussian noise, whose radius has two classes, got {self.noise}")
-        own = self.decisions  # says what is wrong with the shares of alpha
-        shares = (own.alpha_sequence, own.alpha_fixed) if self.hybrid else (own.alpha_sequence,)
-        if self.two_class and not all(self._of_a_rival(share) > 0.0 for share in shares):
-            raise InputError(f"two_class: expected shares of alpha that leave each class some, got alpha {self.alpha}")
+            raise InputError(f"two_class: expected gaussian noise, got {self.noise}; pass two_class=False")
+        decisions = self.decisions  # checks the shares of alpha
+        shares = (decisions.alpha_sequence, decisions.alpha_fixed) if self.hybrid else (decisions.alpha_sequence,)
+        if self.two_class and not all(self._alpha_per_rival(share) > 0.0 for share in shares):
+            raise InputError(
+                f"two_class: expected an alpha large enough to be split over the classes, got alpha {self.alpha}"
+            )
 
     @cached_property
     def decisions(self) -> SequentialRule:
-        """The rule for p_A alone, with its part of alpha."""
+        """Rule for p_A alone, with its part of alpha."""
         return SequentialRule(self.n, 0.5 * self.alpha if self.two_class else self.alpha, self.hybrid)
 
     @property
     def looks(self) -> tuple[int, ...]:
-        """The sample sizes at which images are judged."""
+        """Sample sizes at which images are judged."""
         return self.decisions.looks
 
     @cached_property
     def required(self) -> _Floats:
-        """[R]: the lower limits that prove each radius; 1.0 where none does."""
+        """Lower limit of p_A that proves each radius, [R]; 1.0 where none does."""
         required = [required_probability(radius, self.sigma, noise=self.noise, norm=self.norm) for radius in self.radii]
         return raise_by(required, self.delta)
 
     @cached_property
     def given_up(self) -> _Ints:
-        """[looks, R]: the most votes with which a radius is rejected, of one class.
+        """Largest number of votes with which a radius is given up, [looks, R], without ``two_class``.
 
-        The last look could reject all that it does not certify; it rejects the shares of votes that the look before
-        does, so that the rest shows as undecided.
+        The last look could give up whatever it does not certify. It gives up at the share of votes of the look before
+        instead, so that the other images are reported as undecided.
         """
-        rule, every = self.decisions, np.array(self.looks)
-        table = np.stack([rule.counts(p)[1] if p < 1.0 else every for p in self.required.tolist()], axis=1)
-        before = table[-2] * self.n // every[-2] if len(every) > 1 else np.full(len(self.radii), -1)
+        rule, looks = self.decisions, np.array(self.looks)
+        table = np.stack([rule.counts(p)[1] if p < 1.0 else looks for p in self.required.tolist()], axis=1)
+        before = table[-2] * self.n // looks[-2] if len(looks) > 1 else np.full(len(self.radii), -1)
         table[-1] = np.where(self.required < 1.0, np.minimum(table[-1], before), self.n)
         return table
 
     def next_look(self, drawn: int) -> int:
-        """The first look beyond a number of samples, which is below n."""
+        """Return the first look after a number of samples below n."""
         return self.looks[bisect_right(self.looks, drawn)]
 
     def look(self, top: _Ints, counts: _Ints, limits: _Floats) -> _Floats:
-        """The limits after a look.
+        """Update limits [B, 4] at a look.
 
         Args:
-            top: [B], the selected classes.
-            counts: [B, K + 1], each row's sum one of the looks.
-            limits: [B, 4], before.
-
-        Returns:
-            [B, 4].
+            top: selected classes, [B].
+            counts: votes, [B, K + 1]; the sum of each row is one of the looks.
+            limits: limits before the look, [B, 4].
         """
         rows = np.arange(len(top))
         others = counts.copy()
@@ -188,76 +184,75 @@ class CertificationRule:
         return self.limits_after(counts[rows, top], rival, counts.sum(axis=1), limits)
 
     def limits_after(self, votes: _Ints, rival: _Ints, drawn: _Ints, limits: _Floats) -> _Floats:
-        """The same from what matters of the counts.
+        """Update limits [B, 4] from the votes of the selected class and of the runner-up.
 
         Args:
-            votes: [B], for the selected class.
-            rival: [B], for the strongest other one; at one number of samples all limits move one way with votes.
-            drawn: [B], samples.
-            limits: [B, 4], before.
-
-        Returns:
-            [B, 4].
+            votes: votes for the selected class, [B].
+            rival: votes for the runner-up, [B]. For a given number of samples all limits are monotone in the votes, so
+                the runner-up has the largest.
+            drawn: number of samples, [B].
+            limits: limits before the look, [B, 4].
         """
-        own = self.decisions
-        # Both limits that reject two classes together err as often as one.
-        level = 0.5 * _LEVEL if self.two_class else _LEVEL
-        found: _Floats = limits.copy()
-        found[:, 0] = np.maximum(limits[:, 0], sequence_lower(votes, drawn, own.alpha_sequence))
-        found[:, 1] = np.minimum(limits[:, 1], sequence_upper(votes, drawn, level))
+        decisions = self.decisions
+        # With two classes, both limits that serve to give up share one error probability.
+        level = 0.5 * _FUTILITY_LEVEL if self.two_class else _FUTILITY_LEVEL
+        updated: _Floats = limits.copy()
+        updated[:, 0] = np.maximum(limits[:, 0], sequence_lower(votes, drawn, decisions.alpha_sequence))
+        updated[:, 1] = np.minimum(limits[:, 1], sequence_upper(votes, drawn, level))
         last = np.flatnonzero(drawn == self.n) if self.hybrid else np.zeros(0, dtype=np.int64)
         if len(last):
-            bound = clopper_pearson_lower(votes[last], drawn[last], own.alpha_fixed)
-            found[last, 0] = np.maximum(found[last, 0], bound)
+            bound = clopper_pearson_lower(votes[last], drawn[last], decisions.alpha_fixed)
+            updated[last, 0] = np.maximum(updated[last, 0], bound)
         if not self.two_class:
-            return found
-        found[:, 2] = np.maximum(limits[:, 2], sequence_lower(rival, drawn, level))
-        # The rivals' half of alpha is as large as p_A's, and has the same shares.
-        found[:, 3] = np.minimum(limits[:, 3], sequence_upper(rival, drawn, self._of_a_rival(own.alpha_sequence)))
+            return updated
+        updated[:, 2] = np.maximum(limits[:, 2], sequence_lower(rival, drawn, level))
+        # The other classes share a half of alpha as large as that of p_A, split in the same way.
+        alpha = self._alpha_per_rival(decisions.alpha_sequence)
+        updated[:, 3] = np.minimum(limits[:, 3], sequence_upper(rival, drawn, alpha))
         if len(last):
-            bound = clopper_pearson_upper(rival[last], drawn[last], self._of_a_rival(own.alpha_fixed))
-            found[last, 3] = np.minimum(found[last, 3], bound)
-        return found
+            alpha = self._alpha_per_rival(decisions.alpha_fixed)
+            bound = clopper_pearson_upper(rival[last], drawn[last], alpha)
+            updated[last, 3] = np.minimum(updated[last, 3], bound)
+        return updated
 
     def reached(self, limits: _Floats) -> _Bools:
-        """[B, R]: which radii are certified."""
+        """Whether each radius is certified, [B, R], from limits [B, 4]."""
         reached: _Bools = limits[:, :1] >= self.required
         if self.two_class:
             radius = self._two_class_estimate(limits[:, :1], limits[:, 3:])
-            reached |= radius - _SLACK * (self.sigma + np.abs(radius)) >= np.asarray(self.radii)
+            reached |= radius - _ESTIMATE_ERROR * (self.sigma + np.abs(radius)) >= np.asarray(self.radii)
         return reached
 
     def rejected(self, limits: _Floats, votes: _Ints, drawn: _Ints) -> _Bools:
-        """[B, R]: which radii are given up.
+        """Whether each radius is given up, [B, R].
 
         Args:
-            limits: [B, 4].
-            votes: [B], for the selected class.
-            drawn: [B], samples; what is no look rejects nothing of one class.
+            limits: limits, [B, 4].
+            votes: votes for the selected class, [B].
+            drawn: number of samples, [B]. Without ``two_class``, nothing is given up between looks.
         """
         if not self.two_class:
             look = np.searchsorted(self.looks, drawn)
-            known = np.append(self.looks, 0)[look] == drawn
-            rejected: _Bools = known[:, None] & (votes[:, None] <= self.given_up[np.minimum(look, len(self.looks) - 1)])
+            at_look = np.append(self.looks, 0)[look] == drawn
+            table = self.given_up[np.minimum(look, len(self.looks) - 1)]
+            rejected: _Bools = at_look[:, None] & (votes[:, None] <= table)
             return rejected
         upper = limits[:, 1:2]
         radius = np.maximum(self.sigma * special.ndtri(upper), self._two_class_estimate(upper, limits[:, 2:3]))
-        return np.asarray(radius + _SLACK * (self.sigma + np.abs(radius)) < np.asarray(self.radii), dtype=np.bool_)
+        largest = radius + _ESTIMATE_ERROR * (self.sigma + np.abs(radius))
+        return np.asarray(largest < np.asarray(self.radii), dtype=np.bool_)
 
     def done(self, limits: _Floats, votes: _Ints, drawn: _Ints) -> _Bools:
-        """[B]: whether all radii are decided, or all samples drawn; arguments as of ``rejected``."""
+        """Whether all radii are decided or all samples drawn, [B]; arguments as for ``rejected``."""
         decided = (self.reached(limits) | self.rejected(limits, votes, drawn)).all(axis=1)
         return np.asarray(decided | (drawn == self.n), dtype=np.bool_)
 
     def results(self, images: list[ImageSequence]) -> dict[str, Any]:
-        """What images that are done come to.
-
-        Args:
-            images: each with its selected class.
+        """Collect the results of decided images by name.
 
         Returns:
-            By name: ``indices``, ``prediction``, ``radius``, ``p_lower``, ``p_upper``, ``rival_upper``, ``samples``
-            [B]; ``counts0``, ``counts`` [B, K + 1]; ``undecided`` [B, R].
+            ``indices``, ``prediction``, ``radius``, ``p_lower``, ``p_upper``, ``rival_upper``, ``samples`` [B];
+            ``counts0``, ``counts`` [B, K + 1]; ``undecided`` [B, R].
         """
         width = self.num_classes + 1
         counts0 = np.array([image.counts0 for image in images], dtype=np.int64).reshape(-1, width)
@@ -287,10 +282,10 @@ class CertificationRule:
             "undecided": ~certified & ~self.reached(limits) & ~rejected,
         }
 
-    def _of_a_rival(self, alpha: float) -> float:
-        """A rival's part of alpha, which K of them share."""
+    def _alpha_per_rival(self, alpha: float) -> float:
+        """Split alpha evenly over the K other classes (samples without a winner count as one), rounded down."""
         return math.nextafter(alpha / self.num_classes, 0.0)
 
     def _two_class_estimate(self, p: _Floats, rival: _Floats) -> _Floats:
-        """About the radius of two probabilities; negative where there is none, and infinite at p = 1 or rival = 0."""
+        """Estimate the two-class radius; negative if nothing is certified, infinite for p = 1 or rival = 0."""
         return np.asarray(0.5 * self.sigma * (special.ndtri(p) - special.ndtri(rival)), dtype=np.float64)

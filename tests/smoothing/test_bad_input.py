@@ -176,8 +176,8 @@ def test_a_shared_index_is_said_in_the_log(caplog):
         ({"sigma": -0.5}, InputError, "sigma: expected a positive number"),
         ({"sigma": math.nan}, InputError, "sigma: expected a positive number"),
         ({"sigma": math.inf}, InputError, "sigma: expected a positive number"),
-        ({"sigma": 1e-60}, InputError, "sigma: expected a positive number that float32 noise can hold"),
-        ({"sigma": 1e60}, InputError, "sigma: expected a positive number that float32 noise can hold"),
+        ({"sigma": 1e-60}, InputError, "sigma: expected a positive number in the range of float32 noise"),
+        ({"sigma": 1e60}, InputError, "sigma: expected a positive number in the range of float32 noise"),
         ({"sigma": "0.5"}, InputTypeError, "sigma: expected a number, got"),
         ({"sigma": None}, InputTypeError, "sigma: expected a number, got"),
         ({"noise": "cauchy"}, InputError, "noise, norm: expected .*got cauchy with l2"),
@@ -238,7 +238,7 @@ def test_channels_last_needs_images(call):
 
 @pytest.mark.parametrize("classes", [1, 3, 10])
 def test_num_classes_is_not_what_the_model_returns(call, classes):
-    with pytest.raises(InputError, match=f"num_classes: expected what the model returns, 2, got {classes}"):
+    with pytest.raises(InputError, match=f"num_classes: expected 2, the number of logits of the model, got {classes}"):
         call(RandomizedSmoothing(first_two, classes, 0.5), X)
 
 

@@ -35,7 +35,7 @@ def test_a_radius_beyond_all_doubles_asks_for_certainty():
 
 @pytest.mark.parametrize("radius", [-0.1, math.nan, math.inf])
 def test_a_radius_that_cannot_be(radius):
-    with pytest.raises(InputError, match="radius: expected a finite number of at least 0"):
+    with pytest.raises(InputError, match="radius: expected a finite non-negative number"):
         required_probability(radius, 0.25)
 
 

@@ -69,7 +69,7 @@ def test_the_two_sides_of_the_example() -> None:
     ids=["other side", "a tenth", "large", "below float32", "beyond float32", "second element"],
 )
 def test_an_image_that_would_be_moved_is_refused(call: str, x: Tensor) -> None:
-    with pytest.raises(InputError, match=r"^x: expected values that torch\.float32 holds exactly.*x\.float\(\)"):
+    with pytest.raises(InputError, match=r"^x: expected values that torch\.float32 represents exactly.*x\.float\(\)"):
         CALLS[call](never, x)
 
 

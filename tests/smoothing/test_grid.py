@@ -68,7 +68,7 @@ def test_the_first_offender_is_named(bad):
     assert "[1, 0, 2, 3]" in str(error.value)
     if bad == 0.5:
         assert "got 0.5" in str(error.value)
-        assert "the nearest is 128/255 = 0.501960784" in str(error.value)
+        assert "the nearest multiple is 128/255 = 0.501960784" in str(error.value)
 
 
 def test_multiples_that_one_float_may_be_nearest_to_two_of():
@@ -127,7 +127,7 @@ def test_the_bundled_digits_are_on_sixteenths():
 
 
 def test_no_usual_grid():
-    with pytest.raises(InputError, match="grid: expected x on one of the usual grids, 1/255, 1/16, 1/256"):
+    with pytest.raises(InputError, match="grid: expected x on one of the usual grids 1/255, 1/16, 1/256"):
         usual_grid(torch.tensor([0.1234]))
 
 

@@ -264,7 +264,11 @@ def test_grid_and_doubles():
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"grid": 1 / 255}, InputTypeError, "grid: expected a Fraction, .* a float is not that fraction"),
+        (
+            {"grid": 1 / 255},
+            InputTypeError,
+            "grid: expected a Fraction, .* a float does not represent",
+        ),
         ({"grid": "1/0"}, InputError, "grid: expected a positive fraction"),
         ({"grid": BYTE, "noise": "uniform", "norm": "l1"}, InputError, "grid: expected None for uniform noise"),
         ({"grid": "auto", "noise": "laplace", "norm": "l1"}, InputError, "grid: expected None for laplace noise"),

@@ -77,7 +77,7 @@ def test_memory_that_runs_out_changes_nothing():
 
 
 def test_another_number_of_classes():
-    with pytest.raises(InputError, match="num_classes: expected what the model returns, 2, got 3"):
+    with pytest.raises(InputError, match="num_classes: expected 2, the number of logits of the model, got 3"):
         Sampler(Runner(model), 3, 0.5, "gaussian", 3, None).count(
             X, [(0, 0, 0, 1)], "estimate", torch.zeros(4, 4, dtype=torch.int64), lambda done: None
         )

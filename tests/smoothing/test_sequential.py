@@ -214,8 +214,8 @@ def test_results_say_how_they_were_made():
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"radii": None}, InputError, "radii: expected the radii that the sequential method"),
-        ({"radii": ()}, InputError, "radii: expected the radii that the sequential method"),
+        ({"radii": None}, InputError, "radii: expected at least one radius for the sequential method"),
+        ({"radii": ()}, InputError, "radii: expected at least one radius for the sequential method"),
         ({"radii": (-0.5,)}, InputError, "radii: expected numbers of at least 0"),
         ({"radii": (math.nan,)}, InputError, "radii: expected numbers of at least 0"),
         ({"radii": "far"}, InputTypeError, "radii: expected a sequence of numbers"),
@@ -225,8 +225,8 @@ def test_results_say_how_they_were_made():
         ({"hybrid": math.nan}, InputError, "hybrid: expected a share"),
         ({"hybrid": "half"}, InputTypeError, "hybrid: expected a number"),
         ({"two_class": 1}, InputTypeError, "two_class: expected True or False"),
-        ({"method": "fixed", "hybrid": 0.5}, InputError, "hybrid, two_class: expected none"),
-        ({"method": "fixed", "two_class": True}, InputError, "hybrid, two_class: expected none"),
+        ({"method": "fixed", "hybrid": 0.5}, InputError, "hybrid, two_class: expected only with method"),
+        ({"method": "fixed", "two_class": True}, InputError, "hybrid, two_class: expected only with method"),
     ],
 )
 def test_bad_input(options, error, match):

@@ -86,7 +86,7 @@ def test_shares_are_at_most_alpha(alpha, hybrid):
     both = rule(alpha=alpha, hybrid=hybrid, two_class=True)
     own = (both.decisions.alpha_sequence, both.decisions.alpha_fixed)
     # CLASSES rivals: the other classes, and the votes without a winner.
-    shares = [*own, *(CLASSES * [both._of_a_rival(share) for share in own if share])]
+    shares = [*own, *(CLASSES * [both._alpha_per_rival(share) for share in own if share])]
     assert sum(map(Fraction, shares)) <= Fraction(alpha)
     assert sum(shares) == pytest.approx(alpha, rel=1e-12)
 
@@ -94,7 +94,7 @@ def test_shares_are_at_most_alpha(alpha, hybrid):
 @pytest.mark.parametrize("changes", [{"alpha": 1e-321, "hybrid": 0.0}, {"hybrid": 4e-320}])
 def test_shares_that_are_none_are_refused_before_the_last_sample_needs_them(changes):
     assert rule(**changes).decisions.alpha_sequence > 0
-    with pytest.raises(InputError, match=r"two_class: expected shares of alpha that leave each class some, got alpha"):
+    with pytest.raises(InputError, match=r"two_class: expected an alpha large enough to be split"):
         rule(**changes, num_classes=100, two_class=True)
 
 

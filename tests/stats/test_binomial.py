@@ -1,7 +1,7 @@
 """Binomial bounds against exact rationals and ball arithmetic.
 
-A ball encloses the exact value of its expression, so ``ball <= alpha`` being true is a proof. Every bound is tested from
-both sides: the returned value is sound, and a slightly tighter value would not be.
+A ball encloses the exact value of its expression, so ``ball <= alpha`` being true is a proof. Every bound is tested
+from both sides: the returned value is sound, and a slightly tighter value would not be.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def test_clopper_pearson_at_extreme_alpha(n, alpha):
 
 
 def test_clopper_pearson_where_library_routines_fail():
-    # In scipy 1.17 the incomplete beta function is 30 times too small in the first case; its inverse is NaN in the other.
+    # In scipy 1.17 the incomplete beta function is 30 times too small in the first case, and its inverse NaN in the
+    # second.
     ctx.prec = 400
     for k, n, alpha in [(479, 508, 5.328387079157256e-282), (3, 1_339_206, 5.8434929526015255e-269)]:
         check_lower(k, n, alpha, clopper_pearson_lower(k, n, alpha))
