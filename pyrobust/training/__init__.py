@@ -1,4 +1,4 @@
-"""Losses of certified training, and the training recipes of the bundled nets."""
+"""Losses for certified training, and the training recipes of the bundled nets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the recipes on the bundled digits share."""
+"""Parts shared by the training recipes on the bundled digits."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pyrobust.zoo import save_state_dict
 
 
 class Trained:
-    """What the result of every recipe can do; a dataclass adds what it measured."""
+    """Base class of recipe results; dataclasses derived from it add the measurements."""
 
     model: nn.Module
 
     def save(self, path: str | Path) -> None:
-        """Writes the weights as a plain state dict, whole or not at all.
+        """Write the weights as a plain state dict, atomically.
 
         Raises:
             StoreError: the file cannot be written.
@@ -30,14 +30,14 @@ class Trained:
         save_state_dict(self.model, path)
 
     def to_dict(self) -> dict[str, Any]:
-        """All but the model, as plain values."""
-        # the subclasses are dataclasses
+        """Return all fields except the model."""
+        # The subclasses are dataclasses.
         names = [item.name for item in fields(self)]  # type: ignore[arg-type]
         return {name: getattr(self, name) for name in names if name != "model"}
 
 
 def check_seed_and_epochs(recipe: str, seed: int, epochs: int) -> None:
-    """Raises InputError for one out of range."""
+    """Raise InputError if the seed or the number of epochs is out of range."""
     if not 0 <= seed < 1 << 63:
         raise InputError(f"{recipe}: seed: expected 0 to 2**63 - 1, got {seed}")
     if not 1 <= epochs < 1 << 20:
@@ -45,10 +45,11 @@ def check_seed_and_epochs(recipe: str, seed: int, epochs: int) -> None:
 
 
 @contextmanager
-def one_thread_with_gradients() -> Iterator[None]:
-    """Gradients, also for a caller under no_grad or inference_mode, who would otherwise get a net that never learned.
+def single_thread_with_gradients() -> Iterator[None]:
+    """Run a block with gradients enabled and on one thread, whatever the caller's settings.
 
-    One thread: sums are then added in one order on any number of cores, and small batches gain little from more.
+    Under no_grad or inference_mode the net would not learn. One thread gives the same order of summation on any number
+    of cores, and small batches gain little from more threads.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -60,12 +61,9 @@ def one_thread_with_gradients() -> Iterator[None]:
 
 
 def warp(x: Tensor, scale: float, generator: torch.Generator) -> Tensor:
-    """Images [N, C, H, W], each under an affine map of its own: bilinear, zero outside.
+    """Apply a random affine map to each image [N, C, H, W], bilinear and zero outside.
 
-    Args:
-        x: [N, C, H, W].
-        scale: standard deviation of each entry of the maps less the identity.
-        generator: of the maps.
+    ``scale`` is the standard deviation of each entry of the maps minus the identity.
     """
     maps = torch.eye(2, 3) + scale * torch.randn(len(x), 2, 3, generator=generator)
     grid = functional.affine_grid(maps, list(x.shape), align_corners=False)

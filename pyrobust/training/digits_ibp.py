@@ -1,4 +1,4 @@
-"""The bundled certified net: the digits convnet trained with interval bounds, or with CROWN-IBP."""
+"""Recipe of the bundled certified net: the digits convnet trained with IBP or CROWN-IBP."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from torch import nn
 from pyrobust.bounds import BoundedModel, DifferentiableBounds
 from pyrobust.checks import number
 from pyrobust.errors import InputError
-from pyrobust.training.digits_common import Trained, check_seed_and_epochs, one_thread_with_gradients, warp
+from pyrobust.training.digits_common import Trained, check_seed_and_epochs, single_thread_with_gradients, warp
 from pyrobust.training.losses import crown_ibp_loss, ibp_loss, ramp
 from pyrobust.zoo import ImageSet, digits_convnet, load_digits
 
-#: The losses that the recipe knows.
+#: Training methods of the recipe.
 METHODS = ("ibp", "crown-ibp")
 
-# docs/decisions/ibp-training.md says what else was tried.
+# docs/decisions/ibp-training.md lists the alternatives that were tried.
 _BATCH = 128
 _PEAK_RATE = 1e-2
 _WARP = 0.05
 _KAPPA = 0.5
-#: Shares of all steps: epsilon grows from 0, and kappa and beta fall from 1, between them.
+# Begin and end of the ramps, as shares of all steps: epsilon grows from 0, kappa and beta fall from 1.
 _RAMP = (0.05, 0.3)
-_LARGEST_GRADIENT = 5.0
+_MAX_GRADIENT_NORM = 5.0
 _CLIP = (0.0, 1.0)
 
 
 @dataclass(frozen=True)
 class CertifiedTrainResult(Trained):
-    """A trained net and what is proved of it on the test split of the digits.
+    """A trained net with its clean and certified accuracy on the test split of the digits.
 
     Args:
-        model: in eval mode.
-        epsilon: radius of the l∞ balls, pixels in [0, 1].
-        method: of the training, "ibp" or "crown-ibp".
-        seed: of weights, order and warps.
+        model: the net, in eval mode.
+        epsilon: radius of the l∞ balls, for pixels in [0, 1].
+        method: training method, "ibp" or "crown-ibp".
+        seed: random seed of weights, order and warps.
         epochs: passes over the train split.
-        clean_accuracy: share of the test images that the net classifies right, in [0, 1].
-        certified_accuracy: share of them that it is proved to classify right wherever each pixel moves by at most
-            epsilon, within [0, 1]: by ``BoundedModel.certify``, sound, with intervals, or with CROWN where these do not
+        clean_accuracy: share of the test images that are classified correctly, in [0, 1].
+        certified_accuracy: share of the test images proved to be classified correctly if every pixel changes by at most
+            epsilon within [0, 1]. Proved by ``BoundedModel.certify``, sound, with IBP and then CROWN where IBP does not
             suffice.
-        seconds: that the training took.
+        seconds: training time.
     """
 
     model: nn.Module = field(repr=False)
@@ -66,25 +66,25 @@ def train_digits_ibp(
     epochs: int = 200,
     progress: Callable[[int, int, float], None] | None = None,
 ) -> CertifiedTrainResult:
-    """Trains the digits net so that it can be certified for l∞ balls (Gowal et al., 2018; Zhang et al., 2020).
+    """Train the digits net for certification in l∞ balls (Gowal et al., 2018; Zhang et al., 2020).
 
-    Every epoch each image of the train split is warped by a random affine map close to the identity and takes part in
-    one Adam step on ``ibp_loss`` or ``crown_ibp_loss``; the learning rate rises and falls once. epsilon grows while
-    kappa, and with CROWN-IBP beta, fall; from then on all of them stay. The same seed gives the same weights on one
-    machine with one version of torch. No global random state is touched.
+    In every epoch, each image of the train split is warped by a random affine map close to the identity and used in one
+    Adam step on ``ibp_loss`` or ``crown_ibp_loss``; the learning rate rises and falls once. epsilon grows while kappa,
+    and with CROWN-IBP beta, fall; then all stay constant. The same seed gives the same weights on one machine and
+    version of torch. Global random states are not touched.
 
     Args:
-        epsilon: radius of the balls, pixels in [0, 1]; positive, below 1.
+        epsilon: radius of the balls for pixels in [0, 1], in (0, 1).
         method: "ibp" or "crown-ibp".
-        seed: of everything random; at least 0, below 2**63.
+        seed: random seed in [0, 2**63).
         epochs: passes over the train split, at least 1. 200 take less than a minute with "ibp", two with "crown-ibp".
-        progress: called after every epoch with the epoch from 1 on, the number of epochs, and the mean loss.
+        progress: called after every epoch with its number (from 1), the number of epochs and the mean loss.
 
     Returns:
-        The net, its accuracy and its certified accuracy on the test split.
+        The net with its clean and certified accuracy on the test split.
 
     Raises:
-        InputError: another method, or a number out of range.
+        InputError: the method is unknown, or a number is out of range.
 
     >>> result = train_digits_ibp(0.02, epochs=2)
     >>> result.epochs, result.clean_accuracy >= result.certified_accuracy > 0.1
@@ -96,7 +96,7 @@ def train_digits_ibp(
         raise InputError(f"train_digits_ibp: method: expected one of {', '.join(METHODS)}, got {method!r}")
     check_seed_and_epochs("train_digits_ibp", seed, epochs)
     start = time.perf_counter()
-    with one_thread_with_gradients():
+    with single_thread_with_gradients():
         net = _fit(epsilon, method, seed, epochs, progress)
     seconds = time.perf_counter() - start
     return CertifiedTrainResult(
@@ -109,7 +109,7 @@ def _fit(
 ) -> nn.Module:
     data = load_digits("train")
     generator = torch.Generator().manual_seed(seed)
-    net = digits_convnet(seed).eval()  # nothing in it depends on the mode
+    net = digits_convnet(seed).eval()  # the net behaves the same in train and eval mode
     bounds = DifferentiableBounds(net, data.x[:1])
     steps = epochs * math.ceil(len(data) / _BATCH)
     begin, end = (share * steps for share in _RAMP)
@@ -128,9 +128,9 @@ def _fit(
                 beta = ramp(step, begin, end, 1.0, 0.0)
                 loss = crown_ibp_loss(bounds, x[rows], data.y[rows], radius, kappa=kappa, beta=beta, clip=_CLIP)
             optimizer.zero_grad()
-            # torch leaves this method without annotations
+            # torch does not annotate this method.
             loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(net.parameters(), _LARGEST_GRADIENT)
+            nn.utils.clip_grad_norm_(net.parameters(), _MAX_GRADIENT_NORM)
             optimizer.step()
             schedule.step()
             step += 1
@@ -141,12 +141,7 @@ def _fit(
 
 
 def accuracies(net: nn.Module, data: ImageSet, epsilon: float) -> tuple[float, float]:
-    """(accuracy, certified accuracy) of a net with pixels in [0, 1].
-
-    Args:
-        net: in eval mode.
-        data: images and labels.
-        epsilon: radius of the l∞ balls.
+    """Clean and certified accuracy of a net in eval mode, for pixels in [0, 1] and l∞ balls of radius epsilon.
 
     >>> from pyrobust.zoo import load_model
     >>> clean, certified = accuracies(load_model("zoo:digits-smooth-0.25"), load_digits("test"), 0.01)
@@ -157,7 +152,7 @@ def accuracies(net: nn.Module, data: ImageSet, epsilon: float) -> tuple[float, f
         clean = float((net(data.x).argmax(1) == data.y).double().mean())
     bounded = BoundedModel(net, data.x[:1])
     proved = bounded.certify(data.x, data.y, epsilon, method="ibp", clip=_CLIP)
-    left = ~proved
-    if bool(left.any()):
-        proved[left] = bounded.certify(data.x[left], data.y[left], epsilon, method="crown", clip=_CLIP)
+    unproved = ~proved
+    if bool(unproved.any()):
+        proved[unproved] = bounded.certify(data.x[unproved], data.y[unproved], epsilon, method="crown", clip=_CLIP)
     return clean, float(proved.double().mean())

@@ -1,4 +1,4 @@
-"""The bundled nets: a small convnet trained on noisy digits."""
+"""Recipe of the bundled base classifiers for smoothing: the digits convnet trained with Gaussian noise."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from torch.nn import functional as F
 
 from pyrobust.errors import InputError
 from pyrobust.ops.sample_noise import sample_noise
-from pyrobust.training.digits_common import Trained, check_seed_and_epochs, one_thread_with_gradients, warp
+from pyrobust.training.digits_common import Trained, check_seed_and_epochs, single_thread_with_gradients, warp
 from pyrobust.zoo import ImageSet, digits_convnet, load_digits
 
 _BATCH = 128
 _PEAK_RATE = 6e-3
 _WEIGHT_DECAY = 1e-2
-# Standard deviation of each entry of the random affine maps: an eighth of that many pixels per pixel off the centre.
+# Standard deviation of each entry of the random affine maps.
 _WARP = 0.1
 _COPIES = 100
 
 
 @dataclass(frozen=True)
 class TrainResult(Trained):
-    """A trained net and how well it does on the test split of the digits.
+    """A trained net with its accuracies on the test split of the digits.
 
     Args:
-        model: in eval mode.
+        model: the net, in eval mode.
         sigma: standard deviation of the noise.
-        seed: of weights, order, warps and noise.
+        seed: random seed of weights, order, warps and noise.
         epochs: passes over the train split.
-        clean_accuracy: share of the test images that the net itself classifies right, in [0, 1].
-        noisy_accuracy: share of noisy copies of them, 100 of each, that it classifies right.
-        smoothed_accuracy: share of the test images of which most noisy copies (more than of any other class) are
-            classified right: an estimate of the accuracy of the smoothed classifier.
-        seconds: that the training took.
+        clean_accuracy: share of the test images that the net classifies correctly without noise, in [0, 1].
+        noisy_accuracy: share of noisy copies, 100 of each test image, that it classifies correctly.
+        smoothed_accuracy: share of the test images for which the correct class has the most votes of the noisy copies,
+            an estimate of the accuracy of the smoothed classifier.
+        seconds: training time.
     """
 
     model: nn.Module = field(repr=False)
@@ -53,23 +53,23 @@ class TrainResult(Trained):
 def train_digits_smooth(
     sigma: float, *, seed: int = 0, epochs: int = 300, progress: Callable[[int, int, float], None] | None = None
 ) -> TrainResult:
-    """Trains the digits net with Gaussian noise, as Cohen, Rosenfeld and Kolter (2019) train base classifiers.
+    """Train the digits net with Gaussian noise, as Cohen, Rosenfeld and Kolter (2019) train base classifiers.
 
-    Every epoch each image of the train split is warped by a random affine map close to the identity, gets fresh
-    Gaussian noise, and takes part in one AdamW step on the cross-entropy; the learning rate rises and falls once. The
-    same seed gives the same weights on one machine with one version of torch. No global random state is touched.
+    In every epoch, each image of the train split is warped by a random affine map close to the identity, gets fresh
+    Gaussian noise, and is used in one AdamW step on the cross-entropy; the learning rate rises and falls once. The same
+    seed gives the same weights on one machine and version of torch. Global random states are not touched.
 
     Args:
-        sigma: standard deviation of the noise, pixels in [0, 1]; positive.
-        seed: of everything random; at least 0, below 2**63.
+        sigma: standard deviation of the noise for pixels in [0, 1]; positive.
+        seed: random seed in [0, 2**63).
         epochs: passes over the train split, at least 1. 300 take about twenty seconds.
-        progress: called after every epoch with the epoch from 1 on, the number of epochs, and the mean loss.
+        progress: called after every epoch with its number (from 1), the number of epochs and the mean loss.
 
     Returns:
-        The net and its accuracies on the test split.
+        The net with its accuracies on the test split.
 
     Raises:
-        InputError: sigma is not a positive number, seed or epochs out of range.
+        InputError: sigma is not a positive number, or seed or epochs are out of range.
 
     >>> result = train_digits_smooth(0.25, epochs=1)
     >>> result.epochs, result.noisy_accuracy > 0.15
@@ -79,7 +79,7 @@ def train_digits_smooth(
         raise InputError(f"train_digits_smooth: sigma: expected a positive number, got {sigma}")
     check_seed_and_epochs("train_digits_smooth", seed, epochs)
     start = time.perf_counter()
-    with one_thread_with_gradients():
+    with single_thread_with_gradients():
         net = _fit(sigma, seed, epochs, progress)
     seconds = time.perf_counter() - start
     return TrainResult(net, sigma, seed, epochs, *_accuracies(net, load_digits("test"), sigma, seed), seconds)
@@ -94,14 +94,14 @@ def _fit(sigma: float, seed: int, epochs: int, progress: Callable[[int, int, flo
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _PEAK_RATE, total_steps=steps, pct_start=0.2)
     for epoch in range(epochs):
         order = torch.randperm(len(data), generator=generator)
-        # The sample index is the epoch, so every epoch has fresh noise.
+        # The epoch is the sample index, so every epoch has fresh noise.
         runs = [(i, i, epoch, 1) for i in range(len(data))]
         noisy = sample_noise(warp(data.x, _WARP, generator), runs, sigma=sigma, stage="train", seed=seed)
         total = 0.0
         for rows in torch.split(order, _BATCH):
             loss = F.cross_entropy(net(noisy[rows]), data.y[rows])
             optimizer.zero_grad()
-            # torch leaves this method without annotations
+            # torch does not annotate this method.
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
@@ -115,7 +115,7 @@ def _fit(sigma: float, seed: int, epochs: int, progress: Callable[[int, int, flo
 def _accuracies(net: nn.Module, data: ImageSet, sigma: float, seed: int) -> tuple[float, float, float]:
     """Clean, noisy and smoothed accuracy."""
     clean = (net(data.x).argmax(1) == data.y).double().mean()
-    # The train split used the sample indices below 2**20 of this stage; these follow.
+    # Training used the sample indices below 2**20 of this stage.
     runs = [(i, i, 1 << 20, _COPIES) for i in range(len(data))]
     votes = net(sample_noise(data.x, runs, sigma=sigma, stage="train", seed=seed)).argmax(1).view(len(data), _COPIES)
     counts = F.one_hot(votes, 10).sum(1)

@@ -1,4 +1,4 @@
-"""Bundled data and small nets, and loaders for the user's own models and data.
+"""Bundled data and small nets, and loaders for user models and data.
 
 >>> from pyrobust.zoo import load_data, load_model
 >>> digits = load_data("digits")
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pyrobust.zoo.data import load_data
 from pyrobust.zoo.digits import load_digits
-from pyrobust.zoo.identity import model_hash
+from pyrobust.zoo.hashing import model_hash
 from pyrobust.zoo.image_set import ImageSet
 from pyrobust.zoo.models import list_models, load_model
 from pyrobust.zoo.nets import digits_convnet

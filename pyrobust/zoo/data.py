@@ -1,4 +1,4 @@
-"""Data sets by name."""
+"""Loading data sets by name."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pyrobust.zoo.idx import load_mnist
 from pyrobust.zoo.image_set import ImageSet
 from pyrobust.zoo.npz import load_npz
 from pyrobust.zoo.untrusted import as_labels, as_pixels
-from pyrobust.zoo.user_code import find_object, working_folder_importable
+from pyrobust.zoo.user_code import find_object, working_directory_importable
 
 FORMS = "digits[:train|:all], mnist:DIR[:train|:test], npz:FILE, folder:DIR, module:callable"
 
 
 def load_data(spec: str) -> ImageSet:
-    """Loads labelled images named by a spec.
+    """Load the labelled images named by a spec.
 
     Args:
         spec: one of
@@ -32,19 +32,19 @@ def load_data(spec: str) -> ImageSet:
             - ``mnist:DIR``, ``mnist:DIR:train``: IDX files, gzipped or not (`load_mnist`);
             - ``npz:FILE``: arrays x and y (`load_npz`);
             - ``folder:DIR``: one subfolder of PNG or JPEG files per class (`load_folder`);
-            - ``module:callable``: the user's own code, imported with the working folder on the path and called without
-              arguments. It returns (x, y), or an iterable of such pairs, each one image [C, H, W] with its label or a
-              batch [N, C, H, W] with [N] labels. Floats are taken as they are, whatever their range; uint8 is divided
-              by 255.
+            - ``module:callable``: user code, imported with the working directory on the path and called without
+              arguments. It returns (x, y), or an iterable of such pairs, each an image [C, H, W] with its label or a
+              batch [N, C, H, W] with labels [N]. Floats are used unchanged, whatever their range; uint8 is divided by
+              255.
 
     Returns:
-        The images.
+        The images and labels.
 
     Raises:
-        InputError: the spec has none of these forms, or the user's callable returns something else.
-        InputTypeError: spec is no string, or the user's callable is none.
+        InputError: the spec has another form, or the user's callable returns something else.
+        InputTypeError: the spec is not a string, or the user's object is not callable.
         FileFormatError: a file is missing, damaged or refused.
-        MissingExtraError: ``folder:`` without Pillow.
+        MissingExtraError: ``folder:`` is used without Pillow.
 
     >>> data = load_data("digits")
     >>> data.x.shape, data.num_classes
@@ -56,7 +56,7 @@ def load_data(spec: str) -> ImageSet:
     if kind == "digits":
         return load_digits(rest if colon else "test")
     if kind in ("mnist", "npz", "folder") and not rest:
-        raise InputError(f"data: {spec!r} names no path; expected one of {FORMS}")
+        raise InputError(f"data: expected one of {FORMS}; got {spec!r} without a path")
     if kind == "mnist":
         folder, _, split = rest.rpartition(":")
         if not folder or split not in ("train", "test"):
@@ -72,38 +72,39 @@ def load_data(spec: str) -> ImageSet:
 
 
 def _load_from_code(spec: str) -> ImageSet:
-    with working_folder_importable():
+    with working_directory_importable():
         try:
             function = find_object(spec, "data")
         except InputError as error:
             raise InputError(f"{error}; expected one of {FORMS}") from error
         if not callable(function):
             raise InputTypeError(f"data: {spec}: expected a callable, got {type(function).__name__}")
-        found = function()
+        returned = function()
         xs: list[Tensor] = []
         ys: list[Tensor] = []
-        for x, y in _pairs(found, spec):
+        for x, y in _batches(returned, spec):
             xs.append(x)
             ys.append(y)
     if not xs:
-        raise InputError(f"data: {spec}: returned no image")
+        raise InputError(f"data: {spec}: expected at least one image, got none")
     if len({tuple(x.shape[1:]) for x in xs}) > 1:
         raise InputError(
-            f"data: {spec}: expected images of one shape, got {sorted({tuple(x.shape[1:]) for x in xs})}; resize them"
+            f"data: {spec}: expected images of the same shape, got {sorted({tuple(x.shape[1:]) for x in xs})}; "
+            "resize them"
         )
     return ImageSet(spec, torch.cat(xs), torch.cat(ys))
 
 
-def _pairs(found: Any, spec: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches ([N, C, H, W], [N]) of whatever the user's callable returned."""
-    if isinstance(found, tuple | list) and len(found) == 2 and all(_is_array(part) for part in found):
-        yield _batch(found, spec)
+def _batches(returned: Any, spec: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches ([N, C, H, W], [N]) from the return value of the user's callable."""
+    if isinstance(returned, tuple | list) and len(returned) == 2 and all(_is_array(part) for part in returned):
+        yield _batch(returned, spec)
         return
-    if not isinstance(found, Iterable) and hasattr(found, "__getitem__") and hasattr(found, "__len__"):
-        found = map(found.__getitem__, range(len(found)))  # a map-style torch Dataset
-    if not isinstance(found, Iterable) or isinstance(found, str | bytes | dict):
-        raise InputError(f"data: {spec}: expected (x, y) or an iterable of (x, y), got {type(found).__name__}")
-    for pair in found:
+    if not isinstance(returned, Iterable) and hasattr(returned, "__getitem__") and hasattr(returned, "__len__"):
+        returned = map(returned.__getitem__, range(len(returned)))  # a map-style torch Dataset
+    if not isinstance(returned, Iterable) or isinstance(returned, str | bytes | dict):
+        raise InputError(f"data: {spec}: expected (x, y) or an iterable of (x, y), got {type(returned).__name__}")
+    for pair in returned:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InputError(f"data: {spec}: expected pairs (x, y), got {type(pair).__name__}")
         yield _batch(pair, spec)

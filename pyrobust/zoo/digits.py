@@ -11,22 +11,22 @@ from pyrobust.zoo.image_set import ImageSet
 from pyrobust.zoo.npz import read_npz_arrays
 
 DATA = Path(__file__).parent / "data"
-#: Where the test split starts: between two of the fourteen forms in the file.
+#: First row of the test split, at the beginning of one of the fourteen forms in the file.
 FIRST_TEST = 1415
 
 _SPLITS = {"train": slice(0, FIRST_TEST), "test": slice(FIRST_TEST, None), "all": slice(None)}
 
 
 def load_digits(split: str = "test") -> ImageSet:
-    """The UCI optical handwritten digits: 8x8 pixels of 17 grey levels, ten classes.
+    """Load the UCI optical handwritten digits: 8x8 pixels of 17 grey levels, ten classes.
 
     E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998, CC BY
     4.0 (the 1,797 images written by the 13 people of the original test set). A pixel counts the inked cells of a 4x4
     block; level k of 0 … 16 becomes k/16, exact in float32.
 
-    The file holds fourteen filled-in forms one after the other: every 130 rows or slightly fewer the same sequence of
-    labels starts anew. The last three forms, rows 1415 to 1796, are the test split, so that no form, and but for one
-    person at most no handwriting, is in both; a shuffled split would test on the hands it was trained on.
+    The file contains fourteen filled-in forms one after the other: the same sequence of labels repeats every 130 rows
+    or slightly fewer. The last three forms, rows 1415 to 1796, are the test split, so no form is in both splits, and
+    the handwriting of at most one person. A shuffled split would test on the handwriting of the training set.
 
     Args:
         split: "test" (382 images), "train" (1,415) or "all" (1,797, in the order of the file).
@@ -35,7 +35,7 @@ def load_digits(split: str = "test") -> ImageSet:
         The images, x float32 [N, 1, 8, 8] in [0, 1].
 
     Raises:
-        InputError: another split.
+        InputError: the split is unknown.
 
     >>> load_digits("train").x.shape
     torch.Size([1415, 1, 8, 8])

@@ -1,4 +1,4 @@
-"""Writing files so that none is ever half there."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from pyrobust.errors import StoreError
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) -> None:
-    """Writes a file whole or not at all: under another name first, then renamed.
+    """Write a file whole or not at all: under a temporary name first, then renamed over an existing file.
 
-    Args:
-        path: the file; replaced if it is there.
-        content: all of it.
-
-    Raises:
-        StoreError: it cannot be written: no such folder, no permission, a full disk. What was there before stays.
+    Raises StoreError if it cannot be written (missing folder, no permission, full disk); an existing file then stays.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_atomically(Path(folder) / "a", b"text")
@@ -27,22 +22,16 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) 
     ['a']
     """
     path = Path(path)
-    with _explained(path), _written(path, content) as temporary:
+    with _store_errors(path), _temporary_file(path, content) as temporary:
         os.replace(temporary, path)
 
 
 def write_together(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
-    """Writes several files, each whole; where one of them cannot be written, none is.
+    """Write several files, given as contents by name, atomically; if one cannot be written, none is.
 
-    All are written under other names before the first is renamed. (A kill between two renames leaves some old, some
-    new ones.)
-
-    Args:
-        folder: made if it is not there.
-        files: contents by name; replaced if they are there.
-
-    Raises:
-        StoreError: one cannot be written, or a folder has its name. What was there before stays.
+    All are written under temporary names before the first is renamed. (A kill between two renames leaves some old and
+    some new files.) Creates the folder if needed. Raises StoreError if a file cannot be written or a folder has its
+    name; existing files then stay.
 
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     write_together(Path(parent) / "report", {"a": b"1", "b": b"2"})
@@ -50,18 +39,18 @@ def write_together(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -
     ['a', 'b']
     """
     folder = Path(folder)
-    with contextlib.ExitStack() as stack, _explained(folder):
-        stack.enter_context(_made(folder))
+    with contextlib.ExitStack() as stack, _store_errors(folder):
+        stack.enter_context(_created(folder))
         for name in files:
             if (folder / name).is_dir():
                 raise IsADirectoryError(None, f"{name} is a folder")
-        written = [stack.enter_context(_written(folder / name, content)) for name, content in files.items()]
-        for temporary, name in zip(written, files, strict=True):
+        temporaries = [stack.enter_context(_temporary_file(folder / name, content)) for name, content in files.items()]
+        for temporary, name in zip(temporaries, files, strict=True):
             os.replace(temporary, folder / name)
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _store_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -69,8 +58,8 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _written(path: Path, content: bytes | memoryview) -> Iterator[str]:
-    """The content under a name beside the path, to be renamed; removed where it is not."""
+def _temporary_file(path: Path, content: bytes | memoryview) -> Iterator[str]:
+    """Write the content to a temporary file beside the path; remove it afterwards unless it was renamed."""
     temporary = None
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
@@ -78,7 +67,7 @@ def _written(path: Path, content: bytes | memoryview) -> Iterator[str]:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        # Temporary files are private; this one is what the umask says, like any other.
+        # Temporary files are private by default; this one gets the permissions of the umask.
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
@@ -90,8 +79,8 @@ def _written(path: Path, content: bytes | memoryview) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _made(folder: Path) -> Iterator[None]:
-    """A folder, removed again where nothing came into it."""
+def _created(folder: Path) -> Iterator[None]:
+    """Create a folder; remove it afterwards if it is new and empty."""
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:

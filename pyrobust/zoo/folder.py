@@ -1,4 +1,4 @@
-"""Images as PNG and JPEG files, one folder per class."""
+"""Loading PNG and JPEG files from one folder per class."""
 
 from __future__ import annotations
 
@@ -13,24 +13,17 @@ from pyrobust.zoo.image_set import ImageSet
 from pyrobust.zoo.untrusted import as_pixels, check_ratio
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
-_MOST_PIXELS = 1 << 24
+_MAX_PIXELS = 1 << 24
 
 
 def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
-    """Images from one subfolder per class. Needs Pillow, the extra ``data``.
+    """Load images from one subfolder per class. Needs Pillow, the extra ``data``.
 
-    Args:
-        folder: its subfolders in sorted order are the classes 0, 1, …; their PNG and JPEG files in sorted order the
-            images, all of one size, all grey or all RGB, 8 bits. Names that start with a dot are left out.
-        name: of the set; default the path.
-
-    Returns:
-        x [N, 1 or 3, H, W], level/255, and y [N].
-
-    Raises:
-        MissingExtraError: Pillow is not installed.
-        FileFormatError: there is no such folder or no image in it, something else lies there, an image is damaged or
-            differs in size or mode.
+    The subfolders in sorted order are the classes 0, 1, …, and their PNG and JPEG files in sorted order the images: 8
+    bits, all of one size, all grey or all RGB. Names that start with a dot are skipped. The set is named after the path
+    unless ``name`` is given. Returns x [N, 1 or 3, H, W], level/255, and y [N]. Raises MissingExtraError without
+    Pillow, and FileFormatError if the folder is missing, has no image or contains other files, or if an image is
+    damaged or differs in size or mode.
 
     >>> load_folder("/nowhere")
     Traceback (most recent call last):
@@ -42,7 +35,9 @@ def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
     files: list[tuple[Path, int]] = []
     for label, entry in enumerate(_visible(folder)):
         if not entry.is_dir():
-            raise FileFormatError(f"{entry}: expected only one subfolder per class in {folder}; move it away")
+            raise FileFormatError(
+                f"{entry}: expected only one subfolder per class in {folder}, got a file; move it away"
+            )
         for path in _visible(entry):
             if not path.is_file() or path.suffix.lower() not in _SUFFIXES:
                 raise FileFormatError(
@@ -50,7 +45,7 @@ def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
                 )
             files.append((path, label))
     if not files:
-        raise FileFormatError(f"{folder}: holds no PNG or JPEG file; expected one subfolder of images per class")
+        raise FileFormatError(f"{folder}: expected one subfolder of PNG or JPEG files per class, got no image")
     first = _read(files[0][0])
     check_ratio(first.size * len(files), sum(path.stat().st_size for path, _ in files), str(folder))
     levels = np.empty((len(files), *first.shape), np.uint8)
@@ -58,7 +53,7 @@ def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
         image = _read(path)
         if image.shape != first.shape:
             raise FileFormatError(
-                f"{path}: expected {_describe(first)} as {files[0][0]} is, got {_describe(image)}; resize or convert it"
+                f"{path}: expected {_describe(first)} like {files[0][0]}, got {_describe(image)}; resize or convert it"
             )
         levels[row] = image
     x = as_pixels(levels, str(folder)).permute(0, 3, 1, 2).contiguous()
@@ -70,22 +65,22 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> npt.NDArray[np.uint8]:
-    """One image, [H, W, C]."""
+    """Read one image, [H, W, C]."""
     try:
         from PIL import Image
     except ImportError as error:
         raise MissingExtraError('folder: needs Pillow; install it with pip install "pyrobust[data]"') from error
     try:
         with Image.open(path, formats=["PNG", "JPEG"]) as image:
-            if image.mode not in ("L", "RGB") or image.width * image.height > _MOST_PIXELS:
+            if image.mode not in ("L", "RGB") or image.width * image.height > _MAX_PIXELS:
                 raise FileFormatError(
-                    f"{path}: expected 8-bit grey or RGB and at most {_MOST_PIXELS} pixels, got mode {image.mode}, "
+                    f"{path}: expected 8-bit grey or RGB and at most {_MAX_PIXELS} pixels, got mode {image.mode}, "
                     f"{image.width}x{image.height}; convert it"
                 )
             return np.atleast_3d(np.asarray(image, np.uint8))
     except FileFormatError:
         raise
-    except Exception as error:  # decoders raise what they like on damaged files, SyntaxError among it
+    except Exception as error:  # decoders raise arbitrary exceptions on damaged files, even SyntaxError
         raise FileFormatError(f"{path}: not a readable PNG or JPEG file ({error}); save it again") from error
 
 

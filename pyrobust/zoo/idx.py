@@ -1,4 +1,4 @@
-"""Images and labels in the IDX format of MNIST (LeCun, Cortes and Burges, 1998)."""
+"""Loading images and labels in the IDX format of MNIST (LeCun, Cortes and Burges, 1998)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,12 @@ _STEMS = {"test": "t10k", "train": "train"}
 
 
 def load_mnist(folder: str | Path, split: str = "test", name: str | None = None) -> ImageSet:
-    """MNIST, or any set in its format, from IDX files.
+    """Load MNIST, or another data set in its format, from IDX files.
 
-    Args:
-        folder: holds ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, or ``train-…`` likewise; each may end
-            in ``.gz``, and have a dot for the hyphen before ``idx``.
-        split: "test" (the t10k files) or "train".
-        name: of the set; default from folder and split.
-
-    Returns:
-        x [N, 1, H, W], level/255, and y [N].
-
-    Raises:
-        InputError: another split.
-        FileFormatError: a file is missing or damaged, or the two disagree.
+    The folder holds ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, or ``train-…`` likewise; each may end in
+    ``.gz`` and have a dot instead of the hyphen before ``idx``. The split is "test" (the t10k files) or "train"; the
+    set is named after folder and split unless ``name`` is given. Returns x [N, 1, H, W], level/255, and y [N]. Raises
+    InputError for another split, and FileFormatError if a file is missing or damaged, or the two disagree.
 
     >>> load_mnist("/nowhere", "validation")
     Traceback (most recent call last):
@@ -39,30 +31,23 @@ def load_mnist(folder: str | Path, split: str = "test", name: str | None = None)
     """
     if split not in _STEMS:
         raise InputError(f"load_mnist: split: expected test or train, got {split!r}")
-    images = _find(Path(folder), f"{_STEMS[split]}-images-idx3-ubyte")
-    labels = _find(Path(folder), f"{_STEMS[split]}-labels-idx1-ubyte")
+    images = _find_file(Path(folder), f"{_STEMS[split]}-images-idx3-ubyte")
+    labels = _find_file(Path(folder), f"{_STEMS[split]}-labels-idx1-ubyte")
     x = as_pixels(read_idx(images, 3), str(images)).unsqueeze(1)
     y = as_labels(read_idx(labels, 1), str(labels))
     if x.numel() == 0 or len(x) != len(y):
         raise FileFormatError(
-            f"{images}: holds images {list(x.shape)}, {labels.name} {len(y)} labels; expected as many, and some"
+            f"{images}: expected one image for each of the {len(y)} labels in {labels.name}, at least one, "
+            f"got images {list(x.shape)}"
         )
     return ImageSet(name or f"mnist:{folder}:{split}", x, y)
 
 
 def read_idx(path: str | Path, axes: int) -> npt.NDArray[Any]:
-    """Reads one IDX file of unsigned bytes, gzipped or not.
+    """Read an untrusted IDX file of unsigned bytes with this number of axes; names that end in ``.gz`` are unpacked.
 
-    Args:
-        path: the file; untrusted. A name that ends in ``.gz`` is unpacked.
-        axes: how many the array must have.
-
-    Returns:
-        uint8 array.
-
-    Raises:
-        FileFormatError: the file is missing, damaged, of another type or number of axes, shorter or longer than its
-            header says.
+    Raises FileFormatError if the file is missing, damaged, of another type or number of axes, or if its length differs
+    from the header.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +72,7 @@ def read_idx(path: str | Path, axes: int) -> npt.NDArray[Any]:
             size = math.prod(shape)
             if not zipped and size != stored - start:
                 raise FileFormatError(
-                    f"{path}: offset 4: {list(shape)} needs {size} bytes after the header, there are {stored - start}"
+                    f"{path}: offset 4: expected {size} bytes after the header for {list(shape)}, got {stored - start}"
                 )
             check_ratio(size, stored, str(path))
             data = read_exactly(stream, size, str(path))
@@ -98,9 +83,9 @@ def read_idx(path: str | Path, axes: int) -> npt.NDArray[Any]:
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
-def _find(folder: Path, name: str) -> Path:
+def _find_file(folder: Path, name: str) -> Path:
     for candidate in (name, name.replace("-idx", ".idx")):
         for path in (folder / candidate, folder / f"{candidate}.gz"):
             if path.is_file():
                 return path
-    raise FileFormatError(f"{folder}: expected the file {name} or {name}.gz there")
+    raise FileFormatError(f"{folder}: expected a file {name} or {name}.gz, found neither")

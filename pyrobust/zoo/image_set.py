@@ -1,9 +1,7 @@
-"""Labelled images in memory, the one form in which data reaches the rest of the package."""
+"""Labelled images in memory, the data type that all data sets are loaded into."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,20 +9,21 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.zoo.hashing import hash_tensors
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images and their labels.
+    """Images with their labels.
 
     Args:
-        name: what the set is called in logs and tables.
-        x: float32 [N, C, H, W], finite, on the CPU. Readers of files deliver pixels in [0, 1].
-        y: int64 [N], the class of each image, at least 0.
+        name: name of the set in logs and tables.
+        x: images, float32 [N, C, H, W], finite, on the CPU; in [0, 1] if read from files.
+        y: class of each image, int64 [N], at least 0.
 
     Raises:
-        InputTypeError: another dtype.
-        InputError: another shape, no image at all, a pixel that is NaN or infinite, a negative label.
+        InputTypeError: x or y has another dtype.
+        InputError: x or y has another shape, there is no image, a pixel is NaN or infinite, or a label is negative.
 
     >>> data = ImageSet("two", torch.zeros(2, 1, 8, 8), torch.tensor([3, 1]))
     >>> len(data), data.num_classes, data.sha256[:8]
@@ -51,11 +50,14 @@ class ImageSet:
         finite = torch.isfinite(self.x).flatten(1).all(1)
         if not bool(finite.all()):
             bad = int((~finite).nonzero()[0])
-            raise InputError(f"ImageSet {self.name}: x: image {bad} has a NaN or infinite pixel; remove or repair it")
+            raise InputError(
+                f"ImageSet {self.name}: x: expected finite pixels, got NaN or infinity in image {bad}; "
+                "remove or repair it"
+            )
         if int(self.y.min()) < 0:
             bad = int((self.y < 0).nonzero()[0])
             raise InputError(
-                f"ImageSet {self.name}: y: expected class numbers from 0 on, got {int(self.y[bad])} for image {bad}"
+                f"ImageSet {self.name}: y: expected non-negative labels, got {int(self.y[bad])} for image {bad}"
             )
 
     def __len__(self) -> int:
@@ -63,38 +65,10 @@ class ImageSet:
 
     @property
     def num_classes(self) -> int:
-        """The largest label plus one: a model for this set needs at least that many outputs."""
+        """The largest label plus one; a model for this set needs at least that many outputs."""
         return int(self.y.max()) + 1
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 in hex over shape, dtype and little-endian bytes of x and y; the name is not part of it."""
+        """SHA-256 of shape, dtype and little-endian bytes of x and y, in hex; the name is not included."""
         return hash_tensors({"x": self.x, "y": self.y})
-
-
-def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 in hex over the names, dtypes, shapes and bytes of tensors.
-
-    Each part is preceded by its length, so that no two different inputs feed the same bytes.
-
-    Args:
-        tensors: names and dense tensors of any dtype and device; their order does not matter.
-
-    Returns:
-        64 hexadecimal digits.
-
-    >>> hash_tensors({"a": torch.ones(2)}) == hash_tensors({"a": torch.ones(1, 2)})
-    False
-    """
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        feed(digest, f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        feed(digest, tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def feed(digest: hashlib._Hash, part: bytes | memoryview) -> None:
-    """Adds a part to a hash, its length first."""
-    digest.update(len(part).to_bytes(8, "little"))
-    digest.update(part)

@@ -1,4 +1,4 @@
-"""Models by name."""
+"""Loading models by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.zoo.nets import digits_convnet
-from pyrobust.zoo.user_code import find_object, working_folder_importable
+from pyrobust.zoo.user_code import find_object, working_directory_importable
 from pyrobust.zoo.weights import load_weights
 
 _DATA = Path(__file__).parent / "data"
@@ -16,10 +16,10 @@ _ZOO = {name: f"{name}.pt" for name in ("digits-ibp-0.10", "digits-smooth-0.25",
 
 
 def list_models() -> list[str]:
-    """The bundled models, as `load_model` takes them.
+    """List the names of the bundled models, to be passed to `load_model`.
 
-    "smooth" nets were trained under Gaussian noise, the number is its standard deviation; "ibp" with interval bounds,
-    the number is the radius of the l∞ balls. Pixels are in [0, 1].
+    "smooth" nets were trained with Gaussian noise of the standard deviation in their name, "ibp" nets with interval
+    bound propagation on l∞ balls of the radius in their name. Pixels are in [0, 1].
 
     >>> list_models()
     ['zoo:digits-ibp-0.10', 'zoo:digits-smooth-0.25', 'zoo:digits-smooth-0.50']
@@ -28,23 +28,21 @@ def list_models() -> list[str]:
 
 
 def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
-    """Loads a model named by a spec.
+    """Load the model named by a spec.
 
     Args:
-        spec: ``zoo:NAME`` (`list_models`), or ``module:callable``: the user's own code, imported with the working
-            folder on the path; a module, or a callable that is called without arguments and returns one, such as its
-            class.
-        weights: a file to take the weights from (`read_state_dict`); default the bundled ones, or those that the
-            callable set.
+        spec: ``zoo:NAME`` (`list_models`), or ``module:callable`` for user code, imported with the working directory on
+            the path: a torch module, or a callable without arguments that returns one, such as its class.
+        weights: weight file (`read_state_dict`); default: the bundled weights, or those that the callable set.
 
     Returns:
         The model in eval mode.
 
     Raises:
-        InputError: the spec has another form or names nothing that is there.
-        InputTypeError: what it names is neither a module nor a callable that returns one.
-        FileFormatError: the weights are missing, damaged or refused, or do not fit; the message lists the names.
-        MissingExtraError: ``.safetensors`` without the package.
+        InputError: the spec has another form, or names an object that does not exist.
+        InputTypeError: the object is neither a torch module nor a callable that returns one.
+        FileFormatError: the weights are missing, damaged, refused or do not fit; the message lists the parameters.
+        MissingExtraError: ``.safetensors`` is used without the package.
 
     >>> load_model("zoo:digits-smooth-0.50").training
     False
@@ -58,15 +56,15 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
         model: nn.Module = digits_convnet()
         weights = _DATA / _ZOO[name] if weights is None else weights
     else:
-        with working_folder_importable():
-            found = find_object(spec, "model")
-            if not isinstance(found, nn.Module) and callable(found):
-                found = found()
-        if not isinstance(found, nn.Module):
+        with working_directory_importable():
+            loaded = find_object(spec, "model")
+            if not isinstance(loaded, nn.Module) and callable(loaded):
+                loaded = loaded()
+        if not isinstance(loaded, nn.Module):
             raise InputTypeError(
-                f"model: {spec}: expected a torch.nn.Module or a callable that returns one, got {type(found).__name__}"
+                f"model: {spec}: expected a torch.nn.Module or a callable that returns one, got {type(loaded).__name__}"
             )
-        model = found
+        model = loaded
     if weights is not None:
         load_weights(model, weights)
     return model.eval()

@@ -1,4 +1,4 @@
-"""The architecture of the bundled nets."""
+"""Architecture of the bundled nets."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from torch import nn
 
 
 def digits_convnet(seed: int = 0) -> nn.Sequential:
-    """A net for 8x8 grey images and ten classes: two convolutions and two linear layers, 34,682 parameters.
+    """Convolutional net for 8x8 grey images and ten classes: two convolutions, two linear layers, 34,682 parameters.
 
-    No batch norm, pooling or dropout, so that every bound propagation method covers it. Weights and biases start
-    uniform in ±1/√(fan-in) (LeCun et al., Efficient BackProp, 1998) from a generator of their own; the global one is
-    not touched.
+    It has no batch norm, pooling or dropout, so every bound propagation method supports it. Initial weights and biases
+    are uniform in ±1/√(fan-in) (LeCun et al., Efficient BackProp, 1998), drawn from a separate generator; the global
+    one is not touched.
 
     Args:
-        seed: of the initial weights.
+        seed: random seed of the initial weights.
 
     Returns:
-        The net in train mode, float32, on the CPU: [N, 1, 8, 8] to logits [N, 10].
+        The net in train mode, float32, on the CPU; maps [N, 1, 8, 8] to logits [N, 10].
 
     >>> net = digits_convnet()
     >>> net(torch.zeros(5, 1, 8, 8)).shape, sum(p.numel() for p in net.parameters())
     (torch.Size([5, 10]), 34682)
     """
-    # On the meta device the constructors draw nothing; otherwise each would advance the global generator.
+    # On the meta device the constructors draw no random numbers, so the global generator is not advanced.
     with torch.device("meta"):
         net = nn.Sequential(
             nn.Conv2d(1, 32, 3, padding=1, dtype=torch.float32),

@@ -1,4 +1,4 @@
-"""Weight files: read without running code, put into a model all or not at all, written atomically."""
+"""Weight files: read without running code, loaded completely or not at all, and written atomically."""
 
 from __future__ import annotations
 
@@ -16,45 +16,48 @@ from pyrobust.errors import FileFormatError, MissingExtraError
 from pyrobust.zoo.files import write_atomically
 from pyrobust.zoo.untrusted import existing_file
 
-_NESTS = ("state_dict", "model_state_dict", "model", "net", "network")
-# What DataParallel and torch.compile put into the names of parameters, at any depth.
+# Keys under which checkpoints store a state dict.
+_STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model", "net", "network")
+# Parts that DataParallel and torch.compile insert into the names of parameters, at any depth.
 _WRAPPERS = ("module", "_orig_mod")
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
-    """Reads the tensors of a weight file.
+    """Read the tensors of a weight file.
 
     Args:
-        path: ``.safetensors`` (the extra ``safetensors``), or a file of ``torch.save``: a state dict, or a checkpoint
-            that has one under ``state_dict``, ``model_state_dict``, ``model``, ``net`` or ``network``. Loaded with
-            ``weights_only=True``.
+        path: a ``.safetensors`` file (needs the extra ``safetensors``), or a ``torch.save`` file that holds a state
+            dict, or a checkpoint with one under ``state_dict``, ``model_state_dict``, ``model``, ``net`` or
+            ``network``. Loaded with ``weights_only=True``.
 
     Returns:
-        Tensors on the CPU by name.
+        The tensors by name, on the CPU.
 
     Raises:
-        FileFormatError: the file is missing or damaged, needs pickle, or holds no state dict.
-        MissingExtraError: ``.safetensors`` without the package.
+        FileFormatError: the file is missing or damaged, needs pickle, or does not hold a state dict.
+        MissingExtraError: the file is ``.safetensors`` and the package is not installed.
 
     >>> path = Path(__file__).parent / "data" / "digits-smooth-0.25.pt"
     >>> read_state_dict(path)["7.bias"].shape
     torch.Size([10])
     """
     path = existing_file(path)
-    found = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
-    for _ in range(3):  # a checkpoint of a checkpoint is as deep as it gets
-        if isinstance(found, Mapping) and found and all(isinstance(value, Tensor) for value in found.values()):
-            if all(isinstance(name, str) for name in found):
-                return dict(found)
+    content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    for _ in range(3):  # a state dict may be nested two levels deep
+        if isinstance(content, Mapping) and content and all(isinstance(value, Tensor) for value in content.values()):
+            if all(isinstance(name, str) for name in content):
+                return dict(content)
             break
-        nests = [key for key in _NESTS if isinstance(found, Mapping) and isinstance(found.get(key), Mapping)]
-        if not nests:
+        nested = [
+            key for key in _STATE_DICT_KEYS if isinstance(content, Mapping) and isinstance(content.get(key), Mapping)
+        ]
+        if not nested:
             break
-        found = found[nests[0]]
-    keys = f"with the keys {', '.join(map(repr, list(found)[:10]))}" if isinstance(found, Mapping) else ""
+        content = content[nested[0]]
+    keys = f" with the keys {', '.join(map(repr, list(content)[:10]))}" if isinstance(content, Mapping) else ""
     raise FileFormatError(
-        f"{path}: expected a state dict, tensors by name, plain or under one of {', '.join(_NESTS)}; "
-        f"got {type(found).__name__} {keys}; save model.state_dict()"
+        f"{path}: expected a state dict (tensors by name), plain or under one of {', '.join(_STATE_DICT_KEYS)}; "
+        f"got {type(content).__name__}{keys}; save model.state_dict()"
     )
 
 
@@ -63,11 +66,11 @@ def _read_safetensors(path: Path) -> Any:
         from safetensors.torch import load_file
     except ImportError as error:
         raise MissingExtraError(
-            'weights: .safetensors needs a package; install it with pip install "pyrobust[safetensors]"'
+            'weights: .safetensors files need safetensors; install it with pip install "pyrobust[safetensors]"'
         ) from error
     try:
         return load_file(path)
-    except Exception as error:  # its own error type, and torch's for dtypes that this torch lacks
+    except Exception as error:  # the package's own error type, or torch's for unsupported dtypes
         raise FileFormatError(f"{path}: not a readable safetensors file ({error})") from error
 
 
@@ -75,54 +78,55 @@ def _read_torch(path: Path) -> Any:
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                # torch.save never compresses, so whatever a file unpacks to is at most the file.
+                # torch.save never compresses, so a file unpacks to at most its own size.
                 if sum(info.file_size for info in archive.infolist()) > path.stat().st_size:
                     raise FileFormatError(
-                        f"{path}: promises more bytes than the file has; torch.save writes no such file"
+                        f"{path}: declares more bytes than the size of the file, unlike files of torch.save; "
+                        "save it again"
                     )
-        # Bytes, so that a file whose tensors claim more than it holds cannot be mapped or read past its end.
+        # Read from memory, so that tensors that declare more data than the file has cannot be read past its end.
         return torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
     except FileFormatError:
         raise
     except pickle.UnpicklingError as error:
         raise FileFormatError(
-            f"{path}: damaged, or holds Python objects, and reading those would run code. If you trust it, convert it "
-            "once: torch.save(torch.load(FILE, weights_only=False).state_dict(), NEW), without .state_dict() where it "
-            "is a dict already"
+            f"{path}: damaged, or holds Python objects, which could run code when read. If you trust the file, convert "
+            "it once: torch.save(torch.load(FILE, weights_only=False).state_dict(), NEW), without .state_dict() if it "
+            "is already a dict"
         ) from error
     except Exception as error:  # on damaged bytes torch and its unpickler raise nearly every built-in exception
         reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
-        raise FileFormatError(f"{path}: not a readable file of torch.save ({reason}); save it again") from error
+        raise FileFormatError(f"{path}: not a readable torch.save file ({reason}); save it again") from error
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Puts the tensors of a weight file into a model; it is not changed unless everything fits.
+    """Load the tensors of a weight file into a model; the model is unchanged unless everything fits.
 
-    Names agree up to the parts ``module`` and ``_orig_mod``, which DataParallel and torch.compile insert. A missing
-    ``num_batches_tracked`` does not matter in eval mode and is let pass.
+    Names are compared without the parts ``module`` and ``_orig_mod`` that DataParallel and torch.compile insert. A
+    missing ``num_batches_tracked`` is ignored, because it is not used in eval mode.
 
     Args:
         model: any module.
-        path: see `read_state_dict`.
+        path: the weight file, see `read_state_dict`.
 
     Raises:
-        FileFormatError: see `read_state_dict`; or names or shapes differ, each listed.
+        FileFormatError: the file cannot be read, see `read_state_dict`, or names or shapes differ; all are listed.
 
     >>> from pyrobust.zoo import digits_convnet
     >>> load_weights(digits_convnet(), Path(__file__).parent / "data" / "digits-smooth-0.25.pt")
     """
-    wanted = model.state_dict()
-    found = read_state_dict(path)
-    names = {_bare(name): name for name in wanted}
-    renamed = {names.get(_bare(name), name): tensor for name, tensor in found.items()}
-    if len(names) < len(wanted) or len(renamed) < len(found):  # "module" is part of the model's own names
-        renamed = found
+    expected = model.state_dict()
+    tensors = read_state_dict(path)
+    names = {_without_wrappers(name): name for name in expected}
+    renamed = {names.get(_without_wrappers(name), name): tensor for name, tensor in tensors.items()}
+    if len(names) < len(expected) or len(renamed) < len(tensors):  # the model itself has parts named "module"
+        renamed = tensors
     problems = [
-        f"{name}: missing" for name in wanted if name not in renamed and not name.endswith("num_batches_tracked")
+        f"{name}: missing" for name in expected if name not in renamed and not name.endswith("num_batches_tracked")
     ]
-    problems += [f"{name}: unexpected" for name in renamed if name not in wanted]
+    problems += [f"{name}: unexpected" for name in renamed if name not in expected]
     for name, tensor in renamed.items():
-        target = wanted.get(name)
+        target = expected.get(name)
         if not isinstance(target, Tensor):
             continue
         if tensor.shape != target.shape or tensor.is_floating_point() != target.is_floating_point():
@@ -133,24 +137,24 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         more = f"; and {len(problems) - 20} more" if len(problems) > 20 else ""
         raise FileFormatError(
             f"{path}: does not fit the model {type(model).__name__}: {'; '.join(problems[:20])}{more}; "
-            "name the model that the file was saved from"
+            "pass the model that the file was saved from"
         )
     model.load_state_dict(renamed, strict=False)
 
 
-def _bare(name: str) -> str:
+def _without_wrappers(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def save_state_dict(model: nn.Module, path: str | Path) -> None:
-    """Writes a model's state dict so that the file is there whole or not at all.
+    """Write a model's state dict atomically; the same tensors give the same bytes.
 
     Args:
-        model: any module; tensors are written as CPU tensors.
-        path: the file; replaced if it is there. The same tensors give the same bytes.
+        model: any module; its tensors are written as CPU tensors.
+        path: the file; replaced if it exists.
 
     Raises:
-        StoreError: the file cannot be written: no such folder, no permission, a full disk.
+        StoreError: the file cannot be written (missing folder, no permission, full disk).
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +162,7 @@ def save_state_dict(model: nn.Module, path: str | Path) -> None:
     ...     sorted(read_state_dict(Path(folder) / "a.pt"))
     ['bias', 'weight']
     """
-    # Serialised in memory: torch.save writes the name of the file it is given into it.
+    # Serialised in memory, because torch.save stores the name of its file in the file.
     buffer = io.BytesIO()
     torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}, buffer)
     write_atomically(path, buffer.getbuffer())

@@ -126,7 +126,7 @@ def test_predict(pyrobust: Any) -> None:
         ([*QUICK, "--batch-size", "10000000000"], "--batch-size: expected at most 4294967296, got 10000000000"),
         ([*QUICK, "--n", "10000000000"], "n: expected at most"),
         ([*QUICK, "--model", "zoo:nothing"], "model: expected zoo:"),
-        ([*QUICK, "--model", "no_such_module:net"], "there is no module"),
+        ([*QUICK, "--model", "no_such_module:net"], "no module 'no_such_module'"),
         ([*QUICK, "--data", "numbers"], "data: expected one of"),
         ([*QUICK, "--data", "npz:missing.npz"], "found nothing there"),
         ([*QUICK, "--weights", "missing.pt"], "found nothing there"),
@@ -157,7 +157,7 @@ def test_hostile_files_are_one_line_and_stay_as_they_are(pyrobust: Any, tmp_path
     for arguments, words in (
         (["--data", "npz:objects.npz"], "Python objects"),
         (["--data", "npz:labels.npz"], "image 1 has 10"),
-        (["--data", "npz:wide.npz"], "class numbers"),
+        (["--data", "npz:wide.npz"], "expected labels in [0, 2**31)"),
         (["--data", "npz:nan.npz"], "NaN"),
         (["--data", "npz:cut.npz"], "not a readable npz"),
         (["--weights", "trap.pt"], "Python objects"),

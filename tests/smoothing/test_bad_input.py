@@ -1,4 +1,4 @@
-"""Every wrong argument of the smoother is one clear error, before the model has run."""
+"""Invalid arguments of the smoother raise one clear error before the model runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def with_value(value, dtype=torch.float32):
         (None, InputTypeError, "x: expected a tensor, got NoneType"),
     ],
 )
-def test_images(call, x, error, match):
+def test_invalid_images_are_rejected(call, x, error, match):
     with pytest.raises(error, match=match):
         call(RandomizedSmoothing(never, 2, 0.5), x)
 
@@ -74,7 +74,7 @@ def test_images(call, x, error, match):
         (torch.full((4,), math.nan), InputError, "x: expected finite values"),
     ],
 )
-def test_one_example(method, x, error, match):
+def test_invalid_single_examples_are_rejected(method, x, error, match):
     with pytest.raises(error, match=match):
         getattr(RandomizedSmoothing(never, 2, 0.5), method)(x, n=10)
 
@@ -93,7 +93,7 @@ def test_one_example(method, x, error, match):
         (None, InputTypeError, "expected an integer, got None"),
     ],
 )
-def test_numbers_of_samples(name, value, error, match):
+def test_invalid_numbers_of_samples_are_rejected(name, value, error, match):
     smoother = RandomizedSmoothing(never, 2, 0.5)
     with pytest.raises(error, match=f"^{name}: {match}"):
         smoother.certify_batch(X, **{"n": 10, "n0": 5} | {name: value})
@@ -107,13 +107,13 @@ def test_numbers_of_samples(name, value, error, match):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, 1.5, math.nan, math.inf, 0, 1])
-def test_alpha_out_of_range(call, alpha):
+def test_alpha_out_of_range_is_rejected(call, alpha):
     with pytest.raises(InputError, match=r"^alpha: expected a number in \(0, 1\)"):
         call(RandomizedSmoothing(never, 2, 0.5), X, alpha=alpha)
 
 
 @pytest.mark.parametrize("alpha", ["0.05", None, [0.05], 0.05j])
-def test_alpha_of_another_type(call, alpha):
+def test_alpha_of_another_type_is_rejected(call, alpha):
     with pytest.raises(InputTypeError, match=r"^alpha: expected a number, got"):
         call(RandomizedSmoothing(never, 2, 0.5), X, alpha=alpha)
 
@@ -135,12 +135,12 @@ def test_alpha_of_another_type(call, alpha):
         (torch.tensor(5), InputTypeError, "expected a sequence of integers"),
     ],
 )
-def test_indices(call, indices, error, match):
+def test_invalid_indices_are_rejected(call, indices, error, match):
     with pytest.raises(error, match=f"^indices: {match}"):
         call(RandomizedSmoothing(never, 2, 0.5), X, indices=indices)
 
 
-def test_index_of_one_example():
+def test_invalid_index_of_a_single_example_is_rejected():
     smoother = RandomizedSmoothing(never, 2, 0.5)
     for index, error in ((2**32, InputError), (-1, InputError), (1.0, InputTypeError)):
         with pytest.raises(error, match=r"^indices: "):
@@ -149,7 +149,7 @@ def test_index_of_one_example():
             smoother.predict(X[0], n=10, index=index)
 
 
-def test_indices_of_several_kinds():
+def test_indices_of_any_sequence_type():
     smoother = RandomizedSmoothing(first_two, 2, 0.5)
     expected = smoother.votes(X, n=50, indices=[4, 2**32 - 1, 0])
     for indices in ((4, 2**32 - 1, 0), np.array([4, 2**32 - 1, 0]), torch.tensor([4, 2**32 - 1, 0])):
@@ -157,7 +157,7 @@ def test_indices_of_several_kinds():
     np.testing.assert_array_equal(smoother.votes(X, n=50), smoother.votes(X, n=50, indices=range(3)))
 
 
-def test_a_shared_index_is_said_in_the_log(caplog):
+def test_shared_index_is_logged(caplog):
     smoother = RandomizedSmoothing(first_two, 2, 0.5)
     smoother.votes(X, n=5, indices=[1, 2, 3])
     assert not caplog.records
@@ -217,32 +217,32 @@ def test_a_shared_index_is_said_in_the_log(caplog):
         ({"device": "cuda:99"}, InputError, r"device: expected (one of \d+ CUDA devices|cpu, .*), got cuda:99"),
     ],
 )
-def test_construction(arguments, error, match):
+def test_invalid_parameters_are_rejected(arguments, error, match):
     with pytest.raises(error, match=match) as caught:
         RandomizedSmoothing(**{"model": never, "num_classes": 2, "sigma": 0.5} | arguments)
     assert isinstance(caught.value, PyrobustError)
 
 
-def test_normalize_of_another_number_of_channels(call):
+def test_normalize_with_another_number_of_channels_is_rejected(call):
     smoother = RandomizedSmoothing(never, 2, 0.5, normalize=([0.5] * 3, [0.5] * 3))
     for shape in ((2, 4, 5, 5), (2, 3), (2, 1, 8, 8)):
         with pytest.raises(InputError, match="x: expected 3 channels, the length of normalize's mean"):
             call(smoother, torch.zeros(shape))
 
 
-def test_channels_last_needs_images(call):
+def test_channels_last_requires_images(call):
     smoother = RandomizedSmoothing(never, 2, 0.5, memory_format=torch.channels_last)
     with pytest.raises(InputError, match=r"x: expected \[B, C, H, W\] for channels_last"):
         call(smoother, torch.zeros(2, 3, 4))
 
 
 @pytest.mark.parametrize("classes", [1, 3, 10])
-def test_num_classes_is_not_what_the_model_returns(call, classes):
+def test_num_classes_must_match_the_logits(call, classes):
     with pytest.raises(InputError, match=f"num_classes: expected 2, the number of logits of the model, got {classes}"):
         call(RandomizedSmoothing(first_two, classes, 0.5), X)
 
 
-def test_no_examples():
+def test_empty_batch():
     smoother = RandomizedSmoothing(never, 2, 0.5)
     result = smoother.certify_batch(X[:0], n0=5, n=10)
     assert len(result) == 0
@@ -254,8 +254,8 @@ def test_no_examples():
         smoother.certify_batch(X[:0], n=0)
 
 
-def test_one_class():
-    # A model that always returns its only class is right everywhere; NaN rows must still count against it.
+def test_single_class_model():
+    # A model with a single class is always certified, but logits with NaN must still count against it.
     sure = RandomizedSmoothing(lambda x: x[:, :1], 1, 0.5).certify_batch(X, n0=1, n=1000, alpha=0.001)
     assert sure.prediction.tolist() == [0, 0, 0]
     unsure = RandomizedSmoothing(lambda x: x[:, :1].log(), 1, 5.0).certify_batch(X, n0=1, n=1000, alpha=0.001)
@@ -263,7 +263,7 @@ def test_one_class():
     assert (unsure.counts[:, 1] > 300).all()
 
 
-def test_the_wrong_model_leaves_no_trace():
+def test_model_state_is_restored_after_an_error():
     model = nn.Linear(4, 3).train()
     smoother = RandomizedSmoothing(model, 2, 0.5)
     with pytest.raises(InputError, match="num_classes"):
@@ -273,12 +273,12 @@ def test_the_wrong_model_leaves_no_trace():
     assert not torch.is_inference_mode_enabled()
 
 
-def test_votes_of_an_unknown_stage():
+def test_unknown_stage_is_rejected():
     with pytest.raises(InputError, match="stage"):
         RandomizedSmoothing(never, 2, 0.5).votes(X, n=10, stage="guess")
 
 
-def test_models_that_do_not_return_logits(call):
+def test_outputs_other_than_logits_are_rejected(call):
     for output, match in (
         (lambda b: None, "got NoneType"),
         (lambda b: b.flatten(1)[:, 0], "expected logits of shape"),
@@ -292,10 +292,10 @@ def test_models_that_do_not_return_logits(call):
 
 
 @pytest.mark.parametrize("radii", [np.array([0.25, 0.5]), torch.tensor([0.25, 0.5]), iter([0.25, 0.5])])
-def test_radii_of_any_kind_of_sequence(radii):
+def test_radii_of_any_sequence_type(radii):
     assert certified_radii("sequential", radii) == (0.25, 0.5)
 
 
-def test_radii_of_two_dimensions_are_refused():
+def test_two_dimensional_radii_are_rejected():
     with pytest.raises(InputTypeError, match="radii: expected a sequence of numbers"):
         certified_radii("fixed", torch.ones(2, 2))

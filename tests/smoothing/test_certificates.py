@@ -1,4 +1,4 @@
-"""What certificates and predictions can do besides being read."""
+"""Certificates and predictions: fields, conversions and certification at given radii."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def predictions(smoother, x):
     return smoother.predict_batch(x, n=200, alpha=0.01, indices=torch.tensor([3, 5, 7]))
 
 
-def test_everything_that_a_result_depends_on_is_in_it(certificates, predictions):
+def test_results_hold_all_parameters(certificates, predictions):
     assert isinstance(certificates, Certificates)
     assert isinstance(predictions, Predictions)
     for result in (certificates, predictions):
@@ -53,7 +53,7 @@ def test_everything_that_a_result_depends_on_is_in_it(certificates, predictions)
     assert certificates.radius[0] > 0.4
 
 
-def test_dtypes(certificates, predictions):
+def test_dtypes_of_results(certificates, predictions):
     for name in ("indices", "prediction", "counts"):
         assert getattr(certificates, name).dtype == getattr(predictions, name).dtype == np.int64
     assert certificates.counts0.dtype == np.int64
@@ -61,7 +61,7 @@ def test_dtypes(certificates, predictions):
 
 
 @pytest.mark.parametrize("name", ["certificates", "predictions"])
-def test_frozen(request, name):
+def test_results_are_frozen(request, name):
     result = request.getfixturevalue(name)
     for field in dataclasses.fields(result):
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -71,7 +71,7 @@ def test_frozen(request, name):
 
 
 @pytest.mark.parametrize("name", ["certificates", "predictions"])
-def test_to_dict_survives_json(request, name):
+def test_to_dict_round_trips_through_json(request, name):
     result = request.getfixturevalue(name)
     values = result.to_dict()
     assert list(values) == [field.name for field in dataclasses.fields(result)]
@@ -117,20 +117,20 @@ def test_certified_at_given_radii(smoother, x):
     assert far.certified.tolist() == [[True, False, False], [False] * 3, [True, False, False]]
 
 
-def test_radii_change_nothing_else(smoother, x, certificates):
+def test_radii_do_not_affect_other_fields(smoother, x, certificates):
     plain = smoother.certify_batch(x, n0=10, n=200, alpha=0.01, indices=[3, 5, 7])
     for name in ("prediction", "radius", "p_lower", "counts0", "counts"):
         np.testing.assert_array_equal(getattr(plain, name), getattr(certificates, name))
 
 
-def test_a_radius_that_is_reached_exactly_is_certified(certificates):
+def test_radius_reached_exactly_is_certified(certificates):
     reached = float(certificates.radius[0])
     radii = (reached, math.nextafter(reached, 1), math.nextafter(reached, 0))
     result = dataclasses.replace(certificates, radii=radii)
     assert result.certified[0].tolist() == [True, False, True]
 
 
-def test_an_abstention_is_certified_at_no_radius(smoother, x):
+def test_abstention_is_certified_at_no_radius(smoother, x):
     result = smoother.certify_batch(x, n0=10, n=200, alpha=0.01, radii=(0.0, -0.0, 0.5))
     assert result.prediction.tolist() == [0, ABSTAIN, 2]
     assert result.certified[:, :2].tolist() == [[True, True], [False, False], [True, True]]
@@ -138,14 +138,14 @@ def test_an_abstention_is_certified_at_no_radius(smoother, x):
 
 
 @pytest.mark.parametrize("radii", [None, (), []])
-def test_no_radii(smoother, x, radii):
+def test_without_radii(smoother, x, radii):
     result = smoother.certify_batch(x, n0=10, n=200, alpha=0.01, radii=radii)
     assert result.radii == ()
     assert result.certified.shape == (3, 0)
     assert result.certified.dtype == np.bool_
 
 
-def test_no_examples_at_given_radii(smoother, x):
+def test_empty_batch_at_given_radii(smoother, x):
     assert smoother.certify_batch(x[:0], n0=10, n=200, radii=(0.25, 0.5)).certified.shape == (0, 2)
 
 
@@ -162,7 +162,7 @@ def test_no_examples_at_given_radii(smoother, x):
         ({"method": None}, InputError, "method: expected .*fixed.*, got None"),
     ],
 )
-def test_radii_and_methods_that_cannot_be(x, arguments, error, match):
+def test_invalid_radii_and_methods_are_rejected(x, arguments, error, match):
     def never(batch):
         raise AssertionError("the model must not run")
 

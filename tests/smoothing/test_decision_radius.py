@@ -1,4 +1,4 @@
-"""The probability that a radius asks for, and the radius of two classes."""
+"""Probability required by a radius, and the two-class radius."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = [("gaussian", "l2"), ("laplace", "l1"), ("uniform", "l1")]
 
 @pytest.mark.parametrize(("noise", "norm"), KINDS)
 @pytest.mark.parametrize("radius", [0.0, 1e-9, 0.25, 0.4, 1.0, 1.9])
-def test_required_probability_is_where_the_radius_is_reached(noise, norm, radius):
+def test_required_probability_is_the_smallest_that_reaches_the_radius(noise, norm, radius):
     p = required_probability(radius, 0.5, noise=noise, norm=norm)
     assert 0.5 < p <= 1.0
     assert p == 1.0 or certified_radius(p, 0.5, noise=noise, norm=norm) >= radius
@@ -28,43 +28,43 @@ def test_required_probability_is_where_the_radius_is_reached(noise, norm, radius
     assert before == 0.5 or certified_radius(before, 0.5, noise=noise, norm=norm) < radius
 
 
-def test_a_radius_beyond_all_doubles_asks_for_certainty():
+def test_unreachable_radius_requires_probability_one():
     assert required_probability(10.0, 0.25) == 1.0
     assert required_probability(1.0, 0.25, noise="uniform", norm="l1") == 1.0
 
 
 @pytest.mark.parametrize("radius", [-0.1, math.nan, math.inf])
-def test_a_radius_that_cannot_be(radius):
+def test_radius_out_of_range_is_rejected(radius):
     with pytest.raises(InputError, match="radius: expected a finite non-negative number"):
         required_probability(radius, 0.25)
 
 
 @pytest.mark.parametrize("radius", ["1", None, [0.5, 1.0], True])
-def test_a_radius_that_is_no_number(radius):
+def test_radius_of_another_type_is_rejected(radius):
     with pytest.raises(InputTypeError, match="radius: expected a number, got"):
         required_probability(radius, 0.25)
 
 
-def quantile_at_least(z, p):
-    """Whether z is proved not above the normal quantile of the ball p."""
+def at_most_quantile(z, p):
+    """Whether z is proved to be at most the normal quantile of the ball p."""
     return (-z / arb(2).sqrt()).erfc() / 2 <= p
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.floats(0.01, 1 - 2.0**-40), st.floats(1e-6, 0.99), st.sampled_from([0.25, 0.1, 3.0]))
-def test_two_class_radius_is_below_the_exact_one_and_close(a, b, sigma):
+def test_two_class_radius_is_sound_and_tight(a, b, sigma):
     radius = float(two_class_radius(a, b, sigma))
     if a <= b:
         assert radius == 0.0
         return
     before, ctx.prec = ctx.prec, 160
     try:
-        # Phi^-1 by bisection in balls, from the erfc that flint encloses.
+        # Φ⁻¹ by bisection in balls, using the erfc that flint encloses.
         def quantile(p):
             low, high = arb(-10), arb(10)
             for _ in range(120):
                 middle = ((low + high) / 2).mid()
-                low, high = (middle, high) if quantile_at_least(middle, arb(p)) else (low, middle)
+                low, high = (middle, high) if at_most_quantile(middle, arb(p)) else (low, middle)
             return low.union(high)
 
         exact = arb(float(np.float32(sigma))).min(arb(sigma)) / 2 * (quantile(a) - quantile(b))
@@ -74,20 +74,20 @@ def test_two_class_radius_is_below_the_exact_one_and_close(a, b, sigma):
         ctx.prec = before
 
 
-def test_two_classes_prove_no_less_than_one():
+def test_two_class_radius_is_at_least_certified_radius():
     p = np.linspace(0.51, 0.999, 50)
     one, two = certified_radius(p, 0.5), two_class_radius(p, 1 - p, 0.5)
     np.testing.assert_allclose(two, one, rtol=1e-9)
     assert (two_class_radius(p, 0.5 * (1 - p), 0.5) > one).all()
 
 
-def test_a_tiny_second_class_is_rounded_away_from_the_certificate():
-    # 1 - p_B has few digits there: the radius is smaller than it could be, never larger.
+def test_tiny_runner_up_probability_is_rounded_towards_smaller_radius():
+    # 1 - p_B has few significant digits here, so the radius is smaller than the exact one, never larger.
     exact = 0.25 * (0.0 + 7.034484)  # the quantile of 1e-12 is -7.034484
     assert 0.999 * exact < two_class_radius(0.5, 1e-12, 0.5) < exact
 
 
-def test_two_class_bounds_that_prove_nothing():
+def test_two_class_bounds_without_a_certificate():
     assert two_class_radius([0.3, math.nan, 0.0, 0.9], [0.4, 0.1, 0.5, 1.0], 0.5).tolist() == [0.0] * 4
     assert two_class_radius(0.3, [0.1, 0.2], 0.5).shape == (2,)
     with pytest.raises(InputError, match="p_a_lower: expected probabilities in"):

@@ -1,7 +1,7 @@
-"""Smoothing on every device: counts, noise bits, memory and layouts are what they are on the CPU.
+"""Smoothing on every device: counts, noise bits, memory and layouts agree with the CPU.
 
-``elementwise`` computes nothing, so that its counts can agree to the last vote. Uniform noise has the same bits on
-every device; a normal may differ by 1e-6, which moves a vote only where two numbers are nearly equal.
+``elementwise`` computes nothing, so its counts can agree to the last vote. Uniform noise has the same bits on every
+device; Gaussian noise may differ by 1e-6, which changes a vote only where two logits are nearly equal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHAPE = (3, 5, 8)
 
 
 def elementwise(batch: Tensor) -> Tensor:
-    """The largest of the first three numbers wins."""
+    """Return the first three elements as logits."""
     return batch.flatten(1)[:, :3]
 
 
@@ -38,7 +38,7 @@ def images(count: int = 6, shape: tuple[int, ...] = SHAPE) -> Tensor:
 
 
 class Recorder:
-    """A model that keeps what it is shown."""
+    """Model that records its inputs."""
 
     def __init__(self) -> None:
         self.seen: list[Tensor] = []
@@ -52,7 +52,7 @@ class Recorder:
 
 
 class Net(nn.Module):
-    """A small network, which notes how it is called."""
+    """Small network that records the device, dtype, autocast state, layout and mode of each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def smooth(model: Callable[[Tensor], Any], classes: int = 3, **options: Any) -> 
 
 @functools.cache
 def expected(noise: str, stage: str, n: int) -> npt.NDArray[np.int64]:
-    """Votes [6, 4] by the reference, one image after the other on the CPU."""
+    """Votes [6, 4] by the reference implementation, one image at a time on the CPU."""
     counts = torch.zeros(6, 4, dtype=torch.int64)
     x = images()
     for row, index in enumerate(INDICES):
@@ -85,13 +85,13 @@ def expected(noise: str, stage: str, n: int) -> npt.NDArray[np.int64]:
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64, 1000, None])
 @pytest.mark.parametrize("noise", list(NORMS))
-def test_counts_are_the_references(device: torch.device, noise: str, batch_size: int | None) -> None:
+def test_counts_equal_the_reference(device: torch.device, noise: str, batch_size: int | None) -> None:
     smoother = smooth(elementwise, noise=noise, batch_size=batch_size)
     x = images().to(device)
     certified = smoother.certify_batch(x, n0=20, n=90, alpha=0.05, indices=INDICES)
     predicted = smoother.predict_batch(x, n=90, alpha=0.05, indices=INDICES)
     assert smoother.runner.device == device
-    moved = 0 if noise == "uniform" or device.type == "cpu" else 2  # votes that a normal's last bits may move
+    moved = 0 if noise == "uniform" or device.type == "cpu" else 2  # votes that the last bits of the noise may change
     for got, want in (
         (certified.counts0, expected(noise, "select", 20)),
         (certified.counts, expected(noise, "estimate", 90)),
@@ -121,8 +121,8 @@ def test_noise_bits_do_not_depend_on_the_batch(
     assert torch.equal(rows[0].view(torch.uint8), rows[1].view(torch.uint8))
 
 
-def test_many_images_in_one_batch(device: torch.device) -> None:
-    """More images than the native op takes in one launch, few samples each."""
+def test_more_images_than_one_launch_takes(device: torch.device) -> None:
+    """Sample more images than the native op takes in one launch, with few samples each."""
     x = images(200)
     smoother = smooth(elementwise, noise="uniform", batch_size=600)
     counts = torch.zeros(200, 4, dtype=torch.int64)
@@ -131,7 +131,7 @@ def test_many_images_in_one_batch(device: torch.device) -> None:
     np.testing.assert_array_equal(smoother.votes(x.to(device), n=3), counts.numpy())
 
 
-def test_images_come_from_anywhere(device: torch.device) -> None:
+def test_images_on_any_device_and_of_any_dtype(device: torch.device) -> None:
     model = Net().to(device)
     smoother = smooth(model, 4, batch_size=50)
     assert smoother.runner.device == device
@@ -142,17 +142,17 @@ def test_images_come_from_anywhere(device: torch.device) -> None:
         np.testing.assert_array_equal(result.counts0, base.counts0)
         np.testing.assert_array_equal(result.radius, base.radius)
     one = smoother.certify(images()[2], n0=10, n=100, index=INDICES[2])
-    # Other batches, which a GPU's matrix product may round in another order.
+    # The batch size differs, and a GPU matrix product may then round in another order.
     assert one == (base.prediction[2], pytest.approx(base.radius[2], abs=0.05))
     assert {call[0] for call in model.seen} == {device}
 
 
-def test_a_module_is_moved_to_the_device_and_agrees_there(device: torch.device) -> None:
+def test_module_is_moved_to_the_device(device: torch.device) -> None:
     here = smooth(Net(), 4).votes(images(), n=500, indices=INDICES)
     model = Net()
     there = smooth(model, 4, device=device).votes(images(), n=500, indices=INDICES)
     assert {parameter.device for parameter in model.parameters()} == {device}
-    # A GPU's convolutions round in another order, and to TF32 where torch allows it.
+    # GPU convolutions round in another order, and to TF32 where torch allows it.
     assert np.abs(here - there).sum() <= 0.02 * here.sum()
     assert len(np.unique(here.argmax(1))) > 1
 
@@ -164,7 +164,7 @@ def test_autocast_and_layouts(device: torch.device, dtype: torch.dtype, layout: 
     full = smooth(model, 4).votes(images(), n=300)
     model.seen.clear()
     counts = smooth(model, 4, dtype=dtype, memory_format=layout, batch_size=100).votes(images(), n=300)
-    # Rounded to eight bits, a twentieth of the votes may be close enough to move.
+    # At eight bits of precision, up to a twentieth of the votes may change.
     assert np.abs(counts - full).sum() <= 0.1 * full.sum()
     assert set(model.seen) == {(device, dtype, True, layout == torch.channels_last, False)}
     assert not torch.is_autocast_enabled(device.type)
@@ -173,7 +173,7 @@ def test_autocast_and_layouts(device: torch.device, dtype: torch.dtype, layout: 
     assert all(module.training for module in model.modules())
 
 
-def test_a_model_of_another_dtype(device: torch.device) -> None:
+def test_models_of_other_dtypes(device: torch.device) -> None:
     for dtype in (torch.float64, torch.bfloat16, torch.float16):
         model = Net().to(device, dtype)
         assert smooth(model, 4, batch_size=64).votes(images(), n=50).sum() == 300
@@ -181,7 +181,7 @@ def test_a_model_of_another_dtype(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_normalize_is_a_layer_in_front_of_the_model(device: torch.device, layout: torch.memory_format) -> None:
+def test_normalize_equals_a_layer_in_front_of_the_model(device: torch.device, layout: torch.memory_format) -> None:
     layer, inside = Recorder(), Recorder()
     mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
     options: dict[str, Any] = {"memory_format": layout, "batch_size": 32}
@@ -192,7 +192,7 @@ def test_normalize_is_a_layer_in_front_of_the_model(device: torch.device, layout
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_rows_without_a_winner_are_counted(device: torch.device, bad: float) -> None:
+def test_samples_without_a_winner_are_counted(device: torch.device, bad: float) -> None:
     def model(batch: Tensor) -> Tensor:
         logits = elementwise(batch).clone()
         logits[batch.flatten(1)[:, 3] > 0.5, 1] = bad
@@ -207,8 +207,8 @@ def test_rows_without_a_winner_are_counted(device: torch.device, bad: float) -> 
 
 
 @pytest.mark.parametrize("how", ["lost", "of no image"])
-def test_votes_that_are_missing_are_an_error(device: torch.device, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image index out of range is refused on the CPU; a GPU leaves the row out, and the total tells."""
+def test_missing_votes_raise_an_error(device: torch.device, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image index out of range is rejected on the CPU; on a GPU the row is skipped, and the total reveals it."""
     count = sampling_module.count_votes
 
     def spoiled(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
@@ -228,7 +228,7 @@ def test_votes_that_are_missing_are_an_error(device: torch.device, how: str, mon
 # --- memory
 
 
-def test_the_batch_size_found_fits(device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
+def test_chosen_batch_size_fits_in_memory(device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).to(device)
     smoother, shape = smooth(model, 32), (3, 128, 128)
@@ -246,7 +246,7 @@ def test_the_batch_size_found_fits(device: torch.device, caplog: pytest.LogCaptu
 
 
 class Hungry(nn.Module):
-    """Asks for a million gigabytes where it is given more than ``room`` rows."""
+    """Model that runs out of memory on batches of more than ``room`` rows."""
 
     def __init__(self, room: int) -> None:
         super().__init__()
@@ -264,14 +264,14 @@ class Hungry(nn.Module):
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("batch_size", [100, 1000, None])
 @pytest.mark.parametrize("room", [9, 60])
-def test_memory_that_runs_out(
+def test_out_of_memory_halves_the_batch(
     device: torch.device,
     room: int,
     batch_size: int | None,
     layout: torch.memory_format,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The batch is halved until it fits, nothing is counted twice, and the noise buffer shrinks with it."""
+    """The batch is halved until it fits, no vote is counted twice, and the noise buffer shrinks with the batch."""
     model = Hungry(room).to(device)
     smoother = smooth(model, noise="uniform", batch_size=batch_size, memory_format=layout)
     result = smoother.certify_batch(images(), n0=20, n=90, alpha=0.05, indices=INDICES)
@@ -287,7 +287,7 @@ def test_memory_that_runs_out(
     assert max(rows for rows, _ in model.seen) == size
 
 
-def test_a_row_that_does_not_fit(device: torch.device) -> None:
+def test_single_row_out_of_memory(device: torch.device) -> None:
     model = Hungry(0).to(device).train()
     with pytest.raises(ModelError, match=rf"one input of shape \(3, 5, 8\) does not fit the memory of {device}"):
         smooth(model, batch_size=8).votes(images(), n=10)
@@ -295,10 +295,10 @@ def test_a_row_that_does_not_fit(device: torch.device) -> None:
     assert not torch.is_inference_mode_enabled()
 
 
-# --- what only a GPU has
+# --- GPU only
 
 
-def test_another_stream(cuda: torch.device) -> None:
+def test_non_default_stream(cuda: torch.device) -> None:
     x = images().to(cuda)
     want = smooth(elementwise, noise="uniform", batch_size=64).votes(x, n=90, indices=INDICES)
     torch.cuda.synchronize()
@@ -310,7 +310,7 @@ def test_another_stream(cuda: torch.device) -> None:
     np.testing.assert_array_equal(got, expected("uniform", "estimate", 90))
 
 
-def test_a_device_that_is_not_the_current_one(second_cuda: torch.device) -> None:
+def test_device_other_than_the_current_one(second_cuda: torch.device) -> None:
     current = torch.cuda.current_device()
     for x in (images(), images().to(second_cuda)):
         smoother = smooth(elementwise, noise="uniform", batch_size=64, device=second_cuda)
@@ -320,7 +320,7 @@ def test_a_device_that_is_not_the_current_one(second_cuda: torch.device) -> None
     assert torch.cuda.current_device() == current
 
 
-def test_no_generator_of_the_gpu_is_touched(cuda: torch.device) -> None:
+def test_gpu_generator_is_untouched(cuda: torch.device) -> None:
     before = torch.cuda.get_rng_state(cuda)
     smooth(Net().to(cuda), 4).certify_batch(images(), n0=10, n=50)
     assert torch.equal(torch.cuda.get_rng_state(cuda), before)

@@ -1,7 +1,7 @@
-"""Images in float64 that a float32 model cannot be shown: nothing may be said about them.
+"""float64 images that float32 cannot represent are rejected for a float32 model.
 
-The noise would be added to the rounded image, and a certificate, or a prediction, there says nothing about the image
-that was given: between the two may lie a decision boundary.
+The noise would be added to the rounded image. A certificate or prediction there says nothing about the original image,
+because a decision boundary may lie between the two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EDGE = 1e9 + 31
 
 
 def sides(batch: Tensor) -> Tensor:
-    """Class 0 below the edge, class 1 above; computed in float64, so that only the rounding of the image matters."""
+    """Class 0 below the edge, class 1 above, computed in float64 so that only the rounding of the image matters."""
     score = batch[:, 0].double() - EDGE
     return torch.stack([-score, score], 1)
 
@@ -30,7 +30,7 @@ def never(batch: Tensor) -> Tensor:
     raise AssertionError("the model must not run")
 
 
-# Half a unit above the edge; as float32 it is 1e9, 31.5 below, and so on the other side, far from it in sigmas.
+# 0.5 above the edge. Rounded to float32 it is 1e9, 31 below the edge and many sigmas away from it.
 GIVEN = torch.tensor([[EDGE + 0.5]], dtype=torch.float64)
 CALLS: dict[str, Callable[[Any, Tensor], Any]] = {
     "certify_batch": lambda model, x: RandomizedSmoothing(model, 2, 0.25).certify_batch(x, n0=10, n=1000),
@@ -43,13 +43,13 @@ CALLS: dict[str, Callable[[Any, Tensor], Any]] = {
 }
 
 
-def test_the_two_sides_of_the_example() -> None:
-    """What makes the example one: the rounded image is of the other class, with a certificate of its own."""
+def test_rounded_image_has_another_class() -> None:
+    """The counterexample works: the rounded image has the other class, with a certificate of its own."""
     smoother = RandomizedSmoothing(sides, 2, 0.25)
     label, radius = smoother.certify(GIVEN[0].float(), n0=10, n=1000)
     assert label == 0
     assert 0.5 < radius < abs(float(GIVEN - GIVEN.float()))
-    # In float64, where the image keeps its place, it is two sigmas above the edge.
+    # In float64 the image is not moved, and is two sigmas above the edge.
     exact = RandomizedSmoothing(lambda batch: sides(batch), 2, 0.25, dtype=torch.float64)
     assert exact.certify(GIVEN[0], n0=100, n=1000)[0] == 1
     assert exact.predict(GIVEN[0], 1000) == 1
@@ -68,14 +68,14 @@ def test_the_two_sides_of_the_example() -> None:
     ],
     ids=["other side", "a tenth", "large", "below float32", "beyond float32", "second element"],
 )
-def test_an_image_that_would_be_moved_is_refused(call: str, x: Tensor) -> None:
+def test_image_changed_by_rounding_is_rejected(call: str, x: Tensor) -> None:
     with pytest.raises(InputError, match=r"^x: expected values that torch\.float32 represents exactly.*x\.float\(\)"):
         CALLS[call](never, x)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_noise_for_16_bits_is_added_in_32(dtype: torch.dtype) -> None:
-    """An image in float32 is not rounded before its noise, whatever the model's dtype."""
+def test_noise_of_16_bit_models_is_added_in_float32(dtype: torch.dtype) -> None:
+    """A float32 image is not rounded before the noise is added, whatever the model's dtype."""
     smoother = RandomizedSmoothing(lambda batch: batch[:, :2], 2, 0.25, dtype=dtype)
     x = torch.tensor([[0.1, 0.2]])
     assert smoother.votes(x, n=50).sum() == 50
@@ -85,7 +85,7 @@ def test_noise_for_16_bits_is_added_in_32(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("call", list(CALLS))
-def test_float32_values_in_float64_are_what_they_are(call: str) -> None:
+def test_float64_images_with_float32_values_are_accepted(call: str) -> None:
     def model(batch: Tensor) -> Tensor:
         return torch.stack([batch[:, 0], -batch[:, 0]], 1)
 

@@ -1,4 +1,4 @@
-"""Which grid numbers are on, and the integers that they are there."""
+"""Grid detection, and conversion of values to integer multiples of a step."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ steps = st.builds(Fraction, st.integers(1, 1000), st.integers(1, 70_000))
 
 
 def nearest(value: Fraction) -> np.float32:
-    """The float32 nearest to a fraction, by comparing its neighbours in exact arithmetic; ties do not occur here."""
+    """Float32 nearest to a fraction, by comparing neighbours in exact arithmetic; ties do not occur here."""
     guess = np.float32(float(value))
-    around = (np.nextafter(guess, np.float32(-np.inf)), guess, np.nextafter(guess, np.float32(np.inf)))
-    return min(around, key=lambda candidate: abs(Fraction(float(candidate)) - value))
+    candidates = (np.nextafter(guess, np.float32(-np.inf)), guess, np.nextafter(guess, np.float32(np.inf)))
+    return min(candidates, key=lambda candidate: abs(Fraction(float(candidate)) - value))
 
 
 @given(steps, st.lists(st.integers(-(1 << 22), 1 << 22), min_size=1, max_size=5))
-def test_the_float_nearest_to_a_multiple_is_that_multiple(step, multiples):
+def test_nearest_floats_convert_to_their_multiples(step, multiples):
     multiples = [k for k in multiples if abs(k * step.numerator) < 1 << 24]
     x = torch.tensor([float(nearest(k * step)) for k in multiples], dtype=torch.float32)
     assert to_grid(x, step).tolist() == multiples
@@ -38,11 +38,11 @@ def test_the_float_nearest_to_a_multiple_is_that_multiple(step, multiples):
 
 
 @given(steps, st.integers(1, 1 << 22), st.sampled_from([-math.inf, math.inf]), st.booleans())
-def test_the_next_float_is_not(step, k, towards, double):
+def test_neighbouring_floats_are_off_the_grid(step, k, towards, double):
     if abs(k * step.numerator) >= 1 << 24:
         return
-    kind = torch.float64 if double else torch.float32
-    x = torch.tensor([float(k * step) if double else float(nearest(k * step))], dtype=kind)
+    dtype = torch.float64 if double else torch.float32
+    x = torch.tensor([float(k * step) if double else float(nearest(k * step))], dtype=dtype)
     x = torch.nextafter(x, torch.full_like(x, towards))
     if double and float(x.float().double()) == float(x):
         return
@@ -50,16 +50,16 @@ def test_the_next_float_is_not(step, k, towards, double):
         to_grid(x, step)
 
 
-def test_all_bytes():
-    every = torch.arange(256)
-    assert to_grid(every.float() / 255, BYTE).equal(every.int())
-    assert to_grid(torch.from_numpy(np.arange(256, dtype=np.float32) / np.float32(255)), BYTE).equal(every.int())
+def test_every_byte_is_on_the_grid():
+    levels = torch.arange(256)
+    assert to_grid(levels.float() / 255, BYTE).equal(levels.int())
+    assert to_grid(torch.from_numpy(np.arange(256, dtype=np.float32) / np.float32(255)), BYTE).equal(levels.int())
     with pytest.raises(InputError, match="expected the floats nearest"):
-        to_grid(every * torch.tensor(1 / 255), BYTE)  # rounded twice: another number for some bytes
+        to_grid(levels * torch.tensor(1 / 255), BYTE)  # rounded twice, which gives another float for some bytes
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30, 0.5, float(1 << 23)])
-def test_the_first_offender_is_named(bad):
+def test_error_names_the_first_value_off_the_grid(bad):
     x = torch.zeros(2, 3, 4, 5)
     x[1, 0, 2, 3] = bad
     x[1, 2, 0, 0] = 0.3
@@ -71,14 +71,14 @@ def test_the_first_offender_is_named(bad):
         assert "the nearest multiple is 128/255 = 0.501960784" in str(error.value)
 
 
-def test_multiples_that_one_float_may_be_nearest_to_two_of():
+def test_multiples_too_large_to_be_distinct_are_rejected():
     last = (1 << 23) - 1
     assert to_grid(torch.tensor([last]) / torch.tensor(255.0), BYTE).tolist() == [last]
     with pytest.raises(InputError, match="expected the floats nearest"):
         to_grid(torch.tensor([last + 1]) / torch.tensor(255.0), BYTE)
 
 
-def test_blocks_are_seams_of_nothing(monkeypatch):
+def test_blocks_do_not_affect_the_result(monkeypatch):
     x = (torch.arange(1000) % 256).reshape(10, 10, 10).float() / 255
     whole = to_grid(x.transpose(0, 2), BYTE)
     monkeypatch.setattr("pyrobust.smoothing.grid._BLOCK", 7)
@@ -90,15 +90,15 @@ def test_blocks_are_seams_of_nothing(monkeypatch):
     assert find_grid(x) is None
 
 
-def test_empty_and_scalar():
+def test_empty_and_scalar_tensors():
     assert to_grid(torch.zeros(0, 3), BYTE).shape == (0, 3)
     assert to_grid(torch.tensor(0.2), BYTE).item() == 51
 
 
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.int32])
-def test_other_dtypes(kind):
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int32])
+def test_other_dtypes_are_rejected(dtype):
     with pytest.raises(InputTypeError, match="expected a float32 or float64 tensor"):
-        to_grid(torch.zeros(3, dtype=kind), BYTE)
+        to_grid(torch.zeros(3, dtype=dtype), BYTE)
 
 
 @pytest.mark.parametrize(
@@ -116,17 +116,17 @@ def test_other_dtypes(kind):
         (torch.tensor([0.2, 0.5]), None),
     ],
 )
-def test_the_usual_grids_are_found(x, step):
+def test_usual_grids_are_detected(x, step):
     assert find_grid(x) == step
 
 
-def test_the_bundled_digits_are_on_sixteenths():
+def test_bundled_digits_are_multiples_of_a_sixteenth():
     x = load_data("digits").x
     assert find_grid(x) == usual_grid(x) == Fraction(1, 16)
     assert int(to_grid(x, Fraction(1, 16)).max()) == 16
 
 
-def test_no_usual_grid():
+def test_values_on_no_usual_grid_are_rejected():
     with pytest.raises(InputError, match="grid: expected x on one of the usual grids 1/255, 1/16, 1/256"):
         usual_grid(torch.tensor([0.1234]))
 
@@ -143,12 +143,12 @@ def test_no_usual_grid():
         ("2/510", BYTE),
     ],
 )
-def test_what_a_grid_may_be(value, step):
+def test_valid_grid_arguments(value, step):
     assert read_grid(value) == step
 
 
 @pytest.mark.parametrize("value", [1 / 255, 0.0625, np.float32(0.5), True, [1], object()])
-def test_what_is_no_exact_number(value):
+def test_inexact_steps_are_rejected(value):
     with pytest.raises(InputTypeError, match="grid: expected a Fraction"):
         read_grid(value)
 
@@ -157,26 +157,26 @@ def test_what_is_no_exact_number(value):
     "value",
     ["", "none", "0", "-1/255", "1/0", "1/16777216", "16777216", "1e999999999", "1/" + "9" * 5000, Fraction(-1, 2)],
 )
-def test_what_is_no_step(value):
+def test_invalid_steps_are_rejected(value):
     with pytest.raises(InputError, match="grid: expected a positive fraction"):
         read_grid(value)
 
 
 @given(st.floats(0, 1), st.floats(0, 1))
-def test_a_bound_is_lowered_at_least_by_delta(p, delta):
-    found = float(lower_by(p, delta))
-    assert found >= 0
-    assert found == 0 or Fraction(found) <= Fraction(p) - Fraction(delta)
-    assert found >= p - delta - 1e-15
+def test_bound_is_lowered_by_at_least_delta(p, delta):
+    lowered = float(lower_by(p, delta))
+    assert lowered >= 0
+    assert lowered == 0 or Fraction(lowered) <= Fraction(p) - Fraction(delta)
+    assert lowered >= p - delta - 1e-15
 
 
-def test_delta_grows_with_the_image():
+def test_delta_is_proportional_to_the_image_size():
     assert sample_delta(0.25, BYTE, 3072) >= 3072 * sample_delta(0.25, BYTE, 1) * (1 - 1e-12)
     with pytest.raises(InputError, match=r"at most 2\*\*13 steps"):
         sample_delta(100.0, BYTE, 1)
 
 
-def test_a_step_that_no_image_fits_is_refused_before_there_is_one() -> None:
+def test_step_too_coarse_for_the_dtype_is_rejected_at_construction() -> None:
     sigma = 36.5 * 65537
     with pytest.raises(
         InputError, match=r"^grid: step: expected a numerator of at most 65536, so that float32 .* 65537"
@@ -187,6 +187,6 @@ def test_a_step_that_no_image_fits_is_refused_before_there_is_one() -> None:
     RandomizedSmoothing(lambda x: x, 3, sigma, grid=Fraction(65537), dtype=torch.float64)
     held = RandomizedSmoothing(lambda x: x, 3, 36.5 * 65536, grid=Fraction(65536))
     assert held.votes(torch.zeros(1, 3), n=10).sum() == 10
-    # Of this grid there are images, and one that is not: it is the image's fault.
+    # This grid has representable images; the error is about this image.
     with pytest.raises(InputError, match=r"k: expected at most 0 in size"):
         held.votes(torch.full((1, 3), 65536.0), n=10)

@@ -1,9 +1,9 @@
-"""A planted attack: a base classifier that reads x out of the low-order bits of x + noise.
+"""Floating-point attack on smoothing: a base classifier that reads x from the low-order bits of x + noise.
 
-A float below 1/2 is a multiple of 2^-25, one from 1/2 on of 2^-24. A sum that cancels is exact, and keeps that: for a
-pixel at 128/255, just above 1/2, and sigma = 1/2, every sum within 1/512 of zero is a multiple of 2^-24. For 127/255,
-just below, half of them are not. So the smoothed classifier changes between two images that are one grey level apart,
-while at each of them its votes are unanimous: the radius that they give is far larger than the distance.
+Floats below 1/2 are multiples of 2^-25, and floats from 1/2 on are multiples of 2^-24. A sum that cancels is exact and
+preserves this: for a pixel at 128/255, just above 1/2, and sigma = 1/2, every sum within 1/512 of zero is a multiple of
+2^-24. For 127/255, just below 1/2, half of them are not. The smoothed classifier therefore changes between two images
+one grey level apart, while its votes are unanimous at each of them and give radii far larger than the distance.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pyrobust import ABSTAIN, RandomizedSmoothing
 
 SHAPE = (3, 64, 64)
 SIGMA = 0.5
-READS, READS_NOT = 0, 1
+ODD, EVEN = 0, 1
 
 
 def reads_low_bits(batch: torch.Tensor) -> torch.Tensor:
-    """Class 0 where a number near zero is an odd multiple of 2^-25."""
+    """Predict class 0 if a value near zero is an odd multiple of 2^-25."""
     near = batch.abs() < 1 / 512
     odd = (batch * 2.0**25).remainder_(2) == 1
-    found = (near & odd).flatten(1).any(1)
-    return torch.stack([found, ~found], 1).float()
+    any_odd = (near & odd).flatten(1).any(1)
+    return torch.stack([any_odd, ~any_odd], 1).float()
 
 
 def grey(level: int) -> torch.Tensor:
@@ -37,31 +37,31 @@ def certify(x: torch.Tensor, grid: str | None):
     return smoother.certify_batch(x[None], n0=50, n=1000, alpha=0.001)
 
 
-def test_float_noise_certifies_what_is_false():
+def test_float_noise_gives_false_certificates():
     here, there = certify(grey(127), None), certify(grey(128), None)
     distance = math.dist(grey(127).flatten().tolist(), grey(128).flatten().tolist())
-    assert here.prediction.tolist() == [READS]
+    assert here.prediction.tolist() == [ODD]
     assert here.radius[0] > 2 * distance
-    # Within that radius, and by the argument above no sample at all is of the certified class.
+    # This image lies within the radius, but by the argument above no sample of it has the certified class.
     assert there.counts[0].tolist() == [0, 1000, 0]
-    assert there.prediction.tolist() == [READS_NOT]
+    assert there.prediction.tolist() == [EVEN]
     assert there.radius[0] > 2 * distance
 
 
-def test_noise_on_the_grid_does_not():
+def test_grid_noise_gives_consistent_certificates():
     levels = range(120, 136)
-    found = [certify(grey(level), "1/255") for level in levels]
-    assert {result.guarantee for result in found} == {"grid"}
-    assert max(result.radius[0] for result in found) > 0.5  # there is something to contradict
-    for i, one in enumerate(found):
-        for j, other in enumerate(found):
+    results = [certify(grey(level), "1/255") for level in levels]
+    assert {result.guarantee for result in results} == {"grid"}
+    assert max(result.radius[0] for result in results) > 0.5  # otherwise nothing is tested
+    for i, result in enumerate(results):
+        for j, other in enumerate(results):
             distance = abs(i - j) / 255 * math.sqrt(np.prod(SHAPE))
-            if one.radius[0] > distance:
-                assert other.prediction[0] in (one.prediction[0], ABSTAIN)
+            if result.radius[0] > distance:
+                assert other.prediction[0] in (result.prediction[0], ABSTAIN)
 
 
-def test_sums_on_the_grid_tell_nothing_but_themselves():
-    """The same noise on two images gives sums that differ by the images alone, to the last bit."""
+def test_grid_sums_are_exact():
+    """With the same noise, two images give sums that differ exactly by the difference of the images."""
     seen = []
 
     def look(batch: torch.Tensor) -> torch.Tensor:

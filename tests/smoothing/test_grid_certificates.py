@@ -1,4 +1,4 @@
-"""Certificates and predictions on a grid: what they carry, what is subtracted, and which classifier they are about."""
+"""Certificates and predictions on a grid: fields, correction by delta, and the classifier that they cover."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ X = torch.randint(256, (5, 3, 4, 6), generator=torch.Generator().manual_seed(4))
 
 
 class Recorder:
-    """A model that keeps what it is shown, and has no arithmetic of its own."""
+    """Model that records its inputs and computes nothing."""
 
     def __init__(self):
         self.seen = []
@@ -32,8 +32,8 @@ class Recorder:
         return batch.flatten(1)[:, :3]
 
 
-def shown(batch_size, x=X, *, n=45, **options):
-    """The rows that count, in the order of the samples, and the result."""
+def recorded_samples(batch_size, x=X, *, n=45, **options):
+    """Return the sampled rows without padding, in the order of the samples, and the certificates."""
     recorder = Recorder()
     smoother = RandomizedSmoothing(recorder, 3, 0.3, grid="1/255", seed=3, batch_size=batch_size, **options)
     result = smoother.certify_batch(x, n0=20, n=n, alpha=0.05)
@@ -49,27 +49,27 @@ def shown(batch_size, x=X, *, n=45, **options):
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_the_same_bits_for_every_batch_size(dtype, memory_format):
+def test_samples_have_the_same_bits_for_every_batch_size(dtype, memory_format):
     options = {"dtype": dtype, "normalize": ([0.1, 0.2, 0.3], [0.5, 0.4, 0.3])}
-    expected, base = shown(64, **options)
+    expected, base = recorded_samples(64, **options)
     for batch_size in (1, 7, 256, 1000, None):
-        rows, result = shown(batch_size, memory_format=memory_format, **options)
+        rows, result = recorded_samples(batch_size, memory_format=memory_format, **options)
         assert torch.equal(rows, expected)
         np.testing.assert_array_equal(result.counts, base.counts)
         np.testing.assert_array_equal(result.counts0, base.counts0)
         np.testing.assert_array_equal(result.radius, base.radius)
 
 
-def test_any_split_into_calls_gives_the_same_counts():
+def test_splitting_into_calls_gives_the_same_counts():
     smoother = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid=BYTE)
     whole = smoother.certify_batch(X, n0=20, n=45, indices=[9, 3, 7, 2**32 - 1, 0])
     for part in ([4, 1], [0], [3, 2]):
-        some = smoother.certify_batch(X[part], n0=20, n=45, indices=[[9, 3, 7, 2**32 - 1, 0][i] for i in part])
-        np.testing.assert_array_equal(some.counts, whole.counts[part])
-        np.testing.assert_array_equal(some.counts0, whole.counts0[part])
+        split = smoother.certify_batch(X[part], n0=20, n=45, indices=[[9, 3, 7, 2**32 - 1, 0][i] for i in part])
+        np.testing.assert_array_equal(split.counts, whole.counts[part])
+        np.testing.assert_array_equal(split.counts0, whole.counts0[part])
 
 
-def test_a_full_batch_is_padded_with_rows_that_do_not_count():
+def test_last_batch_is_padded_with_uncounted_rows():
     recorder = Recorder()
     RandomizedSmoothing(recorder, 3, 0.3, grid=BYTE, batch_size=8).votes(X[:1], n=11)
     first, second = recorder.seen
@@ -79,26 +79,26 @@ def test_a_full_batch_is_padded_with_rows_that_do_not_count():
 
 
 class Sized(nn.Module):
-    """A model whose answer depends on the size of its batch: two classifiers in one."""
+    """Model whose prediction depends on the batch size: two classifiers in one."""
 
     def forward(self, batch):
         of_size = torch.full((len(batch),), int(len(batch) == 16))
         return nn.functional.one_hot(of_size, 2).float()
 
 
-def test_the_classifier_is_that_of_one_batch_size():
+def test_all_batches_have_one_size():
     certain = RandomizedSmoothing(Sized(), 2, 0.3, grid=BYTE, batch_size=16).certify_batch(X, n0=3, n=101, alpha=0.05)
     assert certain.counts.tolist() == [[0, 101, 0]] * 5
     assert certain.prediction.tolist() == [1] * 5
-    # Without the pin the last batch of each stage is of another size, and so of another classifier.
+    # Without a grid, the last batch of each stage has another size and so another classifier.
     mixed = RandomizedSmoothing(Sized(), 2, 0.3, batch_size=16).certify_batch(X, n0=3, n=101, alpha=0.05)
     assert (mixed.counts[:, 0] > 0).any()
 
 
-# --- what results carry
+# --- results
 
 
-def test_certificates_say_what_they_are():
+def test_certificates_state_their_guarantee():
     result = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid="1/255").certify_batch(X, n0=5, n=100)
     assert (result.guarantee, result.grid) == ("grid", BYTE)
     assert 0 < result.delta < 1e-15
@@ -110,7 +110,7 @@ def test_certificates_say_what_they_are():
     assert (plain.guarantee, plain.grid, plain.delta) == ("real", None, 0.0)
 
 
-def test_predictions_say_what_they_are():
+def test_predictions_state_their_guarantee():
     result = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid=BYTE).predict_batch(X, n=100)
     assert (result.guarantee, result.grid) == ("grid", BYTE)
     assert 0 < result.delta < 1e-12
@@ -118,8 +118,8 @@ def test_predictions_say_what_they_are():
     assert (plain.guarantee, plain.grid, plain.delta) == ("real", None, 0.0)
 
 
-def test_delta_is_spent(monkeypatch):
-    """A table that is off by a hundredth a sample, instead of by what cannot be seen."""
+def test_results_are_corrected_by_delta(monkeypatch):
+    """Uses a delta of 0.01 per sample, because the real one is too small to see."""
     monkeypatch.setattr(sampling, "sample_delta", lambda sigma, step, elements: elements / 7200)
     smoother = RandomizedSmoothing(lambda x: torch.eye(3)[[0]].expand(len(x), 3), 3, 0.3, grid=BYTE)
     result = smoother.certify_batch(X, n0=5, n=1000, alpha=0.001)
@@ -128,10 +128,10 @@ def test_delta_is_spent(monkeypatch):
     assert (result.p_lower <= exact - 0.01).all()
     np.testing.assert_allclose(result.p_lower, exact - 0.01, rtol=1e-12)
     np.testing.assert_array_equal(result.radius, certified_radius(result.p_lower, 0.3))
-    found = smoother.certify_batch(X, n0=5, n=1000, alpha=0.001, method="sequential", radii=(0.25,))
-    assert found.guarantee == "grid"
-    assert found.delta == 0.01
-    assert (found.p_lower < exact).all()
+    certificates = smoother.certify_batch(X, n0=5, n=1000, alpha=0.001, method="sequential", radii=(0.25,))
+    assert certificates.guarantee == "grid"
+    assert certificates.delta == 0.01
+    assert (certificates.p_lower < exact).all()
     prediction = smoother.predict_batch(X, n=10, alpha=0.15)
     assert prediction.delta == pytest.approx(0.1)
     np.testing.assert_allclose(prediction.p_value, float(binomial_test(10, 10)) + 0.1, rtol=1e-12)
@@ -141,7 +141,7 @@ def test_delta_is_spent(monkeypatch):
     assert smoother.certify_batch(X, n0=5, n=1000).prediction.tolist() == [ABSTAIN] * 5
 
 
-def test_a_sample_with_a_tail_votes_for_no_class(monkeypatch):
+def test_samples_in_the_tails_vote_for_no_class(monkeypatch):
     draw = sampling.sample_grid_noise
 
     def with_tails(x, runs, **options):
@@ -155,11 +155,11 @@ def test_a_sample_with_a_tail_votes_for_no_class(monkeypatch):
     assert result.counts0.tolist() == [[0, 18, 0, 2]] * 5
     assert result.counts.tolist() == [[0, 900, 0, 100]] * 5
     assert (result.p_lower < 0.9).all()
-    # Of a prediction they may all have been the second class's.
+    # In a prediction they may all belong to the runner-up.
     assert smoother.predict_batch(X, n=20).p_value == pytest.approx(float(binomial_test(18, 20)))
 
 
-def test_tails_go_to_the_second_class():
+def test_tails_count_for_the_runner_up():
     counts = np.array([[60, 30, 10], [60, 10, 30], [30, 10, 60], [100, 0, 0]])
     plain, conservative = (decide(counts, 0.5, tails=tails)[1] for tails in (False, True))
     for p, first, second in zip(conservative, (60, 60, 60, 100), (40, 40, 30, 0), strict=True):
@@ -168,38 +168,38 @@ def test_tails_go_to_the_second_class():
     assert decide(counts, 0.5, tails=True)[0].tolist() == [0, 0, ABSTAIN, 0]
 
 
-def test_a_class_with_fewer_votes_than_the_second_may_have_is_not_predicted():
-    # The two-sided test speaks for either class: here for the one that is behind the leader but for no-winner votes.
+def test_class_possibly_behind_the_runner_up_is_not_predicted():
+    # The two-sided test is significant, but in favour of the runner-up with the samples without a winner.
     prediction, p_value = decide(np.array([[600, 500, 550], [400, 300, 100]]), 0.999, tails=True)
     assert prediction.tolist() == [ABSTAIN, ABSTAIN]
     assert p_value.tolist() == [1.0, 1.0]
 
 
-def test_the_distance_of_many_samples_is_rounded_up():
+def test_joint_delta_is_rounded_up():
     assert Fraction(joint_delta(1e-20, 3)) > 3 * Fraction(1e-20)
     assert joint_delta(1e-5, 10**9) == 1.0
 
 
-# --- sequences
+# --- sequential certification
 
 
-def test_sequences_on_a_grid():
+def test_sequential_certification_on_a_grid():
     plain = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid="auto", batch_size=64)
     options = {"n0": 20, "n": 3000, "method": "sequential", "radii": (0.1, 0.3)}
-    found = plain.certify_batch(X, **options)
-    assert (found.guarantee, found.grid) == ("grid", BYTE)
-    assert found.delta == plain.on_grid_of(X).sampler.delta((3, 4, 6))
+    certificates = plain.certify_batch(X, **options)
+    assert (certificates.guarantee, certificates.grid) == ("grid", BYTE)
+    assert certificates.delta == plain.on_grid_of(X).sampler.delta((3, 4, 6))
     again = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid=BYTE, batch_size=7).certify_batch(
         X, **options
     )
     for name in ("counts0", "counts", "samples", "undecided", "p_lower", "radius", "prediction"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(again, name))
-    assert len(set(found.samples.tolist())) > 1
-    assert found.certified.any()
+        np.testing.assert_array_equal(getattr(certificates, name), getattr(again, name))
+    assert len(set(certificates.samples.tolist())) > 1
+    assert certificates.certified.any()
 
 
 @pytest.mark.parametrize("two_class", [False, True])
-def test_what_a_rule_subtracts(two_class):
+def test_rule_corrects_by_delta(two_class):
     given = ((0.1,), 3, 0.3, "gaussian", "l2", 1000, 0.001, 0.0, two_class)
     exact, spent = CertificationRule(*given), CertificationRule(*given, 0.01)
     counts, top = np.array([[700, 180, 20, 100], [0, 1000, 0, 0]]), np.array([0, 1])
@@ -207,7 +207,7 @@ def test_what_a_rule_subtracts(two_class):
     plain, careful = exact.look(top, counts, start), spent.look(top, counts, start)
     np.testing.assert_array_equal(careful[:, :2], plain[:, :2])
     if two_class:
-        # A vote without a winner may be one in the tail, and so the rival's.
+        # A sample without a winner may be in the tails, so it counts for the runner-up.
         moved = exact.look(top, np.array([[700, 280, 20, 0], [0, 1000, 0, 0]]), start)
         np.testing.assert_array_equal(careful[:, 2:], moved[:, 2:])
         assert careful[0, 3] > plain[0, 3]
@@ -221,28 +221,28 @@ def test_what_a_rule_subtracts(two_class):
     assert (spent.required >= exact.required + 0.01).all()
 
 
-def test_a_radius_that_is_reached_is_certified():
-    """At the limit that proves a radius, and one unit below it, with what a grid subtracts."""
+def test_reached_radius_is_certified():
+    """At the limit that proves a radius and at the double below it, with the delta of a grid."""
     rule = CertificationRule((0.1, 0.3), 3, 0.3, "gaussian", "l2", 1000, 0.001, delta=1e-20)
     counts = np.array([1000, 0, 0, 0])
-    for at, radius in zip(rule.required, rule.radii, strict=True):
-        for p in (at, np.nextafter(at, 0)):
+    for required, radius in zip(rule.required, rule.radii, strict=True):
+        for p in (required, np.nextafter(required, 0)):
             limits = np.array([p, 1.0, 0.0, 1.0])
             reached = rule.reached(limits[None])[0]
-            found = rule.results([ImageSequence(0, counts, counts, limits)])["radius"][0]
-            assert bool(reached[rule.radii.index(radius)]) == (p == at)
-            assert (found >= radius) >= (p == at)
+            certified = rule.results([ImageSequence(0, counts, counts, limits)])["radius"][0]
+            assert bool(reached[rule.radii.index(radius)]) == (p == required)
+            assert (certified >= radius) >= (p == required)
 
 
-# --- which grid
+# --- choice of the grid
 
 
-def test_auto_is_found_for_each_call():
+def test_auto_detects_the_grid_of_each_call():
     smoother = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid="auto", batch_size=32)
     declared = RandomizedSmoothing(lambda x: x.flatten(1)[:, :3], 3, 0.3, grid=BYTE, batch_size=32)
-    found, expected = (s.certify_batch(X, n0=5, n=50) for s in (smoother, declared))
-    assert found.grid == BYTE
-    np.testing.assert_array_equal(found.counts, expected.counts)
+    certificates, expected = (s.certify_batch(X, n0=5, n=50) for s in (smoother, declared))
+    assert certificates.grid == BYTE
+    np.testing.assert_array_equal(certificates.counts, expected.counts)
     sixteenths = torch.arange(72).reshape(1, 3, 4, 6) % 17 / 16
     assert smoother.certify_batch(sixteenths, n0=5, n=50).grid == Fraction(1, 16)
     assert smoother.predict_batch(sixteenths, n=50).grid == Fraction(1, 16)
@@ -252,8 +252,8 @@ def test_auto_is_found_for_each_call():
     assert smoother.grid == "auto"
 
 
-def test_grid_and_doubles():
-    """A float64 image holds the bytes exactly enough for a float32 model, for the sums are made of integers."""
+def test_float64_images_on_a_grid():
+    """A float64 image on the grid is accepted for a float32 model, because the sums are formed in integers."""
     model = Recorder()
     smoother = RandomizedSmoothing(model, 3, 0.3, grid=BYTE, batch_size=40)
     exact = (X * 255).round().double() / 255
@@ -275,7 +275,7 @@ def test_grid_and_doubles():
         ({"grid": Fraction(1, 1 << 20)}, InputError, r"at most 2\*\*13 steps"),
     ],
 )
-def test_grids_that_cannot_be(options, error, match):
+def test_invalid_grids_are_rejected(options, error, match):
     with pytest.raises(error, match=match):
         RandomizedSmoothing(lambda x: x, 3, 0.3, **options)
 
@@ -287,12 +287,12 @@ def test_grids_that_cannot_be(options, error, match):
         ("auto", X * 0.7, InputError, "grid: expected x on one of the usual grids"),
         (BYTE, X.half(), InputTypeError, "x: expected a float32 or float64 tensor"),
         ("auto", (X * 255).int(), InputTypeError, "x: expected a float32 or float64 tensor"),
-        ("auto", [[1.0]], InputTypeError, "x: expected a float32 or float64 tensor, .* got list"),
+        ("auto", [[1.0]], InputTypeError, "x: expected a float32 or float64 tensor .* got list"),
         (BYTE, X * math.nan, InputError, "x: expected finite values"),
     ],
 )
 @pytest.mark.parametrize("method", ["certify_batch", "predict_batch", "votes"])
-def test_images_that_are_not_on_it(grid, x, error, match, method):
+def test_images_off_the_grid_are_rejected(grid, x, error, match, method):
     def never(batch):
         raise AssertionError("the model must not run")
 
@@ -300,10 +300,10 @@ def test_images_that_are_not_on_it(grid, x, error, match, method):
         getattr(RandomizedSmoothing(never, 3, 0.3, grid=grid), method)(x, n=10)
 
 
-def test_the_gpu_draws_and_counts_the_same(cuda):
+def test_gpu_counts_equal_the_cpu(cuda):
     model = torch.nn.Flatten()
     options = {"grid": BYTE, "batch_size": 50, "seed": 5, "normalize": ([0.1, 0.2, 0.3], [0.5, 0.4, 0.3])}
     expected = RandomizedSmoothing(model, 72, 0.3, device="cpu", **options).certify_batch(X, n0=20, n=130)
-    found = RandomizedSmoothing(model, 72, 0.3, device=cuda, **options).certify_batch(X, n0=20, n=130)
-    np.testing.assert_array_equal(found.counts, expected.counts)
-    np.testing.assert_array_equal(found.counts0, expected.counts0)
+    certificates = RandomizedSmoothing(model, 72, 0.3, device=cuda, **options).certify_batch(X, n0=20, n=130)
+    np.testing.assert_array_equal(certificates.counts, expected.counts)
+    np.testing.assert_array_equal(certificates.counts0, expected.counts0)

@@ -1,4 +1,4 @@
-"""certify_batch and predict_batch against the same procedure written plainly: one image at a time, argmax, bincount."""
+"""certify_batch and predict_batch against a plain implementation: one image at a time, argmax, bincount."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def images(count=5, dtype=torch.float32):
 
 @torch.no_grad()
 def plain_votes(model, x, indices, n, *, classes, sigma, stage, noise="gaussian", normalize=None, seed=SEED, **format):
-    """Votes [B, K + 1], image after image."""
+    """Votes [B, K + 1], one image at a time."""
     rows = []
     for i, index in enumerate(indices):
         batch = reference.sample_noise(
@@ -56,7 +56,7 @@ NORMS = {"gaussian": "l2", "uniform": "l1", "laplace": "l1"}
 
 @pytest.mark.parametrize("batch_size", [1, 13, 64, 1000, None])
 @pytest.mark.parametrize("noise", ["gaussian", "uniform", "laplace"])
-def test_counts_are_the_plain_loops(noise, batch_size):
+def test_counts_equal_the_plain_loop(noise, batch_size):
     model, x, n0, n, indices = conv_net(), images(), 9, 61, [7, 0, 2**32 - 1, 123456, 8]
     smoother = RandomizedSmoothing(
         model, 4, 0.5, noise=noise, norm=NORMS[noise], seed=SEED, batch_size=batch_size, device="cpu"
@@ -95,7 +95,7 @@ def test_certificates_follow_from_the_counts():
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_formats_and_normalisation(dtype, memory_format):
+def test_counts_with_memory_formats_dtypes_and_normalisation(dtype, memory_format):
     model, x, indices = conv_net(dtype=dtype), images(dtype=dtype), [3, 1, 4, 15, 9]
     normalize = (MEAN, STD)
     smoother = RandomizedSmoothing(
@@ -116,7 +116,7 @@ def test_formats_and_normalisation(dtype, memory_format):
     np.testing.assert_array_equal(smoother.votes(x, n=50, indices=indices), expected)
 
 
-def test_normalize_is_a_layer_in_front_of_the_model():
+def test_normalize_equals_a_layer_in_front_of_the_model():
     class Normalise(nn.Module):
         def forward(self, x):
             return (x - torch.tensor(MEAN).reshape(3, 1, 1)) / torch.tensor(STD).reshape(3, 1, 1)
@@ -130,18 +130,18 @@ def test_normalize_is_a_layer_in_front_of_the_model():
     assert (plain.votes(x, n=200) != counts).any()
 
 
-def test_autocast_is_that_of_torch():
+def test_autocast_agrees_with_torch():
     model, x = conv_net(), images()
     smoother = RandomizedSmoothing(model, 4, 0.5, dtype=torch.bfloat16, seed=SEED, batch_size=25)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         expected = plain_votes(model, x, range(5), 75, classes=4, sigma=0.5, stage="estimate", dtype=torch.bfloat16)
     counts = smoother.votes(x, n=75)
-    # The model's own bfloat16 arithmetic may depend on the batch, and ties are common in 8 bits.
+    # The model's bfloat16 arithmetic may depend on the batch, and ties are common at 8 bits of precision.
     assert np.abs(counts - expected).sum() <= 8
     assert counts.sum() == 5 * 75
 
 
-def test_one_example_is_a_batch_of_one():
+def test_single_example_equals_a_batch_of_one():
     smoother = RandomizedSmoothing(conv_net(), 4, 0.4, seed=1, batch_size=50)
     x = images()
     result = smoother.certify_batch(x, n0=10, n=100, alpha=0.05, indices=[5, 6, 7, 8, 9])
@@ -155,7 +155,7 @@ def test_one_example_is_a_batch_of_one():
         assert type(label) is int
 
 
-def test_the_batch_size_of_one_call():
+def test_batch_size_argument_applies_to_one_call():
     seen = []
 
     def model(batch):
@@ -206,7 +206,7 @@ def test_progress_bar_stays_off_standard_output(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_model_that_writes_into_its_input_spoils_nothing():
+def test_model_may_modify_its_input():
     def model(batch):
         logits = batch[:, :3].clone()
         batch.zero_()
@@ -220,7 +220,7 @@ def test_a_model_that_writes_into_its_input_spoils_nothing():
     assert torch.equal(x, before)
 
 
-def test_images_of_other_layouts_and_types():
+def test_images_of_any_layout_and_float_dtype():
     smoother = RandomizedSmoothing(conv_net(), 4, 0.5, batch_size=30)
     x = images()
     expected = smoother.votes(x, n=40)

@@ -1,4 +1,4 @@
-"""A plan says what a run then does."""
+"""Plans agree with exact outcomes and with what a run does."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ RADII = (0.1, 0.25, 0.5)
 
 
 @pytest.fixture(scope="module")
-def made() -> Plan:
+def comparison() -> Plan:
     return plan(P, 0.25, RADII, n_max=5000, n0=50, alpha=0.01, draws=8000)
 
 
-def test_fixed_n_is_a_binomial_tail(made: Plan) -> None:
-    fixed = made["fixed"]
+def test_fixed_n_equals_the_binomial_tail(comparison: Plan) -> None:
+    fixed = comparison["fixed"]
     assert fixed.samples == 5050.0
     assert fixed.samples_alone == (5050.0,) * 3
     bounds = clopper_pearson_lower(np.arange(5001), 5000, 0.01)
@@ -35,52 +35,52 @@ def test_fixed_n_is_a_binomial_tail(made: Plan) -> None:
 
 
 @pytest.mark.parametrize(("name", "hybrid"), [("sequential", 0.01), ("hybrid", 0.5)])
-def test_the_simulation_agrees_with_the_exact_lattice(made: Plan, name: str, hybrid: float) -> None:
-    rule, method = SequentialRule(5000, 0.01, hybrid), made[name]
+def test_simulation_agrees_with_the_exact_lattice(comparison: Plan, name: str, hybrid: float) -> None:
+    rule, method = SequentialRule(5000, 0.01, hybrid), comparison[name]
     for i, radius in enumerate(RADII):
         p0 = required_probability(radius, 0.25)
         certified, given_up = rule.counts(p0)
-        before_the_end = np.append(given_up[:-1], -1)  # the others are undecided
-        exact = [lattice_outcome(p, rule.looks, certified, before_the_end) for p in P]
+        before_last_look = np.append(given_up[:-1], -1)  # at the last look the other images are undecided
+        exact = [lattice_outcome(p, rule.looks, certified, before_last_look) for p in P]
         samples = np.mean([outcome.samples for outcome in exact])
-        # Five standard errors of shares, and of samples in [0, 5000], at 8000 draws.
+        # Tolerances: five standard errors of shares, and of samples in [0, 5000], at 8000 draws.
         assert method.samples_alone[i] == pytest.approx(50 + samples, abs=5 * 2500 / math.sqrt(8000))
-        for found, true in [
+        for simulated, true in [
             (method.certified[i], np.mean([outcome.certified for outcome in exact])),
             (method.undecided[i], np.mean([outcome.undecided for outcome in exact])),
         ]:
-            assert found == pytest.approx(true, abs=5 * math.sqrt(max(true * (1 - true), 1e-4) / 8000))
+            assert simulated == pytest.approx(true, abs=5 * math.sqrt(max(true * (1 - true), 1e-4) / 8000))
         worst = lattice_outcome(p0, rule.looks, *rule.counts(p0))
         assert method.error[i] == worst.certified_at_most <= 0.01
-    # All radii together take as long as the slowest, and less than one after the other.
+    # Deciding all radii takes at least as long as the slowest, and less than deciding each separately.
     assert max(method.samples_alone) < method.samples < sum(method.samples_alone)
     assert 0 < method.standard_error < 30
 
 
-def test_the_cheapest_that_loses_little_is_recommended(made: Plan) -> None:
-    assert made.recommended == "hybrid"
-    assert "fewer)" in made.reason
-    assert made["sequential"].samples < made["hybrid"].samples < made["fixed"].samples / 3
+def test_cheapest_method_with_little_loss_is_recommended(comparison: Plan) -> None:
+    assert comparison.recommended == "hybrid"
+    assert "fewer)" in comparison.reason
+    assert comparison["sequential"].samples < comparison["hybrid"].samples < comparison["fixed"].samples / 3
     easy = plan([0.6, 0.99], 0.25, [0.25], n_max=10_000)
     assert easy.recommended == "sequential"
-    # Just above what 5000 samples prove: only fixed n certifies it.
+    # Just within reach of 5000 samples: only fixed n certifies it.
     p = required_probability(0.25, 0.25)
     hard = plan([p + 4.0 * math.sqrt(p * (1 - p) / 5000)], 0.25, [0.25], n_max=5000, hybrid=0.01)
     assert hard["fixed"].certified[0] > 0.5
     assert hard.recommended == "fixed"
 
 
-def test_a_radius_out_of_reach_is_given_up_at_once() -> None:
-    found = plan([1.0, 0.99], 0.25, [5.0], n_max=1000)
+def test_unreachable_radius_is_given_up_at_the_first_look() -> None:
+    unreachable = plan([1.0, 0.99], 0.25, [5.0], n_max=1000)
     for name in ("sequential", "hybrid"):
-        assert found[name].samples == 100 + SequentialRule(1000).looks[0]
-    for method in found.methods:
+        assert unreachable[name].samples == 100 + SequentialRule(1000).looks[0]
+    for method in unreachable.methods:
         assert method.certified == (0.0,)
         assert method.undecided == (0.0,)
-        assert method.error[0] < 1e-20  # what the lattice drops is counted as error
+        assert method.error[0] < 1e-20  # mass dropped by the lattice counts as error
 
 
-def test_a_plan_is_repeated_by_its_seed() -> None:
+def test_plan_is_reproducible_by_its_seed() -> None:
     again = [plan([0.8, 0.9, 0.95], 0.25, [0.2], n_max=500, draws=300, seed=seed) for seed in (3, 3, 4)]
     assert again[0] == again[1]
     assert again[0] != again[2]
@@ -88,24 +88,23 @@ def test_a_plan_is_repeated_by_its_seed() -> None:
     assert Plan(**{**again[0].__dict__}) == again[0]
 
 
-def test_what_a_budget_pays_for(made: Plan) -> None:
-    images = made.images_for(1_000_000)
+def test_images_for_a_budget(comparison: Plan) -> None:
+    images = comparison.images_for(1_000_000)
     assert images["fixed"] == 198
-    assert images["sequential"] == int(1_000_000 // made["sequential"].samples)
+    assert images["sequential"] == int(1_000_000 // comparison["sequential"].samples)
     with pytest.raises(InputError, match="budget: expected a finite number"):
-        made.images_for(math.nan)
+        comparison.images_for(math.nan)
     with pytest.raises(InputError, match="name: expected one of fixed, sequential, hybrid"):
-        made["other"]
-    assert made.to_dict()["methods"][0]["name"] == "fixed"
+        comparison["other"]
+    assert comparison.to_dict()["methods"][0]["name"] == "fixed"
 
 
-def test_other_noise_asks_for_other_probabilities() -> None:
-    made = plan([0.9, 0.7], 0.5, [0.2], n_max=1000, noise="uniform", norm="l1")
+def test_plan_with_uniform_noise() -> None:
+    comparison = plan([0.9, 0.7], 0.5, [0.2], n_max=1000, noise="uniform", norm="l1")
     p0 = required_probability(0.2, 0.5, noise="uniform", norm="l1")
-    assert (
-        made["sequential"].error == plan([0.9], 0.5, [0.2], n_max=1000, noise="uniform", norm="l1")["sequential"].error
-    )
-    assert made["fixed"].certified[0] == pytest.approx(
+    fewer_images = plan([0.9], 0.5, [0.2], n_max=1000, noise="uniform", norm="l1")
+    assert comparison["sequential"].error == fewer_images["sequential"].error
+    assert comparison["fixed"].certified[0] == pytest.approx(
         np.mean([stats.binom.sf(least_count(p0, 1000) - 1, 1000, p) for p in (0.9, 0.7)])
     )
 
@@ -114,7 +113,7 @@ def least_count(p0: float, n: int) -> int:
     return int(np.searchsorted(clopper_pearson_lower(np.arange(n + 1), n, 0.001), p0))
 
 
-def test_probabilities_of_a_pilot() -> None:
+def test_pilot_probabilities() -> None:
     np.testing.assert_allclose(pilot_probabilities([0, 1, 50, 100], 100), [0.5, 1.5 / 101, 0.5, 100.5 / 101])
     for votes in ([], [[1]], [0.5], [-1], [101]):
         with pytest.raises(InputError, match="votes: expected"):
@@ -131,10 +130,10 @@ def test_probabilities_of_a_pilot() -> None:
             pilot_probabilities([1, 1], wrong)
 
 
-def test_a_budget_that_is_no_number() -> None:
-    made = plan([0.9], 0.25, [0.25], n_max=100, draws=10)
+def test_budget_of_another_type_is_rejected() -> None:
+    comparison = plan([0.9], 0.25, [0.25], n_max=100, draws=10)
     with pytest.raises(InputTypeError, match="budget: expected a number, got '1000'"):
-        made.images_for("1000")
+        comparison.images_for("1000")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +152,7 @@ def test_a_budget_that_is_no_number() -> None:
         ({"n0": 1.5}, InputTypeError, "n0: expected an integer"),
     ],
 )
-def test_bad_input(given: dict, error: type[Exception], match: str) -> None:
+def test_invalid_arguments_are_rejected(given: dict, error: type[Exception], match: str) -> None:
     arguments = {"p": [0.9], "sigma": 0.25, "radii": [0.25], "n_max": 100, "draws": 10} | given
     with pytest.raises(error, match=match):
         plan(arguments.pop("p"), arguments.pop("sigma"), arguments.pop("radii"), **arguments)

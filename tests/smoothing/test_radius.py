@@ -1,4 +1,4 @@
-"""The radius of a bound: never above the exact one, in ball arithmetic, and hardly below it."""
+"""Certified radii against ball arithmetic: never above the exact radius, and only slightly below it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ def probabilities():
     return values[(values > 0.5) & (values < 1)]
 
 
-# What the noise multiplies sigma with, in float32: a little less than the exact half-width and scale of unit deviation.
+# float32 factors of sigma in the noise, slightly below the exact half-width and scale of unit standard deviation.
 DRAWN_WIDTH = np.float32(math.sqrt(3) * 2.0**-31)  # the half-width of a unit uniform is 2^31 times this
 DRAWN_SCALE = np.float32(math.sqrt(1 / 8))  # the scale of a unit Laplace is twice this
 
 
 def gap_to_exact(noise, sigma, p, radius, *, drawn=False):
-    """Ball of how far the radius lies inside the exact one, as the probability that could be lost; ``drawn``: for the
-    noise as it is drawn, with its float32 constants, instead of noise of the standard deviation sigma."""
+    """Ball that encloses the gap of the radius to the exact one, in probability.
+
+    With ``drawn``, for the noise as drawn, with its float32 constants, instead of noise of standard deviation sigma.
+    """
     p, sigma = arb(p), arb(sigma)
     if noise == "gaussian":
         return p - (-arb(radius) / (sigma * arb(2).sqrt())).erfc() / 2
@@ -56,7 +58,7 @@ def gap_to_exact(noise, sigma, p, radius, *, drawn=False):
     return p - (arb(0.5) + arb(radius) / (2 * width * sigma))
 
 
-def test_the_constants_are_those_of_the_noise():
+def test_constants_match_the_noise_op():
     words = noise_words(0, 0, 200, 64, noise="uniform")
     signed = (words - ((words >> 31) << 32)).float()
     width = torch.tensor(DRAWN_WIDTH)
@@ -69,12 +71,12 @@ def test_the_constants_are_those_of_the_noise():
 
 @pytest.mark.parametrize("noise", list(NORMS))
 @pytest.mark.parametrize("sigma", SIGMAS)
-def test_sound_and_tight(noise, sigma):
+def test_radius_is_sound_and_tight(noise, sigma):
     p = probabilities()
     radii = certified_radius(p, sigma, noise=noise, norm=NORMS[noise])
     drawn = float(np.float32(sigma))
     for value, radius in zip(p.tolist(), radii.tolist(), strict=True):
-        # The noise has the standard deviation rounded to float32; the radius must hold for that one and the one asked.
+        # The noise is drawn with sigma rounded to float32; the radius must hold for both values of sigma.
         assert gap_to_exact(noise, sigma, value, radius) >= 0, f"unsound: {noise}, p={value!r}, radius={radius!r}"
         gap = gap_to_exact(noise, drawn, value, radius, drawn=True)
         assert gap >= 0, f"unsound: {noise}, p={value!r}, radius={radius!r}"
@@ -86,8 +88,8 @@ def test_sound_and_tight(noise, sigma):
 
 
 @pytest.mark.parametrize("noise", list(NORMS))
-def test_sound_for_many_pairs(noise):
-    """Roundings add up to several units only for some pairs of sigma and p."""
+def test_radius_is_sound_for_many_sigmas(noise):
+    """Rounding errors add up to several units only for some pairs of sigma and p."""
     rng = np.random.default_rng(1)
     p = rng.uniform(0.5, 1, 30)
     for sigma in np.float32(rng.uniform(0.01, 2, 100)).astype(float).tolist():
@@ -98,7 +100,7 @@ def test_sound_for_many_pairs(noise):
 
 
 @pytest.mark.parametrize("noise", list(NORMS))
-def test_strictly_inside_the_open_ball(noise):
+def test_radius_is_strictly_inside_the_open_ball(noise):
     for value in (0.75, 0.9, 1 - 2.0**-20):
         radius = float(certified_radius(value, 0.25, noise=noise, norm=NORMS[noise]))
         assert gap_to_exact(noise, 0.25, value, math.nextafter(radius, math.inf), drawn=True) > 0
@@ -113,14 +115,14 @@ def test_no_certificate_at_or_below_one_half(noise):
 def test_hand_worked_values():
     sigma = 0.5
     assert float(certified_radius(0.975, sigma)) == pytest.approx(0.5 * 1.959963984540054, rel=1e-11)
-    # Uniform on [-λ, λ], λ = √3/2: from p = 3/4 half of λ may be lost.
+    # Uniform on [-λ, λ], λ = √3/2: at p = 3/4 the radius is λ/2.
     assert float(certified_radius(0.75, sigma, noise="uniform", norm="l1")) == pytest.approx(math.sqrt(3) / 4)
     # Laplace of scale b = 1/(2√2): P(noise > -d) = 1 - exp(-d/b)/2 is 3/4 at d = b ln 2.
     expected = math.log(2) / (2 * math.sqrt(2))
     assert float(certified_radius(0.75, sigma, noise="laplace", norm="l1")) == pytest.approx(expected)
 
 
-def test_monotone_in_p_and_of_the_shape_of_p():
+def test_radius_is_monotone_in_p_and_has_its_shape():
     p = np.linspace(0.5, 0.99999, 3000)
     for noise, norm in NORMS.items():
         radii = certified_radius(p, 0.3, noise=noise, norm=norm)
@@ -133,7 +135,7 @@ def test_monotone_in_p_and_of_the_shape_of_p():
 
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf, -math.inf, 1e-60, 1e60, 1e-39, 3e38])
-def test_sigma_out_of_range(sigma):
+def test_sigma_out_of_range_is_rejected(sigma):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(InputError, match="sigma: expected a positive number"):
@@ -141,13 +143,13 @@ def test_sigma_out_of_range(sigma):
 
 
 @pytest.mark.parametrize("sigma", ["0.5", None, [0.5]])
-def test_sigma_of_another_type(sigma):
+def test_sigma_of_another_type_is_rejected(sigma):
     with pytest.raises(InputTypeError, match="sigma: expected a number, got"):
         certified_radius(0.9, sigma)
 
 
 @pytest.mark.parametrize("p", [1.0, 1.5, -0.1, math.inf, -math.inf, [0.5, 1.0]])
-def test_p_out_of_range(p):
+def test_p_out_of_range_is_rejected(p):
     with pytest.raises(InputError, match="p_lower: expected probabilities"):
         certified_radius(p, 0.5)
 
@@ -156,6 +158,6 @@ def test_p_out_of_range(p):
     ("noise", "norm"),
     [("gaussian", "l1"), ("gaussian", "linf"), ("uniform", "l2"), ("laplace", "l2"), ("cauchy", "l2")],
 )
-def test_pairs_without_a_certificate(noise, norm):
+def test_pairs_without_a_certificate_are_rejected(noise, norm):
     with pytest.raises(InputError, match=f"noise, norm: expected .* got {noise} with {norm}"):
         certified_radius(0.9, 0.5, noise=noise, norm=norm)

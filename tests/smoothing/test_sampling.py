@@ -1,4 +1,4 @@
-"""Votes of arbitrary runs of samples are those of the samples, however batches cut them."""
+"""Votes of runs of samples do not depend on how batches split them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def model(x):
     return torch.stack([x[:, 0], x[:, 1]], dim=1)
 
 
-def one_by_one(runs, stage):
+def votes_one_by_one(runs, stage):
     counts = torch.zeros(len(X), 3, dtype=torch.int64)
     for row, image, first, number in runs:
         for sample in range(first, first + number):
@@ -35,8 +35,8 @@ def one_by_one(runs, stage):
     batch_size=st.integers(1, 40),
     stage=st.sampled_from(["select", "estimate"]),
 )
-def test_any_runs_in_any_batches(runs, batch_size, stage):
-    """Rows in any order and more than once."""
+def test_votes_do_not_depend_on_the_batch_size(runs, batch_size, stage):
+    """Runs in any order, with rows that occur more than once."""
     runs = [(row, INDEX[row], first, number) for row, first, number in runs]
     sizes = []
 
@@ -48,18 +48,18 @@ def test_any_runs_in_any_batches(runs, batch_size, stage):
     counts, seen = torch.zeros(len(X), 3, dtype=torch.int64), []
     sampler.count(X, runs, stage, counts, seen.append)
     total = sum(number for _, _, _, number in runs)
-    assert torch.equal(counts, one_by_one(runs, stage))
+    assert torch.equal(counts, votes_one_by_one(runs, stage))
     assert sizes == [batch_size] * (total // batch_size) + [total % batch_size] * (total % batch_size > 0)
     assert seen == [min(batch_size * (i + 1), total) for i in range(len(sizes))]
 
 
-def test_votes_are_added():
+def test_votes_are_added_to_counts():
     counts = torch.full((4, 3), 5, dtype=torch.int64)
     Sampler(Runner(model), 2, 0.5, "gaussian", 3, None).count(X, [(1, 9, 0, 30)], "predict", counts, lambda done: None)
     assert counts.sum(1).tolist() == [15, 45, 15, 15]
 
 
-def test_memory_that_runs_out_changes_nothing():
+def test_out_of_memory_does_not_change_votes():
     failures = [3]
 
     def small(x):
@@ -73,10 +73,10 @@ def test_memory_that_runs_out_changes_nothing():
     sampler = Sampler(Runner(small, batch_size=64), 2, 0.5, "gaussian", 3, None)
     sampler.count(X, runs, "estimate", counts, lambda done: None)
     assert failures == [0]
-    assert torch.equal(counts, one_by_one(runs, "estimate"))
+    assert torch.equal(counts, votes_one_by_one(runs, "estimate"))
 
 
-def test_another_number_of_classes():
+def test_num_classes_must_match_the_logits():
     with pytest.raises(InputError, match="num_classes: expected 2, the number of logits of the model, got 3"):
         Sampler(Runner(model), 3, 0.5, "gaussian", 3, None).count(
             X, [(0, 0, 0, 1)], "estimate", torch.zeros(4, 4, dtype=torch.int64), lambda done: None

@@ -1,4 +1,4 @@
-"""Sequential certification: against a loop over images and looks, and the same in every schedule."""
+"""Sequential certification against a loop over images and looks, and under different schedules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RADII = (0.0, 0.25, 0.5, 1.0)
 
 
 def model(x):
-    """Three classes by the first coordinate; comparisons do not depend on the batch."""
+    """Three classes by the first coordinate, with arithmetic that does not depend on the batch."""
     first = x.flatten(1)[:, :1]
     return -(first - torch.tensor([-1.0, 0.0, 1.0], dtype=x.dtype)).abs()
 
@@ -40,19 +40,19 @@ def certify(x, *, by=None, **options):
     return (by or smoother()).certify_batch(x, **given | options)
 
 
-def assert_same(one, other, rows=slice(None)):
+def assert_same(actual, expected, rows=slice(None)):
     for name in ("prediction", "radius", "p_lower", "counts0", "counts", "samples", "undecided", "indices"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name)[rows], err_msg=name)
+        np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name)[rows], err_msg=name)
 
 
 def log_wealth(votes, drawn, p):
-    """Of Krichevsky and Trofimov's bets against probability p."""
+    """Log wealth of the Krichevsky-Trofimov bets against probability p."""
     mixture = math.lgamma(votes + 0.5) + math.lgamma(drawn - votes + 0.5) - math.log(math.pi) - math.lgamma(drawn + 1)
     return mixture - votes * math.log(p) - (drawn - votes) * math.log1p(-p)
 
 
 def decide_one_by_one(x, index):
-    """(samples, certified, undecided) of one image: the wealth against p = Φ(r/sigma) at each look, by definition."""
+    """(samples, certified, undecided) of one image, from the wealth against p = Φ(r/sigma) at each look."""
     probabilities = {r: stats.norm.cdf(r / SIGMA) for r in RADII}
     given_up = {r: SequentialRule(N, ALPHA, 0.0).counts(p)[1] for r, p in probabilities.items()}
     base = smoother()
@@ -63,9 +63,9 @@ def decide_one_by_one(x, index):
         for r, p in probabilities.items():
             if state[r] == "certified":
                 continue
-            # At the end by the frequency of the look before: what is above it is undecided.
-            few = votes <= given_up[r][look] if drawn < N else votes / N <= given_up[r][-2] / looks(N)[-2]
-            state[r] = "rejected" if few else "undecided"
+            # At n samples, images above the share of votes at which the look before gives up are undecided.
+            futile = votes <= given_up[r][look] if drawn < N else votes / N <= given_up[r][-2] / looks(N)[-2]
+            state[r] = "given up" if futile else "undecided"
             if votes > drawn * p and log_wealth(votes, drawn, p) >= math.log(1 / ALPHA):
                 state[r] = "certified"
         if "undecided" not in state.values():
@@ -73,35 +73,35 @@ def decide_one_by_one(x, index):
     return N0 + drawn, [state[r] == "certified" for r in RADII], [state[r] == "undecided" for r in RADII]
 
 
-def test_decisions_are_those_of_a_loop_over_images_and_looks():
+def test_decisions_equal_a_loop_over_images_and_looks():
     x = images()
-    found = certify(x, hybrid=0.0)
-    assert found.certified.any(axis=0).all()
-    assert not found.certified.all(axis=0).any()
-    assert (found.samples < N0 + N).any()
+    result = certify(x, hybrid=0.0)
+    assert result.certified.any(axis=0).all()
+    assert not result.certified.all(axis=0).any()
+    assert (result.samples < N0 + N).any()
     for row in range(len(x)):
         samples, certified, undecided = decide_one_by_one(x[row : row + 1], row)
-        assert found.samples[row] == samples
-        assert found.certified[row].tolist() == certified
-        assert found.undecided[row].tolist() == undecided
+        assert result.samples[row] == samples
+        assert result.certified[row].tolist() == certified
+        assert result.undecided[row].tolist() == undecided
 
 
-def test_votes_are_those_of_the_samples_drawn():
+def test_votes_equal_those_of_fixed_n():
     x = images(8)
-    found = certify(x)
+    result = certify(x)
     for row in range(8):
-        drawn = int(found.samples[row]) - N0
-        np.testing.assert_array_equal(found.counts[row], smoother().votes(x[row : row + 1], n=drawn, indices=[row])[0])
-    np.testing.assert_array_equal(found.counts0, smoother().votes(x, n=N0, stage="select"))
+        drawn = int(result.samples[row]) - N0
+        np.testing.assert_array_equal(result.counts[row], smoother().votes(x[row : row + 1], n=drawn, indices=[row])[0])
+    np.testing.assert_array_equal(result.counts0, smoother().votes(x, n=N0, stage="select"))
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 100, 1001, 4096])
-def test_batch_sizes(batch_size):
+def test_results_do_not_depend_on_the_batch_size(batch_size):
     n = 200 if batch_size == 1 else N
     assert_same(certify(images(), by=smoother(batch_size), n=n), certify(images(), n=n))
 
 
-def test_order_and_split_into_calls():
+def test_results_do_not_depend_on_order_and_split():
     x, whole = images(), certify(images())
     order = np.random.default_rng(0).permutation(len(x))
     assert_same(certify(x[order], indices=order.tolist()), whole, order)
@@ -110,9 +110,9 @@ def test_order_and_split_into_calls():
 
 
 @pytest.mark.parametrize(("most", "rounds"), [(1, 1), (5, 1), (5, 32), (64, 2)])
-def test_images_in_work_and_batches_of_a_round(most, rounds, monkeypatch):
+def test_results_do_not_depend_on_active_images_and_round_length(most, rounds, monkeypatch):
     whole = certify(images())
-    monkeypatch.setattr(packing, "_MOST", most)
+    monkeypatch.setattr(packing, "_MAX_ACTIVE", most)
     monkeypatch.setattr(packing, "_ROUND_BATCHES", rounds)
     assert_same(certify(images()), whole)
 
@@ -122,26 +122,27 @@ def new_images(count):
 
 
 @pytest.mark.parametrize("stops", [[1], [0, 2], [3, 3, 3], [1] * 12])
-def test_goes_on_in_the_middle_of_images(stops):
-    """After each stop all that is kept are the images' own states, as a store keeps them."""
+def test_resumes_partly_sampled_images(stops):
+    """After each stop only the state of each image is kept, as a store does."""
     x, whole = images(), certify(images())
     by, states = smoother(33), new_images(len(x))
     rule = by.rule(radii=RADII, n=N, alpha=ALPHA)
     finished, middle = {}, 0
     for stop in [*stops, None]:
         packer = SequencePacker(by.sampler, rule, N0, x[0])
-        for number, now in enumerate(packer.run(deepcopy(states), lambda some: x[[image.index for image in some]])):
-            finished |= {image.index: image for image in now.finished}
+        rounds = packer.run(deepcopy(states), lambda chosen: x[[image.index for image in chosen]])
+        for number, current in enumerate(rounds):
+            finished |= {image.index: image for image in current.finished}
             if number == stop:
-                # Those that had not come to their place yet are as they were.
-                kept = {image.index: deepcopy(image) for image in now.active}
+                # Images that were not admitted yet are unchanged.
+                kept = {image.index: deepcopy(image) for image in current.active}
                 states = [kept.get(old.index, old) for old in states if old.index not in finished]
                 middle += sum(image.drawn not in (0, *looks(N)) for image in states)
                 break
-    found = rule.results([finished[i] for i in range(len(x))])
+    results = rule.results([finished[i] for i in range(len(x))])
     assert middle or stops == [1] or stops == [0, 2]
     for name in ("prediction", "radius", "p_lower", "counts0", "counts", "samples", "undecided"):
-        np.testing.assert_array_equal(found[name], getattr(whole, name), err_msg=name)
+        np.testing.assert_array_equal(results[name], getattr(whole, name), err_msg=name)
 
 
 def test_batches_are_full_until_too_few_images_are_left():
@@ -151,37 +152,37 @@ def test_batches_are_full_until_too_few_images_are_left():
         sizes.append(len(x))
         return model(x)
 
-    found = certify(images(200), by=smoother(64, base=watched))
-    assert sum(sizes) == found.samples.sum()
+    result = certify(images(200), by=smoother(64, base=watched))
+    assert sum(sizes) == result.samples.sum()
     partial = [size for size in sizes if size < 64]
     assert len(partial) <= 100
     assert sizes.index(partial[0]) > 50
     assert sum(sizes) / len(sizes) > 60
 
 
-def test_progress_rises_to_the_whole():
+def test_progress_increases_to_the_total():
     seen = []
     certify(images(), progress=lambda done, total: seen.append((done, total)))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert seen[-1] == (24 * (N0 + N), 24 * (N0 + N))
 
 
-def test_no_examples():
-    found = certify(torch.zeros(0, 2))
-    assert len(found) == 0
-    assert found.certified.shape == found.undecided.shape == (0, 4)
+def test_empty_batch():
+    result = certify(torch.zeros(0, 2))
+    assert len(result) == 0
+    assert result.certified.shape == result.undecided.shape == (0, 4)
 
 
-def test_votes_without_a_winner_never_certify():
-    found = certify(images(4), by=smoother(base=lambda x: torch.full((len(x), CLASSES), math.nan)))
-    assert (found.prediction == ABSTAIN).all()
-    assert (found.radius == 0).all()
-    assert (found.counts[:, CLASSES] == found.samples - N0).all()
-    assert not found.undecided.any()
-    assert (found.samples < 200).all()
+def test_samples_without_a_winner_never_certify():
+    result = certify(images(4), by=smoother(base=lambda x: torch.full((len(x), CLASSES), math.nan)))
+    assert (result.prediction == ABSTAIN).all()
+    assert (result.radius == 0).all()
+    assert (result.counts[:, CLASSES] == result.samples - N0).all()
+    assert not result.undecided.any()
+    assert (result.samples < 200).all()
 
 
-def test_lost_votes_are_an_error(monkeypatch):
+def test_missing_votes_raise_an_error(monkeypatch):
     count = sampling.count_votes
     monkeypatch.setattr(sampling, "count_votes", lambda logits, image, counts: count(logits[1:], image[1:], counts))
     with pytest.raises(ModelError, match="votes for image"):
@@ -189,18 +190,18 @@ def test_lost_votes_are_an_error(monkeypatch):
 
 
 @pytest.mark.parametrize("noise", ["uniform", "laplace"])
-def test_other_noise(noise):
-    found = certify(images(), by=smoother(noise=noise, norm="l1"))
-    assert found.certified.any(axis=0)[:3].all()
-    assert not found.certified.all(axis=0)[1:].any()
-    # Few images lie so close to a radius that either way of sampling may err on them.
+def test_uniform_and_laplace_noise(noise):
+    result = certify(images(), by=smoother(noise=noise, norm="l1"))
+    assert result.certified.any(axis=0)[:3].all()
+    assert not result.certified.all(axis=0)[1:].any()
+    # The methods may differ only on the few images close to a radius.
     fixed = certify(images(), by=smoother(noise=noise, norm="l1"), method="fixed")
-    assert (found.certified != fixed.certified)[~found.undecided].mean() < 0.05
-    assert found.samples.mean() < 0.7 * (N0 + N)
-    np.testing.assert_array_equal(found.radius, certified_radius(found.p_lower, SIGMA, noise=noise, norm="l1"))
+    assert (result.certified != fixed.certified)[~result.undecided].mean() < 0.05
+    assert result.samples.mean() < 0.7 * (N0 + N)
+    np.testing.assert_array_equal(result.radius, certified_radius(result.p_lower, SIGMA, noise=noise, norm="l1"))
 
 
-def test_results_say_how_they_were_made():
+def test_results_state_their_method():
     plain, mixed = certify(images(4)), certify(images(4), hybrid=0.25, two_class=True)
     assert (plain.method, plain.hybrid, plain.rival_upper, plain.n) == ("sequential", 0.01, None, N)
     assert (mixed.method, mixed.hybrid) == ("sequential", 0.25)
@@ -229,11 +230,11 @@ def test_results_say_how_they_were_made():
         ({"method": "fixed", "two_class": True}, InputError, "hybrid, two_class: expected only with method"),
     ],
 )
-def test_bad_input(options, error, match):
+def test_invalid_arguments_are_rejected(options, error, match):
     with pytest.raises(error, match=match):
         certify(images(2), **options)
 
 
-def test_two_classes_need_gaussian_noise():
+def test_two_class_requires_gaussian_noise():
     with pytest.raises(InputError, match="two_class: expected gaussian noise"):
         certify(images(2), by=smoother(noise="laplace", norm="l1"), two_class=True)

@@ -1,4 +1,4 @@
-"""The rule of sequential certification: what counts prove, how often it errs, and what it gives up."""
+"""Rule for sequential certification: certificates from counts, error probabilities and giving up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rule(**changes):
 
 
 def run_counts(of, p, rng, size):
-    """Simulated images, each class with probability p (the selected one first); limits and counts when each is done."""
+    """Simulate images with class probabilities p, the selected class first; return limits and counts once decided."""
     done = np.zeros(size, dtype=bool)
     counts = np.zeros((size, of.num_classes + 1), dtype=np.int64)
     limits = np.tile([0.0, 1.0, 0.0, 1.0], (size, 1))
@@ -43,19 +43,19 @@ def run_counts(of, p, rng, size):
 
 @pytest.mark.parametrize("changes", [{}, {"hybrid": 0.5}, {"two_class": True}, {"two_class": True, "hybrid": 0.9}])
 @pytest.mark.parametrize("r", [0.0, 0.5])
-def test_planted_probabilities_are_certified_falsely_at_most_alpha(r, changes):
-    """The true radius lies just below the one asked for; alpha is large so that a broken bound would show."""
+def test_false_certificates_of_known_probabilities_are_within_alpha(r, changes):
+    """The true radius lies just below the radius to decide; alpha is large so that a broken bound would be noticed."""
     alpha, size = 0.1, 4000
     p = special.ndtr((r - 1e-4) / SIGMA)
     of = rule(radii=(r, r + 0.5), alpha=alpha, n=5000, **changes)
     limits, counts = run_counts(of, [p, (1 - p), 0.0, 0.0], np.random.default_rng(1), size)
     false = int(of.reached(limits)[:, 0].sum())
     assert stats.binomtest(false, size, alpha, alternative="greater").pvalue > 1e-4
-    assert false > 0  # or nothing was tested
+    assert false > 0  # otherwise nothing is tested
     assert of.rejected(limits, counts[:, 0], counts.sum(axis=1))[:, 1].mean() > 0.99
 
 
-def test_sequences_without_their_logarithm_would_be_caught():
+def test_simulation_detects_a_fixed_n_bound_at_every_look():
     """The same simulation fails for one fixed-n bound used at every look."""
     alpha, size, of = 0.1, 1000, rule(radii=(0.5,), alpha=0.1, n=2000)
     p, rng = special.ndtr(0.5 / SIGMA), np.random.default_rng(1)
@@ -67,7 +67,7 @@ def test_sequences_without_their_logarithm_would_be_caught():
     assert stats.binomtest(int(wrong.sum()), size, alpha, alternative="greater").pvalue < 1e-4
 
 
-def test_hybrid_certifies_near_saturation_what_the_sequence_does_not():
+def test_hybrid_certifies_more_near_saturation():
     votes = np.array([[N, 0, 0, 0]])
     start, top = np.array([[0.0, 1.0, 0.0, 1.0]]), np.array([0])
     alone, both = (rule(hybrid=share).look(top, votes, start)[0, 0] for share in (0.0, 0.5))
@@ -79,26 +79,26 @@ def test_hybrid_certifies_near_saturation_what_the_sequence_does_not():
 
 @pytest.mark.parametrize("hybrid", [0.0, 0.1, 1 / 3, 0.5, 0.999])
 @pytest.mark.parametrize("alpha", [0.001, 0.05, 1e-9, 0.1 + 0.2])
-def test_shares_are_at_most_alpha(alpha, hybrid):
+def test_shares_sum_to_at_most_alpha(alpha, hybrid):
     of = rule(alpha=alpha, hybrid=hybrid).decisions
     assert Fraction(of.alpha_sequence) + Fraction(of.alpha_fixed) <= Fraction(alpha)
     assert of.alpha_sequence + of.alpha_fixed == pytest.approx(alpha, rel=1e-12)
     both = rule(alpha=alpha, hybrid=hybrid, two_class=True)
     own = (both.decisions.alpha_sequence, both.decisions.alpha_fixed)
-    # CLASSES rivals: the other classes, and the votes without a winner.
+    # CLASSES rivals: the other classes, and the samples without a winner.
     shares = [*own, *(CLASSES * [both._alpha_per_rival(share) for share in own if share])]
     assert sum(map(Fraction, shares)) <= Fraction(alpha)
     assert sum(shares) == pytest.approx(alpha, rel=1e-12)
 
 
 @pytest.mark.parametrize("changes", [{"alpha": 1e-321, "hybrid": 0.0}, {"hybrid": 4e-320}])
-def test_shares_that_are_none_are_refused_before_the_last_sample_needs_them(changes):
+def test_shares_that_underflow_are_rejected_at_construction(changes):
     assert rule(**changes).decisions.alpha_sequence > 0
     with pytest.raises(InputError, match=r"two_class: expected an alpha large enough to be split"):
         rule(**changes, num_classes=100, two_class=True)
 
 
-def test_two_classes_certify_more_where_the_rest_is_spread():
+def test_two_class_certifies_more_where_other_votes_are_spread():
     counts = np.array([[1800, 400, 400, 400]])
     top, start = np.array([0]), np.array([[0.0, 1.0, 0.0, 1.0]])
     one, two = (rule(two_class=flag).look(top, counts, start) for flag in (False, True))
@@ -106,17 +106,17 @@ def test_two_classes_certify_more_where_the_rest_is_spread():
     assert rule().reached(one)[0].tolist() == [True, False, False, False]
     assert rule(two_class=True).reached(two)[0].tolist() == [True, True, False, False]
     image = ImageSequence(0, counts[0], counts[0], two[0])
-    found = rule(two_class=True).results([image])
-    assert found["radius"][0] == two_class_radius(two[0, 0], two[0, 3], SIGMA) > 0.25
+    results = rule(two_class=True).results([image])
+    assert results["radius"][0] == two_class_radius(two[0, 0], two[0, 3], SIGMA) > 0.25
 
 
-def test_two_classes_certify_below_a_half():
+def test_two_class_certifies_below_one_half():
     counts = np.array([[1350, 500, 600, 550]])
     limits = rule(two_class=True).look(np.array([0]), counts, np.array([[0.0, 1.0, 0.0, 1.0]]))
-    found = rule(two_class=True).results([ImageSequence(0, counts[0], counts[0], limits[0])])
-    assert found["p_lower"][0] < 0.5
-    assert found["prediction"][0] == 0
-    assert found["radius"][0] > 0.1
+    results = rule(two_class=True).results([ImageSequence(0, counts[0], counts[0], limits[0])])
+    assert results["p_lower"][0] < 0.5
+    assert results["prediction"][0] == 0
+    assert results["radius"][0] > 0.1
     assert rule().results([ImageSequence(0, counts[0], counts[0], limits[0])])["prediction"][0] == ABSTAIN
 
 
@@ -128,26 +128,26 @@ def test_two_classes_certify_below_a_half():
     r=st.floats(0.0, 3.0),
     family=st.sampled_from([("gaussian", "l2", False), ("gaussian", "l2", True), ("laplace", "l1", False)]),
 )
-def test_what_is_reached_is_certified(p, q, sigma, r, family):
-    """Also for the radius that p itself gives, where rounding decides."""
+def test_reached_radii_are_certified(p, q, sigma, r, family):
+    """Includes the radius of p itself, where rounding decides."""
     noise, norm, two_class = family
     own = float(certified_radius(p, sigma, noise=noise, norm=norm))
     radii = (r * sigma, own, own * (1 - 1e-5), own * (1 + 1e-5))
     of = rule(radii=radii, sigma=sigma, noise=noise, norm=norm, two_class=two_class)
     limits = np.array([[p, 1.0, 0.0, q]])
     votes = np.array([5, 0, 0, 0])
-    found = of.results([ImageSequence(0, votes, votes, limits[0])])
-    certified = (found["prediction"] != ABSTAIN) & (found["radius"] >= np.asarray(radii))
+    results = of.results([ImageSequence(0, votes, votes, limits[0])])
+    certified = (results["prediction"] != ABSTAIN) & (results["radius"] >= np.asarray(radii))
     assert (certified | ~of.reached(limits)[0]).all()
     if own > 0.3 * sigma:
         assert of.reached(limits)[0, 2]
-    if two_class:  # limits of p itself reject nothing that p certifies
+    if two_class:  # upper limits equal to p must not give up a radius that p certifies
         assert not (certified & of.rejected(np.array([[0.0, p, q, 1.0]]), votes[:1], votes[:1])[0]).any()
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_limits_only_tighten_and_hold_the_votes(data):
+def test_limits_only_tighten(data):
     of = rule(two_class=data.draw(st.booleans()), hybrid=data.draw(st.sampled_from([0.0, 0.5])))
     p = np.array(data.draw(st.lists(st.floats(0.01, 1), min_size=4, max_size=4)))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
@@ -164,8 +164,8 @@ def test_limits_only_tighten_and_hold_the_votes(data):
 
 
 @pytest.mark.parametrize("hybrid", [0.0, 0.5])
-def test_limits_decide_as_the_tables_of_counts_do(hybrid):
-    """What `pyrobust plan` computes with are counts; a run keeps limits."""
+def test_limits_agree_with_the_tables_of_counts(hybrid):
+    """`pyrobust plan` decides by counts, a run by limits."""
     of = rule(n=300, hybrid=hybrid, radii=(0.0, 0.3, 0.9, 1.5))
     for column, p in enumerate(of.required):
         certified, given_up = of.decisions.counts(float(p))
@@ -178,6 +178,6 @@ def test_limits_decide_as_the_tables_of_counts_do(hybrid):
             np.testing.assert_array_equal(reached, votes >= certified[place])
             if look < of.n:
                 np.testing.assert_array_equal(rejected & ~reached, votes <= given_up[place])
-            else:  # by the frequency that the look before gives up; the others are undecided
+            else:  # the last look gives up at the share of votes of the look before
                 share = given_up[-2] / of.looks[-2]
                 np.testing.assert_array_equal(rejected & ~reached, votes <= share * look)

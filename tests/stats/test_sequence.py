@@ -92,12 +92,12 @@ def test_stirling_remainders_are_rounded_up_and_tight(x):
     root = (2 * arb.pi()).log() / 2
     small = sequence._small_remainders()
     exact = power + root - (d + half).lgamma()
-    found = arb(float(sequence._remainder(np.array([x]), small[0], sequence._HALF)[0]))
-    assert exact * (1 - 2.0**-50) <= found <= exact * (1 + 2.0**-49)
+    bound = arb(float(sequence._remainder(np.array([x]), small[0], sequence._HALF)[0]))
+    assert exact * (1 - 2.0**-50) <= bound <= exact * (1 + 2.0**-49)
     if x:
         exact = (d + 1).lgamma() - power - root - d.log() / 2
-        found = arb(float(sequence._remainder(np.array([x]), small[1], sequence._WHOLE)[0]))
-        assert exact * (1 - 2.0**-50) <= found <= exact * (1 + 2.0**-49)
+        bound = arb(float(sequence._remainder(np.array([x]), small[1], sequence._WHOLE)[0]))
+        assert exact * (1 - 2.0**-50) <= bound <= exact * (1 + 2.0**-49)
 
 
 def test_unproved_limits_are_trivial(monkeypatch):

@@ -19,15 +19,15 @@ def test_pixels_are_exactly_sixteenths() -> None:
     assert levels.unique().tolist() == list(range(17))
 
 
-def test_agrees_with_the_copy_in_scikit_learn() -> None:
+def test_equals_the_copy_in_scikit_learn() -> None:
     datasets = pytest.importorskip("sklearn.datasets", reason="needs scikit-learn")
-    theirs = datasets.load_digits()
+    expected = datasets.load_digits()
     data = load_digits("all")
-    assert np.array_equal(data.x[:, 0].double().numpy() * 16, theirs.images)
-    assert np.array_equal(data.y.numpy(), theirs.target)
+    assert np.array_equal(data.x[:, 0].double().numpy() * 16, expected.images)
+    assert np.array_equal(data.y.numpy(), expected.target)
 
 
-def test_splits_are_disjoint_parts_of_the_whole_with_balanced_classes() -> None:
+def test_splits_are_disjoint_complete_and_balanced() -> None:
     train, test, everything = load_digits("train"), load_digits(), load_digits("all")
     assert (len(train), len(test)) == (1415, 382)
     assert torch.equal(torch.cat([train.x, test.x]), everything.x)
@@ -40,8 +40,8 @@ def test_splits_are_disjoint_parts_of_the_whole_with_balanced_classes() -> None:
         assert float(share.max()) < 0.11
 
 
-def test_the_test_split_starts_where_a_form_starts() -> None:
-    # Every form has the same labels in the same order, so the labels from its first row on are those of the first form.
+def test_test_split_starts_with_a_new_form() -> None:
+    # Every form has the same sequence of labels, so the labels from its first row on equal those of the first form.
     y = load_digits("all").y
     assert torch.equal(y[1415:1545], y[:130])
     assert torch.equal(y[1667:1797], y[:130])
@@ -62,6 +62,6 @@ def test_notice_names_source_and_licence() -> None:
     assert read_npz_arrays(DATA / "optdigits.npz", ["x", "y"])["x"].dtype == np.uint8
 
 
-def test_unknown_split() -> None:
+def test_unknown_split_is_rejected() -> None:
     with pytest.raises(InputError, match="expected one of train, test, all, got 'dev'"):
         load_digits("dev")

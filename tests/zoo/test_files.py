@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyrobust.errors import StoreError
 from pyrobust.zoo.files import write_atomically, write_together
 
 
-def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "log.tsv"
     file.write_text("before")
     for path in (tmp_path, tmp_path / "nowhere" / "log.tsv"):
@@ -31,7 +31,7 @@ def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert file.read_text() == "after"
 
 
-def test_files_that_belong_together_are_all_there_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_written_together_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "new" / "report"
     write_together(folder, {"a": b"1", "b": b"2"})
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == {"a": b"1", "b": b"2"}

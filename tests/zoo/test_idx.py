@@ -40,7 +40,7 @@ def test_round_trip(tmp_path: Path, stem: str, suffix: str, zipped: bool, dot: b
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_truncated_anywhere(tmp_path: Path, zipped: bool) -> None:
+def test_truncated_files_are_rejected(tmp_path: Path, zipped: bool) -> None:
     path = tmp_path / ("a.gz" if zipped else "a")
     whole = gzip.compress(IMAGES_FILE) if zipped else IMAGES_FILE
     for size in range(len(whole)):
@@ -51,13 +51,13 @@ def test_truncated_anywhere(tmp_path: Path, zipped: bool) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(position=st.integers(0, 10**6), value=st.integers(1, 255))
-def test_a_flipped_byte_in_gzip(tmp_path_factory: pytest.TempPathFactory, position: int, value: int) -> None:
+def test_flipped_byte_in_gzip_is_detected(tmp_path_factory: pytest.TempPathFactory, position: int, value: int) -> None:
     path = tmp_path_factory.getbasetemp() / "flip.gz"
     content = bytearray(gzip.compress(IMAGES_FILE))
     content[position % len(content)] ^= value
     path.write_bytes(content)
     with suppress(FileFormatError):
-        assert np.array_equal(read_idx(path, 3), LEVELS)  # the header's time and flags may change
+        assert np.array_equal(read_idx(path, 3), LEVELS)  # time and flags in the gzip header may change
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_a_flipped_byte_in_gzip(tmp_path_factory: pytest.TempPathFactory, positi
         (LABELS_FILE, "offset 0: expected an IDX header of bytes with 3 axes"),
         (b"\0\0\x0d\x03" + IMAGES_FILE[4:], "offset 0"),
         (b"\x80\2hello pickle....", "offset 0"),
-        (struct.pack(">4I", 0x803, 2**32 - 1, 2**32 - 1, 2**32 - 1), "offset 4: .* needs .* bytes"),
-        (IMAGES_FILE + b"x", "offset 4: .* needs 120 bytes after the header, there are 121"),
+        (struct.pack(">4I", 0x803, 2**32 - 1, 2**32 - 1, 2**32 - 1), "offset 4: expected .* bytes after the header"),
+        (IMAGES_FILE + b"x", "offset 4: expected 120 bytes after the header for .*, got 121"),
     ],
 )
-def test_bad_headers(tmp_path: Path, content: bytes, message: str) -> None:
+def test_invalid_headers_are_rejected(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "a"
     path.write_bytes(content)
     with pytest.raises(FileFormatError, match=message):
@@ -81,27 +81,27 @@ def test_bad_headers(tmp_path: Path, content: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (struct.pack(">4I", 0x803, 2**32 - 1, 28, 28), "promise to unpack"),
-        (struct.pack(">4I", 0x803, 70000, 28, 28) + bytes(1 << 20), "bytes of data, found only 1048576"),
-        (IMAGES_FILE + b"x", "expected 120 bytes of data, found more"),
-        (IMAGES_FILE + bytes(1 << 20), "found more"),
+        (struct.pack(">4I", 0x803, 2**32 - 1, 28, 28), "expected a compression ratio"),
+        (struct.pack(">4I", 0x803, 70000, 28, 28) + bytes(1 << 20), "bytes of data, got only 1048576"),
+        (IMAGES_FILE + b"x", "expected 120 bytes of data, got more"),
+        (IMAGES_FILE + bytes(1 << 20), "got more"),
     ],
 )
-def test_bad_gzip(tmp_path: Path, content: bytes, message: str) -> None:
+def test_invalid_gzip_contents_are_rejected(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(content, 1))
     with pytest.raises(FileFormatError, match=message):
         read_idx(path, 3)
 
 
-def test_images_and_labels_disagree(tmp_path: Path) -> None:
+def test_differing_numbers_of_images_and_labels_are_rejected(tmp_path: Path) -> None:
     write(tmp_path, "t10k", False, images=struct.pack(">4I", 0x803, 3, 5, 4) + LEVELS[:3].tobytes())
-    with pytest.raises(FileFormatError, match="expected as many"):
+    with pytest.raises(FileFormatError, match="expected one image for each of the 6 labels"):
         load_data(f"mnist:{tmp_path}")
 
 
-def test_missing(tmp_path: Path) -> None:
-    with pytest.raises(FileFormatError, match="expected the file train-images-idx3-ubyte or"):
+def test_missing_file_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match="expected a file train-images-idx3-ubyte or"):
         load_data(f"mnist:{tmp_path}:train")
 
 

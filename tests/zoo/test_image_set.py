@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.zoo import ImageSet
-from pyrobust.zoo.image_set import hash_tensors
+from pyrobust.zoo.hashing import hash_tensors
 
 X = torch.zeros(3, 1, 2, 2)
 Y = torch.tensor([0, 2, 1])
@@ -28,11 +28,11 @@ def test_hash_is_sha256_of_length_prefixed_parts() -> None:
     [(X + 1, Y), (X, Y + 1), (X.reshape(3, 1, 1, 4), Y), (-X, Y)],
     ids=["pixel", "label", "shape", "minus zero"],
 )
-def test_hash_changes(x: Tensor, y: Tensor) -> None:
+def test_hash_covers_pixels_labels_and_shape(x: Tensor, y: Tensor) -> None:
     assert ImageSet("a", x, y).sha256 != ImageSet("a", X, Y).sha256
 
 
-def test_names_and_bytes_do_not_run_together() -> None:
+def test_hash_separates_names_and_bytes() -> None:
     one = torch.zeros(1, dtype=torch.uint8)
     assert hash_tensors({"a": one, "b": one}) != hash_tensors({"a": one})
     assert hash_tensors({"s": torch.tensor(1.0, dtype=torch.bfloat16)}) != hash_tensors({"s": torch.tensor(1.0)})
@@ -46,11 +46,11 @@ def test_names_and_bytes_do_not_run_together() -> None:
         (X[0], Y, InputError, r"\[N, C, H, W\]"),
         (X, Y[:2], InputError, "same N"),
         (X[:0], Y[:0], InputError, "at least one"),
-        (X / 0, Y, InputError, "image 0 has a NaN"),
-        (torch.cat([X[:2], X[:1] + torch.inf]), Y, InputError, "image 2 has a NaN or infinite"),
+        (X / 0, Y, InputError, "got NaN or infinity in image 0"),
+        (torch.cat([X[:2], X[:1] + torch.inf]), Y, InputError, "got NaN or infinity in image 2"),
         (X, Y - 1, InputError, "got -1 for image 0"),
     ],
 )
-def test_refused(x: Tensor, y: Tensor, error: type[Exception], message: str) -> None:
+def test_invalid_arguments_are_rejected(x: Tensor, y: Tensor, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         ImageSet("bad", x, y)

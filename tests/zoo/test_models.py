@@ -41,7 +41,7 @@ def test_bundled_files_are_small() -> None:
     assert len(list(DATA.glob("*.pt"))) == len(list_models()) == 3
 
 
-def test_the_architecture_is_plain_and_its_start_is_fixed() -> None:
+def test_architecture_and_initial_weights_are_fixed() -> None:
     net = digits_convnet()
     assert {type(layer) for layer in net} == {nn.Conv2d, nn.ReLU, nn.Flatten, nn.Linear}
     assert sum(p.numel() for p in net.parameters()) <= 36_000
@@ -51,7 +51,7 @@ def test_the_architecture_is_plain_and_its_start_is_fixed() -> None:
         assert bound * 0.9 < float(layer.weight.detach().abs().max()) <= bound
 
 
-def test_loading_draws_nothing_and_ignores_the_default_dtype() -> None:
+def test_loading_ignores_global_random_state_and_default_dtype() -> None:
     state = torch.random.get_rng_state()
     torch.set_default_dtype(torch.float64)
     try:
@@ -68,7 +68,7 @@ def test_weights_replace_the_bundled_ones(tmp_path: Path) -> None:
     assert model_hash(load_model("zoo:digits-smooth-0.25", tmp_path / "a.pt")) == model_hash(digits_convnet(5))
 
 
-def test_models_of_the_user(user: ModuleType, tmp_path: Path) -> None:
+def test_user_models(user: ModuleType, tmp_path: Path) -> None:
     user.Net = nn.Identity
     user.make = lambda: digits_convnet(3)
     user.net = digits_convnet(4)
@@ -92,15 +92,15 @@ def test_unknown_specs_name_the_models(spec: str) -> None:
         load_model(spec)
 
 
-def test_other_bad_specs() -> None:
-    with pytest.raises(InputError, match="there is no module 'no_such_module'"):
+def test_missing_modules_and_other_types_are_rejected() -> None:
+    with pytest.raises(InputError, match="no module 'no_such_module' in "):
         load_model("no_such_module:f")
     with pytest.raises(InputTypeError, match="expected a string"):
         load_model(digits_convnet())
 
 
 @pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")
-def test_a_real_net_with_real_images(user: ModuleType) -> None:
+def test_real_net_on_real_images(user: ModuleType) -> None:
     folder = os.environ["PYROBUST_DATA"]
     widths = [784, *[100] * 5, 10]
     layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]

@@ -56,33 +56,33 @@ def test_fortran_order_and_spec_with_colons(tmp_path: Path) -> None:
     [
         ({"x": X}, "array named y or Y, found 0; the file holds x"),
         ({"x": X, "X": X, "y": Y}, "found 2"),
-        ({"x": X.astype(object), "y": Y}, "array x: holds Python objects"),
-        ({"x": X, "y": Y.astype(str)}, "array y: .* not numbers"),
-        ({"x": X.astype([("r", "f4")]), "y": Y}, "arrays of records"),
+        ({"x": X.astype(object), "y": Y}, "array x: expected numbers, got Python objects"),
+        ({"x": X, "y": Y.astype(str)}, "array y: expected numbers, got <U"),
+        ({"x": X.astype([("r", "f4")]), "y": Y}, "record arrays are not supported"),
         ({"x": X.astype(np.int32), "y": Y}, "float pixels in .* or uint8 pixels, got int32"),
         ({"x": X > 0.5, "y": Y}, "got bool"),
-        ({"x": X.astype(np.longdouble), "y": Y}, "got float128|got longdouble|unknown dtype"),
-        ({"x": X * 255, "y": Y}, "found 0 to 255"),
-        ({"x": -X, "y": Y}, "found -1 to -?0"),
-        ({"x": np.full_like(X, np.nan), "y": Y}, "NaN or infinite"),
-        ({"x": X, "y": Y.astype(float)}, "integer class numbers, got float64"),
-        ({"x": X, "y": Y - 1}, "found -1 to 8"),
-        ({"x": X, "y": Y.astype(np.uint64) << np.uint64(60)}, "found 0 to"),
+        ({"x": X.astype(np.longdouble), "y": Y}, "got float128|got longdouble|expected a numpy dtype"),
+        ({"x": X * 255, "y": Y}, "got 0 to 255"),
+        ({"x": -X, "y": Y}, "got -1 to -?0"),
+        ({"x": np.full_like(X, np.nan), "y": Y}, "got NaN or infinity"),
+        ({"x": X, "y": Y.astype(float)}, "integer labels, got float64"),
+        ({"x": X, "y": Y - 1}, "got -1 to 8"),
+        ({"x": X, "y": Y.astype(np.uint64) << np.uint64(60)}, "got 0 to"),
         ({"x": X, "y": Y[:4]}, "N labels, got x"),
         ({"x": X, "y": Y[:, None]}, "N labels, got x"),
         ({"x": X[:0], "y": Y[:0]}, "N > 0"),
         ({"x": X[0, 0], "y": Y}, "expected .N, C, H, W. or"),
-        ({"x": np.zeros((5, 8, 8, 3), np.uint8), "y": Y}, "channels last"),
+        ({"x": np.zeros((5, 8, 8, 3), np.uint8), "y": Y}, r"looks like \[N, H, W, C\]"),
     ],
 )
-def test_refused_arrays(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+def test_unsupported_arrays_are_rejected(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
     path = save(tmp_path / "a.npz", **arrays)
     with pytest.raises(FileFormatError, match=message) as caught:
         load_npz(path)
     assert str(path) in str(caught.value)
 
 
-def test_missing_and_foreign_files(tmp_path: Path) -> None:
+def test_missing_and_other_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="expected a file, found nothing"):
         load_npz(tmp_path / "none.npz")
     with pytest.raises(FileFormatError, match="found a folder"):
@@ -94,7 +94,7 @@ def test_missing_and_foreign_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_truncated_at_every_hundredth_byte(tmp_path: Path, compressed: bool) -> None:
+def test_truncated_files_are_rejected(tmp_path: Path, compressed: bool) -> None:
     x = np.random.default_rng(0).integers(0, 256, (100, 8, 8), dtype=np.uint8)
     whole = save(tmp_path / "a.npz", compressed, x=x, y=np.arange(100)).read_bytes()
     for size in range(0, len(whole), 100):
@@ -105,7 +105,7 @@ def test_truncated_at_every_hundredth_byte(tmp_path: Path, compressed: bool) -> 
 
 @settings(max_examples=300, deadline=None)
 @given(position=st.integers(0, 10**6), value=st.integers(1, 255), compressed=st.booleans())
-def test_a_flipped_byte_gives_one_error_or_the_same_data(
+def test_flipped_byte_is_detected_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, position: int, value: int, compressed: bool
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "flip.npz"
@@ -116,7 +116,7 @@ def test_a_flipped_byte_gives_one_error_or_the_same_data(
         data = load_npz(path)
     except FileFormatError:
         return
-    # Sums protect the arrays, so only bytes that mean nothing (times, attributes) can change unnoticed.
+    # Checksums protect the arrays, so only bytes without meaning (times, attributes) can change unnoticed.
     assert torch.equal(data.x, torch.from_numpy(X))
     assert data.y.tolist() == Y.tolist()
 
@@ -129,17 +129,20 @@ def member(header: str, data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 8, 8), }", "needs 256000000000000 bytes"),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 8, 8), }", "the file gives 64; it is damaged"),
-        ("{'descr': '|u1', 'fortran_order': False, 'shape': (1, 1, 1, 1, 1, 1, 1, 8, 8), }", "has 9 axes"),
+        (
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 8, 8), }",
+            "expected 256000000000000 bytes",
+        ),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 8, 8), }", "got 64; the file is damaged"),
+        ("{'descr': '|u1', 'fortran_order': False, 'shape': (1, 1, 1, 1, 1, 1, 1, 8, 8), }", "at most 8 axes, got 9"),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 8, 8), }", "expected an npy header"),
         ("{'descr': __import__('os').abort(), 'fortran_order': False, 'shape': (1,), }", "expected an npy header"),
-        ("{'descr': '<f3', 'fortran_order': False, 'shape': (1, 8, 8), }", "unknown dtype '<f3'"),
+        ("{'descr': '<f3', 'fortran_order': False, 'shape': (1, 8, 8), }", "expected a numpy dtype, got '<f3'"),
         ("(" * 5000, "expected an npy header"),
         ("{'descr': '|u1', 'fortran_order': False, 'shape': (1, 8, 8), }" + " " * 20000, "expected an npy header"),
     ],
 )
-def test_headers_that_lie(tmp_path: Path, header: str, message: str) -> None:
+def test_invalid_headers_are_rejected(tmp_path: Path, header: str, message: str) -> None:
     path = tmp_path / "a.npz"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x.npy", member(header, bytes(64)))
@@ -172,7 +175,7 @@ def test_scalars_and_versions(tmp_path: Path) -> None:
         assert read_npz_arrays(tmp_path / "a.npz", ["x"])["x"] == np.int16(7)
 
 
-def peak_of_refusal(path: Path, message: str) -> int:
+def peak_memory_of_rejection(path: Path, message: str) -> int:
     tracemalloc.start()
     try:
         with pytest.raises(FileFormatError, match=message):
@@ -182,7 +185,7 @@ def peak_of_refusal(path: Path, message: str) -> int:
         tracemalloc.stop()
 
 
-def test_a_bomb_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
+def test_bomb_is_rejected_without_allocating_its_size(tmp_path: Path) -> None:
     path = tmp_path / "bomb.npz"
     size = 128 << 20
     header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({size // 64}, 8, 8), }}"
@@ -193,23 +196,23 @@ def test_a_bomb_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
             for _ in range(size >> 20):
                 stream.write(bytes(1 << 20))
     assert path.stat().st_size < 1 << 20
-    assert peak_of_refusal(path, "promise to unpack to") < 1 << 20
+    assert peak_memory_of_rejection(path, "expected a compression ratio") < 1 << 20
 
 
-@pytest.mark.parametrize("promise", [1 << 31, 60 << 20])
-def test_a_directory_that_promises_more_than_there_is(tmp_path: Path, promise: int) -> None:
-    path = tmp_path / "lie.npz"
-    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({promise // 64}, 8, 8), }}"
+@pytest.mark.parametrize("declared", [1 << 31, 60 << 20])
+def test_archive_directory_with_wrong_sizes_is_rejected(tmp_path: Path, declared: int) -> None:
+    path = tmp_path / "wrong.npz"
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({declared // 64}, 8, 8), }}"
     content = member(header, bytes(64))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", content)
         archive.writestr("y.npy", b"")
     raw = path.read_bytes()
-    real, lie = struct.pack("<I", len(content)), struct.pack("<I", promise + len(content) - 64)
-    assert raw.count(real) >= 2
-    path.write_bytes(raw.replace(real, lie))
-    # Either the ratio gives it away, or the stream ends early: in both cases with next to nothing allocated.
-    assert peak_of_refusal(path, "promise|only") < 8 << 20
+    true_size, wrong_size = struct.pack("<I", len(content)), struct.pack("<I", declared + len(content) - 64)
+    assert raw.count(true_size) >= 2
+    path.write_bytes(raw.replace(true_size, wrong_size))
+    # Rejected by the ratio or because the stream ends early, in both cases with almost nothing allocated.
+    assert peak_memory_of_rejection(path, "compression ratio|only") < 8 << 20
 
 
 @pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")

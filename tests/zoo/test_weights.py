@@ -41,7 +41,7 @@ def small(seed: int = 0) -> nn.Module:
     ids=["plain", "state_dict", "twice", "module", "compiled", "inside", "old batch norm"],
 )
 @pytest.mark.parametrize("legacy", [False, True])
-def test_forms_of_checkpoints(tmp_path: Path, wrap: Any, legacy: bool) -> None:
+def test_supported_checkpoints(tmp_path: Path, wrap: Any, legacy: bool) -> None:
     source, target = small(1), small(2)
     path = tmp_path / "a.pth"
     torch.save(wrap(source.state_dict()), path, _use_new_zipfile_serialization=not legacy)
@@ -49,7 +49,7 @@ def test_forms_of_checkpoints(tmp_path: Path, wrap: Any, legacy: bool) -> None:
     assert model_hash(target) == model_hash(source)
 
 
-def test_a_model_with_a_part_of_its_own_called_module(tmp_path: Path) -> None:
+def test_model_with_a_submodule_named_module(tmp_path: Path) -> None:
     class Both(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -79,7 +79,7 @@ def test_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_state_dict(path)
 
 
-def test_every_misfit_is_listed_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_mismatches_are_listed_and_the_model_is_unchanged(tmp_path: Path) -> None:
     target = small()
     before = model_hash(target)
     state = small(1).state_dict()
@@ -109,7 +109,7 @@ class Evil:
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize("write", [torch.save, lambda thing, path: path.write_bytes(pickle.dumps(thing))])
-def test_pickles_are_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any) -> None:
+def test_pickles_are_rejected_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Any) -> None:
     monkeypatch.chdir(tmp_path)
     for thing in (Evil(), {"state_dict": Evil()}, small()):
         write(thing, tmp_path / "a.pt")
@@ -121,13 +121,13 @@ def test_pickles_are_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "thing", [3, [torch.ones(2)], {}, {"a": 1}, {3: torch.ones(1)}, {"state_dict": 3}, {"state_dict": {"a": [1]}}]
 )
-def test_no_state_dict(tmp_path: Path, thing: object) -> None:
+def test_files_without_a_state_dict_are_rejected(tmp_path: Path, thing: object) -> None:
     torch.save(thing, tmp_path / "a.pt")
     with pytest.raises(FileFormatError, match="expected a state dict"):
         read_state_dict(tmp_path / "a.pt")
 
 
-def test_missing_empty_and_foreign(tmp_path: Path) -> None:
+def test_missing_empty_and_other_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="found nothing"):
         read_state_dict(tmp_path / "none.pt")
     for content in (b"", b"\x89PNG" * 10, bytes(300), b"PK\x03\x04" + bytes(100)):
@@ -137,7 +137,7 @@ def test_missing_empty_and_foreign(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_truncated_at_every_hundredth_byte(tmp_path: Path, legacy: bool) -> None:
+def test_truncated_files_are_rejected(tmp_path: Path, legacy: bool) -> None:
     path = tmp_path / "a.pt"
     torch.save(small().state_dict(), path, _use_new_zipfile_serialization=not legacy)
     whole = path.read_bytes()
@@ -150,7 +150,7 @@ def test_truncated_at_every_hundredth_byte(tmp_path: Path, legacy: bool) -> None
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @settings(max_examples=200, deadline=None)
 @given(position=st.integers(0, 10**6), value=st.integers(1, 255), legacy=st.booleans())
-def test_flipped_bytes_raise_nothing_else(
+def test_flipped_bytes_raise_no_other_exception(
     tmp_path_factory: pytest.TempPathFactory, position: int, value: int, legacy: bool
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "flip.pt"
@@ -166,7 +166,7 @@ def test_flipped_bytes_raise_nothing_else(
         assert model_hash(target) == before
 
 
-def test_an_archive_that_is_compressed(tmp_path: Path) -> None:
+def test_compressed_archive_is_rejected(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(1 << 20)}, tmp_path / "a.pt")
     with (
         zipfile.ZipFile(tmp_path / "a.pt") as old,
@@ -174,11 +174,11 @@ def test_an_archive_that_is_compressed(tmp_path: Path) -> None:
     ):
         for info in old.infolist():
             new.writestr(info.filename, old.read(info))
-    with pytest.raises(FileFormatError, match="promises more bytes"):
+    with pytest.raises(FileFormatError, match="declares more bytes"):
         read_state_dict(tmp_path / "b.pt")
 
 
-def test_saved_bytes_are_the_same_and_plain(tmp_path: Path) -> None:
+def test_saved_files_are_reproducible_and_have_default_permissions(tmp_path: Path) -> None:
     save_state_dict(digits_convnet(), tmp_path / "a.pt")
     save_state_dict(digits_convnet(), tmp_path / "b.pt")
     assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "b.pt").read_bytes()
@@ -189,7 +189,7 @@ def test_saved_bytes_are_the_same_and_plain(tmp_path: Path) -> None:
     assert (tmp_path / "a.pt").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.pt"
     save_state_dict(small(1), path)
     before = path.read_bytes()

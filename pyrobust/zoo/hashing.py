@@ -1,11 +1,11 @@
-"""The hash that tells models apart."""
+"""SHA-256 hashes of models and tensors, which identify them in logs and stores."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,27 +14,26 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from pyrobust.errors import InputError
-from pyrobust.zoo.image_set import feed
 
-# What every module has, whatever it computes: its mode, its hooks, torch's tables of parameters, buffers and parts.
+# Attributes of every module, whatever it computes: mode, hooks, and tables of parameters, buffers and submodules.
 _BOOKKEEPING = frozenset(vars(nn.Module()))
 
-# Shards of one sweep may run on different ones, and models like to remember theirs.
+# Device names are ignored, because models store theirs and shards of one sweep may run on different devices.
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 def model_hash(module: nn.Module) -> str:
-    """SHA-256 in hex over what a model is: its structure and its numbers.
+    """SHA-256 of the structure and the numbers of a model, in hex.
 
-    Goes over every submodule: its name and class; dtype, shape and bytes of its parameters and buffers, persistent or
-    not; and those of its attributes that are tensors, arrays, numbers, strings, bool, None, functions, classes or
-    modules, or lists, tuples and dicts of these. Of torch's own classes only the public attributes; of compiled modules
-    (TorchScript, ``torch.fx``) the code and its constants. Device, memory format, train or eval mode and
-    ``requires_grad`` do not matter, nor the order in which attributes were set.
+    Covers every submodule: its name and class; dtype, shape and bytes of its parameters and buffers, persistent or not;
+    and its attributes that are tensors, arrays, numbers, strings, bool, None, functions, classes or modules, or lists,
+    tuples and dicts of these. For classes of torch, only public attributes are covered; for compiled modules
+    (TorchScript, ``torch.fx``) the code and its constants. Device, memory format, train or eval mode,
+    ``requires_grad`` and the order of attributes are ignored.
 
-    What cannot be seen: the code of a class or function, and what that code takes from elsewhere (globals, class
-    attributes, files); hooks; the inside of any other object, of which the class alone counts. Something that the model
-    writes to its attributes as it runs, such as a counter, changes the hash.
+    Not covered: the code of a class or function and whatever it reads from elsewhere (globals, class attributes,
+    files); hooks; the contents of other objects, of which only the class is covered. An attribute that the model
+    modifies as it runs, such as a counter, changes the hash.
 
     Args:
         module: any module.
@@ -43,70 +42,92 @@ def model_hash(module: nn.Module) -> str:
         64 hexadecimal digits, the same in every process.
 
     Raises:
-        InputError: a lazy parameter that is not initialised yet.
+        InputError: a lazy parameter is not initialised yet.
 
     >>> model_hash(nn.Sequential(nn.ReLU())) == model_hash(nn.Sequential(nn.Sigmoid()))
     False
     """
     digest = hashlib.sha256()
-    for part in _module(module, (id(module),)):
-        feed(digest, part)
+    for part in _module_parts(module, (id(module),)):
+        _feed(digest, part)
     return digest.hexdigest()
 
 
-def _module(module: nn.Module, inside: tuple[int, ...]) -> Iterator[bytes | memoryview]:
+def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of dense tensors by name, in hex: names, dtypes, shapes and bytes; their order does not matter.
+
+    >>> hash_tensors({"a": torch.ones(2)}) == hash_tensors({"a": torch.ones(1, 2)})
+    False
+    """
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        _feed(digest, f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        _feed(digest, tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _feed(digest: hashlib._Hash, part: bytes | memoryview) -> None:
+    """Add a part to a hash, preceded by its length, so that different sequences of parts feed different bytes."""
+    digest.update(len(part).to_bytes(8, "little"))
+    digest.update(part)
+
+
+def _module_parts(module: nn.Module, inside: tuple[int, ...]) -> Iterator[bytes | memoryview]:
+    """Encode a module; ``inside`` holds the ids of the containers around it, to detect cycles."""
     for name, part in module.named_modules(remove_duplicate=False):
         yield f"module {name} {_name(type(part))}".encode()
         tensors = dict(part.named_parameters(recurse=False, remove_duplicate=False))
         tensors |= dict(part.named_buffers(recurse=False, remove_duplicate=False))
         for key in sorted(tensors):
             if is_lazy(tensors[key]):
-                where = f"{name}.{key}".removeprefix(".")
+                parameter = f"{name}.{key}".removeprefix(".")
                 raise InputError(
-                    f"model: {where} is not initialised yet; run the model on one batch first, or load its weights"
+                    f"model: expected initialised parameters, got the lazy parameter {parameter}; run the model on one "
+                    "batch first, or load its weights"
                 )
             yield f"tensor {key}".encode()
-            yield from _tensor(tensors[key])
+            yield from _tensor_parts(tensors[key])
         if isinstance(part, torch.jit.ScriptModule):
             attributes = _script_attributes(part)
         else:
             attributes = {key: value for key, value in vars(part).items() if key not in _BOOKKEEPING}
-            if type(part).__module__.startswith("torch."):  # whose private ones differ from version to version
+            if type(part).__module__.startswith("torch."):  # their private attributes differ between versions
                 attributes = {key: value for key, value in attributes.items() if not key.startswith("_")}
             if isinstance(part, torch.fx.GraphModule):
                 attributes["code"] = part.code
             if type(part).get_extra_state is not nn.Module.get_extra_state:
                 attributes["extra state"] = part.get_extra_state()
-        yield from _value(attributes, (*inside, id(part)))
+        yield from _value_parts(attributes, (*inside, id(part)))
 
 
 def _script_attributes(part: torch.jit.ScriptModule) -> dict[str, Any]:
-    """The code of a compiled module, its constants, and the attributes that it names."""
+    """Code of a compiled module, its constants, and the attributes that the code names."""
     if not hasattr(part, "forward"):
         return {}
     code, constants = part.code_with_constants
     named = {name: getattr(part, name, None) for name in re.findall(r"\.(\w+)", code)}
-    data = (Tensor, float, int, str, list, dict)  # what TorchScript knows, methods and submodules apart
+    data = (Tensor, float, int, str, list, dict)  # TorchScript's types of attributes, except methods and submodules
     return {"code": code, "constants": constants.const_mapping} | {
         name: value for name, value in named.items() if isinstance(value, data)
     }
 
 
-def _value(value: Any, inside: tuple[int, ...]) -> Iterator[bytes | memoryview]:
-    """Tagged with its type, so that 1, 1.0, True and "1" differ; ``inside``: the containers that it lies in."""
+def _value_parts(value: Any, inside: tuple[int, ...]) -> Iterator[bytes | memoryview]:
+    """Encode a value with a tag for its type, so that 1, 1.0, True and "1" differ."""
     if isinstance(value, Tensor):
-        yield from _tensor(value)
+        yield from _tensor_parts(value)
     elif isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
         yield f"array {array.dtype.str} {array.shape}".encode()
         if array.dtype.hasobject:
-            yield from _value(array.tolist(), inside)
+            yield from _value_parts(array.tolist(), inside)
         else:
             yield array.tobytes()
     elif isinstance(value, str) and _DEVICE.fullmatch(value):
         yield b"device"
     elif value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        # An enumeration member is its value; float.hex tells apart what a shorter form would round together.
+        # Enumeration members are encoded as their values, and floats with float.hex, which does not round.
         plain: Any = next(
             kind for kind in (bool, int, float, complex, str, bytes, type(None)) if isinstance(value, kind)
         )
@@ -116,21 +137,21 @@ def _value(value: Any, inside: tuple[int, ...]) -> Iterator[bytes | memoryview]:
         yield f"container {len(inside) - inside.index(id(value))} levels up".encode()
     elif isinstance(value, nn.Module):
         yield b"held module"
-        yield from _module(value, (*inside, id(value)))
+        yield from _module_parts(value, (*inside, id(value)))
     elif isinstance(value, dict):
         yield f"dict {len(value)}".encode()
         yield from sorted(_digest((key, item), (*inside, id(value))) for key, item in value.items())
     elif isinstance(value, list | tuple):
         yield f"sequence {len(value)}".encode()
         for item in value:
-            yield from _value(item, (*inside, id(value)))
+            yield from _value_parts(item, (*inside, id(value)))
     elif isinstance(value, type | types.FunctionType | types.MethodType | types.BuiltinFunctionType):
         yield f"named {_name(value)}".encode()
     else:
         yield f"object {_name(type(value))}".encode()
 
 
-def _tensor(tensor: Tensor) -> Iterator[bytes | memoryview]:
+def _tensor_parts(tensor: Tensor) -> Iterator[bytes | memoryview]:
     if tensor.layout != torch.strided:
         yield f"layout {tensor.layout}".encode()
         tensor = tensor.to_dense()
@@ -141,10 +162,10 @@ def _tensor(tensor: Tensor) -> Iterator[bytes | memoryview]:
 
 def _digest(value: Any, inside: tuple[int, ...]) -> bytes:
     digest = hashlib.sha256()
-    for part in _value(value, inside):
-        feed(digest, part)
+    for part in _value_parts(value, inside):
+        _feed(digest, part)
     return digest.digest()
 
 
-def _name(named: Any) -> str:
-    return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
+def _name(definition: Any) -> str:
+    return f"{getattr(definition, '__module__', '')}.{definition.__qualname__}"

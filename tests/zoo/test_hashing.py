@@ -1,4 +1,4 @@
-"""The hash of a model: what it tells apart, and what it does not look at."""
+"""Hashes of models: differences that they detect, and differences that they ignore."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Other(Scaled):
     pass
 
 
-def test_hash_sees_structure_and_numbers() -> None:
+def test_hash_covers_structure_and_numbers() -> None:
     base = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     nudged = copy.deepcopy(base)
     with torch.no_grad():
@@ -53,12 +53,12 @@ def test_hash_sees_structure_and_numbers() -> None:
         ("digits-smooth-0.50", "150ba7f491106f3b4ebda95e4d19728d75e5fdcf1e1b833c277f30389da04351"),
     ],
 )
-def test_runs_of_the_bundled_nets_can_be_gone_on_with_by_every_torch(name: str, digest: str) -> None:
+def test_hashes_of_the_bundled_nets_are_the_same_in_every_torch(name: str, digest: str) -> None:
     assert model_hash(load_model(f"zoo:{name}")) == digest
 
 
 class Normalised(nn.Module):
-    """Keeps its numbers as plain attributes, as many models do."""
+    """Model that stores its numbers as plain attributes."""
 
     def __init__(self, value: Any) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Colour(enum.IntEnum):
     BLUE = 2
 
 
-# Each entry differs from every other one in what the model computes, or may.
+# Values that all may change what a model computes.
 VALUES: list[Callable[[], Any]] = [
     lambda: None,
     lambda: True,
@@ -115,15 +115,15 @@ VALUES: list[Callable[[], Any]] = [
 ]
 
 
-def test_hash_sees_plain_attributes() -> None:
+def test_hash_covers_plain_attributes() -> None:
     first = [model_hash(Normalised(make())) for make in VALUES]
     assert len(set(first)) == len(VALUES)
     assert [model_hash(Normalised(make())) for make in VALUES] == first
-    # The same ones a level down.
+    # The same values in a nested container.
     assert len({model_hash(nn.Sequential(Normalised([make()]))) for make in VALUES} - set(first)) == len(VALUES)
 
 
-def test_hash_sees_the_unprinted_numbers_of_torchs_own_layers() -> None:
+def test_hash_covers_attributes_of_torch_layers_missing_from_their_repr() -> None:
     layers = [nn.Upsample(scale_factor=2.0, mode="bilinear", align_corners=corners) for corners in (False, True)]
     assert repr(layers[0]) == repr(layers[1])
     assert model_hash(layers[0]) != model_hash(layers[1])
@@ -132,11 +132,11 @@ def test_hash_sees_the_unprinted_numbers_of_torchs_own_layers() -> None:
     assert model_hash(attention[0]) != model_hash(attention[1])
 
 
-def test_hash_does_not_see_order_objects_or_devices() -> None:
-    one, other = Normalised({"a": 1, "b": 2}), Normalised({"b": 2, "a": 1})
-    one.first, one.second = 1, 2
-    other.second, other.first = 2, 1
-    assert model_hash(one) == model_hash(other)
+def test_hash_ignores_order_objects_and_devices() -> None:
+    model, reordered = Normalised({"a": 1, "b": 2}), Normalised({"b": 2, "a": 1})
+    model.first, model.second = 1, 2
+    reordered.second, reordered.first = 2, 1
+    assert model_hash(model) == model_hash(reordered)
     assert model_hash(Normalised(OrderedDict(a=1))) == model_hash(Normalised({"a": 1}))
     assert model_hash(Normalised(object())) == model_hash(Normalised(object()))
     assert model_hash(Normalised("cpu")) == model_hash(Normalised("cuda:1")) != model_hash(Normalised("cuda:x"))
@@ -152,8 +152,8 @@ def test_hash_is_the_same_in_every_process() -> None:
         "net.extra = {'b': [1.5, None], 'a': torch.arange(3), 'c': object()}\n"
         "print(model_hash(net))"
     )
-    seeds = ("1", "2")  # of Python's own hashes, which order sets and reach addresses
-    found = {
+    seeds = ("1", "2")  # seeds of Python's hash(), which determines the order of sets
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", code],
             env=os.environ | {"PYTHONHASHSEED": seed},
@@ -165,17 +165,17 @@ def test_hash_is_the_same_in_every_process() -> None:
     }
     net = digits_convnet()
     net.extra = {"a": torch.arange(3), "b": [1.5, None], "c": object()}
-    assert found == {model_hash(net) + "\n"}
+    assert outputs == {model_hash(net) + "\n"}
 
 
-def test_hash_ends_where_attributes_lead_back() -> None:
-    def circle(number: int) -> nn.Module:
+def test_hash_of_cyclic_attributes() -> None:
+    def cycle(number: int) -> nn.Module:
         root = nn.Sequential(Normalised(number), Normalised([]))
         root[0].__dict__["parent"] = root
         root[1].value.append([root[1].value, root])
         return root
 
-    assert model_hash(circle(1)) == model_hash(circle(1)) != model_hash(circle(2))
+    assert model_hash(cycle(1)) == model_hash(cycle(1)) != model_hash(cycle(2))
 
 
 class Scripted(nn.Module):
@@ -196,22 +196,22 @@ class Halved(Scripted):
 @pytest.mark.parametrize(
     "compiled", [torch.jit.script, lambda net: torch.jit.trace(net, torch.zeros(1)), torch.fx.symbolic_trace]
 )
-def test_hash_sees_the_code_and_numbers_of_compiled_models(compiled: Callable[[nn.Module], nn.Module]) -> None:
+def test_hash_covers_code_and_numbers_of_compiled_models(compiled: Callable[[nn.Module], nn.Module]) -> None:
     models = [nn.Sequential(make()) for make in (lambda: Scripted(2.0), lambda: Scripted(3.0), lambda: Halved(2.0))]
     hashes = [model_hash(compiled(model)) for model in models]
     assert len(set(hashes)) == 3
     assert model_hash(compiled(models[0])) == hashes[0]
 
 
-def test_lazy_layers_have_no_hash_yet() -> None:
+def test_uninitialised_lazy_layers_are_rejected() -> None:
     lazy = nn.Sequential(nn.LazyLinear(3))
-    with pytest.raises(InputError, match=r"model: 0\.\w+ is not initialised yet; run the model on one batch first"):
+    with pytest.raises(InputError, match=r"got the lazy parameter 0\.\w+; run the model on one batch first"):
         model_hash(lazy)
     lazy(torch.zeros(1, 2))
     assert len(model_hash(lazy)) == 64
 
 
-def test_hash_does_not_see_mode_or_gradients() -> None:
+def test_hash_ignores_mode_gradients_and_memory_format() -> None:
     net = digits_convnet()
     before = model_hash(net)
     assert model_hash(net.eval().requires_grad_(False)) == before
