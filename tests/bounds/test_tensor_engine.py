@@ -21,7 +21,7 @@ from pyrobust.bounds.engines.tensor import backward as tensor_backward
 from pyrobust.bounds.engines.tensor import engine as tensor_engine
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.engines.tensor.matmul import check_products
-from pyrobust.bounds.graph.activations import FUNCTIONS, Function
+from pyrobust.bounds.graph.activations import ACTIVATIONS, row_from_rule
 from pyrobust.bounds.graph.nodes import Activation, Gather, Input, Node
 from pyrobust.bounds.input_set import NORMS, InputSet, ball, box
 from pyrobust.errors import InputError, ModelError
@@ -198,16 +198,13 @@ def test_other_errors_are_not_taken_for_memory() -> None:
     [lambda low, high: (low,), lambda low, high: (low[:1],) * 6, lambda low, high: 1 / 0],
     ids=["5", "1", "raise"],
 )
-def test_a_rule_that_fails(rule: Any) -> None:
+def test_a_failing_rule_is_an_error(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = Input(name="x", shape=(2,), inputs=())
-    FUNCTIONS["bad"] = Function(torch.relu, rule)
-    try:
-        engine = TensorEngine(Activation(name="f", shape=(2,), inputs=(x,), function="bad"), torch.float32, CPU)
-        sets = some_sets("box", 1, (2,))
-        with pytest.raises(RuntimeError, match="a bound rule"):
-            engine.run(sets, None, Query("ibp", True, "real", None))
-    finally:
-        del FUNCTIONS["bad"]
+    monkeypatch.setitem(ACTIVATIONS, "bad", row_from_rule(torch.relu, rule))
+    engine = TensorEngine(Activation(name="f", shape=(2,), inputs=(x,), function="bad"), torch.float32, CPU)
+    sets = some_sets("box", 1, (2,))
+    with pytest.raises(RuntimeError, match="a bound rule"):
+        engine.run(sets, None, Query("ibp", True, "real", None))
 
 
 def test_layers_that_only_move() -> None:

@@ -19,7 +19,7 @@ from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.engines.tensor.matmul import backward, forward, units_backward
 from pyrobust.bounds.engines.tensor.network import Network
 from pyrobust.bounds.engines.tensor.receptive_field import Window, cropped, moved, reach, tiles
-from pyrobust.bounds.graph.activations import FUNCTIONS, Function
+from pyrobust.bounds.graph.activations import ACTIVATIONS, row_from_rule
 from pyrobust.bounds.graph.nodes import Activation, Input, MaxPool
 from pyrobust.bounds.input_set import NORMS
 
@@ -105,20 +105,17 @@ def test_ranges_without_bounds_prove_nothing() -> None:
             assert not bounded.certify(torch.ones(2, 2).double(), torch.zeros(2).long(), 0.5, method=method).any()
 
 
-def test_a_window_of_which_nothing_is_known() -> None:
+def test_padding_of_an_unbounded_window_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The padding must not be taken for its largest element."""
     x = Input(name="x", shape=(2,), inputs=())
     above = Activation(name="f", shape=(2,), inputs=(x,), function="none", slope=0.0)
     largest = MaxPool(name="m", shape=(1,), inputs=(above,), windows=torch.tensor([[-1, 1]]))
     nothing = np.array([-np.inf, -np.inf]), np.array([np.inf, np.inf])
-    rule = Function(lambda z: z, lambda low, high: (low * 0, nothing[0], low * 0, nothing[1], *nothing))
-    FUNCTIONS["none"] = rule
-    try:
-        engine = TensorEngine(largest, torch.float32, CPU)
-        sets = some_sets("box", 1, (2,))
-        for method in METHODS:
-            lower, upper = engine.run(sets, None, Query(method, True, "real", None))
-            assert lower.item() == -torch.inf
-            assert upper.item() == torch.inf
-    finally:
-        del FUNCTIONS["none"]
+    row = row_from_rule(lambda z: z, lambda low, high: (low * 0, nothing[0], low * 0, nothing[1], *nothing))
+    monkeypatch.setitem(ACTIVATIONS, "none", row)
+    engine = TensorEngine(largest, torch.float32, CPU)
+    sets = some_sets("box", 1, (2,))
+    for method in METHODS:
+        lower, upper = engine.run(sets, None, Query(method, True, "real", None))
+        assert lower.item() == -torch.inf
+        assert upper.item() == torch.inf

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,20 +14,12 @@ from pyrobust.bounds.differentiable.cpu_kernels import (
     through_convolution_lanes,
     through_linear,
 )
-from pyrobust.bounds.differentiable.intervals import Range, move_of, windows
+from pyrobust.bounds.differentiable.intervals import ENGINE, Range, differentiable_of, move_of, windows
 from pyrobust.bounds.differentiable_leaves import Shape, least, through_convolution
+from pyrobust.bounds.graph.activations import LinearRelaxation, required
 from pyrobust.bounds.graph.evaluate import like
 from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum
 from pyrobust.ops.relaxation import relax_coefficients
-
-
-class Lines(NamedTuple):
-    """lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept: [B, *shape] each."""
-
-    lower_slope: Tensor
-    lower_intercept: Tensor
-    upper_slope: Tensor
-    upper_intercept: Tensor
 
 
 def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, Range], rows: Tensor, *, stop: bool) -> Tensor:
@@ -117,8 +108,10 @@ def _step(node: Node, a: Tensor, ranges: Mapping[Node, Range]) -> tuple[Tensor |
         return _through_maximum(node, a, ranges[node.inputs[0]])
     assert isinstance(node, Activation)
     z = ranges[node.inputs[0]]
-    if node.function == "clamp":
-        return _relaxed(a, _clamp_lines(node, z.lower, z.upper))
+    differentiable = differentiable_of(node)
+    if not differentiable.kernels:
+        relax = required(differentiable.relaxation, node, "differentiable linear relaxation", ENGINE)
+        return _relaxed(a, relax(node, z.lower, z.upper))
     if has_lanes(a):
         out, constant = relaxed(a, *z, node.slope)
         return constant, [out]
@@ -157,29 +150,11 @@ def _returned(node: Gather, a: Tensor) -> list[Tensor]:
     return [part.reshape(*a.shape[:2], *one.shape) for part, one in zip(parts, node.inputs, strict=True)]
 
 
-def _relaxed(a: Tensor, line: Lines) -> tuple[Tensor, list[Tensor]]:
+def _relaxed(a: Tensor, line: LinearRelaxation) -> tuple[Tensor, list[Tensor]]:
     """Each coefficient takes the line of its sign."""
     above, below = a.clamp(max=0), a.clamp(min=0)
     constant = _times(below.flatten(2), line.lower_intercept) + _times(above.flatten(2), line.upper_intercept)
     return constant, [below * line.lower_slope.unsqueeze(1) + above * line.upper_slope.unsqueeze(1)]
-
-
-def _clamp_lines(node: Activation, lower: Tensor, upper: Tensor) -> Lines:
-    """The lines of csrc/core/relaxation.h, unproved.
-
-    Below, the line from the lower corner to the upper end, or a constant, whichever is closer in the middle; above
-    likewise. Where the lower corner is not inside, the line starts at the lower end instead.
-    """
-    inside = (lower >= node.lower) & (upper <= node.upper)
-    crossing = (upper > node.lower) & (lower < node.upper) & ~inside
-    middle = (lower + upper) / 2
-    bottom, top = lower.clamp(node.lower, node.upper), upper.clamp(node.lower, node.upper)
-    below = crossing & ((lower >= node.lower) | (middle > node.lower))
-    above = crossing & ((upper <= node.upper) | (middle < node.upper))
-    one = inside.to(lower.dtype)
-    lower_slope = torch.where(below, (top - bottom) / torch.where(below, upper - bottom, 1), one)
-    upper_slope = torch.where(above, (top - bottom) / torch.where(above, top - lower, 1), one)
-    return Lines(lower_slope, bottom * (1 - lower_slope), upper_slope, top * (1 - upper_slope))
 
 
 def _through_maximum(node: MaxPool, a: Tensor, z: Range) -> tuple[Tensor, list[Tensor]]:

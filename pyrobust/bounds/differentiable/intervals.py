@@ -10,9 +10,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from pyrobust.bounds.differentiable.cpu_kernels import Move, affine_intervals, has_lanes, relu_ranges
-from pyrobust.bounds.graph.evaluate import activate, affine, like
+from pyrobust.bounds.graph.activations import ACTIVATIONS, Differentiable, row_of
+from pyrobust.bounds.graph.evaluate import affine, like
 from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum
 from pyrobust.errors import ModelError
+
+#: The name of these bounds in errors.
+ENGINE = "differentiable bounds"
 
 
 class Range(NamedTuple):
@@ -38,12 +42,19 @@ class Range(NamedTuple):
 
 
 def check_differentiable(order: Sequence[Node]) -> None:
-    """Raises ModelError for a node that only the native engine bounds."""
+    """Raise ModelError for an activation without differentiable bounds."""
     for node in order:
-        if isinstance(node, Activation) and node.function not in ("leaky_relu", "clamp"):
-            raise ModelError(
-                f"model: {node.name} has no differentiable bounds: {node.function}; expected ReLU, leaky ReLU or clamp"
-            )
+        if isinstance(node, Activation):
+            differentiable_of(node)
+
+
+def differentiable_of(node: Activation) -> Differentiable:
+    """The differentiable bounds of an activation; ModelError where it has none."""
+    found = row_of(node, ENGINE).differentiable
+    if found is None:
+        known = ", ".join(name for name, row in ACTIVATIONS.items() if row.differentiable is not None)
+        raise ModelError(f"model: {node.name} has no differentiable bounds: {node.function}; expected {known}")
+    return found
 
 
 def intervals(order: Sequence[Node], box: Range, wanted: Collection[Node]) -> dict[Node, Range]:
@@ -76,7 +87,7 @@ def _readers(order: Sequence[Node], wanted: Collection[Node]) -> dict[Node, list
 
 def _only_relu(node: Node, readers: list[Node]) -> bool:
     """Whether an affine map is done with the ReLU that is the only one to read it."""
-    reads = len(readers) == 1 and isinstance(readers[0], Activation) and readers[0].function == "leaky_relu"
+    reads = len(readers) == 1 and isinstance(readers[0], Activation) and differentiable_of(readers[0]).kernels
     return reads and isinstance(node, Linear | Conv2d)
 
 
@@ -97,10 +108,11 @@ def _range(node: Node, ranges: Mapping[Node, Range]) -> Range:
     if isinstance(node, Sum):
         centers = [one.center if sign > 0 else -one.center for sign, one in zip(node.signs, inputs, strict=True)]
         return Range(sum_of(centers), sum_of([one.radius for one in inputs]))
-    if isinstance(node, Activation):  # all of them grow
-        if node.function == "leaky_relu" and has_lanes(first.center):
+    if isinstance(node, Activation):
+        differentiable = differentiable_of(node)
+        if differentiable.kernels and has_lanes(first.center):
             return Range(*relu_ranges(first.center, first.radius, node.slope))
-        return Range.between(activate(node, first.lower), activate(node, first.upper))
+        return Range.between(*differentiable.interval(node, first.lower, first.upper))
     assert isinstance(node, MaxPool)
     shape = (-1, *node.shape)
     return Range.between(*(windows(node, end, -torch.inf).amax(2).view(shape) for end in (first.lower, first.upper)))

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from pyrobust import _C
-from pyrobust.bounds.graph.activations import FUNCTIONS
+from pyrobust.bounds.graph.activations import required, row_of
 from pyrobust.bounds.graph.nodes import (
     Activation,
     Conv2d,
@@ -22,6 +22,9 @@ from pyrobust.bounds.graph.nodes import (
     in_order,
 )
 from pyrobust.bounds.graph.rounded_constants import SCALE_ROUNDINGS, bias_of, rounded, weights_of
+
+#: The name of this engine in errors.
+ENGINE = "the native engine"
 
 
 def native_network(output: Node, dtype: torch.dtype) -> _C.BoundNetwork32:
@@ -77,9 +80,10 @@ class _Packing:
             planes = _planes(node.shape)
             return self.network.max_pool(number, node.windows.numpy(), planes), planes
         assert isinstance(node, Activation)
-        rule = FUNCTIONS[node.function].rule if node.function in FUNCTIONS else None  # the engine has the others
-        activation = self.network.activation(number, node.function, node.slope, node.lower, node.upper, rule)
-        return activation, shape
+        row = row_of(node, ENGINE)
+        rule = None if row.native_code else required(row.rule, node, "native code and no rule", ENGINE)
+        code = row.native_code or node.function
+        return self.network.activation(number, code, node.slope, node.lower, node.upper, rule), shape
 
     def _conv(self, node: Conv2d) -> int:
         first = node.inputs[0]

@@ -1,40 +1,370 @@
-"""Lines and ranges of functions that the native engine does not know: sigmoid, tanh, and those of users."""
+"""The table of activations: one row a function of single elements, with what each engine needs to bound it.
+
+Engines read this table and know no function by name. A function without a row, and a part that a row does not give, is
+an error that names both the layer and the engine (``row_of``, ``required``).
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from pyrobust.bounds.graph.nodes import Activation
+from pyrobust.errors import ModelError
 
 _Doubles = npt.NDArray[np.float64]
+_T = TypeVar("_T")
+
+
+class Rounding(Protocol):
+    """Directed rounding, or none where bounds need not be sound: ``pyrobust.bounds.engines.tensor``."""
+
+    def up(self, a: Tensor, /) -> Tensor:
+        """At least the real number whose nearest float64 is a."""
+        ...
+
+    def down(self, a: Tensor, /) -> Tensor:
+        """At most that number."""
+        ...
+
+    def few(self, size: Tensor, /) -> Tensor:
+        """The rounding error of a few sums and products that are at most ``size`` in all."""
+        ...
+
+
+class LinearRelaxation(NamedTuple):
+    """lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept for z in a range; of one shape."""
+
+    lower_slope: Tensor
+    lower_intercept: Tensor
+    upper_slope: Tensor
+    upper_intercept: Tensor
+
 
 #: (l [n], u [n]) → (lower slope, lower intercept, upper slope, upper intercept, lower, upper), each [n], float64: for
 #: z in [l, u], lower slope·z + lower intercept ≤ f(z) ≤ upper slope·z + upper intercept, and lower ≤ f(z) ≤ upper.
-LineRule: TypeAlias = Callable[[_Doubles, _Doubles], tuple[_Doubles, ...]]
+RelaxationRule: TypeAlias = Callable[[_Doubles, _Doubles], tuple[_Doubles, ...]]
 
 
-class Function(NamedTuple):
-    """A function of each element that comes with its lines."""
+class Differentiable(NamedTuple):
+    """Bounds of a function in differentiable torch operations, without directed rounding; ranges are [B, *shape].
 
-    value: Callable[[Tensor], Tensor]
-    rule: LineRule
+    Attributes:
+        interval: (node, lower, upper) → (lower, upper) of the values.
+        relaxation: (node, lower, upper) → its linear relaxation; None with ``kernels``.
+        kernels: whether the function is max(z, slope·z), which the fused kernels of ``pyrobust.ops`` bound.
+    """
 
-
-#: By the name that activations carry.
-FUNCTIONS: dict[str, Function] = {}
-
-
-# What numpy's exp and tanh can be wrong by, relative to the result, with room to spare: they are within a few units in
-# the last place, 2^-53 of the result each.
-_MARGIN = 2.0**-44
+    interval: Callable[[Activation, Tensor, Tensor], tuple[Tensor, Tensor]]
+    relaxation: Callable[[Activation, Tensor, Tensor], LinearRelaxation] | None
+    kernels: bool = False
 
 
-def _outward(lower: _Doubles, upper: _Doubles) -> tuple[_Doubles, _Doubles]:
-    return lower - _MARGIN * np.abs(lower) - 1e-300, upper + _MARGIN * np.abs(upper) + 1e-300
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ActivationRow:
+    """A function of each element; None for a part that does not exist: the engine that needs it refuses the model.
+
+    Attributes:
+        forward: (node, z) → f(z) in torch operations, differentiable.
+        interval: (node, lower, upper, rounding) → (lower, upper) of the values, float64 on any device; for the torch
+            engine.
+        relaxation: (node, lower, upper, rounding) → its linear relaxation, likewise.
+        native_code: the name of the native engine's own code for the function; without one it calls ``rule``.
+        rule: interval and relaxation in numpy.
+        slope_range: node → (smallest, largest) derivative.
+        differentiable: bounds to train with.
+        kinks: node → the points where linear pieces meet: a range is unstable where it holds one inside. None for a
+            curved function: every range of more than a point is unstable.
+        roundings: of a deployed forward pass, for ``semantics="float32"``: 2 for a rounded parameter and a product;
+            approximations are right to a few units in the last place, 16 roundings.
+        exact_from: node → the smallest value that a deployed forward pass does not round: −inf where it never rounds.
+    """
+
+    forward: Callable[[Activation, Tensor], Tensor] | None
+    interval: Callable[[Activation, Tensor, Tensor, Rounding], tuple[Tensor, Tensor]] | None
+    relaxation: Callable[[Activation, Tensor, Tensor, Rounding], LinearRelaxation] | None
+    native_code: str | None
+    rule: RelaxationRule | None
+    slope_range: Callable[[Activation], tuple[float, float]] | None
+    differentiable: Differentiable | None
+    kinks: Callable[[Activation], tuple[float, ...]] | None = None
+    roundings: int = 16
+    exact_from: Callable[[Activation], float] = lambda node: math.inf
+
+    def lipschitz(self, node: Activation) -> float | None:
+        """The Lipschitz constant: the largest absolute slope; None where ``slope_range`` is."""
+        return None if self.slope_range is None else max(map(abs, self.slope_range(node)))
+
+
+#: By the name that ``Activation.function`` gives.
+ACTIVATIONS: dict[str, ActivationRow] = {}
+
+
+def row_of(node: Activation, engine: str) -> ActivationRow:
+    """The row of an activation, for an engine that errors name.
+
+    Raises:
+        ModelError: the table has no such function.
+
+    >>> row_of(Activation(name="0 (softplus)", shape=(), inputs=(), function="softplus"), "the native engine")
+    Traceback (most recent call last):
+    ...
+    pyrobust.errors.ModelError: model: 0 (softplus): the native engine knows no activation 'softplus'
+    """
+    row = ACTIVATIONS.get(node.function)
+    if row is None:
+        raise ModelError(f"model: {node.name}: {engine} knows no activation {node.function!r}")
+    return row
+
+
+def required(part: _T | None, node: Activation, what: str, engine: str) -> _T:
+    """A part of a row.
+
+    Raises:
+        ModelError: the row does not give it.
+    """
+    if part is None:
+        raise ModelError(f"model: {node.name} has no {what}, which {engine} needs of the activation {node.function!r}")
+    return part
+
+
+def row_from_rule(
+    forward: Callable[[Tensor], Tensor],
+    rule: RelaxationRule,
+    *,
+    slope_range: tuple[float, float] | None = None,
+    differentiable: Differentiable | None = None,
+) -> ActivationRow:
+    """The row of a function without parameters whose relaxation is a numpy rule, on the host, for both engines."""
+
+    def interval(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
+        *_, low, high = _apply_rule(node.function, rule, lower, upper)
+        return low, high
+
+    def relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
+        return LinearRelaxation(*_apply_rule(node.function, rule, lower, upper)[:4])
+
+    return ActivationRow(
+        forward=lambda node, z: forward(z),
+        interval=interval,
+        relaxation=relaxation,
+        native_code=None,
+        rule=rule,
+        slope_range=None if slope_range is None else lambda node: slope_range,
+        differentiable=differentiable,
+    )
+
+
+def _apply_rule(function: str, rule: RelaxationRule, lower: Tensor, upper: Tensor) -> list[Tensor]:
+    """The six tensors of a rule, like lower; RuntimeError where the rule failed, or returned something else."""
+    ends = [end.flatten().cpu().numpy() for end in (lower, upper)]
+    try:
+        parts = [np.asarray(part, dtype=np.float64) for part in rule(*ends)]
+    except Exception as error:
+        raise RuntimeError(f"a bound rule failed: {type(error).__name__}: {error}") from error
+    if len(parts) != 6 or any(part.shape != ends[0].shape for part in parts):
+        raise RuntimeError(f"a bound rule: expected six arrays of {len(ends[0])} elements from {function}")
+    return [torch.tensor(part, device=lower.device).view_as(lower) for part in parts]
+
+
+# --- max(z, slope·z), slope in [0, 1]
+
+
+def _leaky_relu(node: Activation, z: Tensor) -> Tensor:
+    return torch.relu(z) if node.slope == 0 else functional.leaky_relu(z, node.slope)
+
+
+def _leaky_relu_interval(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
+    if node.slope == 0:
+        return lower.clamp(min=0), upper.clamp(min=0)
+    return (
+        lower.where(lower >= 0, rounding.down(lower * node.slope)),
+        upper.where(upper >= 0, rounding.up(upper * node.slope)),
+    )
+
+
+def _leaky_relu_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
+    """The identity below an unstable neuron where upper > −lower, else slope·z (Zhang et al., 2018).
+
+    Above it is the chord, its slope as rounded, with the intercept that this slope needs at both ends.
+    """
+    slope = node.slope
+    one, zero = torch.ones_like(lower), torch.zeros_like(lower)
+    span = upper - lower
+    chord = (upper / span + slope * (-lower / span)).nan_to_num(1, 1, 1).clamp(slope, 1)
+    intercept = torch.maximum(
+        rounding.up(rounding.up((slope - chord).abs()) * -lower),
+        rounding.up(rounding.up((1 - chord).abs()) * upper),
+    ).clamp(min=0)
+    on, off = lower >= 0, upper <= 0
+    lower_slope = torch.where(on | (~off & (upper > -lower)), one, slope)
+    upper_slope = torch.where(on, one, torch.where(off, slope, chord))
+    finite = lower.isfinite() & upper.isfinite()
+    stable = on | off
+    return LinearRelaxation(
+        lower_slope=lower_slope.where(stable | finite, slope),
+        lower_intercept=zero.where(stable | finite, 0.0 if slope == 0 else -torch.inf),
+        upper_slope=upper_slope.where(stable | finite, slope),
+        upper_intercept=zero.where(stable, intercept.where(finite, torch.inf)),
+    )
+
+
+ACTIVATIONS["leaky_relu"] = ActivationRow(
+    forward=_leaky_relu,
+    interval=_leaky_relu_interval,
+    relaxation=_leaky_relu_relaxation,
+    native_code="leaky_relu",
+    rule=None,
+    slope_range=lambda node: (node.slope, 1.0),
+    differentiable=Differentiable(
+        interval=lambda node, lower, upper: (_leaky_relu(node, lower), _leaky_relu(node, upper)),
+        relaxation=None,
+        kernels=True,
+    ),
+    kinks=lambda node: (0.0,),
+    roundings=2,
+    exact_from=lambda node: -math.inf if node.slope == 0 else 0.0,
+)
+
+
+# --- the element of [node.lower, node.upper] nearest to z
+
+
+def _clamp(node: Activation, z: Tensor) -> Tensor:
+    return z.clamp(node.lower, node.upper)
+
+
+def _clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
+    """The line from the nearer corner to the far end of the range, or a constant, whichever is closer in the middle.
+
+    Below, the constant is f(lower); above, f(upper). Where only one corner lies inside, one of the two is the chord.
+    """
+    least, most = node.lower, node.upper
+    bottom, top = lower.clamp(min=least), upper.clamp(max=most)  # f(lower), f(upper) where the range holds a corner
+    middle = lower / 2 + upper / 2
+    chord = (top - bottom) / (upper - lower)
+    below = torch.where(lower >= least, chord, ((top - least) / (upper - least)).where(middle > least, 0.0))
+    above = torch.where(upper <= most, chord, ((most - bottom) / (most - lower)).where(middle < most, 0.0))
+    below, above = (slope.nan_to_num(0, 1, 0).clamp(0, 1) for slope in (below, above))
+    # f(z) − slope·z is linear between the corners: its extremes are among these
+    lows, highs = [], []
+    for point in (lower, upper, torch.full_like(lower, least), torch.full_like(lower, most)):
+        value, inside = point.clamp(least, most), (point >= lower) & (point <= upper)
+        lows.append(_intercept_below(value, below, point, rounding).where(inside, torch.inf))
+        highs.append(-_intercept_below(-value, -above, point, rounding).where(inside, torch.inf))
+    relaxation = LinearRelaxation(below, torch.stack(lows).amin(0), above, torch.stack(highs).amax(0))
+    zero = torch.zeros_like(lower)
+    cases = (
+        (~(lower.isfinite() & upper.isfinite()), LinearRelaxation(zero, zero + least, zero, zero + most)),
+        (lower >= most, LinearRelaxation(zero, zero + most, zero, zero + most)),
+        (upper <= least, LinearRelaxation(zero, zero + least, zero, zero + least)),
+        ((lower >= least) & (upper <= most), LinearRelaxation(zero + 1, zero, zero + 1, zero)),
+    )
+    for holds, simple in cases:  # the last that holds
+        relaxation = LinearRelaxation(*(torch.where(holds, *parts) for parts in zip(simple, relaxation, strict=True)))
+    return relaxation
+
+
+def _intercept_below(value: Tensor, slope: Tensor, point: Tensor, rounding: Rounding) -> Tensor:
+    """At most value − slope·point."""
+    product = slope * point
+    return rounding.down(value - product - rounding.few(product.abs()))
+
+
+def _differentiable_clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxation:
+    """The same choice as ``_clamp_relaxation``, with intercepts that gradients flow through."""
+    inside = (lower >= node.lower) & (upper <= node.upper)
+    crossing = (upper > node.lower) & (lower < node.upper) & ~inside
+    middle = (lower + upper) / 2
+    bottom, top = lower.clamp(node.lower, node.upper), upper.clamp(node.lower, node.upper)
+    below = crossing & ((lower >= node.lower) | (middle > node.lower))
+    above = crossing & ((upper <= node.upper) | (middle < node.upper))
+    one = inside.to(lower.dtype)
+    lower_slope = torch.where(below, (top - bottom) / torch.where(below, upper - bottom, 1), one)
+    upper_slope = torch.where(above, (top - bottom) / torch.where(above, top - lower, 1), one)
+    return LinearRelaxation(lower_slope, bottom * (1 - lower_slope), upper_slope, top * (1 - upper_slope))
+
+
+ACTIVATIONS["clamp"] = ActivationRow(
+    forward=_clamp,
+    interval=lambda node, lower, upper, rounding: (_clamp(node, lower), _clamp(node, upper)),
+    relaxation=_clamp_relaxation,
+    native_code="clamp",
+    rule=None,
+    slope_range=lambda node: (0.0, 1.0),
+    differentiable=Differentiable(
+        interval=lambda node, lower, upper: (_clamp(node, lower), _clamp(node, upper)),
+        relaxation=_differentiable_clamp_relaxation,
+    ),
+    kinks=lambda node: (node.lower, node.upper),
+    roundings=2,
+)
+
+
+# --- sigmoid and tanh: odd but for a constant, convex below 0 and concave above
+
+# numpy's exp and tanh are within a few units in the last place, 2^-53 of the result each; with room to spare.
+_APPROXIMATION = 2.0**-44
+
+
+def _widened(lower: _Doubles, upper: _Doubles) -> tuple[_Doubles, _Doubles]:
+    """Values rounded outward by the error of an approximation."""
+    return lower - _APPROXIMATION * np.abs(lower) - 1e-300, upper + _APPROXIMATION * np.abs(upper) + 1e-300
+
+
+def _s_shaped_rule(
+    left: _Doubles,
+    right: _Doubles,
+    f: Callable[[_Doubles], _Doubles],
+    derivative: Callable[[_Doubles], _Doubles],
+    steepest: float,
+) -> tuple[_Doubles, ...]:
+    """The rule of an S-shaped function, convex below 0 and concave above.
+
+    The slope s of both relaxations is the smaller of the slopes at the two ends: f(z) − s·z then grows on all of
+    [left, right], because f' is at least as large in between (it rises to 0 and falls after), so its extremes are at
+    the ends. On a range of one sign the relaxation on the far side of the curve is the chord instead, whose extremes
+    are the ends, too: above a convex f and below a concave one. Intercepts allow for the rounding of f and of the
+    products.
+    """
+    finite = np.isfinite(left) & np.isfinite(right)
+    a, b = np.where(finite, left, 0.0), np.where(finite, right, 0.0)
+    fa, fb = f(a), f(b)
+    low_a, high_a = _widened(fa, fa)
+    low_b, high_b = _widened(fb, fb)
+    width = b - a
+    wide = width > 1e-9
+    chord = np.where(wide, (fb - fa) / np.where(wide, width, 1.0), derivative((a + b) / 2))
+    tangent = np.minimum(derivative(a), derivative(b)) * (1 - 2.0**-30)
+    upper_slope = np.where(finite, np.where(b <= 0, np.clip(chord, 0, steepest), tangent), 0.0)
+    lower_slope = np.where(finite, np.where(a >= 0, np.clip(chord, 0, steepest), tangent), 0.0)
+
+    def product_error(s: _Doubles, z: _Doubles) -> _Doubles:
+        return np.abs(s * z) * 2.0**-50
+
+    upper = np.maximum(
+        high_a - upper_slope * a + product_error(upper_slope, a),
+        high_b - upper_slope * b + product_error(upper_slope, b),
+    )
+    lower = np.minimum(
+        low_a - lower_slope * a - product_error(lower_slope, a),
+        low_b - lower_slope * b - product_error(lower_slope, b),
+    )
+    lower, upper = _widened(lower, upper)
+    least, most = f(np.full_like(left, -np.inf)), f(np.full_like(left, np.inf))
+    low, _ = _widened(f(left), f(left))
+    _, high = _widened(f(right), f(right))
+    lower = np.where(finite, lower, least)
+    upper = np.where(finite, upper, most)
+    return lower_slope, lower, upper_slope, upper, np.maximum(low, least), np.minimum(high, most)
 
 
 def _sigmoid(z: _Doubles) -> _Doubles:
@@ -42,58 +372,13 @@ def _sigmoid(z: _Doubles) -> _Doubles:
     return np.where(z >= 0, 1 / (1 + small), small / (1 + small))
 
 
-def _s_shaped(
-    from_: _Doubles,
-    to: _Doubles,
-    f: Callable[[_Doubles], _Doubles],
-    slope: Callable[[_Doubles], _Doubles],
-    steepest: float,
-) -> tuple[_Doubles, ...]:
-    """The lines of an odd-symmetric function that is convex below 0 and concave above.
-
-    The slope s of both lines is the smaller of the slopes at the two ends: f(z) − s·z then grows on all of [from_, to],
-    because f' is at least as large in between (it rises to 0 and falls after), so its extremes are at the ends. On a
-    range of one sign the line on the far side of the curve is the chord instead, whose extremes are the ends, too:
-    above a convex f and below a concave one. The intercepts allow for the rounding of f and of the products.
-    """
-    finite = np.isfinite(from_) & np.isfinite(to)
-    a, b = np.where(finite, from_, 0.0), np.where(finite, to, 0.0)
-    fa, fb = f(a), f(b)
-    low_a, high_a = _outward(fa, fa)
-    low_b, high_b = _outward(fb, fb)
-    width = b - a
-    wide = width > 1e-9
-    chord = np.where(wide, (fb - fa) / np.where(wide, width, 1.0), slope((a + b) / 2))
-    tangent = np.minimum(slope(a), slope(b)) * (1 - 2.0**-30)
-    upper_slope = np.where(finite, np.where(b <= 0, np.clip(chord, 0, steepest), tangent), 0.0)
-    lower_slope = np.where(finite, np.where(a >= 0, np.clip(chord, 0, steepest), tangent), 0.0)
-
-    def product(s: _Doubles, z: _Doubles) -> _Doubles:
-        return np.abs(s * z) * 2.0**-50
-
-    upper = np.maximum(
-        high_a - upper_slope * a + product(upper_slope, a), high_b - upper_slope * b + product(upper_slope, b)
-    )
-    lower = np.minimum(
-        low_a - lower_slope * a - product(lower_slope, a), low_b - lower_slope * b - product(lower_slope, b)
-    )
-    lower, upper = _outward(lower, upper)
-    least, most = f(np.full_like(from_, -np.inf)), f(np.full_like(from_, np.inf))
-    ends_low, _ = _outward(f(from_), f(from_))
-    _, ends_high = _outward(f(to), f(to))
-    ends_low, ends_high = np.maximum(ends_low, least), np.minimum(ends_high, most)
-    lower = np.where(finite, lower, least)
-    upper = np.where(finite, upper, most)
-    return lower_slope, lower, upper_slope, upper, ends_low, ends_high
+def _sigmoid_rule(left: _Doubles, right: _Doubles) -> tuple[_Doubles, ...]:
+    return _s_shaped_rule(left, right, _sigmoid, lambda z: _sigmoid(z) * _sigmoid(-z), 0.25)
 
 
-def _sigmoid_rule(from_: _Doubles, to: _Doubles) -> tuple[_Doubles, ...]:
-    return _s_shaped(from_, to, _sigmoid, lambda z: _sigmoid(z) * _sigmoid(-z), 0.25)
+def _tanh_rule(left: _Doubles, right: _Doubles) -> tuple[_Doubles, ...]:
+    return _s_shaped_rule(left, right, np.tanh, lambda z: 1 / np.cosh(np.clip(z, -350, 350)) ** 2, 1.0)
 
 
-def _tanh_rule(from_: _Doubles, to: _Doubles) -> tuple[_Doubles, ...]:
-    return _s_shaped(from_, to, np.tanh, lambda z: 1 / np.cosh(np.clip(z, -350, 350)) ** 2, 1.0)
-
-
-FUNCTIONS["sigmoid"] = Function(torch.sigmoid, _sigmoid_rule)
-FUNCTIONS["tanh"] = Function(torch.tanh, _tanh_rule)
+ACTIVATIONS["sigmoid"] = row_from_rule(torch.sigmoid, _sigmoid_rule, slope_range=(0.0, 0.25))
+ACTIVATIONS["tanh"] = row_from_rule(torch.tanh, _tanh_rule, slope_range=(0.0, 1.0))

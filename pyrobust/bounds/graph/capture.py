@@ -23,7 +23,7 @@ from pyrobust.bounds.graph.lowering import (  # noqa: F401 - each registers its 
     layout,
     pooling,
 )
-from pyrobust.bounds.graph.lowering.registry import BATCH, RULES, Lowering, Rule, number
+from pyrobust.bounds.graph.lowering.registry import BATCH, COMPOSITES, RULES, Lowering, Rule, match, number
 from pyrobust.bounds.graph.nodes import Input, Node
 from pyrobust.bounds.input_set import check_dense
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
@@ -124,8 +124,15 @@ class _Translation:
     def run(self) -> Node:
         constants = dict(self._constants())
         inputs = set(self.program.graph_signature.user_inputs)
+        composites, replaced = self._composites()
         for call in self.program.graph.nodes:
-            if call.op == "placeholder":
+            if call in replaced:
+                continue
+            if call in composites:
+                operand, rule = composites[call]
+                self._enter(call)
+                self.values[call] = rule(self.lowering, self.values[operand])
+            elif call.op == "placeholder":
                 if call.name in constants:
                     self.values[call] = Constant.of(constants[call.name])
                 elif call.name in inputs:
@@ -137,6 +144,22 @@ class _Translation:
                 return self._output(call)
         raise ModelError("model: expected an output, got none")
 
+    def _composites(self) -> tuple[dict[fx.Node, tuple[fx.Node, Rule]], set[fx.Node]]:
+        """Calls that end a pattern of ``COMPOSITES``, each with its operand and rule; and the calls inside patterns."""
+        ends: dict[fx.Node, tuple[fx.Node, Rule]] = {}
+        replaced: set[fx.Node] = set()
+        inputs = set(self.program.graph_signature.user_inputs)
+        dependent: set[fx.Node] = set()  # on the input
+        for call in self.program.graph.nodes:
+            if call.name in inputs or not dependent.isdisjoint(call.all_input_nodes):
+                dependent.add(call)
+            for pattern, rule in COMPOSITES.get(call.target, ()):
+                matched = match(call, pattern)
+                if matched is not None and matched[0] in dependent:
+                    ends[call] = matched[0], rule
+                    replaced |= matched[1]
+        return ends, replaced
+
     def _constants(self) -> Iterator[tuple[str, Tensor]]:
         """(name of the placeholder, tensor): the module's own parameters, not copies of them."""
         signature = self.program.graph_signature
@@ -147,11 +170,15 @@ class _Translation:
         for name, target in signature.inputs_to_lifted_tensor_constants.items():
             yield name, self.program.constants[target]
 
-    def _lower(self, call: fx.Node) -> Any:
-        lowering = self.lowering
-        lowering.name = _place(call)
+    def _enter(self, call: fx.Node) -> Lowering:
+        """The translation, at a call."""
+        self.lowering.name = _place(call)
         value = call.meta.get("val")
-        lowering.shape = tuple(value.shape[1:]) if isinstance(value, Tensor) else None
+        self.lowering.shape = tuple(value.shape[1:]) if isinstance(value, Tensor) else None
+        return self.lowering
+
+    def _lower(self, call: fx.Node) -> Any:
+        lowering = self._enter(call)
         arguments = fx.map_arg(call.args, lambda node: self.values[node])
         options = {key: fx.map_arg(option, lambda node: self.values[node]) for key, option in call.kwargs.items()}
         rule: Rule | None = RULES.get(call.target)

@@ -1,4 +1,4 @@
-"""What a graph computes, in plain torch: the check of a capture."""
+"""Evaluation of a graph in plain torch: what a capture is checked against."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pyrobust.bounds.graph.activations import FUNCTIONS
+from pyrobust.bounds.graph.activations import required, row_of
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.nodes import (
     Activation,
@@ -34,7 +34,7 @@ def forward(output: Node, x: Tensor) -> Tensor:
 
 
 def forward_all(output: Node, x: Tensor) -> dict[Node, Tensor]:
-    """The values of all nodes that the output depends on, as of ``forward``."""
+    """The values of all nodes that the output depends on; arguments as for ``forward``."""
     values: dict[Node, Tensor] = {}
     for node in in_order(output):
         if isinstance(node, Input):
@@ -47,17 +47,14 @@ def forward_all(output: Node, x: Tensor) -> dict[Node, Tensor]:
             windows = torch.cat([flat, low], 1)[:, node.windows.to(flat.device)]  # -1 is the last
             values[node] = windows.amax(2).view(-1, *node.shape)
         else:
-            values[node] = affine(node, [values[one] for one in node.inputs])
+            values[node] = affine(node, [values[source] for source in node.inputs])
     return values
 
 
 def activate(node: Activation, z: Tensor) -> Tensor:
-    """The function of an activation."""
-    if node.function == "leaky_relu":
-        return torch.relu(z) if node.slope == 0 else functional.leaky_relu(z, node.slope)
-    if node.function == "clamp":
-        return z.clamp(node.lower, node.upper)
-    return FUNCTIONS[node.function].value(z)
+    """The values of an activation's function; ModelError for a function without one."""
+    engine = "the evaluation of a graph"
+    return required(row_of(node, engine).forward, node, "forward function", engine)(node, z)
 
 
 def affine(node: Node, inputs: list[Tensor]) -> Tensor:
@@ -72,14 +69,14 @@ def affine(node: Node, inputs: list[Tensor]) -> Tensor:
         z = z if node.scale is None else z * like(node.scale, z)
         return z if node.shift is None else z + like(node.shift, z)
     if isinstance(node, Sum):
-        return torch.stack([sign * one for sign, one in zip(node.signs, inputs, strict=True)]).sum(0)
+        return torch.stack([sign * term for sign, term in zip(node.signs, inputs, strict=True)]).sum(0)
     if isinstance(node, Gather):
-        flat = torch.cat([one.flatten(1) for one in inputs] + [z.new_zeros(len(z), 1)], 1)
+        flat = torch.cat([part.flatten(1) for part in inputs] + [z.new_zeros(len(z), 1)], 1)
         return flat[:, node.index.to(z.device)]  # -1 is the last
     assert isinstance(node, Reshape)
     return z.reshape(len(z), *node.shape)
 
 
 def like(constant: Constant, z: Tensor) -> Tensor:
-    """What the model computes for a constant, in the dtype and on the device of z."""
+    """The value of a constant in the model itself, in the dtype and on the device of z."""
     return constant.value().to(z.device, z.dtype)

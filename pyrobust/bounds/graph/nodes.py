@@ -1,6 +1,6 @@
-"""A classifier as a graph of the few kinds of layer that bounds are propagated through.
+"""The graph of a classifier, in the few kinds of node that bounds are propagated through.
 
-Every node is a function of the nodes it names; shapes are those of one example. Whatever a model does is one of: an
+Every node is a function of the nodes it names; shapes are those of one example. A node is an
 affine map (``Linear``, ``Conv2d``, ``Scale``, ``Gather``, ``Sum``), a function of each element (``Activation``), or a
 ``MaxPool``. Average pooling, for instance, is a convolution with ones and a ``Scale``.
 """
@@ -21,7 +21,7 @@ class Node:
     """One tensor of the network.
 
     Attributes:
-        name: where it comes from, "module path (operator)", for messages.
+        name: its origin, "module path (operator)", for messages.
         shape: of one example.
         inputs: the nodes it is computed from.
     """
@@ -96,8 +96,8 @@ class Activation(Node):
     """A function of each element.
 
     Attributes:
-        function: "leaky_relu" (z or slope·z, whichever is larger; ReLU has slope 0), "clamp" (z between lower and
-            upper), "sigmoid", "tanh", or the name of a registered rule.
+        function: a row of ``pyrobust.bounds.graph.activations``: "leaky_relu" (z or slope·z, whichever is larger; ReLU
+            has slope 0), "clamp" (z between lower and upper), "sigmoid", ..., or an operator of ``register_rule``.
         slope: of leaky_relu, in [0, 1].
         lower: of clamp.
         upper: of clamp.
@@ -130,10 +130,10 @@ def in_order(output: Node) -> list[Node]:
     seen.add(output)
     while stack:
         node, inputs = stack[-1]
-        for one in inputs:
-            if one not in seen:
-                seen.add(one)
-                stack.append((one, iter(one.inputs)))
+        for source in inputs:
+            if source not in seen:
+                seen.add(source)
+                stack.append((source, iter(source.inputs)))
                 break
         else:
             order.append(node)

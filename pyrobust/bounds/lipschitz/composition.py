@@ -9,6 +9,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
+from pyrobust.bounds.graph.activations import row_of
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.nodes import (
     Activation,
@@ -26,8 +27,8 @@ from pyrobust.bounds.graph.nodes import (
 from pyrobust.bounds.lipschitz.operator_norms import Weights, map_norm
 from pyrobust.errors import ModelError
 
-#: What a function of one element can stretch a distance by, at most. |d/dz 1/(1 + e⁻ᶻ)| ≤ 1/4, |d/dz tanh z| ≤ 1.
-STEEPEST = {"leaky_relu": 1.0, "clamp": 1.0, "sigmoid": 0.25, "tanh": 1.0}
+#: The name of these bounds in errors.
+ENGINE = "the Lipschitz bound"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,12 +109,13 @@ class Constants:
         if isinstance(node, MaxPool):
             return self._layer(node, self._repeated(_most_windows(node)), inputs[0])
         assert isinstance(node, Activation)
-        if node.function not in STEEPEST:
+        steepest = row_of(node, ENGINE).lipschitz(node)
+        if steepest is None:
             raise ModelError(
-                f"model: {node.name} has no known Lipschitz constant: a rule of register_rule has lines, and no "
-                "steepest slope"
+                f"model: {node.name} has no known Lipschitz constant: the activation {node.function!r} gives no range "
+                "of slopes; pass slope_range to register_rule"
             )
-        return self._layer(node, STEEPEST[node.function], inputs[0])
+        return self._layer(node, steepest, inputs[0])
 
     def _layer(self, node: Node, value: float, before: float) -> float:
         self.layers.append(LayerNorm(node.name, type(node).__name__.lower(), value))

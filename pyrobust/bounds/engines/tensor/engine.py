@@ -13,9 +13,10 @@ from pyrobust.bounds.engines.tensor.backward import Ball, Walk, row_numbers
 from pyrobust.bounds.engines.tensor.directed_rounding import Outward
 from pyrobust.bounds.engines.tensor.intervals import Arithmetic, Range, range_of, windows
 from pyrobust.bounds.engines.tensor.matmul import check_products, patches_of
-from pyrobust.bounds.engines.tensor.network import Layer, Network
+from pyrobust.bounds.engines.tensor.network import ENGINE, Layer, Network
 from pyrobust.bounds.engines.tensor.receptive_field import Window, Windows, tiles, windows_below
 from pyrobust.bounds.engines.tensor.relaxations import Prepared
+from pyrobust.bounds.graph.activations import row_of
 from pyrobust.bounds.graph.nodes import Activation, MaxPool, Node
 from pyrobust.bounds.input_set import InputSet
 from pyrobust.errors import ModelError
@@ -212,11 +213,13 @@ def _open(function: Layer, z: Range) -> Tensor:
     if isinstance(node, MaxPool):
         return _open_windows(function, z)
     assert isinstance(node, Activation)
-    if node.function == "leaky_relu":
-        return (lower < 0) & (upper > 0)
-    if node.function == "clamp":
-        return ((lower < node.lower) & (upper > node.lower)) | ((lower < node.upper) & (upper > node.upper))
-    return lower < upper
+    kinks = row_of(node, ENGINE).kinks
+    if kinks is None:
+        return lower < upper
+    unstable = torch.zeros_like(lower, dtype=torch.bool)
+    for kink in kinks(node):
+        unstable |= (lower < kink) & (upper > kink)
+    return unstable
 
 
 def _open_windows(maximum: Layer, z: Range) -> Tensor:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from pyrobust.bounds.engines.tensor.directed_rounding import FLUSHED, Outward, magnitude
 from pyrobust.bounds.engines.tensor.matmul import forward
-from pyrobust.bounds.engines.tensor.network import Layer
-from pyrobust.bounds.graph.activations import FUNCTIONS
+from pyrobust.bounds.engines.tensor.network import ENGINE, Layer
+from pyrobust.bounds.graph.activations import required, row_of
 from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Linear, MaxPool, Scale, Sum
 
 
@@ -66,33 +65,15 @@ def range_of(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range
 
 
 def deployed_error(layer: Layer, lower: Tensor, upper: Tensor, arithmetic: Arithmetic) -> Tensor | None:
-    """What a deployed function with values in a range can be wrong by; None for nothing.
-
-    The ends of a clamp and a slope are rounded, the product, too; other functions are approximations.
-    """
+    """The rounding error of a deployed function with values in a range; None for 0."""
     node, share = layer.node, arithmetic.share(layer.roundings)
     if share == 0 or not isinstance(node, Activation):
         return None
+    exact_from = row_of(node, ENGINE).exact_from(node)
+    if exact_from == -torch.inf:
+        return None
     error = share * (magnitude(lower, upper) + FLUSHED)
-    if node.function != "leaky_relu":
-        return error
-    return None if node.slope == 0 else error.where(lower < 0, 0.0)
-
-
-def by_rule(function: str, z: Range) -> list[Tensor]:
-    """The six tensors of a function's rule, like z.lower; rules are numpy functions on the host.
-
-    Raises:
-        RuntimeError: the rule failed, or returned something else.
-    """
-    ends = [end.flatten().cpu().numpy() for end in (z.lower, z.upper)]
-    try:
-        found = [np.asarray(part, dtype=np.float64) for part in FUNCTIONS[function].rule(*ends)]
-    except Exception as error:
-        raise RuntimeError(f"a bound rule failed: {type(error).__name__}: {error}") from error
-    if len(found) != 6 or any(part.shape != ends[0].shape for part in found):
-        raise RuntimeError(f"a bound rule: expected six arrays of {len(ends[0])} elements from {function}")
-    return [torch.tensor(part, device=z.lower.device).view_as(z.lower) for part in found]
+    return error if exact_from == torch.inf else error.where(lower < exact_from, 0.0)
 
 
 def _range(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
@@ -109,17 +90,8 @@ def _range(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
     if isinstance(node, MaxPool):
         return Range(windows(layer, first.lower, -torch.inf).amax(2), windows(layer, first.upper, -torch.inf).amax(2))
     assert isinstance(node, Activation)
-    if node.function in FUNCTIONS:
-        return Range(*by_rule(node.function, first)[4:])
-    if node.function == "clamp":
-        return Range(first.lower.clamp(node.lower, node.upper), first.upper.clamp(node.lower, node.upper))
-    if node.slope == 0:
-        return Range(first.lower.clamp(min=0), first.upper.clamp(min=0))
-    out, (low, high) = arithmetic.out, (first.lower, first.upper)
-    return Range(
-        low.where(low >= 0, out.down(low * node.slope)),
-        high.where(high >= 0, out.up(high * node.slope)),
-    )
+    interval = required(row_of(node, ENGINE).interval, node, "interval", ENGINE)
+    return Range(*interval(node, first.lower, first.upper, arithmetic.out))
 
 
 def _products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:

@@ -9,9 +9,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.graph.activations import FUNCTIONS
+from pyrobust.bounds.graph.activations import required, row_of
 from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Linear, MaxPool, Node, Reshape, Scale, Sum, in_order
 from pyrobust.bounds.graph.rounded_constants import SCALE_ROUNDINGS, bias_of, rounded, weights_of
+
+#: The name of this engine in errors.
+ENGINE = "the torch engine"
 
 _NONE = torch.empty(0, dtype=torch.float64, device="cpu")
 
@@ -132,8 +135,10 @@ class Network:
         elif isinstance(node, MaxPool):
             layer.index = node.windows.to(self.device)
         elif isinstance(node, Activation):
-            # A slope or an end and a product; sigmoid, tanh and the like are right to a few units in the last place.
-            layer.roundings = 16 if node.function in FUNCTIONS else 2
+            row = row_of(node, ENGINE)
+            required(row.interval, node, "interval", ENGINE)
+            required(row.relaxation, node, "linear relaxation", ENGINE)
+            layer.roundings = row.roundings
         return layer
 
     def _tensor(self, array: npt.NDArray[np.float64]) -> Tensor:

@@ -13,16 +13,15 @@ share of every intercept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.engines.tensor.directed_rounding import FLUSHED, Outward, magnitude
-from pyrobust.bounds.engines.tensor.intervals import Arithmetic, Range, by_rule, deployed_error, windows
-from pyrobust.bounds.engines.tensor.network import Layer, Network
-from pyrobust.bounds.graph.activations import FUNCTIONS
+from pyrobust.bounds.engines.tensor.directed_rounding import FLUSHED, magnitude
+from pyrobust.bounds.engines.tensor.intervals import Arithmetic, Range, deployed_error, windows
+from pyrobust.bounds.engines.tensor.network import ENGINE, Layer, Network
+from pyrobust.bounds.graph.activations import required, row_of
 from pyrobust.bounds.graph.nodes import Activation, MaxPool, Scale
 
 
@@ -132,13 +131,9 @@ class Prepared:
         layer, below = self._network.layers[i], self._network.layers[self._network.layers[i].inputs[0]]
         node, z, arithmetic = layer.node, self._ranges[layer.inputs[0]], self._arithmetic
         assert isinstance(node, Activation)
-        if node.function in FUNCTIONS:
-            lower_slope, low, upper_slope, high, _, _ = by_rule(node.function, z)
-            lines = Lines(lower_slope, upper_slope, low, high)
-        elif node.function == "clamp":
-            lines = clamp_lines(z, node.lower, node.upper, arithmetic.out)
-        else:
-            lines = leaky_relu_lines(z, node.slope, arithmetic.out)
+        relax = required(row_of(node, ENGINE).relaxation, node, "linear relaxation", ENGINE)
+        lower_slope, low, upper_slope, high = relax(node, z.lower, z.upper, arithmetic.out)
+        lines = Lines(lower_slope, upper_slope, low, high)
         found = self._ranges[i]
         error = deployed_error(layer, found.lower, found.upper, arithmetic)
         if error is not None:
@@ -189,73 +184,3 @@ class Prepared:
         high = high + (high_cost + out.few(high_size + high_cost))
         low, high = self.paid(low, high)
         return Lines(s.contiguous(), t.contiguous(), low.contiguous(), high.contiguous(), lines.picked)
-
-
-def leaky_relu_lines(z: Range, slope: float, out: Outward) -> Lines:
-    """The lines of max(z, slope·z), slope in [0, 1].
-
-    Of a neuron of both signs the line below is the identity where upper > −lower, else slope·z (Zhang et al., 2018);
-    the line above is the chord with its slope as rounded, and the intercept that this slope needs at both ends.
-    """
-    low, high = z.lower, z.upper
-    one, none = torch.ones_like(low), torch.zeros_like(low)
-    span = high - low
-    chord = (high / span + slope * (-low / span)).nan_to_num(1, 1, 1).clamp(slope, 1)
-    intercept = torch.maximum(
-        out.up(out.up((slope - chord).abs()) * -low),
-        out.up(out.up((1 - chord).abs()) * high),
-    ).clamp(min=0)
-    on, off = low >= 0, high <= 0
-    lower_slope = torch.where(on | (~off & (high > -low)), one, slope)
-    upper_slope = torch.where(on, one, torch.where(off, slope, chord))
-    known = low.isfinite() & high.isfinite()
-    stable = on | off
-    lower_slope = lower_slope.where(stable | known, slope)
-    upper_slope = upper_slope.where(stable | known, slope)
-    high_intercept = none.where(stable, intercept.where(known, torch.inf))
-    low_intercept = none.where(stable | known, 0.0 if slope == 0 else -torch.inf)
-    return Lines(lower_slope, upper_slope, low_intercept, high_intercept)
-
-
-def clamp_lines(z: Range, least: float, most: float, out: Outward) -> Lines:
-    """The lines of the element of [least, most] that is nearest to z.
-
-    Below: the line from the lower corner to the end of the range, or the constant f(lower), whichever is closer in the
-    middle; above likewise. Where only one corner lies inside, one of the two lines is the chord.
-    """
-    low, high = z.lower, z.upper
-    bottom, top = low.clamp(min=least), high.clamp(max=most)  # f(lower) and f(upper), where the range crosses a corner
-    middle = low / 2 + high / 2
-    chord = (top - bottom) / (high - low)
-    below = torch.where(low >= least, chord, ((top - least) / (high - least)).where(middle > least, 0.0))
-    above = torch.where(high <= most, chord, ((most - bottom) / (most - low)).where(middle < most, 0.0))
-    below, above = (slope.nan_to_num(0, 1, 0).clamp(0, 1) for slope in (below, above))
-    # f(z) − slope·z is linear between the corners: its extremes are among these
-    lows, highs = [], []
-    for point, value in _clamp_points(low, high, least, most):
-        inside = (point >= low) & (point <= high)
-        lows.append(_less(value, below, point, out).where(inside, torch.inf))
-        highs.append(-_less(-value, -above, point, out).where(inside, torch.inf))
-    lines = Lines(below, above, torch.stack(lows).amin(0), torch.stack(highs).amax(0))
-    flat, none = torch.zeros_like(low), torch.zeros_like(low)
-    unknown = ~(low.isfinite() & high.isfinite())
-    cases: list[tuple[Tensor, Callable[[], Lines]]] = [
-        (unknown, lambda: Lines(flat, flat, none + least, none + most)),
-        (low >= most, lambda: Lines(flat, flat, none + most, none + most)),
-        (high <= least, lambda: Lines(flat, flat, none + least, none + least)),
-        ((low >= least) & (high <= most), lambda: Lines(flat + 1, flat + 1, none, none)),
-    ]
-    for chosen, other in cases:  # the last that applies
-        lines = Lines(*(torch.where(chosen, new, old) for new, old in zip(other()[:4], lines[:4], strict=True)))
-    return lines
-
-
-def _clamp_points(low: Tensor, high: Tensor, least: float, most: float) -> list[tuple[Tensor, Tensor]]:
-    points = [low, high, torch.full_like(low, least), torch.full_like(low, most)]
-    return [(point, point.clamp(least, most)) for point in points]
-
-
-def _less(value: Tensor, slope: Tensor, point: Tensor, out: Outward) -> Tensor:
-    """At most value − slope·point."""
-    product = slope * point
-    return out.down(value - product - out.few(product.abs()))

@@ -1,4 +1,4 @@
-"""How operators are translated to the graph's few kinds of node: the registry of rules, and what they share."""
+"""The registry of lowering rules, from torch operators to graph nodes, and what the rules share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import torch
+from torch import fx
 
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.nodes import Node
@@ -60,6 +61,54 @@ def lowers(*operators: Any) -> Callable[[_F], _F]:
         return rule
 
     return register
+
+
+#: The operand of a pattern.
+Z = object()
+
+#: (operator, *arguments), as traced: an argument is ``Z``, a number, or a pattern.
+Pattern: TypeAlias = tuple[Any, ...]
+
+#: Last operator → patterns of calls that one rule lowers together, and their rules: (lowering, operand) → node.
+COMPOSITES: dict[Any, list[tuple[Pattern, Rule]]] = {}
+
+
+def lowers_together(pattern: Pattern) -> Callable[[_F], _F]:
+    """Registers a function as the lowering rule of a function that torch traces as several calls."""
+
+    def register(rule: _F) -> _F:
+        COMPOSITES.setdefault(pattern[0], []).append((pattern, rule))
+        return rule
+
+    return register
+
+
+def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node]] | None:
+    """The operand of a pattern that ends in a call, and the other calls that it replaces; None without a match.
+
+    A call that is also used elsewhere is no match: its value is needed.
+    """
+    operands: set[fx.Node] = set()
+    inner: set[fx.Node] = set()
+
+    def matches(value: Any, expected: Any) -> bool:
+        if expected is Z:
+            if isinstance(value, fx.Node):
+                operands.add(value)
+            return isinstance(value, fx.Node)
+        if not isinstance(expected, tuple):
+            return not isinstance(value, fx.Node) and value == expected
+        if not isinstance(value, fx.Node) or value.target != expected[0] or value.kwargs:
+            return False
+        if value is not call:
+            inner.add(value)
+        return len(value.args) == len(expected) - 1 and all(map(matches, value.args, expected[1:]))
+
+    if not matches(call, pattern) or len(operands) != 1:
+        return None
+    if any(user is not call and user not in inner for node in inner for user in node.users):
+        return None
+    return operands.pop(), inner
 
 
 def number(value: float) -> Constant:

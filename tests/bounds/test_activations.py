@@ -1,0 +1,210 @@
+"""The table of activations: an engine refuses a function without a row, and a row without the part that it needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pyrobust.bounds import BoundedModel, DifferentiableBounds, lipschitz_bound, register_rule
+from pyrobust.bounds.differentiable.intervals import check_differentiable
+from pyrobust.bounds.engines.native import Engine
+from pyrobust.bounds.engines.tensor.engine import TensorEngine
+from pyrobust.bounds.graph import activations
+from pyrobust.bounds.graph.activations import ACTIVATIONS, ActivationRow
+from pyrobust.bounds.graph.evaluate import forward
+from pyrobust.bounds.graph.lowering import elementwise
+from pyrobust.bounds.graph.nodes import Activation, Input, in_order
+from pyrobust.bounds.lipschitz.composition import Constants
+from pyrobust.errors import InputError, InputTypeError, ModelError
+
+CPU = torch.device("cpu")
+
+
+def activation(function: str) -> Activation:
+    x = Input(name="x", shape=(2,), inputs=())
+    return Activation(name="1 (planted)", shape=(2,), inputs=(x,), function=function, lower=-1.0, upper=1.0)
+
+
+#: Each engine, and a call that reads the table.
+ENGINES: dict[str, Callable[[Activation], Any]] = {
+    "the evaluation of a graph": lambda node: forward(node, torch.zeros(1, 2)),
+    "the native engine": lambda node: Engine(node, torch.float32),
+    "the torch engine": lambda node: TensorEngine(node, torch.float32, CPU),
+    "differentiable bounds": lambda node: check_differentiable(in_order(node)),
+    "the Lipschitz bound": lambda node: Constants(node, "l2"),
+}
+
+#: (engine, parts that it needs, what its error says is missing)
+PARTS = [
+    ("the evaluation of a graph", ["forward"], "has no forward function"),
+    ("the native engine", ["native_code", "rule"], "has no native code and no rule"),
+    ("the torch engine", ["interval"], "has no interval"),
+    ("the torch engine", ["relaxation"], "has no linear relaxation"),
+    ("differentiable bounds", ["differentiable"], "has no differentiable bounds"),
+    ("the Lipschitz bound", ["slope_range"], "has no known Lipschitz constant"),
+]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_function_without_a_row_is_refused(engine: str) -> None:
+    with pytest.raises(ModelError, match=rf"1 \(planted\): {engine} knows no activation 'planted'"):
+        ENGINES[engine](activation("planted"))
+
+
+@pytest.mark.parametrize("function", ["clamp", "leaky_relu"])
+@pytest.mark.parametrize(("engine", "parts", "message"), PARTS)
+def test_a_row_without_a_part_is_refused(
+    engine: str, parts: list[str], message: str, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = dataclasses.replace(ACTIVATIONS[function], **dict.fromkeys(parts))
+    monkeypatch.setitem(ACTIVATIONS, "planted", row)
+    with pytest.raises(ModelError, match=rf"1 \(planted\) {message}"):
+        ENGINES[engine](activation("planted"))
+    # and nothing but that part: with it, the engine takes the row
+    monkeypatch.setitem(ACTIVATIONS, "planted", ACTIVATIONS[function])
+    ENGINES[engine](activation("planted"))
+
+
+def test_every_optional_part_is_planted_as_missing() -> None:
+    """A new part of a row comes with a case above."""
+    optional = {field.name for field in dataclasses.fields(ActivationRow) if field.default is dataclasses.MISSING}
+    assert optional == {part for _, parts, _ in PARTS for part in parts}
+
+
+def test_differentiable_bounds_need_kernels_or_a_relaxation(monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = activations.Differentiable(lambda node, lower, upper: (lower, upper), None)
+    row = dataclasses.replace(ACTIVATIONS["clamp"], differentiable=bare)
+    monkeypatch.setitem(ACTIVATIONS, "clamp", row)
+    bounds = DifferentiableBounds(nn.Sequential(nn.Linear(2, 2), nn.ReLU6()).eval(), torch.zeros(1, 2))
+    bounds.bounds(torch.zeros(1, 2), 0.1)
+    with pytest.raises(ModelError, match="has no differentiable linear relaxation"):
+        bounds.bounds(torch.zeros(1, 2), 0.1, method="crown-ibp")
+
+
+def test_the_native_engine_refuses_unknown_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ACTIVATIONS, "planted", dataclasses.replace(ACTIVATIONS["clamp"], native_code="gelu"))
+    with pytest.raises(Exception, match=r"expected .*, got gelu"):
+        Engine(activation("planted"), torch.float32)
+
+
+@pytest.mark.parametrize("function", sorted(ACTIVATIONS))
+def test_every_row_is_complete(function: str) -> None:
+    """The functions of the library; sigmoid and tanh have no differentiable bounds."""
+    row, node = ACTIVATIONS[function], activation(function)
+    if function.startswith("aten."):
+        return  # registered by another test
+    missing = {engine for engine, call in ENGINES.items() if _refuses(call, node)}
+    assert missing == ({"differentiable bounds"} if function in ("sigmoid", "tanh") else set())
+    assert row.slope_range is not None
+    low, high = row.slope_range(node)
+    z = torch.linspace(-3, 3, 601, dtype=torch.float64, requires_grad=True)
+    assert row.forward is not None
+    (slopes,) = torch.autograd.grad(row.forward(node, z).sum(), z)
+    assert low <= slopes.min()
+    assert slopes.max() <= high + 1e-15
+
+
+def _refuses(call: Callable[[Activation], Any], node: Activation) -> bool:
+    try:
+        call(node)
+    except ModelError:
+        return True
+    return False
+
+
+class Model(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def absolute(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E741 - the field's names
+    zero, most = np.zeros_like(l), np.maximum(-l, u)
+    return zero, zero, zero, most, np.maximum(np.maximum(l, -u), 0), most
+
+
+def test_a_registered_rule_with_all_it_may_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slopes serve the Lipschitz bound, the differentiable rule training; without them both refuse."""
+    operator = torch.ops.aten.log_sigmoid.default
+    monkeypatch.setattr(elementwise, "RULES", dict(elementwise.RULES))
+    monkeypatch.setattr("pyrobust.bounds.graph.capture.RULES", elementwise.RULES)
+
+    def rule(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E741
+        zero = np.zeros_like(l)
+        low, high = -np.logaddexp(0, -l) * (1 + 1e-12) - 1e-12, -np.logaddexp(0, -u) * (1 - 1e-12)
+        return zero, low, zero, high, low, high
+
+    def differentiable(l: Tensor, u: Tensor) -> tuple[Tensor, ...]:  # noqa: E741
+        zero, low, high = torch.zeros_like(l), nn.functional.logsigmoid(l), nn.functional.logsigmoid(u)
+        return zero, low, zero, high, low, high
+
+    register_rule(operator, rule, slope_range=(0.0, 1.0), differentiable=differentiable)
+    monkeypatch.setitem(ACTIVATIONS, str(operator), ACTIVATIONS.pop(str(operator)))  # removed after the test
+    net = nn.Sequential(nn.Linear(2, 3), Model(nn.functional.logsigmoid), nn.Linear(3, 2)).eval()
+    x = torch.randn(4, 2)
+    assert lipschitz_bound(net, x).value > 0
+    for method in ("ibp", "crown-ibp"):
+        lower, upper = DifferentiableBounds(net, x).bounds(x, 0.1, method=method)
+        for engine in ("native", "torch"):
+            sound = BoundedModel(net, x, engine=engine).bounds(x, 0.1, method=method)
+            torch.testing.assert_close(lower.double(), sound.lower, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(upper.double(), sound.upper, rtol=1e-4, atol=1e-5)
+        (upper - lower).sum().backward()
+    assert net[0].weight.grad is not None
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "bounds.md"
+
+
+def test_the_rule_of_the_page_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of "Your own activation" runs, and its rule bounds the function."""
+    monkeypatch.setattr(elementwise, "RULES", dict(elementwise.RULES))
+    monkeypatch.setattr("pyrobust.bounds.graph.capture.RULES", elementwise.RULES)
+    section = PAGE.read_text().split("## Your own activation")[1]
+    (code,) = re.findall(r"```python\n(.*?)```", section.split("\n## ")[0], re.S)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    monkeypatch.setitem(
+        ACTIVATIONS, "aten.log_sigmoid.default", ACTIVATIONS.pop("aten.log_sigmoid.default")
+    )  # removed after the test
+    assert (names["bounds"].lower <= names["bounds"].upper).all()
+    ends = np.sort(np.random.default_rng(0).uniform(-40, 40, (500, 2)) ** 3 / 1600, 1)
+    ends[:20, 0], ends[10:40, 1] = -np.inf, np.inf
+    lower_slope, lower, upper_slope, upper, low, high = names["log_sigmoid"](*ends.T)
+    for share in np.linspace(0, 1, 41):
+        z = np.clip(ends[:, 0], -99, 99) * (1 - share) + np.clip(ends[:, 1], -99, 99) * share
+        f = -np.logaddexp(0, -z)
+        assert (lower_slope * z + lower <= f).all()
+        assert (f <= upper_slope * z + upper).all()
+        assert (low <= f).all()
+        assert (f <= high).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"slope_range": (1.0, 0.0)}, InputError, "slope_range: expected finite numbers with smallest <= largest"),
+        ({"slope_range": (0.0, torch.inf)}, InputError, "slope_range: expected finite numbers"),
+        ({"slope_range": (0.0, torch.nan)}, InputError, "slope_range: expected finite numbers"),
+        ({"slope_range": 1.0}, InputTypeError, r"slope_range: expected \(smallest, largest\) or None, got 1.0"),
+        ({"slope_range": ("0", "1")}, InputTypeError, "slope_range: expected a number, got '0'"),
+        ({"differentiable": 3}, InputTypeError, "differentiable: expected a function or None, got int"),
+    ],
+)
+def test_wrong_options_of_register_rule(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    operator = torch.ops.aten.cosh.default
+    with pytest.raises(error, match=message):
+        register_rule(operator, absolute, **options)
+    assert str(operator) not in ACTIVATIONS
+    assert operator not in elementwise.RULES
