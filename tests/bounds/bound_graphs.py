@@ -28,6 +28,8 @@ def _added(module: nn.Module, z: Node) -> Node:
     if isinstance(module, nn.Hardtanh):
         ends = {"lower": module.min_val, "upper": module.max_val}
         return Activation(name="clamp", shape=z.shape, inputs=(z,), function="clamp", **ends)
+    if isinstance(module, nn.Softsign):
+        return Activation(name="softsign", shape=z.shape, inputs=(z,), function="softsign")
     slope = module.negative_slope if isinstance(module, nn.LeakyReLU) else 0.0
     assert isinstance(module, (nn.ReLU, nn.LeakyReLU))
     return Activation(name="relu", shape=z.shape, inputs=(z,), function="leaky_relu", slope=slope)

@@ -193,6 +193,15 @@ def _tanh(_: nn.Tanh, z: Exact) -> Exact:
     return _curve(lambda a: a.tanh(), -1, z)
 
 
+def _softsign(_: nn.Softsign, z: Exact) -> Exact:
+    """n/d to n / (d + |n|), each on a grid of 2^-1500: floor below, ceiling above."""
+
+    def floor(n: Whole) -> Whole:
+        return np.array([(int(k) << _GRID) // (z.divisor + abs(int(k))) for k in n.flat], dtype=object).reshape(n.shape)
+
+    return Exact(floor(z.lower), floor(z.upper) + 1, 1 << _GRID)
+
+
 def _batch_norm(m: nn.BatchNorm1d | nn.BatchNorm2d, z: Exact) -> Exact:
     shape = (1, -1) + (1,) * (z.lower.ndim - 2)
     variance = known(m.running_var) + known(torch.tensor([m.eps], dtype=torch.float64))
@@ -286,6 +295,7 @@ _RULES: dict[type[nn.Module], Any] = {
     nn.Hardtanh: _clamp,
     nn.Sigmoid: _sigmoid,
     nn.Tanh: _tanh,
+    nn.Softsign: _softsign,
     nn.AvgPool2d: _average_pool,
     nn.AdaptiveAvgPool2d: _adaptive_pool,
     nn.MaxPool2d: _max_pool,

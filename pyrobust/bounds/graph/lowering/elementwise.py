@@ -16,7 +16,7 @@ from pyrobust.bounds.graph.activations import (
     RelaxationRule,
     row_from_rule,
 )
-from pyrobust.bounds.graph.lowering.registry import RULES, Lowering, lowers
+from pyrobust.bounds.graph.lowering.registry import RULES, Lowering, Z, lowers, lowers_together
 from pyrobust.bounds.graph.nodes import Activation, Node
 from pyrobust.checks import number
 from pyrobust.errors import InputError, InputTypeError
@@ -92,6 +92,12 @@ def sigmoid(lowering: Lowering, z: Node) -> Node:
 def tanh(lowering: Lowering, z: Node) -> Node:
     """The hyperbolic tangent."""
     return activation(lowering, z, "tanh")
+
+
+@lowers_together((aten.div.Tensor, Z, (aten.add.Tensor, (aten.abs.default, Z), 1)))
+def softsign(lowering: Lowering, z: Node) -> Node:
+    """Softsign, z / (1 + |z|), as ``torch.nn.functional.softsign`` spells it."""
+    return activation(lowering, z, "softsign")
 
 
 def register_rule(
