@@ -1,32 +1,67 @@
-"""Values as arguments, in messages and in what an interpreter shows of a result."""
+"""Argument checks, one for each kind of argument, and short forms of values for messages.
+
+Every check takes the argument's name first and returns the value in one type. Errors read ``name: expected ..., got
+...``: `InputTypeError` for another type, `InputError` for a value out of range. A bool is never a number or an integer,
+and neither is a string; a NumPy scalar, and an array or a tensor of one element, are what their element is.
+"""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
-from pyrobust.errors import InputTypeError
+from pyrobust.errors import InputError, InputTypeError
+
+WORDS: Final = 1 << 32
+"""Image and sample indices are 32-bit words of the noise's counter, so this is also the largest number of images."""
+
+
+def integer(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """Return an integer in [least, most].
+
+    >>> integer("seed", 3)
+    3
+    >>> integer("digits", 0, 1, 17)
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: digits: expected 1 to 17, got 0
+    >>> integer("seed", True)
+    Traceback (most recent call last):
+    pyrobust.errors.InputTypeError: seed: expected an integer, got True
+    """
+    found = value if type(value) is int else _index(value)
+    if found is None:
+        raise InputTypeError(f"{name}: expected an integer, got {_shown(value)}")
+    if (least is not None and found < least) or (most is not None and found > most):
+        if most is None:
+            expected = f"at least {least}"
+        else:
+            expected = f"at most {_power(most)}" if least is None else f"{least} to {_power(most)}"
+        raise InputError(f"{name}: expected {expected}, got {_shown(found)}")
+    return found
+
+
+def count(name: str, value: Any, most: int | None = None) -> int:
+    """Return an integer of at least 1, and at most ``most``.
+
+    >>> count("steps", 10)
+    10
+    """
+    found = integer(name, value, 1)
+    if most is not None and found > most:
+        raise InputError(f"{name}: expected at most {most}, got {_shown(found)}")
+    return found
 
 
 def number(name: str, value: Any) -> float:
-    """The number that an argument is.
-
-    A string is none, though it may be read as one, nor is a truth value.
-
-    Args:
-        name: of the argument.
-        value: a number, an array or a tensor of one, and the like.
-
-    Returns:
-        A float, infinite where an integer is too large for one; whether it is in range is for the caller to say.
-
-    Raises:
-        InputTypeError: something else.
+    """Return a number as a float, NaN and infinities included; an integer too large for a float becomes infinite.
 
     >>> number("sigma", 1)
     1.0
@@ -34,30 +69,103 @@ def number(name: str, value: Any) -> float:
     Traceback (most recent call last):
     pyrobust.errors.InputTypeError: sigma: expected a number, got '1'
     """
-    if not isinstance(value, bool | str | bytes):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf if value > 0 else -math.inf
-        except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
-            pass
-    raise InputTypeError(f"{name}: expected a number, got {value!r:.200}")
+    if type(value) is float:
+        return value
+    found = _float(value)
+    if found is None:
+        raise InputTypeError(f"{name}: expected a number, got {_shown(value)}")
+    return found
+
+
+def finite(name: str, value: Any) -> float:
+    """Return a finite number as a float.
+
+    >>> finite("clip_min", 0)
+    0.0
+    """
+    found = number(name, value)
+    if not math.isfinite(found):
+        raise InputError(f"{name}: expected a finite number, got {found}")
+    return found
+
+
+def non_negative(name: str, value: Any) -> float:
+    """Return a finite number of at least 0 as a float.
+
+    >>> non_negative("epsilon", -0.5)
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: epsilon: expected a finite number of at least 0, got -0.5
+    """
+    found = number(name, value)
+    if not 0 <= found < math.inf:
+        raise InputError(f"{name}: expected a finite number of at least 0, got {found}")
+    return found
+
+
+def positive(name: str, value: Any) -> float:
+    """Return a finite number above 0 as a float.
+
+    >>> positive("sigma", 0)
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: sigma: expected a finite number above 0, got 0.0
+    """
+    found = number(name, value)
+    if not 0 < found < math.inf:
+        raise InputError(f"{name}: expected a finite number above 0, got {found}")
+    return found
+
+
+def probability(name: str, value: Any, hint: str = "") -> float:
+    """Return a number in (0, 1) as a float; the hint, such as "0.001 is usual", ends the error.
+
+    >>> probability("alpha", 1, "0.001 is usual")
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: alpha: expected a number in (0, 1), got 1.0; 0.001 is usual
+    """
+    found = number(name, value)
+    if not 0 < found < 1:
+        raise InputError(f"{name}: expected a number in (0, 1), got {found}{hint and '; ' + hint}")
+    return found
+
+
+def share(name: str, value: Any) -> float:
+    """Return a number in [0, 1] as a float.
+
+    >>> share("kappa", 1)
+    1.0
+    """
+    found = number(name, value)
+    if not 0 <= found <= 1:
+        raise InputError(f"{name}: expected a number in [0, 1], got {found}")
+    return found
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return True or False; a number or a string is an error.
+
+    >>> flag("sound", 1)
+    Traceback (most recent call last):
+    pyrobust.errors.InputTypeError: sound: expected True or False, got 1
+    """
+    if not isinstance(value, bool):
+        raise InputTypeError(f"{name}: expected True or False, got {_shown(value)}")
+    return value
+
+
+def items(name: str, values: Iterable[Any]) -> list[Any]:
+    """Return the items of a sequence of numbers unchanged; a string is no such sequence.
+
+    >>> items("radii", (0, 0.25))
+    [0, 0.25]
+    """
+    if not isinstance(values, str | bytes):
+        with suppress(TypeError):  # not a sequence, or a tensor without dimensions
+            return list(values)
+    raise InputTypeError(f"{name}: expected a sequence of numbers, got {_shown(values)}")
 
 
 def numbers(name: str, values: Iterable[Any]) -> list[float]:
-    """The numbers of an argument that is a sequence of them.
-
-    A string is none, though each of its characters may be read as one; neither is a number in quotes.
-
-    Args:
-        name: of the argument.
-        values: a list, an array, a tensor and the like.
-
-    Returns:
-        Floats; whether they are in range is for the caller to say.
-
-    Raises:
-        InputTypeError: a string, no sequence, or one that holds something else.
+    """Return a sequence of numbers as floats, NaN and infinities included.
 
     >>> numbers("radii", (0, 0.25))
     [0.0, 0.25]
@@ -66,60 +174,172 @@ def numbers(name: str, values: Iterable[Any]) -> list[float]:
     pyrobust.errors.InputTypeError: radii: expected a sequence of numbers, got '25'
     """
     given = items(name, values)
-    try:
-        if not any(isinstance(value, str | bytes) for value in given):
-            return [float(value) for value in given]
-    except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
-        pass
-    raise InputTypeError(f"{name}: expected a sequence of numbers, got [{some(given)}]")
+    found = [value if type(value) is float else _float(value) for value in given]
+    floats = [value for value in found if value is not None]
+    if len(floats) < len(given):
+        raise InputTypeError(f"{name}: expected a sequence of numbers, got [{some(given)}]")
+    return floats
 
 
-def items(name: str, values: Iterable[Any]) -> list[Any]:
-    """The items of an argument that is a sequence of numbers, as they are.
+def non_negatives(name: str, values: Iterable[Any]) -> list[float]:
+    """Return a sequence of finite numbers of at least 0 as floats.
 
-    Args:
-        name: of the argument.
-        values: a list, an array, a tensor and the like.
-
-    Raises:
-        InputTypeError: a string, or no sequence.
-
-    >>> items("radii", (0, 0.25))
-    [0, 0.25]
+    >>> non_negatives("radii", [0, -1])
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: radii: expected finite numbers of at least 0, got -1.0
     """
-    if not isinstance(values, str | bytes):
-        with suppress(TypeError):  # of what is no sequence, and of a tensor without dimensions
-            return list(values)
-    raise InputTypeError(f"{name}: expected a sequence of numbers, got {values!r}")
+    found = numbers(name, values)
+    for value in found:
+        if not 0 <= value < math.inf:
+            raise InputError(f"{name}: expected finite numbers of at least 0, got {value}")
+    return found
 
 
 def array(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """A number or an array of numbers, as an array.
-
-    Args:
-        name: of the argument.
-        values: of any shape.
-
-    Raises:
-        InputTypeError: strings, or what is no array.
+    """Return a number or an array of numbers of any shape as a float64 array.
 
     >>> array("p_lower", [0.5, 0.75])
     array([0.5 , 0.75])
     """
-    with suppress(TypeError, ValueError):
+    with suppress(TypeError, ValueError):  # sequences of different lengths
         given = np.asarray(values)
-        if given.dtype.kind not in "US" and not any(isinstance(value, str | bytes) for value in _objects(given)):
+        if given.dtype.kind in "fiu":
             return given.astype(np.float64)
-    raise InputTypeError(f"{name}: expected a number or an array of numbers, got {values!r:.200}")
+        if given.dtype.kind == "O":  # fractions, among others, and lists that mix numbers with other things
+            floats = [_float(value) for value in given.flat]
+            if None not in floats:
+                return np.array(floats, dtype=np.float64).reshape(given.shape)
+    raise InputTypeError(f"{name}: expected a number or an array of numbers, got {_shown(values)}")
+
+
+def radii(name: str, value: Any, examples: int | None = None) -> Tensor:
+    """Return a radius, or one for each example: finite numbers of at least 0, float64 on the CPU.
+
+    Args:
+        name: of the argument.
+        value: a number, or a sequence, array or tensor [N]; [1] holds for every example.
+        examples: N where it is known; the result is then [N], else [] or [N].
+
+    >>> radii("epsilon", 0.5), radii("epsilon", [0.5], 2)
+    (tensor(0.5000, dtype=torch.float64), tensor([0.5000, 0.5000], dtype=torch.float64))
+    """
+    expected = f"a number or a tensor [{'N' if examples is None else examples}] of numbers"
+    try:
+        if isinstance(value, Tensor | np.ndarray | np.generic):
+            given = torch.as_tensor(value).detach().cpu()
+            number_like = given.dtype != torch.bool and not given.dtype.is_complex
+            found = given.double() if number_like else None
+        elif isinstance(value, list | tuple):
+            found = torch.tensor(numbers(name, value), dtype=torch.float64)
+        else:
+            single = _float(value)
+            found = None if single is None else torch.tensor(single, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):  # strings, sequences in sequences, tensors without data
+        found = None
+    if found is None:
+        raise InputTypeError(
+            f"{name}: expected {expected}, got {kind(value) if isinstance(value, Tensor) else _shown(value)}"
+        )
+    if found.dim() > 1:
+        raise InputError(f"{name}: expected {expected}, got shape {tuple(found.shape)}")
+    if not bool((found.isfinite() & (found >= 0)).all()):
+        wrong = found[~(found.isfinite() & (found >= 0))] if found.dim() else found.unsqueeze(0)
+        plural = "finite numbers" if found.dim() else "a finite number"
+        raise InputError(f"{name}: expected {plural} of at least 0, got {float(wrong[0])}")
+    if examples is None:
+        return found
+    if found.dim() == 1 and len(found) not in (1, examples):
+        raise InputError(f"{name}: expected one radius for each of the {examples} examples, got {len(found)}")
+    return found.expand(examples).clone()
+
+
+def class_labels(name: str, value: Any, examples: int, classes: int | None = None) -> Tensor:
+    """Return class labels as int64 [N] on the CPU.
+
+    Args:
+        name: of the argument.
+        value: a tensor, an array or a sequence of integers.
+        examples: N.
+        classes: labels are below it, where it is known.
+
+    >>> class_labels("y", [3, 1], 2)
+    tensor([3, 1])
+    """
+    try:
+        if isinstance(value, list | tuple) and any(isinstance(label, bool) for label in value):
+            raise TypeError
+        found = torch.as_tensor(value).detach()
+    except (TypeError, ValueError, RuntimeError):
+        raise InputTypeError(f"{name}: expected integer labels, got {_shown(value)}") from None
+    if found.layout != torch.strided or found.is_meta:
+        raise InputTypeError(f"{name}: expected a dense tensor with data, got {found.layout} on {found.device}")
+    integers = not (found.dtype.is_floating_point or found.dtype.is_complex or found.dtype == torch.bool)
+    if not integers and found.numel():  # an empty list has become a float tensor
+        raise InputTypeError(f"{name}: expected integer labels, got {found.dtype}")
+    if found.shape != (examples,):
+        raise InputError(f"{name}: expected shape ({examples},), one label an example, got {tuple(found.shape)}")
+    found = found.cpu().long()
+    if examples and int(found.min()) < 0:
+        expected = "labels of at least 0" if classes is None else f"labels 0 to {classes - 1}"
+        raise InputError(f"{name}: expected {expected}, got {int(found.min())}")
+    if examples and classes is not None and int(found.max()) >= classes:
+        raise InputError(f"{name}: expected labels 0 to {classes - 1}, got {int(found.max())}")
+    return found
+
+
+def image_indices(indices: Sequence[int] | Tensor | None, examples: int) -> list[int]:
+    """Return the image index of the noise contract for each example; by default its position.
+
+    >>> image_indices(None, 3)
+    [0, 1, 2]
+    """
+    if indices is None:
+        return list(range(examples))
+    if isinstance(indices, str | bytes):
+        raise InputTypeError(f"indices: expected a sequence of integers, got {_shown(indices)}")
+    try:
+        values = list(indices.tolist() if isinstance(indices, Tensor | np.ndarray) else indices)
+    except TypeError:
+        raise InputTypeError(f"indices: expected a sequence of integers, got {_shown(indices)}") from None
+    found = [integer("indices", value) for value in values]
+    if len(found) != examples:
+        raise InputError(f"indices: expected one for each of the {examples} examples, got {len(found)}")
+    for index in found:
+        if not 0 <= index < WORDS:
+            raise InputError(f"indices: expected 0 to 2**32 - 1, the noise contract's range, got {_shown(index)}")
+    return found
+
+
+def is_integer(value: Any, least: int, most: int) -> bool:
+    """Whether a value read from JSON is an integer in [least, most].
+
+    >>> is_integer(1, 0, 1), is_integer(True, 0, 1), is_integer(1.0, 0, 1)
+    (True, False, False)
+    """
+    return type(value) is int and least <= value <= most
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value read from JSON is a finite number.
+
+    >>> is_finite(0.5), is_finite(True), is_finite(10**400)
+    (True, False, False)
+    """
+    found = _float(value) if isinstance(value, int | float) else None
+    return found is not None and math.isfinite(found)
+
+
+def kind(value: object) -> str:
+    """Name what an argument is, for a message: a tensor's dtype, else the type.
+
+    >>> kind(torch.zeros(2)), kind("1")
+    ('torch.float32', 'str')
+    """
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
 
 
 def some(values: Sequence[Any], form: Callable[[Any], str] = repr, most: int = 5) -> str:
-    """The first few of some values, and how many more there are.
-
-    Args:
-        values: any.
-        form: writes one of them.
-        most: of them are written.
+    """Write the first few values, and how many more follow.
 
     >>> some([0.5, "a"]), some(range(1, 2001))
     ("0.5, 'a'", '1, 2, 3, 4, 5 and 1,995 more')
@@ -129,20 +349,52 @@ def some(values: Sequence[Any], form: Callable[[Any], str] = repr, most: int = 5
 
 
 def summary(result: object, **facts: Any) -> str:
-    """What an interpreter shows of a result: what it is about, without its arrays.
+    """Write the ``repr`` of a result: its class and these facts, less those that are None, without its arrays.
 
-    Args:
-        result: of any class.
-        facts: by name, in this order; those that are None are left out.
-
-    >>> class Found: ...
-    >>> summary(Found(), images=2, sigma=0.25, grid=None)
-    'Found(images=2, sigma=0.25)'
+    >>> class Bounds: ...
+    >>> summary(Bounds(), images=2, sigma=0.25, grid=None)
+    'Bounds(images=2, sigma=0.25)'
     """
     shown = ", ".join(f"{name}={value!r}" for name, value in facts.items() if value is not None)
     return f"{type(result).__name__}({shown})"
 
 
-def _objects(values: npt.NDArray[Any]) -> Iterable[Any]:
-    """What numpy has no format for, such as fractions and lists that mix strings with numbers."""
-    return values.flat if values.dtype.kind == "O" else ()
+def _element(value: Any) -> Any:
+    """The one element of an array or a tensor; anything else unchanged."""
+    if isinstance(value, Tensor):
+        return value.detach().item() if value.numel() == 1 else None
+    if isinstance(value, np.ndarray | np.generic):
+        return value.item() if value.size == 1 else None
+    return value
+
+
+def _index(value: Any) -> int | None:
+    with suppress(TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor without data
+        element = _element(value)
+        return None if isinstance(element, bool) else operator.index(element)
+    return None
+
+
+def _float(value: Any) -> float | None:
+    try:
+        element = _element(value)
+        return None if element is None or isinstance(element, bool | str | bytes) else float(element)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def _power(most: int) -> str:
+    """The upper end of a range, near a power of two of 16 bits and more as such."""
+    for end, rest in ((most, ""), (most + 1, " - 1")):
+        if end >= 1 << 16 and end.bit_count() == 1:
+            return f"2**{end.bit_length() - 1}{rest}"
+    return str(most)
+
+
+def _shown(value: Any) -> str:
+    """Write the value for a message in at most 200 characters; Python refuses to write huge integers in decimal."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 600:
+        return f"an integer of {value.bit_length()} bits"
+    return f"{value!r:.200}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import operator
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, SupportsIndex, TypeAlias
@@ -17,6 +16,7 @@ from typing import Any, SupportsIndex, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from pyrobust.checks import count
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.machine import existing_device, is_out_of_memory, keep_heap, repeatable_kernels
 
@@ -131,7 +131,7 @@ class Runner:
 
     def set_batch_size(self, batch_size: SupportsIndex | None) -> None:
         """Rows a batch from here on, at least 1; None: what fits memory."""
-        self.given_batch_size = None if batch_size is None else _positive(batch_size)
+        self.given_batch_size = None if batch_size is None else count("batch_size", batch_size)
 
     @contextlib.contextmanager
     def session(self, *, gradients: bool = False, pinned: bool = False) -> Iterator[None]:
@@ -309,15 +309,3 @@ def _first_tensor(model: Classifier) -> Tensor | None:
         return None
     tensors = [*model.parameters(), *model.buffers()]
     return next((tensor for tensor in tensors if tensor.dtype.is_floating_point), None)
-
-
-def _positive(batch_size: SupportsIndex) -> int:
-    try:
-        number = operator.index(batch_size)
-    except TypeError:
-        number = None
-    if number is None or isinstance(batch_size, bool):
-        raise InputTypeError(f"batch_size: expected an integer, got {batch_size!r}")
-    if number < 1:
-        raise InputError(f"batch_size: expected at least 1, got {number}")
-    return number

@@ -1,8 +1,11 @@
-"""Sequences of numbers, lists in messages, and what an interpreter shows of a result."""
+"""Argument checks, lists in messages, and the one-line form of results."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,26 @@ import torch
 
 import pyrobust
 from pyrobust import ops, zoo
-from pyrobust.checks import numbers, some
+from pyrobust.checks import (
+    array,
+    class_labels,
+    count,
+    finite,
+    flag,
+    image_indices,
+    integer,
+    is_finite,
+    is_integer,
+    non_negative,
+    non_negatives,
+    number,
+    numbers,
+    positive,
+    probability,
+    radii,
+    share,
+    some,
+)
 from pyrobust.compat import torchattacks
 from pyrobust.errors import InputError, InputTypeError, StoreError
 from pyrobust.evaluation import Run
@@ -21,6 +43,218 @@ from pyrobust.report.caption import describe_run
 from pyrobust.smoothing import pilot_probabilities, plan
 from pyrobust.smoothing.radius import two_class_radius
 from pyrobust.smoothing.sequential import CertificationRule
+
+INTEGERS: list[Any] = [3, np.int8(3), np.uint64(3), np.array(3), torch.tensor(3), torch.tensor([3], dtype=torch.uint8)]
+NO_INTEGERS: list[Any] = [
+    True,
+    np.bool_(True),
+    np.array(True),
+    torch.tensor(True),
+    3.0,
+    np.float64(3),
+    torch.tensor(3.0),
+    math.nan,
+    "3",
+    np.str_("3"),
+    b"3",
+    None,
+    [3],
+    torch.tensor([3, 3]),
+    torch.tensor(3, device="meta"),
+]
+NUMBERS: list[Any] = [0.5, Fraction(1, 2), Decimal("0.5"), np.float32(0.5), np.array([0.5]), torch.tensor(0.5)]
+NO_NUMBERS: list[Any] = [
+    True,
+    np.bool_(True),
+    np.array(True),
+    torch.tensor(True),
+    "0.5",
+    np.str_("0.5"),
+    np.array("0.5"),
+    np.array("0.5", dtype=object),
+    b"0.5",
+    None,
+    0.5j,
+    torch.tensor(0.5j),
+    [0.5],
+    np.array([0.5, 0.5]),
+    torch.tensor([]),
+    torch.tensor(0.5, device="meta"),
+]
+HUGE = 10**5000
+
+
+@pytest.mark.parametrize("value", INTEGERS, ids=repr)
+def test_integers(value: Any) -> None:
+    for check in (integer, count):
+        found = check("n", value)
+        assert found == 3
+        assert type(found) is int
+
+
+@pytest.mark.parametrize("value", NO_INTEGERS, ids=lambda value: f"{type(value).__name__} {value}")
+def test_values_that_are_not_integers(value: Any) -> None:
+    for check in (integer, count):
+        with pytest.raises(InputTypeError, match=r"^n: expected an integer, got "):
+            check("n", value)
+
+
+def test_ranges_of_integers() -> None:
+    assert integer("seed", 2**64 - 1, 0, 2**64 - 1) == 2**64 - 1
+    assert integer("seed", -HUGE) == -HUGE
+    for check, match in (
+        (lambda: integer("seed", -1, 0, 2**64 - 1), r"^seed: expected 0 to 2\*\*64 - 1, got -1$"),
+        (lambda: integer("seed", np.int64(-1), 0), r"^seed: expected at least 0, got -1$"),
+        (lambda: integer("digits", 18, 1, 17), r"^digits: expected 1 to 17, got 18$"),
+        (lambda: integer("bits", 108, most=107), r"^bits: expected at most 107, got 108$"),
+        (lambda: count("steps", 0), r"^steps: expected at least 1, got 0$"),
+        (lambda: count("skip", 2**40, 2**32), r"^skip: expected at most 4294967296, got 1099511627776$"),
+        (lambda: count("skip", HUGE, 2**32), r"^skip: expected at most 4294967296, got an integer of 16610 bits$"),
+    ):
+        with pytest.raises(InputError, match=match):
+            check()
+
+
+@pytest.mark.parametrize("value", NUMBERS, ids=repr)
+def test_single_numbers(value: Any) -> None:
+    for check in (number, finite, non_negative, positive, probability, share):
+        found = check("x", value)
+        assert found == 0.5
+        assert type(found) is float
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: f"{type(value).__name__} {value}")
+def test_values_that_are_not_numbers(value: Any) -> None:
+    for check in (number, finite, non_negative, positive, probability, share):
+        with pytest.raises(InputTypeError, match=r"^x: expected a number, got "):
+            check("x", value)
+
+
+def test_infinite_numbers_and_nan_are_numbers_but_not_finite() -> None:
+    assert math.isnan(number("x", math.nan))
+    assert number("x", HUGE) == math.inf
+    assert number("x", -HUGE) == -math.inf
+    assert numbers("x", [HUGE]) == [math.inf]
+    for value in (math.nan, math.inf, -math.inf, HUGE, np.float32("nan"), torch.tensor(math.inf)):
+        for check in (finite, non_negative, positive, probability, share):
+            with pytest.raises(InputError, match=r"^x: expected a .*number.*, got (nan|-?inf)$"):
+                check("x", value)
+
+
+@pytest.mark.parametrize(
+    ("check", "inside", "outside"),
+    [
+        (non_negative, (0, 5e-324, 1e308), (-5e-324, -1)),
+        (positive, (5e-324, 1e308), (0, -0.0, -1)),
+        (probability, (5e-324, 1 - 2**-53), (0, 1, 2, -1)),
+        (share, (0, 1), (-5e-324, 1.1)),
+    ],
+)
+def test_ranges_of_numbers(check: Callable[[str, Any], float], inside: Any, outside: Any) -> None:
+    for value in inside:
+        assert check("x", value) == value
+    for value in outside:
+        with pytest.raises(InputError, match=rf"^x: expected .*, got {re.escape(str(float(value)))}$"):
+            check("x", value)
+
+
+def test_flags() -> None:
+    assert flag("sound", False) is False
+    for value in (0, 1, None, "True", np.bool_(True), torch.tensor(True)):
+        with pytest.raises(InputTypeError, match=r"^sound: expected True or False, got "):
+            flag("sound", value)
+
+
+def test_sequences_of_radii_are_finite_and_at_least_zero() -> None:
+    assert non_negatives("radii", (0, np.float32(0.25))) == [0.0, 0.25]
+    for wrong in (-0.1, math.nan, math.inf, -math.inf, HUGE):
+        with pytest.raises(InputError, match=r"^radii: expected finite numbers of at least 0, got "):
+            non_negatives("radii", [0.5, wrong])
+
+
+def test_arrays() -> None:
+    assert array("p", [[0, 0.5]]).tolist() == [[0.0, 0.5]]
+    assert array("p", [Fraction(1, 2), 0.5]).dtype == np.float64
+    assert array("p", torch.tensor(0.5)).shape == ()
+    for wrong in ("0.5", ["0.5"], [0.5, "0.5"], [True], [Fraction(1, 2), True], [1j], [[0.5], [0.5, 0.5]], None):
+        with pytest.raises(InputTypeError, match=r"^p: expected a number or an array of numbers, got "):
+            array("p", wrong)
+
+
+def test_a_radius_or_one_for_each_example() -> None:
+    for single in (0.1, np.float64(0.1), np.array(0.1), torch.tensor(0.1, dtype=torch.float64)):
+        assert radii("epsilon", single).item() == 0.1
+        assert radii("epsilon", single, 3).tolist() == [0.1] * 3
+    for several in ([0.1, 0], (0.1, 0), np.array([0.1, 0]), torch.tensor([0.1, 0], dtype=torch.float64)):
+        assert radii("epsilon", several).tolist() == radii("epsilon", several, 2).tolist() == [0.1, 0.0]
+        with pytest.raises(InputError, match=r"^epsilon: expected one radius for each of the 3 examples, got 2$"):
+            radii("epsilon", several, 3)
+    assert radii("epsilon", [0.1], 2).tolist() == [0.1, 0.1]
+    for wrong in (-0.1, math.nan, math.inf, HUGE, [0.1, -0.1], torch.tensor([math.nan])):
+        with pytest.raises(InputError, match=r"^epsilon: expected (a )?finite numbers? of at least 0, got "):
+            radii("epsilon", wrong)
+    for wrong in (True, "0.1", None, [True], ["0.1"], np.array([True]), torch.tensor(True), torch.tensor(1j), object()):
+        with pytest.raises(InputTypeError, match=r"^epsilon: expected (a|a sequence of) number"):
+            radii("epsilon", wrong)
+    with pytest.raises(InputError, match=r"^epsilon: expected a number or a tensor .*, got shape \(1, 2\)$"):
+        radii("epsilon", torch.zeros(1, 2))
+
+
+def test_class_labels() -> None:
+    for labels in ([2, 0], (2, 0), np.array([2, 0], dtype=np.uint16), torch.tensor([2, 0], dtype=torch.int8)):
+        found = class_labels("y", labels, 2, 3)
+        assert found.tolist() == [2, 0]
+        assert found.dtype == torch.int64
+    assert class_labels("y", [], 0).tolist() == []
+    for wrong in (
+        [0.0],
+        [True],
+        [True, 1],
+        ["0"],
+        "0",
+        None,
+        torch.tensor([True]),
+        torch.tensor([0.0]),
+        [1j],
+        [[0], 1],
+    ):
+        with pytest.raises(InputTypeError, match=r"^y: expected integer labels, got "):
+            class_labels("y", wrong, 1)
+    with pytest.raises(InputTypeError, match=r"^y: expected a dense tensor with data"):
+        class_labels("y", torch.tensor([0], device="meta"), 1)
+    with pytest.raises(InputError, match=r"^y: expected shape \(2,\), one label an example, got \(1,\)$"):
+        class_labels("y", [0], 2)
+    with pytest.raises(InputError, match=r"^y: expected labels of at least 0, got -1$"):
+        class_labels("y", [-1], 1)
+    for wrong in (-1, 3):
+        with pytest.raises(InputError, match=rf"^y: expected labels 0 to 2, got {wrong}$"):
+            class_labels("y", [wrong], 1, 3)
+
+
+def test_image_indices() -> None:
+    assert image_indices(None, 2) == [0, 1]
+    for indices in ([7, 2**32 - 1], np.array([7, 2**32 - 1]), torch.tensor([7, 2**32 - 1]), range(7, 2**32, 2**32 - 8)):
+        found = image_indices(indices, 2)
+        assert found == [7, 2**32 - 1]
+        assert all(type(index) is int for index in found)
+    for wrong in ([True], [0.0], ["0"], torch.tensor([True]), torch.tensor([0.0]), [[0]]):
+        with pytest.raises(InputTypeError, match=r"^indices: expected an integer, got "):
+            image_indices(wrong, 1)
+    for wrong in ("0", 0, torch.tensor(0)):
+        with pytest.raises(InputTypeError, match=r"^indices: expected a sequence of integers, got "):
+            image_indices(wrong, 1)
+    with pytest.raises(InputError, match=r"^indices: expected one for each of the 2 examples, got 1$"):
+        image_indices([0], 2)
+    for wrong in (-1, 2**32, HUGE):
+        with pytest.raises(InputError, match=r"^indices: expected 0 to 2\*\*32 - 1, the noise contract's range, got "):
+            image_indices([wrong], 1)
+
+
+def test_values_read_from_json() -> None:
+    assert is_integer(2**64 - 1, 0, 2**64 - 1)
+    assert not any(is_integer(value, 0, 9) for value in (True, 1.0, "1", None, -1, 10, [1]))
+    assert is_finite(1)
+    assert not any(is_finite(value) for value in (True, "1", None, math.nan, math.inf, HUGE, [1.0]))
 
 
 @pytest.mark.parametrize(
@@ -33,14 +267,14 @@ def test_sequences_of_numbers(values: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", ["25", "", b"25", ["0.25"], [0.1, "0.25"], np.array(["0.25"]), 0.25, None, [None], [[0.1, 0.2]]]
+    "values", ["25", "", b"25", ["0.25"], [0.1, "0.25"], np.array(["0.25"]), 0.25, None, [None], [[0.1, 0.2]], [True]]
 )
-def test_what_is_no_sequence_of_numbers(values: Any) -> None:
+def test_values_that_are_not_sequences_of_numbers(values: Any) -> None:
     with pytest.raises(InputTypeError, match=r"^radii: expected a sequence of numbers, got "):
         numbers("radii", values)
 
 
-def test_a_message_names_the_first_few() -> None:
+def test_messages_list_the_first_few_values() -> None:
     assert some([]) == ""
     assert some(range(5)) == "0, 1, 2, 3, 4"
     assert some(range(6)) == "0, 1, 2, 3, 4 and 1 more"
@@ -81,23 +315,23 @@ TAKERS: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("value", ["12", "0.25"])
 @pytest.mark.parametrize("taker", TAKERS)
-def test_a_string_is_no_sequence_of_numbers_anywhere(taker: str, value: Any) -> None:
+def test_every_argument_refuses_a_string_for_numbers(taker: str, value: Any) -> None:
     with pytest.raises(InputTypeError, match=rf"^{taker.split(',')[0]}: expected "):
         TAKERS[taker](value)
 
 
-def test_no_message_lists_thousands_of_radii() -> None:
-    radii = np.linspace(0, 1, 2000).tolist()
+def test_messages_do_not_list_thousands_of_radii() -> None:
+    many = np.linspace(0, 1, 2000).tolist()
     with pytest.raises(InputError, match=r"at most 1024 finite numbers, got 2000: .* and 1,995 more$") as error:
-        _SMOOTHER.certify_batch(_X, n=10, radii=radii, method="sequential")
+        _SMOOTHER.certify_batch(_X, n=10, radii=many, method="sequential")
     assert len(str(error.value)) < 200
     with pytest.raises(InputError, match=r"epsilons: expected positive numbers, .* and 1,995 more$"):
-        pyrobust.verify_dataset(_NET, _DATA, epsilons=radii, max_images=1)
+        pyrobust.verify_dataset(_NET, _DATA, epsilons=many, max_images=1)
     with pytest.raises(InputError, match=r"^n: expected .* and 1,995 more$"):
         pilot_probabilities([1, 2], [5] * 2000)
 
 
-def test_another_run_is_told_by_the_first_radius_that_differs(tmp_path: Path) -> None:
+def test_differing_runs_name_the_first_radius_that_differs(tmp_path: Path) -> None:
     radii = np.linspace(0, 0.3, 1000).tolist()
 
     def certify(radii: list[float]) -> pyrobust.Run:
@@ -120,7 +354,7 @@ def test_epsilons_may_come_as_an_array() -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """A result of each class that holds arrays, of twelve images."""
+    """One result of each class that holds arrays, for twelve images."""
     net, data = zoo.load_model("zoo:digits-smooth-0.25"), zoo.load_data("digits")
     x, y = data.x[:12], data.y[:12]
     path = tmp_path_factory.mktemp("run") / "run.db"
@@ -148,7 +382,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return {f"{type(result).__name__} {place}": result for place, result in enumerate(made)}
 
 
-def test_a_result_is_shown_in_a_line_without_its_arrays(results: dict[str, object]) -> None:
+def test_repr_of_a_result_is_one_line_without_arrays(results: dict[str, object]) -> None:
     for result in results.values():
         shown = repr(result).replace(str(Path(getattr(result, "path", None) or "-")), "")
         assert shown.startswith(f"{type(result).__name__}(")
@@ -159,7 +393,7 @@ def test_a_result_is_shown_in_a_line_without_its_arrays(results: dict[str, objec
         assert len(shown) < 320, shown
 
 
-def test_certificates_are_shown_with_what_they_say(results: dict[str, object]) -> None:
+def test_repr_of_certificates_and_verdicts(results: dict[str, object]) -> None:
     for name in ("Certificates 0", "Certificates 1"):
         found = results[name]
         assert isinstance(found, pyrobust.Certificates)

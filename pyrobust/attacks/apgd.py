@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobust.checks import count, probability
 from pyrobust.errors import InputError
 from pyrobust.ops.examples import count_changed, put_rows
 from pyrobust.ops.steps import l1_step_in_ball
 from pyrobust.runner import Classifier
 
-from .arguments import at_least, finite
 from .engine import BatchAttack
 from .losses import Loss, check_loss, dlr_toward, named_loss
 from .state import AttackState
@@ -87,12 +87,10 @@ class APGD(BatchAttack):
     ) -> None:
         super().__init__(model, epsilon, norm, clip_min, clip_max, device, **options)
         self.loss = check_loss(loss, _LOSSES)
-        self.steps = at_least("steps", steps, 1)
-        self.restarts = at_least("restarts", restarts, 1)
-        self.targets = at_least("targets", targets, 1)
-        self.rho = finite("rho", rho)
-        if not 0 < self.rho < 1:
-            raise InputError(f"rho: expected a number in (0, 1), got {rho}")
+        self.steps = count("steps", steps)
+        self.restarts = count("restarts", restarts)
+        self.targets = count("targets", targets)
+        self.rho = probability("rho", rho)
         self.multi_epsilon = bool(multi_epsilon)
         if self.multi_epsilon and self.norm != "l1":
             raise InputError(f'multi_epsilon: expected norm="l1", got {self.norm!r}')

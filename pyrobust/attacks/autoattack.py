@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import summary
+from pyrobust.checks import image_indices, summary
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
-from .arguments import batch_on, image_indices
+from .arguments import batch_on
 from .autoattack_versions import VERSIONS, checked_names, published_attack
 from .base import AdversarialAttack
 from .engine import BatchAttack, Callback
@@ -174,7 +174,7 @@ class AutoAttack(AdversarialAttack):
         if not len(x):
             self.result = None
             return x.clone()
-        radius, index = self._epsilons(len(x), epsilon), image_indices(indices, len(x))
+        radius, index = self._epsilons(len(x), epsilon), torch.tensor(image_indices(indices, len(x)), dtype=torch.int64)
         queries = Queries(self.runner)
         attacks = self._runnable(self._check_model(queries, x), targeted)
         x_adv = x.clone()

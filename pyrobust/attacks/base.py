@@ -8,13 +8,14 @@ import math
 import torch
 from torch import Tensor, nn
 
+from pyrobust.checks import class_labels, finite, radii
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.ops.logits import STANDING
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball
 from pyrobust.runner import Classifier, Runner
 
-from .arguments import batch_on, check_classes, finite, labels, radii, same_shape
+from .arguments import batch_on, check_classes, same_shape
 from .norms import Ball, norm_of
 from .queries import Queries, note_no_winner, winner
 
@@ -64,7 +65,8 @@ class AdversarialAttack(abc.ABC):
         self.clip_min, self.clip_max = finite("clip_min", clip_min), finite("clip_max", clip_max)
         if not self.clip_min < self.clip_max:
             raise InputError(f"clip_max: expected a number above clip_min, {self.clip_min}, got {self.clip_max}")
-        self.epsilon = radii("epsilon", epsilon)
+        radius = radii("epsilon", epsilon)
+        self.epsilon: float | Tensor = radius if radius.dim() else radius.item()
         self.runner = Runner(model, device=device)
         self.model = model
         if isinstance(model, nn.Module):
@@ -144,7 +146,7 @@ class AdversarialAttack(abc.ABC):
             ModelError: a model that does not return logits.
         """
         x = self._examples(x)
-        y = labels("y", y, len(x))
+        y = class_labels("y", y, len(x))
         same_shape("x_adv", x_adv, x)
         if not len(x):
             raise InputError("x: expected at least one example, got none")
@@ -183,19 +185,16 @@ class AdversarialAttack(abc.ABC):
 
     def _success_labels(self, y: Tensor, targeted: bool, target_labels: Tensor | None, examples: int) -> Tensor:
         """Labels that decide success, int64 [N] on the CPU: y, or the target labels where targeted."""
-        y = labels("y", y, examples)
+        y = class_labels("y", y, examples)
         if not targeted:
             return y
         if target_labels is None:
             raise InputError("target_labels: expected one label per example with targeted=True, got None")
-        return labels("target_labels", target_labels, examples)
+        return class_labels("target_labels", target_labels, examples)
 
     def _epsilons(self, examples: int, epsilon: float | Tensor | None = None) -> Tensor:
         """Radius of each example, float64 [N] on the CPU."""
-        radius = self.epsilon if epsilon is None else radii("epsilon", epsilon)
-        if isinstance(radius, Tensor) and len(radius) != examples:
-            raise InputError(f"epsilon: expected one radius for each of the {examples} examples, got {len(radius)}")
-        return torch.as_tensor(radius, dtype=torch.float64).expand(examples)
+        return radii("epsilon", self.epsilon if epsilon is None else epsilon, examples)
 
     def _examples(self, x: Tensor) -> Tensor:
         """Check x and return it detached."""

@@ -9,10 +9,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.checks import image_indices, integer
+from pyrobust.errors import InputTypeError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
-from .arguments import batch_on, image_indices, integer
+from .arguments import batch_on
 from .base import AdversarialAttack
 from .queries import Queries
 from .state import AttackState
@@ -76,9 +77,7 @@ class BatchAttack(AdversarialAttack):
         callback: Callback | None = None,
     ) -> None:
         super().__init__(model, epsilon, norm, clip_min, clip_max, device)
-        self.seed = integer("seed", seed)
-        if not 0 <= self.seed < 1 << 64:
-            raise InputError(f"seed: expected 0 to 2**64 - 1, got {seed}")
+        self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         if callback is not None and not callable(callback):
             raise InputTypeError(f"callback: expected a callable, got {type(callback).__name__}")
         self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
@@ -121,7 +120,7 @@ class BatchAttack(AdversarialAttack):
         # No two valid inputs are further apart; a larger radius might overflow x's dtype.
         diameter = self._norm.diameter(x[:1].numel(), self.clip_max - self.clip_min)
         radius = self._epsilons(len(x), epsilon).clamp(max=diameter)
-        index = image_indices(indices, len(x))
+        index = torch.tensor(image_indices(indices, len(x)), dtype=torch.int64)
         queries = Queries(self.runner)
         with torch.inference_mode(False), torch.no_grad(), reporting(self.progress, len(x)) as report:
             x_adv = x.clone()

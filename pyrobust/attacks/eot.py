@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.checks import count
+from pyrobust.errors import InputTypeError, ModelError
 from pyrobust.runner import Classifier
 
 
@@ -39,12 +40,8 @@ class EOT(nn.Module):
             raise InputTypeError(f"model: expected a torch.nn.Module or a callable, got {type(model).__name__}")
         if transform is not None and not callable(transform):
             raise InputTypeError(f"transform: expected a callable, got {type(transform).__name__}")
-        if isinstance(samples, bool) or not isinstance(samples, int):
-            raise InputTypeError(f"samples: expected an integer, got {samples!r}")
-        if samples < 1:
-            raise InputError(f"samples: expected at least 1, got {samples}")
         self.model = model
-        self.samples = samples
+        self.samples = count("samples", samples)
         self.transform = transform
 
     def forward(self, x: Tensor) -> Tensor:

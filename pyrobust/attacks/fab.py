@@ -11,14 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust.checks import summary
+from pyrobust.checks import class_labels, count, finite, share, summary
 from pyrobust.errors import InputError
 from pyrobust.ops.examples import put_rows
 from pyrobust.ops.logits import STANDING
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier
 
-from .arguments import at_least, finite, labels
 from .engine import BatchAttack
 from .fab_projection import step_to_hyperplane
 from .losses import lead_of_target, margin, targeted_margin
@@ -118,13 +117,10 @@ class FAB(BatchAttack):
         **options: Any,
     ) -> None:
         super().__init__(model, epsilon, norm, clip_min, clip_max, device, **options)
-        self.steps = at_least("steps", steps, 1)
-        self.restarts = at_least("restarts", restarts, 1)
-        self.targets = None if targets is None else at_least("targets", targets, 1)
-        self.alpha_max, self.eta, self.beta = finite("alpha_max", alpha_max), finite("eta", eta), finite("beta", beta)
-        for name, value in (("alpha_max", self.alpha_max), ("beta", self.beta)):
-            if not 0 <= value <= 1:
-                raise InputError(f"{name}: expected a number in [0, 1], got {value}")
+        self.steps = count("steps", steps)
+        self.restarts = count("restarts", restarts)
+        self.targets = None if targets is None else count("targets", targets)
+        self.alpha_max, self.eta, self.beta = share("alpha_max", alpha_max), finite("eta", eta), share("beta", beta)
         if self.eta < 1:
             raise InputError(f"eta: expected a number of at least 1, got {self.eta}")
         self._minimize = False  # whether to continue once a point within epsilon is found
@@ -160,7 +156,7 @@ class FAB(BatchAttack):
         diameter = self._norm.diameter(coordinates, self.clip_max - self.clip_min)
         x_adv = search.generate(x, y, targeted, target_labels, epsilon=diameter, indices=indices)
         self.forwards = search.forwards
-        goal = labels("y", target_labels if targeted and target_labels is not None else y, len(x))
+        goal = class_labels("y", target_labels if targeted and target_labels is not None else y, len(x))
         robust = self._right(Queries(self.runner), x_adv, goal, targeted=targeted).to(x.device)
         distance = self._norm.distance(x_adv, x.detach()) if len(x) else x.new_zeros(0, dtype=torch.float64)
         return MinimalPerturbation(x_adv, distance.masked_fill(robust, math.inf))

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobust.checks import count, non_negative, positive
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier
 
-from .arguments import at_least, finite
 from .engine import BatchAttack
 from .losses import LOSSES, Loss, check_loss, named_loss
 from .norms import per_example
@@ -65,19 +65,15 @@ class PGD(BatchAttack):
         **options: Any,
     ) -> None:
         super().__init__(model, epsilon, norm, clip_min, clip_max, device, **options)
-        self.steps = at_least("steps", steps, 1)
-        self.step_size = None if step_size is None else finite("step_size", step_size)
-        if self.step_size is not None and self.step_size <= 0:
-            raise InputError(f"step_size: expected a positive number, got {step_size}")
+        self.steps = count("steps", steps)
+        self.step_size = None if step_size is None else positive("step_size", step_size)
         self.random_start = bool(random_start)
-        self.restarts = at_least("restarts", restarts, 1)
+        self.restarts = count("restarts", restarts)
         if self.restarts > 1 and not self.random_start:
             raise InputError(
                 f"restarts: expected 1 with random_start=False, where all restarts are the same, got {restarts}"
             )
-        self.momentum = finite("momentum", momentum)
-        if self.momentum < 0:
-            raise InputError(f"momentum: expected at least 0, got {momentum}")
+        self.momentum = non_negative("momentum", momentum)
         self.loss = check_loss(loss, LOSSES)
 
     def _run(self, state: AttackState) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobust.checks import count, finite
 from pyrobust.errors import InputError
 from pyrobust.ops.logits import STANDING
 from pyrobust.runner import Classifier
 
-from .arguments import at_least, finite
 from .engine import BatchAttack
 from .losses import check_loss, named_loss
 from .square_proposals import PROPOSALS
@@ -72,11 +72,11 @@ class Square(BatchAttack):
         **options: Any,
     ) -> None:
         super().__init__(model, epsilon, norm, clip_min, clip_max, device, **options)
-        self.n_queries = at_least("n_queries", n_queries, 1)
+        self.n_queries = count("n_queries", n_queries)
         self.p_init = finite("p_init", p_init)
         if not 0 < self.p_init <= 1:
             raise InputError(f"p_init: expected a share in (0, 1], got {self.p_init}")
-        self.restarts = at_least("restarts", restarts, 1)
+        self.restarts = count("restarts", restarts)
         self.loss = check_loss(loss, ("margin", "ce"))
         self.rescale_schedule = bool(rescale_schedule)
 

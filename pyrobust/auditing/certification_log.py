@@ -15,8 +15,8 @@ import numpy.typing as npt
 from pyrobust.auditing.findings import Finding
 from pyrobust.auditing.log_reader import read_text_columns
 from pyrobust.auditing.saturation import USUAL_ALPHA, USUAL_N, find_saturation
-from pyrobust.checks import number, summary
-from pyrobust.errors import FileFormatError, InputError, InputTypeError
+from pyrobust.checks import count, number, summary
+from pyrobust.errors import FileFormatError, InputError
 from pyrobust.metrics.votes import significant_decimals
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
@@ -182,11 +182,7 @@ def read_certification_log(
 def _checked(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if n is not None:
-        if isinstance(n, bool) or not isinstance(n, int | np.integer):
-            raise InputTypeError(f"n: expected a whole number, got {n!r}")
-        if not 1 <= n <= 10**9:
-            raise InputError(f"n: expected 1 to 1,000,000,000 samples an image, got {n}")
-        given["n"] = int(n)
+        given["n"] = count("n", n, 10**9)
     limits = {"alpha": (alpha, 1e-30, 0.5), "sigma": (sigma, 1e-30, 1e30)}
     for name, (value, low, high) in limits.items():
         if value is None:

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pyrobust.checks import WORDS
+
 IntArray = npt.NDArray[np.int64]
 
-_WORDS = 1 << 32
 _LONGEST = 40  # of a field that is read character by character
 _FULL = 10**17  # a tenth more would no longer fit 64 bits
 _EXACT = 1 << 53
@@ -121,12 +122,12 @@ def parse_integers(fields: Fields, low: int) -> IntArray:
     """
     found = _scan(fields)
     values = np.where(found.negative, -found.mantissa, found.mantissa)
-    plain = found.plain & (found.decimals < 0) & (found.colons == 0) & (values >= low) & (values < _WORDS)
+    plain = found.plain & (found.decimals < 0) & (found.colons == 0) & (values >= low) & (values < WORDS)
 
     def one(text: str) -> int:
         number = float(text) if _NUMBER.fullmatch(text) else math.nan
-        if not (number.is_integer() and low <= number < _WORDS):
-            raise ValueError(f"expected a whole number from {low} to {_WORDS - 1}")
+        if not (number.is_integer() and low <= number < WORDS):
+            raise ValueError(f"expected a whole number from {low} to {WORDS - 1}")
         return int(number)
 
     _read_others(fields, plain, one, values)

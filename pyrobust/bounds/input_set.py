@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobust.checks import radii
 from pyrobust.errors import InputError, InputTypeError
 
 CPU = torch.device("cpu")
@@ -75,7 +76,7 @@ def ball(
     """
     check_norm(norm)
     center = _elements("x", x, shape, device).double()
-    radius = radii(epsilon, len(center)).to(device)
+    radius = radii("epsilon", epsilon, len(center)).to(device)
     lowest, highest = clip_range(clip)
     if bool(((center < lowest) | (center > highest)).any()):
         raise InputError(f"x: expected elements in the clip range [{lowest}, {highest}], got others")
@@ -113,25 +114,6 @@ def check_norm(norm: str) -> None:
     """Raises InputError for an unknown norm."""
     if not isinstance(norm, str) or norm not in NORMS:
         raise InputError(f"norm: expected one of {', '.join(NORMS)}, got {norm!r}")
-
-
-def radii(epsilon: Any, count: int) -> Tensor:
-    """Epsilon as float64 [count].
-
-    Raises:
-        InputError: negative, NaN or infinite, or another number of them.
-        InputTypeError: no number.
-    """
-    try:
-        # at once in float64: a Python number would become a float32 one
-        values = torch.as_tensor(epsilon, dtype=torch.float64, device="cpu").detach()
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise InputTypeError(f"epsilon: expected a number or a tensor [B], got {type(epsilon).__name__}") from None
-    if values.dim() > 1 or (values.dim() == 1 and len(values) not in (1, count)):
-        raise InputError(f"epsilon: expected a number or a tensor [{count}], got shape {tuple(values.shape)}")
-    if not bool((values.isfinite() & (values >= 0)).all()):
-        raise InputError("epsilon: expected finite numbers of at least 0, got others")
-    return values.expand(count).clone()
 
 
 def clip_range(clip: tuple[float, float] | None) -> tuple[float, float]:

@@ -12,13 +12,14 @@ from pyrobust.bounds.engines.denormals import denormals_kept
 from pyrobust.bounds.engines.native import Query
 from pyrobust.bounds.engines.select import check_engine, engine_for
 from pyrobust.bounds.graph.capture import capture
-from pyrobust.bounds.input_set import InputSet, ball, box, radii
+from pyrobust.bounds.input_set import InputSet, ball, box
 from pyrobust.bounds.lipschitz.bound import LipschitzEngine
 from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, merge_options
 from pyrobust.bounds.radius_search import search_radius
 from pyrobust.bounds.result import Bounds, Verdicts
-from pyrobust.bounds.specification import check_labels, check_rows, margins
+from pyrobust.bounds.specification import check_rows, margins
 from pyrobust.bounds.verify import Attack, run_cascade
+from pyrobust.checks import class_labels, non_negative
 from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class BoundedModel:
         """
         options = merge_options(BoundedModel.margins, options, keywords)
         inputs = self._inputs(x, epsilon, options, x_lower, x_upper)
-        labels = check_labels(y, len(inputs), self.outputs)
+        labels = class_labels("y", y, len(inputs), self.outputs)
         return self._bounds(inputs, margins(labels.to(self.device), self.outputs), options, with_upper=False)
 
     def certify(
@@ -234,9 +235,9 @@ class BoundedModel:
         """
         options = merge_options(BoundedModel.certified_radius, options, keywords)
         query = self._query(options)
-        (limit,) = radii(largest, 1).tolist()
+        limit = non_negative("largest", largest)
         centers = ball(x, 0.0, options.norm, options.clip, self.shape, self.device)
-        labels = check_labels(y, len(centers), self.outputs)
+        labels = class_labels("y", y, len(centers), self.outputs)
         rows = margins(labels.to(self.device), self.outputs)
         if query.method == LIPSCHITZ:
             return self._lipschitz.radius(centers, rows, query, limit)

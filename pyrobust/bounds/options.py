@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyrobust.bounds.input_set import check_norm, clip_range
+from pyrobust.checks import count, flag
 from pyrobust.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
@@ -71,13 +72,10 @@ class BoundOptions:
         _check_name("method", self.method, (*METHODS, LIPSCHITZ, CASCADE, None))
         if self.clip is not None:
             object.__setattr__(self, "clip", clip_range(self.clip))
-        if not isinstance(self.sound, bool):
-            raise InputTypeError(f"sound: expected True or False, got {self.sound!r}")
+        flag("sound", self.sound)
         _check_name("semantics", self.semantics, SEMANTICS)
-        if self.memory_limit is not None and not isinstance(self.memory_limit, int):
-            raise InputTypeError(f"memory_limit: expected a whole number of bytes or None, got {self.memory_limit!r}")
-        if self.memory_limit is not None and not self.memory_limit > 0:
-            raise InputError(f"memory_limit: expected a positive number of bytes, got {self.memory_limit}")
+        if self.memory_limit is not None:
+            object.__setattr__(self, "memory_limit", count("memory_limit", self.memory_limit))
         if self.method == LIPSCHITZ and self.semantics != "real":
             raise InputError(f'semantics: expected "real" with method "lipschitz", got {self.semantics!r}')
 

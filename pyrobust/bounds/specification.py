@@ -42,22 +42,3 @@ def check_rows(rows: Any, batch: int, outputs: int, device: torch.device) -> Ten
     if not bool(exact.isfinite().all()):
         raise InputError("C: expected finite elements, got NaN or infinite ones")
     return exact.contiguous()
-
-
-def check_labels(y: Any, batch: int, classes: int) -> Tensor:
-    """Labels as int64 [B] on the CPU.
-
-    Raises:
-        InputTypeError: no integer tensor.
-        InputError: another shape, or a label out of range.
-    """
-    if not isinstance(y, Tensor) or y.dtype.is_floating_point or y.dtype == torch.bool or y.dtype.is_complex:
-        kind = y.dtype if isinstance(y, Tensor) else type(y).__name__
-        raise InputTypeError(f"y: expected an integer tensor, got {kind}")
-    check_dense("y", y)
-    if tuple(y.shape) != (batch,):
-        raise InputError(f"y: expected shape ({batch},), got {tuple(y.shape)}")
-    labels = y.detach().to("cpu", torch.int64)
-    if bool(((labels < 0) | (labels >= classes)).any()):
-        raise InputError(f"y: expected labels from 0 to {classes - 1}, got others")
-    return labels

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.input_set import ball, clip_range, radii
+from pyrobust.bounds.input_set import ball, clip_range
 from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions
 from pyrobust.bounds.result import Verdicts
-from pyrobust.bounds.specification import check_labels
+from pyrobust.checks import class_labels, radii
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics import predicted_classes
 from pyrobust.metrics.distance import is_within
@@ -44,8 +44,8 @@ def run_cascade(
         raise InputTypeError(f"attack: expected a function of x and y, got {type(attack).__name__}")
     norm, clip = options.norm, options.clip
     ball(x, epsilon, norm, clip, bounded.shape, bounded.device)  # checks them
-    labels = check_labels(y, len(x), bounded.outputs)
-    sizes = radii(epsilon, len(x))
+    labels = class_labels("y", y, len(x), bounded.outputs)
+    sizes = radii("epsilon", epsilon, len(x))
     for method in methods:  # checks what each method supports before any work
         bounded.margins(x[:0], labels[:0], 0.0, method=method, options=options)
     runner = Runner(bounded.model)

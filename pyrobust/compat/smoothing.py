@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from pyrobust.checks import probability
 from pyrobust.runner import Classifier
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing, certified_radius
-from pyrobust.smoothing.checks import one_example, probability, samples
+from pyrobust.smoothing.checks import one_example, samples
 from pyrobust.stats import binomial_test, clopper_pearson_lower
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from pyrobust.attacks import fgsm, pgd
 from pyrobust.attacks.engine import BatchAttack
-from pyrobust.checks import numbers
+from pyrobust.checks import count, numbers
 from pyrobust.errors import InputError, InputTypeError
 
 TargetMap: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -120,8 +120,7 @@ class Attack(abc.ABC):
         Raises:
             InputError: kth_min below 1.
         """
-        if kth_min < 1:
-            raise InputError(f"kth_min: expected at least 1, got {kth_min}")
+        kth_min = count("kth_min", kth_min)
         self._set_targeted("targeted(least-likely)", lambda x, y: self._others(x, y)[:, kth_min - 1], quiet)
 
     def set_mode_targeted_random(self, quiet: bool = False) -> None:

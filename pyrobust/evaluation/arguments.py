@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
+from pyrobust.checks import WORDS, count, integer
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.smoothing import RandomizedSmoothing
-from pyrobust.smoothing.checks import count, integer
 from pyrobust.smoothing.grid import to_grid
 from pyrobust.zoo import ImageSet, model_hash
 
 Data: TypeAlias = ImageSet | tuple[Tensor, Tensor]
-
-#: Image indices, and so numbers of images, are 32-bit words.
-WORDS = 1 << 32
 
 
 def check_images(smoother: RandomizedSmoothing, data: Data) -> ImageSet:
@@ -53,12 +50,12 @@ def check_selection(*, skip: int, max: int | None, shard: tuple[int, int] | None
     if shard is not None:
         if not isinstance(shard, tuple | list) or len(shard) != 2:
             raise InputTypeError(f"shard: expected two integers (I, K), got {shard!r}")
-        index, total = integer("shard", shard[0]), at_most_words("shard", shard[1])
+        index, total = integer("shard", shard[0]), count("shard", shard[1], WORDS)
         if not 1 <= index <= total:
             raise InputError(f"shard: expected (I, K) with I from 1 to K, got {shard}")
     return {
-        "skip": at_most_words("skip", skip),
-        "max": None if max is None else at_most_words("max_images", max),
+        "skip": count("skip", skip, WORDS),
+        "max": None if max is None else count("max_images", max, WORDS),
         "shard": None if shard is None else [index, total],
     }
 
@@ -83,14 +80,6 @@ def check_grid(smoother: RandomizedSmoothing, images: ImageSet, selection: dict[
             to_grid(images.x[index], smoother.sampler.grid)
         except InputError as error:
             raise InputError(f"data: {images.name}: image {index}: {error}") from None
-
-
-def at_most_words(name: str, value: SupportsIndex) -> int:
-    """An integer from 1 to 2**32."""
-    number = count(name, value)
-    if number > WORDS:
-        raise InputError(f"{name}: expected at most {WORDS}, got {number}")
-    return number
 
 
 def identify_model(name: str | None, model: Any, out: str | os.PathLike[str] | None) -> tuple[str, str]:

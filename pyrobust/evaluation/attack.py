@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from pyrobust.attacks import EOT, PGD, AdversarialAttack, AutoAttack, BatchAttack
 from pyrobust.attacks.arguments import batch_on
+from pyrobust.checks import WORDS, count, flag
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import (
     Data,
-    at_most_words,
     check_labels,
     check_range,
     check_selection,
@@ -97,12 +97,11 @@ def attack_dataset(
     """
     if not isinstance(attack, AdversarialAttack):
         raise InputTypeError(f"attack: expected an AdversarialAttack, got {type(attack).__name__}")
-    if not isinstance(keep_examples, bool):
-        raise InputTypeError(f"keep_examples: expected True or False, got {keep_examples!r}")
+    flag("keep_examples", keep_examples)
     images = image_set(data)
     selection = {"images": len(images), **check_selection(skip=skip, max=max_images, shard=shard)}
     check_range(images, selection, (attack.clip_min, attack.clip_max), "the attack's clip range")
-    batch_size = None if batch_size is None else at_most_words("batch_size", batch_size)
+    batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
     seed, settings = attack_settings(attack)
     # Before the model runs for the first time, which may leave something behind in it.
     identity = identify_model(model_name, attack.model, out)

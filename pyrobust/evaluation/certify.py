@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from pyrobust.checks import WORDS, count, probability
 from pyrobust.errors import InputError
 from pyrobust.evaluation.arguments import (
-    WORDS,
     Data,
-    at_most_words,
     check_grid,
     check_images,
     check_selection,
@@ -29,7 +28,7 @@ from pyrobust.runs.parameters import RULE, chosen_indices
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing
-from pyrobust.smoothing.checks import certified_radii, probability, samples
+from pyrobust.smoothing.checks import certified_radii, samples
 from pyrobust.smoothing.prediction import joint_delta
 from pyrobust.stats import SHARE_AT_END
 from pyrobust.zoo import ImageSet
@@ -214,7 +213,7 @@ def _sweep(
         special = special | {"hybrid": float(special["hybrid"])}
     selection = {"images": len(images), **check_selection(**selection)}
     check_grid(smoother, images, selection)
-    batch_size = None if batch_size is None else at_most_words("batch_size", batch_size)
+    batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
     # Before the model runs for the first time, which may leave something behind in it.
     name, model_sha256 = identify_model(model_name, smoother.runner.model, out)
     stored = {} if out is None else stored_parameters(Path(out))
@@ -227,7 +226,7 @@ def _sweep(
             first = next(iter(chosen_indices(selection)), 0)  # on a grid the others need not lie on it
             smoother.predict_batch(images.x[first : first + 1], n=1)
             found = smoother.runner.batch_size(tuple(images.x.shape[1:]))
-        batch = at_most_words("batch_size", smoother.runner.given_batch_size or found)
+        batch = count("batch_size", smoother.runner.given_batch_size or found, WORDS)
         drawn = special["n"] + special.get("n0", 0)
         chunk = stored.get("chunk", min(WORDS, max(1, math.ceil(_BATCHES * batch / drawn))))
         header = Header(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from pyrobust.checks import number
+from pyrobust.checks import non_negative
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.correctness import Judge
 from pyrobust.evaluation.datasets import labelled_examples
@@ -61,7 +60,7 @@ def calculate_empirical_robustness(
     """
     if not callable(attack_fn):
         raise InputTypeError(f"attack_fn: expected a callable, got {type(attack_fn).__name__}")
-    budget = checked_epsilon("epsilon", epsilon)
+    budget = non_negative("epsilon", epsilon)
     runner = Runner(model)
     judge = Judge(runner)
     total = right = held = 0
@@ -81,14 +80,6 @@ def calculate_empirical_robustness(
     if right == 0:
         raise InputError(f"dataset: expected an example that the model classifies right, got none of {total}")
     return held / right
-
-
-def checked_epsilon(name: str, epsilon: Any) -> float:
-    """A finite number of at least 0, as a float."""
-    value = number(name, epsilon)
-    if not 0 <= value < math.inf:
-        raise InputError(f"{name}: expected a finite number of at least 0, got {epsilon}")
-    return value
 
 
 def _checked_adversarial(x_adv: Tensor, x: Tensor, epsilon: float) -> Tensor:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
+from pyrobust.checks import non_negative
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.correctness import Judge
 from pyrobust.evaluation.datasets import labelled_examples
-from pyrobust.evaluation.empirical import checked_epsilon
 from pyrobust.runner import Runner
 
 # Examples bounded at once, whatever the loader's batches are.
@@ -53,7 +53,7 @@ def certified_accuracy_ibp(
     """
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
-    radius = checked_epsilon("epsilon", epsilon)
+    radius = non_negative("epsilon", epsilon)
     runner = Runner(model, device=device)
     judge = Judge(runner)
     bounded: BoundedModel | None = None

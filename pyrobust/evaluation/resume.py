@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrobust.checks import WORDS, count
 from pyrobust.errors import FileFormatError, InputError, ModelError, PyrobustError
-from pyrobust.evaluation.arguments import WORDS, at_most_words
 from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.runner import Runner
 from pyrobust.runs.parameters import check_parameters, chosen_indices
@@ -211,7 +211,7 @@ def attack_or_verify_header(
     Raises:
         InputError: parameters that a run cannot keep.
     """
-    batch = at_most_words("batch_size", batch)
+    batch = count("batch_size", batch, WORDS)
     parameters = own | {
         "dtype": str(runner.dtype).removeprefix("torch."),
         "memory_format": str(runner.memory_format).removeprefix("torch."),

@@ -11,9 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import items, summary
+from pyrobust.checks import class_labels, items, non_negatives, summary
 from pyrobust.errors import InputError, InputTypeError, MissingExtraError
-from pyrobust.evaluation.empirical import checked_epsilon
 from pyrobust.evaluation.robustness_search import search_broken_epsilons
 from pyrobust.metrics import estimate_rate
 from pyrobust.runner import Classifier, Progress
@@ -236,7 +235,7 @@ def _epsilons(epsilons: Sequence[Epsilon]) -> tuple[list[Epsilon], list[float]]:
     given = items("epsilons", epsilons)
     if not given:
         raise InputError("epsilons: expected at least one, got none")
-    return given, [checked_epsilon("epsilons", value) for value in given]
+    return given, non_negatives("epsilons", given)
 
 
 def _checked_batch(x: Tensor, y: Tensor) -> Tensor:
@@ -246,12 +245,9 @@ def _checked_batch(x: Tensor, y: Tensor) -> Tensor:
             raise InputTypeError(f"{name}: expected a tensor, got {type(value).__name__}")
     if not x.dtype.is_floating_point:
         raise InputTypeError(f"x: expected a float tensor, got {x.dtype}; for 8-bit images: x.float() / 255")
-    if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
-        raise InputTypeError(f"y: expected integers, got {y.dtype}")
     if x.dim() < 2 or x.numel() == 0:
         raise InputError(f"x: expected at least one example, as a batch [N, ...], got {tuple(x.shape)}")
-    if y.shape != x.shape[:1]:
-        raise InputError(f"y: expected shape ({len(x)},), one label an example, got {tuple(y.shape)}")
+    labels = class_labels("y", y, len(x))
     if not bool(torch.isfinite(x).all()):
         raise InputError("x: expected finite values, got NaN or inf")
-    return y.detach().cpu().to(torch.int64)
+    return labels

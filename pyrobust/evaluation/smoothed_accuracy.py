@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pyrobust.checks import items, numbers
+from pyrobust.checks import class_labels, items, non_negatives
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.smoothing import ABSTAIN, Certificates, RandomizedSmoothing
 
@@ -67,18 +66,13 @@ def compute_certified_accuracy(
     >>> summary["certified_r=0.5"], summary["certified_r=0.75"], summary["avg_radius"]
     (0.3333333333333333, 0.0, 0.5)
     """
-    labels = _labels(test_labels, getattr(smoother, "num_classes", None))
     if not isinstance(test_images, Tensor):
         raise InputTypeError(f"test_images: expected a tensor, got {type(test_images).__name__}")
     if test_images.dim() < 1 or len(test_images) == 0:
         raise InputError(f"test_images: expected at least one image, got shape {tuple(test_images.shape)}")
-    if len(labels) != len(test_images):
-        raise InputError(f"test_labels: expected one for each of the {len(test_images)} images, got {len(labels)}")
+    labels = class_labels("test_labels", test_labels, len(test_images), getattr(smoother, "num_classes", None)).numpy()
     radii = items("radii", radii)
-    values = numbers("radii", radii)
-    for radius in values:
-        if not radius >= 0:
-            raise InputError(f"radii: expected numbers of at least 0, got {radius}")
+    values = non_negatives("radii", radii)
 
     prediction, radius_of = _certify(smoother, test_images, n, alpha)
     right = (prediction == labels) & (prediction != ABSTAIN)
@@ -110,18 +104,3 @@ def _certify(
     else:
         raise InputTypeError(f"smoother: expected an object with certify(x, n=, alpha=), got {type(smoother).__name__}")
     return prediction, radius
-
-
-def _labels(labels: Tensor | npt.ArrayLike, num_classes: int | None) -> npt.NDArray[np.int64]:
-    array = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
-    if array.ndim != 1:
-        raise InputError(f"test_labels: expected shape (N,), got {array.shape}")
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise InputTypeError(f"test_labels: expected integers, got {array.dtype}")
-    array = array.astype(np.int64)
-    high = math.inf if num_classes is None else num_classes
-    wrong = (array < 0) | (array >= high)
-    if bool(wrong.any()):
-        classes = "at least 0" if num_classes is None else f"0 to {num_classes - 1}"
-        raise InputError(f"test_labels: expected classes {classes}, got {array[wrong][0]}")
-    return array

@@ -14,11 +14,10 @@ from torch import nn
 from pyrobust.attacks import PGD, AdversarialAttack
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.bounds.options import CASCADE, merge_options
-from pyrobust.checks import items, some
+from pyrobust.checks import WORDS, count, flag, non_negative, non_negatives, some
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import (
     Data,
-    at_most_words,
     check_labels,
     check_range,
     check_selection,
@@ -26,7 +25,6 @@ from pyrobust.evaluation.arguments import (
     image_set,
 )
 from pyrobust.evaluation.attack import attack_settings
-from pyrobust.evaluation.empirical import checked_epsilon
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import attack_or_verify_header, probing, stored_parameters, write_run
 from pyrobust.evaluation.verify_chunk import VerifyChunk
@@ -120,13 +118,12 @@ def verify_dataset(
     options = merge_options(verify_dataset, options, keywords, BoundOptions(clip=(0.0, 1.0)))
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
-    for name, flag in (("radius", radius), ("keep_examples", keep_examples)):
-        if not isinstance(flag, bool):
-            raise InputTypeError(f"{name}: expected True or False, got {flag!r}")
+    flag("radius", radius)
+    flag("keep_examples", keep_examples)
     if (epsilons is None) != radius:
         raise InputError("epsilons: expected either epsilons or radius=True")
     sizes = None if epsilons is None else _sorted_epsilons(epsilons)
-    end = checked_epsilon("largest", largest)
+    end = non_negative("largest", largest)
     if attack not in (None, "pgd"):
         raise InputError(f"attack: expected pgd or None, got {attack!r}")
     limits = options.clip
@@ -138,7 +135,7 @@ def verify_dataset(
         if not -torch.inf < limits[0] < limits[1] < torch.inf:
             raise InputError(f"clip: expected finite numbers, the lower first, got {limits!r}")
         check_range(images, selection, limits, "the clip range")
-    batch_size = None if batch_size is None else at_most_words("batch_size", batch_size)
+    batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
     # Identified before its first forward pass, which may change its buffers.
     identity = identify_model(model_name, model, out)
     stored = {} if out is None else stored_parameters(Path(out))
@@ -194,8 +191,7 @@ def verify_dataset(
 
 def _sorted_epsilons(epsilons: Any) -> list[float]:
     single = not isinstance(epsilons, str | Sequence) and not np.ndim(epsilons)
-    given = [epsilons] if single else items("epsilons", epsilons)
-    values = sorted(checked_epsilon("epsilons", epsilon) for epsilon in given)
+    values = sorted(non_negatives("epsilons", [epsilons] if single else epsilons))
     if not values or values[0] <= 0 or len(set(values)) < len(values):
         raise InputError(f"epsilons: expected positive numbers, each once, got {some(values) or 'none'}")
     return values

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +9,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import number
 from pyrobust.errors import InputError, InputTypeError
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -119,25 +116,3 @@ def aligned(name: str, column: npt.NDArray[_Scalar], n_examples: int | None) -> 
     if n_examples is not None and len(column) != n_examples:
         raise InputError(f"{name}: expected one for each of the {n_examples} examples, got {len(column)}")
     return column
-
-
-def checked_number(name: str, value: Any, least: float = 0.0, *, positive: bool = False) -> float:
-    """A finite number of at least (or, if positive, above) the least."""
-    found = number(name, value)
-    if not (math.isfinite(found) and (found > least if positive else found >= least)):
-        raise InputError(
-            f"{name}: expected a finite number {'above' if positive else 'of at least'} {least:g}, got {value}"
-        )
-    return found
-
-
-def checked_count(name: str, value: Any, least: int = 0, most: int | None = None) -> int:
-    """A whole number in [least, most]."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise InputTypeError(f"{name}: expected an integer, got {value!r}") from None
-    if number < least or (most is not None and number > most):
-        span = f"of at least {least}" if most is None else f"in [{least}, {most}]"
-        raise InputError(f"{name}: expected an integer {span}, got {number}")
-    return number

@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pyrobust.checks import number, numbers
-from pyrobust.errors import InputError
+from pyrobust.checks import integer, non_negatives, probability, share
 from pyrobust.stats import clopper_pearson_lower
 
-from .arguments import checked_count, checked_flags, checked_number, checked_radii
+from .arguments import checked_flags, checked_radii
 from .estimate import Estimate, bootstrap_mean
 from .rate import Rate, checked_alpha, estimate_rate
 
@@ -55,7 +54,7 @@ def certified_accuracy(
     [0.5, 0.5, 0.25]
     """
     certified, right = _columns(radius, correct)
-    wanted = [checked_number("radii", r) for r in numbers("radii", radii)]
+    wanted = non_negatives("radii", radii)
     alpha = checked_alpha(alpha)
     return [estimate_rate(int((right & (certified >= r)).sum()), len(right), alpha) for r in wanted]
 
@@ -82,10 +81,7 @@ def certification_gap(empirical: Rate | float, certified: Rate | float) -> float
     """
     values = []
     for name, value in (("empirical", empirical), ("certified", certified)):
-        number = checked_number(name, value)
-        if number > 1:
-            raise InputError(f"{name}: expected a share in [0, 1], got {number}")
-        values.append(number)
+        values.append(share(name, value))
     return values[0] - values[1]
 
 
@@ -213,14 +209,13 @@ def certified_accuracy_with_confidence(
     >>> bound.false, f"{bound.lower:.4f}"
     (21, '0.4204')
     """
-    n_images = checked_count("n_images", n_images, 1)
-    count = checked_count("count", count, 0, n_images)
-    checked_alpha(alpha)
-    if not 0 < number("delta", delta) < 1:
-        raise InputError(f"delta: expected a number in (0, 1), got {delta}; 0.001 is usual")
-    false = _most_false(n_images, float(alpha), float(delta))
+    n_images = integer("n_images", n_images, 1)
+    count = integer("count", count, 0, n_images)
+    alpha = checked_alpha(alpha)
+    delta = probability("delta", delta, "0.001 is usual")
+    false = _most_false(n_images, alpha, delta)
     lower = max(0, count - false) / n_images
-    return CertifiedAccuracyBound(count / n_images, lower, count, false, n_images, float(alpha), float(delta))
+    return CertifiedAccuracyBound(count / n_images, lower, count, false, n_images, alpha, delta)
 
 
 def _most_false(n: int, alpha: float, delta: float) -> int:

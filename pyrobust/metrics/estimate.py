@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from .arguments import checked_count
+from pyrobust.checks import integer
+
 from .rate import checked_alpha
 
 # Random numbers that are held at once: 32 MiB of them with what they pick.
@@ -59,7 +60,7 @@ def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) 
     Fisher, 1938), with a relative error of the order 1/N; sampling it would only add noise to that.
     """
     alpha = checked_alpha(alpha)
-    resamples, seed = checked_count("resamples", resamples, 100), checked_count("seed", seed)
+    resamples, seed = integer("resamples", resamples, 100), integer("seed", seed, 0)
     n, mean = len(values), float(values.mean())
     if n > _RESAMPLED:
         deviations = values - mean

@@ -17,9 +17,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from pyrobust.checks import flag, non_negative, positive
 from pyrobust.errors import InputError, InputTypeError
 
-from .arguments import checked_number
 from .margins import binary_margins, categorical_margins
 
 
@@ -30,7 +30,7 @@ class ProvableMetric(abc.ABC):
     MEANS: ClassVar[tuple[str, ...]] = ("mean",)
 
     def __init__(self, factor: float, lip_const: float, reduction: str, name: str | None) -> None:
-        self.lip_const = checked_number("lip_const", lip_const, positive=True)
+        self.lip_const = positive("lip_const", lip_const)
         if not isinstance(reduction, str) or reduction not in (*self.MEANS, "sum", "none"):
             raise InputError(f'reduction: expected "mean", "sum" or "none", got {reduction!r}')
         if name is not None and not isinstance(name, str):
@@ -59,7 +59,7 @@ class ProvableMetric(abc.ABC):
 class _RobustAccuracy(ProvableMetric):
     def __init__(self, factor: float, epsilon: float, lip_const: float, reduction: str, name: str | None) -> None:
         super().__init__(factor, lip_const, reduction, name)
-        self.epsilon = checked_number("epsilon", epsilon)
+        self.epsilon = non_negative("epsilon", epsilon)
 
     def _proved(self, margins: Tensor) -> Tensor:
         return (margins.detach() / self.certificate_factor > self.epsilon).double()
@@ -70,7 +70,7 @@ class _AvgRobustness(ProvableMetric):
         self, factor: float, lip_const: float, negative_robustness: bool, reduction: str, name: str | None
     ) -> None:
         super().__init__(factor, lip_const, reduction, name)
-        self.negative_robustness = _flag("negative_robustness", negative_robustness)
+        self.negative_robustness = flag("negative_robustness", negative_robustness)
 
     def _radii(self, margins: Tensor) -> Tensor:
         if not self.negative_robustness:
@@ -189,7 +189,7 @@ class CategoricalProvableRobustAccuracy(_RobustAccuracy):
         reduction: str = "mean",
         name: str | None = None,
     ) -> None:
-        self.disjoint_neurons = _flag("disjoint_neurons", disjoint_neurons)
+        self.disjoint_neurons = flag("disjoint_neurons", disjoint_neurons)
         super().__init__(_factor(disjoint_neurons), epsilon, lip_const, reduction, name)
 
     def values(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
         reduction: str = "mean",
         name: str | None = None,
     ) -> None:
-        self.disjoint_neurons = _flag("disjoint_neurons", disjoint_neurons)
+        self.disjoint_neurons = flag("disjoint_neurons", disjoint_neurons)
         super().__init__(_factor(disjoint_neurons), lip_const, negative_robustness, reduction, name)
 
     def values(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -239,9 +239,3 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
 
 def _factor(disjoint_neurons: bool) -> float:
     return 2.0 if disjoint_neurons else math.sqrt(2.0)
-
-
-def _flag(name: str, value: bool) -> bool:
-    if not isinstance(value, bool):
-        raise InputTypeError(f"{name}: expected True or False, got {value!r}")
-    return value

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyrobust.checks import number
-from pyrobust.errors import InputError
+from pyrobust.checks import probability
 from pyrobust.stats import clopper_pearson_lower, clopper_pearson_upper
 
 
@@ -68,7 +67,4 @@ def estimate_rate(successes: int, n: int, alpha: float = 0.05) -> Rate:
 
 def checked_alpha(alpha: float) -> float:
     """A number in (0, 1)."""
-    level = number("alpha", alpha)
-    if not 0 < level < 1:
-        raise InputError(f"alpha: expected a number in (0, 1), got {alpha}; 0.05 is usual")
-    return level
+    return probability("alpha", alpha, "0.05 is usual")

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from .arguments import checked_count, checked_flags, checked_radii
+from pyrobust.checks import count, integer
+
+from .arguments import checked_flags, checked_radii
 from .estimate import interval_from_moments, within
 from .rate import checked_alpha
 
@@ -43,8 +45,8 @@ def subset_accuracy(successes: int, n: int, size: int, alpha: float = 0.05) -> t
     >>> subset_accuracy(4225, 10_000, 500)
     (0.38, 0.464)
     """
-    n = checked_count("n", n, 1)
-    successes, size = checked_count("successes", successes, 0, n), checked_count("size", size, 1, n)
+    n = count("n", n)
+    successes, size = integer("successes", successes, 0, n), integer("size", size, 1, n)
     half = checked_alpha(alpha) / 2
     low, high = max(0, size + successes - n), min(size, successes)
     k = np.arange(low, high, dtype=np.float64)
@@ -90,7 +92,7 @@ def subset_average_certified_radius(
     certified = checked_radii(radius)
     values = np.where(checked_flags("correct", correct, len(certified)), certified, 0.0)
     n = len(values)
-    size, alpha = checked_count("size", size, 1, n), checked_alpha(alpha)
+    size, alpha = integer("size", size, 1, n), checked_alpha(alpha)
     mean = float(values.mean())
     if size == n:
         return mean, mean

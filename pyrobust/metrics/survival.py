@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import number, summary
+from pyrobust.checks import count, number, summary
 from pyrobust.errors import InputError, InputTypeError
 
-from .arguments import aligned, checked_count, checked_flags, checked_integers
+from .arguments import aligned, checked_flags, checked_integers
 from .distance import perturbation_quantiles
 from .estimate import Estimate, bootstrap_mean
 
@@ -254,9 +254,9 @@ def survival_curve(
     right = checked_flags("correct", correct)
     if isinstance(n, (Tensor, np.ndarray)) and n.ndim:
         samples = aligned("n", checked_integers("n", n), len(right))
-        checked_count("n", int(samples.min()), 1)
+        count("n", int(samples.min()))
     else:
-        samples = np.full(len(right), checked_count("n", n, 1), dtype=np.int64)
+        samples = np.full(len(right), count("n", n), dtype=np.int64)
     columns = [
         checked_integers(name, votes if value is None else value, len(right))
         for name, value in (("least", least), ("votes", votes), ("most", most))

@@ -20,9 +20,10 @@ import numpy.typing as npt
 from scipy import special
 from torch import Tensor
 
+from pyrobust.checks import integer, number, positive
 from pyrobust.errors import InputError
 
-from .arguments import aligned, checked_count, checked_integers, checked_number, checked_radii
+from .arguments import aligned, checked_integers, checked_radii
 
 _LARGEST_N: Final = 10**9
 # Below this scipy's inverse incomplete beta function fails.
@@ -103,7 +104,7 @@ def significant_decimals(radius: Tensor | npt.NDArray[Any], digits: int) -> _Int
     [4, 3, 2, 3]
     """
     printed = checked_radii(radius)
-    digits = checked_count("digits", digits, 1, _MOST_DECIMALS)
+    digits = integer("digits", digits, 1, _MOST_DECIMALS)
     exponent = np.full(len(printed), -1, dtype=np.int64)
     # Printed again, for a logarithm can round to the next power of ten.
     values, where = np.unique(printed[printed > 0], return_inverse=True)
@@ -186,20 +187,20 @@ def is_attainable(
 
 
 def _checked(n: Any, alpha: Any, sigma: Any) -> tuple[int, float, float]:
-    n = checked_count("n", n, 1, _LARGEST_N)
-    level = checked_number("alpha", alpha)
+    n = integer("n", n, 1, _LARGEST_N)
+    level = number("alpha", alpha)
     if not _SMALLEST_ALPHA <= level <= 0.5:
         raise InputError(f"alpha: expected a number in [{_SMALLEST_ALPHA:g}, 0.5], got {alpha}; 0.001 is usual")
-    return n, level, checked_number("sigma", sigma, positive=True)
+    return n, level, positive("sigma", sigma)
 
 
 def _distinct(radius: _Floats, decimals: Any) -> tuple[_Floats, _Floats, _Floats, npt.NDArray[np.intp]]:
     """Distinct printed radii, the ends of what each stands for, and where each row finds its own."""
     if isinstance(decimals, (Tensor, np.ndarray)) and decimals.ndim:
         digits = aligned("decimals", checked_integers("decimals", decimals), len(radius))
-        checked_count("decimals", int(digits.max()), 0, _MOST_DECIMALS)
+        integer("decimals", int(digits.max()), 0, _MOST_DECIMALS)
     else:
-        digits = np.full(len(radius), checked_count("decimals", decimals, 0, _MOST_DECIMALS), dtype=np.int64)
+        digits = np.full(len(radius), integer("decimals", decimals, 0, _MOST_DECIMALS), dtype=np.int64)
     # The radius is the real part: complex numbers are sorted by it first.
     pairs, back = np.unique(radius + 1j * digits, return_inverse=True)
     printed, unit = pairs.real, 10.0**-pairs.imag

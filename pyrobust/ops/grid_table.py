@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import number, summary
+from pyrobust.checks import positive, summary
 from pyrobust.errors import InputError, InputTypeError
 
 from .normal_tail import upper_tail
@@ -86,9 +86,7 @@ def grid_noise(sigma: float, step: Fraction) -> GridNoise:
         raise InputError(
             f"grid_noise: step: expected a positive Fraction with numerator and denominator below 2**24, got {step}"
         )
-    sigma = number("grid_noise: sigma", sigma)
-    if not (math.isfinite(sigma) and sigma > 0):
-        raise InputError(f"grid_noise: sigma: expected a positive number, got {sigma}")
+    sigma = positive("grid_noise: sigma", sigma)
     if Fraction(sigma) > _MAX_RATIO * step:
         raise InputError(
             f"grid_noise: sigma: expected at most 2**13 steps, got {sigma} with a step of {step}; take a coarser grid"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from pyrobust.checks import number
+from pyrobust.checks import WORDS, integer, positive
 from pyrobust.errors import InputError, InputTypeError
 
 #: Purposes that noise is drawn for; part of the counter, so that no two stages share a draw.
@@ -17,32 +15,18 @@ STAGES: dict[str, int] = {"select": 0, "estimate": 1, "predict": 2, "attack": 3,
 #: Dtypes of a noisy batch.
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
-_WORDS = 1 << 32
-
 
 def check_sigma(op: str, sigma: float) -> float:
     """Return sigma as a float; refuse anything but a positive number."""
-    sigma = number(f"{op}: sigma", sigma)
-    if not (math.isfinite(sigma) and sigma > 0):
-        raise InputError(f"{op}: sigma: expected a positive number, got {sigma}")
-    return sigma
+    return positive(f"{op}: sigma", sigma)
 
 
 def check_key(op: str, stage: str, seed: int) -> tuple[int, int]:
     """Return the number of the stage, and the seed as the signed integer of the same 64 bits."""
     if not isinstance(stage, str) or stage not in STAGES:
         raise InputError(f"{op}: stage: expected one of {', '.join(STAGES)}, got {stage!r}")
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-        raise InputTypeError(f"{op}: seed: expected an integer, got {seed!r}")
-    seed = operator.index(seed)
-    if not 0 <= seed < 1 << 64:
-        raise InputError(f"{op}: seed: expected 0 to 2**64 - 1, got {seed}")
+    seed = integer(f"{op}: seed", seed, 0, (1 << 64) - 1)
     return STAGES[stage], seed if seed < 1 << 63 else seed - (1 << 64)
-
-
-def kind(value: object) -> str:
-    """Name a value in a message: a tensor by its dtype, anything else by its type."""
-    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
 
 
 def check_dtype(op: str, dtype: torch.dtype) -> None:
@@ -59,17 +43,21 @@ def check_runs(op: str, runs: Sequence[tuple[int, int, int, int]], rows: int) ->
     for run in runs:
         if not isinstance(run, Sequence) or len(run) != 4:
             raise InputError(f"{op}: runs: expected (row, image, first, count), got {run!r}")
-        if not all(hasattr(number, "__index__") for number in run):
+        if not all(type(number) is int or _is_index(number) for number in run):
             raise InputTypeError(f"{op}: runs: expected integers (row, image, first, count), got {run}")
         row, image, first, count = run
         if not 0 <= row < rows:
             raise InputError(f"{op}: runs: row: expected 0 to {rows - 1}, got {row}")
-        if not 0 <= image < _WORDS:
+        if not 0 <= image < WORDS:
             raise InputError(f"{op}: runs: image: expected an index in [0, 2**32), got {image}")
-        if count < 0 or first < 0 or first + count > _WORDS:
+        if count < 0 or first < 0 or first + count > WORDS:
             raise InputError(f"{op}: runs: first, count: expected sample indices in [0, 2**32), got {first}, {count}")
         total += count
     return total
+
+
+def _is_index(value: object) -> bool:
+    return not isinstance(value, bool) and hasattr(value, "__index__")
 
 
 def empty_batch(

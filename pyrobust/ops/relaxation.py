@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust.checks import number
+from pyrobust.checks import share
 from pyrobust.errors import InputError, InputTypeError
 
 from . import native
@@ -58,9 +58,8 @@ def relax_coefficients(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0
             raise InputError(
                 f"relax_coefficients: {name}: expected shape {(a.shape[0], a.shape[2])}, got {tuple(value.shape)}"
             )
-    if not 0 <= number("relax_coefficients: slope", slope) <= 1:
-        raise InputError(f"relax_coefficients: slope: expected a number in [0, 1], got {slope}")
-    return native.call(_RELAX, a.contiguous(), lower.contiguous(), upper.contiguous(), float(slope))
+    slope = share("relax_coefficients: slope", slope)
+    return native.call(_RELAX, a.contiguous(), lower.contiguous(), upper.contiguous(), slope)
 
 
 # --- fake kernels and gradients of the raw ops

@@ -9,11 +9,12 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from pyrobust.checks import kind
 from pyrobust.errors import InputError, InputTypeError
 
 from . import native
 from .grid_table import GridNoise, check_held, grid_noise
-from .noise_arguments import channels, check_dtype, check_key, check_out, check_runs, check_sigma, empty_batch, kind
+from .noise_arguments import channels, check_dtype, check_key, check_out, check_runs, check_sigma, empty_batch
 
 #: Number of this noise family in the domains of the noise contract; the extra words of an ambiguous draw use the next
 #: two.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pyrobust.checks import kind
 from pyrobust.errors import InputError, InputTypeError
 
 from . import native
@@ -19,7 +20,6 @@ from .noise_arguments import (
     check_runs,
     check_sigma,
     empty_batch,
-    kind,
 )
 
 #: Noise distributions, each with per-coordinate standard deviation sigma.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.markup import escape
 from rich.table import Table
 
-from pyrobust.checks import numbers
+from pyrobust.checks import non_negatives
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
 from pyrobust.evaluation.robustness_curve import RobustnessCurve
@@ -63,10 +63,7 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None) -> 
     >>> certified_accuracy_table(run, [0.0, 0.25]).row_count
     6
     """
-    radii = default_radii(run) if radii is None else numbers("radii", radii)
-    for radius in radii:
-        if not radius >= 0:
-            raise InputError(f"radii: expected numbers of at least 0, got {radius}")
+    radii = default_radii(run) if radii is None else non_negatives("radii", radii)
     accuracies = run.certified_accuracy(radii)
     table = _table(run, "Certified accuracy")
     if "samples" in run.table:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pyrobust.checks import WORDS
 from pyrobust.errors import FileFormatError
 from pyrobust.runs.parameters import is_name
 from pyrobust.runs.run import Run
@@ -29,7 +30,6 @@ _REAL = ("radius", "distance", "time")
 #: Decimals of a printed radius.
 RADIUS_DECIMALS = 6
 
-_WORDS = 1 << 32
 # Of a line, and of a file, that is read: the largest double has 309 digits; a line of a million images' log has 40.
 _LONGEST_LINE = 1000
 _LARGEST_LOG = 1 << 30
@@ -219,9 +219,9 @@ def _parse(name: str, text: str) -> int | float | str:
             raise ValueError(f"expected a finite {name} of at least 0")
         return number
     value = int(text)
-    flag, class_ = (0, 2), (-1, _WORDS)
+    flag, class_ = (0, 2), (-1, WORDS)
     ranges = {"predict": class_, "adversarial": class_, "correct": flag, "robust": flag}
-    low, high = ranges.get(name, (0, _WORDS))
+    low, high = ranges.get(name, (0, WORDS))
     if not low <= value < high:
         raise ValueError(f"expected {low} to {high - 1}")
     return value

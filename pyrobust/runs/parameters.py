@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+from pyrobust.checks import WORDS, is_finite, is_integer
 from pyrobust.errors import InputError
 from pyrobust.smoothing.grid import read_grid
 
@@ -22,7 +23,6 @@ RULE = ("radii", "n", "alpha", "hybrid", "two_class")
 #: Of one image in a file: SQLite keeps at most 1e9 bytes in one place.
 MAX_PIXELS = 1 << 27
 
-_WORDS = 1 << 32
 # Of a list in a message.
 _MOST_SHOWN = 8
 
@@ -37,11 +37,7 @@ def is_name(value: Any) -> bool:
 
 
 def _whole(low: int, high: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and low <= value <= high
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return lambda value: is_integer(value, low, high)
 
 
 def _word(value: Any) -> bool:
@@ -51,14 +47,14 @@ def _word(value: Any) -> bool:
 def _shard(value: Any) -> bool:
     if value is None:
         return True
-    return isinstance(value, list) and len(value) == 2 and all(map(_whole(1, _WORDS), value)) and value[0] <= value[1]
+    return isinstance(value, list) and len(value) == 2 and all(map(_whole(1, WORDS), value)) and value[0] <= value[1]
 
 
 def _normalize(value: Any) -> bool:
     if value is None:
         return True
     parts = value if isinstance(value, list) and len(value) == 2 else [None]
-    return all(isinstance(part, list) and all(map(_number, part)) for part in parts)
+    return all(isinstance(part, list) and all(map(is_finite, part)) for part in parts)
 
 
 def _step(value: Any) -> bool:
@@ -73,14 +69,14 @@ def _one_of(*words: Any) -> Callable[[Any], bool]:
 
 
 def _range(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_number, value)) and value[0] < value[1]
+    return isinstance(value, list) and len(value) == 2 and all(map(is_finite, value)) and value[0] < value[1]
 
 
 def _shape(value: Any) -> bool:
     return (
         isinstance(value, list)
         and len(value) == 3
-        and all(map(_whole(1, _WORDS), value))
+        and all(map(_whole(1, WORDS), value))
         and math.prod(value) <= MAX_PIXELS
     )
 
@@ -88,7 +84,7 @@ def _shape(value: Any) -> bool:
 def _setting(value: Any) -> bool:
     if isinstance(value, str):
         return len(value) <= 256 and value.isprintable()
-    return value is None or isinstance(value, bool) or _number(value)
+    return value is None or isinstance(value, bool) or is_finite(value)
 
 
 def _settings(value: Any) -> bool:
@@ -100,48 +96,48 @@ def _settings(value: Any) -> bool:
 def _epsilons(value: Any) -> bool:
     if value is None:
         return True
-    rising = isinstance(value, list) and 0 < len(value) <= 1024 and all(map(_number, value))
+    rising = isinstance(value, list) and 0 < len(value) <= 1024 and all(map(is_finite, value))
     return rising and value[0] > 0 and all(a < b for a, b in pairwise(value))
 
 
 def _radii(value: Any) -> bool:
-    rising = isinstance(value, list) and 0 < len(value) <= 1024 and all(map(_number, value))
+    rising = isinstance(value, list) and 0 < len(value) <= 1024 and all(map(is_finite, value))
     return rising and value[0] >= 0 and all(a < b for a, b in pairwise(value))
 
 
 _COMMON: dict[str, Callable[[Any], bool]] = {
-    "num_classes": _whole(1, _WORDS),
+    "num_classes": _whole(1, WORDS),
     "dtype": _word,
     "memory_format": _word,
-    "images": _whole(1, _WORDS),
-    "skip": _whole(1, _WORDS),
-    "max": lambda value: value is None or _whole(1, _WORDS)(value),
+    "images": _whole(1, WORDS),
+    "skip": _whole(1, WORDS),
+    "max": lambda value: value is None or _whole(1, WORDS)(value),
     "shard": _shard,
-    "batch_size": _whole(1, _WORDS),
-    "chunk": _whole(1, _WORDS),
+    "batch_size": _whole(1, WORDS),
+    "chunk": _whole(1, WORDS),
     "device": _word,
 }
 _SMOOTHING: dict[str, Callable[[Any], bool]] = _COMMON | {
-    "sigma": lambda value: _number(value) and value > 0,
+    "sigma": lambda value: is_finite(value) and value > 0,
     "noise": _word,
     "norm": _word,
     "normalize": _normalize,
-    "n": _whole(1, _WORDS),
-    "alpha": lambda value: _number(value) and 0 < value < 1,
+    "n": _whole(1, WORDS),
+    "alpha": lambda value: is_finite(value) and 0 < value < 1,
     "seed": _whole(0, (1 << 64) - 1),
 }
 # Of certifications and predictions on a grid, besides.
-_GRID: dict[str, Callable[[Any], bool]] = {"grid": _step, "delta": lambda value: _number(value) and 0 < value <= 1}
+_GRID: dict[str, Callable[[Any], bool]] = {"grid": _step, "delta": lambda value: is_finite(value) and 0 < value <= 1}
 #: The parameters of each layout of run (`layout_of`), with what is valid.
 PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
-    "certify": _SMOOTHING | {"n0": _whole(1, _WORDS), "method": _word},
+    "certify": _SMOOTHING | {"n0": _whole(1, WORDS), "method": _word},
     # Without chunks: images come and go one by one.
     "sequential": {name: valid for name, valid in _SMOOTHING.items() if name != "chunk"}
     | {
-        "n0": _whole(1, _WORDS),
+        "n0": _whole(1, WORDS),
         "method": _one_of("sequential"),
         "radii": _radii,
-        "hybrid": lambda value: _number(value) and 0 <= value < 1,
+        "hybrid": lambda value: is_finite(value) and 0 <= value < 1,
         "two_class": _one_of(False, True),
     },
     "predict": _SMOOTHING,
@@ -149,7 +145,7 @@ PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
     | {
         "attack": is_name,
         "norm": _one_of("linf", "l2", "l1"),
-        "epsilon": lambda value: _number(value) and value >= 0,
+        "epsilon": lambda value: is_finite(value) and value >= 0,
         "clip": _range,
         "settings": _settings,
         "seed": lambda value: value is None or _whole(0, (1 << 64) - 1)(value),
@@ -163,7 +159,7 @@ PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "method": _one_of("cascade", "ibp", "crown-ibp", "crown", "lipschitz"),
         "norm": _one_of("linf", "l2", "l1"),
         "epsilons": _epsilons,
-        "largest": lambda value: value is None or (_number(value) and value >= 0),
+        "largest": lambda value: value is None or (is_finite(value) and value >= 0),
         "clip": lambda value: value is None or _range(value),
         "sound": _one_of(False, True),
         "semantics": _one_of("real", "float32"),

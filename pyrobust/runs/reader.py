@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pyrobust.checks import WORDS
 from pyrobust.errors import FileFormatError, StoreError
 from pyrobust.runs.parameters import check_parameters, describe_differences, layout_of
 from pyrobust.runs.schema import (
@@ -38,7 +39,6 @@ from pyrobust.runs.schema import (
 )
 
 _TYPES = {"INTEGER": int, "TEXT": str, "REAL": float, "BLOB": bytes}
-_WORDS = 1 << 32
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def decode_counts(text: str, num_classes: int) -> dict[int, int]:
     for name, votes in found.items():
         if name != "nan" and not (name.isascii() and name.isdigit() and len(name) < 12 and int(name) < num_classes):
             raise ValueError(f"class {name[:20]!r}")
-        if type(votes) is not int or not 0 < votes <= _WORDS:
+        if type(votes) is not int or not 0 < votes <= WORDS:
             raise ValueError(f"votes of class {name}")
         counts[num_classes if name == "nan" else int(name)] = votes
     return counts
@@ -292,7 +292,7 @@ def read_columns(
                 raise ValueError(f"column {name} holds something other than {wanted.__name__}")
             if wanted is float and not all(map(math.isfinite, values)):
                 raise ValueError(f"column {name} holds an infinite number")
-        if "idx" in columns and columns["idx"] and not (columns["idx"][0] >= 0 and columns["idx"][-1] < _WORDS):
+        if "idx" in columns and columns["idx"] and not (columns["idx"][0] >= 0 and columns["idx"][-1] < WORDS):
             raise ValueError("an image index beyond 32 bits")
         return columns
 

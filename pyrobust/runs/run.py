@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pyrobust.checks import numbers, summary
+from pyrobust.checks import non_negatives, positive, summary
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError
 from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.runs.examples import read_examples
@@ -178,7 +178,7 @@ class Run:
         # A verification with radius 0 has proved nothing, not even of the image itself.
         proved = self.right & ((self.table["radius"] > 0) | (self.kind != "verify"))
         radius = self.table["radius"][proved]
-        return np.array([(radius >= r).sum() / len(self) for r in numbers("radii", radii)])
+        return np.array([(radius >= r).sum() / len(self) for r in non_negatives("radii", radii)])
 
     def clean_accuracy(self, alpha: float = 0.05) -> Rate:
         """The share of images whose prediction is right, ``float(rate)``, with its confidence interval.
@@ -210,11 +210,10 @@ class Run:
             InputError: the run is no verification or holds no image yet, or a value is out of range.
         """
         self._expect("verified_accuracy", "verify")
-        if not float(epsilon) > 0:
-            raise InputError(f"epsilon: expected a positive number, got {epsilon}")
+        epsilon = positive("epsilon", epsilon)
         if not len(self):
             raise InputError("verified_accuracy: the run holds no image yet; go on with it first")
-        return estimate_rate(int((self.right & (self.table["radius"] >= float(epsilon))).sum()), len(self), alpha)
+        return estimate_rate(int((self.right & (self.table["radius"] >= epsilon)).sum()), len(self), alpha)
 
     def verdicts(self, epsilon: float) -> dict[str, npt.NDArray[Any]]:
         """What is known of each image at one of the run's epsilons.

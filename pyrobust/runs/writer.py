@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pyrobust.checks import WORDS
 from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.runs.reader import Header, encode_counts, read_columns, read_header
 from pyrobust.runs.schema import APPLICATION_ID, COMMON, LAYOUTS, PENDING, SCHEMA_VERSIONS, create_statements
@@ -21,7 +22,6 @@ logger = logging.getLogger(__name__)
 
 # Only a reader that has just come or gone can be in the way of a writer that had the lock already.
 _TIMEOUT_S = 5
-_WORDS = 1 << 32
 _SMALLEST_DATABASE = 512
 
 
@@ -293,6 +293,6 @@ def _convert(name: str, kind: str, values: Sequence[Any]) -> list[Any]:
             raise InputError(f"store: {name}: expected finite numbers, got {numbers}; such a result must not be kept")
         return numbers
     integers = [int(value) for value in values]
-    if name == "idx" and not all(0 <= index < _WORDS for index in integers):
+    if name == "idx" and not all(0 <= index < WORDS for index in integers):
         raise InputError(f"store: idx: expected image indices of 0 to 2**32 - 1, got {integers}")
     return integers

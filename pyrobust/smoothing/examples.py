@@ -11,7 +11,7 @@ from torch import Tensor
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import Runner
 
-from .checks import image_indices
+from .checks import noise_indices
 from .grid import to_grid
 
 
@@ -42,7 +42,7 @@ def checked_examples(
         raise InputError(f"x: expected [B, C, H, W] for channels_last, got {tuple(x.shape)}")
     if channels is not None and (x.dim() < 3 or x.shape[1] != channels):
         raise InputError(f"x: expected {channels} channels, the length of normalize's mean, got {tuple(x.shape)}")
-    index = image_indices(indices, len(x))
+    index = noise_indices(indices, len(x))
     x = x.detach().to(runner.device_for(x))
     if not bool(torch.isfinite(x).all()):
         raise InputError("x: expected finite values, got NaN or inf")

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.checks import array, number, numbers, some
+from pyrobust.checks import array, count, non_negative, non_negatives, probability, some
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.smoothing.checks import count, probability, samples
+from pyrobust.smoothing.checks import samples
 from pyrobust.smoothing.radius import required_probability
 from pyrobust.stats import MAX_TRIALS, SequentialRule, exact_error, fixed_count, lattice_outcome
 
@@ -99,9 +99,8 @@ class Plan:
             InputError: the budget is negative or not finite.
             InputTypeError: the budget is not a number.
         """
-        if not 0 <= number("budget", budget) < math.inf:
-            raise InputError(f"budget: expected a finite number of samples, at least 0, got {budget}")
-        return {method.name: int(budget // method.samples) for method in self.methods}
+        samples = non_negative("budget", budget)
+        return {method.name: int(samples // method.samples) for method in self.methods}
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain lists, numbers and strings."""
@@ -196,7 +195,7 @@ def plan(
     >>> comparison.recommended, comparison["fixed"].samples, comparison["sequential"].samples < 500
     ('sequential', 10100.0, True)
     """
-    probabilities, radii = array("p", p), numbers("radii", radii)
+    probabilities, radii = array("p", p), non_negatives("radii", radii)
     in_range = (probabilities >= 0) & (probabilities <= 1)
     if probabilities.ndim != 1 or not len(probabilities) or not in_range.all():
         raise InputError("p: expected a list of at least one probability in [0, 1]")

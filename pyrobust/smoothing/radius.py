@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.checks import array, number
+from pyrobust.checks import array, non_negative, number
 from pyrobust.errors import InputError
 from pyrobust.stats import normal_quantile_lower
 
@@ -107,8 +107,7 @@ def required_probability(radius: float, sigma: float, *, noise: str = "gaussian"
     >>> f"{required_probability(0.25, 0.25):.6f}"
     '0.841345'
     """
-    if not 0.0 <= number("radius", radius) < math.inf:
-        raise InputError(f"radius: expected a finite non-negative number, got {radius}")
+    radius = non_negative("radius", radius)
     below, above = 0.5, 1.0
     while below < (middle := 0.5 * (below + above)) < above:
         if float(certified_radius(middle, sigma, noise=noise, norm=norm)) >= radius:

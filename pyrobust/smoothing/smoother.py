@@ -11,22 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyrobust.checks import count, integer, probability
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 from pyrobust.stats import SHARE_AT_END
 
 from .batches import certify_fixed, certify_sequentially
 from .certificates import Certificates, Predictions
-from .checks import (
-    Channels,
-    certified_radii,
-    channels,
-    count,
-    integer,
-    one_example,
-    probability,
-    samples,
-)
+from .checks import Channels, certified_radii, channels, one_example, samples
 from .examples import checked_examples, noise_dtype
 from .grid import read_grid, usual_grid
 from .prediction import decide, joint_delta
@@ -94,12 +86,10 @@ class RandomizedSmoothing:
     ) -> None:
         self.num_classes = count("num_classes", num_classes)
         certified_radius(0.0, sigma, noise=noise, norm=norm)  # checks sigma, noise and norm
-        if not 0 <= integer("seed", seed) < 1 << 64:
-            raise InputError(f"seed: expected 0 to 2**64 - 1, got {seed}")
         self.sigma = float(sigma)
         self.noise = noise
         self.norm = norm
-        self.seed = int(seed)
+        self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         self.grid = read_grid(grid)
         if grid is not None and noise != "gaussian":
             raise InputError(f"grid: expected None for {noise} noise; only gaussian noise has a certificate on a grid")

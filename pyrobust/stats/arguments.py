@@ -58,7 +58,7 @@ def inputs(k: Any, n: Any, *alpha: Any, names: tuple[str, str] = ("k", "n")) -> 
     for a in arrays[2:]:
         wrong = ~((a > 0.0) & (a < 1.0))
         if wrong.any():
-            raise InputError(f"alpha: expected a number strictly between 0 and 1, got {a[wrong][0]}; 0.001 is usual")
+            raise InputError(f"alpha: expected a number in (0, 1), got {a[wrong][0]}; 0.001 is usual")
     return tuple(arrays)
 
 

@@ -24,8 +24,7 @@ from typing import Final, overload
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.checks import number
-from pyrobust.errors import InputError
+from pyrobust.checks import probability
 from pyrobust.stats.arguments import FloatArray, inputs, map_scalars
 from pyrobust.stats.decimals import MARGIN, MAX_NEWTON, context, log_factorial
 
@@ -197,8 +196,7 @@ def fixed_count(n: int, p0: float, alpha: float) -> int:
     >>> fixed_count(100_000, 0.84, 0.001), fixed_count(10, 0.84, 0.001)
     (84358, 11)
     """
-    if not 0.0 < number("p0", p0) < 1.0:
-        raise InputError(f"p0: expected a number strictly between 0 and 1, got {p0}")
+    p0 = probability("p0", p0)
     below, above = 0, n + 1
     while above - below > 1:
         middle = (below + above) // 2

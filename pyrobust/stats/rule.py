@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from pyrobust.checks import number
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.checks import count, number, positive, probability
+from pyrobust.errors import InputError
 from pyrobust.stats.arguments import MAX_TRIALS, CountArray
 from pyrobust.stats.binomial import fixed_count
 from pyrobust.stats.sequence import sequence_boundary
@@ -42,15 +42,12 @@ def looks(n_max: int) -> tuple[int, ...]:
     >>> len(looks(100_000))
     115
     """
-    if isinstance(n_max, bool) or not isinstance(n_max, int | np.integer):
-        raise InputTypeError(f"n_max: expected an integer, got {n_max!r}")
-    if not 1 <= n_max <= MAX_TRIALS:
-        raise InputError(f"n_max: expected 1 to {MAX_TRIALS}, got {n_max}")
+    n_max = count("n_max", n_max, MAX_TRIALS)
     sizes, n = [], 16
     while n < n_max:
         sizes.append(n)
         n += max(16, n // 16)
-    return (*sizes, int(n_max))
+    return (*sizes, n_max)
 
 
 @dataclass(frozen=True)
@@ -94,10 +91,8 @@ class SequentialRule:
 
     def __post_init__(self) -> None:
         """Check the parameters."""
-        if not 0.0 < number("alpha", self.alpha) < 1.0:
-            raise InputError(f"alpha: expected a number strictly between 0 and 1, got {self.alpha}")
-        if not 0.0 < number("price", self.price) < math.inf:
-            raise InputError(f"price: expected a positive finite number of certificates, got {self.price}")
+        probability("alpha", self.alpha)
+        positive("price", self.price)
         if not 0.0 <= number("hybrid", self.hybrid) < 1.0:
             raise InputError(f"hybrid: expected a share of alpha in [0, 1), got {self.hybrid}")
         if not self.alpha_sequence > 0.0:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pyrobust.errors import InputError
+from pyrobust.checks import count, integer
 from pyrobust.zoo import save_state_dict
 
 
@@ -38,10 +38,8 @@ class Trained:
 
 def check_seed_and_epochs(recipe: str, seed: int, epochs: int) -> None:
     """Raise InputError if the seed or the number of epochs is out of range."""
-    if not 0 <= seed < 1 << 63:
-        raise InputError(f"{recipe}: seed: expected 0 to 2**63 - 1, got {seed}")
-    if not 1 <= epochs < 1 << 20:
-        raise InputError(f"{recipe}: epochs: expected 1 to 2**20 - 1, got {epochs}")
+    integer(f"{recipe}: seed", seed, 0, (1 << 63) - 1)
+    count(f"{recipe}: epochs", epochs, (1 << 20) - 1)
 
 
 @contextmanager

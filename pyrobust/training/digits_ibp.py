@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pyrobust.bounds import BoundedModel, DifferentiableBounds
-from pyrobust.checks import number
+from pyrobust.checks import probability
 from pyrobust.errors import InputError
 from pyrobust.training.digits_common import Trained, check_seed_and_epochs, single_thread_with_gradients, warp
 from pyrobust.training.losses import crown_ibp_loss, ibp_loss, ramp
@@ -90,8 +90,7 @@ def train_digits_ibp(
     >>> result.epochs, result.clean_accuracy >= result.certified_accuracy > 0.1
     (2, True)
     """
-    if not 0 < number("train_digits_ibp: epsilon", epsilon) < 1:
-        raise InputError(f"train_digits_ibp: epsilon: expected a number between 0 and 1, got {epsilon}")
+    epsilon = probability("train_digits_ibp: epsilon", epsilon)
     if method not in METHODS:
         raise InputError(f"train_digits_ibp: method: expected one of {', '.join(METHODS)}, got {method!r}")
     check_seed_and_epochs("train_digits_ibp", seed, epochs)

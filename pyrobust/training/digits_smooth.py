@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pyrobust.errors import InputError
+from pyrobust.checks import positive
 from pyrobust.ops.sample_noise import sample_noise
 from pyrobust.training.digits_common import Trained, check_seed_and_epochs, single_thread_with_gradients, warp
 from pyrobust.zoo import ImageSet, digits_convnet, load_digits
@@ -75,8 +75,7 @@ def train_digits_smooth(
     >>> result.epochs, result.noisy_accuracy > 0.15
     (1, True)
     """
-    if not (math.isfinite(sigma) and sigma > 0):
-        raise InputError(f"train_digits_smooth: sigma: expected a positive number, got {sigma}")
+    sigma = positive("train_digits_smooth: sigma", sigma)
     check_seed_and_epochs("train_digits_smooth", seed, epochs)
     start = time.perf_counter()
     with single_thread_with_gradients():

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pyrobust.bounds import DifferentiableBounds
-from pyrobust.checks import number
+from pyrobust.checks import share
 from pyrobust.errors import InputError
 
 
@@ -169,5 +169,5 @@ def _check_weight(name: str, value: float | Tensor) -> None:
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise InputError(f"{name}: expected one number, got shape {tuple(value.shape)}")
-    elif not 0 <= number(name, value) <= 1:
-        raise InputError(f"{name}: expected a number in [0, 1], got {value}")
+    else:
+        share(name, value)

@@ -21,7 +21,7 @@ BAD_CONSTRUCTION: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (PGD, {"steps": 0}, InputError, r"^steps: expected at least 1, got 0"),
     (PGD, {"steps": 2.0}, InputTypeError, r"^steps: expected an integer, got 2.0"),
     (PGD, {"steps": True}, InputTypeError, r"^steps: expected an integer, got True"),
-    (PGD, {"step_size": 0.0}, InputError, r"^step_size: expected a positive number, got 0.0"),
+    (PGD, {"step_size": 0.0}, InputError, r"^step_size: expected a finite number above 0, got 0.0"),
     (PGD, {"step_size": "x"}, InputTypeError, r"^step_size: expected a number"),
     (PGD, {"restarts": 0}, InputError, r"^restarts: expected at least 1"),
     (
@@ -30,7 +30,7 @@ BAD_CONSTRUCTION: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         InputError,
         r"^restarts: expected 1 with random_start=False, where all restarts are the same, got 2",
     ),
-    (PGD, {"momentum": -0.1}, InputError, r"^momentum: expected at least 0"),
+    (PGD, {"momentum": -0.1}, InputError, r"^momentum: expected a finite number of at least 0"),
     (PGD, {"loss": "dlr-targeted"}, InputError, r"^loss: expected one of ce, margin, dlr, got 'dlr-targeted'"),
     (FGSM, {"loss": "mse"}, InputError, r"^loss: expected one of"),
     (APGD, {"loss": "margin"}, InputError, r"^loss: expected one of ce, dlr, dlr-targeted, got 'margin'"),
@@ -62,10 +62,10 @@ BAD_CALLS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"targeted": True, "target_labels": Y + 2}, InputError, r"^target_labels: expected labels below 3"),
     ({"targeted": True, "target_labels": [0]}, InputError, r"^target_labels: expected shape \(2,\)"),
     ({"epsilon": torch.ones(3)}, InputError, r"^epsilon: expected one radius for each of the 2 examples, got 3"),
-    ({"epsilon": -1.0}, InputError, r"^epsilon: expected at least 0"),
-    ({"indices": [0]}, InputError, r"^indices: expected shape \(2,\)"),
+    ({"epsilon": -1.0}, InputError, r"^epsilon: expected a finite number of at least 0"),
+    ({"indices": [0]}, InputError, r"^indices: expected one for each of the 2 examples, got 1"),
     ({"indices": [0, 2**32]}, InputError, r"^indices: expected 0 to 2\*\*32 - 1"),
-    ({"indices": [0.0, 1.0]}, InputTypeError, r"^indices: expected integer"),
+    ({"indices": [0.0, 1.0]}, InputTypeError, r"^indices: expected an integer"),
 ]
 
 

@@ -172,10 +172,10 @@ X, Y = torch.full((2, 3), 0.5), torch.tensor([0, 1])
 BAD_CONSTRUCTION: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"norm": "l3"}, InputError, r"^norm: expected one of linf, l2, l1, got 'l3'"),
     ({"norm": 2}, InputError, r"^norm: expected one of"),
-    ({"epsilon": -0.1}, InputError, r"^epsilon: expected at least 0, got -0.1"),
+    ({"epsilon": -0.1}, InputError, r"^epsilon: expected a finite number of at least 0, got -0.1"),
     ({"epsilon": float("nan")}, InputError, r"^epsilon: expected a finite number"),
     ({"epsilon": float("inf")}, InputError, r"^epsilon: expected a finite number"),
-    ({"epsilon": "0.1"}, InputTypeError, r"^epsilon: expected a number, got '0.1'"),
+    ({"epsilon": "0.1"}, InputTypeError, r"^epsilon: expected a number or a tensor \[N\] of numbers, got '0.1'"),
     ({"epsilon": torch.tensor([0.1, -1.0])}, InputError, r"^epsilon: expected finite numbers of at least 0"),
     ({"epsilon": torch.ones(2, 1)}, InputError, r"^epsilon: expected a number or a tensor \[N\]"),
     ({"clip_min": 1.0, "clip_max": 1.0}, InputError, r"^clip_max: expected a number above clip_min, 1.0, got 1.0"),

@@ -49,7 +49,7 @@ ATTACK = (*NET, "--epsilon", "0.1", "--attack")
         (("attack", *ATTACK, "square", "--steps", "0"), "--steps: expected at least 1, got 0"),
         (("attack", *ATTACK, "pgd", "--restarts", "0"), "--restarts: expected at least 1, got 0"),
         (("attack", *ATTACK, "pgd", "--seed", "-1"), "--seed: expected 0 to 2**64 - 1"),
-        (("train", "digits-smooth", "--sigma", "-1"), "--sigma: expected a positive number"),
+        (("train", "digits-smooth", "--sigma", "-1"), "--sigma: expected a finite number above 0"),
         (("train", "digits-ibp", "--method", "none"), "--method: expected one of ibp, crown-ibp"),
         (("train", "digits-ibp", "--epochs", "0"), "--epochs: expected 1 to 2**20 - 1"),
     ],

@@ -254,7 +254,7 @@ def test_tables() -> None:
         ({"batch_size": 0}, InputError, "batch_size: expected at least 1"),
         ({"seed": -1, "attack": "pgd"}, InputError, "seed: expected"),
         ({"sound": None}, InputTypeError, "sound: expected True or False"),
-        ({"memory_limit": -5}, InputError, "memory_limit: expected a positive number"),
+        ({"memory_limit": -5}, InputError, "memory_limit: expected at least 1"),
         ({"device": "toaster"}, InputError, "device: expected cpu or cuda"),
     ],
 )
@@ -277,7 +277,7 @@ def test_other_kinds_have_no_verdicts() -> None:
     with pytest.raises(InputError, match="run: expected a run of kind verify, got attack"):
         verification_table(run)
     verified = verify_dataset(net(), digits(), epsilons=0.02, skip=8)
-    with pytest.raises(InputError, match="epsilon: expected a positive number"):
+    with pytest.raises(InputError, match="epsilon: expected a finite number above 0"):
         verified.verified_accuracy(0.0)
     with pytest.raises(InputError, match="robust: expected a run of kind attack"):
         _ = verified.robust

@@ -152,7 +152,7 @@ def test_nothing_to_compute():
             InputTypeError,
             "logits: expected a tensor",
         ),
-        (lambda: twins.SurvivalArea(0), InputError, "n: expected an integer in"),
+        (lambda: twins.SurvivalArea(0), InputError, "n: expected 1 to"),
         (lambda: twins.SurvivalQuantile(10, -0.5), InputError, r"q: expected shares in \[0, 1\]"),
         (lambda: twins.HardShare(10, 0.5), InputError, r"below: expected a number in \(0.5, 1\]"),
         (lambda: twins.CleanAccuracy().update([0], [0]), InputTypeError, "clean: expected a tensor"),

@@ -211,20 +211,20 @@ def test_published_radii_are_attainable(published):
         ({"radius": np.array([0.1, -0.1])}, InputError, "radius: expected finite numbers of at least 0, got -0.1"),
         ({"radius": np.array([math.nan])}, InputError, "radius: expected finite numbers of at least 0, got nan"),
         ({"radius": np.array([math.inf])}, InputError, "radius: expected finite numbers of at least 0, got inf"),
-        ({"n": 0}, InputError, r"n: expected an integer in \[1, 1000000000\], got 0"),
-        ({"n": 10**9 + 1}, InputError, "n: expected an integer in"),
+        ({"n": 0}, InputError, r"n: expected 1 to 1000000000, got 0"),
+        ({"n": 10**9 + 1}, InputError, "n: expected 1 to"),
         ({"n": 1e5}, InputTypeError, "n: expected an integer, got 100000.0"),
         ({"alpha": 0.0}, InputError, r"alpha: expected a number in \[1e-30, 0.5\], got 0.0"),
         ({"alpha": 0.6}, InputError, "alpha: expected a number in"),
-        ({"alpha": math.nan}, InputError, "alpha: expected a finite number"),
+        ({"alpha": math.nan}, InputError, "alpha: expected a number in"),
         ({"alpha": "0.001"}, InputTypeError, "alpha: expected a number, got '0.001'"),
         ({"sigma": 0}, InputError, "sigma: expected a finite number above 0, got 0"),
         ({"sigma": None}, InputTypeError, "sigma: expected a number, got None"),
-        ({"decimals": 18}, InputError, r"decimals: expected an integer in \[0, 17\], got 18"),
-        ({"decimals": -1}, InputError, "decimals: expected an integer in"),
+        ({"decimals": 18}, InputError, r"decimals: expected 0 to 17, got 18"),
+        ({"decimals": -1}, InputError, "decimals: expected 0 to 17"),
         ({"decimals": 3.0}, InputTypeError, "decimals: expected an integer, got 3.0"),
         ({"decimals": np.array([3, 3])}, InputError, "decimals: expected one for each of the 1 examples, got 2"),
-        ({"decimals": np.array([18])}, InputError, "decimals: expected an integer in"),
+        ({"decimals": np.array([18])}, InputError, "decimals: expected 0 to 17"),
         ({"decimals": np.array([3.0])}, InputTypeError, "decimals: expected integers, got float64"),
     ],
 )
@@ -238,5 +238,5 @@ def test_bad_arguments(change, error, match):
 def test_bad_tables():
     with pytest.raises(InputError, match="n: expected at most 1000000 for a table, got 1000001"):
         metrics.attainable_radii(10**6 + 1, ALPHA, 1.0)
-    with pytest.raises(InputError, match=r"digits: expected an integer in \[1, 17\], got 0"):
+    with pytest.raises(InputError, match=r"digits: expected 1 to 17, got 0"):
         metrics.significant_decimals(np.array([0.5]), 0)

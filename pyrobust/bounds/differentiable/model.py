@@ -181,7 +181,7 @@ class DifferentiableBounds:
             # compiled code cannot raise for numbers
             if not torch.compiler.is_compiling() and not bool(((epsilon >= 0) & epsilon.isfinite()).all()):
                 raise InputError("epsilon: expected finite numbers of at least 0, got others")
-        elif not isinstance(epsilon, int | float):
+        elif isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
             raise InputTypeError(f"epsilon: expected a number or a tensor [B], got {type(epsilon).__name__}")
         elif not 0 <= epsilon < float("inf"):
             raise InputError(f"epsilon: expected a finite number of at least 0, got {epsilon}")

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from pyrobust.metrics.arguments import checked_flags, checked_number, checked_radii
+from pyrobust.checks import non_negative
+from pyrobust.metrics.arguments import checked_flags, checked_radii
 from pyrobust.metrics.certified import certified_accuracy
 from pyrobust.metrics.torchmetrics.base import CountedMetric, MeanMetric, check_total
 
@@ -30,7 +31,7 @@ class CertifiedAccuracy(CountedMetric):
 
     def __init__(self, at: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.at = checked_number("at", at)
+        self.at = non_negative("at", at)
 
     def update(self, radius: Tensor, correct: Tensor) -> None:
         """Counts a batch; arguments and errors as of ``certified_accuracy``."""
@@ -64,7 +65,7 @@ class CertificationGap(Metric):
 
     def __init__(self, at: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.at = checked_number("at", at)
+        self.at = non_negative("at", at)
         for name in ("robust", "certified", "total"):
             self.add_state(name, torch.tensor(0, dtype=torch.int64), dist_reduce_fx="sum")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from pyrobust.metrics.arguments import checked_count
+from pyrobust.checks import integer
 from pyrobust.metrics.survival import HARD, SurvivalCurve, survival_curve
 from pyrobust.metrics.torchmetrics.base import check_total
 
@@ -39,7 +39,7 @@ class _OfVotes(Metric):
 
     def __init__(self, n: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.n = checked_count("n", n, 1, _LARGEST_N)
+        self.n = integer("n", n, 1, _LARGEST_N)
         self.add_state("counts", torch.zeros(self.n + 1, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, votes: Tensor, correct: Tensor) -> None:
