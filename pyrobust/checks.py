@@ -181,17 +181,18 @@ def numbers(name: str, values: Iterable[Any]) -> list[float]:
     return floats
 
 
-def non_negatives(name: str, values: Iterable[Any]) -> list[float]:
-    """Return a sequence of finite numbers of at least 0 as floats.
+def non_negatives(name: str, values: Iterable[Any], *, infinite: bool = False) -> list[float]:
+    """Return a sequence of numbers of at least 0 as floats: finite, unless ``infinite`` allows infinity.
 
-    >>> non_negatives("radii", [0, -1])
+    >>> non_negatives("epsilons", [0, -1])
     Traceback (most recent call last):
-    pyrobust.errors.InputError: radii: expected finite numbers of at least 0, got -1.0
+    pyrobust.errors.InputError: epsilons: expected finite numbers of at least 0, got -1.0
     """
     found = numbers(name, values)
     for value in found:
-        if not 0 <= value < math.inf:
-            raise InputError(f"{name}: expected finite numbers of at least 0, got {value}")
+        if not 0 <= value <= math.inf or (value == math.inf and not infinite):
+            expected = "numbers" if infinite else "finite numbers"
+            raise InputError(f"{name}: expected {expected} of at least 0, got {value}")
     return found
 
 

@@ -170,6 +170,10 @@ def test_sequences_of_radii_are_finite_and_at_least_zero() -> None:
     for wrong in (-0.1, math.nan, math.inf, -math.inf, HUGE):
         with pytest.raises(InputError, match=r"^radii: expected finite numbers of at least 0, got "):
             non_negatives("radii", [0.5, wrong])
+    assert non_negatives("radii", [0.5, HUGE], infinite=True) == [0.5, math.inf]
+    for wrong in (-0.1, math.nan, -math.inf):
+        with pytest.raises(InputError, match=r"^radii: expected numbers of at least 0, got "):
+            non_negatives("radii", [0.5, wrong], infinite=True)
 
 
 def test_arrays() -> None:

@@ -72,7 +72,7 @@ def compute_certified_accuracy(
         raise InputError(f"test_images: expected at least one image, got shape {tuple(test_images.shape)}")
     labels = class_labels("test_labels", test_labels, len(test_images), getattr(smoother, "num_classes", None)).numpy()
     radii = items("radii", radii)
-    values = non_negatives("radii", radii)
+    values = non_negatives("radii", radii, infinite=True)
 
     prediction, radius_of = _certify(smoother, test_images, n, alpha)
     right = (prediction == labels) & (prediction != ABSTAIN)

@@ -54,7 +54,7 @@ def certified_accuracy(
     [0.5, 0.5, 0.25]
     """
     certified, right = _columns(radius, correct)
-    wanted = non_negatives("radii", radii)
+    wanted = non_negatives("radii", radii, infinite=True)
     alpha = checked_alpha(alpha)
     return [estimate_rate(int((right & (certified >= r)).sum()), len(right), alpha) for r in wanted]
 

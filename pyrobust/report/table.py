@@ -63,7 +63,7 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None) -> 
     >>> certified_accuracy_table(run, [0.0, 0.25]).row_count
     6
     """
-    radii = default_radii(run) if radii is None else non_negatives("radii", radii)
+    radii = default_radii(run) if radii is None else non_negatives("radii", radii, infinite=True)
     accuracies = run.certified_accuracy(radii)
     table = _table(run, "Certified accuracy")
     if "samples" in run.table:

@@ -178,7 +178,7 @@ class Run:
         # A verification with radius 0 has proved nothing, not even of the image itself.
         proved = self.right & ((self.table["radius"] > 0) | (self.kind != "verify"))
         radius = self.table["radius"][proved]
-        return np.array([(radius >= r).sum() / len(self) for r in non_negatives("radii", radii)])
+        return np.array([(radius >= r).sum() / len(self) for r in non_negatives("radii", radii, infinite=True)])
 
     def clean_accuracy(self, alpha: float = 0.05) -> Rate:
         """The share of images whose prediction is right, ``float(rate)``, with its confidence interval.

@@ -58,4 +58,4 @@ def certified_radii(method: str, radii: Sequence[float] | None) -> tuple[float, 
     if method not in ("fixed", "sequential"):
         raise InputError(f'method: expected "fixed" or "sequential", got {method!r}')
     # Not `radii or ()`: an array has no truth.
-    return () if radii is None else tuple(non_negatives("radii", radii))
+    return () if radii is None else tuple(non_negatives("radii", radii, infinite=True))

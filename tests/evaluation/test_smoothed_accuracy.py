@@ -146,12 +146,12 @@ def test_a_smoother_agrees_with_its_own_certificates():
         (torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), InputError, "test_images: expected at least one image"),
         (torch.tensor(1.0), [0], InputError, "test_images: expected at least one image"),
         (np.zeros((1, 2)), [0], InputTypeError, "test_images: expected a tensor, got ndarray"),
-        (torch.zeros(2, 2), [0], InputError, "test_labels: expected one for each of the 2 images, got 1"),
+        (torch.zeros(2, 2), [0], InputError, r"test_labels: expected shape \(2,\), one label an example"),
         (torch.zeros(2, 2), [[0, 1]], InputError, r"test_labels: expected shape \(2,\)"),
         (torch.zeros(2, 2), 0, InputError, r"test_labels: expected shape \(2,\)"),
         (torch.zeros(2, 2), [0.0, 1.0], InputTypeError, "test_labels: expected integer labels, got torch.float32"),
         (torch.zeros(2, 2), [True, False], InputTypeError, "test_labels: expected integer labels, got"),
-        (torch.zeros(2, 2), ["a", "b"], InputTypeError, "test_labels: expected integers"),
+        (torch.zeros(2, 2), ["a", "b"], InputTypeError, "test_labels: expected integer labels"),
         (torch.zeros(2, 2), [0, -1], InputError, "test_labels: expected labels of at least 0, got -1"),
     ],
 )
@@ -169,7 +169,7 @@ def test_labels_out_of_a_smoothers_range(label):
 
 @pytest.mark.parametrize("radius", [-0.1, math.nan, -math.inf])
 def test_radii_out_of_range(radius):
-    with pytest.raises(InputError, match="radii: expected finite numbers of at least 0"):
+    with pytest.raises(InputError, match="radii: expected numbers of at least 0"):
         summary([(0, 1.0)], [0], [0.5, radius])
 
 

@@ -229,7 +229,7 @@ def test_tables() -> None:
         ({"epsilons": []}, InputError, "epsilons: expected positive numbers, each once"),
         ({"epsilons": [0.0]}, InputError, "epsilons: expected positive numbers"),
         ({"epsilons": [0.1, 0.1]}, InputError, "epsilons: expected positive numbers, each once"),
-        ({"epsilons": [0.1, float("nan")]}, InputError, "epsilons: expected a finite number"),
+        ({"epsilons": [0.1, float("nan")]}, InputError, "epsilons: expected finite numbers"),
         ({"epsilons": "much"}, InputTypeError, "epsilons: expected a sequence of numbers"),
         ({"epsilons": None, "radius": True, "largest": -1}, InputError, "largest: expected a finite number"),
         ({"epsilons": None, "radius": True, "attack": "pgd"}, InputError, "attack: expected None without epsilons"),

@@ -241,7 +241,11 @@ def test_bad_columns(radius, correct, error, match):
             InputTypeError,
             r"radii: expected .* got \['0.5'\]",
         ),
-        (lambda: metrics.certified_accuracy(RADIUS, CORRECT, [-0.1]), InputError, "radii: expected finite numbers"),
+        (
+            lambda: metrics.certified_accuracy(RADIUS, CORRECT, [-0.1]),
+            InputError,
+            "radii: expected numbers of at least 0",
+        ),
         (lambda: metrics.certified_accuracy(RADIUS, CORRECT, [math.nan]), InputError, "radii: .* got nan"),
         (lambda: metrics.certified_accuracy(RADIUS, CORRECT, [0.5], alpha=1), InputError, "alpha: expected"),
         (lambda: metrics.average_certified_radius(RADIUS, CORRECT, 0.0), InputError, "alpha: expected"),

@@ -35,7 +35,7 @@ def test_unreachable_radius_requires_probability_one():
 
 @pytest.mark.parametrize("radius", [-0.1, math.nan, math.inf])
 def test_radius_out_of_range_is_rejected(radius):
-    with pytest.raises(InputError, match="radius: expected a finite non-negative number"):
+    with pytest.raises(InputError, match="radius: expected a finite number of at least 0"):
         required_probability(radius, 0.25)
 
 

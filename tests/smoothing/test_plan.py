@@ -143,7 +143,7 @@ def test_budget_of_another_type_is_rejected() -> None:
         ({"p": [1.5]}, InputError, "p: expected a list"),
         ({"p": [math.nan]}, InputError, "p: expected a list"),
         ({"radii": []}, InputError, "radii: expected at least one"),
-        ({"radii": [-1.0]}, InputError, "radius: expected a finite non-negative number"),
+        ({"radii": [-1.0]}, InputError, "radii: expected finite numbers of at least 0"),
         ({"sigma": 0.0}, InputError, "sigma: expected a positive number"),
         ({"alpha": 1.0}, InputError, "alpha: expected"),
         ({"hybrid": 0.0}, InputError, "hybrid: expected"),

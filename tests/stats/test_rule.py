@@ -58,7 +58,7 @@ def test_hybrid_certifies_more_at_n_max_and_less_before():
 @pytest.mark.parametrize(
     ("given", "error", "match"),
     [
-        ({"n_max": 0}, InputError, "n_max: expected 1"),
+        ({"n_max": 0}, InputError, "n_max: expected at least 1"),
         ({"n_max": 10.5}, InputTypeError, "n_max: expected an integer"),
         ({"alpha": 0.0}, InputError, r"alpha: expected a number in \(0, 1\)"),
         ({"price": math.nan}, InputError, "price: expected a finite number above 0"),
