@@ -345,7 +345,7 @@ def test_differing_runs_name_the_first_radius_that_differs(tmp_path: Path) -> No
 
     assert "radius 0, 0.0003003, 0.000600601, " in describe_run(certify(radii))[0]
     assert "0.0033033 and 988 more" in describe_run(Run(tmp_path / "run.db"))[0]
-    with pytest.raises(StoreError, match=r"radii: 1000 there, 999 now; the first that differs is number 1000") as error:
+    with pytest.raises(StoreError, match=r"radii: 1000 stored, 999 given; first difference at number 1000") as error:
         certify(radii[:-1])
     assert len(str(error.value)) < 400
 

@@ -1,1 +1,1 @@
-"""The store: run files, their writer, reader, schema and logs."""
+"""The store: run files, their schema, writer and reader, and exported logs."""

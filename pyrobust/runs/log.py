@@ -1,4 +1,4 @@
-"""Logs as text: the tab-separated columns that certification scripts write and read."""
+"""Tab-separated text logs, in the columns of the reference certification script."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ import numpy.typing as npt
 from pyrobust.checks import WORDS
 from pyrobust.errors import FileFormatError
 from pyrobust.runs.parameters import is_name
+from pyrobust.runs.reader import expect_file
 from pyrobust.runs.run import Run
 from pyrobust.zoo.files import write_atomically
 
-#: Columns of the log of each kind of run, in this order.
+#: Columns of the log of each kind of run, in order.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "certify": ("idx", "label", "predict", "radius", "correct", "time"),
     "predict": ("idx", "label", "predict", "correct", "time"),
@@ -29,16 +30,17 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 _REAL = ("radius", "distance", "time")
 #: Decimals of a printed radius.
 RADIUS_DECIMALS = 6
+#: Longest line that is read: the largest double has 309 digits, a usual line 40 bytes.
+MAX_LINE_BYTES = 1000
+#: Largest log that is read.
+MAX_LOG_BYTES = 1 << 30
 
-# Of a line, and of a file, that is read: the largest double has 309 digits; a line of a million images' log has 40.
-_LONGEST_LINE = 1000
-_LARGEST_LOG = 1 << 30
-# Enough digits for every double, of which none is then rounded before it is rounded down.
+# Represents every double exactly, so that a radius is rounded only once, downward.
 _EXACT = Context(prec=400)
 
 
 def format_radius(radius: float) -> str:
-    """A radius with six decimals, rounded down: what is printed is never more than what was proved.
+    """Format a radius with six decimals, rounded down, so that it never exceeds what was proved.
 
     >>> format_radius(0.9999999), format_radius(0.25)
     ('0.999999', '0.250000')
@@ -47,7 +49,7 @@ def format_radius(radius: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration as h:mm:ss.ffffff, hours beyond 24 and all six decimals always written.
+    """Format a duration as h:mm:ss.ffffff, with hours beyond 24 and always six decimals.
 
     >>> format_seconds(3675.5)
     '1:01:15.500000'
@@ -58,17 +60,18 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_log(run: Run) -> str:
-    r"""A run as the tab-separated log of the reference implementation (Cohen, Rosenfeld and Kolter 2019).
+    r"""Format a run as a tab-separated log of the reference implementation (Cohen, Rosenfeld and Kolter 2019).
 
-    Columns idx, label, predict (-1: abstained), radius (six decimals, rounded down), correct (0 or 1), time; the logs
-    of predictions have no radius. Of a verification at given epsilons, the radius is the largest that was verified. Of
-    an attack, distance and broken_by are empty where the image withstood.
+    The columns are idx, label, predict (-1: abstained), radius (six decimals, rounded down), correct (0 or 1) and time.
+    Predictions have no radius. A verification at given epsilons has the largest verified one as radius. Attacks have
+    adversarial, distance, broken_by and robust instead of radius; distance and broken_by are empty where the model is
+    robust.
 
     Args:
-        run: of any kind; rows are sorted by index.
+        run: a run of any kind.
 
     Returns:
-        The text with its header, each line ended.
+        The text, with a header line; rows are sorted by index, and every line ends with a newline.
 
     >>> from pyrobust.evaluation import certify_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing
@@ -99,14 +102,14 @@ def format_log(run: Run) -> str:
 
 
 def write_log(run: Run, path: str | os.PathLike[str]) -> None:
-    """Writes `format_log` so that the file is there whole or not at all.
+    """Write the text of `format_log` to a file, whole or not at all.
 
     Args:
-        run: of any kind.
-        path: the file; replaced if it is there.
+        run: a run of any kind.
+        path: the file; an existing one is replaced.
 
     Raises:
-        StoreError: the file cannot be written; what was there before stays.
+        StoreError: the file cannot be written; an existing one stays unchanged.
 
     >>> from pyrobust.evaluation import certify_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing
@@ -123,17 +126,17 @@ def write_log(run: Run, path: str | os.PathLike[str]) -> None:
 
 
 def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
-    r"""Reads a log with the columns of `format_log`, from this or another program.
+    r"""Read a log with the columns of `format_log`, written by this or another program.
 
     Args:
         path: the file; untrusted.
 
     Returns:
-        The columns by the names in the file: idx, label, predict, adversarial, correct and robust int64, radius and
-        distance float64 (NaN where empty), time float64 in seconds, broken_by str.
+        Columns by their names in the file: idx, label, predict, adversarial, correct and robust int64; radius and
+        distance float64 (NaN where empty); time float64, in seconds; broken_by str.
 
     Raises:
-        FileFormatError: the file is missing or is no such log; the message names the line.
+        FileFormatError: the file is missing or not such a log; the message names the line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -143,13 +146,13 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
     array([0.377])
     """
     path = Path(path)
-    lines = _lines(path)
+    lines = _read_lines(path)
     first = next(lines)
     names = tuple(first.split("\t"))
     if names not in COLUMNS.values():
         expected = " or ".join(dict.fromkeys(" ".join(columns) for columns in COLUMNS.values()))
         raise FileFormatError(f"{path}: line 1: expected the columns {expected}, separated by tabs; got {first[:80]!r}")
-    # Arrays, which take eight bytes a number where lists take forty.
+    # Arrays take eight bytes a number, lists forty.
     values: dict[str, Any] = {name: array("d") if name in _REAL else array("q") for name in names}
     if "broken_by" in values:
         values["broken_by"] = []
@@ -167,30 +170,28 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
     types = dict.fromkeys(_REAL, np.float64) | {"broken_by": np.str_}
     columns = {name: np.array(column, types.get(name, np.int64)) for name, column in values.items()}
     if len(np.unique(columns["idx"])) < len(columns["idx"]):
-        raise FileFormatError(f"{path}: an image is there twice; use a log with one line an image")
+        raise FileFormatError(f"{path}: duplicate image index; expected one line an image")
     return columns
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """The lines of a log, without their ends; at least one."""
-    if not path.is_file():
-        what = "a folder" if path.is_dir() else "nothing"
-        raise FileFormatError(f"{path}: expected a log, found {what} there; check the path")
+def _read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a log without their ends; at least one."""
+    expect_file(path, "a log")
     number = 1
     try:
-        if path.stat().st_size > _LARGEST_LOG:
-            raise FileFormatError(f"{path}: expected a log of at most {_LARGEST_LOG} bytes; no log has that many lines")
+        if path.stat().st_size > MAX_LOG_BYTES:
+            raise FileFormatError(f"{path}: expected a log of at most {MAX_LOG_BYTES} bytes")
         with path.open(encoding="ascii", newline="\n") as file:
-            line = file.readline(_LONGEST_LINE)
+            line = file.readline(MAX_LINE_BYTES)
+            # Yielded before its end is checked, so that the header of another format is reported first.
             yield line.removesuffix("\n").removesuffix("\r")
-            # Of the first line its end comes second: another kind of file is told by what it says.
             while line:
                 if not line.endswith("\n"):
-                    what = "is too long" if len(line) == _LONGEST_LINE else "has no end; the file was cut off"
-                    raise FileFormatError(f"{path}: line {number}: {what}")
+                    problem = "too long" if len(line) == MAX_LINE_BYTES else "incomplete; the file is truncated"
+                    raise FileFormatError(f"{path}: line {number}: {problem}")
                 if number > 1:
                     yield line.removesuffix("\n").removesuffix("\r")
-                line = file.readline(_LONGEST_LINE)
+                line = file.readline(MAX_LINE_BYTES)
                 number += 1
     except (OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{path}: not a readable log ({error})") from error
@@ -199,7 +200,7 @@ def _lines(path: Path) -> Iterator[str]:
 def _parse(name: str, text: str) -> int | float | str:
     if name == "broken_by":
         if text and not is_name(text):
-            raise ValueError("expected the name of an attack")
+            raise ValueError("expected an attack name")
         return text
     if name == "distance" and not text:
         return math.nan
@@ -223,5 +224,5 @@ def _parse(name: str, text: str) -> int | float | str:
     ranges = {"predict": class_, "adversarial": class_, "correct": flag, "robust": flag}
     low, high = ranges.get(name, (0, WORDS))
     if not low <= value < high:
-        raise ValueError(f"expected {low} to {high - 1}")
+        raise ValueError(f"expected an integer from {low} to {high - 1}")
     return value

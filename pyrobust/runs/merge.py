@@ -1,4 +1,4 @@
-"""The shards of one sweep as one run."""
+"""Merge the shards of a sweep into one run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyrobust.runs.run import Run
 
 
 class _MergedRun(Run):
-    """Shards as one run. A class of its own, because its rows come from several files."""
+    """A run whose rows come from the files of several shards."""
 
     def __init__(self, shards: list[Run]) -> None:
         self._shards = shards
@@ -39,61 +39,57 @@ class _MergedRun(Run):
         return counts
 
     def _examples(self, indices: list[int]) -> Tensor:
-        found = torch.empty((len(indices), *self.parameters["shape"]))
+        examples = torch.empty((len(indices), *self.parameters["shape"]))
         for shard in self._shards:
             own = set(shard.table["index"].tolist())
             rows = [row for row, index in enumerate(indices) if index in own]
-            found[rows] = shard._examples([indices[row] for row in rows])
-        return found
+            examples[rows] = shard._examples([indices[row] for row in rows])
+        return examples
 
 
 def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
-    """The shards of one sweep as one run.
+    """Merge the shards of one sweep into one run.
 
     Args:
-        paths: one file, sharded or not, which is read as it is; or the files of all K shards, in any order.
+        paths: the files of all K shards, in any order; or a single file, sharded or not, which is read as it is.
 
     Returns:
-        The run, rows in the order of the index. Shards that are not finished contribute what they have.
+        The run, with its rows in index order. Unfinished shards contribute the rows they have.
 
     Raises:
-        InputError: no file; several that are not all shards of one sweep: other parameters (batch size, chunk and
-            device may differ; on a grid chunk alone, and torch may not), a missing shard, or one given twice. Each is
-            named.
+        InputError: no path; or files that are not exactly the shards of one sweep: different parameters (batch size,
+            chunk and device may differ; on a grid only chunk may, and torch must agree), a missing shard, or a
+            shard given twice. The message names each.
         FileFormatError: a file is missing or damaged.
 
     >>> merge_runs([])
     Traceback (most recent call last):
-    pyrobust.errors.InputError: merge_runs: paths: expected at least one run, got none
+    pyrobust.errors.InputError: merge_runs: paths: expected at least one run file, got none
     """
     if not paths:
-        raise InputError("merge_runs: paths: expected at least one run, got none")
+        raise InputError("merge_runs: paths: expected at least one run file, got none")
     runs = [Run(path) for path in paths]
     if len(runs) == 1:
         return runs[0]
     first = runs[0]
-    seen: dict[int, Run] = {}
+    shards: dict[int, Run] = {}
     for run in runs:
         if run.parameters["shard"] is None:
-            raise InputError(
-                f"merge_runs: {run.path}: is not a shard; several runs are merged only if made with --shard I/K"
-            )
+            raise InputError(f"merge_runs: {run.path}: not a shard; only runs made with --shard I/K can be merged")
         ignore = EXECUTION_ON_GRID if "grid" in first.parameters else EXECUTION
-        differences = first.header.differences(run.header, ignore=ignore)
+        differences = first.header.differences(run.header, ("in the first", "in the second"), ignore)
         if first.parameters["shard"][1] != run.parameters["shard"][1]:
-            differences.append(f"shard: of {first.parameters['shard'][1]} there, of {run.parameters['shard'][1]} now")
+            counts = first.parameters["shard"][1], run.parameters["shard"][1]
+            differences.append("shard: of {} in the first, of {} in the second".format(*counts))
         if differences:
             raise InputError(
-                f"merge_runs: {run.path}: is not of the same sweep as {first.path}: {'; '.join(differences)} "
-                f"(there: {first.path}, now: {run.path})"
+                f"merge_runs: {first.path} and {run.path} are shards of different sweeps: {'; '.join(differences)}"
             )
-        other = seen.setdefault(run.parameters["shard"][0], run)
+        other = shards.setdefault(run.parameters["shard"][0], run)
         if other is not run:
-            raise InputError(
-                f"merge_runs: shard {_shard(run)} is given twice: {other.path} and {run.path}; leave one out"
-            )
+            raise InputError(f"merge_runs: shard {_shard(run)} given twice: {other.path} and {run.path}; leave one out")
     count = first.parameters["shard"][1]
-    missing = list(islice((i for i in range(1, count + 1) if i not in seen), 21))
+    missing = list(islice((i for i in range(1, count + 1) if i not in shards), 21))
     if missing:
         named = ", ".join(f"{i}/{count}" for i in missing[:20]) + (" …" if len(missing) > 20 else "")
         raise InputError(f"merge_runs: missing shards: {named}; add their files, or export the others one by one")

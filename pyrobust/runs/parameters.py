@@ -1,4 +1,4 @@
-"""The parameters of a run: which there are, what is valid, and how two runs differ."""
+"""Parameters of a run: their names, valid values, and the differences between two runs."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pyrobust.checks import WORDS, is_finite, is_integer
 from pyrobust.errors import InputError
 from pyrobust.smoothing.grid import read_grid
 
-#: How the work was done, not what was computed: shards of one sweep may differ in these.
+#: Execution settings that do not change results; shards of one sweep may differ in them.
 EXECUTION = frozenset({"shard", "batch_size", "chunk", "device"})
 
-#: The same where a grid is guaranteed: the batch is part of the classifier, and so is what computes it.
+#: The same for runs on a grid, where batch size and device are part of the certified classifier.
 EXECUTION_ON_GRID = frozenset({"shard", "chunk"})
 
 #: Parameters of a sequential run that define its certification rule.
 RULE = ("radii", "n", "alpha", "hybrid", "two_class")
 
-#: Of one image in a file: SQLite keeps at most 1e9 bytes in one place.
+#: Largest image in a file, in float32 numbers: SQLite limits a blob to 1e9 bytes.
 MAX_PIXELS = 1 << 27
 
-# Of a list in a message.
-_MOST_SHOWN = 8
+# Longer lists are shown in messages by their first difference.
+_MAX_SHOWN = 8
 
 
 def is_name(value: Any) -> bool:
-    r"""Whether a value is a name that a file and a log can keep: 1 to 64 printable characters of ASCII.
+    r"""Whether a value is a valid name for run files and logs: 1 to 64 printable ASCII characters.
 
     >>> is_name("apgd-ce"), is_name("two\tcolumns")
     (True, False)
@@ -36,7 +36,7 @@ def is_name(value: Any) -> bool:
     return _word(value) and value.isascii()
 
 
-def _whole(low: int, high: int) -> Callable[[Any], bool]:
+def _integer(low: int, high: int) -> Callable[[Any], bool]:
     return lambda value: is_integer(value, low, high)
 
 
@@ -47,7 +47,8 @@ def _word(value: Any) -> bool:
 def _shard(value: Any) -> bool:
     if value is None:
         return True
-    return isinstance(value, list) and len(value) == 2 and all(map(_whole(1, WORDS), value)) and value[0] <= value[1]
+    pair = isinstance(value, list) and len(value) == 2 and all(map(_integer(1, WORDS), value))
+    return pair and value[0] <= value[1]
 
 
 def _normalize(value: Any) -> bool:
@@ -57,15 +58,19 @@ def _normalize(value: Any) -> bool:
     return all(isinstance(part, list) and all(map(is_finite, part)) for part in parts)
 
 
-def _step(value: Any) -> bool:
+def _grid_step(value: Any) -> bool:
     try:
         return isinstance(value, str) and str(read_grid(value)) == value != "auto"
     except InputError:
         return False
 
 
-def _one_of(*words: Any) -> Callable[[Any], bool]:
-    return lambda value: value in words and type(value) in map(type, words)
+def _one_of(*choices: Any) -> Callable[[Any], bool]:
+    return lambda value: value in choices and type(value) in map(type, choices)
+
+
+def _optional(valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or valid(value)
 
 
 def _range(value: Any) -> bool:
@@ -76,7 +81,7 @@ def _shape(value: Any) -> bool:
     return (
         isinstance(value, list)
         and len(value) == 3
-        and all(map(_whole(1, WORDS), value))
+        and all(map(_integer(1, WORDS), value))
         and math.prod(value) <= MAX_PIXELS
     )
 
@@ -93,28 +98,21 @@ def _settings(value: Any) -> bool:
     )
 
 
-def _epsilons(value: Any) -> bool:
-    if value is None:
-        return True
-    rising = isinstance(value, list) and 0 < len(value) <= 1024 and all(map(is_finite, value))
-    return rising and value[0] > 0 and all(a < b for a, b in pairwise(value))
-
-
-def _radii(value: Any) -> bool:
-    rising = isinstance(value, list) and 0 < len(value) <= 1024 and all(map(is_finite, value))
-    return rising and value[0] >= 0 and all(a < b for a, b in pairwise(value))
+def _increasing(value: Any) -> bool:
+    finite = isinstance(value, list) and 0 < len(value) <= 1024 and all(map(is_finite, value))
+    return finite and all(a < b for a, b in pairwise(value))
 
 
 _COMMON: dict[str, Callable[[Any], bool]] = {
-    "num_classes": _whole(1, WORDS),
+    "num_classes": _integer(1, WORDS),
     "dtype": _word,
     "memory_format": _word,
-    "images": _whole(1, WORDS),
-    "skip": _whole(1, WORDS),
-    "max": lambda value: value is None or _whole(1, WORDS)(value),
+    "images": _integer(1, WORDS),
+    "skip": _integer(1, WORDS),
+    "max": _optional(_integer(1, WORDS)),
     "shard": _shard,
-    "batch_size": _whole(1, WORDS),
-    "chunk": _whole(1, WORDS),
+    "batch_size": _integer(1, WORDS),
+    "chunk": _integer(1, WORDS),
     "device": _word,
 }
 _SMOOTHING: dict[str, Callable[[Any], bool]] = _COMMON | {
@@ -122,21 +120,24 @@ _SMOOTHING: dict[str, Callable[[Any], bool]] = _COMMON | {
     "noise": _word,
     "norm": _word,
     "normalize": _normalize,
-    "n": _whole(1, WORDS),
+    "n": _integer(1, WORDS),
     "alpha": lambda value: is_finite(value) and 0 < value < 1,
-    "seed": _whole(0, (1 << 64) - 1),
+    "seed": _integer(0, (1 << 64) - 1),
 }
-# Of certifications and predictions on a grid, besides.
-_GRID: dict[str, Callable[[Any], bool]] = {"grid": _step, "delta": lambda value: is_finite(value) and 0 < value <= 1}
-#: The parameters of each layout of run (`layout_of`), with what is valid.
+# Additional parameters of certifications and predictions on a grid.
+_GRID: dict[str, Callable[[Any], bool]] = {
+    "grid": _grid_step,
+    "delta": lambda value: is_finite(value) and 0 < value <= 1,
+}
+#: Parameters of each layout (`layout_of`), with a test of their values.
 PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
-    "certify": _SMOOTHING | {"n0": _whole(1, WORDS), "method": _word},
-    # Without chunks: images come and go one by one.
+    "certify": _SMOOTHING | {"n0": _integer(1, WORDS), "method": _word},
+    # No chunks: images start and finish one by one.
     "sequential": {name: valid for name, valid in _SMOOTHING.items() if name != "chunk"}
     | {
-        "n0": _whole(1, WORDS),
+        "n0": _integer(1, WORDS),
         "method": _one_of("sequential"),
-        "radii": _radii,
+        "radii": lambda value: _increasing(value) and value[0] >= 0,
         "hybrid": lambda value: is_finite(value) and 0 <= value < 1,
         "two_class": _one_of(False, True),
     },
@@ -148,7 +149,7 @@ PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "epsilon": lambda value: is_finite(value) and value >= 0,
         "clip": _range,
         "settings": _settings,
-        "seed": lambda value: value is None or _whole(0, (1 << 64) - 1)(value),
+        "seed": _optional(_integer(0, (1 << 64) - 1)),
         "targeted": _one_of(False),
         "examples": _one_of(False, True),
         "shape": _shape,
@@ -158,14 +159,14 @@ PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
     | {
         "method": _one_of("cascade", "ibp", "crown-ibp", "crown", "lipschitz"),
         "norm": _one_of("linf", "l2", "l1"),
-        "epsilons": _epsilons,
-        "largest": lambda value: value is None or (is_finite(value) and value >= 0),
-        "clip": lambda value: value is None or _range(value),
+        "epsilons": _optional(lambda value: _increasing(value) and value[0] > 0),
+        "largest": _optional(lambda value: is_finite(value) and value >= 0),
+        "clip": _optional(_range),
         "sound": _one_of(False, True),
         "semantics": _one_of("real", "float32"),
-        "attack": lambda value: value is None or is_name(value),
+        "attack": _optional(is_name),
         "settings": _settings,
-        "seed": lambda value: value is None or _whole(0, (1 << 64) - 1)(value),
+        "seed": _optional(_integer(0, (1 << 64) - 1)),
         "examples": _one_of(False, True),
         "shape": _shape,
         "example_dtype": _one_of("float32"),
@@ -174,11 +175,7 @@ PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
 
 
 def layout_of(kind: str, parameters: Any) -> str:
-    """Which columns and parameters a run has: those of its kind, but for sequential certifications.
-
-    Args:
-        kind: of the run.
-        parameters: of it; they may come out of a file.
+    """Return the layout of a run's columns and parameters: its kind, or "sequential"; parameters may be untrusted.
 
     >>> layout_of("certify", {"method": "sequential"}), layout_of("certify", {"method": "fixed"})
     ('sequential', 'certify')
@@ -188,14 +185,7 @@ def layout_of(kind: str, parameters: Any) -> str:
 
 
 def check_parameters(kind: str, parameters: Any) -> None:
-    """Checks parameters that came out of a file.
-
-    Args:
-        kind: of the run.
-        parameters: as JSON gave them.
-
-    Raises:
-        ValueError: one is missing, unknown or out of range.
+    """Raise ValueError if untrusted parameters, as parsed from JSON, are missing, unknown or out of range.
 
     >>> check_parameters("predict", example("predict"))
     """
@@ -203,40 +193,52 @@ def check_parameters(kind: str, parameters: Any) -> None:
     if kind in ("certify", "predict") and isinstance(parameters, dict) and "grid" in parameters:
         valid = valid | _GRID
     if not isinstance(parameters, dict) or set(parameters) != set(valid):
-        raise ValueError("parameters are not those of this kind of run")
+        raise ValueError("parameters do not match this kind of run")
     for name, value in parameters.items():
         if not valid[name](value):
             raise ValueError(f"parameter {name}: {str(value)[:40]}")
 
 
-def describe_differences(there: dict[str, Any], now: dict[str, Any], ignore: frozenset[str] = frozenset()) -> list[str]:
-    """Where two sets of parameters differ, one phrase each; of parameters that are dictionaries, each entry.
+def describe_difference(name: str, first: Any, second: Any, wording: tuple[str, str] = ("stored", "given")) -> str:
+    """Describe two values of one parameter that differ; for long lists, name their first difference.
 
-    >>> describe_differences({"sigma": 0.25, "n": 10}, {"sigma": 0.5, "n": 10})
-    ['sigma: 0.25 there, 0.5 now']
-    >>> describe_differences({"settings": {"steps": 10}}, {"settings": {"steps": 20}})
-    ['steps: 10 there, 20 now']
-    >>> describe_differences({"radii": [0.5] * 9}, {"radii": [0.5] * 9 + [1.0]})
-    ['radii: 9 there, 10 now; the first that differs is number 10: none there, 1.0 now']
+    >>> describe_difference("sigma", 0.25, 0.5)
+    'sigma: 0.25 stored, 0.5 given'
+    >>> describe_difference("radii", [0.5] * 9, [0.5] * 9 + [1.0])
+    'radii: 9 stored, 10 given; first difference at number 10: none stored, 1.0 given'
     """
-    there, now = _flat(there), _flat(now)
-    names = [name for name in {**there, **now} if name not in ignore and there.get(name) != now.get(name)]
-    return [_difference(name, there.get(name), now.get(name)) for name in names]
-
-
-def _difference(name: str, there: Any, now: Any) -> str:
-    """One phrase; of long lists where they part."""
-    if not (isinstance(there, list) and isinstance(now, list) and max(len(there), len(now)) > _MOST_SHOWN):
-        return f"{name}: {there!r} there, {now!r} now"
-    place = next((i for i, (a, b) in enumerate(zip(there, now, strict=False)) if a != b), min(len(there), len(now)))
-    first, second = (repr(one[place]) if place < len(one) else "none" for one in (there, now))
+    lists = isinstance(first, list) and isinstance(second, list)
+    if not lists or max(len(first), len(second)) <= _MAX_SHOWN:
+        return f"{name}: {first!r} {wording[0]}, {second!r} {wording[1]}"
+    shorter = min(len(first), len(second))
+    place = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), shorter)
+    shown = [repr(values[place]) if place < len(values) else "none" for values in (first, second)]
     return (
-        f"{name}: {len(there)} there, {len(now)} now; the first that differs is number {place + 1}: "
-        f"{first} there, {second} now"
+        f"{name}: {len(first)} {wording[0]}, {len(second)} {wording[1]}; first difference at number {place + 1}: "
+        f"{shown[0]} {wording[0]}, {shown[1]} {wording[1]}"
     )
 
 
-def _flat(parameters: dict[str, Any]) -> dict[str, Any]:
+def describe_differences(
+    first: dict[str, Any],
+    second: dict[str, Any],
+    wording: tuple[str, str] = ("stored", "given"),
+    ignore: frozenset[str] = frozenset(),
+) -> list[str]:
+    """Describe each parameter, or entry of a dictionary parameter, that differs between two runs.
+
+    >>> describe_differences({"sigma": 0.25, "n": 10}, {"sigma": 0.5, "n": 10})
+    ['sigma: 0.25 stored, 0.5 given']
+    >>> describe_differences({"settings": {"steps": 10}}, {"settings": {"steps": 20}})
+    ['steps: 10 stored, 20 given']
+    """
+    first, second = _flatten(first), _flatten(second)
+    names = [name for name in {**first, **second} if name not in ignore and first.get(name) != second.get(name)]
+    return [describe_difference(name, first.get(name), second.get(name), wording) for name in names]
+
+
+def _flatten(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Lift the entries of dictionary parameters to the top level, under qualified names where names collide."""
     flat: dict[str, Any] = {}
     for name, value in parameters.items():
         entries = value.items() if isinstance(value, dict) else ()
@@ -247,10 +249,9 @@ def _flat(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def chosen_indices(parameters: dict[str, Any]) -> range:
-    """The data-set indices that a run is to cover, in order.
+    """Return the data-set indices that a run covers, in order.
 
-    Every ``skip``-th of all images, the first ``max`` of those, and of these, for shard I of K, every K-th from the
-    I-th on.
+    Take every ``skip``-th image, then the first ``max`` of those; shard I of K takes every K-th of these from the I-th.
 
     >>> list(chosen_indices({"images": 20, "skip": 2, "max": 7, "shard": [2, 3]}))
     [2, 8]
@@ -261,7 +262,7 @@ def chosen_indices(parameters: dict[str, Any]) -> range:
 
 
 def example(kind: str) -> dict[str, Any]:
-    """Valid parameters of a small run of a layout, for examples and tests.
+    """Return valid parameters of a small run of a layout, for doctests and tests.
 
     >>> example("certify")["n0"]
     100

@@ -1,4 +1,4 @@
-"""What the rows of a run have to be: files are untrusted."""
+"""Validate rows read from untrusted run files."""
 
 from __future__ import annotations
 
@@ -15,52 +15,43 @@ from pyrobust.runs.verdicts import PROOFS, decode_verdicts
 Table: TypeAlias = dict[str, npt.NDArray[Any]]
 
 
-def check_table(layout: str, parameters: dict[str, Any], table: Table, where: Path) -> None:
-    """Refuses rows that no run writes.
-
-    Args:
-        layout: of the run.
-        parameters: of the run.
-        table: its columns.
-        where: the file, for the message.
-
-    Raises:
-        FileFormatError: a row is wrong.
+def check_table(layout: str, parameters: dict[str, Any], table: Table, path: Path) -> None:
+    """Raise FileFormatError for rows that no run of this layout and these parameters can hold.
 
     >>> from pyrobust.runs.parameters import example
     >>> columns = {"index": [20], "label": [1], "prediction": [1], "status": ["ok"], "seconds": [0.5], "p_value": [0.1]}
     >>> table = {name: np.array(values) for name, values in columns.items()}
     >>> check_table("predict", example("predict"), table, Path("run.db"))
     Traceback (most recent call last):
-    pyrobust.errors.FileFormatError: run.db: damaged: holds an image that the run does not cover; do not use it
+    pyrobust.errors.FileFormatError: run.db: damaged: holds an image that the run does not cover; do not use this file
     """
     classes = parameters["num_classes"]
     expected = chosen_indices(parameters)
     checks = {
         "an image that the run does not cover": all(index in expected for index in table["index"].tolist()),
         "a label out of range": ((table["label"] >= 0) & (table["label"] < classes)).all(),
-        "a prediction out of range": _classes(table["prediction"], classes),
+        "a prediction out of range": _in_range(table["prediction"], classes),
         "a negative time": (table["seconds"] >= 0).all(),
-        **_of_layout(layout, parameters, table),
+        **_layout_checks(layout, parameters, table),
     }
-    wrong = [what for what, fine in checks.items() if not fine]
-    if wrong:
-        raise FileFormatError(f"{where}: damaged: holds {wrong[0]}; do not use it")
+    failed = [fault for fault, passed in checks.items() if not passed]
+    if failed:
+        raise FileFormatError(f"{path}: damaged: holds {failed[0]}; do not use this file")
 
 
-def _of_layout(layout: str, parameters: dict[str, Any], table: Table) -> dict[str, Any]:
+def _layout_checks(layout: str, parameters: dict[str, Any], table: Table) -> dict[str, Any]:
     if layout == "verify":
-        return _verified(parameters, table)
+        return _verify_checks(parameters, table)
     if layout == "sequential":
-        return _smoothed(table) | _sequential(parameters, table)
-    return _attacked(parameters, table) if layout == "attack" else _smoothed(table)
+        return _smoothing_checks(table) | _sequential_checks(parameters, table)
+    return _attack_checks(parameters, table) if layout == "attack" else _smoothing_checks(table)
 
 
-def _verified(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
+def _verify_checks(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
     right = table["prediction"] == table["label"]
     checks = {
         "an unknown status": (table["status"] == "ok").all(),
-        "examples without an attack and its range": not parameters["examples"]
+        "examples without an attack and its clip range": not parameters["examples"]
         or (parameters["attack"] and parameters["clip"]),
         "a certified image that the model gets wrong": (right | (table["radius"] == 0)).all(),
     }
@@ -68,29 +59,29 @@ def _verified(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
     if epsilons is None:
         largest = parameters["largest"] or 0.0
         certified = table["radius"] > 0
-        plain = (table["verdicts"] == "") & (table["margins"] == "")
+        no_verdicts = (table["verdicts"] == "") & (table["margins"] == "")
         return checks | {
             "a radius out of range": ((table["radius"] >= 0) & (table["radius"] <= largest)).all(),
             "a stage that contradicts the radius": (np.isin(table["stages"], PROOFS) == certified).all()
             and (table["stages"][~certified] == "").all(),
-            "verdicts of a search for radii": plain.all(),
+            "verdicts in a search for radii": no_verdicts.all(),
         }
     try:
-        found = decode_verdicts(table, len(epsilons))
+        decoded = decode_verdicts(table, len(epsilons))
     except ValueError as error:
         return checks | {str(error): False}
-    proved = found["verdict"] == "verified"
-    forward = found["stage"] == "forward"
+    proved = decoded["verdict"] == "verified"
+    forward = decoded["stage"] == "forward"
     return checks | {
         "a verdict that contradicts the prediction": (forward == ~right[:, None]).all(),
-        "a counterexample without an attack": parameters["attack"] or not (found["stage"] == "attack").any(),
+        "a counterexample without an attack": parameters["attack"] or not (decoded["stage"] == "attack").any(),
         "a radius that contradicts the verdicts": (
             table["radius"] == np.max(np.where(proved, epsilons, 0.0), axis=1, initial=0.0)
         ).all(),
     }
 
 
-def _smoothed(table: Table) -> dict[str, Any]:
+def _smoothing_checks(table: Table) -> dict[str, Any]:
     abstained = table["prediction"] < 0
     checks = {
         "an unknown status": np.isin(table["status"], ("ok", "abstain")).all(),
@@ -103,12 +94,12 @@ def _smoothed(table: Table) -> dict[str, Any]:
     return checks
 
 
-def _sequential(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
+def _sequential_checks(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
     drawn = table["samples"] - parameters["n0"]
     undecided = table["undecided"].tolist()
     radii = parameters["radii"]
-    # An undecided radius is one that was not reached though all samples were drawn.
-    there = [
+    # A radius can be undecided only if it was not certified; abstentions certify none.
+    consistent = [
         len(digits) == len(radii)
         and set(digits) <= {"0", "1"}
         and all(digit == "0" or not radius >= r or label < 0 for digit, r in zip(digits, radii, strict=True))
@@ -116,30 +107,31 @@ def _sequential(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
     ]
     return {
         "numbers of samples out of range": ((drawn >= 1) & (drawn <= parameters["n"])).all(),
-        "undecided radii that contradict the radius": all(there),
+        "undecided radii that contradict the radius": all(consistent),
         "undecided radii before all samples were drawn": all(
             "1" not in digits or number == parameters["n"] for digits, number in zip(undecided, drawn, strict=True)
         ),
     }
 
 
-def _attacked(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
+def _attack_checks(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
     right = table["prediction"] == table["label"]
-    withstood = right & (table["adversarial"] == table["label"])
+    robust = right & (table["adversarial"] == table["label"])
     broken_by = table["broken_by"]
     return {
         "an unknown status": (table["status"] == "ok").all(),
-        "an adversarial prediction out of range": _classes(table["adversarial"], parameters["num_classes"]),
+        "an adversarial prediction out of range": _in_range(table["adversarial"], parameters["num_classes"]),
         "a distance out of range": (
-            withstood | ((table["distance"] >= 0) & (table["distance"] <= parameters["epsilon"]))
+            robust | ((table["distance"] >= 0) & (table["distance"] <= parameters["epsilon"]))
         ).all(),
-        "a distance where the attack was withstood": np.isnan(table["distance"][withstood]).all(),
-        "a broken_by that is no name": all(is_name(name) for name in np.unique(broken_by).tolist() if name),
+        "a distance for a robust image": np.isnan(table["distance"][robust]).all(),
+        "an invalid attack name in broken_by": all(is_name(name) for name in np.unique(broken_by).tolist() if name),
         "a broken_by that contradicts the predictions": (
-            ((broken_by == "clean") == ~right) & ((broken_by == "") == withstood)
+            ((broken_by == "clean") == ~right) & ((broken_by == "") == robust)
         ).all(),
     }
 
 
-def _classes(column: npt.NDArray[Any], classes: int) -> Any:
+def _in_range(column: npt.NDArray[Any], classes: int) -> Any:
+    """Whether all values are classes or -1, an abstention."""
     return ((column >= -1) & (column < classes)).all()

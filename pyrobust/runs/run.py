@@ -1,4 +1,4 @@
-"""Reading runs."""
+"""The results of a sweep, as read from its run file."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _DTYPES = {"INTEGER": np.int64, "REAL": np.float64, "TEXT": np.str_}
 
 
 class Run:
-    """The results of a sweep, read from its file when they are asked for.
+    """The results of a sweep, read lazily from its file.
 
-    A run can be read while it is being written; it then shows what was committed when it was opened.
+    A run can be read while it is being written; ``table`` then holds what was committed when it was first read.
 
     Args:
-        source: the file, or a connection to the run.
-        path: the file that a connection is to; None for a run in memory.
+        source: the file, or an open connection to a run.
+        path: the file behind a connection; None for a run in memory.
 
     Raises:
-        FileFormatError: the file is missing, damaged, of another program or of a newer version.
-        StoreError: it cannot be opened.
+        FileFormatError: the file is missing, damaged, written by another program or by a newer version.
+        StoreError: the file cannot be opened.
 
     >>> from pyrobust.evaluation import certify_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing
@@ -70,31 +70,31 @@ class Run:
         file = self._source if isinstance(self._source, Path) else path
         #: The file; None for a run in memory.
         self.path = None if file is None else Path(file)
-        with self._open() as (connection, where):
-            header = read_header(connection, where)
+        with self._open() as (connection, location):
+            header = read_header(connection, location)
         if header is None:
-            raise FileFormatError(f"{where}: an empty database, not a run of pyrobust; name another file")
-        #: Kind, parameters, hashes, guarantee and versions.
+            raise FileFormatError(f"{location}: empty database, not a run of pyrobust; use another file")
+        #: Kind, parameters, hashes, guarantee and software versions.
         self.header: Header = header
 
     @property
     def kind(self) -> str:
-        """What was computed: "certify", "predict", "attack" or "verify"."""
+        """Kind of the run: "certify", "predict", "attack" or "verify"."""
         return self.header.kind
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What the run was asked for, by name."""
+        """Parameters of the run, by name."""
         return self.header.parameters
 
     @property
     def expected(self) -> range:
-        """The data-set indices that the run is to cover."""
+        """Data-set indices that the complete run covers."""
         return chosen_indices(self.parameters)
 
     @property
     def complete(self) -> bool:
-        """Whether all of them are there."""
+        """Whether the run has a row for every expected index."""
         return len(self) == len(self.expected)
 
     def __len__(self) -> int:
@@ -106,37 +106,44 @@ class Run:
 
     @cached_property
     def table(self) -> dict[str, npt.NDArray[Any]]:
-        """Columns by name, rows in the order of the index; `histogram` and `examples` have what is larger.
+        """Columns by name, [N] each, in index order; histograms and examples have methods of their own.
 
-        ``index``, ``label`` and ``prediction`` (-1: abstained) int64; ``status`` "ok" or "abstain"; ``seconds``
-        float64; then ``p_lower`` and ``radius`` (0.0 where abstained), or ``p_value``, float64. Of an attack:
-        ``prediction`` of the image itself and ``adversarial``, that of x_adv (-1: no finite largest logit);
-        ``broken_by``, the attack that fooled the model, "clean" where it was wrong from the start and "" where it
-        withstood; ``distance``, ‖x_adv − x‖ in the attack's norm, float64, NaN where the model withstood, for there no
-        adversarial example was found. Of a verification: ``radius``, the largest
-        that was proved (of the given epsilons, where there are any), 0.0 where none was; ``verdicts``, ``stages`` and
-        ``margins`` are text, for `verdicts`. Of a sequential certification also ``samples``, of selection and sequence;
-        ``p_upper``, which holds in nine of ten cases and certifies nothing; ``rival_upper``, of two_class; and
-        ``undecided``, a digit for each of ``parameters["radii"]``, 1 where n samples did not decide it.
+        All kinds: ``index``, ``label`` and ``prediction`` (-1: abstained) int64; ``status`` "ok" or "abstain";
+        ``seconds`` float64.
+
+        Certifications: ``p_lower`` and ``radius`` (0.0 where abstained), float64. Sequential ones also ``samples``
+        (selection and sequence together); ``p_upper``, which holds with probability 0.9 and certifies nothing;
+        ``rival_upper``, the rival's limit with two_class; and ``undecided``, a digit for each of
+        ``parameters["radii"]``, 1 where n samples left it undecided.
+
+        Predictions: ``p_value``, float64.
+
+        Attacks: ``prediction`` for the clean image and ``adversarial`` for x_adv (-1: no finite largest logit);
+        ``broken_by``, the attack that fooled the model, "clean" where it misclassifies the clean image, "" where it is
+        robust; ``distance``, ‖x_adv − x‖ in the attack's norm, float64, NaN where the model is robust, since no
+        adversarial example was found.
+
+        Verifications: ``radius``, the largest proved radius (among the given epsilons, if any), 0.0 if none was proved;
+        ``verdicts``, ``stages`` and ``margins``, encoded text that the method `verdicts` decodes.
         """
         layout = self.header.layout
-        columns = COMMON | LAYOUTS[layout]
-        names = [name for name in columns if not name.startswith("counts") and name != "x_adv"]
-        with self._open() as (connection, where):
-            found = read_columns(connection, where, layout, names)
-            table = {name: np.array(found[name], dtype=_DTYPES[columns[name].split()[0]]) for name in names}
+        types = COMMON | LAYOUTS[layout]
+        names = [name for name in types if not name.startswith("counts") and name != "x_adv"]
+        with self._open() as (connection, path):
+            columns = read_columns(connection, path, layout, names)
+            table = {name: np.array(columns[name], dtype=_DTYPES[types[name].split()[0]]) for name in names}
             table = {"index": table.pop("idx"), **table}
-            check_table(layout, self.parameters, table, where)
+            check_table(layout, self.parameters, table, path)
         return table
 
     def histogram(self, name: str = "counts") -> npt.NDArray[np.int64]:
         """The votes of each image.
 
         Args:
-            name: "counts", or "counts0" for those that selected the class.
+            name: "counts" for the estimation samples, "counts0" for those that selected the class.
 
         Returns:
-            int64 [N, K+1]; the last column holds the votes without a winner, such as NaN.
+            int64 [N, K+1]; the last column counts outputs without a winner, such as NaN.
 
         Raises:
             InputError: this kind of run has no such histogram.
@@ -144,147 +151,143 @@ class Run:
         """
         layout = self.header.layout
         if not name.startswith("counts") or name not in LAYOUTS[layout]:
-            kept = ", ".join(column for column in LAYOUTS[layout] if column.startswith("counts"))
-            raise InputError(f"histogram: name: expected one of {kept}, got {name!r}")
+            choices = ", ".join(column for column in LAYOUTS[layout] if column.startswith("counts"))
+            raise InputError(f"histogram: name: expected one of {choices}, got {name!r}")
         classes, total = self.parameters["num_classes"], self.parameters["n0" if name == "counts0" else "n"]
         if layout == "sequential" and name == "counts":
             total = self.table["samples"] - self.parameters["n0"]
-        with self._open() as (connection, where):
-            counts = read_histograms(connection, where, layout, name, classes)
+        with self._open() as (connection, path):
+            counts = read_histograms(connection, path, layout, name, classes)
         if not (counts.sum(axis=1) == total).all():
             votes = "as many votes as samples" if layout == "sequential" else f"{total} votes"
-            raise FileFormatError(f"{where}: damaged: column {name}: expected {votes} for each image; do not use it")
+            raise FileFormatError(f"{path}: damaged: column {name}: expected {votes} an image; do not use this file")
         return counts
 
     def certified_accuracy(self, radii: Sequence[float]) -> npt.NDArray[np.float64]:
-        """The share of images whose prediction is right and certified at each radius.
+        """The share of images that are classified correctly and certified at each radius.
 
         Args:
-            radii: in the unit of the input; a radius R counts at r where R >= r.
+            radii: radii r in the unit of the input; a certified radius R counts where R >= r.
 
         Returns:
             float64 [len(radii)].
 
         Raises:
-            InputError: the run holds predictions, or no image yet.
+            InputError: the run holds predictions, or is empty.
             InputTypeError: radii that are not numbers.
         """
         if "radius" not in LAYOUTS[self.header.layout]:
             raise InputError(
-                f"certified_accuracy: expected a run of kind certify or verify, got {self.kind}; it has no radii"
+                f"certified_accuracy: expected a run of kind certify or verify, got {self.kind}, which has no radii"
             )
-        if not len(self):
-            raise InputError("certified_accuracy: the run holds no image yet; go on with it first")
-        # A verification with radius 0 has proved nothing, not even of the image itself.
+        self._expect_rows("certified_accuracy")
+        # A verification with radius 0 proves nothing, not even that the model is right at the image itself.
         proved = self.right & ((self.table["radius"] > 0) | (self.kind != "verify"))
         radius = self.table["radius"][proved]
         return np.array([(radius >= r).sum() / len(self) for r in non_negatives("radii", radii, infinite=True)])
 
     def clean_accuracy(self, alpha: float = 0.05) -> Rate:
-        """The share of images whose prediction is right, ``float(rate)``, with its confidence interval.
+        """The share of images that are classified correctly, with its confidence interval.
 
         Args:
-            alpha: probability that the interval misses, in (0, 1).
+            alpha: probability that the interval misses the true share, in (0, 1).
 
         Returns:
-            Rate.
+            Rate; ``float(rate)`` is the share.
 
         Raises:
-            InputError: the run holds no image yet, or alpha is out of range.
+            InputError: the run is empty, or alpha is out of range.
         """
-        if not len(self):
-            raise InputError("clean_accuracy: the run holds no image yet; go on with it first")
+        self._expect_rows("clean_accuracy")
         return estimate_rate(int(self.right.sum()), len(self), alpha)
 
     def verified_accuracy(self, epsilon: float, alpha: float = 0.05) -> Rate:
-        """The share of images that are verified at epsilon, ``float(rate)``, with its confidence interval.
+        """The share of images that are verified at epsilon, with its confidence interval.
 
         Args:
-            epsilon: positive; verified is what was proved at it or at a larger one.
-            alpha: probability that the interval misses, in (0, 1).
+            epsilon: perturbation radius > 0; an image proved at a larger epsilon counts too.
+            alpha: probability that the interval misses the true share, in (0, 1).
 
         Returns:
-            Rate.
+            Rate; ``float(rate)`` is the share.
 
         Raises:
-            InputError: the run is no verification or holds no image yet, or a value is out of range.
+            InputError: the run is not a verification or is empty, or a value is out of range.
         """
-        self._expect("verified_accuracy", "verify")
+        self._expect_kind("verified_accuracy", "verify")
         epsilon = positive("epsilon", epsilon)
-        if not len(self):
-            raise InputError("verified_accuracy: the run holds no image yet; go on with it first")
+        self._expect_rows("verified_accuracy")
         return estimate_rate(int((self.right & (self.table["radius"] >= epsilon)).sum()), len(self), alpha)
 
     def verdicts(self, epsilon: float) -> dict[str, npt.NDArray[Any]]:
-        """What is known of each image at one of the run's epsilons.
+        """The verdict on each image at one of the run's epsilons.
 
         Args:
             epsilon: one of ``parameters["epsilons"]``.
 
         Returns:
-            ``verdict``, "verified", "falsified" or "unknown"; ``stage``, which settled it: "forward", "attack" or a
-            method, "" where unknown; ``margin``, float64, the least proved margin of the last method that was tried,
-            NaN where none was. All [N].
+            ``verdict``: "verified", "falsified" or "unknown"; ``stage``, which decided it: "forward", "attack" or a
+            method, "" where unknown; ``margin``, float64: the smallest proved margin of the last method tried, NaN
+            where none was tried. All [N].
 
         Raises:
-            InputError: the run is no verification, or of other epsilons.
+            InputError: the run is not a verification, or does not have this epsilon.
         """
-        self._expect("verdicts", "verify")
+        self._expect_kind("verdicts", "verify")
         epsilons = self.parameters["epsilons"] or []
         if float(epsilon) not in epsilons:
-            there = ", ".join(map(repr, epsilons)) or "none, for it has radii"
-            raise InputError(f"epsilon: expected one of the run's, {there}; got {epsilon}")
+            choices = "one of " + ", ".join(map(repr, epsilons)) if epsilons else "a run at given epsilons"
+            raise InputError(f"epsilon: expected {choices}, got {epsilon}")
         column = epsilons.index(float(epsilon))
         return {name: values[:, column] for name, values in decode_verdicts(self.table, len(epsilons)).items()}
 
     def robust_accuracy(self, alpha: float = 0.05) -> Rate:
-        """The share of images that withstood the attack, ``float(rate)``, with its confidence interval.
+        """The share of images at which the model is robust to the attack, with its confidence interval.
 
         Args:
-            alpha: probability that the interval misses, in (0, 1).
+            alpha: probability that the interval misses the true share, in (0, 1).
 
         Returns:
-            Rate.
+            Rate; ``float(rate)`` is the share.
 
         Raises:
-            InputError: the run is no attack or holds no image yet, or alpha is out of range.
+            InputError: the run is not an attack or is empty, or alpha is out of range.
         """
         robust = self.robust
-        if not len(self):
-            raise InputError("robust_accuracy: the run holds no image yet; go on with it first")
+        self._expect_rows("robust_accuracy")
         return estimate_rate(int(robust.sum()), len(self), alpha)
 
     def examples(self, indices: Sequence[int] | None = None) -> Tensor:
-        """The adversarial examples.
+        """The adversarial examples of an attack, or the counterexamples of a verification.
 
         Args:
-            indices: data-set indices, in any order; default: all images of the run, in the order of the table.
+            indices: data-set indices, in any order. Default: all images of the run, in index order.
 
         Returns:
-            float32 [n, C, H, W]; where the image withstood, the last word of the attack, within epsilon as all. Of a
-            verification, the counterexample at the smallest epsilon that has one, elsewhere the image itself.
+            float32 [n, C, H, W], all within epsilon. For an attack, its last iterate where the model is robust. For a
+            verification, the counterexample at the smallest epsilon that has one, or else the image itself.
 
         Raises:
-            InputError: the run is no attack, was made without keeping them, or does not have an image.
+            InputError: the run is of another kind, was made with ``keep_examples=False``, or lacks an image.
             InputTypeError: indices that are not integers.
             FileFormatError: the file is damaged.
         """
         if not self.parameters.get("examples"):
             kinds = ("attack", "verify")
-            what = "is of kind " + self.kind if self.kind not in kinds else "was made without them"
-            raise InputError(f"examples: expected a run that holds adversarial examples; this one {what}")
-        there = self.table["index"]
-        wanted = there if indices is None else np.asarray(indices)
-        if wanted.ndim != 1 or (wanted.size and not np.issubdtype(wanted.dtype, np.integer)):
-            raise InputTypeError(f"indices: expected a sequence of integers, got {wanted.dtype} {wanted.shape}")
-        absent = np.setdiff1d(wanted, there)
+            actual = "one of kind " + self.kind if self.kind not in kinds else "one made with keep_examples=False"
+            raise InputError(f"examples: expected a run with adversarial examples, got {actual}")
+        present = self.table["index"]
+        requested = present if indices is None else np.asarray(indices)
+        if requested.ndim != 1 or (requested.size and not np.issubdtype(requested.dtype, np.integer)):
+            raise InputTypeError(f"indices: expected a sequence of integers, got {requested.dtype} {requested.shape}")
+        absent = np.setdiff1d(requested, present)
         if len(absent):
-            raise InputError(f"indices: expected images of the run, got {int(absent[0])}, which it does not have")
-        return self._examples([int(index) for index in wanted])
+            raise InputError(f"indices: expected images of the run, got {int(absent[0])}, which is not in it")
+        return self._examples([int(index) for index in requested])
 
     @property
     def right(self) -> npt.NDArray[np.bool_]:
-        """Whether each prediction is the label; an abstention is not."""
+        """Whether each prediction equals the label; false for abstentions."""
         right: npt.NDArray[np.bool_] = (self.table["prediction"] == self.table["label"]) & (
             self.table["prediction"] >= 0
         )
@@ -292,21 +295,21 @@ class Run:
 
     @property
     def robust(self) -> npt.NDArray[np.bool_]:
-        """Whether the model is right about each image, and about its adversarial example.
+        """Whether the model classifies each image and its adversarial example correctly.
 
         Raises:
-            InputError: the run is no attack.
+            InputError: the run is not an attack.
         """
-        self._expect("robust", "attack")
+        self._expect_kind("robust", "attack")
         robust: npt.NDArray[np.bool_] = self.right & (self.table["adversarial"] == self.table["label"])
         return robust
 
     def to_dict(self) -> dict[str, Any]:
-        """Header and table as plain lists, numbers and strings."""
+        """Return header and table as plain lists, numbers and strings."""
         return dataclasses.asdict(self.header) | {name: column.tolist() for name, column in self.table.items()}
 
     def to_pandas(self) -> pd.DataFrame:
-        """The table as a data frame with the header in ``attrs``.
+        """Return the table as a data frame with the header in ``attrs``.
 
         Raises:
             MissingExtraError: pandas is not installed.
@@ -320,12 +323,16 @@ class Run:
         return frame
 
     def _examples(self, indices: list[int]) -> Tensor:
-        with self._open() as (connection, where):
-            return read_examples(connection, where, self.parameters, indices)
+        with self._open() as (connection, path):
+            return read_examples(connection, path, self.parameters, indices)
 
-    def _expect(self, what: str, kind: str) -> None:
+    def _expect_kind(self, method: str, kind: str) -> None:
         if self.kind != kind:
-            raise InputError(f"{what}: expected a run of kind {kind}, got {self.kind}")
+            raise InputError(f"{method}: expected a run of kind {kind}, got {self.kind}")
+
+    def _expect_rows(self, method: str) -> None:
+        if not len(self):
+            raise InputError(f"{method}: run is empty; resume it first")
 
     @contextmanager
     def _open(self) -> Iterator[tuple[sqlite3.Connection, Path]]:

@@ -1,14 +1,13 @@
-"""The tables of a run's file, and their versions."""
+"""SQL tables of a run file, and their schema versions."""
 
 from __future__ import annotations
 
-#: What runs are of.
+#: Kinds of runs.
 KINDS = ("certify", "predict", "attack", "verify")
-#: Of each layout: certifications and predictions are as version 1 wrote them, attacks came with version 2,
-#: verifications with version 3; with version 4 an attack that was withstood has no distance; sequential certifications
-#: came with version 5.
+#: Schema version of each layout. Version 1 introduced certifications and predictions, 2 attacks, 3 verifications,
+#: 4 attacks without a distance where the model is robust, 5 sequential certifications.
 SCHEMA_VERSIONS: dict[str, int] = {"certify": 1, "sequential": 5, "predict": 1, "attack": 4, "verify": 3}
-#: "PyRb", in the header of every file, so that a foreign SQLite file is told apart.
+#: "PyRb" in the header of every file; tells runs from SQLite files of other programs.
 APPLICATION_ID = 0x50795262
 
 #: Columns of every kind of run: name and SQLite type.
@@ -19,9 +18,8 @@ COMMON: dict[str, str] = {
     "status": "TEXT NOT NULL",
     "seconds": "REAL NOT NULL",
 }
-#: The further columns of each layout, a kind or "sequential", which has more than other certifications. Histograms are
-#: text, `encode_counts`; x_adv is `encode_examples` and comes last, so that SQLite need not go through it for the
-#: columns before.
+#: Further columns of each layout: a kind of run, or "sequential" for sequential certifications. Histograms are text
+#: (`encode_counts`). x_adv (`encode_examples`) comes last, so that SQLite reads the other columns without loading it.
 LAYOUTS: dict[str, dict[str, str]] = {
     "certify": {
         "counts0": "TEXT NOT NULL",
@@ -29,8 +27,8 @@ LAYOUTS: dict[str, dict[str, str]] = {
         "p_lower": "REAL NOT NULL",
         "radius": "REAL NOT NULL",
     },
-    # samples: of selection and sequence. undecided: a digit for each of the radii, 1 where it is. The rival's limit is
-    # 1 where two_class is off.
+    # samples: selection and sequence together. undecided: one digit for each radius, 1 if undecided. rival_upper: 1
+    # without two_class.
     "sequential": {
         "counts0": "TEXT NOT NULL",
         "counts": "TEXT NOT NULL",
@@ -48,7 +46,7 @@ LAYOUTS: dict[str, dict[str, str]] = {
         "broken_by": "TEXT NOT NULL",
         "x_adv": "BLOB NOT NULL",
     },
-    # A value for each epsilon, `pyrobust.runs.verdicts`; empty where radii were searched for.
+    # verdicts, stages, margins: one value for each epsilon (`pyrobust.runs.verdicts`); empty in a search for radii.
     "verify": {
         "radius": "REAL NOT NULL",
         "verdicts": "TEXT NOT NULL",
@@ -57,7 +55,7 @@ LAYOUTS: dict[str, dict[str, str]] = {
         "x_adv": "BLOB NOT NULL",
     },
 }
-#: Images of a sequential run in work: their votes and limits so far, from which they are gone on with.
+#: Unfinished images of a sequential run: their votes and confidence limits so far, from which sampling resumes.
 PENDING: dict[str, str] = {
     "idx": "INTEGER PRIMARY KEY",
     "counts0": "TEXT NOT NULL",
@@ -68,7 +66,7 @@ PENDING: dict[str, str] = {
     "rival_upper": "REAL NOT NULL",
     "seconds": "REAL NOT NULL",
 }
-#: What a run is; one row.
+#: The header of a run; one row.
 RUN = {
     "id": "INTEGER PRIMARY KEY CHECK (id = 1)",
     "schema_version": "INTEGER NOT NULL",
@@ -84,7 +82,7 @@ RUN = {
 
 
 def create_statements(layout: str) -> dict[str, str]:
-    """The statement that creates each table of a layout, letter for letter as the file keeps it.
+    """Return the CREATE statement of each table, character for character as SQLite stores it.
 
     >>> sorted(create_statements("certify")), sorted(create_statements("sequential"))
     (['result', 'run'], ['pending', 'result', 'run'])

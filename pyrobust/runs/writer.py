@@ -1,4 +1,4 @@
-"""Writing a run: beginning one, going on with one, chunk by chunk."""
+"""Write a run chunk by chunk, starting a new file or resuming an existing one."""
 
 from __future__ import annotations
 
@@ -20,22 +20,15 @@ from pyrobust.runs.schema import APPLICATION_ID, COMMON, LAYOUTS, PENDING, SCHEM
 
 logger = logging.getLogger(__name__)
 
-# Only a reader that has just come or gone can be in the way of a writer that had the lock already.
+# A writer that holds the lock only ever waits for a reader that is opening or closing the file.
 _TIMEOUT_S = 5
 _SMALLEST_DATABASE = 512
 
 
 class RunWriter:
-    """Begins a run, or goes on with one, and adds results to it.
+    """Start a run in a file, or in memory for path None, or resume the one there, and append results.
 
-    Args:
-        path: the file; None keeps the run in memory. A new file is there with its header or not at all.
-        header: of the run; where the file holds a run already, the two must agree.
-
-    Raises:
-        StoreError: the file cannot be written, is in use by another writer, or holds a run with other parameters, each
-            named with both values.
-        FileFormatError: the file is not a run, damaged, or of a newer version.
+    The header must agree with that of the existing run. A new file appears with its header or not at all.
 
     >>> from pyrobust.runs.parameters import example
     >>> with RunWriter(None, Header("predict", example("predict"), "net", "", "digits", "", "real", {})) as writer:
@@ -60,10 +53,9 @@ class RunWriter:
             raise
         try:
             with self._writing("opened"):
-                # A first look waits for whoever is just repairing what a killed writer left.
+                # Reading first waits for another process that is recovering the file of a killed writer.
                 self.connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-                # Then no waiting: a lock that is held now is held for the whole of a run. So is this one, since two
-                # writers would do the work twice.
+                # No waiting for the write lock: another writer keeps it for its whole run, as does this one.
                 self.connection.execute("PRAGMA busy_timeout = 0")
                 self.connection.execute("BEGIN IMMEDIATE")
                 self.connection.execute(f"PRAGMA busy_timeout = {1000 * _TIMEOUT_S}")
@@ -88,28 +80,21 @@ class RunWriter:
             self.close()
 
     def append(self, rows: Mapping[str, Sequence[Any]], pending: Mapping[str, Sequence[Any]] | None = None) -> None:
-        """Adds results, and what is known of images in work, all of it or nothing.
+        """Commit results, and the state of unfinished sequential images, in one transaction.
 
-        Args:
-            rows: a sequence for each column of this layout, all of one length. Histograms as [B, K+1] counts,
-                adversarial examples as bytes, None for a distance that there is not.
-            pending: of a sequential run, the same for images in work; takes the place of what was kept of them before.
-                Images that have their results are in work no more.
-
-        Raises:
-            InputError: a NaN or infinite number, an index beyond 32 bits, or other columns.
-            StoreError: the disk is full, an image is there already, or another writer came in between.
+        Both map each column of the layout to a sequence, all of one length: histograms as counts [B, K+1], adversarial
+        examples as bytes, None for a missing distance. Finished images are removed from the pending ones.
         """
-        values = _values(COMMON | LAYOUTS[self.header.layout], rows)
-        kept = None if pending is None else _values(PENDING, pending)
+        values = _sqlite_columns(COMMON | LAYOUTS[self.header.layout], rows)
+        unfinished = None if pending is None else _sqlite_columns(PENDING, pending)
         with self._writing("written"):
-            if not self.connection.in_transaction:  # a chunk before this one was refused
+            if not self.connection.in_transaction:  # the previous chunk was refused
                 self.connection.execute("BEGIN IMMEDIATE")
             try:
                 self._insert("INSERT INTO result", values)
-                if kept is not None:
+                if unfinished is not None:
                     self.connection.executemany("DELETE FROM pending WHERE idx = ?", [(index,) for index in values[0]])
-                    self._insert("INSERT OR REPLACE INTO pending", kept)
+                    self._insert("INSERT OR REPLACE INTO pending", unfinished)
                 self.connection.execute("COMMIT")
             except BaseException:
                 self._roll_back()
@@ -118,37 +103,37 @@ class RunWriter:
             self._empty = False
             self.connection.execute("BEGIN IMMEDIATE")
 
-    def _insert(self, how: str, values: list[list[Any]]) -> None:
+    def _insert(self, statement: str, values: list[list[Any]]) -> None:
         marks = ", ".join("?" * len(values))
-        self.connection.executemany(f"{how} VALUES ({marks})", zip(*values, strict=True))
+        self.connection.executemany(f"{statement} VALUES ({marks})", zip(*values, strict=True))
 
     def close(self) -> None:
-        """Leaves the file as one plain file, readable from read-only media; a run in memory stays open."""
+        """Leave one plain file that can be read from read-only media; a run in memory stays open."""
         self._roll_back()
         if self.path is None:
             return
-        # Fails while somebody reads; the file then stays in WAL mode, which is as good.
+        # Fails while another process reads; the file then stays in WAL mode and is complete all the same.
         with contextlib.suppress(sqlite3.Error):
             self.connection.execute("PRAGMA journal_mode = DELETE")
         self.connection.close()
 
     def _make_file(self) -> bool:
-        """Creates an empty file where there is none, which is an empty database to SQLite; True if this call did."""
+        """Create an empty file, an empty database to SQLite, unless the path exists; return whether it was created."""
         if self.path is None:
             return False
         if os.path.isdir(self.path):
-            raise StoreError(f"{self.path}: is a folder; name a file for the run")
+            raise StoreError(f"{self.path}: is a folder; expected a path for a run file")
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:
-            # SQLite takes such a file for an empty database and would write over it.
+            # SQLite would take a file this short for an empty database and overwrite it.
             if 0 < self.path.stat().st_size < _SMALLEST_DATABASE:
-                raise FileFormatError(f"{self.path}: not a run of pyrobust; name another file") from None
+                raise FileFormatError(f"{self.path}: not a run of pyrobust; use another file") from None
             return False
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise StoreError(
-                f"{self.path}: cannot be created ({reason}); name a file in a folder that is there and can be written"
+                f"{self.path}: cannot create the file ({reason}); use an existing folder with write permission"
             ) from error
         return True
 
@@ -159,7 +144,7 @@ class RunWriter:
         return sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S, isolation_level=None)
 
     def _begin(self) -> None:
-        # WAL cannot be switched on inside the transaction that holds the lock; the new run is written in one without.
+        # WAL mode cannot be set inside a transaction, so it follows the one that writes the header.
         header = self.header
         version = SCHEMA_VERSIONS[header.layout]
         with self._writing("written"):
@@ -189,15 +174,14 @@ class RunWriter:
         if differences:
             if stored.kind != self.header.kind:
                 raise StoreError(
-                    f"{self._where}: holds a run of another kind, {stored.kind}, not {self.header.kind}; "
-                    "name another file"
+                    f"{self._where}: holds a run of kind {stored.kind}, expected {self.header.kind}; use another file"
                 )
             raise StoreError(
-                f"{self._where}: holds a run with other parameters: {'; '.join(differences)}; "
-                f"use the same ones to go on with it{_grid_of(stored, self.header)}, or another file"
+                f"{self._where}: holds a run with different parameters: {'; '.join(differences)}; "
+                f"repeat its parameters to resume it{_grid_hint(stored, self.header)}, or use another file"
             )
         if stored.versions != self.header.versions:
-            logger.warning("%s: begun with %s, goes on with %s", self._where, stored.versions, self.header.versions)
+            logger.warning("%s: started with %s, resumed with %s", self._where, stored.versions, self.header.versions)
         self.header = stored
         self.done = set(read_columns(self.connection, self._where, stored.layout, ["idx"])["idx"])
         with self._writing("opened"):
@@ -209,13 +193,13 @@ class RunWriter:
         self.connection.execute("BEGIN IMMEDIATE")
 
     def _roll_back(self) -> None:
-        # SQLite rolls back by itself after some errors and not after others.
+        # Some errors make SQLite roll back by itself, others do not.
         if self.connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 self.connection.execute("ROLLBACK")
 
     def _discard(self) -> None:
-        """Closes, and removes a file that this writer made and that has no results."""
+        """Close the run, and remove its file if this writer created it."""
         self._roll_back()
         self.connection.close()
         self._remove()
@@ -227,72 +211,72 @@ class RunWriter:
                     os.unlink(f"{self.path}{suffix}")
 
     @contextlib.contextmanager
-    def _writing(self, what: str) -> Iterator[None]:
-        """Turns SQLite's errors into this package's."""
+    def _writing(self, action: str) -> Iterator[None]:
+        """Translate SQLite's errors to this package's; ``action`` is "opened" or "written"."""
         try:
             yield
         except sqlite3.Error as error:
             reason = str(error)
             if "locked" in reason or "busy" in reason:
-                self._created = False  # somebody else began a run in the file that this writer made
+                self._created = False  # another process started a run in the file that this writer created
                 raise StoreError(
-                    f"{self._where}: is being written by another process; wait until it is done, or stop it"
+                    f"{self._where}: being written by another process; wait for it to finish, or stop it"
                 ) from error
             if type(error) is sqlite3.DatabaseError:
                 raise FileFormatError(
-                    f"{self._where}: damaged, or not a run of pyrobust ({reason}); name another file"
+                    f"{self._where}: damaged, or not a run of pyrobust ({reason}); use another file"
                 ) from error
             if isinstance(error, sqlite3.IntegrityError):
                 raise StoreError(
-                    f"{self._where}: holds one of these images already ({reason}); begin a new run"
+                    f"{self._where}: already holds one of these images ({reason}); start a new run"
                 ) from error
             if "readonly" in reason or "unable to open" in reason:
                 raise StoreError(
-                    f"{self._where}: cannot be {what} to go on with it ({reason}): the file and its folder have to be "
-                    "writable; change their permissions, or copy the run to another folder; `pyrobust log` reads it as "
-                    "it is"
+                    f"{self._where}: cannot be {action} to resume the run ({reason}): the file and its folder must be "
+                    "writable; change their permissions, or copy the run to another folder; `pyrobust log` only reads "
+                    "it"
                 ) from error
             raise StoreError(
-                f"{self._where}: cannot be {what} ({reason}): a full disk, a file size limit, or missing permission; "
-                "what was committed before is kept"
+                f"{self._where}: cannot be {action} ({reason}): disk full, file size limit reached, or permission "
+                "missing; committed results are kept"
             ) from error
 
 
-def _grid_of(stored: Header, header: Header) -> str:
-    """How to ask for the grid of a run, or for none, where another is asked for: nobody types it who has it found."""
+def _grid_hint(stored: Header, header: Header) -> str:
+    """The argument and option that request the grid of the stored run, if it differs; its name may never be typed."""
     grid, asked = stored.parameters.get("grid"), header.parameters.get("grid")
     if grid == asked:
         return ""
-    return " (it has no grid: grid=None, --grid none)" if grid is None else f' (grid="{grid}", --grid {grid})'
+    return " (without a grid: grid=None, --grid none)" if grid is None else f' (grid="{grid}", --grid {grid})'
 
 
-def _values(columns: Mapping[str, str], rows: Mapping[str, Sequence[Any]]) -> list[list[Any]]:
-    """Columns in their order, as SQLite takes them."""
-    if set(rows) != set(columns):
-        raise InputError(f"store: expected the columns {', '.join(columns)}, got {', '.join(rows)}")
-    values = [_convert(name, columns[name], rows[name]) for name in columns]
-    if any(len(value) != len(values[0]) for value in values):
-        raise InputError(f"store: expected columns of one length, got {[len(value) for value in values]}")
-    return values
+def _sqlite_columns(types: Mapping[str, str], rows: Mapping[str, Sequence[Any]]) -> list[list[Any]]:
+    """Convert columns to SQLite values, in schema order."""
+    if set(rows) != set(types):
+        raise InputError(f"store: expected the columns {', '.join(types)}, got {', '.join(rows)}")
+    columns = [_sqlite_values(name, types[name], rows[name]) for name in types]
+    if any(len(column) != len(columns[0]) for column in columns):
+        raise InputError(f"store: expected columns of one length, got {[len(column) for column in columns]}")
+    return columns
 
 
-def _convert(name: str, kind: str, values: Sequence[Any]) -> list[Any]:
-    """Values as SQLite takes them and gives them back bit for bit."""
+def _sqlite_values(name: str, sql_type: str, values: Sequence[Any]) -> list[Any]:
+    """Convert a column to values that SQLite returns bit for bit."""
     if name.startswith("counts"):
         return [encode_counts(row) for row in values]
-    if kind.startswith("TEXT"):
+    if sql_type.startswith("TEXT"):
         return [str(value) for value in values]
-    if kind.startswith("BLOB"):
+    if sql_type.startswith("BLOB"):
         return [bytes(value) for value in values]
-    if kind.startswith("REAL"):
-        if "NOT NULL" not in kind and None in values:
-            return [None if value is None else _convert(name, kind, [value])[0] for value in values]
+    if sql_type.startswith("REAL"):
+        if "NOT NULL" not in sql_type and None in values:
+            return [None if value is None else _sqlite_values(name, sql_type, [value])[0] for value in values]
         numbers = [float(value) for value in values]
-        # SQLite turns NaN into NULL; and no certificate and no distance is NaN or infinite.
+        # SQLite would store NaN as NULL.
         if not all(map(math.isfinite, numbers)):
-            raise InputError(f"store: {name}: expected finite numbers, got {numbers}; such a result must not be kept")
+            raise InputError(f"store: {name}: expected finite numbers, got {numbers}; the results are not stored")
         return numbers
     integers = [int(value) for value in values]
     if name == "idx" and not all(0 <= index < WORDS for index in integers):
-        raise InputError(f"store: idx: expected image indices of 0 to 2**32 - 1, got {integers}")
+        raise InputError(f"store: idx: expected image indices from 0 to 2**32 - 1, got {integers}")
     return integers

@@ -69,11 +69,11 @@ def test_a_run_is_resumed_merged_and_logged(pyrobust: Any) -> None:
     for part in (1, 2, 1):
         assert pyrobust(*PGD, "--epsilon", 0.15, "--shard", f"{part}/2", "--out", f"{part}.db").status == 0
     assert (
-        "steps: 3 there, 4 now"
+        "steps: 3 stored, 4 given"
         in pyrobust(*PGD, "--epsilon", 0.15, "--shard", "1/2", "--steps", 4, "--out", "1.db").error
     )
     assert (
-        "batch_size: 512 there, 8 now"
+        "batch_size: 512 stored, 8 given"
         in pyrobust(*PGD, "--epsilon", 0.15, "--shard", "1/2", "--batch-size", 8, "--out", "1.db").error
     )
     assert pyrobust(*PGD, "--epsilon", 0.15, "--no-examples", "--out", "whole.db").status == 0

@@ -41,7 +41,7 @@ def test_shards_hybrid_log_and_audit(pyrobust: Any) -> None:
     assert (Run("1.db").parameters["hybrid"], Run("1.db").parameters["two_class"]) == (0.5, True)
     assert pyrobust("audit", "1.db").status == 0
     refused = pyrobust(*QUICK, "--radii", "0.5", "--shard", "1/2", "--out", "1.db")
-    assert "hybrid: 0.5 there, 0.01 now" in refused.error
+    assert "hybrid: 0.5 stored, 0.01 given" in refused.error
 
 
 def test_many_radii_give_a_file_name_of_valid_length(pyrobust: Any, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_many_radii_give_a_file_name_of_valid_length(pyrobust: Any, tmp_path: Pa
     runs = [Run(file) for file in tmp_path.iterdir()]
     assert sorted(run.parameters["radii"][-1] for run in runs) == [0.5, 0.6]
     refused = pyrobust(*QUICK, "--radii", "0.5", "--out", "x" * 300 + ".db")
-    assert "cannot be created (File name too long)" in refused.error
+    assert "cannot create the file (File name too long)" in refused.error
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_the_default_name_describes_the_run_which_is_resumed(pyrobust: Any, tmp_
         assert done.status == 0
         assert f"run: {name}" in done.err
         assert files(tmp_path) == [name]
-    assert "n0: 20 there, 30 now" in pyrobust("certify", *QUICK, "--n0", 30, "--max", 2, "--shard", "1/2").error
+    assert "n0: 20 stored, 30 given" in pyrobust("certify", *QUICK, "--n0", 30, "--max", 2, "--shard", "1/2").error
 
 
 def test_shards_merge_to_the_whole(pyrobust: Any) -> None:
@@ -63,7 +63,7 @@ def test_shards_merge_to_the_whole(pyrobust: Any) -> None:
     merged, whole = (pyrobust("log", *paths).out for paths in (["2.db", "1.db"], ["whole.db"]))
     assert re.sub(r"\t[^\t\n]*\n", "\n", merged) == re.sub(r"\t[^\t\n]*\n", "\n", whole)
     assert "not a shard" in pyrobust("log", "1.db", "whole.db").error
-    assert "expected a run of pyrobust, found nothing there" in pyrobust("log", "nothing.db").error
+    assert "file not found; expected a run of pyrobust" in pyrobust("log", "nothing.db").error
 
 
 def test_shards_of_different_runs_are_refused(pyrobust: Any) -> None:
@@ -72,12 +72,12 @@ def test_shards_of_different_runs_are_refused(pyrobust: Any) -> None:
 
     shard(1, "--out", "1.db")
     for name, changes, words in (
-        ("sigma", ("--sigma", 0.5), "sigma: 0.25 there, 0.5 now"),
-        ("seed", ("--seed", 1), "seed: 0 there, 1 now"),
-        ("n", ("--n", 101), "n: 100 there, 101 now"),
+        ("sigma", ("--sigma", 0.5), "sigma: 0.25 stored, 0.5 given"),
+        ("seed", ("--seed", 1), "seed: 0 stored, 1 given"),
+        ("n", ("--n", 101), "n: 100 stored, 101 given"),
         ("model", ("--model", "zoo:digits-smooth-0.50"), "hash of the model"),
         ("data", ("--data", "digits:all"), "hash of the data"),
-        ("noise", ("--noise", "uniform"), "noise: 'gaussian' there, 'uniform' now"),
+        ("noise", ("--noise", "uniform"), "noise: 'gaussian' stored, 'uniform' given"),
     ):
         shard(2, *changes, "--out", f"{name}.db")
         refused = pyrobust("log", "1.db", f"{name}.db", "--out", "all.tsv").error
@@ -131,7 +131,7 @@ def test_predict(pyrobust: Any) -> None:
         ([*QUICK, "--data", "npz:missing.npz"], "found nothing there"),
         ([*QUICK, "--weights", "missing.pt"], "found nothing there"),
         ([*QUICK, "--out", "."], "is a folder"),
-        ([*QUICK, "--out", "nowhere/run.db"], "cannot be created"),
+        ([*QUICK, "--out", "nowhere/run.db"], "cannot create the file"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_file(

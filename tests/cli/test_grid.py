@@ -25,8 +25,8 @@ def test_digits_are_found_on_their_grid(pyrobust: Any) -> None:
         named = pyrobust(command, *QUICK, "--grid", "1/16", "--out", f"{command}.db")
         assert named.status == 0
         refused = pyrobust(command, *QUICK, "--grid", "none", "--out", f"{command}.db").error
-        assert "guarantee: 'grid' there, 'real' now" in refused
-        assert 'use the same ones to go on with it (grid="1/16", --grid 1/16), or another file' in refused
+        assert "guarantee: 'grid' stored, 'real' given" in refused
+        assert 'repeat its parameters to resume it (grid="1/16", --grid 1/16), or use another file' in refused
 
 
 def test_a_run_without_a_grid_says_how_to_go_on(pyrobust: Any) -> None:
@@ -34,8 +34,11 @@ def test_a_run_without_a_grid_says_how_to_go_on(pyrobust: Any) -> None:
         begun = pyrobust(command, *QUICK[:-1], "2", "--grid", "none", "--out", f"{command}.db")
         assert begun.status == 0
         refused = pyrobust(command, *QUICK[:-1], "2", "--out", f"{command}.db").error
-        assert "guarantee: 'real' there, 'grid' now" in refused
-        assert "use the same ones to go on with it (it has no grid: grid=None, --grid none), or another file" in refused
+        assert "guarantee: 'real' stored, 'grid' given" in refused
+        assert (
+            "repeat its parameters to resume it (without a grid: grid=None, --grid none), or use another file"
+            in refused
+        )
         assert pyrobust(command, *QUICK[:-1], "2", "--grid", "none", "--out", f"{command}.db").status == 0
         # Another difference has nothing to do with it.
         other = pyrobust(command, *QUICK, "--grid", "none", "--seed", "1", "--out", f"{command}.db").error

@@ -58,7 +58,7 @@ def test_radii_are_merged_and_logged(pyrobust: Any) -> None:
     for part in (1, 2, 1):
         assert pyrobust(*radii, "--shard", f"{part}/2", "--out", f"{part}.db").status == 0
     refused = pyrobust(*radii, "--shard", "1/2", "--out", "1.db", "--semantics", "float32")
-    assert "semantics: 'real' there, 'float32' now" in refused.error
+    assert "semantics: 'real' stored, 'float32' given" in refused.error
     done = pyrobust(*radii, "--out", "whole.db")
     assert done.status == 0
     assert "certified radii up to 0.5" in " ".join(done.out.split())

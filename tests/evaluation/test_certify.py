@@ -108,14 +108,14 @@ def test_a_finished_run_is_not_computed_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda: {"n": 101}, "n: 100 there, 101 now"),
-        (lambda: {"alpha": 0.01}, "alpha: 0.001 there, 0.01 now"),
-        (lambda: {"skip": 2}, "skip: 1 there, 2 now"),
-        (lambda: {"max_images": 5}, "max: None there, 5 now"),
-        (lambda: {"shard": (1, 2)}, "shard: None there"),
-        (lambda: {"batch_size": 32}, "batch_size: 64 there, 32 now"),
-        (lambda: {"data": images(41)}, "hash of the data.*images: 40 there, 41 now"),
-        (lambda: {"smoother": smoother(seed=1)}, "seed: 0 there, 1 now"),
+        (lambda: {"n": 101}, "n: 100 stored, 101 given"),
+        (lambda: {"alpha": 0.01}, "alpha: 0.001 stored, 0.01 given"),
+        (lambda: {"skip": 2}, "skip: 1 stored, 2 given"),
+        (lambda: {"max_images": 5}, "max: None stored, 5 given"),
+        (lambda: {"shard": (1, 2)}, "shard: None stored"),
+        (lambda: {"batch_size": 32}, "batch_size: 64 stored, 32 given"),
+        (lambda: {"data": images(41)}, "hash of the data.*images: 40 stored, 41 given"),
+        (lambda: {"smoother": smoother(seed=1)}, "seed: 0 stored, 1 given"),
         (lambda: {"smoother": smoother(nn.Sequential(Bands()))}, "hash of the model"),
     ],
 )
@@ -125,7 +125,7 @@ def test_other_parameters_are_refused(tmp_path: Path, change: Callable[[], dict[
     certify_dataset(**arguments)
     with pytest.raises(StoreError, match=words):
         certify_dataset(**(arguments | change()))
-    with pytest.raises(StoreError, match="a run of another kind, certify, not predict"):
+    with pytest.raises(StoreError, match="a run of kind certify, expected predict"):
         predict_dataset(smoother(), images(), out=path, n=100)
     assert certify_dataset(**arguments).complete
 
@@ -160,7 +160,7 @@ def test_empty_shard_is_a_complete_run() -> None:
     run = certify_dataset(smoother(), images(), max_images=1, shard=(2, 2), **FEW)
     assert run.complete
     assert len(run) == 0
-    with pytest.raises(InputError, match="no image yet"):
+    with pytest.raises(InputError, match="run is empty"):
         run.certified_accuracy([0.0])
 
 

@@ -26,7 +26,7 @@ def test_a_plain_callable_needs_a_name_in_a_file(tmp_path: Path) -> None:
         certify_dataset(smoother(net(1.0)), images(), out=path, **FEW)
     assert not path.exists()
     certify_dataset(smoother(net(1.0)), images(), out=path, model_name="one", **FEW)
-    with pytest.raises(StoreError, match="model: 'one' there, 'two' now"):
+    with pytest.raises(StoreError, match="model: 'one' stored, 'two' given"):
         certify_dataset(smoother(net(2.0)), images(), out=path, model_name="two", **FEW)
     assert certify_dataset(smoother(net(1.0)), images(), **FEW).complete
 

@@ -87,8 +87,8 @@ def test_auto_is_one_grid_for_an_accuracy(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
-        (None, "guarantee: 'grid' there, 'real' now; grid: '1/16' there, None now"),
-        ("1/256", "grid: '1/16' there, '1/256' now"),
+        (None, "guarantee: 'grid' stored, 'real' given; grid: '1/16' stored, None given"),
+        ("1/256", "grid: '1/16' stored, '1/256' given"),
     ],
 )
 def test_another_grid_is_another_run(tmp_path: Path, grid: Any, words: str) -> None:
@@ -117,7 +117,7 @@ def test_another_torch_is_another_classifier(tmp_path: Path, monkeypatch: pytest
     for grid, name in (("1/16", "grid.db"), (None, "real.db")):
         with pytest.raises(ZeroDivisionError):
             under("2.11.0", name, grid, calls=30)
-    with pytest.raises(StoreError, match=r"torch: '2.11.0' there, '2.13.0' now"):
+    with pytest.raises(StoreError, match=r"torch: '2.11.0' stored, '2.13.0' given"):
         under("2.13.0", "grid.db")
     assert under("2.13.0", "real.db", None).complete
     # A finished run is only read.
@@ -125,7 +125,7 @@ def test_another_torch_is_another_classifier(tmp_path: Path, monkeypatch: pytest
     assert same(under("2.13.0", "grid.db"), Run(tmp_path / "grid.db"))
     under("2.11.0", "1.db", shard=(1, 2))
     under("2.13.0", "2.db", shard=(2, 2))
-    with pytest.raises(InputError, match=r"torch: '2.11.0' there, '2.13.0' now"):
+    with pytest.raises(InputError, match=r"torch: '2.11.0' stored, '2.13.0' given"):
         merge_runs([tmp_path / "1.db", tmp_path / "2.db"])
 
 
@@ -143,7 +143,7 @@ def test_sequential_runs_on_a_grid(tmp_path: Path) -> None:
         sweep(path, model=Failing(30, ZeroDivisionError()), **options)
     assert same(sweep(path, model=Failing(10**9, ZeroDivisionError()), **options), run)
     assert audit(read_certification_log(path)).exit_status == 0
-    with pytest.raises(StoreError, match="guarantee: 'grid' there, 'real' now"):
+    with pytest.raises(StoreError, match="guarantee: 'grid' stored, 'real' given"):
         sweep(path, grid=None, model=Failing(10**9, ZeroDivisionError()), **options)
 
 
@@ -174,7 +174,7 @@ def test_shards_are_of_one_batch_size(tmp_path: Path) -> None:
         if grid is None:
             assert merge_runs([first, third]).complete
         else:
-            with pytest.raises(InputError, match="batch_size: 64 there, 32 now"):
+            with pytest.raises(InputError, match="batch_size: 64 stored, 32 given"):
                 merge_runs([first, third])
 
 
@@ -206,5 +206,5 @@ def test_files_that_contradict_themselves_are_refused(tmp_path: Path, statement:
 def test_a_guarantee_needs_its_grid(tmp_path: Path) -> None:
     sweep(tmp_path / "run.db", grid=None)
     change(tmp_path / "run.db", "UPDATE run SET guarantee = 'grid'")
-    with pytest.raises(FileFormatError, match="a guarantee that contradicts the parameters"):
+    with pytest.raises(FileFormatError, match="guarantee contradicts the parameters"):
         Run(tmp_path / "run.db")

@@ -141,11 +141,11 @@ def test_a_finished_run_is_read(whole: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"radii": [0.05, 0.2]}, r"radii: \[0.05, 0.2, 0.5\] there, \[0.05, 0.2\] now"),
-        ({"hybrid": 0.5}, "hybrid: 0.01 there, 0.5 now"),
-        ({"two_class": True}, "two_class: False there, True now"),
-        ({"n": 3000}, "n: 2000 there, 3000 now"),
-        ({"method": "fixed", "radii": None}, "method: 'sequential' there, 'fixed' now"),
+        ({"radii": [0.05, 0.2]}, r"radii: \[0.05, 0.2, 0.5\] stored, \[0.05, 0.2\] given"),
+        ({"hybrid": 0.5}, "hybrid: 0.01 stored, 0.5 given"),
+        ({"two_class": True}, "two_class: False stored, True given"),
+        ({"n": 3000}, "n: 2000 stored, 3000 given"),
+        ({"method": "fixed", "radii": None}, "method: 'sequential' stored, 'fixed' given"),
     ],
 )
 def test_other_parameters_are_refused(changes: dict[str, Any], match: str, tmp_path: Path) -> None:
@@ -281,8 +281,8 @@ def change(path: Path, statement: str) -> None:
         ("UPDATE result SET undecided = '100' WHERE samples < 500 AND radius < 0.05", "undecided radii before all"),
         ("UPDATE result SET undecided = '100' WHERE radius > 0.05", "undecided radii that contradict"),
         ("UPDATE result SET p_upper = 1.5 WHERE idx = 3", "p_upper out of range"),
-        ("DROP TABLE pending", "table result is not as expected"),
-        ("PRAGMA user_version = 1", "schema version 1, this pyrobust knows 5"),
+        ("DROP TABLE pending", "table result has an unexpected schema"),
+        ("PRAGMA user_version = 1", "schema version 1, expected 5"),
     ],
 )
 def test_damaged_results(statement: str, match: str, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_damaged_results(statement: str, match: str, tmp_path: Path) -> None:
         ("UPDATE pending SET idx = 77 WHERE idx = 3", "an image that is not to be computed"),
         ("UPDATE pending SET counts0 = '{}' WHERE idx = 3", "a selection of other samples"),
         ("UPDATE pending SET counts = '{\"0\":2000}' WHERE idx = 3", "a sequence that is at its end"),
-        ("UPDATE pending SET counts = '[]' WHERE idx = 3", "no histogram"),
+        ("UPDATE pending SET counts = '[]' WHERE idx = 3", "not a histogram"),
         ("UPDATE pending SET p_lower = 1.0 WHERE idx = 3", "limits out of range"),
         ("UPDATE pending SET rival_upper = -1.0 WHERE idx = 3", "limits out of range"),
         ("UPDATE pending SET seconds = -1.0 WHERE idx = 3", "a negative time"),

@@ -59,7 +59,7 @@ def test_radii_are_the_best_that_a_method_proved() -> None:
     assert (run.table["radius"] == 0.06).any()
     for row, stage in enumerate(run.table["stages"].tolist()):
         assert not right[row] or radii[stage][row] == run.table["radius"][row]
-    with pytest.raises(InputError, match="expected one of the run's, none, for it has radii"):
+    with pytest.raises(InputError, match="expected a run at given epsilons"):
         run.verdicts(0.05)
 
 
@@ -87,7 +87,7 @@ def test_counterexamples_are_kept_and_hold() -> None:
         assert ((with_attack == "falsified") >= (smallest <= epsilon).numpy()).all()
         assert ((with_attack == "verified") == (without == "verified")).all()
     assert not plain.parameters["examples"]
-    with pytest.raises(InputError, match="was made without them"):
+    with pytest.raises(InputError, match="one made with keep_examples=False"):
         plain.examples()
 
 
@@ -133,15 +133,15 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"epsilons": [0.02, 0.05]}, r"epsilons: \[0.02, 0.05, 0.08\] there, \[0.02, 0.05\] now"),
-        ({"epsilons": None, "radius": True}, "epsilons: .* there, None now; largest: None there, 1.0 now"),
-        ({"method": "ibp"}, "method: 'cascade' there, 'ibp' now"),
-        ({"norm": "l2"}, "norm: 'linf' there, 'l2' now"),
+        ({"epsilons": [0.02, 0.05]}, r"epsilons: \[0.02, 0.05, 0.08\] stored, \[0.02, 0.05\] given"),
+        ({"epsilons": None, "radius": True}, "epsilons: .* stored, None given; largest: None stored, 1.0 given"),
+        ({"method": "ibp"}, "method: 'cascade' stored, 'ibp' given"),
+        ({"norm": "l2"}, "norm: 'linf' stored, 'l2' given"),
         ({"clip": (-1.0, 1.0)}, "clip: "),
-        ({"semantics": "float32"}, "semantics: 'real' there, 'float32' now"),
-        ({"sound": False}, "guarantee: 'deterministic' there, 'none' now; sound: True there, False now"),
-        ({"attack": "pgd"}, "attack: None there, 'PGD' now"),
-        ({"batch_size": 7}, "batch_size: 32 there, 7 now"),
+        ({"semantics": "float32"}, "semantics: 'real' stored, 'float32' given"),
+        ({"sound": False}, "guarantee: 'deterministic' stored, 'none' given; sound: True stored, False given"),
+        ({"attack": "pgd"}, "attack: None stored, 'PGD' given"),
+        ({"batch_size": 7}, "batch_size: 32 stored, 7 given"),
         ({"model": Brightness()}, "hash of the model"),
     ],
 )

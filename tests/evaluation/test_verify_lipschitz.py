@@ -34,7 +34,7 @@ def test_radii_are_kept(tmp_path: Path) -> None:
     assert "Lipschitz constant; l2" in text
     assert "Bound propagation" not in text
     assert verification_table(run).row_count > 3
-    with pytest.raises(StoreError, match="method: 'lipschitz' there, 'ibp' now"):
+    with pytest.raises(StoreError, match="method: 'lipschitz' stored, 'ibp' given"):
         verify(model, data, **(options | {"method": "ibp"}), out=path)
 
 

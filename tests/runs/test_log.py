@@ -125,25 +125,25 @@ def test_published_logs_are_read() -> None:
     [
         ("", "line 1: expected the columns"),
         ("idx label\n", "line 1: expected the columns"),
-        (HEADER[:-1], "line 1: has no end"),
-        (HEADER + "0\t1\t1\t0.5\t1\t0:00:01", "line 2: has no end"),
+        (HEADER[:-1], "line 1: incomplete"),
+        (HEADER + "0\t1\t1\t0.5\t1\t0:00:01", "line 2: incomplete"),
         (HEADER + "0\t1\t1\t0.5\t1\n", "line 2: expected 6 fields, got 5"),
         (HEADER + "0\t1\t1\t0.5\t1\t0:00:01\n\n", "line 3: expected 6 fields"),
         (HEADER + "x\t1\t1\t0.5\t1\t0:00:01\n", "line 2: idx"),
-        (HEADER + "4294967296\t1\t1\t0.5\t1\t0:00:01\n", "line 2: idx: expected 0 to 4294967295"),
+        (HEADER + "4294967296\t1\t1\t0.5\t1\t0:00:01\n", "line 2: idx: expected an integer from 0 to 4294967295"),
         (HEADER + "0\t-1\t1\t0.5\t1\t0:00:01\n", "line 2: label"),
-        (HEADER + "0\t1\t-2\t0.5\t1\t0:00:01\n", "line 2: predict: expected -1"),
+        (HEADER + "0\t1\t-2\t0.5\t1\t0:00:01\n", "line 2: predict: expected an integer from -1"),
         (HEADER + "0\t1\t1\tnan\t1\t0:00:01\n", "line 2: radius"),
         (HEADER + "0\t1\t1\tinf\t1\t0:00:01\n", "line 2: radius"),
         (HEADER + "0\t1\t1\t-0.5\t1\t0:00:01\n", "line 2: radius"),
         (HEADER + "0\t1\t1\t1_0\t1\t0:00:01\n", "line 2: radius"),
-        (HEADER + "0\t1\t1\t0.5\t2\t0:00:01\n", "line 2: correct: expected 0 to 1"),
+        (HEADER + "0\t1\t1\t0.5\t2\t0:00:01\n", "line 2: correct: expected an integer from 0 to 1"),
         (HEADER + "0\t1\t1\t0.5\t1\t1.5\n", "line 2: time"),
         (HEADER + "0\t1\t1\t0.5\t1\t0:00:nan\n", "line 2: time"),
-        (HEADER + "0\t1\t1\t0.5\t1\t0:00:01\n" * 2, "twice"),
+        (HEADER + "0\t1\t1\t0.5\t1\t0:00:01\n" * 2, "duplicate image index"),
         (HEADER + "0\t1\t1\t0.5\t1\t0:00:01\xff\n", "not a readable log"),
         (HEADER + "9" * 500 + "\t1\t1\t0.5\t1\t0:00:01\n", "line 2: idx"),
-        (HEADER + "9" * 5000 + "\t1\t1\t0.5\t1\t0:00:01\n", "line 2: is too long"),
+        (HEADER + "9" * 5000 + "\t1\t1\t0.5\t1\t0:00:01\n", "line 2: too long"),
         ("9" * 5000, "line 1: expected the columns"),
     ],
 )
@@ -174,7 +174,7 @@ def test_an_empty_log_has_empty_columns(tmp_path: Path) -> None:
 
 
 def test_missing_logs(tmp_path: Path) -> None:
-    with pytest.raises(FileFormatError, match="found nothing there"):
+    with pytest.raises(FileFormatError, match="file not found"):
         read_log(tmp_path / "log.tsv")
-    with pytest.raises(FileFormatError, match="found a folder there"):
+    with pytest.raises(FileFormatError, match="is a folder"):
         read_log(tmp_path)

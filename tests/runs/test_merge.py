@@ -23,7 +23,7 @@ def test_missing_and_repeated_shards_are_named(tmp_path: Path) -> None:
     first, second, third = shard_files(tmp_path)
     with pytest.raises(InputError, match=r"missing shards: 2/3;"):
         merge_runs([first, third])
-    with pytest.raises(InputError, match=r"shard 2/3 is given twice: .*shard2\.db and .*shard2\.db"):
+    with pytest.raises(InputError, match=r"shard 2/3 given twice: .*shard2\.db and .*shard2\.db"):
         merge_runs([first, second, second, third])
     assert merge_runs([second]).parameters["shard"] == [2, 3]
 
@@ -33,13 +33,13 @@ def test_shards_of_other_sweeps_are_named(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     first, second, _ = shard_files(tmp_path)
     other = shard_files(tmp_path / "other", n=50)
-    with pytest.raises(InputError, match=r"n: 100 there, 50 now"):
+    with pytest.raises(InputError, match=r"n: 100 in the first, 50 in the second"):
         merge_runs([first, second, other[2]])
     more = shard_files(tmp_path / "more", count=4)
-    with pytest.raises(InputError, match=r"shard: of 3 there, of 4 now"):
+    with pytest.raises(InputError, match=r"shard: of 3 in the first, of 4 in the second"):
         merge_runs([first, second, more[2]])
     whole = tmp_path / "whole.db"
     certify_dataset(smoother(), images(), out=whole, **FEW)
-    with pytest.raises(InputError, match="is not a shard"):
+    with pytest.raises(InputError, match="not a shard"):
         merge_runs([first, whole])
     assert merge_runs([whole]).complete

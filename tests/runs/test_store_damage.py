@@ -139,9 +139,9 @@ def test_flipped_bytes_never_raise_anything_else(run_file: Path, tmp_path: Path)
 def test_folders_and_missing_parents(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is a folder"):
         RunWriter(tmp_path, header())
-    with pytest.raises(StoreError, match="cannot be created"):
+    with pytest.raises(StoreError, match="cannot create the file"):
         RunWriter(tmp_path / "nowhere" / "run.db", header())
-    with pytest.raises(StoreError, match="cannot be created"):
+    with pytest.raises(StoreError, match="cannot create the file"):
         RunWriter(tmp_path / "a\0b", header())
     assert list(tmp_path.iterdir()) == []
 
@@ -168,9 +168,9 @@ def unprivileged() -> Iterator[Path]:
 
 
 def test_without_permission_to_write(unprivileged: Path) -> None:
-    with pytest.raises(StoreError, match=r"new\.db: cannot be created"):
+    with pytest.raises(StoreError, match=r"new\.db: cannot create the file"):
         RunWriter(unprivileged / "new.db", header())
-    with pytest.raises(StoreError, match=r"run\.db: cannot be opened to go on .* the file and its folder have to"):
+    with pytest.raises(StoreError, match=r"run\.db: cannot be opened to resume .* the file and its folder must be"):
         RunWriter(unprivileged / "run.db", header())
     assert sorted(file.name for file in unprivileged.iterdir()) == ["run.db", "whole.db"]
     assert len(Run(unprivileged / "run.db")) == 4
@@ -186,7 +186,7 @@ def test_a_finished_run_needs_no_permission_to_write(unprivileged: Path) -> None
     run = write_run(unprivileged / "whole.db", header(max=4), step, images, reports.append)
     assert (len(run), run.path) == (4, unprivileged / "whole.db")
     assert [(report.done, report.total, report.right) for report in reports] == [(4, 4, 4)]
-    with pytest.raises(StoreError, match="other parameters: n: 1000 there, 2000 now"):
+    with pytest.raises(StoreError, match="different parameters: n: 1000 stored, 2000 given"):
         write_run(unprivileged / "whole.db", header(max=4, n=2000), step, images, False)
 
 
@@ -203,7 +203,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("size", [0, 100, 4096, 8192, 12288])
 def test_full_disk_when_a_run_begins(tmp_path: Path, size: int) -> None:
-    with largest_file(size), pytest.raises(StoreError, match="full disk"):
+    with largest_file(size), pytest.raises(StoreError, match="disk full"):
         RunWriter(tmp_path / "run.db", header())
     assert list(tmp_path.iterdir()) == []
 
@@ -219,7 +219,7 @@ def test_full_disk_later_keeps_what_was_committed(tmp_path: Path) -> None:
             if start > 5000:
                 return
 
-    with largest_file(300_000), pytest.raises(StoreError, match="full disk"), RunWriter(path, big) as writer:
+    with largest_file(300_000), pytest.raises(StoreError, match="disk full"), RunWriter(path, big) as writer:
         fill(writer)
     kept = len(Run(path))
     assert kept > 0
