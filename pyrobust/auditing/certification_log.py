@@ -1,4 +1,4 @@
-"""Certification logs of any origin: this project's runs, and the text that certification scripts write."""
+"""Certification logs of any origin: runs of this project, and text logs of certification scripts."""
 
 from __future__ import annotations
 
@@ -26,38 +26,37 @@ _Floats = npt.NDArray[np.float64]
 
 _SQLITE = b"SQLite format 3\0"
 _SIGMA = r"{}[_=-]?(?:sd[_=-]?)?(\d+(?:\.\d+)?)"
-# No noise on pixels in [0, 1] is larger; "sigma25" means something else.
-_LARGEST_SIGMA = 10.0
-_MOST_DECIMALS = 17
+# Larger than any noise on pixels in [0, 1]: "sigma25" means something else.
+_MAX_SIGMA = 10.0
+_MAX_DECIMALS = 17
 
 
 @dataclass(frozen=True, eq=False)
 class CertificationLog:
-    """The rows of a certification, as they were written: nothing is repaired.
+    """The rows of a certification exactly as written; nothing is repaired.
 
     Attributes:
         path: the file.
-        name: short, for tables.
+        name: short name for tables.
         kind: "certify" for smoothed classifiers, "verify" for bound propagation.
-        index: [N], int64, N ≥ 1, data-set indices in the order of the file.
+        index: [N], int64, N ≥ 1, data-set indices in file order.
         label: [N], int64.
-        prediction: [N], int64, -1 where it abstained.
-        radius: [N], float64; NaN, infinite or negative where it is written so.
-        correct: [N], float64, the column as it is written. `right` says what is right.
-        seconds: [N], float64, or None where there are none.
-        decimals: [N], int64, to how many places each radius is printed, dropped zeros counted; None where radii are
-            exact.
-        n: samples an image, of a sequential run at most; None where unknown, or where the radii contradict what is
-            usual.
-        alpha: probability that a certificate is wrong; None likewise.
-        sigma: standard deviation of the noise; None where unknown.
-        norm: of the radii.
-        noise: "gaussian", or what a run says; "" where there is none.
-        votes: [N], int64, exact, 0 where it abstained; None where radii are all there is, or samples differ.
-        lines: [N], int64, the line of each row; None for a run, which has no lines.
+        prediction: [N], int64, -1 for an abstention.
+        radius: [N], float64, as written: possibly NaN, infinite or negative.
+        correct: [N], float64, the column as written; `right` is computed from predictions and labels instead.
+        seconds: [N], float64; None without times.
+        decimals: [N], int64, decimals each radius is printed to, including dropped zeros; None for exact radii.
+        n: samples for each image, for a sequential run the maximum; None if unknown, or if the radii contradict the
+            usual value.
+        alpha: probability that a certificate is wrong; None as for n.
+        sigma: standard deviation of the noise; None if unknown.
+        norm: norm of the radii.
+        noise: noise of a run, "gaussian" for text logs; "" without noise.
+        votes: [N], int64, exact votes n_A, 0 for an abstention; None for text logs, verifications and sequential runs.
+        lines: [N], int64, line number of each row; None for a run.
         origins: where sigma, n and alpha come from, by name.
-        findings: what was wrong or left out while it was read.
-        header: of a run; None for text.
+        findings: faults and notes from reading the file.
+        header: header of a run; None for text.
     """
 
     path: Path
@@ -101,15 +100,15 @@ class CertificationLog:
 
     @property
     def right(self) -> npt.NDArray[np.bool_]:
-        """Whether each prediction is the label; an abstention is not."""
+        """Whether each prediction equals the label; false for abstentions."""
         right: npt.NDArray[np.bool_] = (self.prediction == self.label) & (self.prediction >= 0)
         return right
 
     @property
     def certified(self) -> npt.NDArray[np.bool_]:
-        """Whether each is right with a certificate, be it of radius 0: what the certified metrics take as ``correct``.
+        """Whether each prediction is right and certified, possibly at radius 0; ``correct`` of the certified metrics.
 
-        A verification with radius 0 has proved nothing, not even of the image itself.
+        A verification with radius 0 proves nothing, not even that the model is right at the image itself.
         """
         return self.right & ((self.radius > 0) | (self.kind != "verify"))
 
@@ -117,26 +116,28 @@ class CertificationLog:
 def read_certification_log(
     path: str | os.PathLike[str], *, n: int | None = None, alpha: float | None = None, sigma: float | None = None
 ) -> CertificationLog:
-    r"""Reads a run of pyrobust (of kind certify or verify), or a tab-separated log of this or another program.
+    r"""Read a run of pyrobust, of kind certify or verify, or a tab-separated log of this or another program.
 
-    Text has the columns idx, label, predict, radius and correct in any order, and time where it has it: seconds,
-    h:mm:ss or "1 day, h:mm:ss". Other columns are left out. A last line that was cut off is left out too, and is a
-    finding; what else cannot be true is for `pyrobust.auditing.audit` to find.
+    A text log has the columns idx, label, predict, radius and correct in any order, and optionally time, as seconds,
+    h:mm:ss or "1 day, h:mm:ss". Other columns are ignored. An incomplete last line is dropped and reported as a
+    finding. `pyrobust.auditing.audit` checks whether the rows can be true.
+
+    A run stores its own n, alpha and sigma; differing arguments are ignored, with a note.
 
     Args:
         path: the file; untrusted, at most 1 GiB.
-        n: samples an image, of text. Default: the usual 100,000 where the radii do not contradict it.
-        alpha: probability that a certificate is wrong, of text. Default: likewise, 0.001.
-        sigma: standard deviation of the noise, of text. Default: what the file's name, or its folder's, says, as
-            sigma0.25, sigma_0.25 or noise_0.25. A run knows all three itself; a note says where others were given.
+        n: samples for each image of a text log. Default: the usual 100,000, unless the radii contradict it.
+        alpha: probability that a certificate of a text log is wrong. Default: 0.001, unless the radii contradict it.
+        sigma: standard deviation of the noise of a text log. Default: taken from the name of the file or its folder,
+            such as sigma0.25, sigma_0.25 or noise_0.25.
 
     Returns:
         CertificationLog.
 
     Raises:
-        FileFormatError: the file is missing, or is no such log; the message names the line.
+        FileFormatError: the file is missing or not such a log; the message names the line.
         InputError: n, alpha or sigma out of range.
-        InputTypeError: they are not numbers.
+        InputTypeError: n, alpha or sigma that is not a number.
         StoreError: a run cannot be opened.
 
     >>> import tempfile
@@ -148,17 +149,17 @@ def read_certification_log(
     (0.25, 'the name of the file', array([3, 3]))
     """
     path = Path(path)
-    given = _checked(n, alpha, sigma)
-    if _is_store(path):
+    given = _check_given(n, alpha, sigma)
+    if _is_sqlite(path):
         return _from_run(Run(path), path, given)
     text = read_text_columns(path)
     radius, decimals = text.values["radius"], _printed_decimals(text.values["radius"], text.decimals)
     origins = dict.fromkeys(given, "given")
     if "sigma" not in given:
-        value, origin = _sigma_of_name(path)
+        value, origin = _sigma_from_name(path)
         if value is not None:
             given["sigma"], origins["sigma"] = value, origin
-    _assume(given, origins, radius, decimals)
+    _assume_usual(given, origins, radius, decimals)
     return CertificationLog(
         path=path,
         name=path.stem,
@@ -179,7 +180,7 @@ def read_certification_log(
     )
 
 
-def _checked(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
+def _check_given(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if n is not None:
         given["n"] = count("n", n, 10**9)
@@ -193,29 +194,29 @@ def _checked(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
     return given
 
 
-def _is_store(path: Path) -> bool:
+def _is_sqlite(path: Path) -> bool:
     try:
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # opening a pipe would block
             return False
         with path.open("rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE
     except OSError:
-        return False  # the reader of text says what is wrong
+        return False  # the text reader raises the error
 
 
 def _from_run(run: Run, path: Path, given: dict[str, Any]) -> CertificationLog:
     if run.kind not in ("certify", "verify"):
-        raise FileFormatError(f"{path}: expected a run of kind certify or verify, got {run.kind}; it has no radii")
+        raise FileFormatError(f"{path}: expected a run of kind certify or verify, got {run.kind}, which has no radii")
     smoothed = run.kind == "certify"
     parameters = run.parameters
     findings = tuple(
-        Finding("given", "note", f"{name} {value:,} was given; the run's own counts: {parameters.get(name, 'none')}")
+        Finding("given", "note", f"{name} {value:,} ignored; {name} of the run is {parameters.get(name, 'undefined')}")
         for name, value in given.items()
         if value != parameters.get(name)
     )
     table = run.table
     if not len(run):
-        raise FileFormatError(f"{path}: the run holds no image yet; go on with it first")
+        raise FileFormatError(f"{path}: run is empty; resume it first")
     return CertificationLog(
         path=path,
         name=path.stem,
@@ -240,56 +241,56 @@ def _from_run(run: Run, path: Path, given: dict[str, Any]) -> CertificationLog:
 
 
 def _votes(run: Run) -> _Ints:
-    """The votes for the class that was selected."""
+    """Return the votes for the selected class, 0 for abstentions."""
     top = run.histogram("counts0")[:, :-1].argmax(axis=1)
     votes: _Ints = run.histogram("counts")[np.arange(len(top)), top]
     return np.where(run.table["prediction"] < 0, 0, votes)
 
 
-def _sigma_of_name(path: Path) -> tuple[float | None, str]:
+def _sigma_from_name(path: Path) -> tuple[float | None, str]:
     for name, origin in ((path.name, "the name of the file"), (path.absolute().parent.name, "the name of the folder")):
         for word in ("sigma", "noise"):
-            found = {float(text) for text in re.findall(_SIGMA.format(word), name, re.IGNORECASE | re.ASCII)}
-            if len(found) == 1 and 0 < max(found) < _LARGEST_SIGMA:
-                return found.pop(), origin
+            sigmas = {float(text) for text in re.findall(_SIGMA.format(word), name, re.IGNORECASE | re.ASCII)}
+            if len(sigmas) == 1 and 0 < max(sigmas) < _MAX_SIGMA:
+                return sigmas.pop(), origin
     return None, ""
 
 
 def _printed_decimals(radius: _Floats, written: _Ints) -> _Ints:
-    """To how many places each radius is printed: all to as many behind the point, or with as many significant digits.
+    """Infer the decimals each radius was printed to before trailing zeros were dropped.
 
-    Programs drop zeros at the end; nine of ten numbers have none there, which tells the two ways from one another. One
-    that is written with more places than that has those.
+    Radii have a fixed number of either decimals or significant digits. Nine in ten numbers do not end in zero, so the
+    more frequent count tells which. A radius written with more decimals keeps those.
     """
     certified = np.isfinite(radius) & (radius > 0)
     if not certified.any():
-        return np.minimum(written, _MOST_DECIMALS)
-    values, places = radius[certified], np.minimum(written[certified], _MOST_DECIMALS)
-    # A unit in the place of the first digit is 10^exponent; printed to `places`, it has that many digits.
-    digits = np.clip(places + 1 + np.floor(np.log10(values)).astype(np.int64), 0, _MOST_DECIMALS)
+        return np.minimum(written, _MAX_DECIMALS)
+    values, places = radius[certified], np.minimum(written[certified], _MAX_DECIMALS)
+    # The first digit stands at 10^floor(log10(value)), the last at 10^-places.
+    digits = np.clip(places + 1 + np.floor(np.log10(values)).astype(np.int64), 0, _MAX_DECIMALS)
     fixed, significant = _most_common(places), _most_common(digits)
     if (digits == significant).sum() > (places == fixed).sum() and significant > 0:
         style = np.full(len(radius), significant, dtype=np.int64)
         style[certified] = significant_decimals(values, significant)
     else:
         style = np.full(len(radius), fixed, dtype=np.int64)
-    return np.minimum(np.maximum(written, style), _MOST_DECIMALS)
+    return np.minimum(np.maximum(written, style), _MAX_DECIMALS)
 
 
 def _most_common(counts: _Ints) -> int:
-    """The most frequent number, the largest of equally frequent ones."""
-    return int(_MOST_DECIMALS - np.bincount(counts, minlength=_MOST_DECIMALS + 1)[::-1].argmax())
+    """Return the most frequent number, the largest one among ties."""
+    return int(_MAX_DECIMALS - np.bincount(counts, minlength=_MAX_DECIMALS + 1)[::-1].argmax())
 
 
-def _assume(given: dict[str, Any], origins: dict[str, str], radius: _Floats, decimals: _Ints) -> None:
-    """Adds the usual n and alpha where they are not given, unless saturated radii speak against them."""
+def _assume_usual(given: dict[str, Any], origins: dict[str, str], radius: _Floats, decimals: _Ints) -> None:
+    """Add the usual n and alpha where they are not given, unless saturated radii contradict them."""
     unknown = {name: usual for name, usual in (("n", USUAL_N), ("alpha", USUAL_ALPHA)) if name not in given}
     if not unknown or "sigma" not in given:
         return
-    both = unknown | given
+    assumed = unknown | given
     pile = find_saturation(radius, decimals)
-    if pile is not None and not pile.agrees(both["n"], both["alpha"], both["sigma"]):
+    if pile is not None and not pile.agrees(assumed["n"], assumed["alpha"], assumed["sigma"]):
         return
     given |= unknown
-    how = "assumed, as usual; " + ("nothing confirms it" if pile is None else "saturated radii agree")
-    origins |= dict.fromkeys(unknown, how)
+    origin = "assumed, as usual; " + ("nothing confirms it" if pile is None else "saturated radii agree")
+    origins |= dict.fromkeys(unknown, origin)

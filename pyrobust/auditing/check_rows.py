@@ -1,4 +1,4 @@
-"""What has to hold of a log's rows: their indices, classes and the column ``correct``."""
+"""Checks of a log's indices, classes and the column ``correct``."""
 
 from __future__ import annotations
 
@@ -9,51 +9,38 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust.auditing.certification_log import CertificationLog
-from pyrobust.auditing.findings import Finding, name_some
+from pyrobust.auditing.findings import Finding, list_numbers
 from pyrobust.runs.parameters import chosen_indices
 
 _Mask = npt.NDArray[np.bool_]
 
-#: Lines that a finding keeps.
-KEPT = 100
-#: Images of the sets that certification logs are mostly about.
+_MAX_LINES = 100
+#: Sizes of the data sets most often certified.
 KNOWN_SIZES = {10_000: "the test sets of MNIST and CIFAR", 50_000: "ImageNet's validation set"}
 
 
-def lines_of(log: CertificationLog, where: _Mask) -> tuple[int, ...]:
-    """The lines of some rows, the first hundred; of a run, which has none, the indices."""
-    rows = np.flatnonzero(where)[:KEPT]
-    return tuple((log.index if log.lines is None else log.lines)[rows].tolist())
-
-
-def at_rows(log: CertificationLog, kind: str, where: _Mask, what: str, consequence: str = "") -> Finding:
-    """A fault of some rows.
-
-    Args:
-        log: they are in.
-        kind: of the finding.
-        where: [N].
-        what: is wrong with them.
-        consequence: for the metrics.
-    """
-    count, lines = int(where.sum()), lines_of(log, where)
-    some = name_some(lines, count, "index" if log.lines is None else "line")
-    message = f"{what}: {counted_rows(count)} ({some})"
+def row_fault(log: CertificationLog, kind: str, rows: _Mask, problem: str, consequence: str = "") -> Finding:
+    """Return the fault of the rows of a mask [N], with their line numbers, or indices for a run."""
+    count = int(rows.sum())
+    numbers = log.index if log.lines is None else log.lines
+    lines = tuple(numbers[np.flatnonzero(rows)[:_MAX_LINES]].tolist())
+    listed = list_numbers(lines, count, "index" if log.lines is None else "line")
+    message = f"{problem}: {format_rows(count)} ({listed})"
     return Finding(kind, "fault", f"{message}; {consequence}" if consequence else message, lines)
 
 
-def counted_rows(count: int) -> str:
-    """How many rows, in words.
+def format_rows(count: int) -> str:
+    """Format a number of rows.
 
-    >>> counted_rows(1), counted_rows(2000)
+    >>> format_rows(1), format_rows(2000)
     ('1 row', '2,000 rows')
     """
     return f"{count:,} {'row' if count == 1 else 'rows'}"
 
 
-def first_of_each(log: CertificationLog) -> _Mask:
-    """Whether a row is the first of its image."""
-    if (log.index[1:] > log.index[:-1]).all():  # as nearly always; sorting takes longer
+def first_rows(log: CertificationLog) -> _Mask:
+    """Return the mask of rows that are the first of their image."""
+    if (log.index[1:] > log.index[:-1]).all():  # the usual case, without sorting
         return np.ones(len(log), dtype=bool)
     first = np.zeros(len(log), dtype=bool)
     first[np.unique(log.index, return_index=True)[1]] = True
@@ -61,7 +48,7 @@ def first_of_each(log: CertificationLog) -> _Mask:
 
 
 def distinct_indices(log: CertificationLog) -> npt.NDArray[np.int64]:
-    """The data-set indices of a log, rising, each once."""
+    """Return the data-set indices of a log, sorted and without duplicates."""
     index = log.index
     if not (index[1:] > index[:-1]).all():
         index = np.sort(index)
@@ -70,68 +57,59 @@ def distinct_indices(log: CertificationLog) -> npt.NDArray[np.int64]:
 
 
 def check_indices(log: CertificationLog) -> Iterator[Finding]:
-    """Duplicates, order, and images that are missing.
-
-    Args:
-        log: as read.
-
-    Yields:
-        Findings.
-    """
-    first = first_of_each(log)
+    """Flag duplicate, unordered and missing images; note strides and subsets."""
+    first = first_rows(log)
     if not first.all():
-        yield at_rows(
-            log, "duplicate", ~first, "an image that was there before (a duplicate)", "the first row of each counts"
-        )
+        yield row_fault(log, "duplicate", ~first, "duplicate image", "the first row of each image counts")
     order = log.index[first]
-    falls = np.zeros(len(log), dtype=bool)
-    falls[np.flatnonzero(first)[1:]] = np.diff(order) < 0
-    if falls.any():
-        yield at_rows(log, "order", falls, "rows are not in order: the index falls")
+    decreasing = np.zeros(len(log), dtype=bool)
+    decreasing[np.flatnonzero(first)[1:]] = np.diff(order) < 0
+    if decreasing.any():
+        yield row_fault(log, "order", decreasing, "rows out of order, with a decreasing index")
     if log.header is not None:
-        yield from _coverage_of_run(log.header.parameters, len(log))
+        yield from _run_coverage(log.header.parameters, len(log))
         return
-    yield from _gaps(distinct_indices(log))
+    yield from _text_coverage(distinct_indices(log))
 
 
-def _coverage_of_run(parameters: dict[str, Any], images: int) -> Iterator[Finding]:
+def _run_coverage(parameters: dict[str, Any], images: int) -> Iterator[Finding]:
     expected = len(chosen_indices(parameters))
     if images < expected:
-        message = f"the run is not finished: {images:,} of {expected:,} images"
-        yield Finding("unfinished", "note", message)
+        yield Finding("unfinished", "note", f"unfinished run: {images:,} of {expected:,} images")
     if parameters["shard"] is not None:
-        yield Finding("shard", "note", "shard {} of {}; merge them all for the whole".format(*parameters["shard"]))
+        yield Finding("shard", "note", "shard {} of {}; merge all shards for the sweep".format(*parameters["shard"]))
     if parameters["skip"] > 1:
         yield Finding("stride", "note", f"one image in {parameters['skip']:,}")
 
 
-def _gaps(index: npt.NDArray[np.int64]) -> Iterator[Finding]:
+def _text_coverage(index: npt.NDArray[np.int64]) -> Iterator[Finding]:
     steps = np.diff(index)
     if not len(steps):
         return
     values, counts = np.unique(steps, return_counts=True)
     stride = int(values[counts.argmax()])
     if 2 * counts.max() <= len(steps):
-        yield Finding("irregular", "note", "the indices have no stride: a subset that was chosen in some other way")
+        yield Finding("irregular", "note", "irregular indices, without a common stride: an arbitrary subset")
         return
-    odd = steps % stride != 0
-    missing = steps // stride - 1 + odd
+    off_stride = steps % stride != 0
+    missing = steps // stride - 1 + off_stride
     if missing.any():
-        examples = (index[:-1][missing > 0] + stride)[:KEPT].tolist()
+        examples = (index[:-1][missing > 0] + stride)[:_MAX_LINES].tolist()
         total = int(missing.sum())
-        some = name_some(examples, total, "index")
-        message = f"{total:,} {'image is' if total == 1 else 'images are'} missing ({some})"
-        yield Finding("missing", "fault", message + (f" from every {stride:,}th" if stride > 1 else ""))
+        listed = list_numbers(examples, total, "index")
+        message = f"{total:,} missing {'image' if total == 1 else 'images'} ({listed})"
+        yield Finding("missing", "fault", message + (f" at a stride of {stride:,}" if stride > 1 else ""))
     if stride > 1:
-        yield Finding("stride", "note", f"every {stride:,}th image: {len(index):,} of about {covered(index):,}")
+        size = minimum_size(index)
+        yield Finding("stride", "note", f"every {stride:,}th image: {len(index):,} of about {size:,}")
     if index[0] >= stride:
-        yield Finding("start", "note", f"the indices begin with {int(index[0]):,}: a part of a data set")
+        yield Finding("start", "note", f"first index {int(index[0]):,}: part of a data set")
 
 
-def covered(index: npt.NDArray[np.int64]) -> int:
-    """How many images a data set has at least if its indices, rising, go on to the end of a stride.
+def minimum_size(index: npt.NDArray[np.int64]) -> int:
+    """Return the size of the smallest data set that holds these sorted indices and the rest of the last stride.
 
-    >>> covered(np.array([0, 100, 200]))
+    >>> minimum_size(np.array([0, 100, 200]))
     300
     """
     if len(index) == 1:
@@ -141,29 +119,15 @@ def covered(index: npt.NDArray[np.int64]) -> int:
 
 
 def check_classes(log: CertificationLog) -> Iterator[Finding]:
-    """Labels and predictions that are no classes.
-
-    Args:
-        log: as read.
-
-    Yields:
-        Findings.
-    """
+    """Flag labels and predictions that are not classes."""
     if (log.label < 0).any():
-        yield at_rows(log, "label", log.label < 0, "negative label")
+        yield row_fault(log, "label", log.label < 0, "negative label")
     if (log.prediction < -1).any():
-        yield at_rows(log, "prediction", log.prediction < -1, "prediction below -1, which is an abstention")
+        yield row_fault(log, "prediction", log.prediction < -1, "prediction below -1 (-1 is an abstention)")
 
 
 def check_correct(log: CertificationLog) -> Iterator[Finding]:
-    """The column ``correct`` against predict == label, which alone is counted anywhere.
-
-    Args:
-        log: as read.
-
-    Yields:
-        Findings.
-    """
+    """Flag values of the column ``correct`` that contradict predict == label, from which all metrics are computed."""
     right, written = log.right, log.correct
     if np.array_equal(written, right):
         return
@@ -172,37 +136,38 @@ def check_correct(log: CertificationLog) -> Iterator[Finding]:
         yield Finding(
             "cumulative-correct",
             "fault",
-            f"the column correct is cumulative: {cumulative}; predict == label counts instead",
+            f"column correct is cumulative: {cumulative}; predict == label is used instead",
         )
         return
     flag = (written == 0) | (written == 1)
     abstained = (written == 1) & (log.prediction < 0)
     if abstained.any():
-        yield at_rows(log, "abstained-correct", abstained, "abstention (predict -1) marked correct")
-    against = flag & (written != right) & ~abstained
-    if against.any():
-        yield at_rows(log, "correct", against, "correct contradicts predict == label", "the latter counts")
+        yield row_fault(log, "abstained-correct", abstained, "abstention (predict -1) marked correct")
+    contradiction = flag & (written != right) & ~abstained
+    if contradiction.any():
+        problem = "correct contradicts predict == label"
+        yield row_fault(log, "correct", contradiction, problem, "predict == label is used")
     if not flag.all():
-        yield at_rows(log, "correct-value", ~flag, "correct is neither 0 nor 1", "predict == label counts")
+        yield row_fault(log, "correct-value", ~flag, "correct is neither 0 nor 1", "predict == label is used")
 
 
 def _cumulative(right: _Mask, written: npt.NDArray[np.float64]) -> str:
-    """In which way the column sums up, in words; nothing where it does not."""
+    """Describe how the column accumulates; "" if it does not."""
     if not np.isfinite(written).all():
         return ""
     count = np.cumsum(right)
     if np.array_equal(written, count):
-        return "it holds the number of right rows so far"
+        return "it holds the running count of right rows"
     mean = count / np.arange(1, len(right) + 1)
     if not np.isin(written, (0, 1)).all():
-        # Means are printed with two digits at least.
-        for scale, what in ((1, "share"), (100, "percentage")):
+        # Running means are printed with at least two digits.
+        for scale, quantity in ((1, "share"), (100, "percentage")):
             if np.abs(written / scale - mean).max() <= 0.0051:
-                return f"it holds the {what} of right rows so far"
+                return f"it holds the running {quantity} of right rows"
     steps = np.diff(written, prepend=0)
     if written.max() > 1 and np.isin(steps, (0, 1)).all():
-        off = int((steps != right).sum())
-        return f"it counts up, and against predict == label in {counted_rows(off)}"
+        contradictions = int((steps != right).sum())
+        return f"it holds a running count that contradicts predict == label in {format_rows(contradictions)}"
     if written.max() > 1 and (steps >= 0).all() and (written == np.floor(written)).all():
-        return "its counts never fall, and are not those of predict == label"
+        return "it holds counts that never decrease and do not match predict == label"
     return ""

@@ -1,4 +1,4 @@
-"""What an audit finds."""
+"""Findings of an audit: faults and notes."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-#: How many lines a finding names.
-NAMED = 5
+_MAX_NAMED = 5
 _PLURALS = {"line": "lines", "index": "indices"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing about a log that is not as it should be, or that a reader of its figures should know.
+    """A fault of a log, or a note for readers of its figures.
 
-    Args:
-        kind: a word for programs, such as "duplicate".
-        severity: "fault" where the log cannot be what it claims to be, "note" for everything else.
-        message: for people, one line.
-        lines: of the file, the first hundred of them; data-set indices for a run, which has no lines. Empty where it is
-            about the whole.
+    Attributes:
+        kind: code for programs, such as "duplicate".
+        severity: "fault" if the log cannot be what it claims to be, else "note".
+        message: one line for people.
+        lines: the first hundred line numbers concerned (for a run, data-set indices); empty if the finding concerns the
+            whole log.
 
-    >>> Finding("truncated", "fault", "the last line has no end").severity
+    >>> Finding("truncated", "fault", "the last line is incomplete").severity
     'fault'
     """
 
@@ -32,22 +31,17 @@ class Finding:
     lines: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name."""
+        """Return all fields by name."""
         return asdict(self) | {"lines": list(self.lines)}
 
 
-def name_some(numbers: Sequence[int], count: int, what: str = "line") -> str:
-    """The first few of some numbers, and how many more there are.
+def list_numbers(numbers: Sequence[int], count: int, noun: str = "line") -> str:
+    """List the first of ``count`` line numbers or indices in words.
 
-    Args:
-        numbers: the first of them.
-        count: of all of them.
-        what: they are, "line" or "index".
-
-    >>> name_some(range(2, 10), 8), name_some([3], 1)
+    >>> list_numbers(range(2, 10), 8), list_numbers([3], 1)
     ('lines 2, 3, 4, 5, 6 and 3 more', 'line 3')
     """
-    named = numbers[:NAMED]
+    named = numbers[:_MAX_NAMED]
     text = ", ".join(map(str, named))
     more = f" and {count - len(named):,} more" if count > len(named) else ""
-    return f"{what if count == 1 else _PLURALS[what]} {text}{more}"
+    return f"{noun if count == 1 else _PLURALS[noun]} {text}{more}"

@@ -1,4 +1,4 @@
-"""Certification logs as text: columns out of the tab-separated files of many programs."""
+"""Read the columns of tab-separated certification logs, as this and other programs write them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import numpy.typing as npt
 from pyrobust.auditing.findings import Finding
 from pyrobust.auditing.log_fields import Fields, parse_integers, parse_reals, parse_times
 from pyrobust.errors import FileFormatError
+from pyrobust.runs.log import MAX_LINE_BYTES, MAX_LOG_BYTES
+from pyrobust.runs.reader import expect_file
 
-#: The columns that a certification log has to have, in the order of the reference script.
+#: Required columns of a certification log, in the order of the reference script.
 REQUIRED = ("idx", "label", "predict", "radius", "correct")
 _KNOWN = (*REQUIRED, "time")
-_EXPECTED = f"{' '.join(REQUIRED)} (and time, if it has it), separated by tabs"
-# Of a line, and of a file, that is read; a line of a million images' log has 40 bytes.
-_LONGEST_LINE = 1000
-_LARGEST_LOG = 1 << 30
+_EXPECTED = f"{' '.join(REQUIRED)} and optionally time, separated by tabs"
+_LOWEST_CLASS = -(1 << 30)
 _BLOCK = 1 << 21
 
 
 @dataclass(frozen=True)
 class TextColumns:
-    """What a log's text says.
+    """The columns of a text log.
 
-    Args:
-        values: by the column's name; idx, label and predict int64, the others float64. All of one length, at least 1.
-        decimals: [N], that each radius is written with.
-        findings: what was not as it should be.
+    Attributes:
+        values: columns [N] by name, N ≥ 1; idx, label and predict int64, the others float64.
+        decimals: number of decimals each radius is written with, [N].
+        findings: faults and notes on the text.
     """
 
     values: dict[str, npt.NDArray[Any]]
@@ -40,18 +40,9 @@ class TextColumns:
 
 
 def read_text_columns(path: Path) -> TextColumns:
-    r"""Reads a tab-separated log, its columns in any order.
+    r"""Read an untrusted tab-separated log with columns in any order.
 
-    A last line that was cut off is left out and a finding; other damage is an error.
-
-    Args:
-        path: the file; untrusted.
-
-    Returns:
-        Its columns.
-
-    Raises:
-        FileFormatError: the file is missing or no such log; the message names the line.
+    An incomplete last line is dropped and reported as a finding; other damage raises FileFormatError naming the line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +57,7 @@ def read_text_columns(path: Path) -> TextColumns:
     parts: dict[str, list[npt.NDArray[Any]]] = {}
     try:
         with path.open("rb") as file:
-            names = _header(file.readline(_LONGEST_LINE), findings)
+            names = _parse_header(file.readline(MAX_LINE_BYTES), findings)
             parts = {name: [] for name in (*_KNOWN, "decimals") if name in names or name == "decimals"}
             line = 2
             for block in _blocks(file, len(names), findings):
@@ -74,119 +65,112 @@ def read_text_columns(path: Path) -> TextColumns:
     except (OSError, ValueError, MemoryError) as error:
         raise FileFormatError(f"{path}: {error}") from None
     if not parts["idx"]:
-        raise FileFormatError(f"{path}: expected at least one whole row, found none")
-    # One column after the other, so that no more than one is there twice.
+        raise FileFormatError(f"{path}: expected at least one complete row, got none")
+    # Concatenated and freed column by column, so that at most one is in memory twice.
     columns = {name: np.concatenate(parts.pop(name)) for name in list(parts)}
     return TextColumns(columns, columns.pop("decimals"), tuple(findings))
 
 
 def _check_file(path: Path) -> None:
     try:
-        if not path.is_file():
-            what = "a folder" if path.is_dir() else "a special file" if path.exists() else "nothing"
-            raise FileFormatError(f"{path}: expected a certification log, found {what} there; check the path")
+        expect_file(path, "a certification log")
         size = path.stat().st_size
     except OSError as error:
         raise FileFormatError(f"{path}: not a readable file ({error.strerror or error})") from None
     if size == 0:
         raise FileFormatError(f"{path}: line 1: expected the columns {_EXPECTED}; the file is empty")
-    if size > _LARGEST_LOG:
-        raise FileFormatError(f"{path}: expected a log of at most {_LARGEST_LOG} bytes; no log has that many lines")
+    if size > MAX_LOG_BYTES:
+        raise FileFormatError(f"{path}: expected a log of at most {MAX_LOG_BYTES} bytes, got {size}")
 
 
-def _header(line: bytes, findings: list[Finding]) -> list[str]:
-    """The names of the columns."""
+def _parse_header(line: bytes, findings: list[Finding]) -> list[str]:
+    """Return the column names of line 1."""
     try:
         text = line.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
     if not text.rstrip("\r\n").replace("\t", " ").isprintable():
-        raise ValueError(f"line 1: expected the columns {_EXPECTED}; this is no text: {line[:20]!r}")
+        raise ValueError(f"line 1: expected the columns {_EXPECTED}; got a binary file: {line[:20]!r}")
     text = text.strip()
     names = [name.strip().lower() for name in text.split("\t")]
     missing = [name for name in REQUIRED if name not in names]
     if missing:
         if len(missing) > 1:
-            others = {"commas": ",", "semicolons": ";", "spaces": None}
-            for what, separator in others.items():
+            separators = {"commas": ",", "semicolons": ";", "spaces": None}
+            for description, separator in separators.items():
                 words = {word.strip().strip('"').lower() for word in text.split(separator)}
                 if set(REQUIRED) <= words:
-                    raise ValueError(f"line 1: the columns are separated by {what}; expected tabs: convert the file")
-        columns = "the column" if len(missing) == 1 else "the columns"
+                    raise ValueError(f"line 1: expected columns separated by tabs, got {description}; convert the file")
+        columns = "column" if len(missing) == 1 else "columns"
         raise ValueError(
-            f"line 1: expected the columns {_EXPECTED}; {columns} {', '.join(missing)} missing: {text[:80]!r}"
+            f"line 1: expected the columns {_EXPECTED}; missing {columns} {', '.join(missing)}: {text[:80]!r}"
         )
-    twice = sorted({name for name in names if names.count(name) > 1 and name in _KNOWN})
-    if twice:
-        raise ValueError(f"line 1: the column {twice[0]} is there twice; expected one")
+    duplicates = sorted({name for name in names if names.count(name) > 1 and name in _KNOWN})
+    if duplicates:
+        raise ValueError(f"line 1: duplicate column {duplicates[0]}; expected one")
     extra = [name for name in names if name not in _KNOWN]
     if extra:
         shown = ", ".join(map(repr, extra[:5])) + (" …" if len(extra) > 5 else "")
-        findings.append(Finding("extra-columns", "note", f"columns that are not read: {shown}"))
+        findings.append(Finding("extra-columns", "note", f"ignored columns: {shown}"))
     if not line.endswith(b"\n"):
-        raise ValueError("line 1: has no end; the file was cut off there")
+        raise ValueError("line 1: incomplete; the file is truncated")
     return names
 
 
 def _blocks(file: Any, width: int, findings: list[Finding]) -> Iterator[bytes]:
-    """The rest of a file in pieces that end with a line; a last line that was cut off is left out."""
+    """Yield the rest of a file in blocks of whole lines, without an incomplete last line."""
     carry, piece = b"", file.read(_BLOCK)
     while piece:
         following = file.read(_BLOCK)
         block = carry + piece
         end = block.rfind(b"\n") + 1
         if not following:
-            block = block[:end] + _end(block[end:], findings)
-            block = _without_short_line(block, width, findings)
+            truncated = bool(block[end:].strip())
+            if truncated:
+                _report_truncated(block[end:], findings)
+            block = _strip_end(block[:end], width, findings, truncated)
             end = len(block)
         carry, piece = block[end:], following
-        if len(carry) > _LONGEST_LINE:
-            raise ValueError(f"expected lines of at most {_LONGEST_LINE} bytes: {carry[:40]!r}…; this is no such log")
+        if len(carry) > MAX_LINE_BYTES:
+            raise ValueError(f"not a text log: line longer than {MAX_LINE_BYTES} bytes: {carry[:40]!r}…")
         if end:
             yield block[:end]
 
 
-def _end(rest: bytes, findings: list[Finding]) -> bytes:
-    """What is behind the last line's end; blanks are nothing."""
-    if rest.strip():
-        _check_text(rest)
-        shown = rest[:60].decode("utf-8", "replace")
-        message = f"the last line has no end, so the file was cut off; the line is not counted: {shown!r}"
-        findings.append(Finding("truncated", "fault", message))
-    return b""
+def _report_truncated(line: bytes, findings: list[Finding]) -> None:
+    _check_text(line)
+    shown = line[:60].decode("utf-8", "replace")
+    message = f"the last line is incomplete, so the file is truncated; the line is not counted: {shown!r}"
+    findings.append(Finding("truncated", "fault", message))
 
 
-def _without_short_line(block: bytes, width: int, findings: list[Finding]) -> bytes:
+def _strip_end(block: bytes, width: int, findings: list[Finding], truncated: bool) -> bytes:
+    """Drop blank lines at the end of the file and, unless ``truncated``, a last line with too few fields."""
     stripped = block.rstrip(b"\r\n")
     if not stripped:
         return b""
     start = stripped.rfind(b"\n") + 1
     fields = stripped[start:].split(b"\t")
-    if len(fields) < width and len(stripped) - start <= _LONGEST_LINE and not findings_of(findings, "truncated"):
-        message = f"the last line has {len(fields)} of {width} fields, so the file was cut off; it is not counted"
+    if len(fields) < width and len(stripped) - start <= MAX_LINE_BYTES and not truncated:
+        message = f"the last line has {len(fields)} of {width} fields, so the file is truncated; it is not counted"
         findings.append(Finding("truncated", "fault", message))
         return block[:start]
-    # The line's own end is among what was stripped.
+    # rstrip also removed the newline of the last line.
     return block[: block.index(b"\n", len(stripped)) + 1]
-
-
-def findings_of(findings: list[Finding], kind: str) -> list[Finding]:
-    """Those of one kind."""
-    return [finding for finding in findings if finding.kind == kind]
 
 
 def _check_text(block: bytes) -> None:
     if b"\0" in block:
-        raise ValueError("expected text, found a zero byte; this is no such log")
+        raise ValueError("not a text log: contains a NUL byte")
     try:
         if not block.isascii():
             block.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"expected text, found the byte {error.object[error.start]:#x}; this is no such log") from None
+        raise ValueError(f"not a text log: contains the byte {error.object[error.start]:#x}") from None
 
 
 def _read_block(block: bytes, names: list[str], line: int, parts: dict[str, list[npt.NDArray[Any]]]) -> int:
-    """Appends the columns of whole lines; how many lines they were."""
+    """Append the columns of a block of whole lines to ``parts``; return the number of lines."""
     _check_text(block)
     text = np.frombuffer(block, np.uint8)
     width = len(names)
@@ -194,14 +178,14 @@ def _read_block(block: bytes, names: list[str], line: int, parts: dict[str, list
     ends = text[stops] == ord("\n")
     rows = int(ends.sum())
     if len(stops) != rows * width or not ends[width - 1 :: width].all():
-        _name_odd_line(block, width, line)
+        _raise_for_width(block, width, line)
     table = stops.reshape(rows, width)
     starts = np.concatenate([[0], stops[:-1] + 1]).reshape(rows, width)
     lengths = table - starts
-    if int((table[:, -1] - starts[:, 0]).max()) > _LONGEST_LINE:
+    if int((table[:, -1] - starts[:, 0]).max()) > MAX_LINE_BYTES:
         number = line + int((table[:, -1] - starts[:, 0]).argmax())
-        raise ValueError(f"line {number}: expected at most {_LONGEST_LINE} bytes; this is no such log")
-    # Lines may end with a carriage return too.
+        raise ValueError(f"line {number}: expected at most {MAX_LINE_BYTES} bytes; not a certification log")
+    # Drop the carriage return of Windows line ends.
     lengths[:, -1] -= (lengths[:, -1] > 0) & (text[table[:, -1] - 1] == ord("\r"))
     for name in parts:
         if name == "decimals":
@@ -218,14 +202,15 @@ def _read_block(block: bytes, names: list[str], line: int, parts: dict[str, list
             elif name == "time":
                 parts[name].append(parse_times(fields))
             else:
-                parts[name].append(parse_integers(fields, 0 if name == "idx" else -_LARGEST_LOG))
+                parts[name].append(parse_integers(fields, 0 if name == "idx" else _LOWEST_CLASS))
         except ValueError as error:
-            place, _, what = str(error).partition(": ")
-            raise ValueError(f"{place}: {name}: {what}") from None
+            place, _, problem = str(error).partition(": ")
+            raise ValueError(f"{place}: {name}: {problem}") from None
     return rows
 
 
-def _name_odd_line(block: bytes, width: int, line: int) -> None:
+def _raise_for_width(block: bytes, width: int, line: int) -> None:
+    """Name the first line that does not have ``width`` fields."""
     for number, content in enumerate(block.split(b"\n")[:-1], start=line):
         count = content.count(b"\t") + 1
         if count != width:

@@ -1,4 +1,4 @@
-"""The metrics of a certification log, from what is right by predict == label."""
+"""Metrics of a certification log; a prediction counts as right if predict == label."""
 
 from __future__ import annotations
 
@@ -22,27 +22,28 @@ from pyrobust.metrics.radii import usual_radii
 from pyrobust.metrics.rate import Rate, estimate_rate
 from pyrobust.metrics.survival import ClassSummary, SurvivalCurve
 
-# Beyond that many labels a table of classes is of no use to anyone.
-_MOST_CLASSES = 1000
+# With more labels there is no summary by class.
+_MAX_CLASSES = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class CertificationMetrics:
-    """What a certification says, the survival of p_A first: it is what classifiers should be compared by.
+    """Metrics of a certification. The survival curve of p_A comes first: classifiers are best compared by it.
 
     Attributes:
-        survival: the curve of p̂_A = n_A / n over all images; None where votes are not known.
-        votes: the fewest and the most n_A that a certified image can have; None likewise.
-        classes: by label, from the curve; empty without one.
-        images: counted.
-        abstained: of them.
+        survival: survival curve of p̂_A = n_A / n over all images; None if votes are unknown.
+        votes: smallest and largest possible n_A of certified images; None if votes are unknown.
+        classes: summary of the curve for each label; empty without a curve.
+        images: number of counted images.
+        abstained: number of abstentions among them.
         accuracy: share of right predictions.
-        radii: at which certified accuracies stand.
-        certified: at each of them.
-        bounds: what of each is true with probability 0.999 if noise is independent from image to image; empty where
-            alpha is not known, and for proofs, which are never false.
-        average_radius: of the right ones; NaN where none is right.
-        average_certified_radius: over all images; a poor measure (see there), so it comes last.
+        radii: radii at which certified accuracy is computed.
+        certified: certified accuracy at each radius.
+        bounds: lower bound of each certified accuracy, valid with probability 0.999 if the noise is independent from
+            image to image; empty if alpha is unknown, and for proofs, which cannot be false.
+        average_radius: mean radius of the right predictions; NaN if none is right.
+        average_certified_radius: mean over all images; last, since it is a poor measure
+            (`pyrobust.metrics.certified.average_certified_radius`).
     """
 
     survival: SurvivalCurve | None
@@ -58,7 +59,7 @@ class CertificationMetrics:
     average_certified_radius: Estimate
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain numbers, lists and dictionaries; None for what cannot be had."""
+        """Return all metrics as plain numbers, lists and dictionaries; None for what is unknown."""
         return {
             "survival": None if self.survival is None else self.survival.to_dict(),
             "votes": None if self.votes is None else list(self.votes),
@@ -79,22 +80,14 @@ class CertificationMetrics:
 
 
 def certification_metrics(log: CertificationLog) -> CertificationMetrics:
-    """The metrics of a log whose rows are in order.
-
-    Args:
-        log: radii finite and at least 0, indices unique, as `pyrobust.auditing.check_radii.countable` makes them.
-
-    Returns:
-        CertificationMetrics.
-
-    Raises:
-        InputError: the log is not as it has to be.
-    """
+    """Compute the metrics of a log with unique indices and finite radii >= 0, as ``usable_rows`` returns it."""
     certified = log.certified
     votes = votes_of(log)
     curve = survival_of(log, votes)
-    some = log.radius > 0
-    span = (int(votes[1][some].min()), int(votes[2][some].max())) if votes is not None and some.any() else None
+    positive = log.radius > 0
+    votes_range = None
+    if votes is not None and positive.any():
+        votes_range = (int(votes[1][positive].min()), int(votes[2][positive].max()))
     labels = np.unique(log.label)
     radii = tuple(usual_radii(float(log.radius.max())))
     rates = tuple(certified_accuracy(log.radius, certified, radii))
@@ -103,8 +96,8 @@ def certification_metrics(log: CertificationLog) -> CertificationMetrics:
         bounds = tuple(certified_accuracy_with_confidence(rate.successes, len(log), log.alpha) for rate in rates)
     return CertificationMetrics(
         survival=curve,
-        votes=span,
-        classes=tuple(curve.per_class(log.label)) if curve is not None and len(labels) <= _MOST_CLASSES else (),
+        votes=votes_range,
+        classes=tuple(curve.per_class(log.label)) if curve is not None and len(labels) <= _MAX_CLASSES else (),
         images=len(log),
         abstained=int((log.prediction < 0).sum()),
         accuracy=estimate_rate(int(log.right.sum()), len(log)),

@@ -1,4 +1,4 @@
-"""The votes behind the radii of a certification log, and the survival curve that they make."""
+"""The votes behind the radii of a certification log, and the survival curve of p_A they give."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ Votes: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArr
 
 
 def votes_of(log: CertificationLog) -> Votes | None:
-    """The votes n_A of each image: (point, least, most), as of ``votes_for_radius``; of a run all three are the same.
+    """Return the votes n_A of each image as (point, least, most), see ``votes_for_radius``; all equal for a run.
 
-    Args:
-        log: of any origin.
-
-    Returns:
-        None of a log without votes: a verification, radii of noise that is not Gaussian, or n, alpha or sigma unknown.
+    None for logs without votes: verifications, text logs of non-Gaussian noise, unknown n, alpha or sigma.
     """
     if log.kind == "verify" or log.n is None:
         return None
@@ -33,14 +29,9 @@ def votes_of(log: CertificationLog) -> Votes | None:
 
 
 def survival_of(log: CertificationLog, votes: Votes | None = None) -> SurvivalCurve | None:
-    """The survival curve of p_A, with a band for the votes that printed radii may stand for.
+    """Return the survival curve of p_A, with a band for the rounding of printed radii; None for logs without votes.
 
-    Args:
-        log: of any origin.
-        votes: ``votes_of(log)``, where it is at hand.
-
-    Returns:
-        The curve; None of a log without votes.
+    ``votes`` takes ``votes_of(log)`` if it is already computed.
     """
     votes = votes or votes_of(log)
     if votes is None or log.n is None:

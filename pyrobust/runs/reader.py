@@ -144,7 +144,7 @@ def expect_file(path: Path, description: str) -> None:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Translate SQLite and decoding errors to FileFormatError, or StoreError if the file is locked or cannot be opened."""
+    """Translate SQLite and decoding errors to FileFormatError, or StoreError if the file is locked or unreadable."""
     try:
         yield
     except sqlite3.OperationalError as error:

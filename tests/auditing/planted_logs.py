@@ -114,25 +114,29 @@ def plant(text: str, sigma: float) -> dict[str, Planted]:
     negative, negative_line = _changed(text, 3, "-0.377")
     twice = _certified_row(rows)
     return {
-        "truncation": Planted(text.encode()[: 2 * len(text) // 3 - 3], "truncated", "cut off"),
+        "truncation": Planted(text.encode()[: 2 * len(text) // 3 - 3], "truncated", "is truncated"),
         "truncation, line by line": Planted(joined(header, [*rows, rows[-1][:3]]), "truncated", "has 3 of 6 fields"),
         "duplicate": Planted(
-            joined(header, [*rows[: twice + 1], *rows[twice:]]), "duplicate", f"duplicate): 1 row (line {twice + 3})"
+            joined(header, [*rows[: twice + 1], *rows[twice:]]),
+            "duplicate",
+            f"duplicate image: 1 row (line {twice + 3})",
         ),
         "other alpha, given": Planted(text.encode(), "parameters", "alpha 0.001 fits", {"alpha": 0.01}),
         "other alpha, smaller": Planted(_recertified(text, sigma, N, 1e-5), "parameters", "alpha 1e-05 fits"),
         "other alpha, larger": Planted(_recertified(text, sigma, N, 0.01), "parameters", "alpha 0.01 fits"),
         "radius beyond the maximum": Planted(raised, "above-maximum", f"1 row (line {raised_line})"),
-        "cumulative correct": Planted(joined(header, cumulative), "cumulative-correct", "number of right rows so far"),
-        "running mean": Planted(joined(header, running), "cumulative-correct", "share of right rows so far"),
-        "shuffled rows": Planted(joined(header, [rows[i] for i in order]), "order", "rows are not in order"),
-        "NaN": Planted(nan, "nan", f"(NaN): 1 row (line {nan_line})"),
+        "cumulative correct": Planted(joined(header, cumulative), "cumulative-correct", "running count of right rows"),
+        "running mean": Planted(joined(header, running), "cumulative-correct", "running share of right rows"),
+        "shuffled rows": Planted(joined(header, [rows[i] for i in order]), "order", "rows out of order"),
+        "NaN": Planted(nan, "nan", f"NaN radius: 1 row (line {nan_line})"),
         "negative radius": Planted(negative, "negative", f"negative radius: 1 row (line {negative_line})"),
         "wrong n, smaller": Planted(text.encode(), "parameters", "n 100,000", {"n": 1000}),
         "wrong n, larger": Planted(text.encode(), "parameters", "n 100,000 fits", {"n": 1_000_000}),
         "wrong n, of the file": Planted(_recertified(text, sigma, 1000, ALPHA), "parameters", "n 1,000"),
-        "missing column": Planted(joined(header[:3] + header[4:], [r[:3] + r[4:] for r in rows]), "", "column radius"),
-        "binary garbage": Planted(np.random.default_rng(2).bytes(4000), "", "no text"),
+        "missing column": Planted(
+            joined(header[:3] + header[4:], [r[:3] + r[4:] for r in rows]), "", "missing column radius"
+        ),
+        "binary garbage": Planted(np.random.default_rng(2).bytes(4000), "", "got a binary file"),
         "empty file": Planted(b"", "", "the file is empty"),
     }
 

@@ -199,9 +199,9 @@ def changed(row: int, **values: str) -> bytes:
         ({"label": "3", "predict": "3", "correct": "nan"}, "correct-value", "neither 0 nor 1"),
         ({"radius": "inf", "predict": "1", "label": "1", "correct": "1"}, "infinite", "infinite radius"),
         ({"radius": "1.7e308", "predict": "1", "label": "1", "correct": "1"}, "infinite", "infinite radius"),
-        ({"idx": "70"}, "duplicate", "before (a duplicate): 1 row (line 72)"),
-        ({"idx": "2500"}, "order", "not in order"),
-        ({"idx": "2500"}, "missing", "missing (indices 5, 2000"),
+        ({"idx": "70"}, "duplicate", "duplicate image: 1 row (line 72)"),
+        ({"idx": "2500"}, "order", "rows out of order"),
+        ({"idx": "2500"}, "missing", "missing images (indices 5, 2000"),
     ],
 )
 def test_single_rows(tmp_path: Path, values: dict[str, str], kind: str, words: str) -> None:
@@ -224,7 +224,7 @@ def test_counts_that_contradict_the_predictions_are_named_too(tmp_path: Path) ->
         row[4] = str(count)
     found = audited(tmp_path, joined(header, rows))
     assert kinds(found) == ["cumulative-correct"]
-    assert "against predict == label in 1 row" in found.faults[0].message
+    assert "contradicts predict == label in 1 row" in found.faults[0].message
 
 
 def test_what_is_no_radius_counts_as_abstention_and_duplicates_once(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_strides_and_gaps(tmp_path: Path) -> None:
     del rows[30:33]
     found = audited(tmp_path, joined(header, rows))
     assert kinds(found) == ["missing"]
-    assert found.faults[0].message == "3 images are missing (indices 600 and 2 more) from every 20th"
+    assert found.faults[0].message == "3 missing images (indices 600 and 2 more) at a stride of 20"
     rows[4][0] = "81"
     assert "missing" in kinds(audited(tmp_path, joined(header, rows)))
 
@@ -269,7 +269,7 @@ def test_subsets_come_with_their_uncertainty(tmp_path: Path, rows: int, stride: 
     assert bool(notes) == noted
     if noted:
         rate = found.metrics.accuracy
-        assert f"{100 * rate.lower:.1f} to {100 * rate.upper:.1f} % of all (95 %)" in notes[0]
+        assert f"{100 * rate.lower:.1f} to {100 * rate.upper:.1f} % on all images (95 % confidence)" in notes[0]
 
 
 def test_without_sigma_votes_are_left_out(tmp_path: Path) -> None:

@@ -71,9 +71,7 @@ def test_a_log_says_what_the_run_says(folder: Path, tmp_path: Path) -> None:
 def test_given_parameters_do_not_overrule_a_run(folder: Path) -> None:
     found = audit(read_certification_log(folder / "gaussian.db", n=1000, alpha=0.001))
     assert found.log.n == 500
-    assert [note.message for note in found.notes if note.kind == "given"] == [
-        "n 1,000 was given; the run's own counts: 500"
-    ]
+    assert [note.message for note in found.notes if note.kind == "given"] == ["n 1,000 ignored; n of the run is 500"]
     assert found.exit_status == 0
 
 
@@ -85,7 +83,7 @@ def test_verifications_have_no_votes_and_say_so(folder: Path) -> None:
     assert found.metrics.survival is None
     assert not found.metrics.bounds
     notes = {note.kind: note.message for note in found.notes}
-    assert "bound propagation has radii and no votes" in notes["no-votes"]
+    assert "bound propagation gives radii without votes" in notes["no-votes"]
     # A radius of 0 proves nothing, not even at radius 0.
     run = Run(folder / "verify.db")
     assert float(found.metrics.certified[0]) == run.certified_accuracy([0.0])[0]
@@ -114,8 +112,8 @@ def test_unfinished_runs_and_shards_are_notes(tmp_path: Path) -> None:
     found = audit(read_certification_log(path))
     assert not found.faults
     notes = {note.kind: note.message for note in found.notes}
-    assert notes["unfinished"] == "the run is not finished: 3 of 4 images"
-    assert notes["shard"] == "shard 1 of 2; merge them all for the whole"
+    assert notes["unfinished"] == "unfinished run: 3 of 4 images"
+    assert notes["shard"] == "shard 1 of 2; merge all shards for the sweep"
 
 
 def test_other_runs_and_damaged_ones_are_refused(folder: Path, tmp_path: Path) -> None:

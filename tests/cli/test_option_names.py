@@ -60,5 +60,5 @@ def test_the_option_is_named(pyrobust: Any, arguments: tuple[str, ...], words: s
 
 def test_files_keep_their_names(pyrobust: Any) -> None:
     # A file that is called what an option is.
-    assert pyrobust("plan", "sigma").error.startswith("error: sigma: expected a certification log, found nothing there")
+    assert pyrobust("plan", "sigma").error.startswith("error: sigma: file not found; expected a certification log")
     assert pyrobust("log", "out").error.startswith("error: out: file not found; expected a run of pyrobust")

@@ -130,9 +130,7 @@ def test_tampered_parameters_are_refused(run_file: Path, name: str, value: objec
 def test_a_larger_shape_than_the_examples_is_refused_before_memory_is_taken(run_file: Path) -> None:
     changed = json.dumps({**Run(run_file).parameters, "shape": [1, 2**13, 2**13]})
     change(run_file, "UPDATE run SET parameters = ?", changed)
-    with pytest.raises(
-        FileFormatError, match=f"expected {2**28} bytes an image, got another length for {IMAGES}"
-    ):
+    with pytest.raises(FileFormatError, match=f"expected {2**28} bytes an image, got another length for {IMAGES}"):
         Run(run_file).examples()
 
 

@@ -223,7 +223,7 @@ def test_log_table_and_audit(tmp_path: Path) -> None:
     assert log.votes is None
     found = audit(log)
     assert found.exit_status == 0
-    assert any("as many samples as its votes asked for" in note.message for note in found.notes)
+    assert any("a different number of samples for each image" in note.message for note in found.notes)
 
 
 @pytest.mark.parametrize(
