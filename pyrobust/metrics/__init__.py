@@ -1,4 +1,4 @@
-"""Metrics of attacked and certified classifiers: pure functions of tensors and numbers, rates with their intervals.
+"""Metrics of attacked and certified classifiers: pure functions of tensors and numbers, with confidence intervals.
 
 >>> import torch
 >>> from pyrobust.metrics import predicted_classes, robust_accuracy

@@ -1,7 +1,7 @@
 """Accuracy and risk, clean and under attack.
 
-Everywhere ``clean`` holds f(x), ``adversarial`` f(x_adv) and ``labels`` y, one class number an example. The prediction
--1, which ``predicted_classes`` gives to logits without a winner, is never right.
+Throughout, ``clean`` holds f(x), ``adversarial`` f(x_adv) and ``labels`` y, one class number per example. The
+prediction -1, which ``predicted_classes`` gives to logits without a winner, is never correct.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from .rate import Rate, estimate_rate
 
 
 def predicted_classes(logits: Tensor) -> Tensor:
-    """The class of each row of logits, ``argmaxₖ logits[n, k]``, ties to the lowest index.
+    """Predicted class of each row of logits, ``argmaxₖ logits[n, k]``, the lowest index on a tie.
 
-    A row that holds NaN or +inf, or nothing but -inf, has no winner: its class is -1, which is never right.
+    A row with NaN or +inf, or only -inf, has no winner: its class is -1, which is never correct.
 
     Args:
         logits: [N, K], float, K ≥ 1.
 
     Returns:
-        [N], int64, on the device of the logits.
+        [N], int64, on the logits' device.
 
     Raises:
-        InputError: another shape.
-        InputTypeError: not a float tensor.
+        InputError: a wrong shape.
+        InputTypeError: logits that are not a float tensor.
 
     >>> predicted_classes(torch.tensor([[0.1, 0.9], [2.0, 2.0], [float("nan"), 1.0]]))
     tensor([ 1,  0, -1])
@@ -47,18 +47,18 @@ def predicted_classes(logits: Tensor) -> Tensor:
 
 
 def clean_accuracy(clean: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
-    """Share of the examples that are classified right, ``(1/N)·Σ 1[f(xᵢ) = yᵢ]``.
+    """Share of correctly classified examples, ``(1/N)·Σ 1[f(xᵢ) = yᵢ]``.
 
     Args:
         clean: [N], integers of at least -1, the predictions f(x).
         labels: [N], integers of at least 0.
-        alpha: of the confidence interval, in (0, 1).
+        alpha: error probability of the confidence interval, in (0, 1).
 
     Returns:
         Rate.
 
     Raises:
-        InputError: lengths that do not agree, no example, a value out of range.
+        InputError: mismatched lengths, no examples, or a value out of range.
         InputTypeError: predictions or labels that are not integer tensors.
 
     >>> float(clean_accuracy(torch.tensor([0, 1, -1, 1]), torch.tensor([0, 1, 1, 0])))
@@ -69,22 +69,22 @@ def clean_accuracy(clean: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
 
 
 def robust_accuracy(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
-    """Share of the examples that are classified right, clean and attacked, ``(1/N)·Σ 1[f(xᵢ) = yᵢ = f(x_advᵢ)]``.
+    """Share of examples classified correctly with and without the attack, ``(1/N)·Σ 1[f(xᵢ) = yᵢ = f(x_advᵢ)]``.
 
-    The worst case over a ball holds its centre (Madry et al., 2018): an example that is wrong without an attack is not
-    robust, even where the attack makes it right.
+    The worst case over a ball includes its center (Madry et al., 2018): an example misclassified without an attack is
+    not robust, even if the attack corrects it.
 
     Args:
         clean: [N], integers of at least -1, the predictions f(x).
-        adversarial: [N], likewise, the predictions f(x_adv).
+        adversarial: [N], integers of at least -1, the predictions f(x_adv).
         labels: [N], integers of at least 0.
-        alpha: of the confidence interval, in (0, 1).
+        alpha: error probability of the confidence interval, in (0, 1).
 
     Returns:
-        Rate; an upper bound on the share of examples without any adversarial example, never a certificate.
+        Rate; an upper bound on the share of examples without an adversarial example, not a certificate.
 
     Raises:
-        InputError: lengths that do not agree, no example, a value out of range.
+        InputError: mismatched lengths, no examples, or a value out of range.
         InputTypeError: predictions or labels that are not integer tensors.
 
     >>> clean, adversarial = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1])
@@ -98,41 +98,30 @@ def robust_accuracy(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: f
 def standard_risk(clean: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
     """Risk under the 0-1 loss, ``(1/N)·Σ 1[f(xᵢ) ≠ yᵢ]`` = 1 - clean accuracy.
 
-    Args:
-        clean: [N], integers of at least -1, the predictions f(x).
-        labels: [N], integers of at least 0.
-        alpha: of the confidence interval, in (0, 1).
+    Takes the same arguments and raises the same errors as ``clean_accuracy``.
 
     Returns:
-        Rate, whose successes are the examples classified wrong.
-
-    Raises:
-        InputError, InputTypeError: as ``clean_accuracy``.
+        Rate, whose successes are the misclassified examples.
 
     >>> standard_risk(torch.tensor([0, 1, 1]), torch.tensor([0, 1, 2])).successes
     1
     """
-    rate = clean_accuracy(clean, labels, alpha)
-    return estimate_rate(rate.n - rate.successes, rate.n, alpha)
+    return _complement(clean_accuracy(clean, labels, alpha))
 
 
 def robust_risk(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
     """Adversarial risk under the 0-1 loss, ``(1/N)·Σ max(1[f(xᵢ) ≠ yᵢ], 1[f(x_advᵢ) ≠ yᵢ])`` = 1 - robust accuracy.
 
-    Args:
-        clean: [N], integers of at least -1, the predictions f(x).
-        adversarial: [N], likewise, the predictions f(x_adv).
-        labels: [N], integers of at least 0.
-        alpha: of the confidence interval, in (0, 1).
+    Takes the same arguments and raises the same errors as ``robust_accuracy``.
 
     Returns:
-        Rate, whose successes are the examples classified wrong, clean or attacked; a lower bound on the true risk.
-
-    Raises:
-        InputError, InputTypeError: as ``robust_accuracy``.
+        Rate, whose successes are the examples misclassified with or without the attack; a lower bound on the true risk.
 
     >>> robust_risk(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 2]), torch.tensor([0, 1, 2])).successes
     2
     """
-    rate = robust_accuracy(clean, adversarial, labels, alpha)
-    return estimate_rate(rate.n - rate.successes, rate.n, alpha)
+    return _complement(robust_accuracy(clean, adversarial, labels, alpha))
+
+
+def _complement(rate: Rate) -> Rate:
+    return estimate_rate(rate.n - rate.successes, rate.n, rate.alpha)

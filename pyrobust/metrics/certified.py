@@ -1,8 +1,8 @@
-"""Certified accuracy, and averages of certified radii.
+"""Certified accuracy and average certified radii.
 
-Everywhere ``radius`` holds the certified radius R of each example, 0 where the classifier abstained, and ``correct``
-whether its prediction is the label, false where it abstained. A verification with radius 0 has proved nothing, not even
-of the example itself: pass ``correct & (radius > 0)`` there.
+Throughout, ``radius`` holds the certified radius R of each example, 0 for an abstention, and ``correct`` whether its
+prediction is the label, false for an abstention. A verification with radius 0 has proved nothing, not even for the
+example itself: pass ``correct & (radius > 0)`` for such results.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ def certified_accuracy(
     radii: Sequence[float],
     alpha: float = 0.05,
 ) -> list[Rate]:
-    """Share of the examples that are classified right and certified at each radius, ``(1/N)·Σ 1[correctᵢ, Rᵢ ≥ r]``.
+    """Share of examples classified correctly and certified at each radius, ``(1/N)·Σ 1[correctᵢ, Rᵢ ≥ r]``.
 
-    The comparison includes equality, in double precision. An abstention is never certified, not at radius 0 either.
+    The comparison includes equality, in double precision. An abstention is never certified, not even at radius 0.
 
     Args:
         radius: [N], float, finite, at least 0.
         correct: [N], bool.
         radii: r, finite, at least 0, in any order.
-        alpha: of the confidence intervals, each by itself, in (0, 1). They are for other examples of the same kind;
-            certificates that are false are the matter of ``certified_accuracy_with_confidence``.
+        alpha: error probability of each confidence interval, in (0, 1). The intervals are for other examples of the
+            same kind; ``certified_accuracy_with_confidence`` accounts for false certificates.
 
     Returns:
-        A Rate for each of the radii.
+        One Rate per radius.
 
     Raises:
-        InputError: lengths that do not agree, no example, a value out of range.
-        InputTypeError: radii that are not float, correct that is not bool.
+        InputError: mismatched lengths, no examples, or a value out of range.
+        InputTypeError: radii that are not float, or correct that is not bool.
 
     >>> radius, correct = np.array([0.5, 0.25, 0.9, 0.0]), np.array([True, True, False, False])
     >>> rates = certified_accuracy(radius, correct, [0, 0.25, 0.5])
@@ -54,16 +54,17 @@ def certified_accuracy(
     [0.5, 0.5, 0.25]
     """
     certified, right = _columns(radius, correct)
-    wanted = non_negatives("radii", radii, infinite=True)
+    thresholds = non_negatives("radii", radii, infinite=True)
     alpha = checked_alpha(alpha)
-    return [estimate_rate(int((right & (certified >= r)).sum()), len(right), alpha) for r in wanted]
+    return [estimate_rate(int((right & (certified >= r)).sum()), len(right), alpha) for r in thresholds]
 
 
 def certification_gap(empirical: Rate | float, certified: Rate | float) -> float:
-    """What an attack at the same budget left standing and no certificate covers: empirical - certified accuracy.
+    """Gap between empirical and certified robust accuracy, ``empirical - certified``, at the same budget.
 
-    The true robust accuracy lies between the two. A negative gap of the same classifier, examples and budget is a
-    contradiction: an attack got through a certificate, and one of the two is wrong.
+    It is the share of examples that are neither broken nor certified; the true robust accuracy lies between the two. A
+    negative gap for the same classifier, examples and budget is a contradiction: an attack broke a certified example,
+    and either the attack or the certificate is wrong.
 
     Args:
         empirical: robust accuracy under attack, in [0, 1].
@@ -73,8 +74,8 @@ def certification_gap(empirical: Rate | float, certified: Rate | float) -> float
         The difference of the two values.
 
     Raises:
-        InputError: a value out of [0, 1].
-        InputTypeError: not a rate or a number.
+        InputError: a value outside [0, 1].
+        InputTypeError: arguments that are neither rates nor numbers.
 
     >>> certification_gap(0.75, 0.5)
     0.25
@@ -86,20 +87,21 @@ def certification_gap(empirical: Rate | float, certified: Rate | float) -> float
 
 
 def average_radius(radius: Tensor | npt.NDArray[Any], correct: Tensor | npt.NDArray[Any]) -> float:
-    """Mean certified radius of the examples that are classified right, ``Σ correctᵢ·Rᵢ / Σ correctᵢ``.
+    """Mean certified radius of the correctly classified examples, ``Σ correctᵢ·Rᵢ / Σ correctᵢ``.
 
-    Two classifiers are averaged over different examples: one that is right only where it is easy has a large one.
+    Different classifiers are averaged over different examples: one that is correct only on easy examples has a large
+    average.
 
     Args:
         radius: [N], float, finite, at least 0.
         correct: [N], bool.
 
     Returns:
-        The mean; NaN where no example is right, and only there: over nothing there is no mean.
+        The mean; NaN if and only if no example is correct.
 
     Raises:
-        InputError: lengths that do not agree, no example, a radius that is NaN, infinite or negative.
-        InputTypeError: radii that are not float, correct that is not bool.
+        InputError: mismatched lengths, no examples, or a NaN, infinite or negative radius.
+        InputTypeError: radii that are not float, or correct that is not bool.
 
     >>> average_radius(np.array([1.0, 2.0, 9.0]), np.array([True, True, False]))
     1.5
@@ -119,23 +121,23 @@ def average_certified_radius(
     """Average certified radius (ACR), ``(1/N)·Σ correctᵢ·Rᵢ`` over all N examples (Zhai et al., 2020).
 
     Warning: a poor measure of robustness (Sun, Mao, Müller and Vechev, "Average Certified Radius is a Poor Metric for
-    Randomized Smoothing", 2025). R grows without limit as p_A goes to 1, so that easy examples outweigh all others; a
-    constant classifier reaches any ACR if only sigma is large enough; and ACR moves with the certification's n and
-    alpha, which are no properties of the classifier. ``survival_curve`` is what to look at first.
+    Randomized Smoothing", 2025). R grows without limit as p_A approaches 1, so easy examples outweigh all others; a
+    constant classifier reaches any ACR if sigma is large enough; and ACR depends on the certification's n and alpha,
+    which are not properties of the classifier. Consider ``survival_curve`` first.
 
     Args:
         radius: [N], float, finite, at least 0.
         correct: [N], bool.
-        alpha: of the interval, in (0, 1).
-        resamples: of the bootstrap, at least 100.
-        seed: of the bootstrap, at least 0.
+        alpha: error probability of the interval, in (0, 1).
+        resamples: number of bootstrap resamples, at least 100.
+        seed: random seed of the bootstrap, at least 0.
 
     Returns:
-        Estimate, with the percentile bootstrap's interval (``Estimate`` says for what).
+        Estimate, with the percentile bootstrap interval (``Estimate`` explains what it covers).
 
     Raises:
-        InputError: lengths that do not agree, no example, a value out of range.
-        InputTypeError: radii that are not float, correct that is not bool.
+        InputError: mismatched lengths, no examples, or a value out of range.
+        InputTypeError: radii that are not float, or correct that is not bool.
 
     >>> acr = average_certified_radius(np.array([0.5, 1.0, 0.7, 0.0]), np.array([True, True, False, False]))
     >>> float(acr), acr.lower, acr.upper
@@ -147,16 +149,16 @@ def average_certified_radius(
 
 @dataclass(frozen=True)
 class CertifiedAccuracyBound:
-    """A certified accuracy less the certificates that may be false: ``float(bound)`` is the lower bound.
+    """Certified accuracy minus possibly false certificates; ``float(bound)`` is the lower bound.
 
     Attributes:
-        value: count / n_images, as counted.
+        value: count / n_images.
         lower: (count - false) / n_images, at least 0.
-        count: images that count as certified.
-        false: more than this many certificates are false with probability at most delta.
-        n_images: all images.
-        alpha: probability that a certificate is false, at most.
-        delta: probability that lower is too large, at most.
+        count: number of images that count as certified.
+        false: with probability at least 1 - delta, at most this many certificates are false.
+        n_images: number of all images.
+        alpha: upper bound on the probability that a certificate is false.
+        delta: upper bound on the probability that lower is too large.
     """
 
     value: float
@@ -171,39 +173,39 @@ class CertifiedAccuracyBound:
         return self.lower
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name."""
+        """Convert to a dictionary of all fields."""
         return asdict(self)
 
 
 def certified_accuracy_with_confidence(
     count: int, n_images: int, alpha: float, delta: float = 0.001
 ) -> CertifiedAccuracyBound:
-    """Certified accuracy of exactly these images, true with probability at least 1 - delta.
+    """Certified accuracy of exactly these images, valid with probability at least 1 - delta.
 
-    Each certificate is false with probability at most alpha, over noise that is independent from image to image. The
-    false ones among all images are then at most as many as ``Bin(n_images, alpha)``, so that with
-    ``q = min {q : P(Bin(n_images, alpha) > q) ≤ delta}`` all but q of the counted images are certified truly, with
-    probability at least 1 - delta. Cohen, Rosenfeld and Kolter (2019) bound the same by Bernstein's inequality.
+    Each certificate is false with probability at most alpha, over noise that is independent between images. The number
+    of false certificates among all images is then stochastically at most ``Bin(n_images, alpha)``, so with
+    ``q = min {q : P(Bin(n_images, alpha) > q) ≤ delta}`` all but q of the counted certificates are true, with
+    probability at least 1 - delta. Cohen, Rosenfeld and Kolter (2019) bound the same number by Bernstein's inequality.
 
-    q is of all images, not of the count: that a certificate is large enough to count is no independent event. If every
-    image was just short of the radius, those that counted would be the false ones, all of them.
+    q refers to all images, not to the count, because whether a certificate is large enough to be counted is not
+    independent of whether it is false. If every image was just short of the radius, all counted ones would be false.
 
-    q is proved: ``P(Bin(N, alpha) ≥ k) ≤ delta`` says that the Clopper-Pearson lower bound of k successes in N trials
+    q is proved: ``P(Bin(N, alpha) ≥ k) ≤ delta`` means that the Clopper-Pearson lower bound of k successes in N trials
     is at least alpha, and that bound is rounded down.
 
     Args:
-        count: images that are right and certified at a radius that was chosen beforehand, in [0, n_images].
-        n_images: all images that were certified or tried, at least 1. Noise has to be independent: a seed for each
-            image, or one seed with the images' own indices.
-        alpha: of the certificates, in (0, 1).
-        delta: in (0, 1).
+        count: number of images that are correct and certified at a radius chosen beforehand, in [0, n_images].
+        n_images: number of all images that were certified or tried, at least 1. Their noise must be independent: one
+            seed per image, or one seed with the images' own indices.
+        alpha: error probability of each certificate, in (0, 1).
+        delta: error probability of the result, in (0, 1).
 
     Returns:
         CertifiedAccuracyBound. For several radii at once, divide delta by their number.
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: counts that are not integers, probabilities that are not numbers.
+        InputTypeError: counts that are not integers, or probabilities that are not numbers.
 
     >>> bound = certified_accuracy_with_confidence(4225, 10_000, alpha=0.001)
     >>> bound.false, f"{bound.lower:.4f}"
@@ -219,7 +221,7 @@ def certified_accuracy_with_confidence(
 
 
 def _most_false(n: int, alpha: float, delta: float) -> int:
-    """The smallest q for which P(Bin(n, alpha) ≥ q + 1) ≤ delta is proved; n, which needs no proof, at most."""
+    """Smallest q for which P(Bin(n, alpha) ≥ q + 1) ≤ delta is proved; at most n, which needs no proof."""
     low, high = -1, n
     while high - low > 1:
         middle = (low + high) // 2

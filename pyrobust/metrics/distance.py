@@ -1,4 +1,4 @@
-"""How far adversarial examples lie from their originals."""
+"""Distances of adversarial examples from the clean examples."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from pyrobust.errors import InputError, InputTypeError
 from .arguments import checked_distances
 
 _ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
-# Numbers that are held in float64 at once: 32 MiB of them.
+# Numbers held in float64 at once: 32 MiB.
 _CHUNK = 1 << 22
 
 
 def distances(x_adv: Tensor, x: Tensor, norm: str = "linf") -> Tensor:
-    """The distance ``‖x_advᵢ − xᵢ‖`` of each example, computed in float64.
+    """Distance ``‖x_advᵢ − xᵢ‖`` of each example, computed in float64.
 
     Args:
         x_adv: [N, ...], float, finite.
-        x: likewise, of the same shape and device.
+        x: [N, ...], float, finite, on the same device.
         norm: "linf" (largest absolute difference), "l2" (root of the sum of squares) or "l1" (sum of absolute
             differences), over all dimensions of an example.
 
     Returns:
-        [N], float64, on the device of x.
+        [N], float64, on x's device.
 
     Raises:
-        InputError: shapes or devices that do not agree, examples without elements, NaN or inf, an unknown norm.
-        InputTypeError: not float tensors.
+        InputError: mismatched shapes or devices, empty examples, NaN or inf, or an unknown norm.
+        InputTypeError: arguments that are not float tensors.
 
     >>> x, x_adv = torch.zeros(1, 2), torch.tensor([[3.0, -4.0]])
     >>> [float(distances(x_adv, x, norm)) for norm in ("linf", "l2", "l1")]
@@ -47,10 +47,10 @@ def distances(x_adv: Tensor, x: Tensor, norm: str = "linf") -> Tensor:
         if not value.dtype.is_floating_point:
             raise InputTypeError(f"{name}: expected a float tensor, got {value.dtype}")
         if value.dim() < 2 or (len(value) and value[:1].numel() == 0):
-            raise InputError(f"{name}: expected a batch [N, ...] of examples, got {tuple(value.shape)}")
+            raise InputError(f"{name}: expected a batch [N, ...] of non-empty examples, got shape {tuple(value.shape)}")
     if x_adv.shape != x.shape or x_adv.device != x.device:
         raise InputError(
-            f"x_adv: expected the shape and device of x, {tuple(x.shape)} on {x.device}, got {tuple(x_adv.shape)} "
+            f"x_adv: expected x's shape and device, {tuple(x.shape)} on {x.device}, got {tuple(x_adv.shape)} "
             f"on {x_adv.device}"
         )
     for name, value in (("x_adv", x_adv), ("x", x)):
@@ -65,18 +65,9 @@ def distances(x_adv: Tensor, x: Tensor, norm: str = "linf") -> Tensor:
 
 
 def is_within(x_adv: Tensor, x: Tensor, norm: str, epsilon: Tensor) -> Tensor:
-    """Whether ``‖x_advᵢ − xᵢ‖ ≤ εᵢ`` in exact arithmetic: bool [N] on the CPU.
+    """Whether ``‖x_advᵢ − xᵢ‖ ≤ εᵢ`` in exact arithmetic, bool [N] on the CPU; epsilon is float64 [N].
 
-    Sums in float64 decide where rounding cannot, rationals elsewhere.
-
-    Args:
-        x_adv: [N, ...], as of ``distances``.
-        x: likewise.
-        norm: "linf", "l2" or "l1".
-        epsilon: [N], float64, finite, at least 0.
-
-    Raises:
-        InputError, InputTypeError: as of ``distances``.
+    Float64 sums decide where rounding cannot matter, rational numbers elsewhere.
 
     >>> x, x_adv = torch.zeros(2, 1), torch.full((2, 1), 0.1)  # the float32 number next to 0.1 is above it
     >>> is_within(x_adv, x, "linf", torch.tensor([0.1, 0.11], dtype=torch.float64))
@@ -84,7 +75,7 @@ def is_within(x_adv: Tensor, x: Tensor, norm: str, epsilon: Tensor) -> Tensor:
     """
     distance, radius = distances(x_adv, x, norm).cpu(), epsilon.detach().cpu()
     within = distance <= radius
-    # Far more than the rounding of the sums; squares of what is below the second limit underflow.
+    # Far more than the rounding error of the sums; squares of numbers below the second limit underflow.
     close = ((distance - radius).abs() <= 1e-9 * radius) | (radius < 1e-150)
     for row in close.nonzero()[:, 0].tolist():
         within[row] = _exactly_within(x_adv[row], x[row], norm, Fraction(float(radius[row])))
@@ -104,15 +95,15 @@ def mean_distance(distances: Tensor, success: Tensor) -> float:
 
     Args:
         distances: [N], float, at least 0, finite where successful; see ``distances``.
-        success: [N], bool: f(x_adv) ≠ y, or = target.
+        success: [N], bool: f(x_adv) ≠ y, or f(x_adv) = target.
 
     Returns:
-        The mean; NaN where no example was successful, and only there: over nothing there is no mean.
+        The mean; NaN if and only if no example was successful.
 
     Raises:
-        InputError: shapes that do not agree, no example, a distance that is NaN or negative, an infinite one of a
-            successful example.
-        InputTypeError: distances that are not float, success that is not bool.
+        InputError: mismatched shapes, no examples, a NaN or negative distance, or an infinite distance of a successful
+            example.
+        InputTypeError: distances that are not float, or success that is not bool.
 
     >>> mean_distance(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([True, True, False]))
     1.5
@@ -122,23 +113,23 @@ def mean_distance(distances: Tensor, success: Tensor) -> float:
 
 
 def minimum_perturbation(distances: Tensor, success: Tensor) -> Tensor:
-    """The smallest adversarial perturbation found of each example, over several attacks or budgets.
+    """Smallest adversarial perturbation found for each example, over several attacks or budgets.
 
-    ``minₐ {distances[a, i] : success[a, i]}``, +inf where none succeeded: an upper bound on the distance to the
-    decision boundary (Szegedy et al., 2014, seek the same minimum). An example that is wrong without an attack comes
-    in as a success at distance 0.
+    ``minₐ {distances[a, i] : success[a, i]}``, +inf if none succeeded: an upper bound on the distance to the decision
+    boundary (Szegedy et al., 2014, seek the same minimum). Enter an example misclassified without an attack as a
+    success at distance 0.
 
     Args:
-        distances: [A, N], float, at least 0, finite where successful; a row an attack or budget.
+        distances: [A, N], float, at least 0, finite where successful; one row per attack or budget.
         success: [A, N], bool.
 
     Returns:
         [N], float64, on the CPU.
 
     Raises:
-        InputError: shapes that do not agree or are not [A, N], no example, a distance that is NaN or negative, an
-            infinite one of a successful example.
-        InputTypeError: distances that are not float, success that is not bool.
+        InputError: mismatched shapes or shapes other than [A, N], no examples, a NaN or negative distance, or an
+            infinite distance of a successful example.
+        InputTypeError: distances that are not float, or success that is not bool.
 
     >>> found = torch.tensor([[0.5, 0.5], [0.2, 0.9]])
     >>> minimum_perturbation(found, torch.tensor([[True, False], [True, False]]))
@@ -146,27 +137,27 @@ def minimum_perturbation(distances: Tensor, success: Tensor) -> Tensor:
     """
     values, chosen = checked_distances(distances, success)
     if values.dim() != 2:
-        raise InputError(f"distances: expected [A, N], a row an attack or budget, got {tuple(values.shape)}")
+        raise InputError(f"distances: expected [A, N], one row per attack or budget, got shape {tuple(values.shape)}")
     return torch.where(chosen, values, math.inf).amin(dim=0)
 
 
 def perturbation_quantiles(minimum: Tensor, q: Sequence[float] = (0.25, 0.5, 0.75)) -> list[float]:
-    """Quantiles of the smallest adversarial perturbations; the median is the one of q = 0.5.
+    """Quantiles of the smallest adversarial perturbations; q = 0.5 is the median.
 
     The smallest r with ``(1/N)·|{i: minimumᵢ ≤ r}| ≥ q``, the inverse of the empirical distribution function (the first
-    definition of Hyndman and Fan, 1996): one of the values found, so that +inf, never fooled, needs no arithmetic. At
-    q = 0 the smallest of all.
+    definition of Hyndman and Fan, 1996). It is one of the given values, so +inf (never fooled) needs no arithmetic.
+    q = 0 gives the smallest value.
 
     Args:
         minimum: [N], float, at least 0, +inf allowed; see ``minimum_perturbation``.
-        q: shares in [0, 1]; each is taken as the decimal that it is printed as.
+        q: shares in [0, 1]; each is interpreted as the decimal that Python prints for it.
 
     Returns:
-        A number for each share.
+        One number per share.
 
     Raises:
-        InputError: no example, another shape, NaN or a negative number, a share out of range.
-        InputTypeError: not a float tensor, shares that are not numbers.
+        InputError: no examples, a wrong shape, NaN or a negative number, or a share out of range.
+        InputTypeError: a minimum that is not a float tensor, or shares that are not numbers.
 
     >>> perturbation_quantiles(torch.tensor([0.1, 0.4, 0.2, float("inf")], dtype=torch.float64))
     [0.1, 0.2, 0.4]
@@ -175,13 +166,13 @@ def perturbation_quantiles(minimum: Tensor, q: Sequence[float] = (0.25, 0.5, 0.7
         got = minimum.dtype if isinstance(minimum, Tensor) else type(minimum).__name__
         raise InputTypeError(f"minimum: expected a float tensor, got {got}")
     if minimum.dim() != 1 or len(minimum) == 0:
-        raise InputError(f"minimum: expected [N] with N >= 1, got {tuple(minimum.shape)}")
+        raise InputError(f"minimum: expected shape [N] with N >= 1, got {tuple(minimum.shape)}")
     if not bool((minimum >= 0).all()):
-        raise InputError("minimum: expected numbers of at least 0, got a negative one or NaN")
+        raise InputError("minimum: expected numbers of at least 0, got a negative number or NaN")
     shares = numbers("q", q)
     for share in shares:
         if not 0 <= share <= 1:
             raise InputError(f"q: expected shares in [0, 1], got {share}")
     rising = minimum.detach().cpu().double().sort().values.tolist()
-    # In floating point 0.07 · 100 is above 7 and would name the eighth value.
+    # In floating point 0.07 · 100 is above 7 and would select the eighth value.
     return [rising[max(math.ceil(Fraction(repr(share)) * len(rising)) - 1, 0)] for share in shares]

@@ -1,4 +1,4 @@
-"""A mean over examples with its interval, and what a mean over fewer of them could have been."""
+"""A mean over examples with its bootstrap interval."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from pyrobust.checks import integer
 
 from .rate import checked_alpha
 
-# Random numbers that are held at once: 32 MiB of them with what they pick.
+# Random numbers held at once: 32 MiB of them with the values they select.
 _BLOCK: Final = 1 << 21
-# Examples beyond which the resamples' distribution is written down instead of sampled.
-_RESAMPLED: Final = 1 << 15
+# Number of examples above which the resamples' distribution is expanded instead of sampled.
+_LARGEST_SAMPLED: Final = 1 << 15
 
 _Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over examples: ``float(estimate)`` is its value.
+    """A mean over examples with its confidence interval; ``float(estimate)`` is the mean.
 
     The interval is the percentile bootstrap's (Efron, 1979), for examples drawn independently from one distribution; it
-    covers the mean of that distribution with probability near 1 - alpha, the nearer the more examples there are. It
+    covers the mean of that distribution with probability close to 1 - alpha, the closer the more examples there are. It
     says nothing about the noise of the certification or about other classifiers.
 
     Attributes:
         value: the mean.
-        lower, upper: the ends of the two-sided interval.
-        alpha: probability that the interval misses, about.
-        n: examples.
-        resamples: that were drawn; 0 where their distribution was expanded instead.
+        lower, upper: ends of the two-sided interval.
+        alpha: approximate probability that the interval misses.
+        n: number of examples.
+        resamples: number of resamples drawn; 0 if their distribution was expanded instead.
     """
 
     value: float
@@ -49,20 +49,20 @@ class Estimate:
         return self.value
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name."""
+        """Convert to a dictionary of all fields."""
         return asdict(self)
 
 
 def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) -> Estimate:
-    """The mean of values [N] and its percentile bootstrap interval.
+    """Mean of values [N] with its percentile bootstrap interval.
 
-    Beyond 32,768 examples the distribution of a resample's mean is taken from its first three moments (Cornish and
-    Fisher, 1938), with a relative error of the order 1/N; sampling it would only add noise to that.
+    Above 32,768 examples the distribution of a resample's mean is expanded from its first three moments (Cornish and
+    Fisher, 1938), with a relative error of order 1/N; sampling would only add noise.
     """
     alpha = checked_alpha(alpha)
     resamples, seed = integer("resamples", resamples, 100), integer("seed", seed, 0)
     n, mean = len(values), float(values.mean())
-    if n > _RESAMPLED:
+    if n > _LARGEST_SAMPLED:
         deviations = values - mean
         moments = float((deviations**2).mean()) / n, float((deviations**3).mean()) / n**2
         lower, upper = within(values, mean, interval_from_moments(mean, *moments, alpha))
@@ -78,9 +78,9 @@ def bootstrap_mean(values: _Floats, alpha: float, *, resamples: int, seed: int) 
 
 
 def within(values: _Floats, mean: float, ends: tuple[float, float]) -> tuple[float, float]:
-    """The ends of an interval, kept on their sides of the mean and among the values.
+    """Clip the ends of an interval to their sides of the mean and to the range of the values.
 
-    An expansion can leave them where a few values outweigh all others, and equal values where rounding does.
+    An expansion can leave this range if a few values outweigh all others, and rounding can if all values are equal.
     """
     lower, upper = ends
     return min(max(lower, float(values.min())), mean), max(min(upper, float(values.max())), mean)

@@ -1,4 +1,4 @@
-"""Radii at which tables say what is certified."""
+"""Radii at which tables report certified accuracy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def quarters(largest: float) -> list[float]:
-    """0, 0.25, … up to the largest; wider steps where that would be more than twelve numbers.
+    """0, 0.25, … up to the largest, in wider steps if there would be more than twelve.
 
     >>> quarters(0.6), quarters(4)[:3]
     ([0.0, 0.25, 0.5], [0.0, 0.5, 1.0])
@@ -18,7 +18,7 @@ def quarters(largest: float) -> list[float]:
 
 
 def rising(largest: float) -> list[float]:
-    """Five to twelve round numbers from above 0 to at most the largest; none for 0.
+    """Five to twelve round numbers in (0, largest]; none for 0.
 
     >>> rising(0.0), len(rising(0.1))
     ([], 10)
@@ -26,12 +26,12 @@ def rising(largest: float) -> list[float]:
     if not largest > 0:
         return []
     step = 10.0 ** math.floor(math.log10(largest))
-    step = next(part for part in (step / 10, step / 5, step / 4, step / 2, step) if largest <= 12 * part)
+    step = next(width for width in (step / 10, step / 5, step / 4, step / 2, step) if largest <= 12 * width)
     return [step * i for i in range(1, 1 + math.floor(largest / step))]
 
 
 def usual_radii(largest: float) -> list[float]:
-    """0 and the quarters up to the largest, or round numbers where that is below a quarter.
+    """0 and the quarters up to the largest, or round numbers if the largest is below a quarter.
 
     >>> usual_radii(0.6), usual_radii(0.0)
     ([0.0, 0.25, 0.5], [0.0])

@@ -1,4 +1,4 @@
-"""A share of examples with its confidence interval."""
+"""A share of examples with a confidence interval."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pyrobust.stats import clopper_pearson_lower, clopper_pearson_upper
 
 @dataclass(frozen=True)
 class Rate:
-    """A share of examples: ``float(rate)`` is its value.
+    """A share of examples with its confidence interval; ``float(rate)`` is the share.
 
     The interval is for examples drawn independently from one distribution: it covers the share in that distribution
     with probability at least 1 - alpha. It says nothing about stronger attacks.
 
     Attributes:
-        successes: examples that count.
-        n: all examples.
+        successes: number of examples that count.
+        n: number of all examples.
         value: successes / n.
-        lower, upper: the ends of the two-sided confidence interval.
-        alpha: probability that the interval misses, at most.
+        lower, upper: ends of the two-sided confidence interval.
+        alpha: upper bound on the probability that the interval misses.
     """
 
     successes: int
@@ -35,26 +35,26 @@ class Rate:
         return self.value
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields by name."""
+        """Convert to a dictionary of all fields."""
         return asdict(self)
 
 
 def estimate_rate(successes: int, n: int, alpha: float = 0.05) -> Rate:
-    """The share ``successes / n`` and its two-sided interval (Clopper and Pearson, 1934).
+    """Estimate the share ``successes / n`` with its two-sided interval (Clopper and Pearson, 1934).
 
-    Each end is the one-sided bound at alpha / 2, rounded outward; 0 where nothing succeeded, 1 where everything did.
+    Each end is the one-sided bound at alpha / 2, rounded outward; 0 if nothing succeeded, 1 if everything did.
 
     Args:
-        successes: in [0, n].
-        n: examples, at least 1.
-        alpha: in (0, 1).
+        successes: number of examples that count, in [0, n].
+        n: number of examples, at least 1.
+        alpha: upper bound on the probability that the interval misses, in (0, 1).
 
     Returns:
         Rate.
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: counts that are not integers, an alpha that is not a number.
+        InputTypeError: counts that are not integers, or an alpha that is not a number.
 
     >>> rate = estimate_rate(8, 10)
     >>> f"{float(rate):.2f} in [{rate.lower:.3f}, {rate.upper:.3f}]"
@@ -66,5 +66,5 @@ def estimate_rate(successes: int, n: int, alpha: float = 0.05) -> Rate:
 
 
 def checked_alpha(alpha: float) -> float:
-    """A number in (0, 1)."""
+    """Check that alpha is a number in (0, 1)."""
     return probability("alpha", alpha, "0.05 is usual")

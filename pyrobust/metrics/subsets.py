@@ -1,7 +1,7 @@
-"""What a figure of a random subset of the same examples could have been.
+"""The range of results that random subsets of the same examples could have given.
 
-Certification is slow, so that papers report 500 images of 10,000. A figure of all of them and one of a subset agree if
-the latter lies in the interval given here for the subset's size. The subset is taken to be random, without
+Certification is slow, so papers report 500 images of 10,000. A result on all examples and a result on a subset agree if
+the latter lies in the interval given here for the subset's size. The subset is assumed to be random, without
 replacement; every twentieth image of a shuffled test set is as good.
 """
 
@@ -19,28 +19,28 @@ from .arguments import checked_flags, checked_radii
 from .estimate import interval_from_moments, within
 from .rate import checked_alpha
 
-# Above the rounding of the sums: where it decides, the interval takes one example more.
-_SLACK = 1e-9
+# Exceeds the rounding error of the sums: where it decides, the interval is wider by one example.
+_ROUNDING = 1e-9
 
 
 def subset_accuracy(successes: int, n: int, size: int, alpha: float = 0.05) -> tuple[float, float]:
-    """Between which accuracies a random subset lies: the quantiles of the hypergeometric distribution.
+    """Interval of a random subset's accuracy: quantiles of the hypergeometric distribution.
 
     The number of successes in a subset has ``P(X = k) = C(K, k)·C(n - K, m - k) / C(n, m)`` with K successes among all
-    and m the size. The ends leave at most alpha / 2 of probability on either side.
+    examples and m the size. Each end leaves at most probability alpha / 2 outside.
 
     Args:
-        successes: among all examples, in [0, n].
-        n: all examples, at least 1.
-        size: of the subset, in [1, n].
-        alpha: probability that a subset is outside, at most, in (0, 1).
+        successes: number of successes among all examples, in [0, n].
+        n: number of all examples, at least 1.
+        size: number of examples in the subset, in [1, n].
+        alpha: upper bound on the probability that a subset is outside, in (0, 1).
 
     Returns:
-        (lower, upper), shares of the subset; equal to the share of all where the subset is all.
+        (lower, upper), shares of the subset; equal to the share of all examples if the subset is all of them.
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: counts that are not integers, an alpha that is not a number.
+        InputTypeError: counts that are not integers, or an alpha that is not a number.
 
     >>> subset_accuracy(4225, 10_000, 500)
     (0.38, 0.464)
@@ -50,14 +50,14 @@ def subset_accuracy(successes: int, n: int, size: int, alpha: float = 0.05) -> t
     half = checked_alpha(alpha) / 2
     low, high = max(0, size + successes - n), min(size, successes)
     k = np.arange(low, high, dtype=np.float64)
-    # ln P(X = k + 1) - ln P(X = k), summed up from the smallest k.
+    # ln P(X = k + 1) - ln P(X = k), summed from the smallest k.
     steps = np.log((successes - k) * (size - k)) - np.log((k + 1) * (n - successes - size + k + 1))
     logs = np.concatenate([[0.0], np.cumsum(steps)])
     mass = np.exp(logs - logs.max())
     mass /= mass.sum()
-    # Each tail is summed from its small end. An end moves in while what it leaves outside is surely small enough.
-    below = np.cumsum(mass) * (1 + _SLACK)
-    above = np.cumsum(mass[::-1]) * (1 + _SLACK)
+    # Sum each tail from its small end. An end moves inward while the probability outside is surely small enough.
+    below = np.cumsum(mass) * (1 + _ROUNDING)
+    above = np.cumsum(mass[::-1]) * (1 + _ROUNDING)
     fewest = low + int(np.searchsorted(below, half, side="right"))
     most = high - int(np.searchsorted(above, half, side="right"))
     return fewest / size, most / size
@@ -66,24 +66,24 @@ def subset_accuracy(successes: int, n: int, size: int, alpha: float = 0.05) -> t
 def subset_average_certified_radius(
     radius: Tensor | npt.NDArray[Any], correct: Tensor | npt.NDArray[Any], size: int, alpha: float = 0.05
 ) -> tuple[float, float]:
-    """Between which average certified radii a random subset lies, by the moments of its mean.
+    """Interval of a random subset's average certified radius, from the moments of its mean.
 
     With v = correct·radius, N examples and m of them drawn, the mean has variance ``σ²/m·(N - m)/(N - 1)`` and third
-    central moment ``μ₃/m²·(N - m)(N - 2m) / ((N - 1)(N - 2))``, σ² and μ₃ those of v (Cochran, 1977). Quantiles come
-    from them by the expansion of Cornish and Fisher (1938): good from some dozens of examples on.
+    central moment ``μ₃/m²·(N - m)(N - 2m) / ((N - 1)(N - 2))``, with σ² and μ₃ those of v (Cochran, 1977). The
+    quantiles follow by the Cornish-Fisher expansion (1938), which is accurate from a few dozen examples on.
 
     Args:
         radius: [N], float, finite, at least 0.
         correct: [N], bool.
-        size: of the subset, in [1, N].
-        alpha: probability that a subset is outside, about, in (0, 1).
+        size: number of examples in the subset, in [1, N].
+        alpha: approximate probability that a subset is outside, in (0, 1).
 
     Returns:
         (lower, upper).
 
     Raises:
-        InputError: lengths that do not agree, no example, a value out of range.
-        InputTypeError: radii that are not float, correct that is not bool.
+        InputError: mismatched lengths, no examples, or a value out of range.
+        InputTypeError: radii that are not float, or correct that is not bool.
 
     >>> radius = np.arange(1000) / 1000
     >>> [round(end, 3) for end in subset_average_certified_radius(radius, radius > 0.2, 100)]

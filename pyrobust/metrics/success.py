@@ -1,4 +1,4 @@
-"""How often an attack succeeds. Over which examples the share is taken is part of each name."""
+"""Success rates of attacks; each name says over which examples the share is taken."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from .rate import Rate, estimate_rate
 
 
 def attack_success_rate(adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
-    """Share of all N examples that are wrong after the attack, ``(1/N)·Σ 1[f(x_advᵢ) ≠ yᵢ]``.
+    """Share of all N examples that are misclassified after the attack, ``(1/N)·Σ 1[f(x_advᵢ) ≠ yᵢ]``.
 
-    Examples that were wrong before count too: it is 0 only for a perfect classifier.
+    Includes examples misclassified before the attack, so it is 0 only for a perfect classifier;
     ``attack_success_rate_given_correct`` leaves them out.
 
     Args:
         adversarial: [N], integers of at least -1, the predictions f(x_adv).
         labels: [N], integers of at least 0.
-        alpha: of the confidence interval, in (0, 1).
+        alpha: error probability of the confidence interval, in (0, 1).
 
     Returns:
         Rate.
 
     Raises:
-        InputError: lengths that do not agree, no example, a value out of range.
+        InputError: mismatched lengths, no examples, or a value out of range.
         InputTypeError: predictions or labels that are not integer tensors.
 
     >>> import torch
@@ -37,21 +37,16 @@ def attack_success_rate(adversarial: Tensor, labels: Tensor, alpha: float = 0.05
 
 
 def attack_success_rate_given_correct(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
-    """Share of the examples right before the attack that are wrong after it.
+    """Share of the initially correct examples that are misclassified after the attack.
 
     ``Σ 1[f(xᵢ) = yᵢ, f(x_advᵢ) ≠ yᵢ] / Σ 1[f(xᵢ) = yᵢ]``. Robust accuracy is clean accuracy times one minus this.
-
-    Args:
-        clean: [N], integers of at least -1, the predictions f(x).
-        adversarial: [N], likewise, the predictions f(x_adv).
-        labels: [N], integers of at least 0.
-        alpha: of the confidence interval, in (0, 1).
+    Takes the same arguments as ``robust_accuracy``.
 
     Returns:
-        Rate, with n the number of examples that were right.
+        Rate, with n the number of initially correct examples.
 
     Raises:
-        InputError: no example was right; lengths that do not agree, no example, a value out of range.
+        InputError: no example is initially correct; mismatched lengths, no examples, or a value out of range.
         InputTypeError: predictions or labels that are not integer tensors.
 
     >>> import torch
@@ -60,10 +55,10 @@ def attack_success_rate_given_correct(clean: Tensor, adversarial: Tensor, labels
     0.5
     """
     clean, adversarial, labels = aligned_classes(clean=clean, adversarial=adversarial, labels=labels)
-    right = clean == labels
-    if not bool(right.any()):
-        raise InputError(f"clean: expected an example that is classified right, got none of {len(labels)}")
-    return estimate_rate(int((right & (adversarial != labels)).sum()), int(right.sum()), alpha)
+    correct = clean == labels
+    if not bool(correct.any()):
+        raise InputError(f"clean: expected at least one correctly classified example, got none of {len(labels)}")
+    return estimate_rate(int((correct & (adversarial != labels)).sum()), int(correct.sum()), alpha)
 
 
 def targeted_success_rate(adversarial: Tensor, targets: Tensor, alpha: float = 0.05) -> Rate:
@@ -71,14 +66,14 @@ def targeted_success_rate(adversarial: Tensor, targets: Tensor, alpha: float = 0
 
     Args:
         adversarial: [N], integers of at least -1, the predictions f(x_adv).
-        targets: [N], integers of at least 0, the classes that the attack was to reach.
-        alpha: of the confidence interval, in (0, 1).
+        targets: [N], integers of at least 0, the target classes of the attack.
+        alpha: error probability of the confidence interval, in (0, 1).
 
     Returns:
         Rate.
 
     Raises:
-        InputError: lengths that do not agree, no example, a value out of range.
+        InputError: mismatched lengths, no examples, or a value out of range.
         InputTypeError: predictions or targets that are not integer tensors.
 
     >>> import torch

@@ -1,9 +1,9 @@
-"""How sure a smoothed classifier is of the right class: the survival curve of p_A over all examples.
+"""The survival curve of p_A: how confidently a smoothed classifier votes for the correct class.
 
-p_A is the probability that the base classifier, under the smoothing noise, returns the right class; its estimate is
+p_A is the probability that the base classifier, under the smoothing noise, returns the correct class; its estimate is
 p̂_A = n_A / n. Sun, Mao, Müller and Vechev ("Average Certified Radius is a Poor Metric for Randomized Smoothing", 2025)
 recommend the empirical distribution of p̂_A in place of the average certified radius: it does not depend on sigma's
-scale, on alpha or on n but for sampling error, and no few easy examples can carry it.
+scale, nor, except for sampling error, on alpha or n, and a few easy examples cannot dominate it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .arguments import aligned, checked_flags, checked_integers
 from .distance import perturbation_quantiles
 from .estimate import Estimate, bootstrap_mean
 
-#: Below this an example counts as hard, if its smoothed prediction is right.
+#: p̂_A below which a correctly classified example counts as hard.
 HARD: Final = 0.9
 
 _Floats = npt.NDArray[np.float64]
@@ -33,15 +33,15 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClassSummary:
-    """The examples of one class, as in ``SurvivalCurve`` all of them.
+    """The survival metrics of one class's examples.
 
     Attributes:
-        label: of the class.
-        n_examples: with this label.
-        area: under their survival curve.
-        median: of p̂_A.
-        share_below_half: of them.
-        hard_share: of them.
+        label: the class.
+        n_examples: number of examples with this label.
+        area: area under their survival curve.
+        median: median of their p̂_A.
+        share_below_half: share of them with p̂_A < 1/2.
+        hard_share: share of them that are hard.
     """
 
     label: int
@@ -54,16 +54,16 @@ class ClassSummary:
 
 @dataclass(frozen=True, eq=False)
 class SurvivalCurve:
-    """Survival of p̂_A: ``share[i]`` of all examples are classified right with ``p̂_A ≥ thresholds[i]``.
+    """Survival curve of p̂_A: ``share[i]`` of all examples are classified correctly with ``p̂_A ≥ thresholds[i]``.
 
     Abstentions and wrong predictions count with p̂_A = 0. Make one with ``survival_curve``.
 
     Attributes:
         thresholds: [501], float64, 0.500, 0.501, …, 1.000: the doubles i/1000.
-        share: [501], float64, never rising.
-        lower, upper: [501], float64, the same for the fewest and for the most votes that a log leaves possible; equal
-            to share where votes are exact. It is no confidence band.
-        p_a, p_a_lower, p_a_upper: [N], float64, p̂_A of each example, 0 where wrong or abstained.
+        share: [501], float64, non-increasing.
+        lower, upper: [501], float64, the same for the fewest and for the most votes that a log allows; equal to share
+            if votes are exact. Not a confidence band.
+        p_a, p_a_lower, p_a_upper: [N], float64, p̂_A of each example, 0 if wrong or abstained.
     """
 
     thresholds: _Floats
@@ -77,62 +77,62 @@ class SurvivalCurve:
     def __len__(self) -> int:
         return len(self.p_a)
 
+    def __repr__(self) -> str:
+        return summary(self, examples=len(self.p_a), area=self.area, share_below_half=self.share_below_half)
+
     @property
     def area(self) -> float:
-        """Area under the curve y(t) from t = 1/2 to 1, over its largest possible: ``2·∫ y(t) dt``, in [0, 1].
+        """Area under the curve y(t) from t = 1/2 to 1, relative to its maximum: ``2·∫ y(t) dt``, in [0, 1].
 
-        In closed form ``(1/N)·Σ max(0, 2·p̂_A - 1)``, without the grid of thresholds.
+        Computed in closed form, ``(1/N)·Σ max(0, 2·p̂_A - 1)``, independent of the grid of thresholds.
         """
         return _area(self.p_a)
 
     @property
     def area_lower(self) -> float:
-        """The area under the curve of the fewest possible votes."""
+        """Area under the curve of the fewest possible votes."""
         return _area(self.p_a_lower)
-
-    def __repr__(self) -> str:
-        return summary(self, examples=len(self.p_a), area=self.area, share_below_half=self.share_below_half)
 
     @property
     def area_upper(self) -> float:
-        """The area under the curve of the most possible votes."""
+        """Area under the curve of the most possible votes."""
         return _area(self.p_a_upper)
 
     @property
     def share_below_half(self) -> float:
-        """The share of all examples with p̂_A < 1/2: those that no number of samples would certify, wrong ones too."""
+        """Share of all examples with p̂_A < 1/2, which no number of samples would certify; includes wrong ones."""
         return float((self.p_a < 0.5).mean())
 
     def area_estimate(self, alpha: float = 0.05, *, resamples: int = 2000, seed: int = 0) -> Estimate:
-        """The area with the interval that other examples of the same kind would give.
+        """Estimate the area with its interval for other examples of the same kind.
 
         Args:
-            alpha: of the interval, in (0, 1).
-            resamples: of the bootstrap, at least 100.
-            seed: of the bootstrap, at least 0.
+            alpha: error probability of the interval, in (0, 1).
+            resamples: number of bootstrap resamples, at least 100.
+            seed: random seed of the bootstrap, at least 0.
 
         Returns:
-            Estimate; what votes a log leaves open is not in it (``area_lower``, ``area_upper``).
+            Estimate; does not include the uncertainty of votes read from a log (``area_lower``, ``area_upper``).
 
         Raises:
             InputError: a value out of range.
-            InputTypeError: a value that is no number.
+            InputTypeError: a value that is not a number.
 
         >>> curve = survival_curve(np.array([100, 75, 50, 50]), 100, np.array([True] * 4))
         >>> estimate = curve.area_estimate()
         >>> float(estimate), estimate.lower, estimate.upper
         (0.375, 0.0, 0.75)
         """
-        return bootstrap_mean(_beyond_half(self.p_a), alpha, resamples=resamples, seed=seed)
+        return bootstrap_mean(_area_contributions(self.p_a), alpha, resamples=resamples, seed=seed)
 
     def quantiles(self, q: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)) -> list[float]:
-        """Quantiles of p̂_A over all examples, the wrong ones with 0: values that occur, none in between.
+        """Quantiles of p̂_A over all examples, wrong ones with 0; never interpolated.
 
         Args:
             q: shares in [0, 1].
 
         Returns:
-            A number for each share: the smallest p with at least this share of examples at or below it.
+            For each share, the smallest p with at least this share of examples at or below it.
 
         Raises:
             InputError: a share out of range.
@@ -144,20 +144,20 @@ class SurvivalCurve:
         return perturbation_quantiles(torch.from_numpy(self.p_a), q)
 
     def hard_samples(self, below: float = HARD) -> _Ints:
-        """The examples that are right, but not by much: ``1/2 ≤ p̂_A < below``, the hardest first.
+        """Find the hard examples, ``1/2 ≤ p̂_A < below``, hardest first.
 
-        They decide what a better defence can win or lose; the easy ones, which make up most of an average radius, do
-        not. Examples below 1/2 are lost, not hard: ``share_below_half`` counts them.
+        They decide what a better defence can win or lose; the easy examples, which make up most of an average radius,
+        do not. Examples below 1/2 are lost, not hard: ``share_below_half`` counts them.
 
         Args:
-            below: in (1/2, 1].
+            below: limit of p̂_A, in (1/2, 1].
 
         Returns:
-            Positions in the columns that the curve was made of, int64, by rising p̂_A; equal ones in their order.
+            Positions in the columns that the curve was made of, int64, by increasing p̂_A, ties in order.
 
         Raises:
             InputError: below out of range.
-            InputTypeError: not a number.
+            InputTypeError: below is not a number.
 
         >>> survival_curve(np.array([99, 80, 55, 30]), 100, np.array([True] * 4)).hard_samples().tolist()
         [2, 1]
@@ -165,16 +165,7 @@ class SurvivalCurve:
         return _hard(self.p_a, below)
 
     def hard_share(self, below: float = HARD) -> float:
-        """The share of all examples that ``hard_samples`` lists.
-
-        Args:
-            below: in (1/2, 1].
-
-        Returns:
-            The share.
-
-        Raises:
-            InputError, InputTypeError: as of ``hard_samples``.
+        """Share of all examples in ``hard_samples``, with the same arguments and errors.
 
         >>> survival_curve(np.array([99, 80, 55, 30]), 100, np.array([True] * 4)).hard_share()
         0.5
@@ -188,10 +179,10 @@ class SurvivalCurve:
             labels: [N], integers of at least 0, of the examples that the curve was made of.
 
         Returns:
-            A summary for each label that occurs, by rising label.
+            One summary per label that occurs, by increasing label.
 
         Raises:
-            InputError: another length, a negative label.
+            InputError: another length, or a negative label.
             InputTypeError: labels that are not integers.
 
         >>> curve = survival_curve(np.array([10, 10, 8, 3]), 10, np.array([True] * 4))
@@ -202,7 +193,7 @@ class SurvivalCurve:
         return [_summary(int(label), self.p_a[classes == label]) for label in np.unique(classes)]
 
     def to_dict(self) -> dict[str, Any]:
-        """The curve, its band and what sums it up, as plain numbers and lists; not p̂_A of each example."""
+        """Convert the curve, its band and its summaries to plain numbers and lists; leaves out p̂_A of each example."""
         q = (0.05, 0.25, 0.5, 0.75, 0.95)
         return {
             "n_examples": len(self),
@@ -227,69 +218,69 @@ def survival_curve(
     least: Tensor | npt.NDArray[Any] | None = None,
     most: Tensor | npt.NDArray[Any] | None = None,
 ) -> SurvivalCurve:
-    """The survival curve of p̂_A: ``y(t) = (1/N)·|{i: correctᵢ and votesᵢ / nᵢ ≥ t}|``.
+    """Compute the survival curve of p̂_A: ``y(t) = (1/N)·|{i: correctᵢ and votesᵢ / nᵢ ≥ t}|``.
 
-    votes / n and t = i / 1000 are both rounded to the nearest double, and compared as such: equal fractions give equal
-    doubles, and for n below 10^12 unequal ones give unequal doubles, so that the comparison is exact.
+    votes / n and t = i / 1000 are rounded to the nearest doubles and compared as such. Equal fractions give equal
+    doubles, and for n below 10^12 unequal fractions give unequal doubles, so the comparison is exact.
 
     Args:
         votes: [N], integers in [0, n], for the predicted class; 0 where abstained. From a log: the point of
             ``votes_for_radius``.
-        n: samples, an integer of at least 1; or [N], where examples were sampled differently often.
+        n: number of samples, an integer of at least 1; or [N] if it differs between examples.
         correct: [N], bool, whether the smoothed prediction is the label; false for an abstention.
-        least: [N], integers, the fewest votes that are possible; by default the votes are exact.
-        most: [N], integers, the most that are possible.
+        least: [N], integers, the fewest possible votes; by default the votes are exact.
+        most: [N], integers, the most possible votes; by default the votes are exact.
 
     Returns:
         SurvivalCurve.
 
     Raises:
-        InputError: lengths that do not agree, no example, votes out of [0, n] or out of [least, most].
-        InputTypeError: votes that are not integers, correct that is not bool.
+        InputError: mismatched lengths, no examples, or votes outside [0, n] or [least, most].
+        InputTypeError: votes that are not integers, or correct that is not bool.
 
     >>> curve = survival_curve(np.array([100, 90, 70, 0]), 100, np.array([True, True, False, False]))
     >>> curve.share[[0, 400, 401, 500]].tolist(), curve.share_below_half
     ([0.5, 0.5, 0.25, 0.25], 0.5)
     """
-    right = checked_flags("correct", correct)
+    is_correct = checked_flags("correct", correct)
     if isinstance(n, (Tensor, np.ndarray)) and n.ndim:
-        samples = aligned("n", checked_integers("n", n), len(right))
+        samples = aligned("n", checked_integers("n", n), len(is_correct))
         count("n", int(samples.min()))
     else:
-        samples = np.full(len(right), count("n", n), dtype=np.int64)
+        samples = np.full(len(is_correct), count("n", n), dtype=np.int64)
     columns = [
-        checked_integers(name, votes if value is None else value, len(right))
+        checked_integers(name, votes if value is None else value, len(is_correct))
         for name, value in (("least", least), ("votes", votes), ("most", most))
     ]
     wrong = (columns[0] > columns[1]) | (columns[1] > columns[2]) | (columns[2] > samples)
     if wrong.any():
-        few, point, many = (int(column[wrong][0]) for column in columns)
+        fewest, point, greatest = (int(column[wrong][0]) for column in columns)
         raise InputError(
-            f"votes: expected least <= votes <= most <= n, got {few}, {point}, {many} of {samples[wrong][0]} "
+            f"votes: expected least <= votes <= most <= n, got {fewest}, {point}, {greatest} of {samples[wrong][0]} "
             f"at position {int(wrong.argmax())}"
         )
-    p_lower, p_a, p_upper = (np.where(right, column / samples, 0.0) for column in columns)
+    p_lower, p_a, p_upper = (np.where(is_correct, column / samples, 0.0) for column in columns)
     thresholds = np.arange(500, 1001) / 1000
     lower, share, upper = (_share(p, thresholds) for p in (p_lower, p_a, p_upper))
     return SurvivalCurve(thresholds, share, lower, upper, p_a, p_lower, p_upper)
 
 
 def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
-    """The order in which to list classifiers: by the area under their survival curves, the largest first.
+    """Rank classifiers by the area under their survival curves, largest first.
 
-    Not by average certified radius. A constant classifier is right about one example in ten of ten balanced classes,
-    gets all votes there, and so certifies ``sigma·Φ⁻¹(alpha^(1/n))``, as large as sigma is chosen: its average
-    certified radius has no limit, while its area is 1/10 (Sun, Mao, Müller and Vechev, 2025).
+    The average certified radius is unsuitable. A constant classifier is correct on one example in ten of ten balanced
+    classes, gets all votes there, and so certifies ``sigma·Φ⁻¹(alpha^(1/n))``, as large as sigma is chosen: its average
+    certified radius is unbounded, while its area is 1/10 (Sun, Mao, Müller and Vechev, 2025).
 
     Args:
         curves: at least one.
 
     Returns:
-        Positions, best first; where areas are equal, fewer examples below 1/2 come first, then the given order.
+        Positions, best first; ties by fewer examples below 1/2, then in the given order.
 
     Raises:
-        InputError: no curve.
-        InputTypeError: something else than curves.
+        InputError: no curves.
+        InputTypeError: items that are not curves.
 
     >>> constant = survival_curve(np.array([100] * 10), 100, np.arange(10) == 0)
     >>> honest = survival_curve(np.array([80] * 10), 100, np.arange(10) < 6)
@@ -300,25 +291,24 @@ def rank_by_survival(curves: Sequence[SurvivalCurve]) -> list[int]:
         if not isinstance(curve, SurvivalCurve):
             raise InputTypeError(f"curves: expected a sequence of SurvivalCurve, got {type(curve).__name__}")
     if not len(curves):
-        raise InputError("curves: expected at least one, got none")
+        raise InputError("curves: expected at least one curve, got none")
     return sorted(range(len(curves)), key=lambda i: (-curves[i].area, curves[i].share_below_half))
 
 
 def _share(p_a: _Floats, thresholds: _Floats) -> _Floats:
-    """The share of the examples at or above each threshold."""
-    rising = np.sort(p_a)
-    share: _Floats = (len(rising) - np.searchsorted(rising, thresholds, side="left")) / len(rising)
+    """Share of the examples at or above each threshold."""
+    ordered = np.sort(p_a)
+    share: _Floats = (len(ordered) - np.searchsorted(ordered, thresholds, side="left")) / len(ordered)
     return share
 
 
 def _area(p_a: _Floats) -> float:
-    return float(_beyond_half(p_a).mean())
+    return float(_area_contributions(p_a).mean())
 
 
-def _beyond_half(p_a: _Floats) -> _Floats:
-    """What each example adds to the area."""
-    beyond: _Floats = np.maximum(0.0, 2 * p_a - 1)
-    return beyond
+def _area_contributions(p_a: _Floats) -> _Floats:
+    contributions: _Floats = np.maximum(0.0, 2 * p_a - 1)
+    return contributions
 
 
 def _hard(p_a: _Floats, below: float) -> _Ints:

@@ -1,10 +1,10 @@
-"""From a radius in a log back to the votes behind it.
+"""Recover votes from the radii printed in a log.
 
-A certificate with Gaussian noise has the radius ``R(k) = sigma·Φ⁻¹(CP(k, n, alpha))`` where k of n noisy copies voted
-for the class, CP the lower bound of Clopper and Pearson (1934) and Φ the normal distribution function (Cohen, Rosenfeld
-and Kolter, 2019). R rises with k, so that a printed radius tells the votes, up to the digits that were not printed.
+A certificate with Gaussian noise has the radius ``R(k) = sigma·Φ⁻¹(CP(k, n, alpha))``, where k of n noisy copies voted
+for the class, CP is the lower bound of Clopper and Pearson (1934) and Φ the normal distribution function (Cohen,
+Rosenfeld and Kolter, 2019). R increases with k, so a printed radius determines the votes, up to the digits not printed.
 
-These radii are for reading what others wrote, to a relative 1e-8. They are not rounded down: for certificates there is
+These radii are for reading logs, to a relative accuracy of 1e-8. They are not rounded down: for certificates use
 ``pyrobust.smoothing.certified_radius``.
 """
 
@@ -26,12 +26,12 @@ from pyrobust.errors import InputError
 from .arguments import aligned, checked_integers, checked_radii
 
 _LARGEST_N: Final = 10**9
-# Below this scipy's inverse incomplete beta function fails.
+# scipy's inverse incomplete beta function fails for smaller alpha.
 _SMALLEST_ALPHA: Final = 1e-30
-# Up to here all radii are computed, once; beyond it those that are asked for.
-_TABLE: Final = 10**6
-# Of what programs make of R(k): sigma rounded to float32 or not, their own routines and sums.
-_SLACK: Final = 2.0**-23
+# Largest n for which all radii are tabulated, once; above it, only the radii needed are computed.
+_LARGEST_TABLE: Final = 10**6
+# Relative difference between programs' values of R(k): sigma in float32 or not, their own routines and sums.
+_TOLERANCE: Final = 2.0**-23
 _MOST_DECIMALS: Final = 17
 
 _Floats = npt.NDArray[np.float64]
@@ -39,43 +39,45 @@ _Ints = npt.NDArray[np.int64]
 
 
 def attainable_radii(n: int, alpha: float, sigma: float) -> _Floats:
-    """The radius R(k) of every number of votes k = 0, …, n; 0 where nothing is certified.
+    """Radius R(k) of every number of votes k = 0, …, n; 0 where nothing is certified.
 
     Args:
-        n: samples, in [1, 10**6].
-        alpha: of the lower bound, in [1e-30, 1/2].
+        n: number of samples, in [1, 10**6].
+        alpha: error probability of the lower bound, in [1e-30, 1/2].
         sigma: standard deviation of the noise, positive.
 
     Returns:
-        [n + 1], float64, never falling.
+        [n + 1], float64, non-decreasing.
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: not numbers.
+        InputTypeError: arguments that are not numbers.
 
     >>> attainable_radii(10, 0.001, 0.5).round(3).tolist()
     [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.001]
     """
     n, alpha, sigma = _checked(n, alpha, sigma)
-    if n > _TABLE:
-        raise InputError(f"n: expected at most {_TABLE} for a table, got {n}; votes_for_radius takes more")
+    if n > _LARGEST_TABLE:
+        raise InputError(
+            f"n: expected at most {_LARGEST_TABLE} for a table, got {n}; votes_for_radius accepts larger n"
+        )
     return np.concatenate([np.zeros(n // 2 + 1), _scaled(sigma, _table(n, alpha))])
 
 
 def maximum_radius(n: int, alpha: float, sigma: float) -> float:
-    """The largest radius that n samples can prove, ``R(n) = sigma·Φ⁻¹(alpha^(1/n))``, with all votes for one class.
+    """Largest radius that n samples can certify, ``R(n) = sigma·Φ⁻¹(alpha^(1/n))``, with all votes for one class.
 
     Args:
-        n: samples, in [1, 10**9].
-        alpha: of the lower bound, in [1e-30, 1/2].
+        n: number of samples, in [1, 10**9].
+        alpha: error probability of the lower bound, in [1e-30, 1/2].
         sigma: standard deviation of the noise, positive.
 
     Returns:
-        The radius, 0.0 where even all votes certify nothing.
+        The radius, 0.0 if even unanimous votes certify nothing.
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: not numbers.
+        InputTypeError: arguments that are not numbers.
 
     >>> round(maximum_radius(100_000, 0.001, 0.25), 6)
     0.952864
@@ -85,7 +87,7 @@ def maximum_radius(n: int, alpha: float, sigma: float) -> float:
 
 
 def significant_decimals(radius: Tensor | npt.NDArray[Any], digits: int) -> _Ints:
-    """Decimals of numbers that were printed with so many significant digits, as by ``f"{radius:.3}"``.
+    """Number of decimals of numbers printed with a number of significant digits, as by ``f"{radius:.3}"``.
 
     The reference script of Cohen, Rosenfeld and Kolter (2019) prints three: 0.0456, 0.48 (which is 0.480) and 1.02.
 
@@ -94,11 +96,11 @@ def significant_decimals(radius: Tensor | npt.NDArray[Any], digits: int) -> _Int
         digits: significant digits, in [1, 17].
 
     Returns:
-        [N], int64, for ``votes_for_radius``; digits where the radius is 0.
+        [N], int64, for ``votes_for_radius``; equal to digits where the radius is 0.
 
     Raises:
         InputError: a value out of range.
-        InputTypeError: a radius that is no float, digits that are no integer.
+        InputTypeError: a radius that is not float, or digits that are not an integer.
 
     >>> significant_decimals(np.array([0.0456, 0.48, 1.02, 0.0]), 3).tolist()
     [4, 3, 2, 3]
@@ -106,83 +108,75 @@ def significant_decimals(radius: Tensor | npt.NDArray[Any], digits: int) -> _Int
     printed = checked_radii(radius)
     digits = integer("digits", digits, 1, _MOST_DECIMALS)
     exponent = np.full(len(printed), -1, dtype=np.int64)
-    # Printed again, for a logarithm can round to the next power of ten.
+    # Read the exponent from a printed number: a logarithm can round to the next power of ten.
     values, where = np.unique(printed[printed > 0], return_inverse=True)
-    found = [int(f"{value:.16e}".partition("e")[2]) for value in values.tolist()]
-    exponent[printed > 0] = np.array(found, dtype=np.int64)[where]
+    exponents = [int(f"{value:.16e}".partition("e")[2]) for value in values.tolist()]
+    exponent[printed > 0] = np.array(exponents, dtype=np.int64)[where]
     return np.clip(digits - 1 - exponent, 0, _MOST_DECIMALS)
 
 
 def votes_for_radius(
     radius: Tensor | npt.NDArray[Any], n: int, alpha: float, sigma: float, *, decimals: int | Tensor | npt.NDArray[Any]
 ) -> tuple[_Ints, _Ints, _Ints]:
-    """The votes n_A behind printed radii: R turned round, as a number to work with and as the range that is possible.
+    """Recover the votes n_A from printed radii, by inverting R: a point estimate and the possible range.
 
-    With u = 10^-decimals, a radius ρ is printed of every R(k) in [ρ - u/2, ρ + u]: rounded down or to the nearest, by
-    whom is not known. A relative 2^-23 of ρ is added on both sides for sigma in float32 and for the rounding of others'
-    programs.
+    With u = 10^-decimals, a radius ρ is what programs print for any R(k) in [ρ - u/2, ρ + u], depending on whether they
+    round down or to the nearest. A relative 2^-23 of ρ is added on both sides for sigma in float32 and for other
+    programs' rounding errors.
 
-    - least, most: the smallest and the largest such k. Where there is none, which other n, alpha or sigma would
-      explain (``is_attainable``), the neighbours of ρ: the last k below it and the first that reaches it.
-    - point: the smallest of them with R(k) ≥ ρ; where a radius was rounded up so that none of them reaches it, most.
+    - least, most: the smallest and the largest such k. If there is none, because n, alpha or sigma were different
+      (``is_attainable``), the neighbors of ρ: the last k below it and the first that reaches it.
+    - point: the smallest of them with R(k) ≥ ρ; most, if the radius was rounded up above all of them.
 
     Args:
         radius: [N], float, at least 0, as printed.
-        n: samples of the estimate, in [1, 10**9].
-        alpha: of the lower bound, in [1e-30, 1/2].
+        n: number of samples of the estimate, in [1, 10**9].
+        alpha: error probability of the lower bound, in [1e-30, 1/2].
         sigma: standard deviation of the Gaussian noise, positive.
-        decimals: digits behind the point of the printed radii, trailing zeros too, in [0, 17]; one number, or [N] where
-            digits were counted otherwise (``significant_decimals``).
+        decimals: number of decimals of the printed radii, trailing zeros included, in [0, 17]; or [N] if it differs
+            between radii (``significant_decimals``).
 
     Returns:
         (point, least, most), each [N], int64, with ``least <= point <= most``; all 0 where the printed radius is 0, as
-        an abstention's is.
+        for an abstention.
 
     Raises:
-        InputError: a value out of range, lengths that do not agree.
-        InputTypeError: radii that are not float, decimals that are not integers.
+        InputError: a value out of range, or mismatched lengths.
+        InputTypeError: radii that are not float, or decimals that are not integers.
 
     >>> [votes.tolist() for votes in votes_for_radius(np.array([0.0, 0.377]), 100_000, 0.001, 0.25, decimals=3)]
     [[0, 93664], [0, 93639], [0, 93713]]
     """
     n, alpha, sigma = _checked(n, alpha, sigma)
-    printed, low, high, back = _distinct(checked_radii(radius), decimals)
+    printed, low, high, inverse = _distinct(checked_radii(radius), decimals)
     first = _first_reaching(n, alpha, sigma)
     least, beyond = first(low), first(high)
     fits = least < beyond
     most = np.where(fits, beyond - 1, np.minimum(beyond, n))
     least = np.where(fits, least, beyond - 1)
-    point = np.minimum(first(printed * (1 - _SLACK)), most)
+    point = np.minimum(first(printed * (1 - _TOLERANCE)), most)
     zero = printed == 0
-    point, least, most = (np.where(zero, 0, votes)[back] for votes in (point, least, most))
+    point, least, most = (np.where(zero, 0, votes)[inverse] for votes in (point, least, most))
     return point, least, most
 
 
 def is_attainable(
     radius: Tensor | npt.NDArray[Any], n: int, alpha: float, sigma: float, *, decimals: int | Tensor | npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
-    """Whether some number of votes has a radius that is printed so; if not, n, alpha or sigma were others.
+    """Whether some number of votes has a radius that prints like this; otherwise n, alpha or sigma were different.
 
-    Args:
-        radius: [N], as of ``votes_for_radius``.
-        n: samples.
-        alpha: of the lower bound.
-        sigma: standard deviation of the noise.
-        decimals: as of ``votes_for_radius``.
+    Takes the same arguments and raises the same errors as ``votes_for_radius``.
 
     Returns:
         [N], bool; true where the radius is 0.
-
-    Raises:
-        InputError, InputTypeError: as of ``votes_for_radius``.
 
     >>> is_attainable(np.array([0.0, 0.377, 0.954]), 100_000, 0.001, 0.25, decimals=3).tolist()
     [True, True, False]
     """
     n, alpha, sigma = _checked(n, alpha, sigma)
-    printed, low, high, back = _distinct(checked_radii(radius), decimals)
+    printed, low, high, inverse = _distinct(checked_radii(radius), decimals)
     first = _first_reaching(n, alpha, sigma)
-    attainable: npt.NDArray[np.bool_] = ((printed == 0) | (first(low) < first(high)))[back]
+    attainable: npt.NDArray[np.bool_] = ((printed == 0) | (first(low) < first(high)))[inverse]
     return attainable
 
 
@@ -195,24 +189,24 @@ def _checked(n: Any, alpha: Any, sigma: Any) -> tuple[int, float, float]:
 
 
 def _distinct(radius: _Floats, decimals: Any) -> tuple[_Floats, _Floats, _Floats, npt.NDArray[np.intp]]:
-    """Distinct printed radii, the ends of what each stands for, and where each row finds its own."""
+    """Distinct printed radii, the ends of the interval that each stands for, and each row's index among them."""
     if isinstance(decimals, (Tensor, np.ndarray)) and decimals.ndim:
         digits = aligned("decimals", checked_integers("decimals", decimals), len(radius))
         integer("decimals", int(digits.max()), 0, _MOST_DECIMALS)
     else:
         digits = np.full(len(radius), integer("decimals", decimals, 0, _MOST_DECIMALS), dtype=np.int64)
-    # The radius is the real part: complex numbers are sorted by it first.
-    pairs, back = np.unique(radius + 1j * digits, return_inverse=True)
+    # The radius is the real part, by which complex numbers are sorted first.
+    pairs, inverse = np.unique(radius + 1j * digits, return_inverse=True)
     printed, unit = pairs.real, 10.0**-pairs.imag
-    slack = printed * _SLACK
-    low = np.maximum(printed - unit / 2 - slack, np.finfo(np.float64).tiny)
-    with np.errstate(over="ignore"):  # an end beyond every float is inf
-        return printed, low, printed + unit + slack, back
+    tolerance = printed * _TOLERANCE
+    low = np.maximum(printed - unit / 2 - tolerance, np.finfo(np.float64).tiny)
+    with np.errstate(over="ignore"):  # an end may overflow to inf
+        return printed, low, printed + unit + tolerance, inverse
 
 
 def _first_reaching(n: int, alpha: float, sigma: float) -> Callable[[_Floats], _Ints]:
-    """The function that gives the smallest k with R(k) ≥ x, n + 1 where there is none, for positive x."""
-    if n <= _TABLE:
+    """Function of positive x that returns the smallest k with R(k) ≥ x, or n + 1."""
+    if n <= _LARGEST_TABLE:
         radii = _scaled(sigma, _table(n, alpha))
         return lambda x: n // 2 + 1 + np.searchsorted(radii, x).astype(np.int64)
     return partial(_bisect, n, alpha, sigma)
@@ -222,7 +216,7 @@ def _bisect(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
     below, reaching = np.full(len(x), n // 2, dtype=np.int64), np.full(len(x), n + 1, dtype=np.int64)
     while (reaching - below > 1).any():
         middle = (below + reaching) // 2
-        # Where the search has ended the middle is `below` again, which may be n // 2, or n.
+        # Once a search has ended, its middle is `below` again, which may be n // 2, or n.
         reaches = (_scaled(sigma, _quantiles(np.maximum(middle, 1), n, alpha)) >= x) & (middle > below)
         below, reaching = np.where(reaches, below, middle), np.where(reaches, middle, reaching)
     return reaching
@@ -230,18 +224,18 @@ def _bisect(n: int, alpha: float, sigma: float, x: _Floats) -> _Ints:
 
 @lru_cache(maxsize=4)
 def _table(n: int, alpha: float) -> _Floats:
-    """Φ⁻¹(CP(k, n, alpha)), at least 0, of k = n // 2 + 1, …, n: fewer votes certify nothing where alpha ≤ 1/2."""
+    """Φ⁻¹(CP(k, n, alpha)), at least 0, for k = n // 2 + 1, …, n: with alpha ≤ 1/2, fewer votes certify nothing."""
     table = np.maximum.accumulate(_quantiles(np.arange(n // 2 + 1, n + 1), n, alpha))
     table.setflags(write=False)
     return table
 
 
 def _scaled(sigma: float, quantiles: _Floats) -> _Floats:
-    with np.errstate(over="ignore"):  # a radius beyond every float is inf
+    with np.errstate(over="ignore"):  # a radius may overflow to inf
         return sigma * quantiles
 
 
 def _quantiles(k: _Ints, n: int, alpha: float) -> _Floats:
-    # From the small end, 1 - CP, where there are digits to spare.
+    # Computed from the small 1 - CP, which keeps its digits.
     quantiles: _Floats = np.maximum(0.0, -special.ndtri(special.betainccinv(n - k + 1, k, alpha)))
     return quantiles

@@ -112,7 +112,7 @@ def test_the_expansion_is_the_bootstraps_limit(monkeypatch):
     """A skew distribution, for which the plain normal interval is a good deal off."""
     values, right = np.random.default_rng(2).exponential(size=400) ** 2, np.ones(400, dtype=bool)
     sampled = metrics.average_certified_radius(values, right, resamples=40_000)
-    monkeypatch.setattr(module, "_RESAMPLED", 0)
+    monkeypatch.setattr(module, "_LARGEST_SAMPLED", 0)
     expanded = metrics.average_certified_radius(values, right)
     assert (sampled.resamples, expanded.resamples) == (40_000, 0)
     width = sampled.upper - sampled.lower

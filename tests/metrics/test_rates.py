@@ -87,7 +87,7 @@ def test_integers_of_other_widths(dtype):
 
 
 def test_nothing_right_has_no_conditional_rate():
-    with pytest.raises(InputError, match="clean: expected an example that is classified right, got none of 2"):
+    with pytest.raises(InputError, match="clean: expected at least one correctly classified example, got none of 2"):
         metrics.attack_success_rate_given_correct(torch.tensor([1, -1]), torch.tensor([0, 0]), torch.tensor([0, 0]))
 
 

@@ -140,7 +140,7 @@ def test_the_search_finds_what_the_table_holds(n, monkeypatch):
     asked = np.unique(np.concatenate([[1e-300, 9.0], radii, np.nextafter(radii, 9), np.nextafter(radii, 0)]))
     asked = asked[asked > 0]
     table = module._first_reaching(n, ALPHA, 1.0)(asked)
-    monkeypatch.setattr(module, "_TABLE", 0)
+    monkeypatch.setattr(module, "_LARGEST_TABLE", 0)
     assert (module._first_reaching(n, ALPHA, 1.0)(asked) == table).all()
     assert table.max() == n + 1
 

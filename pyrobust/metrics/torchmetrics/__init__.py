@@ -1,7 +1,7 @@
-"""The scalar metrics as ``torchmetrics.Metric``: fed batch by batch, on any device, reduced over processes.
+"""The scalar metrics as ``torchmetrics.Metric``: updated batch by batch, on any device, reduced over processes.
 
-Needs the extra: ``pip install "pyrobust[torchmetrics]"``. Each gives what the function of the same name in
-``pyrobust.metrics`` gives for all batches of all processes at once. States are counts and sums, except those of
+Needs the extra: ``pip install "pyrobust[torchmetrics]"``. Each metric computes what the function or class of the same
+name in ``pyrobust.metrics`` computes for all batches of all processes at once. States are counts and sums, except for
 ``PerturbationQuantile``.
 
 >>> import torch

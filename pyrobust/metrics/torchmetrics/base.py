@@ -1,4 +1,4 @@
-"""What the metrics share: states that are sums, whatever the batches and processes."""
+"""Base classes of the metrics, whose states are sums over batches and processes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ try:
     from torchmetrics import Metric
 except ImportError as error:
     raise MissingExtraError(
-        'metrics.torchmetrics: needs torchmetrics; install it with pip install "pyrobust[torchmetrics]"'
+        'pyrobust.metrics.torchmetrics: torchmetrics is missing; run pip install "pyrobust[torchmetrics]"'
     ) from error
 
 
 class CountedMetric(Metric):
-    """A share of examples: a subclass's ``update`` counts those that succeed, and all, with ``_add``.
+    """A share of examples; a subclass's ``update`` counts successes and examples with ``_add``.
 
     Args:
-        kwargs: of ``torchmetrics.Metric``.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     >>> class Evens(CountedMetric):
     ...     def update(self, numbers):
@@ -49,22 +49,22 @@ class CountedMetric(Metric):
             self.add_state(name, torch.tensor(0, dtype=torch.int64), dist_reduce_fx="sum")
 
     def compute(self) -> Tensor:
-        """The share, a float64 scalar.
+        """Compute the share, a float64 scalar.
 
         Raises:
-            InputError: there is no example to take it of.
+            InputError: no examples.
         """
         check_total(self.total)
         return self.successes.double() / self.total.double()
 
     def rate(self, alpha: float = 0.05) -> Rate:
-        """The share with its confidence interval, over all processes: each of them has to call this.
+        """Compute the share with its confidence interval, over all processes: each process must call this.
 
         Args:
-            alpha: of the interval, in (0, 1).
+            alpha: error probability of the interval, in (0, 1).
 
         Raises:
-            InputError: there is no example to take it of, or alpha is out of range.
+            InputError: no examples, or alpha out of range.
         """
         with self.sync_context(dist_sync_fn=self.dist_sync_fn, process_group=self.process_group):
             check_total(self.total)
@@ -76,10 +76,10 @@ class CountedMetric(Metric):
 
 
 class MeanMetric(Metric):
-    """A mean of numbers: a subclass's ``update`` adds them up, and counts them, with ``_add``.
+    """A mean of numbers; a subclass's ``update`` adds their sum and count with ``_add``.
 
     Args:
-        kwargs: of ``torchmetrics.Metric``.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     >>> class MeanSquare(MeanMetric):
     ...     def update(self, numbers):
@@ -104,7 +104,7 @@ class MeanMetric(Metric):
         self.add_state("total", torch.tensor(0, dtype=torch.int64), dist_reduce_fx="sum")
 
     def compute(self) -> Tensor:
-        """The mean, a float64 scalar; NaN where there was nothing to take it of."""
+        """Compute the mean, a float64 scalar; NaN without any numbers."""
         return self.sum / self.total.double()
 
     def _add(self, total: float, count: int) -> None:
@@ -113,12 +113,12 @@ class MeanMetric(Metric):
 
 
 def check_total(total: Tensor) -> None:
-    """Refuses a share of nothing."""
+    """Raise InputError for a total of 0."""
     if not int(total):
         raise InputError("compute: expected at least one example, got none; call update first")
 
 
 def as_classes(predictions: Tensor) -> Tensor:
-    """Class numbers [N] as they are, the classes of logits [N, K]."""
+    """Convert logits [N, K] to classes [N]; return classes unchanged."""
     logits = isinstance(predictions, Tensor) and predictions.dim() == 2 and predictions.dtype.is_floating_point
     return predicted_classes(predictions) if logits else predictions

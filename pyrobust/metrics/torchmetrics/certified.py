@@ -1,4 +1,4 @@
-"""Metrics of certified radii. ``radius`` is 0 and ``correct`` false where the classifier abstained."""
+"""Metrics of certified radii; ``radius`` is 0 and ``correct`` false for an abstention."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class CertifiedAccuracy(CountedMetric):
     """``certified_accuracy`` of all batches at one radius.
 
     Args:
-        at: the radius, finite, at least 0.
-        kwargs: of ``torchmetrics.Metric``.
+        at: radius, finite, at least 0.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
         InputError: a radius out of range.
@@ -34,17 +34,17 @@ class CertifiedAccuracy(CountedMetric):
         self.at = non_negative("at", at)
 
     def update(self, radius: Tensor, correct: Tensor) -> None:
-        """Counts a batch; arguments and errors as of ``certified_accuracy``."""
+        """Count a batch; arguments and errors as of ``certified_accuracy``."""
         rate = certified_accuracy(radius, correct, [self.at])[0]
         self._add(rate.successes, rate.n)
 
 
 class CertificationGap(Metric):
-    """``certification_gap`` of all batches at one radius: robust accuracy under attack less certified accuracy.
+    """``certification_gap`` of all batches at one radius: robust accuracy under attack minus certified accuracy.
 
     Args:
-        at: the radius, which is the attack's epsilon, finite, at least 0.
-        kwargs: of ``torchmetrics.Metric``.
+        at: radius, equal to the attack's epsilon, finite, at least 0.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
         InputError: a radius out of range.
@@ -70,10 +70,10 @@ class CertificationGap(Metric):
             self.add_state(name, torch.tensor(0, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, robust: Tensor, radius: Tensor, correct: Tensor) -> None:
-        """Counts a batch.
+        """Count a batch.
 
         Args:
-            robust: [N], bool, whether the classifier is right about the example and its adversarial example.
+            robust: [N], bool, whether the example and its adversarial example are classified correctly.
             radius: [N], float, finite, at least 0.
             correct: [N], bool.
         """
@@ -83,10 +83,10 @@ class CertificationGap(Metric):
         self.total += rate.n
 
     def compute(self) -> Tensor:
-        """The gap, a float64 scalar.
+        """Compute the gap, a float64 scalar.
 
         Raises:
-            InputError: there is no example to take it of.
+            InputError: no examples.
         """
         check_total(self.total)
         total = self.total.double()
@@ -97,24 +97,24 @@ class AverageRadius(MeanMetric):
     """``average_radius`` of all batches.
 
     Args:
-        kwargs: of ``torchmetrics.Metric``.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     >>> float(AverageRadius()(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([True, True, False])))
     1.5
     """
 
     def update(self, radius: Tensor, correct: Tensor) -> None:
-        """Adds a batch; arguments and errors as of ``average_radius``."""
+        """Add a batch; arguments and errors as of ``average_radius``."""
         certified = checked_radii(radius)
-        right = checked_flags("correct", correct, len(certified))
-        self._add(float(certified[right].sum()), int(right.sum()))
+        is_correct = checked_flags("correct", correct, len(certified))
+        self._add(float(certified[is_correct].sum()), int(is_correct.sum()))
 
 
 class AverageCertifiedRadius(MeanMetric):
-    """``average_certified_radius`` of all batches, without an interval; mind what is said there about this measure.
+    """``average_certified_radius`` of all batches, without an interval; see its warning about this measure.
 
     Args:
-        kwargs: of ``torchmetrics.Metric``.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     >>> metric = AverageCertifiedRadius()
     >>> float(metric(torch.tensor([0.5, 1.0, 0.75, 0.0]), torch.tensor([True, True, False, False])))
@@ -122,7 +122,7 @@ class AverageCertifiedRadius(MeanMetric):
     """
 
     def update(self, radius: Tensor, correct: Tensor) -> None:
-        """Adds a batch; arguments and errors as of ``average_certified_radius``."""
+        """Add a batch; arguments and errors as of ``average_certified_radius``."""
         certified = checked_radii(radius)
-        right = checked_flags("correct", correct, len(certified))
-        self._add(float(certified[right].sum()), len(right))
+        is_correct = checked_flags("correct", correct, len(certified))
+        self._add(float(certified[is_correct].sum()), len(is_correct))

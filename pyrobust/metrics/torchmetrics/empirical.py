@@ -1,4 +1,4 @@
-"""Metrics of attacked classifiers. Predictions may be class numbers [N] or logits [N, K]."""
+"""Metrics of attacked classifiers; predictions are class numbers [N] or logits [N, K]."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CleanAccuracy(CountedMetric):
     """``clean_accuracy`` of all batches.
 
     Args:
-        kwargs: of ``torchmetrics.Metric``.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     >>> metric = CleanAccuracy()
     >>> float(metric(torch.tensor([[2.0, 1.0], [0.0, 1.0]]), torch.tensor([0, 0])))
@@ -27,7 +27,7 @@ class CleanAccuracy(CountedMetric):
     """
 
     def update(self, clean: Tensor, labels: Tensor) -> None:
-        """Counts a batch; arguments and errors as of ``clean_accuracy``, or logits."""
+        """Count a batch; arguments and errors as of ``clean_accuracy``; also accepts logits."""
         rate = clean_accuracy(as_classes(clean), labels)
         self._add(rate.successes, rate.n)
 
@@ -36,7 +36,7 @@ class StandardRisk(CountedMetric):
     """``standard_risk`` of all batches.
 
     Args:
-        kwargs: of ``torchmetrics.Metric``.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     >>> float(StandardRisk()(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 2, 2])))
     0.25
@@ -45,7 +45,7 @@ class StandardRisk(CountedMetric):
     higher_is_better = False
 
     def update(self, clean: Tensor, labels: Tensor) -> None:
-        """Counts a batch; arguments and errors as of ``standard_risk``, or logits."""
+        """Count a batch; arguments and errors as of ``standard_risk``; also accepts logits."""
         rate = standard_risk(as_classes(clean), labels)
         self._add(rate.successes, rate.n)
 
@@ -54,14 +54,14 @@ class RobustAccuracy(CountedMetric):
     """``robust_accuracy`` of all batches.
 
     Args:
-        kwargs: of ``torchmetrics.Metric``.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     >>> float(RobustAccuracy()(torch.tensor([0, 1]), torch.tensor([0, 0]), torch.tensor([0, 1])))
     0.5
     """
 
     def update(self, clean: Tensor, adversarial: Tensor, labels: Tensor) -> None:
-        """Counts a batch; arguments and errors as of ``robust_accuracy``, or logits."""
+        """Count a batch; arguments and errors as of ``robust_accuracy``; also accepts logits."""
         rate = robust_accuracy(as_classes(clean), as_classes(adversarial), labels)
         self._add(rate.successes, rate.n)
 
@@ -70,7 +70,7 @@ class RobustRisk(CountedMetric):
     """``robust_risk`` of all batches.
 
     Args:
-        kwargs: of ``torchmetrics.Metric``.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     >>> float(RobustRisk()(torch.tensor([0, 1]), torch.tensor([0, 0]), torch.tensor([0, 1])))
     0.5
@@ -79,7 +79,7 @@ class RobustRisk(CountedMetric):
     higher_is_better = False
 
     def update(self, clean: Tensor, adversarial: Tensor, labels: Tensor) -> None:
-        """Counts a batch; arguments and errors as of ``robust_risk``, or logits."""
+        """Count a batch; arguments and errors as of ``robust_risk``; also accepts logits."""
         rate = robust_risk(as_classes(clean), as_classes(adversarial), labels)
         self._add(rate.successes, rate.n)
 
@@ -88,7 +88,7 @@ class AttackSuccessRate(CountedMetric):
     """``attack_success_rate`` of all batches.
 
     Args:
-        kwargs: of ``torchmetrics.Metric``.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     >>> float(AttackSuccessRate()(torch.tensor([0, 1, -1, 1]), torch.tensor([0, 0, 0, 0])))
     0.75
@@ -97,16 +97,16 @@ class AttackSuccessRate(CountedMetric):
     higher_is_better = None
 
     def update(self, adversarial: Tensor, labels: Tensor) -> None:
-        """Counts a batch; arguments and errors as of ``attack_success_rate``, or logits."""
+        """Count a batch; arguments and errors as of ``attack_success_rate``; also accepts logits."""
         rate = attack_success_rate(as_classes(adversarial), labels)
         self._add(rate.successes, rate.n)
 
 
 class AttackSuccessRateGivenCorrect(CountedMetric):
-    """``attack_success_rate_given_correct`` of all batches; a batch may be one in which nothing is right.
+    """``attack_success_rate_given_correct`` of all batches; single batches may have no correct example.
 
     Args:
-        kwargs: of ``torchmetrics.Metric``.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     >>> metric = AttackSuccessRateGivenCorrect()
     >>> float(metric(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0])))
@@ -116,18 +116,18 @@ class AttackSuccessRateGivenCorrect(CountedMetric):
     higher_is_better = None
 
     def update(self, clean: Tensor, adversarial: Tensor, labels: Tensor) -> None:
-        """Counts a batch; arguments and errors as of ``attack_success_rate_given_correct``, or logits."""
+        """Count a batch; arguments and errors as of ``attack_success_rate_given_correct``; also accepts logits."""
         clean = as_classes(clean)
-        withstood = robust_accuracy(clean, as_classes(adversarial), labels).successes
-        right = clean_accuracy(clean, labels).successes
-        self._add(right - withstood, right)
+        robust = robust_accuracy(clean, as_classes(adversarial), labels).successes
+        correct = clean_accuracy(clean, labels).successes
+        self._add(correct - robust, correct)
 
 
 class TargetedSuccessRate(CountedMetric):
     """``targeted_success_rate`` of all batches.
 
     Args:
-        kwargs: of ``torchmetrics.Metric``.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     >>> float(TargetedSuccessRate()(torch.tensor([3, 1]), torch.tensor([3, 2])))
     0.5
@@ -136,7 +136,7 @@ class TargetedSuccessRate(CountedMetric):
     higher_is_better = None
 
     def update(self, adversarial: Tensor, targets: Tensor) -> None:
-        """Counts a batch; arguments and errors as of ``targeted_success_rate``, or logits."""
+        """Count a batch; arguments and errors as of ``targeted_success_rate``; also accepts logits."""
         rate = targeted_success_rate(as_classes(adversarial), targets)
         self._add(rate.successes, rate.n)
 
@@ -145,24 +145,24 @@ class MeanDistance(MeanMetric):
     """``mean_distance`` of all batches.
 
     Args:
-        kwargs: of ``torchmetrics.Metric``.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     >>> float(MeanDistance()(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([True, True, False])))
     1.5
     """
 
     def update(self, distances: Tensor, success: Tensor) -> None:
-        """Adds a batch; arguments and errors as of ``mean_distance``."""
+        """Add a batch; arguments and errors as of ``mean_distance``."""
         values, chosen = checked_distances(distances, success)
         self._add(float(values[chosen].sum()), int(chosen.sum()))
 
 
 class PerturbationQuantile(Metric):
-    """One of ``perturbation_quantiles`` of all batches; keeps a number for each example.
+    """One of ``perturbation_quantiles`` of all batches; the state holds one number per example.
 
     Args:
-        q: the share, in [0, 1]; 0.5 is the median.
-        kwargs: of ``torchmetrics.Metric``.
+        q: share, in [0, 1]; 0.5 is the median.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
         InputError: a share out of range.
@@ -185,21 +185,21 @@ class PerturbationQuantile(Metric):
         perturbation_quantiles(torch.zeros(1), [q])
         self.q = q
         self.add_state("minimum", [], dist_reduce_fx="cat")
-        self.set_dtype(torch.float64)  # of what a process without examples sends
+        self.set_dtype(torch.float64)  # dtype that a process without examples sends
 
     def update(self, minimum: Tensor) -> None:
-        """Keeps a batch; arguments and errors as of ``perturbation_quantiles``."""
+        """Keep a batch; arguments and errors as of ``perturbation_quantiles``."""
         perturbation_quantiles(minimum, [self.q])
         self.minimum.append(minimum.detach().double())
 
     def compute(self) -> Tensor:
-        """The quantile, a float64 scalar.
+        """Compute the quantile, a float64 scalar.
 
         Raises:
-            InputError: there is no example to take it of.
+            InputError: no examples.
         """
-        # After the processes were gathered there is one tensor in place of the list.
-        parts = [self.minimum] if isinstance(self.minimum, Tensor) else self.minimum
-        check_total(torch.tensor(sum(map(len, parts))))
-        minimum = torch.cat(parts)
+        # Once gathered over processes, the state is one tensor in place of the list.
+        batches = [self.minimum] if isinstance(self.minimum, Tensor) else self.minimum
+        check_total(torch.tensor(sum(map(len, batches))))
+        minimum = torch.cat(batches)
         return torch.tensor(perturbation_quantiles(minimum, [self.q])[0], dtype=torch.float64, device=minimum.device)

@@ -1,4 +1,4 @@
-"""Certificate metrics of classifiers with a known Lipschitz constant; means of all batches."""
+"""Certificate metrics of classifiers with a known Lipschitz constant: means over all batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _RobustAccuracy(CountedMetric):
         self.metric = metric
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Counts a batch; arguments and errors as of the metric of the same name in ``pyrobust.metrics``."""
+        """Count a batch; arguments and errors as of the metric of the same name in ``pyrobust.metrics``."""
         values = self.metric.values(logits, labels)
         self._add(int(values.sum()), len(values))
 
@@ -35,7 +35,7 @@ class _AvgRobustness(MeanMetric):
         self.metric = metric
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Adds a batch; arguments and errors as of the metric of the same name in ``pyrobust.metrics``."""
+        """Add a batch; arguments and errors as of the metric of the same name in ``pyrobust.metrics``."""
         values = self.metric.values(logits.detach() if isinstance(logits, Tensor) else logits, labels)
         self._add(float(values.sum()), len(values))
 
@@ -44,9 +44,9 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
     """``pyrobust.metrics.BinaryProvableRobustAccuracy`` of all batches.
 
     Args:
-        epsilon: the radius.
-        lip_const: the Lipschitz constant.
-        kwargs: of ``torchmetrics.Metric``.
+        epsilon: radius.
+        lip_const: Lipschitz constant.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
         InputError: a value out of range.
@@ -64,9 +64,9 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
     """``pyrobust.metrics.BinaryProvableAvgRobustness`` of all batches.
 
     Args:
-        lip_const: the Lipschitz constant.
-        negative_robustness: whether what is classified wrong counts as minus its distance.
-        kwargs: of ``torchmetrics.Metric``.
+        lip_const: Lipschitz constant.
+        negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
         InputError: a value out of range.
@@ -84,10 +84,10 @@ class CategoricalProvableRobustAccuracy(_RobustAccuracy):
     """``pyrobust.metrics.CategoricalProvableRobustAccuracy`` of all batches.
 
     Args:
-        epsilon: the radius.
-        lip_const: the Lipschitz constant.
-        disjoint_neurons: whether it is that of each logit, rather than of all of them together.
-        kwargs: of ``torchmetrics.Metric``.
+        epsilon: radius.
+        lip_const: Lipschitz constant.
+        disjoint_neurons: whether it is that of each logit, rather than of all logits together.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
         InputError: a value out of range.
@@ -110,10 +110,10 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
     """``pyrobust.metrics.CategoricalProvableAvgRobustness`` of all batches.
 
     Args:
-        lip_const: the Lipschitz constant.
-        disjoint_neurons: whether it is that of each logit, rather than of all of them together.
-        negative_robustness: whether what is classified wrong counts as minus its distance.
-        kwargs: of ``torchmetrics.Metric``.
+        lip_const: Lipschitz constant.
+        disjoint_neurons: whether it is that of each logit, rather than of all logits together.
+        negative_robustness: whether a misclassified example counts as minus its distance, rather than 0.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
         InputError: a value out of range.

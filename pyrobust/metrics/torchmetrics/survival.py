@@ -1,4 +1,4 @@
-"""Metrics of the survival curve of p_A: the state is how many examples got how many votes."""
+"""Metrics of the survival curve of p_A, whose state is a histogram of votes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,12 @@ from pyrobust.checks import integer
 from pyrobust.metrics.survival import HARD, SurvivalCurve, survival_curve
 from pyrobust.metrics.torchmetrics.base import check_total
 
-# Of the samples: the state holds n + 1 numbers.
+# Largest number of samples: the state holds n + 1 numbers.
 _LARGEST_N = 10**7
 
 
-class _OfVotes(Metric):
-    """A number of the survival curve. Wrong predictions are counted as without votes, which is what they are worth.
-
-    Args:
-        n: samples of each example, in [1, 10**7].
-        kwargs: of ``torchmetrics.Metric``.
-
-    Raises:
-        InputError: n out of range.
-    """
+class _SurvivalMetric(Metric):
+    """A number computed from the survival curve; wrong predictions count as no votes."""
 
     is_differentiable = False
     higher_is_better: bool | None = True
@@ -43,35 +35,35 @@ class _OfVotes(Metric):
         self.add_state("counts", torch.zeros(self.n + 1, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, votes: Tensor, correct: Tensor) -> None:
-        """Counts a batch; arguments and errors as of ``survival_curve``."""
+        """Count a batch; arguments and errors as of ``survival_curve``."""
         p_a = survival_curve(votes, self.n, correct).p_a
-        # p_A is k / n, rounded: n times it is next to k.
-        found = torch.from_numpy(np.rint(p_a * self.n).astype(np.int64)).to(self.counts.device)
-        self.counts += torch.bincount(found, minlength=self.n + 1)
+        # p_A is k / n, rounded, so n·p_A rounds to k.
+        counted = torch.from_numpy(np.rint(p_a * self.n).astype(np.int64)).to(self.counts.device)
+        self.counts += torch.bincount(counted, minlength=self.n + 1)
 
     def compute(self) -> Tensor:
-        """The number, a float64 scalar.
+        """Compute the number, a float64 scalar.
 
         Raises:
-            InputError: there is no example to take it of.
+            InputError: no examples.
         """
         counts = self.counts.cpu().numpy()
         check_total(self.counts.sum())
         votes = np.repeat(np.arange(self.n + 1), counts)
         curve = survival_curve(votes, self.n, np.ones(len(votes), dtype=np.bool_))
-        return torch.tensor(self._of(curve), dtype=torch.float64, device=self.counts.device)
+        return torch.tensor(self._value(curve), dtype=torch.float64, device=self.counts.device)
 
     @abc.abstractmethod
-    def _of(self, curve: SurvivalCurve) -> float:
-        """What is told of the curve."""
+    def _value(self, curve: SurvivalCurve) -> float:
+        """The metric of the curve."""
 
 
-class SurvivalArea(_OfVotes):
+class SurvivalArea(_SurvivalMetric):
     """``SurvivalCurve.area`` of all batches.
 
     Args:
-        n: samples of each example, in [1, 10**7].
-        kwargs: of ``torchmetrics.Metric``.
+        n: number of samples per example, in [1, 10**7].
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
         InputError: n out of range.
@@ -80,16 +72,16 @@ class SurvivalArea(_OfVotes):
     0.5
     """
 
-    def _of(self, curve: SurvivalCurve) -> float:
+    def _value(self, curve: SurvivalCurve) -> float:
         return curve.area
 
 
-class ShareBelowHalf(_OfVotes):
+class ShareBelowHalf(_SurvivalMetric):
     """``SurvivalCurve.share_below_half`` of all batches.
 
     Args:
-        n: samples of each example, in [1, 10**7].
-        kwargs: of ``torchmetrics.Metric``.
+        n: number of samples per example, in [1, 10**7].
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
         InputError: n out of range.
@@ -100,17 +92,17 @@ class ShareBelowHalf(_OfVotes):
 
     higher_is_better = False
 
-    def _of(self, curve: SurvivalCurve) -> float:
+    def _value(self, curve: SurvivalCurve) -> float:
         return curve.share_below_half
 
 
-class HardShare(_OfVotes):
+class HardShare(_SurvivalMetric):
     """``SurvivalCurve.hard_share`` of all batches.
 
     Args:
-        n: samples of each example, in [1, 10**7].
+        n: number of samples per example, in [1, 10**7].
         below: p̂_A below which an example is hard, in (1/2, 1].
-        kwargs: of ``torchmetrics.Metric``.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
         InputError: n or below out of range.
@@ -123,20 +115,20 @@ class HardShare(_OfVotes):
 
     def __init__(self, n: int, below: float = HARD, **kwargs: Any) -> None:
         super().__init__(n, **kwargs)
-        _ONE.hard_share(below)
+        _EXAMPLE_CURVE.hard_share(below)
         self.below = below
 
-    def _of(self, curve: SurvivalCurve) -> float:
+    def _value(self, curve: SurvivalCurve) -> float:
         return curve.hard_share(self.below)
 
 
-class SurvivalQuantile(_OfVotes):
+class SurvivalQuantile(_SurvivalMetric):
     """One of ``SurvivalCurve.quantiles`` of all batches.
 
     Args:
-        n: samples of each example, in [1, 10**7].
-        q: the share, in [0, 1]; 0.5 is the median.
-        kwargs: of ``torchmetrics.Metric``.
+        n: number of samples per example, in [1, 10**7].
+        q: share, in [0, 1]; 0.5 is the median.
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
 
     Raises:
         InputError: n or q out of range.
@@ -147,12 +139,12 @@ class SurvivalQuantile(_OfVotes):
 
     def __init__(self, n: int, q: float = 0.5, **kwargs: Any) -> None:
         super().__init__(n, **kwargs)
-        _ONE.quantiles([q])
+        _EXAMPLE_CURVE.quantiles([q])
         self.q = q
 
-    def _of(self, curve: SurvivalCurve) -> float:
+    def _value(self, curve: SurvivalCurve) -> float:
         return curve.quantiles([self.q])[0]
 
 
-# To check arguments with, before there are examples.
-_ONE = survival_curve(np.array([1]), 1, np.array([True]))
+# For checking arguments before the first update.
+_EXAMPLE_CURVE = survival_curve(np.array([1]), 1, np.array([True]))
