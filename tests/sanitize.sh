@@ -125,7 +125,7 @@ for size, rows, dtype in itertools.product((1, 7, 8, 15, 16, 17, 33, 511, 512, 5
         checked += 2
     assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other)), (size, rows, dtype)
     image = torch.tensor([1, 0, 1])[:rows]
-    least = ops.least_of_rows(a[0], image, lower, upper)
+    least = ops.concretize_rows(a[0], image, lower, upper)
     assert torch.equal(ops.relax_rows(a[0].clone(), image, lower, upper, lower, upper), least), (size, rows, dtype)
     checked += 2
 for lanes, planes, kernel, stride in itertools.product((0, 1, 7, 9, 16, 17, 145), ((1, 1), (3, 8), (5, 11)), (1, 3, 4), (1, 2)):
@@ -133,16 +133,16 @@ for lanes, planes, kernel, stride in itertools.product((0, 1, 7, 9, 16, 17, 145)
         _C.set_simd_level(level)
         options = {"stride": (stride, 1), "padding": (1, kernel - 1), "dilation": (1, 2)}
         x, weight = torch.randn(planes[0], 8, 9, lanes).to(dtype), torch.randn(planes[1], planes[0], kernel, kernel).to(dtype)
-        y = ops.conv_lanes(x, weight, weight[:, 0, 0, 0].contiguous(), x[0, 0, 0], **options)
-        assert ops.conv_lanes_transposed(y, weight, (8, 9), **options).shape == x.shape
-        assert ops.conv_lanes_weight(x, y, (kernel, kernel), **options).shape == weight.shape
+        y = ops.batch_last_conv(x, weight, weight[:, 0, 0, 0].contiguous(), x[0, 0, 0], **options)
+        assert ops.batch_last_conv_transposed(y, weight, (8, 9), **options).shape == x.shape
+        assert ops.batch_last_conv_weight(x, y, (kernel, kernel), **options).shape == weight.shape
         checked += 3
 for lanes, rows, shared in itertools.product((0, 1, 7, 8, 15, 16, 17, 127, 129, 300), (0, 1, 3), (False, True)):
     for dtype, level in itertools.product((torch.float32, torch.float64), _C.simd_levels()):
         _C.set_simd_level(level)
         a, center, radius = (torch.rand(65, *shape).to(dtype) - 0.3 for shape in ((rows, lanes), (lanes,), (1 if shared else lanes,)))
         tensors = [t.requires_grad_() for t in (a, center, radius)]
-        results = [*ops.relu_intervals(*tensors[1:], 0.1), *ops.relax_lanes(*tensors, 0.1), ops.least_lanes(*tensors)]
+        results = [*ops.batch_last_relu_intervals(*tensors[1:], 0.1), *ops.batch_last_relax(*tensors, 0.1), ops.batch_last_concretize(*tensors)]
         assert all(g.shape == t.shape for g, t in zip(torch.autograd.grad(sum(r.sum() for r in results), tensors), tensors))
         checked += 6
 print(f"sanitizers: {checked} calls, nothing reported")

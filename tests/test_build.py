@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -147,21 +148,68 @@ def test_every_source_file_stands_in_the_cmake_list():
 
 def test_kernels_know_no_torch_and_operators_no_launches():
     csrc = ROOT / "csrc"
-    # Operators, and what only they include.
-    torch_side = {
+    operators = {
         *csrc.rglob("*_op.cpp"),
-        *csrc.rglob("arguments.h"),
         *csrc.rglob("python_binding.*"),
+        *csrc.rglob("arguments.h"),
         csrc / "module.cpp",
     }
-    torch_side |= {csrc / "common" / name for name in ("check.h", "cuda_stream.h", "dtypes.h", "threads.h")}
-    for path in csrc.rglob("*.*"):
+    operators |= {csrc / "common" / name for name in ("check.h", "cuda_stream.h", "dtypes.h", "threads.h")}
+    for path in (path for path in csrc.rglob("*") if path.is_file()):
         text = path.read_text()
-        if path not in torch_side:
-            assert "torch/" not in text, path
-        if path.suffix != ".cu" and path.suffix != ".cuh":
+        if path in operators:
             assert "<<<" not in text, path
-    assert all(path.exists() for path in torch_side)
+        else:
+            assert not re.search(
+                r'#include [<"](torch/|pybind11/|common/(check|cuda_stream|dtypes|threads)\.h)', text
+            ), path
+    assert all(path.exists() for path in operators)
+
+
+def test_only_ops_learn_whether_there_are_cuda_kernels(tmp_path):
+    """In the build's own commands: exactly the ops and the module get the definition, all who ask among them."""
+    if shutil.which(os.environ.get("CUDACXX", "nvcc")) is None:
+        pytest.skip("no nvcc on this machine")
+    configured = _configure(ROOT, tmp_path, "-DPYROBUST_CUDA=ON")
+    assert configured.returncode == 0, configured.stderr
+    commands = json.loads((tmp_path / "compile_commands.json").read_text())
+    told = {command["file"] for command in commands if "-DPYROBUST_WITH_CUDA" in command["command"]}
+    told = {Path(file).relative_to(ROOT).as_posix() for file in told if file.endswith(".cpp")}
+    sources = [path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.cpp")]
+    assert told == {path.as_posix() for path in sources if path.name.endswith("_op.cpp") or path.name == "module.cpp"}
+    assert {path.as_posix() for path in sources if "PYROBUST_WITH_CUDA" in (ROOT / path).read_text()} <= told
+
+
+def test_a_source_that_would_miss_the_cuda_definition_stops_the_build(tmp_path):
+    shutil.copytree(ROOT / "csrc", tmp_path / "csrc")
+    listing = (ROOT / "CMakeLists.txt").read_text()
+    (tmp_path / "csrc/attacks/steps_op.cpp").rename(tmp_path / "csrc/attacks/steps.cpp")
+    (tmp_path / "CMakeLists.txt").write_text(listing.replace("csrc/attacks/steps_op.cpp", "csrc/attacks/steps.cpp"))
+    stopped = _configure(tmp_path, tmp_path / "build")
+    assert stopped.returncode != 0
+    assert "csrc/attacks/steps.cpp: uses CUDA kernels" in " ".join(stopped.stderr.split())
+    # Without any: the suffix has changed, and nothing would be told.
+    (tmp_path / "CMakeLists.txt").write_text(listing.replace("(_op|/module)", "(_ops|/modules)"))
+    stopped = _configure(tmp_path, tmp_path / "build")
+    assert stopped.returncode != 0
+    assert "SOURCES: expected files named *_op.cpp and module.cpp, got none" in " ".join(stopped.stderr.split())
+
+
+def _configure(source: Path, build: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    pybind11 = pytest.importorskip("pybind11")
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        pytest.skip("no cmake on this machine")
+    return subprocess.run(
+        [
+            *(cmake, "-S", str(source), "-B", str(build), "-G", "Ninja"),
+            *(f"-DPYROBUST_TORCH_DIR={Path(torch.__file__).parent}", f"-DPYROBUST_TORCH_VERSION={torch.__version__}"),
+            *(f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={pybind11.get_cmake_dir()}"),
+            *("-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", *options),
+        ],
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_no_folder_of_csrc_holds_more_than_thirty_files():

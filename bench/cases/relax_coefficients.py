@@ -14,7 +14,7 @@ from timing import Case
 from torch import Tensor
 
 from pyrobust import reference
-from pyrobust.ops import relax_coefficients, relax_lanes
+from pyrobust.ops import batch_last_relax, relax_coefficients
 
 
 def cases(device: torch.device) -> list[Case]:
@@ -37,10 +37,10 @@ def _pass(batch: int, rows: int, n: int, device: torch.device) -> Case:
     innermost = [t.detach().contiguous().requires_grad_() for t in (a.permute(2, 1, 0), *(end.t() for end in box))]
 
     def innermost_there_and_back() -> tuple[Tensor, ...]:
-        relaxed, bias = relax_lanes(*innermost)
+        relaxed, bias = batch_last_relax(*innermost)
         return torch.autograd.grad((relaxed, bias), innermost, (relaxed, bias))
 
-    lanes = {"relax_lanes": innermost_there_and_back} if device.type == "cpu" else {}
+    lanes = {"batch_last_relax": innermost_there_and_back} if device.type == "cpu" else {}
     return Case(
         f"relax_coefficients ({batch}, {rows}, {n}) and its gradient",
         {

@@ -1,4 +1,4 @@
-// pyrobust::relu_intervals, relax_lanes, least_lanes and their backward passes: the schemas, the checks, the choice of dtype.
+// pyrobust::batch_last_relu_intervals, batch_last_relax, batch_last_concretize and their backward passes: the schemas, the checks, the choice of dtype.
 #include "bounds/cpu/batch_last_bounds.h"
 
 #include <initializer_list>
@@ -22,7 +22,7 @@ void check_real(const char* op, const char* argument, const Tensor& t, const Ten
 }
 
 // center: [n, N]; radius: [n, N] or [n, 1]
-cpu::LaneSizes check_box(const char* op, const Tensor& center, const Tensor& radius) {
+cpu::BatchLastSizes check_box(const char* op, const Tensor& center, const Tensor& radius) {
   check_real(op, "center", center, center);
   check_real(op, "radius", radius, center);
   check(center.dim() == 2, op, ": center: expected [n, N], got ", shape_of(center));
@@ -33,8 +33,8 @@ cpu::LaneSizes check_box(const char* op, const Tensor& center, const Tensor& rad
 }
 
 // a: [n, S, N]
-cpu::LaneSizes check_rows(const char* op, const Tensor& a, const Tensor& center, const Tensor& radius) {
-  cpu::LaneSizes sizes = check_box(op, center, radius);
+cpu::BatchLastSizes check_rows(const char* op, const Tensor& a, const Tensor& center, const Tensor& radius) {
+  cpu::BatchLastSizes sizes = check_box(op, center, radius);
   check_real(op, "a", a, center);
   check(a.dim() == 3 && a.size(0) == sizes.n && a.size(2) == sizes.lanes, op, ": a: expected [", sizes.n, ", S, ",
         sizes.lanes, "], got ", shape_of(a));
@@ -51,7 +51,8 @@ void check_like(const char* op, std::initializer_list<Named> gradients, const Te
   }
 }
 
-void check_sums(const char* op, const char* name, const Tensor& sums, const cpu::LaneSizes& sizes, const Tensor& t) {
+void check_sums(const char* op, const char* name, const Tensor& sums, const cpu::BatchLastSizes& sizes,
+                const Tensor& t) {
   check_real(op, name, sums, t);
   check(sums.dim() == 2 && sums.size(0) == sizes.rows && sums.size(1) == sizes.lanes, op, ": ", name, ": expected [",
         sizes.rows, ", ", sizes.lanes, "], got ", shape_of(sums));
@@ -64,48 +65,49 @@ void check_slope(const char* op, double slope) {
 using Pair = std::tuple<Tensor, Tensor>;
 using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
-constexpr const char* kRelu = "relu_intervals";
-constexpr const char* kRelax = "relax_lanes";
-constexpr const char* kLeast = "least_lanes";
+constexpr const char* kRelu = "batch_last_relu_intervals";
+constexpr const char* kRelax = "batch_last_relax";
+constexpr const char* kLeast = "batch_last_concretize";
 
-Pair relu_intervals(Tensor center, Tensor radius, double slope) {
+Pair batch_last_relu_intervals(Tensor center, Tensor radius, double slope) {
   const auto sizes = check_box(kRelu, center, radius);
   check_slope(kRelu, slope);
   Tensor c = torch::stable::empty_like(center), r = torch::stable::empty_like(center);
   for_real(center, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    cpu::relu_intervals<T>(in<T>(center), in<T>(radius), static_cast<T>(slope), out<T>(c), out<T>(r), sizes,
-                           kParallelFor);
+    cpu::batch_last_relu_intervals<T>(in<T>(center), in<T>(radius), static_cast<T>(slope), out<T>(c), out<T>(r), sizes,
+                                      kParallelFor);
   });
   return {c, r};
 }
 
-Pair relu_intervals_backward(Tensor of_center, Tensor of_radius, Tensor center, Tensor radius, double slope) {
+Pair batch_last_relu_intervals_backward(Tensor of_center, Tensor of_radius, Tensor center, Tensor radius,
+                                        double slope) {
   const auto sizes = check_box(kRelu, center, radius);
   check_slope(kRelu, slope);
   check_like(kRelu, {{"of_center", of_center}, {"of_radius", of_radius}}, center);
   Tensor c = torch::stable::empty_like(center), r = torch::stable::empty_like(center);
   for_real(center, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    cpu::relu_intervals_backward<T>(in<T>(of_center), in<T>(of_radius), in<T>(center), in<T>(radius),
-                                    static_cast<T>(slope), out<T>(c), out<T>(r), sizes, kParallelFor);
+    cpu::batch_last_relu_intervals_backward<T>(in<T>(of_center), in<T>(of_radius), in<T>(center), in<T>(radius),
+                                               static_cast<T>(slope), out<T>(c), out<T>(r), sizes, kParallelFor);
   });
   return {c, r};
 }
 
-Pair relax_lanes(Tensor a, Tensor center, Tensor radius, double slope) {
+Pair batch_last_relax(Tensor a, Tensor center, Tensor radius, double slope) {
   const auto sizes = check_rows(kRelax, a, center, radius);
   check_slope(kRelax, slope);
   Tensor relaxed = torch::stable::empty_like(a), bias = torch::stable::new_empty(a, {sizes.rows, sizes.lanes});
   for_real(a, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    cpu::relax_lanes<T>(in<T>(a), in<T>(center), in<T>(radius), static_cast<T>(slope), out<T>(relaxed), out<T>(bias),
-                        sizes, kParallelFor);
+    cpu::batch_last_relax<T>(in<T>(a), in<T>(center), in<T>(radius), static_cast<T>(slope), out<T>(relaxed),
+                             out<T>(bias), sizes, kParallelFor);
   });
   return {relaxed, bias};
 }
 
-Triple relax_lanes_backward(Tensor grad, Tensor grad_bias, Tensor a, Tensor center, Tensor radius, double slope) {
+Triple batch_last_relax_backward(Tensor grad, Tensor grad_bias, Tensor a, Tensor center, Tensor radius, double slope) {
   const auto sizes = check_rows(kRelax, a, center, radius);
   check_slope(kRelax, slope);
   check_like(kRelax, {{"grad", grad}}, a);
@@ -114,24 +116,24 @@ Triple relax_lanes_backward(Tensor grad, Tensor grad_bias, Tensor a, Tensor cent
          r = torch::stable::empty_like(center);
   for_real(a, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    cpu::relax_lanes_backward<T>(in<T>(grad), in<T>(grad_bias), in<T>(a), in<T>(center), in<T>(radius),
-                                 static_cast<T>(slope), out<T>(grad_a), out<T>(c), out<T>(r), sizes, kParallelFor);
+    cpu::batch_last_relax_backward<T>(in<T>(grad), in<T>(grad_bias), in<T>(a), in<T>(center), in<T>(radius),
+                                      static_cast<T>(slope), out<T>(grad_a), out<T>(c), out<T>(r), sizes, kParallelFor);
   });
   return {grad_a, c, r};
 }
 
-Tensor least_lanes(Tensor a, Tensor center, Tensor radius) {
+Tensor batch_last_concretize(Tensor a, Tensor center, Tensor radius) {
   const auto sizes = check_rows(kLeast, a, center, radius);
   Tensor least = torch::stable::new_empty(a, {sizes.rows, sizes.lanes});
   for_real(a, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    cpu::least_lanes<T>(in<T>(a), in<T>(center), in<T>(radius), out<T>(least), sizes, kParallelFor);
+    cpu::batch_last_concretize<T>(in<T>(a), in<T>(center), in<T>(radius), out<T>(least), sizes, kParallelFor);
   });
   return least;
 }
 
 // box: whether the derivatives by center and radius are asked for; they are empty otherwise
-Triple least_lanes_backward(Tensor grad, Tensor a, Tensor center, Tensor radius, bool box) {
+Triple batch_last_concretize_backward(Tensor grad, Tensor a, Tensor center, Tensor radius, bool box) {
   const auto sizes = check_rows(kLeast, a, center, radius);
   check_sums(kLeast, "grad", grad, sizes, a);
   Tensor grad_a = torch::stable::empty_like(a);
@@ -141,8 +143,8 @@ Triple least_lanes_backward(Tensor grad, Tensor a, Tensor center, Tensor radius,
   Tensor c = like_center(), r = like_center();
   for_real(a, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    cpu::least_lanes_backward<T>(in<T>(grad), in<T>(a), in<T>(center), in<T>(radius), out<T>(grad_a),
-                                 box ? out<T>(c) : nullptr, box ? out<T>(r) : nullptr, sizes, kParallelFor);
+    cpu::batch_last_concretize_backward<T>(in<T>(grad), in<T>(a), in<T>(center), in<T>(radius), out<T>(grad_a),
+                                           box ? out<T>(c) : nullptr, box ? out<T>(r) : nullptr, sizes, kParallelFor);
   });
   return {grad_a, c, r};
 }
@@ -151,24 +153,26 @@ Triple least_lanes_backward(Tensor grad, Tensor a, Tensor center, Tensor radius,
 }  // namespace pyrobust
 
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
-  m.def("relu_intervals(Tensor center, Tensor radius, float slope) -> (Tensor, Tensor)");
+  m.def("batch_last_relu_intervals(Tensor center, Tensor radius, float slope) -> (Tensor, Tensor)");
   m.def(
-      "relu_intervals_backward(Tensor of_center, Tensor of_radius, Tensor center, Tensor radius, float slope) "
+      "batch_last_relu_intervals_backward(Tensor of_center, Tensor of_radius, Tensor center, Tensor radius, float "
+      "slope) "
       "-> (Tensor, Tensor)");
-  m.def("relax_lanes(Tensor a, Tensor center, Tensor radius, float slope) -> (Tensor, Tensor)");
+  m.def("batch_last_relax(Tensor a, Tensor center, Tensor radius, float slope) -> (Tensor, Tensor)");
   m.def(
-      "relax_lanes_backward(Tensor grad, Tensor grad_bias, Tensor a, Tensor center, Tensor radius, float slope) "
+      "batch_last_relax_backward(Tensor grad, Tensor grad_bias, Tensor a, Tensor center, Tensor radius, float slope) "
       "-> (Tensor, Tensor, Tensor)");
-  m.def("least_lanes(Tensor a, Tensor center, Tensor radius) -> Tensor");
+  m.def("batch_last_concretize(Tensor a, Tensor center, Tensor radius) -> Tensor");
   m.def(
-      "least_lanes_backward(Tensor grad, Tensor a, Tensor center, Tensor radius, bool box) -> (Tensor, Tensor, "
+      "batch_last_concretize_backward(Tensor grad, Tensor a, Tensor center, Tensor radius, bool box) -> (Tensor, "
+      "Tensor, "
       "Tensor)");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("relu_intervals", TORCH_BOX(&pyrobust::relu_intervals));
-  m.impl("relu_intervals_backward", TORCH_BOX(&pyrobust::relu_intervals_backward));
-  m.impl("relax_lanes", TORCH_BOX(&pyrobust::relax_lanes));
-  m.impl("relax_lanes_backward", TORCH_BOX(&pyrobust::relax_lanes_backward));
-  m.impl("least_lanes", TORCH_BOX(&pyrobust::least_lanes));
-  m.impl("least_lanes_backward", TORCH_BOX(&pyrobust::least_lanes_backward));
+  m.impl("batch_last_relu_intervals", TORCH_BOX(&pyrobust::batch_last_relu_intervals));
+  m.impl("batch_last_relu_intervals_backward", TORCH_BOX(&pyrobust::batch_last_relu_intervals_backward));
+  m.impl("batch_last_relax", TORCH_BOX(&pyrobust::batch_last_relax));
+  m.impl("batch_last_relax_backward", TORCH_BOX(&pyrobust::batch_last_relax_backward));
+  m.impl("batch_last_concretize", TORCH_BOX(&pyrobust::batch_last_concretize));
+  m.impl("batch_last_concretize_backward", TORCH_BOX(&pyrobust::batch_last_concretize_backward));
 }

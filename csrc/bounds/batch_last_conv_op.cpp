@@ -1,4 +1,4 @@
-// pyrobust::conv_lanes, its transposed map and its derivative by the weight: the schemas, the checks, the choice of dtype.
+// pyrobust::batch_last_conv, its transposed map and its derivative by the weight: the schemas, the checks, the choice of dtype.
 #include "bounds/cpu/batch_last_conv.h"
 
 #include <cstdint>
@@ -26,9 +26,9 @@ void check_real(const char* op, const char* argument, const Tensor& t, int64_t d
 constexpr int64_t kMost = INT32_MAX;
 
 // The sizes of both sides from those of one; x: height and width, y: y_height and y_width.
-cpu::LaneConvSizes sizes_of(const char* op, int64_t inputs, int64_t outputs, const Sizes& kernel, const Sizes& x,
-                            int64_t lanes, const Sizes& stride, const Sizes& padding, const Sizes& dilation,
-                            int64_t groups) {
+cpu::BatchLastConvSizes sizes_of(const char* op, int64_t inputs, int64_t outputs, const Sizes& kernel, const Sizes& x,
+                                 int64_t lanes, const Sizes& stride, const Sizes& padding, const Sizes& dilation,
+                                 int64_t groups) {
   for (const auto& [name, pair] : {std::pair<const char*, const Sizes&>("kernel", kernel),
                                    {"size", x},
                                    {"stride", stride},
@@ -39,7 +39,7 @@ cpu::LaneConvSizes sizes_of(const char* op, int64_t inputs, int64_t outputs, con
       check(one >= 0 && one <= kMost, op, ": ", name, ": expected 0 to ", kMost, ", got ", one);
   }
   check(groups >= 1 && outputs % groups == 0, op, ": groups: expected a divisor of ", outputs, ", got ", groups);
-  cpu::LaneConvSizes sizes = {groups, inputs, outputs / groups, x[0], x[1], 0, 0, lanes, {}, {}, {}, {}};
+  cpu::BatchLastConvSizes sizes = {groups, inputs, outputs / groups, x[0], x[1], 0, 0, lanes, {}, {}, {}, {}};
   int64_t* const ends[2] = {&sizes.y_height, &sizes.y_width};
   for (size_t i = 0; i < 2; ++i) {
     check(kernel[i] >= 1 && stride[i] >= 1 && dilation[i] >= 1, op,
@@ -53,7 +53,7 @@ cpu::LaneConvSizes sizes_of(const char* op, int64_t inputs, int64_t outputs, con
   return sizes;
 }
 
-void check_y(const char* op, const Tensor& y, const cpu::LaneConvSizes& sizes) {
+void check_y(const char* op, const Tensor& y, const cpu::BatchLastConvSizes& sizes) {
   check(y.size(0) == sizes.groups * sizes.outputs && y.size(1) == sizes.y_height && y.size(2) == sizes.y_width &&
             y.size(3) == sizes.lanes,
         op, ": y: expected [", sizes.groups * sizes.outputs, ", ", sizes.y_height, ", ", sizes.y_width, ", ",
@@ -74,9 +74,9 @@ Tensor filled(Tensor result, const Run& run) {
 }
 
 // x: [C, H, W, N]; weight: [O, C / groups, kh, kw]; bias: [O]; scale: [N]
-Tensor conv_lanes(Tensor x, Tensor weight, std::optional<Tensor> bias, std::optional<Tensor> scale, Sizes stride,
-                  Sizes padding, Sizes dilation, int64_t groups) {
-  constexpr const char* op = "conv_lanes";
+Tensor batch_last_conv(Tensor x, Tensor weight, std::optional<Tensor> bias, std::optional<Tensor> scale, Sizes stride,
+                       Sizes padding, Sizes dilation, int64_t groups) {
+  constexpr const char* op = "batch_last_conv";
   check_real(op, "x", x, 4, x);
   check_real(op, "weight", weight, 4, x);
   check(x.size(0) == weight.size(1) * groups, op, ": x: expected ", weight.size(1) * groups, " planes, got ",
@@ -94,15 +94,15 @@ Tensor conv_lanes(Tensor x, Tensor weight, std::optional<Tensor> bias, std::opti
   return filled(torch::stable::new_empty(x, {weight.size(0), sizes.y_height, sizes.y_width, sizes.lanes}),
                 [&](auto* tag, Tensor& y) {
                   using T = std::remove_pointer_t<decltype(tag)>;
-                  cpu::conv_lanes<T>(in<T>(x), in<T>(weight), in_or_null<T>(bias), in_or_null<T>(scale), out<T>(y),
-                                     sizes, kParallelFor);
+                  cpu::batch_last_conv<T>(in<T>(x), in<T>(weight), in_or_null<T>(bias), in_or_null<T>(scale), out<T>(y),
+                                          sizes, kParallelFor);
                 });
 }
 
 // y: [O, h, w, N]; weight: [O, C / groups, kh, kw]; size: (H, W)
-Tensor conv_lanes_transposed(Tensor y, Tensor weight, Sizes size, Sizes stride, Sizes padding, Sizes dilation,
-                             int64_t groups) {
-  constexpr const char* op = "conv_lanes_transposed";
+Tensor batch_last_conv_transposed(Tensor y, Tensor weight, Sizes size, Sizes stride, Sizes padding, Sizes dilation,
+                                  int64_t groups) {
+  constexpr const char* op = "batch_last_conv_transposed";
   check_real(op, "y", y, 4, y);
   check_real(op, "weight", weight, 4, y);
   const auto sizes = sizes_of(op, weight.size(1), weight.size(0), {weight.size(2), weight.size(3)}, size, y.size(3),
@@ -111,14 +111,14 @@ Tensor conv_lanes_transposed(Tensor y, Tensor weight, Sizes size, Sizes stride, 
   return filled(torch::stable::new_empty(y, {weight.size(1) * groups, size[0], size[1], sizes.lanes}),
                 [&](auto* tag, Tensor& x) {
                   using T = std::remove_pointer_t<decltype(tag)>;
-                  cpu::conv_lanes_transposed<T>(in<T>(y), in<T>(weight), out<T>(x), sizes, kParallelFor);
+                  cpu::batch_last_conv_transposed<T>(in<T>(y), in<T>(weight), out<T>(x), sizes, kParallelFor);
                 });
 }
 
 // x: [C, H, W, N]; y: [O, h, w, N]; kernel: (kh, kw)
-Tensor conv_lanes_weight(Tensor x, Tensor y, Sizes kernel, Sizes stride, Sizes padding, Sizes dilation,
-                         int64_t groups) {
-  constexpr const char* op = "conv_lanes_weight";
+Tensor batch_last_conv_weight(Tensor x, Tensor y, Sizes kernel, Sizes stride, Sizes padding, Sizes dilation,
+                              int64_t groups) {
+  constexpr const char* op = "batch_last_conv_weight";
   check_real(op, "x", x, 4, x);
   check_real(op, "y", y, 4, x);
   check(groups >= 1 && x.size(0) % groups == 0, op, ": groups: expected a divisor of ", x.size(0), ", got ", groups);
@@ -128,7 +128,7 @@ Tensor conv_lanes_weight(Tensor x, Tensor y, Sizes kernel, Sizes stride, Sizes p
   return filled(torch::stable::new_empty(x, {y.size(0), sizes.inputs, kernel[0], kernel[1]}),
                 [&](auto* tag, Tensor& weight) {
                   using T = std::remove_pointer_t<decltype(tag)>;
-                  cpu::conv_lanes_weight<T>(in<T>(x), in<T>(y), out<T>(weight), sizes, kParallelFor);
+                  cpu::batch_last_conv_weight<T>(in<T>(x), in<T>(y), out<T>(weight), sizes, kParallelFor);
                 });
 }
 
@@ -137,17 +137,19 @@ Tensor conv_lanes_weight(Tensor x, Tensor y, Sizes kernel, Sizes stride, Sizes p
 
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def(
-      "conv_lanes(Tensor x, Tensor weight, Tensor? bias, Tensor? scale, int[] stride, int[] padding, int[] dilation, "
+      "batch_last_conv(Tensor x, Tensor weight, Tensor? bias, Tensor? scale, int[] stride, int[] padding, int[] "
+      "dilation, "
       "int groups) -> Tensor");
   m.def(
-      "conv_lanes_transposed(Tensor y, Tensor weight, int[] size, int[] stride, int[] padding, int[] dilation, "
+      "batch_last_conv_transposed(Tensor y, Tensor weight, int[] size, int[] stride, int[] padding, int[] dilation, "
       "int groups) -> Tensor");
   m.def(
-      "conv_lanes_weight(Tensor x, Tensor y, int[] kernel, int[] stride, int[] padding, int[] dilation, int groups) "
+      "batch_last_conv_weight(Tensor x, Tensor y, int[] kernel, int[] stride, int[] padding, int[] dilation, int "
+      "groups) "
       "-> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("conv_lanes", TORCH_BOX(&pyrobust::conv_lanes));
-  m.impl("conv_lanes_transposed", TORCH_BOX(&pyrobust::conv_lanes_transposed));
-  m.impl("conv_lanes_weight", TORCH_BOX(&pyrobust::conv_lanes_weight));
+  m.impl("batch_last_conv", TORCH_BOX(&pyrobust::batch_last_conv));
+  m.impl("batch_last_conv_transposed", TORCH_BOX(&pyrobust::batch_last_conv_transposed));
+  m.impl("batch_last_conv_weight", TORCH_BOX(&pyrobust::batch_last_conv_weight));
 }

@@ -1,4 +1,4 @@
-// pyrobust::relax_rows and least_of_rows: the schemas, the checks, the choice of device and dtype.
+// pyrobust::relax_rows and concretize_rows: the schemas, the checks, the choice of device and dtype.
 #include "bounds/cpu/relax_rows.h"
 
 #include <initializer_list>
@@ -50,7 +50,7 @@ Tensor constants(const Tensor& a, const Run& run) {
   return constant;
 }
 
-constexpr const char* kLeast = "least_of_rows";
+constexpr const char* kLeast = "concretize_rows";
 constexpr const char* kRelax = "relax_rows";
 
 Tensor least_cpu(Tensor a, Tensor image, Tensor low, Tensor high) {
@@ -58,8 +58,8 @@ Tensor least_cpu(Tensor a, Tensor image, Tensor low, Tensor high) {
   check_images(kLeast, image, low.size(0));
   return constants(a, [&](auto* tag, Tensor& constant) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    cpu::least_of_rows<T>(in<T>(a), in<int64_t>(image), in<T>(low), in<T>(high), out<T>(constant), a.size(0), a.size(1),
-                          kParallelFor);
+    cpu::concretize_rows<T>(in<T>(a), in<int64_t>(image), in<T>(low), in<T>(high), out<T>(constant), a.size(0),
+                            a.size(1), kParallelFor);
   });
 }
 
@@ -84,8 +84,9 @@ Tensor least_cuda(Tensor a, Tensor image, Tensor low, Tensor high) {
   return constants(a, [&](auto* tag, Tensor& constant) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const torch::stable::accelerator::DeviceGuard guard(a.get_device_index());
-    check_launch(kLeast, cuda::least_of_rows<T>(in<T>(a), in<int64_t>(image), in<T>(low), in<T>(high), out<T>(constant),
-                                                a.size(0), a.size(1), low.size(0), current_stream(kLeast, a)));
+    check_launch(kLeast,
+                 cuda::concretize_rows<T>(in<T>(a), in<int64_t>(image), in<T>(low), in<T>(high), out<T>(constant),
+                                          a.size(0), a.size(1), low.size(0), current_stream(kLeast, a)));
   });
 }
 
@@ -110,18 +111,18 @@ Tensor relax_cuda(Tensor a, Tensor image, Tensor lower_slope, Tensor upper_slope
 }  // namespace pyrobust
 
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
-  m.def("least_of_rows(Tensor a, Tensor image, Tensor low, Tensor high) -> Tensor");
+  m.def("concretize_rows(Tensor a, Tensor image, Tensor low, Tensor high) -> Tensor");
   m.def(
       "relax_rows(Tensor(a!) a, Tensor image, Tensor lower_slope, Tensor upper_slope, Tensor lower_intercept, "
       "Tensor upper_intercept) -> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("least_of_rows", TORCH_BOX(&pyrobust::least_cpu));
+  m.impl("concretize_rows", TORCH_BOX(&pyrobust::least_cpu));
   m.impl("relax_rows", TORCH_BOX(&pyrobust::relax_cpu));
 }
 #ifdef PYROBUST_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
-  m.impl("least_of_rows", TORCH_BOX(&pyrobust::least_cuda));
+  m.impl("concretize_rows", TORCH_BOX(&pyrobust::least_cuda));
   m.impl("relax_rows", TORCH_BOX(&pyrobust::relax_cuda));
 }
 #endif

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from .conv_lanes import conv_lanes, conv_lanes_transposed, conv_lanes_weight
+from .batch_last_bounds import batch_last_concretize, batch_last_relax, batch_last_relu_intervals
+from .batch_last_conv import batch_last_conv, batch_last_conv_transposed, batch_last_conv_weight
 from .count_votes import count_votes
 from .examples import count_changed, put_rows
 from .grid_table import GridNoise, grid_noise
-from .lane_bounds import least_lanes, relax_lanes, relu_intervals
 from .logits import logit_loss, logit_verdict
 from .native import build_info
 from .noise_arguments import STAGES as _STAGES
 from .norm_balls import project_l2_ball, project_linf_ball
 from .perturbation import add_perturbation
 from .projections import project_l1_ball, project_l1_ball_box, project_simplex
-from .relax_rows import least_of_rows, relax_rows
+from .relax_rows import concretize_rows, relax_rows
 from .relaxation import relax_coefficients
 from .sample_grid_noise import sample_grid_noise
 from .sample_noise import FAMILIES as _FAMILIES
@@ -31,17 +31,19 @@ __all__ = [
     "STAGES",
     "GridNoise",
     "add_perturbation",
+    "batch_last_concretize",
+    "batch_last_conv",
+    "batch_last_conv_transposed",
+    "batch_last_conv_weight",
+    "batch_last_relax",
+    "batch_last_relu_intervals",
     "build_info",
-    "conv_lanes",
-    "conv_lanes_transposed",
-    "conv_lanes_weight",
+    "concretize_rows",
     "count_changed",
     "count_votes",
     "grid_noise",
     "l1_step",
     "l1_step_in_ball",
-    "least_lanes",
-    "least_of_rows",
     "linf_momentum_step",
     "linf_step",
     "logit_loss",
@@ -53,9 +55,7 @@ __all__ = [
     "project_simplex",
     "put_rows",
     "relax_coefficients",
-    "relax_lanes",
     "relax_rows",
-    "relu_intervals",
     "sample_grid_noise",
     "sample_noise",
 ]

@@ -59,7 +59,7 @@ def relax_rows(
     return native.call(_RELAX, a, image.contiguous(), *(part.contiguous() for part in others.values()))
 
 
-def least_of_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def concretize_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Concretize each row over the box of its image: the minimum Σ a·low (a ≥ 0) + Σ a·high (a < 0).
 
     Each product is rounded once; sums are in float64, in any order. No gradient.
@@ -77,10 +77,10 @@ def least_of_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor
         InputError: mismatched shapes or devices, or an image out of range (CPU).
         InputTypeError: an unsupported dtype.
 
-    >>> least_of_rows(torch.tensor([[1.0, -1.0]]), torch.tensor([0]), torch.zeros(1, 2), torch.ones(1, 2))
+    >>> concretize_rows(torch.tensor([[1.0, -1.0]]), torch.tensor([0]), torch.zeros(1, 2), torch.ones(1, 2))
     tensor([-1.])
     """
-    _check("least_of_rows", a, image, {"low": low, "high": high})
+    _check("concretize_rows", a, image, {"low": low, "high": high})
     return native.call(_LEAST, a.contiguous(), image.contiguous(), low.contiguous(), high.contiguous())
 
 
@@ -108,7 +108,7 @@ def _check(op: str, a: Tensor, image: Tensor, others: dict[str, Tensor]) -> None
 # --- fake kernels and gradients of the raw ops
 
 _RELAX: Callable[..., Tensor] = torch.ops.pyrobust.relax_rows
-_LEAST: Callable[..., Tensor] = torch.ops.pyrobust.least_of_rows
+_LEAST: Callable[..., Tensor] = torch.ops.pyrobust.concretize_rows
 
 
 def _fake(a: Tensor, image: Tensor, *others: Tensor) -> Tensor:
@@ -116,4 +116,4 @@ def _fake(a: Tensor, image: Tensor, *others: Tensor) -> Tensor:
 
 
 torch.library.register_fake("pyrobust::relax_rows", _fake)
-torch.library.register_fake("pyrobust::least_of_rows", _fake)
+torch.library.register_fake("pyrobust::concretize_rows", _fake)

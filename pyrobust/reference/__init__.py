@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from .conv_lanes import conv_lanes, conv_lanes_transposed, conv_lanes_weight
+from .batch_last_bounds import batch_last_concretize, batch_last_relax, batch_last_relu_intervals
+from .batch_last_conv import batch_last_conv, batch_last_conv_transposed, batch_last_conv_weight
 from .examples import count_changed, put_rows
-from .lane_bounds import least_lanes, relax_lanes, relu_intervals
 from .logits import logit_loss, logit_verdict
 from .noise import FAMILIES as _FAMILIES
 from .noise import STAGES as _STAGES
@@ -19,7 +19,7 @@ from .norm_balls import project_l2_ball, project_linf_ball
 from .perturbation import add_perturbation
 from .philox import philox4x32
 from .projections import project_l1_ball, project_l1_ball_box, project_simplex
-from .relax_rows import least_of_rows, relax_rows
+from .relax_rows import concretize_rows, relax_rows
 from .relaxation import relax_coefficients
 from .sample_grid_noise import grid_integers, sample_grid_noise
 from .steps import l1_step, l1_step_in_ball, linf_momentum_step, linf_step
@@ -29,16 +29,18 @@ __all__ = [
     "FAMILIES",
     "STAGES",
     "add_perturbation",
-    "conv_lanes",
-    "conv_lanes_transposed",
-    "conv_lanes_weight",
+    "batch_last_concretize",
+    "batch_last_conv",
+    "batch_last_conv_transposed",
+    "batch_last_conv_weight",
+    "batch_last_relax",
+    "batch_last_relu_intervals",
+    "concretize_rows",
     "count_changed",
     "count_votes",
     "grid_integers",
     "l1_step",
     "l1_step_in_ball",
-    "least_lanes",
-    "least_of_rows",
     "linf_momentum_step",
     "linf_step",
     "logit_loss",
@@ -52,9 +54,7 @@ __all__ = [
     "project_simplex",
     "put_rows",
     "relax_coefficients",
-    "relax_lanes",
     "relax_rows",
-    "relu_intervals",
     "sample_grid_noise",
     "sample_noise",
     "unit_noise",

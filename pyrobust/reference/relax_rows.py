@@ -31,13 +31,13 @@ def relax_rows(
     >>> relax_rows(a, torch.tensor([0]), 0 * one, one / 2, 0 * one, one), a
     (tensor([-2.]), tensor([[ 0., -1.]]))
     """
-    constant = least_of_rows(a, image, lower_intercept, upper_intercept)
+    constant = concretize_rows(a, image, lower_intercept, upper_intercept)
     a.mul_(torch.where(a < 0, upper_slope[image], lower_slope[image]))
     return constant
 
 
-def least_of_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Concretize each row over its box: the twin of ``pyrobust.ops.least_of_rows``.
+def concretize_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Concretize each row over its box: the twin of ``pyrobust.ops.concretize_rows``.
 
     Args:
         a: [R, n].
@@ -48,7 +48,7 @@ def least_of_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor
     Returns:
         [R].
 
-    >>> least_of_rows(torch.tensor([[1.0, -1.0]]), torch.tensor([0]), torch.zeros(1, 2), torch.ones(1, 2))
+    >>> concretize_rows(torch.tensor([[1.0, -1.0]]), torch.tensor([0]), torch.zeros(1, 2), torch.ones(1, 2))
     tensor([-1.])
     """
     return (a * torch.where(a < 0, high[image], low[image])).sum(1)

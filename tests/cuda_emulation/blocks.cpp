@@ -1,4 +1,4 @@
-// The kernels whose blocks share memory and wait for each other by themselves, on the host: the parts of csrc/cuda/*.cu that
+// The kernels whose blocks share memory and wait for each other by themselves, on the host: the parts of csrc/bounds/cuda/*.cu that
 // blocks.inc holds, as they are, every thread of a block a fiber.
 #include <bit>
 #include <string>
@@ -66,7 +66,7 @@ const char* outcome(const Run& run) {
 
 }  // namespace
 
-// Null, or what the threads did wrong; so the others. lanes: 32 or 256. slopes null: least_of_rows.
+// Null, or what the threads did wrong; so the others. lanes: 32 or 256. slopes null: concretize_rows.
 extern "C" const char* relax_rows(int lanes, double* a, const int64_t* image, const double* lower_slope,
                                   const double* upper_slope, const double* low, const double* high, double* constant,
                                   int64_t rows, int64_t n, int64_t images, unsigned blocks) {

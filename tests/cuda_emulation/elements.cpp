@@ -1,4 +1,4 @@
-// The kernels of a few elements a thread, on the host: the part of csrc/cuda/perturbation.cu that elements.inc holds, as it is,
+// The kernels of a few elements a thread, on the host: the part of csrc/attacks/cuda/steps.cu that elements.inc holds, as it is,
 // one thread after the other.
 #include <algorithm>
 #include <cstdint>

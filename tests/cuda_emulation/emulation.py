@@ -193,7 +193,7 @@ class Blocks:
         self.library, self.blocks = library, ctypes.c_uint(blocks)
 
     def relax_rows(self, lanes: int, a: Tensor, image: Tensor, *lines: Tensor) -> Tensor:
-        """As the op, a updated; with two lines only, as least_of_rows. A row has that many threads."""
+        """As the op, a updated; with two lines only, as concretize_rows. A row has that many threads."""
         constant = torch.full((len(a),), 7.0, dtype=torch.float64)
         slopes, others = (lines[:2], lines[2:]) if len(lines) == 4 else ((None, None), lines)
         places = [_place(tensor) for tensor in (a, image, *slopes, *others, constant)]

@@ -1,6 +1,6 @@
-// A group of threads (csrc/cuda/row.h) on the host: every thread is a fiber of one thread of the operating system. A fiber
+// A group of threads (csrc/projections/cuda/row.h) on the host: every thread is a fiber of one thread of the operating system. A fiber
 // runs until it comes to an operation of the whole group; there the next one has its turn. When all have come, the operation
-// is done for all of them, by the same tree of partial results as on a device (csrc/cuda/groups.cuh).
+// is done for all of them, by the same tree of partial results as on a device (csrc/projections/cuda/groups.cuh).
 //
 // Fibers that come to different operations, or that end while others wait, are errors: on a device they would hang, or read
 // what was never written. Every other round of turns goes backwards, for the order of threads must not matter.

@@ -1,4 +1,4 @@
-// What each thread of csrc/cuda/sample_grid_noise.cu computes, csrc/core/grid_noise.h, on the host and for any word.
+// What each thread of csrc/smoothing/cuda/sample_grid_noise.cu computes, csrc/smoothing/grid_noise.h, on the host and for any word.
 #include "smoothing/grid_noise.h"
 
 using namespace pyrobust;

@@ -1,4 +1,4 @@
-// The kernels that give each row a group of threads, on the host: csrc/cuda/*_row.h as they are, by fibers.
+// The kernels that give each row a group of threads, on the host: csrc/*/cuda/*_row.h as they are, by fibers.
 #include <string>
 
 #include "attacks/cuda/l1_step_row.h"

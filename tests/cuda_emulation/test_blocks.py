@@ -39,7 +39,7 @@ def test_relax_rows(blocks: Blocks, lanes: int, n: int) -> None:
         )
         assert same_bits(got, want)  # one product each
         least = blocks.relax_rows(lanes, a, image, *lines[2:])
-        torch.testing.assert_close(least, reference.least_of_rows(a, image, *lines[2:]), **CLOSE)
+        torch.testing.assert_close(least, reference.concretize_rows(a, image, *lines[2:]), **CLOSE)
 
 
 @pytest.mark.parametrize("lanes", [32, 256])

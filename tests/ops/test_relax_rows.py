@@ -15,7 +15,7 @@ from torch import Tensor
 from pyrobust import ops, reference
 from pyrobust.errors import InputError, InputTypeError
 
-RELAX, LEAST = torch.ops.pyrobust.relax_rows, torch.ops.pyrobust.least_of_rows
+RELAX, LEAST = torch.ops.pyrobust.relax_rows, torch.ops.pyrobust.concretize_rows
 DTYPES = (torch.float32, torch.float64)
 #: Rows, images, neurons: around the CPU's chains (8), a GPU's warps (32), blocks (256) and short rows (1,024).
 SHAPES = [
@@ -46,8 +46,8 @@ def test_agrees_with_the_reference(device: torch.device, dtype: torch.dtype) -> 
         assert same_bits(got.cpu(), want.cpu())  # one product each
         rounding = {"rtol": 1e-5, "atol": 1e-4 if dtype == torch.float32 else 1e-11}
         torch.testing.assert_close(of_lines, expected, **rounding)
-        least = ops.least_of_rows(a, image, *lines[:2])
-        torch.testing.assert_close(least, reference.least_of_rows(a, image, *lines[:2]), **rounding)
+        least = ops.concretize_rows(a, image, *lines[:2])
+        torch.testing.assert_close(least, reference.concretize_rows(a, image, *lines[:2]), **rounding)
 
 
 def test_by_hand() -> None:
@@ -97,8 +97,8 @@ def test_threads_change_no_bit(threads: int) -> None:
     for shape in ((300, 2, 16), (40, 3, 1025)):
         a, image, *lines = inputs(*shape)
         each = zip(a.split(1), image.split(1), strict=True)
-        alone = torch.cat([ops.least_of_rows(row, of, *lines[:2]) for row, of in each])
-        assert same_bits(ops.least_of_rows(a, image, *lines[:2]), alone)
+        alone = torch.cat([ops.concretize_rows(row, of, *lines[:2]) for row, of in each])
+        assert same_bits(ops.concretize_rows(a, image, *lines[:2]), alone)
 
 
 def test_tensors_that_are_not_contiguous() -> None:
@@ -109,7 +109,9 @@ def test_tensors_that_are_not_contiguous() -> None:
     assert same_bits(ops.relax_rows(got, every_other, *turned), ops.relax_rows(want, image, *lines))
     assert same_bits(got, want)
     low, high = turned[:2]
-    assert same_bits(ops.least_of_rows(a.T.contiguous().T, image, low, high), ops.least_of_rows(a, image, low, high))
+    assert same_bits(
+        ops.concretize_rows(a.T.contiguous().T, image, low, high), ops.concretize_rows(a, image, low, high)
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -155,9 +157,9 @@ def test_refused(change: dict[str, Any], error: type[Exception], message: str) -
 
 def test_the_raw_ops_check_too() -> None:
     a, image, low, high, *_ = inputs(3, 2, 4)
-    with pytest.raises(RuntimeError, match=r"least_of_rows: high: expected \[B, 4\], got \[2, 3\]"):
+    with pytest.raises(RuntimeError, match=r"concretize_rows: high: expected \[B, 4\], got \[2, 3\]"):
         LEAST(a, image, low, high[:, :3].contiguous())
-    with pytest.raises(RuntimeError, match="least_of_rows: a: expected a contiguous tensor"):
+    with pytest.raises(RuntimeError, match="concretize_rows: a: expected a contiguous tensor"):
         LEAST(a.T.contiguous().T, image, low, high)
     with pytest.raises(RuntimeError, match="relax_rows: lower_intercept: expected the dtype of a"):
         RELAX(a, image, low, high, low.float(), high)

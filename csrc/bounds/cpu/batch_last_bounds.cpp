@@ -14,7 +14,8 @@ constexpr int64_t kTerms = 64;
 constexpr int64_t kTask = 16384;
 
 template <class T>
-LaneNeuron<T> neuron(int64_t k, const T* a, const T* center, const T* radius, T slope, const LaneSizes& sizes) {
+BatchLastNeuron<T> neuron(int64_t k, const T* a, const T* center, const T* radius, T slope,
+                          const BatchLastSizes& sizes) {
   return {center + k * sizes.lanes,
           radius + k * (sizes.shared_radius ? 1 : sizes.lanes),
           sizes.shared_radius,
@@ -26,7 +27,7 @@ LaneNeuron<T> neuron(int64_t k, const T* a, const T* center, const T* radius, T 
 
 // one(k) for all neurons
 template <class One>
-void for_neurons(int64_t size, const LaneSizes& sizes, const ParallelFor& parallel_for, const One& one) {
+void for_neurons(int64_t size, const BatchLastSizes& sizes, const ParallelFor& parallel_for, const One& one) {
   parallel_for(0, sizes.n, std::max<int64_t>(1, kTask / std::max<int64_t>(1, size)), [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) one(k);
   });
@@ -34,7 +35,7 @@ void for_neurons(int64_t size, const LaneSizes& sizes, const ParallelFor& parall
 
 // one(k, sum) adds what neuron k contributes to sum [rows, lanes]; the same bits on any number of threads.
 template <class T, class One>
-void sum_over_neurons(T* total, const LaneSizes& sizes, const ParallelFor& parallel_for, const One& one) {
+void sum_over_neurons(T* total, const BatchLastSizes& sizes, const ParallelFor& parallel_for, const One& one) {
   const int64_t size = sizes.rows * sizes.lanes, parts = (sizes.n + kTerms - 1) / kTerms;
   std::vector<T> sums(static_cast<size_t>(parts * size), T(0));
   parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
@@ -49,8 +50,8 @@ void sum_over_neurons(T* total, const LaneSizes& sizes, const ParallelFor& paral
 }  // namespace
 
 template <class T>
-void relu_intervals(const T* center, const T* radius, T slope, T* out_center, T* out_radius, const LaneSizes& sizes,
-                    const ParallelFor& parallel_for) {
+void batch_last_relu_intervals(const T* center, const T* radius, T slope, T* out_center, T* out_radius,
+                               const BatchLastSizes& sizes, const ParallelFor& parallel_for) {
   for_neurons(sizes.lanes, sizes, parallel_for, [&](int64_t k) {
     batch_last_bounds_kernels<T>().relu(neuron<T>(k, nullptr, center, radius, slope, sizes),
                                         out_center + k * sizes.lanes, out_radius + k * sizes.lanes);
@@ -58,8 +59,9 @@ void relu_intervals(const T* center, const T* radius, T slope, T* out_center, T*
 }
 
 template <class T>
-void relu_intervals_backward(const T* of_center, const T* of_radius, const T* center, const T* radius, T slope,
-                             T* grad_center, T* grad_radius, const LaneSizes& sizes, const ParallelFor& parallel_for) {
+void batch_last_relu_intervals_backward(const T* of_center, const T* of_radius, const T* center, const T* radius,
+                                        T slope, T* grad_center, T* grad_radius, const BatchLastSizes& sizes,
+                                        const ParallelFor& parallel_for) {
   for_neurons(sizes.lanes, sizes, parallel_for, [&](int64_t k) {
     const int64_t at = k * sizes.lanes;
     batch_last_bounds_kernels<T>().relu_backward(neuron<T>(k, nullptr, center, radius, slope, sizes), of_center + at,
@@ -68,8 +70,8 @@ void relu_intervals_backward(const T* of_center, const T* of_radius, const T* ce
 }
 
 template <class T>
-void relax_lanes(const T* a, const T* center, const T* radius, T slope, T* out, T* bias, const LaneSizes& sizes,
-                 const ParallelFor& parallel_for) {
+void batch_last_relax(const T* a, const T* center, const T* radius, T slope, T* out, T* bias,
+                      const BatchLastSizes& sizes, const ParallelFor& parallel_for) {
   sum_over_neurons(bias, sizes, parallel_for, [&](int64_t k, T* sum) {
     batch_last_bounds_kernels<T>().relax(neuron(k, a, center, radius, slope, sizes), out + k * sizes.rows * sizes.lanes,
                                          sum);
@@ -77,9 +79,9 @@ void relax_lanes(const T* a, const T* center, const T* radius, T slope, T* out, 
 }
 
 template <class T>
-void relax_lanes_backward(const T* grad, const T* grad_bias, const T* a, const T* center, const T* radius, T slope,
-                          T* grad_a, T* grad_center, T* grad_radius, const LaneSizes& sizes,
-                          const ParallelFor& parallel_for) {
+void batch_last_relax_backward(const T* grad, const T* grad_bias, const T* a, const T* center, const T* radius, T slope,
+                               T* grad_a, T* grad_center, T* grad_radius, const BatchLastSizes& sizes,
+                               const ParallelFor& parallel_for) {
   for_neurons(sizes.rows * sizes.lanes, sizes, parallel_for, [&](int64_t k) {
     const int64_t at = k * sizes.rows * sizes.lanes;
     batch_last_bounds_kernels<T>().relax_backward(neuron(k, a, center, radius, slope, sizes), grad + at, grad_bias,
@@ -89,16 +91,17 @@ void relax_lanes_backward(const T* grad, const T* grad_bias, const T* a, const T
 }
 
 template <class T>
-void least_lanes(const T* a, const T* center, const T* radius, T* out, const LaneSizes& sizes,
-                 const ParallelFor& parallel_for) {
+void batch_last_concretize(const T* a, const T* center, const T* radius, T* out, const BatchLastSizes& sizes,
+                           const ParallelFor& parallel_for) {
   sum_over_neurons(out, sizes, parallel_for, [&](int64_t k, T* sum) {
     batch_last_bounds_kernels<T>().least(neuron(k, a, center, radius, T(0), sizes), sum);
   });
 }
 
 template <class T>
-void least_lanes_backward(const T* grad, const T* a, const T* center, const T* radius, T* grad_a, T* grad_center,
-                          T* grad_radius, const LaneSizes& sizes, const ParallelFor& parallel_for) {
+void batch_last_concretize_backward(const T* grad, const T* a, const T* center, const T* radius, T* grad_a,
+                                    T* grad_center, T* grad_radius, const BatchLastSizes& sizes,
+                                    const ParallelFor& parallel_for) {
   if (sizes.rows == 0 && grad_center != nullptr) {
     std::fill(grad_center, grad_center + sizes.n * sizes.lanes, T(0));
     std::fill(grad_radius, grad_radius + sizes.n * sizes.lanes, T(0));
@@ -111,16 +114,18 @@ void least_lanes_backward(const T* grad, const T* a, const T* center, const T* r
   });
 }
 
-#define PYROBUST_LANE_BOUNDS(T)                                                                                 \
-  template void relu_intervals<T>(const T*, const T*, T, T*, T*, const LaneSizes&, const ParallelFor&);         \
-  template void relu_intervals_backward<T>(const T*, const T*, const T*, const T*, T, T*, T*, const LaneSizes&, \
-                                           const ParallelFor&);                                                 \
-  template void relax_lanes<T>(const T*, const T*, const T*, T, T*, T*, const LaneSizes&, const ParallelFor&);  \
-  template void relax_lanes_backward<T>(const T*, const T*, const T*, const T*, const T*, T, T*, T*, T*,        \
-                                        const LaneSizes&, const ParallelFor&);                                  \
-  template void least_lanes<T>(const T*, const T*, const T*, T*, const LaneSizes&, const ParallelFor&);         \
-  template void least_lanes_backward<T>(const T*, const T*, const T*, const T*, T*, T*, T*, const LaneSizes&,   \
-                                        const ParallelFor&);
+#define PYROBUST_LANE_BOUNDS(T)                                                                                        \
+  template void batch_last_relu_intervals<T>(const T*, const T*, T, T*, T*, const BatchLastSizes&,                     \
+                                             const ParallelFor&);                                                      \
+  template void batch_last_relu_intervals_backward<T>(const T*, const T*, const T*, const T*, T, T*, T*,               \
+                                                      const BatchLastSizes&, const ParallelFor&);                      \
+  template void batch_last_relax<T>(const T*, const T*, const T*, T, T*, T*, const BatchLastSizes&,                    \
+                                    const ParallelFor&);                                                               \
+  template void batch_last_relax_backward<T>(const T*, const T*, const T*, const T*, const T*, T, T*, T*, T*,          \
+                                             const BatchLastSizes&, const ParallelFor&);                               \
+  template void batch_last_concretize<T>(const T*, const T*, const T*, T*, const BatchLastSizes&, const ParallelFor&); \
+  template void batch_last_concretize_backward<T>(const T*, const T*, const T*, const T*, T*, T*, T*,                  \
+                                                  const BatchLastSizes&, const ParallelFor&);
 PYROBUST_LANE_BOUNDS(float)
 PYROBUST_LANE_BOUNDS(double)
 #undef PYROBUST_LANE_BOUNDS

@@ -21,7 +21,7 @@ template <class T>
 using Lanes = decltype(all(T(0)));
 
 template <class T>
-PYROBUST_TARGET inline Lanes<T> radius_at(const LaneNeuron<T>& z, int64_t i) {
+PYROBUST_TARGET inline Lanes<T> radius_at(const BatchLastNeuron<T>& z, int64_t i) {
   return z.shared_radius ? all(*z.radius) : some(z.radius, i, z.lanes);
 }
 
@@ -33,7 +33,7 @@ PYROBUST_TARGET inline Lanes<T> by_sign(Lanes<T> l, Lanes<T> u, Lanes<T> yes, La
 }
 
 template <class T>
-PYROBUST_TARGET void relu(const LaneNeuron<T>& z, T* center, T* radius) {
+PYROBUST_TARGET void relu(const BatchLastNeuron<T>& z, T* center, T* radius) {
   const auto zero = all(T(0)), half = all(T(0.5)), slope = all(z.slope);
   for (int64_t i = 0; i < z.lanes; i += kCount<T>) {
     const auto c = some(z.center, i, z.lanes), r = radius_at(z, i);
@@ -45,7 +45,7 @@ PYROBUST_TARGET void relu(const LaneNeuron<T>& z, T* center, T* radius) {
 }
 
 template <class T>
-PYROBUST_TARGET void relu_backward(const LaneNeuron<T>& z, const T* of_center, const T* of_radius, T* grad_center,
+PYROBUST_TARGET void relu_backward(const BatchLastNeuron<T>& z, const T* of_center, const T* of_radius, T* grad_center,
                                    T* grad_radius) {
   const auto zero = all(T(0)), half = all(T(0.5)), slope = all(z.slope);
   for (int64_t i = 0; i < z.lanes; i += kCount<T>) {
@@ -68,7 +68,7 @@ struct Lines {
 };
 
 template <class T>
-PYROBUST_TARGET inline void set_lines(const LaneNeuron<T>& z, int64_t first, int64_t end, Lines<T>& lines) {
+PYROBUST_TARGET inline void set_lines(const BatchLastNeuron<T>& z, int64_t first, int64_t end, Lines<T>& lines) {
   const auto zero = all(T(0)), one = all(T(1)), slope = all(z.slope);
   for (int64_t i = first; i < end; i += kCount<T>) {
     const auto c = some(z.center, i, z.lanes), r = radius_at(z, i);
@@ -82,7 +82,7 @@ PYROBUST_TARGET inline void set_lines(const LaneNeuron<T>& z, int64_t first, int
 }
 
 template <class T>
-PYROBUST_TARGET void relax(const LaneNeuron<T>& z, T* out, T* sum) {
+PYROBUST_TARGET void relax(const BatchLastNeuron<T>& z, T* out, T* sum) {
   const auto zero = all(T(0));
   Lines<T> lines;
   for (int64_t first = 0; first < z.lanes; first += kBlock) {
@@ -102,7 +102,7 @@ PYROBUST_TARGET void relax(const LaneNeuron<T>& z, T* out, T* sum) {
 }
 
 template <class T>
-PYROBUST_TARGET void relax_backward(const LaneNeuron<T>& z, const T* grad, const T* grad_bias, T* grad_a,
+PYROBUST_TARGET void relax_backward(const BatchLastNeuron<T>& z, const T* grad, const T* grad_bias, T* grad_a,
                                     T* grad_center, T* grad_radius) {
   const auto zero = all(T(0)), one = all(T(1)), slope = all(z.slope);
   Lines<T> lines;
@@ -138,7 +138,7 @@ PYROBUST_TARGET void relax_backward(const LaneNeuron<T>& z, const T* grad, const
 }
 
 template <class T>
-PYROBUST_TARGET void least(const LaneNeuron<T>& z, T* sum) {
+PYROBUST_TARGET void least(const BatchLastNeuron<T>& z, T* sum) {
   for (int64_t i = 0; i < z.lanes; i += kCount<T>) {
     const auto c = some(z.center, i, z.lanes), r = radius_at(z, i);
     for (int64_t s = 0, at = i; s < z.rows; ++s, at += z.lanes) {
@@ -150,7 +150,8 @@ PYROBUST_TARGET void least(const LaneNeuron<T>& z, T* sum) {
 }
 
 template <class T>
-PYROBUST_TARGET void least_backward(const LaneNeuron<T>& z, const T* grad, T* grad_a, T* grad_center, T* grad_radius) {
+PYROBUST_TARGET void least_backward(const BatchLastNeuron<T>& z, const T* grad, T* grad_a, T* grad_center,
+                                    T* grad_radius) {
   const auto zero = all(T(0));
   for (int64_t s = 0; s < z.rows; ++s) {
     const int64_t row = s * z.lanes;

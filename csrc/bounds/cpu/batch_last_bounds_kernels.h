@@ -1,4 +1,4 @@
-// The inner loops of lane_bounds, one set per instruction set: everything about one neuron.
+// The inner loops of batch_last_bounds, one set per instruction set: everything about one neuron.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace pyrobust::cpu {
 
 // The box of one neuron and the coefficients of its rows.
 template <class T>
-struct LaneNeuron {
+struct BatchLastNeuron {
   const T *center, *radius;  // [lanes]; radius: one number where it is shared
   bool shared_radius;
   T slope;
@@ -19,15 +19,16 @@ struct LaneNeuron {
 
 template <class T>
 struct BatchLastBoundsKernels {
-  void (*relu)(const LaneNeuron<T>& z, T* center, T* radius);
-  void (*relu_backward)(const LaneNeuron<T>& z, const T* of_center, const T* of_radius, T* grad_center, T* grad_radius);
+  void (*relu)(const BatchLastNeuron<T>& z, T* center, T* radius);
+  void (*relu_backward)(const BatchLastNeuron<T>& z, const T* of_center, const T* of_radius, T* grad_center,
+                        T* grad_radius);
   // sum += the constants of the rows
-  void (*relax)(const LaneNeuron<T>& z, T* out, T* sum);
-  void (*relax_backward)(const LaneNeuron<T>& z, const T* grad, const T* grad_bias, T* grad_a, T* grad_center,
+  void (*relax)(const BatchLastNeuron<T>& z, T* out, T* sum);
+  void (*relax_backward)(const BatchLastNeuron<T>& z, const T* grad, const T* grad_bias, T* grad_a, T* grad_center,
                          T* grad_radius);
   // sum += the least values
-  void (*least)(const LaneNeuron<T>& z, T* sum);
-  void (*least_backward)(const LaneNeuron<T>& z, const T* grad, T* grad_a, T* grad_center, T* grad_radius);
+  void (*least)(const BatchLastNeuron<T>& z, T* sum);
+  void (*least_backward)(const BatchLastNeuron<T>& z, const T* grad, T* grad_a, T* grad_center, T* grad_radius);
 };
 
 // The set of the level in use.

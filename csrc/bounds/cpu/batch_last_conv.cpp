@@ -34,7 +34,7 @@ std::vector<Block> blocks_of(int64_t planes, int64_t most) {
 struct Meeting {
   int64_t kernel, input;
 };
-std::vector<std::vector<Meeting>> meetings(int axis, bool transposed, const LaneConvSizes& sizes) {
+std::vector<std::vector<Meeting>> meetings(int axis, bool transposed, const BatchLastConvSizes& sizes) {
   const int64_t x = axis == 0 ? sizes.height : sizes.width, y = axis == 0 ? sizes.y_height : sizes.y_width;
   std::vector<std::vector<Meeting>> of_output(static_cast<size_t>(transposed ? x : y));
   for (int64_t j = 0; j < y; ++j)
@@ -52,7 +52,7 @@ std::vector<std::vector<Meeting>> meetings(int axis, bool transposed, const Lane
 // A map of planes to planes, either way.
 template <class T>
 void gather(const T* in, const T* weight, const T* bias, const T* scale, T* out, bool transposed,
-            const LaneConvSizes& sizes, const ParallelFor& parallel_for) {
+            const BatchLastConvSizes& sizes, const ParallelFor& parallel_for) {
   const BatchLastConvKernels<T>& leaf = batch_last_conv_kernels<T>();
   const int64_t sources = transposed ? sizes.outputs : sizes.inputs,
                 targets = transposed ? sizes.inputs : sizes.outputs;
@@ -109,7 +109,7 @@ void gather(const T* in, const T* weight, const T* bias, const T* scale, T* out,
 struct Run {
   int64_t kernel, wide, begin, end;
 };
-std::vector<Run> runs_of(int64_t most, const LaneConvSizes& sizes) {
+std::vector<Run> runs_of(int64_t most, const BatchLastConvSizes& sizes) {
   // pieces of even size
   const int64_t kernel = sizes.kernel[1], pieces = (kernel + most - 1) / most, size = (kernel + pieces - 1) / pieces;
   std::vector<Run> runs;
@@ -164,19 +164,20 @@ T lane_sum(T* lanes) {
 }  // namespace
 
 template <class T>
-void conv_lanes(const T* x, const T* weight, const T* bias, const T* scale, T* y, const LaneConvSizes& sizes,
-                const ParallelFor& parallel_for) {
+void batch_last_conv(const T* x, const T* weight, const T* bias, const T* scale, T* y, const BatchLastConvSizes& sizes,
+                     const ParallelFor& parallel_for) {
   gather(x, weight, bias, scale, y, false, sizes, parallel_for);
 }
 
 template <class T>
-void conv_lanes_transposed(const T* y, const T* weight, T* x, const LaneConvSizes& sizes,
-                           const ParallelFor& parallel_for) {
+void batch_last_conv_transposed(const T* y, const T* weight, T* x, const BatchLastConvSizes& sizes,
+                                const ParallelFor& parallel_for) {
   gather<T>(y, weight, nullptr, nullptr, x, true, sizes, parallel_for);
 }
 
 template <class T>
-void conv_lanes_weight(const T* x, const T* y, T* weight, const LaneConvSizes& sizes, const ParallelFor& parallel_for) {
+void batch_last_conv_weight(const T* x, const T* y, T* weight, const BatchLastConvSizes& sizes,
+                            const ParallelFor& parallel_for) {
   const BatchLastConvKernels<T>& leaf = batch_last_conv_kernels<T>();
   const int64_t lanes = sizes.lanes, area = sizes.kernel[0] * sizes.kernel[1];
   constexpr int64_t n = kConvLanes<T>;
@@ -231,10 +232,11 @@ void conv_lanes_weight(const T* x, const T* y, T* weight, const LaneConvSizes& s
   });
 }
 
-#define PYROBUST_CONV_LANES(T)                                                                                       \
-  template void conv_lanes<T>(const T*, const T*, const T*, const T*, T*, const LaneConvSizes&, const ParallelFor&); \
-  template void conv_lanes_transposed<T>(const T*, const T*, T*, const LaneConvSizes&, const ParallelFor&);          \
-  template void conv_lanes_weight<T>(const T*, const T*, T*, const LaneConvSizes&, const ParallelFor&);
+#define PYROBUST_CONV_LANES(T)                                                                                        \
+  template void batch_last_conv<T>(const T*, const T*, const T*, const T*, T*, const BatchLastConvSizes&,             \
+                                   const ParallelFor&);                                                               \
+  template void batch_last_conv_transposed<T>(const T*, const T*, T*, const BatchLastConvSizes&, const ParallelFor&); \
+  template void batch_last_conv_weight<T>(const T*, const T*, T*, const BatchLastConvSizes&, const ParallelFor&);
 PYROBUST_CONV_LANES(float)
 PYROBUST_CONV_LANES(double)
 #undef PYROBUST_CONV_LANES

@@ -1,4 +1,4 @@
-// The inner loops of conv_lanes, one set per instruction set.
+// The inner loops of batch_last_conv, one set per instruction set.
 #pragma once
 
 #include <cstdint>

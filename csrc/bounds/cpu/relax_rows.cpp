@@ -33,8 +33,8 @@ void for_rows(int64_t rows, int64_t n, const ParallelFor& parallel_for, const Ro
 }  // namespace
 
 template <class T>
-void least_of_rows(const T* a, const int64_t* image, const T* low, const T* high, T* constant, int64_t rows, int64_t n,
-                   const ParallelFor& parallel_for) {
+void concretize_rows(const T* a, const int64_t* image, const T* low, const T* high, T* constant, int64_t rows,
+                     int64_t n, const ParallelFor& parallel_for) {
   for_rows(rows, n, parallel_for, [&](int64_t r) {
     const T *row = a + r * n, *l = low + image[r] * n, *h = high + image[r] * n;
     constant[r] = static_cast<T>(total(n, [&](int64_t k) {
@@ -61,8 +61,8 @@ void relax_rows(T* a, const int64_t* image, const T* lower_slope, const T* upper
 }
 
 #define PYROBUST_RELAX_ROWS(T)                                                                                  \
-  template void least_of_rows<T>(const T*, const int64_t*, const T*, const T*, T*, int64_t, int64_t,            \
-                                 const ParallelFor&);                                                           \
+  template void concretize_rows<T>(const T*, const int64_t*, const T*, const T*, T*, int64_t, int64_t,          \
+                                   const ParallelFor&);                                                         \
   template void relax_rows<T>(T*, const int64_t*, const T*, const T*, const T*, const T*, T*, int64_t, int64_t, \
                               const ParallelFor&);
 PYROBUST_RELAX_ROWS(float)

@@ -10,8 +10,8 @@ namespace pyrobust::cpu {
 // constant[r] = sum over k of a[r][k] * (a[r][k] < 0 ? high : low)[image[r]][k], in float64. a: [rows][n]; image:
 // [rows], in range; the others: [images][n]. A NaN in a stays one.
 template <class T>
-void least_of_rows(const T* a, const int64_t* image, const T* low, const T* high, T* constant, int64_t rows, int64_t n,
-                   const ParallelFor& parallel_for);
+void concretize_rows(const T* a, const int64_t* image, const T* low, const T* high, T* constant, int64_t rows,
+                     int64_t n, const ParallelFor& parallel_for);
 
 // The same, and a[r][k] is multiplied with the slope of its sign.
 template <class T>

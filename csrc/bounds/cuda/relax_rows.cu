@@ -63,8 +63,8 @@ cudaError_t launch(const T* a, T* relaxed, const int64_t* image, const T* lower_
 }  // namespace
 
 template <class T>
-cudaError_t least_of_rows(const T* a, const int64_t* image, const T* low, const T* high, T* constant, int64_t rows,
-                          int64_t n, int64_t images, cudaStream_t stream) {
+cudaError_t concretize_rows(const T* a, const int64_t* image, const T* low, const T* high, T* constant, int64_t rows,
+                            int64_t n, int64_t images, cudaStream_t stream) {
   return launch<T, false>(a, nullptr, image, nullptr, nullptr, low, high, constant, rows, n, images, stream);
 }
 
@@ -75,8 +75,8 @@ cudaError_t relax_rows(T* a, const int64_t* image, const T* lower_slope, const T
 }
 
 #define PYROBUST_RELAX_ROWS(T)                                                                                         \
-  template cudaError_t least_of_rows<T>(const T*, const int64_t*, const T*, const T*, T*, int64_t, int64_t, int64_t,   \
-                                        cudaStream_t);                                                                 \
+  template cudaError_t concretize_rows<T>(const T*, const int64_t*, const T*, const T*, T*, int64_t, int64_t, int64_t, \
+                                          cudaStream_t);                                                               \
   template cudaError_t relax_rows<T>(T*, const int64_t*, const T*, const T*, const T*, const T*, T*, int64_t, int64_t, \
                                      int64_t, cudaStream_t);
 PYROBUST_RELAX_ROWS(float)

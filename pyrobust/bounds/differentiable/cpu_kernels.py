@@ -11,8 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyrobust.ops.conv_lanes import conv_lanes, conv_lanes_transposed, conv_lanes_weight
-from pyrobust.ops.lane_bounds import least_lanes, relax_lanes, relu_intervals, relu_intervals_backward
+from pyrobust.ops.batch_last_bounds import (
+    batch_last_concretize,
+    batch_last_relax,
+    batch_last_relu_intervals,
+    batch_last_relu_intervals_backward,
+)
+from pyrobust.ops.batch_last_conv import batch_last_conv, batch_last_conv_transposed, batch_last_conv_weight
 
 
 class Move(NamedTuple):
@@ -59,12 +64,12 @@ def affine_intervals(
 
 
 def relu_ranges(center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    """Center and radius of max(z, slope·z), as of ``relu_intervals``: [B, *shape] each.
+    """Center and radius of max(z, slope·z), as of ``batch_last_relu_intervals``: [B, *shape] each.
 
     >>> relu_ranges(torch.tensor([[1.0], [-1.0]]), torch.tensor([[2.0]]), 0.0)[0].tolist()
     [[1.5], [0.5]]
     """
-    results = relu_intervals(center.flatten(1).t(), radius.flatten(1).t(), slope)
+    results = batch_last_relu_intervals(center.flatten(1).t(), radius.flatten(1).t(), slope)
     return results[0].t().view(center.shape), results[1].t().view(center.shape)
 
 
@@ -83,7 +88,7 @@ def relaxed(a: Tensor, center: Tensor, radius: Tensor, slope: float) -> tuple[Te
     >>> relaxed(torch.tensor([[[-1.0]]]), torch.tensor([[1.0]]), torch.tensor([[2.0]]), 0.0)
     (tensor([[[-0.7500]]]), tensor([[-0.7500]]))
     """
-    coefficients, bias = relax_lanes(*_rows_and_box(a, center, radius), slope)
+    coefficients, bias = batch_last_relax(*_rows_and_box(a, center, radius), slope)
     return coefficients.permute(2, 1, 0).view(len(center), *a.shape[1:]), bias.t()
 
 
@@ -93,7 +98,7 @@ def least_value(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
     >>> least_value(torch.tensor([[[1.0, -2.0]]]), torch.tensor([[1.0, 1.0]]), torch.tensor([[0.5, 1.0]]))
     tensor([[-3.5000]])
     """
-    return least_lanes(*_rows_and_box(a, center, radius)).t()
+    return batch_last_concretize(*_rows_and_box(a, center, radius)).t()
 
 
 def through_linear(a: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -163,7 +168,7 @@ class _AffineIntervals(torch.autograd.Function):
         center, radius, absolute = _inward(center), _inward(radius), weight.abs()
         if move is not None:
             options = move.options()
-            results = conv_lanes(center, weight, bias, **options), conv_lanes(radius, absolute, **options)
+            results = batch_last_conv(center, weight, bias, **options), batch_last_conv(radius, absolute, **options)
         else:
             middle = weight @ center if bias is None else torch.addmm(bias.unsqueeze(1), weight, center)
             results = middle, absolute @ radius
@@ -172,7 +177,7 @@ class _AffineIntervals(torch.autograd.Function):
         if slope is not None:
             # The ends have the same signs on both sides of the ReLU, up to rounding of them: what it was taken of
             # need not be kept.
-            after = relu_intervals(results[0].flatten(0, -2), results[1].flatten(0, -2), slope)
+            after = batch_last_relu_intervals(results[0].flatten(0, -2), results[1].flatten(0, -2), slope)
             results = after[0].view_as(results[0]), after[1].view_as(results[0])
         ctx.save_for_backward(center, radius, weight, absolute, *after)
         return results[0].movedim(-1, 0), results[1].movedim(-1, 0)
@@ -184,7 +189,7 @@ class _AffineIntervals(torch.autograd.Function):
         move: Move | None = ctx.move
         of_center, of_radius = _inward(of_center), _inward(of_radius)
         if after:
-            by_center, by_radius = relu_intervals_backward(
+            by_center, by_radius = batch_last_relu_intervals_backward(
                 of_center.flatten(0, -2), of_radius.flatten(0, -2), after[0], after[1], ctx.slope
             )
             of_center, of_radius = by_center.view_as(of_center), by_radius.view_as(of_radius)
@@ -197,15 +202,15 @@ class _AffineIntervals(torch.autograd.Function):
             if move is None:
                 back = matrix.t() @ grad
             else:
-                back = conv_lanes_transposed(grad, matrix, move.size, **move.options())
+                back = batch_last_conv_transposed(grad, matrix, move.size, **move.options())
             grads[i] = back.movedim(-1, 0)
         if ctx.needs_input_grad[2]:
             if move is None:
                 by_center, by_radius = of_center @ center.t(), of_radius @ radius.t()
             else:
                 kernel = weight.shape[2:]
-                by_center = conv_lanes_weight(center, of_center, kernel, **move.options())
-                by_radius = conv_lanes_weight(radius, of_radius, kernel, **move.options())
+                by_center = batch_last_conv_weight(center, of_center, kernel, **move.options())
+                by_radius = batch_last_conv_weight(radius, of_radius, kernel, **move.options())
             grads[2] = torch.addcmul(by_center, by_radius, weight.sign())
         if ctx.needs_input_grad[3]:
             grads[3] = of_center.flatten(1).sum(1)
@@ -219,7 +224,7 @@ class _ThroughConvolution(torch.autograd.Function):
     def forward(ctx: Any, a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> tuple[Tensor, Tensor]:
         ctx.move = move
         ctx.save_for_backward(a, weight, bias)
-        out = conv_lanes_transposed(a, weight, move.size, **move.options())
+        out = batch_last_conv_transposed(a, weight, move.size, **move.options())
         return out, bias @ a.flatten(1, 2).sum(1)
 
     @staticmethod
@@ -229,9 +234,9 @@ class _ThroughConvolution(torch.autograd.Function):
         options = ctx.move.options()
         grad_a = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
-            grad_a = conv_lanes(grad, weight, bias, of_constant, **options)
+            grad_a = batch_last_conv(grad, weight, bias, of_constant, **options)
         if ctx.needs_input_grad[1]:
-            grad_weight = conv_lanes_weight(grad, a, weight.shape[2:], **options)
+            grad_weight = batch_last_conv_weight(grad, a, weight.shape[2:], **options)
         if ctx.needs_input_grad[2]:
             grad_bias = a.flatten(1, 2).sum(1) @ of_constant
         return grad_a, grad_weight, grad_bias, None

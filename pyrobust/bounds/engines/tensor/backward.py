@@ -20,7 +20,7 @@ from pyrobust.bounds.engines.tensor.network import Layer, Network
 from pyrobust.bounds.engines.tensor.receptive_field import Window, Windows, cropped, moved, units, windows_below
 from pyrobust.bounds.engines.tensor.relaxations import Pair, Prepared
 from pyrobust.bounds.graph.nodes import Conv2d, Gather, Input, Linear, MaxPool, Scale, Sum
-from pyrobust.ops.relax_rows import least_of_rows, relax_rows
+from pyrobust.ops.relax_rows import concretize_rows, relax_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +88,10 @@ class Walk:
                 total = self._least(image, a, total, window)
                 continue
             if self.stop and layer.nonlinear:
-                total = total + least_of_rows(a, image, *self.prepared.box(i))
+                total = total + concretize_rows(a, image, *self.prepared.box(i))
                 continue
             if layer.affine and not layer.fused:
-                total = total + least_of_rows(a, image, *(cropped(t, shape, window) for t in self.prepared.pair(i)))
+                total = total + concretize_rows(a, image, *(cropped(t, shape, window) for t in self.prepared.pair(i)))
             elif layer.nonlinear:
                 *lines, _ = self.prepared.lines(i)
                 total = total + relax_rows(a, image, *(cropped(line, shape, window) for line in lines))
@@ -141,11 +141,11 @@ class Walk:
     def _least(self, image: Tensor, a: Tensor, total: Tensor, window: Window | None) -> Tensor:
         """The least value on the box and, where there is a ball, the better of that and the least value on the ball."""
         shape = self.network.layers[0].node.shape
-        box = total + least_of_rows(a, image, *(cropped(t, shape, window) for t in self.prepared.box(0)))
+        box = total + concretize_rows(a, image, *(cropped(t, shape, window) for t in self.prepared.box(0)))
         if self.ball is None:
             return box
         out = self.arithmetic.out
-        ball = total + least_of_rows(a, image, *(cropped(t, shape, window) for t in self.ball.center))
+        ball = total + concretize_rows(a, image, *(cropped(t, shape, window) for t in self.ball.center))
         ball = out.down(ball - out.up(self.ball.epsilon[image] * self._dual_norm(a)))
         return torch.where(box.isfinite() & ((box >= ball) | ~ball.isfinite()), box, ball)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from . import native
 
 
-def relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
+def batch_last_relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
     """The interval of max(z, slope·z) for z within radius of center (Gowal et al., 2018), in one pass.
 
     The gradient: by center and radius; none of second order.
@@ -27,23 +27,24 @@ def relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[
     Raises:
         InputError: shapes or dtypes that do not fit, or a slope out of range.
 
-    >>> relu_intervals(torch.tensor([[1.0, -1.0]]), torch.tensor([[2.0]]))
+    >>> batch_last_relu_intervals(torch.tensor([[1.0, -1.0]]), torch.tensor([[2.0]]))
     (tensor([[1.5000, 0.5000]]), tensor([[1.5000, 0.5000]]))
     """
     return native.call(_RELU, center.contiguous(), radius.contiguous(), float(slope))
 
 
-def relu_intervals_backward(
+def batch_last_relu_intervals_backward(
     of_center: Tensor, of_radius: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """The derivatives of Σ of_center · center' + of_radius · radius' by center and radius; they have none themselves.
 
-    center' and radius' are what ``relu_intervals`` returns: for functions whose backward pass holds that of others.
+    center' and radius' are the results of ``batch_last_relu_intervals``: for functions whose backward pass contains
+    that of other functions.
 
     Args:
         of_center: [n, N], float32 or float64, on the CPU.
         of_radius: [n, N].
-        center: as of ``relu_intervals``, and so on.
+        center: as of ``batch_last_relu_intervals``, and so on.
         radius: as above.
         slope: as above.
 
@@ -51,10 +52,10 @@ def relu_intervals_backward(
         (by center [n, N], by radius, of its shape).
 
     Raises:
-        InputError: as of ``relu_intervals``.
+        InputError: as of ``batch_last_relu_intervals``.
 
     >>> one = torch.ones(1, 1)
-    >>> relu_intervals_backward(one, one, torch.tensor([[-1.0]]), torch.tensor([[2.0]]))
+    >>> batch_last_relu_intervals_backward(one, one, torch.tensor([[-1.0]]), torch.tensor([[2.0]]))
     (tensor([[1.]]), tensor([[1.]]))
     """
     args = (of_center.contiguous(), of_radius.contiguous(), center.contiguous(), radius.contiguous(), float(slope))
@@ -62,7 +63,7 @@ def relu_intervals_backward(
     return by_center, _shared(by_radius, radius)
 
 
-def relax_lanes(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
+def batch_last_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
     """As ``relax_coefficients``, by center and radius, with the examples innermost.
 
     The gradient: by a, center and radius; none of second order.
@@ -77,9 +78,9 @@ def relax_lanes(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0) -
         (coefficients [n, S, N], bias [S, N]).
 
     Raises:
-        InputError: as of ``relu_intervals``.
+        InputError: as of ``batch_last_relu_intervals``.
 
-    >>> relax_lanes(torch.tensor([[[1.0], [-1.0]]]), torch.tensor([[1.0]]), torch.tensor([[2.0]]))
+    >>> batch_last_relax(torch.tensor([[[1.0], [-1.0]]]), torch.tensor([[1.0]]), torch.tensor([[2.0]]))
     (tensor([[[ 1.0000],
              [-0.7500]]]), tensor([[ 0.0000],
             [-0.7500]]))
@@ -87,7 +88,7 @@ def relax_lanes(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0) -
     return native.call(_RELAX, a.contiguous(), center.contiguous(), radius.contiguous(), float(slope))
 
 
-def least_lanes(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
+def batch_last_concretize(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
     """The least value of Σ a·z over the box: Σ a·center − |a|·radius.
 
     The gradient: by a, center and radius; none of second order.
@@ -101,9 +102,9 @@ def least_lanes(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
         [S, N].
 
     Raises:
-        InputError: as of ``relu_intervals``.
+        InputError: as of ``batch_last_relu_intervals``.
 
-    >>> least_lanes(torch.tensor([[[1.0]], [[-2.0]]]), torch.ones(2, 1), torch.tensor([[0.5], [1.0]]))
+    >>> batch_last_concretize(torch.tensor([[[1.0]], [[-2.0]]]), torch.ones(2, 1), torch.tensor([[0.5], [1.0]]))
     tensor([[-3.5000]])
     """
     return native.call(_LEAST, a.contiguous(), center.contiguous(), radius.contiguous())
@@ -111,12 +112,12 @@ def least_lanes(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
 
 # --- fake kernels and gradients of the raw ops
 
-_RELU: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.relu_intervals
-_RELU_BACKWARD: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.relu_intervals_backward
-_RELAX: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.relax_lanes
-_RELAX_BACKWARD: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.relax_lanes_backward
-_LEAST: Callable[..., Tensor] = torch.ops.pyrobust.least_lanes
-_LEAST_BACKWARD: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.least_lanes_backward
+_RELU: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.batch_last_relu_intervals
+_RELU_BACKWARD: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.batch_last_relu_intervals_backward
+_RELAX: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.batch_last_relax
+_RELAX_BACKWARD: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.batch_last_relax_backward
+_LEAST: Callable[..., Tensor] = torch.ops.pyrobust.batch_last_concretize
+_LEAST_BACKWARD: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.batch_last_concretize_backward
 
 
 def _pair(first: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,7 +172,7 @@ def _save_rows(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _backward_relu(ctx: Any, of_center: Tensor, of_radius: Tensor) -> tuple[Tensor, Tensor, None]:
     center, radius = ctx.saved_tensors
-    return *relu_intervals_backward(of_center, of_radius, center, radius, ctx.slope), None
+    return *batch_last_relu_intervals_backward(of_center, of_radius, center, radius, ctx.slope), None
 
 
 def _backward_relax(ctx: Any, grad: Tensor, grad_bias: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
@@ -187,12 +188,12 @@ def _backward_least(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grads[0], *((grads[1], _shared(grads[2], radius)) if box else (None, None))
 
 
-torch.library.register_fake("pyrobust::relu_intervals", _fake_relu)
-torch.library.register_fake("pyrobust::relu_intervals_backward", _fake_relu_backward)
-torch.library.register_fake("pyrobust::relax_lanes", _fake_relax)
-torch.library.register_fake("pyrobust::relax_lanes_backward", _fake_relax_backward)
-torch.library.register_fake("pyrobust::least_lanes", _fake_least)
-torch.library.register_fake("pyrobust::least_lanes_backward", _fake_least_backward)
-torch.library.register_autograd("pyrobust::relu_intervals", _backward_relu, setup_context=_save_box)
-torch.library.register_autograd("pyrobust::relax_lanes", _backward_relax, setup_context=_save_rows)
-torch.library.register_autograd("pyrobust::least_lanes", _backward_least, setup_context=_save_rows)
+torch.library.register_fake("pyrobust::batch_last_relu_intervals", _fake_relu)
+torch.library.register_fake("pyrobust::batch_last_relu_intervals_backward", _fake_relu_backward)
+torch.library.register_fake("pyrobust::batch_last_relax", _fake_relax)
+torch.library.register_fake("pyrobust::batch_last_relax_backward", _fake_relax_backward)
+torch.library.register_fake("pyrobust::batch_last_concretize", _fake_least)
+torch.library.register_fake("pyrobust::batch_last_concretize_backward", _fake_least_backward)
+torch.library.register_autograd("pyrobust::batch_last_relu_intervals", _backward_relu, setup_context=_save_box)
+torch.library.register_autograd("pyrobust::batch_last_relax", _backward_relax, setup_context=_save_rows)
+torch.library.register_autograd("pyrobust::batch_last_concretize", _backward_least, setup_context=_save_rows)

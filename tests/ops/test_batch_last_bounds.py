@@ -13,7 +13,7 @@ from pyrobust import _C, ops, reference
 from pyrobust.errors import InputError
 
 DTYPES = (torch.float32, torch.float64)
-NAMES = ("relu_intervals", "relax_lanes", "least_lanes")
+NAMES = ("batch_last_relu_intervals", "batch_last_relax", "batch_last_concretize")
 #: neurons, rows, lanes: around vectors (8, 16), blocks of lanes (128) and of terms (64); without any of them.
 SHAPES = [
     *[(3, 2, lanes) for lanes in (1, 7, 8, 9, 15, 16, 17, 33, 127, 129, 300)],
@@ -36,7 +36,11 @@ def inputs(n: int, rows: int, lanes: int, dtype: torch.dtype, *, shared: bool) -
 
 
 def arguments(name: str, tensors: tuple[Tensor, ...], slope: float) -> tuple[Any, ...]:
-    return {"relu_intervals": (*tensors[1:], slope), "relax_lanes": (*tensors, slope), "least_lanes": tensors}[name]
+    return {
+        "batch_last_relu_intervals": (*tensors[1:], slope),
+        "batch_last_relax": (*tensors, slope),
+        "batch_last_concretize": tensors,
+    }[name]
 
 
 def graded(function: Any, given: tuple[Any, ...]) -> list[Tensor]:
@@ -65,12 +69,12 @@ def test_agrees_with_the_reference(dtype: torch.dtype, name: str, shared: bool, 
 def test_by_hand() -> None:
     center, radius = torch.tensor([[1.0], [-1.0], [1.5], [-1.5]]), torch.tensor([[2.0], [2.0], [0.5], [0.5]])
     a = torch.tensor([2.0, -2.0]).expand(4, 2).unsqueeze(2)
-    relaxed, bias = ops.relax_lanes(a, center, radius)
+    relaxed, bias = ops.batch_last_relax(a, center, radius)
     # lower lines: z, 0, z, 0; chords: ¾(z + 1), ¼(z + 3) to 1, z, 0
     assert relaxed.squeeze(2).tolist() == [[2.0, -1.5], [0.0, -0.5], [2.0, -2.0], [0.0, -0.0]]
     assert bias.tolist() == [[0.0], [-3.0]]
-    assert ops.least_lanes(a, center, radius).tolist() == [[-10.0], [-10.0]]
-    assert [t.flatten().tolist() for t in ops.relu_intervals(center, radius)] == [
+    assert ops.batch_last_concretize(a, center, radius).tolist() == [[-10.0], [-10.0]]
+    assert [t.flatten().tolist() for t in ops.batch_last_relu_intervals(center, radius)] == [
         [1.5, 0.5, 1.5, 0.0],
         [1.5, 0.5, 0.5, 0],
     ]
@@ -78,7 +82,7 @@ def test_by_hand() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_nan_is_not_lost(name: str) -> None:
-    for index in range(1 if name == "relu_intervals" else 0, 3):
+    for index in range(1 if name == "batch_last_relu_intervals" else 0, 3):
         tensors = [t.clone() for t in inputs(2, 2, 20, torch.float32, shared=False)]
         tensors[0][1] = -1
         tensors[index][1] = torch.nan
@@ -137,10 +141,12 @@ def test_opcheck(dtype: torch.dtype, shared: bool) -> None:
         torch.library.opcheck(raw, arguments(name, tuple(t.clone().requires_grad_() for t in tensors), 0.1))
     a, center, radius = tensors
     raw = torch.ops.pyrobust
-    torch.library.opcheck(raw.relu_intervals_backward.default, (center.clone(), center.clone(), center, radius, 0.1))
-    torch.library.opcheck(raw.relax_lanes_backward.default, (a.clone(), a.sum(0), a, center, radius, 0.1))
+    torch.library.opcheck(
+        raw.batch_last_relu_intervals_backward.default, (center.clone(), center.clone(), center, radius, 0.1)
+    )
+    torch.library.opcheck(raw.batch_last_relax_backward.default, (a.clone(), a.sum(0), a, center, radius, 0.1))
     for box in (False, True):
-        torch.library.opcheck(raw.least_lanes_backward.default, (a.sum(0), a, center, radius, box))
+        torch.library.opcheck(raw.batch_last_concretize_backward.default, (a.sum(0), a, center, radius, box))
 
 
 @pytest.mark.parametrize(
@@ -157,9 +163,9 @@ def test_opcheck(dtype: torch.dtype, shared: bool) -> None:
 )
 def test_refused(change: dict[str, Any], message: str) -> None:
     given = {"a": torch.zeros(2, 3, 4), "center": torch.zeros(2, 4), "radius": torch.zeros(2, 4), "slope": 0.0} | change
-    with pytest.raises(InputError, match=f"relax_lanes: {message}"):
-        ops.relax_lanes(**given)
+    with pytest.raises(InputError, match=f"batch_last_relax: {message}"):
+        ops.batch_last_relax(**given)
     rest = {name: value for name, value in given.items() if name != "a"}
     if "a" not in change:
-        with pytest.raises(InputError, match=f"relu_intervals: {message}"):
-            ops.relu_intervals(**rest)
+        with pytest.raises(InputError, match=f"batch_last_relu_intervals: {message}"):
+            ops.batch_last_relu_intervals(**rest)

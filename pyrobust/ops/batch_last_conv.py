@@ -11,7 +11,7 @@ from torch import Tensor
 from . import native
 
 
-def conv_lanes(
+def batch_last_conv(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -27,7 +27,8 @@ def conv_lanes(
     ``torch.nn.functional.conv2d`` of the images, in another layout: vectors are filled by images, and neither strides
     nor an image's one channel leaves any of them empty. Sums are rounded otherwise.
 
-    It has no gradient of its own: by x it is ``conv_lanes_transposed`` of y's, by weight ``conv_lanes_weight``.
+    It has no gradient of its own: by x it is ``batch_last_conv_transposed`` of y's, by weight
+    ``batch_last_conv_weight``.
 
     Args:
         x: [C, H, W, N], float32 or float64, on the CPU.
@@ -46,7 +47,7 @@ def conv_lanes(
         InputError: shapes or dtypes that do not fit.
 
     >>> x = torch.arange(6.0).view(1, 1, 3, 2)  # two images of three pixels
-    >>> conv_lanes(x, torch.ones(1, 1, 1, 2)).tolist()
+    >>> batch_last_conv(x, torch.ones(1, 1, 1, 2)).tolist()
     [[[[2.0, 4.0], [6.0, 8.0]]]]
     """
     scale = None if scale is None else scale.contiguous()
@@ -55,7 +56,7 @@ def conv_lanes(
     return native.call(_CONV, x.contiguous(), weight.contiguous(), bias, scale, *move)
 
 
-def conv_lanes_transposed(
+def batch_last_conv_transposed(
     y: Tensor,
     weight: Tensor,
     size: Sequence[int],
@@ -65,30 +66,30 @@ def conv_lanes_transposed(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """The transposed map of ``conv_lanes``: [C, H, W, N] from [O, h, w, N].
+    """The transposed map of ``batch_last_conv``: [C, H, W, N] from [O, h, w, N].
 
-    It has no gradient of its own: by y it is ``conv_lanes`` of the result's, by weight ``conv_lanes_weight``.
+    It has no gradient of its own: by y it is ``batch_last_conv`` of the result's, by weight ``batch_last_conv_weight``.
 
     Args:
         y: [O, h, w, N], float32 or float64, on the CPU.
         weight: [O, C / groups, kh, kw], of y's dtype.
         size: (H, W).
-        stride: as of ``conv_lanes``, and so on.
+        stride: as of ``batch_last_conv``, and so on.
         padding: as above.
         dilation: as above.
         groups: as above.
 
     Raises:
-        InputError: as of ``conv_lanes``.
+        InputError: as of ``batch_last_conv``.
 
-    >>> conv_lanes_transposed(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), (1, 3)).flatten().tolist()
+    >>> batch_last_conv_transposed(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), (1, 3)).flatten().tolist()
     [1.0, 2.0, 1.0]
     """
     move = (list(stride), list(padding), list(dilation), groups)
     return native.call(_TRANSPOSED, y.contiguous(), weight.contiguous(), list(size), *move)
 
 
-def conv_lanes_weight(
+def batch_last_conv_weight(
     x: Tensor,
     y: Tensor,
     kernel: Sequence[int],
@@ -98,21 +99,21 @@ def conv_lanes_weight(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """The derivative of Σ y · conv_lanes(x, weight) by the weight: [O, C / groups, kh, kw]; it has none itself.
+    """The derivative of Σ y · batch_last_conv(x, weight) by the weight: [O, C / groups, kh, kw]; it has none itself.
 
     Args:
         x: [C, H, W, N], float32 or float64, on the CPU.
         y: [O, h, w, N], of x's dtype.
         kernel: (kh, kw).
-        stride: as of ``conv_lanes``, and so on.
+        stride: as of ``batch_last_conv``, and so on.
         padding: as above.
         dilation: as above.
         groups: as above.
 
     Raises:
-        InputError: as of ``conv_lanes``.
+        InputError: as of ``batch_last_conv``.
 
-    >>> conv_lanes_weight(torch.ones(1, 1, 3, 2), torch.ones(1, 1, 2, 2), (1, 2)).flatten().tolist()
+    >>> batch_last_conv_weight(torch.ones(1, 1, 3, 2), torch.ones(1, 1, 2, 2), (1, 2)).flatten().tolist()
     [4.0, 4.0]
     """
     move = (list(stride), list(padding), list(dilation), groups)
@@ -121,9 +122,9 @@ def conv_lanes_weight(
 
 # --- fake kernels and gradients of the raw ops
 
-_CONV: Callable[..., Tensor] = torch.ops.pyrobust.conv_lanes
-_TRANSPOSED: Callable[..., Tensor] = torch.ops.pyrobust.conv_lanes_transposed
-_WEIGHT: Callable[..., Tensor] = torch.ops.pyrobust.conv_lanes_weight
+_CONV: Callable[..., Tensor] = torch.ops.pyrobust.batch_last_conv
+_TRANSPOSED: Callable[..., Tensor] = torch.ops.pyrobust.batch_last_conv_transposed
+_WEIGHT: Callable[..., Tensor] = torch.ops.pyrobust.batch_last_conv_weight
 
 
 def _places(
@@ -144,6 +145,6 @@ def _fake_weight(x: Tensor, y: Tensor, kernel: list[int], *move: Any) -> Tensor:
     return x.new_empty(len(y), x.shape[0] // move[3], *kernel)
 
 
-torch.library.register_fake("pyrobust::conv_lanes", _fake)
-torch.library.register_fake("pyrobust::conv_lanes_transposed", _fake_transposed)
-torch.library.register_fake("pyrobust::conv_lanes_weight", _fake_weight)
+torch.library.register_fake("pyrobust::batch_last_conv", _fake)
+torch.library.register_fake("pyrobust::batch_last_conv_transposed", _fake_transposed)
+torch.library.register_fake("pyrobust::batch_last_conv_weight", _fake_weight)

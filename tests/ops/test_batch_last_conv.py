@@ -48,19 +48,21 @@ def close(got: Tensor, want: Tensor) -> None:
 def test_agrees_with_the_reference(dtype: torch.dtype, simd_level: str) -> None:
     for number in range(len(CASES)):
         x, weight, bias, scale, options = case(number, dtype)
-        y = ops.conv_lanes(x, weight, **options)
+        y = ops.batch_last_conv(x, weight, **options)
         if y.numel() == 0:
             assert y.shape[0] == len(weight)
             assert y.shape[3] == 0
-            assert not ops.conv_lanes_weight(x, y, weight.shape[2:], **options).any()
+            assert not ops.batch_last_conv_weight(x, y, weight.shape[2:], **options).any()
             continue
-        close(y, reference.conv_lanes(x, weight, **options))
+        close(y, reference.batch_last_conv(x, weight, **options))
         for more in ((bias,), (bias, scale)):
-            close(ops.conv_lanes(x, weight, *more, **options), reference.conv_lanes(x, weight, *more, **options))
+            close(
+                ops.batch_last_conv(x, weight, *more, **options), reference.batch_last_conv(x, weight, *more, **options)
+            )
         args = (y, weight, x.shape[1:3])
-        close(ops.conv_lanes_transposed(*args, **options), reference.conv_lanes_transposed(*args, **options))
+        close(ops.batch_last_conv_transposed(*args, **options), reference.batch_last_conv_transposed(*args, **options))
         args = (x, y / 10, weight.shape[2:])
-        close(ops.conv_lanes_weight(*args, **options), reference.conv_lanes_weight(*args, **options))
+        close(ops.batch_last_conv_weight(*args, **options), reference.batch_last_conv_weight(*args, **options))
 
 
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 9))
@@ -82,12 +84,12 @@ def test_the_three_maps_are_one_bilinear_form(
         return torch.randint(-8, 9, shape, generator=generator).double()
 
     x, weight = integers(inputs, *size, lanes), integers(outputs, inputs, *kernel)
-    result = ops.conv_lanes(x, weight, **options)
+    result = ops.batch_last_conv(x, weight, **options)
     y = integers(*result.shape)
     form = (y * result).sum()
-    assert torch.equal(result, reference.conv_lanes(x, weight, **options))
-    assert (ops.conv_lanes_transposed(y, weight, size, **options) * x).sum() == form
-    assert (ops.conv_lanes_weight(x, y, kernel, **options) * weight).sum() == form
+    assert torch.equal(result, reference.batch_last_conv(x, weight, **options))
+    assert (ops.batch_last_conv_transposed(y, weight, size, **options) * x).sum() == form
+    assert (ops.batch_last_conv_weight(x, y, kernel, **options) * weight).sum() == form
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -98,9 +100,9 @@ def test_the_same_bits_at_every_thread_count(dtype: torch.dtype) -> None:
         found = []
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            y = ops.conv_lanes(x, weight, **options)
-            back = ops.conv_lanes_transposed(y, weight, x.shape[1:3], **options)
-            found.append((y, back, ops.conv_lanes_weight(x, y, weight.shape[2:], **options)))
+            y = ops.batch_last_conv(x, weight, **options)
+            back = ops.batch_last_conv_transposed(y, weight, x.shape[1:3], **options)
+            found.append((y, back, ops.batch_last_conv_weight(x, y, weight.shape[2:], **options)))
         torch.set_num_threads(before)
         assert all(same_bits(one, other) for one, other in zip(*found, strict=True)), CASES[number]
 
@@ -109,7 +111,7 @@ def test_tensors_that_are_not_contiguous() -> None:
     x, weight, _, _, options = case(0, torch.float32)
     x = torch.randn(30, *x.shape[:3]).movedim(0, -1)
     weight = weight.transpose(2, 3).contiguous().transpose(2, 3)
-    close(ops.conv_lanes(x, weight, **options), reference.conv_lanes(x, weight, **options))
+    close(ops.batch_last_conv(x, weight, **options), reference.batch_last_conv(x, weight, **options))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -117,49 +119,52 @@ def test_opcheck(dtype: torch.dtype) -> None:
     x, weight, bias, scale, options = case(20, dtype)
     move = ([*options["stride"]], [*options["padding"]], [*options["dilation"]], options["groups"])
     raw = torch.ops.pyrobust
-    torch.library.opcheck(raw.conv_lanes.default, (x, weight, bias, scale, *move))
-    torch.library.opcheck(raw.conv_lanes.default, (x, weight, None, None, *move))
-    y = raw.conv_lanes(x, weight, None, None, *move)
-    torch.library.opcheck(raw.conv_lanes_transposed.default, (y, weight, [*x.shape[1:3]], *move))
-    torch.library.opcheck(raw.conv_lanes_weight.default, (x, y, [*weight.shape[2:]], *move))
+    torch.library.opcheck(raw.batch_last_conv.default, (x, weight, bias, scale, *move))
+    torch.library.opcheck(raw.batch_last_conv.default, (x, weight, None, None, *move))
+    y = raw.batch_last_conv(x, weight, None, None, *move)
+    torch.library.opcheck(raw.batch_last_conv_transposed.default, (y, weight, [*x.shape[1:3]], *move))
+    torch.library.opcheck(raw.batch_last_conv_weight.default, (x, y, [*weight.shape[2:]], *move))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": torch.zeros(2, 5, 5)}, r"conv_lanes: x: expected 4 dimensions, got \[2, 5, 5\]"),
-        ({"x": torch.zeros(2, 5, 5, 3).half()}, "conv_lanes: x: expected float32 or float64"),
-        ({"x": torch.zeros(4, 5, 5, 3)}, "conv_lanes: x: expected 2 planes, got 4"),
-        ({"x": torch.zeros(2, 2, 5, 3)}, "conv_lanes: size: expected room for the kernel, got 2"),
-        ({"weight": torch.zeros(3, 2, 3, 3).double()}, "conv_lanes: weight: expected the dtype of the planes"),
-        ({"bias": torch.zeros(4)}, r"conv_lanes: bias: expected \[3\], got \[4\]"),
-        ({"scale": torch.zeros(4)}, r"conv_lanes: scale: expected \[3\], got \[4\]"),
-        ({"stride": (0, 1)}, "conv_lanes: stride: expected positive"),
-        ({"stride": (1,)}, "conv_lanes: stride: expected two numbers, got 1"),
-        ({"padding": (-1, 0)}, "conv_lanes: padding: expected 0 to 2147483647, got -1"),
-        ({"padding": (2**62, 0)}, "conv_lanes: padding: expected 0 to 2147483647, got"),
-        ({"stride": (2**60, 2**60), "padding": (2**61, 2**61)}, "conv_lanes: stride: expected 0 to 2147483647, got"),
-        ({"groups": 2, "x": torch.zeros(4, 5, 5, 3)}, "conv_lanes: groups: expected a divisor of 3, got 2"),
+        ({"x": torch.zeros(2, 5, 5)}, r"batch_last_conv: x: expected 4 dimensions, got \[2, 5, 5\]"),
+        ({"x": torch.zeros(2, 5, 5, 3).half()}, "batch_last_conv: x: expected float32 or float64"),
+        ({"x": torch.zeros(4, 5, 5, 3)}, "batch_last_conv: x: expected 2 planes, got 4"),
+        ({"x": torch.zeros(2, 2, 5, 3)}, "batch_last_conv: size: expected room for the kernel, got 2"),
+        ({"weight": torch.zeros(3, 2, 3, 3).double()}, "batch_last_conv: weight: expected the dtype of the planes"),
+        ({"bias": torch.zeros(4)}, r"batch_last_conv: bias: expected \[3\], got \[4\]"),
+        ({"scale": torch.zeros(4)}, r"batch_last_conv: scale: expected \[3\], got \[4\]"),
+        ({"stride": (0, 1)}, "batch_last_conv: stride: expected positive"),
+        ({"stride": (1,)}, "batch_last_conv: stride: expected two numbers, got 1"),
+        ({"padding": (-1, 0)}, "batch_last_conv: padding: expected 0 to 2147483647, got -1"),
+        ({"padding": (2**62, 0)}, "batch_last_conv: padding: expected 0 to 2147483647, got"),
+        (
+            {"stride": (2**60, 2**60), "padding": (2**61, 2**61)},
+            "batch_last_conv: stride: expected 0 to 2147483647, got",
+        ),
+        ({"groups": 2, "x": torch.zeros(4, 5, 5, 3)}, "batch_last_conv: groups: expected a divisor of 3, got 2"),
     ],
 )
 def test_refused(change: dict[str, Any], message: str) -> None:
     arguments = {"x": torch.zeros(2, 5, 5, 3), "weight": torch.zeros(3, 2, 3, 3)} | change
     with pytest.raises(InputError, match=message):
-        ops.conv_lanes(**arguments)
+        ops.batch_last_conv(**arguments)
 
 
 def test_refused_results() -> None:
     x, weight, y = torch.zeros(2, 5, 5, 3), torch.zeros(3, 2, 3, 3), torch.zeros(3, 2, 3, 3)
-    with pytest.raises(InputError, match=r"conv_lanes_transposed: y: expected \[3, 3, 3, 3\], got \[3, 2, 3, 3\]"):
-        ops.conv_lanes_transposed(y, weight, (5, 5))
-    with pytest.raises(InputError, match=r"conv_lanes_weight: y: expected \[3, 3, 3, 3\], got \[3, 2, 3, 3\]"):
-        ops.conv_lanes_weight(x, y, (3, 3))
-    with pytest.raises(InputError, match="conv_lanes_transposed: size: expected 0 to 2147483647, got -1"):
-        ops.conv_lanes_transposed(y[:, :1], weight, (-1, 5), padding=(2, 0))
+    with pytest.raises(InputError, match=r"batch_last_conv_transposed: y: expected \[3, 3, 3, 3\], got \[3, 2, 3, 3\]"):
+        ops.batch_last_conv_transposed(y, weight, (5, 5))
+    with pytest.raises(InputError, match=r"batch_last_conv_weight: y: expected \[3, 3, 3, 3\], got \[3, 2, 3, 3\]"):
+        ops.batch_last_conv_weight(x, y, (3, 3))
+    with pytest.raises(InputError, match="batch_last_conv_transposed: size: expected 0 to 2147483647, got -1"):
+        ops.batch_last_conv_transposed(y[:, :1], weight, (-1, 5), padding=(2, 0))
 
 
 def test_places_beyond_int64_are_refused() -> None:
     # twice the dilation wraps to -2: the third column of the kernel would meet x, the second would be read beside it
     x, y = torch.ones(2, 5, 5, 4), torch.ones(3, 3, 11, 4)
-    with pytest.raises(InputError, match="conv_lanes_weight: dilation: expected 0 to 2147483647, got"):
-        ops.conv_lanes_weight(x, y, (3, 3), padding=(0, 2), dilation=(1, 2**63 - 1))
+    with pytest.raises(InputError, match="batch_last_conv_weight: dilation: expected 0 to 2147483647, got"):
+        ops.batch_last_conv_weight(x, y, (3, 3), padding=(0, 2), dilation=(1, 2**63 - 1))

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 
-def conv_lanes(
+def batch_last_conv(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -20,10 +20,10 @@ def conv_lanes(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """[O, h, w, N] from [C, H, W, N]: the twin of ``pyrobust.ops.conv_lanes``, with the same arguments.
+    """[O, h, w, N] from [C, H, W, N]: the twin of ``pyrobust.ops.batch_last_conv``, with the same arguments.
 
     >>> import torch
-    >>> conv_lanes(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), torch.ones(1)).tolist()
+    >>> batch_last_conv(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), torch.ones(1)).tolist()
     [[[[3.0]]]]
     """
     move = (list(stride), list(padding), list(dilation), groups)
@@ -33,7 +33,7 @@ def conv_lanes(
     return y + bias[:, None, None, None] * (1 if scale is None else scale)
 
 
-def conv_lanes_transposed(
+def batch_last_conv_transposed(
     y: Tensor,
     weight: Tensor,
     size: Sequence[int],
@@ -43,10 +43,10 @@ def conv_lanes_transposed(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """[C, H, W, N] from [O, h, w, N]: that of ``pyrobust.ops.conv_lanes_transposed``, same arguments.
+    """[C, H, W, N] from [O, h, w, N]: that of ``pyrobust.ops.batch_last_conv_transposed``, same arguments.
 
     >>> import torch
-    >>> conv_lanes_transposed(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), (1, 3)).flatten().tolist()
+    >>> batch_last_conv_transposed(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), (1, 3)).flatten().tolist()
     [1.0, 2.0, 1.0]
     """
     move = (list(stride), list(padding), list(dilation), groups)
@@ -56,7 +56,7 @@ def conv_lanes_transposed(
     return x.movedim(0, -1)
 
 
-def conv_lanes_weight(
+def batch_last_conv_weight(
     x: Tensor,
     y: Tensor,
     kernel: Sequence[int],
@@ -66,10 +66,10 @@ def conv_lanes_weight(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """[O, C / groups, kh, kw]: the twin of ``pyrobust.ops.conv_lanes_weight``, with the same arguments.
+    """[O, C / groups, kh, kw]: the twin of ``pyrobust.ops.batch_last_conv_weight``, with the same arguments.
 
     >>> import torch
-    >>> conv_lanes_weight(torch.ones(1, 1, 3, 2), torch.ones(1, 1, 2, 2), (1, 2)).flatten().tolist()
+    >>> batch_last_conv_weight(torch.ones(1, 1, 3, 2), torch.ones(1, 1, 2, 2), (1, 2)).flatten().tolist()
     [4.0, 4.0]
     """
     move = (list(stride), list(padding), list(dilation), groups)

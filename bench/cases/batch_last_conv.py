@@ -13,7 +13,7 @@ import torch
 from timing import Case
 from torch import Tensor
 
-from pyrobust.ops import conv_lanes, conv_lanes_transposed, conv_lanes_weight
+from pyrobust.ops import batch_last_conv, batch_last_conv_transposed, batch_last_conv_weight
 
 # (net, batch, planes, size, planes of the result, kernel, stride)
 _LAYERS = (
@@ -36,11 +36,11 @@ def _cases(
     x = torch.randn(planes, size, size, batch * rows, generator=generator)
     weight = torch.randn(results, planes, kernel, kernel, generator=generator)
     move = {"stride": (stride, stride), "padding": (1, 1)}
-    y = conv_lanes(x, weight, **move)
+    y = batch_last_conv(x, weight, **move)
     native: dict[str, Callable[[], Tensor]] = {
-        "forward": lambda: conv_lanes(x, weight, **move),
-        "by the input": lambda: conv_lanes_transposed(y, weight, (size, size), **move),
-        "by the weight": lambda: conv_lanes_weight(x, y, (kernel, kernel), **move),
+        "forward": lambda: batch_last_conv(x, weight, **move),
+        "by the input": lambda: batch_last_conv_transposed(y, weight, (size, size), **move),
+        "by the weight": lambda: batch_last_conv_weight(x, y, (kernel, kernel), **move),
     }
 
     def of_torch(kind: str, layout: torch.memory_format) -> object:

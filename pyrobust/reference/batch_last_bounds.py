@@ -8,8 +8,8 @@ from torch import Tensor
 from .relaxation import relax_coefficients
 
 
-def relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """The interval of max(z, slope·z): the twin of ``pyrobust.ops.relu_intervals``.
+def batch_last_relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
+    """The interval of max(z, slope·z): the twin of ``pyrobust.ops.batch_last_relu_intervals``.
 
     Args:
         center: [n, N].
@@ -19,15 +19,15 @@ def relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[
     Returns:
         (center, radius), [n, N] each.
 
-    >>> relu_intervals(torch.tensor([[1.0, -1.0]]), torch.tensor([[2.0]]))
+    >>> batch_last_relu_intervals(torch.tensor([[1.0, -1.0]]), torch.tensor([[2.0]]))
     (tensor([[1.5000, 0.5000]]), tensor([[1.5000, 0.5000]]))
     """
     lower, upper = (torch.where(end > 0, end, slope * end) for end in (center - radius, center + radius))
     return (lower + upper) / 2, (upper - lower) / 2
 
 
-def relax_lanes(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Coefficients of max(z, slope·z) become those of z: the twin of ``pyrobust.ops.relax_lanes``.
+def batch_last_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Coefficients of max(z, slope·z) become those of z: the twin of ``pyrobust.ops.batch_last_relax``.
 
     Args:
         a: [n, S, N].
@@ -38,7 +38,7 @@ def relax_lanes(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0) -
     Returns:
         (coefficients [n, S, N], bias [S, N]).
 
-    >>> relax_lanes(torch.tensor([[[-1.0]]]), torch.tensor([[1.0]]), torch.tensor([[2.0]]))
+    >>> batch_last_relax(torch.tensor([[[-1.0]]]), torch.tensor([[1.0]]), torch.tensor([[2.0]]))
     (tensor([[[-0.7500]]]), tensor([[-0.7500]]))
     """
     ends = ((center - radius).t(), (center + radius).t())
@@ -46,8 +46,8 @@ def relax_lanes(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0) -
     return coefficients.permute(2, 1, 0), bias.t()
 
 
-def least_lanes(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
-    """The least value of each row over the box: the twin of ``pyrobust.ops.least_lanes``.
+def batch_last_concretize(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
+    """The least value of each row over the box: the twin of ``pyrobust.ops.batch_last_concretize``.
 
     Args:
         a: [n, S, N].
@@ -57,7 +57,7 @@ def least_lanes(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
     Returns:
         [S, N].
 
-    >>> least_lanes(torch.tensor([[[-2.0]]]), torch.ones(1, 1), torch.ones(1, 1))
+    >>> batch_last_concretize(torch.tensor([[[-2.0]]]), torch.ones(1, 1), torch.ones(1, 1))
     tensor([[-4.]])
     """
     return (a * center.unsqueeze(1) - a.abs() * radius.unsqueeze(1)).sum(0)
