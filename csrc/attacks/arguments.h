@@ -1,4 +1,4 @@
-// What the operators of steps share: the checks of what has the shape of x, or a number for each row.
+// Argument checks that the step ops share: tensors of x's shape, and values given once or for each row.
 #pragma once
 
 #include "projections/arguments.h"

@@ -1,4 +1,4 @@
-// What an attack asks of one row of logits, on host and device, in double: its loss and its verdict.
+// Loss and verdict of one row of logits, on host and device, in double.
 #pragma once
 
 #include <cmath>
@@ -24,7 +24,7 @@ enum class LogitLoss : int64_t {
 constexpr int64_t kLogitLosses = 8;
 constexpr double kDlrTiny = 1e-12;  // of Croce and Hein's denominators
 
-// The least number of classes of a loss.
+// The smallest number of classes that a loss accepts.
 inline int64_t least_classes(LogitLoss loss) {
   switch (loss) {
     case LogitLoss::kCrossEntropy:
@@ -137,7 +137,8 @@ PYROBUST_HD RowLoss ratio(const T* z, int64_t classes, int64_t up, int64_t down,
 
 }  // namespace logits
 
-// The loss of logits z [classes], and its scaled slope [classes]. y and target are classes, of which a loss may need one.
+// The loss of logits z [classes], and its scaled slope [classes]. y and target are classes, of which a loss may need
+// one.
 template <class T>
 PYROBUST_HD RowLoss logit_loss(LogitLoss loss, const T* z, int64_t classes, int64_t y, int64_t target, T* slope) {
   using namespace logits;
@@ -163,7 +164,8 @@ PYROBUST_HD RowLoss logit_loss(LogitLoss loss, const T* z, int64_t classes, int6
 
 constexpr uint8_t kStanding = 0, kFooled = 1, kClose = 2;
 
-// Whether y has lost, or has won where targeted; close where the gap is not more than tolerance times the largest |z|.
+// Decides whether the attack succeeded: y is not the largest logit or, where targeted, is. kClose where the gap is at
+// most tolerance times the largest |z|.
 template <class T>
 PYROBUST_HD uint8_t logit_verdict(const T* z, int64_t classes, int64_t y, bool targeted, double tolerance, bool both) {
   double other = -logits::kInfinity, size = 0;

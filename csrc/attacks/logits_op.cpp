@@ -20,7 +20,7 @@ void check_logits(const char* op, const Tensor& logits) {
   check(logits.is_contiguous(), op, ": logits: expected a contiguous tensor");
 }
 
-// classes: [B]. Their values are looked at on the CPU, where looking is free.
+// classes: [B]. Values are checked on the CPU only: on a GPU the check would wait for the device.
 void check_classes(const char* op, const char* argument, const Tensor& classes, const Tensor& logits) {
   check(classes.dim() == 1 && classes.size(0) == logits.size(0) && classes.scalar_type() == ScalarType::Long &&
             classes.is_contiguous(),

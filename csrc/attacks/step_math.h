@@ -1,4 +1,4 @@
-// The elements of attack steps, on host and device: sums that are never further from x than the real ones.
+// Elementwise attack steps, on host and device: sums that are never further from x than the exact ones.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace pyrobust {
 
-// The arithmetic of an element type, and words of its size.
+// The type in which elements of T are computed, and integers of its size.
 template <class T>
 using Real = decltype(to_float(T{}));
 template <class R>
@@ -30,7 +30,7 @@ PYROBUST_HD R add_toward_first(R x, R z) {
   return bits<R>(static_cast<Word>(bits<Word>(s) + beyond * (1 - 2 * outward)));
 }
 
-// x as an element of T, on the side of the box that it came from.
+// Rounds x to T, toward the box.
 template <class T>
 PYROBUST_HD T clipped(Real<T> a, Real<T> lower, Real<T> upper, Real<T> target) {
   const Real<T> above = a > lower ? a : lower;
@@ -41,7 +41,7 @@ PYROBUST_HD T clipped(Real<T> a, Real<T> lower, Real<T> upper, Real<T> target) {
     return round_toward<T>(inside, target);
 }
 
-// x + z rounded toward x, in the box, whose ends are numbers of T.
+// x + z rounded toward x and clipped to the box, whose ends are numbers of T.
 template <class T>
 PYROBUST_HD T add_in_box(T x, T z, Real<T> lower, Real<T> upper) {
   const Real<T> from = to_float(x);

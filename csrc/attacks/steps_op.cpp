@@ -1,4 +1,5 @@
-// pyrobust::add_perturbation, linf_step, linf_momentum_step and l1_step: the schemas, the checks, the choice of device and dtype.
+// pyrobust::add_perturbation, linf_step, linf_momentum_step and l1_step: the schemas, the checks, the choice of device
+// and dtype.
 #include "attacks/arguments.h"
 #include "attacks/cpu/steps.h"
 #include "attacks/cuda/steps.h"

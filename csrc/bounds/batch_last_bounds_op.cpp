@@ -1,4 +1,5 @@
-// pyrobust::batch_last_relu_intervals, batch_last_relax, batch_last_concretize and their backward passes: the schemas, the checks, the choice of dtype.
+// pyrobust::batch_last_relu_intervals, batch_last_relax, batch_last_concretize and their gradients: the schemas, the
+// checks, the choice of dtype.
 #include "bounds/cpu/batch_last_bounds.h"
 
 #include <initializer_list>
@@ -67,7 +68,7 @@ using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
 constexpr const char* kRelu = "batch_last_relu_intervals";
 constexpr const char* kRelax = "batch_last_relax";
-constexpr const char* kLeast = "batch_last_concretize";
+constexpr const char* kConcretize = "batch_last_concretize";
 
 Pair batch_last_relu_intervals(Tensor center, Tensor radius, double slope) {
   const auto sizes = check_box(kRelu, center, radius);
@@ -123,19 +124,19 @@ Triple batch_last_relax_backward(Tensor grad, Tensor grad_bias, Tensor a, Tensor
 }
 
 Tensor batch_last_concretize(Tensor a, Tensor center, Tensor radius) {
-  const auto sizes = check_rows(kLeast, a, center, radius);
-  Tensor least = torch::stable::new_empty(a, {sizes.rows, sizes.lanes});
+  const auto sizes = check_rows(kConcretize, a, center, radius);
+  Tensor lower = torch::stable::new_empty(a, {sizes.rows, sizes.lanes});
   for_real(a, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    cpu::batch_last_concretize<T>(in<T>(a), in<T>(center), in<T>(radius), out<T>(least), sizes, kParallelFor);
+    cpu::batch_last_concretize<T>(in<T>(a), in<T>(center), in<T>(radius), out<T>(lower), sizes, kParallelFor);
   });
-  return least;
+  return lower;
 }
 
-// box: whether the derivatives by center and radius are asked for; they are empty otherwise
+// box: whether to compute the derivatives by center and radius, which are empty otherwise
 Triple batch_last_concretize_backward(Tensor grad, Tensor a, Tensor center, Tensor radius, bool box) {
-  const auto sizes = check_rows(kLeast, a, center, radius);
-  check_sums(kLeast, "grad", grad, sizes, a);
+  const auto sizes = check_rows(kConcretize, a, center, radius);
+  check_sums(kConcretize, "grad", grad, sizes, a);
   Tensor grad_a = torch::stable::empty_like(a);
   const auto like_center = [&] {
     return box ? torch::stable::empty_like(center) : torch::stable::new_empty(center, {0, sizes.lanes});

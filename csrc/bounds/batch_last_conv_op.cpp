@@ -1,4 +1,5 @@
-// pyrobust::batch_last_conv, its transposed map and its derivative by the weight: the schemas, the checks, the choice of dtype.
+// pyrobust::batch_last_conv, its transposed map and its derivative by the weight: the schemas, the checks, the choice of
+// dtype.
 #include "bounds/cpu/batch_last_conv.h"
 
 #include <cstdint>
@@ -22,10 +23,10 @@ void check_real(const char* op, const char* argument, const Tensor& t, int64_t d
   check(t.is_contiguous(), op, ": ", argument, ": expected a contiguous tensor");
 }
 
-// Numbers up to here multiply and add up to places that int64 holds.
-constexpr int64_t kMost = INT32_MAX;
+// Largest size and offset: their products and sums fit int64.
+constexpr int64_t kLargest = INT32_MAX;
 
-// The sizes of both sides from those of one; x: height and width, y: y_height and y_width.
+// Computes the sizes of x and y from those of x.
 cpu::BatchLastConvSizes sizes_of(const char* op, int64_t inputs, int64_t outputs, const Sizes& kernel, const Sizes& x,
                                  int64_t lanes, const Sizes& stride, const Sizes& padding, const Sizes& dilation,
                                  int64_t groups) {
@@ -35,8 +36,8 @@ cpu::BatchLastConvSizes sizes_of(const char* op, int64_t inputs, int64_t outputs
                                    {"padding", padding},
                                    {"dilation", dilation}}) {
     check(pair.size() == 2, op, ": ", name, ": expected two numbers, got ", pair.size());
-    for (const int64_t one : pair)
-      check(one >= 0 && one <= kMost, op, ": ", name, ": expected 0 to ", kMost, ", got ", one);
+    for (const int64_t value : pair)
+      check(value >= 0 && value <= kLargest, op, ": ", name, ": expected 0 to ", kLargest, ", got ", value);
   }
   check(groups >= 1 && outputs % groups == 0, op, ": groups: expected a divisor of ", outputs, ", got ", groups);
   cpu::BatchLastConvSizes sizes = {groups, inputs, outputs / groups, x[0], x[1], 0, 0, lanes, {}, {}, {}, {}};
@@ -65,7 +66,7 @@ const T* in_or_null(const std::optional<Tensor>& t) {
   return t ? in<T>(*t) : nullptr;
 }
 
-// run(tag), where there is something to do
+// Calls run(tag, result) unless the result is empty.
 template <class Run>
 Tensor filled(Tensor result, const Run& run) {
   if (result.numel() == 0) return result;

@@ -1,4 +1,4 @@
-// Arithmetic that errs on one side: every operation in float64, moved by at least a step of float64.
+// Outward arithmetic: every operation in float64, then moved up or down by at least a step of float64.
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,7 @@ struct Unit<double> {
   static constexpr double kRoundoff = 0x1p-53, kTiny = 0x1p-1074;
 };
 
-// With sound = false, plain arithmetic: what bounds would be if floats were real numbers.
+// With sound = false, plain arithmetic: bounds as if floats were real numbers.
 class Outward {
  public:
   explicit Outward(bool sound) : step_(sound ? 0x1p-52 : 0), tiny_(sound ? 0x1p-1074 : 0), sound_(sound) {}
@@ -34,7 +34,7 @@ class Outward {
   double mul_up(double a, double b) const { return zero(a, b) ? 0 : up(a * b); }
   double mul_down(double a, double b) const { return zero(a, b) ? 0 : down(a * b); }
 
-  // Without branches: a step too far rather than a wrong guess of the processor's.
+  // No branches: moving a step too far costs less than a mispredicted branch.
   template <class T>
   T up_to(double a) const {
     return static_cast<T>(a + beyond<T>(a));
@@ -54,27 +54,27 @@ class Outward {
     const double x = static_cast<double>(n) * roundoff;
     return x == 0 ? 0 : x < 0.25 ? up(x / (1 - x)) : INFINITY;
   }
-  // What n operations in T can lose below the smallest normal number.
+  // Upper bound of the underflow of n operations in T.
   template <class T>
   double underflow(double n) const {
     return sound_ ? n * Unit<T>::kTiny : 0;
   }
 
-  // What pays for the rounding, in float64, of a few sums and products that are at most `size` in all. Nothing at zero
-  // in float32, where numbers that vanish in float64 do not matter beside what underflow in float32 is paid.
+  // Upper bound of the rounding error, in float64, of a few sums and products of total magnitude `size`. Zero at zero
+  // for float32, where underflow in float64 is negligible beside the bound of underflow in float32.
   template <class T>
-  double few(double size) const {
+  double rounding_error(double size) const {
     return size * (8 * step_) + (sizeof(T) == sizeof(double) ? tiny_ : 0);
   }
 
  private:
-  // More than half a step of T at a, and nothing at zero.
+  // More than half a step of T at a, and zero at zero.
   template <class T>
   double beyond(double a) const {
     if constexpr (sizeof(T) == sizeof(double)) return 0;
     return sound_ && a != 0 ? std::fabs(a) * (2 * Unit<T>::kRoundoff) + Unit<T>::kTiny : 0;
   }
-  // An infinite factor keeps its NaN.
+  // Zero times infinity stays NaN.
   static bool zero(double a, double b) { return (a == 0 && std::isfinite(b)) || (b == 0 && std::isfinite(a)); }
 
   double step_, tiny_;

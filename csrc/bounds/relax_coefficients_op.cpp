@@ -48,7 +48,7 @@ void check_gradients(const Tensor& grad, const Tensor& grad_bias, const Tensor& 
 using Pair = std::tuple<Tensor, Tensor>;
 using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
-// run(tag, relaxed, bias), where there is something to do
+// Calls run(tag, relaxed, bias) unless the results are empty.
 template <class Run>
 Pair relax(const Tensor& a, const Tensor& lower, const Tensor& upper, double slope, const Run& run) {
   check_arguments(a, lower, upper, slope);
@@ -57,7 +57,7 @@ Pair relax(const Tensor& a, const Tensor& lower, const Tensor& upper, double slo
   return {relaxed, bias};
 }
 
-// run(tag, grad_a, grad_lower, grad_upper), where there is something to do
+// Calls run(tag, grad_a, grad_lower, grad_upper) unless the results are empty.
 template <class Run>
 Triple backward(const Tensor& grad, const Tensor& grad_bias, const Tensor& a, const Tensor& lower, const Tensor& upper,
                 double slope, const Run& run) {

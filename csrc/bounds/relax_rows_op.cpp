@@ -41,7 +41,7 @@ void check_images(const char* op, const Tensor& image, int64_t images) {
     check(data[r] >= 0 && data[r] < images, op, ": image: expected 0 to ", images - 1, ", got ", data[r], " at ", r);
 }
 
-// run(tag, constant), where there are rows
+// Calls run(tag, constant) unless there are no rows.
 template <class Run>
 Tensor constants(const Tensor& a, const Run& run) {
   Tensor constant = torch::stable::new_empty(a, {a.size(0)});
@@ -50,12 +50,12 @@ Tensor constants(const Tensor& a, const Run& run) {
   return constant;
 }
 
-constexpr const char* kLeast = "concretize_rows";
+constexpr const char* kConcretize = "concretize_rows";
 constexpr const char* kRelax = "relax_rows";
 
-Tensor least_cpu(Tensor a, Tensor image, Tensor low, Tensor high) {
-  check_arguments(kLeast, a, image, {{"low", low}, {"high", high}});
-  check_images(kLeast, image, low.size(0));
+Tensor concretize_cpu(Tensor a, Tensor image, Tensor low, Tensor high) {
+  check_arguments(kConcretize, a, image, {{"low", low}, {"high", high}});
+  check_images(kConcretize, image, low.size(0));
   return constants(a, [&](auto* tag, Tensor& constant) {
     using T = std::remove_pointer_t<decltype(tag)>;
     cpu::concretize_rows<T>(in<T>(a), in<int64_t>(image), in<T>(low), in<T>(high), out<T>(constant), a.size(0),
@@ -79,14 +79,14 @@ Tensor relax_cpu(Tensor a, Tensor image, Tensor lower_slope, Tensor upper_slope,
 }
 
 #ifdef PYROBUST_WITH_CUDA
-Tensor least_cuda(Tensor a, Tensor image, Tensor low, Tensor high) {
-  check_arguments(kLeast, a, image, {{"low", low}, {"high", high}});
+Tensor concretize_cuda(Tensor a, Tensor image, Tensor low, Tensor high) {
+  check_arguments(kConcretize, a, image, {{"low", low}, {"high", high}});
   return constants(a, [&](auto* tag, Tensor& constant) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const torch::stable::accelerator::DeviceGuard guard(a.get_device_index());
-    check_launch(kLeast,
+    check_launch(kConcretize,
                  cuda::concretize_rows<T>(in<T>(a), in<int64_t>(image), in<T>(low), in<T>(high), out<T>(constant),
-                                          a.size(0), a.size(1), low.size(0), current_stream(kLeast, a)));
+                                          a.size(0), a.size(1), low.size(0), current_stream(kConcretize, a)));
   });
 }
 
@@ -117,12 +117,12 @@ STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
       "Tensor upper_intercept) -> Tensor");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("concretize_rows", TORCH_BOX(&pyrobust::least_cpu));
+  m.impl("concretize_rows", TORCH_BOX(&pyrobust::concretize_cpu));
   m.impl("relax_rows", TORCH_BOX(&pyrobust::relax_cpu));
 }
 #ifdef PYROBUST_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
-  m.impl("concretize_rows", TORCH_BOX(&pyrobust::least_cuda));
+  m.impl("concretize_rows", TORCH_BOX(&pyrobust::concretize_cuda));
   m.impl("relax_rows", TORCH_BOX(&pyrobust::relax_cuda));
 }
 #endif

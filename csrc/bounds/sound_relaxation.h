@@ -1,4 +1,4 @@
-// The lines between which a function of one number stays on [l, u]: slopes as rounded, intercepts proved for them.
+// Sound linear relaxations of scalar functions on [l, u]: slopes rounded to T, intercepts valid for the rounded slopes.
 #pragma once
 
 #include <algorithm>
@@ -10,25 +10,25 @@ namespace pyrobust {
 
 // lower_slope z + lower_intercept <= f(z) <= upper_slope z + upper_intercept on [l, u].
 template <class T>
-struct Lines {
+struct LinearRelaxation {
   T lower_slope, upper_slope;
   double lower_intercept, upper_intercept;
 };
 
-// max(z, slope z) with slope in [0, 1]; ReLU has slope 0. The lower line of a neuron of both signs is the identity
-// where u > -l, else slope z (Zhang et al., 2018); any slope in between and intercept 0 is below the function.
+// max(z, slope z) with slope in [0, 1]; ReLU has slope 0. The lower bound of an unstable neuron is the identity
+// where u > -l, else slope z (Zhang et al., 2018); any slope in between, with intercept 0, is sound.
 template <class T>
-Lines<T> leaky_relu_lines(double l, double u, double slope, const Outward& out) {
+LinearRelaxation<T> relax_leaky_relu(double l, double u, double slope, const Outward& out) {
   const T slope_low = std::max(out.down_to<T>(slope), T(0)), slope_high = std::min(out.up_to<T>(slope), T(1));
   if (l >= 0) return {T(1), T(1), 0, 0};
-  if (u <= 0) return {slope_high, slope_low, 0, 0};  // z is negative: the steeper line is the lower one
+  if (u <= 0) return {slope_high, slope_low, 0, 0};  // z is negative: the steeper slope is the lower bound
   if (!(std::isfinite(l) && std::isfinite(u))) return {slope_high, slope_high, slope == 0 ? 0 : -INFINITY, INFINITY};
   const double span = u - l;
   double ratio = span > 0 ? u / span + slope * (-l / span) : 1;  // (u - slope l) / (u - l)
   if (!(ratio >= 0)) ratio = 1;                                  // the span overflowed
   const T chord = std::clamp(static_cast<T>(ratio), slope_high, T(1));
   const auto lambda = static_cast<double>(chord);
-  // f is convex, so a line above it at both ends is above it in between.
+  // f is convex: a line above it at both ends is above it in between.
   const double at_l = out.mul_up(out.add_up(slope, -lambda), l);
   const double at_l_other = out.mul_up(out.add_down(slope, -lambda), l);  // l < 0 turns the side
   const double at_u = out.mul_up(out.add_up(1, -lambda), u);
@@ -37,15 +37,15 @@ Lines<T> leaky_relu_lines(double l, double u, double slope, const Outward& out) 
 
 // The element of [low, high] nearest to z.
 template <class T>
-Lines<T> clamp_lines(double l, double u, double low, double high, const Outward& out) {
+LinearRelaxation<T> relax_clamp(double l, double u, double low, double high, const Outward& out) {
   if (l >= low && u <= high) return {T(1), T(1), 0, 0};
   if (u <= low) return {T(0), T(0), low, low};
   if (l >= high) return {T(0), T(0), high, high};
   if (!(std::isfinite(l) && std::isfinite(u))) return {T(0), T(0), low, high};
   const double bottom = std::max(l, low), top = std::min(u, high);  // f(l) and f(u)
   const double middle = l / 2 + u / 2;
-  // Below: the line from the lower corner to the end, or the constant f(l), whichever is closer in the middle; above
-  // likewise. Where only one corner lies inside, one of the two lines is the chord.
+  // Lower bound: the line from the lower corner to the end, or the constant f(l), whichever is tighter in the middle;
+  // upper bound likewise. Where only one corner is inside, one of the two is the chord.
   double below = 0, above = 0;
   if (l >= low)
     below = (top - bottom) / (u - l);
@@ -56,18 +56,18 @@ Lines<T> clamp_lines(double l, double u, double low, double high, const Outward&
   else if (middle < high)
     above = l < high ? (high - bottom) / (high - l) : 0;
   const auto slope = [](double a) { return a > 0 ? static_cast<T>(std::min(a, 1.0)) : T(0); };
-  Lines<T> lines{slope(below), slope(above), INFINITY, -INFINITY};
+  LinearRelaxation<T> relaxation{slope(below), slope(above), INFINITY, -INFINITY};
   // f(z) - slope z is linear between the corners: its extremes are among these.
   const double points[4] = {l, u, low, high};
   for (const double z : points) {
     if (!(z >= l && z <= u)) continue;
     const double f = std::min(std::max(z, low), high);
-    lines.lower_intercept =
-        std::min(lines.lower_intercept, out.add_down(f, -out.mul_up(static_cast<double>(lines.lower_slope), z)));
-    lines.upper_intercept =
-        std::max(lines.upper_intercept, out.add_up(f, -out.mul_down(static_cast<double>(lines.upper_slope), z)));
+    relaxation.lower_intercept = std::min(relaxation.lower_intercept,
+                                          out.add_down(f, -out.mul_up(static_cast<double>(relaxation.lower_slope), z)));
+    relaxation.upper_intercept = std::max(relaxation.upper_intercept,
+                                          out.add_up(f, -out.mul_down(static_cast<double>(relaxation.upper_slope), z)));
   }
-  return lines;
+  return relaxation;
 }
 
 }  // namespace pyrobust

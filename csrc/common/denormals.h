@@ -1,4 +1,4 @@
-// Subnormal numbers are numbers here, whatever the thread is set to.
+// Gradual underflow for a scope, whatever the thread's floating-point mode.
 #pragma once
 
 #ifdef __x86_64__
@@ -7,8 +7,8 @@
 
 namespace pyrobust::cpu {
 
-// Switches flush-to-zero and denormals-are-zero off, and back at the end: with them a sum of subnormals would be zero, and
-// constraints that hold only so would pass for proved.
+// Switches flush-to-zero and denormals-are-zero off, and restores them at the end of the scope. With them a sum of
+// subnormals would be zero, and a violated constraint would count as proved.
 class KeepDenormals {
  public:
 #ifdef __x86_64__
@@ -22,7 +22,7 @@ class KeepDenormals {
 #endif
 };
 
-// Whether this thread flushes them.
+// Whether this thread flushes subnormal numbers.
 inline bool flushes_denormals() {
 #ifdef __x86_64__
   return (_mm_getcsr() & 0x8040u) != 0;

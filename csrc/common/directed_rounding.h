@@ -11,7 +11,7 @@
 namespace pyrobust {
 namespace round {
 
-// What a 16-bit or 32-bit float is made of, for round_toward.
+// Layout of a 16-bit or 32-bit float, for round_toward.
 template <class T>
 struct Format;
 template <>
@@ -51,7 +51,7 @@ PYROBUST_HD T round_toward(double a, double target) {
     using F = round::Format<T>;
     using Word = typename F::Word;
     Word w = F::nearest(a);
-    // Rounding twice, through float32, can be off by more than half a step, never by more than one.
+    // Rounding twice, through float32, is off by at most one step.
     for (int i = 0; i < 2; ++i) {
       const double value = F::value(w);
       const bool high = a > target && value > a, low = a < target && value < a;
@@ -66,9 +66,9 @@ PYROBUST_HD T round_toward(double a, double target) {
   }
 }
 
-// Rounds non-negative numbers to halves so that their sum never grows. Below 2^-13, where halves are the multiples of
-// 2^-24, rounding toward zero could take half of a long row's sum: there a number is rounded to nearest where what was
-// taken from those before it pays for that.
+// Rounds non-negative numbers to float16 so that their sum never grows. Below 2^-13, where float16 numbers are the
+// multiples of 2^-24, rounding every number toward zero could halve the sum of a long row. There a number is rounded up
+// where what earlier numbers lost covers it.
 class HalfTruncation {
  public:
   // At most cap.

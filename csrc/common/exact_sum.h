@@ -1,5 +1,5 @@
-// The exact sum of float64 numbers, as a fixed-point number that spans every exponent: for the comparisons that rounding
-// would leave open. Slow, so callers first try a rounded sum with an error bound.
+// Exact sum of float64 numbers, as a fixed-point number that spans every exponent: for comparisons that a rounded sum
+// cannot decide. Slow, so callers first try a rounded sum with an error bound.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace pyrobust {
 
-// Sums of up to n non-negative numbers, in any order, are within this of the truth, relatively.
+// Relative error bound of a float64 sum of up to n non-negative numbers, in any order.
 PYROBUST_HD constexpr double sum_error(int64_t n) { return static_cast<double>(n + 8) * 0x1p-53; }
 
 // The largest radius of a projection: sums of that many elements must not overflow.

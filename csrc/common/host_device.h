@@ -1,4 +1,4 @@
-// Marks the scalar mathematics that host and device share.
+// Marks functions compiled for host and device.
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,4 +1,4 @@
-// What the row projections share: the split over threads, exact comparisons, the first bad row.
+// Loops over rows: the split over threads, exact comparisons, the first bad row.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace pyrobust::cpu {
 // Rows are cut into chunks of this many elements, whose sums are added in order: the same bits on any number of threads.
 inline constexpr int64_t kChunk = 16384;
 
-// Rows of at most kShortRow elements are done kShortRows at a time, a lane each.
+// Rows of at most kShortRow elements are processed kShortRows at a time, one SIMD lane each.
 inline constexpr int64_t kShortRow = 64;
 inline constexpr int kShortRows = 16;
 
@@ -23,8 +23,8 @@ inline constexpr auto each_in_turn = [](int64_t count, const auto& f) {
   for (int64_t c = 0; c < count; ++c) f(c);
 };
 
-// row(i, each) for all rows; each(chunks, f) calls f for the chunks of one row. Few long rows are split over threads
-// inside, many rows among them.
+// Calls row(i, each) for all rows, where each(chunks, f) calls f for the chunks of one row. A few long rows are each
+// split over the threads; many rows are distributed among them.
 template <class RowFn>
 void for_rows(int64_t rows, int64_t n, int threads, const ParallelFor& parallel_for, const RowFn& row) {
   if (rows < 2 * threads && n > kChunk) {
@@ -41,7 +41,8 @@ void for_rows(int64_t rows, int64_t n, int threads, const ParallelFor& parallel_
   }
 }
 
-// open(first, count): the bits of the rows, of `count` from `first` on, that are not done; row(i) for those.
+// Calls open(first, count), which processes `count` rows from `first` on and returns a bit for each row left undone,
+// then row(i) for those.
 template <class Open, class RowFn>
 void for_short_rows(int64_t rows, int64_t n, const ParallelFor& parallel_for, const Open& open, const RowFn& row) {
   const int64_t groups = (rows + kShortRows - 1) / kShortRows;
@@ -56,7 +57,7 @@ void for_short_rows(int64_t rows, int64_t n, const ParallelFor& parallel_for, co
   });
 }
 
-// The lowest row that was noted, from any thread.
+// The lowest row noted by any thread.
 class FirstRow {
  public:
   explicit FirstRow(int64_t rows) : rows_(rows), first_(rows) {}
@@ -65,7 +66,7 @@ class FirstRow {
     while (row < before && !first_.compare_exchange_weak(before, row)) {
     }
   }
-  // -1 where none was.
+  // The row, or -1 where none was noted.
   int64_t row() const { return first_.load() == rows_ ? -1 : first_.load(); }
 
  private:

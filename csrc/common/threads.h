@@ -1,4 +1,4 @@
-// torch's threads for the CPU loops.
+// CPU loops on torch's threads.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>

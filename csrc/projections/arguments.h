@@ -1,4 +1,4 @@
-// What the operators that project rows share: the checks of rows and radii.
+// Argument checks that the projection ops share: rows and radii.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,8 @@ inline void check_rows(const char* op, const char* argument, const Tensor& v) {
   check(v.is_contiguous(), op, ": ", argument, ": expected a contiguous tensor");
 }
 
-// radius: [R] or [1], float64, contiguous, on v's device. Its values are looked at on the CPU, where looking is free.
+// radius: [R] or [1], float64, contiguous, on v's device. Values are checked on the CPU only: on a GPU the check would
+// wait for the device.
 inline void check_radius(const char* op, const Tensor& radius, const Tensor& v) {
   check(radius.dim() == 1 && (radius.size(0) == 1 || radius.size(0) == v.size(0)) &&
             radius.scalar_type() == ScalarType::Double && radius.is_contiguous(),

@@ -41,6 +41,6 @@ const Kernels& at_level(std::initializer_list<const Kernels*> levels) {
 
 }  // namespace pyrobust::cpu
 
-// The variable of this name in the namespace of the level in use: scalar::name, avx2::name or avx512::name.
+// Selects the variable of this name in the namespace of the level in use: scalar::name, avx2::name or avx512::name.
 #define PYROBUST_ADDRESS_AT(level, runs, ...) &level::__VA_ARGS__,
 #define PYROBUST_AT_LEVEL(...) ::pyrobust::cpu::at_level({PYROBUST_LEVELS(PYROBUST_ADDRESS_AT, __VA_ARGS__)})

@@ -1,4 +1,4 @@
-// The level's vectors, and what the inner loops share over them.
+// The vectors of the level being compiled, and functions over them that several kernels share.
 // clang-format off
 #include PYROBUST_LEVEL_HEADER(simd/vec)
 // clang-format on
@@ -30,7 +30,7 @@ T minus_infinity() {
     return -std::numeric_limits<T>::infinity();
 }
 
-// The first n elements, at most eight, and `fill` behind them.
+// The first n elements, at most eight, padded with `fill`.
 template <class T>
 struct Tail {
   T element[8];
@@ -47,7 +47,7 @@ struct V2 {
 PYROBUST_TARGET inline V2 widen(W a) { return {{first(a), last(a)}}; }
 PYROBUST_TARGET inline V2 add(V2 a, V2 b) { return {{add(a.half[0], b.half[0]), add(a.half[1], b.half[1])}}; }
 
-// four(d) for columns d to d + 3 of n columns, at least four; the last ones overlap.
+// Calls four(d) for columns d to d + 3 of n >= 4 columns; the last call may overlap the one before.
 template <class Four>
 PYROBUST_TARGET inline void for_columns(int64_t n, const Four& four) {
   for (int64_t d = 0; d + 4 <= n; d += 4) four(d);

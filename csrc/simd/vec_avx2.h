@@ -1,4 +1,4 @@
-// Eight float64 lanes in two AVX2 registers; what each function does: lanes_scalar.h.
+// Eight float64 lanes in two AVX2 registers; vec_scalar.h documents each function.
 #pragma once
 
 #include <immintrin.h>
@@ -16,7 +16,7 @@ struct V {
   __m256d low, high;
 };
 constexpr int64_t kRegisters = 2;  // of the machine, in V and in W
-constexpr int kSums = 4;
+constexpr int kSums = 4;           // vectors of sums that the registers hold beside their factors
 
 PYROBUST_TARGET inline V splat(double a) { return {_mm256_set1_pd(a), _mm256_set1_pd(a)}; }
 PYROBUST_TARGET inline V load(const float* p) {
@@ -251,7 +251,7 @@ PYROBUST_TARGET inline int pack(float* out, W a, unsigned keep) {
 
 constexpr bool kMaskedLanes = false;
 
-// Too few registers to hold it.
+// No-op: the level has too few registers to hold it.
 inline void in_register(V&) {}
 inline void in_register(W&) {}
 

@@ -1,4 +1,4 @@
-// Eight float64 lanes in one AVX-512 register; what each function does: lanes_scalar.h.
+// Eight float64 lanes in one AVX-512 register; vec_scalar.h documents each function.
 #pragma once
 
 #include <immintrin.h>
@@ -13,7 +13,7 @@ namespace {
 
 using V = __m512d;
 constexpr int64_t kRegisters = 1;  // of the machine, in V and in W
-constexpr int kSums = 24;
+constexpr int kSums = 24;          // vectors of sums that the registers hold beside their factors
 
 PYROBUST_TARGET inline V splat(double a) { return _mm512_set1_pd(a); }
 PYROBUST_TARGET inline V load(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
@@ -145,22 +145,22 @@ PYROBUST_TARGET inline int pack(float* out, W a, unsigned keep) {
   return __builtin_popcount(keep);
 }
 
-// The first n lanes, zeros behind them; n is less than a vector has.
+// Load and store the first n lanes, n less than a vector holds; the others are zero or untouched.
 constexpr bool kMaskedLanes = true;
-PYROBUST_TARGET inline W load_some(const float* p, int64_t n) {
+PYROBUST_TARGET inline W load_first(const float* p, int64_t n) {
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p);
 }
-PYROBUST_TARGET inline V load_some(const double* p, int64_t n) {
+PYROBUST_TARGET inline V load_first(const double* p, int64_t n) {
   return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << n) - 1), p);
 }
-PYROBUST_TARGET inline void store_some(float* p, int64_t n, W a) {
+PYROBUST_TARGET inline void store_first(float* p, int64_t n, W a) {
   _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), a);
 }
-PYROBUST_TARGET inline void store_some(double* p, int64_t n, V a) {
+PYROBUST_TARGET inline void store_first(double* p, int64_t n, V a) {
   _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), a);
 }
 
-// Holds a in a register: compilers otherwise read it again for every use.
+// Keeps a in a register: compilers otherwise reload it for every use.
 PYROBUST_TARGET inline void in_register(V& a) { asm("" : "+v"(a)); }
 PYROBUST_TARGET inline void in_register(W& a) { asm("" : "+v"(a)); }
 

@@ -1,34 +1,34 @@
-// Lanes of float32 or float64 under one name each, over the lanes that the including file chose.
+// Vectors of float32 or float64 under one set of names, for kernels templated on the element type.
 #include "simd/vec.inl"
 
 namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
-PYROBUST_TARGET inline W lanes_at(const float* p) { return load_wide(p); }
-PYROBUST_TARGET inline V lanes_at(const double* p) { return load(p); }
-PYROBUST_TARGET inline W all(float a) { return wide(a); }
-PYROBUST_TARGET inline V all(double a) { return splat(a); }
+PYROBUST_TARGET inline W load_lanes(const float* p) { return load_wide(p); }
+PYROBUST_TARGET inline V load_lanes(const double* p) { return load(p); }
+PYROBUST_TARGET inline W broadcast(float a) { return wide(a); }
+PYROBUST_TARGET inline V broadcast(double a) { return splat(a); }
 template <class T>
 constexpr int64_t kCount = sizeof(T) == 4 ? 16 : 8;
 
-// Lanes i, i + 1, ... of n; zeros behind the last.
+// Loads elements i, i + 1, ... of n, padded with zeros.
 template <class T>
-PYROBUST_TARGET inline auto some(const T* p, int64_t i, int64_t n) {
-  if (n - i >= kCount<T>) return lanes_at(p + i);
+PYROBUST_TARGET inline auto load_up_to(const T* p, int64_t i, int64_t n) {
+  if (n - i >= kCount<T>) return load_lanes(p + i);
   if constexpr (kMaskedLanes) {
-    return load_some(p + i, n - i);
+    return load_first(p + i, n - i);
   } else {
     T last[kCount<T>] = {};
     for (int64_t l = 0; i + l < n; ++l) last[l] = p[i + l];
-    return lanes_at(last);
+    return load_lanes(last);
   }
 }
 
 template <class T, class L>
-PYROBUST_TARGET inline void put_some(T* p, int64_t i, int64_t n, L a) {
+PYROBUST_TARGET inline void store_up_to(T* p, int64_t i, int64_t n, L a) {
   if (n - i >= kCount<T>) return put(p + i, a);
   if constexpr (kMaskedLanes) {
-    store_some(p + i, n - i, a);
+    store_first(p + i, n - i, a);
   } else {
     T last[kCount<T>];
     put(last, a);

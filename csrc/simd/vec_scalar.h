@@ -1,4 +1,4 @@
-// Eight float64 lanes in plain C++: the specification of lanes_avx2.h and lanes_avx512.h, which give the same bits.
+// Eight float64 lanes in plain C++: the specification of vec_avx2.h and vec_avx512.h, which give the same bits.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace {
 struct V {
   double lane[8];
 };
-constexpr int64_t kRegisters = 1;  // the compiler finds its own
-constexpr int kSums = 4;
+constexpr int64_t kRegisters = 1;  // the compiler allocates them
+constexpr int kSums = 4;           // vectors of sums that the registers hold beside their factors
 
 #define PYROBUST_LANES(expression)                        \
   V out;                                                  \
@@ -33,10 +33,10 @@ inline V load(const T* p) {
 inline V add(V a, V b) { PYROBUST_LANES(a.lane[i] + b.lane[i]) }
 inline V sub(V a, V b) { PYROBUST_LANES(a.lane[i] - b.lane[i]) }
 inline V mul(V a, V b) { PYROBUST_LANES(a.lane[i] * b.lane[i]) }
-// a b + c; the machine's rounds once, so that bits may differ between the levels.
+// a b + c, rounded once or twice: hardware rounds once, so bits may differ between levels.
 inline V fused(V a, V b, V c) { PYROBUST_LANES(a.lane[i] * b.lane[i] + c.lane[i]) }
 inline V div(V a, V b) { PYROBUST_LANES(a.lane[i] / b.lane[i]) }
-// As the machine's: the second where either is NaN.
+// As in hardware: the second argument where either is NaN.
 inline V min(V a, V b) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]) }
 inline V max(V a, V b) { PYROBUST_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]) }
 inline V abs(V a) { PYROBUST_LANES(std::fabs(a.lane[i])) }
@@ -71,7 +71,7 @@ inline V put_truncated(T* p, V a) {
   return load(p);
 }
 
-// The elements whose bit is set, in order; may write eight.
+// Packs the elements whose bit is set, in order; may write all eight.
 template <class T>
 inline int pack(T* out, const T* in, unsigned keep) {
   int count = 0;
@@ -109,7 +109,8 @@ inline W abs(W a) { PYROBUST_LANES(std::fabs(a.lane[i])) }
 inline W div(W a, W b) { PYROBUST_LANES(a.lane[i] / b.lane[i]) }
 // The nearest float32 numbers.
 inline W narrow(V a, V b) { PYROBUST_LANES(static_cast<float>(i < 8 ? a.lane[i] : b.lane[i - 8])) }
-// Four neighbours of each of sixteen rows, the k-th of all rows in columns[k], and back.
+// Loads four neighbouring elements of each of sixteen rows, the k-th of all rows to columns[k]; store_columns is the
+// inverse.
 inline void load_columns(const float* rows, int64_t apart, W* columns) {
   for (int i = 0; i < 16; ++i)
     for (int k = 0; k < 4; ++k) columns[k].lane[i] = rows[i * apart + k];
@@ -126,7 +127,7 @@ inline W with_sign(W a, W b) { PYROBUST_LANES(std::copysign(a.lane[i], b.lane[i]
 inline W where_less(W a, W b, W yes) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? yes.lane[i] : 0.0f) }
 inline W min(W a, W b) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]) }
 inline W where_less(W a, W b, W yes, W no) { PYROBUST_LANES(a.lane[i] < b.lane[i] ? yes.lane[i] : no.lane[i]) }
-// The bits of s less one where a < b: for s > 0 the number below.
+// Decrements the bits of s where a < b: the next number below, for s > 0.
 inline W one_less_where_less(W a, W b, W s) {
   PYROBUST_LANES(bits<float>(bits<uint32_t>(s.lane[i]) - static_cast<uint32_t>(a.lane[i] < b.lane[i])))
 }
@@ -146,7 +147,7 @@ inline int pack(float* out, W a, unsigned keep) {
 
 constexpr bool kMaskedLanes = false;
 
-// Too few registers to hold it.
+// No-op: the level has too few registers to hold it.
 inline void in_register(V&) {}
 inline void in_register(W&) {}
 

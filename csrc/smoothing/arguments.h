@@ -1,4 +1,4 @@
-// What the ops that draw noise check alike, and how they choose their element types.
+// Argument checks and element types that the noise ops share.
 #pragma once
 
 #include <cmath>
@@ -39,7 +39,8 @@ struct NoiseCall {
   bool empty;
 };
 
-// out: [N, ...] and x: [M, ...], which the op calls `name`, of one trailing shape; runs: (row, image, first, count) times R; mean, std: [C].
+// out: [N, ...] and x: [M, ...], which the op calls `name`, of one trailing shape; runs: (row, image, first, count)
+// times R; mean, std: [C].
 inline NoiseCall check_noise(const char* op, const char* name, const Tensor& out, const Tensor& x,
                              const std::vector<int64_t>& runs, int64_t seed, int64_t domain,
                              const std::optional<Tensor>& mean, const std::optional<Tensor>& std) {
@@ -73,7 +74,7 @@ inline NoiseCall check_noise(const char* op, const char* name, const Tensor& out
             statistic, ": expected a contiguous [", channels, "] of the dtype computed in, got ", shape_of(*t));
       check_same_device(op, statistic, *t, out);
     }
-    if (std->is_cpu()) {  // on a GPU looking would wait for the device
+    if (std->is_cpu()) {  // on a GPU the check would wait for the device
       const auto value = [&](const Tensor& t, int64_t c) -> double {
         return real == ScalarType::Double ? static_cast<const double*>(t.const_data_ptr())[c]
                                           : static_cast<const float*>(t.const_data_ptr())[c];
@@ -117,7 +118,7 @@ const Real* data_or_null(const std::optional<Tensor>& t) {
   return t.has_value() ? static_cast<const Real*>(t->const_data_ptr()) : nullptr;
 }
 
-// One launch for the element type of out: fn(static_cast<Out*>(nullptr), static_cast<Real*>(nullptr)).
+// Calls the launcher for the element type of out: fn(static_cast<Out*>(nullptr), static_cast<Real*>(nullptr)).
 template <class Fn>
 void for_noise_dtype(const char* op, const Tensor& out, const Fn& fn) {
   switch (out.scalar_type()) {

@@ -1,10 +1,10 @@
 // Gaussian noise rounded to a grid, in integers: which integer the random words of an element give. Host, device and
-// every SIMD leaf give the same one, for nothing in it is rounded.
+// every SIMD kernel give the same one, because nothing is rounded.
 //
-// The element's 32-bit word w and, where that leaves the integer open, a second and a third word (of the two domains that
-// follow) make 96 bits U. J is the number of the distribution's cell that U falls into. The cells lie symmetrically, so
-// bit 95 is the sign (set: positive), and |J| counts the thresholds above V, the other 95 bits, inverted where J is
-// positive.
+// The element's 32-bit word w and, where that does not decide the integer, a second and a third word (of the two
+// domains that follow) make 96 bits U. J is the number of the distribution's cell that U falls into. The cells lie
+// symmetrically, so bit 95 is the sign (set: positive), and |J| counts the thresholds above V, the other 95 bits,
+// inverted where J is positive.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ PYROBUST_HD uint32_t guide_place(uint32_t v) {
   return bits<uint32_t>(static_cast<float>(static_cast<int32_t>(v | 1u))) - 0x3f800000u;
 }
 
-// |J|, or tail = count, of a draw that the guide left open. low: the thresholds above the guide's cell. The few inside are
-// tried one after the other: a search of all would wait for a branch and for memory at every step.
+// |J|, or tail = count, of a draw that the guide does not decide. low: the thresholds above the guide's cell. The few
+// inside are tried one after the other: a search of all would wait for a branch and for memory at every step.
 PYROBUST_HD int32_t count_above(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample, uint32_t block,
                                 int word, uint32_t v, uint32_t flip, uint32_t low) {
   const uint32_t count = static_cast<uint32_t>(table.count);

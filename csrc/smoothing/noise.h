@@ -1,5 +1,5 @@
 // The noise contract: which random words an element of a noisy image gets, and how words become noise of unit standard
-// deviation. Host, device and every SIMD leaf compute exactly these float32 operations (fused multiply-adds where
+// deviation. Host, device and every SIMD kernel compute exactly these float32 operations (fused multiply-adds where
 // written, no others, round to nearest), so that one seed gives one set of bits everywhere.
 //
 //   key     = the 64-bit seed

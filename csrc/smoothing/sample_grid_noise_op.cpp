@@ -29,8 +29,8 @@ struct GridCall {
   GridTable table;
 };
 
-// As check_noise; also the table, and, where looking is free, that no sum of integers is too large for the division to be
-// the only rounding. guide: [32 * 2^m]; thresholds: [count, 3].
+// Checks what check_noise does, the table, and, on the CPU, that no sum of integers is so large that the division would
+// not be the only rounding. guide: [32 * 2^m]; thresholds: [count, 3].
 GridCall checked(const Tensor& out, const Tensor& tail, const Tensor& k, const std::vector<int64_t>& runs, int64_t seed,
                  int64_t domain, const Tensor& guide, const Tensor& thresholds, int64_t p, int64_t q,
                  const std::optional<Tensor>& mean, const std::optional<Tensor>& std) {

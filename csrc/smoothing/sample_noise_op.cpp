@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kOp = "sample_noise";
 
-// As check_noise; also x's dtype, sigma and the family.
+// Checks what check_noise does, and x's dtype, sigma and the family.
 NoiseCall checked(const Tensor& out, const Tensor& x, const std::vector<int64_t>& runs, int64_t seed, double sigma,
                   int64_t domain, const std::optional<Tensor>& mean, const std::optional<Tensor>& std) {
   const ScalarType real = real_of(out);

@@ -18,7 +18,7 @@ void put_rows(const bool* chosen, const char* source, char* target, int64_t rows
 template <class T>
 void count_changed(const T* x_adv, const T* x, int64_t* count, int64_t rows, int64_t n,
                    const ParallelFor& parallel_for) {
-  // Short counters in the inner loop, so that a vector register holds many.
+  // The inner loop counts in 8 bits: a vector register then holds the most counters.
   constexpr int64_t kBlock = int64_t{1} << 20;
   parallel_for(0, rows, std::max<int64_t>(1, kChunk / n), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -1,4 +1,4 @@
-// What attacks keep of their examples, on the CPU: loops over raw pointers, no torch.
+// Row copies and change counts of attack states, on the CPU: loops over raw pointers, no torch.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace pyrobust::cpu {
 void put_rows(const bool* chosen, const char* source, char* target, int64_t rows, int64_t bytes,
               const ParallelFor& parallel_for);
 
-// count [rows]: how many elements of a row of x_adv [rows, n] are not equal to those of x [rows, n].
+// Counts, in count [rows], the elements of each row of x_adv [rows, n] that differ from x [rows, n].
 template <class T>
 void count_changed(const T* x_adv, const T* x, int64_t* count, int64_t rows, int64_t n,
                    const ParallelFor& parallel_for);

@@ -28,7 +28,8 @@ BadRow l1_step_in_ball(const T* x_adv, const T* grad, const T* x, const double* 
     if (bad.x >= 0) bad_x.note(row + bad.x);
     add_perturbation(x + at, z, out + at, count, n, lower, upper, spread);
   };
-  // As many rows as stay in a core's cache from one part to the next; threads share rows only where these are few.
+  // Takes as many rows at a time as stay in a core's cache from one step to the next; threads share a row only where
+  // there are fewer rows than threads.
   const int64_t block = std::max<int64_t>(1, 2 * kChunk / n);
   if (rows < 2 * threads) {
     std::vector<T> z(static_cast<size_t>(rows * n));

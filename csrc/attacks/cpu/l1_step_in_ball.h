@@ -5,8 +5,8 @@
 
 namespace pyrobust::cpu {
 
-// out [rows, n]: x plus the projection of what l1_step makes of x_adv, grad and x [rows, n], rounded toward x; bad.y is
-// the first row with an x_adv that is not finite. Of bad rows nothing is promised.
+// Writes to out [rows, n] x plus the projection of l1_step(x_adv, grad, x) [rows, n], rounded toward x. bad.y is the
+// first row with a non-finite x_adv. The contents of bad rows are unspecified.
 template <class T>
 BadRow l1_step_in_ball(const T* x_adv, const T* grad, const T* x, const double* step, int64_t step_stride,
                        const int64_t* keep, int64_t keep_stride, const double* epsilon, int64_t epsilon_stride, T* out,

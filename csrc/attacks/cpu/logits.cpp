@@ -5,7 +5,7 @@
 namespace pyrobust::cpu {
 namespace {
 
-// Rows whose exponentials are worth a second thread.
+// Number of rows from which the exponentials justify a second thread.
 int64_t grain(int64_t classes) { return std::max<int64_t>(1, 4096 / classes); }
 
 }  // namespace

@@ -8,12 +8,12 @@
 
 namespace pyrobust::cpu {
 
-// value and size [rows], slope [rows, classes] of logits [rows, classes]; y and target [rows] are classes.
+// Computes value and size [rows] and slope [rows, classes] from logits [rows, classes]; y and target [rows] are classes.
 template <class T>
 void logit_loss(LogitLoss loss, const T* logits, const int64_t* y, const int64_t* target, double* value, T* slope,
                 double* size, int64_t rows, int64_t classes, const ParallelFor& parallel_for);
 
-// verdict [rows] of logits [rows, classes]; y [rows] are classes.
+// Computes verdict [rows] from logits [rows, classes]; y [rows] are classes.
 template <class T>
 void logit_verdict(const T* logits, const int64_t* y, bool targeted, double tolerance, bool both, uint8_t* verdict,
                    int64_t rows, int64_t classes, const ParallelFor& parallel_for);

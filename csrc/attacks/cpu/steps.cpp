@@ -12,7 +12,7 @@
 namespace pyrobust::cpu {
 namespace {
 
-// A number's magnitude as a word of the same order.
+// The magnitude of a number as an integer that sorts in the same order.
 template <class T>
 auto magnitude_word(T value) {
   if constexpr (std::is_same_v<T, float>)
@@ -23,18 +23,19 @@ auto magnitude_word(T value) {
     return static_cast<uint32_t>(value.bits & 0x7fffu);
 }
 
-// The keep-th largest |v| of a row, 1 <= keep <= n.
+// Finds the keep-th largest |v| of a row, 1 <= keep <= n.
 template <class T>
 class Selection {
  public:
-  struct Found {
+  struct Threshold {
     Real<T> value;
-    int64_t count;  // of elements at least as large, zeros left out
+    int64_t count;  // of elements at least as large, zeros excluded
   };
 
-  Found kth_largest(const T* v, int64_t n, int64_t keep) {
-    // Few of many: a sample tells a number that more than `keep` elements should exceed, and only those are looked at.
-    if (n >= kFew && keep * 4 <= n) {
+  Threshold kth_largest(const T* v, int64_t n, int64_t keep) {
+    // Where keep is a small part of n, a sample gives a threshold that more than `keep` elements should exceed; only
+    // those are ranked.
+    if (n >= kSampledRow && keep * 4 <= n) {
       Word sample[kSample];
       for (int64_t i = 0; i < kSample; ++i) sample[i] = magnitude_word(v[i * n / kSample]);
       const int64_t rank = std::min(kSample - 1, 3 + keep * kSample * 3 / (2 * n));
@@ -49,7 +50,7 @@ class Selection {
 
  private:
   using Word = decltype(magnitude_word(T{}));
-  static constexpr int64_t kFew = 256, kSample = 64;
+  static constexpr int64_t kSampledRow = 256, kSample = 64;
   static constexpr int kBits = std::is_floating_point_v<T> ? 11 : 10;
   static constexpr int kShift = static_cast<int>(std::is_floating_point_v<T> ? sizeof(T) * 8 : 16) - 1 - kBits;
   static constexpr Word kBins = Word{1} << kBits;
@@ -61,8 +62,8 @@ class Selection {
       return to_float(T{static_cast<uint16_t>(word)});
   }
 
-  // A histogram of the leading bits (the exponent and a few more) finds the bin, the elements in it are put in order.
-  Found ranked(const T* v, int64_t n, int64_t keep) {
+  // Finds the bin in a histogram of the leading bits (the exponent and a few more), then selects within that bin.
+  Threshold ranked(const T* v, int64_t n, int64_t keep) {
     std::fill(bins_.begin(), bins_.end(), 0u);
     Word largest = 0;
     for (int64_t i = 0; i < n; ++i) {
@@ -78,11 +79,11 @@ class Selection {
       const Word word = magnitude_word(v[i]);
       if (word >> kShift == bin) inside_.push_back(word);
     }
-    const auto at = inside_.begin() + (keep - above - 1);
-    std::nth_element(inside_.begin(), at, inside_.end(), std::greater<Word>());
-    const Word least = std::max<Word>(1, *at);
-    const auto reach = [&](Word word) { return word >= least; };
-    return {value_of(*at), above + std::count_if(inside_.begin(), inside_.end(), reach)};
+    const auto kth = inside_.begin() + (keep - above - 1);
+    std::nth_element(inside_.begin(), kth, inside_.end(), std::greater<Word>());
+    const Word smallest = std::max<Word>(1, *kth);
+    const auto reach = [&](Word word) { return word >= smallest; };
+    return {value_of(*kth), above + std::count_if(inside_.begin(), inside_.end(), reach)};
   }
 
   std::vector<uint32_t> bins_ = std::vector<uint32_t>(kBins);
@@ -90,7 +91,7 @@ class Selection {
   std::vector<T> packed_;
 };
 
-// The number of T next to a on target's side, or a itself.
+// Rounds a to T toward target.
 template <class T>
 Real<T> inward(double a, double target) {
   return to_float(round_toward<T>(a, target));

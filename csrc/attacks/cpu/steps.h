@@ -1,4 +1,4 @@
-// Steps of attacks that keep to their constraints exactly, on the CPU: loops over raw pointers, no torch.
+// Attack steps that satisfy their constraints exactly, on the CPU: loops over raw pointers, no torch.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace pyrobust::cpu {
 
-// Each returns the first bad row (x outside the box, or z NaN), or -1; of that row nothing is promised.
+// Each returns the first bad row (x outside the box, or z NaN), or -1; the contents of that row are unspecified.
 
 // out [rows, n] = x + z rounded toward x, within [lower, upper].
 template <class T>

@@ -1,4 +1,4 @@
-// The inner loops of the perturbation ops, one set per instruction set, all with the same bits.
+// The inner loops of the attack steps, one set for each instruction set, all with the same bits.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct StepKernels {
   // out = x_adv + step sign(grad), within epsilon of x and [lower, upper]; false where x lies outside.
   bool (*linf_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, Real<T> step, Real<T> epsilon,
                     Real<T> lower, Real<T> upper);
-  // The same with momentum, see core/perturb.h.
+  // The same with momentum: attacks/step_math.h.
   bool (*linf_carried)(const T* x_adv, const T* grad, const T* x, const T* before, T* out, int64_t n, Real<T> step,
                        Real<T> share, Real<T> epsilon, Real<T> lower, Real<T> upper);
   // out = grad, or zero where a step along it would leave [lower, upper].
@@ -23,7 +23,7 @@ struct StepKernels {
   void (*l1_step)(const T* x_adv, const T* grad, const T* x, T* out, int64_t n, Real<T> threshold, Real<T> step);
 };
 
-// The set of the level in use; 16-bit floats have plain C++ alone.
+// Returns the kernels of the level in use; 16-bit floats have scalar kernels only.
 template <class T>
 const StepKernels<T>& step_kernels();
 

@@ -1,4 +1,4 @@
-// A block has a row; bound by memory.
+// One block of threads for each row; bound by memory.
 #include "attacks/cuda/examples.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// `Word`: what a thread copies at a time; bytes are whole words and the pointers aligned to them.
+// A thread copies one `Word` at a time; rows are whole words, and the pointers are aligned to them.
 template <class Word>
 __global__ void __launch_bounds__(kThreads)
     put_kernel(const bool* chosen, const Word* source, Word* target, int64_t rows, int64_t words) {

@@ -1,4 +1,4 @@
-// What attacks keep of their examples, on the GPU: raw pointers and a stream, no torch.
+// Row copies and change counts of attack states, on the GPU: raw pointers and a stream, no torch.
 #pragma once
 
 #ifdef PYROBUST_WITH_CUDA
@@ -10,7 +10,7 @@
 
 namespace pyrobust::cuda {
 
-// As in cpu/examples.h.
+// As in attacks/cpu/examples.h.
 cudaError_t put_rows(const bool* chosen, const char* source, char* target, int64_t rows, int64_t bytes,
                      cudaStream_t stream);
 

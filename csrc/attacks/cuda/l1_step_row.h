@@ -6,7 +6,7 @@
 
 namespace pyrobust::cuda {
 
-// A number's magnitude as a word of the same order.
+// The magnitude of a number as an integer that sorts in the same order.
 template <class T>
 PYROBUST_GROUP auto magnitude_word(T value) {
   if constexpr (std::is_same_v<T, float>)
@@ -62,7 +62,7 @@ class L1StepRow {
       return to_float(T{static_cast<uint16_t>(word)});
   }
 
-  // The keep-th largest |gradient|, two bits at a time; or less, where no element lies between.
+  // Finds the keep-th largest |gradient|, two bits at a time, or any smaller number above the next element.
   PYROBUST_GROUP Word kth_largest(int64_t keep) {
     Word prefix = 0;
     for (int shift = kBits - 2; shift >= 0; shift -= 2) {
@@ -74,7 +74,7 @@ class L1StepRow {
         for (int c = 0; c < 3; ++c) count[c] += word >= prefix + static_cast<Word>(c + 1) * unit ? 1 : 0;
       });
       group_.add(count);
-      bool met = false;  // no element lies between the new prefix and the keep-th largest
+      bool met = false;  // whether no element lies between the new prefix and the keep-th largest
       Word digit = 0;
 #pragma unroll
       for (int c = 0; c < 3; ++c) {

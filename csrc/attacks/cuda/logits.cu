@@ -1,4 +1,4 @@
-// A thread has a row: a few hundred bytes, against the forward pass that they come from.
+// One thread for each row: a row is a few hundred bytes, negligible beside the forward pass that produced it.
 #include "attacks/cuda/logits.h"
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 
 namespace pyrobust::cuda {
 
-// As in attacks/cpu/logits.h; a row whose y or target is no class has NaN for everything, and a verdict of kClose.
+// As in attacks/cpu/logits.h; a row whose y or target is out of range gets NaN everywhere, and the verdict kClose.
 template <class T>
 cudaError_t logit_loss(LogitLoss loss, const T* logits, const int64_t* y, const int64_t* target, double* value,
                        T* slope, double* size, int64_t rows, int64_t classes, cudaStream_t stream);

@@ -1,5 +1,5 @@
-// add_perturbation and linf_step: a thread has four neighbouring elements, so that loads and stores are wide; bound by
-// memory. l1_step: a group of threads has a row.
+// add_perturbation and linf_step: one thread for four neighbouring elements, so that loads and stores are wide; bound by
+// memory. l1_step: one group of threads for each row.
 #include "attacks/cuda/steps.h"
 
 #include "attacks/cuda/l1_step_row.h"
@@ -17,7 +17,7 @@ struct alignas(sizeof(T) * kPack <= 16 ? sizeof(T) * kPack : 16) Pack {
   T v[kPack];
 };
 
-// The `valid` first of four elements; all of them in one load where `wide`.
+// Loads the first `valid` of four elements, with a single load where `wide`.
 template <class T>
 __device__ __forceinline__ Pack<T> load(const T* p, int valid, bool wide) {
   if (wide) return *reinterpret_cast<const Pack<T>*>(p);
@@ -37,7 +37,7 @@ __device__ __forceinline__ void store(T* p, const Pack<T>& pack, int valid, bool
     if (j < valid) p[j] = pack.v[j];
 }
 
-// body(first, valid, wide) for packs of elements; aligned: whether all pointers are to whole packs.
+// Calls body(first, valid, wide) for packs of elements; aligned: whether all pointers are aligned to packs.
 template <class Body>
 __device__ __forceinline__ void for_packs(int64_t count, bool aligned, const Body& body) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads * kPack;
@@ -88,7 +88,7 @@ struct LinfArgs {
   Real<T> share;
 };
 
-// What a row's elements move by.
+// Step size and radius of a row.
 template <class T>
 struct LinfStep {
   Real<T> step, epsilon;
@@ -105,8 +105,8 @@ template <class T, bool kMomentum>
 __global__ void __launch_bounds__(kThreads) linf_kernel(const LinfArgs<T> a, bool aligned) {
   const bool per_row = a.step_stride != 0 || a.epsilon_stride != 0;
   for_packs(a.count, aligned, [&](int64_t i, int valid, bool wide) {
-    // A division of 64 bits is many instructions.
-    int64_t row = 0, left = kPack;  // left: until the next row
+    // Computed once: a 64-bit division is slow.
+    int64_t row = 0, left = kPack;  // left: elements until the next row
     if (per_row) {
       row = a.count <= 0xffffffffll ? static_cast<uint32_t>(i) / static_cast<uint32_t>(a.n) : i / a.n;
       left = (row + 1) * a.n - i;

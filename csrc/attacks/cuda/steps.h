@@ -1,4 +1,4 @@
-// Steps of attacks that keep to their constraints exactly, on the GPU: raw pointers and a stream, no torch.
+// Attack steps that satisfy their constraints exactly, on the GPU: raw pointers and a stream, no torch.
 #pragma once
 
 #ifdef PYROBUST_WITH_CUDA

@@ -8,9 +8,9 @@
 namespace pyrobust::cpu {
 namespace {
 
-// Neurons whose terms are added up by themselves before their sum is added to that of the others: less rounding.
+// Neurons of one partial sum: adding partial sums rounds less than one running sum.
 constexpr int64_t kTerms = 64;
-// Numbers that are worth a task.
+// Elements that justify a task of their own.
 constexpr int64_t kTask = 16384;
 
 template <class T>
@@ -25,7 +25,7 @@ BatchLastNeuron<T> neuron(int64_t k, const T* a, const T* center, const T* radiu
           sizes.lanes};
 }
 
-// one(k) for all neurons
+// Calls one(k) for all neurons.
 template <class One>
 void for_neurons(int64_t size, const BatchLastSizes& sizes, const ParallelFor& parallel_for, const One& one) {
   parallel_for(0, sizes.n, std::max<int64_t>(1, kTask / std::max<int64_t>(1, size)), [&](int64_t begin, int64_t end) {
@@ -33,7 +33,8 @@ void for_neurons(int64_t size, const BatchLastSizes& sizes, const ParallelFor& p
   });
 }
 
-// one(k, sum) adds what neuron k contributes to sum [rows, lanes]; the same bits on any number of threads.
+// Calls one(k, sum), which adds the contribution of neuron k to sum [rows, lanes]; the same bits on any number of
+// threads.
 template <class T, class One>
 void sum_over_neurons(T* total, const BatchLastSizes& sizes, const ParallelFor& parallel_for, const One& one) {
   const int64_t size = sizes.rows * sizes.lanes, parts = (sizes.n + kTerms - 1) / kTerms;
@@ -94,7 +95,7 @@ template <class T>
 void batch_last_concretize(const T* a, const T* center, const T* radius, T* out, const BatchLastSizes& sizes,
                            const ParallelFor& parallel_for) {
   sum_over_neurons(out, sizes, parallel_for, [&](int64_t k, T* sum) {
-    batch_last_bounds_kernels<T>().least(neuron(k, a, center, radius, T(0), sizes), sum);
+    batch_last_bounds_kernels<T>().concretize(neuron(k, a, center, radius, T(0), sizes), sum);
   });
 }
 
@@ -108,9 +109,9 @@ void batch_last_concretize_backward(const T* grad, const T* a, const T* center, 
   }
   const auto row = [&](T* of, int64_t k) { return of == nullptr ? nullptr : of + k * sizes.lanes; };
   for_neurons(sizes.rows * sizes.lanes, sizes, parallel_for, [&](int64_t k) {
-    batch_last_bounds_kernels<T>().least_backward(neuron(k, a, center, radius, T(0), sizes), grad,
-                                                  grad_a + k * sizes.rows * sizes.lanes, row(grad_center, k),
-                                                  row(grad_radius, k));
+    batch_last_bounds_kernels<T>().concretize_backward(neuron(k, a, center, radius, T(0), sizes), grad,
+                                                       grad_a + k * sizes.rows * sizes.lanes, row(grad_center, k),
+                                                       row(grad_radius, k));
   });
 }
 

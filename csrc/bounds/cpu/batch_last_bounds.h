@@ -1,4 +1,5 @@
-// Bounds of batches whose examples are the lanes of vectors: intervals through ReLU, and rows of coefficients over boxes.
+// Bounds in batch-last layout, where the examples are the SIMD lanes: intervals through ReLU, and specifications over
+// boxes.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,8 @@
 
 namespace pyrobust::cpu {
 
-// center: [n, lanes]; radius: [n, lanes], or [n, 1] where all lanes share it; coefficients: [n, rows, lanes].
+// center: [n, lanes]; radius: [n, lanes], or [n, 1] where all examples share it; coefficients: [n, rows, lanes], with a
+// row for each specification.
 struct BatchLastSizes {
   int64_t n, rows, lanes;
   bool shared_radius;
@@ -18,7 +20,7 @@ template <class T>
 void batch_last_relu_intervals(const T* center, const T* radius, T slope, T* out_center, T* out_radius,
                                const BatchLastSizes& sizes, const ParallelFor& parallel_for);
 
-// grad_radius: [n, lanes] in any case, here and below.
+// grad_radius: always [n, lanes], here and below.
 template <class T>
 void batch_last_relu_intervals_backward(const T* of_center, const T* of_radius, const T* center, const T* radius,
                                         T slope, T* grad_center, T* grad_radius, const BatchLastSizes& sizes,
@@ -34,7 +36,7 @@ void batch_last_relax_backward(const T* grad, const T* grad_bias, const T* a, co
                                T* grad_a, T* grad_center, T* grad_radius, const BatchLastSizes& sizes,
                                const ParallelFor& parallel_for);
 
-// The least values of the rows over the box: out: [rows, lanes].
+// Concretizes the rows over the box: out [rows, lanes].
 template <class T>
 void batch_last_concretize(const T* a, const T* center, const T* radius, T* out, const BatchLastSizes& sizes,
                            const ParallelFor& parallel_for);

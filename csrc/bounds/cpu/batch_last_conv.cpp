@@ -8,21 +8,21 @@
 namespace pyrobust::cpu {
 namespace {
 
-// Lanes whose planes stay in the second-level cache while all kernels pass over them.
+// Examples whose planes stay in the second-level cache during the loop over all output planes.
 constexpr int64_t kLaneChunk = 144;
 // Input planes of one task of the weights' derivative.
 constexpr int64_t kInputs = 4;
-// Numbers of a packed row.
+// Elements of a packed row.
 constexpr int64_t kPacked = 8192;
 
-// Blocks of 8, 4, 3, 2 or 1 planes, of at most `most`.
+// Splits the planes into blocks of 8, 4, 3, 2 or 1, at most `largest`.
 struct Block {
   int64_t first, size;
 };
-std::vector<Block> blocks_of(int64_t planes, int64_t most) {
+std::vector<Block> blocks_of(int64_t planes, int64_t largest) {
   std::vector<Block> blocks;
   for (int64_t first = 0; first < planes;) {
-    int64_t size = std::min(most, planes - first);
+    int64_t size = std::min(largest, planes - first);
     if (size > 4 && size < 8) size = 4;
     blocks.push_back({first, size});
     first += size;
@@ -30,7 +30,7 @@ std::vector<Block> blocks_of(int64_t planes, int64_t most) {
   return blocks;
 }
 
-// Along one axis: which elements of the kernel an output takes, and where they meet the input.
+// The elements of the kernel that an output uses along one axis, and the inputs that they multiply.
 struct Meeting {
   int64_t kernel, input;
 };
@@ -49,11 +49,11 @@ std::vector<std::vector<Meeting>> meetings(int axis, bool transposed, const Batc
   return of_output;
 }
 
-// A map of planes to planes, either way.
+// The convolution or its transposed map, from planes to planes.
 template <class T>
 void gather(const T* in, const T* weight, const T* bias, const T* scale, T* out, bool transposed,
             const BatchLastConvSizes& sizes, const ParallelFor& parallel_for) {
-  const BatchLastConvKernels<T>& leaf = batch_last_conv_kernels<T>();
+  const BatchLastConvKernels<T>& kernels = batch_last_conv_kernels<T>();
   const int64_t sources = transposed ? sizes.outputs : sizes.inputs,
                 targets = transposed ? sizes.inputs : sizes.outputs;
   const int64_t in_width = transposed ? sizes.y_width : sizes.width,
@@ -62,10 +62,10 @@ void gather(const T* in, const T* weight, const T* bias, const T* scale, T* out,
                 out_height = transposed ? sizes.height : sizes.y_height;
   const int64_t lanes = sizes.lanes, area = sizes.kernel[0] * sizes.kernel[1];
   const int64_t in_plane = in_height * in_width * lanes, out_plane = out_height * out_width * lanes;
-  const auto blocks = blocks_of(targets, leaf.block);
+  const auto blocks = blocks_of(targets, kernels.block);
   const auto rows = meetings(0, transposed, sizes), columns = meetings(1, transposed, sizes);
 
-  // the weights in the order in which they are met
+  // the weights in the order of the inner loop
   std::vector<T> packed(static_cast<size_t>(sizes.groups * targets * sources * area));
   T* next = packed.data();
   for (int64_t g = 0; g < sizes.groups; ++g)
@@ -78,15 +78,15 @@ void gather(const T* in, const T* weight, const T* bias, const T* scale, T* out,
           }
 
   parallel_for(0, out_height, 1, [&](int64_t begin, int64_t end) {
-    std::vector<ConvTap> taps(static_cast<size_t>(area));
+    std::vector<KernelElement> elements(static_cast<size_t>(area));
     for (int64_t row = begin; row < end; ++row)
       for (int64_t lane = 0; lane < lanes; lane += kLaneChunk)
         for (int64_t column = 0; column < out_width; ++column) {
           int64_t count = 0;
           for (const Meeting& y : rows[static_cast<size_t>(row)])
             for (const Meeting& x : columns[static_cast<size_t>(column)])
-              taps[static_cast<size_t>(count++)] = {(y.kernel * sizes.kernel[1] + x.kernel) * sources,
-                                                    (y.input * in_width + x.input) * lanes};
+              elements[static_cast<size_t>(count++)] = {(y.kernel * sizes.kernel[1] + x.kernel) * sources,
+                                                        (y.input * in_width + x.input) * lanes};
           for (int64_t g = 0; g < sizes.groups; ++g)
             for (const Block& block : blocks) {
               const int64_t plane = g * targets + block.first;
@@ -99,19 +99,20 @@ void gather(const T* in, const T* weight, const T* bias, const T* scale, T* out,
                                        in_plane,
                                        out_plane,
                                        std::min(kLaneChunk, lanes - lane)};
-              leaf.place(block.size, at, taps.data(), count);
+              kernels.place(block.size, at, elements.data(), count);
             }
         }
   });
 }
 
-// Neighbouring places of a row of y that meet the same columns of the kernel: kernel to kernel + wide - 1.
+// Neighbouring places of a row of y that use the same columns of the kernel, kernel to kernel + wide - 1.
 struct Run {
   int64_t kernel, wide, begin, end;
 };
-std::vector<Run> runs_of(int64_t most, const BatchLastConvSizes& sizes) {
-  // pieces of even size
-  const int64_t kernel = sizes.kernel[1], pieces = (kernel + most - 1) / most, size = (kernel + pieces - 1) / pieces;
+std::vector<Run> runs_of(int64_t columns, const BatchLastConvSizes& sizes) {
+  // pieces of nearly equal size
+  const int64_t kernel = sizes.kernel[1], pieces = (kernel + columns - 1) / columns,
+                size = (kernel + pieces - 1) / pieces;
   std::vector<Run> runs;
   for (int64_t first = 0; first < kernel; first += size) {
     Run run = {0, 0, 0, 0};
@@ -133,13 +134,13 @@ std::vector<Run> runs_of(int64_t most, const BatchLastConvSizes& sizes) {
   return runs;
 }
 
-// Some lanes of a row of some planes: [width, vectors, block, kConvLanes]. The last vector is counted from the end and has
-// zeros where the one before has been; an only one that is not full has them behind its lanes.
+// Packs `count` planes of a row for a range of examples as [width, vectors, block, kConvLanes]. The last vector ends at
+// the last example, with zeros where it overlaps the one before; a single partial vector is padded with zeros.
 template <class T>
 void pack(const T* y, int64_t plane, int64_t lanes, int64_t width, int64_t block, int64_t count, T* packed) {
   constexpr int64_t n = kConvLanes<T>;
   const int64_t vectors = (count + n - 1) / n, rest = count - (vectors - 1) * n;
-  const bool few = lanes < n;
+  const bool partial = lanes < n;
   for (int64_t place = 0; place < width; ++place)
     for (int64_t v = 0; v < vectors; ++v)
       for (int64_t j = 0; j < block; ++j, packed += n) {
@@ -148,12 +149,12 @@ void pack(const T* y, int64_t plane, int64_t lanes, int64_t width, int64_t block
           std::copy_n(from, n, packed);
         } else {
           std::fill_n(packed, n, T(0));
-          std::copy_n(from, rest, few ? packed : packed + n - rest);
+          std::copy_n(from, rest, partial ? packed : packed + n - rest);
         }
       }
 }
 
-// The sum of the lanes; they are overwritten.
+// Sums over the SIMD lanes, overwriting them.
 template <class T>
 T lane_sum(T* lanes) {
   for (int64_t half = kConvLanes<T> / 2; half > 0; half /= 2)
@@ -178,18 +179,18 @@ void batch_last_conv_transposed(const T* y, const T* weight, T* x, const BatchLa
 template <class T>
 void batch_last_conv_weight(const T* x, const T* y, T* weight, const BatchLastConvSizes& sizes,
                             const ParallelFor& parallel_for) {
-  const BatchLastConvKernels<T>& leaf = batch_last_conv_kernels<T>();
+  const BatchLastConvKernels<T>& kernels = batch_last_conv_kernels<T>();
   const int64_t lanes = sizes.lanes, area = sizes.kernel[0] * sizes.kernel[1];
   constexpr int64_t n = kConvLanes<T>;
   const int64_t x_plane = sizes.height * sizes.width * lanes, y_plane = sizes.y_height * sizes.y_width * lanes;
-  const auto blocks = blocks_of(sizes.outputs, leaf.block);
-  const auto runs = runs_of(leaf.columns, sizes);
+  const auto blocks = blocks_of(sizes.outputs, kernels.block);
+  const auto runs = runs_of(kernels.columns, sizes);
   const int64_t parts = (sizes.inputs + kInputs - 1) / kInputs;
-  // vectors of lanes at a time: as many as leave a packed row in the first-level cache
+  // as many vectors at a time as leave a packed row in the first-level cache
   const int64_t most = std::max<int64_t>(1, (lanes + n - 1) / n);
-  const int64_t chunk = n * std::clamp<int64_t>(kPacked / (sizes.y_width * leaf.block * n), 1, most);
+  const int64_t chunk = n * std::clamp<int64_t>(kPacked / (sizes.y_width * kernels.block * n), 1, most);
 
-  // task: some planes of y with some of x; nothing is added to by two of them
+  // A task is a block of planes of y with a range of planes of x: no two tasks add to one weight.
   const auto task = [&](int64_t group, const Block& block, int64_t first, int64_t last, T* sums, T* packed) {
     const int64_t kernel = area * n, plane = (last - first) * kernel;
     std::fill(sums, sums + block.size * plane, T(0));
@@ -205,10 +206,11 @@ void batch_last_conv_weight(const T* x, const T* y, T* weight, const BatchLastCo
             const T* const x_at = x + (group * sizes.inputs + c) * x_plane + x_row * sizes.width * lanes + lane;
             for (const Run& run : runs) {
               const int64_t column = run.begin * sizes.stride[1] + run.kernel * sizes.dilation[1] - sizes.padding[1];
-              leaf.strip(block.size, run.wide,
-                         {packed + run.begin * vectors * block.size * n, x_at + column * lanes, sizes.stride[1] * lanes,
-                          sizes.dilation[1] * lanes, run.end - run.begin, vectors, count - n, lanes < n ? lanes : 0,
-                          sums + (c - first) * kernel + (ky * sizes.kernel[1] + run.kernel) * n, plane});
+              kernels.strip(
+                  block.size, run.wide,
+                  {packed + run.begin * vectors * block.size * n, x_at + column * lanes, sizes.stride[1] * lanes,
+                   sizes.dilation[1] * lanes, run.end - run.begin, vectors, count - n, lanes < n ? lanes : 0,
+                   sums + (c - first) * kernel + (ky * sizes.kernel[1] + run.kernel) * n, plane});
             }
           }
       }
@@ -222,8 +224,8 @@ void batch_last_conv_weight(const T* x, const T* y, T* weight, const BatchLastCo
   };
   const auto per_group = static_cast<int64_t>(blocks.size()) * parts;
   parallel_for(0, sizes.groups * per_group, 1, [&](int64_t begin, int64_t end) {
-    std::vector<T> sums(static_cast<size_t>(leaf.block * kInputs * area * n));
-    std::vector<T> packed(static_cast<size_t>(sizes.y_width * chunk * leaf.block));
+    std::vector<T> sums(static_cast<size_t>(kernels.block * kInputs * area * n));
+    std::vector<T> packed(static_cast<size_t>(sizes.y_width * chunk * kernels.block));
     for (int64_t t = begin; t < end; ++t) {
       const int64_t part = t % parts;
       task(t / per_group, blocks[static_cast<size_t>(t % per_group / parts)], part * kInputs,

@@ -1,5 +1,5 @@
-// Convolutions of planes of lanes: whatever a batch is made of lies innermost, so that a weight is one number for all lanes
-// and neither few channels nor strides leave any of a vector unused.
+// Convolutions in batch-last layout: the examples are innermost, so that a weight is one number for all SIMD lanes, and
+// neither few channels nor strides leave part of a vector unused.
 #pragma once
 
 #include <cstdint>

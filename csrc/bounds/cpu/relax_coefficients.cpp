@@ -9,20 +9,21 @@
 namespace pyrobust::cpu {
 namespace {
 
-// Neurons whose lines stay in the first-level cache while all rows pass over them.
+// Neurons whose linear relaxation stays in the first-level cache during the loop over all rows.
 constexpr int64_t kBlock = 512;
 
-// The lines of neurons first .. first + n - 1, and zeros up to a whole number of lanes.
+// The linear relaxation of neurons first .. first + n - 1, padded with zeros to whole vectors.
 template <class T>
 struct Block {
   T lower_slope[kBlock], upper_slope[kBlock], intercept[kBlock];
 
   Block(const T* lower, const T* upper, int64_t n, T slope) {
     for (int64_t k = 0; k < n; ++k) {
-      const ReluLines<T> lines = relu_lines(lower[k], upper[k], slope);
-      lower_slope[k] = lines.lower_slope, upper_slope[k] = lines.upper_slope, intercept[k] = lines.intercept;
+      const ReluRelaxation<T> relaxation = relu_relaxation(lower[k], upper[k], slope);
+      lower_slope[k] = relaxation.lower_slope, upper_slope[k] = relaxation.upper_slope,
+      intercept[k] = relaxation.intercept;
     }
-    const int64_t filled = std::min(kBlock, (n + kLineLanes - 1) / kLineLanes * kLineLanes);
+    const int64_t filled = std::min(kBlock, (n + kRelaxationLanes - 1) / kRelaxationLanes * kRelaxationLanes);
     for (T* part : {lower_slope, upper_slope, intercept}) std::fill(part + n, part + filled, T(0));
   }
 };
@@ -69,8 +70,8 @@ void relax_coefficients_backward(const T* grad, const T* grad_bias, const T* a, 
                                                    of_intercept);
         }
         for (int64_t k = 0; k < count; ++k)
-          relu_lines_backward(lower[range + k], upper[range + k], slope, of_slope[k], of_intercept[k],
-                              grad_lower[range + k], grad_upper[range + k]);
+          relu_relaxation_backward(lower[range + k], upper[range + k], slope, of_slope[k], of_intercept[k],
+                                   grad_lower[range + k], grad_upper[range + k]);
       }
   });
 }

@@ -7,7 +7,8 @@
 
 namespace pyrobust::cpu {
 
-// out [batch, rows, n] and bias [batch, rows] from a [batch, rows, n] and the ranges lower, upper [batch, n] of n neurons.
+// out [batch, rows, n] and bias [batch, rows] from a [batch, rows, n] and the ranges lower, upper [batch, n] of n
+// neurons.
 template <class T>
 void relax_coefficients(const T* a, const T* lower, const T* upper, T slope, T* out, T* bias, int64_t batch,
                         int64_t rows, int64_t n, const ParallelFor& parallel_for);

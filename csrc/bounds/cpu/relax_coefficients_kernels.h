@@ -1,4 +1,4 @@
-// The inner loops of relax_coefficients, one set per instruction set, all with the same bits.
+// The inner loops of relax_coefficients, one set for each instruction set, all with the same bits.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +7,19 @@
 
 namespace pyrobust::cpu {
 
-// Lines of a block of neurons, filled up with zeros to a multiple of kLineLanes.
-inline constexpr int64_t kLineLanes = 16;
+// The relaxation of a block of neurons is padded with zeros to a multiple of this.
+inline constexpr int64_t kRelaxationLanes = 16;
 
 template <class T>
 struct RelaxCoefficientsKernels {
-  // out = a times the slope of its side; returns the sum of a intercept where a < 0.
+  // out = a times the slope for its sign; returns the sum of a intercept where a < 0.
   double (*relax)(const T* a, int64_t n, const T* lower_slope, const T* upper_slope, const T* intercept, T* out);
   // grad_a from grad and grad_bias; where a < 0, of_slope += a grad and of_intercept += a grad_bias.
   void (*backward)(const T* a, const T* grad, T grad_bias, int64_t n, const T* lower_slope, const T* upper_slope,
                    const T* intercept, T* grad_a, T* of_slope, T* of_intercept);
 };
 
-// The set of the level in use.
+// Returns the kernels of the level in use.
 template <class T>
 const RelaxCoefficientsKernels<T>& relax_coefficients_kernels();
 

@@ -7,10 +7,10 @@
 namespace pyrobust::cpu {
 namespace {
 
-// Sums that do not wait for each other.
+// Independent partial sums, so that additions overlap.
 constexpr int64_t kChains = 8;
 
-// Calls step(k), the value that element k adds, for all n, and returns the sum of the values.
+// Returns the sum of step(k) over n elements.
 template <class Step>
 double total(int64_t n, const Step& step) {
   double sum[kChains] = {};

@@ -1,5 +1,6 @@
-// relax_coefficients: forward, a block of threads has a row, whose bias it adds up; backward, a thread has a neuron and
-// goes over the rows, so that neighbours read neighbours. Lines are computed anew: that costs less than storing them.
+// relax_coefficients. Forward: one block of threads for each row, which sums the bias. Backward: one thread for each
+// neuron, in a loop over the rows, so that neighbouring threads read neighbouring elements. Relaxations are recomputed:
+// cheaper than storing.
 #include "bounds/cuda/relax_coefficients.h"
 
 #include <algorithm>
@@ -20,10 +21,10 @@ __global__ void __launch_bounds__(kThreads) relax_kernel(const T* a, const T* lo
     const int64_t range = row / rows * n;
     double sum = 0;
     for (int64_t k = threadIdx.x; k < n; k += kThreads) {
-      const ReluLines<T> lines = relu_lines(lower[range + k], upper[range + k], slope);
+      const ReluRelaxation<T> relaxation = relu_relaxation(lower[range + k], upper[range + k], slope);
       const T c = a[row * n + k];
-      out[row * n + k] = c * (c < 0 ? lines.upper_slope : lines.lower_slope);
-      sum += static_cast<double>(c * (c < 0 ? lines.intercept : T(0)));
+      out[row * n + k] = c * (c < 0 ? relaxation.upper_slope : relaxation.lower_slope);
+      sum += static_cast<double>(c * (c < 0 ? relaxation.intercept : T(0)));
     }
     partial[threadIdx.x] = sum;
     for (int half = kThreads / 2; half > 0; half /= 2) {
@@ -42,17 +43,18 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < neurons; i += step) {
     const int64_t b = i / n, k = i % n;
-    const ReluLines<T> lines = relu_lines(lower[i], upper[i], slope);
+    const ReluRelaxation<T> relaxation = relu_relaxation(lower[i], upper[i], slope);
     T of_slope = 0, of_intercept = 0;
     for (int64_t s = 0; s < rows; ++s) {
       const int64_t row = b * rows + s, at = row * n + k;
       const T c = a[at], g = grad[at], of_bias = grad_bias[row];
       const bool above = c < 0;
-      grad_a[at] = g * (above ? lines.upper_slope : lines.lower_slope) + of_bias * (above ? lines.intercept : T(0));
+      grad_a[at] = g * (above ? relaxation.upper_slope : relaxation.lower_slope) +
+                   of_bias * (above ? relaxation.intercept : T(0));
       of_slope += above ? c * g : T(0);
       of_intercept += above ? c * of_bias : T(0);
     }
-    relu_lines_backward(lower[i], upper[i], slope, of_slope, of_intercept, grad_lower[i], grad_upper[i]);
+    relu_relaxation_backward(lower[i], upper[i], slope, of_slope, of_intercept, grad_lower[i], grad_upper[i]);
   }
 }
 

@@ -1,6 +1,6 @@
-// One pass over the coefficients: kLanes threads have a row, a warp for short rows and a block for long ones. The lines
-// of an image are read once for each of its rows; rows of one image are neighbours, so that they mostly come from the
-// cache.
+// One pass over the coefficients: kLanes CUDA threads for each row, a warp for short rows and a block for long ones.
+// The linear relaxation of an image is read once for each of its rows; rows of one image are neighbours, so that most
+// reads hit the cache.
 #include "bounds/cuda/relax_rows.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kRows = kThreads / kLanes;
   __shared__ double partial[kThreads];
   const int lane = threadIdx.x % kLanes;
-  // All threads of a block take part in every round: the sums need them.
+  // All threads of a block take part in every round: the reductions need them.
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * kRows; first < rows;
        first += static_cast<int64_t>(gridDim.x) * kRows) {
     const int64_t row = first + threadIdx.x / kLanes;

@@ -1,4 +1,4 @@
-// Lines in place of functions, for packed rows of coefficients, on the GPU: raw pointers and a stream, no torch.
+// Linear relaxation and concretization of packed rows of coefficients, on the GPU: raw pointers and a stream, no torch.
 #pragma once
 
 #ifdef PYROBUST_WITH_CUDA

@@ -12,19 +12,19 @@
 namespace pyrobust::cpu {
 namespace {
 
-// What a tile is at one layer: [channels][window height][window width][kLanes].
+// The coefficients of a tile at one layer: [channels][window height][window width][kLanes].
 template <class T>
 struct Part {
   Window window;
-  int64_t consumers = 0;           // layers that write to it
-  T* a = nullptr;                  // once somebody has
+  int64_t consumers = 0;           // layers that write to this one
+  T* a = nullptr;                  // null until the first layer writes
   const uint8_t* alive = nullptr;  // [size of the layer]: neurons whose coefficients can differ from zero
 };
 
 }  // namespace
 
 template <class T>
-class CrownWalk<T>::Impl {
+class BackwardPass<T>::Impl {
  public:
   Impl(const BoundNetwork<T>& network, const BoundOptions& options, bool stop, bool single)
       : network_(network),
@@ -32,21 +32,21 @@ class CrownWalk<T>::Impl {
         stop_(stop),
         single_(single),
         part_(static_cast<size_t>(network.size())),
-        least_(options),
+        concretization_(options),
         products_(single ? 1 : network.size()) {}
 
   void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
     tile_ = &tile, example_ = &example;
     std::fill(bias_, bias_ + L, 0.0);
-    least_.clear();
+    concretization_.clear();
     place_windows();
     start();
     for (int64_t i = tile.layer; i >= 0; --i)
       if (part(i).consumers > 0) visit(i);
-    least_.finish(example.epsilon, size_of(0), bias_);
+    concretization_.finish(example.epsilon, size_of(0), bias_);
     const Outward out(options_.sound);
     for (int64_t lane = 0; lane < tile.count; ++lane) {
-      const double total = out.down(bias_[lane] - example.slack);
+      const double total = out.down(bias_[lane] - example.underflow_error);
       bounds[lane] = std::isfinite(total) ? total : -INFINITY;
     }
     std::fill(part_.begin(), part_.end(), Part<T>());
@@ -60,7 +60,7 @@ class CrownWalk<T>::Impl {
   Part<T>& part(int64_t i) { return part_[static_cast<size_t>(i)]; }
   bool stops(const Layer<T>& layer) const { return stop_ && layer.nonlinear(); }
 
-  // How far the rows reach at every layer below, and how many layers write to each.
+  // Computes the window of every layer below that the tile depends on, and how many layers write to each.
   void place_windows() {
     const Layer<T>& first = network_.layer(tile_->layer);
     Part<T>& start = part(tile_->layer);
@@ -96,7 +96,7 @@ class CrownWalk<T>::Impl {
     return network_.layer(i).shape.channels * part(i).window.height() * part(i).window.width();
   }
 
-  // The memory of layer i's part: zeros where several write to it, or one that does not write everything.
+  // Returns the memory of layer i's part, zeroed where several layers write to it, or one that writes only a part.
   T* memory(int64_t i, bool zeros) {
     Part<T>& p = part(i);
     if (p.a == nullptr) {
@@ -121,8 +121,8 @@ class CrownWalk<T>::Impl {
     alive_.resize(std::max(alive_.size(), static_cast<size_t>(network_.layer(i).shape.size())));
     for (int64_t lane = 0; lane < tile_->count; ++lane) {
       const int64_t k = tile_->neuron[lane], channel = k / plane, y = k % plane / width, x = k % width;
-      const int64_t at = (channel * window.height() + y - window.y0) * window.width() + x - window.x0;
-      a[at * L + lane] = tile_->sign[lane];
+      const int64_t position = (channel * window.height() + y - window.y0) * window.width() + x - window.x0;
+      a[position * L + lane] = tile_->sign[lane];
       alive_[static_cast<size_t>(k)] = 1;
       marked_.push_back(k);
     }
@@ -134,7 +134,7 @@ class CrownWalk<T>::Impl {
     Part<T>& p = part(i);
     if (p.a == nullptr) memory(i, true);
     if (layer.kind == Kind::kInput) {
-      if (!least_.some()) take_in(i);
+      if (!concretization_.any()) take_in(i);
       memory_.give_back(p.a);
       return;
     }
@@ -186,7 +186,7 @@ class CrownWalk<T>::Impl {
 
   const LayerState<T>& state(int64_t i) const { return (*example_)[i]; }
 
-  // f(tile, n, k) for the runs of neurons k .. k + n - 1 of the layer that lie one after the other in the part.
+  // Calls f(tile, n, k) for runs of neurons k .. k + n - 1 of the layer that are contiguous in the part.
   template <class F>
   void for_runs(int64_t i, const F& f) {
     const Shape& shape = network_.layer(i).shape;
@@ -199,7 +199,7 @@ class CrownWalk<T>::Impl {
       for (int64_t y = 0; y < rows; ++y, a += run * L) f(a, run, c * shape.plane() + (w.y0 + y) * shape.width + w.x0);
   }
 
-  // The coefficients of layer i become those of its input, whose windows cover the same neurons.
+  // Moves the coefficients of layer i to its input, whose window covers the same neurons.
   void hand_over(int64_t i, int64_t input) {
     Part<T>&from = part(i), &to = part(input);
     if (to.consumers == 1) {
@@ -210,7 +210,7 @@ class CrownWalk<T>::Impl {
     memory_.give_back(from.a);
   }
 
-  // input's part += sign times the part of layer i.
+  // Adds sign times the part of layer i to the input's.
   void add(int64_t i, int64_t input, T sign) {
     const Window &from = part(i).window, &to = part(input).window;
     T* const target = memory(input, true);
@@ -224,7 +224,7 @@ class CrownWalk<T>::Impl {
 
   void sum(int64_t i) {
     const Layer<T>& layer = network_.layer(i);
-    // All but one are copied; that one takes the memory.
+    // The last input takes over the memory, the others get copies.
     int64_t heir = -1;
     for (size_t j = 0; j < layer.inputs.size(); ++j) {
       const int64_t input = layer.inputs[j];
@@ -241,8 +241,8 @@ class CrownWalk<T>::Impl {
       if (part(input).consumers == 1) part(input).alive = part(i).alive;
   }
 
-  // The product of layer i's coefficients, for all inputs or, with pick, for those that matter: what a function takes
-  // nothing of is left at zero.
+  // Multiplies layer i's coefficients by its weights, for all inputs or, with pick, for those needed: coefficients that
+  // the function below maps to zero are left at zero.
   BackwardStep<T> step(int64_t i, bool pick) {
     const int64_t input = network_.layer(i).inputs[0];
     pick &= network_.layer(input).kind == Kind::kActivation;
@@ -254,13 +254,14 @@ class CrownWalk<T>::Impl {
     const Layer<T>& layer = network_.layer(i);
     const int64_t input = layer.inputs[0];
     if (part(input).window.empty()) return;  // only padding
-    // What one tile marks as alive is not what the next one marks; an example's own flags stay.
+    // Flags of a single tile change with the next tile; an example's own flags stay.
     const bool stays = part(i).alive != alive_.data();
     const int64_t list = single_ ? 0 : i;
     const Shape& from = network_.layer(input).shape;
     Part<T>& to = part(input);
     if (network_.layer(input).kind == Kind::kInput && to.consumers == 1 && layer.cells.size() == 1) {
-      // The input is the largest layer, and nobody asks for its coefficients again: a row of cells at a time, in the cache.
+      // The input is the largest layer, and its coefficients are read only once: process one row of cells at a time, in
+      // the cache.
       const Window inputs = to.window;
       const auto rows = static_cast<int64_t>(layer.cells[0].rows.places.size());
       to.a = memory_.take((from.channels * rows * inputs.width() + 1) * L);
@@ -272,14 +273,14 @@ class CrownWalk<T>::Impl {
       to.window = inputs;
       return;
     }
-    // Picking pays where the next tiles of the example come the same way.
+    // Picking is worth its list only where the next tiles of the example use it again.
     const bool pick = stays && part(i).window == Window::all(layer.shape);
     products_.convolution(list, layer, from, part(i).window, to.window, stays && !single_, step(i, pick));
   }
 
   void gather(int64_t i) {
     const Layer<T>& layer = network_.layer(i);
-    const T one = 1;
+    const T factor = 1;
     for_runs(i, [&](const T* a, int64_t n, int64_t k) {
       for (int64_t j = 0; j < n; ++j) {
         int64_t from = layer.index[static_cast<size_t>(k + j)];
@@ -287,7 +288,7 @@ class CrownWalk<T>::Impl {
         for (const int64_t input : layer.inputs) {
           const int64_t size = network_.layer(input).shape.size();
           if (from < size) {
-            engine_kernels<T>().scale(a + j * L, 1, &one, 0, memory(input, true) + from * L, true);
+            engine_kernels<T>().scale(a + j * L, 1, &factor, 0, memory(input, true) + from * L, true);
             break;
           }
           from -= size;
@@ -298,17 +299,17 @@ class CrownWalk<T>::Impl {
 
   void maximum(int64_t i) {
     const LayerState<T>& s = state(i);
-    const T one = 1;
+    const T factor = 1;
     T* const out = memory(network_.layer(i).inputs[0], true);
     for_runs(i, [&](T* a, int64_t n, int64_t k) {
       engine_kernels<T>().relax(a, n, s.lower_slope.data() + k, s.upper_slope.data() + k, s.lower_intercept.data() + k,
                                 s.upper_intercept.data() + k, bias_);
       for (int64_t j = 0; j < n; ++j)
-        engine_kernels<T>().scale(a + j * L, 1, &one, 0, out + s.picked[static_cast<size_t>(k + j)] * L, true);
+        engine_kernels<T>().scale(a + j * L, 1, &factor, 0, out + s.picked[static_cast<size_t>(k + j)] * L, true);
     });
   }
 
-  // The least value of the rows on the range of layer i.
+  // Concretizes the rows on the range of layer i.
   void add_range(int64_t i) {
     const Outward out(options_.sound);
     const double share = dot_error(network_, out);
@@ -316,16 +317,16 @@ class CrownWalk<T>::Impl {
     std::vector<T> low(s.lower.size()), high(s.lower.size());
     for (size_t k = 0; k < low.size(); ++k) {
       const double below = std::fabs(s.lower[k]), above = std::fabs(s.upper[k]);
-      low[k] = out.down_to<T>(s.lower[k] - (share * below + out.few<T>(below)));
-      high[k] = out.up_to<T>(s.upper[k] + (share * above + out.few<T>(above)));
+      low[k] = out.down_to<T>(s.lower[k] - (share * below + out.rounding_error<T>(below)));
+      high[k] = out.up_to<T>(s.upper[k] + (share * above + out.rounding_error<T>(above)));
     }
     for_runs(
         i, [&](T* a, int64_t n, int64_t k) { engine_kernels<T>().dot(a, n, low.data() + k, high.data() + k, bias_); });
   }
 
-  // Of the input's part, what is there of it.
+  // The part of the window inside the input's.
   void take_in(int64_t i) {
-    for_runs(i, [&](const T* a, int64_t n, int64_t k) { least_.add(a, n, state(i), k); });
+    for_runs(i, [&](const T* a, int64_t n, int64_t k) { concretization_.add(a, n, state(i), k); });
   }
 
   const BoundNetwork<T>& network_;
@@ -334,7 +335,7 @@ class CrownWalk<T>::Impl {
   const Tile<T>* tile_ = nullptr;
   const ExampleState<T>* example_ = nullptr;
   std::vector<Part<T>> part_;
-  InputLeast<T> least_;
+  InputConcretization<T> concretization_;
   TileMemory<T> memory_;
   BackwardProducts<T> products_;
   std::vector<int64_t> marked_;
@@ -343,16 +344,16 @@ class CrownWalk<T>::Impl {
 };
 
 template <class T>
-CrownWalk<T>::CrownWalk(const BoundNetwork<T>& network, const BoundOptions& options, bool stop, bool single)
+BackwardPass<T>::BackwardPass(const BoundNetwork<T>& network, const BoundOptions& options, bool stop, bool single)
     : impl_(std::make_unique<Impl>(network, options, stop, single)) {}
 template <class T>
-CrownWalk<T>::~CrownWalk() = default;
+BackwardPass<T>::~BackwardPass() = default;
 template <class T>
-void CrownWalk<T>::run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
+void BackwardPass<T>::run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
   impl_->run(tile, example, bounds);
 }
 
-template class CrownWalk<float>;
-template class CrownWalk<double>;
+template class BackwardPass<float>;
+template class BackwardPass<double>;
 
 }  // namespace pyrobust::cpu

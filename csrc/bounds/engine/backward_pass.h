@@ -1,4 +1,4 @@
-// The backward pass (CROWN; Zhang et al., 2018): rows of coefficients of one example walk from a layer to the input.
+// The backward pass (CROWN; Zhang et al., 2018): carries rows of coefficients of one example from a layer to the input.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,26 @@
 
 namespace pyrobust::cpu {
 
-// kLanes linear functions of one layer's neurons, of which `count` are meant: lower bounds are asked for.
+// Up to kLanes linear functions of one layer's neurons, `count` of them in use, whose lower bounds are wanted.
 template <class T>
 struct Tile {
   int64_t example = 0, layer = 0, count = 0;
-  // sign[lane] times one neuron each ...
+  // Each SIMD lane is sign[lane] times one neuron ...
   int64_t neuron[kLanes<T>] = {};
-  // ... or, where given, times row neuron[lane] of rows [*][size of the layer].
+  // ... or, where rows is given, times row neuron[lane] of rows [*][size of the layer].
   const T* rows = nullptr;
   T sign[kLanes<T>] = {};
 };
 
 template <class T>
-class CrownWalk {
+class BackwardPass {
  public:
-  // With stop, rows end at the first layers that are not affine, on their ranges. With single, no two tiles in turn are
-  // of one example, so that no list of products is worth keeping.
-  CrownWalk(const BoundNetwork<T>& network, const BoundOptions& options, bool stop, bool single);
-  ~CrownWalk();
+  // stop: concretize at the first non-affine layers, on their ranges. single: no two consecutive tiles belong to one
+  // example, so that no list of products is worth keeping.
+  BackwardPass(const BoundNetwork<T>& network, const BoundOptions& options, bool stop, bool single);
+  ~BackwardPass();
 
-  // bounds[lane]: at most the function's smallest value, or -inf where nothing could be proved.
+  // Writes to bounds[lane] a lower bound of the function, or -inf where none could be proved.
   void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds);
 
  private:
@@ -36,7 +36,7 @@ class CrownWalk {
   std::unique_ptr<Impl> impl_;
 };
 
-extern template class CrownWalk<float>;
-extern template class CrownWalk<double>;
+extern template class BackwardPass<float>;
+extern template class BackwardPass<double>;
 
 }  // namespace pyrobust::cpu

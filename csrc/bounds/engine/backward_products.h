@@ -1,4 +1,4 @@
-// The products of a tile with the weights of a linear layer or a convolution, on the way back.
+// Products of a tile with the weights of a linear layer or a convolution, in the backward pass.
 #pragma once
 
 #include <algorithm>
@@ -24,30 +24,30 @@ struct BackwardStep {
 template <class T>
 class BackwardProducts {
  public:
-  // With room for `lists` lists of products.
+  // Reserves `lists` lists of products.
   explicit BackwardProducts(int64_t lists) : listed_(static_cast<size_t>(lists)) {}
 
   void linear(const Layer<T>& layer, const BackwardStep<T>& step) {
-    taps_.resize(static_cast<size_t>(layer.shape.size()));
+    fan_in_.resize(static_cast<size_t>(layer.shape.size()));
     int64_t count = 0;
     for (int64_t k = 0; k < layer.shape.size(); ++k) {
-      taps_[static_cast<size_t>(count)] = {static_cast<int32_t>(k * L), static_cast<int32_t>(k)};
+      fan_in_[static_cast<size_t>(count)] = {static_cast<int32_t>(k * L), static_cast<int32_t>(k)};
       count += step.alive == nullptr || step.alive[k] != 0;
     }
     const Panels<T>& panels = layer.backward;
     if (step.needed == nullptr) {
       for (int64_t p = 0; p < panels.count(); ++p)
-        engine_kernels<T>().multiply(step.a, taps_.data(), count, panels.panel(p), panels.width(p),
+        engine_kernels<T>().multiply(step.a, fan_in_.data(), count, panels.panel(p), panels.width(p),
                                      step.out + p * kPanel * L, kSideBySide<T>, step.add);
       return;
     }
     at_.resize(static_cast<size_t>(panels.outputs)), columns_.resize(at_.size());
-    int64_t many = 0;
+    int64_t needed_count = 0;
     for (int64_t k = 0; k < panels.outputs; ++k) {
-      at_[static_cast<size_t>(many)] = k * L, columns_[static_cast<size_t>(many)] = panels.column(k);
-      many += step.needed[k] != 0;
+      at_[static_cast<size_t>(needed_count)] = k * L, columns_[static_cast<size_t>(needed_count)] = panels.column(k);
+      needed_count += step.needed[k] != 0;
     }
-    pick(step, taps_.data(), count, panels, columns_.data(), at_.data(), many);
+    pick(step, fan_in_.data(), count, panels, columns_.data(), at_.data(), needed_count);
   }
 
   // From a window of a layer's outputs to one of its inputs, of the shape `from`, by list i of products, which stays for
@@ -61,7 +61,7 @@ class BackwardProducts {
       if (step.needed == nullptr) return whole_panels(cells, begin, end, products, from, inputs, 0, step);
       size_t g = 0;
       for (const Cell* cell = begin; cell != end; ++cell) {
-        pick(step, products.taps(*cell), cell->count, cells.panels[g], products.columns(*cell), products.at(*cell),
+        pick(step, products.fan_in(*cell), cell->count, cells.panels[g], products.columns(*cell), products.at(*cell),
              cell->picks);
         g = g + 1 == cells.panels.size() ? 0 : g + 1;
       }
@@ -69,8 +69,8 @@ class BackwardProducts {
     products.for_cells(layer, from, outputs, inputs, step.alive, step.needed, stays, multiply);
   }
 
-  // The same of a layer whose inputs are in cells of one kind, all needed, row of cells by row: step.out holds one, and
-  // taken(window) is called for each.
+  // The same for a layer whose inputs are in cells of one kind, all needed, one row of cells at a time: step.out holds
+  // one row, and taken(window) is called after each.
   template <class F>
   void convolution_by_rows(int64_t i, const Layer<T>& layer, const Shape& from, const Window& outputs,
                            const Window& inputs, bool stays, const BackwardStep<T>& step, const F& taken) {
@@ -94,20 +94,20 @@ class BackwardProducts {
  private:
   static constexpr int64_t L = kLanes<T>;
 
-  void pick(const BackwardStep<T>& step, const Tap* taps, int64_t count, const Panels<T>& panels,
-            const int64_t* columns, const int64_t* at, int64_t many) {
-    for (int64_t j = 0; j < many; j += kPanel)
-      engine_kernels<T>().multiply_picked(step.a, taps, count, panels.w.data(), columns + j, std::min(kPanel, many - j),
-                                          step.out, at + j, step.add);
+  void pick(const BackwardStep<T>& step, const FanIn* fan_in, int64_t count, const Panels<T>& panels,
+            const int64_t* columns, const int64_t* at, int64_t needed_count) {
+    for (int64_t j = 0; j < needed_count; j += kPanel)
+      engine_kernels<T>().multiply_picked(step.a, fan_in, count, panels.w.data(), columns + j,
+                                          std::min(kPanel, needed_count - j), step.out, at + j, step.add);
   }
 
-  // To a window that starts `top` rows below that for which the cells were listed.
+  // Writes to a window that starts `top` rows below the one for which the cells were listed.
   void whole_panels(const Cells<T>& cells, const ConvProducts::Cell* begin, const ConvProducts::Cell* end,
                     const ConvProducts& products, const Shape& from, const Window& to, int64_t top,
                     const BackwardStep<T>& step) {
     const auto groups = static_cast<int64_t>(cells.panels.size());
     const int64_t channels = from.channels / groups, plane = to.height() * to.width();
-    // Where the outputs of a cell lie, counted from its first place.
+    // Offsets of the outputs of a cell from its first place.
     at_.clear();
     for (const int64_t y : cells.rows.places)
       for (const int64_t x : cells.columns.places)
@@ -121,14 +121,14 @@ class BackwardProducts {
       if (!whole) clip(cells, y, x, to, channels, first, from.channels * plane * L);
       const Panels<T>& panels = cells.panels[static_cast<size_t>(g)];
       for (int64_t p = 0; p < panels.count(); ++p)
-        engine_kernels<T>().multiply(step.a, products.taps(*cell), cell->count, panels.panel(p), panels.width(p),
+        engine_kernels<T>().multiply(step.a, products.fan_in(*cell), cell->count, panels.panel(p), panels.width(p),
                                      whole ? step.out + first : step.out, (whole ? at_ : clipped_).data() + p * kPanel,
                                      step.add);
       g = g + 1 == groups ? 0 : g + 1;
     }
   }
 
-  // Of a cell that starts at `first` and reaches beyond the window, the places outside go to `spare`.
+  // For a cell at `first` that reaches beyond the window, sends the places outside to `spare`.
   void clip(const Cells<T>& cells, int64_t y0, int64_t x0, const Window& to, int64_t channels, int64_t first,
             int64_t spare) {
     clipped_.resize(at_.size());
@@ -142,7 +142,7 @@ class BackwardProducts {
   }
 
   std::vector<ConvProducts> listed_;
-  std::vector<Tap> taps_;
+  std::vector<FanIn> fan_in_;
   std::vector<int64_t> at_, clipped_, columns_;
 };
 

@@ -15,7 +15,7 @@ struct Ranges {
   std::vector<T> center, radius;
 };
 
-// Kept by each thread, which works on one group at a time: fresh memory would cost more than what is done with it.
+// Kept by each thread, which works on one group at a time: allocating afresh would cost more than the work.
 template <class T>
 std::vector<Ranges<T>>& ranges() {
   thread_local std::vector<Ranges<T>> kept;
@@ -32,7 +32,7 @@ Ranges<T>& ranges_of(int64_t i, int64_t n) {
 }  // namespace
 
 template <class T>
-LaneIntervals<T>::LaneIntervals(const BoundNetwork<T>& network, const std::vector<uint8_t>& walked,
+LaneIntervals<T>::LaneIntervals(const BoundNetwork<T>& network, const std::vector<uint8_t>& reached,
                                 const BoundOptions& options)
     : network_(network),
       options_(options),
@@ -41,16 +41,17 @@ LaneIntervals<T>::LaneIntervals(const BoundNetwork<T>& network, const std::vecto
   const auto relu = [](const Layer<T>& layer) {
     return layer.kind == Kind::kActivation && layer.function == Function::kLeakyRelu && layer.slope == 0;
   };
-  // A deployed pass may overflow in between; an intermediate pass, and a ball, need the ranges of single examples.
+  // A deployed pass may overflow at an intermediate layer; backward passes for neurons, and balls, need the ranges of
+  // single examples.
   const bool plain = options.method == Method::kIbp && options.norm == Norm::kLinf && options.deployed == 0;
   for (int64_t i = 1; i < network.size() && plain; ++i) {
     const Layer<T>& layer = network.layer(i);
     const int64_t input = layer.inputs[0];
     if (relu(layer)) {
-      // with the products that only it takes
+      // fused with the products that only it consumes
       const Layer<T>& products = network.layer(input);
-      if ((products.kind != Kind::kLinear && products.kind != Kind::kConv) || walked[static_cast<size_t>(input)] != 0 ||
-          products.consumers != 1)
+      if ((products.kind != Kind::kLinear && products.kind != Kind::kConv) ||
+          reached[static_cast<size_t>(input)] != 0 || products.consumers != 1)
         continue;
       const int64_t from = products.inputs[0];
       if (from == 0 || does(from)) does_[static_cast<size_t>(i)] = does_[static_cast<size_t>(input)] = 1;
@@ -79,12 +80,12 @@ void LaneIntervals<T>::begin(const InputSet& inputs, int64_t first, int64_t coun
 
 template <class T>
 void LaneIntervals<T>::run(int64_t i, ExampleState<T>* const* group, int64_t count) const {
-  if (network_.layer(i).kind != Kind::kActivation) return;  // done with its ReLU
+  if (network_.layer(i).kind != Kind::kActivation) return;  // computed with its ReLU
   multiply(i);
   if (asked(i)) hand_out(i, group, count);
 }
 
-// The ReLU i of a layer of products. With z = c + d, |d| <= r, what w z is away from the computed w c is at most
+// ReLU i after a layer of products. With z = c + d, |d| <= r, w z differs from the computed w c by at most
 //   sum |w| r + s sum |w| m,  m >= |z| and |c|, s the share of gamma and of weights that are not exact,
 // and as |c| + r is such an m, that is at most sum |w| (r + s (|c| + r)): two sums are enough.
 template <class T>
@@ -123,7 +124,7 @@ void LaneIntervals<T>::hand_out(int64_t i, ExampleState<T>* const* group, int64_
       const auto at = static_cast<size_t>(k * kLanes<T> + e), to = static_cast<size_t>(k);
       const double c = from.center[at], r = from.radius[at];
       const double lower = std::fmax(out.add_down(c, -r), 0), upper = out.add_up(c, r);
-      // Where something overflowed nothing is known.
+      // Nothing is known where anything overflowed.
       const bool known = lower <= upper;
       state.lower[to] = known ? lower : 0, state.upper[to] = known ? upper : INFINITY;
     }

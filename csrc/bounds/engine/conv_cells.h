@@ -1,6 +1,6 @@
-// Weights of a convolution's backward step. The inputs are taken in cells: those whose places, counted from the first
-// padded one, are stride * m to stride * m + stride - 1 take from nearly the same outputs, so that one list of products
-// and whole panels serve (place in the cell, channel) where there are few channels.
+// Weights of a convolution's backward step. The inputs are taken in cells: the places stride * m to stride * m + stride
+// - 1, counted from the first padded one, depend on nearly the same outputs. One list of products then serves the whole
+// cell, and (place in the cell, channel) fills panels where there are few channels.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,13 @@ struct ConvSizes {
           groups = 1;
 };
 
-// Along one axis: cell m holds the inputs stride * m + place - pad, which take from the outputs m - back.
+// Cells along one axis: cell m holds the inputs stride * m + place - pad, which depend on the outputs m - back.
 struct CellAxis {
   std::vector<int64_t> places, back;
 };
 
-// The cells of one kind, in panels for each group: outputs [row place][column place][channel], taps [row back][column
-// back][channel]. A product that an input does not take part in has the weight 0, and adds no error.
+// The cells of one kind, in panels for each group: outputs [row place][column place][channel], fan-in [row
+// back][column back][channel]. An input outside a product has the weight 0, and adds no error.
 template <class T>
 struct Cells {
   CellAxis rows, columns;
@@ -45,12 +45,12 @@ inline std::vector<CellAxis> cell_axes(int64_t kernel, int64_t stride, int64_t d
 // weight(place in the kernel, output channel, input channel) of group g.
 template <class T, class Weight>
 std::vector<Cells<T>> backward_cells(const ConvSizes& s, int64_t inputs, int64_t outputs, const Weight& weight) {
-  // Whole cells where few products with 0 are added, or few channels would leave panels narrow.
+  // Use whole cells where they add few products with 0, or where few channels would leave panels narrow.
   const auto products = [](const std::vector<CellAxis>& axes) { return axes[0].places.size() * axes[0].back.size(); };
-  const auto most = static_cast<size_t>(s.kernel_h * s.kernel_w * (inputs < kPanel / 2 ? 2 : 1));
+  const auto limit = static_cast<size_t>(s.kernel_h * s.kernel_w * (inputs < kPanel / 2 ? 2 : 1));
   const bool whole = products(cell_axes(s.kernel_h, s.stride_h, s.dilation_h, true)) *
                          products(cell_axes(s.kernel_w, s.stride_w, s.dilation_w, true)) <=
-                     most;
+                     limit;
   // Element of the kernel between a place and an output, or -1.
   const auto element = [](int64_t place, int64_t back, int64_t kernel, int64_t stride, int64_t dilation) {
     const int64_t at = back * stride + place;
@@ -64,15 +64,15 @@ std::vector<Cells<T>> backward_cells(const ConvSizes& s, int64_t inputs, int64_t
       for (int64_t g = 0; g < s.groups; ++g)
         cells.panels.push_back(packed<T>(
             static_cast<int64_t>(rows.places.size()) * across * inputs,
-            static_cast<int64_t>(rows.back.size()) * wide * outputs, [&](int64_t tap, int64_t output) {
+            static_cast<int64_t>(rows.back.size()) * wide * outputs, [&](int64_t fan_in, int64_t output) {
               const auto row = static_cast<size_t>(output / inputs / across),
-                         row_back = static_cast<size_t>(tap / outputs / wide);
+                         row_back = static_cast<size_t>(fan_in / outputs / wide);
               const auto column = static_cast<size_t>(output / inputs % across),
-                         column_back = static_cast<size_t>(tap / outputs % wide);
+                         column_back = static_cast<size_t>(fan_in / outputs % wide);
               const int64_t y = element(rows.places[row], rows.back[row_back], s.kernel_h, s.stride_h, s.dilation_h);
               const int64_t x =
                   element(columns.places[column], columns.back[column_back], s.kernel_w, s.stride_w, s.dilation_w);
-              return y < 0 || x < 0 ? T(0) : weight(g, y * s.kernel_w + x, tap % outputs, output % inputs);
+              return y < 0 || x < 0 ? T(0) : weight(g, y * s.kernel_w + x, fan_in % outputs, output % inputs);
             }));
       all.push_back(std::move(cells));
     }

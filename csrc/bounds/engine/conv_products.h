@@ -1,4 +1,4 @@
-// The products of a convolution's backward step, listed once for all tiles that share them, else row by row.
+// Lists of the products in a convolution's backward step: made once for all tiles that share them, else row by row.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace pyrobust::cpu {
 
 class ConvProducts {
  public:
-  // The products of one group of a cell, the cell's first place, counted from the window's (it can lie before it), and
-  // which of its outputs are picked.
+  // The products of one group of a cell, the cell's first place relative to the window's (possibly before it), and its
+  // picked outputs.
   struct Cell {
     int64_t y, x, begin, count, first_pick, picks;
   };
@@ -49,8 +49,8 @@ class ConvProducts {
       f(kind, cells_.data() + begin_[kind], cells_.data() + begin_[kind + 1]);
   }
 
-  const Tap* taps(const Cell& cell) const { return taps_.data() + cell.begin; }
-  // Of the picked outputs: where their weights start, and where they lie in the window.
+  const FanIn* fan_in(const Cell& cell) const { return fan_in_.data() + cell.begin; }
+  // For each picked output: where its weights start, and its offset in the window.
   const int64_t* columns(const Cell& cell) const { return columns_.data() + cell.first_pick; }
   const int64_t* at(const Cell& cell) const { return at_.data() + cell.first_pick; }
 
@@ -59,7 +59,7 @@ class ConvProducts {
     int64_t begin, end;
   };
 
-  // The cells of one axis that have a place in [begin, end).
+  // Returns the cells of one axis that have a place in [begin, end).
   static Span range(const CellAxis& axis, int64_t stride, int64_t pad, int64_t begin, int64_t end) {
     const int64_t front = axis.places.front(), back = axis.places.back();
     // stride * m + back - pad >= begin and stride * m + front - pad < end
@@ -74,13 +74,13 @@ class ConvProducts {
     return range(kind.columns, layer.conv.stride_w, layer.conv.pad_w, inputs_.x0, inputs_.x1);
   }
 
-  // For the products of so many more rows.
+  // Reserves room for the products of more rows.
   template <class T>
   void make_room(const Layer<T>& layer, const Cells<T>& kind, int64_t rows) {
     const Span columns = columns_of(layer, kind);
     const auto most = static_cast<int64_t>(kind.rows.back.size() * kind.columns.back.size()) * layer.shape.channels;
     const auto room = static_cast<size_t>(used_ + rows * (columns.end - columns.begin) * most) + kPadding;
-    if (taps_.size() < room) taps_.resize(room);
+    if (fan_in_.size() < room) fan_in_.resize(room);
   }
 
   void clear() {
@@ -96,11 +96,11 @@ class ConvProducts {
     for (int64_t x = columns.begin; x < columns.end; ++x)
       for (int64_t g = 0; g < s.groups; ++g) {
         const int64_t before = used_;
-        int64_t first_tap = 0;
+        int64_t first_fan_in = 0;
         for (const int64_t row : kind.rows.back)
           for (const int64_t column : kind.columns.back) {
-            append<T>(y - row, x - column, g, channels, s.groups, first_tap);
-            first_tap += channels;
+            append<T>(y - row, x - column, g, channels, s.groups, first_fan_in);
+            first_fan_in += channels;
           }
         Cell cell{y * s.stride_h - s.pad_h - inputs_.y0,
                   x * s.stride_w - s.pad_w - inputs_.x0,
@@ -113,20 +113,20 @@ class ConvProducts {
       }
   }
 
-  // The living channels of the output at (y, x), where it is in the window.
+  // Lists the alive channels of the output at (y, x), where it is in the window.
   template <class T>
-  void append(int64_t y, int64_t x, int64_t group, int64_t channels, int64_t groups, int64_t first_tap) {
+  void append(int64_t y, int64_t x, int64_t group, int64_t channels, int64_t groups, int64_t first_fan_in) {
     if (y < outputs_.y0 || y >= outputs_.y1 || x < outputs_.x0 || x >= outputs_.x1) return;
     const auto list = static_cast<size_t>(((y - listing_.y0) * listing_.width() + x - listing_.x0) * groups + group);
     const int64_t plane = outputs_.height() * outputs_.width();
     const int64_t place = group * channels * plane + (y - outputs_.y0) * outputs_.width() + x - outputs_.x0;
-    // Eight at a time, those behind the last for nothing: how many there are is not worth a guess of the processor's.
+    // Copies eight at a time, past the last one too: a branch on their number would be unpredictable.
     const size_t first = living_begin_[list], end = living_begin_[list + 1];
-    Tap* next = taps_.data() + used_;
+    FanIn* next = fan_in_.data() + used_;
     for (size_t i = first; i < end; i += kPadding, next += kPadding)
       for (size_t j = 0; j < kPadding; ++j)
         next[j] = {static_cast<int32_t>((living_[i + j] * plane + place) * kLanes<T>),
-                   static_cast<int32_t>(living_[i + j] + first_tap)};
+                   static_cast<int32_t>(living_[i + j] + first_fan_in)};
     used_ += static_cast<int64_t>(end - first);
   }
 
@@ -146,7 +146,7 @@ class ConvProducts {
     cell.picks = static_cast<int64_t>(at_.size()) - cell.first_pick;
   }
 
-  // For every place of a window and every group, the channels that are alive.
+  // Lists the alive channels of every place of the window and every group.
   template <class T>
   void list_living(const Layer<T>& layer, const uint8_t* alive, const Window& window) {
     const int64_t channels = layer.shape.channels / layer.conv.groups;
@@ -172,8 +172,8 @@ class ConvProducts {
   const uint8_t *alive_ = nullptr, *needed_ = nullptr;
   Window outputs_, inputs_, listing_;
   std::vector<int32_t> living_;
-  std::vector<Tap> taps_;
-  int64_t used_ = 0;  // of taps_
+  std::vector<FanIn> fan_in_;
+  int64_t used_ = 0;  // entries of fan_in_ in use
   std::vector<Cell> cells_;
   std::vector<int64_t> columns_, at_;
   std::vector<size_t> living_begin_, begin_;

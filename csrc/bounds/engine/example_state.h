@@ -1,5 +1,5 @@
-// What is known of one example while bounds are propagated: the range of every neuron, and the lines and errors that
-// the backward pass multiplies coefficients with.
+// State of one example during bound propagation: the range of every neuron, and the linear relaxations, widened by the
+// rounding error, that the backward pass multiplies coefficients by.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct BoundOptions {
   Method method = Method::kCrown;
   Norm norm = Norm::kLinf;
   bool sound = true;
-  // The unit roundoff of the deployed forward pass, whose sums may run in any order; 0 for real arithmetic.
+  // Unit roundoff of the deployed forward pass, whose sums may run in any order; 0 for real arithmetic.
   double deployed = 0;
-  double deployed_max = INFINITY;  // the largest float of it
+  double deployed_max = INFINITY;  // the largest finite float of the deployed pass
 };
 
-// Corners of boxes [B][n], in float64 or in float32, which are widened where they are read: a copy of all of them in
-// float64 would be most of what IBP takes.
+// Corners of boxes [B][n], in float64 or in float32, converted when read: a float64 copy of all of them would be
+// most of IBP's memory.
 struct Corners {
   const double* wide = nullptr;
   const float* narrow = nullptr;
@@ -49,15 +49,16 @@ struct InputSet {
 template <class T>
 struct LayerState {
   std::vector<double> lower, upper;
-  // affine and input layers: what a coefficient a >= 0 (low) or a < 0 (high) is multiplied with at least: the bias less
-  // the error of the step, the box; "sum": sum |w| m before the bias, of which errors are shares
+  // affine and input layers: the factor of a coefficient a >= 0 (low) or a < 0 (high) in a lower bound: the bias
+  // widened by the error of the step, or the box. sum: sum |w| m before the bias, which rounding errors are
+  // proportional to
   std::vector<double> sum;
   std::vector<T> low, high;
   // input, for a ball: its center
   std::vector<T> center_low, center_high;
   // activations and maxima
   std::vector<T> lower_slope, upper_slope, lower_intercept, upper_intercept;
-  std::vector<uint8_t> alive;   // whether a coefficient can be other than zero
+  std::vector<uint8_t> alive;   // whether a coefficient can differ from zero
   std::vector<uint8_t> needed;  // whether a coefficient matters: a slope or an intercept is not zero
   std::vector<int64_t> picked;  // maxima: the element with the largest lower bound
 };
@@ -65,26 +66,27 @@ struct LayerState {
 template <class T>
 struct ExampleState {
   std::vector<LayerState<T>> layer;
-  double slack = 0;  // for all that underflow can take from a row
+  double underflow_error = 0;  // bound of the underflow in a row
   double epsilon = 0;
 
   LayerState<T>& operator[](int64_t i) { return layer[static_cast<size_t>(i)]; }
   const LayerState<T>& operator[](int64_t i) const { return layer[static_cast<size_t>(i)]; }
 };
 
-// Deployed products may flush to zero, inputs below the smallest normal float too: added to magnitudes, this pays for
-// both, for its share in any sum is at least 4 u 2^-100, more than 2^-126.
+// Added to magnitudes to cover deployed products, and inputs below the smallest normal float, that flush to zero: its
+// share of any sum is at least 4 u 2^-100, more than 2^-126.
 inline constexpr double kFlushed = 0x1p-100;
 
-// Memory of one thread that one layer of a group leaves to the next: fresh pages for each would cost more than what is
-// done with them. It shrinks where no layer to come takes as much, for an image's is several times that of the others.
+// Memory of one thread, passed from layer to layer of a group: fresh pages for each layer would cost more than the
+// work. It shrinks where no later layer needs as much, because the input takes several times the memory of other
+// layers.
 template <class T>
 class Room {
  public:
-  // sizes: for each layer, how many numbers it and those behind it take at most.
+  // sizes: for each layer, the largest number of elements that it or any later layer takes.
   explicit Room(const std::vector<int64_t>& sizes) : sizes_(sizes) {}
 
-  // What layer i takes, whatever is in it.
+  // Memory for layer i, uninitialised.
   T* take(int64_t i) {
     const int64_t n = sizes_[static_cast<size_t>(i)];
     if (n != size_) {
@@ -104,15 +106,15 @@ class Room {
 // The largest |z| of a range.
 inline double magnitude(double lower, double upper) { return std::fmax(std::fabs(lower), std::fabs(upper)); }
 
-// What a deployed function can be wrong by: the ends of a clamp and a slope are rounded, the product, too, and other
-// functions are approximations. share: of `roundings` of them.
+// Error of a deployed activation: the ends of a clamp, a slope and the product are rounded, and other functions are
+// approximations. share: relative error of `roundings` roundings.
 template <class T>
 double deployed_error(const Layer<T>& function, double lower, double upper, double share) {
   if (function.function == Function::kLeakyRelu && (function.slope == 0 || lower >= 0)) return 0;
   return share * (magnitude(lower, upper) + kFlushed);
 }
 
-// Whether a ReLU-like function has both kinds of pieces on the range.
+// Whether a ReLU-like function is unstable: has both pieces on the range.
 template <class T>
 bool unstable(const Layer<T>& activation, double lower, double upper) {
   if (activation.function == Function::kLeakyRelu) return lower < 0 && upper > 0;
@@ -121,19 +123,20 @@ bool unstable(const Layer<T>& activation, double lower, double upper) {
   return lower < upper;
 }
 
-// Sums of products in T over blocks that are flushed to float64: the relative error, with the conversions.
+// Relative error of sums of products in T over blocks that are flushed to float64, with the conversions.
 template <class T>
 double dot_error(const BoundNetwork<T>& network, const Outward& out) {
   if (!out.sound()) return 0;
   return out.gamma<T>(kBlock + 4) + static_cast<double>(2 * network.neurons() + 64) * 0x1p-52;
 }
 
-// The range of layer i from those of its inputs, and for affine layers `sum`, for a group of at most kLanes examples.
+// Computes the range of layer i from those of its inputs, and `sum` for affine layers, for a group of at most kLanes
+// examples.
 template <class T>
 void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
                          const BoundOptions& options, Room<T>& room);
 
-// low and high, or the lines, of layer i, from ranges that are final.
+// Computes low and high, or the linear relaxation, of layer i from final ranges.
 template <class T>
 void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& state, const BoundOptions& options);
 

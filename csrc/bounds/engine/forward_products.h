@@ -1,4 +1,4 @@
-// The sums of products that ranges of a linear layer or a convolution are made of, panel by panel.
+// Sums of products for the ranges of a linear layer or a convolution, panel by panel.
 #pragma once
 
 #include <algorithm>
@@ -12,99 +12,99 @@
 
 namespace pyrobust::cpu {
 
-// The products of a convolution's output, of which neighbours mostly have the same.
-class KernelTaps {
+// The products of a convolution's output, mostly the same for neighbouring outputs.
+class KernelFanIn {
  public:
-  // Lists those of the output at (y, x), counted from the input of the first channel that is returned.
+  // Lists the products of the output at (y, x), relative to the returned offset of the first input channel.
   template <class T>
   int64_t list(const ConvSizes& s, const Shape& from, int64_t channels, int64_t y, int64_t x) {
     const int64_t iy = y * s.stride_h - s.pad_h, ix = x * s.stride_w - s.pad_w;
     const Window inside{first(iy, s.dilation_h), last(iy, s.dilation_h, from.height, s.kernel_h),
                         first(ix, s.dilation_w), last(ix, s.dilation_w, from.width, s.kernel_w)};
     if (inside.empty()) {
-      taps_.clear(), inside_ = inside;
+      fan_in_.clear(), inside_ = inside;
       return 0;
     }
     const int64_t corner = (iy + inside.y0 * s.dilation_h) * from.width + ix + inside.x0 * s.dilation_w;
     if (inside == inside_) return corner;
     inside_ = inside;
-    taps_.clear();
+    fan_in_.clear();
     for (int64_t ky = inside.y0; ky < inside.y1; ++ky)
       for (int64_t kx = inside.x0; kx < inside.x1; ++kx)
         for (int64_t c = 0; c < channels; ++c) {
           const int64_t place =
               c * from.plane() + (ky - inside.y0) * s.dilation_h * from.width + (kx - inside.x0) * s.dilation_w;
-          taps_.push_back(
+          fan_in_.push_back(
               {static_cast<int32_t>(place * kLanes<T>), static_cast<int32_t>((ky * s.kernel_w + kx) * channels + c)});
         }
     return corner;
   }
-  const std::vector<Tap>& taps() const { return taps_; }
+  const std::vector<FanIn>& fan_in() const { return fan_in_; }
 
  private:
-  // The elements of the kernel, from `at` on, that fall on the plane.
-  static int64_t first(int64_t at, int64_t dilation) { return at >= 0 ? 0 : (-at + dilation - 1) / dilation; }
-  static int64_t last(int64_t at, int64_t dilation, int64_t size, int64_t kernel) {
-    return at >= size ? 0 : std::min(kernel, (size - at + dilation - 1) / dilation);
+  // The range of kernel elements, for an output at `start`, that fall on the plane.
+  static int64_t first(int64_t start, int64_t dilation) { return start >= 0 ? 0 : (-start + dilation - 1) / dilation; }
+  static int64_t last(int64_t start, int64_t dilation, int64_t size, int64_t kernel) {
+    return start >= size ? 0 : std::min(kernel, (size - start + dilation - 1) / dilation);
   }
 
   Window inside_;
-  std::vector<Tap> taps_;
+  std::vector<FanIn> fan_in_;
 };
 
-// One panel of outputs: neurons first, first + apart, ...; its products are those of `taps`, with lanes from `offset` on.
+// One panel of outputs: neurons first, first + apart, ...; `fan_in` lists its products, with inputs from `offset` on.
 struct ForwardPanel {
   size_t group;
   int64_t panel, width, first, apart, offset;
-  const std::vector<Tap>& taps;
+  const std::vector<FanIn>& fan_in;
 
-  // out [width][kLanes]: the sums of `lanes` times the weights.
+  // Computes out [width][kLanes], the sums of `lanes` times the weights.
   template <class T>
   void multiply(const T* lanes, const std::vector<Panels<T>>& weights, T* out) const {
-    engine_kernels<T>().multiply(lanes + offset, taps.data(), static_cast<int64_t>(taps.size()),
+    engine_kernels<T>().multiply(lanes + offset, fan_in.data(), static_cast<int64_t>(fan_in.size()),
                                  weights[group].panel(panel), width, out, kSideBySide<T>, false);
   }
 };
 
-// f(panel) for all panels of a linear layer or a convolution, whose input has the shape `from`.
+// Calls f(panel) for all panels of a linear layer or a convolution whose input has the shape `from`.
 template <class T, class F>
 void for_panels(const Layer<T>& layer, const Shape& from, const F& f) {
   if (layer.kind == Kind::kLinear) {
-    std::vector<Tap> taps(static_cast<size_t>(from.size()));
+    std::vector<FanIn> fan_in(static_cast<size_t>(from.size()));
     for (int64_t k = 0; k < from.size(); ++k)
-      taps[static_cast<size_t>(k)] = {static_cast<int32_t>(k * kLanes<T>), static_cast<int32_t>(k)};
+      fan_in[static_cast<size_t>(k)] = {static_cast<int32_t>(k * kLanes<T>), static_cast<int32_t>(k)};
     for (int64_t p = 0; p < layer.forward[0].count(); ++p)
-      f(ForwardPanel{0, p, layer.forward[0].width(p), p * kPanel, 1, 0, taps});
+      f(ForwardPanel{0, p, layer.forward[0].width(p), p * kPanel, 1, 0, fan_in});
     return;
   }
   const ConvSizes& s = layer.conv;
   const int64_t channels = from.channels / s.groups, outputs = layer.shape.channels / s.groups;
   const int64_t plane = layer.shape.plane();
-  KernelTaps taps;
+  KernelFanIn fan_in;
   for (int64_t y = 0; y < layer.shape.height; ++y)
     for (int64_t x = 0; x < layer.shape.width; ++x) {
-      const int64_t corner = taps.template list<T>(s, from, channels, y, x);
+      const int64_t corner = fan_in.template list<T>(s, from, channels, y, x);
       for (int64_t g = 0; g < s.groups; ++g) {
         const Panels<T>& panels = layer.forward[static_cast<size_t>(g)];
         for (int64_t p = 0; p < panels.count(); ++p)
           f(ForwardPanel{static_cast<size_t>(g), p, panels.width(p),
                          (g * outputs + p * kPanel) * plane + y * layer.shape.width + x, plane,
-                         (g * channels * from.plane() + corner) * kLanes<T>, taps.taps()});
+                         (g * channels * from.plane() + corner) * kLanes<T>, fan_in.fan_in()});
       }
     }
 }
 
-// What the sums of a layer cost.
+// Rounding errors of the sums of a layer.
 template <class T>
 RangeCosts range_costs(const Layer<T>& layer, const BoundOptions& options) {
   const Outward out(options.sound);
-  const int64_t taps = layer.forward[0].taps;
-  const double gamma = out.gamma<T>(std::min(taps, kBlock) + 2 + (taps + kBlock - 1) / kBlock);
-  const double deployed = out.gamma(taps + 4, options.deployed);
+  const int64_t fan_in = layer.forward[0].fan_in;
+  const double gamma = out.gamma<T>(std::min(fan_in, kBlock) + 2 + (fan_in + kBlock - 1) / kBlock);
+  const double deployed = out.gamma(fan_in + 4, options.deployed);
   RangeCosts costs;
   costs.sound = options.sound;
   costs.more = 1 + 3 * gamma;
-  costs.tiny = out.underflow<T>(static_cast<double>(taps + 4));
+  costs.tiny = out.underflow<T>(static_cast<double>(fan_in + 4));
   costs.sum = gamma + deployed + (options.sound ? layer.weight_error : 0);
   costs.bias = deployed;
   costs.constant = deployed * kFlushed + (options.sound ? layer.bias_error : 0);

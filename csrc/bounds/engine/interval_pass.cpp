@@ -1,4 +1,5 @@
-// Ranges of neurons, layer by layer: center and radius of sums of products, up to kLanes examples at once.
+// The interval pass: ranges of neurons layer by layer, as center and radius of sums of products, for up to kLanes
+// examples.
 #include <algorithm>
 #include <vector>
 
@@ -9,7 +10,8 @@
 namespace pyrobust::cpu {
 namespace {
 
-// The inputs of a group as [neuron][lane]: a point c of each range, how far its ends are away, the largest |z| and |c|.
+// The inputs of an example group as [neuron][example]: a point c of each range, the distance of its ends, the largest
+// |z| and |c|.
 template <class T>
 struct Lanes {
   const T *center, *radius, *magnitude;
@@ -29,13 +31,13 @@ Lanes<T> lanes_of(int64_t layer, int64_t n, ExampleState<T>* const* group, int64
   return {lanes, lanes + size, lanes + 2 * size};
 }
 
-// The sums of products of one channel block at one place: out [kPanel][kLanes].
+// Sums of products of one channel block at one place: out [kPanel][kLanes].
 template <class T>
 struct Sums {
   T center[kPanel * kLanes<T>], radius[kPanel * kLanes<T>], magnitude[kPanel * kLanes<T>];
 };
 
-// Turns the sums at one neuron into a range, outward.
+// Turns the sums at one neuron into a range, rounded outward.
 template <class T>
 class Ranges {
  public:
@@ -79,7 +81,7 @@ void products(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const*
   });
 }
 
-// The other affine layers and the functions, one example at a time, in float64.
+// All other layers, one example at a time, in float64.
 template <class T>
 void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example, const BoundOptions& options) {
   const Layer<T>& layer = network.layer(i);
@@ -139,9 +141,10 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
       break;
     case Kind::kActivation:
       if (layer.function == Function::kRule) {
-        std::vector<double> lines(4 * n);
-        layer.rule(static_cast<int64_t>(n), first.lower.data(), first.upper.data(), lines.data(), lines.data() + n,
-                   lines.data() + 2 * n, lines.data() + 3 * n, state.lower.data(), state.upper.data());
+        std::vector<double> relaxation(4 * n);
+        layer.rule(static_cast<int64_t>(n), first.lower.data(), first.upper.data(), relaxation.data(),
+                   relaxation.data() + n, relaxation.data() + 2 * n, relaxation.data() + 3 * n, state.lower.data(),
+                   state.upper.data());
         break;
       }
       if (layer.function == Function::kLeakyRelu && layer.slope == 0) {
@@ -197,8 +200,8 @@ void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState
   else
     for (int64_t e = 0; e < count; ++e) elementwise(network, i, *group[e], options);
   const double share = layer.kind == Kind::kActivation ? Outward(true).gamma(layer.roundings, options.deployed) : 0;
-  // Where something overflowed, or may overflow where it is deployed, nothing is known.
-  const double most = options.deployed > 0 ? options.deployed_max : INFINITY;
+  // Nothing is known where anything overflowed, or may overflow in the deployed pass.
+  const double largest = options.deployed > 0 ? options.deployed_max : INFINITY;
   for (int64_t e = 0; e < count; ++e) {
     LayerState<T>& state = (*group[e])[i];
     for (size_t k = 0; share > 0 && k < n; ++k) {
@@ -207,12 +210,12 @@ void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState
     }
     int64_t usable = 0;
     for (size_t k = 0; k < n; ++k)
-      usable += static_cast<int64_t>(state.lower[k] <= state.upper[k]) & static_cast<int64_t>(state.lower[k] >= -most) &
-                static_cast<int64_t>(state.upper[k] <= most);
-    if (usable == static_cast<int64_t>(n) && !(most < INFINITY)) continue;
+      usable += static_cast<int64_t>(state.lower[k] <= state.upper[k]) &
+                static_cast<int64_t>(state.lower[k] >= -largest) & static_cast<int64_t>(state.upper[k] <= largest);
+    if (usable == static_cast<int64_t>(n) && !(largest < INFINITY)) continue;
     for (size_t k = 0; k < n; ++k) {
-      const bool large = layer.affine() && state.sum[k] > most;
-      if (!(state.lower[k] <= state.upper[k]) || state.lower[k] < -most || state.upper[k] > most || large)
+      const bool large = layer.affine() && state.sum[k] > largest;
+      if (!(state.lower[k] <= state.upper[k]) || state.lower[k] < -largest || state.upper[k] > largest || large)
         state.lower[k] = -INFINITY, state.upper[k] = INFINITY;
     }
   }

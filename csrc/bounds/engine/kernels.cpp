@@ -1,4 +1,4 @@
-// The inner loops of bound propagation.
+// The inner loops of the CROWN engine.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -48,32 +48,33 @@ PYROBUST_TARGET inline void flush(W a, double* sum) {
 }
 PYROBUST_TARGET inline void flush(V a, double* sum) { put(sum, add(load(sum), a)); }
 
-// J outputs, whose weights of a tap start at w[tap * kPanel] and lie side by side, or with kPicked each at its column.
+// Computes J outputs. The weights of fan-in i start at w[i * kPanel]; they are contiguous or, with kPicked, each at its
+// column.
 template <class T, bool kPicked, int64_t J>
-PYROBUST_TARGET void multiply_some(const T* a, const Tap* tap, int64_t count, const T* w, const int64_t* column, T* out,
-                                   const int64_t* at, bool add_to) {
+PYROBUST_TARGET void multiply_outputs(const T* a, const FanIn* fan_in, int64_t count, const T* w, const int64_t* column,
+                                      T* out, const int64_t* at, bool add_to) {
   using L = typename Wide<T>::Type;
-  // So few sums that they would wait for each other are split.
+  // A few sums would wait for each other: split them.
   constexpr int64_t kChains = J * kRegisters <= 2 ? 4 : J * kRegisters <= 4 ? 2 : 1;
   if (count == 0 && add_to) return;
   const T* weights[J];
   for (int64_t j = 0; j < J; ++j) weights[j] = kPicked ? w + column[j] : w + j;
-  const Tap* const end = tap + count;
+  const FanIn* const end = fan_in + count;
   do {
     L sum[kChains][J];
     for (int64_t c = 0; c < kChains; ++c)
       for (int64_t j = 0; j < J; ++j) sum[c][j] = same(T(0));
-    const Tap* const stop = end - tap < kBlock ? end : tap + kBlock;
-    for (; tap + kChains <= stop; tap += kChains)
+    const FanIn* const stop = end - fan_in < kBlock ? end : fan_in + kBlock;
+    for (; fan_in + kChains <= stop; fan_in += kChains)
       for (int64_t c = 0; c < kChains; ++c) {
-        const L lanes = lanes_of(a + tap[c].offset);
-        const int64_t at_tap = tap[c].tap * kPanel;
-        for (int64_t j = 0; j < J; ++j) sum[c][j] = fused(lanes, same(weights[j][at_tap]), sum[c][j]);
+        const L lanes = lanes_of(a + fan_in[c].offset);
+        const int64_t weight_offset = fan_in[c].weight * kPanel;
+        for (int64_t j = 0; j < J; ++j) sum[c][j] = fused(lanes, same(weights[j][weight_offset]), sum[c][j]);
       }
-    for (; tap < stop; ++tap) {
-      const L lanes = lanes_of(a + tap->offset);
-      const int64_t at_tap = tap->tap * kPanel;
-      for (int64_t j = 0; j < J; ++j) sum[0][j] = fused(lanes, same(weights[j][at_tap]), sum[0][j]);
+    for (; fan_in < stop; ++fan_in) {
+      const L lanes = lanes_of(a + fan_in->offset);
+      const int64_t weight_offset = fan_in->weight * kPanel;
+      for (int64_t j = 0; j < J; ++j) sum[0][j] = fused(lanes, same(weights[j][weight_offset]), sum[0][j]);
     }
     for (int64_t j = 0; j < J; ++j) {
       L total = sum[0][j];
@@ -82,46 +83,47 @@ PYROBUST_TARGET void multiply_some(const T* a, const Tap* tap, int64_t count, co
       put(out + at[j], add_to ? add(lanes_of(out + at[j]), total) : total);
     }
     add_to = true;
-  } while (tap < end);
+  } while (fan_in < end);
 }
 
 template <class T, bool kPicked>
-PYROBUST_TARGET void multiply_panel(const T* a, const Tap* taps, int64_t count, const T* w, const int64_t* column,
+PYROBUST_TARGET void multiply_panel(const T* a, const FanIn* fan_in, int64_t count, const T* w, const int64_t* column,
                                     int64_t width, T* out, const int64_t* at, bool add_to) {
   switch (width) {
     case 8:
-      if constexpr (kRegisters == 1) return multiply_some<T, kPicked, 8>(a, taps, count, w, column, out, at, add_to);
+      if constexpr (kRegisters == 1)
+        return multiply_outputs<T, kPicked, 8>(a, fan_in, count, w, column, out, at, add_to);
       // eight sums would not fit sixteen registers
-      multiply_some<T, kPicked, 4>(a, taps, count, w, column, out, at, add_to);
-      return multiply_some<T, kPicked, 4>(a, taps, count, kPicked ? w : w + 4, kPicked ? column + 4 : column, out,
-                                          at + 4, add_to);
+      multiply_outputs<T, kPicked, 4>(a, fan_in, count, w, column, out, at, add_to);
+      return multiply_outputs<T, kPicked, 4>(a, fan_in, count, kPicked ? w : w + 4, kPicked ? column + 4 : column, out,
+                                             at + 4, add_to);
     case 7:
-      return multiply_some<T, kPicked, 7>(a, taps, count, w, column, out, at, add_to);
+      return multiply_outputs<T, kPicked, 7>(a, fan_in, count, w, column, out, at, add_to);
     case 6:
-      return multiply_some<T, kPicked, 6>(a, taps, count, w, column, out, at, add_to);
+      return multiply_outputs<T, kPicked, 6>(a, fan_in, count, w, column, out, at, add_to);
     case 5:
-      return multiply_some<T, kPicked, 5>(a, taps, count, w, column, out, at, add_to);
+      return multiply_outputs<T, kPicked, 5>(a, fan_in, count, w, column, out, at, add_to);
     case 4:
-      return multiply_some<T, kPicked, 4>(a, taps, count, w, column, out, at, add_to);
+      return multiply_outputs<T, kPicked, 4>(a, fan_in, count, w, column, out, at, add_to);
     case 3:
-      return multiply_some<T, kPicked, 3>(a, taps, count, w, column, out, at, add_to);
+      return multiply_outputs<T, kPicked, 3>(a, fan_in, count, w, column, out, at, add_to);
     case 2:
-      return multiply_some<T, kPicked, 2>(a, taps, count, w, column, out, at, add_to);
+      return multiply_outputs<T, kPicked, 2>(a, fan_in, count, w, column, out, at, add_to);
     default:
-      return multiply_some<T, kPicked, 1>(a, taps, count, w, column, out, at, add_to);
+      return multiply_outputs<T, kPicked, 1>(a, fan_in, count, w, column, out, at, add_to);
   }
 }
 
 template <class T>
-PYROBUST_TARGET void multiply(const T* a, const Tap* taps, int64_t count, const T* w, int64_t width, T* out,
+PYROBUST_TARGET void multiply(const T* a, const FanIn* fan_in, int64_t count, const T* w, int64_t width, T* out,
                               const int64_t* at, bool add_to) {
-  multiply_panel<T, false>(a, taps, count, w, nullptr, width, out, at, add_to);
+  multiply_panel<T, false>(a, fan_in, count, w, nullptr, width, out, at, add_to);
 }
 
 template <class T>
-PYROBUST_TARGET void multiply_picked(const T* a, const Tap* taps, int64_t count, const T* w, const int64_t* column,
+PYROBUST_TARGET void multiply_picked(const T* a, const FanIn* fan_in, int64_t count, const T* w, const int64_t* column,
                                      int64_t width, T* out, const int64_t* at, bool add_to) {
-  multiply_panel<T, true>(a, taps, count, w, column, width, out, at, add_to);
+  multiply_panel<T, true>(a, fan_in, count, w, column, width, out, at, add_to);
 }
 
 // A comparison with NaN is false, so that NaN stays NaN: max(a, 0) would lose it.
@@ -174,14 +176,14 @@ template <class T>
 PYROBUST_TARGET void range(const T* center, const T* radius, const T* magnitude, double bias, const RangeCosts& costs,
                            double* lower, double* upper, double* sum) {
   const V more = splat(costs.more), tiny = splat(costs.tiny), offset = splat(bias), size = abs(offset);
-  // Outward::few: all terms are positive, so a share of their sum pays for the rounding of this.
-  const V few = splat(costs.sound ? 0x1p-49 : 0);
+  // Outward::rounding_error: all terms are positive, so a share of their sum bounds the rounding error.
+  const V share = splat(costs.sound ? 0x1p-49 : 0);
   const V constant = add(splat(costs.constant), mul(splat(costs.bias), size));
   for (int64_t half = 0; half < Wide<T>::kCount; half += 8) {
     const V c = load(center + half), m = add(mul(load(magnitude + half), more), tiny);
     const V r = add(mul(load(radius + half), more), tiny);
     V error = add(add(r, mul(splat(costs.sum), m)), constant);
-    error = add(error, mul(few, add(error, add(abs(c), size))));
+    error = add(error, mul(share, add(error, add(abs(c), size))));
     const V middle = add(c, offset);
     put(lower + half, sub(middle, error));
     put(upper + half, add(middle, error));
@@ -189,10 +191,10 @@ PYROBUST_TARGET void range(const T* center, const T* radius, const T* magnitude,
   }
 }
 
-// A center in T of l to u, and at least the distance of the ends from it.
+// Computes a center in T of [l, u] and an upper bound of the distance of the ends from it.
 template <class T>
 struct Outside {
-  // Twice the unit roundoff of T, and of float64 for the differences: Outward::up_to and few.
+  // Twice the unit roundoff of T, and of float64 for the differences: Outward::up_to and rounding_error.
   V share, tiny;
   explicit PYROBUST_TARGET Outside(bool sound)
       : share(splat(!sound                        ? 0
@@ -220,20 +222,21 @@ PYROBUST_TARGET void relu_range(const T* center, const T* radius, double bias, c
                                 T* radius_out) {
   const Outside<T> outside(costs.sound);
   const V more = splat(costs.more), offset = splat(bias), size = abs(offset), zero = splat(0);
-  const V few = splat(costs.sound ? 0x1p-49 : 0);
+  const V share = splat(costs.sound ? 0x1p-49 : 0);
   const V constant = add(splat(costs.tiny), add(splat(costs.constant), mul(splat(costs.bias), size)));
   for (int64_t half = 0; half < Wide<T>::kCount; half += 8) {
     const V c = load(center + half);
     V error = add(mul(load(radius + half), more), constant);
-    error = add(error, mul(few, add(error, add(abs(c), size))));
+    error = add(error, mul(share, add(error, add(abs(c), size))));
     const V middle = add(c, offset), l = sub(middle, error), u = add(middle, error);
-    // A NaN stays one.
+    // NaN propagates.
     outside.put_range(where_less(l, zero, zero, l), where_less(u, zero, zero, u), center_out + half, radius_out + half);
   }
 }
 
-// In T: q = |c| + r loses a share u of itself, and so does the sum r + s q >= r. With t, at least
-// s (1 + 4 u) + 5 u, for the share s, (1 - u) (r + t (1 - u) q) >= r + s q, as r <= q; below the smallest normal number, a step pays.
+// In T: q = |c| + r loses a share u of itself, and so does the sum r + s q >= r. With t, at least s (1 + 4 u) + 5 u,
+// for the share s, (1 - u) (r + t (1 - u) q) >= r + s q, as r <= q; below the smallest normal number, one step covers
+// the error.
 template <class T>
 PYROBUST_TARGET void enlarge(const T* center, const T* radius, int64_t n, double share, bool sound, T* out) {
   using L = typename Wide<T>::Type;
@@ -260,11 +263,11 @@ PYROBUST_TARGET void spread(const double* lower, const double* upper, int64_t n,
     const V l = load(whole ? lower + i : l8), u = load(whole ? upper + i : u8);
     T c8[8], r8[8], m8[8];
     const V c = outside.put_range(l, u, c8, r8);
-    const int64_t many = whole ? 8 : n - i;
-    for (int64_t j = 0; j < many; ++j) center[(i + j) * kCount + e] = c8[j], radius[(i + j) * kCount + e] = r8[j];
+    const int64_t count = whole ? 8 : n - i;
+    for (int64_t j = 0; j < count; ++j) center[(i + j) * kCount + e] = c8[j], radius[(i + j) * kCount + e] = r8[j];
     if (magnitude == nullptr) continue;
     put_nearest(m8, outside.round(add(max(max(abs(l), abs(u)), abs(c)), splat(more))));
-    for (int64_t j = 0; j < many; ++j) magnitude[(i + j) * kCount + e] = m8[j];
+    for (int64_t j = 0; j < count; ++j) magnitude[(i + j) * kCount + e] = m8[j];
   }
 }
 

@@ -42,7 +42,7 @@ int64_t BoundNetwork<T>::add_conv(int64_t input, const T* weight, Layer<T> layer
   const int64_t kernel = s.kernel_h * s.kernel_w;
   for (int64_t g = 0; g < s.groups; ++g) {
     const T* w = weight + g * outputs * inputs * kernel;
-    // taps in the order [place in the kernel][channel]
+    // fan-in in the order [place in the kernel][channel]
     layer.forward.push_back(packed<T>(outputs, kernel * inputs, [&](int64_t t, int64_t co) {
       return w[(co * inputs + t % inputs) * kernel + t / inputs];
     }));
@@ -64,15 +64,15 @@ void BoundNetwork<T>::finish() {
     for (const int64_t input : layer.inputs) {
       Layer<T>& taken = layers_[static_cast<size_t>(input)];
       const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
-      int64_t adds = products ? (layer.taps() + kBlock - 1) / kBlock : 1;
+      int64_t adds = products ? (layer.fan_in() + kBlock - 1) / kBlock : 1;
       if (layer.kind == Kind::kGather || layer.kind == Kind::kMaxPool) {
-        // an element may be taken several times
+        // an element may be gathered several times
         std::vector<int64_t> times(static_cast<size_t>(taken.shape.size()));
         int64_t begin = 0;
         for (const int64_t other : layer.inputs) {
           if (other == input) {
-            const auto& taps = layer.kind == Kind::kGather ? layer.index : layer.windows;
-            for (const int64_t i : taps)
+            const auto& fan_in = layer.kind == Kind::kGather ? layer.index : layer.windows;
+            for (const int64_t i : fan_in)
               if (i >= begin && i < begin + taken.shape.size()) ++times[static_cast<size_t>(i - begin)];
           }
           begin += this->layer(other).shape.size();

@@ -1,4 +1,4 @@
-// A network as bound propagation on the CPU sees it: a list of layers, weights packed for the inner loops.
+// A network for bound propagation on the CPU: a list of layers, with weights packed for the inner loops.
 #pragma once
 
 #include <cmath>
@@ -13,10 +13,11 @@
 
 namespace pyrobust::cpu {
 
-// Rows of a tile, or examples of a group: what the inner loops work on at once.
+// Rows of a tile, or examples of a group, that the inner loops process at once.
 template <class T>
 inline constexpr int64_t kLanes = sizeof(T) == 4 ? 16 : 8;
-// Products that are added up before their sum goes to memory: the depth of a sum of n is about kBlock + n / kBlock.
+// Products that are summed in registers before the sum goes to memory: the depth of a sum of n is about kBlock + n /
+// kBlock.
 inline constexpr int64_t kBlock = 32;
 
 enum class Kind { kInput, kLinear, kConv, kScale, kGather, kSum, kActivation, kMaxPool };
@@ -30,8 +31,8 @@ struct Shape {
   bool operator==(const Shape&) const = default;
 };
 
-// A rule of a function that this code does not know: for n numbers between l and u, the lines and the range.
-using LineRule =
+// Linear relaxation and range, for n numbers between l and u, of an activation that the engine does not know.
+using RelaxationRule =
     std::function<void(int64_t n, const double* l, const double* u, double* lower_slope, double* lower_intercept,
                        double* upper_slope, double* upper_intercept, double* lower, double* upper)>;
 
@@ -50,7 +51,7 @@ struct Layer {
   double bias_error = 0;                        // absolute, the largest
   double weight_error = 0;                      // the exact weight is w (1 + e), |e| <= weight_error
 
-  // scale z + shift; the exact ones within an error of them
+  // scale z + shift, whose exact values are within these errors
   std::vector<T> scale;
   std::vector<double> shift, scale_error, shift_error;
 
@@ -59,19 +60,19 @@ struct Layer {
 
   Function function = Function::kLeakyRelu;
   double slope = 0, low = -INFINITY, high = INFINITY;
-  LineRule rule;
+  RelaxationRule rule;
 
   std::vector<int64_t> windows;  // maxpool: [size][width], -1 for none
   int64_t window = 0;
 
   int64_t roundings = 0;  // of the deployed forward pass, for semantics = "float32"
 
-  // What follows from the graph (BoundNetwork::finish).
-  int64_t consumers = 0;  // layers that take this one
+  // Derived from the graph by BoundNetwork::finish.
+  int64_t consumers = 0;  // layers that consume this one
   int64_t adds = 0;       // additions into memory of its coefficients, where several consumers write them
-  bool fused = false;     // its bias and error are paid by the activation that is its only consumer
+  bool fused = false;     // its bias and error are included in the activation that is its only consumer
 
-  int64_t taps() const {
+  int64_t fan_in() const {
     return kind == Kind::kLinear ? shape.size() : conv.kernel_h * conv.kernel_w * shape.channels / conv.groups;
   }
   bool affine() const { return kind != Kind::kInput && kind != Kind::kActivation && kind != Kind::kMaxPool; }
@@ -81,13 +82,13 @@ struct Layer {
 template <class T>
 class BoundNetwork {
  public:
-  // Each returns the new layer's number. Arguments are what the names in Layer say; the binding has checked them.
+  // Each returns the number of the new layer. Arguments are those of Layer, checked by the binding.
   int64_t add(Layer<T> layer);
   // weight [outputs, inputs]
   int64_t add_linear(int64_t input, int64_t outputs, const T* weight, Layer<T> layer);
   // weight [outputs, channels / groups, kernel_h, kernel_w]
   int64_t add_conv(int64_t input, const T* weight, Layer<T> layer);
-  // Works out what depends on the whole graph; the last layer is the output.
+  // Computes what depends on the whole graph; the last layer is the output.
   void finish();
 
   const std::vector<Layer<T>>& layers() const { return layers_; }
@@ -96,10 +97,10 @@ class BoundNetwork {
   int64_t output() const { return size() - 1; }
   int64_t neurons() const { return neurons_; }
 
-  // Roundings that a product a w of the backward step at a layer goes through until it lies in its input's memory.
+  // Roundings of a product a w in the backward step at a layer until it is in the input's memory.
   int64_t depth(const Layer<T>& layer) const {
-    const int64_t taps = layer.taps();
-    return std::min(taps, kBlock) + 1 + std::max((taps + kBlock - 1) / kBlock, input_adds(layer));
+    const int64_t fan_in = layer.fan_in();
+    return std::min(fan_in, kBlock) + 1 + std::max((fan_in + kBlock - 1) / kBlock, input_adds(layer));
   }
   int64_t input_adds(const Layer<T>& layer) const {
     int64_t adds = 0;

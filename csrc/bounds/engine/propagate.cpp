@@ -19,13 +19,13 @@ class Propagation {
         options_(options),
         threads_(threads),
         parallel_for_(parallel_for),
-        walked_(list_walked(network, options)),
-        read_last_(list_read_last(network, options, walked_)),
+        reached_(list_reached(network, options)),
+        read_last_(list_read_last(network, options, reached_)),
         rooms_(list_rooms(network)),
-        lanes_(network, walked_, options) {
+        lanes_(network, reached_, options) {
     for (int64_t i = 0; i < network.size(); ++i) {
       const Layer<T>& layer = network.layer(i);
-      // The ranges of these decide the lines of functions: they are worth a backward pass.
+      // Inputs of activations: their ranges decide the linear relaxation, so they are worth a backward pass.
       if (layer.nonlinear() && network.layer(layer.inputs[0]).affine()) refined_.push_back({layer.inputs[0], i});
     }
   }
@@ -34,14 +34,14 @@ class Propagation {
            double* upper) {
     begin(inputs, first, count);
     if (options_.method != Method::kCrown && options_.norm == Norm::kLinf) {
-      // One group after the other, so that its ranges stay in the cache.
-      for_groups([&](ExampleState<T>* const* group, int64_t from, int64_t many) {
+      // One example group after the other, so that its ranges stay in the cache.
+      for_groups([&](ExampleState<T>* const* group, int64_t from, int64_t group_size) {
         Room<T> room(rooms_);
-        if (lanes_.does_some()) lanes_.begin(inputs, first + from, many);
+        if (lanes_.does_any()) lanes_.begin(inputs, first + from, group_size);
         for (int64_t i = 0; i < network_.size(); ++i) {
-          intervals(i, group, many, room);
-          for (int64_t e = 0; e < many; ++e) {
-            if (walked_[static_cast<size_t>(i)] != 0) prepare(network_, i, *group[e], options_);
+          intervals(i, group, group_size, room);
+          for (int64_t e = 0; e < group_size; ++e) {
+            if (reached_[static_cast<size_t>(i)] != 0) prepare(network_, i, *group[e], options_);
             forget(i, *group[e]);
           }
         }
@@ -49,14 +49,14 @@ class Propagation {
       return finish(spec, first, count, lower, upper);
     }
     for (int64_t i = 0; i < network_.size(); ++i) {
-      for_groups([&](ExampleState<T>* const* group, int64_t, int64_t many) {
+      for_groups([&](ExampleState<T>* const* group, int64_t, int64_t group_size) {
         Room<T> room(rooms_);
-        intervals(i, group, many, room);
+        intervals(i, group, group_size, room);
       });
-      if (walked_[static_cast<size_t>(i)] != 0)
+      if (reached_[static_cast<size_t>(i)] != 0)
         in_parallel(count, [&](int64_t e) { prepare(network_, i, examples_[static_cast<size_t>(e)], options_); });
       if (options_.method == Method::kCrown) refine(i);
-      // Intervals know the ball only by its box: the dual norm comes in where the network is still affine.
+      // Intervals only see the ball's box: while the network is still affine, a backward pass uses the dual norm.
       else if (ends_affine_part(network_, i))
         refine_all(i);
       for (ExampleState<T>& example : examples_) forget(i, example);
@@ -77,7 +77,7 @@ class Propagation {
     });
   }
 
-  // Ranges that nobody reads after layer j: with those of all layers an example would take twice the memory.
+  // Frees ranges that no layer after j reads: keeping all of them would double an example's memory.
   void forget(int64_t j, ExampleState<T>& example) const {
     for (const int64_t i : read_last_[static_cast<size_t>(j)])
       for (auto* ranges : {&example[i].lower, &example[i].upper, &example[i].sum}) std::vector<double>().swap(*ranges);
@@ -91,10 +91,10 @@ class Propagation {
     in_parallel(count, [&](int64_t e) {
       ExampleState<T>& example = examples_[static_cast<size_t>(e)];
       example.layer.resize(static_cast<size_t>(network_.size()));
-      example.slack = out.underflow<T>(static_cast<double>(16 * network_.neurons()));
+      example.underflow_error = out.underflow<T>(static_cast<double>(16 * network_.neurons()));
       example.epsilon = options_.norm == Norm::kLinf ? 0 : inputs.epsilon[first + e];
       LayerState<T>& state = example[0];
-      if (lanes_.asked(0) || walked_[0] != 0) {
+      if (lanes_.asked(0) || reached_[0] != 0) {
         inputs.lower.read(first + e, static_cast<int64_t>(n), state.lower);
         inputs.upper.read(first + e, static_cast<int64_t>(n), state.upper);
       }
@@ -109,16 +109,17 @@ class Propagation {
     });
   }
 
-  // f(examples, number of the first, count) for at most kLanes examples at once, fewer where threads would have none.
+  // Calls f(examples, number of the first, count) for groups of at most kLanes examples, smaller where threads would
+  // idle.
   template <class F>
   void for_groups(const F& f) {
     const auto count = static_cast<int64_t>(examples_.size());
     const int64_t size = std::clamp<int64_t>((count + threads_ - 1) / threads_, 1, L);
     in_parallel((count + size - 1) / size, [&](int64_t g) {
       ExampleState<T>* group[L];
-      const int64_t many = std::min(size, count - g * size);
-      for (int64_t e = 0; e < many; ++e) group[e] = &examples_[static_cast<size_t>(g * size + e)];
-      f(group, g * size, many);
+      const int64_t group_size = std::min(size, count - g * size);
+      for (int64_t e = 0; e < group_size; ++e) group[e] = &examples_[static_cast<size_t>(g * size + e)];
+      f(group, g * size, group_size);
     });
   }
   void intervals(int64_t i, ExampleState<T>* const* group, int64_t count, Room<T>& room) const {
@@ -128,25 +129,24 @@ class Propagation {
       propagate_intervals(network_, i, group, count, options_, room);
   }
 
-  // Backward passes for the neurons whose sign is open, example by example.
+  // Runs backward passes for the unstable neurons, example by example.
   void refine(int64_t i) {
     for (const Refined& refined : refined_) {
       if (refined.layer != i || done(refined)) continue;
       const Layer<T>& function = network_.layer(refined.function);
-      walk_neurons(i, [&](const ExampleState<T>& example, std::vector<uint8_t>& wanted) {
+      refine_neurons(i, [&](const ExampleState<T>& example, std::vector<uint8_t>& wanted) {
         const LayerState<T>& state = example[i];
-        if (function.kind == Kind::kMaxPool) return open_windows(function, state, wanted);
+        if (function.kind == Kind::kMaxPool) return unstable_windows(function, state, wanted);
         for (size_t k = 0; k < wanted.size(); ++k) wanted[k] = unstable(function, state.lower[k], state.upper[k]);
       });
     }
   }
   void refine_all(int64_t i) {
-    walk_neurons(i, [](const ExampleState<T>&, std::vector<uint8_t>& wanted) {
+    refine_neurons(i, [](const ExampleState<T>&, std::vector<uint8_t>& wanted) {
       std::fill(wanted.begin(), wanted.end(), uint8_t{1});
     });
   }
-  // Two functions of one layer: one backward pass is enough where both ask for the same neurons; the second finds them
-  // refined already and asks again only for those that it needs.
+  // Whether an earlier activation of the same layer has refined the same neurons already: one backward pass serves both.
   bool done(const Refined& refined) const {
     for (const Refined& other : refined_) {
       if (other.function == refined.function) return false;
@@ -160,7 +160,7 @@ class Propagation {
 
   // Replaces the ranges of the wanted neurons of layer i by those of the backward pass.
   template <class Want>
-  void walk_neurons(int64_t i, const Want& want) {
+  void refine_neurons(int64_t i, const Want& want) {
     const Shape& shape = network_.layer(i).shape;
     const auto count = static_cast<int64_t>(examples_.size());
     std::vector<std::vector<Tile<T>>> tiles(static_cast<size_t>(count));
@@ -170,23 +170,23 @@ class Propagation {
       list_tiles(e, i, shape, wanted, tiles[static_cast<size_t>(e)]);
     });
     std::vector<Tile<T>> all;
-    for (const auto& some : tiles) all.insert(all.end(), some.begin(), some.end());
+    for (const auto& list : tiles) all.insert(all.end(), list.begin(), list.end());
     std::vector<double> bounds(all.size() * static_cast<size_t>(L));
-    walk(all, false, bounds.data());
+    backward_pass(all, false, bounds.data());
     for (size_t t = 0; t < all.size(); ++t) {
       LayerState<T>& state = examples_[static_cast<size_t>(all[t].example)][i];
       for (int64_t lane = 0; lane < all[t].count; lane += 2) {
         const auto k = static_cast<size_t>(all[t].neuron[lane]);
         const double l = bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane)];
         const double u = -bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane) + 1];
-        // A bound that could not be had leaves the range as it was.
+        // Keep the range where no bound was proved.
         if (std::isfinite(l) && std::isfinite(u) && l <= u) state.lower[k] = l, state.upper[k] = u;
       }
     }
   }
 
-  // All tiles, each thread taking the next one.
-  void walk(const std::vector<Tile<T>>& tiles, bool stop, double* bounds) {
+  // Runs all tiles; each thread takes the next one.
+  void backward_pass(const std::vector<Tile<T>>& tiles, bool stop, double* bounds) {
     std::atomic<size_t> next{0};
     const auto workers = std::min<int64_t>(threads_, static_cast<int64_t>(tiles.size()));
     if (workers == 0) return;
@@ -195,9 +195,10 @@ class Propagation {
                         }) == tiles.end();
     parallel_for_(0, workers, 1, [&](int64_t begin, int64_t end) {
       for (int64_t worker = begin; worker < end; ++worker) {
-        CrownWalk<T> walk(network_, options_, stop, single);
+        BackwardPass<T> backward_pass(network_, options_, stop, single);
         for (size_t t = next++; t < tiles.size(); t = next++)
-          walk.run(tiles[t], examples_[static_cast<size_t>(tiles[t].example)], bounds + t * static_cast<size_t>(L));
+          backward_pass.run(tiles[t], examples_[static_cast<size_t>(tiles[t].example)],
+                            bounds + t * static_cast<size_t>(L));
       }
     });
   }
@@ -229,11 +230,11 @@ class Propagation {
       if (tile.count > 0) tiles.push_back(tile);
     }
     std::vector<double> bounds(tiles.size() * static_cast<size_t>(L));
-    walk(tiles, options_.method == Method::kIbp, bounds.data());
+    backward_pass(tiles, options_.method == Method::kIbp, bounds.data());
     const Outward out(options_.sound);
     for (size_t t = 0; t < tiles.size(); ++t)
       for (int64_t lane = 0; lane < tiles[t].count; ++lane) {
-        const int64_t at = (first + tiles[t].example) * spec.count + tiles[t].neuron[lane];
+        const int64_t target = (first + tiles[t].example) * spec.count + tiles[t].neuron[lane];
         double bound = bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane)];
         if (!rows.error.empty()) {
           const double error = rows.error[static_cast<size_t>(tiles[t].example * spec.count + tiles[t].neuron[lane])];
@@ -241,13 +242,13 @@ class Propagation {
           if (std::isnan(bound)) bound = -INFINITY;
         }
         if (tiles[t].sign[lane] > 0)
-          lower[at] = bound;
+          lower[target] = bound;
         else
-          upper[at] = -bound;
+          upper[target] = -bound;
       }
   }
 
-  // The rows in T, and what rounding them to T can change of each value.
+  // The specification in T, and the error of rounding it to T.
   struct Rows {
     std::vector<T> rows;
     std::vector<double> error;  // [count][spec.count]
@@ -286,7 +287,7 @@ class Propagation {
   int threads_;
   const ParallelFor& parallel_for_;
   std::vector<Refined> refined_;
-  std::vector<uint8_t> walked_;
+  std::vector<uint8_t> reached_;
   std::vector<std::vector<int64_t>> read_last_;
   std::vector<int64_t> rooms_;
   LaneIntervals<T> lanes_;

@@ -38,15 +38,15 @@ std::vector<T> values(const Array<T>& array, int64_t size, const char* name) {
 Shape shape_of(const std::vector<int64_t>& sizes) {
   check(sizes.size() == 3 && sizes[0] >= 0 && sizes[1] >= 0 && sizes[2] >= 0,
         "BoundNetwork: shape: expected (channels, height, width)");
-  // Offsets into a tile are 32 bits.
+  // Offsets into a tile have 32 bits.
   check(static_cast<double>(sizes[0]) * static_cast<double>(sizes[1]) * static_cast<double>(sizes[2]) <= 0x1p26,
         "BoundNetwork: shape: expected at most 2^26 elements");
   return {sizes[0], sizes[1], sizes[2]};
 }
 
 // A Python function (l, u) -> six arrays like l, called from any thread.
-cpu::LineRule line_rule(py::function rule) {
-  // The last copy may go in a thread that does not hold the interpreter's lock.
+cpu::RelaxationRule relaxation_rule(py::function rule) {
+  // The last copy may be destroyed by a thread that does not hold the interpreter's lock.
   auto* const kept = new py::function(std::move(rule));
   const std::shared_ptr<py::function> shared(kept, [](py::function* p) {
     const py::gil_scoped_acquire lock;
@@ -65,7 +65,7 @@ cpu::LineRule line_rule(py::function rule) {
         std::copy(part.data(), part.data() + n, targets[i]);
       }
     } catch (py::error_already_set& error) {
-      // Python's exception must not leave the lock.
+      // A Python exception must not outlive the lock.
       throw std::runtime_error(std::string("a bound rule failed: ") + error.what());
     }
   };
@@ -155,9 +155,10 @@ class Network {
     check(slope >= 0 && slope <= 1 && low <= high, "BoundNetwork: expected a slope in [0, 1] and low <= high");
     layer.function = rule ? Function::kRule : function == "clamp" ? Function::kClamp : Function::kLeakyRelu;
     layer.slope = slope, layer.low = low, layer.high = high;
-    // A slope or an end and a product; sigmoid, tanh and the like are right to a few units in the last place.
+    // Roundings of a slope or an end and a product; sigmoid, tanh and the like are accurate to a few units in the last
+    // place.
     layer.roundings = rule ? 16 : 2;
-    if (rule) layer.rule = line_rule(*rule);
+    if (rule) layer.rule = relaxation_rule(*rule);
     return network_.add(std::move(layer));
   }
 
@@ -172,9 +173,9 @@ class Network {
     layer.windows = values(windows, windows.size(), "windows");
     check_indices(layer.windows, source(input).shape.size());
     for (int64_t k = 0; k < layer.shape.size(); ++k) {
-      bool some = false;
-      for (int64_t j = 0; j < layer.window; ++j) some |= layer.windows[static_cast<size_t>(k * layer.window + j)] >= 0;
-      check(some, "BoundNetwork: windows: expected at least one element in each");
+      bool any = false;
+      for (int64_t j = 0; j < layer.window; ++j) any |= layer.windows[static_cast<size_t>(k * layer.window + j)] >= 0;
+      check(any, "BoundNetwork: windows: expected at least one element in each");
     }
     return network_.add(std::move(layer));
   }
@@ -272,7 +273,7 @@ class Network {
   bool finished_ = false;
 };
 
-// exact: boxes are taken only as they are, for what is converted to E might be rounded.
+// exact: refuse boxes of another dtype, because conversion to E might round them.
 template <class E, class N>
 void bind_propagate(py::class_<N>& network, bool exact) {
   network.def("propagate", &N::template propagate<E>, py::arg("lower").noconvert(exact),

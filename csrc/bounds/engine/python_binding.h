@@ -1,4 +1,4 @@
-// What module.cpp binds besides the build facts.
+// The engine's Python classes, which module.cpp binds besides the build facts.
 #pragma once
 
 #include <pybind11/pybind11.h>

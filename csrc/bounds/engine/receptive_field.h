@@ -1,4 +1,4 @@
-// How far the rows of a tile reach at a layer.
+// Receptive field of a tile at a layer.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace pyrobust::cpu {
 
-// The part of a layer's planes that coefficients can differ from zero in: rows [y0, y1), columns [x0, x1).
+// The part of a layer's planes where coefficients can differ from zero: rows [y0, y1), columns [x0, x1).
 struct Window {
   int64_t y0 = 0, y1 = 0, x0 = 0, x1 = 0;
 
@@ -28,7 +28,7 @@ struct Window {
   static Window all(const Shape& shape) { return {0, shape.height, 0, shape.width}; }
 };
 
-// The range of places along one axis that a range of a convolution's outputs takes from.
+// The places along one axis that a range of a convolution's outputs depends on.
 inline void taken(int64_t begin, int64_t end, int64_t stride, int64_t pad, int64_t reach, int64_t size, int64_t& first,
                   int64_t& last) {
   first = std::max<int64_t>(0, begin * stride - pad);
@@ -36,7 +36,7 @@ inline void taken(int64_t begin, int64_t end, int64_t stride, int64_t pad, int64
   if (first >= last) first = last = 0;
 }
 
-// The window of a convolution's inputs that a window of its outputs takes from.
+// The window of a convolution's inputs that a window of its outputs depends on.
 inline Window reached_through(const ConvSizes& s, const Window& outputs, const Shape& inputs) {
   Window window;
   taken(outputs.y0, outputs.y1, s.stride_h, s.pad_h, (s.kernel_h - 1) * s.dilation_h, inputs.height, window.y0,

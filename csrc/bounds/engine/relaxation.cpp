@@ -1,10 +1,10 @@
-// What the backward pass multiplies coefficients with, of one layer and one example: every error that a step can make
-// is worked out here, once, and taken from the intercepts, so that the loops over rows are plain arithmetic.
+// The factors of the backward pass at one layer of one example: linear relaxations with intercepts widened by the
+// rounding error of the whole step, computed once, so that the loops over rows are plain arithmetic.
 //
-// A coefficient a of a neuron z in [l, u], m the largest |z|, costs
-//   - at a sum of products: the computed coefficients are taken as exact, which is wrong by at most gamma sum |a w|;
-//     times the inputs that is |a| gamma sum |w| m. The same holds for weights, biases and deployed sums that are not exact;
-//   - at a function: a times a slope is rounded, which is wrong by |a| u |slope| m;
+// The rounding error for a coefficient a of a neuron z in [l, u], m the largest |z|, is
+//   - at a sum of products: the computed coefficients are taken as exact, which is off by at most gamma sum |a w|;
+//     times the inputs, |a| gamma sum |w| m. The same holds for weights, biases and deployed sums that are not exact;
+//   - at a function: a times a slope is rounded, which is off by |a| u |slope| m;
 //   - where several consumers add to one coefficient: a rounding for each addition.
 #include <algorithm>
 #include <cmath>
@@ -17,12 +17,12 @@
 namespace pyrobust::cpu {
 namespace {
 
-// What a coefficient is multiplied with at least: low where it is positive, high where it is negative.
+// The factor of a coefficient in a lower bound: low where it is positive, high where it is negative.
 struct Pair {
   double low, high;
 };
 
-// What the step at an affine layer costs, and at a function that takes it.
+// Rounding errors of the step at an affine layer, and at an activation that consumes it.
 template <class T>
 StepCosts costs_of(const BoundNetwork<T>& network, const Layer<T>& layer, const BoundOptions& options) {
   const Outward out(options.sound);
@@ -35,14 +35,14 @@ StepCosts costs_of(const BoundNetwork<T>& network, const Layer<T>& layer, const 
   const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
   const int64_t adds = network.input_adds(layer);
   const int64_t depth = products ? network.depth(layer) : layer.kind == Kind::kScale ? adds + 1 : adds;
-  const double deployed = out.gamma(products ? layer.forward[0].taps + 4 : layer.roundings, options.deployed);
+  const double deployed = out.gamma(products ? layer.forward[0].fan_in + 4 : layer.roundings, options.deployed);
   costs.sum = out.gamma<T>(depth) + layer.weight_error + deployed;
   costs.bias = deployed;
   costs.flushed = deployed * kFlushed + layer.bias_error;
   return costs;
 }
 
-// The bias less and plus the error at neuron k of an affine layer.
+// The bias at neuron k of an affine layer, minus and plus the error.
 template <class T>
 Pair affine_pair(const Layer<T>& layer, const ExampleState<T>& example, const LayerState<T>& state,
                  const StepCosts& costs, size_t k) {
@@ -57,16 +57,16 @@ Pair affine_pair(const Layer<T>& layer, const ExampleState<T>& example, const La
   if (!costs.sound) return {bias, bias};
   const double size = std::fabs(bias);
   double error = costs.sum * state.sum[k] + costs.bias * size + costs.flushed + known;
-  error += Outward(true).few<T>(error + size);
+  error += Outward(true).rounding_error<T>(error + size);
   return {bias - error, bias + error};
 }
 
-// In T, with a share of themselves that the loops may lose.
+// Stores a pair in T, widened by the relative error of the loops.
 template <class T>
 void store_pair(const Outward& out, double share, Pair pair, T& low, T& high) {
   const double below = std::fabs(pair.low), above = std::fabs(pair.high);
-  low = out.down_to<T>(pair.low - (share * below + out.few<T>(below)));
-  high = out.up_to<T>(pair.high + (share * above + out.few<T>(above)));
+  low = out.down_to<T>(pair.low - (share * below + out.rounding_error<T>(below)));
+  high = out.up_to<T>(pair.high + (share * above + out.rounding_error<T>(above)));
 }
 
 template <class T>
@@ -80,26 +80,28 @@ void prepare_input(const BoundNetwork<T>& network, ExampleState<T>& example, con
 }
 
 template <class T>
-Lines<double> lines_of(const Layer<T>& layer, double l, double u, const Outward& out) {
-  const Lines<T> lines = layer.function == Function::kClamp ? clamp_lines<T>(l, u, layer.low, layer.high, out)
-                                                            : leaky_relu_lines<T>(l, u, layer.slope, out);
-  return {static_cast<double>(lines.lower_slope), static_cast<double>(lines.upper_slope), lines.lower_intercept,
-          lines.upper_intercept};
+LinearRelaxation<double> relaxation_of(const Layer<T>& layer, double l, double u, const Outward& out) {
+  const LinearRelaxation<T> relaxation = layer.function == Function::kClamp
+                                             ? relax_clamp<T>(l, u, layer.low, layer.high, out)
+                                             : relax_leaky_relu<T>(l, u, layer.slope, out);
+  return {static_cast<double>(relaxation.lower_slope), static_cast<double>(relaxation.upper_slope),
+          relaxation.lower_intercept, relaxation.upper_intercept};
 }
 
-// Intercepts lowered and raised by what the step costs, and by what the layer below costs where it is fused.
+// Widens intercepts by the rounding error of the step, and by that of the layer below where it is fused.
 template <class T>
-class LineCosts {
+class RelaxationErrors {
  public:
-  explicit LineCosts(const StepCosts& costs) : out_(costs.sound), costs_(costs) {}
+  explicit RelaxationErrors(const StepCosts& costs) : out_(costs.sound), costs_(costs) {}
 
-  // m: the largest |z| below; pair: what a coefficient of the layer below costs, where it is fused.
-  void store(LayerState<T>& state, size_t k, const Lines<double>& lines, double m, const Pair* pair) const {
-    const double s = lines.lower_slope, t = lines.upper_slope;
-    double low = lines.lower_intercept, high = lines.upper_intercept;
+  // m: the largest |z| below; pair: the factors of the layer below, where it is fused.
+  void store(LayerState<T>& state, size_t k, const LinearRelaxation<double>& relaxation, double m,
+             const Pair* pair) const {
+    const double s = relaxation.lower_slope, t = relaxation.upper_slope;
+    double low = relaxation.lower_intercept, high = relaxation.upper_intercept;
     double low_size = std::fabs(low), high_size = std::fabs(high);
     if (pair != nullptr) {
-      // slope b - |slope| error; the rounding of the coefficient meets b, too
+      // slope b - |slope| error; the rounding of the coefficient affects b, too
       const double size = std::fmax(std::fabs(pair->low), std::fabs(pair->high));
       low += s * (s >= 0 ? pair->low : pair->high);
       high += t * (t >= 0 ? pair->high : pair->low);
@@ -107,8 +109,8 @@ class LineCosts {
       m += size;
     }
     const double low_cost = rounding(s) * m, high_cost = rounding(t) * m;
-    low -= low_cost + out_.template few<T>(low_size + low_cost);
-    high += high_cost + out_.template few<T>(high_size + high_cost);
+    low -= low_cost + out_.template rounding_error<T>(low_size + low_cost);
+    high += high_cost + out_.template rounding_error<T>(high_size + high_cost);
     state.lower_slope[k] = static_cast<T>(s);
     state.upper_slope[k] = static_cast<T>(t);
     store_pair(out_, costs_.share, {low, high}, state.lower_intercept[k], state.upper_intercept[k]);
@@ -128,7 +130,7 @@ class LineCosts {
 };
 
 template <class T>
-void resize_lines(LayerState<T>& state, size_t n) {
+void resize_relaxation(LayerState<T>& state, size_t n) {
   for (auto* part : {&state.lower_slope, &state.upper_slope, &state.lower_intercept, &state.upper_intercept})
     part->resize(n);
   state.alive.resize(n), state.needed.resize(n);
@@ -151,18 +153,18 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
   LayerState<T>& state = example[i];
   const Outward out(options.sound);
   const auto n = static_cast<size_t>(layer.shape.size());
-  resize_lines(state, n);
+  resize_relaxation(state, n);
   const StepCosts step = costs_of(network, below, options);
   const bool relu = layer.function == Function::kLeakyRelu && layer.slope == 0;
   if (relu && (!below.fused || below.kind != Kind::kScale) && finite(input)) {
-    relaxation_kernels<T>().relu_lines(input.lower.data(), input.upper.data(), below.fused ? input.sum.data() : nullptr,
-                                       below.bias.data(), static_cast<int64_t>(n), step, state.lower_slope.data(),
-                                       state.upper_slope.data(), state.lower_intercept.data(),
-                                       state.upper_intercept.data(), state.alive.data());
+    relaxation_kernels<T>().relu_relaxation(
+        input.lower.data(), input.upper.data(), below.fused ? input.sum.data() : nullptr, below.bias.data(),
+        static_cast<int64_t>(n), step, state.lower_slope.data(), state.upper_slope.data(), state.lower_intercept.data(),
+        state.upper_intercept.data(), state.alive.data());
     state.needed = state.alive;  // the intercepts of the others are zero
     return;
   }
-  const LineCosts<T> costs(step);
+  const RelaxationErrors<T> costs(step);
   std::vector<double> given;
   if (layer.function == Function::kRule) {
     given.resize(6 * n);
@@ -172,27 +174,28 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
   const double share = out.gamma(layer.roundings, options.deployed);
   for (size_t k = 0; k < n; ++k) {
     const double l = input.lower[k], u = input.upper[k];
-    Lines<double> lines = given.empty() ? lines_of(layer, l, u, out)
-                                        : Lines<double>{given[k], given[2 * n + k], given[n + k], given[3 * n + k]};
+    LinearRelaxation<double> relaxation =
+        given.empty() ? relaxation_of(layer, l, u, out)
+                      : LinearRelaxation<double>{given[k], given[2 * n + k], given[n + k], given[3 * n + k]};
     if (!given.empty() && out.sound()) {
       // the rule's slopes, rounded to T
       const double m = magnitude(l, u);
       const auto rounded = [&](double s) { return out.mul_up(std::fabs(s) * Unit<T>::kRoundoff + Unit<T>::kTiny, m); };
-      lines.lower_intercept = out.add_down(lines.lower_intercept, -rounded(lines.lower_slope));
-      lines.upper_intercept = out.add_up(lines.upper_intercept, rounded(lines.upper_slope));
-      lines.lower_slope = static_cast<double>(static_cast<T>(lines.lower_slope));
-      lines.upper_slope = static_cast<double>(static_cast<T>(lines.upper_slope));
+      relaxation.lower_intercept = out.add_down(relaxation.lower_intercept, -rounded(relaxation.lower_slope));
+      relaxation.upper_intercept = out.add_up(relaxation.upper_intercept, rounded(relaxation.upper_slope));
+      relaxation.lower_slope = static_cast<double>(static_cast<T>(relaxation.lower_slope));
+      relaxation.upper_slope = static_cast<double>(static_cast<T>(relaxation.upper_slope));
     }
     if (share > 0) {
       const double error = deployed_error(layer, state.lower[k], state.upper[k], share);
-      lines.lower_intercept = out.add_down(lines.lower_intercept, -error);
-      lines.upper_intercept = out.add_up(lines.upper_intercept, error);
+      relaxation.lower_intercept = out.add_down(relaxation.lower_intercept, -error);
+      relaxation.upper_intercept = out.add_up(relaxation.upper_intercept, error);
     }
     if (below.fused) {
       const Pair pair = affine_pair(below, example, input, step, k);
-      costs.store(state, k, lines, magnitude(l, u), &pair);
+      costs.store(state, k, relaxation, magnitude(l, u), &pair);
     } else {
-      costs.store(state, k, lines, magnitude(l, u), nullptr);
+      costs.store(state, k, relaxation, magnitude(l, u), nullptr);
     }
   }
 }
@@ -204,9 +207,9 @@ void prepare_maximum(const BoundNetwork<T>& network, int64_t i, ExampleState<T>&
   LayerState<T>& state = example[i];
   const auto n = static_cast<size_t>(layer.shape.size());
   const auto width = static_cast<size_t>(layer.window);
-  resize_lines(state, n);
+  resize_relaxation(state, n);
   state.picked.resize(n);
-  const LineCosts<T> costs(costs_of(network, network.layer(layer.inputs[0]), options));
+  const RelaxationErrors<T> costs(costs_of(network, network.layer(layer.inputs[0]), options));
   for (size_t k = 0; k < n; ++k) {
     const int64_t* window = layer.windows.data() + k * width;
     const auto lower = [&](int64_t j) { return input.lower[static_cast<size_t>(j)]; };
@@ -217,10 +220,10 @@ void prepare_maximum(const BoundNetwork<T>& network, int64_t i, ExampleState<T>&
     bool largest = true;
     for (size_t j = 0; j < width; ++j)
       if (window[j] >= 0 && window[j] != best && upper(window[j]) > lower(best)) largest = false;
-    // Any element of the window is a lower line; it is the maximum where no other can be above it.
-    const Lines<double> lines{1, largest ? 1.0 : 0.0, 0, largest ? 0 : state.upper[k]};
+    // Any element of the window is a lower bound; it is the maximum where no other can exceed it.
+    const LinearRelaxation<double> relaxation{1, largest ? 1.0 : 0.0, 0, largest ? 0 : state.upper[k]};
     state.picked[k] = best;
-    costs.store(state, k, lines, magnitude(lower(best), upper(best)), nullptr);
+    costs.store(state, k, relaxation, magnitude(lower(best), upper(best)), nullptr);
   }
 }
 
@@ -230,19 +233,19 @@ template <class T>
 void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example, const BoundOptions& options) {
   const Layer<T>& layer = network.layer(i);
   const Outward out(options.sound);
-  // Below the smallest normal number a product may lose up to the smallest number, times what it is multiplied with.
+  // An underflowing product loses up to the smallest number, times its later factors.
   const auto count_underflow = [&](int64_t from, double operations) {
     const LayerState<T>& input = example[from];
-    // Ranges are given back after their last reader: one that was overlooked must not make the slack smaller.
-    if (std::cmp_not_equal(input.lower.size(), network.layer(from).shape.size())) example.slack = INFINITY;
+    // Ranges are freed after their last reader: a missing one must not make the bound smaller.
+    if (std::cmp_not_equal(input.lower.size(), network.layer(from).shape.size())) example.underflow_error = INFINITY;
     double total[4] = {};
     for (size_t k = 0; k < input.lower.size(); ++k)
       total[k % 4] += std::max(std::fabs(input.lower[k]), std::fabs(input.upper[k])) + 1;
-    example.slack =
-        out.add_up(example.slack, 2 * (total[0] + total[1] + total[2] + total[3]) * out.underflow<T>(operations));
+    example.underflow_error = out.add_up(
+        example.underflow_error, 2 * (total[0] + total[1] + total[2] + total[3]) * out.underflow<T>(operations));
   };
   if (i == 0) prepare_input(network, example, options);
-  // Of a fused layer only rows that start there ask.
+  // Only rows that start at a fused layer read its factors.
   const bool starts = options.method == Method::kCrown || options.norm != Norm::kLinf;
   if (layer.affine() && (!layer.fused || starts)) {
     LayerState<T>& state = example[i];
@@ -262,13 +265,13 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
   }
   const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
   if (layer.fused) {
-    // A coefficient that vanishes before a fused layer takes what it would have got of the bias with it.
+    // A coefficient that underflows above a fused layer also loses its share of that layer's bias.
     double total = std::cmp_equal(example[i].sum.size(), layer.shape.size()) ? 0 : INFINITY;
     for (size_t k = 0; k < example[i].sum.size(); ++k)
       total += example[i].sum[k] + std::fabs(layer.kind == Kind::kScale ? layer.shift[k] : layer.bias[k]);
-    example.slack = out.add_up(example.slack, 2 * total * out.underflow<T>(8));
+    example.underflow_error = out.add_up(example.underflow_error, 2 * total * out.underflow<T>(8));
   }
-  for (const int64_t from : layer.inputs) count_underflow(from, static_cast<double>(products ? layer.taps() + 8 : 8));
+  for (const int64_t from : layer.inputs) count_underflow(from, static_cast<double>(products ? layer.fan_in() + 8 : 8));
 }
 
 template void prepare<float>(const BoundNetwork<float>&, int64_t, ExampleState<float>&, const BoundOptions&);

@@ -1,12 +1,12 @@
-// The inner loops of bound_prepare.cpp, one set per instruction set.
+// The inner loops of relaxation.cpp, one set for each instruction set.
 #pragma once
 
 #include <cstdint>
 
 namespace pyrobust::cpu {
 
-// What a step costs, as shares: of sum |w| m and of |bias| at an affine layer, plus a constant; of |slope| m at a
-// function, where the slope is 1 (added) or any other (multiplied); and what the loops may lose of every intercept.
+// Relative rounding errors of a step: to sum |w| m and |bias| at an affine layer, plus a constant; to |slope| m at an
+// activation, where the slope is 1 (added) or any other (multiplied); and of the loops, to every intercept.
 struct StepCosts {
   double sum = 0, bias = 0, flushed = 0, added = 0, multiplied = 0, share = 0;
   bool sound = true;
@@ -14,18 +14,19 @@ struct StepCosts {
 
 template <class T>
 struct RelaxationKernels {
-  // n pairs in T: at most low and at least high, after the loops' share.
+  // Stores n pairs in T, at most low and at least high, widened by the relative error of the loops.
   void (*pairs)(const double* low, const double* high, int64_t n, double share, bool sound, T* low_out, T* high_out);
-  // The same of bias -+ error.
+  // The same for bias -+ error.
   void (*affine_pairs)(const double* sum, const double* bias, int64_t n, const StepCosts& costs, T* low_out,
                        T* high_out);
-  // The lines of n ReLUs with finite ranges; with sum and bias, those of the layer below are paid for, too.
-  void (*relu_lines)(const double* lower, const double* upper, const double* sum, const double* bias, int64_t n,
-                     const StepCosts& costs, T* lower_slope, T* upper_slope, T* lower_intercept, T* upper_intercept,
-                     uint8_t* alive);
+  // Linear relaxations of n ReLUs with finite ranges, with intercepts widened by the rounding error, and by that of the
+  // layer below where sum and bias are given.
+  void (*relu_relaxation)(const double* lower, const double* upper, const double* sum, const double* bias, int64_t n,
+                          const StepCosts& costs, T* lower_slope, T* upper_slope, T* lower_intercept,
+                          T* upper_intercept, uint8_t* alive);
 };
 
-// The set of the level in use.
+// Returns the kernels of the level in use.
 template <class T>
 const RelaxationKernels<T>& relaxation_kernels();
 

@@ -1,19 +1,19 @@
-// Intercepts and errors of many neurons at once: the vector form of what bound_prepare.cpp does one by one.
+// Linear relaxations and rounding errors of many neurons at once: the vector form of relaxation.cpp.
 
 namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
-// Outward::few and Outward::down_to, up_to in lanes.
+// Outward::rounding_error, down_to and up_to on SIMD lanes.
 template <class T>
 struct Steps {
-  V few, few_tiny, step, tiny;
+  V relative, smallest, step, tiny;
   explicit PYROBUST_TARGET Steps(bool sound)
-      : few(splat(sound ? 0x1p-49 : 0)),
-        few_tiny(splat(sound && sizeof(T) == sizeof(double) ? 0x1p-1074 : 0)),
+      : relative(splat(sound ? 0x1p-49 : 0)),
+        smallest(splat(sound && sizeof(T) == sizeof(double) ? 0x1p-1074 : 0)),
         step(splat(sound && sizeof(T) == sizeof(float) ? 0x1p-23 : 0)),
         tiny(splat(sound && sizeof(T) == sizeof(float) ? 0x1p-149 : 0)) {}
-  PYROBUST_TARGET V pay(V size) const { return fused(size, few, few_tiny); }
-  // Nothing at zero.
+  PYROBUST_TARGET V rounding_error(V size) const { return fused(size, relative, smallest); }
+  // Zero at zero.
   PYROBUST_TARGET V beyond(V a) const {
     const V size = abs(a), none = splat(0);
     return where_less(none, size, fused(size, step, tiny), mul(size, none));
@@ -23,13 +23,13 @@ struct Steps {
 template <class T>
 PYROBUST_TARGET inline void put_pair(const Steps<T>& steps, V share, V low, V high, T* low_out, T* high_out) {
   const V below = abs(low), above = abs(high);
-  low = sub(low, fused(share, below, steps.pay(below)));
-  high = add(high, fused(share, above, steps.pay(above)));
+  low = sub(low, fused(share, below, steps.rounding_error(below)));
+  high = add(high, fused(share, above, steps.rounding_error(above)));
   put_nearest(low_out, sub(low, steps.beyond(low)));
   put_nearest(high_out, add(high, steps.beyond(high)));
 }
 
-// The bias less and plus the error.
+// The bias minus and plus the error.
 struct LowHigh {
   V low, high;
 };
@@ -37,11 +37,11 @@ template <class T>
 PYROBUST_TARGET inline LowHigh errors(const Steps<T>& steps, const StepCosts& costs, V sum, V bias) {
   const V size = abs(bias);
   V error = fused(splat(costs.sum), sum, fused(splat(costs.bias), size, splat(costs.flushed)));
-  error = add(error, steps.pay(add(error, size)));
+  error = add(error, steps.rounding_error(add(error, size)));
   return {sub(bias, error), add(bias, error)};
 }
 
-// Eight of n elements from i on; zeros behind the last.
+// Eight of n elements from i on, padded with zeros.
 struct Eight {
   double copy[8];
   const double* at;
@@ -83,9 +83,9 @@ PYROBUST_TARGET void affine_pairs(const double* sum, const double* bias, int64_t
 }
 
 template <class T>
-PYROBUST_TARGET void relu_lines(const double* lower, const double* upper, const double* sum, const double* bias,
-                                int64_t n, const StepCosts& costs, T* lower_slope, T* upper_slope, T* lower_intercept,
-                                T* upper_intercept, uint8_t* alive) {
+PYROBUST_TARGET void relu_relaxation(const double* lower, const double* upper, const double* sum, const double* bias,
+                                     int64_t n, const StepCosts& costs, T* lower_slope, T* upper_slope,
+                                     T* lower_intercept, T* upper_intercept, uint8_t* alive) {
   const Steps<T> steps(costs.sound);
   const V none = splat(0), one = splat(1);
   for (int64_t i = 0; i < n; i += 8) {
@@ -112,8 +112,8 @@ PYROBUST_TARGET void relu_lines(const double* lower, const double* upper, const 
     }
     const V low_cost = mul(mul(s, splat(costs.added)), m);
     const V high_cost = mul(mul(t, where_less(none, active, splat(costs.added), splat(costs.multiplied))), m);
-    low = sub(low, add(low_cost, steps.pay(add(low_size, low_cost))));
-    high = add(high, add(high_cost, steps.pay(add(high_size, high_cost))));
+    low = sub(low, add(low_cost, steps.rounding_error(add(low_size, low_cost))));
+    high = add(high, add(high_cost, steps.rounding_error(add(high_size, high_cost))));
     // A dead neuron's are zero.
     const auto kept = [&](V a) PYROBUST_TARGET { return where_less(none, dead, a, none); };
     T s8[8], t8[8], low8[8], high8[8];
@@ -127,7 +127,7 @@ PYROBUST_TARGET void relu_lines(const double* lower, const double* upper, const 
 }
 
 template <class T>
-constexpr RelaxationKernels<T> kRelaxationKernels = {pairs<T>, affine_pairs<T>, relu_lines<T>};
+constexpr RelaxationKernels<T> kRelaxationKernels = {pairs<T>, affine_pairs<T>, relu_relaxation<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu::PYROBUST_LEVEL

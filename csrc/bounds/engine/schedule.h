@@ -1,4 +1,5 @@
-// What the order of the layers decides before any example comes: where backward passes go, and until when ranges are read.
+// Schedule of the layers, computed once for a network: which layers backward passes reach, and the last reader of each
+// range.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@ bool affine_in_input(const BoundNetwork<T>& network, int64_t i) {
   return std::all_of(layer.inputs.begin(), layer.inputs.end(), [&](int64_t j) { return affine_in_input(network, j); });
 }
 
-// Whether a layer is affine in the input, and somebody takes it who is not.
+// Whether a layer is affine in the input and has a consumer that is not.
 template <class T>
 bool ends_affine_part(const BoundNetwork<T>& network, int64_t i) {
   if (i == 0 || !affine_in_input(network, i)) return false;
@@ -27,22 +28,22 @@ bool ends_affine_part(const BoundNetwork<T>& network, int64_t i) {
   return ends;
 }
 
-// Layers that a backward pass can come to; without any inside, those between the output and the first that are not
-// affine, and for a ball those near the input.
+// Layers that a backward pass can reach: without passes for neurons, those between the output and the first non-affine
+// layers, and for a ball those near the input.
 template <class T>
-std::vector<uint8_t> list_walked(const BoundNetwork<T>& network, const BoundOptions& options) {
-  std::vector<uint8_t> walked(static_cast<size_t>(network.size()), options.method != Method::kIbp);
-  walked.back() = 1;
+std::vector<uint8_t> list_reached(const BoundNetwork<T>& network, const BoundOptions& options) {
+  std::vector<uint8_t> reached(static_cast<size_t>(network.size()), options.method != Method::kIbp);
+  reached.back() = 1;
   for (int64_t i = network.output(); i >= 0; --i) {
-    if (options.norm != Norm::kLinf && affine_in_input(network, i)) walked[static_cast<size_t>(i)] = 1;
-    if (walked[static_cast<size_t>(i)] == 0 || network.layer(i).nonlinear()) continue;
+    if (options.norm != Norm::kLinf && affine_in_input(network, i)) reached[static_cast<size_t>(i)] = 1;
+    if (reached[static_cast<size_t>(i)] == 0 || network.layer(i).nonlinear()) continue;
     for (const int64_t input : network.layer(i).inputs)
-      if (!network.layer(input).nonlinear()) walked[static_cast<size_t>(input)] = 1;
+      if (!network.layer(input).nonlinear()) reached[static_cast<size_t>(input)] = 1;
   }
-  return walked;
+  return reached;
 }
 
-// For each layer, how many numbers it and those behind it take at most to spread a group's inputs.
+// For each layer, the largest number of elements that it or a later layer needs to lay out a group's inputs.
 template <class T>
 std::vector<int64_t> list_rooms(const BoundNetwork<T>& network) {
   std::vector<int64_t> rooms(static_cast<size_t>(network.size()), 0);
@@ -56,7 +57,7 @@ std::vector<int64_t> list_rooms(const BoundNetwork<T>& network) {
   return rooms;
 }
 
-// Whether layer j reads the range of layer i: of its inputs, and of those of a scale whose errors it pays for.
+// Whether layer j reads the range of layer i: one of its inputs, or an input of a fused scale.
 template <class T>
 bool reads(const BoundNetwork<T>& network, int64_t j, int64_t i) {
   const auto& inputs = network.layer(j).inputs;
@@ -66,19 +67,20 @@ bool reads(const BoundNetwork<T>& network, int64_t j, int64_t i) {
   });
 }
 
-// For each layer, those whose ranges it is the last to read: backward passes know layers by their lines. Only those of
-// IBP read the ranges of the functions that they end on, and at the end that of the output is asked for.
+// For each layer, the layers whose ranges it is the last to read. Backward passes read linear relaxations, not ranges,
+// but those of IBP read the ranges of the activations where they stop; the output's range is read at the end.
 template <class T>
 std::vector<std::vector<int64_t>> list_read_last(const BoundNetwork<T>& network, const BoundOptions& options,
-                                                 const std::vector<uint8_t>& walked) {
-  std::vector<std::vector<int64_t>> read_last(walked.size());
+                                                 const std::vector<uint8_t>& reached) {
+  std::vector<std::vector<int64_t>> read_last(reached.size());
   for (int64_t i = 0; i < network.output(); ++i) {
-    int64_t last = network.output();  // where nobody takes it
+    int64_t last = network.output();  // the output, where no layer consumes it
     bool ended_on = false;
     for (int64_t j = i + 1; j < network.size(); ++j) {
       if (!reads(network, j, i)) continue;
       last = j;
-      ended_on |= options.method == Method::kIbp && network.layer(i).nonlinear() && walked[static_cast<size_t>(j)] != 0;
+      ended_on |=
+          options.method == Method::kIbp && network.layer(i).nonlinear() && reached[static_cast<size_t>(j)] != 0;
     }
     if (!ended_on) read_last[static_cast<size_t>(last)].push_back(i);
   }

@@ -1,4 +1,4 @@
-// Memory for the tiles of one walk, used again as soon as a layer is done, so that it stays in the cache.
+// Memory for the tiles of one backward pass, reused as soon as a layer is done, so that it stays in the cache.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,7 @@ class TileMemory {
     int64_t size = 0;
     bool free = true;
   };
-  // A block of that size, instead of the free ones, all smaller, which would only lie about: what they were for will
-  // find room in larger ones.
+  // Allocates a larger block and drops the free ones, all smaller: later requests of their size fit larger blocks.
   size_t enlarged(int64_t size) {
     std::erase_if(blocks_, [](const Block& block) { return block.free; });
     blocks_.push_back({Memory(allocate(size)), size, true});

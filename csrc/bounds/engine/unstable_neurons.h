@@ -1,4 +1,4 @@
-// Which neurons are worth a backward pass, and the tiles that it is made in.
+// Selection of the neurons worth a backward pass, and their tiles.
 #pragma once
 
 #include <cmath>
@@ -10,27 +10,27 @@
 
 namespace pyrobust::cpu {
 
-// Elements of windows in which more than one can be the largest.
+// Marks the elements of windows in which more than one can be the largest.
 template <class T>
-void open_windows(const Layer<T>& layer, const LayerState<T>& state, std::vector<uint8_t>& wanted) {
+void unstable_windows(const Layer<T>& layer, const LayerState<T>& state, std::vector<uint8_t>& wanted) {
   const auto width = static_cast<size_t>(layer.window);
   for (size_t k = 0; k * width < layer.windows.size(); ++k) {
     const int64_t* const window = layer.windows.data() + k * width;
     double best = -INFINITY;
-    size_t at = 0;
+    size_t best_index = 0;
     for (size_t j = 0; j < width; ++j)
       if (window[j] >= 0 && state.lower[static_cast<size_t>(window[j])] > best)
-        best = state.lower[static_cast<size_t>(window[j])], at = j;
-    bool open = false;
+        best = state.lower[static_cast<size_t>(window[j])], best_index = j;
+    bool unstable = false;
     for (size_t j = 0; j < width; ++j)
-      open |= window[j] >= 0 && j != at && state.upper[static_cast<size_t>(window[j])] > best;
-    for (size_t j = 0; open && j < width; ++j)
+      unstable |= window[j] >= 0 && j != best_index && state.upper[static_cast<size_t>(window[j])] > best;
+    for (size_t j = 0; unstable && j < width; ++j)
       if (window[j] >= 0) wanted[static_cast<size_t>(window[j])] = 1;
   }
 }
 
-// Lower bounds of z and of -z for each neuron; neighbours come together, so that a tile's windows are small: along
-// rows of the plane, forth and back.
+// Lists tiles for lower bounds of z and of -z of each neuron, in a serpentine order over the plane, so that the neurons
+// of a tile are neighbours and its windows small.
 template <class T>
 void list_tiles(int64_t e, int64_t i, const Shape& shape, const std::vector<uint8_t>& wanted,
                 std::vector<Tile<T>>& tiles) {

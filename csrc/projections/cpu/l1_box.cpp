@@ -1,8 +1,8 @@
 // The threshold theta = base - w is the root of the piecewise-linear, monotone
 //   f(w) = sum of clip(a - theta, 0, u) = radius
-// by Newton's method inside a bracket, halved where a step leaves it (f is neither convex nor concave). A strided sample of
-// the row gives a narrow first bracket; one pass then sorts out the few elements that change their kind within it, and the
-// search goes on among those.
+// by Newton's method inside a bracket, halved where a step leaves it (f is neither convex nor concave). A strided
+// sample of the row gives a narrow first bracket; one pass then collects the few elements that change their state
+// (zero, free or at their room) within it, and the search continues among those.
 #include "projections/cpu/l1_box.h"
 
 #include <vector>
@@ -19,7 +19,7 @@ constexpr double kLess = 0x1p-42;  // of the radius
 constexpr int64_t kSample = 256;
 constexpr double kSampleTolerance = 0.15;
 constexpr double kUncertain = 0.5;  // of the radius: what a sample says is off by less, mostly
-constexpr int64_t kRoom = 2048;     // open elements on the stack, 32 KiB
+constexpr int64_t kRoom = 2048;     // undecided elements on the stack, 32 KiB
 constexpr int64_t kFew = kRoom / 4;
 // What rounding may take from the sums of the search, of the radius. Beyond, base becomes an element near the threshold.
 constexpr double kLost = 0x1p-28;
@@ -49,9 +49,10 @@ class Row {
       std::fill(z_, z_ + n_, T{});
       return;
     }
-    // No threshold: what the box leaves may already be inside.
+    // No threshold needed: clipped to the box, the row may already be inside the ball.
     if (scan_.total * (1 - sum_error(n_)) <= radius_ && written(each, 0, 0)) return;
-    // As stored, z may exceed the radius by what the search tolerates or float64 rounds: then for a little less.
+    // Stored z may exceed the radius by the tolerance of the search or by rounding: repeat with a slightly smaller
+    // radius.
     for (double less = std::is_same_v<T, double> ? kLess : 0.0;; less = std::max(kLess, 16 * less)) {
       const Threshold t = solve(each, radius_ * std::max(0.0, 1 - less));
       if (written(each, t.base, t.w)) return;
@@ -119,7 +120,7 @@ class Row {
     if (!(w > 0 && w < base)) w = base / 2;
     Bracket bracket{0, base};
     if (chunks_ == 1 && n_ >= 2 * kSample) {
-      // Of a row of few elements that are not zero all are looked at, of others those near the threshold of a sample.
+      // A row with few nonzero elements is searched as a whole, any other near the threshold of a sample.
       Bracket guess = bracket;
       if (scan_.free <= kFew || (guess = sampled(base, target, w)).low < guess.high)
         if (within(guess, base, target, w)) return w;
@@ -127,7 +128,7 @@ class Row {
     return newton(whole, target, kTolerance, w, bracket);
   }
 
-  // Where the root is, from a strided sample, the middle in w; an empty bracket where that holds too little.
+  // Estimates a bracket of the root from a strided sample, with its middle in w; empty where the sample is too small.
   Bracket sampled(double base, double target, double& w) const {
     T y[kSample], x[kSample];
     for (int64_t i = 0; i < kSample; ++i) {
@@ -139,16 +140,16 @@ class Row {
     if (sum_at(sample(base), base) < 2 * share) return {0, 0};
     Bracket around{0, base};
     w = newton(sample, share, kSampleTolerance, w, around);
-    // As far to both sides as the sum is uncertain, on a line of the slope there.
+    // Extends to both sides by the uncertainty of the sum, divided by its slope.
     const double slope = static_cast<double>(std::max<int64_t>(1, sample(w).free));
     return {std::max(0.0, w - kUncertain * share / slope), std::min(base, w + kUncertain * share / slope)};
   }
 
-  // Looks for the root, from w on, among the elements that change their kind within the guess; false where it is not there
-  // or they are too many.
+  // Searches for the root, from w on, among the elements that change their state within the guess; false where the root
+  // is elsewhere, or where they are too many.
   bool within(Bracket guess, double base, double target, double& w) const {
     double a[kRoom], u[kRoom];
-    const BoxOpen open = kernels_.open(y_, x_, n_, box_, base, guess.low, guess.high, a, u, kRoom);
+    const BoxUndecided open = kernels_.open(y_, x_, n_, box_, base, guess.low, guess.high, a, u, kRoom);
     if (open.count < 0) return false;
     const auto f = [&](double at) {
       const BoxValue value = kernels_.evaluate_open(a, u, open.count, at);
@@ -169,7 +170,7 @@ class Row {
     return best;
   }
 
-  // Writes z; true if its sum, as stored, is proven to be at most the radius.
+  // Writes z and returns whether its sum, as stored, is proved to be at most the radius.
   template <class Each>
   bool written(const Each& each, double base, double w) {
     each(chunks_, [&](int64_t c) {
@@ -219,7 +220,8 @@ BadRow project_l1_box(const T* y, const T* x, T* z, const double* radius, int64_
   }
   for_rows(rows, n, threads, parallel_for, [&](int64_t i, const auto& each) {
     if constexpr (std::is_same_v<T, float>)
-      if (fast && FastBoxRow(y + i * n, x + i * n, z + i * n, n, radius[i * radius_stride], box).project(each)) return;
+      if (fast && Float32BoxRow(y + i * n, x + i * n, z + i * n, n, radius[i * radius_stride], box).project(each))
+        return;
     row(i, each);
   });
   return {bad_y.row(), bad_x.row()};

@@ -1,5 +1,5 @@
-// The projection of float32 rows onto the l1 ball within a box in float32 arithmetic. Its errors only move the bracket of the
-// search, or are paid for by a smaller sum.
+// Projection of float32 rows onto the l1 ball within a box, in float32 arithmetic. Rounding errors only move the
+// bracket of the search, or are covered by a smaller sum.
 #pragma once
 
 #include <algorithm>
@@ -15,19 +15,19 @@
 
 namespace pyrobust::cpu {
 
-class FastBoxRow {
+class Float32BoxRow {
  public:
-  FastBoxRow(const float* y, const float* x, float* z, int64_t n, double radius, FloatBox box)
+  Float32BoxRow(const float* y, const float* x, float* z, int64_t n, double radius, FloatBox box)
       : y_(y), x_(x), z_(z), n_(n), radius_(radius), box_(box), chunks_((n + kChunk - 1) / kChunk) {
     if (chunks_ > 1) partial_.resize(static_cast<size_t>(chunks_));
   }
 
-  // False where nothing is promised of z: a bad row, one whose threshold is huge against the radius or not found soon, or
-  // whose sum, measured as everywhere, came out too large.
+  // Returns false, with z unspecified, for a bad row, for a threshold that is huge against the radius or takes too many
+  // steps, and where the measured sum is too large.
   template <class Each>
   bool project(const Each& each) {
-    if (!(radius_ >= kSmallestRadius && radius_ <= kLargestFastRadius)) return false;
-    if (size(chunks_ - 1) < kLeast) return false;  // no room for its open elements
+    if (!(radius_ >= kSmallestRadius && radius_ <= kLargestFloat32Radius)) return false;
+    if (size(chunks_ - 1) < kLeast) return false;  // no room for its undecided elements
     Guess guess = sampled();
     double further = kFurther;
     for (int attempt = 0; attempt < kAttempts; ++attempt, further *= kFurther) {
@@ -49,9 +49,9 @@ class FastBoxRow {
   }
 
  private:
-  static constexpr double kSmallestRadius = 0x1p-100, kLargestFastRadius = 0x1p100;
+  static constexpr double kSmallestRadius = 0x1p-100, kLargestFloat32Radius = 0x1p100;
   static constexpr double kMargin = 0x1p-22;
-  // What float32 sums may hide, and more: a row is outside for certain, or nothing is done.
+  // More than the error of float32 sums: a row is certainly outside, or nothing is done.
   static constexpr double kUnsure = 0x1p-19;
   static constexpr double kNear = 0x1p-10;  // of the radius, in the search in float32
   static constexpr int kAttempts = 8;
@@ -67,20 +67,20 @@ class FastBoxRow {
     double theta;     // where to start
   };
   struct Partial {
-    FastBoxOpen open;
+    Float32BoxUndecided open;
     BoxShare share;
     double sum;
   };
 
   Partial& partial(int64_t chunk) { return chunks_ > 1 ? partial_[static_cast<size_t>(chunk)] : single_; }
   int64_t size(int64_t chunk) const { return std::min(kChunk, n_ - chunk * kChunk); }
-  // The output's own memory holds a and then u of the open elements.
+  // The output's own memory holds a and then u of the undecided elements.
   float* open_a(int64_t chunk) const { return z_ + chunk * kChunk; }
   float* open_u(int64_t chunk) const { return open_a(chunk) + size(chunk) / 2; }
 
   static float up(double a) { return round_toward<float>(a, INFINITY); }
 
-  // Where a sample says that the root is.
+  // Estimates the root from a sample.
   Guess sampled() const {
     const int64_t length = std::clamp(n_ / kPart, kLeast, kMost) / kBlock * kBlock;
     const int64_t runs = length / kRun, apart = n_ / runs;
@@ -94,7 +94,7 @@ class FastBoxRow {
     const double target = target_ * static_cast<double>(length) / static_cast<double>(n_);
     const auto f = [&](double theta) { return kernels_.estimate(a, u, length, static_cast<float>(theta)); };
     const BoxShare whole = f(0);
-    // Of a row of few elements that are not zero all are looked at.
+    // A row with few nonzero elements is searched as a whole.
     if (whole.free < kFew && whole.sum < 2 * target) return {0, std::numeric_limits<float>::max(), 0};
     Bracket bracket{0, top};
     double theta = 0;
@@ -112,7 +112,7 @@ class FastBoxRow {
     return {share.sum - static_cast<double>(share.free) * w, share.free};
   }
 
-  // Sorts out the elements that change their kind within the bracket; false where the row is bad or they are too many.
+  // Collects the elements that change their state within the bracket; false where the row is bad or they are too many.
   template <class Each>
   bool open(const Each& each, float low, float high) {
     each(chunks_, [&](int64_t c) {
@@ -121,7 +121,7 @@ class FastBoxRow {
     });
     high_ = high, sum_ = 0, linear_ = 0, count_ = 0;
     for (int64_t c = 0; c < chunks_; ++c) {
-      const FastBoxOpen& part = partial(c).open;
+      const Float32BoxUndecided& part = partial(c).open;
       if (!part.good || part.count < 0) return false;
       sum_ += part.at_high, linear_ += part.linear, count_ += part.count;
     }

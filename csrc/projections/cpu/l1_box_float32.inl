@@ -1,9 +1,9 @@
-// The inner loops of L1BoxFloat32Kernels (project_l1_box_leaves.h), over the lanes that the including file chose.
+// The inner loops of L1BoxFloat32Kernels.
 
 namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
-// The last n < 16 elements, and elements behind them that stay zero.
+// The last n < 16 elements, padded with elements that stay zero.
 struct LastPair {
   float y[16], x[16];
   LastPair(const float* y_last, const float* x_last, int64_t n, float lower) {
@@ -11,11 +11,12 @@ struct LastPair {
   }
 };
 
-PYROBUST_TARGET FastBoxOpen open_fast(const float* y, const float* x, int64_t n, FloatBox box, float low, float high,
-                                      float* a_open, float* u_open, int64_t room) {
+PYROBUST_TARGET Float32BoxUndecided collect_float32(const float* y, const float* x, int64_t n, FloatBox box, float low,
+                                                    float high, float* a_open, float* u_open, int64_t room) {
   const W lower = wide(box.lower), upper = wide(box.upper), low16 = wide(low), high16 = wide(high), zero = wide(0);
   V total0 = splat(0), total1 = total0;
-  // A NaN of x shows in the sum of at_high, NaN and infinities of y in the sum of a, x outside the box in its least room.
+  // A NaN of x shows in the sum of at_high, NaN and infinities of y in the sum of a, x outside the box in the smallest
+  // room.
   W at_high = zero, all = zero, least = zero;
   int64_t linear = 0, count = 0;
   bool overflow = false;
@@ -29,7 +30,7 @@ PYROBUST_TARGET FastBoxOpen open_fast(const float* y, const float* x, int64_t n,
     const unsigned unfilled = less_bits(c_high, u), fills = less_bits(u, c_low), sinks = less_bits(c_high, zero);
     const unsigned open = less_bits(zero, c_low) & unfilled & (fills | sinks);
     linear += __builtin_popcount(unfilled & ~(fills | sinks));
-    // Without a branch on `open`, which no predictor would get right.
+    // No branch on `open`: it is unpredictable.
     overflow |= count + 16 > room;
     count = overflow ? 0 : count;
     pack(u_open + count, u, open);
@@ -71,7 +72,7 @@ PYROBUST_TARGET float rooms(float* y, float* x, int64_t n, FloatBox box) {
   return *std::max_element(l, l + 16);
 }
 
-PYROBUST_TARGET BoxShare estimate_fast(const float* a, const float* u, int64_t n, float theta) {
+PYROBUST_TARGET BoxShare estimate_float32(const float* a, const float* u, int64_t n, float theta) {
   const W theta16 = wide(theta), zero = wide(0);
   W total = zero;
   int64_t free = 0;
@@ -89,7 +90,7 @@ PYROBUST_TARGET BoxShare estimate_fast(const float* a, const float* u, int64_t n
   return {lane_sum(add(first(total), last(total))), free};
 }
 
-PYROBUST_TARGET BoxShare evaluate_fast(const float* a, const float* u, int64_t n, double theta) {
+PYROBUST_TARGET BoxShare evaluate_float32(const float* a, const float* u, int64_t n, double theta) {
   const V theta8 = splat(theta);
   V total = splat(0);
   int64_t free = 0;
@@ -107,11 +108,11 @@ PYROBUST_TARGET BoxShare evaluate_fast(const float* a, const float* u, int64_t n
   return {lane_sum(total), free};
 }
 
-struct FastBox {
+struct BoxLanes {
   W lower, upper, high, low;
 };
 
-PYROBUST_TARGET inline W clipped_fast(W y, W x, const FastBox& box) {
+PYROBUST_TARGET inline W clipped_float32(W y, W x, const BoxLanes& box) {
   const W zero = wide(0);
   // The room, rounded down: the difference s and its error e (Knuth's TwoSum), then the number below where e < 0.
   const W p = where_less(zero, y, box.upper, x), q = where_less(zero, y, x, box.lower);
@@ -121,17 +122,17 @@ PYROBUST_TARGET inline W clipped_fast(W y, W x, const FastBox& box) {
   return with_sign(min(max(sub(sub(abs(y), box.high), box.low), zero), room), y);
 }
 
-PYROBUST_TARGET double finish_fast(const float* y, const float* x, float* z, int64_t n, FloatBox ends, float high,
-                                   float low) {
-  const FastBox box{wide(ends.lower), wide(ends.upper), wide(high), wide(low)};
+PYROBUST_TARGET double finish_float32(const float* y, const float* x, float* z, int64_t n, FloatBox ends, float high,
+                                      float low) {
+  const BoxLanes box{wide(ends.lower), wide(ends.upper), wide(high), wide(low)};
   V sum0 = splat(0), sum1 = sum0;
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    // The next row arrives while this one is computed.
+    // Prefetch the next row while this one is computed.
     __builtin_prefetch(y + n + i);
     __builtin_prefetch(x + n + i);
     __builtin_prefetch(z + n + i, 1);
-    const W z16 = clipped_fast(load_wide(y + i), load_wide(x + i), box);
+    const W z16 = clipped_float32(load_wide(y + i), load_wide(x + i), box);
     put(z + i, z16);
     sum0 = add(sum0, abs(first(z16)));
     sum1 = add(sum1, abs(last(z16)));
@@ -140,7 +141,7 @@ PYROBUST_TARGET double finish_fast(const float* y, const float* x, float* z, int
   if (i == n) return sum;
   float z16[16];
   const LastPair rest(y + i, x + i, n - i, ends.lower);
-  put(z16, clipped_fast(load_wide(rest.y), load_wide(rest.x), box));
+  put(z16, clipped_float32(load_wide(rest.y), load_wide(rest.x), box));
   for (int64_t l = 0; i + l < n; ++l) {
     z[i + l] = z16[l];
     sum += std::fabs(static_cast<double>(z16[l]));

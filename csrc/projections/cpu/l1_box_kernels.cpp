@@ -23,7 +23,8 @@ PYROBUST_TARGET inline V room_near(V y, V x, V lower, V upper) {
   return where_less(splat(0), y, sub(upper, x), sub(x, lower));
 }
 
-// The room rounded down: the difference s and its error e, s + e exact (Knuth's TwoSum), then the number below where e < 0.
+// The room rounded down: the difference s and its error e, s + e exact (Knuth's TwoSum), then the number below where e
+// < 0.
 PYROBUST_TARGET inline V room_down(V y, V x, V lower, V upper) {
   const V zero = splat(0);
   const V p = where_less(zero, y, upper, x), q = where_less(zero, y, x, lower);
@@ -35,11 +36,11 @@ PYROBUST_TARGET inline V room_down(V y, V x, V lower, V upper) {
 
 PYROBUST_TARGET inline V clipped(V c, V u) { return min(max(c, splat(0)), u); }
 
-// Bits of the lanes with 0 < c < u.
+// A bit for each SIMD lane with 0 < c < u.
 PYROBUST_TARGET inline unsigned free_bits(V c, V u) { return less_bits(splat(0), c) & less_bits(c, u); }
 
-// Calls body(y, x, at, lanes) for blocks of eight elements from `at` on, the last one padded with y = 0; lanes has a bit for
-// each that exists.
+// Calls body(y, x, at, lanes) for blocks of eight elements from `at` on, the last one padded with y = 0; lanes has a bit
+// for each element that exists.
 template <class T, class Body>
 PYROBUST_TARGET inline void for_blocks(const T* y, const T* x, int64_t n, const Body& body) {
   int64_t i = 0;
@@ -85,8 +86,8 @@ PYROBUST_TARGET BoxValue evaluate(const T* y, const T* x, int64_t n, Box box, do
 }
 
 template <class T>
-PYROBUST_TARGET BoxOpen open(const T* y, const T* x, int64_t n, Box box, double base, double w_low, double w_high,
-                             double* a_open, double* u_open, int64_t room) {
+PYROBUST_TARGET BoxUndecided open(const T* y, const T* x, int64_t n, Box box, double base, double w_low, double w_high,
+                                  double* a_open, double* u_open, int64_t room) {
   const V lower = splat(box.lower), upper = splat(box.upper), base8 = splat(base), zero = splat(0);
   const V low8 = splat(w_low), high8 = splat(w_high);
   V fixed = zero;
@@ -101,7 +102,7 @@ PYROBUST_TARGET BoxOpen open(const T* y, const T* x, int64_t n, Box box, double 
     const unsigned rest = lanes & ~(full | gone | linear);
     fixed = add(fixed, where_less(c_low, u, where_less(zero, c_low, where_less(c_high, u, d, zero), zero), u));
     free += __builtin_popcount(linear & lanes);
-    // Without a branch on `rest`, which no predictor would get right.
+    // No branch on `rest`: it is unpredictable.
     overflow |= count + 8 > room;
     count = overflow ? 0 : count;
     pack(u_open + count, u, rest);

@@ -1,4 +1,5 @@
-// The inner loops of the projection onto the l1 ball within a box, one set per instruction set, all with the same bits.
+// The inner loops of the projection onto the l1 ball within a box, one set for each instruction set, all with the same
+// bits.
 #pragma once
 
 #include <cstdint>
@@ -29,33 +30,34 @@ struct BoxValue {
   int64_t free;  // the number of the latter
 };
 
-// What a bracket [theta_low, theta_high] leaves open.
-struct BoxOpen {
+// The sum within a bracket [theta_low, theta_high]: the elements decided by it, and those undecided.
+struct BoxUndecided {
   BoxValue throughout;  // of the elements that are at their room, or free, in the whole bracket
-  int64_t count;        // the others, packed; -1 if there are more than the room for them
+  int64_t count;        // of the others, packed; -1 if they do not fit the room
 };
 
 template <class T>
 struct L1BoxKernels {
   BoxScan (*scan)(const T* y, const T* x, int64_t n, Box box);
   BoxValue (*evaluate)(const T* y, const T* x, int64_t n, Box box, double base, double w);
-  // Packs a - base and u of the elements that change their kind within the bracket.
-  BoxOpen (*open)(const T* y, const T* x, int64_t n, Box box, double base, double w_low, double w_high, double* a,
-                  double* u, int64_t room);
+  // Packs a - base and u of the elements that change their state within the bracket.
+  BoxUndecided (*open)(const T* y, const T* x, int64_t n, Box box, double base, double w_low, double w_high, double* a,
+                       double* u, int64_t room);
   BoxValue (*evaluate_open)(const double* a, const double* u, int64_t n, double w);
   // z = clip(a - theta, 0, u), rounded toward zero, with y's sign; returns the sum of |z|.
   double (*finish)(const T* y, const T* x, T* z, int64_t n, Box box, double base, double w);
 };
 
-// The same for float32 rows in float32 arithmetic, where its errors do not matter. The box's ends are float32 numbers.
+// The same for float32 rows, in float32 arithmetic where its errors do not matter. The ends of the box are float32
+// numbers.
 struct FloatBox {
   float lower, upper;
 };
 
-struct FastBoxOpen {
+struct Float32BoxUndecided {
   double at_high;  // the sum at theta = high, of sums of four float32 numbers
   int64_t linear;  // elements between 0 and their room in the whole bracket
-  int64_t count;   // of those that change their kind within it; -1 if there are more than the room for them
+  int64_t count;   // of those that change their state within it; -1 if they do not fit the room
   bool good;       // y is finite and x inside the box
 };
 
@@ -65,23 +67,23 @@ struct BoxShare {
 };
 
 struct L1BoxFloat32Kernels {
-  // Packs a and u of the elements that change their kind in low < theta < high.
-  FastBoxOpen (*open)(const float* y, const float* x, int64_t n, FloatBox box, float low, float high, float* a,
-                      float* u, int64_t room);
-  // a and u in the place of y and x, of a multiple of sixteen elements; returns the largest a.
+  // Packs a and u of the elements that change their state in low < theta < high.
+  Float32BoxUndecided (*open)(const float* y, const float* x, int64_t n, FloatBox box, float low, float high, float* a,
+                              float* u, int64_t room);
+  // Replaces y and x by a and u, for a multiple of sixteen elements; returns the largest a.
   float (*rooms)(float* y, float* x, int64_t n, FloatBox box);
   // In float32 and in float64.
   BoxShare (*estimate)(const float* a, const float* u, int64_t n, float theta);
   BoxShare (*evaluate)(const float* a, const float* u, int64_t n, double theta);
   // z = (a - high) - low, between 0 and the room rounded down, with y's sign; returns the sum of |z|.
   double (*finish)(const float* y, const float* x, float* z, int64_t n, FloatBox box, float high, float low);
-  // kShortRows rows of n <= kShortRow elements, a lane each, of which `rows` exist. Bit i of the result: row i is not done,
-  // for it needs the exact search, or is bad.
+  // Projects kShortRows rows of n <= kShortRow elements, one SIMD lane each, of which `rows` exist. Bit i of the result
+  // is set where row i is left undone: it needs the exact search, or is bad.
   unsigned (*short_rows)(const float* y, const float* x, float* z, const double* radius, int64_t radius_stride,
                          int64_t n, int rows, FloatBox box);
 };
 
-// The sets of the level in use; 16-bit floats have plain C++ alone.
+// Return the kernels of the level in use; 16-bit floats have scalar kernels only.
 template <class T>
 const L1BoxKernels<T>& l1_box_kernels();
 const L1BoxFloat32Kernels& l1_box_float32_kernels();

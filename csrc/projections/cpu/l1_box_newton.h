@@ -16,7 +16,7 @@ struct Bracket {
 
 inline double sum_at(const BoxValue& value, double w) { return value.fixed + static_cast<double>(value.free) * w; }
 
-// A w with f(w) close to radius, starting at w; the bracket shrinks around it.
+// Finds a w with f(w) close to radius, starting at w; the bracket shrinks around it.
 template <class F>
 double newton(const F& f, double radius, double tolerance, double w, Bracket& bracket) {
   for (int round = 0; round < kMaxRounds; ++round) {

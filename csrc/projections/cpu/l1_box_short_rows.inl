@@ -1,5 +1,5 @@
-// Sixteen float32 rows of at most kShortRow elements, a lane each, in float32 arithmetic: what it rounds is corrected by one
-// step of Newton's method in float64, and the result is measured.
+// Projection of sixteen float32 rows of at most kShortRow elements, one SIMD lane each, in float32 arithmetic: one step
+// of Newton's method in float64 corrects the rounding, and the sum of the result is measured.
 
 namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
@@ -28,7 +28,7 @@ PYROBUST_TARGET inline W theta_newton(const W* a, const W* u, int64_t n, W radiu
   return theta;
 }
 
-// Of sixteen rows `apart` elements apart, at least four. Bit i of the result: row i is not done.
+// Projects sixteen rows that begin `apart` >= 4 elements apart. Bit i of the result is set where row i is left undone.
 PYROBUST_TARGET inline unsigned sixteen_boxes(const float* y, const float* x, float* z, const double* r, int64_t n,
                                               int64_t apart, FloatBox ends) {
   W y16[kShortRow], x16[kShortRow], a[kShortRow], u[kShortRow];
@@ -51,7 +51,8 @@ PYROBUST_TARGET inline unsigned sixteen_boxes(const float* y, const float* x, fl
   }
   const V2 radius{{load(r), load(r + 8)}};
   const W radius16 = narrow(radius.half[0], radius.half[1]);
-  // Inside without a threshold, outside for certain; the others, and bad rows, are left to the exact search.
+  // Rows certainly inside need no threshold; rows that are neither certainly inside nor outside, and bad rows, are left
+  // to the exact search.
   const W difference = sub(all, all);
   const unsigned sound = less_bits(difference, wide(1)) & less_bits(wide(-1), difference) & ~less_bits(worst, zero16);
   unsigned inside = 0, outside = 0;
@@ -64,8 +65,8 @@ PYROBUST_TARGET inline unsigned sixteen_boxes(const float* y, const float* x, fl
   }
   inside &= sound, outside &= sound;
   const W theta = theta_newton(a, u, n, radius16, top, ~outside);
-  // The sum for this threshold, and what it takes to bring it to the radius, less 2^-22 of it for the roundings of the last
-  // pass where this sum is not the radius itself.
+  // Corrects the threshold by the difference of its sum from the radius, less 2^-22 of it for the rounding of the last
+  // pass unless the sum is the radius itself.
   W free = zero16;
   V2 sum{{zero, zero}};
   for (int64_t d = 0; d < n; ++d) {
@@ -84,13 +85,13 @@ PYROBUST_TARGET inline unsigned sixteen_boxes(const float* y, const float* x, fl
     least[h] = where_less(more, r8, zero, mul(r8, splat(0x1p-29)));
     outside &= ~((~less_bits(abs(excess), mul(r8, splat(0.25))) & 0xffu) << (8 * h));
   }
-  // Elements of more than 2^-29 of the radius are multiples of 2^-53 of the power of two above it: a float64 sum of them that
-  // is not above the radius is exact.
-  const FastBox box{lower, upper, narrow(high[0], high[1]), narrow(low[0], low[1])};
+  // Elements of more than 2^-29 of the radius are multiples of 2^-53 of the power of two above it: their float64 sum is
+  // exact where it is not above the radius.
+  const BoxLanes box{lower, upper, narrow(high[0], high[1]), narrow(low[0], low[1])};
   const W least16 = narrow(least[0], least[1]);
   V2 stored{{zero, zero}};
   for (int64_t d = 0; d < n; ++d) {
-    const W c = min(abs(clipped_fast(y16[d], x16[d], box)), a[d]), z16 = where_less(least16, c, c);
+    const W c = min(abs(clipped_float32(y16[d], x16[d], box)), a[d]), z16 = where_less(least16, c, c);
     stored = add(stored, widen(z16));
     u[d] = with_sign(z16, y16[d]);
   }
@@ -123,8 +124,8 @@ PYROBUST_TARGET unsigned short_boxes(const float* y, const float* x, float* z, c
   return open & ((1u << rows) - 1u);
 }
 
-constexpr L1BoxFloat32Kernels kFloat32Kernels = {open_fast,     rooms,       estimate_fast,
-                                                 evaluate_fast, finish_fast, short_boxes};
+constexpr L1BoxFloat32Kernels kFloat32Kernels = {collect_float32,  rooms,          estimate_float32,
+                                                 evaluate_float32, finish_float32, short_boxes};
 
 }  // namespace
 }  // namespace pyrobust::cpu::PYROBUST_LEVEL

@@ -67,7 +67,7 @@ class Row {
     const double scale = to_about_one(radius_);
     const double sum = squares(each, row, scale), bound = (radius_ * scale) * (radius_ * scale);
     const double error = sum_error(n_ + 8);
-    // What underflows in a square is below 2^-1022 an element.
+    // Underflow loses less than 2^-1022 for each square.
     if (sum * (1 + error) + static_cast<double>(n_) * 0x1p-1022 <= bound * (1 - error)) return true;
     if (sum * (1 - error) > bound * (1 + error)) return false;
     ExactSum exact;
@@ -87,7 +87,8 @@ class Row {
     }
     const double scale = to_about_one(top);
     double factor = radius_ / std::sqrt(squares(each, v_, scale));
-    // Products in float64 are rounded to nearest, and their squares would be too close to call.
+    // A little less than the radius: float64 products are rounded to nearest, and their sum of squares would never
+    // decide.
     if (std::is_same_v<T, double>) factor *= 1 - sum_error(n_ + 16);
     for (double back = sum_error(n_);; back *= 4) {
       each(chunks_, [&](int64_t c) { kernels_.shrink(v_ + c * kChunk, z_ + c * kChunk, size(c), scale, factor); });

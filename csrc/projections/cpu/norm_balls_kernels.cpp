@@ -17,13 +17,13 @@
 namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
-// Eight elements from v + i on, or the last ones of n and zeros.
+// Loads eight elements from v + i on, or the last ones of n padded with zeros.
 template <class T>
 PYROBUST_TARGET inline V load_block(const T* v, int64_t i, int64_t n) {
   return n - i >= 8 ? load(v + i) : load(Tail<T>(v + i, n - i, T{}).element);
 }
 
-// Eight elements to z + i, or as many as there are, rounded toward zero.
+// Stores eight elements at z + i, or those that exist, rounded toward zero.
 template <class T>
 PYROBUST_TARGET inline void put_block(T* z, int64_t i, int64_t n, V a) {
   if (n - i >= 8) {

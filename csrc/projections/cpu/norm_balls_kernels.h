@@ -1,4 +1,5 @@
-// The inner loops of the l2 and l-infinity projections, one set per instruction set, all with the same bits.
+// The inner loops of the projections onto l2 and l-infinity balls, one set for each instruction set, all with the same
+// bits.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ struct NormBallKernels {
   void (*clip)(const T* v, T* z, int64_t n, double radius);
 };
 
-// The set of the level in use; 16-bit floats have plain C++ alone.
+// Returns the kernels of the level in use; 16-bit floats have scalar kernels only.
 template <class T>
 const NormBallKernels<T>& norm_ball_kernels();
 

@@ -1,7 +1,7 @@
 // The threshold of a row is the root of a convex piecewise-linear function of reach = top - theta,
 //   sum over t < reach of (reach - t) = radius,   t = top - a >= 0,
-// found by Newton's method from the right: every step solves the equation for the elements that are left and drops those
-// that it leaves out (Michelot 1986; Condat 2016). The survivors are packed into the output's own memory.
+// found by Newton's method from the right: every step solves the equation for the remaining elements and drops those
+// beyond the new reach (Michelot 1986; Condat 2016). The survivors are packed into the output's own memory.
 #include "projections/cpu/simplex_l1.h"
 
 #include <algorithm>
@@ -20,8 +20,8 @@ constexpr int kMaxRounds = 1000;
 template <class T>
 class Row {
  public:
-  Row(const SimplexL1Kernels<T>& leaves, const T* v, T* z, int64_t n, double radius, bool absolute)
-      : kernels_(leaves),
+  Row(const SimplexL1Kernels<T>& kernels, const T* v, T* z, int64_t n, double radius, bool absolute)
+      : kernels_(kernels),
         v_(v),
         z_(z),
         n_(n),
@@ -100,7 +100,7 @@ class Row {
 
   template <class Each>
   Below search(const Each& each) {
-    // All elements as the support; the largest alone needs no more than the radius.
+    // The start: the solution for all elements, or the radius, which suffices for the largest alone, if smaller.
     reach_ = std::min(radius_, top_ - (total_ - radius_) / static_cast<double>(n_));
     if (!(reach_ > 0)) reach_ = radius_;
     Below set = below(each, reach_, true);
@@ -127,7 +127,7 @@ class Row {
   template <class Each>
   void finish(const Each& each, const Below& support) {
     const double unit = radius_ * sum_error(n_) / static_cast<double>(std::max<int64_t>(1, support.count));
-    // float64 sums of many elements would always be too close to call.
+    // A little less than the radius: float64 sums of long rows would otherwise never decide.
     if (std::is_same_v<T, double> && n_ > kShortRow) reach_ -= 2 * unit;
     for (double back = std::max(2 * unit, 0x1p-1074);; back *= 4) {
       each(chunks_, [&](int64_t c) {
@@ -157,17 +157,17 @@ class Row {
 template <class T>
 int64_t project_l1(const T* v, T* z, const double* radius, int64_t radius_stride, int64_t rows, int64_t n,
                    bool absolute, int threads, const ParallelFor& parallel_for) {
-  const SimplexL1Kernels<T>& leaf = absolute ? simplex_l1_kernels<T>().ball : simplex_l1_kernels<T>().simplex;
+  const SimplexL1Kernels<T>& kernels = absolute ? simplex_l1_kernels<T>().ball : simplex_l1_kernels<T>().simplex;
   FirstRow bad(rows);
   const auto row = [&](int64_t i, const auto& each) {
     if constexpr (std::is_same_v<T, float>)
-      if (absolute && n > kShortRow && FastRow(v + i * n, z + i * n, n, radius[i * radius_stride]).project(each))
+      if (absolute && n > kShortRow && Float32Row(v + i * n, z + i * n, n, radius[i * radius_stride]).project(each))
         return;
-    if (!Row<T>(leaf, v + i * n, z + i * n, n, radius[i * radius_stride], absolute).project(each)) bad.note(i);
+    if (!Row<T>(kernels, v + i * n, z + i * n, n, radius[i * radius_stride], absolute).project(each)) bad.note(i);
   };
   if (n <= kShortRow) {
     const auto open = [&](int64_t first, int count) {
-      return leaf.short_rows(v + first * n, z + first * n, radius + first * radius_stride, radius_stride, n, count);
+      return kernels.short_rows(v + first * n, z + first * n, radius + first * radius_stride, radius_stride, n, count);
     };
     for_short_rows(rows, n, parallel_for, open, [&](int64_t i) { row(i, each_in_turn); });
   } else {

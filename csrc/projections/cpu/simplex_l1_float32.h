@@ -1,5 +1,5 @@
-// The l1-ball projection of float32 rows whose elements are not huge against the radius: most of the search and the last
-// pass in float32, with their rounding errors paid for by a smaller sum.
+// Projection onto the l1 ball of float32 rows whose elements are not huge against the radius: most of the search and
+// the last pass run in float32, and a smaller sum covers their rounding errors.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,15 @@
 
 namespace pyrobust::cpu {
 
-class FastRow {
+class Float32Row {
  public:
-  FastRow(const float* v, float* z, int64_t n, double radius)
+  Float32Row(const float* v, float* z, int64_t n, double radius)
       : v_(v), z_(z), n_(n), radius_(radius), chunks_((n + kChunk - 1) / kChunk) {
     if (chunks_ > 1) kept_.resize(static_cast<size_t>(chunks_));
   }
 
-  // False where the row is none of those, and nothing is promised of z: inside or nearly inside the ball, not finite,
-  // huge, or with a sum that, measured as everywhere, came out too large.
+  // Returns false, with z unspecified, for a row that is inside or nearly inside the ball, not finite or huge, and
+  // where the measured sum is too large.
   template <class Each>
   bool project(const Each& each) {
     if (!(radius_ >= kSmallestRadius)) return false;
@@ -33,7 +33,7 @@ class FastRow {
     }
     const auto n = static_cast<double>(n_);
     if (!(total * (1 - error_) > radius_ && n * top_ * 0x1p-47 <= 0x1p-24 * radius_)) return false;
-    // A threshold that is certainly not above the right one.
+    // A threshold that is certainly not above the exact one.
     const double theta = prune(each, total);
     if (theta < 0) return false;
     double reach = top_ - theta;
@@ -45,7 +45,7 @@ class FastRow {
     }
     const auto count = static_cast<double>(set.count);
     if (!(count * reach * (count / 16 + 16) * 0x1p-53 <= 0x1p-27 * radius_)) return false;
-    // z = (a - high) - low is within two roundings of a - threshold: 2^-23 of the sum, which the margin pays for with as
+    // z = (a - high) - low is within two roundings of a - threshold: 2^-23 of the sum. The margin covers that, and as
     // much again for the errors bounded above.
     const double threshold = top_ - (reach - kMargin * radius_ / count);
     const auto high = static_cast<float>(threshold);
@@ -62,8 +62,8 @@ class FastRow {
   static constexpr int kRounds = 40;
 
   struct Kept {
-    FastScan scan;
-    FastKept fast;
+    Float32Scan scan;
+    Float32Kept fast;
     Below below;
     double sum;
   };
@@ -120,7 +120,7 @@ class FastRow {
   const int64_t n_;
   const double radius_;
   const int64_t chunks_;
-  const double error_ = fast_error(std::min(n_, kChunk));
+  const double error_ = float32_error(std::min(n_, kChunk));
   std::vector<Kept> kept_;
   Kept single_{};
   double top_ = 0;

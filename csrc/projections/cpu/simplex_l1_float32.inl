@@ -1,4 +1,4 @@
-// The inner loops of SimplexL1Float32Kernels (project_l1_leaves.h), over the lanes that the including file chose.
+// The inner loops of SimplexL1Float32Kernels.
 
 namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
@@ -22,7 +22,7 @@ PYROBUST_TARGET inline float chain_sum(W a, W b) {
   return l[0];
 }
 
-PYROBUST_TARGET FastScan scan_fast(const float* v, int64_t n) {
+PYROBUST_TARGET Float32Scan scan_float32(const float* v, int64_t n) {
   W top0 = wide(0), top1 = top0, total0 = top0, total1 = top0;
   for (int64_t i = 0; i < n; i += 32) {
     const Block32 block = load32(v, i, n);
@@ -37,12 +37,12 @@ PYROBUST_TARGET FastScan scan_fast(const float* v, int64_t n) {
   return {top, chain_sum(total0, total1)};
 }
 
-PYROBUST_TARGET FastKept keep_fast(const float* v, float* kept, int64_t n, float theta) {
+PYROBUST_TARGET Float32Kept keep_float32(const float* v, float* kept, int64_t n, float theta) {
   const W theta16 = wide(theta);
   W total0 = wide(0), total1 = total0;
   int64_t count = 0, i = 0;
   for (; i + 32 <= n; i += 32) {
-    // Never past what has been read, so v may be kept.
+    // Never writes past what has been read, so v may be kept.
     const W a = abs(load_wide(v + i)), b = abs(load_wide(v + i + 16));
     total0 = add(total0, where_less(theta16, a, a));
     total1 = add(total1, where_less(theta16, b, b));
@@ -63,30 +63,30 @@ PYROBUST_TARGET FastKept keep_fast(const float* v, float* kept, int64_t n, float
   return {count, chain_sum(total0, total1)};
 }
 
-PYROBUST_TARGET inline W shrunk_fast(W v, W high, W low) {
+PYROBUST_TARGET inline W shrunk_float32(W v, W high, W low) {
   return with_sign(max(sub(sub(abs(v), high), low), wide(0)), v);
 }
 
-PYROBUST_TARGET double finish_fast(const float* v, float* z, int64_t n, float high, float low) {
+PYROBUST_TARGET double finish_float32(const float* v, float* z, int64_t n, float high, float low) {
   const W high16 = wide(high), low16 = wide(low);
   V sum0 = splat(0), sum1 = sum0;
   int64_t i = 0;
   for (; i + 32 <= n; i += 32) {
-    // The next row arrives while this one is computed.
+    // Prefetch the next row while this one is computed.
     __builtin_prefetch(v + n + i);
     __builtin_prefetch(v + n + i + 16);
     __builtin_prefetch(z + n + i, 1);
     __builtin_prefetch(z + n + i + 16, 1);
-    put(z + i, shrunk_fast(load_wide(v + i), high16, low16));
-    put(z + i + 16, shrunk_fast(load_wide(v + i + 16), high16, low16));
+    put(z + i, shrunk_float32(load_wide(v + i), high16, low16));
+    put(z + i + 16, shrunk_float32(load_wide(v + i + 16), high16, low16));
     sum0 = add(add(sum0, abs(load(z + i))), abs(load(z + i + 8)));
     sum1 = add(add(sum1, abs(load(z + i + 16))), abs(load(z + i + 24)));
   }
   if (i == n) return lane_sum(add(sum0, sum1));
   const Block32 block = load32(v, i, n);
   float last[32];
-  put(last, shrunk_fast(block.first, high16, low16));
-  put(last + 16, shrunk_fast(block.second, high16, low16));
+  put(last, shrunk_float32(block.first, high16, low16));
+  put(last + 16, shrunk_float32(block.second, high16, low16));
   double sum = lane_sum(add(sum0, sum1));
   for (int64_t l = 0; i + l < n; ++l) {
     z[i + l] = last[l];
@@ -95,7 +95,7 @@ PYROBUST_TARGET double finish_fast(const float* v, float* z, int64_t n, float hi
   return sum;
 }
 
-constexpr SimplexL1Float32Kernels kFloat32Kernels = {scan_fast, keep_fast, finish_fast};
+constexpr SimplexL1Float32Kernels kFloat32Kernels = {scan_float32, keep_float32, finish_float32};
 
 }  // namespace
 }  // namespace pyrobust::cpu::PYROBUST_LEVEL

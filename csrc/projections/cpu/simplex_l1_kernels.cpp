@@ -62,7 +62,7 @@ PYROBUST_TARGET Below keep(const T* v, T* kept, int64_t n, double top, double re
     const unsigned below0 = less_bits(t0, reach8), below1 = less_bits(t1, reach8);
     total0 = add(total0, where_less(t0, reach8, t0, zero));
     total1 = add(total1, where_less(t1, reach8, t1, zero));
-    // Never past what has been read, so v may be kept; both are read before either is written.
+    // Never writes past what has been read, so v may be kept; both halves are read before either is written.
     T block[16];
     memcpy(block, v + i, sizeof(block));
     count += pack(kept + count, block, below0);
@@ -113,7 +113,7 @@ PYROBUST_TARGET double finish(const T* v, T* z, int64_t n, double top, double re
     V sum0 = splat(0), sum1 = sum0;
     int64_t i = 0;
     for (; i + 16 <= n; i += 16) {
-      // The next row arrives while this one is computed.
+      // Prefetch the next row while this one is computed.
       __builtin_prefetch(v + n + i);
       __builtin_prefetch(z + n + i, 1);
       const V v0 = load(v + i), v1 = load(v + i + 8);
@@ -137,15 +137,15 @@ PYROBUST_TARGET double finish(const T* v, T* z, int64_t n, double top, double re
 }
 
 constexpr int kMaxShortRounds = 64;
-// Up to so many elements, putting them in order takes less than a few of Newton's steps.
+// Up to this many elements, sorting is cheaper than a few Newton steps.
 constexpr int64_t kSortedRow = 16;
 
-// The reach of sixteen rows, a lane each: t holds n times sixteen t.
+// The reach of sixteen rows, one SIMD lane each; t is [n, 16].
 struct ShortReach {
   V half[2];
 };
 
-// By Newton's steps from the right.
+// The reach by Newton's method from the right.
 PYROBUST_TARGET inline ShortReach reach_by_newton(const double* t, int64_t n, const V* radius, ShortReach reach) {
   const V zero = splat(0), one = splat(1);
   for (int round = 0; round < kMaxShortRounds; ++round) {
@@ -158,7 +158,7 @@ PYROBUST_TARGET inline ShortReach reach_by_newton(const double* t, int64_t n, co
       }
     unsigned moved = 0;
     for (int h = 0; h < 2; ++h) {
-      // An empty set can only come of rounding: the radius itself is a reach that is not too short.
+      // Only rounding can leave the set empty: the radius itself is then an upper bound of the reach.
       const V solved = min(div(add(radius[h], below[h]), count[h]), radius[h]);
       const V next = where_less(zero, count[h], solved, radius[h]);
       moved |= less_bits(next, reach.half[h]) | less_bits(reach.half[h], next);
@@ -169,7 +169,8 @@ PYROBUST_TARGET inline ShortReach reach_by_newton(const double* t, int64_t n, co
   return reach;
 }
 
-// By Batcher's network (Knuth, TAOCP 3, 5.2.2, algorithm M) and the sums of the k least t (Held, Wolfe and Crowder 1974).
+// The reach by sorting with Batcher's network (Knuth, TAOCP 3, 5.2.2, algorithm M) and the sums of the k smallest t
+// (Held, Wolfe and Crowder 1974).
 PYROBUST_TARGET inline ShortReach reach_by_order(double* t, int64_t n, const V* radius) {
   int64_t top = 1;
   while (2 * top < n) top *= 2;
@@ -211,7 +212,7 @@ PYROBUST_TARGET unsigned short_rows(const T* v, T* z, const double* radius, int6
   if constexpr (std::is_same_v<T, float>) {
     return short_floats<absolute>(v, z, radius, radius_stride, n, rows);
   } else if constexpr (!std::is_floating_point_v<T>) {
-    return (1u << rows) - 1u;  // 16-bit rows are rounded element after element
+    return (1u << rows) - 1u;  // 16-bit rows are rounded element by element
   } else {
     // Lane l of half h is row 8 h + l; t and z hold an element of all rows, then the next.
     alignas(64) double t[kShortRow * kShortRows];

@@ -1,5 +1,5 @@
-// The inner loops of the simplex and l1-ball projections, one set per instruction set, all with the same bits: sums run in
-// sixteen chains whatever the machine's registers.
+// The inner loops of the projections onto the simplex and the l1 ball, one set for each instruction set, all with the
+// same bits: sums run in sixteen chains whatever the width of the registers.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace pyrobust::cpu {
 
-// A row's elements are a = v (simplex) or |v| (l1 ball). With top the largest, t = top - a >= 0 is how far an element lies
-// below it, and the projection is reach - t where that is positive: no cancellation, however large the row.
+// A row's elements are a = v (simplex) or |v| (l1 ball). With top the largest, t = top - a >= 0 is how far an element
+// lies below it, and the projection is reach - t where that is positive: no cancellation, however large the row.
 struct Scan {
   double top;
   double total;  // of a; not finite where an element is not
@@ -29,36 +29,36 @@ struct SimplexL1Kernels {
   Below (*keep)(const T* v, T* kept, int64_t n, double top, double reach);
   // z = reach - t where positive, rounded toward zero, with v's sign; returns the sum of |z|.
   double (*finish)(const T* v, T* z, int64_t n, double top, double reach);
-  // kShortRows rows of n <= kShortRow elements, a lane each, of which `rows` exist. Bit i of the result: row i is not done, for
-  // it needs the exact comparisons, or is not finite.
+  // Projects kShortRows rows of n <= kShortRow elements, one SIMD lane each, of which `rows` exist. Bit i of the result
+  // is set where row i is left undone: it needs exact comparisons, or is not finite.
   unsigned (*short_rows)(const T* v, T* z, const double* radius, int64_t radius_stride, int64_t n, int rows);
 };
 
 // The same for float32 rows of the l1 ball in float32 arithmetic, where its errors do not matter: sums over 32 chains.
-struct FastScan {
+struct Float32Scan {
   float top, total;  // total not finite where an element is not
 };
-struct FastKept {
+struct Float32Kept {
   int64_t count;
   float total;  // of |v|
 };
 struct SimplexL1Float32Kernels {
-  FastScan (*scan)(const float* v, int64_t n);
+  Float32Scan (*scan)(const float* v, int64_t n);
   // Packs the elements of v with |v| > theta into kept, which has room for n and may be v.
-  FastKept (*keep)(const float* v, float* kept, int64_t n, float theta);
+  Float32Kept (*keep)(const float* v, float* kept, int64_t n, float theta);
   // z = (|v| - high) - low where positive, in float32, with v's sign; returns the sum of |z|.
   double (*finish)(const float* v, float* z, int64_t n, float high, float low);
 };
 
-// Float32 sums of n numbers in 32 chains are within this of the truth, relatively.
-constexpr double fast_error(int64_t n) { return static_cast<double>(n / 32 + 40) * 0x1p-23; }
+// Relative error bound of a float32 sum of n non-negative numbers in 32 chains.
+constexpr double float32_error(int64_t n) { return static_cast<double>(n / 32 + 40) * 0x1p-23; }
 
 template <class T>
 struct SimplexL1KernelPair {
   SimplexL1Kernels<T> simplex, ball;
 };
 
-// The sets of the level in use; 16-bit floats have plain C++ alone.
+// Return the kernels of the level in use; 16-bit floats have scalar kernels only.
 template <class T>
 const SimplexL1KernelPair<T>& simplex_l1_kernels();
 const SimplexL1Float32Kernels& simplex_l1_float32_kernels();

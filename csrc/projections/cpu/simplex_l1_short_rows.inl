@@ -1,5 +1,5 @@
-// Sixteen float32 rows of at most kShortRow elements, a lane each, in float32 arithmetic: what it rounds is corrected by one
-// step of Newton's method in float64, and the result is measured.
+// Projection of sixteen float32 rows of at most kShortRow elements, one SIMD lane each, in float32 arithmetic: one step
+// of Newton's method in float64 corrects the rounding, and the sum of the result is measured.
 
 namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
@@ -53,7 +53,7 @@ PYROBUST_TARGET inline void exchange(W* t) {
   t[i] = low;
 }
 
-// The reach by the sums of the k least t (Held, Wolfe and Crowder 1974).
+// The reach from the sums of the k smallest t (Held, Wolfe and Crowder 1974).
 template <int n, size_t... i>
 PYROBUST_TARGET W reach_sorted(const W* t, W radius, std::index_sequence<i...>) {
   W s[n];
@@ -73,7 +73,7 @@ template <int n>
 PYROBUST_TARGET W reach_sorted(const W* t, W radius) {
   return reach_sorted<n>(t, radius, std::make_index_sequence<kExchanges<n>>());
 }
-// Up to so many elements, putting them in order takes less than a few of Newton's steps.
+// Up to this many elements, sorting is cheaper than a few Newton steps.
 constexpr int64_t kSortedFloats = 16;
 template <size_t... i>
 constexpr std::array<ReachSorted, kSortedFloats> reaches(std::index_sequence<i...>) {
@@ -81,7 +81,7 @@ constexpr std::array<ReachSorted, kSortedFloats> reaches(std::index_sequence<i..
 }
 constexpr auto kReachSorted = reaches(std::make_index_sequence<kSortedFloats>());
 
-// By Newton's steps from the right.
+// The reach by Newton's method from the right.
 PYROBUST_TARGET inline W reach_newton(const W* t, int64_t n, W radius, W reach) {
   const W zero = wide(0), one = wide(1);
   for (int round = 0; round < 64; ++round) {
@@ -98,7 +98,7 @@ PYROBUST_TARGET inline W reach_newton(const W* t, int64_t n, W radius, W reach) 
   return reach;
 }
 
-// Of sixteen rows `apart` elements apart, at least four. Bit i of the result: row i is not done.
+// Projects sixteen rows that begin `apart` >= 4 elements apart. Bit i of the result is set where row i is left undone.
 template <bool absolute>
 PYROBUST_TARGET unsigned sixteen_rows(const float* v, float* z, const double* r, int64_t n, int64_t apart) {
   W v16[kShortRow], t[kShortRow];
@@ -122,8 +122,8 @@ PYROBUST_TARGET unsigned sixteen_rows(const float* v, float* z, const double* r,
     const W mean = div(sub(narrow(total.half[0], total.half[1]), radius16), wide(static_cast<float>(n)));
     reach = reach_newton(t, n, radius16, min(sub(top, mean), radius16));
   }
-  // The sum for this threshold, and what it takes to bring it to the radius, less 2^-22 of it for the roundings of the last
-  // pass where this sum is not the radius itself.
+  // Corrects the threshold by the difference of its sum from the radius, less 2^-22 of it for the rounding of the last
+  // pass unless the sum is the radius itself.
   const W theta = sub(top, reach);
   W count = zero16;
   V2 sum{{zero, zero}};
@@ -146,7 +146,7 @@ PYROBUST_TARGET unsigned sixteen_rows(const float* v, float* z, const double* r,
     good &=
         less_bits(splat(0x1p-90), r8) & less_bits(r8, splat(0x1p100)) & less_bits(abs(excess), mul(r8, splat(0.25)));
     if constexpr (absolute) {
-      // Rows inside get no threshold, and those that may be are left to exact arithmetic.
+      // Rows certainly inside need no threshold; rows that may be inside are left to exact arithmetic.
       const V most = mul(total.half[h], splat(1 + sum_error(n)));
       good &= less_bits(r8, mul(total.half[h], splat(1 - sum_error(n)))) | ~less_bits(r8, most);
       high[h] = where_less(r8, most, high[h], zero);
@@ -155,8 +155,8 @@ PYROBUST_TARGET unsigned sixteen_rows(const float* v, float* z, const double* r,
     }
     done |= (good & 0xffu) << (8 * h);
   }
-  // Elements of more than 2^-29 of the radius are multiples of 2^-53 of the power of two above it: a float64 sum of them that
-  // is not above the radius is exact.
+  // Elements of more than 2^-29 of the radius are multiples of 2^-53 of the power of two above it: their float64 sum is
+  // exact where it is not above the radius.
   const W high16 = narrow(high[0], high[1]), low16 = narrow(low[0], low[1]), least16 = narrow(least[0], least[1]);
   V2 stored{{zero, zero}};
   for (int64_t d = 0; d < n; ++d) {

@@ -1,4 +1,4 @@
-// The sign of a sum of a row's numbers, exactly, by a group of threads: for the comparisons that rounding would leave open.
+// Exact sign of a sum of a row's numbers, by a group of threads: for comparisons that a rounded sum cannot decide.
 // The sum is added up digit by digit, the highest first, until what is left below cannot change its sign. Unlike
 // common/exact_sum.h it needs no memory, and a pass over the row for each digit; ties end when no bits are left.
 #pragma once
@@ -81,7 +81,8 @@ PYROBUST_GROUP int exact_sign(Group& group, int top, const Each& each) {
   }
 }
 
-// Whether the sum of non-negative numbers of at most `top` is at most radius; each(f) calls f(a) for the calling thread's.
+// Whether the sum of non-negative numbers of at most `top` is at most radius; each(f) calls f(a) for the calling
+// thread's.
 template <class Group, class Each>
 PYROBUST_GROUP bool sum_at_most(Group& group, double top, double radius, const Each& each) {
   return exact_sign(group, exponent_above(top > radius ? top : radius), [&](const auto& f) {

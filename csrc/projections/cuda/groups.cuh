@@ -1,11 +1,11 @@
-// The groups of threads that share a row (row.h), and the launch that gives each row one: a few lanes of a warp for short
-// rows, which stay in registers; a block for longer ones; beyond 4096 elements a large block that reads the row again for
-// every pass, from L2 when the row is too long for the L1 cache.
+// The groups of threads that share a row (row.h), and the launch that gives each row one: a few threads of a warp for
+// short rows, which stay in registers; a block for longer ones; beyond 4096 elements a large block that reads the row
+// again for every pass, from L2 when the row is too long for the L1 cache.
 //
-// What to expect: up to 4096 elements memory is read once and written once, and float64 arithmetic is what comes close to
-// limiting the speed on an sm_90 (about half to two thirds of the copy rate by count of instructions, not measured). 64 rows
-// of 150528 elements occupy 64 of 132 processors for five to seven passes: a quarter to a third of the copy rate; more
-// needs several blocks for a row.
+// What to expect: up to 4096 elements memory is read once and written once, and float64 arithmetic is what comes close
+// to limiting the speed on an sm_90 (about half to two thirds of the copy rate by count of instructions, not measured).
+// 64 rows of 150528 elements occupy 64 of 132 processors for five to seven passes: a quarter to a third of the copy
+// rate; more needs several blocks for a row.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Plus {
   }
 };
 
-// kLanes neighbouring lanes of a warp; they go their own way from the warp's others.
+// kLanes neighbouring CUDA threads of a warp, which diverge from the others of the warp.
 template <int kLanes>
 class Lanes {
  public:
@@ -48,7 +48,7 @@ class Lanes {
   }
   __device__ bool any(bool a) const { return __any_sync(mask_, a) != 0; }
 
-  // Every lane gets the same bits: at each step a lane and its partner combine the same two.
+  // Every thread gets the same bits: at each step a thread and its partner combine the same two numbers.
   template <class R, int kCount, class Op>
   __device__ void reduce(R (&a)[kCount], const Op& op) const {
 #pragma unroll

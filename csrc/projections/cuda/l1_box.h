@@ -10,7 +10,7 @@
 
 namespace pyrobust::cuda {
 
-// As cpu::project_l1_box; a row of y with an element that is not finite, or of x with one outside the box, comes back NaN.
+// As cpu::project_l1_box; a row with a non-finite y, or an x outside the box, becomes NaN.
 template <class T>
 cudaError_t project_l1_box(const T* y, const T* x, T* z, const double* radius, int64_t radius_stride, int64_t rows,
                            int64_t n, double lower, double upper, cudaStream_t stream);

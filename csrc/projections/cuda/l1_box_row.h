@@ -31,8 +31,8 @@ struct Bracket {
   Real low, high;  // f(low) <= radius < f(high)
 };
 
-// What an element may grow to on y's side, rounded down where `down`: the difference s and its error e, s + e exact (Knuth's
-// TwoSum), and s > 0 where e < 0.
+// What an element may grow to on y's side, rounded down where `down`: the difference s and its error e, s + e exact
+// (Knuth's TwoSum), and s > 0 where e < 0.
 template <bool down>
 PYROBUST_GROUP double room(double y, double x, const Box& box) {
   const double p = y > 0 ? box.upper : x, q = y > 0 ? x : box.lower, s = p - q;
@@ -52,9 +52,10 @@ class L1BoxRow {
   PYROBUST_GROUP void project() {
     if (!scan()) return fill<T, kPer>(group_, z_, n_, not_a_number<T>());
     if (radius_ > 0) {
-      // No threshold: what the box leaves may already be inside.
+      // No threshold needed: clipped to the box, the row may already be inside the ball.
       if (total_ * (1 - sum_error(n_)) <= radius_ && written(0, 0)) return;
-      // As stored, z may exceed the radius by what the search tolerates or float64 rounds: then for a little less.
+      // Stored z may exceed the radius by the tolerance of the search or by rounding: repeat with a slightly smaller
+      // radius.
       double less = std::is_same_v<T, double> ? kLess : 0.0;
       while (less <= kMostLess) {
         const double target = less < 1 ? radius_ * (1 - less) : 0;
@@ -71,7 +72,7 @@ class L1BoxRow {
   }
 
  private:
-  // False where an element of y is not finite, one of x is outside the box, or the radius is none.
+  // False where an element of y is not finite, one of x is outside the box, or the radius is invalid.
   PYROBUST_GROUP bool scan() {
     bool bad = !good_radius(radius_);
     double top = 0, part[2] = {0, 0};
@@ -190,7 +191,7 @@ class L1BoxRow {
     return with_sign(truncation(c > 0 ? (c < cap ? c : cap) : 0, cap), y);
   }
 
-  // Writes z; true if its sum, as stored, is proven to be at most the radius.
+  // Writes z and returns whether its sum, as stored, is proved to be at most the radius.
   PYROBUST_GROUP bool written(double base, double w) {
     double sum[1] = {0};
     Truncation<T> truncation;

@@ -10,7 +10,7 @@
 
 namespace pyrobust::cuda {
 
-// As cpu::project_norm_ball; a row with an element that is not finite comes back NaN.
+// As cpu::project_norm_ball; a row with a non-finite element becomes NaN.
 template <class T>
 cudaError_t project_norm_ball(bool l2, const T* v, T* z, const double* radius, int64_t radius_stride, int64_t rows,
                               int64_t n, cudaStream_t stream);

@@ -28,7 +28,7 @@ class NormRow {
   }
 
  private:
-  // False where an element is not finite, or the radius is none.
+  // False where an element is not finite, or the radius is invalid.
   PYROBUST_GROUP bool scan() {
     bool bad = !good_radius(radius_);
     double top = 0;
@@ -50,12 +50,12 @@ class NormRow {
     });
   }
 
-  // Whether the sum of squares is at most radius^2, exactly: by a rounded sum where that decides. sum: of the squares of what
-  // each gives, times scale^2, scale = to_about_one(radius).
+  // Whether the sum of squares is at most radius^2, exactly: by a rounded sum where that decides. sum: of the squares
+  // of what each gives, times scale^2, scale = to_about_one(radius).
   template <class Each>
   PYROBUST_GROUP bool at_most(double sum, double scale, const Each& each) {
     const double bound = (radius_ * scale) * (radius_ * scale), error = sum_error(n_ + 8);
-    // What underflows in a square is below 2^-1022 an element.
+    // Underflow loses less than 2^-1022 for each square.
     if (sum * (1 + error) + static_cast<double>(n_) * 0x1p-1022 <= bound * (1 - error)) return true;
     if (sum * (1 - error) > bound * (1 + error)) return false;
     return squares_at_most(group_, top_, radius_, each);
@@ -85,7 +85,8 @@ class NormRow {
       return for_slots<kPer>(group_, n_, [&](int k, int64_t i) { z_[i] = v_.at(k, i); });
     const double scale = to_about_one(top_);
     double factor = radius_ / sqrt(squares(scale));
-    // Products in float64 are rounded to nearest, and their squares would be too close to call.
+    // A little less than the radius: float64 products are rounded to nearest, and their sum of squares would never
+    // decide.
     if (std::is_same_v<T, double>) factor *= 1 - sum_error(n_ + 16);
     double back = sum_error(n_);
     for (int attempt = 0; attempt < kMaxAttempts && factor > 0; ++attempt) {

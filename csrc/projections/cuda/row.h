@@ -1,8 +1,8 @@
-// What the projections of rows are written in: a group of threads shares a row, the thread of rank r has elements r, r + size
-// and so on. Nothing in here needs a device, so that the same code can be run and looked at on the host.
+// Building blocks of the row projections: a group of threads shares a row, and the thread of rank r has elements r, r +
+// size and so on. Nothing here needs a device, so that the same code runs under test on the host.
 //
-// A group has rank() and size(), and add(a), max(a), any(a), which all its threads call together and which give all of them
-// the same: every branch between two such calls must be taken by all or by none.
+// A group has rank() and size(), and add(a), max(a), any(a), which all its threads call together and which give all of
+// them the same: every branch between two such calls must be taken by all or by none.
 #pragma once
 
 #include <cmath>

@@ -10,7 +10,7 @@
 
 namespace pyrobust::cuda {
 
-// As cpu::project_l1; a row with an element that is not finite comes back NaN, for raising would need the host to wait.
+// As cpu::project_l1; a row with a non-finite element becomes NaN, because raising would make the host wait.
 template <class T>
 cudaError_t project_l1(const T* v, T* z, const double* radius, int64_t radius_stride, int64_t rows, int64_t n,
                        bool absolute, cudaStream_t stream);

@@ -1,5 +1,6 @@
-// One row of the projections onto the simplex and the l1 ball, by a group of threads. As on the CPU: with top the largest a
-// and t = top - a, the projection is reach - t where positive, and reach is the root of the convex piecewise-linear
+// One row of the projections onto the simplex and the l1 ball, by a group of threads. As on the CPU: with top the
+// largest a and t = top - a, the projection is reach - t where positive, and reach is the root of the convex
+// piecewise-linear
 //   sum over t < reach of (reach - t) = radius
 // by Newton's method (Michelot 1986; Condat 2016). Nothing is packed: a thread keeps its elements and skips the dropped.
 #pragma once
@@ -13,7 +14,7 @@ constexpr int kMaxRounds = 200;
 constexpr int kMaxCoarseRounds = 24;
 constexpr int kSample = 8;  // elements of a thread
 
-// What is left of an element, rounded toward zero.
+// The projection of one element, rounded toward zero.
 template <class T>
 class Shrink {
  public:
@@ -57,7 +58,7 @@ class L1Row {
     return absolute_ ? std::fabs(a) : a;
   }
 
-  // False where an element is not finite, or the radius is none.
+  // False where an element is not finite, or the radius is invalid.
   PYROBUST_GROUP bool scan() {
     bool bad = !good_radius(radius_);
     double top = -kLargestDouble, total[1] = {0};
@@ -101,7 +102,7 @@ class L1Row {
       const Real count = part[0], solved = (static_cast<Real>(budget) + part[1]) / count;
       const bool same = round > 0 && count == before;
       before = count;
-      // Without elements rounding is to blame: the radius itself is a reach that is not too short.
+      // Only rounding can leave the set empty: the radius itself is then an upper bound of the reach.
       const Real next = count > 0 && solved < limit ? solved : limit;
       const bool stays = round > 0 && !(next < reach);
       reach = next;
@@ -135,7 +136,7 @@ class L1Row {
   }
 
   PYROBUST_GROUP double search() {
-    // All elements as the support; the largest alone needs no more than the radius.
+    // The start: the solution for all elements, or the radius, which suffices for the largest alone, if smaller.
     double start = top_ - (total_ - radius_) / static_cast<double>(n_);
     if (!(start > 0 && start < radius_)) start = radius_;
     return newton<double>(coarse(start), radius_, kMaxRounds, [&](const auto& f) {
@@ -146,7 +147,7 @@ class L1Row {
   // Writes z until its sum, as stored, is proven to be at most the radius.
   PYROBUST_GROUP bool finish(double reach) {
     const double unit = radius_ * sum_error(n_) / (count_ > 1 ? count_ : 1);
-    // float64 sums of many elements would always be too close to call.
+    // A little less than the radius: float64 sums of long rows would otherwise never decide.
     if (std::is_same_v<T, double> && n_ > 64) reach -= 2 * unit;
     double back = 2 * unit > 0x1p-1074 ? 2 * unit : 0x1p-1074;
     for (int attempt = 0; attempt < kMaxAttempts && reach > 0; ++attempt) {

@@ -10,7 +10,7 @@ void count_votes(const T* logits, int64_t classes, const int64_t* image, int64_t
   using Real = decltype(to_float(T{}));
   constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
   const int64_t columns = classes + 1;
-  // Consecutive rows mostly belong to one image: its votes gather here and reach the shared histogram once.
+  // Consecutive rows mostly belong to one image: its votes are collected here and added to the shared histogram once.
   std::vector<int64_t> local(static_cast<size_t>(columns), 0);
   const auto flush = [&](int64_t b) {
     for (int64_t c = 0; c < columns; ++c)

@@ -1,4 +1,4 @@
-// How the CPU walks a noisy batch: tiles that stay in the first-level cache, on several threads.
+// Loop over a noisy batch on the CPU: tiles that stay in the first-level cache, on several threads.
 #pragma once
 
 #include <algorithm>
@@ -9,20 +9,21 @@
 
 namespace pyrobust::cpu {
 
-// A leaf writes whole groups of this many blocks of four elements.
-inline constexpr int64_t kLeafBlocks = 16;
+// Kernels write whole groups of this many blocks of four elements.
+inline constexpr int64_t kKernelBlocks = 16;
 // Elements of noise a thread holds at once: well inside the first-level cache together with the images and the output.
 inline constexpr int64_t kTile = 1024;
 
-// Elements to draw, which follow each other in the noise contract's order: those of the blocks, of which the first `skip`
-// and what comes after the next `count` are not asked for.
+// Elements to draw, consecutive in the order of the noise contract: `blocks` whole blocks, of which the first `skip`
+// elements are discarded, the next `count` used.
 struct NoiseStretch {
   int64_t n;  // position in the batch
   uint32_t image, sample, block;
   int64_t blocks, skip, count;
 };
 
-// Some of them, all of one channel: elements from `element` on of the image in row `row`, to out[target + i * stride].
+// A part of a stretch within one channel: elements from `element` on of the image in row `row`, to out[target + i *
+// stride].
 struct NoisePiece {
   int64_t row, element, channel, target, count, stride;
 };
@@ -36,8 +37,8 @@ inline const NoiseRun& run_of(const NoiseRun* runs, int64_t run_count, int64_t n
 
 // draw(stretch, z) fills z, which has room for whole groups; then finish(piece, z of the piece) writes each piece.
 template <class Noise, class Draw, class Finish>
-void walk_tiles(const NoiseRun* runs, int64_t run_count, const NoiseShape& shape, bool by_channel,
-                const ParallelFor& parallel_for, const Draw& draw, const Finish& finish) {
+void for_tiles(const NoiseRun* runs, int64_t run_count, const NoiseShape& shape, bool by_channel,
+               const ParallelFor& parallel_for, const Draw& draw, const Finish& finish) {
   const int64_t plane = shape.plane, channels = shape.channels, row = channels * plane;
 
   // A tile is a stretch of one image in the order that keeps its output together: elements where planes follow each
@@ -50,7 +51,7 @@ void walk_tiles(const NoiseRun* runs, int64_t run_count, const NoiseShape& shape
   parallel_for(
       0, shape.samples * tiles, std::max<int64_t>(1, 16384 / std::min(tile_work, row)),
       [&](int64_t begin, int64_t end) {
-        alignas(64) Noise z[kTile + 4 * kLeafBlocks];
+        alignas(64) Noise z[kTile + 4 * kKernelBlocks];
         for (int64_t u = begin; u < end; ++u) {
           const int64_t n = u / tiles, t0 = (u % tiles) * step, t1 = std::min(extent, t0 + step);
           const NoiseRun& run = run_of(runs, run_count, n);

@@ -1,10 +1,10 @@
-// Random words on vectors; compiled once for each SIMD level. The includer has included cpu/noise_lanes_<level>.h.
+// Random words of the Philox generator, on the vectors of random_vec_<level>.h.
 
 namespace pyrobust::cpu::PYROBUST_LEVEL {
 namespace {
 
-// Counters in the low halves of 64-bit lanes: products and their high halves need no shuffle, and what is left in the upper
-// halves is never read.
+// Counters in the low halves of 64-bit lanes: products and their high halves need no shuffle; the upper halves are
+// never read.
 struct HalfState {
   I c0, c1, c2, c3;
 };
@@ -35,8 +35,8 @@ PYROBUST_TARGET inline RoundKeys round_keys(uint64_t seed) {
   return keys;
 }
 
-// The words of kLeafBlocks counters from `block` on, to z: for each group of kLanes counters word 0 of all, word 1, word 2,
-// word 3. Several chains of products at once hide some of each other's latency.
+// Stores the words of kKernelBlocks counters from `block` on, to z: for each group of kLanes counters word 0 of all,
+// word 1, word 2, word 3. Independent chains of products hide each other's latency.
 PYROBUST_TARGET inline void store_words(const RoundKeys& keys, uint32_t domain, uint32_t image, uint32_t sample,
                                         uint32_t block, float* z) {
   HalfState half[kHalves];
@@ -59,8 +59,8 @@ PYROBUST_TARGET inline void store_words(const RoundKeys& keys, uint32_t domain, 
   }
 }
 
-// Brings the four values of each counter together inside 128-bit lanes; counters_of_half chose the lanes so that the blocks
-// then stand in order.
+// Brings the four values of each counter together inside 128-bit lanes; counters_of_half chose the lanes so that the
+// blocks then stand in order.
 PYROBUST_TARGET inline void store_blocks(float* z, F z0, F z1, F z2, F z3) {
   const F a = unpack_low(z0, z1), b = unpack_high(z0, z1), c = unpack_low(z2, z3), d = unpack_high(z2, z3);
   store(z, unpack_low_pairs(a, c));

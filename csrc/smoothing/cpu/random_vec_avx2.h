@@ -1,4 +1,4 @@
-// Eight lanes of floats and 32-bit words, for the leaves that draw noise.
+// Eight SIMD lanes of floats and 32-bit words, for the noise kernels.
 #pragma once
 
 #include <immintrin.h>
@@ -12,7 +12,7 @@ constexpr bool kFastFused = true;  // a fused multiply-add is an instruction
 using F = __m256;
 using I = __m256i;
 inline constexpr int64_t kLanes = 8;
-inline constexpr int kHalves = 4;  // of kLanes / 2 counters, kLeafBlocks together
+inline constexpr int kHalves = 4;  // of kLanes / 2 counters, kKernelBlocks together
 
 PYROBUST_TARGET inline F splat(float x) { return _mm256_set1_ps(x); }
 PYROBUST_TARGET inline I splat(uint32_t w) { return _mm256_set1_epi32(static_cast<int>(w)); }
@@ -38,7 +38,7 @@ template <int n>
 PYROBUST_TARGET inline I shift_right_signed(I a) {
   return _mm256_srai_epi32(a, n);
 }
-// The key goes to the word that is there already, off the chain of products.
+// The key is combined with the word that is ready first, off the chain of products.
 PYROBUST_TARGET inline I xor3(I a, I b, I key) { return _mm256_xor_si256(a, _mm256_xor_si256(b, key)); }
 
 PYROBUST_TARGET inline I bit_xor(I a, I b) { return _mm256_xor_si256(a, b); }

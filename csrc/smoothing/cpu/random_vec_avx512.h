@@ -1,4 +1,4 @@
-// Sixteen lanes of floats and 32-bit words, for the leaves that draw noise.
+// Sixteen SIMD lanes of floats and 32-bit words, for the noise kernels.
 #pragma once
 
 #include <immintrin.h>
@@ -12,7 +12,7 @@ constexpr bool kFastFused = true;  // a fused multiply-add is an instruction
 using F = __m512;
 using I = __m512i;
 inline constexpr int64_t kLanes = 16;
-inline constexpr int kHalves = 2;  // of kLanes / 2 counters, kLeafBlocks together
+inline constexpr int kHalves = 2;  // of kLanes / 2 counters, kKernelBlocks together
 
 PYROBUST_TARGET inline F splat(float x) { return _mm512_set1_ps(x); }
 PYROBUST_TARGET inline I splat(uint32_t w) { return _mm512_set1_epi32(static_cast<int>(w)); }

@@ -1,4 +1,4 @@
-// What the scalar leaves that draw noise need in place of lanes.
+// What the scalar noise kernels use in place of vectors.
 #pragma once
 
 #include <cstdint>

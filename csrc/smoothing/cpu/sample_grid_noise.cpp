@@ -9,7 +9,7 @@ namespace pyrobust::cpu {
 namespace {
 
 template <class Out, class Real>
-GridFinishLeaf<Out, Real> finish_leaf(const GridNoiseKernels& l) {
+GridFinishKernel<Out, Real> finish_kernel(const GridNoiseKernels& l) {
   if constexpr (std::is_same_v<Out, float>)
     return l.finish_float;
   else if constexpr (std::is_same_v<Out, double>)
@@ -33,12 +33,12 @@ void sample_grid_noise(const GridTable& table, NoiseKey key, const NoiseRun* run
                        const NoiseShape& shape, const int32_t* k, Real p, Real q, const Real* mean, const Real* std,
                        Out* out, uint8_t* tail, const ParallelFor& parallel_for) {
   const GridNoiseKernels& level = grid_noise_kernels();
-  const auto finish = finish_leaf<Out, Real>(level);
+  const auto finish = finish_kernel<Out, Real>(level);
   const int64_t row = shape.channels * shape.plane;
-  walk_tiles<int32_t>(
+  for_tiles<int32_t>(
       runs, run_count, shape, std != nullptr, parallel_for,
       [&](const NoiseStretch& s, int32_t* j) {
-        // What was drawn beside the stretch may be of no element at all.
+        // A tail may have been drawn beside the stretch: only its own elements count.
         if (level.draw(table, key, s.image, s.sample, s.block, s.blocks, j) &&
             has_tail(j + s.skip, s.count, table.count))
           std::atomic_ref<uint8_t>(tail[s.n]).store(1, std::memory_order_relaxed);

@@ -31,10 +31,11 @@ PYROBUST_TARGET inline double fused(double a, double b, double c) { return __bui
 inline constexpr int kShortBits = 20;
 
 // The same bits without a division (Markstein, 1990), for a = sum p below 2^24 and a whole q below 2^20. With r the
-// rounded 1/q, y0 = RN(a r) is within 2^-23 of a/q, relatively, and so less than two units in its last place away.
-// a - q y0 is then a multiple of that unit (q is whole) of at most 21 bits, which the first fma gives exactly. What the
-// second one rounds is within 2^-23 2^-24 of a/q, relatively; but a/q is no midpoint of two floats (that would take an a
-// of 25 bits or more), and its relative distance from one is at least 1/(2^25 q) > 2^-45. So both round to the same float.
+// rounded 1/q, y0 = RN(a r) is within 2^-23 of a/q, relatively, and so less than two units in its last place away. a -
+// q y0 is then a multiple of that unit (q is whole) of at most 21 bits, which the first fma gives exactly. What the
+// second one rounds is within 2^-23 2^-24 of a/q, relatively; but a/q is no midpoint of two floats (that would take an
+// a of 25 bits or more), and its relative distance from one is at least 1/(2^25 q) > 2^-45. So both round to the same
+// float.
 template <class Real>
 struct ShortGridNoisy {
   Real p, q, r;
@@ -67,10 +68,10 @@ bool draw(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample,
 
 #else
 
-inline constexpr int64_t kGroup = 4 * kLeafBlocks;  // elements that store_words makes at once
+inline constexpr int64_t kGroup = 4 * kKernelBlocks;  // elements that store_words makes at once
 
-// The cell of the guide that each word falls into, and, in the word's place, its place on the guide's scale with the sign
-// bit.
+// Finds the cell of the guide that each word falls into, and replaces the word by its place on the guide's scale with
+// the sign bit.
 PYROBUST_TARGET inline void find_cells(int entry_bits, float* words, uint32_t* cells) {
 #pragma GCC unroll 8
   for (int64_t i = 0; i < kGroup; i += kLanes) {
@@ -83,7 +84,7 @@ PYROBUST_TARGET inline void find_cells(int entry_bits, float* words, uint32_t* c
   }
 }
 
-// By plain loads: a gather is slower on some machines and not much faster on others.
+// Uses plain loads: a gather is slower on some machines and hardly faster on others.
 PYROBUST_TARGET inline void look_up(const uint32_t* __restrict guide, const uint32_t* __restrict cells,
                                     uint32_t* __restrict entries) {
   const auto at = [=](int64_t i) { return static_cast<int>(guide[cells[i]]); };
@@ -97,20 +98,21 @@ PYROBUST_TARGET inline void look_up(const uint32_t* __restrict guide, const uint
   }
 }
 
-// In place of |J| where the guide leaves it open.
-inline constexpr int32_t kOpen = 1 << 30;
+// Stands for |J| where the guide does not decide it.
+inline constexpr int32_t kUndecided = 1 << 30;
 
-// |J| of one place and entry a lane, its sign applied; `most` collects the largest.
+// Computes the signed J of one place and entry for each SIMD lane; `most` collects the largest magnitude.
 PYROBUST_TARGET inline I integers(int entry_bits, I mask, I signed_place, I entry, I& most) {
   const I flip = shift_right_signed<31>(signed_place);
   const I inside = bit_and(signed_place, mask), at = bit_and(entry, mask);
   const I below = add_where_below(shift_right_by(entry, entry_bits), inside, at);
-  const I above = or_where_equal(below, inside, at, splat(uint32_t{kOpen}));
+  const I above = or_where_equal(below, inside, at, splat(uint32_t{kUndecided}));
   most = max_signed(most, above);
   return sub(flip, bit_xor(above, flip));  // above where the sign bit is set, else -above
 }
 
-// A group's integers in the place of its words, in the order of its elements. Whether one of them is open or a tail.
+// Replaces the words of a group by its integers, in the order of its elements; returns whether any is undecided or a
+// tail.
 PYROBUST_TARGET inline bool finish_group(int entry_bits, int32_t count, float* words, const uint32_t* entries) {
   const I mask = splat((1u << entry_bits) - 1u);
   I most = splat(0u);
@@ -128,8 +130,8 @@ PYROBUST_TARGET inline bool finish_group(int entry_bits, int32_t count, float* w
   return any_at_least(most, count);
 }
 
-// The group's blocks that hold such a one again, one element after the other; whether there is a tail. Rare, and kept out
-// of the loop, which would otherwise spill for it.
+// Redraws, element by element, the blocks of a group with an undecided integer or a tail; returns whether there is a
+// tail. Rare, and kept out of the loop, which would otherwise spill registers for it.
 __attribute__((noinline, cold)) bool redraw(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample,
                                             uint32_t block, int32_t* j) {
   const auto beyond = [&](int32_t integer) { return integer >= table.count || -integer >= table.count; };
@@ -142,21 +144,23 @@ __attribute__((noinline, cold)) bool redraw(const GridTable& table, NoiseKey key
   return tail;
 }
 
-// Three steps in a staggered row, each a group behind the one before: the loads of one overlap with the products of the
-// next, and nothing is read right after it was written in other pieces.
+// A software pipeline of three steps, each one group behind the one before: loads of one group overlap with products of
+// the next, and no store is read back at once in pieces of another width.
 PYROBUST_TARGET bool draw(const GridTable& table, NoiseKey key, uint32_t image, uint32_t sample, uint32_t block,
                           int64_t blocks, int32_t* j) {
-  alignas(64) uint32_t cells[2 * kGroup], entries[2 * kGroup];  // of two groups in turn: the guide needs the cache
+  alignas(64) uint32_t cells[2 * kGroup],
+      entries[2 * kGroup];  // of two groups in turn: the rest of the cache is the guide's
   const RoundKeys keys = round_keys(key.seed);
   const uint32_t* guide = table.guide;
   const int entry_bits = table.entry_bits;
-  float* words = reinterpret_cast<float*>(j);  // as places for vectors only
+  float* words = reinterpret_cast<float*>(j);  // as memory for vectors only
   bool tail = false;
-  const int64_t groups = (blocks + kLeafBlocks - 1) / kLeafBlocks;
+  const int64_t groups = (blocks + kKernelBlocks - 1) / kKernelBlocks;
   for (int64_t g = 0; g < groups + 2; ++g) {
     const int64_t even = g % 2 * kGroup, odd = kGroup - even;
     if (g < groups) {
-      store_words(keys, key.domain, image, sample, block + static_cast<uint32_t>(g * kLeafBlocks), words + g * kGroup);
+      store_words(keys, key.domain, image, sample, block + static_cast<uint32_t>(g * kKernelBlocks),
+                  words + g * kGroup);
       find_cells(entry_bits, words + g * kGroup, cells + even);
     }
     if (g >= 1 && g <= groups) look_up(guide, cells + odd, entries + odd);

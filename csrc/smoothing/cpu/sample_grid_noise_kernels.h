@@ -1,4 +1,4 @@
-// The SIMD leaves of sample_grid_noise: one table for each level.
+// The inner loops of sample_grid_noise, one set for each instruction set, all with the same bits.
 #pragma once
 
 #include "simd/dispatch.h"
@@ -8,14 +8,14 @@
 namespace pyrobust::cpu {
 
 struct GridNoiseKernels {
-  GridNoiseLeaf draw;
-  GridFinishLeaf<float, float> finish_float;
-  GridFinishLeaf<double, double> finish_double;
-  GridFinishLeaf<Half, float> finish_half;
-  GridFinishLeaf<BFloat16, float> finish_bfloat16;
+  GridNoiseKernel draw;
+  GridFinishKernel<float, float> finish_float;
+  GridFinishKernel<double, double> finish_double;
+  GridFinishKernel<Half, float> finish_half;
+  GridFinishKernel<BFloat16, float> finish_bfloat16;
 };
 
-// The set of the level in use.
+// Returns the kernels of the level in use.
 const GridNoiseKernels& grid_noise_kernels();
 
 }  // namespace pyrobust::cpu

@@ -9,7 +9,7 @@ namespace pyrobust::cpu {
 namespace {
 
 template <class Out, class Real>
-FinishLeaf<Out, Real> finish_leaf(const NoiseKernels& l) {
+FinishKernel<Out, Real> finish_kernel(const NoiseKernels& l) {
   if constexpr (std::is_same_v<Out, float>)
     return l.finish_float;
   else if constexpr (std::is_same_v<Out, double>)
@@ -26,10 +26,10 @@ template <class Out, class Real>
 void sample_noise(NoiseKey key, const NoiseRun* runs, int64_t run_count, const NoiseShape& shape, const Real* x,
                   Real sigma, const Real* mean, const Real* std, Out* out, const ParallelFor& parallel_for) {
   const NoiseKernels& level = noise_kernels();
-  const UnitNoiseLeaf unit = level.unit[static_cast<uint32_t>(family_of(key.domain))];
-  const auto finish = finish_leaf<Out, Real>(level);
+  const UnitNoiseKernel unit = level.unit[static_cast<uint32_t>(family_of(key.domain))];
+  const auto finish = finish_kernel<Out, Real>(level);
   const int64_t row = shape.channels * shape.plane;
-  walk_tiles<float>(
+  for_tiles<float>(
       runs, run_count, shape, std != nullptr, parallel_for,
       [&](const NoiseStretch& s, float* z) { unit(key, s.image, s.sample, s.block, s.blocks, z); },
       [&](const NoisePiece& p, const float* z) {

@@ -9,14 +9,16 @@
 
 namespace pyrobust::cpu {
 
-// The unit noise of blocks [block, block + blocks) of one sample. z has room for a multiple of kLeafBlocks blocks.
-using UnitNoiseLeaf = void (*)(NoiseKey key, uint32_t image, uint32_t sample, uint32_t block, int64_t blocks, float* z);
+// Draws the unit noise of blocks [block, block + blocks) of one sample. z has room for a multiple of kKernelBlocks
+// blocks.
+using UnitNoiseKernel = void (*)(NoiseKey key, uint32_t image, uint32_t sample, uint32_t block, int64_t blocks,
+                                 float* z);
 
-// One stretch of one channel: out[i * stride] = ((x[i] + sigma z[i]) - mean) / std, the latter two where std is not
-// null.
+// Writes one stretch of one channel: out[i * stride] = ((x[i] + sigma z[i]) - mean) / std, the latter two where std is
+// not null.
 template <class Out, class Real>
-using FinishLeaf = void (*)(const float* z, const Real* x, Real sigma, const Real* mean, const Real* std, Out* out,
-                            int64_t n, int64_t stride);
+using FinishKernel = void (*)(const float* z, const Real* x, Real sigma, const Real* mean, const Real* std, Out* out,
+                              int64_t n, int64_t stride);
 
 // x: [M, channels, plane] contiguous; runs ordered by `begin`, the first at 0; mean, std: [channels] or null; out:
 // [samples, channels, plane], or [samples, plane, channels] for channels_last.

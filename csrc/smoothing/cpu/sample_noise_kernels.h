@@ -1,4 +1,4 @@
-// The SIMD leaves of sample_noise: one table for each level.
+// The inner loops of sample_noise, one set for each instruction set, all with the same bits.
 #pragma once
 
 #include "simd/dispatch.h"
@@ -8,14 +8,14 @@
 namespace pyrobust::cpu {
 
 struct NoiseKernels {
-  UnitNoiseLeaf unit[kFamilies];  // by Family
-  FinishLeaf<float, float> finish_float;
-  FinishLeaf<double, double> finish_double;
-  FinishLeaf<Half, float> finish_half;
-  FinishLeaf<BFloat16, float> finish_bfloat16;
+  UnitNoiseKernel unit[kFamilies];  // by Family
+  FinishKernel<float, float> finish_float;
+  FinishKernel<double, double> finish_double;
+  FinishKernel<Half, float> finish_half;
+  FinishKernel<BFloat16, float> finish_bfloat16;
 };
 
-// The set of the level in use.
+// Returns the kernels of the level in use.
 const NoiseKernels& noise_kernels();
 
 }  // namespace pyrobust::cpu

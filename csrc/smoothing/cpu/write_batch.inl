@@ -1,5 +1,4 @@
-// The last step of a noisy batch, compiled once for each SIMD level. The includer defines PYROBUST_TARGET, the functions'
-// target attribute, and narrow(const float* y, Half* out, int64_t n), the nearest float16s.
+// Writes noisy elements to the batch: scaled, normalised and rounded to the output's type.
 // clang-format off
 #include PYROBUST_LEVEL_HEADER(smoothing/cpu/random_vec)
 // clang-format on

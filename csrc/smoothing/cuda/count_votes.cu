@@ -1,5 +1,4 @@
-// A warp reads 32 / kLanes rows, kLanes threads each; the rows' winners that fall on one counter are added by one
-// atomic.
+// A warp reads 32 / kLanes rows, kLanes CUDA threads each; winners that fall on one counter are added by one atomic.
 #include "smoothing/cuda/count_votes.h"
 
 #include <algorithm>
@@ -19,7 +18,7 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % kLanes;
   const int64_t groups = static_cast<int64_t>(gridDim.x) * (kThreads / kLanes);
   const int64_t group = static_cast<int64_t>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
-  // Whole warps take part in every round: the shuffles and the match need all lanes.
+  // Whole warps take part in every round: the shuffles and the match need all threads of a warp.
   const int64_t rounds = (rows + groups - 1) / groups;
   for (int64_t round = 0; round < rounds; ++round) {
     const int64_t n = round * groups + group;

@@ -1,4 +1,5 @@
-// How the GPU walks a noisy batch: threads along the image first, the rest of a block and of the launch along the samples.
+// Launch configuration of a noisy batch: threads along the image first, the rest of a block and of the launch along the
+// samples.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,8 +14,7 @@ namespace pyrobust::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Runs travel as a kernel argument, so that nothing is copied to the device and nothing waits; more take further
-// launches.
+// Runs are a kernel argument, so that nothing is copied to the device and nothing waits; more runs take more launches.
 constexpr int kRunsPerLaunch = 64;
 
 struct NoiseRuns {
@@ -61,7 +61,7 @@ inline cudaError_t noise_launch(int64_t quads, const NoiseRuns& runs, int proces
   return cudaSuccess;
 }
 
-// launch(runs, processors) for one group of runs after the other, until one fails.
+// Calls launch(runs, processors) for each group of runs in turn, until one fails.
 template <class Launch>
 cudaError_t for_run_groups(const NoiseRun* runs, int64_t run_count, int64_t samples, const Launch& launch) {
   int device = 0, processors = 0;

@@ -1,5 +1,5 @@
-// A thread owns four elements of the image and walks the samples: k, mean and std are read once a run. The guide stays in
-// the first-level cache: half of all draws meet one octave of it, three quarters two.
+// One thread for four elements of the image, in a loop over the samples: k, mean and std are read once a run. The guide
+// stays in the first-level cache: half of all draws need one octave of it, three quarters two.
 #include "smoothing/cuda/sample_grid_noise.h"
 
 #include "smoothing/cuda/noise_launch.cuh"
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
       result.v[i] = store_as<Out>(a.std == nullptr ? y : (y - mean[i]) / std[i]);
       tail |= i < valid && (j[i] >= a.table.count || -j[i] >= a.table.count);
     }
-    if (tail) a.tail[n] = 1;  // whoever comes later writes the same
+    if (tail) a.tail[n] = 1;  // a race of equal values
     Out* target = a.out + n * row;
     if (wide) {
       *reinterpret_cast<Pack<Out, 4>*>(target + 4 * quad) = result;

@@ -1,5 +1,5 @@
-// A thread owns four pixels of the image and walks the samples: x, mean and std are read once a run, nothing is divided
-// per sample, and every store is as wide as the layout allows. Bound by the write of the batch.
+// One thread for four pixels of the image, in a loop over the samples: x, mean and std are read once a run, nothing is
+// divided per sample, and every store is as wide as the layout allows. Bound by the write of the batch.
 #include "smoothing/cuda/sample_noise.h"
 
 #include "smoothing/cuda/noise_launch.cuh"
