@@ -1,7 +1,7 @@
 """The same seed gives the same noise bits and counts for every batch size, thread count, order and split.
 
-Counts can only agree to the last vote where the model's own arithmetic does not depend on the batch. ``elementwise``
-below has none at all; the zoo's net shows it for a real one.
+Counts agree to the last vote only if the model's arithmetic does not depend on the batch. ``elementwise`` below
+computes nothing; the bundled nets show it for a real model.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NORMS = {"gaussian": "l2", "uniform": "l1", "laplace": "l1"}
 
 
 def elementwise(batch):
-    """The largest of the first three numbers wins: no arithmetic."""
+    """Return the first three elements as logits, without arithmetic."""
     return batch.flatten(1)[:, :3]
 
 
 class Recorder:
-    """A model that keeps what it is shown."""
+    """Model that records its inputs."""
 
     def __init__(self):
         self.seen = []
@@ -57,7 +57,7 @@ def bits(tensor):
     return tensor.contiguous().view(torch.uint8)
 
 
-def noise_seen(batch_size, *, x=None, indices=None, method="certify_batch", n=45, **options):
+def record_samples(batch_size, *, x=None, indices=None, method="certify_batch", n=45, **options):
     recorder = Recorder()
     options = {"seed": 3, "noise": "gaussian"} | options
     smoother = RandomizedSmoothing(
@@ -70,9 +70,9 @@ def noise_seen(batch_size, *, x=None, indices=None, method="certify_batch", n=45
 
 @pytest.mark.parametrize("noise", list(NORMS))
 @pytest.mark.parametrize("batch_size", [*BATCHES, None])
-def test_noise_bits_and_counts(batch_size, noise, threads):
-    expected, base = noise_seen(64, noise=noise)
-    rows, result = noise_seen(batch_size, noise=noise)
+def test_noise_bits_and_counts_do_not_depend_on_the_batch_size(batch_size, noise, threads):
+    expected, base = record_samples(64, noise=noise)
+    rows, result = record_samples(batch_size, noise=noise)
     assert torch.equal(bits(rows), bits(expected))
     np.testing.assert_array_equal(result.counts, base.counts)
     np.testing.assert_array_equal(result.counts0, base.counts0)
@@ -81,24 +81,24 @@ def test_noise_bits_and_counts(batch_size, noise, threads):
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_other_dtypes_and_layouts(dtype, memory_format, threads):
+def test_noise_bits_and_counts_in_other_dtypes_and_layouts(dtype, memory_format, threads):
     options = {"dtype": dtype, "normalize": ([0.1, 0.2, 0.3], [0.5, 0.4, 0.3])}
-    expected, base = noise_seen(64, **options)
+    expected, base = record_samples(64, **options)
     assert expected.dtype == dtype
     for batch_size in BATCHES:
-        rows, result = noise_seen(batch_size, memory_format=memory_format, **options)
+        rows, result = record_samples(batch_size, memory_format=memory_format, **options)
         assert torch.equal(bits(rows), bits(expected))
         np.testing.assert_array_equal(result.counts, base.counts)
 
 
 @pytest.mark.parametrize("method", ["certify_batch", "predict_batch"])
-def test_shards_and_order(method):
+def test_counts_do_not_depend_on_shards_and_order(method):
     x, indices = images(11), [40, 3, 2**32 - 1, 17, 5, 6, 0, 99, 12, 13, 70000]
-    _, whole = noise_seen(64, x=x, indices=indices, method=method)
+    _, whole = record_samples(64, x=x, indices=indices, method=method)
     for order in ([range(0, 11, 3), range(1, 11, 3), range(2, 11, 3)], [range(10, -1, -1)], [[i] for i in range(11)]):
         for part in order:
             part = list(part)
-            _, shard = noise_seen(32, x=x[part], indices=[indices[i] for i in part], method=method)
+            _, shard = record_samples(32, x=x[part], indices=[indices[i] for i in part], method=method)
             np.testing.assert_array_equal(shard.counts, whole.counts[part])
             np.testing.assert_array_equal(shard.prediction, whole.prediction[part])
             if method == "certify_batch":
@@ -106,14 +106,14 @@ def test_shards_and_order(method):
                 np.testing.assert_array_equal(shard.radius, whole.radius[part])
 
 
-def test_more_samples_extend_fewer():
+def test_larger_n_extends_the_samples_of_smaller_n():
     x = images(1)
-    short, _ = noise_seen(64, x=x, method="predict_batch", n=50)
-    long, _ = noise_seen(64, x=x, method="predict_batch", n=130)
+    short, _ = record_samples(64, x=x, method="predict_batch", n=50)
+    long, _ = record_samples(64, x=x, method="predict_batch", n=130)
     assert torch.equal(long[:50], short)
 
 
-def test_a_second_call_repeats_the_first():
+def test_repeated_calls_give_the_same_counts():
     smoother = RandomizedSmoothing(elementwise, 3, 0.3, batch_size=50)
     first, second = (smoother.certify_batch(images(), n0=20, n=100, alpha=0.05) for _ in range(2))
     np.testing.assert_array_equal(first.counts, second.counts)
@@ -121,25 +121,25 @@ def test_a_second_call_repeats_the_first():
 
 
 def test_seeds_images_stages_and_samples_share_no_noise():
-    """All rows at once, from equal images: no two may agree in more than chance elements."""
+    """With equal images, no two samples may agree in more elements than by chance."""
     x = torch.zeros(1, 2, 3).expand(4, 2, 3)
     rows = []
     for seed in (0, 1, 2**32, 2**63, 2**64 - 1):
         for method in ("certify_batch", "predict_batch"):
-            rows.append(noise_seen(64, x=x, indices=[0, 1, 256, 2**31], seed=seed, method=method)[0])
+            rows.append(record_samples(64, x=x, indices=[0, 1, 256, 2**31], seed=seed, method=method)[0])
     rows = torch.cat(rows).flatten(1)
     assert len(rows) == 5 * 4 * (20 + 45 + 45)
     for column in rows.T:
-        # Float32 normals collide by chance about once in these.
+        # Among these, about one pair of float32 normals is expected to collide by chance.
         assert len(column.unique()) > len(column) - 5
     assert len(rows.unique(dim=0)) == len(rows)
     for noise in ("uniform", "laplace"):
-        other = noise_seen(64, x=x, seed=0, noise=noise)[0].flatten(1)
+        other = record_samples(64, x=x, seed=0, noise=noise)[0].flatten(1)
         assert torch.isin(other, rows).float().mean() < 0.002
 
 
 @pytest.mark.parametrize("name", ["zoo:digits-smooth-0.25", "zoo:digits-smooth-0.50"])
-def test_the_zoo_net(name, threads):
+def test_counts_of_the_bundled_nets(name, threads):
     model, digits = load_model(name), load_data("digits")
     pick = list(range(0, 380, 40))
     x = digits.x[pick]
@@ -150,7 +150,7 @@ def test_the_zoo_net(name, threads):
 
     base = certify(256)
     assert (base.prediction >= 0).any()
-    assert ((base.counts > 0).sum(1) > 2).any(), "the votes must be divided for this to show anything"
+    assert ((base.counts > 0).sum(1) > 2).any(), "unanimous votes would not show a difference"
     for batch_size in (7, 1000, None):
         result = certify(batch_size)
         np.testing.assert_array_equal(result.counts, base.counts)
@@ -164,12 +164,12 @@ def test_the_zoo_net(name, threads):
     np.testing.assert_array_equal(single.counts0, base.counts0[:4])
 
 
-def test_no_global_generator_is_touched():
+def test_global_generators_are_untouched():
     for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
-        del sys.modules[name]  # it draws from Python's generator when it is imported
+        del sys.modules[name]  # importing rich draws from Python's generator
     model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)).train()
     smoother, smooth = RandomizedSmoothing(model, 3, 0.5), Smooth(model, 3, 0.5)
-    # numpy's legacy global state is what must stay untouched
+    # numpy's legacy global state must stay untouched.
     before = torch.get_rng_state(), np.random.get_state(), random.getstate(), torch.initial_seed()  # noqa: NPY002
     smoother.certify_batch(images(2, (6,)), n0=5, n=20, progress=True)
     smoother.certify(images(1, (6,))[0], n0=5, n=20)
@@ -184,7 +184,7 @@ def test_no_global_generator_is_touched():
     assert before[2:] == after[2:]
 
 
-def test_the_global_seed_changes_nothing():
+def test_global_seed_has_no_effect():
     counts = []
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -192,8 +192,8 @@ def test_the_global_seed_changes_nothing():
     np.testing.assert_array_equal(*counts)
 
 
-class Crowded:
-    """A model whose memory holds ``room`` rows."""
+class LimitedMemory:
+    """Model that runs out of memory on batches of more than ``room`` rows."""
 
     def __init__(self, room, error):
         self.room, self.error, self.sizes = room, error, []
@@ -213,9 +213,9 @@ OUT_OF_MEMORY = [
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["torch", "allocator"])
 @pytest.mark.parametrize("room", [1, 5, 60, 99])
-def test_out_of_memory_changes_the_batch_size_only(room, error, caplog):
-    _expected, base = noise_seen(64)
-    model = Crowded(room, error)
+def test_out_of_memory_changes_only_the_batch_size(room, error, caplog):
+    _expected, base = record_samples(64)
+    model = LimitedMemory(room, error)
     smoother = RandomizedSmoothing(model, 3, 0.3, seed=3, batch_size=100)
     result = smoother.certify_batch(images(), n0=20, n=45, alpha=0.05)
     np.testing.assert_array_equal(result.counts, base.counts)
@@ -223,7 +223,7 @@ def test_out_of_memory_changes_the_batch_size_only(room, error, caplog):
     assert "out of memory" in caplog.text
     assert max(model.sizes) == 100
     assert smoother.runner.batch_size((3, 5, 7)) <= room
-    # What did not fit is tried once only, and the smaller size is kept.
+    # Each size that does not fit is tried once, and the smaller size is kept.
     assert sum(size > room for size in model.sizes) <= 7
     model.sizes.clear()
     smoother.certify_batch(images(), n0=20, n=45, alpha=0.05)
@@ -231,7 +231,7 @@ def test_out_of_memory_changes_the_batch_size_only(room, error, caplog):
 
 
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["torch", "allocator"])
-def test_out_of_memory_in_the_middle_of_a_run(error):
+def test_out_of_memory_during_a_run(error):
     calls = []
 
     def model(batch):
@@ -240,7 +240,7 @@ def test_out_of_memory_in_the_middle_of_a_run(error):
             raise error
         return elementwise(batch)
 
-    _, base = noise_seen(64)
+    _, base = record_samples(64)
     done = []
     smoother = RandomizedSmoothing(model, 3, 0.3, seed=3, batch_size=80)
     result = smoother.certify_batch(images(), n0=20, n=45, alpha=0.05, progress=lambda count, total: done.append(count))

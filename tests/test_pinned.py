@@ -1,4 +1,4 @@
-"""Pinned sessions: one batch size, kernels that repeat their bits, and torch's settings as they were."""
+"""Pinned sessions: one batch size, deterministic kernels, and restored torch settings."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def settings():
 
 @pytest.fixture(params=["default", "warn", "error"])
 def before(request):
-    was = settings()
+    original = settings()
     torch.set_deterministic_debug_mode(request.param)
     torch.backends.cudnn.benchmark = True
     yield settings()
-    torch.set_deterministic_debug_mode(was[0])
-    torch.backends.cudnn.benchmark = was[1]
+    torch.set_deterministic_debug_mode(original[0])
+    torch.backends.cudnn.benchmark = original[1]
 
 
-def test_kernels_repeat_their_bits_inside_and_settings_come_back(before):
+def test_kernels_are_deterministic_inside_and_settings_are_restored(before):
     seen = []
 
     def model(batch):
@@ -46,7 +46,7 @@ def test_kernels_repeat_their_bits_inside_and_settings_come_back(before):
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt, ZeroDivisionError])
-def test_settings_come_back_after_a_failure(before, failure):
+def test_settings_are_restored_after_an_exception(before, failure):
     def model(batch):
         raise failure("on purpose")
 
@@ -55,7 +55,7 @@ def test_settings_come_back_after_a_failure(before, failure):
     assert settings() == before
 
 
-def test_a_kernel_that_does_not_repeat_its_bits_is_an_error():
+def test_nondeterministic_kernel_raises_an_error():
     def model(batch):
         rows = batch.flatten(1)[:, :2].clone()
         return rows.put_(torch.zeros(2, dtype=torch.int64), torch.ones(2))
@@ -65,7 +65,7 @@ def test_a_kernel_that_does_not_repeat_its_bits_is_an_error():
     assert RandomizedSmoothing(model, 2, 0.5).votes(X, n=5).sum() == 15
 
 
-def test_cublas_is_told_before_it_is_asked(monkeypatch):
+def test_cublas_workspace_is_configured(monkeypatch):
     monkeypatch.delenv(CUBLAS_VARIABLE, raising=False)
     prepare_cublas()
     assert os.environ[CUBLAS_VARIABLE] == ":4096:8"
@@ -80,8 +80,8 @@ def test_cublas_is_told_before_it_is_asked(monkeypatch):
 # --- memory
 
 
-class Crowded:
-    """A model whose memory holds ``room`` rows."""
+class LimitedMemory:
+    """Model that runs out of memory on batches of more than ``room`` rows, from a given call on."""
 
     def __init__(self, room, *, from_call=1):
         self.room, self.from_call, self.sizes = room, from_call, []
@@ -93,8 +93,8 @@ class Crowded:
         return batch.flatten(1)[:, :2]
 
 
-def test_a_size_that_was_given_is_not_halved():
-    model = Crowded(20)
+def test_given_batch_size_is_not_halved():
+    model = LimitedMemory(20)
     with pytest.raises(
         ModelError, match=r"batch_size: expected one that fits .* got 32.*begin anew with batch_size=16"
     ):
@@ -102,35 +102,35 @@ def test_a_size_that_was_given_is_not_halved():
     assert model.sizes == [32]
 
 
-def test_a_size_that_was_found_is_halved_before_anything_ran(monkeypatch):
+def test_chosen_batch_size_is_halved_before_the_first_samples(monkeypatch):
     monkeypatch.setattr(Runner, "_find_batch_size", lambda self, shape, gradients: 64)
-    model = Crowded(20)
+    model = LimitedMemory(20)
     smoother = RandomizedSmoothing(model, 2, 0.5, grid="1/255")
-    found = smoother.certify_batch(X, n0=5, n=100)
+    result = smoother.certify_batch(X, n0=5, n=100)
     assert model.sizes[:3] == [64, 32, 16]
     assert set(model.sizes[2:]) == {16}
     expected = RandomizedSmoothing(lambda x: x.flatten(1)[:, :2], 2, 0.5, grid="1/255").certify_batch(X, n0=5, n=100)
-    assert (found.counts == expected.counts).all()
+    assert (result.counts == expected.counts).all()
 
 
-def test_and_not_after(monkeypatch):
+def test_chosen_batch_size_is_not_halved_later(monkeypatch):
     monkeypatch.setattr(Runner, "_find_batch_size", lambda self, shape, gradients: 64)
-    model = Crowded(20, from_call=3)
+    model = LimitedMemory(20, from_call=3)
     with pytest.raises(ModelError, match="begin anew with batch_size=32"):
         RandomizedSmoothing(model, 2, 0.5, grid="1/255").certify_batch(X, n0=5, n=100)
     assert model.sizes == [64, 64, 64]
-    # Without a grid, a batch that does not fit is halved at any time.
-    model = Crowded(20, from_call=3)
+    # Without a grid, a batch that does not fit in memory is halved at any time.
+    model = LimitedMemory(20, from_call=3)
     RandomizedSmoothing(model, 2, 0.5, batch_size=64).certify_batch(X, n0=5, n=100)
     assert max(model.sizes[-3:]) <= 20
 
 
-def test_one_row_that_does_not_fit():
+def test_single_row_out_of_memory():
     with pytest.raises(ModelError, match="one input of shape"):
-        RandomizedSmoothing(Crowded(0), 2, 0.5, grid="1/255", batch_size=1).votes(X, n=5)
+        RandomizedSmoothing(LimitedMemory(0), 2, 0.5, grid="1/255", batch_size=1).votes(X, n=5)
 
 
-def test_an_empty_batch_runs_nothing():
+def test_empty_batch_does_not_run_the_model():
     seen = types.SimpleNamespace(calls=0)
 
     def model(batch):

@@ -1,16 +1,18 @@
-"""False certificates are as rare as promised, and not much rarer: by simulation and by exact enumeration.
+"""Rate of false certificates, by simulation and by exact enumeration: at most alpha, and not far below it.
 
 The simulated classifiers are thresholds, for which the theorems are tight: a certificate is false exactly where the
-lower confidence bound exceeds the true probability. That probability is known, so the expected number of false
-certificates is too, and the observed one must match it from both sides: a bound that is too loose fails here as well.
+lower confidence bound exceeds the true probability. That probability is known, and so is the expected number of false
+certificates. The observed number must match it from both sides, so a bound that is too loose fails as well.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import sys
 from fractions import Fraction
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,19 +22,28 @@ from scipy import optimize, stats
 from pyrobust import ABSTAIN, RandomizedSmoothing
 from pyrobust.compat.smoothing import Smooth
 
+sys.path.insert(0, str(Path(__file__).parent))
+from smoothing_outcomes import (
+    NORMS,
+    distance_of,
+    outcomes,
+    probability_of,
+    smoother_with_votes,
+    wrong_predictions,
+)
+
 EXAMPLES = 20_000
-NORMS = {"gaussian": "l2", "uniform": "l1", "laplace": "l1"}
 
 
 @lru_cache
 def lower_bounds(n, alpha):
-    """Clopper-Pearson from scipy, good to 1e-10 here; for every count."""
+    """Clopper-Pearson lower bounds of every count, from scipy, accurate to 1e-10 here."""
     k = np.arange(1, n + 1)
     return np.concatenate([[0.0], stats.beta.ppf(alpha, k, n - k + 1)])
 
 
-def chance_of_a_false_certificate(p, n0, n, alpha):
-    """Two classes, class 0 of probability p ≥ 1/2: exact up to rounding, by summation over all counts."""
+def false_certificate_probability(p, n0, n, alpha):
+    """Probability of a false certificate of two classes, class 0 with probability p ≥ 1/2, summed over all counts."""
     bounds = lower_bounds(n, alpha)
     select = stats.binom.sf((n0 - 1) // 2, n0, p)  # a tie selects class 0
     too_high = stats.binom.sf(np.searchsorted(bounds, p, side="right") - 1, n, p)
@@ -41,20 +52,11 @@ def chance_of_a_false_certificate(p, n0, n, alpha):
 
 
 def hard_probabilities(count, n, alpha):
-    """Just under the bound of some count, where the false rate is all of alpha; then 1/2, then anything."""
+    """Probabilities just below the bound of some count, where the false rate is all of alpha; then 1/2 and a range."""
     bounds = lower_bounds(n, alpha)
     hard = bounds[bounds > 0.62] * (1 - 1e-5)
-    rest = np.concatenate([np.full(count // 20, 0.5), np.linspace(0.5, 0.999, count // 20)])
-    return np.concatenate([np.resize(hard, count - len(rest)), rest])
-
-
-def distance_of(p, noise, sigma):
-    """How far from its threshold an example of probability p is."""
-    if noise == "gaussian":
-        return sigma * stats.norm.ppf(p)
-    if noise == "laplace":
-        return -sigma / math.sqrt(2) * np.log(2 * (1 - p))
-    return 2 * math.sqrt(3) * sigma * (p - 0.5)
+    others = np.concatenate([np.full(count // 20, 0.5), np.linspace(0.5, 0.999, count // 20)])
+    return np.concatenate([np.resize(hard, count - len(others)), others])
 
 
 def probability_at(distance, noise, sigma):
@@ -65,12 +67,12 @@ def probability_at(distance, noise, sigma):
     return 0.5 + distance / (2 * math.sqrt(3) * sigma)
 
 
-def assert_count(false, chances, alpha):
-    """The observed number is the expected one, within five standard deviations, and the promise is kept."""
-    expected, deviation = chances.sum(), math.sqrt((chances * (1 - chances)).sum())
+def assert_count(false, probabilities, alpha):
+    """The number of errors is within five standard deviations of the expected one, and compatible with alpha."""
+    expected, deviation = probabilities.sum(), math.sqrt((probabilities * (1 - probabilities)).sum())
     assert abs(false - expected) <= 5 * deviation + 1, f"{false} false certificates, expected {expected:.1f}"
-    promised = alpha * len(chances)
-    assert false <= promised + 4 * math.sqrt(promised)
+    allowed = alpha * len(probabilities)
+    assert false <= allowed + 4 * math.sqrt(allowed)
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.001])
@@ -84,17 +86,17 @@ def assert_count(false, chances, alpha):
         ("laplace", [4.0, 0.0, 0.0], 0.0),
     ],
 )
-def test_linear_classifiers(noise, weights, bias, alpha):
+def test_false_certificates_of_linear_classifiers(noise, weights, bias, alpha):
     sigma, n0, n = 0.25, 11, 150
     p = hard_probabilities(EXAMPLES, n, alpha)
     w = np.array(weights)
     norm = np.linalg.norm(w)
     foot = -bias * w / norm**2
-    # Float32 examples at the distances wanted, then the distances that they have.
+    # float32 examples near the intended distances, and then their exact distances.
     x = torch.tensor(foot + distance_of(p, noise, sigma)[:, None] * w / norm, dtype=torch.float32)
     distance = (x.double().numpy() @ w + bias) / norm
-    chances = chance_of_a_false_certificate(probability_at(np.abs(distance), noise, sigma), n0, n, alpha)
-    assert 0.7 * alpha < chances.mean() <= alpha, "the simulation must be able to notice a loose bound"
+    probabilities = false_certificate_probability(probability_at(np.abs(distance), noise, sigma), n0, n, alpha)
+    assert 0.7 * alpha < probabilities.mean() <= alpha, "the simulation must be able to notice a loose bound"
 
     row = torch.tensor(weights)
 
@@ -105,15 +107,14 @@ def test_linear_classifiers(noise, weights, bias, alpha):
     smoother = RandomizedSmoothing(model, 2, sigma, noise=noise, norm=NORMS[noise], seed=17, batch_size=20_000)
     result = smoother.certify_batch(x, n0=n0, n=n, alpha=alpha)
     certified = result.prediction != ABSTAIN
-    # The linear map of the base classifier is rounded: a distance of nothing is one or the other side of the threshold.
+    # The base classifier is computed with rounding, so examples at the threshold may fall on either side.
     wrong = certified & (result.prediction == 1) & (distance > 1e-6)
     false = wrong | (result.radius > np.abs(distance) + 1e-7)
-    assert_count(int(false.sum()), chances, alpha)
+    assert_count(int(false.sum()), probabilities, alpha)
     assert certified.mean() > 0.5
 
 
-def test_a_false_certificate_needs_an_unlucky_draw_only():
-    """A fresh seed has other errors: the false certificates of two seeds are independent."""
+def test_false_certificates_of_two_seeds_are_independent():
     n, alpha = 100, 0.05
     p = hard_probabilities(EXAMPLES, n, alpha)[: EXAMPLES // 2]
     x = torch.tensor(stats.norm.ppf(p), dtype=torch.float32)[:, None]
@@ -130,16 +131,16 @@ CUTS = np.array([-0.5, 0.0, 0.7])
 
 
 def class_probabilities(x, sigma):
-    """[len(x), 4]: the classes are the intervals between the cuts."""
+    """Probabilities [len(x), 4] of the classes, which are the intervals between the cuts."""
     edges = np.concatenate([[-np.inf], CUTS, [np.inf]])
     return np.diff(stats.norm.cdf((edges - np.asarray(x)[:, None]) / sigma), axis=1)
 
 
-def test_several_classes():
+def test_false_certificates_of_four_classes():
     sigma, n0, n, alpha = 0.4, 10, 150, 0.05
     x = torch.linspace(-1.6, 1.9, EXAMPLES)
     position = x.double().numpy()
-    # Where the smoothed classifier changes its mind: the crossings of the two leading classes, to 1e-12.
+    # Decision boundaries of the smoothed classifier: crossings of the two leading classes, to 1e-12.
     grid = np.linspace(-4, 4, 4001)
     leader = class_probabilities(grid, sigma).argmax(1)
     changes = []
@@ -154,7 +155,7 @@ def test_several_classes():
     changes = np.array(changes)
     assert len(changes) == 3
     truth = class_probabilities(position, sigma)
-    room = np.abs(position[:, None] - changes).min(1)
+    distance = np.abs(position[:, None] - changes).min(1)
 
     def model(batch):
         index = torch.bucketize(batch[:, 0].contiguous(), torch.tensor(CUTS, dtype=torch.float32))
@@ -164,35 +165,35 @@ def test_several_classes():
         x[:, None], n0=n0, n=n, alpha=alpha
     )
     certified = result.prediction != ABSTAIN
-    false = certified & ((result.prediction != truth.argmax(1)) | (result.radius > room + 1e-9))
-    promised = alpha * EXAMPLES
-    assert false.sum() <= promised + 4 * math.sqrt(promised)
-    # The bound on the selected class's probability, which exceeds it as often as Clopper and Pearson's does.
+    false = certified & ((result.prediction != truth.argmax(1)) | (result.radius > distance + 1e-9))
+    allowed = alpha * EXAMPLES
+    assert false.sum() <= allowed + 4 * math.sqrt(allowed)
+    # The lower bound exceeds the probability of the selected class as often as the Clopper-Pearson bound does.
     top = result.counts0[:, :4].argmax(1)
     p = truth[np.arange(EXAMPLES), top]
-    chances = stats.binom.sf(np.searchsorted(lower_bounds(n, alpha), p, side="right") - 1, n, p)
-    assert_count(int((result.p_lower > p).sum()), chances, alpha)
+    probabilities = stats.binom.sf(np.searchsorted(lower_bounds(n, alpha), p, side="right") - 1, n, p)
+    assert_count(int((result.p_lower > p).sum()), probabilities, alpha)
     assert {0, 1, 2, 3} <= set(result.prediction.tolist())
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.002])
-def test_predictions(alpha):
+def test_wrong_predictions(alpha):
     n, sigma = 120, 0.5
     p = np.concatenate([np.full(EXAMPLES // 2, 0.5 + 1e-5), np.linspace(0.5 + 1e-5, 0.7, EXAMPLES // 2)])
     x = torch.tensor(sigma * stats.norm.ppf(p), dtype=torch.float32)[:, None]
     result = RandomizedSmoothing(lambda b: torch.cat([b, -b], 1), 2, sigma, seed=29, batch_size=20_000).predict_batch(
         x, n=n, alpha=alpha
     )
-    sure = np.array([stats.binomtest(k, n).pvalue for k in range(n // 2)]) <= alpha
-    least = int(sure.sum()) - 1  # at most so many votes of class 0 make class 1 sure
-    wrong = stats.binom.cdf(least, n, p)
+    significant = np.array([stats.binomtest(k, n).pvalue for k in range(n // 2)]) <= alpha
+    most = int(significant.sum()) - 1  # largest number of votes of class 0 with which class 1 is predicted
+    wrong = stats.binom.cdf(most, n, p)
     assert_count(int((result.prediction == 1).sum()), wrong, alpha)
-    right = stats.binom.cdf(least, n, 1 - p)
-    observed, expected = (result.prediction == 0).sum(), right.sum()
-    assert abs(observed - expected) <= 5 * math.sqrt((right * (1 - right)).sum())
+    correct = stats.binom.cdf(most, n, 1 - p)
+    observed, expected = (result.prediction == 0).sum(), correct.sum()
+    assert abs(observed - expected) <= 5 * math.sqrt((correct * (1 - correct)).sum())
 
 
-def test_the_reference_scripts_interface():
+def test_false_certificates_of_the_reference_interface():
     n0, n, alpha, examples = 10, 100, 0.05, 1500
     p = hard_probabilities(examples, n, alpha)
     x = torch.tensor(stats.norm.ppf(p), dtype=torch.float32)
@@ -201,50 +202,28 @@ def test_the_reference_scripts_interface():
     for value in x:
         label, radius = smooth.certify(value.reshape(1, 1, 1), n0, n, alpha, 200)
         false += (label == 1) or radius > float(value) + 1e-7
-    chances = chance_of_a_false_certificate(stats.norm.cdf(x.double().numpy()), n0, n, alpha)
-    assert_count(false, chances, alpha)
+    probabilities = false_certificate_probability(stats.norm.cdf(x.double().numpy()), n0, n, alpha)
+    assert_count(false, probabilities, alpha)
 
 
-# Exact enumeration: every outcome with its probability, in rationals, through the smoother's own decisions.
-
-
-def outcomes(total, parts):
-    """All ways to distribute votes."""
-    if parts == 1:
-        return [(total,)]
-    return [(k, *rest) for k in range(total + 1) for rest in outcomes(total - k, parts - 1)]
-
-
-def probability_of(votes, p):
-    """Multinomial, exact."""
-    value, left = Fraction(1), sum(votes)
-    for k, share in zip(votes, p, strict=True):
-        value *= math.comb(left, k) * share**k
-        left -= k
-    return value
-
-
-def smoother_of(classes, votes_of_stage):
-    smoother = RandomizedSmoothing(lambda x: x, classes, 1.0)
-    smoother.sampler.votes = lambda x, index, n, stage, report: votes_of_stage[stage]
-    return smoother
+# Exact enumeration: every outcome with its probability, in rationals, and the decision of the smoother.
 
 
 @lru_cache
 def all_certificates(classes, n0, n, alpha):
-    """(votes of the selection, votes of the estimation, class, bound) for every pair of outcomes."""
+    """(votes of the selection, votes of the estimation, class, bound, radius) for every pair of outcomes."""
     pairs = list(itertools.product(outcomes(n0, classes + 1), outcomes(n, classes + 1)))
     stages = {"select": np.array([a for a, _ in pairs]), "estimate": np.array([b for _, b in pairs])}
-    result = smoother_of(classes, stages).certify_batch(torch.zeros(len(pairs), 1), n0=n0, n=n, alpha=alpha)
+    result = smoother_with_votes(classes, stages).certify_batch(torch.zeros(len(pairs), 1), n0=n0, n=n, alpha=alpha)
     rows = zip(pairs, result.prediction.tolist(), result.p_lower.tolist(), result.radius.tolist(), strict=True)
     return [(a, b, label, Fraction(bound), radius) for (a, b), label, bound, radius in rows]
 
 
 def exact_false_rate(certificates, p):
-    """For the worst classifier with these class probabilities: false means that the bound exceeds the truth."""
+    """Probability of a false certificate for the worst classifier with class probabilities p: the bound exceeds p."""
     total = Fraction(0)
     for a, b, label, bound, radius in certificates:
-        assert label < len(p) - 1, "rows without a winner are no class"
+        assert label < len(p) - 1, "samples without a winner must not be predicted"
         assert (label == ABSTAIN) == (bound <= Fraction(1, 2))
         assert (radius > 0) == (label != ABSTAIN)
         if label != ABSTAIN and bound > p[label]:
@@ -257,7 +236,7 @@ def exact_false_rate(certificates, p):
 def test_every_outcome_of_two_classes(n0, n, alpha):
     certificates = all_certificates(2, n0, n, alpha)
     for i in range(0, 13):
-        for lost in (0, 1, 4):
+        for lost in (0, 1, 4):  # twelfths of the samples without a winner
             p = (Fraction(i, 12) * (12 - lost) / 12, Fraction(12 - i, 12) * (12 - lost) / 12, Fraction(lost, 12))
             assert exact_false_rate(certificates, p) <= Fraction(alpha)
 
@@ -271,8 +250,8 @@ def test_every_outcome_of_three_classes(alpha):
 
 @pytest.mark.parametrize("alpha", [0.2, 0.05, 0.001])
 @pytest.mark.parametrize("n", [4, 12, 40])
-def test_the_error_is_all_of_alpha_at_its_worst(n, alpha):
-    """One class, the rest without a winner: just under a bound, the false rate is alpha to nine digits."""
+def test_error_reaches_alpha_in_the_worst_case(n, alpha):
+    """With one class and the rest without a winner, just below a bound, the false rate is alpha to eight digits."""
     certificates = all_certificates(1, 1, n, alpha)
     bounds = sorted({bound for _, _, label, bound, _ in certificates if label != ABSTAIN})
     assert n < 10 or bounds
@@ -286,15 +265,11 @@ def test_the_error_is_all_of_alpha_at_its_worst(n, alpha):
 @pytest.mark.parametrize(("classes", "n"), [(2, 1), (2, 6), (2, 12), (3, 5), (3, 8)])
 def test_every_outcome_of_a_prediction(classes, n, alpha):
     votes = outcomes(n, classes + 1)
-    result = smoother_of(classes, {"predict": np.array(votes)}).predict_batch(
+    result = smoother_with_votes(classes, {"predict": np.array(votes)}).predict_batch(
         torch.zeros(len(votes), 1), n=n, alpha=alpha
     )
     decided = [(v, label) for v, label in zip(votes, result.prediction.tolist(), strict=True) if label != ABSTAIN]
     assert n < 6 or decided
     for parts in outcomes(6, classes + 1):
-        p = tuple(Fraction(part, 6) for part in parts)
-        # At a tie of leaders no class is right; neither is one behind the rows without a winner.
-        leaders = [c for c in range(classes + 1) if p[c] == max(p)]
-        right = leaders[0] if len(leaders) == 1 else None
-        wrong = sum((probability_of(v, p) for v, label in decided if label != right), Fraction(0))
-        assert wrong <= Fraction(alpha), f"p = {parts}, returned wrong with {float(wrong)}"
+        wrong = wrong_predictions(decided, tuple(Fraction(part, 6) for part in parts))
+        assert wrong <= Fraction(alpha), f"p = {parts}: wrong with probability {float(wrong)}"

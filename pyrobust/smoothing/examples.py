@@ -24,8 +24,8 @@ def checked_examples(
 ) -> tuple[Tensor, list[int]]:
     """Validate examples; return them on the runner's device in the dtype of their noise, with their image indices.
 
-    On a grid, the examples are returned as int32 multiples of its step. ``channels`` is the number of channels that a
-    normalisation expects.
+    On a grid, the examples are returned as int32 multiples of its step. ``channels`` is the number of channels of the
+    normalisation, None without one.
 
     >>> checked_examples(torch.tensor([[0.0, 0.5]]), [7], Runner(lambda x: x), None, Fraction(1, 16))
     (tensor([[0, 8]], dtype=torch.int32), [7])

@@ -198,7 +198,9 @@ def plan(
     probabilities, radii = array("p", p), non_negatives("radii", radii)
     in_range = (probabilities >= 0) & (probabilities <= 1)
     if probabilities.ndim != 1 or not len(probabilities) or not in_range.all():
-        raise InputError("p: expected a list of at least one probability in [0, 1]")
+        outside = probabilities[~in_range]
+        got = outside.flat[0] if outside.size else f"shape {probabilities.shape}"
+        raise InputError(f"p: expected a list of at least one probability in [0, 1], got {got}")
     if not radii:
         raise InputError("radii: expected at least one, got none")
     n_max, n0, alpha = samples("n_max", n_max), count("n0", n0), probability("alpha", alpha)
@@ -284,8 +286,8 @@ def _first_true(mask: _Bools) -> npt.NDArray[np.intp]:
 
 
 def _recommendation(methods: Sequence[PlannedMethod]) -> tuple[str, str]:
-    most = np.max([method.certified for method in methods], axis=0)
-    lost = {method.name: float((most - method.certified).max()) for method in methods}
+    best = np.max([method.certified for method in methods], axis=0)
+    lost = {method.name: float((best - method.certified).max()) for method in methods}
     chosen = min((m for m in methods if lost[m.name] <= _MAX_LOSS), key=lambda m: m.samples, default=methods[0])
     fixed = methods[0]
     if chosen is fixed:

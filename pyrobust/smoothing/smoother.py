@@ -237,7 +237,21 @@ class RandomizedSmoothing:
         indices: Sequence[int] | Tensor | None = None,
         progress: bool | Progress = False,
     ) -> Predictions:
-        """Predict B examples at once, see ``predict``; arguments and errors as for ``certify_batch``."""
+        """Predict the classes of B examples at once, see ``predict``.
+
+        Args:
+            x: [B, ...], float, finite; see ``certify_batch``.
+            n: samples per example, at least 1.
+            alpha: probability that a prediction is wrong, in (0, 1).
+            indices: image index of each example in the noise contract; default 0 … B - 1.
+            progress: True for a progress bar on the terminal, or a function of (samples done, total samples).
+
+        Returns:
+            The predictions.
+
+        Raises:
+            InputError, InputTypeError, ModelError: as for ``certify_batch``.
+        """
         n, alpha = samples("n", n), probability("alpha", alpha)
         smoother = self.on_grid_of(x)
         sampler = smoother.sampler
@@ -286,10 +300,17 @@ class RandomizedSmoothing:
         return smoother.sampler.votes(x, index, n, stage, lambda done: None)
 
     def examples(self, x: Tensor, indices: Sequence[int] | Tensor | None = None) -> tuple[Tensor, list[int]]:
-        """Validate and convert examples for sampling; arguments and errors as for ``certify_batch``.
+        """Validate and convert examples for sampling.
+
+        Args:
+            x: [B, ...], float, finite; see ``certify_batch``.
+            indices: image index of each example in the noise contract; default 0 … B - 1.
 
         Returns:
             The examples in the dtype of the noise, or int32 multiples of the grid step, and their image indices.
+
+        Raises:
+            InputError, InputTypeError: as for ``certify_batch``.
         """
         num_channels = None if self.normalize is None else len(self.normalize[0])
         return checked_examples(x, indices, self.runner, num_channels, self.sampler.grid)

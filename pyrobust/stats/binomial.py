@@ -136,8 +136,8 @@ def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
         within 4 MARGIN * min(p, 1 - p) plus 8 units in the last place of it.
 
     Raises:
-        InputError: A value out of range, NaN, or shapes that do not broadcast.
-        InputTypeError: Counts that are not integers, or an alpha that is not a real number.
+        InputError: A value is NaN or out of range, or the shapes do not broadcast.
+        InputTypeError: Counts are not integers, or alpha is not a real number.
 
     >>> f"{clopper_pearson_lower(990, 1000, 0.001):.6f}"
     '0.976036'
@@ -167,8 +167,8 @@ def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
         above 1, and as close to the exact bound as clopper_pearson_lower.
 
     Raises:
-        InputError: A value out of range, NaN, or shapes that do not broadcast.
-        InputTypeError: Counts that are not integers, or an alpha that is not a real number.
+        InputError: A value is NaN or out of range, or the shapes do not broadcast.
+        InputTypeError: Counts are not integers, or alpha is not a real number.
 
     >>> f"{clopper_pearson_upper(10, 1000, 0.001):.6f}"
     '0.023964'
@@ -224,8 +224,8 @@ def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike) -> float | FloatArray:
         Float64 array of the broadcast shape, or a float if both are scalars. In (0, 1], never below the exact p-value.
 
     Raises:
-        InputError: A value out of range, or shapes that do not broadcast.
-        InputTypeError: Counts that are not integers.
+        InputError: A value is out of range, or the shapes do not broadcast.
+        InputTypeError: Counts are not integers.
 
     >>> f"{binomial_test(9, 10):.8f}"
     '0.02148438'

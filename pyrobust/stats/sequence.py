@@ -148,8 +148,8 @@ def sequence_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
         2**-35 min(p, 1 - p) + 2**-49 p of it; for alpha >= 1e-7 within 2**-40 min(p, 1 - p) + 2**-49 p.
 
     Raises:
-        InputError: A value out of range, NaN, or shapes that do not broadcast.
-        InputTypeError: Counts that are not integers, or an alpha that is not a real number.
+        InputError: A value is NaN or out of range, or the shapes do not broadcast.
+        InputTypeError: Counts are not integers, or alpha is not a real number.
 
     >>> f"{sequence_lower(990, 1000, 0.001):.6f}"
     '0.968035'
@@ -181,8 +181,8 @@ def sequence_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
         as close to the exact limit as sequence_lower.
 
     Raises:
-        InputError: A value out of range, NaN, or shapes that do not broadcast.
-        InputTypeError: Counts that are not integers, or an alpha that is not a real number.
+        InputError: A value is NaN or out of range, or the shapes do not broadcast.
+        InputTypeError: Counts are not integers, or alpha is not a real number.
 
     >>> f"{sequence_upper(10, 1000, 0.001):.6f}"
     '0.031965'

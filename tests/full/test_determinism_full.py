@@ -1,4 +1,4 @@
-"""The zoo's nets over their whole test set: the same counts for every batch size, thread count and split."""
+"""Determinism on the whole test set and for all image shapes, batch sizes, thread counts and splits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def threads(request):
 
 @pytest.mark.parametrize("noise", list(NORMS))
 @pytest.mark.parametrize("name", ["zoo:digits-smooth-0.25", "zoo:digits-smooth-0.50"])
-def test_the_whole_test_set(name, noise, threads):
+def test_counts_of_the_whole_test_set(name, noise, threads):
     model, x = load_model(name), load_data("digits").x
 
     def certify(batch_size, pick):
@@ -53,7 +53,7 @@ def test_the_whole_test_set(name, noise, threads):
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(1,), (3,), (5, 7), (1, 8, 8), (3, 5, 4), (4, 3, 3), (3, 32, 32)])
-def test_bits_of_every_shape(shape, dtype, memory_format):
+def test_noise_bits_of_every_shape(shape, dtype, memory_format):
     if memory_format == torch.channels_last and len(shape) != 3:
         pytest.skip("channels_last is for images")
     x = torch.rand(5, *shape, generator=torch.Generator().manual_seed(6))

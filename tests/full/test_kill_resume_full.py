@@ -1,4 +1,4 @@
-"""kill -9 at fifty random moments of a sweep, each followed by going on."""
+"""A sweep killed with kill -9 at fifty random moments and resumed each time."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ kill_resume = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(kill_resume)
 
 
-def test_fifty_kills(tmp_path: Path) -> None:
+def test_resume_after_fifty_kills(tmp_path: Path) -> None:
     kill_resume.kill_and_resume(tmp_path, kills=50, seed=1)

@@ -1,6 +1,6 @@
-"""Millions of rows of every kind, size and dtype: the constraints in exact arithmetic, and the distance to the oracle.
+"""Projections of millions of rows of every kind, size and dtype, checked in exact arithmetic and against the reference.
 
-A part runs with the other tests; marked full, ten million rows.
+A few thousand rows run with the other tests; the full run has ten million.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OPS = ("project_simplex", "project_l1_ball", "project_l1_ball_box", "project_l2_
 
 
 def violations(op: str, dtype: torch.dtype, rows: int, seed: int) -> Counter[str]:
-    """Rows done, and of each promise the rows that break it; about so many rows, of every kind and size."""
+    """Count the rows, and the violations of each property, over about ``rows`` rows of every kind and size."""
     counts: Counter[str] = Counter()
     each = max(3, rows // (len(KINDS) * len(SIZES)))
     for kind, size in itertools.product(KINDS, SIZES):
@@ -80,7 +80,7 @@ def violations(op: str, dtype: torch.dtype, rows: int, seed: int) -> Counter[str
     return counts
 
 
-def no_violation(op: str, dtype: torch.dtype, rows: int, seed: int) -> int:
+def assert_no_violation(op: str, dtype: torch.dtype, rows: int, seed: int) -> int:
     counts = violations(op, dtype, rows, seed)
     done = counts.pop("rows")
     assert counts.pop("inside") > done / 20 or op == "project_simplex"
@@ -90,21 +90,21 @@ def no_violation(op: str, dtype: torch.dtype, rows: int, seed: int) -> int:
 
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("op", OPS)
-def test_some_thousand_rows(op: str, dtype: torch.dtype) -> None:
-    assert no_violation(op, dtype, 3000, seed=77) >= 2500
+def test_thousands_of_rows(op: str, dtype: torch.dtype) -> None:
+    assert assert_no_violation(op, dtype, 3000, seed=77) >= 2500
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("op", OPS)
-def test_ten_million_rows_in_all(op: str, dtype: torch.dtype) -> None:
-    done = sum(no_violation(op, dtype, 25_200, seed) for seed in range(20))
+def test_ten_million_rows(op: str, dtype: torch.dtype) -> None:
+    done = sum(assert_no_violation(op, dtype, 25_200, seed) for seed in range(20))
     assert done >= 500_000
-    print(f"{op} {dtype}: {done} rows, none violates")
+    print(f"{op} {dtype}: {done} rows, no violation")
 
 
 def test_violations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle, rounded to nearest, is what the native ops must not be."""
+    """The reference rounds to nearest and therefore violates the constraints, which the checks must detect."""
     for op in OPS:
         monkeypatch.setattr(ops, op, getattr(reference, op))
         counts = violations(op, torch.float32, 3000, seed=77)

@@ -1,11 +1,12 @@
-"""More classifiers, more outcomes, smaller error rates than tests/test_soundness.py. Takes minutes."""
+"""Soundness of smoothing with more classifiers and outcomes and smaller alpha than test_soundness.py. Takes minutes."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import sys
 from fractions import Fraction
-from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,25 +15,26 @@ from scipy import stats
 
 from pyrobust import ABSTAIN, RandomizedSmoothing
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from smoothing_outcomes import (
+    NORMS,
+    distance_of,
+    outcomes,
+    probability_of,
+    smoother_with_votes,
+    wrong_predictions,
+)
+
 pytestmark = pytest.mark.full
 
 EXAMPLES = 200_000
-NORMS = {"gaussian": "l2", "uniform": "l1", "laplace": "l1"}
-
-
-def distance_of(p, noise, sigma):
-    if noise == "gaussian":
-        return sigma * stats.norm.ppf(p)
-    if noise == "laplace":
-        return -sigma / math.sqrt(2) * np.log(2 * (1 - p))
-    return 2 * math.sqrt(3) * sigma * (p - 0.5)
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.001, 0.0001])
 @pytest.mark.parametrize("n", [30, 400])
 @pytest.mark.parametrize("noise", list(NORMS))
-def test_false_certificates_of_200_000_thresholds(noise, n, alpha):
-    """Every example sits just inside the distance of some count's bound: the false rate is all of alpha."""
+def test_false_certificates_of_200_000_threshold_classifiers(noise, n, alpha):
+    """Every example lies just within the bound of some count, where the rate of false certificates is all of alpha."""
     sigma, n0 = 0.5, 25
     k = np.arange(1, n + 1)
     bounds = stats.beta.ppf(alpha, k, n - k + 1)
@@ -48,33 +50,12 @@ def test_false_certificates_of_200_000_thresholds(noise, n, alpha):
     result = smoother.certify_batch(x, n0=n0, n=n, alpha=alpha)
     false = int(((result.prediction == 1) | (result.radius > distance + 1e-7)).sum())
     select = stats.binom.sf((n0 - 1) // 2, n0, p)
-    least = np.searchsorted(np.concatenate([[0.0], bounds]), [[0.5]], side="right")[0, 0]
-    high = stats.binom.sf(np.searchsorted(np.concatenate([[0.0], bounds]), p, side="right") - 1, n, p)
-    chances = select * high + (1 - select) * stats.binom.sf(least - 1, n, 1 - p)
-    expected = chances.sum()
+    certifying = np.searchsorted(np.concatenate([[0.0], bounds]), [[0.5]], side="right")[0, 0]
+    too_high = stats.binom.sf(np.searchsorted(np.concatenate([[0.0], bounds]), p, side="right") - 1, n, p)
+    probabilities = select * too_high + (1 - select) * stats.binom.sf(certifying - 1, n, 1 - p)
+    expected = probabilities.sum()
     assert 0.9 * alpha * EXAMPLES < expected <= alpha * EXAMPLES
     assert abs(false - expected) <= 5 * math.sqrt(expected) + 1
-
-
-def outcomes(total, parts):
-    if parts == 1:
-        return [(total,)]
-    return [(k, *rest) for k in range(total + 1) for rest in outcomes(total - k, parts - 1)]
-
-
-@lru_cache(maxsize=1 << 18)
-def probability_of(votes, p):
-    value, left = Fraction(1), sum(votes)
-    for k, share in zip(votes, p, strict=True):
-        value *= math.comb(left, k) * share**k
-        left -= k
-    return value
-
-
-def smoother_of(classes, votes_of_stage):
-    smoother = RandomizedSmoothing(lambda x: x, classes, 1.0)
-    smoother.sampler.votes = lambda x, index, n, stage, report: votes_of_stage[stage]
-    return smoother
 
 
 @pytest.mark.parametrize("alpha", [0.4, 0.1, 0.02, 0.001])
@@ -83,7 +64,7 @@ def test_every_outcome_of_certify(classes, alpha):
     for n0, n in ((1, 2), (2, 6), (3, 4), (3, 9)):
         pairs = list(itertools.product(outcomes(n0, classes + 1), outcomes(n, classes + 1)))
         stages = {"select": np.array([a for a, _ in pairs]), "estimate": np.array([b for _, b in pairs])}
-        result = smoother_of(classes, stages).certify_batch(torch.zeros(len(pairs), 1), n0=n0, n=n, alpha=alpha)
+        result = smoother_with_votes(classes, stages).certify_batch(torch.zeros(len(pairs), 1), n0=n0, n=n, alpha=alpha)
         certified = [
             (a, b, label, Fraction(low))
             for (a, b), label, low in zip(pairs, result.prediction.tolist(), result.p_lower.tolist(), strict=True)
@@ -103,13 +84,10 @@ def test_every_outcome_of_certify(classes, alpha):
 @pytest.mark.parametrize(("classes", "n"), [(2, 25), (3, 12), (4, 7)])
 def test_every_outcome_of_predict(classes, n, alpha):
     votes = outcomes(n, classes + 1)
-    result = smoother_of(classes, {"predict": np.array(votes)}).predict_batch(
+    result = smoother_with_votes(classes, {"predict": np.array(votes)}).predict_batch(
         torch.zeros(len(votes), 1), n=n, alpha=alpha
     )
     decided = [(v, label) for v, label in zip(votes, result.prediction.tolist(), strict=True) if label != ABSTAIN]
     for parts in outcomes(8, classes + 1):
-        p = tuple(Fraction(part, 8) for part in parts)
-        leaders = [c for c in range(classes + 1) if p[c] == max(p)]
-        right = leaders[0] if len(leaders) == 1 else None
-        wrong = sum((probability_of(v, p) for v, label in decided if label != right), Fraction(0))
-        assert wrong <= Fraction(alpha), f"p = {parts}, returned wrong with {float(wrong)}"
+        wrong = wrong_predictions(decided, tuple(Fraction(part, 8) for part in parts))
+        assert wrong <= Fraction(alpha), f"p = {parts}: wrong with probability {float(wrong)}"

@@ -1,4 +1,4 @@
-"""Radii to votes at every single count of n = 100,000, from radii that were proved."""
+"""Recovery of votes from certified radii at every count of n = 100,000."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyrobust.stats import clopper_pearson_lower
 pytestmark = pytest.mark.full
 
 
-def test_every_proved_radius_gives_its_votes_back():
+def test_votes_are_recovered_from_every_radius():
     n, alpha, sigma = 100_000, 0.001, 0.12
     k = np.arange(n // 2 + 1, n + 1)
     radii = certified_radius(clopper_pearson_lower(k, n, alpha), sigma)
@@ -22,9 +22,9 @@ def test_every_proved_radius_gives_its_votes_back():
     for decimals in (4, 6):
         unit = Decimal(1).scaleb(-decimals)
         shown = np.array([float(Decimal(radius).quantize(unit, ROUND_FLOOR)) for radius in radii.tolist()])
-        there = shown > 0
-        assert there.sum() > 49_000
+        positive = shown > 0
+        assert positive.sum() > 49_000
         point, least, most = metrics.votes_for_radius(shown, n, alpha, sigma, decimals=decimals)
-        assert ((least <= k) & (k <= most))[there].all()
-        assert (point <= k)[there].all()
-        assert (k - least)[there].max() <= (1 if decimals == 6 else 60)
+        assert ((least <= k) & (k <= most))[positive].all()
+        assert (point <= k)[positive].all()
+        assert (k - least)[positive].max() <= (1 if decimals == 6 else 60)

@@ -1,3 +1,5 @@
+"""Training recipe of the bundled certified net."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -14,20 +16,20 @@ from pyrobust.training.digits_ibp import accuracies
 from pyrobust.zoo import load_digits, load_model, model_hash
 
 EPSILON = 0.1
-#: Of the bundled net: accuracy, certified accuracy.
+#: Clean and certified accuracy of the bundled net.
 BUNDLED = (0.924, 0.825)
-#: What another machine's rounding, and so another course of the training, may change: eight of the 382 images.
+#: Difference of accuracy allowed for training with another machine's rounding: eight of the 382 images.
 TOLERANCE = 0.02
 
 
-def test_bundled_accuracies() -> None:
+def test_accuracies_of_the_bundled_net() -> None:
     clean, certified = accuracies(load_model("zoo:digits-ibp-0.10"), load_digits(), EPSILON)
     assert (clean, certified) == pytest.approx(BUNDLED, abs=0.003)
     assert clean >= 0.9
     assert certified >= 0.8
 
 
-def test_no_attack_breaks_what_is_certified() -> None:
+def test_pgd_does_not_break_certified_images() -> None:
     data, net = load_digits(), load_model("zoo:digits-ibp-0.10")
     proved = BoundedModel(net, data.x[:1]).certify(data.x, data.y, EPSILON, method="ibp", clip=(0.0, 1.0))
     x_adv = PGD(net, epsilon=EPSILON, steps=20).generate(data.x, data.y)
@@ -38,9 +40,9 @@ def test_no_attack_breaks_what_is_certified() -> None:
 
 
 @pytest.mark.parametrize("method", ["ibp", "crown-ibp"])
-def test_a_short_run_learns_repeats_itself_and_touches_nothing_global(method: str, tmp_path: Path) -> None:
+def test_short_run_learns_is_reproducible_and_touches_no_global_state(method: str, tmp_path: Path) -> None:
     seen: list[tuple[int, int, float]] = []
-    # numpy's legacy global state is what must stay untouched
+    # numpy's legacy global state must stay untouched.
     torch_state, numpy_state = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     threads = torch.get_num_threads()
     epochs = 12 if method == "ibp" else 5
@@ -64,9 +66,9 @@ def test_a_short_run_learns_repeats_itself_and_touches_nothing_global(method: st
     assert model_hash(load_model("zoo:digits-ibp-0.10", tmp_path / "a.pt")) == model_hash(first.model)
 
 
-def test_seed_epsilon_and_method_matter() -> None:
+def test_seed_epsilon_and_method_change_the_weights() -> None:
     settings = ({}, {"seed": 1}, {"epsilon": 0.2}, {"method": "crown-ibp"})
-    assert len({model_hash(train_digits_ibp(epochs=1, **one).model) for one in settings}) == len(settings)
+    assert len({model_hash(train_digits_ibp(epochs=1, **setting).model) for setting in settings}) == len(settings)
 
 
 @pytest.mark.parametrize(
@@ -80,12 +82,12 @@ def test_seed_epsilon_and_method_matter() -> None:
         ({"epochs": 0}, "epochs"),
     ],
 )
-def test_refused(arguments: dict[str, object], message: str) -> None:
+def test_invalid_arguments_are_rejected(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=f"train_digits_ibp: {message}: expected"):
         train_digits_ibp(**({"epochs": 1} | arguments))
 
 
 @pytest.mark.full
-def test_the_full_run_reproduces_the_bundled_accuracy() -> None:
+def test_full_run_reproduces_the_bundled_accuracies() -> None:
     result = train_digits_ibp(EPSILON)
     assert (result.clean_accuracy, result.certified_accuracy) == pytest.approx(BUNDLED, abs=TOLERANCE)

@@ -1,3 +1,5 @@
+"""Training recipe of the bundled base classifiers for smoothing."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -11,9 +13,9 @@ from pyrobust.training import train_digits_smooth
 from pyrobust.training.digits_smooth import _accuracies
 from pyrobust.zoo import load_digits, load_model, model_hash
 
-#: Accuracies of the bundled nets: clean, noisy, smoothed.
+#: Clean, noisy and smoothed accuracy of the bundled nets.
 BUNDLED = {0.25: (0.976, 0.934, 0.979), 0.5: (0.958, 0.746, 0.945)}
-#: What another machine's rounding, and so another course of the training, may change: seven of the 382 images.
+#: Difference of accuracy allowed for training with another machine's rounding: seven of the 382 images.
 TOLERANCE = 0.02
 
 
@@ -22,13 +24,13 @@ def bundled(sigma: float) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("sigma", [0.25, 0.5])
-def test_bundled_accuracies(sigma: float) -> None:
+def test_accuracies_of_the_bundled_nets(sigma: float) -> None:
     assert _accuracies(bundled(sigma), load_digits(), sigma, 0) == pytest.approx(BUNDLED[sigma], abs=0.002)
 
 
-def test_a_short_run_learns_repeats_itself_and_touches_nothing_global(tmp_path: Path) -> None:
+def test_short_run_learns_is_reproducible_and_touches_no_global_state(tmp_path: Path) -> None:
     seen: list[tuple[int, int, float]] = []
-    # numpy's legacy global state is what must stay untouched
+    # numpy's legacy global state must stay untouched.
     torch_state, numpy_state = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     threads = torch.get_num_threads()
     first = train_digits_smooth(0.25, epochs=12, progress=lambda *report: seen.append(report))
@@ -55,7 +57,7 @@ def test_a_short_run_learns_repeats_itself_and_touches_nothing_global(tmp_path: 
     assert model_hash(load_model("zoo:digits-smooth-0.25", tmp_path / "a.pt")) == model_hash(first.model)
 
 
-def test_seed_and_sigma_matter() -> None:
+def test_seed_and_sigma_change_the_weights() -> None:
     runs = [train_digits_smooth(sigma, seed=seed, epochs=1) for sigma, seed in ((0.25, 0), (0.25, 1), (0.5, 0))]
     assert len({model_hash(run.model) for run in runs}) == 3
 
@@ -70,14 +72,14 @@ def test_seed_and_sigma_matter() -> None:
         (0.25, 0, 0, "epochs"),
     ],
 )
-def test_refused(sigma: float, seed: int, epochs: int, message: str) -> None:
+def test_invalid_arguments_are_rejected(sigma: float, seed: int, epochs: int, message: str) -> None:
     with pytest.raises(InputError, match=f"train_digits_smooth: {message}: expected"):
         train_digits_smooth(sigma, seed=seed, epochs=epochs)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("sigma", [0.25, 0.5])
-def test_the_full_run_reproduces_the_bundled_accuracy(sigma: float) -> None:
+def test_full_run_reproduces_the_bundled_accuracies(sigma: float) -> None:
     result = train_digits_smooth(sigma)
-    found = (result.clean_accuracy, result.noisy_accuracy, result.smoothed_accuracy)
-    assert found == pytest.approx(BUNDLED[sigma], abs=TOLERANCE)
+    accuracies = (result.clean_accuracy, result.noisy_accuracy, result.smoothed_accuracy)
+    assert accuracies == pytest.approx(BUNDLED[sigma], abs=TOLERANCE)

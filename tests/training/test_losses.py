@@ -1,4 +1,4 @@
-"""The losses of certified training: by hand, against any point of the ball, and under torch.compile."""
+"""Losses for certified training: hand-worked values, points of the ball, training, and torch.compile."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def problem(seed: int = 0) -> tuple[DifferentiableBounds, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_by_hand(loss: Any) -> None:
+def test_hand_worked_values(loss: Any) -> None:
     model = nn.Linear(1, 2, bias=False).eval()
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0], [-1.0]]))
     bounds = DifferentiableBounds(model, torch.zeros(1, 1))
     x, y = torch.tensor([[0.5]]), torch.tensor([0])
-    # the margin is 2x, at least 2(0.5 - 0.25) = 0.5 in the ball
+    # The margin is 2x, at least 2(0.5 - 0.25) = 0.5 in the ball.
     clean, robust = (torch.log1p(torch.exp(-torch.tensor(margin))) for margin in (1.0, 0.5))
     torch.testing.assert_close(loss(bounds, x, y, 0.25, kappa=1.0), clean)
     torch.testing.assert_close(loss(bounds, x, y, 0.25, kappa=0.0), robust)
@@ -41,7 +41,7 @@ def test_by_hand(loss: Any) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_robust_part_is_at_least_the_loss_of_any_input_of_the_ball(loss: Any) -> None:
+def test_robust_loss_bounds_the_loss_in_the_ball(loss: Any) -> None:
     bounds, x, y = problem()
     robust = loss(bounds, x, y, 0.1, kappa=0.0)
     for seed in range(30):
@@ -51,7 +51,7 @@ def test_the_robust_part_is_at_least_the_loss_of_any_input_of_the_ball(loss: Any
     torch.testing.assert_close(loss(bounds, x, y, 0.0, kappa=0.0), functional.cross_entropy(bounds.model(x), y))
 
 
-def test_beta_mixes_the_margins() -> None:
+def test_beta_interpolates_the_margins() -> None:
     bounds, x, y = problem()
     losses = [crown_ibp_loss(bounds, x, y, 0.2, kappa=0.0, beta=beta) for beta in (0.0, torch.tensor(0.0), 0.5, 1.0)]
     torch.testing.assert_close(losses[0], ibp_loss(bounds, x, y, 0.2, kappa=0.0))
@@ -63,7 +63,7 @@ def test_beta_mixes_the_margins() -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_training_with_it_certifies(loss: Any) -> None:
+def test_training_increases_certified_accuracy(loss: Any) -> None:
     bounds, _, _ = problem()
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(256, 4, generator=generator)
@@ -82,7 +82,7 @@ def test_training_with_it_certifies(loss: Any) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_step_compiles_into_one_graph(loss: Any) -> None:
+def test_step_compiles_into_one_graph(loss: Any) -> None:
     bounds, x, y = problem()
     graphs = []
 
@@ -94,7 +94,7 @@ def test_a_step_compiles_into_one_graph(loss: Any) -> None:
         return loss(bounds, x, y, epsilon, kappa=kappa)
 
     compiled = torch.compile(step, fullgraph=True, backend=count)
-    for epsilon, kappa in ((0.1, 0.5), (0.2, 0.25)):  # tensors: a new value is no new graph
+    for epsilon, kappa in ((0.1, 0.5), (0.2, 0.25)):  # passed as tensors, so that a new value needs no new graph
         arguments = torch.tensor(epsilon), torch.tensor(kappa)
         torch.testing.assert_close(compiled(*arguments), step(*arguments))
     assert len(graphs) == 1
@@ -110,7 +110,7 @@ def test_ramps() -> None:
         assert ramp(99, 100, 100, 0.0, 1.0, shape=shape) == 0.0
         assert ramp(100, 100, 100, 0.0, 1.0, shape=shape) == 1.0
     assert ramp(200, 100, 300, 1.0, 0.0) == 0.5
-    # t⁴ and its tangent from t = ¼ on: at ⅛ of the way 1/16 of what it is at ¼, and no corner there
+    # t⁴ up to t = ¼ and then its tangent: at ⅛ the value is 1/16 of that at ¼, and the slope is continuous.
     early, corner, after = (ramp(t, 0, 1, 0.0, 1.0, shape="smooth") for t in (0.125, 0.25, 0.375))
     assert corner == pytest.approx(16 * early)
     assert corner == pytest.approx(1 / 13)
@@ -128,6 +128,6 @@ def test_ramps() -> None:
         (lambda b, x, y: ramp(0, 0, 1, 0.0, 1.0, shape="cubic"), "ramp: shape: expected linear or smooth"),
     ],
 )
-def test_refused(call: Any, message: str) -> None:
+def test_invalid_arguments_are_rejected(call: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         call(*problem())
