@@ -1,4 +1,4 @@
-"""What the arguments of a smoother have to be."""
+"""Checks of the arguments of a smoother."""
 
 from __future__ import annotations
 
@@ -19,33 +19,37 @@ Channels: TypeAlias = Tensor | Sequence[float]
 
 
 def samples(name: str, value: SupportsIndex) -> int:
-    """A number of samples that the confidence bounds, and so the noise contract's sample indices, reach."""
+    """Return a number of samples, at most the largest that the confidence bounds support."""
     return count(name, value, MAX_TRIALS)
 
 
 def noise_indices(indices: Sequence[int] | Tensor | None, examples: int) -> list[int]:
-    """Return the image index of each example; log a warning where examples share one, and so their noise."""
+    """Return the image index of each example; log a warning if examples share an index."""
     index = image_indices(indices, examples)
     if len(set(index)) != len(index):
-        logger.warning("indices: some examples share an index, and so their noise")
+        logger.warning("indices: some examples share an index and therefore their noise; pass distinct indices")
     return index
 
 
 def channels(normalize: tuple[Channels, Channels], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(mean, std) as tensors [C] of one length."""
+    """Return (mean, std) as tensors [C] of the same length."""
     try:
         mean, std = (torch.as_tensor(values, dtype=dtype, device=device).flatten() for values in normalize)
     except (TypeError, ValueError, RuntimeError):
-        raise InputTypeError(f"normalize: expected (mean, std), each a number a channel, got {normalize!r}") from None
+        raise InputTypeError(
+            f"normalize: expected (mean, std) with one number per channel each, got {normalize!r}"
+        ) from None
     if len(mean) != len(std):
-        raise InputError(f"normalize: expected mean and std of one length, got {len(mean)}, {len(std)}")
+        raise InputError(f"normalize: expected mean and std of the same length, got {len(mean)} and {len(std)}")
     if not bool(torch.isfinite(mean).all() and torch.isfinite(std).all() and (std > 0).all()):
-        raise InputError("normalize: expected finite numbers and a positive std")
+        raise InputError(
+            f"normalize: expected finite numbers and a positive std, got mean {mean.tolist()} and std {std.tolist()}"
+        )
     return mean, std
 
 
 def one_example(x: Tensor) -> Tensor:
-    """The batch of one example."""
+    """Add a batch dimension to one example."""
     if not isinstance(x, Tensor):
         raise InputTypeError(f"x: expected a tensor, got {type(x).__name__}")
     if x.dim() < 1:
@@ -54,8 +58,8 @@ def one_example(x: Tensor) -> Tensor:
 
 
 def certified_radii(method: str, radii: Sequence[float] | None) -> tuple[float, ...]:
-    """The radii of interest of a method that exists."""
+    """Return the radii of interest as numbers, after checking the method."""
     if method not in ("fixed", "sequential"):
         raise InputError(f'method: expected "fixed" or "sequential", got {method!r}')
-    # Not `radii or ()`: an array has no truth.
+    # Not `radii or ()`, because the truth value of an array is undefined.
     return () if radii is None else tuple(non_negatives("radii", radii, infinite=True))

@@ -1,4 +1,4 @@
-"""Counts and levels as arrays, checked."""
+"""Checks of counts and levels, and their conversion to arrays."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy.typing as npt
 from pyrobust.errors import InputError, InputTypeError
 
 MAX_TRIALS: Final = 10**9
-"""Largest n. The error budgets of the proofs are worked out up to here."""
+"""Largest supported number of trials n. The error budgets of the proofs hold up to it."""
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 CountArray: TypeAlias = npt.NDArray[np.int64]
 
 
 def as_counts(name: str, value: Any) -> CountArray:
-    """Counts as int64; an error names the argument."""
+    """Return counts as int64; errors name the argument."""
     array = np.asarray(value)
     if array.dtype.kind not in "iu":
         raise InputTypeError(
@@ -30,7 +30,7 @@ def as_counts(name: str, value: Any) -> CountArray:
 
 
 def as_real(name: str, value: Any) -> FloatArray:
-    """Real numbers as float64, likewise."""
+    """Return real numbers as float64; errors name the argument."""
     array = np.asarray(value)
     if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
         raise InputTypeError(
@@ -40,14 +40,17 @@ def as_real(name: str, value: Any) -> FloatArray:
 
 
 def inputs(k: Any, n: Any, *alpha: Any, names: tuple[str, str] = ("k", "n")) -> tuple[npt.NDArray[Any], ...]:
-    """Counts, trials and the alphas as arrays of one shape, checked; errors name the counts and trials as `names`."""
+    """Return checked counts, trials and alphas as arrays of one shape; errors call counts and trials by `names`."""
     successes, trials = names
     given = [as_counts(successes, k), as_counts(trials, n), *(as_real("alpha", a) for a in alpha)]
     try:
         arrays = np.broadcast_arrays(*given)
     except ValueError as error:
         shapes = ", ".join(str(array.shape) for array in given)
-        raise InputError(f"shapes {shapes} do not broadcast; give one n and one alpha, or one for each k") from error
+        raise InputError(
+            f"{successes}, {trials}, alpha: shapes {shapes} do not broadcast; pass one {trials} and one alpha, or one for "
+            f"each of {successes}"
+        ) from error
     k, n = arrays[:2]
     if (n < 1).any():
         raise InputError(f"{trials}: expected at least 1, got {n.min()}; pass the number of samples drawn")
@@ -63,6 +66,6 @@ def inputs(k: Any, n: Any, *alpha: Any, names: tuple[str, str] = ("k", "n")) -> 
 
 
 def map_scalars(function: Callable[..., float], *arrays: npt.NDArray[Any]) -> float | FloatArray:
-    """Apply a scalar function to arrays of one shape; a float if they are scalars."""
+    """Apply a scalar function elementwise to arrays of one shape; return a float for scalars."""
     values = [function(*items) for items in zip(*(array.ravel().tolist() for array in arrays), strict=True)]
     return np.array(values, dtype=np.float64).reshape(arrays[0].shape) if arrays[0].shape else values[0]

@@ -196,7 +196,7 @@ def test_shared_index_is_logged(caplog):
         ({"normalize": ([0.5], [-1.0])}, InputError, "normalize: expected finite numbers and a positive std"),
         ({"normalize": ([math.nan], [1.0])}, InputError, "normalize: expected finite numbers"),
         ({"normalize": ([0.5], [math.inf])}, InputError, "normalize: expected finite numbers"),
-        ({"normalize": ([0.5, 0.5], [1.0])}, InputError, "normalize: expected mean and std of one length"),
+        ({"normalize": ([0.5, 0.5], [1.0])}, InputError, "normalize: expected mean and std of the same length"),
         ({"normalize": ([0.5],)}, InputTypeError, r"normalize: expected \(mean, std\)"),
         ({"normalize": ([0.5], [0.5], [0.5])}, InputTypeError, r"normalize: expected \(mean, std\)"),
         ({"normalize": 0.5}, InputTypeError, r"normalize: expected \(mean, std\)"),
