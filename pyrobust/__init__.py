@@ -1,7 +1,7 @@
 """Certified and empirical robustness of PyTorch classifiers, with native kernels.
 
 The names below are the public API; ``pyrobust.metrics`` has the metrics, ``pyrobust.ops`` the kernels and
-``pyrobust.compat`` the faces of other libraries.
+``pyrobust.compat`` drop-in replacements for other libraries' APIs.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from pyrobust.training import crown_ibp_loss, ibp_loss
 
 __version__ = version("pyrobust")
 
-# By assignment: the reference pages take what stands below one, not below an import.
+# Assigned, because the reference pages show the string below an assignment, not below an import.
 ABSTAIN: Final = smoothing.ABSTAIN
-"""The prediction where no class could be certified: -1."""
+"""The prediction of an abstention, where no class could be certified: -1."""
 
 __all__ = [
     "ABSTAIN",

@@ -1,4 +1,4 @@
-"""What the arguments of a metric have to be."""
+"""Checks of the columns that metrics take."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def aligned_classes(**named: Tensor) -> tuple[Tensor, ...]:
-    """Class numbers [N] of one length N ≥ 1, as int64 on the CPU.
+    """Check class numbers [N] of equal length N ≥ 1; return them as int64 on the CPU.
 
-    Labels and targets start at 0, predictions at -1, the one without a winner.
+    Labels and targets are at least 0; predictions at least -1, the prediction without a winner.
     """
     checked: list[Tensor] = []
     for name, value in named.items():
         if not isinstance(value, Tensor):
             raise InputTypeError(f"{name}: expected a tensor, got {type(value).__name__}")
         if value.dtype not in _INTEGERS:
-            hint = "; take predicted_classes(logits)" if value.dim() == 2 else ""
+            hint = "; pass predicted_classes(logits)" if value.dim() == 2 else ""
             raise InputTypeError(f"{name}: expected integers, got {value.dtype}{hint}")
         if value.dim() != 1:
             raise InputError(f"{name}: expected shape (N,), got {tuple(value.shape)}")
@@ -42,7 +42,7 @@ def aligned_classes(**named: Tensor) -> tuple[Tensor, ...]:
 
 
 def checked_distances(distances: Tensor, success: Tensor) -> tuple[Tensor, Tensor]:
-    """Distances as float64 and successes, of one shape, on the CPU; a success has a finite distance of at least 0."""
+    """Check distances and successes of equal shape; return them on the CPU, distances as float64."""
     for name, value in (("distances", distances), ("success", success)):
         if not isinstance(value, Tensor):
             raise InputTypeError(f"{name}: expected a tensor, got {type(value).__name__}")
@@ -51,20 +51,22 @@ def checked_distances(distances: Tensor, success: Tensor) -> tuple[Tensor, Tenso
     if success.dtype != torch.bool:
         raise InputTypeError(f"success: expected bool, got {success.dtype}")
     if distances.shape != success.shape:
-        raise InputError(f"success: expected shape {tuple(distances.shape)}, as distances, got {tuple(success.shape)}")
+        raise InputError(
+            f"success: expected the shape of distances, {tuple(distances.shape)}, got {tuple(success.shape)}"
+        )
     if distances.numel() == 0:
         raise InputError(f"distances: expected at least one example, got shape {tuple(distances.shape)}")
     distances, success = distances.detach().cpu().double(), success.detach().cpu()
     wrong = ~(distances >= 0) | (success & distances.isinf())
     if bool(wrong.any()):
         raise InputError(
-            f"distances: expected numbers of at least 0, finite where successful, got {float(distances[wrong][0])}"
+            f"distances: expected numbers of at least 0, finite where success is True, got {float(distances[wrong][0])}"
         )
     return distances, success
 
 
 def as_array(name: str, value: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A column of numbers [N], N ≥ 1, given as a tensor or as an array; an array on the CPU."""
+    """Convert a column of numbers [N], N ≥ 1, from a tensor or an array to an array on the CPU."""
     if isinstance(value, Tensor):
         value = value.detach().cpu()
         column: npt.NDArray[Any] = (value.double() if value.dtype.is_floating_point else value).numpy()
@@ -80,19 +82,21 @@ def as_array(name: str, value: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def checked_radii(radius: Tensor | npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Radii [N] as float64, finite and at least 0."""
+    """Check radii [N], finite and at least 0; return them as float64."""
     column = as_array("radius", radius)
     if column.dtype.kind != "f":
         raise InputTypeError(f"radius: expected a float tensor or array, got {column.dtype}")
     column = column.astype(np.float64)
     wrong = ~((column >= 0) & (column < np.inf))
     if wrong.any():
-        raise InputError(f"radius: expected finite numbers of at least 0, got {column[wrong][0]}; an abstention has 0")
+        raise InputError(
+            f"radius: expected finite numbers of at least 0, got {column[wrong][0]}; use 0 for an abstention"
+        )
     return column
 
 
 def checked_flags(name: str, value: Tensor | npt.NDArray[Any], n_examples: int | None = None) -> npt.NDArray[np.bool_]:
-    """Yes or no for each example, [N]."""
+    """Check a bool column [N]."""
     column = as_array(name, value)
     if column.dtype != np.bool_:
         raise InputTypeError(f"{name}: expected bool, got {column.dtype}; compare predictions with labels")
@@ -102,7 +106,7 @@ def checked_flags(name: str, value: Tensor | npt.NDArray[Any], n_examples: int |
 def checked_integers(
     name: str, value: Tensor | npt.NDArray[Any], n_examples: int | None = None
 ) -> npt.NDArray[np.int64]:
-    """Whole numbers [N] as int64, at least 0."""
+    """Check integers [N] of at least 0; return them as int64."""
     column = as_array(name, value)
     if column.dtype.kind not in "iu":
         raise InputTypeError(f"{name}: expected integers, got {column.dtype}")
@@ -112,7 +116,7 @@ def checked_integers(
 
 
 def aligned(name: str, column: npt.NDArray[_Scalar], n_examples: int | None) -> npt.NDArray[_Scalar]:
-    """The same column, if it has one number for each example."""
+    """Check that a column has one number for each example."""
     if n_examples is not None and len(column) != n_examples:
         raise InputError(f"{name}: expected one for each of the {n_examples} examples, got {len(column)}")
     return column

@@ -57,7 +57,7 @@ BAD_CALLS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"x": X.long()}, InputTypeError, r"^x: expected a float tensor, got torch.int64"),
     ({"x": X * float("nan")}, InputError, r"^x: expected finite values"),
     ({"y": Y[:1]}, InputError, r"^y: expected shape \(2,\)"),
-    ({"y": Y + 2}, InputError, r"^y: expected labels below 3, the number of the model's classes, got 3"),
+    ({"y": Y + 2}, InputError, r"^y: expected labels below 3, the model's number of classes, got 3"),
     ({"targeted": True}, InputError, r"^target_labels: expected one label per example with targeted=True, got None"),
     ({"targeted": True, "target_labels": Y + 2}, InputError, r"^target_labels: expected labels below 3"),
     ({"targeted": True, "target_labels": [0]}, InputError, r"^target_labels: expected shape \(2,\)"),

@@ -216,7 +216,7 @@ def test_all_that_count_can_be_the_false_ones():
         (RADIUS[:0], CORRECT[:0], InputError, "radius: expected at least one example, got none"),
         (RADIUS[None], CORRECT, InputError, r"radius: expected shape \(N,\), got \(1, 5\)"),
         (RADIUS - 1, CORRECT, InputError, "radius: expected finite numbers of at least 0, got -0.5"),
-        (RADIUS * math.nan, CORRECT, InputError, "got nan; an abstention has 0"),
+        (RADIUS * math.nan, CORRECT, InputError, "got nan; use 0 for an abstention"),
         (RADIUS + math.inf, CORRECT, InputError, "radius: expected finite numbers of at least 0, got inf"),
     ],
 )

@@ -136,11 +136,11 @@ def test_bad_pairs(x_adv, x, norm, error, match):
         ([0.0, 1.0], torch.tensor([True, True]), InputTypeError, "distances: expected a tensor"),
         (torch.tensor([0, 1]), torch.tensor([True, True]), InputTypeError, "distances: expected a float tensor"),
         (torch.zeros(2), torch.tensor([1, 1]), InputTypeError, "success: expected bool, got torch.int64"),
-        (torch.zeros(2), torch.tensor([True]), InputError, r"success: expected shape \(2,\), as distances"),
+        (torch.zeros(2), torch.tensor([True]), InputError, r"success: expected the shape of distances, \(2,\)"),
         (torch.zeros(0), torch.zeros(0).bool(), InputError, "distances: expected at least one example"),
         (torch.tensor([math.nan, 0]), torch.tensor([False, True]), InputError, "at least 0, .* got nan"),
         (torch.tensor([-0.5, 0]), torch.tensor([False, True]), InputError, "at least 0, .* got -0.5"),
-        (torch.tensor([0, math.inf]), torch.tensor([False, True]), InputError, "finite where successful, got inf"),
+        (torch.tensor([0, math.inf]), torch.tensor([False, True]), InputError, "finite where success is True, got inf"),
     ],
 )
 def test_bad_distances(distances, success, error, match):
