@@ -48,8 +48,8 @@ def inputs(k: Any, n: Any, *alpha: Any, names: tuple[str, str] = ("k", "n")) -> 
     except ValueError as error:
         shapes = ", ".join(str(array.shape) for array in given)
         raise InputError(
-            f"{successes}, {trials}, alpha: shapes {shapes} do not broadcast; pass one {trials} and one alpha, or one for "
-            f"each of {successes}"
+            f"{successes}, {trials}, alpha: shapes {shapes} do not broadcast; pass one {trials} and one alpha, "
+            f"or one for each of {successes}"
         ) from error
     k, n = arrays[:2]
     if (n < 1).any():
