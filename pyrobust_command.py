@@ -1,4 +1,4 @@
-"""The command ``pyrobust``, outside of the package: importing that takes a second or two, in which Ctrl-C can come."""
+"""Entry point of ``pyrobust``, outside the package: its import takes a second or two, in which Ctrl-C can come."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ _INTERRUPTED_STATUS = 130
 
 
 def main() -> None:
-    """Imports the command line and runs it.
+    """Import the command line and run it.
 
-    Until that is there, Ctrl-C ends the process with status 130 and without a word, for nothing has been done; a
-    KeyboardInterrupt would come up in the middle of somebody's import. Afterwards it is the commands' own affair.
+    During the import, Ctrl-C ends the process silently with status 130: no work is lost, and a KeyboardInterrupt would
+    surface inside some import. Afterwards the commands handle it.
     """
-    # Where whoever started the process has it ignore Ctrl-C, it stays so.
-    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if heeded:
+    # A process started with Ctrl-C ignored keeps ignoring it.
+    handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if handled:
         signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED_STATUS))
-    import pyrobust.cli.app  # noqa: F401 - with torch and all
+    import pyrobust.cli.app  # noqa: F401 - imports torch
 
-    if heeded:
+    if handled:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     from pyrobust.cli import main as run
 

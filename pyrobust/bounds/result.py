@@ -1,4 +1,4 @@
-"""What bound propagation returns."""
+"""Results of bound propagation: bounds and verdicts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pyrobust.checks import summary
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bounds:
-    """Bounds of rows of outputs, over all inputs of each set.
+    """Bounds of S rows of outputs over all inputs of each of B sets.
 
     Attributes:
         lower: float64 [B, S], on the CPU; -inf where nothing could be proved.
-        upper: float64 [B, S], on the CPU; +inf where nothing could be proved or only lower bounds were asked for.
+        upper: float64 [B, S], on the CPU; +inf where nothing could be proved, or only lower bounds were computed.
         method: "ibp", "crown-ibp", "crown" or "lipschitz".
-        norm: of the input sets; "linf" also for boxes.
-        sound: whether they are proved; without, they are what plain floating-point arithmetic gives.
-        semantics: the network that they are about: "real" (exact arithmetic on the given parameters) or "float32" (the
+        norm: norm of the input sets; "linf" also for boxes.
+        sound: True for proved bounds, False for plain floating-point bounds.
+        semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (the
             deployed forward pass, sums in any order).
     """
 
@@ -44,25 +44,25 @@ class Bounds:
         )
 
     def positive(self) -> Tensor:
-        """Bool [B]: whether every row is proved to be above zero. False for NaN."""
+        """Return where every row is proved to be above zero, bool [B]; False for NaN."""
         return (self.lower > 0).all(1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain Python values, tensors as lists."""
+        """Return plain Python values, tensors as lists."""
         result = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in result.items()}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Verdicts:
-    """What is known of each example after ``BoundedModel.verify``.
+    """Verdicts of ``BoundedModel.verify``, one for each example.
 
     Attributes:
-        status: one of "verified", "falsified" or "unknown" for each example.
-        stage: which stage settled it: "forward", a method, "attack"; "" where unknown.
-        margin: float64 [B], the least proved margin of the last method that was tried; NaN where forward settled it.
-        counterexample: [B, ...], an input of the set that the model classifies as another class, where falsified; else
-            the example itself.
+        status: "verified", "falsified" or "unknown" for each example.
+        stage: stage that decided each example: "forward", a method, "attack"; "" where unknown.
+        margin: float64 [B], smallest margin that the last method tried has proved; NaN where "forward" decided.
+        counterexample: [B, ...], where falsified an input of the set that the model gives another class; else the
+            example itself.
     """
 
     status: list[str]
@@ -76,14 +76,14 @@ class Verdicts:
 
     @property
     def verified(self) -> Tensor:
-        """Bool [B]."""
+        """Where the example is verified, bool [B]."""
         return torch.tensor([status == "verified" for status in self.status], dtype=torch.bool, device="cpu")
 
     @property
     def falsified(self) -> Tensor:
-        """Bool [B]."""
+        """Where the example is falsified, bool [B]."""
         return torch.tensor([status == "falsified" for status in self.status], dtype=torch.bool, device="cpu")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain Python values; counterexamples are left out."""
+        """Return plain Python values, without the counterexamples."""
         return {"status": self.status, "stage": self.stage, "margin": self.margin.tolist()}

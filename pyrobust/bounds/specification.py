@@ -1,4 +1,4 @@
-"""What is asked of the output: rows of numbers that it is multiplied with."""
+"""Specifications C: rows of numbers whose products with the outputs are bounded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyrobust.errors import InputError, InputTypeError
 
 
 def margins(y: Tensor, classes: int) -> Tensor:
-    """The rows e_y − e_j for j ≠ y in ascending order: float64 [B, K − 1, K], on the device of y.
+    """Return the specification of the margins: rows e_y − e_j for j ≠ y, ascending, float64 [B, K − 1, K].
 
     >>> margins(torch.tensor([1]), 3)
     tensor([[[-1.,  1.,  0.],
@@ -25,12 +25,7 @@ def margins(y: Tensor, classes: int) -> Tensor:
 
 
 def check_rows(rows: Any, batch: int, outputs: int, device: torch.device) -> Tensor:
-    """C as float64 [S, K] or [B, S, K] on a device.
-
-    Raises:
-        InputTypeError: it is no floating-point tensor.
-        InputError: another shape, or NaN or infinite elements.
-    """
+    """Return a specification as float64 [S, K] or [B, S, K] on a device."""
     if not isinstance(rows, Tensor) or not rows.dtype.is_floating_point:
         kind = rows.dtype if isinstance(rows, Tensor) else type(rows).__name__
         raise InputTypeError(f"C: expected a floating-point tensor, got {kind}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """Runs ``pyrobust`` with the arguments of the process; ends it with the command's exit status.
+    """Run ``pyrobust`` with the arguments of the process, and exit with the command's status.
 
-    0: done. 2: wrong arguments, or an error that the message explains. 130: interrupted.
+    0: success. 1: faults found by ``audit``. 2: wrong arguments, or an error that the message explains. 130:
+    interrupted.
     """
     from pyrobust.cli.app import app
 

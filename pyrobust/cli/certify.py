@@ -19,7 +19,7 @@ from pyrobust.errors import InputError
 
 
 class CertifyCommand(TyperCommand):
-    """``certify``, which refuses options of ``verify`` with the command line to use in its place."""
+    """``certify``, which answers options of ``verify`` with the command line of ``verify``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, unless they ask for bound propagation."""
@@ -28,9 +28,9 @@ class CertifyCommand(TyperCommand):
         if parent is not None and verify is not None and not {"-h", "--help"} & set(args):
             refusal = _refuse_bounds(args, self, verify)
             if refusal is not None:
-                what, command = refusal
+                problem, command = refusal
                 debug = ["--debug"] if _typed(parent, "debug") else []
-                note(f"error: {what}; run: {shlex.join(['pyrobust', *debug, 'verify', *command])}")
+                note(f"error: {problem}: {shlex.join(['pyrobust', *debug, 'verify', *command])}")
                 raise typer.Exit(ERROR_STATUS)
         return super().parse_args(ctx, args)
 
@@ -133,14 +133,14 @@ def _sequential_name(radii: list[float] | None, hybrid: float | None, two_class:
 
 
 def _refuse_bounds(args: Sequence[str], certify: TyperCommand, verify: TyperCommand) -> tuple[str, list[str]] | None:
-    """Return what asks for bound propagation, and the arguments of ``verify`` that do the same; None if nothing does.
+    """Return the problem and the arguments for ``verify`` where some ask for bound propagation, else None.
 
-    Options of smoothing, which ``verify`` lacks, are left out of these.
+    Options of smoothing, which ``verify`` lacks, are left out of the arguments.
     """
     known = {name: option for command in (certify, verify) for option in command.params for name in option.opts}
     ours, theirs = ({name for option in command.params for name in option.opts} for command in (certify, verify))
     methods = [method.value for method in MethodName]
-    asked = ""
+    problem = ""
     kept: list[str] = []
     dropped: list[str] = []
     rest = list(args)
@@ -151,14 +151,14 @@ def _refuse_bounds(args: Sequence[str], certify: TyperCommand, verify: TyperComm
             value = rest.pop(0)
             tokens.append(value)
         if name == "--method" and value in methods:
-            asked = f"--method {value}"
+            problem = f"--method: expected fixed or sequential, got {value}, which is a method of verify"
         elif name in theirs - ours:
-            asked = asked or name
+            problem = problem or f"{name}: expected none, as it is an option of verify"
         elif name in ours - theirs or name == "--method":
             dropped.append(f"--method {value}" if name == "--method" else name)
             continue
         kept += tokens
-    if not asked:
+    if not problem:
         return None
-    without = f", which has no {', '.join(dict.fromkeys(dropped))}" if dropped else ""
-    return f"{asked}: bound propagation is the command verify{without}", kept
+    without = f" without {', '.join(dict.fromkeys(dropped))}" if dropped else ""
+    return f"{problem}; run{without}", kept

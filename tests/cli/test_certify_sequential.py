@@ -64,7 +64,7 @@ def test_many_radii_give_a_file_name_of_valid_length(pyrobust: Any, tmp_path: Pa
         ([*QUICK, "--radii", "1", "--two-class", "--noise", "laplace"], "--two-class: expected gaussian noise"),
         ([*BASE, "--radii", "1"], "--radii: expected none with --method fixed; add --method sequential"),
         ([*BASE, "--two-class"], "--two-class: expected none with --method fixed"),
-        ([*QUICK, "--radii", "1", "--epsilon", "1"], "--epsilon: bound propagation is the command verify"),
+        ([*QUICK, "--radii", "1", "--epsilon", "1"], "--epsilon: expected none, as it is an option of verify"),
     ],
 )
 def test_bad_options(pyrobust: Any, tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -81,4 +81,4 @@ def test_bad_steps(pyrobust: Any, step: str) -> None:
 
 def test_bounds_have_no_grid(pyrobust: Any) -> None:
     line = ("certify", *QUICK[:4], "--method", "ibp", "--epsilon", "0.1", "--grid", "1/16")
-    assert "bound propagation is the command verify, which has no --grid" in pyrobust(*line).error
+    assert "run without --grid: pyrobust verify --model" in pyrobust(*line).error

@@ -145,28 +145,29 @@ CERTIFY = ["certify", "--model", MODEL, "--data", "digits"]
     [
         (
             [*CERTIFY, "--method", "crown", "--epsilon", "0.02", "--max", "2"],
-            "--method crown: bound propagation is the command verify",
+            "--method: expected fixed or sequential, got crown, which is a method of verify; run",
             f"pyrobust verify --model {MODEL} --data digits --method crown --epsilon 0.02 --max 2",
         ),
         (
             [*CERTIFY, "--method=ibp", "--radius", "--norm=l2", "--out", "my  runs/it's.db", "--max", "2"],
-            "--method ibp: bound propagation is the command verify",
+            "--method: expected fixed or sequential, got ibp, which is a method of verify; run",
             f"pyrobust verify --model {MODEL} --data digits --method=ibp --radius --norm=l2 "
             "--out 'my  runs/it'\"'\"'s.db' --max 2",
         ),
         (
             [*CERTIFY, "--max", "2", "--epsilon", "0.02"],
-            "--epsilon: bound propagation is the command verify",
+            "--epsilon: expected none, as it is an option of verify; run",
             f"pyrobust verify --model {MODEL} --data digits --max 2 --epsilon 0.02",
         ),
         (
             [*CERTIFY, "--sigma", "0.5", "--n=10", "--two-class", "--method", "lipschitz", "--radius", "--max", "2"],
-            "--method lipschitz: bound propagation is the command verify, which has no --sigma, --n, --two-class",
+            "--method: expected fixed or sequential, got lipschitz, which is a method of verify; run without --sigma, "
+            "--n, --two-class",
             f"pyrobust verify --model {MODEL} --data digits --method lipschitz --radius --max 2",
         ),
         (
             ["--debug", *CERTIFY, "--method", "fixed", "--epsilon", "0.02", "--max", "2"],
-            "--epsilon: bound propagation is the command verify, which has no --method fixed",
+            "--epsilon: expected none, as it is an option of verify; run without --method fixed",
             f"pyrobust --debug verify --model {MODEL} --data digits --epsilon 0.02 --max 2",
         ),
     ],
@@ -174,7 +175,7 @@ CERTIFY = ["certify", "--model", MODEL, "--data", "digits"]
 def test_certify_names_the_command_that_bounds(
     pyrobust: Any, tmp_path: Path, arguments: list[str], problem: str, command: str
 ) -> None:
-    assert pyrobust(*arguments).error == f"error: {problem}; run: {command}"
+    assert pyrobust(*arguments).error == f"error: {problem}: {command}"
     assert files(tmp_path) == []
     (tmp_path / "my  runs").mkdir()
     program, *pasted = shlex.split(command)
