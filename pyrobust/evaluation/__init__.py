@@ -1,4 +1,4 @@
-"""Whole data sets: sweeps that can be gone on with, the runs they leave, logs and summaries.
+"""Evaluate whole data sets: resumable sweeps, their runs, logs and summaries.
 
 >>> from pyrobust.evaluation import certify_dataset, format_log
 >>> from pyrobust.smoothing import RandomizedSmoothing

@@ -1,4 +1,4 @@
-"""What the arguments of a sweep have to be."""
+"""Checks of the arguments of sweeps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Data: TypeAlias = ImageSet | tuple[Tensor, Tensor]
 
 
 def check_images(smoother: RandomizedSmoothing, data: Data) -> ImageSet:
-    """The images, where the smoother has a class for every label."""
+    """Return the images; raise unless the smoother has a class for every label."""
     if not isinstance(smoother, RandomizedSmoothing):
         raise InputTypeError(f"smoother: expected a RandomizedSmoothing, got {type(smoother).__name__}")
     images = image_set(data)
@@ -28,7 +28,7 @@ def check_images(smoother: RandomizedSmoothing, data: Data) -> ImageSet:
 
 
 def image_set(data: Data) -> ImageSet:
-    """The images, where tensors are given, too."""
+    """Return the images, with tensors (x, y) wrapped as an ImageSet."""
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         data = ImageSet("tensors", data[0].detach().cpu(), data[1].detach().cpu())
     if not isinstance(data, ImageSet):
@@ -37,7 +37,7 @@ def image_set(data: Data) -> ImageSet:
 
 
 def check_labels(data: ImageSet, classes: int, whose: str) -> None:
-    """Refuses labels without a class."""
+    """Raise InputError for labels beyond the number of classes."""
     if data.num_classes > classes:
         raise InputError(
             f"data: {data.name}: expected labels of 0 to {classes - 1}, {whose} classes; image "
@@ -46,7 +46,7 @@ def check_labels(data: ImageSet, classes: int, whose: str) -> None:
 
 
 def check_selection(*, skip: int, max: int | None, shard: tuple[int, int] | None) -> dict[str, Any]:
-    """Which images a sweep covers, as its parameters say it."""
+    """Return the selection of images as run parameters."""
     if shard is not None:
         if not isinstance(shard, tuple | list) or len(shard) != 2:
             raise InputTypeError(f"shard: expected two integers (I, K), got {shard!r}")
@@ -61,7 +61,7 @@ def check_selection(*, skip: int, max: int | None, shard: tuple[int, int] | None
 
 
 def check_range(images: ImageSet, selection: dict[str, Any], limits: Sequence[float], what: str) -> None:
-    """Refuses images that a clip range does not hold, before the work comes to them."""
+    """Raise InputError for selected images outside a clip range, before any work is done."""
     for index in chosen_indices(selection):
         low, high = (float(end) for end in images.x[index].aminmax())
         if low < limits[0] or high > limits[1]:
@@ -72,7 +72,7 @@ def check_range(images: ImageSet, selection: dict[str, Any], limits: Sequence[fl
 
 
 def check_grid(smoother: RandomizedSmoothing, images: ImageSet, selection: dict[str, Any]) -> None:
-    """Refuses images that are not on the smoother's grid, before the work comes to them."""
+    """Raise InputError for selected images off the smoother's grid, before any work is done."""
     if smoother.sampler.grid is None:
         return
     for index in chosen_indices(selection):
@@ -83,7 +83,7 @@ def check_grid(smoother: RandomizedSmoothing, images: ImageSet, selection: dict[
 
 
 def identify_model(name: str | None, model: Any, out: str | os.PathLike[str] | None) -> tuple[str, str]:
-    """What the model is called and its hash, "" for a callable; such a one needs a name of its own in a file."""
+    """Return the model's name and hash; a callable has hash "", and needs a name for a run in a file."""
     if name is not None and not isinstance(name, str):
         raise InputTypeError(f"model_name: expected a string, got {type(name).__name__}")
     kind = str(getattr(model, "__qualname__", type(model).__qualname__))

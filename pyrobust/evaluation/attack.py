@@ -1,4 +1,4 @@
-"""Attacks on whole data sets, kept in a run that can be gone on with."""
+"""Attack whole data sets, as resumable sweeps."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from pyrobust.runner import Runner
 from pyrobust.runs.run import Run
 from pyrobust.zoo import model_hash
 
-# Attributes that have parameters of their own, or that the results do not depend on.
-_ELSEWHERE = frozenset(
+# Attributes that are run parameters of their own, or that do not affect results.
+_NOT_SETTINGS = frozenset(
     {"model", "runner", "norm", "_norm", "epsilon", "clip_min", "clip_max", "progress", "callback", "forwards"}
 )
 
@@ -47,44 +47,45 @@ def attack_dataset(
     model_name: str | None = None,
     progress: bool | Report = False,
 ) -> Run:
-    """Attacks a data set, untargeted, keeping every result as soon as its chunk, one batch, is done.
+    """Run an untargeted attack on a data set, committing results chunk by chunk (one batch each).
 
-    Called again with the same arguments after a crash, a kill or an exception, it goes on where it stopped, and ends
-    with the same results as if it had not: random numbers depend on the seed and the data-set index, and chunks have
-    fixed boundaries. What a randomised model draws from torch's generators begins anew with every chunk, and so depends
-    on the batch size and the shards. The settings that must agree are the attributes of the attack, its own
-    attacks' where it is an ``AutoAttack``; its ``callback`` gets rows of the chunk in work.
+    Called again with the same arguments after a crash, a kill or an exception, the sweep resumes and ends with the same
+    results as an uninterrupted one: random numbers depend on the seed and the data-set index, and chunk boundaries are
+    fixed. torch's generators are reseeded for every chunk, so a randomised model depends on the batch size and the
+    shards. A resumed attack must have the same attributes, for ``AutoAttack`` including those of its attacks; its
+    ``callback`` receives rows of the current chunk.
 
-    An image counts as broken where the model, run on x_adv alone, in a batch of one, does not give its label. Every
-    x_adv is checked: its distance is computed in float64, and one outside the ball or the clip range is an error.
+    An image counts as broken if the model misclassifies x_adv in a batch of one. Every x_adv is checked: its distance
+    is computed in float64, and a point outside the ball or the clip range is an error.
 
     Args:
-        attack: with its model, norm, epsilon and seed. Its ``generate(x, y)`` gets x and y on its device, and where it
-            takes them, the data-set indices as ``indices=``.
+        attack: the attack, with its model, norm, epsilon and seed. ``generate(x, y)`` gets x and y on its device, and
+            the data-set indices as ``indices=`` if it takes them.
         data: the images, or (x, y) with x float32 [N, C, H, W] in the attack's clip range and y int64 [N].
-        out: the file of the run; default: in memory.
-        skip: every skip-th image, from the first on; at least 1.
-        max_images: at most so many of those; default all.
-        shard: (I, K): of those every K-th from the I-th on, I from 1 to K.
-        keep_examples: whether the run keeps every x_adv, for ``Run.examples``.
-        batch_size: rows a forward pass, and images a chunk; default: the attack's, or that of the run that is gone on
-            with, or what fits memory.
-        model_name: what the model is called in the run; default its class. A callable that is no module needs one where
-            the run is kept in a file.
-        progress: True for a bar on standard error, or a function of a `SweepProgress`.
+        out: run file to create or resume. Default: in memory.
+        skip: use every skip-th image, starting with the first; at least 1.
+        max_images: stop after this many images. Default: all.
+        shard: (I, K) with I from 1 to K: of the selected images, use every K-th from the I-th.
+        keep_examples: store every x_adv, for ``Run.examples``.
+        batch_size: rows in a forward pass, and images in a chunk. Default: that of the resumed run, or of the attack,
+            or what fits memory.
+        model_name: name of the model in the run. Default: its class. Required for a run in a file if the model is a
+            callable but not a module.
+        progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
 
     Returns:
         The run.
 
     Raises:
-        InputError: a value out of range, an epsilon for each image, labels that the model has no class for, images
-            outside the clip range, no ``model_name`` where one is needed; an attack that returns another shape, NaN,
-            or points outside the ball or the clip range.
+        InputError: a value out of range, an epsilon for each image, labels without a class, images outside the clip
+            range, a missing ``model_name``; or an attack that returns another shape, NaN, or points outside the ball
+            or the clip range.
         InputTypeError: an argument of another type.
-        StoreError: the run cannot be written, is being written by another process, or has other parameters, each named.
-        FileFormatError: ``out`` is not a run, or damaged.
-        ModelError: the model failed on the first image, or has no gradient. What it raises later passes unchanged; what
-            was committed is kept.
+        StoreError: the run cannot be written, is being written by another process, or has different parameters, which
+            the message lists.
+        FileFormatError: ``out`` is damaged, or not a run.
+        ModelError: the model fails on the first image, or has no gradient. Later exceptions of the model propagate
+            unchanged; committed results are kept.
 
     >>> from pyrobust.attacks import PGD
     >>> from pyrobust.zoo import load_data, load_model
@@ -103,18 +104,19 @@ def attack_dataset(
     check_range(images, selection, (attack.clip_min, attack.clip_max), "the attack's clip range")
     batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
     seed, settings = attack_settings(attack)
-    # Before the model runs for the first time, which may leave something behind in it.
+    # Hashed before the first forward pass, which may change the model's attributes.
     identity = identify_model(model_name, attack.model, out)
     stored = {} if out is None else stored_parameters(Path(out))
     runners = _runners(attack)
     given = [runner.given_batch_size for runner in runners]
     shape = tuple(images.x.shape[1:])
     try:
-        # A model that does not fit the images or the classes shows before a file is made.
+        # A model that does not fit the images or the classes fails here, before a file is created.
         with probing(shape), generators_from("", attack.device):
             classes = _count_classes(attack.runner, images.x[:1])
-            found = next((size for size in given if size), None)
-            batch = batch_size or stored.get("batch_size") or found or attack.runner.batch_size(shape, gradients=True)
+            configured = next((size for size in given if size), None)
+            batch = batch_size or stored.get("batch_size") or configured
+            batch = batch or attack.runner.batch_size(shape, gradients=True)
         check_labels(images, classes, "the model's")
         for runner in runners:
             runner.set_batch_size(batch)
@@ -147,12 +149,12 @@ def attack_dataset(
 
 
 def _runners(attack: AdversarialAttack) -> list[Runner]:
-    """What the attack runs its model by; all have to see the same number format."""
+    """Return the runners of the attack and its parts; raise unless all use one dtype."""
     parts = attack.attacks.values() if isinstance(attack, AutoAttack) else ()
     runners = [attack.runner, *(part.runner for part in parts)]
     formats = {str(runner.dtype).removeprefix("torch.") for runner in runners}
     if len(formats) > 1:
-        raise InputError(f"attack: expected one number format for the model, got {' and '.join(sorted(formats))}")
+        raise InputError(f"attack: expected one dtype for the model, got {' and '.join(sorted(formats))}")
     return runners
 
 
@@ -162,22 +164,11 @@ def _count_classes(runner: Runner, x: Tensor) -> int:
 
 
 def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, Any]]:
-    """The seed of an attack, and its other settings: the attributes of the object, by name.
+    """Return the seed of an attack, None without a single one, and its settings: its attributes, flattened by name.
 
-    Of an ``AutoAttack`` also those of its attacks, as "attack.setting"; of this package's attacks only the public ones.
-    A default that goes by epsilon, such as the step size of ``PGD``, is a formula; ``draws`` is how often an ``EOT``
-    model is drawn in a step.
-    Lists, tuples and dictionaries are spread out; values that are no numbers, strings, bool or None are hashed as
-    `model_hash` does it.
-
-    Args:
-        attack: any attack.
-
-    Returns:
-        The seed, None where there is none of this package's, or several; and numbers, strings, bool and None by name.
-
-    Raises:
-        InputError: epsilon is not one number.
+    Attacks of this package have public settings only; those of the parts of an ``AutoAttack`` are "attack.setting". A
+    default that depends on epsilon, such as the step size of ``PGD``, is a formula; ``draws`` is the number of samples
+    of an ``EOT`` model. Values other than numbers, strings, bools and None are hashed by `model_hash`.
 
     >>> from pyrobust.attacks import FGSM
     >>> attack_settings(FGSM(lambda x: x, seed=3))
@@ -186,16 +177,16 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
     if isinstance(attack.epsilon, Tensor):
         raise InputError(f"attack: expected one epsilon for the run, got a tensor of {len(attack.epsilon)}")
     own = type(attack).__module__.startswith("pyrobust.")
-    elsewhere = _ELSEWHERE
+    ignored = _NOT_SETTINGS
     if isinstance(attack, AutoAttack):
-        elsewhere = elsewhere | {"attacks", "after_attack", "result"}
+        ignored = ignored | {"attacks", "after_attack", "result"}
     elif isinstance(attack, BatchAttack):
-        elsewhere = elsewhere | {"seed"}
-    settings = _spread(
+        ignored = ignored | {"seed"}
+    settings = _flatten(
         {
             name: value
             for name, value in vars(attack).items()
-            if name not in elsewhere and not (own and name.startswith("_"))
+            if name not in ignored and not (own and name.startswith("_"))
         }
     )
     if isinstance(attack, PGD) and attack.step_size is None:
@@ -213,13 +204,13 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
     return next(iter(seeds.values()), None), settings
 
 
-def _spread(value: Any) -> dict[str, Any]:
-    """The plain values inside of nested containers, by their path."""
+def _flatten(value: Any) -> dict[str, Any]:
+    """Return the plain values inside nested containers, by their dotted path."""
     if isinstance(value, dict) and not value:
         return {}
     if isinstance(value, dict | list | tuple) and value:
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        return {f"{name}.{path}".rstrip("."): plain for name, item in items for path, plain in _spread(item).items()}
+        return {f"{name}.{path}".rstrip("."): plain for name, item in items for path, plain in _flatten(item).items()}
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):

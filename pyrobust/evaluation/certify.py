@@ -1,4 +1,4 @@
-"""Sweeps: a whole data set, one chunk of images after the other, kept in a run that can be gone on with."""
+"""Certify and predict whole data sets with a smoothed classifier, as resumable sweeps."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ from pyrobust.smoothing.prediction import joint_delta
 from pyrobust.stats import SHARE_AT_END
 from pyrobust.zoo import ImageSet
 
-# A chunk is about this many full batches: the partly filled ones at its end cost a few per cent, and a crash loses
-# seconds of work.
+# Full batches in a chunk: partly filled batches at its end cost a few percent, and a crash loses seconds of work.
 _BATCHES = 16
 
 
@@ -57,51 +56,50 @@ def certify_dataset(
     model_name: str | None = None,
     progress: bool | Report = False,
 ) -> Run:
-    """Certifies a data set (Cohen, Rosenfeld and Kolter 2019), keeping every result as soon as its chunk is done.
+    """Certify a data set by randomized smoothing (Cohen, Rosenfeld and Kolter 2019), committing results by chunks.
 
-    Called again with the same arguments after a crash, a kill or an exception, it goes on where it stopped, and ends
-    with the same results as if it had not: the noise depends on the seed and the data-set index alone, and chunks and
-    batches have fixed boundaries. (Where memory runs out on the way, batches are halved; then the model may round
-    differently. With a grid, batches are part of what is certified, and the run ends instead.) That the model is the
-    same is told by `pyrobust.zoo.model_hash`, before it runs; a model that changes its own attributes as it runs has to
-    be loaded afresh.
+    Called again with the same arguments after a crash, a kill or an exception, the sweep resumes and ends with the same
+    results as an uninterrupted one: the noise depends on the seed and the data-set index alone, and chunks and batches
+    have fixed boundaries. (If memory runs out, batches are halved, and the model may round differently. On a grid,
+    where batches are part of what is certified, the sweep stops instead.) `pyrobust.zoo.model_hash` identifies the
+    model before it runs; a model that changes its own attributes while running must be reloaded before resuming.
 
-    With method "sequential" an image takes as many samples as its radii need, n at most; images that are not decided
-    share full batches, whatever their place in the data set. A result is kept when its image is done, and about every
-    second the votes of images in work, so that these too go on where they stopped. Samples and decisions are then the
-    same; batches are not, for they hold whoever is in work: results are too where the model rounds each row alike in
-    any batch.
+    With method "sequential" an image draws only the samples that its radii need, at most n, and undecided images
+    share full batches, wherever they are in the data set. Results are committed when an image is finished, and the
+    votes of unfinished images about every second, so that these resume too. A resumed run draws the same samples and
+    takes the same decisions, but in other batches; results are the same if the model rounds a row alike in every batch.
 
     Args:
-        smoother: with its model, sigma, noise and seed.
+        smoother: the smoothed classifier, with its model, sigma, noise and seed.
         data: the images, or (x, y) with x float32 [N, C, H, W] and y int64 [N].
-        out: the file of the run; default: in memory.
-        n0: samples for the selection of the class.
-        n: samples for the bound on its probability.
+        out: run file to create or resume. Default: in memory.
+        n0: samples to select the class.
+        n: samples to bound its probability.
         alpha: probability that one certificate is wrong, in (0, 1).
-        method: "fixed" or "sequential", as of ``RandomizedSmoothing.certify_batch``; and so the next three.
-        radii: what "sequential" decides; none for "fixed", whose radii are as they come.
-        hybrid: share of alpha for one bound at n samples; default 0.01.
-        two_class: whether other classes are bounded too.
-        skip: every skip-th image, from the first on; at least 1.
-        max_images: at most so many of those; default all.
-        shard: (I, K): of those every K-th from the I-th on, I from 1 to K.
-        batch_size: rows a forward pass; default: the smoother's, or that of the run that is gone on with.
-        model_name: what the model is called in the run; default its class. A callable that is no module has nothing
-            else to be told apart by, and needs one where the run is kept in a file.
-        progress: True for a bar on standard error, or a function of a `SweepProgress`.
+        method: "fixed" or "sequential"; see ``RandomizedSmoothing.certify_batch`` for this and the next three.
+        radii: radii that "sequential" decides; not for "fixed".
+        hybrid: share of alpha for one bound at n samples, for "sequential". Default: 0.01.
+        two_class: also bound the strongest other class, for "sequential".
+        skip: use every skip-th image, starting with the first; at least 1.
+        max_images: stop after this many images. Default: all.
+        shard: (I, K) with I from 1 to K: of the selected images, use every K-th from the I-th.
+        batch_size: rows in a forward pass. Default: that of the resumed run, or of the smoother.
+        model_name: name of the model in the run. Default: its class. Required for a run in a file if the model is a
+            callable but not a module, since only its name identifies it then.
+        progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
 
     Returns:
         The run.
 
     Raises:
-        InputError: a value out of range, labels that the smoother has no class for, another number of classes than
-            the model's, or no ``model_name`` where one is needed.
+        InputError: a value out of range, labels without a class, a number of classes other than the model's, or a
+            missing ``model_name``.
         InputTypeError: an argument of another type.
-        StoreError: the run cannot be written, is being written by another process, or has other parameters, each named.
-        FileFormatError: ``out`` is not a run, or damaged.
-        ModelError: the model failed on the first image. What it raises later passes unchanged; what was committed is
-            kept.
+        StoreError: the run cannot be written, is being written by another process, or has different parameters, which
+            the message lists.
+        FileFormatError: ``out`` is damaged, or not a run.
+        ModelError: the model fails on the first image. Later exceptions of the model propagate unchanged; committed
+            results are kept.
 
     >>> from pyrobust.zoo import load_data, load_model
     >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
@@ -113,14 +111,14 @@ def certify_dataset(
     images = check_images(smoother, data)
     smoother = smoother.on_grid_of(images.x)
     selection = {"skip": skip, "max": max_images, "shard": shard}
-    special = {"n0": n0, "n": n, "alpha": alpha, "method": method}
-    wanted = sorted(set(certified_radii(method, radii)))
+    own = {"n0": n0, "n": n, "alpha": alpha, "method": method}
+    sorted_radii = sorted(set(certified_radii(method, radii)))
     if method == "sequential":
         share = SHARE_AT_END if hybrid is None else hybrid
-        special |= {"radii": wanted, "hybrid": share, "two_class": two_class}
-        return _sweep("certify", None, smoother, images, out, special, selection, batch_size, model_name, progress)
-    if wanted or hybrid is not None or two_class:
-        raise InputError('radii, hybrid, two_class: expected none with method "fixed"; they are for "sequential"')
+        own |= {"radii": sorted_radii, "hybrid": share, "two_class": two_class}
+        return _sweep("certify", None, smoother, images, out, own, selection, batch_size, model_name, progress)
+    if sorted_radii or hybrid is not None or two_class:
+        raise InputError('radii, hybrid, two_class: expected none with method "fixed"; use method "sequential"')
 
     def certify(x: Tensor, indices: range, report: Advance) -> dict[str, Any]:
         result = smoother.certify_batch(x, n0=n0, n=n, alpha=alpha, indices=indices, progress=report)
@@ -132,7 +130,7 @@ def certify_dataset(
             "radius": result.radius,
         }
 
-    return _sweep("certify", certify, smoother, images, out, special, selection, batch_size, model_name, progress)
+    return _sweep("certify", certify, smoother, images, out, own, selection, batch_size, model_name, progress)
 
 
 def predict_dataset(
@@ -149,32 +147,32 @@ def predict_dataset(
     model_name: str | None = None,
     progress: bool | Report = False,
 ) -> Run:
-    """Predicts a data set with the smoothed classifier, abstaining where the two-sided binomial test does not decide.
+    """Predict a data set with the smoothed classifier, abstaining where the two-sided binomial test is inconclusive.
 
-    Otherwise as `certify_dataset`.
+    Chunks, resuming and errors are those of `certify_dataset`.
 
     Args:
-        smoother: with its model, sigma, noise and seed.
-        data: the images, or (x, y).
-        out: the file of the run; default: in memory.
-        n: samples an image.
-        alpha: probability that one prediction is not the smoothed classifier's, in (0, 1).
-        skip: every skip-th image.
-        max_images: at most so many of those.
-        shard: (I, K): of those every K-th from the I-th on.
-        batch_size: rows a forward pass.
-        model_name: what the model is called in the run.
-        progress: True for a bar, or a function.
+        smoother: the smoothed classifier, with its model, sigma, noise and seed.
+        data: the images, or (x, y) with x float32 [N, C, H, W] and y int64 [N].
+        out: run file to create or resume. Default: in memory.
+        n: samples for each image.
+        alpha: probability that one prediction differs from the smoothed classifier's, in (0, 1).
+        skip: use every skip-th image, starting with the first; at least 1.
+        max_images: stop after this many images. Default: all.
+        shard: (I, K) with I from 1 to K: of the selected images, use every K-th from the I-th.
+        batch_size: rows in a forward pass. Default: that of the resumed run, or of the smoother.
+        model_name: name of the model in the run. Default: its class.
+        progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
 
     Returns:
         The run.
 
     Raises:
-        InputError: as `certify_dataset`, and so the others.
+        InputError: a value out of range, labels without a class, or a missing ``model_name``.
         InputTypeError: an argument of another type.
-        StoreError: the run cannot be written or gone on with.
-        FileFormatError: ``out`` is not a run, or damaged.
-        ModelError: the model failed.
+        StoreError: the run cannot be written or resumed.
+        FileFormatError: ``out`` is damaged, or not a run.
+        ModelError: the model fails on the first image.
 
     >>> from pyrobust.zoo import load_data, load_model
     >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
@@ -189,9 +187,9 @@ def predict_dataset(
         result = smoother.predict_batch(x, n=n, alpha=alpha, indices=indices, progress=report)
         return {**_predictions(result.prediction), "counts": result.counts, "p_value": result.p_value}
 
-    special = {"n": n, "alpha": alpha}
+    own = {"n": n, "alpha": alpha}
     selection = {"skip": skip, "max": max_images, "shard": shard}
-    return _sweep("predict", predict, smoother, images, out, special, selection, batch_size, model_name, progress)
+    return _sweep("predict", predict, smoother, images, out, own, selection, batch_size, model_name, progress)
 
 
 def _sweep(
@@ -200,41 +198,41 @@ def _sweep(
     smoother: RandomizedSmoothing,
     images: ImageSet,
     out: str | os.PathLike[str] | None,
-    special: dict[str, Any],
+    own: dict[str, Any],
     selection: dict[str, Any],
     batch_size: int | None,
     model_name: str | None,
     progress: bool | Report,
 ) -> Run:
-    """A sweep in chunks by a step; without one, a sequential one."""
+    """Sweep the data set by chunks, or sequentially if ``step`` is None."""
     if step is None:
-        # Says what is wrong with them before the model runs.
-        smoother.rule(**{name: special[name] for name in RULE})
-        special = special | {"hybrid": float(special["hybrid"])}
+        # Raises for invalid arguments before the model runs.
+        smoother.rule(**{name: own[name] for name in RULE})
+        own = own | {"hybrid": float(own["hybrid"])}
     selection = {"images": len(images), **check_selection(**selection)}
     check_grid(smoother, images, selection)
     batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
-    # Before the model runs for the first time, which may leave something behind in it.
+    # Hashed before the first forward pass, which may change the model's attributes.
     name, model_sha256 = identify_model(model_name, smoother.runner.model, out)
     stored = {} if out is None else stored_parameters(Path(out))
     given = smoother.runner.given_batch_size
     if batch_size is not None or "batch_size" in stored:
         smoother.runner.set_batch_size(stored["batch_size"] if batch_size is None else batch_size)
     try:
-        # A model that does not fit the images or the classes shows before a file is made.
+        # A model that does not fit the images or the classes fails here, before a file is created.
         with probing(images.x.shape[1:]):
-            first = next(iter(chosen_indices(selection)), 0)  # on a grid the others need not lie on it
+            first = next(iter(chosen_indices(selection)), 0)  # images that are not selected may be off the grid
             smoother.predict_batch(images.x[first : first + 1], n=1)
-            found = smoother.runner.batch_size(tuple(images.x.shape[1:]))
-        batch = count("batch_size", smoother.runner.given_batch_size or found, WORDS)
-        drawn = special["n"] + special.get("n0", 0)
+            fitting = smoother.runner.batch_size(tuple(images.x.shape[1:]))
+        batch = count("batch_size", smoother.runner.given_batch_size or fitting, WORDS)
+        drawn = own["n"] + own.get("n0", 0)
         chunk = stored.get("chunk", min(WORDS, max(1, math.ceil(_BATCHES * batch / drawn))))
         header = Header(
             kind=kind,
             parameters={
                 **_smoothing_parameters(smoother),
-                **_grid_parameters(kind, smoother, images, special["n"]),
-                **special,
+                **_grid_parameters(kind, smoother, images, own["n"]),
+                **own,
                 **selection,
                 "batch_size": batch,
                 **({} if step is None else {"chunk": chunk}),
@@ -256,7 +254,7 @@ def _sweep(
 
 
 def _grid_parameters(kind: str, smoother: RandomizedSmoothing, images: ImageSet, n: int) -> dict[str, Any]:
-    """The grid, and what its noise's inexactness takes from each p_lower or adds to each p-value."""
+    """Return the grid and delta, the error of its noise, which lowers each p_lower or raises each p-value."""
     if smoother.sampler.grid is None:
         return {}
     delta = smoother.sampler.delta(images.x.shape[1:])

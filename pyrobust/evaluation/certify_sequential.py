@@ -1,4 +1,4 @@
-"""Filling a sequential run: images come and go one by one, and those in work are kept too."""
+"""Fill a sequential run: images start and finish one by one, and unfinished ones are stored too."""
 
 from __future__ import annotations
 
@@ -25,58 +25,47 @@ from pyrobust.smoothing.packing import SequencePacker
 from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
 from pyrobust.zoo import ImageSet
 
-# Between two commits: what a kill costs, besides the round that it hits.
+# Seconds between commits: the work a kill costs, besides the current round.
 _COMMIT_S = 1.0
 _LIMITS = ("p_lower", "p_upper", "rival_lower", "rival_upper")
 
 
 def fill_sequentially(writer: RunWriter, smoother: RandomizedSmoothing, images: ImageSet, report: Report) -> None:
-    """Certifies the images that a sequential run does not have yet, and those that it has half.
-
-    Args:
-        writer: of the run.
-        smoother: its model, sigma, noise and seed.
-        images: all images of the data set.
-        report: told of each batch.
-
-    Raises:
-        FileFormatError: the run is damaged.
-        StoreError: it cannot be written.
-        ModelError: the model failed; what was committed is kept.
-    """
+    """Certify the missing and the unfinished images of a sequential run, reporting each batch."""
     parameters = writer.header.parameters
     n0, classes = parameters["n0"], parameters["num_classes"]
     rule = smoother.rule(**{name: parameters[name] for name in RULE}, delta=parameters.get("delta", 0.0))
-    tally = Tally(Run(writer.connection, writer.path))  # checks what is there, too
+    tally = Tally(Run(writer.connection, writer.path))  # validates the stored rows as well
     report(tally.progress())
-    begun = read_pending(writer.connection, writer.path or Path("(in memory)"), parameters, writer.done)
-    skipped = writer.done | {image.index for image in begun}
-    missing = [index for index in chosen_indices(parameters) if index not in skipped]
-    if not begun and not missing:
+    unfinished = read_pending(writer.connection, writer.path or Path("(in memory)"), parameters, writer.done)
+    started = writer.done | {image.index for image in unfinished}
+    missing = [index for index in chosen_indices(parameters) if index not in started]
+    if not unfinished and not missing:
         return
 
-    def fetch(some: Sequence[ImageSequence]) -> Tensor:
-        rows = [image.index for image in some]
+    def fetch(sequences: Sequence[ImageSequence]) -> Tensor:
+        rows = [image.index for image in sequences]
         return smoother.examples(images.x[torch.tensor(rows)], rows)[0]
 
-    def new(index: int) -> ImageSequence:
+    def new_sequence(index: int) -> ImageSequence:
         return ImageSequence(index, np.zeros(classes + 1, dtype=np.int64))
 
-    def work(drawn: int) -> None:
+    def report_samples(drawn: int) -> None:
         report(tally.progress(samples + drawn, max(1, len(active)) * (n0 + rule.n), len(active)))
 
-    packer = SequencePacker(smoother.sampler, rule, n0, fetch([new((missing or [begun[0].index])[0])])[0])
+    example = fetch([new_sequence((missing or [unfinished[0].index])[0])])[0]
+    packer = SequencePacker(smoother.sampler, rule, n0, example)
     finished: list[ImageSequence] = []
     active: list[ImageSequence] = []
     samples, last = 0, time.monotonic()
-    for now in packer.run(chain(begun, map(new, missing)), fetch, work):
-        finished += now.finished
-        active = now.active
+    for state in packer.run(chain(unfinished, map(new_sequence, missing)), fetch, report_samples):
+        finished += state.finished
+        active = state.active
         samples = sum(n0 + image.drawn for image in active if image.counts0 is not None)
         if time.monotonic() - last >= _COMMIT_S or not active:
             _commit(writer, rule, finished, active, images, tally)
             finished, last = [], time.monotonic()
-            work(0)
+            report_samples(0)
     _commit(writer, rule, finished, [], images, tally)
     report(tally.progress())
 
@@ -89,15 +78,15 @@ def _commit(
     images: ImageSet,
     tally: Tally,
 ) -> None:
-    found = rule.results(finished)
-    prediction = found["prediction"]
-    rows: dict[str, Any] = {name: found[name] for name in LAYOUTS["sequential"]} | {
-        "idx": found["indices"],
-        "label": images.y[torch.from_numpy(found["indices"])].numpy(),
+    results = rule.results(finished)
+    prediction = results["prediction"]
+    rows: dict[str, Any] = {name: results[name] for name in LAYOUTS["sequential"]} | {
+        "idx": results["indices"],
+        "label": images.y[torch.from_numpy(results["indices"])].numpy(),
         "prediction": prediction,
         "status": ["abstain" if value == ABSTAIN else "ok" for value in prediction],
         "seconds": [image.seconds for image in finished],
-        "undecided": ["".join(str(int(open_)) for open_ in row) for row in found["undecided"]],
+        "undecided": ["".join(str(int(undecided)) for undecided in row) for row in results["undecided"]],
     }
     selected = [image for image in active if image.counts0 is not None]
     limits = np.array([image.limits for image in selected]).reshape(-1, len(_LIMITS))
@@ -115,20 +104,7 @@ def _commit(
 def read_pending(
     connection: sqlite3.Connection, path: Path, parameters: dict[str, Any], done: set[int]
 ) -> list[ImageSequence]:
-    """The images that a sequential run was at work on when it was left.
-
-    Args:
-        connection: to its file; untrusted.
-        path: for messages.
-        parameters: of the run.
-        done: images that have their results.
-
-    Returns:
-        One for each, in the order of the index.
-
-    Raises:
-        FileFormatError: the table is damaged.
-    """
+    """Read the unfinished images of a sequential run from an untrusted file, in index order."""
     names = [name for name in PENDING if not name.startswith("counts")]
     columns = read_columns(connection, path, "sequential", names, "pending")
     counts0, counts = (
@@ -139,16 +115,16 @@ def read_pending(
     expected = chosen_indices(parameters)
     with reading(path):
         checks = {
-            "an image that is not to be computed": all(i in expected and i not in done for i in columns["idx"]),
-            "a selection of other samples": (counts0.sum(axis=1) == parameters["n0"]).all(),
-            "a sequence that is at its end": (counts.sum(axis=1) < parameters["n"]).all(),
+            "an image that is finished or not covered": all(i in expected and i not in done for i in columns["idx"]),
+            "a selection that does not have n0 samples": (counts0.sum(axis=1) == parameters["n0"]).all(),
+            "a finished sequence": (counts.sum(axis=1) < parameters["n"]).all(),
             "limits out of range": ((limits[:, ::2] >= 0) & (limits[:, ::2] < 1)).all()
             and ((limits[:, 1::2] > 0) & (limits[:, 1::2] <= 1)).all(),
             "a negative time": all(seconds >= 0 for seconds in columns["seconds"]),
         }
-        wrong = [what for what, fine in checks.items() if not fine]
-        if wrong:
-            raise ValueError(f"table pending holds {wrong[0]}")
+        failed = [fault for fault, passed in checks.items() if not passed]
+        if failed:
+            raise ValueError(f"table pending holds {failed[0]}")
     return [
         ImageSequence(index, counts[row], counts0[row], limits[row], columns["seconds"][row])
         for row, index in enumerate(columns["idx"])

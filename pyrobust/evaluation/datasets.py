@@ -1,4 +1,4 @@
-"""Data sets and loaders of any kind, as pairs of an example and its label."""
+"""Iterate over data sets and loaders of any kind as single labelled examples."""
 
 from __future__ import annotations
 
@@ -12,16 +12,10 @@ from pyrobust.errors import InputError, InputTypeError
 
 
 def labelled_examples(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The examples [...] of a data set or loader one by one, each with its label, int64 [1].
+    """Yield the examples [...] of a data set or loader one by one, each with its label, int64 [1].
 
-    Args:
-        name: of the argument that it came as, for errors.
-        dataset: yields pairs (x, y): one example [...] and its class, or a batch [N, ...] and int64 [N]. Two tensors
-            (x, y) are one such batch.
-
-    Raises:
-        InputError: shapes that do not agree, NaN or inf.
-        InputTypeError: items that are not such pairs.
+    The data set yields pairs (x, y), of one example [...] and its class, or of a batch [N, ...] and int64 [N]; or it is
+    one such batch. ``name`` is the argument that errors name.
 
     >>> batches = [(torch.zeros(2, 3), torch.tensor([1, 0]))]
     >>> [(tuple(x.shape), y.tolist()) for x, y in labelled_examples("data", batches)]
@@ -62,7 +56,7 @@ def _items(name: str, dataset: Any) -> Iterator[Any]:
     if hasattr(dataset, "__iter__"):
         yield from dataset
     elif hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
-        # A map-style data set need not raise IndexError at its end, which plain iteration waits for.
+        # Plain iteration relies on IndexError, which a map-style data set need not raise.
         for i in range(len(dataset)):
             yield dataset[i]
     else:

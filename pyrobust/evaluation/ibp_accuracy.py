@@ -16,33 +16,32 @@ from pyrobust.evaluation.correctness import Judge
 from pyrobust.evaluation.datasets import labelled_examples
 from pyrobust.runner import Runner
 
-# Examples bounded at once, whatever the loader's batches are.
+# Examples bounded at once, independent of the loader's batches.
 _CHUNK = 256
 
 
 def certified_accuracy_ibp(
     model: nn.Module, test_loader: Iterable[Any], epsilon: float, device: torch.device | str | None = None
 ) -> dict[str, float]:
-    """Accuracy, and the share of the examples that interval bounds prove to be robust (Gowal et al., 2018).
+    """Compute clean accuracy, and accuracy certified by interval bound propagation (Gowal et al., 2018).
 
-    Certified is a rightly classified example with ``lower_y > max_{j ≠ y} upper_j``, of the bounds of
-    ``compute_ibp_bounds``: over the l∞ ball, not clipped, and proved. ``BoundedModel.certify`` bounds the differences
-    of logits instead, and certifies more.
+    A correctly classified example is certified if ``lower_y > max_{j ≠ y} upper_j`` for the sound bounds of
+    ``compute_ibp_bounds`` over the l∞ ball, without clipping. ``BoundedModel.certify`` bounds differences of logits
+    instead, and certifies more.
 
     Args:
-        model: module of which bounds are known, see ``BoundedModel``; in evaluation mode meanwhile.
-        test_loader: yields pairs (x, y): a batch [N, ...] and int64 [N], or one example [...] and its class. A
-            ``DataLoader``, a ``TensorDataset``, a list or one batch (x, y) will do.
-        epsilon: the radius, at least 0.
-        device: of the forward pass; a model is moved there. Default: where it is. Bounds are computed there,
-            too.
+        model: module that ``BoundedModel`` supports; runs in evaluation mode.
+        test_loader: an iterable of pairs (x, y), of a batch [N, ...] and int64 [N], or of one example [...] and its
+            class: a ``DataLoader``, a ``TensorDataset``, a list, or one batch (x, y).
+        epsilon: l∞ perturbation radius, at least 0.
+        device: device of the forward pass and the bounds; the model is moved there. Default: the model's device.
 
     Returns:
         ``clean_accuracy`` and ``certified_accuracy``, shares of all examples.
 
     Raises:
-        InputError: no example at all, examples of several shapes, a label or epsilon out of range.
-        InputTypeError: a model that is no module, items that are not such pairs.
+        InputError: no example, examples of several shapes, a label or epsilon out of range.
+        InputTypeError: a model that is not a module, items that are not such pairs.
         ModelError: a model that does not return logits, or that cannot be bounded.
 
     >>> model = nn.Linear(2, 2)
@@ -58,7 +57,7 @@ def certified_accuracy_ibp(
     judge = Judge(runner)
     bounded: BoundedModel | None = None
     total = clean = certified = 0
-    with runner.session(gradients=True):  # evaluation mode; what is made for inference alone cannot be traced
+    with runner.session(gradients=True):  # gradients, since tensors made in inference mode cannot be traced
         for x, y in _chunks(test_loader):
             x = x.to(runner.device, runner.dtype)
             if bounded is None:
@@ -78,7 +77,7 @@ def certified_accuracy_ibp(
 
 
 def _chunks(test_loader: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches [N, ...] with labels [N]; N is that of no loader."""
+    """Yield batches [N, ...] with labels [N], with N independent of the loader."""
     examples = labelled_examples("test_loader", test_loader)
     while chunk := list(islice(examples, _CHUNK)):
         shapes = {tuple(x.shape) for x, _ in chunk}

@@ -1,4 +1,4 @@
-"""How far a sweep is, and the bar that shows it on a terminal."""
+"""Progress of a sweep, and the bar that shows it on a terminal."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """How far a sweep is.
+    """Progress of a sweep.
 
     Args:
-        done: images committed, those of an earlier start included.
+        done: committed images, including those of earlier starts.
         total: images of the sweep.
-        samples: of the chunk in work that are done; of an attack, its images; of a verification, its
-            epsilons, or methods.
-        chunk_samples: all of the chunk in work.
-        chunk: images of the chunk in work.
-        right: committed images whose prediction is right.
-        certified: those of them that are certified at a radius of at least ``radius``; None where nothing is certified.
-        radius: sigma; of a verification its smallest epsilon; 0.0 where there is neither.
-        robust: committed images that withstood the attack; None where nothing is attacked.
+        samples: finished samples of the current chunk; images for an attack, epsilons or methods for a verification.
+        chunk_samples: all samples of the current chunk.
+        chunk: images of the current chunk.
+        right: committed images classified correctly.
+        certified: those also certified at ``radius`` or more; None if the sweep certifies nothing.
+        radius: the first of the given radii, sigma, or the smallest epsilon of a verification; 0.0 without any.
+        robust: committed images robust to the attack; None without an attack.
 
     >>> SweepProgress(8, 20, 50, 100, 4, 7, 6, 0.25).images
     10.0
@@ -40,12 +39,12 @@ class SweepProgress:
 
     @property
     def images(self) -> float:
-        """Images done, the chunk in work by its share of samples."""
+        """Finished images, with the share of finished samples for the current chunk."""
         return self.done + self.chunk * self.samples / self.chunk_samples if self.chunk_samples else float(self.done)
 
     @property
     def summary(self) -> str:
-        """Running accuracy of what is committed, and certified accuracy at ``radius``, or robust accuracy, short.
+        """Short text with the accuracy so far, and the certified accuracy at ``radius`` or the robust accuracy.
 
         >>> SweepProgress(8, 20, 0, 100, 4, 7, 6, 0.25).summary
         'right 87.5 %, R>=0.25: 75.0 %'
@@ -67,7 +66,7 @@ Report: TypeAlias = Callable[[SweepProgress], None]
 
 @contextlib.contextmanager
 def sweep_reporting(progress: bool | Report) -> Iterator[Report]:
-    """What ``progress=`` of a sweep means: False nothing, True a bar on standard error, or a function.
+    """Interpret ``progress=`` of a sweep: False for none, True for a bar on standard error, or a function.
 
     >>> with sweep_reporting(False) as report:
     ...     report(SweepProgress(0, 1, 0, 1, 1, 0, None, 0.25))
@@ -92,7 +91,7 @@ def _bar() -> Iterator[Report]:
         def render(self, task: Task) -> Text:
             return Text("" if task.speed is None else f"{task.speed:.2f}/s")
 
-    # One line on 80 columns, even for fifty thousand images: the bar takes what the figures leave.
+    # Fits one line of 80 columns even for 50,000 images: the bar takes the space that the figures leave.
     columns = (
         BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=24)),
         TextColumn("{task.fields[done]}/{task.total:.0f} images", table_column=Column(no_wrap=True)),
@@ -101,14 +100,14 @@ def _bar() -> Iterator[Report]:
         TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[summary]}", table_column=Column(no_wrap=True)),
     )
-    # A minute of speed, so that the estimate follows a machine that slows down.
+    # Speed over the last minute, so that the estimate follows a machine that slows down.
     with Progress(*columns, console=Console(stderr=True), speed_estimate_period=60.0) as bar:
         task = None
 
         def report(now: SweepProgress) -> None:
             nonlocal task
             if task is None:
-                # What an earlier start did took no time now, and must not count as speed.
+                # Images of earlier starts must not count towards the speed.
                 task = bar.add_task("", total=now.total, completed=now.done, done=now.done, summary="")
             bar.update(task, completed=now.images, done=now.done, summary=now.summary)
 

@@ -1,4 +1,4 @@
-"""What sweeps of every kind share: the chunks that a run does not have yet, one after the other."""
+"""Start or resume a run and compute its missing chunks; shared by sweeps of every kind."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from pyrobust.runs.run import Run
 from pyrobust.runs.writer import RunWriter
 from pyrobust.zoo import ImageSet
 
-#: (done, total): how far the chunk in work is.
+#: Receives the progress of the current chunk as (done, total).
 Advance: TypeAlias = Callable[[int, int], None]
-#: Images, their data-set indices and an ``Advance`` to columns of the store, all but idx, label and seconds.
+#: Computes the columns of a chunk, except idx, label and seconds, from its images and their data-set indices.
 Step: TypeAlias = Callable[[Tensor, range, Advance], dict[str, Any]]
 
 
 class Tally:
-    """What the results so far come to, for the progress."""
+    """Running counts of right, certified and robust images, for progress reports."""
 
     def __init__(self, run: Run) -> None:
         parameters, table = run.parameters, run.table
         self.total = len(run.expected)
         self.done = 0
-        # Of a search for radii nothing is counted but what is right: no radius is the one to ask for.
-        asked = parameters.get("radii") or parameters.get("epsilons") or [0.0]
-        self.radius = asked[0] if "radii" in parameters else parameters.get("sigma", asked[0])
+        # A search for radii has no radius of reference, so that only right images are counted.
+        thresholds = parameters.get("radii") or parameters.get("epsilons") or [0.0]
+        self.radius = thresholds[0] if "radii" in parameters else parameters.get("sigma", thresholds[0])
         self.right = 0
         self.certified = 0 if "radius" in table and self.radius else None
         self.robust = 0 if "adversarial" in table else None
         self.add(table)
 
     def add(self, rows: Mapping[str, Any]) -> None:
-        """Counts rows that are committed."""
+        """Count committed rows."""
         self.done += len(rows["label"])
         right = np.asarray(rows["prediction"]) == rows["label"]
         self.right += int(right.sum())
@@ -58,7 +58,7 @@ class Tally:
             self.robust += int((right & (rows["adversarial"] == rows["label"])).sum())
 
     def progress(self, samples: int = 0, chunk_samples: int = 0, chunk: int = 0) -> SweepProgress:
-        """What is committed, and how far the chunk in work is."""
+        """Return the counts with the progress of the current chunk."""
         return SweepProgress(
             self.done,
             self.total,
@@ -75,22 +75,8 @@ class Tally:
 def write_run(
     out: str | os.PathLike[str] | None, header: Header, step: Step, images: ImageSet, progress: bool | Report
 ) -> Run:
-    """`fill_run` by chunks of images, each whole.
-
-    Args:
-        out: the file; None keeps the run in memory.
-        header: of the run.
-        step: computes one chunk.
-        images: all images of the data set.
-        progress: as of ``certify_dataset``.
-
-    Returns:
-        The run.
-
-    Raises:
-        StoreError, FileFormatError: as `fill_run`.
-    """
-    return fill_run(out, header, lambda writer, report: _fill(writer, step, images, report), progress)
+    """Start or resume a run, computing its missing chunks with ``step``."""
+    return fill_run(out, header, lambda writer, report: _write_chunks(writer, step, images, report), progress)
 
 
 def fill_run(
@@ -99,51 +85,39 @@ def fill_run(
     fill: Callable[[RunWriter, Report], None],
     progress: bool | Report,
 ) -> Run:
-    """Begins a run, or goes on with the one that is there, and computes what is missing.
+    """Start or resume a run, in memory for None, and let ``fill`` add the missing rows.
 
-    Of a finished run nothing is written: it may be read-only.
-
-    Args:
-        out: the file; None keeps the run in memory.
-        header: of the run.
-        fill: adds what is missing to the writer.
-        progress: as of ``certify_dataset``.
-
-    Returns:
-        The run.
-
-    Raises:
-        StoreError: the run cannot be written, is being written by another process, or has other parameters.
-        FileFormatError: ``out`` is not a run, or damaged.
+    A complete run is only read: its file may be read-only.
     """
-    there = None if out is None else _finished(Path(out), header)
+    complete = None if out is None else _complete_run(Path(out), header)
     with sweep_reporting(progress) as report:
-        if there is not None:
-            report(Tally(there).progress())
-            return there
+        if complete is not None:
+            report(Tally(complete).progress())
+            return complete
         with RunWriter(out, header) as writer:
             fill(writer, report)
     return Run(writer.connection if out is None else out)
 
 
-def _finished(path: Path, header: Header) -> Run | None:
-    """The run in a file, where it is the one asked for and whole."""
-    # What a killed writer left beside the file is for the next writer to clear up.
+def _complete_run(path: Path, header: Header) -> Run | None:
+    """Return the run in a file if it is complete and agrees with the header."""
+    # A write-ahead log left by a killed writer is recovered by the next writer.
     if not os.path.isfile(path) or os.path.exists(f"{path}-wal"):
         return None
     with closing(connect_readonly(path)) as connection:
         stored = read_header(connection, path)
-    if stored is None or stored.differences(header, ignore=frozenset({"torch"})):  # nothing more is computed
+    # Any torch may read a complete run, since nothing more is computed.
+    if stored is None or stored.differences(header, ignore=frozenset({"torch"})):
         return None
     run = Run(path)
     return run if run.complete else None
 
 
-def _fill(writer: RunWriter, step: Step, images: ImageSet, report: Report) -> None:
-    """Adds the chunks that are missing, each whole."""
+def _write_chunks(writer: RunWriter, step: Step, images: ImageSet, report: Report) -> None:
+    """Compute and append the missing chunks."""
     parameters = writer.header.parameters
     chosen = chosen_indices(parameters)
-    tally = Tally(Run(writer.connection, writer.path))  # checks what is there, too
+    tally = Tally(Run(writer.connection, writer.path))  # validates the stored rows as well
 
     def advance(chunk: int, samples: int, total: int) -> None:
         report(tally.progress(samples, total, chunk))
@@ -155,7 +129,7 @@ def _fill(writer: RunWriter, step: Step, images: ImageSet, report: Report) -> No
         if present == len(indices):
             continue
         if present:
-            raise FileFormatError(f"{writer.path}: damaged: holds part of a chunk, images {indices}; begin a new run")
+            raise FileFormatError(f"{writer.path}: damaged: holds part of a chunk, images {indices}; start a new run")
         begin = time.perf_counter()
         rows = step(
             images.x[indices.start : indices.stop : indices.step],
@@ -171,12 +145,8 @@ def _fill(writer: RunWriter, step: Step, images: ImageSet, report: Report) -> No
 
 
 def stored_parameters(path: Path) -> dict[str, Any]:
-    """The parameters of the run in a file; none where there is no file or nothing in it.
-
-    Raises:
-        FileFormatError: the file is no run.
-    """
-    if not os.path.isfile(path):  # false where the name is too long, at which Path.is_file fails
+    """Return the parameters of the run in a file; {} if the file is missing or an empty database."""
+    if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
         return {}
     with closing(connect_readonly(path)) as connection:
         header = read_header(connection, path)
@@ -195,21 +165,9 @@ def attack_or_verify_header(
     stored: dict[str, Any],
     guarantee: str,
 ) -> Header:
-    """The header of a run that attacks or verifies images.
+    """Return the header of an attack or a verification; a resumed run keeps the chunk of its stored parameters.
 
-    Args:
-        kind: "attack" or "verify".
-        own: parameters of the kind.
-        runner: of the model.
-        model: what it is called, and its hash.
-        images: all images of the data set.
-        selection: which of them are covered.
-        batch: rows of a batch.
-        stored: parameters of the run that is gone on with, which may have another chunk.
-        guarantee: of the results.
-
-    Raises:
-        InputError: parameters that a run cannot keep.
+    ``own`` are the parameters of the kind, ``model`` is the model's name and hash, and ``batch`` the rows of a batch.
     """
     batch = count("batch_size", batch, WORDS)
     parameters = own | {
@@ -225,7 +183,7 @@ def attack_or_verify_header(
     try:
         check_parameters(kind, parameters)
     except ValueError as error:
-        raise InputError(f"{kind}: expected values that a run can keep, got {error}") from error
+        raise InputError(f"{kind}: expected values that a run can store, got {error}") from error
     return Header(
         kind=kind,
         parameters=parameters,
@@ -239,7 +197,7 @@ def attack_or_verify_header(
 
 
 def software_versions() -> dict[str, str]:
-    """What the results were made with.
+    """Return the versions of the software that computes the results.
 
     >>> sorted(software_versions())
     ['numpy', 'pyrobust', 'python', 'torch']
@@ -254,16 +212,10 @@ def software_versions() -> dict[str, str]:
 
 @contextmanager
 def probing(shape: Sequence[int]) -> Iterator[None]:
-    """Says that a model failed on one image, where it was given one to see whether it takes it.
+    """Translate any exception of a model on its first image, of this shape, to ModelError.
 
-    A model that does not fit the images is the likeliest mistake of all, and its traceback says little. What fails
-    later, in the middle of a sweep, keeps its own.
-
-    Args:
-        shape: of the image, without batch dimension.
-
-    Raises:
-        ModelError: whatever the model raised, as its cause; this package's errors pass unchanged.
+    A model that does not fit the images is the most likely mistake, and its traceback says little. Exceptions later in
+    a sweep, and this package's own errors, propagate unchanged.
 
     >>> with probing((1, 8, 8)):
     ...     raise ValueError("expected 3 channels")

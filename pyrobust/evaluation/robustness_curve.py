@@ -1,4 +1,4 @@
-"""Robust accuracy over epsilon, for little more than the cost of one point."""
+"""Robust accuracy as a function of epsilon, at little more than the cost of one point."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ Epsilon = TypeVar("Epsilon", bound=Hashable)
 
 @dataclass(frozen=True, eq=False)
 class RobustnessCurve:
-    """Robust accuracy of one classifier under one attack at P epsilons, on N examples.
+    """Robust accuracy of a classifier under an attack at P epsilons, on N examples.
 
-    An upper bound at every point: a stronger attack can only lower it. It falls with epsilon by construction.
+    Each point is an upper bound: a stronger attack can only lower it. The curve never rises with epsilon, by
+    construction.
 
     Attributes:
-        attack: the name of the attack class.
-        norm: of the perturbation.
-        epsilons: [P], float64, as passed: in any order, with duplicates.
-        counts: [P], int64, examples that are still right at each.
-        n: N, all examples.
-        lower, upper: [P], float64, the confidence interval of each point by itself (Clopper and Pearson, 1934).
-        alpha: probability that one of these intervals misses, at most.
-        broken_epsilon: [N], float64, the smallest of the epsilons at which each example is fooled; 0 where it is wrong
-            without an attack, +inf where it is fooled at none.
-        forwards: examples pushed through the model, the clean ones included; None where the attack does not count.
+        attack: name of the attack class.
+        norm: norm of the perturbation.
+        epsilons: [P], float64, as passed, in any order and with duplicates.
+        counts: [P], int64, examples still classified correctly at each epsilon.
+        n: N, the number of examples.
+        lower, upper: [P], float64, pointwise confidence interval (Clopper and Pearson, 1934).
+        alpha: largest probability that the interval of one point misses.
+        broken_epsilon: [N], float64, smallest epsilon at which each example is fooled; 0 if it is misclassified without
+            an attack, +inf if it is fooled at none.
+        forwards: examples run through the model, including clean ones; None if the attack does not count them.
     """
 
     attack: str
@@ -72,26 +73,26 @@ class RobustnessCurve:
         return accuracy
 
     def area(self) -> float:
-        """Area under the curve by the trapezoid rule, over the range of epsilon: its mean height, in [0, 1].
+        """Area under the curve by the trapezoid rule, divided by the range of epsilon: the mean height, in [0, 1].
 
         Raises:
-            InputError: fewer than two different epsilons.
+            InputError: fewer than two distinct epsilons.
         """
         epsilons, first = np.unique(self.epsilons, return_index=True)
         if len(epsilons) < 2:
-            raise InputError(f"area: expected at least two different epsilons, got {len(epsilons)}")
+            raise InputError(f"area: expected at least two distinct epsilons, got {len(epsilons)}")
         heights = self.robust_accuracy[first]
         widths = np.diff(epsilons)
         return float((widths * (heights[1:] + heights[:-1]) / 2).sum() / (epsilons[-1] - epsilons[0]))
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields and ``robust_accuracy`` by name, arrays as lists."""
+        """Return all fields and ``robust_accuracy`` by name, arrays as lists."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["robust_accuracy"] = self.robust_accuracy
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row a point, in the order passed; what belongs to the whole curve in ``.attrs``.
+        """Return one row for each point, in the order passed, and properties of the whole curve in ``.attrs``.
 
         Raises:
             MissingExtraError: pandas is not installed.
@@ -116,16 +117,16 @@ def compute_robustness_curve(
     epsilons: Sequence[Epsilon],
     **attack_kwargs: Any,
 ) -> dict[Epsilon, float]:
-    """Robust accuracy at each epsilon, ``(1/N)·Σ 1[f(xᵢ) = yᵢ, no x_adv found within epsilon]``.
+    """Compute robust accuracy at each epsilon, ``(1/N)·Σ 1[f(xᵢ) = yᵢ, no x_adv found within epsilon]``.
 
-    ``robustness_curve`` as a dictionary.
+    The curve of ``robustness_curve``, as a dictionary.
 
     Args:
-        attack_class: a subclass of ``AdversarialAttack``, or any class like it.
+        attack_class: a subclass of ``AdversarialAttack``, or any class with its interface.
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         x: [N, ...], float, finite; N ≥ 1.
-        y: [N], integers, the right classes.
-        epsilons: numbers of at least 0, in any order.
+        y: [N], integers, the true classes.
+        epsilons: numbers >= 0, in any order.
         attack_kwargs: further arguments of the attack class, such as ``norm`` or ``steps``.
 
     Returns:
@@ -146,8 +147,8 @@ def compute_robustness_curve(
     """
     given, values = _epsilons(epsilons)
     labels = _checked_batch(x, y)
-    found = search_broken_epsilons(attack_class, model, x, y, labels, values, attack_kwargs)
-    still_right = found.broken[:, None] > np.asarray(values)
+    result = search_broken_epsilons(attack_class, model, x, y, labels, values, attack_kwargs)
+    still_right = result.broken_epsilon[:, None] > np.asarray(values)
     return dict(zip(given, still_right.mean(axis=0).tolist(), strict=True))
 
 
@@ -162,41 +163,41 @@ def robustness_curve(
     progress: bool | Progress = False,
     **attack_kwargs: Any,
 ) -> RobustnessCurve:
-    """Robust accuracy over epsilon, with confidence intervals and the epsilon that breaks each example.
+    """Compute robust accuracy over epsilon, with confidence intervals and the epsilon that breaks each example.
 
-    An example fooled at epsilon is fooled at every larger one, for the larger ball holds its perturbation. So each
-    example bisects over the sorted epsilons, and examples that are at different ones share a batch: P points take
-    ⌈log₂(P + 1)⌉ runs of the attack at most, each on the examples that are not settled. An x_adv that lies within a
-    smaller epsilon of the list settles that one too. Examples that are wrong without an attack count as fooled
-    everywhere; at epsilon 0 stands the clean accuracy.
+    An example fooled at epsilon is fooled at every larger one, since the larger ball contains its perturbation. So each
+    example bisects over the sorted epsilons, and examples at different epsilons share a batch: P points take at most
+    ⌈log₂(P + 1)⌉ runs of the attack, each on the undecided examples. An x_adv that lies within a smaller epsilon of the
+    list decides that one as well. Examples misclassified without an attack count as fooled everywhere; at epsilon 0 the
+    curve is the clean accuracy.
 
     An attack whose ``generate`` takes no ``epsilon`` runs once for each point, the smallest first, on the examples that
-    are still right.
+    are not fooled yet.
 
-    An example counts as fooled where the model classifies x_adv wrong. Every x_adv is checked in float64: one outside
-    the ball or the clip range by more than the rounding of float32 is an error, since a broken attack would lower
-    robust accuracy.
+    An example counts as fooled if the model misclassifies x_adv. Every x_adv is checked in float64: a point outside the
+    ball or the clip range by more than float32 rounding is an error, since a broken attack would lower robust accuracy.
 
     Args:
-        attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``, with the largest epsilon where
-            its ``generate(x, y, *, epsilon, indices)`` takes one for each example (float64 [n], and int64 [n], the
-            examples' places in x), else with each point in turn and ``generate(x, y)``. The norm, clip_min and clip_max
-            that x_adv is held to are the attack's attributes; without them, "linf" (the weakest demand) and no range.
+        attack_class: called as ``attack_class(model, epsilon=..., **attack_kwargs)``. If its
+            ``generate(x, y, *, epsilon, indices)`` takes an epsilon for each example (epsilon float64 [n]; indices
+            int64 [n], positions in x), it is called with the largest epsilon; else with each epsilon in turn, and
+            ``generate(x, y)``. x_adv must respect the attack's attributes norm, clip_min and clip_max; without them,
+            "linf" (the weakest requirement) and no range.
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         x: [N, ...], float, finite; N ≥ 1.
-        y: [N], integers, the right classes.
-        epsilons: numbers of at least 0, in any order; duplicates cost nothing.
-        alpha: of the confidence intervals, in (0, 1).
-        progress: True for a bar on the terminal, or a function of (examples settled, examples).
+        y: [N], integers, the true classes.
+        epsilons: numbers >= 0, in any order; duplicates cost nothing.
+        alpha: probability that a confidence interval misses, in (0, 1).
+        progress: True for a bar on the terminal, or a function that receives (examples decided, examples).
         attack_kwargs: further arguments of the attack class, such as ``norm`` or ``steps``.
 
     Returns:
         RobustnessCurve.
 
     Raises:
-        InputError: no epsilon, a negative, NaN or infinite one; no example, lengths that do not agree, a label out of
-            range; an attack that leaves the ball or the clip range, or returns another shape, NaN or inf.
-        InputTypeError: x that is not float, y that is not integer, an attack class that is none.
+        InputError: no epsilon, or a negative, NaN or infinite one; no example, lengths that do not agree, a label out
+            of range; an attack that leaves the ball or the clip range, or returns another shape, NaN or inf.
+        InputTypeError: x that is not float, y that is not integer, an attack class without ``generate``.
         ModelError: a model that does not return logits.
 
     >>> class Shift:
@@ -211,27 +212,27 @@ def robustness_curve(
     """
     _, values = _epsilons(epsilons)
     labels = _checked_batch(x, y)
-    estimate_rate(0, len(labels), alpha)  # says what is wrong with alpha before anything runs
-    found = search_broken_epsilons(attack_class, model, x, y, labels, values, attack_kwargs, progress)
+    estimate_rate(0, len(labels), alpha)  # raises for an invalid alpha before anything runs
+    result = search_broken_epsilons(attack_class, model, x, y, labels, values, attack_kwargs, progress)
     points = np.asarray(values, dtype=np.float64)
-    counts = (found.broken[:, None] > points).sum(axis=0)
+    counts = (result.broken_epsilon[:, None] > points).sum(axis=0)
     rates = [estimate_rate(int(count), len(labels), alpha) for count in counts]
     return RobustnessCurve(
-        attack=found.attack,
-        norm=found.norm,
+        attack=result.attack,
+        norm=result.norm,
         epsilons=points,
         counts=counts.astype(np.int64),
         n=len(labels),
         lower=np.array([rate.lower for rate in rates]),
         upper=np.array([rate.upper for rate in rates]),
         alpha=float(alpha),
-        broken_epsilon=found.broken,
-        forwards=found.forwards,
+        broken_epsilon=result.broken_epsilon,
+        forwards=result.forwards,
     )
 
 
 def _epsilons(epsilons: Sequence[Epsilon]) -> tuple[list[Epsilon], list[float]]:
-    """The epsilons as they came, and as numbers."""
+    """Return the epsilons as passed, and as floats."""
     given = items("epsilons", epsilons)
     if not given:
         raise InputError("epsilons: expected at least one, got none")

@@ -1,4 +1,4 @@
-"""The search behind a robustness curve: the smallest epsilon of a grid that breaks each example."""
+"""Search for the smallest epsilon of a grid that breaks each example, for robustness curves."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ import torch
 from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.evaluation.attack_chunk import check_adversarial
 from pyrobust.evaluation.correctness import Judge
 from pyrobust.metrics import distances
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
-# What an x_adv may be off by, relative to the numbers it was computed from: attacks are written in float32.
+# Relative tolerance for the rounding error of x_adv: attacks compute in float32.
 _ROUNDING = float(torch.finfo(torch.float32).eps)
 
 
 @dataclass(frozen=True, eq=False)
-class Broken:
-    """What a search found: ``broken`` [N], 0 where wrong without an attack, +inf where nothing fooled the example."""
+class SearchResult:
+    """``broken_epsilon`` [N]: 0 if misclassified without an attack, +inf if never fooled."""
 
-    broken: npt.NDArray[np.float64]
+    broken_epsilon: npt.NDArray[np.float64]
     attack: str
     norm: str
     forwards: int | None
@@ -41,25 +42,8 @@ def search_broken_epsilons(
     epsilons: list[float],
     attack_kwargs: dict[str, Any],
     progress: bool | Progress = False,
-) -> Broken:
-    """The smallest epsilon at which an attack fools each example.
-
-    Args:
-        attack_class: as of ``robustness_curve``.
-        model: likewise.
-        x: [N, ...], checked.
-        y: [N], as the attack is to get it.
-        labels: y as int64 on the CPU.
-        epsilons: finite, at least 0, in any order.
-        attack_kwargs: further arguments of the attack class.
-        progress: as of ``robustness_curve``.
-
-    Returns:
-        Broken.
-
-    Raises:
-        InputError, InputTypeError, ModelError: as ``robustness_curve``.
-    """
+) -> SearchResult:
+    """Find the smallest epsilon at which an attack fools each example; ``labels`` is y as int64 on the CPU."""
     if not callable(attack_class):
         raise InputTypeError(f"attack_class: expected a class with generate(x, y), got {type(attack_class).__name__}")
     search = _Search(attack_class, model, x, y, labels, sorted({e for e in epsilons if e > 0}), attack_kwargs)
@@ -72,7 +56,7 @@ def search_broken_epsilons(
 
 
 class _Search:
-    """Where each example stands: fooled at grid[high] and every larger one, at none known below grid[low]."""
+    """Bisection state: each example is fooled at grid[high] and above, and not known to be below grid[low]."""
 
     def __init__(
         self,
@@ -87,7 +71,7 @@ class _Search:
         self.attack_class, self.model, self.attack_kwargs = attack_class, model, attack_kwargs
         self.x, self.y, self.labels = x.detach(), y, labels
         self.grid = torch.tensor(grid, dtype=torch.float64)
-        # Where every epsilon is 0, too: what is wrong with the arguments of an attack shows always.
+        # Made even if every epsilon is 0, so that invalid arguments of the attack always raise.
         self.attack = self._make(grid[-1] if grid else 0.0)
         self.name = type(self.attack).__name__
         parameters = _generate_parameters(self.attack, self.name)
@@ -118,17 +102,17 @@ class _Search:
             self._attack(self._make(float(self.grid[place])), active, torch.full((len(active),), place))
         report(len(self.x))
 
-    def result(self) -> Broken:
+    def result(self) -> SearchResult:
         thresholds = torch.cat([self.grid, torch.tensor([math.inf], dtype=torch.float64)])
-        broken = torch.where(self.right, thresholds[self.high], 0.0).numpy()
+        broken_epsilon = torch.where(self.right, thresholds[self.high], 0.0).numpy()
         forwards = None if self.attack_rows is None else self.judge.rows + self.attack_rows
-        return Broken(broken, self.name, self.norm, forwards)
+        return SearchResult(broken_epsilon, self.name, self.norm, forwards)
 
     def _make(self, epsilon: float) -> Any:
         return self.attack_class(self.model, epsilon=epsilon, **self.attack_kwargs)
 
     def _attack(self, attack: Any, active: Tensor, place: Tensor) -> None:
-        """Attacks the active examples at grid[place] and narrows what is known of them."""
+        """Attack the active examples at grid[place] and narrow their intervals."""
         where = active.to(self.x.device)
         keywords: dict[str, Tensor] = {}
         if self.per_example:
@@ -137,48 +121,35 @@ class _Search:
                 keywords["indices"] = where
         x = self.x[where]
         with self.judge.runner.session(gradients=True), torch.enable_grad():
-            # A copy: what an attack has written into x would be no distance away from x.
+            # A copy: an attack that writes into x would otherwise hide its perturbation.
             x_adv = attack.generate(x.clone(), self.y[active.to(self.y.device)], **keywords)
-        x_adv = self._adversarial(x_adv, x)
+        x_adv = check_adversarial("attack_class", f"{self.name}.generate", x_adv, x)
         rows = getattr(attack, "forwards", None)  # of the last generate
         self.attack_rows = self.attack_rows + rows if self.attack_rows is not None and isinstance(rows, int) else None
         distance = self._distances(attack, x_adv, x, active, self.grid[place])
         fooled = ~self.judge.right(x_adv, self.labels[active])
-        # What lies in a smaller ball of the grid fools there, too.
+        # A perturbation inside a smaller ball of the grid fools the model there as well.
         reached = torch.minimum(place, torch.searchsorted(self.grid, distance))
         self.high[active] = torch.where(fooled, reached, self.high[active])
         self.low[active] = torch.where(fooled, self.low[active], place + 1)
 
-    def _adversarial(self, x_adv: Any, x: Tensor) -> Tensor:
-        if not isinstance(x_adv, Tensor) or not x_adv.dtype.is_floating_point:
-            got = x_adv.dtype if isinstance(x_adv, Tensor) else type(x_adv).__name__
-            raise InputTypeError(f"attack_class: expected {self.name}.generate to return a float tensor, got {got}")
-        if x_adv.shape != x.shape:
-            raise InputError(
-                f"attack_class: expected {self.name}.generate to return shape {tuple(x.shape)}, got "
-                f"{tuple(x_adv.shape)}"
-            )
-        if not bool(torch.isfinite(x_adv).all()):
-            raise InputError(f"attack_class: expected {self.name}.generate to return finite values, got NaN or inf")
-        return x_adv.detach().to(x.device, x.dtype)
-
     def _distances(self, attack: Any, x_adv: Tensor, x: Tensor, active: Tensor, epsilon: Tensor) -> Tensor:
-        """The distance of each x_adv, float64 [n] on the CPU, where it is one the attack was allowed."""
+        """Return the distance of each x_adv, float64 [n] on the CPU; raise beyond epsilon or the clip range."""
         low, high = (float(end) for end in x_adv.aminmax())
         for name, extreme, sign in (("clip_min", low, -1), ("clip_max", high, 1)):
             bound = getattr(attack, name, None)
             if bound is not None and sign * (extreme - bound) > _ROUNDING * abs(bound):
-                raise InputError(f"attack_class: expected {self.name} to keep to {name} {bound}, got {extreme}")
+                raise InputError(f"attack_class: expected {self.name} to respect {name} {bound}, got {extreme}")
         distance = distances(x_adv, x, self.norm).cpu()
         if bool((distance > epsilon).any()):
             zero = torch.zeros_like(x)
             scale = (distances(x, zero, self.norm) + distances(x_adv, zero, self.norm)).cpu()
-            slack = min(_ROUNDING, torch.finfo(x.dtype).eps) * (epsilon + scale)
-            outside = distance > epsilon + slack
+            rounding = min(_ROUNDING, torch.finfo(x.dtype).eps) * (epsilon + scale)
+            outside = distance > epsilon + rounding
             if bool(outside.any()):
                 i = int(outside.nonzero()[0])
                 raise InputError(
-                    f"attack_class: expected {self.name} to keep within {self.norm} distance {float(epsilon[i]):.9g}, "
+                    f"attack_class: expected {self.name} to stay within {self.norm} distance {float(epsilon[i]):.9g}, "
                     f"got {float(distance[i]):.9g} for example {int(active[i])}; project its perturbations"
                 )
         return distance

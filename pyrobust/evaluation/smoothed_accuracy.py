@@ -13,7 +13,7 @@ from pyrobust.checks import class_labels, items, non_negatives
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.smoothing import ABSTAIN, Certificates, RandomizedSmoothing
 
-# Images handed over at once: enough to fill batches, few enough to stay off the device's memory.
+# Images certified at once: enough to fill batches, few enough for the device's memory.
 _CHUNK = 1024
 
 
@@ -22,7 +22,7 @@ class Smoother(Protocol):
     """Anything that certifies one example."""
 
     def certify(self, x: Tensor, *, n: int, alpha: float) -> tuple[int, float]:
-        """Class (−1 where it abstains) and certified radius of one example [...]."""
+        """Return class (−1 for an abstention) and certified radius of one example [...]."""
         ...
 
 
@@ -34,27 +34,27 @@ def compute_certified_accuracy(
     n: int = 10_000,
     alpha: float = 0.001,
 ) -> dict[str, float]:
-    """Certifies every image and summarises: the share certified right at each radius.
+    """Certify every image, and compute the certified accuracy at each radius (Cohen, Rosenfeld and Kolter, 2019).
 
-    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64, the radius inclusive (Cohen,
-    Rosenfeld and Kolter, 2019). An abstention is wrong whatever the label. A radius that is not finite is below every
-    r, and counts as 0 in the mean.
+    ``(1/N)·Σ 1[g(xᵢ) = yᵢ and Rᵢ ≥ r]``, compared in float64. Abstentions count as wrong. A radius that is not finite
+    counts as below every r, and as 0 in the mean.
 
     Args:
         smoother: a ``RandomizedSmoothing``, or any object with ``certify(x, n=, alpha=)`` → (class, radius).
         test_images: [N, ...], float; N ≥ 1.
-        test_labels: [N], integers, the right classes.
-        radii: radii ≥ 0, in the input's unit.
-        n: samples an image for the bound.
+        test_labels: [N], integers, the true classes.
+        radii: radii ≥ 0, in the unit of the input.
+        n: samples for each image to bound the probability of its class.
         alpha: probability that one certificate is wrong, in (0, 1).
 
     Returns:
-        ``clean_accuracy``: the share of images whose smoothed prediction is right; ``f"certified_r={r}"`` for each
-        radius as passed; ``avg_radius``: the mean radius of the right predictions, 0.0 if there are none. All float.
+        ``clean_accuracy``: the share of images that the smoothed classifier classifies correctly;
+        ``f"certified_r={r}"`` for each radius as passed; ``avg_radius``: the mean radius of correctly classified
+        images, 0.0 without any. All float.
 
     Raises:
-        InputError: no images, labels of another length or out of range, a radius that is negative or NaN; and as
-            ``certify_batch``.
+        InputError: no images, labels of another length or out of range, a negative or NaN radius, or an argument that
+            ``certify_batch`` refuses.
         InputTypeError: labels that are not integers, a smoother without ``certify``.
 
     >>> import torch

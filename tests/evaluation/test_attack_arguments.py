@@ -37,9 +37,9 @@ class Returning(AdversarialAttack):
         (lambda x: x.long(), InputTypeError, "to return a float tensor, got torch.int64"),
         (lambda x: x[:-1], InputError, r"to return shape \(24, 1, 8, 8\), got \(23, 1, 8, 8\)"),
         (lambda x: x * math.nan, InputError, "finite values"),
-        (lambda x: x - 1e-9, InputError, "to keep to the clip range, 0.0 to 1.0, got -9.99"),
-        (lambda x: (x + EPSILON + 1e-6).clamp(max=1), InputError, "to keep within linf distance 0.15, got 0.15000"),
-        (lambda x: x.add_(0.2).clamp_(max=1), InputError, "to keep within linf distance"),
+        (lambda x: x - 1e-9, InputError, "to stay in the clip range, 0.0 to 1.0, got -9.99"),
+        (lambda x: (x + EPSILON + 1e-6).clamp(max=1), InputError, "to stay within linf distance 0.15, got 0.15000"),
+        (lambda x: x.add_(0.2).clamp_(max=1), InputError, "to stay within linf distance"),
     ],
 )
 def test_attacks_that_break_the_rules_are_refused(tmp_path: Path, change: Any, error: type, words: str) -> None:
@@ -67,7 +67,7 @@ def test_the_ball_is_judged_in_exact_arithmetic() -> None:
         assert run.table["distance"].tolist() == [min(computed, inside)]
         rounded += computed > inside
         if outside < computed:
-            with pytest.raises(InputError, match="to keep within l1 distance"):
+            with pytest.raises(InputError, match="to stay within l1 distance"):
                 attack_dataset(Returning(lambda _, z=z: z, Crowd(), epsilon=outside, norm="l1"), data)
     assert rounded >= 3
 
@@ -86,7 +86,7 @@ def test_the_ball_is_judged_in_exact_arithmetic() -> None:
         ({"skip": 0}, InputError, "skip"),
         ({"shard": (3, 2)}, InputError, "shard"),
         ({"batch_size": 0}, InputError, "batch_size"),
-        ({"attack": Mine(Crowd(), step="x" * 300)}, InputError, "attack: expected values that a run can keep"),
+        ({"attack": Mine(Crowd(), step="x" * 300)}, InputError, "attack: expected values that a run can store"),
     ],
 )
 def test_wrong_arguments_leave_no_file(tmp_path: Path, change: dict[str, Any], error: type, words: str) -> None:

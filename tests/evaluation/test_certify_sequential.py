@@ -296,9 +296,9 @@ def test_damaged_results(statement: str, match: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "match"),
     [
-        ("UPDATE pending SET idx = 77 WHERE idx = 3", "an image that is not to be computed"),
-        ("UPDATE pending SET counts0 = '{}' WHERE idx = 3", "a selection of other samples"),
-        ("UPDATE pending SET counts = '{\"0\":2000}' WHERE idx = 3", "a sequence that is at its end"),
+        ("UPDATE pending SET idx = 77 WHERE idx = 3", "an image that is finished or not covered"),
+        ("UPDATE pending SET counts0 = '{}' WHERE idx = 3", "a selection that does not have n0 samples"),
+        ("UPDATE pending SET counts = '{\"0\":2000}' WHERE idx = 3", "a finished sequence"),
         ("UPDATE pending SET counts = '[]' WHERE idx = 3", "not a histogram"),
         ("UPDATE pending SET p_lower = 1.0 WHERE idx = 3", "limits out of range"),
         ("UPDATE pending SET rival_upper = -1.0 WHERE idx = 3", "limits out of range"),

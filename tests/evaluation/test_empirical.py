@@ -147,7 +147,9 @@ def test_no_winner_is_not_robust():
 
 
 def test_nothing_right_and_nothing_at_all():
-    with pytest.raises(InputError, match="dataset: expected an example that the model classifies right, got none of 5"):
+    with pytest.raises(
+        InputError, match="dataset: expected an example that the model classifies correctly, got none of 5"
+    ):
         calculate_empirical_robustness(sign_model, TensorDataset(X, torch.tensor([0, 1, 0, 1, 0])), _never, 0.1)
     for empty in ([], TensorDataset(X[:0], Y[:0]), [(X[:0], Y[:0])]):
         with pytest.raises(InputError, match="dataset: expected at least one example, got none"):
@@ -187,12 +189,16 @@ def test_what_is_no_data_set(dataset, error, match):
 @pytest.mark.parametrize(
     ("returned", "error", "match"),
     [
-        (None, InputTypeError, "attack_fn: expected it to return a float tensor, got NoneType"),
-        (torch.zeros(1, 2).long(), InputTypeError, "attack_fn: expected it to return a float tensor, got torch.int64"),
-        (torch.zeros(2), InputError, r"attack_fn: expected it to return the input's shape \(1, 2\), got \(2,\)"),
+        (None, InputTypeError, "attack_fn: expected the function to return a float tensor, got NoneType"),
+        (
+            torch.zeros(1, 2).long(),
+            InputTypeError,
+            "attack_fn: expected the function to return a float tensor, got torch.int64",
+        ),
+        (torch.zeros(2), InputError, r"attack_fn: expected the function to return shape \(1, 2\), got \(2,\)"),
         (torch.zeros(2, 2), InputError, r"attack_fn: .* got \(2, 2\)"),
-        (torch.tensor([[0.0, math.nan]]), InputError, "attack_fn: expected finite values"),
-        (torch.tensor([[math.inf, 0.0]]), InputError, "attack_fn: expected finite values"),
+        (torch.tensor([[0.0, math.nan]]), InputError, "attack_fn: expected the function to return finite values"),
+        (torch.tensor([[math.inf, 0.0]]), InputError, "attack_fn: expected the function to return finite values"),
     ],
 )
 def test_what_an_attack_may_not_return(returned, error, match):

@@ -255,7 +255,7 @@ def test_area_is_the_mean_height():
     assert curve_of([0.0, 0.5, 2.0], [10, 8, 2]).area() == pytest.approx((0.5 * 0.9 + 1.5 * 0.5) / 2)
     assert curve_of([2.0, 0.5, 0.0, 0.5], [2, 8, 10, 8]).area() == pytest.approx((0.5 * 0.9 + 1.5 * 0.5) / 2)
     assert curve_of([1.0, 3.0], [7, 7]).area() == pytest.approx(0.7)
-    with pytest.raises(InputError, match="area: expected at least two different epsilons, got 1"):
+    with pytest.raises(InputError, match="area: expected at least two distinct epsilons, got 1"):
         curve_of([0.1, 0.1], [3, 3]).area()
 
 

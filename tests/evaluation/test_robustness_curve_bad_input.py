@@ -47,13 +47,13 @@ def returning(function, per_example=False):
         (
             lambda x, e: x - 1.001 * e,
             InputError,
-            r"Made to keep within linf distance 0\.1, got 0\.1001\d* for example 0",
+            r"Made to stay within linf distance 0\.1, got 0\.1001\d* for example 0",
         ),
         (lambda x, e: None, InputTypeError, "Made.generate to return a float tensor, got NoneType"),
         (lambda x, e: x.long(), InputTypeError, "Made.generate to return a float tensor, got torch.int64"),
         (lambda x, e: x[:, :1], InputError, r"Made.generate to return shape \(2, 2\), got \(2, 1\)"),
         (lambda x, e: x * math.nan, InputError, "Made.generate to return finite values"),
-        (lambda x, e: x + e, InputError, r"Made to keep to clip_max 1.0, got 1.04"),
+        (lambda x, e: x + e, InputError, r"Made to respect clip_max 1.0, got 1.04"),
     ],
 )
 def test_a_broken_attack_is_named(function, error, match, per_example):
@@ -64,7 +64,7 @@ def test_a_broken_attack_is_named(function, error, match, per_example):
 
 def test_below_the_clip_range_too():
     x, y = torch.tensor([[0.6, 0.05]]), torch.tensor([1])
-    with pytest.raises(InputError, match=r"to keep to clip_min 0.0, got -0.05"):
+    with pytest.raises(InputError, match=r"to respect clip_min 0.0, got -0.05"):
         compute_robustness_curve(returning(lambda x, e: x - e), sign_model, x, y, [0.1])
 
 
@@ -73,7 +73,7 @@ def test_the_norm_is_the_attacks(norm, share):
     x, y = images([0.05, 0.2])
     ok = returning(lambda x, e: x - share * e)
     assert compute_robustness_curve(ok, sign_model, x, y, [0.1], norm=norm) == {0.1: 0.5}
-    with pytest.raises(InputError, match=rf"keep within {norm} distance 0\.1"):
+    with pytest.raises(InputError, match=rf"stay within {norm} distance 0\.1"):
         compute_robustness_curve(returning(lambda x, e: x - 1.001 * share * e), sign_model, x, y, [0.1], norm=norm)
 
 
@@ -92,7 +92,7 @@ def test_writing_into_x_hides_nothing(per_example):
     before = x.clone()
     kept = returning(lambda x, e: x.sub_(0.9 * e), per_example)
     assert compute_robustness_curve(kept, sign_model, x, y, [0.1, 0.2]) == {0.1: 0.5, 0.2: 0.5}
-    with pytest.raises(InputError, match="keep within linf distance"):
+    with pytest.raises(InputError, match="stay within linf distance"):
         compute_robustness_curve(returning(lambda x, e: x.sub_(1.1 * e), per_example), sign_model, x, y, [0.1, 0.2])
     assert torch.equal(x, before)
 
@@ -110,7 +110,7 @@ class Plain:
 def test_a_class_of_ones_own():
     x, y = images([0.05, 0.25, 5.0])
     assert compute_robustness_curve(Plain, sign_model, x, y, [0.1, 0.3, 6.0]) == {0.1: 2 / 3, 0.3: 1 / 3, 6.0: 0.0}
-    with pytest.raises(InputError, match=r"Plain to keep within linf distance 0\.1"):
+    with pytest.raises(InputError, match=r"Plain to stay within linf distance 0\.1"):
         compute_robustness_curve(Plain, sign_model, x, y, [0.1], scale=2.0)
 
 
