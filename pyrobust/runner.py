@@ -161,6 +161,15 @@ class Runner:
                 for module, mode in zip(modules, modes, strict=True):
                     module.training = mode
 
+    def batch(self, x: Tensor) -> Tensor:
+        """Examples [N, ...] on the runner's device, images in its memory format; their dtype is kept.
+
+        >>> Runner(lambda x: x).batch(torch.zeros(2, 3)).shape
+        torch.Size([2, 3])
+        """
+        images = self.memory_format if x.dim() == 4 else torch.contiguous_format
+        return x.to(self.device_for(x)).contiguous(memory_format=images)
+
     def logits(self, batch: Tensor) -> Tensor:
         """The model's logits [N, K] for a batch [N, ...] on the runner's device; call it inside a session."""
         output = self.model(batch)

@@ -15,7 +15,6 @@ from pyrobust.checks import image_indices, summary
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
-from .arguments import batch_on
 from .autoattack_versions import VERSIONS, checked_names, published_attack
 from .base import AdversarialAttack
 from .engine import BatchAttack, Callback
@@ -246,7 +245,7 @@ class AutoAttack(AdversarialAttack):
 
     def _check_model(self, queries: Queries, x: Tensor) -> int:
         """Return the number of classes; warn about models whose result would be unreliable."""
-        batch = batch_on(x[:_CHECKED_EXAMPLES], self.runner.device_for(x), self.runner.memory_format)
+        batch = self.runner.batch(x[:_CHECKED_EXAMPLES])
         with self.runner.session(gradients=True):
             first, second = queries.logits(batch).double(), queries.logits(batch).double()
         length = first.norm(dim=1).clamp_(min=1e-10)

@@ -10,14 +10,13 @@ from torch import Tensor, nn
 
 from pyrobust.checks import class_labels, finite, radii
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.ops.logits import STANDING
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball
 from pyrobust.runner import Classifier, Runner
 
-from .arguments import batch_on, check_classes, same_shape
+from .arguments import same_shape
 from .norms import Ball, norm_of
-from .queries import Queries, note_no_winner, winner
+from .queries import Queries
 
 
 class AdversarialAttack(abc.ABC):
@@ -162,26 +161,8 @@ class AdversarialAttack(abc.ABC):
 
     def _right(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
         """Which examples are not fooled, bool [N] on the CPU."""
-        runner = self.runner
-        device = runner.device_for(x)
-        right = torch.zeros(len(x), dtype=torch.bool)
-        without = torch.zeros(len(x), dtype=torch.bool)
-        shape = tuple(x.shape[1:])
-
-        def step(begin: int, end: int) -> None:
-            batch, label = batch_on(x[begin:end], device, runner.memory_format), y[begin:end].to(device)
-            logits = queries.logits(batch)
-            check_classes(label, logits.shape[1], "target_labels" if targeted else "y")
-            verdicts = queries.verdict(logits, label, targeted, both=len(batch) > 1).cpu()
-            for i in (verdicts > 1).nonzero()[:, 0].tolist():
-                verdicts[i] = int(queries.fooled_alone(batch[i : i + 1], label[i : i + 1], targeted))
-            right[begin:end] = verdicts == STANDING
-            without[begin:end] = (winner(logits) == logits.shape[1]).cpu()
-
-        with runner.session(gradients=True):
-            runner.for_each(len(x), shape, step)
-        note_no_winner(runner, int(without.sum()), len(x))
-        return right
+        right = queries.judge.right(x, y, "target_labels" if targeted else "y")
+        return ~right if targeted else right
 
     def _success_labels(self, y: Tensor, targeted: bool, target_labels: Tensor | None, examples: int) -> Tensor:
         """Labels that decide success, int64 [N] on the CPU: y, or the target labels where targeted."""

@@ -13,7 +13,6 @@ from pyrobust.checks import image_indices, integer
 from pyrobust.errors import InputTypeError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
-from .arguments import batch_on
 from .base import AdversarialAttack
 from .queries import Queries
 from .state import AttackState
@@ -168,7 +167,7 @@ class BatchAttack(AdversarialAttack):
             state = AttackState(
                 queries,
                 self._norm,
-                batch_on(x[rows.to(x.device)], device, runner.memory_format),
+                runner.batch(x[rows.to(x.device)]),
                 y[rows].to(device),
                 radius[rows].to(device),
                 index[rows].to(device),

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pyrobust.correctness import Judge, verdicts
 from pyrobust.errors import ModelError
-from pyrobust.ops.logits import LogitLoss, logit_verdict
+from pyrobust.ops.logits import LogitLoss
 from pyrobust.runner import Runner
 
 from .eot import EOT
-
-logger = logging.getLogger(__name__)
 
 
 class Gradient(NamedTuple):
@@ -40,6 +38,8 @@ class Queries:
         self.draws = runner.model.samples if isinstance(runner.model, EOT) else 1
         #: Rows pushed through the model so far.
         self.forwards = 0
+        #: Judges by these logits.
+        self.judge = Judge(runner, self.logits)
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits [B, K], float32 or float64."""
@@ -74,21 +74,17 @@ class Queries:
             gradients.append(gradient)
         return self._mean(logits), self._mean(values), self._mean(gradients).to(x.dtype)
 
-    def verdict(self, logits: Tensor, y: Tensor, targeted: bool, *, both: bool = False) -> Tensor:
+    def verdict(self, logits: Tensor, y: Tensor, targeted: bool) -> Tensor:
         """Verdict on each row, uint8 [B]: ``STANDING``, ``FOOLED`` or ``CLOSE``.
 
-        A row is correct if y is its predicted class (see ``winner``), and fooled if it is not correct or, where
-        targeted, if it is. Close rows are decided by ``fooled_alone``: fooled rows whose logit of y and largest other
-        logit differ by at most √ε of the model's dtype times the row's largest |logit|, and rows where these two are
-        equal or not finite. With ``both``, robust rows that differ by so little are close, too.
+        By the rule of ``pyrobust.correctness``; ``fooled_alone`` decides close rows. Rows that are not fooled are never
+        close: an attack confirms its successes only.
         """
-        tolerance = torch.finfo(self.runner.dtype).eps ** 0.5
-        return logit_verdict(logits, y, targeted, tolerance=tolerance, both=both)
+        return verdicts(logits, y, self.runner.dtype, targeted, both=False)
 
     def fooled_alone(self, x: Tensor, y: Tensor, targeted: bool) -> bool:
         """Whether an example [1, ...] is fooled in a batch of its own, as a user would run it."""
-        right = bool(winner(self.logits(x)) == y)
-        return right if targeted else not right
+        return self.judge.right_alone(x, y) == targeted
 
     def _forward(self, batch: Tensor) -> Tensor:
         self.forwards += len(batch)
@@ -97,27 +93,3 @@ class Queries:
 
     def _mean(self, draws: list[Tensor]) -> Tensor:
         return draws[0] if len(draws) == 1 else torch.stack(draws).mean(0)
-
-
-def note_no_winner(runner: Runner, count: int, total: int) -> None:
-    """Warn, once per runner, that ``count`` of ``total`` examples have no predicted class."""
-    if count and not runner.noted_no_winner:
-        runner.noted_no_winner = True
-        logger.warning(
-            "%d of %d examples have no predicted class and count as wrong: their logits hold NaN or +inf, or only -inf",
-            count,
-            total,
-        )
-
-
-def winner(logits: Tensor) -> Tensor:
-    """The predicted class: that of the largest logit, the lowest on a tie; K where NaN or infinities leave none.
-
-    >>> winner(torch.tensor([[0.0, 1.0, 1.0], [0.0, torch.nan, 1.0]]))
-    tensor([1, 3])
-    """
-    classes = logits.shape[1]
-    largest = logits.amax(1, keepdim=True)
-    index = torch.arange(classes, device=logits.device)
-    first = torch.where(logits == largest, index, classes).amin(1)
-    return torch.where(largest.squeeze(1).isfinite(), first, classes)

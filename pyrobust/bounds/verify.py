@@ -12,8 +12,8 @@ from pyrobust.bounds.input_set import ball, clip_range
 from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions
 from pyrobust.bounds.result import Verdicts
 from pyrobust.checks import class_labels, radii
+from pyrobust.correctness import Judge
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.metrics import predicted_classes
 from pyrobust.metrics.distance import is_within
 from pyrobust.runner import Runner
 
@@ -48,7 +48,7 @@ def run_cascade(
     sizes = radii("epsilon", epsilon, len(x))
     for method in methods:  # checks what each method supports before any work
         bounded.margins(x[:0], labels[:0], 0.0, method=method, options=options)
-    runner = Runner(bounded.model)
+    judge = Judge(Runner(bounded.model))
     status, stage = ["unknown"] * len(x), [""] * len(x)
     margin = torch.full((len(x),), torch.nan, dtype=torch.float64, device="cpu")
     counterexample = x.detach().clone()
@@ -57,7 +57,7 @@ def run_cascade(
         for i in examples.tolist():
             status[i], stage[i] = verdict, by
 
-    right = _right(runner, x, labels)
+    right = judge.right(x, labels)
     settle((~right).nonzero()[:, 0], "falsified", "forward")
     left = right.nonzero()[:, 0]
     for method in methods:
@@ -70,30 +70,10 @@ def run_cascade(
         left = left[~proved]
     if attack is not None and len(left):
         x_adv = _checked(attack(x[left].clone(), labels[left]), x[left], norm, sizes[left], clip)
-        fooled = ~_right(runner, x_adv, labels[left])
+        fooled = ~judge.right(x_adv, labels[left])
         settle(left[fooled], "falsified", "attack")
         counterexample[left[fooled]] = x_adv[fooled].to(counterexample.device)
     return Verdicts(status, stage, margin, counterexample)
-
-
-def _right(runner: Runner, x: Tensor, labels: Tensor) -> Tensor:
-    """Return where the model gives each input its label, in its batch or alone: bool [N] on the CPU.
-
-    Rounding can turn a tie in a batch, so an input is wrong only if it is also wrong alone.
-    """
-    right = torch.zeros(len(x), dtype=torch.bool, device="cpu")
-
-    def classes(batch: Tensor) -> Tensor:
-        return predicted_classes(runner.logits(batch.detach().to(runner.device_for(batch), runner.dtype))).cpu()
-
-    def step(begin: int, end: int) -> None:
-        right[begin:end] = classes(x[begin:end]) == labels[begin:end]
-
-    with runner.session():
-        runner.for_each(len(x), tuple(x.shape[1:]), step)
-        for i in (~right).nonzero()[:, 0].tolist():
-            right[i] = bool(classes(x[i : i + 1])[0] == labels[i])
-    return right
 
 
 def _checked(x_adv: Any, x: Tensor, norm: str, epsilon: Tensor, clip: tuple[float, float] | None) -> Tensor:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from pyrobust.attacks.autoattack import AutoAttack as NativeAutoAttack
 from pyrobust.attacks.autoattack_versions import VERSIONS, checked_names
-from pyrobust.attacks.queries import Queries, winner
+from pyrobust.attacks.queries import Queries
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier
 from pyrobust.zoo import model_hash
@@ -270,10 +270,7 @@ class AutoAttack:
     def _labels(self, x: Tensor, bs: int) -> Tensor:
         """Predicted classes, int64 [N] on the CPU."""
         runner = self._native(bs, self.attacks_to_run).runner
-        queries = Queries(runner)
-        with runner.session(gradients=True):
-            batches = torch.split(x.to(runner.device_for(x)), bs)
-            return torch.cat([winner(queries.logits(batch)).cpu() for batch in batches])
+        return Queries(runner).judge.classes(x)
 
     def _native(self, bs: int, names: Sequence[str]) -> NativeAutoAttack:
         options: dict[str, Any] = {"device": self.device, "seed": self.get_seed(), "batch_size": bs}

@@ -10,7 +10,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from pyrobust.attacks import EOT, PGD, AdversarialAttack, AutoAttack, BatchAttack
-from pyrobust.attacks.arguments import batch_on
 from pyrobust.checks import WORDS, count, flag
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import (
@@ -160,7 +159,7 @@ def _runners(attack: AdversarialAttack) -> list[Runner]:
 
 def _count_classes(runner: Runner, x: Tensor) -> int:
     with runner.session():
-        return runner.logits(batch_on(x, runner.device_for(x), runner.memory_format).to(runner.dtype)).shape[1]
+        return runner.logits(runner.batch(x).to(runner.dtype)).shape[1]
 
 
 def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, Any]]:

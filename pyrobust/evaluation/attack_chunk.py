@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from pyrobust.attacks import AdversarialAttack
-from pyrobust.attacks.arguments import batch_on
 from pyrobust.attacks.autoattack import AutoAttackResult
-from pyrobust.attacks.queries import Queries, note_no_winner
+from pyrobust.attacks.queries import Queries
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.resume import Advance
-from pyrobust.metrics import distances, predicted_classes
+from pyrobust.metrics import distances
 from pyrobust.metrics.distance import is_within
 from pyrobust.runs.examples import encode_examples
 from pyrobust.zoo import ImageSet
@@ -35,7 +34,7 @@ class AttackChunk:
         self.seed = parameters["seed"]
         self.epsilon = float(parameters["epsilon"])
         self.runner = attack.runner
-        self.queries = Queries(attack.runner)
+        self.judge = Queries(attack.runner).judge
         self.takes_indices = "indices" in inspect.signature(attack.generate).parameters
         self.result: Any = None  # the attack's result for the last chunk
 
@@ -65,7 +64,7 @@ class AttackChunk:
         keywords: dict[str, Any] = {"indices": torch.tensor(indices)} if self.takes_indices else {}
         device = self.runner.device
         with generators_from(f"{self.seed} {indices.start}", device):
-            clean = classes_alone(self.queries, x)
+            clean = self.judge.classes_alone(x).numpy()
             with self.runner.session(gradients=True), torch.enable_grad():
                 # A copy: an attack that writes into x would otherwise hide its perturbation.
                 x_adv = attack.generate(x.to(device, copy=True), y.to(device), **keywords)
@@ -73,7 +72,7 @@ class AttackChunk:
             distance = self._distances(x_adv, x, indices)
             moved = (x_adv != x).flatten(1).any(1)
             adversarial = clean.copy()
-            adversarial[moved.numpy()] = classes_alone(self.queries, x_adv[moved])
+            adversarial[moved.numpy()] = self.judge.classes_alone(x_adv[moved]).numpy()
         self.result = getattr(attack, "result", None)
         return clean, adversarial, distance, x_adv
 
@@ -130,23 +129,6 @@ def check_adversarial(argument: str, source: str, x_adv: Any, x: Tensor) -> Tens
     if not bool(torch.isfinite(x_adv).all()):
         raise InputError(f"{argument}: expected {source} to return finite values, got NaN or inf")
     return x_adv.detach().to(x.device, x.dtype)
-
-
-def classes_alone(queries: Queries, x: Tensor) -> npt.NDArray[np.int64]:
-    """Predict each image [B, C, H, W] in a batch of one; -1, which is logged, where no logit is the largest.
-
-    >>> from pyrobust.runner import Runner
-    >>> classes_alone(Queries(Runner(lambda x: x.flatten(1))), torch.eye(2).view(2, 1, 1, 2))
-    array([0, 1])
-    """
-    runner = queries.runner
-    classes = torch.empty(len(x), dtype=torch.int64)
-    with runner.session():
-        for i in range(len(x)):
-            batch = batch_on(x[i : i + 1], runner.device_for(x), runner.memory_format)
-            classes[i] = predicted_classes(queries.logits(batch))[0]
-    note_no_winner(runner, int((classes < 0).sum()), len(x))
-    return classes.numpy()
 
 
 @contextlib.contextmanager

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from pyrobust.attacks.queries import Queries
 from pyrobust.checks import non_negative
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.attack_chunk import check_adversarial
-from pyrobust.evaluation.correctness import Judge
 from pyrobust.evaluation.datasets import labelled_examples
 from pyrobust.runner import Classifier, Runner
 
@@ -64,7 +64,7 @@ def calculate_empirical_robustness(
         raise InputTypeError(f"attack_fn: expected a callable, got {type(attack_fn).__name__}")
     non_negative("epsilon", epsilon)
     runner = Runner(model)
-    judge = Judge(runner)
+    judge = Queries(runner).judge
     total = right = robust = 0
     for x, y in labelled_examples("dataset", dataset):
         x = x.detach().to(runner.device_for(x), runner.dtype).unsqueeze(0)

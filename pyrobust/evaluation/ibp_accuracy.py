@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyrobust.attacks.queries import Queries
 from pyrobust.bounds import BoundedModel
 from pyrobust.checks import non_negative
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation.correctness import Judge
 from pyrobust.evaluation.datasets import labelled_examples
 from pyrobust.runner import Runner
 
@@ -54,7 +54,7 @@ def certified_accuracy_ibp(
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     radius = non_negative("epsilon", epsilon)
     runner = Runner(model, device=device)
-    judge = Judge(runner)
+    judge = Queries(runner).judge
     bounded: BoundedModel | None = None
     total = clean = certified = 0
     with runner.session(gradients=True):  # gradients, since tensors made in inference mode cannot be traced

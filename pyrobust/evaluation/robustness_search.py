@@ -13,9 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyrobust.attacks.queries import Queries
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.attack_chunk import check_adversarial
-from pyrobust.evaluation.correctness import Judge
 from pyrobust.metrics import distances
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
@@ -78,7 +78,8 @@ class _Search:
         self.per_example = "epsilon" in parameters
         self.takes_indices = "indices" in parameters
         runner = getattr(self.attack, "runner", None)
-        self.judge = Judge(runner if isinstance(runner, Runner) else Runner(model))
+        self.queries = Queries(runner if isinstance(runner, Runner) else Runner(model))
+        self.judge = self.queries.judge
         self.norm = str(getattr(self.attack, "norm", "linf"))
         self.attack_rows: int | None = 0
         self.right = self.judge.right(x, labels)
@@ -105,7 +106,7 @@ class _Search:
     def result(self) -> SearchResult:
         thresholds = torch.cat([self.grid, torch.tensor([math.inf], dtype=torch.float64)])
         broken_epsilon = torch.where(self.right, thresholds[self.high], 0.0).numpy()
-        forwards = None if self.attack_rows is None else self.judge.rows + self.attack_rows
+        forwards = None if self.attack_rows is None else self.queries.forwards + self.attack_rows
         return SearchResult(broken_epsilon, self.name, self.norm, forwards)
 
     def _make(self, epsilon: float) -> Any:

@@ -15,7 +15,7 @@ from pyrobust.attacks import AdversarialAttack
 from pyrobust.attacks.queries import Queries
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.errors import ModelError
-from pyrobust.evaluation.attack_chunk import AttackChunk, classes_alone
+from pyrobust.evaluation.attack_chunk import AttackChunk
 from pyrobust.evaluation.resume import Advance
 from pyrobust.metrics.distance import is_within
 from pyrobust.runner import Runner
@@ -46,8 +46,8 @@ class VerifyChunk:
     def __call__(self, x: Tensor, indices: range, report: Advance) -> dict[str, Any]:
         """Return the columns of images x [B, C, H, W], all but idx, label and seconds; report steps done."""
         y = self.images.y[indices.start : indices.stop : indices.step]
-        clean = classes_alone(self.queries, x)
-        right = torch.from_numpy(clean) == y
+        classes = self.queries.judge.classes(x)
+        clean, right = classes.numpy(), classes == y
         columns = self._radii if self.parameters["epsilons"] is None else self._verdicts
         return {"prediction": clean, "status": ["ok"] * len(x), **columns(x, y, right, indices, report)}
 

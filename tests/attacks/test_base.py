@@ -202,7 +202,7 @@ BAD_EVALUATION: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"y": torch.tensor([0.0, 1.0])}, InputTypeError, r"^y: expected integer labels, got torch.float32"),
     ({"y": torch.tensor([0])}, InputError, r"^y: expected shape \(2,\), one label an example, got \(1,\)"),
     ({"y": torch.tensor([0, -1])}, InputError, r"^y: expected labels of at least 0, got -1"),
-    ({"y": torch.tensor([0, 2])}, InputError, r"^y: expected labels below 2, the model's number of classes, got 2"),
+    ({"y": torch.tensor([0, 2])}, InputError, r"^y: expected labels 0 to 1, the model's classes, got 2"),
     ({"y": "01"}, InputTypeError, r"^y: expected integer labels"),
     ({"x_adv": X[:1]}, InputError, r"^x_adv: expected x's shape \(2, 3\), got \(1, 3\)"),
     ({"x_adv": X * float("inf")}, InputError, r"^x_adv: expected finite values"),

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, PGD, AdversarialAttack, AutoAttack, Square
+from pyrobust.correctness import Judge
 from pyrobust.evaluation import attack_dataset
-from pyrobust.evaluation.correctness import Judge
 from pyrobust.runner import Runner
 
 

@@ -176,8 +176,8 @@ def _never(model, x, label, budget):
         ([(X, Y[:3])], InputError, r"dataset: expected .* got x \(5, 2\) and y \(3,\)"),
         ([(X, Y[:, None])], InputError, r"got x \(5, 2\) and y \(5, 1\)"),
         ([(torch.tensor(1.0), 1)], InputError, r"got x \(\) and y \(1,\)"),
-        ([(X[0], 2)], InputError, "dataset: expected classes 0 to 1, the model's, got 2"),
-        ([(X[0], -1)], InputError, "dataset: expected classes 0 to 1, the model's, got -1"),
+        ([(X[0], 2)], InputError, "dataset: expected labels 0 to 1, the model's classes, got 2"),
+        ([(X[0], -1)], InputError, "dataset: expected labels 0 to 1, the model's classes, got -1"),
         ([(X[0] / 0, 1)], InputError, "dataset: expected finite values in x"),
     ],
 )

@@ -61,7 +61,7 @@ def test_the_mode_comes_back_and_dropout_is_off() -> None:
         ({"test_loader": 3}, InputTypeError, "test_loader: expected an iterable of pairs"),
         ({"test_loader": [torch.zeros(1, 4)]}, InputTypeError, "test_loader: expected pairs"),
         ({"test_loader": [(torch.zeros(2, 4), torch.tensor([0]))]}, InputError, "test_loader: expected x"),
-        ({"test_loader": [(torch.zeros(1, 4), torch.tensor([2]))]}, InputError, "test_loader: expected classes 0 to 1"),
+        ({"test_loader": [(torch.zeros(1, 4), torch.tensor([2]))]}, InputError, "test_loader: expected labels 0 to 1"),
         ({"test_loader": [(torch.zeros(1, 4), torch.tensor([0.5]))]}, InputTypeError, "test_loader: expected y"),
         (
             {"test_loader": [(torch.full((1, 4), torch.nan), torch.tensor([0]))]},

@@ -164,7 +164,7 @@ X, Y = images([0.1, 0.2])
         ("y", Y.double(), InputTypeError, "y: expected integer labels, got torch.float64"),
         ("y", Y.bool(), InputTypeError, "y: expected integer labels, got torch.bool"),
         ("y", Y[:1], InputError, r"y: expected shape \(2,\), one label an example, got \(1,\)"),
-        ("y", Y + 1, InputError, "y: expected classes 0 to 1, the model's, got 2"),
+        ("y", Y + 1, InputError, "y: expected labels 0 to 1, the model's classes, got 2"),
         ("y", Y - 2, InputError, "y: expected labels of at least 0, got -1"),
         ("attack_class", "pgd", InputTypeError, r"attack_class: expected a class with generate\(x, y\), got str"),
         ("attack_class", lambda model, epsilon: 3, InputTypeError, r"with generate\(x, y\), got int"),

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
+from pyrobust.correctness import Judge
 from pyrobust.errors import InputError
-from pyrobust.evaluation.correctness import Judge
 from pyrobust.runner import Runner
 
 
@@ -40,5 +40,5 @@ def test_no_winner_is_never_right():
 
 
 def test_a_label_without_a_class_is_named():
-    with pytest.raises(InputError, match="dataset: expected classes 0 to 2, the model's, got 3"):
+    with pytest.raises(InputError, match="dataset: expected labels 0 to 2, the model's classes, got 3"):
         Judge(Runner(rounding)).right(torch.zeros(2, 1), torch.tensor([0, 3]), "dataset")

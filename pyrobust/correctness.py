@@ -1,0 +1,140 @@
+"""The one rule for whether a model is right at an input, and when an example is run again alone.
+
+A model is right at x if its predicted class is the label: the arg-max of the logits, the lowest class on a tie. Logits
+whose largest is NaN, +inf or -inf predict no class, so the model is never right there.
+
+The answer that counts is the one for a batch of the example alone, as a user will run it. A larger batch may round a
+logit otherwise, so its answer stands only where rounding cannot turn it: where the label's logit and the largest other
+one differ by more than √ε of the model's dtype times the row's largest |logit|. All other examples, and those whose
+logits are not finite, run again alone.
+
+Cost: one forward pass of the batch, and one of a single example for each that is close; on ordinary inputs that is
+none. Attacks, verification, accuracies and stored runs all use this rule.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import InputError
+from pyrobust.metrics import predicted_classes
+from pyrobust.ops.logits import CLOSE, logit_verdict
+from pyrobust.runner import Runner
+
+logger = logging.getLogger(__name__)
+
+
+def verdicts(logits: Tensor, y: Tensor, dtype: torch.dtype, targeted: bool = False, *, both: bool = True) -> Tensor:
+    """Judge each row of a batch: ``STANDING`` (right), ``FOOLED`` (wrong) or ``CLOSE`` (run it alone), uint8 [B].
+
+    Args:
+        logits: [B, K], float32 or float64.
+        y: [B], int64, on the device of the logits.
+        dtype: that the model computes in.
+        targeted: y is the class that an attack aims at: a row that predicts it is ``FOOLED``.
+        both: whether a row that is ``STANDING`` may be close. An attack needs no confirmation of a failure.
+
+    >>> verdicts(torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 0]), torch.float32)
+    tensor([0, 1, 2], dtype=torch.uint8)
+    """
+    return logit_verdict(logits, y, targeted, tolerance=torch.finfo(dtype).eps ** 0.5, both=both)
+
+
+class Judge:
+    """Predicts classes, and says where a model is right, by the rule of ``pyrobust.correctness``.
+
+    Args:
+        runner: of the model.
+        logits: batch [N, ...] on the runner's device → logits [N, K]; default: the runner's. It runs inside a session.
+
+    >>> judge = Judge(Runner(lambda x: torch.cat([x, -x], dim=1)))
+    >>> judge.right(torch.tensor([[1.0], [-1.0], [float("nan")]]), torch.tensor([0, 0, 0])).tolist(), judge.rows
+    ([True, False, False], 4)
+    >>> judge.classes(torch.tensor([[1.0], [-1.0], [float("nan")]])).tolist()
+    [0, 1, -1]
+    """
+
+    def __init__(self, runner: Runner, logits: Callable[[Tensor], Tensor] | None = None) -> None:
+        self.runner = runner
+        self._given = logits or (lambda batch: runner.logits(batch.to(runner.dtype)))
+        #: Examples passed to ``logits`` so far.
+        self.rows = 0
+
+    def classes(self, x: Tensor) -> Tensor:
+        """Predicted classes of examples [N, ...] on any device: int64 [N] on the CPU; -1 for none, which is logged.
+
+        Raises:
+            ModelError: a model that does not return logits.
+        """
+        return self._classes(x, None, "")
+
+    def right(self, x: Tensor, y: Tensor, name: str = "y") -> Tensor:
+        """Whether the model predicts the labels: bool [N] on the CPU; predictions of no class are logged.
+
+        Args:
+            x: [N, ...], float, on any device.
+            y: [N], int64, on the CPU.
+            name: of the argument that holds the labels, for the error.
+
+        Raises:
+            InputError: a label that is no class of the model.
+            ModelError: a model that does not return logits.
+        """
+        return self._classes(x, y, name) == y
+
+    def right_alone(self, x: Tensor, y: Tensor) -> bool:
+        """Whether the model predicts the label [1] of one example [1, ...], both on the runner's device."""
+        return bool(predicted_classes(self._logits(x))[0] == y[0])
+
+    def _classes(self, x: Tensor, y: Tensor | None, name: str) -> Tensor:
+        """Predicted classes, certain in what y asks: which class, or where None whether it is the label."""
+        classes = torch.empty(len(x), dtype=torch.int64, device="cpu")
+
+        def step(begin: int, end: int) -> None:
+            batch = self.runner.batch(x[begin:end].detach())
+            logits = self._logits(batch)
+            predicted = predicted_classes(logits)
+            if y is None:
+                labels = predicted.clamp(min=0)
+            else:
+                labels = y[begin:end].to(batch.device)
+                _check_labels(name, labels, logits.shape[1])
+            if len(batch) > 1:
+                close = verdicts(logits, labels, self.runner.dtype) == CLOSE
+                for i in close.nonzero()[:, 0].tolist():
+                    predicted[i] = predicted_classes(self._logits(batch[i : i + 1]))[0]
+            classes[begin:end] = predicted.cpu()
+
+        # Gradients, so that a model may keep tensors for an attack's backward pass.
+        with self.runner.session(gradients=True):
+            self.runner.for_each(len(x), tuple(x.shape[1:]), step)
+        self._note_no_class(int((classes < 0).sum()), len(x))
+        return classes
+
+    def _logits(self, batch: Tensor) -> Tensor:
+        self.rows += len(batch)
+        logits = self._given(batch).detach()
+        return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+
+    def _note_no_class(self, count: int, total: int) -> None:
+        """Warn, once per runner, about examples without a predicted class."""
+        if count and not self.runner.noted_no_winner:
+            self.runner.noted_no_winner = True
+            logger.warning(
+                "%d of %d examples have no predicted class and count as wrong: their logits hold NaN or +inf, or only "
+                "-inf",
+                count,
+                total,
+            )
+
+
+def _check_labels(name: str, labels: Tensor, classes: int) -> None:
+    unknown = (labels < 0) | (labels >= classes)
+    if bool(unknown.any()):
+        raise InputError(
+            f"{name}: expected labels 0 to {classes - 1}, the model's classes, got {int(labels[unknown][0])}"
+        )
