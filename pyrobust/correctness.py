@@ -9,7 +9,8 @@ one differ by more than √ε of the model's dtype times the row's largest |logi
 logits are not finite, run again alone.
 
 Cost: one forward pass of the batch, and one of a single example for each that is close; on ordinary inputs that is
-none. Attacks, verification, accuracies and stored runs all use this rule.
+none. Stored runs are records, so ``Judge.classes_alone`` runs every example alone for them, one forward pass each: what
+they keep then holds even for a model whose batches couple their rows, which no tolerance can tell from rounding.
 """
 
 from __future__ import annotations
@@ -72,6 +73,15 @@ class Judge:
         """
         return self._classes(x, None, "")
 
+    def classes_alone(self, x: Tensor) -> Tensor:
+        """As ``classes``, each example in a batch of its own, however far apart its logits are."""
+        classes = torch.empty(len(x), dtype=torch.int64, device="cpu")
+        with self.runner.session(gradients=True):
+            for i in range(len(x)):
+                classes[i] = predicted_classes(self._logits(self.runner.batch(x[i : i + 1].detach())))[0]
+        self._note_no_class(classes)
+        return classes
+
     def right(self, x: Tensor, y: Tensor, name: str = "y") -> Tensor:
         """Whether the model predicts the labels: bool [N] on the CPU; predictions of no class are logged.
 
@@ -112,7 +122,7 @@ class Judge:
         # Gradients, so that a model may keep tensors for an attack's backward pass.
         with self.runner.session(gradients=True):
             self.runner.for_each(len(x), tuple(x.shape[1:]), step)
-        self._note_no_class(int((classes < 0).sum()), len(x))
+        self._note_no_class(classes)
         return classes
 
     def _logits(self, batch: Tensor) -> Tensor:
@@ -120,15 +130,16 @@ class Judge:
         logits = self._given(batch).detach()
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
-    def _note_no_class(self, count: int, total: int) -> None:
+    def _note_no_class(self, classes: Tensor) -> None:
         """Warn, once per runner, about examples without a predicted class."""
+        count = int((classes < 0).sum())
         if count and not self.runner.noted_no_winner:
             self.runner.noted_no_winner = True
             logger.warning(
                 "%d of %d examples have no predicted class and count as wrong: their logits hold NaN or +inf, or only "
                 "-inf",
                 count,
-                total,
+                len(classes),
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -80,6 +80,46 @@ def keep_heap() -> None:
 def is_out_of_memory(error: Exception) -> bool:
     """Whether an error says that memory ran out, on any device."""
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+
+
+def in_batches(
+    total: int,
+    size: Callable[[], int],
+    step: Callable[[int, int], None],
+    shrink: Callable[[int, Exception], None],
+) -> None:
+    """Call ``step(begin, end)`` over [0, total) in batches; try one that does not fit memory again at a smaller size.
+
+    A step must be repeatable: it changes nothing before its allocations are done, or knows what it has done already.
+
+    Args:
+        total: number of rows.
+        size: returns the batch size, at least 1; asked before each batch.
+        step: processes a batch.
+        shrink: called with the rows that did not fit and the error; lowers the size, or raises.
+
+    >>> sizes = [2]
+    >>> def step(begin, end):
+    ...     if end - begin > 1:
+    ...         raise MemoryError
+    ...     print(begin, end)
+    >>> in_batches(2, lambda: sizes[-1], step, lambda rows, error: sizes.append(rows // 2))
+    0 1
+    1 2
+    """
+    begin = 0
+    while begin < total:
+        end = min(begin + size(), total)
+        try:
+            step(begin, end)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            shrink(end - begin, error)
+        else:
+            begin = end
+            continue
+        torch.cuda.empty_cache()  # outside the handler, whose traceback keeps the failed batch alive
 
 
 def existing_device(device: torch.device | str) -> torch.device:

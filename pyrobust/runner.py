@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pyrobust.checks import count
 from pyrobust.errors import InputError, InputTypeError, ModelError
-from pyrobust.machine import existing_device, is_out_of_memory, keep_heap, repeatable_kernels
+from pyrobust.machine import existing_device, in_batches, is_out_of_memory, keep_heap, repeatable_kernels
 
 logger = logging.getLogger(__name__)
 
@@ -207,33 +207,27 @@ class Runner:
         Raises:
             ModelError: one input does not fit memory, or a pinned batch does not.
         """
-        begin = 0
-        while begin < total:
-            end = min(begin + self.batch_size(shape, gradients=gradients), total)
-            try:
-                step(begin, end)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                rows = self.batch_size(shape) if pinned else end - begin
-                if rows == 1:
-                    raise ModelError(
-                        f"model: one input of shape {shape} does not fit the memory of {self.device}"
-                    ) from error
-                if pinned and (self.given_batch_size is not None or shape in self._pinned):
-                    raise ModelError(
-                        f"batch_size: expected one that fits the memory of {self.device}, got {rows}, which is part of "
-                        f"what the grid guarantee covers; begin anew with batch_size={rows // 2}"
-                    ) from error
-                self._fitting[shape, gradients] = rows // 2
-                logger.warning("out of memory at %d rows: the batch size is now %d", rows, rows // 2)
-            else:
-                begin = end
-                if pinned:
-                    self._pinned.add(shape)
-                continue
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()  # outside the handler, whose traceback keeps the failed batch alive
+
+        def run(begin: int, end: int) -> None:
+            step(begin, end)
+            if pinned:
+                self._pinned.add(shape)
+
+        def shrink(rows: int, error: Exception) -> None:
+            rows = self.batch_size(shape) if pinned else rows
+            if rows == 1:
+                raise ModelError(
+                    f"model: one input of shape {shape} does not fit the memory of {self.device}"
+                ) from error
+            if pinned and (self.given_batch_size is not None or shape in self._pinned):
+                raise ModelError(
+                    f"batch_size: expected one that fits the memory of {self.device}, got {rows}, which is part of "
+                    f"what the grid guarantee covers; begin anew with batch_size={rows // 2}"
+                ) from error
+            self._fitting[shape, gradients] = rows // 2
+            logger.warning("out of memory at %d rows: the batch size is now %d", rows, rows // 2)
+
+        in_batches(total, lambda: self.batch_size(shape, gradients=gradients), run, shrink)
 
     def _largest_output(self, shape: tuple[int, ...]) -> int:
         """Bytes of the largest output of a submodule for one input; 0 for a plain callable."""

@@ -46,7 +46,7 @@ class VerifyChunk:
     def __call__(self, x: Tensor, indices: range, report: Advance) -> dict[str, Any]:
         """Return the columns of images x [B, C, H, W], all but idx, label and seconds; report steps done."""
         y = self.images.y[indices.start : indices.stop : indices.step]
-        classes = self.queries.judge.classes(x)
+        classes = self.queries.judge.classes_alone(x)
         clean, right = classes.numpy(), classes == y
         columns = self._radii if self.parameters["epsilons"] is None else self._verdicts
         return {"prediction": clean, "status": ["ok"] * len(x), **columns(x, y, right, indices, report)}

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any, Literal, TypeAlias
@@ -31,6 +31,7 @@ class Quantity:
         digits: after the point, in text.
         percent: whether the text is in percent; the number itself stays a share.
         down: whether the value is a lower bound, which is rounded down.
+        text: written in place of all this.
     """
 
     value: float
@@ -39,8 +40,11 @@ class Quantity:
     digits: int = 4
     percent: bool = False
     down: bool = False
+    text: str | None = None
 
     def __str__(self) -> str:
+        if self.text is not None:
+            return self.text
         if math.isnan(self.value):
             return "–"
         text = self._rounded(self.value, ROUND_FLOOR if self.down else ROUND_HALF_EVEN) + (" %" if self.percent else "")
@@ -56,8 +60,23 @@ class Quantity:
         return f"{scaled.quantize(Decimal(1).scaleb(-self.digits), rounding, _EXACT):f}"
 
 
-#: What stands in a cell; None where there is nothing to say.
-Cell: TypeAlias = "str | int | float | Quantity | None"
+@dataclass(frozen=True)
+class Interval:
+    """The ends of a confidence interval of a share, in a cell of its own; rounded outward in text.
+
+    >>> str(Interval(0.4439, 0.9748))
+    '44.3 to 97.5 %'
+    """
+
+    lower: float
+    upper: float
+
+    def __str__(self) -> str:
+        return f"{math.floor(1000 * self.lower) / 10:.1f} to {math.ceil(1000 * self.upper) / 10:.1f} %"
+
+
+#: Content of a cell; None where there is nothing to say.
+Cell: TypeAlias = "str | int | float | Quantity | Interval | None"
 Row: TypeAlias = "Sequence[Cell]"
 #: Forms of a table as text, by the ending of their files: Markdown, LaTeX, CSV and JSON.
 TableForm: TypeAlias = Literal["md", "tex", "csv", "json"]
@@ -68,12 +87,14 @@ class Column:
     """A column of a table.
 
     Attributes:
-        name: its heading.
-        align: where its cells stand.
+        name: heading.
+        align: side that the cells are set at.
+        grouped: whether integers are written with commas between groups of three digits.
     """
 
     name: str
     align: Literal["left", "right"] = "right"
+    grouped: bool = True
 
 
 @dataclass(frozen=True)
@@ -107,6 +128,9 @@ class ReportTable:
         """The rows of all sections, in their order."""
         return [row for section in self.sections for row in section]
 
+    def __rich__(self) -> Table:
+        return rich_table(self)
+
 
 def rich_table(table: ReportTable) -> Table:
     """A table for the terminal, its notes as the caption.
@@ -132,7 +156,7 @@ def rich_table(table: ReportTable) -> Table:
         made.add_column(Text(plain_text(column.name)), justify=column.align)
     for section in table.sections:
         for row in section:
-            made.add_row(*(Text(_text(cell)) for cell in row))
+            made.add_row(*(Text(text) for text in _texts(table, row)))
         made.add_section()
     return made
 
@@ -170,7 +194,7 @@ def _markdown(table: ReportTable) -> str:
     lines = [f"## {_escaped(table.title, _MARKDOWN)}", ""]
     lines.append(_piped(_escaped(column.name, _MARKDOWN) for column in table.columns))
     lines.append(_piped("---:" if column.align == "right" else ":---" for column in table.columns))
-    lines += [_piped(_escaped(_text(cell), _MARKDOWN) for cell in row) for row in table.rows]
+    lines += [_piped(_escaped(text, _MARKDOWN) for text in _texts(table, row)) for row in table.rows]
     if table.notes:
         lines += ["", *(f"- {_escaped(note, _MARKDOWN)}" for note in table.notes)]
     return "\n".join(lines) + "\n"
@@ -192,7 +216,7 @@ def _latex(table: ReportTable) -> str:
     ]
     for section in table.sections:
         lines.append(r"\midrule")
-        lines += [_ampersands(_escaped(_text(cell), _LATEX) for cell in row) for row in section]
+        lines += [_ampersands(_escaped(text, _LATEX) for text in _texts(table, row)) for row in section]
     lines += [r"\bottomrule", r"\end{tabular}"]
     if table.notes:
         notes = (_escaped(note, _LATEX) for note in table.notes)
@@ -208,23 +232,25 @@ def _ampersands(cells: Any) -> str:
 
 
 def _csv(table: ReportTable) -> str:
-    ends = [
-        any(isinstance(cell, Quantity) and cell.lower is not None for cell in column)
-        for column in zip(*table.rows, strict=True)
-    ] or [False] * len(table.columns)  # where the table has no row
-    header: list[Any] = []
-    for column, with_ends in zip(table.columns, ends, strict=True):
+    header: list[str] = []
+    columns: list[list[Any]] = []  # of the file: a value, and the ends of its interval where any cell has them
+    for place, column in enumerate(table.columns):
+        cells = [row[place] for row in table.rows]
+        intervals = [isinstance(cell, Interval) for cell in cells]
         name = _no_formula(column.name)
-        header += [name, f"{name} lower", f"{name} upper"] if with_ends else [name]
+        if not any(intervals) or not all(cell in ("", None) or isinstance(cell, Interval) for cell in cells):
+            header.append(name)
+            columns.append([cell.value if isinstance(cell, Quantity) else cell for cell in cells])
+        if any(intervals) or any(isinstance(cell, Quantity) and cell.lower is not None for cell in cells):
+            ends = [
+                (cell.lower, cell.upper) if isinstance(cell, Quantity | Interval) else (None, None) for cell in cells
+            ]
+            header += [f"{name} lower", f"{name} upper"]
+            columns += [[lower for lower, _ in ends], [upper for _, upper in ends]]
     out = io.StringIO()
-    writer = csv.writer(out)  # its own way of writing is RFC 4180
+    writer = csv.writer(out)  # its default dialect is RFC 4180
     writer.writerow(header)
-    for row in table.rows:
-        fields: list[Any] = []
-        for cell, with_ends in zip(row, ends, strict=True):
-            numbers = (cell.value, cell.lower, cell.upper) if isinstance(cell, Quantity) else (cell, None, None)
-            fields += map(_field, numbers if with_ends else numbers[:1])
-        writer.writerow(fields)
+    writer.writerows([_field(column[place]) for column in columns] for place in range(len(table.rows)))
     return out.getvalue()
 
 
@@ -255,15 +281,22 @@ def _json(table: ReportTable) -> str:
 def _value(cell: Cell) -> Any:
     if isinstance(cell, Quantity):
         return {"value": _value(cell.value), "lower": _value(cell.lower), "upper": _value(cell.upper)}
+    if isinstance(cell, Interval):
+        return {"lower": _value(cell.lower), "upper": _value(cell.upper)}
     if isinstance(cell, float) and not math.isfinite(cell):
         return None
     return plain_text(cell) if isinstance(cell, str) else cell
 
 
-def _text(cell: Cell) -> str:
-    if cell is None:
-        return "–"
-    return plain_text(cell) if isinstance(cell, str) else f"{cell:,}" if isinstance(cell, int) else str(cell)
+def _texts(table: ReportTable, row: Row) -> Iterator[str]:
+    """Cells of a row as people read them."""
+    for column, cell in zip(table.columns, row, strict=True):
+        if cell is None:
+            yield "–"
+        elif isinstance(cell, int) and column.grouped:
+            yield f"{cell:,}"
+        else:
+            yield plain_text(str(cell))
 
 
 def plain_text(text: str) -> str:

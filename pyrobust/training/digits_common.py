@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pyrobust.checks import count, integer
+from pyrobust.checks import integer
 from pyrobust.zoo import save_state_dict
 
 
@@ -39,7 +39,7 @@ class Trained:
 def check_seed_and_epochs(recipe: str, seed: int, epochs: int) -> None:
     """Raise InputError if the seed or the number of epochs is out of range."""
     integer(f"{recipe}: seed", seed, 0, (1 << 63) - 1)
-    count(f"{recipe}: epochs", epochs, (1 << 20) - 1)
+    integer(f"{recipe}: epochs", epochs, 1, (1 << 20) - 1)
 
 
 @contextmanager

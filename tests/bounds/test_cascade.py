@@ -122,13 +122,15 @@ class Company(nn.Linear):
         return logits if len(x) < 4 else logits * 0
 
 
-def test_wrong_is_what_is_wrong_alone() -> None:
+def test_close_logits_of_the_forward_pass_are_judged_alone() -> None:
     model = Company(2, 2)
     model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
     x = torch.tensor([[0.1, 0.9], [0.2, 0.8], [0.9, 0.1], [0.9, 0.1]])
     bounded = BoundedModel(model.eval(), x)
     verdicts = bounded.verify(x, torch.tensor([1, 0, 1, 0]), 0.1)
-    assert verdicts.status == ["verified", "unknown", "falsified", "verified"], "0 of the second is right in company"
+    # In the batch of four all logits tie, so 0 would be right for the second example; alone it is wrong.
+    assert verdicts.status == ["verified", "falsified", "falsified", "verified"]
+    assert verdicts.stage[1:3] == ["forward", "forward"]
 
 
 def test_no_example_at_all() -> None:

@@ -190,7 +190,7 @@ def test_other_errors_are_not_taken_for_memory() -> None:
         raise RuntimeError("another")
 
     with pytest.raises(RuntimeError, match="another"):
-        chunks.in_chunks(4, 4, CPU, step)
+        chunks.in_chunks(4, 4, step)
 
 
 @pytest.mark.parametrize(

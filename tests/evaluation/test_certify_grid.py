@@ -48,10 +48,8 @@ def test_a_run_says_what_its_certificates_cover(tmp_path: Path) -> None:
     log = read_certification_log(tmp_path / "run.db")
     assert audit(log).exit_status == 0
     assert ("guarantee", "grid of 1/16") in comparison_table([log]).rows
-    assert "sound in floating point on the grid of 1/16, in batches of 64" in str(
-        certified_accuracy_table(again).caption
-    )
-    assert "sound in floating point on the grid of 1/16, in batches of 64" in str(prediction_table(predicted).caption)
+    for table in (certified_accuracy_table(again), prediction_table(predicted)):
+        assert "sound in floating point on the grid of 1/16, in batches of 64" in "\n".join(table.notes)
 
 
 def test_without_a_grid_nothing_is_new() -> None:

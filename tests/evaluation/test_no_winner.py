@@ -72,8 +72,8 @@ def test_wrong_and_said_once(measure: Callable[[], float], caplog: pytest.LogCap
         assert measure() == 0.75
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1, said
-    assert "examples have logits with NaN or +inf" in said[0]
-    assert "they count as wrong" in said[0]
+    assert "examples have no predicted class" in said[0]
+    assert "count as wrong" in said[0]
 
 
 def test_nothing_is_said_where_all_have_one(caplog: pytest.LogCaptureFixture) -> None:

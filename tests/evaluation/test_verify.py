@@ -180,7 +180,7 @@ def test_unsound_bounds_say_so() -> None:
     run = verify(sound=False, skip=4)
     assert run.header.guarantee == "none"
     assert run.parameters["sound"] is False
-    assert "NOT SOUND" in str(verification_table(run).caption)
+    assert "NOT SOUND" in "\n".join(verification_table(run).notes)
 
 
 def test_models_keep_their_mode_and_may_be_float64() -> None:
@@ -202,22 +202,22 @@ def test_the_log_comes_back(tmp_path: Path) -> None:
 
 def test_tables() -> None:
     run = verify(load := net(), digits(), attack="pgd")
-    cells = [list(column.cells) for column in verification_table(run).columns]
+    cells = [[str(cell) for cell in column] for column in zip(*verification_table(run).rows, strict=True)]
     for epsilon in EPSILONS:
         row = cells[0].index(f"verified at linf epsilon {epsilon:g}")
         assert cells[2][row] == str((run.verdicts(epsilon)["verdict"] == "verified").sum())
         assert cells[2][cells[0].index("unknown", row)] == str((run.verdicts(epsilon)["verdict"] == "unknown").sum())
     searched = verify(load, epsilons=None, radius=True, max_images=8)
-    names = list(verification_table(searched).columns[0].cells)
+    names = [row[0] for row in verification_table(searched).rows]
     assert 5 <= sum(str(name).startswith("verified at") for name in names) <= 12
     with pytest.raises(InputError, match="use verification_table"):
         prediction_table(run)
     for other in (searched, run):
-        caption = str(verification_table(other).caption)
+        caption = "\n".join(verification_table(other).notes)
         assert "guarantee deterministic, semantics real" in caption
         assert other.header.data_sha256[:12] in caption
-    assert certified_accuracy_table(run, [0.01]).row_count == 5
-    assert verification_table(verify(load, data=(digits().x[:1], digits().y[:1] + 1), epsilons=0.1)).row_count > 3
+    assert len(certified_accuracy_table(run, [0.01]).rows) == 5
+    assert len(verification_table(verify(load, data=(digits().x[:1], digits().y[:1] + 1), epsilons=0.1)).rows) > 3
 
 
 @pytest.mark.parametrize(

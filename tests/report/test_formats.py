@@ -1,4 +1,4 @@
-"""Tables in every form: what is read back is what was put in, and no name does harm."""
+"""Tables in every form: values are read back unchanged, and names are escaped."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rich.console import Console
 
 from pyrobust.errors import InputError
 from pyrobust.report import Column, Quantity, ReportTable, format_table, rich_table
+from pyrobust.report.formats import Interval
 
 ODD = '50%_of $x^2$ & #1 {a}~b\\c|d<e>*f*[g](h) `i` "j" --k'
 
@@ -48,14 +49,14 @@ def test_quantities_are_rounded_and_their_ends_outward(quantity, text):
 
 
 @given(st.floats(0, 1), st.floats(0, 0.2), st.integers(0, 6))
-def test_what_is_printed_encloses(value, width, digits):
+def test_printed_intervals_enclose_the_exact_ones(value, width, digits):
     lower, upper = max(0.0, value - width), min(1.0, value + width)
     ends = [float(end) / 100 for end in re.findall(r"\d+\.?\d*", str(Quantity(value, lower, upper, digits, True)))[1:]]
     assert ends[0] <= lower * (1 + 1e-15)
     assert ends[1] >= upper * (1 - 1e-15)
 
 
-def test_csv_is_read_back():
+def test_csv_keeps_every_value():
     rows = [("rate", Quantity(0.1 + 0.2, 0.1, 1 / 3)), ("n", 100_000), (ODD, 0.001), ("none", None), ("no", math.nan)]
     found = parsed(format_table(table(*rows), "csv"))
     assert found[0] == ["what", "net", "net lower", "net upper"]
@@ -70,8 +71,27 @@ def test_csv_follows_the_rfc():
     assert text == 'what,net\r\n"a ""b"", c",1\r\ntwo�lines,0.5\r\n'
 
 
+def test_intervals_have_two_columns_in_csv():
+    made = table(("images", ""), ("rate", Interval(0.4439, 0.9748)), columns=("what", "95 % interval"))
+    assert parsed(format_table(made, "csv")) == [
+        ["what", "95 % interval lower", "95 % interval upper"],
+        ["images", "", ""],
+        ["rate", "0.4439", "0.9748"],
+    ]
+    assert json.loads(format_table(made, "json"))["rows"][1] == ["rate", {"lower": 0.4439, "upper": 0.9748}]
+    assert "| rate | 44.3 to 97.5 % |" in format_table(made, "md")
+
+
+def test_text_of_a_quantity_and_ungrouped_integers():
+    columns = (Column("what", "left"), Column("share"), Column("images", grouped=False))
+    made = ReportTable("A table", columns, ((("right", Quantity(1 / 3, text="33.3 %"), 12_345),),))
+    assert "| right | 33.3 % | 12345 |" in format_table(made, "md")
+    assert json.loads(format_table(made, "json"))["rows"][0][1]["value"] == 1 / 3
+    assert parsed(format_table(made, "csv"))[1] == ["right", repr(1 / 3), "12345"]
+
+
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t=", "＝", "＠"])
-def test_no_name_is_a_formula(start):
+def test_csv_escapes_formulas(start):
     formula = f'{start}HYPERLINK("http://example.org","x")'
     for row in parsed(format_table(table((formula, -1.5), columns=(formula, formula)), "csv")):
         for field in row[:1]:
@@ -96,7 +116,7 @@ def test_json_and_csv_hold_anything(name, number, whole):
 
 
 def latex_meaning(text):
-    """What TeX would print of escaped text."""
+    """Text that TeX prints for escaped text."""
     words = {"textbackslash": "\\", "textasciicircum": "^", "textasciitilde": "~"}
     words |= {"textless": "<", "textgreater": ">", "textbar": "|"}
     text = re.sub(
@@ -113,7 +133,7 @@ def latex_meaning(text):
 
 
 @given(st.text(st.characters(codec="ascii", exclude_categories=("Cc",)).filter(lambda c: c != "'"), min_size=1))
-def test_latex_means_what_it_says(name):
+def test_latex_prints_the_text(name):
     lines = format_table(table((name, 1)), "tex").splitlines()
     line = lines[lines.index(r"\midrule") + 1]
     cell = line.removesuffix(r" & 1 \\")
@@ -140,7 +160,7 @@ def test_markdown_keeps_its_columns():
     assert "<e>" not in text
 
 
-def test_a_terminal_is_not_steered():
+def test_control_characters_do_not_reach_the_terminal():
     name = "\x1b[31mred\x1b[0m [bold]b[/bold] \u202eback"
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
     console.print(rich_table(table((name, 1), title=name, notes=(name,))))
@@ -151,7 +171,7 @@ def test_a_terminal_is_not_steered():
     assert "\u202e" not in text
 
 
-def test_sections_are_apart():
+def test_sections_are_separated():
     made = ReportTable("t", (Column("a"),), (((1,), (2,)), ((3,),)))
     assert format_table(made, "tex").count(r"\midrule") == 2
     assert [row[0] for row in made.rows] == [1, 2, 3]

@@ -1,8 +1,9 @@
-"""Tables and plots: the numbers are those of the run, and each comes with what it depends on."""
+"""Tables and plots of runs: their numbers, their captions, and their export in every form."""
 
 from __future__ import annotations
 
 import io
+import json
 import math
 import sys
 from pathlib import Path
@@ -11,16 +12,29 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from rich.table import Table
 
+from pyrobust.attacks import FGSM
 from pyrobust.errors import InputError, MissingExtraError, StoreError
-from pyrobust.evaluation import Run, SweepProgress, certify_dataset, predict_dataset
+from pyrobust.evaluation import (
+    Run,
+    SweepProgress,
+    attack_dataset,
+    certify_dataset,
+    predict_dataset,
+    robustness_curve,
+    verify_dataset,
+)
 from pyrobust.report import (
+    ReportTable,
+    attack_table,
     certified_accuracy_table,
+    curve_table,
     default_radii,
     describe_run,
+    format_table,
     plot_certified_accuracy,
     prediction_table,
+    verification_table,
 )
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import load_data, load_model
@@ -42,7 +56,7 @@ def predictions() -> Run:
     return predict_dataset(smoother(), load_data("digits"), n=50, max_images=8)
 
 
-def rendered(table: Table) -> str:
+def rendered(table: ReportTable) -> str:
     console = Console(file=io.StringIO(), width=200)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
@@ -61,7 +75,25 @@ def test_table_has_the_runs_numbers(run: Run) -> None:
     assert str((run.table["prediction"] == -1).sum()) in abstained
 
 
-def test_every_rate_says_what_it_depends_on(run: Run, predictions: Run) -> None:
+def test_tables_of_every_kind_are_exported(run: Run, predictions: Run) -> None:
+    model, data = load_model(NAME), load_data("digits")
+    attacked = attack_dataset(FGSM(model, 0.05), data, skip=20)
+    verified = verify_dataset(model, data, epsilons=[0.01, 0.02], skip=40)
+    curve = robustness_curve(FGSM, model, data.x[:9], data.y[:9], [0.0, 0.05])
+    tables = [certified_accuracy_table(run), prediction_table(predictions), attack_table(attacked)]
+    tables += [verification_table(verified), curve_table(curve, ["Data digits"])]
+    for table in tables:
+        assert table.notes[0] in format_table(table, "json").replace("\\\\", "\\")
+        assert len(format_table(table, "csv").splitlines()) == 1 + len(table.rows)
+        assert table.title in format_table(table, "md")
+        assert table.title in format_table(table, "tex")
+    clean, robust = (json.loads(format_table(attack_table(attacked), "json"))["rows"][i] for i in (1, 2))
+    assert clean[1]["value"] == float(attacked.clean_accuracy())
+    assert robust[1]["value"] == float(attacked.robust_accuracy())
+    assert robust[3] == {"lower": attacked.robust_accuracy().lower, "upper": attacked.robust_accuracy().upper}
+
+
+def test_tables_say_what_their_rates_depend_on(run: Run, predictions: Run) -> None:
     for text in ("\n".join(describe_run(run)), rendered(certified_accuracy_table(run))):
         for words in (
             *("method fixed", "l2", "gaussian", "sigma 0.25", "n0 100", "n 500", "alpha 0.001", "guarantee real"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from pyrobust.machine import is_out_of_memory
+from pyrobust.machine import in_batches
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def free_memory(device: torch.device) -> int:
         return 1 << 30
 
 
-def in_chunks(total: int, size: int, device: torch.device, step: Callable[[int, int], None]) -> int:
+def in_chunks(total: int, size: int, step: Callable[[int, int], None]) -> int:
     """Calls ``step(begin, end)`` over [0, total), ``size`` at a time; a chunk that does not fit memory is halved.
 
     The halved chunk is tried again: a step must be one that can be repeated.
@@ -32,7 +32,6 @@ def in_chunks(total: int, size: int, device: torch.device, step: Callable[[int, 
     Args:
         total: how many in all.
         size: how many at once, at first.
-        device: whose memory it is.
         step: what to do with a chunk.
 
     Returns:
@@ -41,25 +40,19 @@ def in_chunks(total: int, size: int, device: torch.device, step: Callable[[int, 
     Raises:
         RuntimeError, MemoryError: whatever a step raised, also that one alone does not fit.
 
-    >>> in_chunks(5, 2, torch.device("cpu"), lambda begin, end: print(begin, end))
+    >>> in_chunks(5, 2, lambda begin, end: print(begin, end))
     0 2
     2 4
     4 5
     2
     """
-    begin = 0
-    while begin < total:
-        end = min(begin + size, total)
-        try:
-            step(begin, end)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error) or end - begin == 1:
-                raise
-            size = (end - begin) // 2
-            logger.warning("out of memory at a chunk of %d: chunks of %d from here on", end - begin, size)
-        else:
-            begin = end
-            continue
-        if device.type == "cuda":
-            torch.cuda.empty_cache()  # outside the handler, whose traceback keeps the failed chunk alive
+
+    def shrink(rows: int, error: Exception) -> None:
+        nonlocal size
+        if rows == 1:
+            raise error
+        size = rows // 2
+        logger.warning("out of memory at a chunk of %d: chunks of %d from here on", rows, size)
+
+    in_batches(total, lambda: size, step, shrink)
     return size

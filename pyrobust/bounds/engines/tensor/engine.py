@@ -80,7 +80,7 @@ class TensorEngine:
             lower[begin:end], upper[begin:end] = chunk.run(own, with_upper)
 
         try:
-            in_chunks(len(inputs), size, device, step)
+            in_chunks(len(inputs), size, step)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -202,7 +202,7 @@ class _Chunk:
         each = 8 * rows * row_numbers(self._network, i, windows)
         limit = min(self._row_bytes, _MAX_ROW_BYTES[device.type], self._fitting.get(i, self._row_bytes))
         size = max(1, min(limit // each, _MAX_ROWS // rows))
-        fitting = in_chunks(total, size, device, step)
+        fitting = in_chunks(total, size, step)
         if fitting < size:  # memory ran out
             self._fitting[i] = fitting * each
 
