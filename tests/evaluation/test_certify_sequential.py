@@ -165,7 +165,7 @@ def test_the_order_of_radii_is_of_no_account(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "match"),
     [
-        ({"radii": None}, InputError, "radii: expected the radii"),
+        ({"radii": None}, InputError, "radii: expected at least one radius"),
         ({"radii": [float("inf")]}, InputError, "radii: expected at most 1024 finite numbers"),
         ({"hybrid": 1}, InputError, "hybrid: expected a share"),
         ({"hybrid": "all"}, InputTypeError, "hybrid: expected a number"),
