@@ -1,7 +1,7 @@
 """The exceptions pyrobust raises.
 
-Each is also the built-in exception that a caller would expect, so ``except ValueError`` keeps working. Messages say
-which argument or file, what was expected, what came and what to do.
+Each is also a built-in exception, so ``except ValueError`` keeps working. Messages name the argument or file, what was
+expected, what was given and what to do.
 
 >>> from pyrobust.errors import InputError
 >>> issubclass(InputError, ValueError)
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 
 class PyrobustError(Exception):
-    """Base class: ``except PyrobustError`` catches everything the library raises on purpose."""
+    """Base class of every exception that the library raises on purpose."""
 
 
 class InputError(PyrobustError, ValueError):
@@ -28,7 +28,7 @@ class FileFormatError(PyrobustError, ValueError):
 
 
 class StoreError(PyrobustError, RuntimeError):
-    """A run cannot be written or continued: other parameters, a newer schema, a full disk."""
+    """A run cannot be written or resumed: other parameters, a newer schema, a full disk."""
 
 
 class ModelError(PyrobustError, RuntimeError):
@@ -36,4 +36,4 @@ class ModelError(PyrobustError, RuntimeError):
 
 
 class MissingExtraError(PyrobustError, RuntimeError):
-    """An optional dependency is not installed; the message names the extra that brings it."""
+    """An optional dependency is not installed; the message names the extra that installs it."""

@@ -1,4 +1,4 @@
-"""What a model runs on: devices, memory that runs out, the heap of the C library, kernels that repeat their bits."""
+"""The machine that a model runs on: devices, out-of-memory, the C library's heap, and deterministic kernels."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ import torch
 
 from pyrobust.errors import InputError, ModelError
 
-#: What cuBLAS asks for before it repeats its bits, and torch reads at its first matrix product.
+#: Environment variable that makes cuBLAS deterministic; torch reads it at the first matrix product.
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 _CUBLAS_WORKSPACE = ":4096:8"
 
 
 @contextlib.contextmanager
 def repeatable_kernels(device: torch.device) -> Iterator[None]:
-    """Only kernels that give the same bits for the same batch each time; torch's settings are restored afterwards.
+    """Allow only kernels that give the same bits for the same batch each time; restore torch's settings on exit.
 
-    torch then picks deterministic algorithms (and fills memory that a model asks for uninitialised), and cuDNN picks
-    none by timing them. Whether TF32 is used stays as it is.
-
-    Args:
-        device: that the model runs on. For a GPU the environment gets cuBLAS's variable where it is not set.
+    Makes torch choose deterministic algorithms (and fill uninitialised memory), and keeps cuDNN from choosing its own
+    by timing them. TF32 stays as it is set. On a GPU, sets cuBLAS's variable where it is unset.
 
     Raises:
-        ModelError: the model needs a kernel that does not repeat its bits, or cuBLAS's variable came too late.
+        ModelError: the model needs a kernel that does not repeat its bits, or cuBLAS's variable was set too late.
 
     >>> with repeatable_kernels(torch.device("cpu")):
     ...     torch.are_deterministic_algorithms_enabled()
@@ -38,7 +35,7 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
     if device.type == "cuda":
         prepare_cublas()
     mode, benchmark = torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark
-    # As torch.use_deterministic_algorithms, which also imports the compiler, for a second.
+    # torch.use_deterministic_algorithms does the same, but takes a second to import the compiler.
     torch.set_deterministic_debug_mode("error")
     torch.backends.cudnn.benchmark = False
     try:
@@ -62,13 +59,13 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
 
 
 def prepare_cublas() -> None:
-    """Sets cuBLAS's variable where it is not set: before the first matrix product of a process it is early enough."""
+    """Set cuBLAS's variable where it is unset; it takes effect before the first matrix product of the process."""
     os.environ.setdefault(CUBLAS_VARIABLE, _CUBLAS_WORKSPACE)
 
 
 @functools.cache
 def keep_heap() -> None:
-    """Lets the C library keep freed activations instead of giving them back at every layer.
+    """Make the C library keep freed activations instead of returning them to the system at every layer.
 
     glibc maps blocks above a threshold afresh, and returns the heap's free end above twice that threshold; both start
     at 128 KiB and grow to the largest mapped block freed so far, 32 MiB at most. Without this, small batches spend
@@ -78,7 +75,7 @@ def keep_heap() -> None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory ran out, on any device."""
+    """Whether an error reports out-of-memory on any device."""
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
 
 
@@ -123,25 +120,22 @@ def in_batches(
 
 
 def existing_device(device: torch.device | str) -> torch.device:
-    """A device that a model can run on: the CPU, or a GPU that is there.
-
-    Args:
-        device: of torch, or its name.
+    """Return a torch device or device name as a device that exists: the CPU or a GPU.
 
     Raises:
-        InputError: another kind of device, or a GPU that is not there.
+        InputError: another kind of device, or a GPU that the machine lacks.
 
     >>> existing_device("cpu")
     device(type='cpu')
     """
     try:
-        found = torch.device(device)
+        wanted = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise InputError(f"device: expected cpu or cuda, got {device!r}: {error}") from None
-    if found.type not in ("cpu", "cuda"):
-        raise InputError(f"device: expected cpu or cuda, got {found}")
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        there = torch.cuda.device_count()
-        expected = f"one of {there} CUDA devices" if there else "cpu, for this machine has no CUDA device"
-        raise InputError(f"device: expected {expected}, got {found}")
-    return found
+    if wanted.type not in ("cpu", "cuda"):
+        raise InputError(f"device: expected cpu or cuda, got {wanted}")
+    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+        available = torch.cuda.device_count()
+        expected = f"one of {available} CUDA devices" if available else "cpu, for this machine has no CUDA device"
+        raise InputError(f"device: expected {expected}, got {wanted}")
+    return wanted

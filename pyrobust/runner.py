@@ -1,8 +1,8 @@
-"""The one way to run a model.
+"""Running a model.
 
-A ``Runner`` fixes where and how a classifier is evaluated (device, autocast dtype, memory format, batch size) and hands
-out sessions in which it is: evaluation mode, no gradients (or those of the input only, for attacks), both undone
-afterwards. Work that does not fit memory is halved and carried on. No random number generator is touched.
+A ``Runner`` fixes where and how a classifier is evaluated: device, autocast dtype, memory format, batch size. In its
+sessions the model is in evaluation mode and without gradients (attacks take those of the input); both are restored
+afterwards. Batches that do not fit memory are halved. No random number generator is used.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from pyrobust.machine import existing_device, in_batches, is_out_of_memory, keep
 logger = logging.getLogger(__name__)
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with (done, total)."""
+"""A function of (done, total)."""
 Classifier: TypeAlias = Callable[[Tensor], Any]
-"""A module, or any callable, that maps a batch [N, ...] to logits [N, K] or to an object with ``.logits``."""
+"""Module or callable: batch [N, ...] → logits [N, K], or an object with ``.logits``."""
 
-# On the CPU a batch whose largest activation has about this many bytes stays near the caches; larger ones gain nothing.
+# On the CPU, a batch whose largest activation has about this many bytes stays near the caches; larger batches gain
+# nothing.
 _CPU_ACTIVATION_BYTES = 4 << 20
 _MAX_BATCH = 4096
 _PROBE_BATCH = 8
-# Share of the free device memory that one batch may take: allocators fragment and other work wants some too.
+# Share of the free device memory for one batch: allocators fragment, and other work needs memory too.
 _MEMORY_SHARE = 0.6
-# What an attack keeps of each input besides the model's activations: iterates, gradients, temporaries.
+# Copies of each input that an attack keeps besides the model's activations: iterates, gradients, temporaries.
 _ATTACK_COPIES = 16
 
 
@@ -42,11 +43,11 @@ class Runner:
 
     Args:
         model: module or callable, batch [N, ...] → logits [N, K] or an object with ``.logits``.
-        device: where to run; a module is moved there and stays. Default: its first parameter's device, else the CPU.
-        dtype: float32, float64, bfloat16 or float16 of the batches. A module with parameters of another dtype runs
-            under autocast to it (bfloat16 and float16). Default: the first floating parameter's, else float32.
-        memory_format: of the batches (and of a module's convolution weights where ``torch.channels_last``).
-        batch_size: rows a batch. Default: what fits memory, found at the first use.
+        device: device to run on; a module is moved there and stays. Default: that of its first parameter, else the CPU.
+        dtype: of the batches: float32, float64, bfloat16 or float16. A float32 module runs under autocast to bfloat16
+            or float16. Default: that of the first floating-point parameter, else float32.
+        memory_format: of the batches, and with ``torch.channels_last`` of a module's convolution weights.
+        batch_size: rows per batch. Default: as many as fit memory, found at the first use.
 
     Raises:
         InputError: a value out of range.
@@ -95,31 +96,31 @@ class Runner:
             if self.memory_format == torch.channels_last:
                 # torch's stubs lack the overload with memory_format alone
                 model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        #: The batch size that was asked for; None where it is to be found.
+        #: The batch size given by the caller; None where it is to be found.
         self.given_batch_size: int | None = None
-        self._fitting: dict[tuple[tuple[int, ...], bool], int] = {}  # rows that memory allows, by shape and gradients
-        self._pinned: set[tuple[int, ...]] = set()  # shapes of which a pinned batch went through
+        self._fitting: dict[tuple[tuple[int, ...], bool], int] = {}  # rows that fit memory, by shape and gradients
+        self._pinned: set[tuple[int, ...]] = set()  # shapes of which a pinned batch has run
         self.set_batch_size(batch_size)
-        #: Whether it has been logged that some logits have no winner.
+        #: Whether examples without a predicted class have been logged.
         self.noted_no_winner = False
 
     @property
     def device(self) -> torch.device:
-        """Where the model runs; the CPU for a plain callable that has not seen an input yet."""
+        """Device of the model; the CPU for a callable that has not had an input yet."""
         return self._device or _CPU
 
     def device_for(self, x: Tensor) -> torch.device:
-        """Where the model runs; a plain callable runs where the first input is."""
+        """Device of the model; a callable runs on the device of its first input."""
         if self._device is None:
             self._device = x.device
         return self._device
 
     def batch_size(self, shape: tuple[int, ...], *, gradients: bool = False) -> int:
-        """Rows a batch for inputs [N, *shape]: as given, or found at the first call; less where memory ran out.
+        """Rows per batch of inputs [N, *shape]: as given, or found at the first call; fewer after out-of-memory.
 
         Args:
             shape: of one input.
-            gradients: whether the input's gradient has to fit, too.
+            gradients: whether the input's gradient must fit memory too.
         """
         fitting = self._fitting.get((shape, gradients))
         if self.given_batch_size is not None:
@@ -130,17 +131,17 @@ class Runner:
         return fitting
 
     def set_batch_size(self, batch_size: SupportsIndex | None) -> None:
-        """Rows a batch from here on, at least 1; None: what fits memory."""
+        """Set the rows per batch, at least 1; None for as many as fit memory."""
         self.given_batch_size = None if batch_size is None else count("batch_size", batch_size)
 
     @contextlib.contextmanager
     def session(self, *, gradients: bool = False, pinned: bool = False) -> Iterator[None]:
-        """Evaluation mode, no gradients, autocast where asked; every submodule's mode is restored afterwards.
+        """Enter evaluation mode without gradients, under autocast where set; restore every submodule's mode on exit.
 
         Args:
-            gradients: allows ``torch.enable_grad`` inside, for the gradient of the input; without, tensors made inside
+            gradients: allow ``torch.enable_grad`` inside, for the gradient of the input; otherwise tensors made inside
                 are inference tensors.
-            pinned: only kernels that repeat their bits (``pyrobust.machine.repeatable_kernels``).
+            pinned: use only kernels that repeat their bits (``pyrobust.machine.repeatable_kernels``).
         """
         if self.device.type == "cpu":
             keep_heap()
@@ -171,7 +172,7 @@ class Runner:
         return x.to(self.device_for(x)).contiguous(memory_format=images)
 
     def logits(self, batch: Tensor) -> Tensor:
-        """The model's logits [N, K] for a batch [N, ...] on the runner's device; call it inside a session."""
+        """Logits [N, K] of a batch [N, ...] on the runner's device; call it inside a session."""
         output = self.model(batch)
         logits = getattr(output, "logits", output)
         if not isinstance(logits, Tensor):
@@ -191,21 +192,20 @@ class Runner:
         gradients: bool = False,
         pinned: bool = False,
     ) -> None:
-        """Calls ``step(begin, end)`` over [0, total) in batches; what does not fit memory is halved.
+        """Call ``step(begin, end)`` over [0, total) in batches; halve those that do not fit memory, and try again.
 
-        The halved batch is tried again: a step must change nothing before its forward pass is done, or know what it
-        has done already.
+        A step must be repeatable: it changes nothing before its forward pass is done, or knows what it has done.
 
         Args:
-            total: rows in all.
+            total: number of rows.
             shape: of one input.
-            step: what to do with a batch.
-            gradients: as of ``batch_size``.
-            pinned: the model is to see batches of one size only, which the step fills up. Only a size that was found
-                is halved, and only while no batch has gone through.
+            step: processes a batch.
+            gradients: as in ``batch_size``.
+            pinned: the model sees batches of one size only, which the step pads. Such a size is halved only where it
+                was found rather than given, and only before the first batch has run.
 
         Raises:
-            ModelError: one input does not fit memory, or a pinned batch does not.
+            ModelError: one input, or a pinned batch, does not fit memory.
         """
 
         def run(begin: int, end: int) -> None:
@@ -230,7 +230,7 @@ class Runner:
         in_batches(total, lambda: self.batch_size(shape, gradients=gradients), run, shrink)
 
     def _largest_output(self, shape: tuple[int, ...]) -> int:
-        """Bytes of the largest output of a submodule for one input; 0 for a plain callable."""
+        """Bytes of the largest output of any submodule for one input; 0 for a callable."""
         sizes = [0]
 
         def note(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -238,7 +238,7 @@ class Runner:
                 sizes.append(output.numel() * output.element_size())
 
         modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
-        eager = [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]  # others take no hooks
+        eager = [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]
         hooks = [module.register_forward_hook(note) for module in eager]
         try:
             if hooks:
@@ -253,7 +253,7 @@ class Runner:
         row_bytes = max(1, torch.Size(shape).numel()) * self.dtype.itemsize
         if self.device.type != "cuda":
             return max(16, min(_MAX_BATCH, _CPU_ACTIVATION_BYTES // max(row_bytes, self._largest_output(shape))))
-        # The peak of a small batch; what does not grow with the batch counts too, so the estimate is on the safe side.
+        # Peak memory of a small batch. It includes memory that does not grow with the batch, so the estimate is safe.
         rows = _PROBE_BATCH
         free, _ = torch.cuda.mem_get_info(self.device)
         try:
@@ -283,7 +283,7 @@ class Runner:
 
 @contextlib.contextmanager
 def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int], None]]:
-    """What ``progress=`` means everywhere: False nothing, True a bar on standard error, or a function of (done, total).
+    """Report progress as ``progress=`` asks: not at all, as a bar on standard error, or to a function of (done, total).
 
     >>> with reporting(lambda done, total: print(f"{done}/{total}"), 3) as report:
     ...     report(2)

@@ -1,4 +1,4 @@
-"""Right or wrong is what a batch of one says, and every row that was asked about is counted."""
+"""Whether a model is right at an input: close logits are judged alone, and every row is counted."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def test_a_close_example_is_judged_alone():
     assert judge.rows == 5 + 2
 
 
-def test_a_batch_of_one_is_asked_once():
+def test_a_batch_of_one_runs_once():
     judge = Judge(Runner(rounding, batch_size=1))
     assert judge.right(torch.tensor([[5e-6], [-5e-6]]), torch.tensor([0, 0])).tolist() == [True, False]
     assert judge.rows == 2
 
 
-def test_no_winner_is_never_right():
+def test_logits_without_a_largest_are_never_right():
     rows = torch.tensor([[math.nan, 0.0], [math.inf, 0.0], [-math.inf, -math.inf], [0.0, 0.0], [1.0, -math.inf]])
     right = Judge(Runner(lambda x: x)).right(rows, torch.zeros(5, dtype=torch.int64))
     assert right.tolist() == [False, False, False, True, True]
 
 
-def test_a_label_without_a_class_is_named():
+def test_labels_outside_the_classes_are_refused():
     with pytest.raises(InputError, match="dataset: expected labels 0 to 2, the model's classes, got 3"):
         Judge(Runner(rounding)).right(torch.zeros(2, 1), torch.tensor([0, 3]), "dataset")

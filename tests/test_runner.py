@@ -1,4 +1,4 @@
-"""How a model is run: device, dtype, layout, mode, batch size, and what comes back."""
+"""Running a model: device, dtype, memory format, mode, batch size, and checks of its logits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def net():
 
 
 class Probe(nn.Module):
-    """Notes how it is called."""
+    """Record how it is called."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ class Probe(nn.Module):
         return x.flatten(1)[:, :2] * self.weight.to(x.dtype)
 
 
-def test_a_session_is_evaluation_without_gradients():
+def test_sessions_are_in_evaluation_mode_without_gradients():
     probe = Probe().train()
     RandomizedSmoothing(probe, 2, 0.5).certify_batch(X, n0=5, n=10)
     assert all(not call.training and not call.grad and call.inference and not call.autocast for call in probe.seen)
@@ -65,7 +65,7 @@ def mixed_modes(model):
 
 
 @pytest.mark.parametrize("failure", [None, RuntimeError, KeyboardInterrupt, ZeroDivisionError])
-def test_every_submodules_mode_is_restored(failure):
+def test_the_mode_of_every_submodule_is_restored(failure):
     model = net()
     modes = mixed_modes(model)
     assert len(set(modes)) == 2
@@ -104,7 +104,7 @@ def test_batch_norm_is_evaluated_and_not_updated():
         assert torch.equal(value, state[name]), name
 
 
-def test_a_models_own_exception_comes_through():
+def test_exceptions_of_the_model_pass_unchanged():
     class Broken(Exception):
         pass
 
@@ -144,7 +144,7 @@ def traced():
     ids=["traced", "scripted", "scripted part"],
 )
 def test_compiled_modules(make):
-    """They take no hooks, so the batch size is found without."""
+    """Script modules take no hooks, so the batch size is found without them."""
     model = make().train()
     votes = RandomizedSmoothing(model, 5, 0.5, batch_size=20).votes(X, n=40)
     np.testing.assert_array_equal(votes, RandomizedSmoothing(net().eval(), 5, 0.5, batch_size=20).votes(X, n=40))
@@ -156,7 +156,7 @@ def test_compiled_modules(make):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_batches_have_the_models_dtype(dtype):
+def test_batches_have_the_dtype_of_the_model(dtype):
     probe = Probe().to(dtype)
     RandomizedSmoothing(probe, 2, 0.5).votes(X, n=10)
     assert {call.dtype for call in probe.seen} == {dtype}
@@ -205,7 +205,7 @@ def test_rows_with_nan_or_infinity_are_counted_and_never_certified(bad):
     assert smoother.predict(X[0], 300, 0.05) == ABSTAIN
 
 
-def test_all_minus_infinity_is_no_vote_and_some_are_harmless():
+def test_only_rows_of_minus_infinity_cast_no_vote():
     votes = RandomizedSmoothing(lambda b: torch.full((len(b), 3), -math.inf), 3, 0.5).votes(X, n=10)
     assert votes.tolist() == [[0, 0, 0, 10]] * 4
     row = torch.tensor([[-math.inf, 0.0, -math.inf]])
@@ -228,7 +228,7 @@ def test_nan_votes_lower_the_bound():
     assert some.p_lower[0] < 0.9
 
 
-def test_a_module_is_moved_to_the_device_given(device):
+def test_a_module_is_moved_to_the_given_device(device):
     model = Probe()
     assert Runner(model, device=device).model is model
     assert model.weight.device == device
@@ -238,7 +238,7 @@ def test_a_module_is_moved_to_the_device_given(device):
     assert Runner(lambda b: b).device.type == "cpu"
 
 
-def test_the_dtype_is_the_models():
+def test_another_dtype_than_the_models_is_refused():
     assert Runner(nn.BatchNorm1d(3, affine=False, dtype=torch.float64)).dtype == torch.float64
     assert Runner(lambda b: b, dtype=torch.float64).dtype == torch.float64
     assert Runner(nn.ReLU(), dtype=torch.float64).dtype == torch.float64
@@ -248,7 +248,7 @@ def test_the_dtype_is_the_models():
             Runner(model, dtype=dtype)
 
 
-def test_batch_size_is_found_once_for_a_shape_and_can_be_set():
+def test_batch_size_is_found_once_per_shape_and_can_be_set():
     probe = Probe()
     runner = Runner(probe)
     assert runner.batch_size((3, 8, 8)) == 4096  # 3 KB a row
@@ -282,7 +282,7 @@ def test_one_row_that_does_not_fit_is_an_error(error):
     assert model.training
 
 
-def test_other_runtime_errors_are_not_taken_for_memory():
+def test_other_runtime_errors_pass_unchanged():
     calls = []
 
     def model(batch):
@@ -294,7 +294,7 @@ def test_other_runtime_errors_are_not_taken_for_memory():
     assert calls == [8]
 
 
-def test_for_each_covers_everything_once():
+def test_for_each_visits_every_row_once():
     for total, size in ((0, 4), (1, 4), (4, 4), (9, 4), (10, 1000)):
         steps = []
         Runner(lambda b: b, batch_size=size).for_each(total, (1,), lambda begin, end, to=steps: to.append((begin, end)))

@@ -1,4 +1,4 @@
-"""Tables and plots of runs, logs and curves; every rate comes with what it depends on."""
+"""Tables and plots of runs, logs and curves; every rate is given with its method, budget, confidence and data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the figures share: a frame with its captions below, lines that stay apart, and how a file of one is made."""
+"""Frame of a figure: axes with captions below, distinct line styles, and rendering to files."""
 
 from __future__ import annotations
 
@@ -14,28 +14,22 @@ from pyrobust.zoo.files import write_atomically
 
 #: Formats of figures, by the ending of their files.
 FIGURE_FORMATS = ("png", "pdf", "svg")
-# At least 26 from each other in CIELAB, also as Machado, Oliveira and Fernandes (2009) simulate the three kinds of
-# colour blindness, and in three steps of grey; in grey the dashes tell those of one step apart.
+# At least 26 apart in CIELAB, also under the three kinds of colour blindness as simulated by Machado, Oliveira and
+# Fernandes (2009); three steps of grey, within which the dashes differ.
 _INKS = ("#1f4e79", "#b3541e", "#49b5a6", "#0d0d0d", "#8a6fd0", "#c89b00")
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (7, 1.5, 1, 1.5, 1, 1.5)), (0, (10, 2)))
 _WIDTH, _AXES, _ABOVE, _LABEL, _LINE, _GAP = 7.0, 3.2, 0.38, 0.62, 0.118, 0.05  # inches
 _LEFT, _RIGHT = 0.09, 0.97
-_SIZE, _HANDLE = 7.0, 4.0  # of the captions: the font in points, a line's sample in font sizes
-# Beside the sample, in points, less what hinting can widen letters by.
+_SIZE, _HANDLE = 7.0, 4.0  # of the captions: font in points, length of a line sample in font sizes
+# Width beside the sample in points, reduced because hinting can widen letters.
 _ROOM = 0.92 * (72 * _WIDTH * (_RIGHT - _LEFT) - (_HANDLE + 1) * _SIZE)
 
 
 def figure_format(path: str | os.PathLike[str]) -> str:
-    """The format that the ending of a file name asks for.
-
-    Args:
-        path: a name that ends in .png, .pdf or .svg, in whatever case.
-
-    Returns:
-        The ending, in lower case.
+    """Return the format of a file name's ending, in lower case.
 
     Raises:
-        InputError: another ending.
+        InputError: the name does not end in .png, .pdf or .svg, in any case.
 
     >>> figure_format("curve.PDF")
     'pdf'
@@ -47,24 +41,24 @@ def figure_format(path: str | os.PathLike[str]) -> str:
 
 
 def line_style(place: int) -> dict[str, Any]:
-    """Colour and dashes of the line with this number; the first thirty-six have a pair each.
+    """Colour and dashes of a line by its number; the first thirty-six lines have distinct pairs.
 
     >>> line_style(0)["linestyle"], line_style(1)["linestyle"]
     ('-', '--')
     """
     count = len(_INKS)
     dashes = _DASHES[(place + place // count) % count]
-    # not hidden by the frame where it runs along 0 or 100
+    # not clipped, so that a line along 0 or 100 is not hidden by the frame
     return {"color": _INKS[place % count], "linestyle": dashes, "linewidth": 1.6, "clip_on": False, "zorder": 3}
 
 
 class Frame:
-    """Axes with a title above and the captions of their lines below.
+    """Axes with a title above and the captions of the lines below.
 
     Args:
         title: a line.
         x_label, y_label: of the axes.
-        captions: of the lines to come, in their order; each may have several lines of text.
+        captions: of the lines, in the order in which they are drawn; each may have several lines of text.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -72,7 +66,7 @@ class Frame:
 
     def __init__(self, title: str, x_label: str, y_label: str, captions: Sequence[str]) -> None:
         try:
-            # The figure alone, without pyplot: no window, no global state.
+            # Without pyplot: no window, no global state.
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
         except ImportError as error:
@@ -93,10 +87,10 @@ class Frame:
         self.axes.spines[["top", "right"]].set_visible(False)
 
     def label(self, lines: Sequence[Any]) -> None:
-        """Writes the captions, each beside a piece of its line.
+        """Write the captions, each beside a sample of its line.
 
         Args:
-            lines: what was drawn, one for each caption; captions beyond them stand by themselves.
+            lines: drawn lines, one per caption; further captions stand without a line.
         """
         from matplotlib.lines import Line2D
 
@@ -115,7 +109,7 @@ class Frame:
         )
 
     def render(self, form: str) -> bytes:
-        """The figure as a file; the same figure gives the same bytes.
+        """Render the figure as the bytes of a file; equal figures give equal bytes.
 
         Args:
             form: "png", "pdf" or "svg".
@@ -123,23 +117,19 @@ class Frame:
         import matplotlib
 
         buffer = io.BytesIO()
-        # No date. Fonts as TrueType: journals refuse Type 3.
+        # Without a date; fonts as TrueType, because journals refuse Type 3.
         without = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
         with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "pyrobust"}):
             self._figure.savefig(buffer, format=form, metadata=without.get(form))
         return buffer.getvalue()
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """The figure as a file of the format that the name asks for, there whole or not at all.
-
-        Args:
-            path: the file; replaced if it is there.
-        """
+        """Write the figure to a file in the format of its name, whole or not at all; overwrite an existing file."""
         write_atomically(path, self.render(figure_format(path)))
 
 
 def _folded(caption: str) -> str:
-    """A caption in lines that fit; a word that is too long for one is broken."""
+    """Break a caption into lines that fit, and a word where it is longer than a line."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextToPath
 
@@ -166,5 +156,5 @@ def _folded(caption: str) -> str:
 
 
 def _as_text(name: str) -> str:
-    """A name as text: a dollar sign would switch to mathematics."""
+    """Escape dollar signs, which would start mathematics."""
     return plain_text(name).replace("$", r"\$")

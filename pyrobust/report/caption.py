@@ -1,4 +1,4 @@
-"""What stands under every rate: everything that it depends on."""
+"""Captions of rates: the method, budget, confidence, model and data that they depend on."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from pyrobust.checks import some
 from pyrobust.evaluation import Run
 
-# Enough of a hash to tell any two data sets or models apart that somebody has side by side.
+# Digits of a hash: enough to tell apart the data sets and models that one compares.
 _DIGITS = 12
-# Of radii and epsilons; the table has them all.
+# Radii and epsilons listed in a caption; the table has all of them.
 _MOST = 12
 
 
@@ -21,7 +21,7 @@ def describe_run(run: Run) -> list[str]:
         run: of any kind.
 
     Returns:
-        Lines of text, the statement of what is certified, or attacked, first.
+        Lines of text; the first states what is certified or attacked.
 
     >>> from pyrobust.evaluation import certify_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing
@@ -47,14 +47,9 @@ def _of_kind(run: Run) -> list[str]:
 
 
 def describe_attack(name: str, norm: str, clip: Sequence[float], settings: dict[str, Any], seed: int | None) -> str:
-    """Norm, clip range and budget of an attack, in a line.
+    """Describe an attack in one line: norm, clip range, seed and budget.
 
-    Args:
-        name: of its class.
-        norm: of the perturbation.
-        clip: the ends of the range of a valid input.
-        settings: by name, those of an ``AutoAttack``'s attacks as "attack.setting".
-        seed: None where there is none of its own.
+    The settings of an ``AutoAttack``'s attacks are named "attack.setting".
 
     >>> describe_attack("FGSM", "l2", [0.0, 1.0], {"loss": "ce"}, 0)
     'FGSM in l2 and [0, 1], seed 0; loss ce'
@@ -69,7 +64,7 @@ def describe_attack(name: str, norm: str, clip: Sequence[float], settings: dict[
 
 
 def planned_attacks(name: str, settings: dict[str, Any]) -> list[str]:
-    """The attacks that an ensemble runs, in their order; of any other attack its own name.
+    """List the attacks that an ensemble runs, in order; any other attack is listed alone.
 
     >>> planned_attacks("AutoAttack", {"attacks": "apgd-ce, square"})
     ['apgd-ce', 'square']
@@ -79,7 +74,7 @@ def planned_attacks(name: str, settings: dict[str, Any]) -> list[str]:
 
 
 def describe_budget(name: str, settings: dict[str, Any]) -> str:
-    """How much an attack may do, in a few words; nothing where it has neither a version nor steps nor queries.
+    """Describe the budget of an attack: its version, steps, queries, draws and starts, as far as it has them.
 
     >>> describe_budget("PGD", {"steps": 40, "restarts": 5, "loss": "ce"})
     '40 steps from 5 starts'
@@ -97,7 +92,7 @@ def describe_budget(name: str, settings: dict[str, Any]) -> str:
 
 
 def describe_model(name: str, sha256: str, dtype: str) -> str:
-    """A model, its hash and its number format, in a line.
+    """Describe a model in one line: name, hash and dtype.
 
     >>> describe_model("net", "", "float32")
     'Model net, sha256 unknown, float32'
@@ -106,13 +101,9 @@ def describe_model(name: str, sha256: str, dtype: str) -> str:
 
 
 def describe_data(name: str, sha256: str, selection: dict[str, Any], used: int) -> str:
-    """A data set, its hash, and how much of it was used, in a line.
+    """Describe a data set in one line: name, hash, and how many of its images were used and selected how.
 
-    Args:
-        name: of the data set.
-        sha256: of its images and labels.
-        selection: "images", "skip", "max" and "shard" of a run's parameters.
-        used: how many images there are results for.
+    ``selection`` holds the parameters "images", "skip", "max" and "shard" of a run, ``used`` is its number of results.
 
     >>> describe_data("digits", "b" * 64, {"images": 382, "skip": 2, "max": None, "shard": None}, 191)
     'Data digits, sha256 bbbbbbbbbbbb, 191 of 382 images (one in 2)'
@@ -182,7 +173,7 @@ def _verified(run: Run) -> list[str]:
 
 
 def _part(attack: str, settings: dict[str, Any]) -> str:
-    """One attack of an ensemble and its budget."""
+    """Describe one attack of an ensemble with its budget."""
     prefix = f"{attack}."
     own = {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
     return f"{attack} {describe_budget(attack, own)}".rstrip()

@@ -1,4 +1,4 @@
-"""Certification logs side by side, the best first."""
+"""Table that compares certification logs, the best first."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ def comparison_table(
     alpha: float = 0.05,
     delta: float = 0.001,
 ) -> ReportTable:
-    r"""Certification logs side by side: how sure each classifier is, what it certifies, its average certified radius.
+    r"""Compare certification logs: how sure each classifier is, what it certifies, its average certified radius.
 
-    A column for each log, ranked by the area under the survival curve of p_A and not by the average certified radius
-    (``pyrobust.metrics.survival.rank_by_survival`` says why); logs that tell no votes come last. The rows say what the
-    figures depend on; then area, quantiles and shares of p_A; certified accuracy at each radius; how much of it is true
-    of these very images; the average certified radius last.
+    One column per log, ranked by the area under the survival curve of p_A rather than by the average certified radius
+    (``pyrobust.metrics.survival.rank_by_survival`` says why); logs without votes come last. The first rows give what
+    the figures depend on; then come area, quantiles and shares of p_A; certified accuracy at each radius; how much of
+    it holds for these very images; and the average certified radius.
 
     Args:
-        logs: of one norm.
+        logs: logs of one norm.
         radii: at least 0, in the unit of the input. Default: 0, 0.25, … up to the largest, or round numbers where
             that is below 0.25.
         alpha: probability that one of the intervals misses, in (0, 1).
-        delta: probability that certified accuracy of these images is less than said, at one radius, in (0, 1).
+        delta: probability that the certified accuracy of these images is below its bound at one radius, in (0, 1).
 
     Returns:
-        A table to print or to write, with what it depends on in its notes.
+        A table to print or to write; its notes say what it depends on.
 
     Raises:
-        InputError: no log, several norms, a radius that is no number of at least 0, alpha or delta out of range.
-        InputTypeError: something else than logs, or radii that are not numbers.
+        InputError: no log, several norms, a negative radius, alpha or delta out of range.
+        InputTypeError: an argument that is not a log, or radii that are not numbers.
 
     >>> import tempfile, pathlib
     >>> from pyrobust.auditing.certification_log import read_certification_log

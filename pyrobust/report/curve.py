@@ -16,22 +16,22 @@ from pyrobust.report.formats import plain_text
 def plot_curve(
     curves: RobustnessCurve | Mapping[str, RobustnessCurve], path: str | os.PathLike[str], caption: Sequence[str] = ()
 ) -> None:
-    """Draws robust accuracy over epsilon, each point with its confidence interval, as a PNG, PDF or SVG.
+    """Plot robust accuracy over epsilon, each point with its confidence interval, as a PNG, PDF or SVG.
 
-    Straight lines join the points, as ``RobustnessCurve.area`` joins them. The band joins their intervals, and each of
-    these holds for its point by itself.
+    Straight lines join the points, as in ``RobustnessCurve.area``. The band joins their intervals; each interval holds
+    for its own point.
 
     Args:
-        curves: one, or several by name, all of one norm. The legend has each name with its attack and its number of
-            examples; one without a name has these below the plot.
-        path: the file, its format by its ending: .png, .pdf or .svg; written whole or not at all, replaced if it is
-            there.
-        caption: what the rates depend on besides, lines of text below the plot; of one curve without a name in place
-            of its attack and number of examples.
+        curves: one curve, or several by name, all of one norm. The legend gives each name with its attack and number of
+            examples; for a single curve these stand below the plot.
+        path: file, whose ending .png, .pdf or .svg sets the format; written whole or not at all, overwritten if it
+            exists.
+        caption: what else the rates depend on, lines of text below the plot; for a single curve they replace its attack
+            and number of examples.
 
     Raises:
         InputError: no curve, curves of several norms, a file name of another ending.
-        InputTypeError: something else than curves.
+        InputTypeError: an argument that is not a curve.
         MissingExtraError: matplotlib is not installed.
         StoreError: the file cannot be written.
 
@@ -55,7 +55,9 @@ def plot_curve(
         raise InputError("curves: expected at least one, got none")
     norms = sorted({curve.norm for curve in named.values()})
     if len(norms) > 1:
-        raise InputError(f"curves: expected one norm, got {', '.join(norms)}; epsilons of several do not compare")
+        raise InputError(
+            f"curves: expected one norm, got {', '.join(norms)}; epsilons of different norms do not compare"
+        )
     figure_format(path)
     lines = list(caption)
     if isinstance(curves, Mapping):

@@ -1,4 +1,4 @@
-"""Figures of certification logs, several in one, with the extra ``plot``."""
+"""Plots of certification logs, several in one figure, with the extra ``plot``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyrobust.report.formats import plain_text
 from pyrobust.report.subjects import checked_logs, checked_norm, distinct_names, facts_of, why_no_votes
 
 _Logs = CertificationLog | Sequence[CertificationLog]
-# More steps than these cannot be told apart, and make files of megabytes.
+# More steps than these cannot be distinguished and would make files of megabytes.
 _STEPS, _BAND = 4000, 120
 
 
@@ -33,22 +33,22 @@ class _Steps:
 
 
 def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alpha: float = 0.05) -> None:
-    """Draws certified accuracy over the radius, the exact step curves, as a PNG, PDF or SVG.
+    """Plot certified accuracy over the radius as exact step curves, as a PNG, PDF or SVG.
 
-    At radius r stands the share of images whose prediction is right and certified with a radius R >= r; the curve falls
-    by one image's share behind every certified radius. The band joins intervals for other images of the same kind
-    (Clopper and Pearson, 1934), each of which holds for its radius by itself.
+    The value at radius r is the share of images whose prediction is right and certified with a radius R >= r; the curve
+    falls by one image's share behind every certified radius. The band joins intervals for other images of the same kind
+    (Clopper and Pearson, 1934); each interval holds for its own radius.
 
     Args:
         logs: a run, or certification logs, of one norm, with at least one image.
-        path: the file, its format by its ending: .png, .pdf or .svg; written whole or not at all, replaced if it is
-            there. The same logs give the same bytes.
+        path: file, whose ending .png, .pdf or .svg sets the format; written whole or not at all, overwritten if it
+            exists. The same logs give the same bytes.
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Raises:
-        InputError: no log, several norms, a radius that is no number, a run of another kind or without images, a file
-            name of another ending.
-        InputTypeError: something else than logs.
+        InputError: no log, several norms, an invalid radius, a run of another kind or without images, a file name of
+            another ending.
+        InputTypeError: an argument that is not a log.
         MissingExtraError: matplotlib is not installed.
         StoreError: the file cannot be written.
 
@@ -68,19 +68,19 @@ def plot_certified_accuracy(logs: Run | _Logs, path: str | os.PathLike[str], alp
 
 
 def plot_survival(logs: _Logs, path: str | os.PathLike[str]) -> None:
-    r"""Draws the survival curves of p_A: the share of all images that are right with p_A >= t, as a PNG, PDF or SVG.
+    r"""Plot the survival curves of p_A, the share of all images that are right with p_A >= t, as a PNG, PDF or SVG.
 
-    Abstentions and errors count as p_A = 0. The band is what printed radii leave open of the votes; exact votes have
+    Abstentions and errors count as p_A = 0. The band covers the votes that printed radii leave open; exact votes have
     none (Sun, Mao, Müller and Vechev, 2025).
 
     Args:
-        logs: with votes, or with radii that tell them, of one norm.
-        path: the file, its format by its ending: .png, .pdf or .svg; written whole or not at all, replaced if it is
-            there. The same logs give the same bytes.
+        logs: logs of one norm with votes, or with radii from which the votes follow.
+        path: file, whose ending .png, .pdf or .svg sets the format; written whole or not at all, overwritten if it
+            exists. The same logs give the same bytes.
 
     Raises:
-        InputError: a log that tells no votes; and as `plot_certified_accuracy`.
-        InputTypeError: something else than logs.
+        InputError: a log without votes; and as `plot_certified_accuracy`.
+        InputTypeError: an argument that is not a log.
         MissingExtraError: matplotlib is not installed.
         StoreError: the file cannot be written.
 
@@ -99,7 +99,7 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str]) -> None:
 
 
 def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05) -> Frame:
-    """The figure of `plot_certified_accuracy`, to be rendered in one format or in several."""
+    """Draw the figure of `plot_certified_accuracy`, to be rendered in any number of formats."""
     steps = [_of_run(logs)] if isinstance(logs, Run) else _of_logs(checked_logs(logs))
     norm = checked_norm({each.norm for each in steps})
     largest = max(float(each.radius[each.certified].max(initial=0.0)) for each in steps)
@@ -118,7 +118,7 @@ def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05) -> Frame:
         band = ([100 * rate.lower for rate in rates], [100 * rate.upper for rate in rates])
         frame.axes.fill_between(radii, *band, color=style["color"], alpha=0.12, lw=0)
         x, share = _steps(each, end)
-        # A radius R still counts at r = R: each step ends at its radius.
+        # An image with radius R still counts at r = R: each step ends at its radius.
         lines += frame.axes.plot(x, 100 * share, drawstyle="steps-pre", **style)
     frame.axes.set_xlim(0, end)
     frame.label(lines)
@@ -126,7 +126,7 @@ def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05) -> Frame:
 
 
 def survival_frame(logs: _Logs) -> Frame:
-    """The figure of `plot_survival`, to be rendered in one format or in several."""
+    """Draw the figure of `plot_survival`, to be rendered in any number of formats."""
     logs = checked_logs(logs)
     curves = [survival_of(log) for log in logs]
     for log, curve in zip(logs, curves, strict=True):
@@ -155,7 +155,7 @@ def _of_run(run: Run) -> _Steps:
     if run.kind not in ("certify", "verify") or not len(run):
         raise InputError(f"run: expected a run of kind certify or verify with images, got {run.kind} with {len(run)}")
     radius = run.table["radius"]
-    # A verification with radius 0 has proved nothing, not even of the image itself.
+    # A verification with radius 0 proved nothing, not even for the image itself.
     certified = run.right & ((radius > 0) | (run.kind != "verify"))
     return _Steps("\n".join(describe_run(run)), run.parameters["norm"], radius, certified)
 
@@ -173,7 +173,7 @@ def _captions(logs: Sequence[CertificationLog]) -> list[str]:
 
 
 def _steps(steps: _Steps, end: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Ends of the steps from 0 to the end, and the height of the step before each."""
+    """Ends of the steps from 0 to the end, and the height of the curve up to each."""
     radii = np.sort(steps.radius[steps.certified])
     ends = np.unique(radii)
     if len(ends) > _STEPS:

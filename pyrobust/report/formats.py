@@ -1,4 +1,4 @@
-"""One table, as the terminal, a paper, a page, a spreadsheet and a program want it."""
+"""Tables, rendered for the terminal, a page, a paper, a spreadsheet or a program."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from rich.text import Text
 
 from pyrobust.errors import InputError
 
-# enough digits for every double
+# Enough digits for every double.
 _EXACT = Context(prec=400)
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of a table: rounded where people read it, whole where programs do; ``str(quantity)`` is the text.
+    """A number in a table: rounded in text, ``str(quantity)``, and exact in CSV and JSON.
 
     Attributes:
-        value: the number; NaN for one that cannot be had.
-        lower, upper: the ends of its interval, rounded outward in text; None without one.
-        digits: after the point, in text.
-        percent: whether the text is in percent; the number itself stays a share.
-        down: whether the value is a lower bound, which is rounded down.
-        text: written in place of all this.
+        value: the number; NaN if it is undefined.
+        lower, upper: ends of its interval, rounded outward in text; None without an interval.
+        digits: decimal places in text.
+        percent: whether the text is in percent; the value stays a share.
+        down: whether the value is a lower bound, which text rounds down.
+        text: the text, instead of one made from the value.
     """
 
     value: float
@@ -55,7 +55,7 @@ class Quantity:
     def _rounded(self, number: float, rounding: str) -> str:
         if math.isinf(number):
             return str(number)
-        # as decimal digits, for a product of binary numbers can be an ulp off and a floor then a whole unit
+        # Scaled as decimal digits: a binary product can be off by an ulp, and its floor then by a whole unit.
         scaled = Decimal(float.__repr__(number)).scaleb(2 if self.percent else 0)
         return f"{scaled.quantize(Decimal(1).scaleb(-self.digits), rounding, _EXACT):f}"
 
@@ -78,7 +78,7 @@ class Interval:
 #: Content of a cell; None where there is nothing to say.
 Cell: TypeAlias = "str | int | float | Quantity | Interval | None"
 Row: TypeAlias = "Sequence[Cell]"
-#: Forms of a table as text, by the ending of their files: Markdown, LaTeX, CSV and JSON.
+#: Forms of a table as text, named by their file endings: Markdown, LaTeX, CSV and JSON.
 TableForm: TypeAlias = Literal["md", "tex", "csv", "json"]
 
 
@@ -99,13 +99,13 @@ class Column:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table before it has a form.
+    """A table, independent of its form; rich's ``Console().print(table)`` prints it.
 
     Attributes:
-        title: a line.
+        title: one line.
         columns: at least one.
-        sections: groups of rows; a rule or a gap is drawn between them.
-        notes: lines under the table.
+        sections: groups of rows, separated by a rule or a gap.
+        notes: lines below the table.
 
     Raises:
         InputError: no column, or a row of another length.
@@ -125,7 +125,7 @@ class ReportTable:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows of all sections, in their order."""
+        """The rows of all sections, in order."""
         return [row for section in self.sections for row in section]
 
     def __rich__(self) -> Table:
@@ -133,18 +133,18 @@ class ReportTable:
 
 
 def rich_table(table: ReportTable) -> Table:
-    """A table for the terminal, its notes as the caption.
+    """Render a table for the terminal, its notes as the caption.
 
     Args:
-        table: of any kind.
+        table: any table.
 
     Returns:
-        A table to print with rich.
+        A table of rich.
 
     >>> rich_table(ReportTable("Radii", (Column("log"), Column("mean")), ((("a", Quantity(0.5)),),))).row_count
     1
     """
-    # The width keeps the notes from being folded into a narrow column.
+    # The width keeps the notes of a narrow table from being folded.
     made = Table(
         title=Text(plain_text(table.title)),
         caption=Text("\n".join(map(plain_text, table.notes))),
@@ -162,22 +162,22 @@ def rich_table(table: ReportTable) -> Table:
 
 
 def format_table(table: ReportTable, form: TableForm) -> str:
-    r"""A table as text; equal tables give equal texts.
+    r"""Render a table as text; equal tables give equal texts.
 
-    Names come from users and files: characters that mean something in a form are escaped, control characters replaced.
+    Names come from users and files: special characters of a form are escaped, control characters replaced.
 
     Args:
-        table: of any kind.
-        form: "md": a pipe table, the title a heading, the notes a list. "tex": a float with a booktabs table. "csv":
-            RFC 4180; the numbers whole, with columns for the ends of intervals; text that a spreadsheet could take for
-            a formula begins with an apostrophe; title and notes are left out. "json": an object with title, columns,
-            notes and rows, lists of cells; a `Quantity` is an object with value, lower and upper; no NaN, but null.
+        table: any table.
+        form: "md": a pipe table below a heading, with the notes as a list. "tex": a float with a booktabs table. "csv":
+            RFC 4180 with exact numbers and columns for the ends of intervals, without title and notes; text that a
+            spreadsheet could take for a formula begins with an apostrophe. "json": an object with title, columns, notes
+            and rows, lists of cells; a `Quantity` is an object with value, lower and upper; null stands for NaN.
 
     Returns:
-        The text, its last line ended.
+        The text, with a newline at its end.
 
     Raises:
-        InputError: there is no such form.
+        InputError: an unknown form.
 
     >>> table = ReportTable("Radii", (Column("log", "left"), Column("mean")), ((("a_b", Quantity(0.25)),),))
     >>> print(format_table(table, "tex").splitlines()[8])
@@ -226,7 +226,7 @@ def _latex(table: ReportTable) -> str:
 
 
 def _ampersands(cells: Any) -> str:
-    # A row that begins with a bracket would be taken for an argument of the line break before it.
+    # TeX would take a bracket at the begin of a row for an argument of the line break before it.
     text = " & ".join(cells)
     return f"{'{}' if text.startswith(('[', '*')) else ''}{text} \\\\"
 
@@ -259,7 +259,7 @@ def _field(cell: Any) -> str:
         return ""
     if isinstance(cell, str):
         return _no_formula(cell)
-    # not the class's own way, which names numpy's types
+    # float.__repr__, because the repr of a NumPy float names its type
     return float.__repr__(cell) if isinstance(cell, float) else str(cell)
 
 
@@ -300,7 +300,7 @@ def _texts(table: ReportTable, row: Row) -> Iterator[str]:
 
 
 def plain_text(text: str) -> str:
-    """Text in one line without characters that steer a terminal, turn the writing round, or cannot be encoded."""
+    """Replace characters that control a terminal, change the direction of writing or cannot be encoded."""
     return "".join("�" if unicodedata.category(mark) in _STEERING else mark for mark in text)
 
 

@@ -1,4 +1,4 @@
-"""A plan as a table."""
+"""Table of a plan."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pyrobust.smoothing import Plan, PlannedMethod
 
 
 def plan_table(plan: Plan, budget: float | None = None) -> ReportTable:
-    """Sampling methods side by side: what they cost, what they certify, how often they err.
+    """Compare sampling methods: their cost, certified shares and exact errors.
 
     Args:
-        plan: as ``pyrobust.smoothing.plan`` makes it.
-        budget: samples in all; with it, a row says how many images they pay for.
+        plan: result of ``pyrobust.smoothing.plan``.
+        budget: total samples; adds a row with the number of images that they suffice for.
 
     Returns:
-        A table to print or to write, the recommendation in its notes.
+        A table to print or to write, with the recommendation in its notes.
 
     Raises:
         InputError: the budget is negative or not finite.

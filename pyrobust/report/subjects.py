@@ -1,4 +1,4 @@
-"""What tables and figures need of a certification log: its figures checked, its own name, what it depends on."""
+"""Certification logs as subjects of tables and figures: checks, distinct names and captions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pyrobust.errors import InputError, InputTypeError
 
 
 def checked_logs(logs: CertificationLog | Sequence[CertificationLog]) -> list[CertificationLog]:
-    """Logs that can stand side by side: at least one, of one norm, every radius a number of at least 0.
+    """Return logs that can be compared: at least one, of one norm, with finite radii of at least 0.
 
     Raises:
-        InputError: none, several norms, a radius that is none.
-        InputTypeError: something else than logs.
+        InputError: no log, several norms, or another radius.
+        InputTypeError: an argument that is not a log.
     """
     logs = [logs] if isinstance(logs, CertificationLog) else list(logs)
     for log in logs:
@@ -35,7 +35,7 @@ def checked_logs(logs: CertificationLog | Sequence[CertificationLog]) -> list[Ce
 
 
 def checked_norm(norms: set[str]) -> str:
-    """The one norm of all radii.
+    """Return the one norm of all radii.
 
     >>> checked_norm({"l2"})
     'l2'
@@ -46,14 +46,7 @@ def checked_norm(norms: set[str]) -> str:
 
 
 def distinct_names(logs: Sequence[CertificationLog]) -> list[str]:
-    """A name for each log: its own, with its folder where several have the same, or with a number in the end.
-
-    Args:
-        logs: of any origin.
-
-    Returns:
-        Names, no two alike.
-    """
+    """Name each log: by its own name, with its folder where several share it, with a number where they still do."""
     names = [log.name for log in logs]
     if len(set(names)) < len(names):
         where = [Path(log.path).absolute().parent.name for log in logs]
@@ -66,14 +59,7 @@ def distinct_names(logs: Sequence[CertificationLog]) -> list[str]:
 
 
 def facts_of(log: CertificationLog) -> list[str]:
-    """What the rates of a log depend on, in a few words each.
-
-    Args:
-        log: of any origin.
-
-    Returns:
-        Method, norm, sigma, n and alpha where there is noise, and how many images.
-    """
+    """List what the rates of a log depend on: method, norm, noise, samples and alpha, number of images."""
     facts = [method_of(log), log.norm]
     if log.kind != "verify":
         facts += [f"sigma {number(log.sigma)}", f"n {number(log.n)}", f"alpha {number(log.alpha)}"]
@@ -81,11 +67,7 @@ def facts_of(log: CertificationLog) -> list[str]:
 
 
 def method_of(log: CertificationLog) -> str:
-    """How the radii of a log were found, in a word or two.
-
-    Args:
-        log: of any origin.
-    """
+    """Name the method that certified the radii of a log."""
     parameters = {} if log.header is None else log.header.parameters
     if log.kind == "verify":
         return str(parameters.get("method", "bound propagation"))
@@ -93,16 +75,12 @@ def method_of(log: CertificationLog) -> str:
 
 
 def is_sequential(log: CertificationLog) -> bool:
-    """Whether a log is of a run that stopped each image by its votes.
-
-    Args:
-        log: of any origin.
-    """
+    """Whether a log comes from a run that stopped sampling each image by its votes."""
     return log.header is not None and log.header.layout == "sequential"
 
 
 def number(value: float | None) -> str:
-    """A parameter as text.
+    """Write a parameter of a log.
 
     >>> number(100_000), number(0.001), number(None)
     ('100,000', '0.001', 'unknown')
@@ -111,11 +89,7 @@ def number(value: float | None) -> str:
 
 
 def why_no_votes(log: CertificationLog) -> str:
-    """Why `survival_of` a log is None, in words.
-
-    Args:
-        log: of any origin.
-    """
+    """Say why `survival_of` a log is None."""
     if log.kind == "verify":
         return "its radii come from bound propagation, without samples"
     if is_sequential(log):

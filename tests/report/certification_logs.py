@@ -22,7 +22,7 @@ def log_of(
     alpha: float = 0.001,
     folder: str = "logs",
 ) -> CertificationLog:
-    """Radii as the reference script prints them, of so many votes; labels go round the classes."""
+    """Make a log with radii as the reference script prints them for these votes; labels cycle through the classes."""
     count = len(votes)
     exact = attainable_radii(n, alpha, sigma)[np.array(votes)]
     radius = np.floor(exact * 1e4) / 1e4
@@ -48,7 +48,7 @@ def log_of(
 
 
 def write(log: CertificationLog, path: Path) -> Path:
-    """The log as the text that a script writes."""
+    """Write the log as text, as a script would."""
     lines = ["idx\tlabel\tpredict\tradius\tcorrect\ttime"]
     columns = (log.index, log.label, log.prediction, log.radius, log.correct)
     for index, label, prediction, radius, correct in zip(*(column.tolist() for column in columns), strict=True):

@@ -63,7 +63,7 @@ def test_sureness_comes_first_then_accuracy():
     assert [start.split()[0] for start in starts] == ["method", "area", "certified", "of", "average"]
 
 
-def test_every_figure_is_the_logs():
+def test_figures_match_the_log():
     table = comparison_table([GOOD, POOR], [0.0, 0.3, 99.0], alpha=0.1, delta=0.01)
     for place, log in enumerate((GOOD, POOR)):
         for radius in (0.0, 0.3, 99.0):
@@ -83,7 +83,7 @@ def test_every_figure_is_the_logs():
     assert "at most 0.01" in " ".join(table.notes)
 
 
-def test_what_digits_leave_open_is_said():
+def test_notes_state_what_printed_digits_leave_open():
     # four digits tell one of a thousand votes, and not one of a hundred thousand
     logs = [log_of([n * 9 // 10] * 5, [True] * 5, n=n) for n in (1000, 100_000)]
     exact, coarse = map(comparison_table, logs)
@@ -94,7 +94,7 @@ def test_what_digits_leave_open_is_said():
     assert row(coarse, "area")[0].lower == row(coarse, "area")[0].upper == row(coarse, "area")[0].value
 
 
-def test_certificates_that_may_be_false_are_taken_off():
+def test_possibly_false_certificates_are_subtracted():
     log = log_of([990] * 400, [True] * 400, alpha=0.05)
     cell = row(comparison_table(log, [0.0]), "of these at least")[0]
     # P(Bin(400, 0.05) > 35) is 0.00057, P(Bin(400, 0.05) > 34) is 0.00110
@@ -111,7 +111,7 @@ def test_a_single_log_and_one_that_abstains():
     assert row(table, "area")[0].value == 0
 
 
-def test_logs_without_votes_come_last_and_say_why():
+def test_logs_without_votes_come_last_with_a_reason():
     unknown = dataclasses.replace(GOOD, name="unknown", n=None, alpha=None)
     table = comparison_table([unknown, POOR])
     assert names(table) == ["poor", "unknown"]
@@ -146,7 +146,7 @@ def test_runs_have_exact_votes_and_their_hashes(runs):
     assert any("bound propagation, without samples" in note for note in table.notes)
 
 
-def test_what_differs_is_said():
+def test_notes_state_differences_between_logs():
     def said(*logs):
         return " ".join(note for note in comparison_table(logs).notes if note.startswith("The logs do not"))
 
@@ -158,14 +158,14 @@ def test_what_differs_is_said():
     assert said(GOOD, shuffled) == ""
 
 
-def test_names_are_told_apart(tmp_path):
+def test_equal_names_are_made_distinct(tmp_path):
     logs = [dataclasses.replace(GOOD, path=Path(folder, "net.tsv"), name="net") for folder in ("a", "b", "b", "b")]
     assert distinct_names(logs) == ["a/net", "b/net", "b/net (2)", "b/net (3)"]
     assert distinct_names([GOOD, POOR]) == ["good", "poor"]
     assert len(set(names(comparison_table(logs)))) == 4
 
 
-def test_where_parameters_come_from_is_said(tmp_path):
+def test_notes_state_the_origin_of_parameters(tmp_path):
     log = read_certification_log(write(GOOD, tmp_path / "net_sigma0.25.tsv"), n=1000)
     text = " ".join(comparison_table(log).notes)
     assert "sigma: the name of the file" in text
@@ -206,7 +206,7 @@ def test_bad_input(logs, arguments, error, match):
 
 
 @pytest.mark.parametrize("radius", [math.nan, math.inf, -0.5])
-def test_radii_that_are_none_are_refused(radius):
+def test_invalid_radii_are_refused(radius):
     broken = GOOD.radius.copy()
     broken[3] = radius
     with pytest.raises(InputError, match=r"finite and at least 0, got .* in .*good.tsv; pyrobust audit says where"):

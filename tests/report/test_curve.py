@@ -43,7 +43,7 @@ def matplotlib():
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf", "svg", "PNG"])
-def test_the_ending_says_the_format(tmp_path, ending):
+def test_the_file_ending_sets_the_format(tmp_path, ending):
     path = tmp_path / f"curve.{ending}"
     plot_curve(CURVE, path)
     assert path.read_bytes().startswith(STARTS[ending.lower()])
@@ -73,14 +73,14 @@ def svg(curves, path, matplotlib, caption=()):
     return path.read_text(encoding="utf-8")
 
 
-def test_it_says_what_it_depends_on(tmp_path, matplotlib):
+def test_the_caption_states_attack_and_examples(tmp_path, matplotlib):
     text = svg({"net A": CURVE, "net B": curve([1, 2, 0, 1])}, tmp_path / "curve.svg", matplotlib)
     for words in ("net A: PGD, 20 examples", "net B: PGD, 20 examples", "with 95 % intervals", "linf epsilon"):
         assert text.count(words) == text.count(words.split(":")[0]) == 1, "said once"
     assert svg(CURVE, tmp_path / "curve.svg", matplotlib).count("PGD, 20 examples") == 1
 
 
-def test_the_caption_is_the_callers(tmp_path, matplotlib):
+def test_a_given_caption_replaces_the_default(tmp_path, matplotlib):
     said = ["FGSM in linf, seed 0", "Model of $5 and $6, " + "long " * 40]
     text = svg(CURVE, tmp_path / "curve.svg", matplotlib, said)
     assert "FGSM in linf, seed 0" in text
@@ -91,12 +91,12 @@ def test_the_caption_is_the_callers(tmp_path, matplotlib):
     assert max(map(len, lines)) <= 120
 
 
-def test_names_are_text(tmp_path, matplotlib):
+def test_names_are_escaped(tmp_path, matplotlib):
     text = svg({"cost $x_1$ & <more>": CURVE}, tmp_path / "curve.svg", matplotlib)
     assert text.count("cost $x_1$ &amp; &lt;more&gt;") == 1
 
 
-def test_points_in_any_order_make_the_same_line(tmp_path, matplotlib):
+def test_order_of_points_does_not_matter(tmp_path, matplotlib):
     def lines(curves):
         return re.findall(r'<path d="[^"]*"', svg(curves, tmp_path / "curve.svg", matplotlib))
 
@@ -124,7 +124,7 @@ def test_flat_curves_and_single_points(tmp_path, counts):
         (CURVE, "nowhere/a.png", StoreError, "cannot be written"),
     ],
 )
-def test_what_cannot_be_drawn(tmp_path, curves, name, error, match):
+def test_bad_input(tmp_path, curves, name, error, match):
     with pytest.raises(error, match=match):
         plot_curve(curves, tmp_path / name)
     assert not list(tmp_path.iterdir())

@@ -39,7 +39,7 @@ def matplotlib():
 @pytest.mark.parametrize("plot", PLOTS)
 @pytest.mark.parametrize("form", list(STARTS))
 @pytest.mark.parametrize("logs", [GOOD, [GOOD, POOR], MANY, ABSTAINS, ONE], ids=["1", "2", "6", "abstains", "one"])
-def test_a_figure_of_each_format(tmp_path, plot, form, logs):
+def test_every_format_is_written(tmp_path, plot, form, logs):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plot(logs, tmp_path / f"figure.{form}")
@@ -58,7 +58,7 @@ def size(path):
     return imread(path).shape[:2]
 
 
-def test_captions_make_room_for_themselves(tmp_path):
+def test_figures_grow_with_their_captions(tmp_path):
     sizes = []
     for logs in (GOOD, [GOOD, POOR], MANY):
         plot_survival(logs, tmp_path / "figure.png")
@@ -68,7 +68,7 @@ def test_captions_make_room_for_themselves(tmp_path):
     assert {width for _, width in sizes} == {1050}
 
 
-def test_no_caption_is_cut_off(tmp_path):
+def test_captions_are_not_cut_off(tmp_path):
     from matplotlib.image import imread
 
     logs = [dataclasses.replace(GOOD, name=name) for name in ("m" * 300, "W_" * 150, "i" * 300, "WW MM " * 60)]
@@ -85,7 +85,7 @@ def test_fonts_are_embedded_as_truetype(tmp_path):
     assert b"/Type3" not in content
 
 
-def test_names_are_text(tmp_path, matplotlib):
+def test_names_are_escaped(tmp_path, matplotlib):
     odd = [dataclasses.replace(GOOD, name=name) for name in ("cost $x_1$ & <more>", "\x1b[31m\nred\u202e", "\udcff")]
     for plot in PLOTS:
         with matplotlib.rc_context({"svg.fonttype": "none"}):
@@ -102,7 +102,7 @@ def drawn(frame):
     return [line.get_xydata().T for line in frame.axes.get_lines()]
 
 
-def test_steps_are_the_certified_accuracies():
+def test_steps_match_certified_accuracy():
     frame = certified_accuracy_frame([GOOD, ABSTAINS])
     for log, (x, y) in zip((GOOD, ABSTAINS), drawn(frame), strict=True):
         for radius in [*log.radius, *(log.radius + 1e-9), 0.0, 0.1]:
@@ -112,7 +112,7 @@ def test_steps_are_the_certified_accuracies():
     assert all(line.get_drawstyle() == "steps-pre" for line in frame.axes.get_lines())
 
 
-def test_many_steps_are_thinned_and_stay_right():
+def test_many_steps_are_thinned_correctly():
     rng = np.random.default_rng(0)
     log = log_of(rng.integers(60_000, 100_001, 20_000).tolist(), [True] * 20_000, n=100_000)
     ((x, y),) = drawn(certified_accuracy_frame(log))
@@ -121,7 +121,7 @@ def test_many_steps_are_thinned_and_stay_right():
         assert share == pytest.approx(100 * np.mean(log.radius >= radius))
 
 
-def test_survival_is_drawn_at_its_thresholds():
+def test_survival_curve_has_its_thresholds():
     frame = survival_frame([GOOD, POOR])
     for log, (x, y) in zip((GOOD, POOR), drawn(frame), strict=True):
         assert (x[0], x[-1], len(x)) == (0.5, 1.0, 501)
@@ -130,7 +130,7 @@ def test_survival_is_drawn_at_its_thresholds():
     assert len(frame.axes.collections) == 2
 
 
-def test_lines_stay_apart():
+def test_line_styles_are_distinct():
     styles = [(style["color"], str(style["linestyle"])) for style in map(line_style, range(36))]
     assert len(set(styles)) == 36
     assert len({colour for colour, _ in styles[:6]}) == len({dashes for _, dashes in styles[:6]}) == 6
@@ -143,7 +143,7 @@ def lab(rgb):
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_colours_are_apart_for_colour_blind_readers():
+def test_colours_are_distinct_for_colour_blind_readers():
     """Machado, Oliveira and Fernandes (2009), complete protanopia, deuteranopia and tritanopia, in linear sRGB."""
     from matplotlib.colors import to_rgb
 
@@ -178,7 +178,7 @@ def test_colours_are_apart_for_colour_blind_readers():
         (GOOD, "nowhere/a.png", StoreError, "cannot be written"),
     ],
 )
-def test_what_cannot_be_drawn(tmp_path, plot, logs, name, error, match):
+def test_bad_input(tmp_path, plot, logs, name, error, match):
     with pytest.raises(error, match=match):
         plot(logs, tmp_path / name)
     assert not list(tmp_path.iterdir())

@@ -33,19 +33,19 @@ def logs():
 
 
 def counted(path, radius):
-    """Without the package: rows that are right with a radius of at least that, in %."""
+    """Count rows that are right with at least this radius, in %, without the package."""
     rows = [line.split("\t") for line in path.read_text().splitlines()[1:]]
     return 100 * sum(row[1] == row[2] and float(row[3]) >= radius for row in rows) / len(rows)
 
 
-def test_the_page_says_what_the_logs_say(published, logs):
+def test_the_page_matches_the_logs(published, logs):
     page = published.PAGE.read_text(encoding="utf-8")
     assert published.filled(page, logs) == page
     # and would not, had it another figure
     assert published.filled(page.replace("42.79", "42.97", 1), logs) == page
 
 
-def test_its_accuracies_are_the_counts_of_the_files(published, logs):
+def test_accuracies_match_counts_of_the_files(published, logs):
     page = published.PAGE.read_text(encoding="utf-8")
     for data, radii in published.RADII.items():
         for each in published.LOGS[data]:
@@ -55,8 +55,8 @@ def test_its_accuracies_are_the_counts_of_the_files(published, logs):
             assert figures == pytest.approx(expected, abs=1e-9)
 
 
-def test_printed_figures_are_those_of_500_images(published, logs):
-    """What the papers print is what every 20th image gives, with other noise."""
+def test_printed_figures_match_500_images(published, logs):
+    """The papers print the figures of every 20th image, with other noise."""
     for each in published.LOGS["cifar10"]:
         rows = (logs / "cifar10" / f"{each.file}.tsv").read_text().splitlines()[1::20]
         for radius, printed in zip(published.RADII["cifar10"], each.printed, strict=True):

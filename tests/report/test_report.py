@@ -63,7 +63,7 @@ def rendered(table: ReportTable) -> str:
     return console.file.getvalue()
 
 
-def test_table_has_the_runs_numbers(run: Run) -> None:
+def test_tables_have_the_numbers_of_the_run(run: Run) -> None:
     text = rendered(certified_accuracy_table(run, [0.0, 0.3, 0.31]))
     for radius in (0.0, 0.3, 0.31):
         count = int((run.table["radius"][run.right] >= radius).sum())
@@ -105,7 +105,7 @@ def test_tables_say_what_their_rates_depend_on(run: Run, predictions: Run) -> No
         assert words in text
 
 
-def test_unfinished_runs_say_so(run: Run, tmp_path: Path) -> None:
+def test_unfinished_runs_are_marked(run: Run, tmp_path: Path) -> None:
     class Stop(Exception):
         pass
 
