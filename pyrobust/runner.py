@@ -238,6 +238,7 @@ class Runner:
                 sizes.append(output.numel() * output.element_size())
 
         modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
+        # Script modules take no hooks.
         eager = [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]
         hooks = [module.register_forward_hook(note) for module in eager]
         try:
