@@ -1,4 +1,4 @@
-"""Small models whose attacks can be worked out by hand, and distances in exact arithmetic."""
+"""Small models whose attacks can be computed by hand, and feasibility in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def small_net(dtype: torch.dtype = torch.float64, classes: int = 5) -> nn.Sequen
 
 
 def images(count: int, dtype: torch.dtype = torch.float64, classes: int = 5) -> tuple[Tensor, Tensor]:
-    """Images that ``small_net`` is right about, but for every eighth."""
+    """Images that ``small_net`` classifies correctly, except for every eighth."""
     x = random(count, 1, 6, 6, seed=1, dtype=dtype)
-    x[::3] = (x[::3] > 0.5).to(dtype)  # some at the ends of the clip range
+    x[::3] = (x[::3] > 0.5).to(dtype)  # every third image at the ends of the clip range
     with torch.no_grad():
         y = small_net(dtype, classes)(x).argmax(1)
     y[::8] = (y[::8] + 1) % classes
@@ -44,7 +44,7 @@ def images(count: int, dtype: torch.dtype = torch.float64, classes: int = 5) -> 
 
 
 class Counting(nn.Module):
-    """Counts the rows pushed through a model, and notes the sizes of the batches."""
+    """Counts the rows pushed through a model and records the batch sizes."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Counting(nn.Module):
 def inside(
     x_adv: Tensor, x: Tensor, norm: str, epsilon: float | list[float], low: float = 0.0, high: float = 1.0
 ) -> bool:
-    """Whether every example is in its ball and the clip range, in exact arithmetic."""
+    """Whether every example lies in its ball and the clip range, in exact arithmetic."""
     radii = epsilon if isinstance(epsilon, list) else [epsilon] * len(x)
     for moved, clean, radius in zip(x_adv.flatten(1).tolist(), x.flatten(1).tolist(), radii, strict=True):
         if not all(low <= value <= high for value in moved):
@@ -72,15 +72,15 @@ def inside(
         sizes = [abs(Fraction(a) - Fraction(b)) for a, b in zip(moved, clean, strict=True) if a != b]
         limit = Fraction(radius)
         if norm == "l2":
-            found, limit = sum((size * size for size in sizes), Fraction(0)), limit * limit
+            length, limit = sum((size * size for size in sizes), Fraction(0)), limit * limit
         else:
-            found = max(sizes, default=Fraction(0)) if norm == "linf" else sum(sizes, Fraction(0))
-        if found > limit:
+            length = max(sizes, default=Fraction(0)) if norm == "linf" else sum(sizes, Fraction(0))
+        if length > limit:
             return False
     return True
 
 
 def fooled_alone(model: nn.Module, x_adv: Tensor, y: Tensor) -> list[bool]:
-    """Whether the model is wrong about each example in a batch of its own."""
+    """Whether the model misclassifies each example in a batch of its own."""
     with torch.no_grad():
         return [bool(model(x_adv[i : i + 1]).argmax(1) != y[i]) for i in range(len(y))]

@@ -1,8 +1,8 @@
-"""Makes attack_models importable by the tests of this folder."""
+"""Make attack_models importable by the tests of this folder."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # for attack_models
+sys.path.insert(0, str(Path(__file__).parent))

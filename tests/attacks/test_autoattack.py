@@ -1,4 +1,4 @@
-"""AutoAttack: the published lists, each attack on the survivors of those before, and what the result says."""
+"""AutoAttack: the published versions, attacks only on robust examples, and the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPSILON = {"linf": 0.02, "l2": 0.1, "l1": 0.3}
 
 
 def quick(model: Any, epsilon: float = 0.02, norm: str = "linf", **options: Any) -> AutoAttack:
-    """Every attack with a few steps."""
+    """AutoAttack with a few steps per attack."""
     attack = AutoAttack(model, epsilon, norm, **options)
     for each in attack.attacks.values():
         each.__dict__["n_queries" if isinstance(each, Square) else "steps"] = 5
@@ -58,7 +58,7 @@ def test_published_budgets(norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_what_the_result_says(norm: str) -> None:
+def test_result_reports_each_attack(norm: str) -> None:
     x, y = images(16)
     net = small_net()
     calls: dict[int, tuple[bool, Tensor]] = {}
@@ -70,7 +70,7 @@ def test_what_the_result_says(norm: str) -> None:
         norm,
         batch_size=5,
         callback=lambda row, success, point: calls.__setitem__(row, (success, point.clone())),
-        after_attack=lambda name, standing, x_adv: stages.append((name, int(standing.sum()))),
+        after_attack=lambda name, robust, x_adv: stages.append((name, int(robust.sum()))),
         progress=lambda done, total: progress.append((done, total)),
     )
     x_adv = attack.generate(x, y)
@@ -86,20 +86,20 @@ def test_what_the_result_says(norm: str) -> None:
         assert torch.equal(x_adv[row], x[row]) == (by in (None, "clean"))
         assert calls[row][0] == (by is not None)
         assert torch.equal(calls[row][1], x_adv[row])
-    standing = 16
+    robust = 16
     for name, rate in result.accuracy.items():
-        standing -= sum(by == name for by in result.broken_by)
-        assert rate == standing / 16
+        robust -= sum(by == name for by in result.broken_by)
+        assert rate == robust / 16
     assert stages == [(name, round(rate * 16)) for name, rate in result.accuracy.items()]
     assert result.robust_accuracy == 1 - sum(broken) / 16
     assert result.to_dict()["robust_accuracy"] == result.robust_accuracy
     assert progress[-1] == (16, 16)
 
 
-def test_only_survivors_are_attacked() -> None:
+def test_only_robust_examples_are_attacked() -> None:
     x, y = images(12)
     counting = Counting(small_net())
-    attack = quick(counting, 0.5, batch_size=12)  # all fall to the first attack
+    attack = quick(counting, 0.5, batch_size=12)  # all examples are broken by the first attack
     attack.generate(x, y)
     assert attack.result is not None
     assert list(attack.result.accuracy) == ["clean", "apgd-ce"]
@@ -111,20 +111,20 @@ def test_only_survivors_are_attacked() -> None:
     assert set(weak.result.broken_by) == {"clean", None}
 
 
-def test_batches_and_order_do_not_matter() -> None:
+def test_results_do_not_depend_on_batches_and_order() -> None:
     x, y = images(12)
     net = small_net()
     whole = quick(net, batch_size=12)
     x_adv = whole.generate(x, y)
     assert whole.result is not None
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
-    other = quick(net, batch_size=5)
-    torch.testing.assert_close(other.generate(x[order], y[order], indices=order), x_adv[order], rtol=0, atol=1e-9)
-    assert other.result is not None
-    assert other.result.broken_by == tuple(whole.result.broken_by[i] for i in order.tolist())
+    permuted = quick(net, batch_size=5)
+    torch.testing.assert_close(permuted.generate(x[order], y[order], indices=order), x_adv[order], rtol=0, atol=1e-9)
+    assert permuted.result is not None
+    assert permuted.result.broken_by == tuple(whole.result.broken_by[i] for i in order.tolist())
 
 
-def test_it_is_as_strong_as_its_attacks() -> None:
+def test_autoattack_is_as_strong_as_each_of_its_attacks() -> None:
     x, y = images(16)
     net = small_net()
     attack = quick(net)
@@ -166,7 +166,7 @@ def test_targeted() -> None:
         attack.generate(x, label, True)
 
 
-def test_randomised_models(caplog: pytest.LogCaptureFixture) -> None:
+def test_randomized_models(caplog: pytest.LogCaptureFixture) -> None:
     net = small_net(torch.float32)
     torch.manual_seed(0)
     x, y = images(6, torch.float32)
@@ -192,7 +192,7 @@ def test_warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.clear()
 
     class Masked(nn.Module):
-        """Its gradients are zero."""
+        """A model whose gradients are zero."""
 
         def forward(self, batch: Tensor) -> Tensor:
             return net((batch * 20).round() / 20 + 0 * batch)
@@ -207,7 +207,9 @@ def test_warnings(caplog: pytest.LogCaptureFixture) -> None:
     assert any("Square breaks" in line for line in caplog.messages)
 
 
-def test_it_logs_and_prints_nothing(caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
+def test_autoattack_logs_and_does_not_print(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     x, y = images(6)
     with caplog.at_level(logging.INFO, logger="pyrobust"):
         quick(small_net(), 1e-6).generate(x, y)

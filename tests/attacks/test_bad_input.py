@@ -1,4 +1,4 @@
-"""What the attacks say to a wrong argument."""
+"""Errors of the attacks for bad arguments."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_bad_calls(options: dict[str, Any], error: type[Exception], message: str
         PGD(LINEAR).generate(**{"x": X, "y": Y, **options})
 
 
-def test_losses_that_do_not_fit() -> None:
+def test_loss_unsuited_to_the_classes() -> None:
     net = nn.Linear(3, 3)
     y = net(X).argmax(1)
     with pytest.raises(InputError, match=r"^loss: expected at least 4 classes for dlr-targeted, got 3"):
@@ -86,6 +86,6 @@ def test_losses_that_do_not_fit() -> None:
         PGD(net, loss="dlr").generate(X, y, targeted=True, target_labels=(y + 1) % 3)
 
 
-def test_a_model_without_a_gradient() -> None:
+def test_model_without_gradient() -> None:
     with pytest.raises(ModelError, match=r"^model: expected logits differentiable with respect to the input"):
         PGD(lambda x: torch.tensor([[1.0, 0.0]]).repeat(len(x), 1)).generate(X, Y * 0)

@@ -1,4 +1,4 @@
-"""What users subclass: the constructor, project and evaluate."""
+"""AdversarialAttack, the base class for users: the constructor, project and evaluate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
 class Noise(AdversarialAttack):
-    """A user's attack: one random point."""
+    """A user-defined attack: a single random point."""
 
     def generate(self, x: Tensor, y: Tensor, targeted: bool = False, target_labels: Tensor | None = None) -> Tensor:
         return x + self.project(torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x), x)
@@ -31,13 +31,13 @@ def first(x: Tensor) -> Tensor:
     return torch.stack([z, 1 - z], 1)
 
 
-def test_it_is_abstract() -> None:
+def test_adversarial_attack_is_abstract() -> None:
     with pytest.raises(TypeError, match="abstract"):
         AdversarialAttack(first)
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_users_subclass(norm: str) -> None:
+def test_user_defined_attack(norm: str) -> None:
     attack = Noise(first, 0.3, norm)
     x, y = random(20, 3, seed=1), torch.zeros(20, dtype=torch.int64)
     x_adv = attack.generate(x, y)
@@ -51,7 +51,7 @@ def test_a_users_subclass(norm: str) -> None:
     }
 
 
-def test_the_constructor_leaves_the_model_in_evaluation() -> None:
+def test_constructor_puts_the_model_into_evaluation_mode() -> None:
     model = small_net().train()
     flags = [parameter.requires_grad_(i % 2 == 0).requires_grad for i, parameter in enumerate(model.parameters())]
     attack = Noise(model)
@@ -66,7 +66,7 @@ def test_the_constructor_leaves_the_model_in_evaluation() -> None:
 
 def test_evaluate_by_hand() -> None:
     x = torch.tensor([[0.75, 0.5], [0.75, 0.5], [0.25, 0.5], [0.5, 0.5]])
-    y = torch.tensor([0, 0, 0, 0])  # right, right, wrong, right (a tie goes to class 0)
+    y = torch.tensor([0, 0, 0, 0])  # correct, correct, wrong, correct (a tie goes to class 0)
     x_adv = torch.tensor([[0.25, 0.5], [0.75, 0.25], [0.25, 0.5], [0.5, 0.0]])
     rates = {"clean_accuracy": 0.75, "robust_accuracy": 0.5, "attack_success_rate": 0.5}
     for norm, mean in (("linf", 1.25 / 4), ("l2", 1.25 / 4), ("l1", 1.25 / 4)):
@@ -79,14 +79,14 @@ def test_evaluate_by_hand() -> None:
 
 
 def test_evaluate_measures_in_float64() -> None:
-    x, x_adv = torch.zeros(1, 3), torch.full((1, 3), 1e-30)  # the squares vanish in float32
+    x, x_adv = torch.zeros(1, 3), torch.full((1, 3), 1e-30)  # the squares underflow in float32
     assert Noise(first, norm="l2").evaluate(x, torch.tensor([1]), x_adv)["avg_perturbation"] == pytest.approx(
         3**0.5 * 1e-30, rel=1e-6
     )
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_logits_without_a_winner_are_never_right(bad: float) -> None:
+def test_logits_without_a_winner_are_never_correct(bad: float) -> None:
     def model(x: Tensor) -> Tensor:
         logits = torch.tensor([[1.0, 0.0]]).repeat(len(x), 1)
         logits[x[:, 0] > 0.5, 1] = bad
@@ -98,8 +98,8 @@ def test_logits_without_a_winner_are_never_right(bad: float) -> None:
         assert result["clean_accuracy"] == result["robust_accuracy"] == (0.5 if label == 0 else 0.0)
 
 
-def test_a_close_call_is_judged_alone() -> None:
-    """A model whose answer to an example depends on its batch, by less than rounding."""
+def test_close_logits_are_confirmed_in_a_batch_of_one() -> None:
+    """A model whose prediction depends on the batch size, by less than rounding."""
 
     def model(x: Tensor) -> Tensor:
         sway = 1e-6 if len(x) > 1 else -1e-6
@@ -118,7 +118,7 @@ def test_objects_with_logits() -> None:
 @pytest.mark.parametrize("norm", NORMS)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_x_plus_project_is_inside_exactly(norm: str, data: st.DataObject) -> None:
+def test_x_plus_projection_is_exactly_feasible(norm: str, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(DTYPES))
     low, high = data.draw(st.sampled_from([(0.0, 1.0), (-1.0, 2.0), (-0.1, 0.7), (-1e5, 1e5)]))
     size = data.draw(st.integers(1, 8))
@@ -151,7 +151,7 @@ def test_project_by_hand() -> None:
     torch.testing.assert_close(moved, torch.tensor([0.75, -0.25, 0.0]) * (0.5 / 0.875**0.5))
 
 
-def test_project_takes_a_radius_for_each_example() -> None:
+def test_project_accepts_a_radius_per_example() -> None:
     x, delta = torch.full((3, 4), 0.5), torch.full((3, 4), 0.4)
     for norm in NORMS:
         radii = torch.tensor([0.0, 0.1, 0.3])
@@ -229,7 +229,7 @@ def test_bad_projection() -> None:
     assert attack.project(X[:0], X[:0]).shape == (0, 3)
 
 
-def test_a_model_without_logits() -> None:
+def test_model_without_logits() -> None:
     for model in (lambda x: "yes", lambda x: x.sum(), lambda x: x.long(), nn.Identity()):
         if isinstance(model, nn.Identity):
             model = nn.Flatten(0)

@@ -1,4 +1,4 @@
-"""What all attacks share: constraints, batches, seeds, dtypes, who leaves when, and what is left alone."""
+"""Guarantees of all attacks: constraints, batches, seeds, dtypes, early leaving, and untouched state."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ EACH = pytest.mark.parametrize(("attack", "options"), ATTACKS, ids=lambda v: v._
 @EACH
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_what_comes_back(norm: str, dtype: torch.dtype, attack: Any, options: dict[str, Any]) -> None:
-    """Constraints hold exactly, a reported success is one alone, and what is wrong from the start is left alone."""
+def test_results_are_feasible_confirmed_and_reported(
+    norm: str, dtype: torch.dtype, attack: Any, options: dict[str, Any]
+) -> None:
+    """Constraints hold exactly, successes are confirmed alone, initially wrong examples are unchanged."""
     net = small_net(dtype)
     x, y = images(24, dtype)
     success: dict[int, bool] = {}
@@ -55,13 +57,13 @@ def test_results_do_not_depend_on_the_batch(norm: str, attack: Any, options: dic
         attacker = attack(small_net(), EPSILON[norm], norm, seed=5, batch_size=size, **options)
         torch.testing.assert_close(attacker.generate(x, y), whole, rtol=0, atol=1e-9)
     order = torch.tensor([7, 2, 12, 5])
-    some = attacker.generate(x[order], y[order], indices=order)
-    torch.testing.assert_close(some, whole[order], rtol=0, atol=1e-9)
+    subset = attacker.generate(x[order], y[order], indices=order)
+    torch.testing.assert_close(subset, whole[order], rtol=0, atol=1e-9)
 
 
 @EACH
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_radius_for_each_example_is_as_separate_runs(norm: str, attack: Any, options: dict[str, Any]) -> None:
+def test_radius_per_example_equals_separate_runs(norm: str, attack: Any, options: dict[str, Any]) -> None:
     x, y = images(9)
     radii = torch.linspace(0, 2 * EPSILON[norm], 9, dtype=torch.float64)
     attacker = attack(small_net(), EPSILON[norm], norm, **options)
@@ -70,8 +72,8 @@ def test_a_radius_for_each_example_is_as_separate_runs(norm: str, attack: Any, o
     assert torch.equal(together[0], x[0])
     for row in (1, 5, 8):
         alone = attack(small_net(), float(radii[row]), norm, **options)
-        one = alone.generate(x[row : row + 1], y[row : row + 1], indices=[row])
-        torch.testing.assert_close(together[row : row + 1], one, rtol=0, atol=1e-9)
+        single = alone.generate(x[row : row + 1], y[row : row + 1], indices=[row])
+        torch.testing.assert_close(together[row : row + 1], single, rtol=0, atol=1e-9)
     assert torch.equal(attack(small_net(), radii, norm, **options).generate(x, y), together)
 
 
@@ -81,7 +83,7 @@ def test_targeted(attack: Any, options: dict[str, Any]) -> None:
         pytest.skip("names its targets itself")
     x, y = images(24)
     net = small_net()
-    goal = (net(x).argmax(1) + torch.arange(24) % 3) % 5  # a third are there already
+    goal = (net(x).argmax(1) + torch.arange(24) % 3) % 5  # a third are at their target already
     success: dict[int, bool] = {}
     attacker = attack(net, 0.3, callback=lambda row, fooled, point: success.update({row: fooled}), **options)
     x_adv = attacker.generate(x, y, targeted=True, target_labels=goal)
@@ -93,7 +95,7 @@ def test_targeted(attack: Any, options: dict[str, Any]) -> None:
 
 
 @EACH
-def test_the_model_is_left_alone(attack: Any, options: dict[str, Any]) -> None:
+def test_model_and_global_state_are_untouched(attack: Any, options: dict[str, Any]) -> None:
     net = small_net()
     flags = [p.requires_grad_(i % 2 == 0).requires_grad for i, p in enumerate(net.parameters())]
     x, y = images(6)
@@ -109,8 +111,8 @@ def test_the_model_is_left_alone(attack: Any, options: dict[str, Any]) -> None:
     assert torch.is_grad_enabled()
 
 
-def test_rows_pushed_through_the_model_by_hand() -> None:
-    """One coordinate, a step of 1/16 an iteration: an example at distance d leaves after the first t with t/16 > d."""
+def test_forward_rows_by_hand() -> None:
+    """With steps of 1/16 in one coordinate, an example at distance d leaves after the first t with t/16 > d."""
     model = Counting(halfspace(torch.tensor([1.0]), -0.5))
     distance = torch.tensor([-0.25, 0.03, 0.1, 0.1, 0.22, 0.45])
     attacker = BIM(model, 0.25, steps=4, step_size=1 / 16, batch_size=10)
@@ -118,7 +120,7 @@ def test_rows_pushed_through_the_model_by_hand() -> None:
     assert model.batches == [6, 5, 5, 4, 2, 2]  # all; at x; after 1, 2, 3, 4 steps
     assert attacker.forwards == 24
     attacker.generate(0.5 + distance[:1, None], torch.zeros(1, dtype=torch.int64))
-    assert attacker.forwards == 1  # wrong from the start, and never attacked
+    assert attacker.forwards == 1  # misclassified without an attack, never attacked
 
 
 @EACH
@@ -132,7 +134,7 @@ def test_forwards_counts_every_row(attack: Any, options: dict[str, Any]) -> None
 
 
 def test_success_is_confirmed_alone() -> None:
-    """A model that is fooled by so little that only a batch of several rows says so: it is never reported."""
+    """A success that only a batch of several rows shows is not reported."""
 
     def model(x: Tensor) -> Tensor:
         low = x[:, 0] < 0.5
@@ -149,7 +151,7 @@ def test_success_is_confirmed_alone() -> None:
     assert success == [False] * 15
 
 
-def test_what_is_only_wrong_in_company_is_attacked() -> None:
+def test_examples_wrong_only_in_larger_batches_are_attacked() -> None:
     def model(x: Tensor) -> Tensor:
         sway = 1e-6 if len(x) > 1 else -1e-6
         return torch.stack([x[:, 0], 0.5 + x[:, 0] * 0 + sway], 1)
@@ -159,7 +161,7 @@ def test_what_is_only_wrong_in_company_is_attacked() -> None:
     assert bool((x_adv[:, 0] < 0.5).all())
 
 
-def test_out_of_memory_halves_and_nothing_is_done_twice() -> None:
+def test_out_of_memory_halves_the_batch_without_repeating_work() -> None:
     class Tight(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -181,7 +183,7 @@ def test_out_of_memory_halves_and_nothing_is_done_twice() -> None:
     assert attack.runner.batch_size((1, 6, 6)) == 16
 
 
-def test_a_session_with_gradients() -> None:
+def test_session_with_gradients() -> None:
     runner = Runner(small_net().train())
     x, _ = images(3)
     with runner.session(gradients=True):
@@ -240,9 +242,9 @@ def test_inside_inference_mode() -> None:
         assert torch.equal(PGD(net, 0.05, steps=3).generate(x, y), expected)
 
 
-def test_a_users_batch_attack() -> None:
+def test_user_defined_batch_attack() -> None:
     class Corner(BatchAttack):
-        """The start of the ball where all coordinates fall."""
+        """The lower corner of the ball."""
 
         def _run(self, state: AttackState) -> None:
             x_adv = state.place(-state.epsilon.view(-1, 1).expand(state.x.shape).to(state.x))

@@ -1,4 +1,4 @@
-"""FAB: the step to a hyperplane against linear programmes, and distances of linear models against the closed form."""
+"""FAB: the step to a hyperplane against linear programs, and distances of linear models in closed form."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from pyrobust.errors import InputError, InputTypeError
 
 
 def shortest(x: Any, w: Any, gap: float, norm: str) -> float:
-    """The length of the shortest step in [0, 1] that closes the gap: by linear programme, or bisection of the dual."""
+    """Length of the shortest step in [0, 1] that closes the gap, by linear programming or bisection of the dual."""
     size = len(x)
     if norm == "l1":
-        found = linprog(
+        solution = linprog(
             np.ones(2 * size),
             A_eq=[np.concatenate([w, -w])],
             b_eq=[gap],
             bounds=[(0, 1 - v) for v in x] + [(0, v) for v in x],
         )
-        return float(found.fun)
+        return float(solution.fun)
     if norm == "linf":
-        one = np.ones((size, 1))
-        found = linprog(
+        ones = np.ones((size, 1))
+        solution = linprog(
             [0.0] * size + [1.0],
-            A_ub=np.block([[np.eye(size), -one], [-np.eye(size), -one]]),
+            A_ub=np.block([[np.eye(size), -ones], [-np.eye(size), -ones]]),
             b_ub=np.zeros(2 * size),
             A_eq=[[*w, 0.0]],
             b_eq=[gap],
             bounds=[(-v, 1 - v) for v in x] + [(0, None)],
         )
-        return float(found.fun)
+        return float(solution.fun)
     low, high = -1e6, 1e6
     for _ in range(200):
         middle = (low + high) / 2
@@ -53,7 +53,7 @@ def shortest(x: Any, w: Any, gap: float, norm: str) -> float:
 @pytest.mark.parametrize("norm", NORMS)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_step_is_the_shortest(norm: str, data: st.DataObject) -> None:
+def test_step_is_shortest(norm: str, data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 6))
     number = st.integers(0, 8).map(lambda k: k / 8)
     x = np.array(data.draw(st.lists(number, min_size=size, max_size=size)))
@@ -73,7 +73,7 @@ def test_step_is_the_shortest(norm: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_step_goes_as_far_as_the_box(norm: str) -> None:
+def test_step_stops_at_the_box(norm: str) -> None:
     x, w = torch.tensor([[0.25, 0.75, 0.5]]), torch.tensor([[1.0, -2.0, 0.0]])
     for gap, end in ((9.0, [0.75, -0.75, 0.0]), (-9.0, [-0.25, 0.25, 0.0])):
         step = step_to_hyperplane(x, w, torch.tensor([gap]), norm, 0.0, 1.0)
@@ -83,7 +83,7 @@ def test_step_goes_as_far_as_the_box(norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_many_points_at_once_are_each_on_its_own(norm: str) -> None:
+def test_batched_steps_equal_single_steps(norm: str) -> None:
     x, w = random(2, 50, 40, seed=1, dtype=torch.float64), random(50, 40, seed=2, dtype=torch.float64) - 0.5
     gap = (random(2, 50, seed=3, dtype=torch.float64) - 0.5) * 6
     together = step_to_hyperplane(x, w, gap, norm, 0.0, 1.0)
@@ -95,7 +95,7 @@ def test_many_points_at_once_are_each_on_its_own(norm: str) -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_large_examples(norm: str) -> None:
-    """More than fits the caches, gaps of all sizes: what a hyperplane and a box allow, and nothing shorter nearby."""
+    """Batches larger than the caches, with gaps of all sizes: feasible, exact, and equal to single steps."""
     size = 2000
     x, w = random(2, 90, size, seed=1, dtype=torch.float64), random(90, size, seed=2, dtype=torch.float64) - 0.5
     most = torch.maximum(w * (1 - x), -w * x).sum(-1)
@@ -107,7 +107,7 @@ def test_large_examples(norm: str) -> None:
     for row in (1, 30, 80):
         alone = step_to_hyperplane(x[0, row : row + 1], w[row : row + 1], gap[0, row : row + 1], norm, 0.0, 1.0)
         torch.testing.assert_close(alone[0], step[0, row], rtol=1e-12, atol=1e-14)
-    if norm == "l1":  # those that move have the larger weights
+    if norm == "l1":  # coordinates with larger weights move first
         weight = w.abs().expand(2, -1, -1)
         moving = weight.masked_fill(step == 0, torch.inf).amin(-1)
         full = torch.where(w > 0, 1 - x, x)
@@ -117,26 +117,26 @@ def test_large_examples(norm: str) -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_linear_models_have_their_exact_distance(norm: str, dtype: torch.dtype) -> None:
+def test_distance_of_linear_models_is_exact(norm: str, dtype: torch.dtype) -> None:
     weight = random(12, seed=4, dtype=dtype) - 0.5
     x = random(20, 12, seed=5, dtype=dtype)
     x[::3] = x[::3].round()  # the box binds
-    # Far enough for several coordinates to end at their faces, not so far that the box has no point beyond.
+    # Far enough that several coordinates reach their faces, but still inside the box.
     lowest = torch.minimum(weight * (1 - x), -weight * x).sum(1)
     bias = -0.5 * lowest - x @ weight
     for row in range(20):
         model = halfspace(weight, float(bias[row]))
-        one = x[row : row + 1]
-        found = FAB(model, 0.1, norm, steps=20).minimal_perturbation(one, torch.tensor([0]))
-        gap = -float(model(one).detach()[0, 0])
-        exact = shortest(one[0].double().numpy(), weight.double().numpy(), gap, norm)
+        example = x[row : row + 1]
+        found = FAB(model, 0.1, norm, steps=20).minimal_perturbation(example, torch.tensor([0]))
+        gap = -float(model(example).detach()[0, 0])
+        exact = shortest(example[0].double().numpy(), weight.double().numpy(), gap, norm)
         assert exact - 1e-6 <= float(found.distance) <= 1.01 * exact, row
         assert fooled_alone(model, found.x_adv, torch.tensor([0])) == [True]
-        assert inside(found.x_adv, one, norm, float(found.distance) * (1 + 1e-12))
+        assert inside(found.x_adv, example, norm, float(found.distance) * (1 + 1e-12))
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_success_is_a_point_within_epsilon(norm: str) -> None:
+def test_success_matches_the_minimal_perturbation(norm: str) -> None:
     x, y = images(24)
     net = small_net()
     full = FAB(net, norm=norm, steps=20).minimal_perturbation(x, y)
@@ -153,13 +153,13 @@ def test_success_is_a_point_within_epsilon(norm: str) -> None:
     x_adv = FAB(net, epsilon, norm, steps=20).generate(x, y)
     assert inside(x_adv, x, norm, epsilon)
     broken = fooled_alone(net, x_adv, y)
-    # The search for the nearest point goes through the points that a search within epsilon stops at.
+    # The search for the nearest point visits the points at which a search within epsilon stops.
     assert broken == (full.distance <= epsilon).tolist()
 
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("options", [{}, {"targets": None}, {"targets": 1, "restarts": 3}])
-def test_the_batch_size_does_not_matter(norm: str, options: dict[str, Any]) -> None:
+def test_results_do_not_depend_on_the_batch_size(norm: str, options: dict[str, Any]) -> None:
     x, y = images(6)
     net = small_net()
     epsilon = {"linf": 0.02, "l2": 0.1, "l1": 0.3}[norm]
@@ -170,7 +170,7 @@ def test_the_batch_size_does_not_matter(norm: str, options: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_all_classes_at_once_are_as_good_as_in_turn(norm: str) -> None:
+def test_all_classes_at_once_match_classes_in_turn(norm: str) -> None:
     x, y = images(16)
     net = small_net()
     at_once = FAB(net, norm=norm, steps=20, targets=None).minimal_perturbation(x, y).distance
@@ -179,7 +179,7 @@ def test_all_classes_at_once_are_as_good_as_in_turn(norm: str) -> None:
 
 
 def test_targeted() -> None:
-    """Three classes along one axis: class 1 is nearer than class 2."""
+    """Three classes along one axis; class 1 is closer than class 2."""
     model = nn.Linear(2, 3)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 3.0]]))
@@ -194,7 +194,7 @@ def test_targeted() -> None:
     assert float(attack.minimal_perturbation(x, y, True, torch.tensor([0])).distance) == 0
 
 
-def test_nothing_to_find() -> None:
+def test_no_adversarial_example_exists() -> None:
     model = nn.Sequential(nn.Flatten(), halfspace(torch.ones(4), 1.0))  # class 0 in the whole box
     x, y = random(3, 1, 2, 2), torch.zeros(3, dtype=torch.int64)
     found = FAB(model, steps=5).minimal_perturbation(x, y)
@@ -208,10 +208,10 @@ def test_fooled_examples_leave_at_once() -> None:
     x, y = images(16)
     near = FAB(counting, 0.2, steps=30)
     near.generate(x, y)
-    few = near.forwards
-    assert counting.rows >= few
+    near_forwards = near.forwards
+    assert counting.rows >= near_forwards
     FAB(counting, 1e-6, steps=30).generate(x, y)
-    assert few < counting.rows / 10
+    assert near_forwards < counting.rows / 10
 
 
 def test_wrong_arguments() -> None:
@@ -227,7 +227,7 @@ def test_wrong_arguments() -> None:
 
 @pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_real_net_has_adversarial_examples_nearer_than_pgd_needs(norm: str) -> None:
+def test_mnist_net_is_fooled_closer_than_by_pgd(norm: str) -> None:
     from pyrobust.attacks import PGD
 
     net, x, y = mnist_net(12)
@@ -239,7 +239,7 @@ def test_a_real_net_has_adversarial_examples_nearer_than_pgd_needs(norm: str) ->
 
 
 def mnist_net(count: int) -> tuple[nn.Module, Tensor, Tensor]:
-    """The 6x100 net, and images that it is right about."""
+    """The 6x100 net, and images that it classifies correctly."""
     folder = Path(os.environ["PYROBUST_DATA"])
     layers: list[nn.Module] = [nn.Flatten(), nn.Linear(784, 100), nn.ReLU()]
     for _ in range(4):

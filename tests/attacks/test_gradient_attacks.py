@@ -1,4 +1,4 @@
-"""PGD, BIM and APGD: their own rules, by hand."""
+"""PGD, BIM and APGD: iterates and rules by hand."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pyrobust.attacks import APGD, BIM, PGD
 from pyrobust.attacks.norms import NORMS as NORM_OBJECTS
 from pyrobust.attacks.norms import Ball
 
-FAR = halfspace(torch.tensor([1.0, -2.0]), 50.0)  # nothing fools it
+FAR = halfspace(torch.tensor([1.0, -2.0]), 50.0)  # no point in the clip range fools it
 
 
 class Watched(nn.Module):
-    """Keeps the batches that it sees with gradients."""
+    """Records the batches that are run with gradients."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Watched(nn.Module):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_the_iterates_of_bim(norm: str) -> None:
+def test_iterates_of_bim(norm: str) -> None:
     """x + t·α·d, d = (-1, 1) for linf, (-1, 2)/√5 for l2 and (-1/2, 1) for l1, in the ball."""
     model = Watched(FAR)
     x = torch.tensor([[0.5, 0.25]])
@@ -51,7 +51,7 @@ def test_the_iterates_of_bim(norm: str) -> None:
         moved = NORM_OBJECTS[norm].project(moved[None], Ball(x, torch.tensor([0.25]).double(), 0.0, 1.0))[0]
 
 
-def test_the_default_step_is_two_and_a_half_radii_over_the_steps() -> None:
+def test_default_step_is_two_and_a_half_radii_over_the_steps() -> None:
     model = Watched(FAR)
     x = torch.full((2, 2), 0.5)
     BIM(model, steps=10, batch_size=4).generate(x, torch.tensor([0, 0]), epsilon=torch.tensor([0.2, 0.4]))
@@ -60,7 +60,7 @@ def test_the_default_step_is_two_and_a_half_radii_over_the_steps() -> None:
 
 
 def test_momentum_by_hand() -> None:
-    """The gradient turns round beyond 0.6, and the momentum of 1 carries on where plain steps turn back."""
+    """The gradient changes sign at 0.6; momentum 1 continues where plain steps turn back."""
 
     class Ridge(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -77,8 +77,8 @@ def test_momentum_by_hand() -> None:
     assert paths[1.0] == [0.5, 0.58, 0.66, 0.74, 0.74, 0.66]
 
 
-def test_the_best_iterate_is_returned() -> None:
-    """The loss has its top at 0.58 among the iterates, and the last iterate is another."""
+def test_best_iterate_is_returned() -> None:
+    """The iterate of highest loss is 0.58, which is not the last iterate."""
 
     class Ridge(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -91,8 +91,8 @@ def test_the_best_iterate_is_returned() -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("size", [1, 5, 300])
-def test_random_starts_fill_the_ball(norm: str, size: int) -> None:
-    """Uniform in the ball: (distance/epsilon)^D is uniform on [0, 1], and every sign is as likely."""
+def test_random_starts_are_uniform_in_the_ball(norm: str, size: int) -> None:
+    """(distance/epsilon)^D is uniform on [0, 1], and both signs are equally likely."""
     model = Watched(halfspace(torch.zeros(size), 50.0))
     x = torch.zeros(400, size)
     PGD(model, 0.5, norm, -9.0, 9.0, steps=1, batch_size=400).generate(x, torch.zeros(400, dtype=torch.int64))
@@ -103,8 +103,8 @@ def test_random_starts_fill_the_ball(norm: str, size: int) -> None:
     assert abs(float(start.sign().mean())) < 4 / math.sqrt(400 * size)
 
 
-def test_restarts_begin_elsewhere_and_stop_with_success() -> None:
-    """Two valleys: only starts on one side lead out."""
+def test_restarts_differ_and_stop_on_success() -> None:
+    """Two valleys: only starts on one side lead to success."""
 
     class Valleys(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def test_restarts_begin_elsewhere_and_stop_with_success() -> None:
 
 
 def iterates(steps: int, value: Any, **options: Any) -> list[float]:
-    """Where APGD goes in one dimension with logits (value(x), 0)."""
+    """APGD's iterates in one dimension, with logits (20 - value(x), 0)."""
 
     class Line(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -138,26 +138,26 @@ def iterates(steps: int, value: Any, **options: Any) -> list[float]:
 
 
 def test_apgd_first_steps_by_hand() -> None:
-    """A slope: z = Π(x + 2), then x + 0.75·(z − x) + 0.25·(x − before)."""
-    start, one, two, *_ = iterates(10, lambda x: x)
+    """On a slope, z = Π(x + 2), then x + 0.75·(z − x) + 0.25·(x − previous)."""
+    start, first, second, *_ = iterates(10, lambda x: x)
     assert -1 <= start <= 1
-    assert one == pytest.approx(1.0)  # the end of the ball
-    assert two == pytest.approx(1.0)
-    # Where the top is inside, it is overshot: from 1 back to -1.
-    start, one, two, *_ = iterates(20, lambda x: -((x - 0.1) ** 2))
-    first = 1.0 if start < 0.1 else -1.0
-    assert one == pytest.approx(first)
-    middle = first + 0.75 * (-first - first) + 0.25 * (first - start)
-    assert two == pytest.approx(max(-1.0, min(1.0, middle)), abs=1e-6)
+    assert first == pytest.approx(1.0)  # the end of the ball
+    assert second == pytest.approx(1.0)
+    # A maximum inside the ball is overshot: from 1 back to -1.
+    start, first, second, *_ = iterates(20, lambda x: -((x - 0.1) ** 2))
+    end = 1.0 if start < 0.1 else -1.0
+    assert first == pytest.approx(end)
+    middle = end + 0.75 * (-end - end) + 0.25 * (end - start)
+    assert second == pytest.approx(max(-1.0, min(1.0, middle)), abs=1e-6)
 
 
-def test_apgd_halves_its_step_and_goes_back() -> None:
-    """Around a top the step must shrink: the best iterate comes much nearer than a step of 2 could."""
-    found = iterates(100, lambda x: -((x - 0.123456) ** 2))
-    errors = [abs(x - 0.123456) for x in found]
+def test_apgd_halves_its_step_and_returns_to_the_best_point() -> None:
+    """Around a maximum the step shrinks: the best iterate comes much closer than a step of 2 allows."""
+    path = iterates(100, lambda x: -((x - 0.123456) ** 2))
+    errors = [abs(x - 0.123456) for x in path]
     assert min(errors[:22]) > 1e-3
     assert min(errors) < 1e-3
-    jumps = [abs(b - a) for a, b in pairwise(found)]
+    jumps = [abs(b - a) for a, b in pairwise(path)]
     assert max(jumps[-6:]) < 0.1 < max(jumps[:20])
 
 
@@ -171,10 +171,10 @@ def test_apgd_restarts_and_targets() -> None:
     assert by_targets[0] >= by_targets[1] >= by_targets[2]
     attack = APGD(net, 1e-3, loss="dlr-targeted", steps=10, targets=9, restarts=2, batch_size=16)
     attack.generate(x[1:2], y[1:2])
-    assert attack.forwards == 1 + 1 + 4 * 2 * 11  # clean, the order of the targets, K - 1 targets twice
+    assert attack.forwards == 1 + 1 + 4 * 2 * 11  # clean, ranking of the targets, K - 1 targets twice
 
 
-def test_the_phases_of_l1() -> None:
+def test_multi_epsilon_phases_of_l1() -> None:
     attack = APGD(FAR, 0.25, "l1", steps=100, multi_epsilon=True)
     assert attack._schedule() == [(3.0, 30), (2.0, 30), (1.0, 40)]
     assert APGD(FAR, 0.25, "l1", steps=11, multi_epsilon=True)._schedule() == [(3.0, 4), (2.0, 4), (1.0, 3)]
@@ -187,8 +187,8 @@ def test_the_phases_of_l1() -> None:
         assert attack.evaluate(x, y, x_adv)["robust_accuracy"] < 14 / 16
 
 
-def test_it_works_where_the_loss_is_flat_to_the_last_digit() -> None:
-    """Logits 300 apart: float32 has no number for the probability of the other class, yet the way out is found."""
+def test_saturated_softmax() -> None:
+    """Logits 300 apart: the other class's probability underflows in float32, yet the attacks succeed."""
     model = halfspace(torch.full((10,), 60.0), -300.0)
     x, y = torch.ones(1, 10), torch.tensor([0])
     assert torch.softmax(model(x), 1).tolist() == [[1.0, 0.0]]
@@ -197,7 +197,7 @@ def test_it_works_where_the_loss_is_flat_to_the_last_digit() -> None:
             assert attack.evaluate(x, y, attack.generate(x, y))["robust_accuracy"] == 0
 
 
-# --- a real net
+# --- a trained net
 
 #: Radii, and the robust accuracy on 200 images that the original code of APGD-CE finds (100 steps, mean of 8 seeds).
 ORIGINAL = {"linf": (0.325, 0.565), "l2": (2.0, 0.602)}
@@ -213,12 +213,12 @@ def test_apgd_is_as_strong_as_the_original(norm: str) -> None:
     with np.load(folder / "images" / "mnist_sdp.npz") as data:
         x, y = torch.from_numpy(data["X"]), torch.from_numpy(data["y"])
     epsilon, original = ORIGINAL[norm]
-    found = []
+    rates = []
     for seed in (1, 2):
         attack = APGD(net, epsilon, norm, seed=seed)
         x_adv = attack.generate(x, y)
         assert inside(x_adv[:40], x[:40], norm, epsilon)
         result = attack.evaluate(x, y, x_adv)
         assert result["clean_accuracy"] == 195 / 200
-        found.append(result["robust_accuracy"])
-    assert sum(found) / 2 <= original + 2 / 200  # each seed finds a little more or less
+        rates.append(result["robust_accuracy"])
+    assert sum(rates) / 2 <= original + 2 / 200  # seeds differ slightly

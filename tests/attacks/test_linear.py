@@ -1,4 +1,4 @@
-"""Linear models, whose best attack is known in closed form: success if and only if the formula says so."""
+"""Linear models, whose optimal attack has a closed form: attacks succeed if and only if it does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ATTACKS: list[tuple[Any, dict[str, Any]]] = [
 
 
 def gain(x: Tensor, norm: str, epsilon: float, low: float, high: float) -> Tensor:
-    """The most by which weight·x falls in ball and clip range, float64 [N]; l2 for a clip range that does not bind."""
+    """Largest decrease of weight·x in ball and clip range, float64 [N]; for l2 the clip range must not bind."""
     weight = WEIGHT.double()
     room = torch.where(weight > 0, x.double() - low, high - x.double())
     if norm == "linf":
@@ -52,7 +52,7 @@ def gain(x: Tensor, norm: str, epsilon: float, low: float, high: float) -> Tenso
     ("norm", "box"),
     [("linf", UNIT), ("linf", WIDE), ("l2", WIDE), ("l1", UNIT), ("l1", WIDE)],  # l2 has no closed form in a small box
 )
-def test_success_if_and_only_if_the_formula_says_so(
+def test_linear_models_succeed_iff_the_closed_form_does(
     norm: str, box: tuple[float, float], attack: Any, options: dict[str, Any]
 ) -> None:
     low, high = box
@@ -60,26 +60,26 @@ def test_success_if_and_only_if_the_formula_says_so(
     x = random(ROWS, SIZE, seed=6)
     x[::4] = x[::4].round()  # no room on one side
     reach = gain(x, norm, epsilon, low, high)
-    # The margin is a little less than what can be gained for one half, and a little more for the other.
+    # The margin is slightly below the reach for one half of the rows, and slightly above it for the other.
     share = torch.where(torch.arange(ROWS) % 2 == 0, 0.98, 1.02)
     bias = share * reach - x.double() @ WEIGHT.double()
     for row in range(ROWS):
         model = halfspace(WEIGHT, float(bias[row]))
-        one, label = x[row : row + 1], torch.tensor([0])
-        assert int(model(one).argmax()) == 0
-        # An l1 step is shared by several coordinates; it takes more of it until the largest has all.
-        more = L1_OPTIONS.get(attack, {}) if norm == "l1" else {}
-        attacker = attack(model, epsilon, norm, low, high, **options, **more)
-        x_adv = attacker.generate(one, label)
-        assert inside(x_adv, one, norm, epsilon, low, high)
-        assert attacker.evaluate(one, label, x_adv)["attack_success_rate"] == float(share[row] < 1), row
+        example, label = x[row : row + 1], torch.tensor([0])
+        assert int(model(example).argmax()) == 0
+        # An l1 step is shared by several coordinates, so it takes more until the largest has the whole budget.
+        extra = L1_OPTIONS.get(attack, {}) if norm == "l1" else {}
+        attacker = attack(model, epsilon, norm, low, high, **options, **extra)
+        x_adv = attacker.generate(example, label)
+        assert inside(x_adv, example, norm, epsilon, low, high)
+        assert attacker.evaluate(example, label, x_adv)["attack_success_rate"] == float(share[row] < 1), row
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_fgsm_is_the_best_point_itself(norm: str) -> None:
+def test_fgsm_reaches_the_linear_optimum(norm: str) -> None:
     x = random(10, SIZE, seed=7) * 0.5 + 0.25
     epsilon = {"linf": 0.1, "l2": 0.2, "l1": 0.9}[norm]
-    model = halfspace(WEIGHT, 100.0)  # far away: the loss is flat to the last digit
+    model = halfspace(WEIGHT, 100.0)  # far from the boundary, where the softmax is saturated
     x_adv = FGSM(model, epsilon, norm).generate(x, torch.zeros(10, dtype=torch.int64))
     fall = (x.double() - x_adv.double()) @ WEIGHT.double()
     torch.testing.assert_close(fall, gain(x, norm, epsilon, 0.0, 1.0), rtol=1e-5, atol=0)
@@ -95,13 +95,13 @@ def test_fgsm_by_hand() -> None:
     assert moved("linf", 0.25) == [-0.25, 0.25, 0.0]
     assert moved("l2", 0.25) == pytest.approx([-0.15, 0.2, 0.0], abs=1e-6)
     assert moved("l1", 0.25) == [0.0, 0.25, 0.0]
-    assert moved("l1", 0.75) == [-0.25, 0.5, 0.0]  # the second coordinate is at its end
-    assert moved("l1", 9.0) == [-0.5, 0.5, 0.0]  # the third has no derivative
+    assert moved("l1", 0.75) == [-0.25, 0.5, 0.0]  # the second coordinate reaches the clip range
+    assert moved("l1", 9.0) == [-0.5, 0.5, 0.0]  # the third coordinate has no derivative
 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_targeted(norm: str) -> None:
-    """Three classes along one axis, e_k·x: from 0, class 2 is aimed at, and class 1 is nearer."""
+    """Three classes along one axis; from 0, class 1 is closer than class 2."""
     model = torch.nn.Linear(2, 3)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[0.0, 0.0], [2.0, 0.0], [1.0, 3.0]]))

@@ -1,4 +1,4 @@
-"""The names of the objectives; what they compute, the tests of ``ops.logit_loss`` check."""
+"""The names of the losses; tests of ``ops.logit_loss`` check their values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyrobust.attacks import losses
 from pyrobust.errors import InputError
 
 
-def test_names() -> None:
+def test_loss_names() -> None:
     logits, y = random(2, 5), torch.tensor([0, 1])
     for name in losses.LOSSES:
         for targeted in (False, True):

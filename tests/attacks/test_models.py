@@ -1,4 +1,4 @@
-"""Models of every kind: 16-bit, channels_last, callables, random ones, and such as fail or give no numbers."""
+"""Models of every kind: 16-bit, channels_last, callables, randomized, failing, and with NaN or inf logits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ EPSILON = {"linf": 0.05, "l2": 0.25, "l1": 0.8}
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("attack", [FGSM, PGD, APGD])
-def test_gradients_that_are_no_numbers(attack: Any, norm: str) -> None:
-    """√|x₀·0| has the derivative NaN at 0: that coordinate, or that step, is left out."""
+def test_nan_gradients(attack: Any, norm: str) -> None:
+    """√|x₀·0| has derivative NaN at 0: that coordinate, or that step, is skipped."""
 
     def model(x: Tensor) -> Tensor:
         z = x[:, 1] - 0.5 + (x[:, 0] * 0).sqrt()
@@ -33,7 +33,7 @@ def test_gradients_that_are_no_numbers(attack: Any, norm: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_models_without_numbers(bad: float) -> None:
+def test_nan_and_inf_logits(bad: float) -> None:
     x, y = torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
     for attack in (FGSM, PGD, APGD):
         x_adv = attack(lambda batch: batch[:, :2] * 0 + bad).generate(x, y)
@@ -45,14 +45,14 @@ def test_models_without_numbers(bad: float) -> None:
 
     x = torch.full((2, 3), 0.55)
     x_adv = PGD(sometimes, 0.2).generate(x, torch.zeros(2, dtype=torch.int64))
-    assert bool((x_adv[:, 0] < 0.5).all())  # no number is not right
+    assert bool((x_adv[:, 0] < 0.5).all())  # NaN and inf are not correct
     goal = torch.ones(2, dtype=torch.int64)
     x_adv = PGD(sometimes, 0.2).generate(x, goal, targeted=True, target_labels=goal)
-    assert bool(x_adv.isfinite().all())  # no number is not the target either
+    assert bool(x_adv.isfinite().all())  # NaN and inf are not the target either
     assert inside(x_adv, x, "linf", 0.2)
 
 
-def test_a_models_own_exception_comes_through() -> None:
+def test_exceptions_of_the_model_propagate() -> None:
     class Broken(Exception):
         pass
 
@@ -63,10 +63,10 @@ def test_a_models_own_exception_comes_through() -> None:
     def fail(module: nn.Module, inputs: Any, output: Any) -> None:
         calls.append(len(output))
         if len(calls) > 2:
-            raise Broken("by itself")
+            raise Broken("in the hook")
 
     net.register_forward_hook(fail)
-    with pytest.raises(Broken, match="by itself"):
+    with pytest.raises(Broken, match="in the hook"):
         attack.generate(*images(4))
     assert not net.training
     assert torch.is_grad_enabled()
@@ -88,7 +88,7 @@ def test_channels_last(attack: Any, norm: str) -> None:
     assert all(batch.is_contiguous(memory_format=torch.channels_last) for batch in seen)
     assert inside(x_adv, x, norm, EPSILON[norm])
     assert fooled_alone(net, x_adv, y) == fooled_alone(net, plain, y)
-    if attack is not APGD:  # whose choices may turn on the last digit
+    if attack is not APGD:  # APGD's choices may depend on the last digit
         torch.testing.assert_close(x_adv, plain, rtol=0, atol=1e-9)
     kept = attacker.generate(x.to(memory_format=torch.channels_last), y)
     assert kept.is_contiguous(memory_format=torch.channels_last)
@@ -99,7 +99,7 @@ def test_channels_last(attack: Any, norm: str) -> None:
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("attack", [FGSM, PGD, APGD])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_short_floats(attack: Any, norm: str, dtype: torch.dtype) -> None:
+def test_16_bit_floats(attack: Any, norm: str, dtype: torch.dtype) -> None:
     """A 16-bit model on float32 images, a float32 model under autocast, and 16-bit images."""
     x, y = images(16, torch.float32)
     short = small_net(torch.float32).to(dtype)
@@ -126,7 +126,7 @@ def test_callables_and_objects_with_logits() -> None:
 
 
 def test_eot_averages_loss_and_gradient() -> None:
-    """Two draws with opposite shifts: their mean is the model without shift."""
+    """Two draws with opposite shifts average to the model without shift."""
     shifts = [0.25, -0.25]
 
     class Shifting(nn.Module):
@@ -144,5 +144,5 @@ def test_eot_averages_loss_and_gradient() -> None:
     assert attack.evaluate(x, y, x_adv)["robust_accuracy"] == 0.5
     assert attack.forwards % 2 == 0
     noisy = EOT(small_net(), 3, transform=lambda x: x + 0.01 * torch.randn_like(x))
-    images_, labels_ = images(6)
-    assert inside(PGD(noisy, 0.05, steps=3).generate(images_, labels_), images_, "linf", 0.05)
+    x, y = images(6)
+    assert inside(PGD(noisy, 0.05, steps=3).generate(x, y), x, "linf", 0.05)

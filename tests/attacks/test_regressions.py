@@ -1,4 +1,4 @@
-"""What once went wrong in the attacks."""
+"""Regression tests of the attacks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_square_in_float16() -> None:
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
-def test_an_epsilon_beyond_the_dtype(norm: str) -> None:
+def test_epsilon_beyond_the_range_of_the_dtype(norm: str) -> None:
     model, x, y = examples()
     for epsilon in (1e39, 1e300):
         for attack in (PGD(model, epsilon, norm, steps=5), Square(model, epsilon, norm, n_queries=20)):
@@ -45,8 +45,8 @@ def test_an_epsilon_beyond_the_dtype(norm: str) -> None:
             assert ((x_adv >= 0) & (x_adv <= 1)).all()
 
 
-def one_step_apart(x: Tensor) -> Tensor:
-    """Right in a batch, wrong alone: what another summation order can do to two logits that nearly tie."""
+def batch_dependent(x: Tensor) -> Tensor:
+    """Correct in a batch, wrong alone, as another summation order can make two nearly tied logits."""
     other = 1000 + (6.2e-5 if len(x) == 1 else -6.2e-5)
     return torch.stack([torch.full((len(x),), 1000.0), torch.full((len(x),), other)], 1) + 0 * x[:, :1]
 
@@ -56,13 +56,13 @@ class Nothing(AdversarialAttack):
         return x
 
 
-def test_close_rows_are_judged_alone_on_both_sides() -> None:
+def test_close_rows_are_confirmed_alone_in_every_rule() -> None:
     x, y = torch.rand(4, 3), torch.zeros(4, dtype=torch.int64)
-    assert not Judge(Runner(one_step_apart, batch_size=4)).right(x, y).any()
-    assert Nothing(one_step_apart, 0.1).evaluate(x, y, x)["robust_accuracy"] == 0.0
+    assert not Judge(Runner(batch_dependent, batch_size=4)).right(x, y).any()
+    assert Nothing(batch_dependent, 0.1).evaluate(x, y, x)["robust_accuracy"] == 0.0
 
 
-def test_an_attack_without_settings_of_its_own_can_be_kept() -> None:
+def test_attack_without_settings_can_be_stored() -> None:
     model, x, y = examples()
     attack = Nothing(nn.Sequential(nn.Flatten(), model), 0.1)
     run = attack_dataset(attack, (x.view(20, 3, 2, 2), y))

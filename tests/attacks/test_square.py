@@ -1,4 +1,4 @@
-"""Square: windows and patterns against hand-made ones, and what every attack promises."""
+"""Square: windows and patterns against direct definitions, and the guarantees of every attack."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_schedule() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 3, 7, 5), (2, 12)])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_windows_are_where_they_should_be(shape: tuple[int, ...], channels_last: bool) -> None:
+def test_window_offsets(shape: tuple[int, ...], channels_last: bool) -> None:
     x = torch.zeros(shape)
     if channels_last and x.dim() == 4:
         x = x.contiguous(memory_format=torch.channels_last)
@@ -36,11 +36,11 @@ def test_windows_are_where_they_should_be(shape: tuple[int, ...], channels_last:
     top, left = torch.tensor([0, grid.height - sides[0]]), torch.tensor([1, grid.width - sides[1]])
     window = grid.window(sides, top, left)
     Grid.rows(x).scatter_(1, window.flatten(1), 1.0)
-    want = torch.zeros(2, grid.channels, grid.height, grid.width)
+    expected = torch.zeros(2, grid.channels, grid.height, grid.width)
     for row in range(2):
-        want[row, :, top[row] : top[row] + sides[0], left[row] : left[row] + sides[1]] = 1
-    assert torch.equal(x.reshape(want.shape), want)
-    assert want.sum() == 2 * grid.channels * sides[0] * sides[1]
+        expected[row, :, top[row] : top[row] + sides[0], left[row] : left[row] + sides[1]] = 1
+    assert torch.equal(x.reshape(expected.shape), expected)
+    assert expected.sum() == 2 * grid.channels * sides[0] * sides[1]
 
 
 def test_sides() -> None:
@@ -54,7 +54,7 @@ def test_sides() -> None:
 @pytest.mark.parametrize("side", [1, 2, 3, 5, 6, 29])
 @pytest.mark.parametrize(("norm", "power", "order"), [("l2", 2, 2), ("l1", 4, 1)])
 def test_patterns_by_their_definition(norm: str, power: int, order: int, side: int) -> None:
-    """A sum of nested rectangles that grow by one pixel on every side, cut at the border."""
+    """A sum of nested rectangles that grow by one pixel on every side, clipped at the border."""
 
     def pyramid(height: int, width: int) -> Tensor:
         out = torch.zeros(height, width, dtype=torch.float64)
@@ -63,13 +63,13 @@ def test_patterns_by_their_definition(norm: str, power: int, order: int, side: i
             out[max(top, 0) : top + 2 * k + 1, max(left, 0) : left + 2 * k + 1] += 1 / (k + 1) ** power
         return out / out.flatten().norm(order) if height else out
 
-    want = torch.cat([pyramid(side // 2, side), -pyramid(side - side // 2, side)])
+    expected = torch.cat([pyramid(side // 2, side), -pyramid(side - side // 2, side)])
     if side == 1:
-        want = -want
-    want = want / want.flatten().norm(order)
-    got = pattern((side, side), norm)
-    torch.testing.assert_close(got[0].reshape(side, side), want)
-    torch.testing.assert_close(got[1].reshape(side, side), want.T)
+        expected = -expected
+    expected = expected / expected.flatten().norm(order)
+    patterns = pattern((side, side), norm)
+    torch.testing.assert_close(patterns[0].reshape(side, side), expected)
+    torch.testing.assert_close(patterns[1].reshape(side, side), expected.T)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -85,7 +85,7 @@ def test_tiles_cover_the_image_once(norm: str) -> None:
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("options", [{}, {"loss": "ce", "restarts": 2}])
-def test_inside_the_ball_and_confirmed(norm: str, dtype: torch.dtype, options: dict[str, Any]) -> None:
+def test_results_are_feasible_and_confirmed(norm: str, dtype: torch.dtype, options: dict[str, Any]) -> None:
     x, y = images(16, dtype)
     net = small_net(dtype)
     success: dict[int, bool] = {}
@@ -110,7 +110,7 @@ def test_inside_the_ball_and_confirmed(norm: str, dtype: torch.dtype, options: d
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_the_batch_and_its_order_do_not_matter(norm: str) -> None:
+def test_results_do_not_depend_on_batches_and_order(norm: str) -> None:
     x, y = images(8)
     net = small_net()
     options: dict[str, Any] = {"epsilon": EPSILON[norm], "norm": norm, "n_queries": 70}
@@ -124,8 +124,8 @@ def test_the_batch_and_its_order_do_not_matter(norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_the_loss_never_falls(norm: str) -> None:
-    """More queries of the same search, of the same windows, end at a point that is at least as good."""
+def test_more_queries_never_lower_the_loss(norm: str) -> None:
+    """More queries of the same search, with the same windows, end at a point of at least the same loss."""
     x, y = images(12)
     net = small_net()
     attack = Square(net, EPSILON[norm] / 10, norm, rescale_schedule=False)
@@ -136,14 +136,14 @@ def test_the_loss_never_falls(norm: str) -> None:
             logits = net(attack.generate(x, y))
         return logits.scatter(1, y[:, None], -torch.inf).amax(1) - logits.gather(1, y[:, None])[:, 0]
 
-    few, many = margins(1), margins(100)
-    assert bool((many >= few - 1e-12).all())
-    standing = few < 0
-    assert bool((many > few)[standing].float().mean() > 0.8)
+    after_1, after_100 = margins(1), margins(100)
+    assert bool((after_100 >= after_1 - 1e-12).all())
+    robust = after_1 < 0
+    assert bool((after_100 > after_1)[robust].float().mean() > 0.8)
 
 
 def test_linf_finds_the_corner_of_a_linear_model() -> None:
-    """On two pixels every corner of the ball is tried within a few queries."""
+    """With two pixels, a few queries try every corner of the ball."""
     model = nn.Sequential(nn.Flatten(), halfspace(torch.tensor([1.0, -2.0]), 0.0))
     x, y = torch.tensor([[[[0.5, 0.15]]]]), torch.tensor([0])  # 0.2 from the boundary: 3·epsilon is needed
     assert fooled_alone(model, Square(model, 0.068, n_queries=50).generate(x, y), y) == [True]
@@ -165,7 +165,7 @@ def test_other_shapes_and_formats(norm: str) -> None:
     assert Square(tiny, 0.1, norm, n_queries=3).generate(random(2, 1, 1, 1), torch.tensor([0, 1])).shape == (2, 1, 1, 1)
 
 
-def test_needs_no_gradient_and_one_row_a_query() -> None:
+def test_square_needs_no_gradient_and_one_row_per_query() -> None:
     net = small_net(torch.float32)
     counting = Counting(net)
     x, _ = images(8, torch.float32)
@@ -178,7 +178,7 @@ def test_needs_no_gradient_and_one_row_a_query() -> None:
     attack = Square(scores, 1e-4, n_queries=30)
     x_adv = attack.generate(x, y)
     assert fooled_alone(net, x_adv, y) == [False] * 8
-    assert counting.rows == attack.forwards == 8 * (1 + 1 + 30)  # the clean ones, the start, the queries
+    assert counting.rows == attack.forwards == 8 * (1 + 1 + 30)  # clean examples, start, queries
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -192,7 +192,7 @@ def test_targeted(norm: str) -> None:
     assert inside(x_adv, x, norm, 10 * EPSILON[norm])
 
 
-def test_radius_for_each_example() -> None:
+def test_radius_per_example() -> None:
     x, y = images(4)
     radii = torch.tensor([0.0, 0.01, 0.1, 0.5])
     for norm in NORMS:
@@ -211,7 +211,7 @@ def test_wrong_arguments() -> None:
 
 @pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")
 @pytest.mark.parametrize(("norm", "epsilon"), [("linf", 0.3), ("l2", 4.0), ("l1", 60.0)])
-def test_a_real_net(norm: str, epsilon: float) -> None:
+def test_mnist_net(norm: str, epsilon: float) -> None:
     from test_fab import mnist_net
 
     net, x, y = mnist_net(10)

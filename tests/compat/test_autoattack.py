@@ -1,4 +1,4 @@
-"""Scripts for the reference implementation of AutoAttack run with the import changed; the state survives a crash."""
+"""Scripts for the reference implementation of AutoAttack run with only the import changed; crashed runs resume."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def net() -> nn.Sequential:
 
 
 def images(count: int) -> tuple[Tensor, Tensor]:
-    """Every eighth is wrong."""
+    """Images and labels; every eighth label is wrong."""
     x = torch.rand(count, 1, 6, 6, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         y = net()(x).argmax(1)
@@ -43,8 +43,8 @@ def small(
         device="cpu",
         **options,
     )
-    for part in (adversary.apgd, adversary.apgd_targeted, adversary.fab):
-        part.n_restarts, part.n_iter = 1, 5
+    for settings in (adversary.apgd, adversary.apgd_targeted, adversary.fab):
+        settings.n_restarts, settings.n_iter = 1, 5
     adversary.square.n_queries = 5
     return adversary
 
@@ -55,7 +55,7 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 
 def test_script_of_the_standard_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What an evaluation script does: build, shorten, evaluate in batches, keep the log."""
+    """A typical evaluation script: construct, shorten, evaluate in batches, write the log."""
     model = net()
     x_test, y_test = images(20)
     log = tmp_path / "log.txt"
@@ -101,7 +101,7 @@ def test_script_of_the_custom_version(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize("norm", ["Linf", "L2", "L1"])
-def test_versions_set_what_the_reference_sets(norm: str) -> None:
+def test_versions_match_the_reference(norm: str) -> None:
     adversary = AutoAttack(net(), norm=norm, verbose=False, device="cpu")
     l1 = norm == "L1"
     assert (adversary.apgd.n_restarts, adversary.apgd.use_largereps) == (5 if l1 else 1, l1)
@@ -114,12 +114,12 @@ def test_versions_set_what_the_reference_sets(norm: str) -> None:
     assert (adversary.apgd.n_restarts, adversary.apgd.eot_iter) == (1, 20)
 
 
-def test_one_attack_alone() -> None:
+def test_perturb_runs_one_attack_alone() -> None:
     adversary = small(attacks=("apgd-ce",), verbose=False)
     x, y = images(8)
     adversary.fab.targeted = True
-    for part in (adversary.apgd, adversary.apgd_targeted, adversary.fab, adversary.square):
-        x_adv = part.perturb(x, y)
+    for settings in (adversary.apgd, adversary.apgd_targeted, adversary.fab, adversary.square):
+        x_adv = settings.perturb(x, y)
         assert float((x_adv.double() - x.double()).abs().max()) <= 0.02
         assert accuracy(adversary.model, x_adv, y) <= accuracy(adversary.model, x, y)
     with pytest.raises(AttributeError):
@@ -129,16 +129,16 @@ def test_one_attack_alone() -> None:
 def test_labels_and_batches() -> None:
     x, y = images(16)
     x_adv, y_adv = small(verbose=False).run_standard_evaluation(x, y, bs=3, return_labels=True)
-    other = small(verbose=False).run_standard_evaluation(x, y.int(), bs=16, return_labels=True)
-    torch.testing.assert_close(other[0], x_adv)
-    assert other[1].dtype == torch.int32
+    whole = small(verbose=False).run_standard_evaluation(x, y.int(), bs=16, return_labels=True)
+    torch.testing.assert_close(whole[0], x_adv)
+    assert whole[1].dtype == torch.int32
     model = net()
     for row in range(16):
         with torch.no_grad():
             assert int(model(x_adv[row : row + 1]).argmax()) == y_adv[row]
 
 
-def test_state_is_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_state_resumes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x, y = images(16)
     path = tmp_path / "state.json"
     whole = small().run_standard_evaluation(x, y)
@@ -161,7 +161,7 @@ def test_state_is_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "using custom version including square."
     changed = (rest != x).flatten(1).any(1)
-    # What the first run had found is not returned again; what the second finds is what one run finds.
+    # The first run's adversarial examples are not returned again; the second run's equal those of an uninterrupted run.
     state = json.loads(path.read_text())
     assert state["done"] == ["apgd-ce", "square"]
     assert torch.equal(rest[changed], whole[changed])
@@ -217,7 +217,7 @@ def test_wrong_arguments() -> None:
         small(verbose=False).run_standard_evaluation(*(2 * images(4)[0], images(4)[1]))
 
 
-def test_a_state_of_other_images_or_another_model_is_refused(tmp_path):
+def test_state_of_other_images_or_another_model_is_refused(tmp_path):
     torch.manual_seed(0)
     model, other = (torch.nn.Linear(6, 4) for _ in range(2))
     x, path = torch.rand(8, 6), tmp_path / "state.json"

@@ -1,4 +1,4 @@
-"""The reference's interface on every device: the classifier decides where it runs, the image may be anywhere."""
+"""Smooth on every device: it runs on the classifier's device, and the image may be on any."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIGMA = 0.5
 
 
 class Halves(nn.Module):
-    """Which side of a plane the image is on; notes where it is asked."""
+    """Classifies by the side of a plane and records the devices of its batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Halves(nn.Module):
 
     def forward(self, batch: Tensor) -> Tensor:
         self.seen.add(batch.device)
-        # One element only: a sum would depend on the order of its terms, and so on the device.
+        # A single element: a sum would depend on the order of its terms, and so on the device.
         score = batch.flatten(1)[:, 0] * self.weight
         return torch.stack([score, -score], 1)
 
@@ -33,17 +33,17 @@ def image() -> Tensor:
 
 
 @pytest.mark.parametrize("batch_size", [7, 64, 1000])
-def test_a_classifier_there_and_images_anywhere(device: torch.device, batch_size: int) -> None:
-    here = Smooth(Halves(), 2, SIGMA, seed=3)
-    base_label, base_radius = here.certify(image(), 20, 400, 0.01, batch_size)
-    assert base_label == here.predict(image(), 400, 0.01, batch_size) == 0
+def test_classifier_and_images_on_any_device(device: torch.device, batch_size: int) -> None:
+    on_cpu = Smooth(Halves(), 2, SIGMA, seed=3)
+    base_label, base_radius = on_cpu.certify(image(), 20, 400, 0.01, batch_size)
+    assert base_label == on_cpu.predict(image(), 400, 0.01, batch_size) == 0
     assert base_radius > 0.1
     model = Halves().to(device)
     for x in (image(), image().to(device), image().to(device).double()):
         smooth = Smooth(model, 2, SIGMA, seed=3)
         label, radius = smooth.certify(x, 20, 400, 0.01, batch_size)
         assert (type(label), type(radius)) == (int, float)
-        # The last bits of a normal may move a vote, and a vote moves the radius by less than a hundredth.
+        # The last bits of a normal variable may change a vote, which changes the radius by less than 0.01.
         assert (label, radius) == (0, pytest.approx(base_radius, abs=0.01 if device.type == "cuda" else 0.0))
         prediction = smooth.predict(x, 400, 0.01, batch_size)
         assert type(prediction) is int
@@ -57,11 +57,11 @@ def test_counts_are_arrays_on_the_host(device: torch.device) -> None:
     assert type(counts) is np.ndarray
     assert counts.dtype == np.int64
     assert counts.sum() == 500
-    want = RandomizedSmoothing(Halves(), 2, SIGMA, seed=3).votes(image()[None], n=500)[0, :2]
-    assert np.abs(counts - want).sum() <= (4 if device.type == "cuda" else 0)
+    expected = RandomizedSmoothing(Halves(), 2, SIGMA, seed=3).votes(image()[None], n=500)[0, :2]
+    assert np.abs(counts - expected).sum() <= (4 if device.type == "cuda" else 0)
 
 
-def test_a_plain_function_runs_where_the_image_is(device: torch.device) -> None:
+def test_plain_function_runs_on_the_images_device(device: torch.device) -> None:
     seen = set()
 
     def halves(batch: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def test_a_plain_function_runs_where_the_image_is(device: torch.device) -> None:
     assert seen == {device}
 
 
-def test_a_classifier_that_moves_between_calls(device: torch.device) -> None:
+def test_classifier_moved_between_calls(device: torch.device) -> None:
     model = Halves()
     smooth = Smooth(model, 2, SIGMA)
     assert smooth.predict(image(), 400, 0.01, 100) == 0

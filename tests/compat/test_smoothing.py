@@ -1,4 +1,4 @@
-"""A script written for the reference implementation runs with only its import changed."""
+"""Scripts for the reference implementation of randomized smoothing run with only the import changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyrobust import RandomizedSmoothing
 from pyrobust.compat.smoothing import Smooth
 from pyrobust.errors import InputError, InputTypeError, PyrobustError
 
-# The interface alone, in plain PyTorch: what the script below finds where pyrobust is not swapped in.
+# The reference's interface in plain PyTorch, for running the script below without pyrobust.
 STAND_IN = """
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ class Smooth:
         return beta.ppf(alpha, NA, N - NA + 1) if NA else 0.0
 """
 
-# In the manner of the reference's certify.py and predict.py.
+# Modeled on the reference's certify.py and predict.py.
 SCRIPT = """
 import argparse
 import datetime
@@ -120,7 +120,7 @@ SIGMA, N, ALPHA = 0.25, 1000, 0.001
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory):
-    """The rows that the script writes, by the stand-in and by pyrobust."""
+    """The rows that the script writes with the stand-in and with pyrobust."""
     folder = tmp_path_factory.mktemp("scripts")
     (folder / "stand_in.py").write_text(STAND_IN)
     rows = {}
@@ -152,11 +152,11 @@ def test_same_rows_and_columns(logs):
             assert (plain["idx"], plain["label"]) == (ours["idx"], ours["label"])
 
 
-def test_radii_agree_as_well_as_two_samples_can(logs):
+def test_radii_agree_within_sampling_error(logs):
     compared = 0
     for plain, ours in zip(logs["plain", "certify"], logs["ours", "certify"], strict=True):
         bounds = [stats.norm.cdf(float(row["radius"]) / SIGMA) for row in (plain, ours)]
-        # Two bounds of one probability differ by their counts' deviation; an abstention means at most one half.
+        # Two bounds on the same probability differ by the counts' deviation; an abstention means at most one half.
         deviation = math.sqrt(2 * max(0.01, bounds[0] * (1 - bounds[0])) / N)
         assert abs(bounds[0] - bounds[1]) <= 6 * deviation
         if plain["predict"] != "-1" != ours["predict"]:
@@ -193,7 +193,7 @@ def test_abstain():
     assert smooth.predict(torch.zeros(1, 2, 2), 100, 0.001, 50) == -1
 
 
-def test_types():
+def test_result_types():
     smooth = Smooth(halves, 2, 0.5)
     label, radius = smooth.certify(X, 10, 1000, 0.001, 50)
     assert (type(label), type(radius)) == (int, float)
@@ -201,7 +201,7 @@ def test_types():
     assert (smooth.num_classes, smooth.sigma, smooth.base_classifier) == (2, 0.5, halves)
 
 
-def test_the_same_certificate_as_the_smoothers_bound():
+def test_certificate_matches_the_smoothers_bound():
     n0, n, alpha, sigma = 20, 500, 0.01, 0.5
     label, radius = Smooth(halves, 2, sigma, seed=4).certify(X, n0, n, alpha, 64)
     # The first call draws as image 0, the second as image 1.
@@ -219,13 +219,13 @@ def test_sample_noise_counts_votes():
         assert counts.shape == (2,)
         assert counts.dtype == np.int64
         assert counts.sum() == 300
-    assert (first != second).any(), "a second call must see fresh noise"
+    assert (first != second).any(), "a second call must use fresh noise"
     again = Smooth(halves, 2, 0.5)
     assert (again._sample_noise(X, 300, 7) == first).all()
     assert (Smooth(halves, 2, 0.5, seed=1)._sample_noise(X, 300, 64) != first).any()
 
 
-def test_no_call_sees_the_noise_of_another():
+def test_calls_never_share_noise():
     seen = []
 
     def model(batch):
@@ -255,7 +255,7 @@ def test_lower_confidence_bound():
     assert smooth._lower_confidence_bound(NA=9, N=10, alpha=0.05) < 0.9
 
 
-def test_a_subclass_with_its_own_noise():
+def test_subclass_with_its_own_noise():
     class Fixed(Smooth):
         calls: tuple = ()
 
@@ -274,7 +274,7 @@ def test_a_subclass_with_its_own_noise():
     assert smooth.calls == ((10, 64), (1000, 64), (1000, 32))
 
 
-def test_a_subclass_with_its_own_bound():
+def test_subclass_with_its_own_bound():
     class Own(Smooth):
         bound = 0.5
 
@@ -289,12 +289,12 @@ def test_a_subclass_with_its_own_bound():
     assert smooth.certify(X, 10, 1000, 0.001, 64) == (0, pytest.approx(0.1 * stats.norm.ppf(0.75), rel=1e-9))
 
 
-def test_attributes_changed_afterwards_count():
+def test_changed_attributes_take_effect():
     """In the reference, sigma, the classifier and its device are read at every call."""
     smooth = Smooth(halves, 2, 0.1)
     smooth.sigma = 5.0
-    # The true distance to the boundary is 0.2 (the sum of four 0.1, over the norm 2); a bound with sigma 0.1 would be
-    # near certainty, and with sigma 5 for the radius would claim far more than 0.2.
+    # The true distance to the boundary is 0.2 (the sum of four 0.1, over the norm 2); a bound from sigma 0.1 would be
+    # close to 1, and a radius with sigma 5 would then be far above 0.2.
     x = X.clone()
     for _ in range(20):
         assert smooth.certify(x, 20, 500, 0.001, 500)[1] <= 0.2
@@ -322,13 +322,13 @@ def test_rows_without_a_winner_count_against_the_class():
     assert nothing.certify(X, 10, 100, 0.001, 50) == (-1, 0.0)
 
 
-def test_one_class():
+def test_single_class():
     smooth = Smooth(lambda b: b.flatten(1)[:, :1], 1, 0.5)
     assert smooth.predict(X, 100, 0.001, 50) == 0
     assert smooth.certify(X, 10, 100, 0.001, 50)[0] == 0
 
 
-def test_prediction_of_a_tie():
+def test_prediction_near_a_tie():
     class Tied(Smooth):
         votes = (50, 50)
 
@@ -337,14 +337,14 @@ def test_prediction_of_a_tie():
 
     smooth = Tied(halves, 2, 0.5)
     assert smooth.predict(X, 100, 0.999, 10) == -1
-    smooth.votes = (60, 0)  # 40 without a winner: 60 against 40 has a p-value of 0.057
+    smooth.votes = (60, 0)  # 40 votes without a winner: 60 against 40 has p-value 0.057
     assert smooth.predict(X, 100, 0.05, 10) == -1
     assert smooth.predict(X, 100, 0.06, 10) == 0
     smooth.votes = (10, 30)
     assert smooth.predict(X, 100, 0.999, 10) == -1
 
 
-def test_the_mode_is_restored():
+def test_training_mode_is_restored():
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout(0.5)).train()
     smooth = Smooth(model, 2, 0.5)
     smooth.certify(X, 10, 50, 0.001, 20)

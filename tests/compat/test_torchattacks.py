@@ -1,4 +1,4 @@
-"""Scripts for torchattacks run with the import changed."""
+"""Scripts for torchattacks run with only the import changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLASSES = 5
 
 
 def net() -> nn.Sequential:
-    """A net that uses all its classes."""
+    """A net that predicts all its classes."""
     torch.manual_seed(3)
     last = nn.Linear(24, CLASSES)
     model = nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(216, 24), nn.ReLU(), last)
@@ -25,14 +25,14 @@ def net() -> nn.Sequential:
 
 
 def images(count: int, model: nn.Module | None = None) -> tuple[Tensor, Tensor]:
-    """Pixels of 0, 1/255, …, 1, and the labels that the model gives."""
+    """Images with pixels 0, 1/255, …, 1, and the model's predictions as labels."""
     x = torch.randint(256, (count, 2, 6, 6), generator=torch.Generator().manual_seed(1)) / 255
     with torch.no_grad():
         return x, (model or net())(x).argmax(1)
 
 
 class Normalized(nn.Module):
-    """A model of images in [0, 1], as one of normalised images."""
+    """A model of images in [0, 1] as a model of normalized images."""
 
     def __init__(self, mean: Tensor, std: Tensor) -> None:
         super().__init__()
@@ -50,40 +50,40 @@ ATTACKS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-def test_script_of_the_readme_kind() -> None:
-    """Attack a loader's batches, count what is left, and switch to targeted and back."""
+def test_readme_script() -> None:
+    """Attack a loader's batches, count robust examples, and switch to targeted mode and back."""
     model = net()
-    images_, labels = images(24)
+    x, y = images(24)
     atk = torchattacks.PGD(model, eps=8 / 255, alpha=2 / 255, steps=4)
-    right = 0
-    for batch, label in zip(images_.split(8), labels.split(8), strict=True):
+    correct = 0
+    for batch, label in zip(x.split(8), y.split(8), strict=True):
         adv = atk(batch, label)
         assert adv.shape == batch.shape
-        right += int((model(adv).argmax(1) == label).sum())
-    assert right < 24
+        correct += int((model(adv).argmax(1) == label).sum())
+    assert correct < 24
     atk.set_mode_targeted_by_function(target_map_function=lambda images, labels: (labels + 1) % CLASSES, quiet=True)
-    adv = atk(images_, labels)
-    reached = model(adv).argmax(1) == (labels + 1) % CLASSES
+    adv = atk(x, y)
+    reached = model(adv).argmax(1) == (y + 1) % CLASSES
     assert reached.any()
     atk.set_mode_targeted_by_label(quiet=True)
-    assert torch.equal(model(atk(images_, (labels + 1) % CLASSES)).argmax(1) == (labels + 1) % CLASSES, reached)
+    assert torch.equal(model(atk(x, (y + 1) % CLASSES)).argmax(1) == (y + 1) % CLASSES, reached)
     atk.set_mode_default()
     assert atk.get_mode() == "default"
-    assert (model(atk(images_, labels)).argmax(1) != labels).any()
+    assert (model(atk(x, y)).argmax(1) != y).any()
 
 
 @pytest.mark.parametrize(("attack", "options"), ATTACKS)
-def test_normalised_images(attack: Any, options: dict[str, Any]) -> None:
-    """The attack on normalised images is that on the images in [0, 1]."""
+def test_normalized_images(attack: Any, options: dict[str, Any]) -> None:
+    """An attack on normalized images equals the attack on the images in [0, 1]."""
     mean, std = torch.tensor([0.5, 0.25]), torch.tensor([0.25, 0.5])
     x, y = images(12)
     plain = attack(net(), eps=8 / 255, **options)(x, y)
     atk = attack(Normalized(mean, std), eps=8 / 255, **options)
-    normalised = (x - mean.view(1, -1, 1, 1)) / std.view(1, -1, 1, 1)
+    normalized = (x - mean.view(1, -1, 1, 1)) / std.view(1, -1, 1, 1)
     with pytest.raises(InputError, match="x: expected values in"):
-        atk(normalised, y)
+        atk(normalized, y)
     atk.set_normalization_used(mean=mean.tolist(), std=std.tolist())
-    adv = atk(normalised, y)
+    adv = atk(normalized, y)
     back = adv * std.view(1, -1, 1, 1) + mean.view(1, -1, 1, 1)
     torch.testing.assert_close(back, plain, rtol=0, atol=3 / 255)
     assert float((back - x).abs().max()) <= 8 / 255 + 1e-6
@@ -91,25 +91,25 @@ def test_normalised_images(attack: Any, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("attack", "options"), ATTACKS)
-def test_the_same_success_as_all_steps(attack: Any, options: dict[str, Any]) -> None:
-    """Signed gradient steps written out: what fools after the last of them is fooled here, too."""
+def test_success_matches_running_all_steps(attack: Any, options: dict[str, Any]) -> None:
+    """Explicit signed gradient steps: whatever they fool after the last step is fooled here, too."""
     model = net()
     x, y = images(24)
     epsilon = 3 / 255
     settings = dict(options, random_start=False) if attack is torchattacks.PGD else options
     adv = attack(model, eps=epsilon, **settings)(x, y)
-    want = x.clone()
+    expected_adv = x.clone()
     for _ in range(options.get("steps", 1)):
-        want.requires_grad_()
-        (slope,) = torch.autograd.grad(nn.functional.cross_entropy(model(want), y), want)
-        moved = want.detach() + options.get("alpha", epsilon) * slope.sign()
-        want = (x + (moved - x).clamp(-epsilon, epsilon)).clamp(0, 1)
+        expected_adv.requires_grad_()
+        (slope,) = torch.autograd.grad(nn.functional.cross_entropy(model(expected_adv), y), expected_adv)
+        moved = expected_adv.detach() + options.get("alpha", epsilon) * slope.sign()
+        expected_adv = (x + (moved - x).clamp(-epsilon, epsilon)).clamp(0, 1)
     fooled = model(adv).argmax(1) != y
-    expected = model(want).argmax(1) != y
+    expected = model(expected_adv).argmax(1) != y
     assert expected.any()
     assert not expected.all()
     assert bool(fooled[expected].all())
-    torch.testing.assert_close(adv[~fooled], want[~fooled], rtol=0, atol=2 * epsilon)
+    torch.testing.assert_close(adv[~fooled], expected_adv[~fooled], rtol=0, atol=2 * epsilon)
 
 
 def test_least_likely_and_random_targets() -> None:
@@ -134,15 +134,15 @@ def test_least_likely_and_random_targets() -> None:
         atk.set_mode_targeted_least_likely(0)
 
 
-def test_calls_are_repeatable_and_different() -> None:
+def test_calls_are_reproducible_and_distinct() -> None:
     x, y = images(8)
     state = torch.get_rng_state()
     first, second = (torchattacks.PGD(net(), eps=1e-3, alpha=1e-4, steps=1) for _ in range(2))
     torch.manual_seed(0)
     state = torch.get_rng_state()
-    one = first(x, y)
-    assert torch.equal(one, second(x, y))
-    assert not torch.equal(one, first(x, y))
+    adv = first(x, y)
+    assert torch.equal(adv, second(x, y))
+    assert not torch.equal(adv, first(x, y))
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -159,7 +159,7 @@ def test_integers_keep_epsilon() -> None:
         atk.set_return_type("half")
 
 
-def test_the_model_keeps_its_modes() -> None:
+def test_training_modes_are_restored() -> None:
     model = nn.Sequential(net(), nn.Dropout(0.5))
     model.train()
     model[0].eval()

@@ -1,4 +1,4 @@
-"""What the tests in this folder share."""
+"""Fixtures of the metrics' tests; makes metric_cases importable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture(scope="session")
 def published():
-    """A function that reads a published log: label, prediction and radius columns."""
+    """A function that reads the label, prediction and radius columns of a published log."""
     folder = os.environ.get("PYROBUST_DATA")
     if not folder:
         pytest.skip("PYROBUST_DATA is not set")

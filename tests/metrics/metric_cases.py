@@ -1,4 +1,4 @@
-"""Every torchmetrics twin: how to make it, what to feed it, and what the function says of all batches at once."""
+"""For every torchmetrics metric: its arguments, its inputs, and the function's value on all batches at once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ SAMPLES = 200
 
 
 def batches():
-    """Columns by name, a dictionary a batch; the second batch has nothing that is right."""
+    """Columns by name, one dictionary per batch; the second batch has no correct example."""
     generator = torch.Generator().manual_seed(3)
     other = torch.Generator().manual_seed(4)
-    found = []
+    batches = []
     for size in SIZES:
         labels = torch.randint(0, 3, (size,), generator=generator)
         shift = torch.randint(0, 2, (3, size), generator=generator)
         if size == 1:
             shift[0] = 1
         correct = shift[2] == 0
-        found.append(
+        batches.append(
             {
                 "clean": (labels + shift[0]) % 3,
                 "adversarial": (labels + shift[1]) % 3,
@@ -37,7 +37,7 @@ def batches():
                 "side": torch.randint(0, 2, (size,), generator=other),
             }
         )
-    return found
+    return batches
 
 
 def survival(columns):
@@ -51,7 +51,7 @@ def gap(columns):
     )
 
 
-# Name: arguments of the class, columns for `update`, the function of all columns.
+# Name: arguments of the class, columns for `update`, function of all columns.
 CASES = {
     "CleanAccuracy": ({}, ("clean", "labels"), lambda c: metrics.clean_accuracy(c["clean"], c["labels"])),
     "StandardRisk": ({}, ("clean", "labels"), lambda c: metrics.standard_risk(c["clean"], c["labels"])),
@@ -125,12 +125,12 @@ CASES = {
 }
 
 
-def together(parts):
-    """All batches as one."""
+def concatenated(parts):
+    """Concatenate all batches."""
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def fed(name, parts):
+def updated(name, parts):
     """The metric after these batches."""
     from pyrobust.metrics import torchmetrics
 

@@ -1,4 +1,4 @@
-"""Computes every twin in two processes: python metric_processes.py FOLDER writes what each of them found."""
+"""Compute every torchmetrics metric in two processes, each writing its results: python metric_processes.py FOLDER."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from pathlib import Path
 
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from metric_cases import CASES, batches, fed
+from metric_cases import CASES, batches, updated
 
 
 def work(rank, folder):
-    """One process: its own batches, more of them for the second; then again, where it has all of them."""
+    """One process: one batch for the first, the rest for the second; then all for the second."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     mine = batches()[:1] if rank == 0 else batches()[1:]
-    found = {}
+    results = {}
     for name in CASES:
-        metric = fed(name, mine)
-        found[name] = {"value": float(metric.compute())}
+        metric = updated(name, mine)
+        results[name] = {"value": float(metric.compute())}
         if hasattr(metric, "rate"):
-            found[name]["rate"] = metric.rate().to_dict()
-            # What was gathered is given back: the process goes on with its own counts.
-            found[name]["own"] = int(metric.total)
-        found[name]["value of the second's"] = float(fed(name, batches() if rank else []).compute())
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
+            results[name]["rate"] = metric.rate().to_dict()
+            # After gathering, the process continues with its own counts.
+            results[name]["own"] = int(metric.total)
+        results[name]["value of the second's"] = float(updated(name, batches() if rank else []).compute())
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(results))
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Certified accuracy and averages of radii: by hand, against published logs, and with confidence."""
+"""Certified accuracy and average radii: by hand, against published logs, and with confidence."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def test_shares_and_averages_worked_by_hand():
     assert float(metrics.average_certified_radius(RADIUS, np.zeros(5, dtype=bool))) == 0
 
 
-def test_tensors_and_what_single_precision_means():
+def test_tensors_and_single_precision_radii():
     tensors = torch.from_numpy(RADIUS), torch.from_numpy(CORRECT)
     assert metrics.certified_accuracy(*tensors, [0.3]) == metrics.certified_accuracy(RADIUS, CORRECT, [0.3])
     assert metrics.average_certified_radius(*tensors) == metrics.average_certified_radius(RADIUS, CORRECT)
-    one = torch.tensor([True])
-    # The float32 next to 0.3 is above it, the one next to 0.7 below.
-    assert metrics.certified_accuracy(torch.tensor([0.3]), one, [0.3])[0].successes == 1
-    assert metrics.certified_accuracy(torch.tensor([0.7]), one, [0.7])[0].successes == 0
-    assert metrics.average_radius(torch.tensor([0.5], dtype=torch.bfloat16, requires_grad=True), one) == 0.5
+    correct = torch.tensor([True])
+    # The float32 number nearest to 0.3 is above it, the one nearest to 0.7 below.
+    assert metrics.certified_accuracy(torch.tensor([0.3]), correct, [0.3])[0].successes == 1
+    assert metrics.certified_accuracy(torch.tensor([0.7]), correct, [0.7])[0].successes == 0
+    assert metrics.average_radius(torch.tensor([0.5], dtype=torch.bfloat16, requires_grad=True), correct) == 0.5
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 4), st.booleans()), min_size=1, max_size=30))
-def test_accuracy_falls_and_its_area_is_the_average_radius(rows):
+def test_area_under_certified_accuracy_is_the_average_radius(rows):
     radius, correct = (np.array(column) for column in zip(*rows, strict=True))
     ends = np.unique(np.append(radius, 0.0))
     counts = [rate.successes for rate in metrics.certified_accuracy(radius, correct, ends)]
@@ -62,7 +62,7 @@ def test_accuracy_falls_and_its_area_is_the_average_radius(rows):
         assert metrics.average_radius(radius, correct) * counts[0] / len(rows) == pytest.approx(acr.value, abs=1e-12)
 
 
-def test_gap():
+def test_certification_gap():
     assert metrics.certification_gap(metrics.estimate_rate(3, 4), metrics.estimate_rate(1, 4)) == 0.5
     assert metrics.certification_gap(0.25, metrics.estimate_rate(2, 4)) == -0.25
 
@@ -76,7 +76,7 @@ def test_published_counts(published):
     assert f"{acr.value:.4f}" == "0.4240"
     assert acr.lower < 0.424 < acr.upper
     assert acr.upper - acr.lower < 0.02
-    # Every twentieth image, as the papers take them.
+    # Every twentieth image, as in the papers.
     lower, upper = metrics.subset_average_certified_radius(radius, correct, 500)
     assert lower < float(metrics.average_certified_radius(radius[::20], correct[::20])) < upper
     for rate, part in zip(
@@ -89,11 +89,11 @@ def test_published_counts(published):
 # --- the bootstrap
 
 
-def test_bootstrap_against_every_resample():
-    """Of three examples there are 27 resamples; their quantiles are known."""
+def test_bootstrap_matches_all_resamples():
+    """Three examples have 27 resamples, whose quantiles are known."""
     values = np.array([0.0, 1.0, 4.0])
     means = np.sort([sum(triple) / 3 for triple in product(values, repeat=3)])
-    for alpha in (1 / 9, 7 / 27, 11 / 27):  # the ends are in the middle of a resample's share
+    for alpha in (1 / 9, 7 / 27, 11 / 27):  # each end is in the middle of a resample's share
         found = metrics.average_certified_radius(values, values >= 0, alpha, resamples=20_000)
         assert found.lower == pytest.approx(means[math.ceil(27 * alpha / 2) - 1])
         assert found.upper == pytest.approx(means[math.ceil(27 * (1 - alpha / 2)) - 1])
@@ -108,8 +108,8 @@ def test_seeds_and_blocks(monkeypatch):
     assert metrics.average_certified_radius(values, right) == found
 
 
-def test_the_expansion_is_the_bootstraps_limit(monkeypatch):
-    """A skew distribution, for which the plain normal interval is a good deal off."""
+def test_expansion_is_the_limit_of_the_bootstrap(monkeypatch):
+    """A skewed distribution, for which the normal interval is clearly wrong."""
     values, right = np.random.default_rng(2).exponential(size=400) ** 2, np.ones(400, dtype=bool)
     sampled = metrics.average_certified_radius(values, right, resamples=40_000)
     monkeypatch.setattr(module, "_LARGEST_SAMPLED", 0)
@@ -132,8 +132,8 @@ def test_many_examples():
     assert same.upper - same.lower < 1e-15
 
 
-def test_ends_stay_among_the_values():
-    """One radius among very many zeros: the moments alone would put the lower end below zero, or above the mean."""
+def test_interval_stays_within_the_values():
+    """A single radius among many zeros: the moments alone would put the lower end below zero or above the mean."""
     for n in (40_000, 400_000):
         radius = np.zeros(n)
         radius[7] = 3.0
@@ -142,12 +142,12 @@ def test_ends_stay_among_the_values():
         assert 0 <= found.lower <= found.value < found.upper <= 3
 
 
-def test_equal_values_have_no_width():
+def test_equal_values_give_a_degenerate_interval():
     found = metrics.average_certified_radius(np.full(7, 0.1), np.ones(7, dtype=bool))
     assert found.lower <= found.value <= found.upper < found.lower + 1e-15
 
 
-# --- the whole data set, with confidence
+# --- certified accuracy of the whole data set, with confidence
 
 
 def most_false(n, alpha, delta):
@@ -167,7 +167,7 @@ def most_false(n, alpha, delta):
 @pytest.mark.parametrize("delta", [1e-9, 0.001, 0.05, 0.5])
 def test_false_certificates_against_rationals(n, alpha, delta):
     bound = metrics.certified_accuracy_with_confidence(n, n, alpha, delta)
-    # Where the tail is delta itself, one more may be counted, never one fewer.
+    # If the tail equals delta, one more may be counted, never one fewer.
     assert most_false(n, alpha, delta) <= bound.false <= most_false(n, alpha, delta * (1 - 1e-9))
     assert bound.lower == (n - bound.false) / n
 
@@ -190,10 +190,10 @@ def test_bound_worked_by_hand():
     assert metrics.certified_accuracy_with_confidence(3, 10_000, 0.001).lower == 0.0
 
 
-def test_all_that_count_can_be_the_false_ones():
-    """Every image is just short of the radius: those that count are false, about alpha·N of them.
+def test_all_counted_certificates_can_be_false():
+    """If every image is just short of the radius, all counted certificates are false, about alpha·N of them.
 
-    A quantile of (count, alpha) would allow three of fifty to be false and certify the others.
+    A quantile of (count, alpha) would allow for three false ones of fifty and certify the others.
     """
     n, alpha, delta = 1000, 0.05, 0.001
     p = [math.comb(n, k) * alpha**k * (1 - alpha) ** (n - k) for k in range(n // 2)]

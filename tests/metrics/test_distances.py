@@ -1,4 +1,4 @@
-"""Distances in double, against exact arithmetic, and what is summed up from them."""
+"""Distances in float64 against exact arithmetic, and their summaries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NORMS = ["linf", "l2", "l1"]
 
 
 def exact(x_adv, x, norm):
-    """The distance of one example in rationals; the root alone is rounded."""
+    """Distance of an example in rationals; only the root is rounded."""
     pairs = zip(x_adv.flatten().tolist(), x.flatten().tolist(), strict=True)
     parts = [abs(Fraction(a) - Fraction(b)) for a, b in pairs]
     if norm == "l2":
@@ -29,7 +29,7 @@ def exact(x_adv, x, norm):
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_against_rationals(norm, dtype):
+def test_distances_match_rationals(norm, dtype):
     generator = torch.Generator().manual_seed(1)
     x, x_adv = (torch.rand(5, 3, 4, 4, generator=generator).to(dtype) for _ in range(2))
     found = metrics.distances(x_adv, x, norm)
@@ -40,8 +40,8 @@ def test_against_rationals(norm, dtype):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(*[st.floats(0, 1, width=32)] * 2), min_size=1, max_size=20))
-def test_linf_never_exceeds_a_budget_that_was_kept(pairs):
-    """Subtraction in double rounds monotonically: a true distance within a double epsilon is found within it."""
+def test_linf_distance_never_exceeds_a_kept_budget(pairs):
+    """Subtraction in float64 rounds monotonically: a true distance within a float64 epsilon stays within it."""
     x, x_adv = (torch.tensor([column], dtype=torch.float32) for column in zip(*pairs, strict=True))
     true = max(abs(Fraction(a) - Fraction(b)) for a, b in zip(x[0].tolist(), x_adv[0].tolist(), strict=True))
     epsilon = float(true)
@@ -50,7 +50,7 @@ def test_linf_never_exceeds_a_budget_that_was_kept(pairs):
     assert float(metrics.distances(x_adv, x)) <= epsilon
 
 
-def test_float32_would_not_do():
+def test_distances_need_float64():
     x = torch.full((1, 10), 1.0)
     x_adv = x + 2.0**-20
     assert float(metrics.distances(x_adv, x, "l1")) == 10 * 2.0**-20
@@ -58,7 +58,7 @@ def test_float32_would_not_do():
     assert float(metrics.distances(tiny, torch.zeros(1, 4), "l2")) == pytest.approx(2e-30, rel=1e-6)
 
 
-def test_gradients_and_layout_do_not_matter():
+def test_distances_ignore_gradients_and_layout():
     x = torch.rand(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
     x_adv = (x.contiguous() + 0.5).requires_grad_()
     found = metrics.distances(x_adv, x, "l1")
@@ -100,8 +100,8 @@ def test_quantiles_by_hand():
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(0, 1) | st.just(math.inf), min_size=1, max_size=40), st.integers(1, 64))
-def test_quantiles_are_numpys(values, eighths):
-    share = eighths / 64  # exact in double, so that there is nothing to round
+def test_quantiles_match_numpy(values, eighths):
+    share = eighths / 64  # exact in float64
     found = metrics.perturbation_quantiles(torch.tensor(values, dtype=torch.float64), [share])
     assert found == [np.quantile(np.array(values), share, method="inverted_cdf")]
 
@@ -150,7 +150,7 @@ def test_bad_distances(distances, success, error, match):
         metrics.minimum_perturbation(distances, success)
 
 
-def test_attacks_are_rows():
+def test_minimum_perturbation_requires_rows():
     with pytest.raises(InputError, match=r"distances: expected \[A, N\]"):
         metrics.minimum_perturbation(torch.zeros(3), torch.ones(3).bool())
 
@@ -176,7 +176,7 @@ def test_bad_quantiles(minimum, q, error, match):
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), norm=st.sampled_from(NORMS), dtype=st.sampled_from([torch.float32, torch.float64]))
-def test_within_is_decided_exactly(data, norm, dtype):
+def test_is_within_is_exact(data, norm, dtype):
     width = 32 if dtype == torch.float32 else 64
     numbers = st.floats(-4, 4, width=width) | st.sampled_from([0.0, 0.25, 2.0**-30, 3.0])
     size = data.draw(st.integers(1, 4))

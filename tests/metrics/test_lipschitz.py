@@ -1,4 +1,4 @@
-"""Certificate metrics: values by hand, which are deel-lip's own, and labels in every form."""
+"""Certificate metrics: values by hand, equal to deel-lip's, and labels in every form."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MARGINS = [2.25, -0.5, 0.125, 0.0]
 BINARY, SIDES = torch.tensor([[1.5], [-0.75], [0.125], [-2.0]]), torch.tensor([1, 1, 0, 0])
 BINARY_MARGINS = [1.5, -0.75, -0.125, 2.0]
 
-# (class, options, what deel-lip 1.5.0 gives of the data above without reduction). 0.125 / 2 and 1.5 / 1 are no more
-# than epsilon.
+# (class, options, values of deel-lip 1.5.0 on the data above without reduction). 0.125 / 2 and 1.5 / 1 do not exceed
+# epsilon.
 CASES: list[tuple[str, dict[str, Any], list[float]]] = [
     ("CategoricalProvableRobustAccuracy", {"epsilon": 0.0625}, [1, 0, 0, 0]),
     ("CategoricalProvableRobustAccuracy", {"epsilon": 0.0625, "disjoint_neurons": False}, [1, 0, 1, 0]),
@@ -47,7 +47,7 @@ def rows(labels: Tensor, low: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("name", "options", "expected"), CASES)
-def test_values_are_those_of_deel_lip(name: str, options: dict[str, Any], expected: list[float]) -> None:
+def test_values_match_deel_lip(name: str, options: dict[str, Any], expected: list[float]) -> None:
     logits, labels = (BINARY, SIDES) if name.startswith("Binary") else (LOGITS, LABELS)
     for reduction, value in (("none", expected), ("sum", sum(expected)), ("mean", sum(expected) / 4)):
         metric = getattr(lipschitz, name)(**options, reduction=reduction)
@@ -75,13 +75,13 @@ def test_labels_in_every_form() -> None:
             found = binary_margins(logits, labels)
             assert found.shape == (4,)  # never [4, 4]
             assert found.tolist() == BINARY_MARGINS
-    # labels of one kind only
+    # labels of a single class
     assert binary_margins(BINARY, torch.ones(4)).tolist() == BINARY[:, 0].tolist()
     assert binary_margins(BINARY, -torch.ones(4)).tolist() == (-BINARY[:, 0]).tolist()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_proves_nothing(bad: float) -> None:
+def test_non_finite_logits_prove_nothing(bad: float) -> None:
     for column in range(3):
         logits = LOGITS.clone()
         logits[0, column] = bad
@@ -101,18 +101,18 @@ def test_what_is_not_finite_proves_nothing(bad: float) -> None:
         lipschitz.BinaryProvableAvgRobustness(negative_robustness=True)(wrong, SIDES)
 
 
-def test_float64_logits_may_differ_by_more_than_a_float() -> None:
+def test_margin_of_float64_logits_that_overflows() -> None:
     huge = torch.tensor([[1.5e308, -1.5e308]], dtype=torch.float64)
     largest = torch.finfo(torch.float64).max
     assert categorical_margins(huge, torch.tensor([0])).tolist() == [largest]
     assert categorical_margins(huge, torch.tensor([1])).tolist() == [-largest]
 
 
-def test_the_mean_radius_has_a_gradient() -> None:
+def test_mean_radius_has_a_gradient() -> None:
     logits = LOGITS.clone().requires_grad_(True)
     lipschitz.CategoricalProvableAvgRobustness(lip_const=0.5, reduction="sum")(logits, LABELS).backward()
     assert logits.grad is not None
-    # of what is right, +1/c for the label and -1/c for the next; nothing of what is wrong
+    # correct examples: +1/c for the label, -1/c for the runner-up; wrong examples: nothing
     assert logits.grad[:3].tolist() == [[1, 0, -1], [0, 0, 0], [0, 1, -1]]
     assert not lipschitz.CategoricalProvableRobustAccuracy()(logits, LABELS).requires_grad
     logit = torch.tensor([2.0, math.nan], requires_grad=True)
@@ -123,7 +123,7 @@ def test_the_mean_radius_has_a_gradient() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(2, 9), st.integers(1, 12), st.floats(0.01, 100), st.booleans(), st.integers(0, 2**32 - 1))
-def test_against_the_definition(classes: int, count: int, lip: float, disjoint: bool, seed: int) -> None:
+def test_metrics_match_their_definition(classes: int, count: int, lip: float, disjoint: bool, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(count, classes, dtype=torch.float64, generator=generator)
     labels = torch.randint(classes, (count,), generator=generator)

@@ -1,4 +1,4 @@
-"""Rates: the shares by hand, their intervals against scipy, and how they hang together."""
+"""Rates: shares by hand, intervals against scipy, and relations between the rates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pyrobust import metrics, reference
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics import Rate
 
-# Right and held, right and fooled, wrong and wrong, wrong and made right, right and NaN, NaN and right.
+# Clean and adversarial: correct and robust, correct and fooled, both wrong, wrong and corrected, correct and NaN, NaN
+# and correct.
 CLEAN = torch.tensor([0, 1, 2, 0, 3, -1])
 ADVERSARIAL = torch.tensor([0, 2, 2, 1, -1, 1])
 LABELS = torch.tensor([0, 1, 0, 1, 3, 1])
@@ -36,7 +37,7 @@ def test_shares_worked_by_hand():
 
 
 @pytest.mark.parametrize(("successes", "n", "alpha"), [(0, 7, 0.05), (7, 7, 0.05), (3, 200, 0.001), (871, 1000, 0.1)])
-def test_interval_is_the_two_sided_one(successes, n, alpha):
+def test_interval_matches_scipy(successes, n, alpha):
     rate = metrics.estimate_rate(successes, n, alpha)
     expected = stats.binomtest(successes, n).proportion_ci(1 - alpha, "exact")
     assert rate.lower == pytest.approx(expected.low, rel=1e-9)
@@ -61,7 +62,7 @@ def test_interval_ends_leave_half_alpha_each():
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 3), st.integers(0, 3)), min_size=1, max_size=30))
-def test_rates_hang_together(rows):
+def test_rates_are_consistent(rows):
     clean, adversarial, labels = (torch.tensor(column) for column in zip(*rows, strict=True))
     accuracy = metrics.clean_accuracy(clean, labels)
     robust = metrics.robust_accuracy(clean, adversarial, labels)
@@ -86,7 +87,7 @@ def test_integers_of_other_widths(dtype):
     assert metrics.clean_accuracy(small, torch.tensor([0, 1, 2])).successes == 2
 
 
-def test_nothing_right_has_no_conditional_rate():
+def test_conditional_rate_needs_a_correct_example():
     with pytest.raises(InputError, match="clean: expected at least one correctly classified example, got none of 2"):
         metrics.attack_success_rate_given_correct(torch.tensor([1, -1]), torch.tensor([0, 0]), torch.tensor([0, 0]))
 
@@ -94,7 +95,7 @@ def test_nothing_right_has_no_conditional_rate():
 # --- predictions from logits
 
 
-def test_the_rule_for_a_winner():
+def test_rule_for_the_predicted_class():
     nan, inf = math.nan, math.inf
     rows = [
         ([1.0, 3.0, 2.0], 1),
@@ -112,7 +113,7 @@ def test_the_rule_for_a_winner():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_predictions_are_those_of_the_votes(dtype):
+def test_predictions_match_count_votes(dtype):
     generator = torch.Generator().manual_seed(0)
     logits = torch.randint(-2, 3, (500, 4), generator=generator).to(dtype)
     logits[torch.rand(500, 4, generator=generator) < 0.05] = math.nan
@@ -151,7 +152,7 @@ NONE = torch.zeros(0, dtype=torch.int64)
 @pytest.mark.parametrize(
     "metric", [metrics.robust_accuracy, metrics.robust_risk, metrics.attack_success_rate_given_correct]
 )
-def test_a_bad_argument_is_named(metric, argument, value, error, match):
+def test_bad_arguments_are_named_in_errors(metric, argument, value, error, match):
     arguments = {"clean": torch.tensor([0, 1]), "adversarial": torch.tensor([0, 1]), "labels": torch.tensor([0, 1])}
     with pytest.raises(error, match=match):
         metric(**(arguments | {argument: value}))
@@ -178,6 +179,6 @@ def test_counts_out_of_range(successes, n):
         (torch.zeros(3, 2, 1), InputError),
     ],
 )
-def test_what_are_no_logits(logits, error):
+def test_bad_logits(logits, error):
     with pytest.raises(error, match="logits: expected"):
         metrics.predicted_classes(logits)

@@ -1,4 +1,4 @@
-"""Figures of random subsets: every subset of small sets, rationals, and draws from a large one."""
+"""Intervals of random subsets against all subsets of small sets, rationals, and draws from a large set."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_hypergeometric_ends_in_rationals(data, n, alpha):
     assert sum(p for k, p in mass.items() if k >= upper) > half * slack
 
 
-def test_ends_of_large_sets():
+def test_subset_accuracy_of_large_sets():
     assert metrics.subset_accuracy(0, 10_000, 500) == (0.0, 0.0)
     assert metrics.subset_accuracy(10_000, 10_000, 500) == (1.0, 1.0)
     assert metrics.subset_accuracy(4225, 10_000, 10_000) == (0.4225, 0.4225)
@@ -50,7 +50,7 @@ def test_ends_of_large_sets():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 6])
-def test_moments_are_those_of_all_subsets(size):
+def test_moments_match_all_subsets(size):
     radius = np.array([0.0, 0.1, 0.7, 0.2, 3.0, 0.4, 1.0])
     correct = np.array([True, True, True, False, True, True, True])
     means = np.array([np.mean(subset) for subset in combinations(np.where(correct, radius, 0), size)])
@@ -61,7 +61,7 @@ def test_moments_are_those_of_all_subsets(size):
     assert found == pytest.approx((max(expected[0], 0.0), min(expected[1], 3.0)), rel=1e-10)
 
 
-def test_draws_fall_outside_as_often_as_they_may():
+def test_subset_interval_coverage():
     generator = np.random.default_rng(5)
     radius = generator.exponential(size=3000)
     correct = generator.random(3000) < 0.6
@@ -72,7 +72,7 @@ def test_draws_fall_outside_as_often_as_they_may():
     assert (means > upper).mean() == pytest.approx(0.05, abs=0.012)
 
 
-def test_ends_stay_among_the_values():
+def test_interval_stays_within_the_values():
     radius, correct = np.array([0.0, 0.0, 0.0, 9.0]), np.ones(4, dtype=bool)
     lower, upper = metrics.subset_average_certified_radius(radius, correct, 1, 0.001)
     assert lower == 0

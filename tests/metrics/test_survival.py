@@ -1,4 +1,4 @@
-"""The survival curve of p_A: against rationals, and what it says where averages mislead."""
+"""The survival curve of p_A against rationals, and where average radii mislead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def exact_share(votes, n, correct, i):
     return sum(bool(c) and Fraction(int(k), n) >= Fraction(i, 1000) for k, c in zip(votes, correct, strict=True))
 
 
-def test_worked_by_hand():
+def test_survival_curve_by_hand():
     curve = metrics.survival_curve(np.array([100, 90, 75, 50, 49, 100]), 100, np.array([True] * 5 + [False]))
     assert curve.thresholds.tolist() == [i / 1000 for i in range(500, 1001)]
     at = dict(zip(curve.thresholds.tolist(), (6 * curve.share).round().astype(int).tolist(), strict=True))
@@ -43,7 +43,7 @@ def test_worked_by_hand():
 
 
 @pytest.mark.parametrize("n", [1, 7, 10, 1000, 12_345])
-def test_every_count_at_every_threshold_exactly(n):
+def test_thresholds_are_exact_for_every_count(n):
     votes = np.arange(n + 1)
     curve = metrics.survival_curve(votes, n, true(n + 1))
     for i in range(500, 1001):
@@ -59,7 +59,7 @@ def test_every_count_at_every_threshold_exactly(n):
         )
     )
 )
-def test_curves_fall_and_their_bands_hold_them(drawn):
+def test_curves_are_non_increasing_and_inside_their_bands(drawn):
     n, rows = drawn
     a, b, correct = (np.array(column) for column in zip(*rows, strict=True))
     votes, most = np.minimum(a, b), np.maximum(a, b)
@@ -80,7 +80,7 @@ def test_curves_fall_and_their_bands_hold_them(drawn):
     assert curve.hard_share() <= curve.share[0]
 
 
-def test_order_does_not_matter_and_classes_add_up():
+def test_order_is_irrelevant_and_classes_add_up():
     generator = np.random.default_rng(0)
     votes, labels = generator.integers(0, 1001, 500), generator.integers(0, 4, 500)
     correct = generator.random(500) < 0.8
@@ -97,12 +97,12 @@ def test_order_does_not_matter_and_classes_add_up():
         parts = np.array([getattr(found, name) for found in classes])
         assert (parts * sizes).sum() / 500 == pytest.approx(getattr(curve, name), rel=1e-12)
     assert sum(f.hard_share * f.n_examples for f in classes) / 500 == pytest.approx(curve.hard_share(), rel=1e-12)
-    one = metrics.survival_curve(votes[labels == 2], 1000, correct[labels == 2])
-    assert classes[2].median == one.quantiles([0.5])[0]
+    single = metrics.survival_curve(votes[labels == 2], 1000, correct[labels == 2])
+    assert classes[2].median == single.quantiles([0.5])[0]
     assert json.dumps([dataclasses.asdict(found) for found in classes])
 
 
-def test_the_area_has_an_interval():
+def test_area_estimate_interval():
     generator = np.random.default_rng(4)
     curve = metrics.survival_curve(generator.integers(0, 101, 300), 100, generator.random(300) < 0.8)
     found = curve.area_estimate(0.1, seed=5)
@@ -114,7 +114,7 @@ def test_the_area_has_an_interval():
     assert found == curve.area_estimate(0.1, seed=5) != curve.area_estimate(0.1, seed=6)
 
 
-def test_samples_may_differ_by_example():
+def test_sample_counts_may_differ_between_examples():
     curve = metrics.survival_curve(np.array([9, 90, 60]), np.array([10, 100, 100]), true(3))
     assert curve.p_a.tolist() == [0.9, 0.9, 0.6]
 
@@ -126,7 +126,7 @@ def test_tensors():
     assert curve.p_a_lower.tolist() == [0.9, 0.0]
 
 
-def test_plain_numbers():
+def test_to_dict_is_plain():
     curve = metrics.survival_curve(np.array([99, 60]), 100, true(2), most=np.array([100, 70]))
     found = json.loads(json.dumps(curve.to_dict()))
     assert found["n_examples"] == 2
@@ -140,11 +140,11 @@ def test_plain_numbers():
     assert found["share_below_half"] == 0.0
 
 
-# --- the point of it
+# --- comparison with average certified radii
 
 
-def test_a_constant_classifier_with_a_huge_average_radius_ranks_last():
-    """Balanced ten classes, always class 0, as sure as can be, under enormous noise."""
+def test_constant_classifier_with_huge_average_radius_ranks_last():
+    """Ten balanced classes; the constant classifier always votes for class 0, under enormous noise."""
     n, alpha = 100_000, 0.001
     labels = np.arange(1000) % 10
     constant = labels == 0
@@ -162,25 +162,25 @@ def test_a_constant_classifier_with_a_huge_average_radius_ranks_last():
     assert metrics.rank_by_survival(curves[::-1]) == [0, 1]
 
 
-def test_the_scale_of_sigma_and_the_budget_hardly_move_the_area():
-    """More samples raise an average radius without limit where all votes agree; the area stays."""
+def test_area_does_not_depend_on_the_number_of_samples():
+    """With unanimous votes, more samples raise the average radius without limit, but not the area."""
     areas, averages = [], []
     for n in (1000, 100_000, 10_000_000):
-        sure, correct = np.full(10, n), true(10)
-        areas.append(metrics.survival_curve(sure, n, correct).area)
+        unanimous, correct = np.full(10, n), true(10)
+        areas.append(metrics.survival_curve(unanimous, n, correct).area)
         averages.append(metrics.maximum_radius(n, 0.001, 0.5))
     assert areas == [1.0, 1.0, 1.0]
     assert averages[0] < averages[1] < averages[2]
 
 
-def test_ties_are_broken_by_what_is_lost_then_by_order():
-    few_sure = metrics.survival_curve(np.array([100, 0]), 100, true(2))
-    all_fair = metrics.survival_curve(np.array([75, 75]), 100, true(2))
-    assert few_sure.area == all_fair.area
-    assert metrics.rank_by_survival([few_sure, all_fair, all_fair]) == [1, 2, 0]
+def test_ties_are_broken_by_share_below_half_then_by_order():
+    half_certain = metrics.survival_curve(np.array([100, 0]), 100, true(2))
+    all_moderate = metrics.survival_curve(np.array([75, 75]), 100, true(2))
+    assert half_certain.area == all_moderate.area
+    assert metrics.rank_by_survival([half_certain, all_moderate, all_moderate]) == [1, 2, 0]
 
 
-def test_published_logs_have_falling_curves(published):
+def test_published_logs_have_non_increasing_curves(published):
     label, prediction, radius = published("cifar10/cohen_sigma0.25.tsv")
     correct = (label == prediction) & (prediction >= 0)
     decimals = metrics.significant_decimals(radius, 3)
@@ -218,7 +218,7 @@ def test_bad_columns(change, error, match):
         metrics.survival_curve(**arguments)
 
 
-def test_bad_questions():
+def test_bad_arguments_of_curves():
     curve = metrics.survival_curve(np.array([3]), 10, true(1))
     for below in (0.5, 1.5, float("nan")):
         with pytest.raises(InputError, match=r"below: expected a number in \(0.5, 1\]"):

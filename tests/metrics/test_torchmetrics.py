@@ -1,4 +1,4 @@
-"""The torchmetrics twins: what the functions give, by batches and by processes."""
+"""The torchmetrics metrics against the functions, by batches and by processes."""
 
 from __future__ import annotations
 
@@ -12,70 +12,70 @@ from pathlib import Path
 
 import pytest
 import torch
-from metric_cases import CASES, batches, fed, together
+from metric_cases import CASES, batches, concatenated, updated
 
 from pyrobust import metrics
 from pyrobust.errors import InputError, InputTypeError
 
 torchmetrics = pytest.importorskip("torchmetrics", reason="the extra torchmetrics")
-from pyrobust.metrics import torchmetrics as twins  # noqa: E402
+from pyrobust.metrics import torchmetrics as metric_classes  # noqa: E402
 
 TRUE = torch.tensor([True, True])
-MEANS = [name for name in CASES if issubclass(getattr(twins, name), twins.MeanMetric)]
-COUNTED = [name for name in CASES if issubclass(getattr(twins, name), twins.CountedMetric)]
+MEANS = [name for name in CASES if issubclass(getattr(metric_classes, name), metric_classes.MeanMetric)]
+COUNTED = [name for name in CASES if issubclass(getattr(metric_classes, name), metric_classes.CountedMetric)]
 
 
 def expected(name, parts):
-    return pytest.approx(float(CASES[name][2](together(parts))), rel=1e-12)
+    return pytest.approx(float(CASES[name][2](concatenated(parts))), rel=1e-12)
 
 
 def rate_of(name, parts):
-    columns = together(parts)
+    columns = concatenated(parts)
     value, n = CASES[name][2](columns), len(columns["labels"])
-    # Those of Lipschitz constants are functions that return a share alone.
+    # Metrics of Lipschitz constants return only the share.
     return metrics.estimate_rate(round(float(value) * n), n) if isinstance(value, torch.Tensor) else value
 
 
-def test_there_is_a_case_for_each():
-    assert set(CASES) | {"CountedMetric", "MeanMetric"} == set(twins.__all__)
+def test_every_metric_has_a_case():
+    assert set(CASES) | {"CountedMetric", "MeanMetric"} == set(metric_classes.__all__)
     assert len(COUNTED) == 10
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_batches_add_up(name):
+def test_batches_give_the_functions_value(name):
     parts = batches()
-    metric = fed(name, parts)
+    metric = updated(name, parts)
     value = metric.compute()
     assert value.dtype == torch.float64
     assert value.shape == ()
     assert float(value) == expected(name, parts)
-    assert float(fed(name, [together(parts)]).compute()) == expected(name, parts)
-    assert float(fed(name, parts[::-1]).compute()) == expected(name, parts)
+    assert float(updated(name, [concatenated(parts)]).compute()) == expected(name, parts)
+    assert float(updated(name, parts[::-1]).compute()) == expected(name, parts)
     assert float(pickle.loads(pickle.dumps(metric)).compute()) == expected(name, parts)
     metric.reset()
     arguments = [parts[0][column] for column in CASES[name][1]]
-    # Called, a metric gives the value of the batch and keeps it.
+    # Calling a metric returns the value of the batch and updates the state.
     assert float(metric(*arguments)) == expected(name, parts[:1])
     assert float(metric.compute()) == expected(name, parts[:1])
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_rates_have_the_functions_interval(name):
+def test_rates_match_the_functions(name):
     parts = batches()
-    assert fed(name, parts).rate() == rate_of(name, parts)
-    assert fed(name, parts).rate(0.2).alpha == 0.2
+    assert updated(name, parts).rate() == rate_of(name, parts)
+    assert updated(name, parts).rate(0.2).alpha == 0.2
 
 
 def test_states_are_sums():
-    """One keeps examples; all others take the same room however many there are."""
-    lists = [name for name in CASES if any(isinstance(d, list) for d in fed(name, [])._defaults.values())]
+    """Only one metric keeps examples; all others have states of constant size."""
+    lists = [name for name in CASES if any(isinstance(d, list) for d in updated(name, [])._defaults.values())]
     assert lists == ["PerturbationQuantile"]
     for name in set(CASES) - set(lists):
-        assert set(fed(name, [])._reductions.values()) == {torchmetrics.utilities.dim_zero_sum}
+        assert set(updated(name, [])._reductions.values()) == {torchmetrics.utilities.dim_zero_sum}
 
 
-def test_two_processes(tmp_path):
-    """Each sees its own batches and finds what the function finds of all of them."""
+def test_metrics_reduce_over_two_processes(tmp_path):
+    """Each process updates its own batches and computes the function's value on all of them."""
     script = Path(__file__).parent / "metric_processes.py"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
@@ -91,20 +91,20 @@ def test_two_processes(tmp_path):
             assert result["value of the second's"] == expected(name, parts), (rank, name)
             if name in COUNTED:
                 assert result["rate"] == rate_of(name, parts).to_dict()
-                assert result["own"] == int(fed(name, own).total)
+                assert result["own"] == int(updated(name, own).total)
 
 
-def test_logits_do_as_well():
+def test_metrics_accept_logits():
     logits = torch.tensor([[2.0, 1.0], [0.0, 1.0], [math.nan, 1.0]])
     labels = torch.tensor([0, 0, 1])
-    metric = twins.RobustAccuracy()
+    metric = metric_classes.RobustAccuracy()
     metric.update(logits, logits.flip(1), labels)
     assert metric.rate() == metrics.robust_accuracy(torch.tensor([0, 1, -1]), torch.tensor([1, 0, -1]), labels)
 
 
-def test_a_collection():
+def test_metric_collection():
     parts = batches()
-    both = torchmetrics.MetricCollection([twins.CleanAccuracy(), twins.StandardRisk()])
+    both = torchmetrics.MetricCollection([metric_classes.CleanAccuracy(), metric_classes.StandardRisk()])
     for part in parts:
         both.update(part["clean"], part["labels"])
     assert {name: float(value) for name, value in both.compute().items()} == {
@@ -114,7 +114,7 @@ def test_a_collection():
 
 def test_gpu(cuda):
     for name, (_, columns, _) in CASES.items():
-        metric = fed(name, []).to(cuda)
+        metric = updated(name, []).to(cuda)
         for part in batches():
             metric.update(*(part[column].to(cuda) for column in columns))
         value = metric.compute()
@@ -126,12 +126,12 @@ def test_gpu(cuda):
 def test_nothing_to_compute():
     for name in set(CASES) - set(MEANS):
         with pytest.raises(InputError, match="compute: expected at least one example, got none; call update first"):
-            fed(name, []).compute()
-    nothing_right = twins.AttackSuccessRateGivenCorrect()
+            updated(name, []).compute()
+    nothing_right = metric_classes.AttackSuccessRateGivenCorrect()
     nothing_right.update(torch.tensor([1]), torch.tensor([1]), torch.tensor([0]))
     with pytest.raises(InputError, match="compute: expected at least one example"):
         nothing_right.rate()
-    failed = twins.MeanDistance()
+    failed = metric_classes.MeanDistance()
     failed.update(torch.tensor([0.5]), torch.tensor([False]))
     assert math.isnan(failed.compute())
 
@@ -139,30 +139,30 @@ def test_nothing_to_compute():
 @pytest.mark.parametrize(
     ("make", "error", "match"),
     [
-        (lambda: twins.CertifiedAccuracy(-0.5), InputError, "at: expected a finite number of at least 0"),
-        (lambda: twins.CertificationGap("0.5"), InputTypeError, "at: expected a number"),
-        (lambda: twins.PerturbationQuantile(1.5), InputError, r"q: expected shares in \[0, 1\]"),
+        (lambda: metric_classes.CertifiedAccuracy(-0.5), InputError, "at: expected a finite number of at least 0"),
+        (lambda: metric_classes.CertificationGap("0.5"), InputTypeError, "at: expected a number"),
+        (lambda: metric_classes.PerturbationQuantile(1.5), InputError, r"q: expected shares in \[0, 1\]"),
         (
-            lambda: twins.BinaryProvableRobustAccuracy(-1.0),
+            lambda: metric_classes.BinaryProvableRobustAccuracy(-1.0),
             InputError,
             "epsilon: expected a finite number of at least 0",
         ),
         (
-            lambda: twins.CategoricalProvableAvgRobustness().update([0], [0]),
+            lambda: metric_classes.CategoricalProvableAvgRobustness().update([0], [0]),
             InputTypeError,
             "logits: expected a tensor",
         ),
-        (lambda: twins.SurvivalArea(0), InputError, "n: expected 1 to"),
-        (lambda: twins.SurvivalQuantile(10, -0.5), InputError, r"q: expected shares in \[0, 1\]"),
-        (lambda: twins.HardShare(10, 0.5), InputError, r"below: expected a number in \(0.5, 1\]"),
-        (lambda: twins.CleanAccuracy().update([0], [0]), InputTypeError, "clean: expected a tensor"),
+        (lambda: metric_classes.SurvivalArea(0), InputError, "n: expected 1 to"),
+        (lambda: metric_classes.SurvivalQuantile(10, -0.5), InputError, r"q: expected shares in \[0, 1\]"),
+        (lambda: metric_classes.HardShare(10, 0.5), InputError, r"below: expected a number in \(0.5, 1\]"),
+        (lambda: metric_classes.CleanAccuracy().update([0], [0]), InputTypeError, "clean: expected a tensor"),
         (
-            lambda: twins.ShareBelowHalf(10).update(torch.tensor([11]), torch.tensor([True])),
+            lambda: metric_classes.ShareBelowHalf(10).update(torch.tensor([11]), torch.tensor([True])),
             InputError,
             "votes: expected least <= votes <= most <= n",
         ),
         (
-            lambda: twins.CertificationGap(0.5).update(TRUE[:1], torch.rand(2), TRUE),
+            lambda: metric_classes.CertificationGap(0.5).update(TRUE[:1], torch.rand(2), TRUE),
             InputError,
             "robust: expected one for each of the 2 examples, got 1",
         ),
@@ -173,7 +173,7 @@ def test_bad_arguments(make, error, match):
         make()
 
 
-def test_a_missing_package_is_named():
+def test_missing_torchmetrics_is_named():
     code = """
 import sys
 sys.modules["torchmetrics"] = None

@@ -1,4 +1,4 @@
-"""Votes behind printed radii: every count goes through print and back, whoever printed it."""
+"""Votes behind printed radii: every count survives printing by any program."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pyrobust.smoothing import certified_radius
 from pyrobust.stats import clopper_pearson_lower
 
 ALPHA = 0.001
-SLACK = 2.0**-23
+TOLERANCE = 2.0**-23
 
 
 def script_radii(k, n, sigma):
-    """As the scripts compute them: scipy's beta and normal quantiles, in double."""
+    """Radii as reference scripts compute them: scipy's beta and normal quantiles, in float64."""
     return sigma * stats.norm.ppf(stats.beta.ppf(ALPHA, k, n - k + 1))
 
 
@@ -33,7 +33,7 @@ def printed(radii, decimals, rounding):
 
 
 @pytest.mark.parametrize("n", [1, 2, 10, 100, 1000])
-def test_radii_are_those_of_the_proved_bounds(n):
+def test_radii_match_the_proved_bounds(n):
     k = np.arange(n + 1)
     proved = certified_radius(clopper_pearson_lower(k, n, ALPHA), 0.25)
     radii = metrics.attainable_radii(n, ALPHA, 0.25)
@@ -55,35 +55,35 @@ def test_large_tables_by_samples(n, alpha):
 @pytest.mark.parametrize("n", [10, 100, 1000, 100_000])
 @pytest.mark.parametrize("rounding", [ROUND_FLOOR, ROUND_HALF_EVEN])
 @pytest.mark.parametrize("decimals", [3, 5])
-def test_every_count_goes_there_and_back(n, rounding, decimals):
+def test_votes_round_trip_through_printed_radii(n, rounding, decimals):
     sigma = 0.5
     k = np.arange(n // 2 + 1, n + 1)
     radii = script_radii(k, n, sigma)
     k, radii = k[radii > 0], radii[radii > 0]
     shown = printed(radii, decimals, rounding)
     point, least, most = metrics.votes_for_radius(shown, n, ALPHA, sigma, decimals=decimals)
-    there = shown > 0
-    assert there.any()
-    assert ((least <= k) & (k <= most))[there].all()
+    positive = shown > 0
+    assert positive.any()
+    assert ((least <= k) & (k <= most))[positive].all()
     assert ((least <= point) & (point <= most)).all()
     assert metrics.is_attainable(shown, n, ALPHA, sigma, decimals=decimals).all()
     for votes in (point, least, most):
         assert votes.dtype == np.int64
-        assert (votes[~there] == 0).all()
+        assert (votes[~positive] == 0).all()
 
-    # The range is no wider than the unit allows, and the point is the first in it that reaches what was printed.
+    # The range is as wide as the unit allows, and the point is the first count in it that reaches the printed radius.
     table = np.append(metrics.attainable_radii(n, ALPHA, sigma), np.inf)
-    unit, slack = 10.0**-decimals, shown * SLACK
-    low, high = shown - unit / 2 - slack, shown + unit + slack
-    assert (table[least] >= low)[there].all()
-    assert ((table[least - 1] < low) | (table[least - 1] == 0))[there].all()
-    assert (table[most] < high)[there].all()
-    assert (table[most + 1] >= high)[there].all()
-    reaches = table[point] >= shown - slack
-    assert (reaches | (point == most))[there].all()
-    assert ((table[point - 1] < shown - slack) | (point == least))[there].all()
+    unit, tolerance = 10.0**-decimals, shown * TOLERANCE
+    low, high = shown - unit / 2 - tolerance, shown + unit + tolerance
+    assert (table[least] >= low)[positive].all()
+    assert ((table[least - 1] < low) | (table[least - 1] == 0))[positive].all()
+    assert (table[most] < high)[positive].all()
+    assert (table[most + 1] >= high)[positive].all()
+    reaches = table[point] >= shown - tolerance
+    assert (reaches | (point == most))[positive].all()
+    assert ((table[point - 1] < shown - tolerance) | (point == least))[positive].all()
     if rounding == ROUND_FLOOR:
-        assert (reaches & (point <= k))[there].all()
+        assert (reaches & (point <= k))[positive].all()
 
 
 @pytest.mark.parametrize("n", [100, 1000, 100_000])
@@ -97,14 +97,14 @@ def test_three_significant_digits(n):
     point, least, most = metrics.votes_for_radius(shown, n, ALPHA, 1.0, decimals=decimals)
     assert ((least <= k) & (k <= most)).all()
     assert ((least <= point) & (point <= most)).all()
-    if n == 100_000:  # Three decimals throughout would leave counts out.
+    if n == 100_000:  # Three decimals throughout would miss counts.
         _, least, most = metrics.votes_for_radius(shown, n, ALPHA, 1.0, decimals=3)
         assert not ((least <= k) & (k <= most)).all()
 
 
 @pytest.mark.parametrize("sigma", [0.12, 0.25, 1.0])
-def test_our_own_logs(sigma):
-    """Six decimals rounded down, of radii that are lowered, with sigma in float32."""
+def test_votes_behind_pyrobusts_own_logs(sigma):
+    """Six decimals, rounded down from lower bounds, with sigma in float32."""
     n = 10_000
     k = np.arange(n // 2 + 160, n + 1, 7)
     shown = printed(certified_radius(clopper_pearson_lower(k, n, ALPHA), sigma), 6, ROUND_FLOOR)
@@ -121,7 +121,7 @@ def test_our_own_logs(sigma):
     sigma=st.floats(0.01, 10),
     decimals=st.integers(0, 9),
 )
-def test_any_count_of_any_size(n, share, alpha, sigma, decimals):
+def test_vote_ranges_hold_for_any_count_and_n(n, share, alpha, sigma, decimals):
     k = min(n, max(1, round(share * n)))
     radius = sigma * float(stats.norm.ppf(stats.beta.ppf(alpha, k, n - k + 1)))
     for rounding in (ROUND_FLOOR, ROUND_HALF_EVEN):
@@ -135,7 +135,7 @@ def test_any_count_of_any_size(n, share, alpha, sigma, decimals):
 
 
 @pytest.mark.parametrize("n", [1, 7, 10, 1000, 4999])
-def test_the_search_finds_what_the_table_holds(n, monkeypatch):
+def test_bisection_matches_the_table(n, monkeypatch):
     radii = metrics.attainable_radii(n, ALPHA, 1.0)
     asked = np.unique(np.concatenate([[1e-300, 9.0], radii, np.nextafter(radii, 9), np.nextafter(radii, 0)]))
     asked = asked[asked > 0]
@@ -145,7 +145,7 @@ def test_the_search_finds_what_the_table_holds(n, monkeypatch):
     assert table.max() == n + 1
 
 
-def test_radii_that_no_count_has():
+def test_unattainable_radii():
     n, sigma = 10, 1.0
     radii = metrics.attainable_radii(n, 0.3, sigma)
     between = np.array([(radii[-2] + radii[-1]) / 2, radii[-1] + 1])
@@ -157,8 +157,8 @@ def test_radii_that_no_count_has():
     assert metrics.is_attainable(shown, 100_000, ALPHA, 0.25, decimals=3).tolist() == [True, True, False]
 
 
-def test_rounded_up_above_all_of_its_counts():
-    """None of the counts that print so reaches the printed radius: the largest of them is taken."""
+def test_radius_rounded_up_above_all_its_counts():
+    """If no count that prints like this reaches the printed radius, the point is the largest of them."""
     n, sigma = 10, 1.05
     radius = metrics.attainable_radii(n, 0.3, sigma)[9]
     shown = np.ceil(radius * 10) / 10
@@ -168,7 +168,7 @@ def test_rounded_up_above_all_of_its_counts():
 
 
 @pytest.mark.parametrize("n", [1000, 2_000_000])
-def test_radii_at_the_end_of_the_floats(n):
+def test_radii_near_the_largest_float(n):
     largest = np.array([np.finfo(np.float64).max])
     for sigma in (1e-300, 1e308):
         point, least, most = metrics.votes_for_radius(largest, n, 0.001, sigma, decimals=0)
@@ -179,8 +179,8 @@ def test_radii_at_the_end_of_the_floats(n):
 def test_tensors_and_single_precision():
     radius = np.array([0.0, 0.25, 0.5, 0.75])
     expected = metrics.votes_for_radius(radius, 1000, ALPHA, 0.5, decimals=3)
-    for given_ in (torch.from_numpy(radius), torch.from_numpy(radius).float(), radius.astype(np.float32)):
-        found = metrics.votes_for_radius(given_, 1000, ALPHA, 0.5, decimals=torch.tensor([3, 3, 3, 3]))
+    for form in (torch.from_numpy(radius), torch.from_numpy(radius).float(), radius.astype(np.float32)):
+        found = metrics.votes_for_radius(form, 1000, ALPHA, 0.5, decimals=torch.tensor([3, 3, 3, 3]))
         assert all((a == b).all() for a, b in zip(found, expected, strict=True))
 
 
