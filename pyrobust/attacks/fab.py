@@ -49,12 +49,12 @@ class MinimalPerturbation:
     distance: Tensor
 
     def __repr__(self) -> str:
-        found = self.distance[self.distance.isfinite()]
+        finite = self.distance[self.distance.isfinite()]
         return summary(
             self,
             examples=len(self.distance),
-            found=len(found),
-            median_distance=float(self.distance.median()) if len(found) else None,
+            found=len(finite),
+            median_distance=float(self.distance.median()) if len(finite) else None,
         )
 
     def to_dict(self) -> dict[str, list[float]]:

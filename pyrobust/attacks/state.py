@@ -100,7 +100,7 @@ class AttackState:
         self._seed = seed
         self._leave = leave
         self._rows = np.asarray(rows, dtype=np.int64)
-        self._gone: set[int] = set()
+        self._left: set[int] = set()
         self._must_compact = False
         self.in_place = HostCopy.always_arrived(x.device)  # elsewhere, earlier iterates await their verdicts
         self._waiting: list[tuple[HostCopy, Tensor, Tensor, npt.NDArray[np.int64]]] = []
@@ -191,7 +191,7 @@ class AttackState:
             verdicts = copy.wait().numpy()
             fooled = []
             for position in np.flatnonzero(verdicts != STANDING):
-                if int(rows[position]) in self._gone:
+                if int(rows[position]) in self._left:
                     continue
                 example = slice(position, position + 1)
                 if verdicts[position] == CLOSE and not self.queries.fooled_alone(
@@ -200,17 +200,17 @@ class AttackState:
                     continue
                 fooled.append(position)
             if fooled:
-                gone = rows[fooled].tolist()
-                self._gone.update(gone)
+                left = rows[fooled].tolist()
+                self._left.update(left)
                 self._must_compact = True
-                self._leave(gone, x_adv[torch.as_tensor(fooled, device=x_adv.device)], True)
+                self._leave(left, x_adv[torch.as_tensor(fooled, device=x_adv.device)], True)
 
     def _compact(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Drop the fooled examples' rows from the state's own tensors and the attack's."""
         if not self._must_compact:
             return tensors
         self._must_compact = False
-        staying = ~np.isin(self._rows, np.fromiter(self._gone, dtype=np.int64))
+        staying = ~np.isin(self._rows, np.fromiter(self._left, dtype=np.int64))
         compact = (_fill_holes if self.in_place else _copy_staying)(staying)
         self._rows = compact(torch.from_numpy(self._rows)).numpy()
         self.x, self.y, self.epsilon, self.index = (compact(own) for own in (self.x, self.y, self.epsilon, self.index))

@@ -131,8 +131,8 @@ def minimum_perturbation(distances: Tensor, success: Tensor) -> Tensor:
             infinite distance of a successful example.
         InputTypeError: distances that are not float, or success that is not bool.
 
-    >>> found = torch.tensor([[0.5, 0.5], [0.2, 0.9]])
-    >>> minimum_perturbation(found, torch.tensor([[True, False], [True, False]]))
+    >>> distances = torch.tensor([[0.5, 0.5], [0.2, 0.9]])
+    >>> minimum_perturbation(distances, torch.tensor([[True, False], [True, False]]))
     tensor([0.2000,    inf], dtype=torch.float64)
     """
     values, chosen = checked_distances(distances, success)

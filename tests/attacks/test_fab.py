@@ -127,12 +127,12 @@ def test_distance_of_linear_models_is_exact(norm: str, dtype: torch.dtype) -> No
     for row in range(20):
         model = halfspace(weight, float(bias[row]))
         example = x[row : row + 1]
-        found = FAB(model, 0.1, norm, steps=20).minimal_perturbation(example, torch.tensor([0]))
+        nearest = FAB(model, 0.1, norm, steps=20).minimal_perturbation(example, torch.tensor([0]))
         gap = -float(model(example).detach()[0, 0])
         exact = shortest(example[0].double().numpy(), weight.double().numpy(), gap, norm)
-        assert exact - 1e-6 <= float(found.distance) <= 1.01 * exact, row
-        assert fooled_alone(model, found.x_adv, torch.tensor([0])) == [True]
-        assert inside(found.x_adv, example, norm, float(found.distance) * (1 + 1e-12))
+        assert exact - 1e-6 <= float(nearest.distance) <= 1.01 * exact, row
+        assert fooled_alone(model, nearest.x_adv, torch.tensor([0])) == [True]
+        assert inside(nearest.x_adv, example, norm, float(nearest.distance) * (1 + 1e-12))
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -146,10 +146,10 @@ def test_success_matches_the_minimal_perturbation(norm: str) -> None:
     assert torch.equal(full.x_adv[wrong], x[wrong])
     assert full.distance.dtype == torch.float64
     assert full.to_dict()["distance"] == full.distance.tolist()
-    found = full.distance.isfinite()
-    assert fooled_alone(net, full.x_adv[found], y[found]) == [True] * int(found.sum())
-    torch.testing.assert_close(norm_of(norm).distance(full.x_adv, x)[found], full.distance[found])
-    epsilon = float(full.distance[found & ~wrong].median())
+    finite = full.distance.isfinite()
+    assert fooled_alone(net, full.x_adv[finite], y[finite]) == [True] * int(finite.sum())
+    torch.testing.assert_close(norm_of(norm).distance(full.x_adv, x)[finite], full.distance[finite])
+    epsilon = float(full.distance[finite & ~wrong].median())
     x_adv = FAB(net, epsilon, norm, steps=20).generate(x, y)
     assert inside(x_adv, x, norm, epsilon)
     broken = fooled_alone(net, x_adv, y)
@@ -163,10 +163,10 @@ def test_results_do_not_depend_on_the_batch_size(norm: str, options: dict[str, A
     x, y = images(6)
     net = small_net()
     epsilon = {"linf": 0.02, "l2": 0.1, "l1": 0.3}[norm]
-    found = [FAB(net, epsilon, norm, steps=6, batch_size=size, **options).generate(x, y) for size in (6, 4, 1)]
-    for other in found[1:]:
-        torch.testing.assert_close(found[0], other, rtol=0, atol=1e-9)
-        assert fooled_alone(net, found[0], y) == fooled_alone(net, other, y)
+    results = [FAB(net, epsilon, norm, steps=6, batch_size=size, **options).generate(x, y) for size in (6, 4, 1)]
+    for other in results[1:]:
+        torch.testing.assert_close(results[0], other, rtol=0, atol=1e-9)
+        assert fooled_alone(net, results[0], y) == fooled_alone(net, other, y)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -197,8 +197,8 @@ def test_targeted() -> None:
 def test_no_adversarial_example_exists() -> None:
     model = nn.Sequential(nn.Flatten(), halfspace(torch.ones(4), 1.0))  # class 0 in the whole box
     x, y = random(3, 1, 2, 2), torch.zeros(3, dtype=torch.int64)
-    found = FAB(model, steps=5).minimal_perturbation(x, y)
-    assert found.distance.tolist() == [float("inf")] * 3
+    nearest = FAB(model, steps=5).minimal_perturbation(x, y)
+    assert nearest.distance.tolist() == [float("inf")] * 3
     assert inside(FAB(model, 0.1, steps=5).generate(x, y), x, "linf", 0.1)
     assert FAB(model).minimal_perturbation(x[:0], y[:0]).distance.shape == (0,)
 
@@ -231,10 +231,10 @@ def test_mnist_net_is_fooled_closer_than_by_pgd(norm: str) -> None:
     from pyrobust.attacks import PGD
 
     net, x, y = mnist_net(12)
-    found = FAB(net, norm=norm, steps=20, targets=3).minimal_perturbation(x, y)
-    assert fooled_alone(net, found.x_adv, y) == [True] * 12
-    assert inside(found.x_adv, x, norm, [float(d) * (1 + 1e-12) for d in found.distance])
-    broken = PGD(net, 1.0, norm, steps=20, random_start=False).generate(x, y, epsilon=0.9 * found.distance)
+    nearest = FAB(net, norm=norm, steps=20, targets=3).minimal_perturbation(x, y)
+    assert fooled_alone(net, nearest.x_adv, y) == [True] * 12
+    assert inside(nearest.x_adv, x, norm, [float(d) * (1 + 1e-12) for d in nearest.distance])
+    broken = PGD(net, 1.0, norm, steps=20, random_start=False).generate(x, y, epsilon=0.9 * nearest.distance)
     assert sum(fooled_alone(net, broken, y)) <= 2
 
 

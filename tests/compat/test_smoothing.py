@@ -106,13 +106,13 @@ for task in ("certify", "predict"):
             start = time.time()
             if task == "certify":
                 prediction, radius = smoothed.certify(x, args.N0, args.N, args.alpha, args.batch)
-                found = [prediction, "{{:.3}}".format(radius)]
+                fields = [prediction, "{{:.3}}".format(radius)]
             else:
                 prediction = smoothed.predict(x, args.N, args.alpha, args.batch)
-                found = [prediction]
+                fields = [prediction]
             correct = int(prediction == label)
             elapsed = datetime.timedelta(seconds=time.time() - start)
-            print(i, label, *found, correct, elapsed, sep="\\t", file=out, flush=True)
+            print(i, label, *fields, correct, elapsed, sep="\\t", file=out, flush=True)
 """
 
 SIGMA, N, ALPHA = 0.25, 1000, 0.001

@@ -94,18 +94,18 @@ def test_bootstrap_matches_all_resamples():
     values = np.array([0.0, 1.0, 4.0])
     means = np.sort([sum(triple) / 3 for triple in product(values, repeat=3)])
     for alpha in (1 / 9, 7 / 27, 11 / 27):  # each end is in the middle of a resample's share
-        found = metrics.average_certified_radius(values, values >= 0, alpha, resamples=20_000)
-        assert found.lower == pytest.approx(means[math.ceil(27 * alpha / 2) - 1])
-        assert found.upper == pytest.approx(means[math.ceil(27 * (1 - alpha / 2)) - 1])
+        estimate = metrics.average_certified_radius(values, values >= 0, alpha, resamples=20_000)
+        assert estimate.lower == pytest.approx(means[math.ceil(27 * alpha / 2) - 1])
+        assert estimate.upper == pytest.approx(means[math.ceil(27 * (1 - alpha / 2)) - 1])
 
 
 def test_seeds_and_blocks(monkeypatch):
     values, right = np.random.default_rng(0).random(100), np.ones(100, dtype=bool)
-    found = metrics.average_certified_radius(values, right)
-    assert metrics.average_certified_radius(values, right) == found
-    assert metrics.average_certified_radius(values, right, seed=1) != found
+    estimate = metrics.average_certified_radius(values, right)
+    assert metrics.average_certified_radius(values, right) == estimate
+    assert metrics.average_certified_radius(values, right, seed=1) != estimate
     monkeypatch.setattr(module, "_BLOCK", 700)
-    assert metrics.average_certified_radius(values, right) == found
+    assert metrics.average_certified_radius(values, right) == estimate
 
 
 def test_expansion_is_the_limit_of_the_bootstrap(monkeypatch):
@@ -124,10 +124,10 @@ def test_expansion_is_the_limit_of_the_bootstrap(monkeypatch):
 
 def test_many_examples():
     values = np.random.default_rng(3).random(100_000)
-    found = metrics.average_certified_radius(values, values > 0.5)
-    assert found.resamples == 0
-    assert found.lower < found.value < found.upper < found.lower + 0.01
-    assert json.loads(json.dumps(found.to_dict()))["n"] == 100_000
+    estimate = metrics.average_certified_radius(values, values > 0.5)
+    assert estimate.resamples == 0
+    assert estimate.lower < estimate.value < estimate.upper < estimate.lower + 0.01
+    assert json.loads(json.dumps(estimate.to_dict()))["n"] == 100_000
     same = metrics.average_certified_radius(np.full(100_000, 0.1), np.ones(100_000, dtype=bool))
     assert same.upper - same.lower < 1e-15
 
@@ -137,14 +137,14 @@ def test_interval_stays_within_the_values():
     for n in (40_000, 400_000):
         radius = np.zeros(n)
         radius[7] = 3.0
-        found = metrics.average_certified_radius(radius, np.ones(n, dtype=bool))
-        assert found.resamples == 0
-        assert 0 <= found.lower <= found.value < found.upper <= 3
+        estimate = metrics.average_certified_radius(radius, np.ones(n, dtype=bool))
+        assert estimate.resamples == 0
+        assert 0 <= estimate.lower <= estimate.value < estimate.upper <= 3
 
 
 def test_equal_values_give_a_degenerate_interval():
-    found = metrics.average_certified_radius(np.full(7, 0.1), np.ones(7, dtype=bool))
-    assert found.lower <= found.value <= found.upper < found.lower + 1e-15
+    estimate = metrics.average_certified_radius(np.full(7, 0.1), np.ones(7, dtype=bool))
+    assert estimate.lower <= estimate.value <= estimate.upper < estimate.lower + 1e-15
 
 
 # --- certified accuracy of the whole data set, with confidence

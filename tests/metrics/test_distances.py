@@ -32,10 +32,10 @@ def exact(x_adv, x, norm):
 def test_distances_match_rationals(norm, dtype):
     generator = torch.Generator().manual_seed(1)
     x, x_adv = (torch.rand(5, 3, 4, 4, generator=generator).to(dtype) for _ in range(2))
-    found = metrics.distances(x_adv, x, norm)
-    assert found.dtype == torch.float64
+    result = metrics.distances(x_adv, x, norm)
+    assert result.dtype == torch.float64
     for i in range(5):
-        assert float(found[i]) == pytest.approx(exact(x_adv[i], x[i], norm), rel=1e-14)
+        assert float(result[i]) == pytest.approx(exact(x_adv[i], x[i], norm), rel=1e-14)
 
 
 @settings(max_examples=100, deadline=None)
@@ -61,9 +61,9 @@ def test_distances_need_float64():
 def test_distances_ignore_gradients_and_layout():
     x = torch.rand(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
     x_adv = (x.contiguous() + 0.5).requires_grad_()
-    found = metrics.distances(x_adv, x, "l1")
-    assert not found.requires_grad
-    assert found.tolist() == pytest.approx([24.0, 24.0], rel=1e-6)
+    result = metrics.distances(x_adv, x, "l1")
+    assert not result.requires_grad
+    assert result.tolist() == pytest.approx([24.0, 24.0], rel=1e-6)
     assert metrics.distances(torch.zeros(0, 3), torch.zeros(0, 3)).shape == (0,)
 
 
@@ -102,8 +102,8 @@ def test_quantiles_by_hand():
 @given(st.lists(st.floats(0, 1) | st.just(math.inf), min_size=1, max_size=40), st.integers(1, 64))
 def test_quantiles_match_numpy(values, eighths):
     share = eighths / 64  # exact in float64
-    found = metrics.perturbation_quantiles(torch.tensor(values, dtype=torch.float64), [share])
-    assert found == [np.quantile(np.array(values), share, method="inverted_cdf")]
+    result = metrics.perturbation_quantiles(torch.tensor(values, dtype=torch.float64), [share])
+    assert result == [np.quantile(np.array(values), share, method="inverted_cdf")]
 
 
 # --- wrong arguments

@@ -51,15 +51,15 @@ def test_values_match_deel_lip(name: str, options: dict[str, Any], expected: lis
     logits, labels = (BINARY, SIDES) if name.startswith("Binary") else (LOGITS, LABELS)
     for reduction, value in (("none", expected), ("sum", sum(expected)), ("mean", sum(expected) / 4)):
         metric = getattr(lipschitz, name)(**options, reduction=reduction)
-        found = metric(logits, labels)
-        assert found.dtype == torch.float64
-        assert found.tolist() == pytest.approx(value, rel=1e-6)
+        result = metric(logits, labels)
+        assert result.dtype == torch.float64
+        assert result.tolist() == pytest.approx(value, rel=1e-6)
         assert metric.name == name
         drop_in = getattr(deel_lip, name)(**options, reduction="auto" if reduction == "mean" else reduction)
-        assert torch.equal(drop_in(labels, logits), found)
-    assert torch.equal(getattr(deel_lip, name)(**options)(labels, logits), found)
+        assert torch.equal(drop_in(labels, logits), result)
+    assert torch.equal(getattr(deel_lip, name)(**options)(labels, logits), result)
     again = getattr(deel_lip, name)(**options, reduction="sum_over_batch_size", name="mine")
-    assert torch.equal(again(labels, logits), found)
+    assert torch.equal(again(labels, logits), result)
     assert again.name == "mine"
     assert getattr(pyrobust, name) is getattr(lipschitz, name)
 
@@ -72,9 +72,9 @@ def test_labels_in_every_form() -> None:
     signs = 2 * SIDES - 1
     for labels in (SIDES, signs, SIDES.bool(), signs.float(), SIDES[:, None], signs[:, None].double()):
         for logits in (BINARY, BINARY[:, 0], BINARY.double()):
-            found = binary_margins(logits, labels)
-            assert found.shape == (4,)  # never [4, 4]
-            assert found.tolist() == BINARY_MARGINS
+            result = binary_margins(logits, labels)
+            assert result.shape == (4,)  # never [4, 4]
+            assert result.tolist() == BINARY_MARGINS
     # labels of a single class
     assert binary_margins(BINARY, torch.ones(4)).tolist() == BINARY[:, 0].tolist()
     assert binary_margins(BINARY, -torch.ones(4)).tolist() == (-BINARY[:, 0]).tolist()

@@ -57,8 +57,8 @@ def test_moments_match_all_subsets(size):
     middle = means.mean()
     moments = [((means - middle) ** power).mean() for power in (2, 3)]
     expected = interval_from_moments(middle, *moments, 0.5)
-    found = metrics.subset_average_certified_radius(radius, correct, size, 0.5)
-    assert found == pytest.approx((max(expected[0], 0.0), min(expected[1], 3.0)), rel=1e-10)
+    interval = metrics.subset_average_certified_radius(radius, correct, size, 0.5)
+    assert interval == pytest.approx((max(expected[0], 0.0), min(expected[1], 3.0)), rel=1e-10)
 
 
 def test_subset_interval_coverage():

@@ -90,28 +90,30 @@ def test_order_is_irrelevant_and_classes_add_up():
     assert (other.share == curve.share).all()
     assert other.area == pytest.approx(curve.area, rel=1e-14)
     classes = curve.per_class(labels)
-    assert [found.label for found in classes] == [0, 1, 2, 3]
-    sizes = np.array([found.n_examples for found in classes])
+    assert [summary.label for summary in classes] == [0, 1, 2, 3]
+    sizes = np.array([summary.n_examples for summary in classes])
     assert sizes.sum() == 500
     for name in ("area", "share_below_half"):
-        parts = np.array([getattr(found, name) for found in classes])
+        parts = np.array([getattr(summary, name) for summary in classes])
         assert (parts * sizes).sum() / 500 == pytest.approx(getattr(curve, name), rel=1e-12)
-    assert sum(f.hard_share * f.n_examples for f in classes) / 500 == pytest.approx(curve.hard_share(), rel=1e-12)
+    assert sum(summary.hard_share * summary.n_examples for summary in classes) / 500 == pytest.approx(
+        curve.hard_share(), rel=1e-12
+    )
     single = metrics.survival_curve(votes[labels == 2], 1000, correct[labels == 2])
     assert classes[2].median == single.quantiles([0.5])[0]
-    assert json.dumps([dataclasses.asdict(found) for found in classes])
+    assert json.dumps([dataclasses.asdict(summary) for summary in classes])
 
 
 def test_area_estimate_interval():
     generator = np.random.default_rng(4)
     curve = metrics.survival_curve(generator.integers(0, 101, 300), 100, generator.random(300) < 0.8)
-    found = curve.area_estimate(0.1, seed=5)
-    assert found.value == pytest.approx(curve.area, rel=1e-14)
+    estimate = curve.area_estimate(0.1, seed=5)
+    assert estimate.value == pytest.approx(curve.area, rel=1e-14)
     contributions = np.maximum(0, 2 * curve.p_a - 1)
     error = contributions.std() / np.sqrt(300)
-    assert found.lower == pytest.approx(found.value - 1.645 * error, abs=0.15 * error)
-    assert found.upper == pytest.approx(found.value + 1.645 * error, abs=0.15 * error)
-    assert found == curve.area_estimate(0.1, seed=5) != curve.area_estimate(0.1, seed=6)
+    assert estimate.lower == pytest.approx(estimate.value - 1.645 * error, abs=0.15 * error)
+    assert estimate.upper == pytest.approx(estimate.value + 1.645 * error, abs=0.15 * error)
+    assert estimate == curve.area_estimate(0.1, seed=5) != curve.area_estimate(0.1, seed=6)
 
 
 def test_sample_counts_may_differ_between_examples():
@@ -128,16 +130,16 @@ def test_tensors():
 
 def test_to_dict_is_plain():
     curve = metrics.survival_curve(np.array([99, 60]), 100, true(2), most=np.array([100, 70]))
-    found = json.loads(json.dumps(curve.to_dict()))
-    assert found["n_examples"] == 2
-    assert found["thresholds"] == curve.thresholds.tolist()
-    assert found["upper"][-1] == 0.5
-    assert found["lower"] == found["share"] != found["upper"]
-    assert found["area"] == curve.area
-    assert found["area_upper"] == pytest.approx(0.7)
-    assert found["quantiles"]["0.5"] == 0.6
-    assert found["hard_share"] == 0.5
-    assert found["share_below_half"] == 0.0
+    result = json.loads(json.dumps(curve.to_dict()))
+    assert result["n_examples"] == 2
+    assert result["thresholds"] == curve.thresholds.tolist()
+    assert result["upper"][-1] == 0.5
+    assert result["lower"] == result["share"] != result["upper"]
+    assert result["area"] == curve.area
+    assert result["area_upper"] == pytest.approx(0.7)
+    assert result["quantiles"]["0.5"] == 0.6
+    assert result["hard_share"] == 0.5
+    assert result["share_below_half"] == 0.0
 
 
 # --- comparison with average certified radii

@@ -84,9 +84,9 @@ def test_metrics_reduce_over_two_processes(tmp_path):
     assert done.returncode == 0, done.stderr
     parts = batches()
     for rank, own in ((0, parts[:1]), (1, parts[1:])):
-        found = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert set(found) == set(CASES)
-        for name, result in found.items():
+        results = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert set(results) == set(CASES)
+        for name, result in results.items():
             assert result["value"] == expected(name, parts), (rank, name)
             assert result["value of the second's"] == expected(name, parts), (rank, name)
             if name in COUNTED:

@@ -180,8 +180,8 @@ def test_tensors_and_single_precision():
     radius = np.array([0.0, 0.25, 0.5, 0.75])
     expected = metrics.votes_for_radius(radius, 1000, ALPHA, 0.5, decimals=3)
     for form in (torch.from_numpy(radius), torch.from_numpy(radius).float(), radius.astype(np.float32)):
-        found = metrics.votes_for_radius(form, 1000, ALPHA, 0.5, decimals=torch.tensor([3, 3, 3, 3]))
-        assert all((a == b).all() for a, b in zip(found, expected, strict=True))
+        recovered = metrics.votes_for_radius(form, 1000, ALPHA, 0.5, decimals=torch.tensor([3, 3, 3, 3]))
+        assert all((a == b).all() for a, b in zip(recovered, expected, strict=True))
 
 
 def test_decimals_of_significant_digits():
