@@ -1,4 +1,4 @@
-"""Certification logs made up, and faults planted in logs."""
+"""Synthetic certification logs, and faults planted in logs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ N, ALPHA = 100_000, 0.001
 
 
 def three_digits(radius: float) -> str:
-    """As the reference script prints a radius."""
+    """Format a radius as the reference script does."""
     return f"{radius:.3}"
 
 
 def six_down(radius: float) -> str:
-    """As this project prints one."""
+    """Format a radius as this project does."""
     return f"{np.floor(radius * 1e6) / 1e6:.6f}"
 
 
@@ -36,7 +36,7 @@ def made_up(
     beta: tuple[float, float] = (4.0, 0.5),
     seed: int = 0,
 ) -> str:
-    """A log as a certification of `rows` images would have written it."""
+    """Return the log of a synthetic certification of `rows` images."""
     random = np.random.default_rng(seed)
     votes = random.binomial(n, random.beta(*beta, rows))
     radius = attainable_radii(n, alpha, sigma)[votes]
@@ -49,7 +49,7 @@ def made_up(
 
 
 def split(text: str) -> tuple[list[str], list[list[str]]]:
-    """The header's and the rows' fields."""
+    """Split a log into the fields of its header and rows."""
     header, *rows = (line.split("\t") for line in text.splitlines())
     return header, rows
 
@@ -62,10 +62,10 @@ def joined(header: list[str], rows: list[list[str]]) -> bytes:
 class Planted:
     """A log with a fault.
 
-    Args:
-        content: of the file.
-        kind: of the finding; "" where the file cannot be read.
-        words: that the message has.
+    Attributes:
+        content: bytes of the file.
+        kind: kind of the expected finding; "" if reading must fail.
+        words: expected text in the message.
         given: arguments of the reader.
     """
 
@@ -76,7 +76,7 @@ class Planted:
 
 
 def _certified_row(rows: list[list[str]], nth: int = 3) -> int:
-    """A row that is right, with a radius that is not near zero."""
+    """Return the position of a correct row with a radius well above zero."""
     return [i for i, row in enumerate(rows) if row[1] == row[2] and float(row[3]) > 0.1][nth]
 
 
@@ -88,7 +88,7 @@ def _changed(text: str, column: int, value: str) -> tuple[bytes, int]:
 
 
 def _recertified(text: str, sigma: float, n: int, alpha: float) -> bytes:
-    """The radii of the same shares of votes at other n and alpha, printed with four decimals."""
+    """Replace radii by those of the same shares of votes at another n and alpha, with four decimals."""
     header, rows = split(text)
     radius = np.array([float(row[3]) for row in rows])
     votes = votes_for_radius(radius, N, ALPHA, sigma, decimals=3)[0]
@@ -102,7 +102,7 @@ def _recertified(text: str, sigma: float, n: int, alpha: float) -> bytes:
 
 
 def plant(text: str, sigma: float) -> dict[str, Planted]:
-    """The faults that a log can have, each planted in one that has none and that some radii of are saturated in."""
+    """Plant each fault in a clean log that has saturated radii."""
     header, rows = split(text)
     right = np.array([row[1] == row[2] for row in rows])
     cumulative = [[*row[:4], str(count), *row[5:]] for row, count in zip(rows, np.cumsum(right), strict=True)]

@@ -1,4 +1,4 @@
-"""Faults are found and named, and what has none has none."""
+"""Audits: planted faults are reported, and clean logs have none."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def expect(folder: Path, planted: Planted, sigma: float) -> None:
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_planted_faults_are_found_and_named(tmp_path: Path, name: str) -> None:
+def test_planted_faults_are_reported(tmp_path: Path, name: str) -> None:
     expect(tmp_path, PLANTED[name], 0.25)
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_faults_planted_in_a_published_log_are_found_and_named(tmp_path: Path, name: str) -> None:
+def test_faults_planted_in_a_published_log_are_reported(tmp_path: Path, name: str) -> None:
     expect(tmp_path, plant(published().read_text(), 0.25)[name], 0.25)
 
 
 @pytest.mark.parametrize("name", ["duplicate", "radius beyond the maximum", "NaN", "negative radius", "shuffled rows"])
-def test_a_fault_is_named_alone(tmp_path: Path, name: str) -> None:
+def test_a_single_fault_is_the_only_one_reported(tmp_path: Path, name: str) -> None:
     found = audited(tmp_path, PLANTED[name].content)
     assert kinds(found) == [PLANTED[name].kind]
 
@@ -86,7 +86,7 @@ def test_published_logs_of_imagenet_are_clean(name: str) -> None:
     [f"cifar10/{log}" for log in ("cohen_sigma0.25", "cohen_sigma0.50", "smoothadv_sigma0.25")]
     + [f"imagenet/{log}" for log in ("cohen_sigma0.50", "smoothadv_sigma0.50")],
 )
-def test_certified_accuracies_are_the_counts_in_the_file(name: str) -> None:
+def test_certified_accuracies_match_counts_in_the_file(name: str) -> None:
     _, rows = split(published(name).read_text())
     metrics = audit(read_certification_log(published(name))).metrics
     for radius, rate in zip(metrics.radii, metrics.certified, strict=True):
@@ -101,7 +101,7 @@ def test_certified_accuracies_are_the_counts_in_the_file(name: str) -> None:
     )
 
 
-def test_the_how_to_shows_what_is_printed() -> None:
+def test_the_how_to_shows_the_printed_findings() -> None:
     found = audit(read_certification_log(published("imagenet/cohen_sigma0.50")))
     page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "auditing.md"
     if not page.exists():
@@ -140,8 +140,8 @@ def test_clean_logs_are_clean(tmp_path: Path, n: int, alpha: float, sigma: float
     assert found.metrics.survival is not None
 
 
-def test_another_n_is_found_without_saturated_radii(tmp_path: Path) -> None:
-    """Few radii are possible at a small n: a log that has only those is of that n."""
+def test_a_wrong_n_is_found_without_saturated_radii(tmp_path: Path) -> None:
+    """A small n has few attainable radii: a log with only those was made with that n."""
     text = made_up(400, n=1000, show=four, beta=(8, 4))
     found = audited(tmp_path, text)
     assert kinds(found) == ["parameters"]
@@ -151,7 +151,7 @@ def test_another_n_is_found_without_saturated_radii(tmp_path: Path) -> None:
     assert not audited(tmp_path, made_up(400, show=four, beta=(8, 4))).faults
 
 
-def test_a_sigma_that_is_another_is_found(tmp_path: Path) -> None:
+def test_a_wrong_sigma_is_found(tmp_path: Path) -> None:
     text = made_up(400, sigma=0.3)
     assert "parameters" in kinds(audited(tmp_path, text, 0.25))
     assert not audited(tmp_path, text, 0.3).faults
@@ -166,8 +166,8 @@ def test_saturated_radii_imply_alpha(tmp_path: Path) -> None:
     assert "in doubt" in next(note.message for note in found.notes if note.kind == "no-votes")
 
 
-def test_rounding_beyond_the_maximum_is_a_note_and_more_is_a_fault(tmp_path: Path) -> None:
-    """0.952864 is the largest radius: 0.953 is that to the nearest, 0.954 is not."""
+def test_rounding_above_the_maximum_is_a_note_and_more_is_a_fault(tmp_path: Path) -> None:
+    """The maximum radius is 0.952864: 0.953 is its nearest value, 0.954 is above it."""
     header, rows = split(made_up(50))
     rows[7][1:5] = ["1", "1", "0.953", "1"]
     assert not audited(tmp_path, joined(header, rows)).faults
@@ -204,18 +204,18 @@ def changed(row: int, **values: str) -> bytes:
         ({"idx": "2500"}, "missing", "missing images (indices 5, 2000"),
     ],
 )
-def test_single_rows(tmp_path: Path, values: dict[str, str], kind: str, words: str) -> None:
+def test_faults_of_single_rows(tmp_path: Path, values: dict[str, str], kind: str, words: str) -> None:
     found = audited(tmp_path, changed(5, **values))
     assert kind in kinds(found)
     assert words in next(finding.message for finding in found.faults if finding.kind == kind)
 
 
-def test_metrics_never_follow_the_column_correct(tmp_path: Path) -> None:
+def test_metrics_ignore_the_column_correct(tmp_path: Path) -> None:
     clean, cumulative = audited(tmp_path, SYNTHETIC), audited(tmp_path, PLANTED["cumulative correct"].content)
     assert clean.metrics.to_dict() == cumulative.metrics.to_dict()
 
 
-def test_counts_that_contradict_the_predictions_are_named_too(tmp_path: Path) -> None:
+def test_running_counts_that_contradict_the_predictions_are_reported(tmp_path: Path) -> None:
     header, rows = split(SYNTHETIC)
     count = 0
     wrong = next(row for row in rows if row[1] != row[2])
@@ -227,7 +227,7 @@ def test_counts_that_contradict_the_predictions_are_named_too(tmp_path: Path) ->
     assert "contradicts predict == label in 1 row" in found.faults[0].message
 
 
-def test_what_is_no_radius_counts_as_abstention_and_duplicates_once(tmp_path: Path) -> None:
+def test_invalid_radii_count_as_abstentions_and_duplicates_once(tmp_path: Path) -> None:
     header = "idx\tlabel\tpredict\tradius\tcorrect\n"
     found = audited(
         tmp_path, header + "0\t1\t1\tnan\t1\n1\t1\t1\t-1\t1\n2\t1\t1\t0.5\t1\n2\t1\t1\t0.6\t1\n3\t1\t1\t0.7\t1\n"
@@ -237,10 +237,10 @@ def test_what_is_no_radius_counts_as_abstention_and_duplicates_once(tmp_path: Pa
     assert found.counted.prediction.tolist() == [-1, -1, 1, 1]
     assert found.counted.radius.tolist() == [0.0, 0.0, 0.5, 0.7]
     assert [float(rate) for rate in found.metrics.certified] == [0.5, 0.5, 0.5]
-    assert found.log.radius[4] == 0.7  # what was read stays as it was
+    assert found.log.radius[4] == 0.7  # the log as read is unchanged
 
 
-def test_strides_and_gaps(tmp_path: Path) -> None:
+def test_strides_are_notes_and_gaps_are_faults(tmp_path: Path) -> None:
     header, rows = split(made_up(60, stride=20))
     found = audited(tmp_path, joined(header, rows))
     assert [note.message for note in found.notes if note.kind == "stride"] == ["every 20th image: 60 of about 1,200"]
@@ -263,7 +263,7 @@ def test_a_random_subset_is_a_note(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rows", "stride", "noted"), [(300, 1, True), (500, 20, True), (10_000, 1, False)])
-def test_subsets_come_with_their_uncertainty(tmp_path: Path, rows: int, stride: int, noted: bool) -> None:
+def test_subsets_are_noted_with_a_confidence_interval(tmp_path: Path, rows: int, stride: int, noted: bool) -> None:
     found = audited(tmp_path, made_up(rows, stride=stride))
     notes = [note.message for note in found.notes if note.kind == "subset"]
     assert bool(notes) == noted
@@ -272,7 +272,7 @@ def test_subsets_come_with_their_uncertainty(tmp_path: Path, rows: int, stride: 
         assert f"{100 * rate.lower:.1f} to {100 * rate.upper:.1f} % on all images (95 % confidence)" in notes[0]
 
 
-def test_without_sigma_votes_are_left_out(tmp_path: Path) -> None:
+def test_without_sigma_there_are_no_metrics_of_votes(tmp_path: Path) -> None:
     file = tmp_path / "log.tsv"
     file.write_text(SYNTHETIC)
     found = audit(read_certification_log(file))
@@ -284,7 +284,7 @@ def test_without_sigma_votes_are_left_out(tmp_path: Path) -> None:
     assert audit(read_certification_log(file, sigma=0.25)).metrics.survival is not None
 
 
-def test_the_dictionary_says_everything(tmp_path: Path) -> None:
+def test_to_dict_is_complete(tmp_path: Path) -> None:
     said = audited(tmp_path, PLANTED["NaN"].content).to_dict()
     assert (said["exit_status"], said["n"], said["alpha"], said["sigma"]) == (1, N, ALPHA, 0.25)
     assert said["findings"][0]["kind"] == "nan"

@@ -1,4 +1,4 @@
-"""Runs of this project under audit."""
+"""Audits of runs of this project."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["gaussian", "laplace"])
-def test_runs_are_clean_and_their_votes_exact(folder: Path, name: str) -> None:
+def test_runs_have_no_faults_and_exact_votes(folder: Path, name: str) -> None:
     path = folder / f"{name}.db"
     run, log = Run(path), read_certification_log(path)
     found = audit(log)
@@ -54,8 +54,8 @@ def test_runs_are_clean_and_their_votes_exact(folder: Path, name: str) -> None:
     assert {"stride", "votes", "subset"} == {note.kind for note in found.notes}
 
 
-def test_a_log_says_what_the_run_says(folder: Path, tmp_path: Path) -> None:
-    """Radii with six decimals tell the votes, but for the band, and everything else is equal."""
+def test_a_text_log_agrees_with_its_run(folder: Path, tmp_path: Path) -> None:
+    """Radii with six decimals determine the votes up to the band; all other metrics are equal."""
     run = Run(folder / "gaussian.db")
     write_log(run, tmp_path / "sigma0.25.tsv")
     exact = audit(read_certification_log(folder / "gaussian.db")).metrics
@@ -68,14 +68,14 @@ def test_a_log_says_what_the_run_says(folder: Path, tmp_path: Path) -> None:
     assert printed.metrics.certified == exact.certified
 
 
-def test_given_parameters_do_not_overrule_a_run(folder: Path) -> None:
+def test_given_parameters_do_not_override_a_run(folder: Path) -> None:
     found = audit(read_certification_log(folder / "gaussian.db", n=1000, alpha=0.001))
     assert found.log.n == 500
     assert [note.message for note in found.notes if note.kind == "given"] == ["n 1,000 ignored; n of the run is 500"]
     assert found.exit_status == 0
 
 
-def test_verifications_have_no_votes_and_say_so(folder: Path) -> None:
+def test_verifications_have_no_metrics_of_votes(folder: Path) -> None:
     log = read_certification_log(folder / "verify.db")
     found = audit(log)
     assert not found.faults
@@ -84,7 +84,7 @@ def test_verifications_have_no_votes_and_say_so(folder: Path) -> None:
     assert not found.metrics.bounds
     notes = {note.kind: note.message for note in found.notes}
     assert "bound propagation gives radii without votes" in notes["no-votes"]
-    # A radius of 0 proves nothing, not even at radius 0.
+    # A verification with radius 0 proves nothing, not even at radius 0.
     run = Run(folder / "verify.db")
     assert float(found.metrics.certified[0]) == run.certified_accuracy([0.0])[0]
 
@@ -116,7 +116,7 @@ def test_unfinished_runs_and_shards_are_notes(tmp_path: Path) -> None:
     assert notes["shard"] == "shard 1 of 2; merge all shards for the sweep"
 
 
-def test_other_runs_and_damaged_ones_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_attacks_and_damaged_runs_are_refused(folder: Path, tmp_path: Path) -> None:
     from pyrobust.attacks import FGSM
 
     attack_dataset(

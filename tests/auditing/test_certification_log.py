@@ -1,4 +1,4 @@
-"""Certification logs are read whatever wrote them, and nothing else is."""
+"""Reading certification logs of any origin, and refusing other files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NUMBERS = (
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=20))
-def test_numbers_are_those_of_float_and_decimals_those_of_the_text(texts: list[str]) -> None:
+def test_real_numbers_match_float_and_decimals_the_text(texts: list[str]) -> None:
     values, decimals = parse_reals(fields(texts))
     assert values.tolist() == [float(text) for text in texts]
     for text, places in zip(texts, decimals.tolist(), strict=True):
@@ -53,12 +53,12 @@ def test_numbers_are_those_of_float_and_decimals_those_of_the_text(texts: list[s
 
 
 @given(st.lists(st.integers(-1, 2**32 - 1), min_size=1, max_size=20))
-def test_whole_numbers(numbers: list[int]) -> None:
+def test_integers_are_parsed(numbers: list[int]) -> None:
     assert parse_integers(fields([*map(str, numbers), "7.0"]), -1).tolist() == [*numbers, 7]
 
 
 @given(st.lists(st.integers(0, 10**13), min_size=1, max_size=20))
-def test_times_are_those_of_timedelta(microseconds: list[int]) -> None:
+def test_times_match_timedelta(microseconds: list[int]) -> None:
     times = [datetime.timedelta(microseconds=number) for number in microseconds]
     seconds = [time.total_seconds() for time in times]
     np.testing.assert_allclose(parse_times(fields([str(time) for time in times])), seconds, atol=2e-6, rtol=1e-15)
@@ -68,13 +68,13 @@ def test_times_are_those_of_timedelta(microseconds: list[int]) -> None:
 @pytest.mark.parametrize(
     "text", ["", " ", "x", "1_0", "0x1", "1e", "--1", "+-1", "1.2.3", "1 2", "٣", "0:00:01", "nano"]
 )
-def test_what_is_no_number(text: str) -> None:
+def test_invalid_numbers_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"line 3: expected a number, got"):
         parse_reals(fields(["1", text]))
 
 
 @pytest.mark.parametrize("text", ["", "1.5", "-2", "4294967296", "9" * 30, "nan", "1e400", "0:0:1", "True"])
-def test_what_is_no_whole_number(text: str) -> None:
+def test_invalid_integers_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"line 3: expected an integer from -1 to 4294967295, got"):
         parse_integers(fields(["1", text]), -1)
 
@@ -83,12 +83,12 @@ def test_what_is_no_whole_number(text: str) -> None:
     "text",
     ["", "-1", "nan", "inf", "1e400", "1:2", "0:61:00", "0:00:60", ":00:01", "1:2:3:4", "1 day", "1 day, 5", "0:0:-1"],
 )
-def test_what_is_no_time(text: str) -> None:
+def test_invalid_times_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"line 3: expected seconds or h:mm:ss, got"):
         parse_times(fields(["1", text]))
 
 
-def test_published_logs_are_read_as_they_stand() -> None:
+def test_published_logs_are_read_unchanged() -> None:
     folder = os.environ.get("PYROBUST_DATA")
     if folder is None:
         pytest.skip("PYROBUST_DATA is not set")
@@ -107,7 +107,7 @@ def test_published_logs_are_read_as_they_stand() -> None:
         assert not log.findings
 
 
-def test_columns_in_any_order_and_others_left_out(tmp_path: Path) -> None:
+def test_columns_in_any_order_and_extra_columns_ignored(tmp_path: Path) -> None:
     header, rows = split(made_up(50))
     order = [4, 0, 3, 1, 2]
     text = "\t".join(["run", *(header[i].upper() for i in order)]) + "\n"
@@ -122,7 +122,7 @@ def test_columns_in_any_order_and_others_left_out(tmp_path: Path) -> None:
     ]
 
 
-def test_line_ends_of_other_systems_marks_and_blank_lines_at_the_end(tmp_path: Path) -> None:
+def test_other_line_ends_byte_order_marks_and_trailing_blank_lines(tmp_path: Path) -> None:
     text = made_up(50)
     expected = read(tmp_path, text)
     for other in (text.replace("\n", "\r\n"), "\ufeff" + text, text + "\n\n", text.replace("\n", "\r\n") + "\r\n"):
@@ -132,7 +132,7 @@ def test_line_ends_of_other_systems_marks_and_blank_lines_at_the_end(tmp_path: P
         assert not log.findings
 
 
-def test_blocks_join_where_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_boundaries_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = made_up(40)
     expected = read(tmp_path, text)
     for size in (1, 7, 30, 31, 32, 33, 64, 1000, len(text) - len(HEADER), len(text)):
@@ -183,7 +183,7 @@ def test_blocks_join_where_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("x" * 5000, "line 1: expected the columns"),
     ],
 )
-def test_what_is_no_log_gives_one_clear_error(tmp_path: Path, text: str | bytes, words: str) -> None:
+def test_malformed_logs_give_one_clear_error(tmp_path: Path, text: str | bytes, words: str) -> None:
     with pytest.raises(FileFormatError, match=words) as error:
         read(tmp_path, text)
     assert str(tmp_path / "log.tsv") in str(error.value)
@@ -191,7 +191,7 @@ def test_what_is_no_log_gives_one_clear_error(tmp_path: Path, text: str | bytes,
     assert len(str(error.value)) < 400 + len(str(tmp_path))
 
 
-def test_missing_huge_and_endless_files(tmp_path: Path) -> None:
+def test_missing_huge_and_special_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="file not found"):
         read_certification_log(tmp_path / "log.tsv")
     with pytest.raises(FileFormatError, match="is a folder"):
@@ -210,7 +210,7 @@ def test_missing_huge_and_endless_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("time", ["14.5", "0:00:14.500000", "00:00:14.5"])
-def test_times_in_every_form(tmp_path: Path, time: str) -> None:
+def test_times_in_every_format(tmp_path: Path, time: str) -> None:
     log = read(
         tmp_path,
         f"{HEADER}0\t1\t1\t0.5\t1\t{time}\n1\t1\t1\t0.5\t1\t1 day, 0:00:00\n2\t1\t1\t0.5\t1\t2 days, 0:00:01\n",
@@ -236,7 +236,7 @@ def test_times_in_every_form(tmp_path: Path, time: str) -> None:
         ("noise_0.25/sigma_0.5.tsv", 0.5, "the name of the file"),
     ],
 )
-def test_sigma_comes_from_the_name(tmp_path: Path, name: str, sigma: float | None, origin: str) -> None:
+def test_sigma_is_taken_from_the_name(tmp_path: Path, name: str, sigma: float | None, origin: str) -> None:
     file = tmp_path / "plain" / name
     file.parent.mkdir(parents=True)
     file.write_text(made_up(20, n=100))
@@ -245,7 +245,7 @@ def test_sigma_comes_from_the_name(tmp_path: Path, name: str, sigma: float | Non
     assert read_certification_log(file, sigma=0.7).sigma == 0.7
 
 
-def test_what_is_usual_is_assumed_unless_radii_speak_against_it(tmp_path: Path) -> None:
+def test_usual_settings_are_assumed_unless_radii_contradict_them(tmp_path: Path) -> None:
     saturated = {"beta": (4.0, 0.2), "show": lambda radius: f"{radius:.4f}"}
 
     def settled(text: str, **given: float) -> tuple[int | None, float | None, str]:
@@ -275,7 +275,7 @@ def test_what_is_usual_is_assumed_unless_radii_speak_against_it(tmp_path: Path) 
         ({"sigma": math.inf}, InputError),
     ],
 )
-def test_arguments_out_of_range(tmp_path: Path, given: dict[str, float], error: type[Exception]) -> None:
+def test_arguments_out_of_range_are_refused(tmp_path: Path, given: dict[str, float], error: type[Exception]) -> None:
     with pytest.raises(error, match=next(iter(given))):
         read(tmp_path, HEADER + ROW, **given)
 
@@ -292,14 +292,14 @@ def test_arguments_out_of_range(tmp_path: Path, given: dict[str, float], error: 
         (["1", "2", "1"], [0, 0, 0]),
     ],
 )
-def test_decimals_of_printed_radii(tmp_path: Path, texts: list[str], decimals: list[int]) -> None:
+def test_decimals_of_printed_radii_are_inferred(tmp_path: Path, texts: list[str], decimals: list[int]) -> None:
     rows = "".join(f"{i}\t1\t1\t{text}\t1\t1\n" for i, text in enumerate(texts))
     log = read(tmp_path, HEADER + rows)
     assert log.decimals is not None
     assert log.decimals.tolist() == decimals
 
 
-def test_logs_of_this_project_are_read(tmp_path: Path) -> None:
+def test_logs_written_by_this_project_are_read(tmp_path: Path) -> None:
     from pyrobust.evaluation import certify_dataset
     from pyrobust.smoothing import RandomizedSmoothing
     from pyrobust.zoo import load_data, load_model

@@ -1,4 +1,4 @@
-"""Attacks on whole data sets that take no time, for the tests of their runs."""
+"""Fast attack sweeps, for the tests of their runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pgd(**options: Any) -> PGD:
 
 
 class Mine(AdversarialAttack):
-    """What a user writes: generate alone."""
+    """A user's attack, which defines only ``generate``."""
 
     def __init__(self, model: Any, step: Any = 0.1, **options: Any) -> None:
         super().__init__(model, **({"epsilon": EPSILON} | options))
@@ -37,7 +37,7 @@ class Mine(AdversarialAttack):
 
 
 class Crowd(nn.Module):
-    """Sees every image as class 1 in company, and as 0 alone unless it is very bright."""
+    """Predicts class 1 in batches of several; alone, class 0 unless the image is very bright."""
 
     def forward(self, x: Tensor) -> Tensor:
         bright = x.mean((1, 2, 3)) > (0.9 if len(x) == 1 else -1.0)
@@ -45,7 +45,7 @@ class Crowd(nn.Module):
 
 
 def same(one: Run, other: Run) -> bool:
-    """The same bits, the times apart."""
+    """Whether two runs agree bit for bit, except for times."""
     names = [name for name in one.table if name != "seconds"]
     columns = ((one.table[name], other.table[name]) for name in names)
     return all(np.array_equal(a, b, equal_nan=a.dtype == np.float64) for a, b in columns) and torch.equal(

@@ -1,4 +1,4 @@
-"""Runs of the real command, to be killed and started again."""
+"""Sweeps by the real command, to be killed and restarted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def start(sweep: list[str], path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,
         cwd=path.parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # several threads wait for each other on a busy machine
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

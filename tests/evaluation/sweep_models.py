@@ -1,4 +1,4 @@
-"""Models and images whose sweeps are quick and exact, for the tests of sweeps."""
+"""Models and images with fast, exact sweeps, for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet
 
 CLASSES = 3
-#: Samples an image.
+#: Samples for each image.
 FEW = {"n0": 10, "n": 100}
 
 
@@ -46,14 +46,14 @@ def same(one: Run, other: Run) -> bool:
 
 
 class Calls:
-    """Counts down outside the model, whose own attributes tell it apart."""
+    """A countdown outside the model, whose own attributes are hashed."""
 
     def __init__(self, left: int) -> None:
         self.left = left
 
 
 class Failing(Bands):
-    """Stops working after some calls."""
+    """Raises an error after some calls."""
 
     def __init__(self, calls: int, error: BaseException) -> None:
         super().__init__()

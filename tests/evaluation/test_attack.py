@@ -1,4 +1,4 @@
-"""Attacks on whole data sets: what is kept is what the model says, however the work is split."""
+"""Attack sweeps: stored results match the model, however the work is split."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyrobust.zoo import ImageSet, load_model
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
-def test_results_are_those_of_the_attack_and_of_the_model_alone(tmp_path: Path, norm: str) -> None:
+def test_results_match_the_attack_and_the_model_on_single_images(tmp_path: Path, norm: str) -> None:
     data, epsilon = digits(), {"linf": EPSILON, "l2": 0.8, "l1": 2.0}[norm]
     attack = pgd(norm=norm, epsilon=epsilon, seed=3)
     run = attack_dataset(attack, data, out=tmp_path / "run.db", skip=2, max_images=9)
@@ -35,7 +35,7 @@ def test_results_are_those_of_the_attack_and_of_the_model_alone(tmp_path: Path, 
     broken = ~run.robust
     assert np.array_equal(run.table["distance"][broken], distances(x_adv, x, norm).numpy()[broken])
     assert (run.table["distance"][broken] <= epsilon).all()
-    assert np.isnan(run.table["distance"][~broken]).all(), "a last iterate is no adversarial example"
+    assert np.isnan(run.table["distance"][~broken]).all(), "a last iterate is not an adversarial example"
     expected = attack.evaluate(x, y, x_adv)
     assert float(run.robust_accuracy()) == expected["robust_accuracy"]
     assert float(run.clean_accuracy()) == expected["clean_accuracy"]
@@ -51,7 +51,7 @@ def test_results_are_those_of_the_attack_and_of_the_model_alone(tmp_path: Path, 
 def test_any_split_gives_the_same_results(tmp_path: Path) -> None:
     whole = attack_dataset(pgd(), digits())
     for batch_size in (1, 5):
-        # The model's own arithmetic depends on the batch; what the attack does with it does not.
+        # Only the model's own arithmetic depends on the batch.
         part = attack_dataset(pgd(), digits(), batch_size=batch_size)
         assert part.parameters["chunk"] == batch_size
         assert np.array_equal(part.robust, whole.robust)
@@ -79,7 +79,7 @@ def stop_after(images: int) -> Any:
     return report
 
 
-def test_a_stopped_run_goes_on_to_the_same_end(tmp_path: Path) -> None:
+def test_a_resumed_run_ends_with_the_same_results(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     for images in (5, 15):
         with pytest.raises(Stop):
@@ -90,7 +90,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(tmp_path: Path) -> None:
     assert same(attack_dataset(pgd(), digits(), out=path), whole)  # the batch size is the run's
 
 
-def test_progress_is_told_and_the_attack_is_left_as_it_was() -> None:
+def test_progress_is_reported_and_the_attack_left_unchanged() -> None:
     seen: list[SweepProgress] = []
     attack = pgd(batch_size=7)
     run = attack_dataset(attack, digits(), progress=seen.append, batch_size=10)
@@ -101,7 +101,7 @@ def test_progress_is_told_and_the_attack_is_left_as_it_was() -> None:
     assert (attack.runner.given_batch_size, attack.progress) == (7, False)
 
 
-def test_every_other_setting_is_refused_by_name(tmp_path: Path) -> None:
+def test_every_changed_setting_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     attack_dataset(pgd(), digits(), out=path)
     before = path.read_bytes()
@@ -124,7 +124,7 @@ def test_every_other_setting_is_refused_by_name(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_autoattack_says_which_attack_broke_what(tmp_path: Path) -> None:
+def test_autoattack_reports_which_attack_broke_each_image(tmp_path: Path) -> None:
     def attack(steps: int = 2) -> AutoAttack:
         made = AutoAttack(load_model("zoo:digits-smooth-0.25"), EPSILON, attacks_to_run=["apgd-ce", "square"])
         made.attacks["apgd-ce"].steps = steps
@@ -147,7 +147,7 @@ def test_autoattack_says_which_attack_broke_what(tmp_path: Path) -> None:
         attack_dataset(attack(3), data, out=tmp_path / "run.db")
 
 
-def test_without_examples(tmp_path: Path) -> None:
+def test_examples_are_optional(tmp_path: Path) -> None:
     run = attack_dataset(pgd(), digits(), out=tmp_path / "run.db", keep_examples=False)
     full = attack_dataset(pgd(), digits())
     assert np.array_equal(run.table["adversarial"], full.table["adversarial"])
@@ -159,7 +159,7 @@ def test_without_examples(tmp_path: Path) -> None:
         full.examples([0.5])
 
 
-def test_success_is_what_the_model_says_alone() -> None:
+def test_success_is_judged_on_single_images() -> None:
     x = torch.full((6, 1, 2, 2), 0.5)
     x[0] = 0.95
     data = ImageSet("grey", x, torch.zeros(6, dtype=torch.int64))
@@ -172,7 +172,7 @@ def test_success_is_what_the_model_says_alone() -> None:
     assert run.table["broken_by"].tolist() == ["clean", "Mine", "", "", "", ""]
 
 
-def test_a_users_attack_is_told_apart_by_its_attributes(tmp_path: Path) -> None:
+def test_user_attacks_are_compared_by_their_attributes(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     model = load_model("zoo:digits-smooth-0.25")
     attack_dataset(Mine(model, step=torch.tensor(0.1)), digits(), out=path)
@@ -196,7 +196,7 @@ def test_a_users_attack_is_told_apart_by_its_attributes(tmp_path: Path) -> None:
     assert attack_dataset(mine, digits(), max_images=1).parameters["settings"]["seed.0"] == 7
 
 
-def test_seeds_that_differ_are_settings() -> None:
+def test_different_seeds_become_settings() -> None:
     attack = AutoAttack(load_model("zoo:digits-smooth-0.25"), 0.4, attacks_to_run=["apgd-ce", "square"], seed=5)
     assert attack_dataset(attack, digits(), max_images=1).parameters["seed"] == 5
     attack.attacks["square"].seed = 6
@@ -205,7 +205,7 @@ def test_seeds_that_differ_are_settings() -> None:
     assert (parameters["settings"]["apgd-ce.seed"], parameters["settings"]["square.seed"]) == (5, 6)
 
 
-def test_randomised_models_give_the_same_results_again_and_leave_the_generator(tmp_path: Path) -> None:
+def test_randomised_models_repeat_their_results_and_restore_the_generator(tmp_path: Path) -> None:
     def attack() -> FGSM:
         noisy = EOT(load_model("zoo:digits-smooth-0.25"), 2, transform=lambda x: x + 0.3 * torch.randn_like(x))
         return FGSM(noisy, EPSILON)
@@ -219,7 +219,7 @@ def test_randomised_models_give_the_same_results_again_and_leave_the_generator(t
     assert same(attack_dataset(attack(), digits(), out=tmp_path / "run.db"), whole)
 
 
-def test_the_log_tells_the_same(tmp_path: Path) -> None:
+def test_the_log_matches_the_run(tmp_path: Path) -> None:
     run = attack_dataset(pgd(), digits())
     write_log(run, tmp_path / "log.tsv")
     assert (tmp_path / "log.tsv").read_text() == format_log(run)

@@ -1,4 +1,4 @@
-"""What a run of an attack refuses: wrong arguments, and attacks that do not keep to their ball."""
+"""Attack sweeps refuse invalid arguments, and attacks that leave their ball."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyrobust.zoo import load_model
 
 
 class Returning(AdversarialAttack):
-    """Returns what it is told to."""
+    """Returns the result of a given function."""
 
     def __init__(self, change: Any, model: Any = None, **options: Any) -> None:
         super().__init__(model or load_model("zoo:digits-smooth-0.25"), **({"epsilon": EPSILON} | options))
@@ -42,14 +42,14 @@ class Returning(AdversarialAttack):
         (lambda x: x.add_(0.2).clamp_(max=1), InputError, "to stay within linf distance"),
     ],
 )
-def test_attacks_that_break_the_rules_are_refused(tmp_path: Path, change: Any, error: type, words: str) -> None:
+def test_invalid_adversarial_examples_are_refused(tmp_path: Path, change: Any, error: type, words: str) -> None:
     with pytest.raises(error, match=words):
         attack_dataset(Returning(change), digits(), out=tmp_path / "run.db")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_ball_is_judged_in_exact_arithmetic() -> None:
-    """A sum that float64 rounds beyond epsilon counts as epsilon; one that is beyond it is refused."""
+def test_the_ball_is_checked_in_exact_arithmetic() -> None:
+    """A distance that float64 rounds above epsilon is stored as epsilon; one truly above it is refused."""
     generator = torch.Generator().manual_seed(0)
     shape = (1, 1, 32, 32)
     data = (torch.zeros(shape), torch.tensor([1]))  # wrong from the start, so that the distance is kept
@@ -89,7 +89,7 @@ def test_the_ball_is_judged_in_exact_arithmetic() -> None:
         ({"attack": Mine(Crowd(), step="x" * 300)}, InputError, "attack: expected values that a run can store"),
     ],
 )
-def test_wrong_arguments_leave_no_file(tmp_path: Path, change: dict[str, Any], error: type, words: str) -> None:
+def test_invalid_arguments_leave_no_file(tmp_path: Path, change: dict[str, Any], error: type, words: str) -> None:
     arguments: dict[str, Any] = {"attack": pgd(), "data": digits(), "out": tmp_path / "run.db"}
     if isinstance(change.get("attack"), Mine) and change["attack"].step == "x" * 300:
         arguments["data"] = (torch.zeros(2, 1, 2, 2), torch.tensor([0, 1]))

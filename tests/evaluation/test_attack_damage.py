@@ -1,4 +1,4 @@
-"""The file of an attack, damaged or tampered with: one clear error. Files of the first schema version still open."""
+"""Damaged run files of attacks give one clear error; files of schema version 1 still open."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read_all(path: Path) -> None:
         0,
     ],
 )
-def test_wrong_examples_are_refused(run_file: Path, blob: object) -> None:
+def test_damaged_examples_are_refused(run_file: Path, blob: object) -> None:
     change(run_file, "UPDATE result SET x_adv = ? WHERE idx = 5", blob)
     run = Run(run_file)
     assert len(run.table["index"]) == IMAGES
@@ -67,7 +67,7 @@ def test_wrong_examples_are_refused(run_file: Path, blob: object) -> None:
         run.examples()
 
 
-def test_examples_are_the_bytes_that_are_there(run_file: Path) -> None:
+def test_examples_are_read_bit_for_bit(run_file: Path) -> None:
     values = np.linspace(0, 1, 64, dtype="<f4")
     change(run_file, "UPDATE result SET x_adv = ? WHERE idx = 5", values.tobytes())
     assert np.array_equal(Run(run_file).examples([5]).numpy(), values.reshape(1, 1, 8, 8))
@@ -127,20 +127,20 @@ def test_tampered_parameters_are_refused(run_file: Path, name: str, value: objec
         Run(run_file)
 
 
-def test_a_larger_shape_than_the_examples_is_refused_before_memory_is_taken(run_file: Path) -> None:
+def test_a_shape_larger_than_the_examples_is_refused_before_allocation(run_file: Path) -> None:
     changed = json.dumps({**Run(run_file).parameters, "shape": [1, 2**13, 2**13]})
     change(run_file, "UPDATE run SET parameters = ?", changed)
     with pytest.raises(FileFormatError, match=f"expected {2**28} bytes an image, got another length for {IMAGES}"):
         Run(run_file).examples()
 
 
-def test_truncated_and_flipped_files_never_raise_anything_else(content: bytes, tmp_path: Path) -> None:
+def test_truncated_and_flipped_files_raise_only_documented_errors(content: bytes, tmp_path: Path) -> None:
     refused_when_cut_or_flipped(content, tmp_path / "broken.db", read_all, 150, 50)
 
 
 # -- schema versions --------------------------------------------------------------------------------------------------
 
-# Letter for letter what version 1 wrote.
+# Character for character as version 1 wrote them.
 _RUN_1 = (
     "CREATE TABLE run (id INTEGER PRIMARY KEY CHECK (id = 1), schema_version INTEGER NOT NULL, kind TEXT NOT NULL, "
     "parameters TEXT NOT NULL, model TEXT NOT NULL, model_sha256 TEXT NOT NULL, data TEXT NOT NULL, "
@@ -161,7 +161,7 @@ _ROWS_1 = {
 
 
 @pytest.mark.parametrize("kind", ["certify", "predict"])
-def test_runs_of_the_first_version_open_and_go_on(tmp_path: Path, kind: str) -> None:
+def test_runs_of_schema_version_1_can_be_read_and_resumed(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "old.db"
     old = header(kind)
     parameters = {name: old.parameters[name] for name in sorted(old.parameters)}
@@ -188,7 +188,7 @@ def test_runs_of_the_first_version_open_and_go_on(tmp_path: Path, kind: str) -> 
     assert len(Run(path)) == 3
 
 
-def test_each_kind_has_its_version(run_file: Path, tmp_path: Path) -> None:
+def test_each_kind_has_its_schema_version(run_file: Path, tmp_path: Path) -> None:
     def version(path: Path) -> int:
         with contextlib.closing(sqlite3.connect(path)) as connection:
             return int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -209,7 +209,7 @@ def test_each_kind_has_its_version(run_file: Path, tmp_path: Path) -> None:
             Run(run_file)
 
 
-def test_the_clip_range_is_that_of_float64() -> None:
+def test_the_clip_range_is_checked_in_float64() -> None:
     made = Header("attack", example("attack") | {"clip": [0.0, 0.1]}, "net", "", "digits", "", "empirical", {})
     with RunWriter(None, made) as writer:
         columns = {"idx": [0], "label": [1], "prediction": [1], "status": ["ok"], "seconds": [0.1], "adversarial": [0]}

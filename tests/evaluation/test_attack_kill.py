@@ -11,14 +11,14 @@ from killed_runs import TIMEOUT_S, committed, finish, start
 
 from pyrobust.evaluation import Run
 
-# One image a chunk, so that every kill hits a run half done; a small epsilon, so that every step is taken.
+# One image a chunk, so that kills hit unfinished runs; a small epsilon, so that every step is taken.
 SWEEP = [
     *("attack", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--attack", "pgd", "--epsilon", "4/255"),
     *("--steps", "40", "--restarts", "2", "--batch-size", "1", "--max", "30"),
 ]
 
 
-def test_killed_attacks_end_like_uninterrupted_ones(tmp_path: Path) -> None:
+def test_killed_attacks_resume_to_the_same_results(tmp_path: Path) -> None:
     whole, path = tmp_path / "whole.db", tmp_path / "killed.db"
     finish(SWEEP, whole)
     expected = Run(whole)

@@ -1,4 +1,4 @@
-"""Sweeps: what is covered, and the same results however the work is split."""
+"""Certification sweeps: coverage, and the same results however the work is split."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import load_data, load_model
 
 
-def test_results_are_those_of_the_smoother(tmp_path: Path) -> None:
+def test_results_match_the_smoother(tmp_path: Path) -> None:
     data = images()
     run = certify_dataset(smoother(), data, out=tmp_path / "run.db", **FEW, alpha=0.01, skip=3, max_images=7)
     expected = smoother().certify_batch(data.x[:21:3], indices=range(0, 21, 3), alpha=0.01, **FEW)
@@ -39,7 +39,7 @@ def test_results_are_those_of_the_smoother(tmp_path: Path) -> None:
     assert run.complete
 
 
-def test_predictions_are_those_of_the_smoother() -> None:
+def test_predictions_match_the_smoother() -> None:
     data = images()
     run = predict_dataset(smoother(), data, n=50, alpha=0.01)
     expected = smoother().predict_batch(data.x, n=50, alpha=0.01)
@@ -66,7 +66,7 @@ def test_any_split_gives_the_same_results(tmp_path: Path) -> None:
     assert merged.parameters["shard"] is None
 
 
-def test_tensors_and_memory_are_enough() -> None:
+def test_tensors_and_runs_in_memory() -> None:
     data = images()
     run = certify_dataset(smoother(), (data.x, data.y), **FEW)
     assert run.path is None
@@ -75,7 +75,7 @@ def test_tensors_and_memory_are_enough() -> None:
     assert run.to_dict()["parameters"]["n"] == 100
 
 
-def test_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     run = certify_dataset(smoother(), images(4), **FEW)
     pytest.importorskip("pandas", reason="to_pandas needs it")
     frame = run.to_pandas()
@@ -86,7 +86,7 @@ def test_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
         run.to_pandas()
 
 
-def test_certified_accuracy_counts_the_radius_itself() -> None:
+def test_certified_accuracy_includes_the_radius_itself() -> None:
     run = certify_dataset(smoother(), images(), **FEW)
     radii = np.sort(run.table["radius"][run.right])
     assert len(radii) > 0
@@ -97,7 +97,7 @@ def test_certified_accuracy_counts_the_radius_itself() -> None:
     assert at > above
 
 
-def test_a_finished_run_is_not_computed_again(tmp_path: Path) -> None:
+def test_a_complete_run_is_not_recomputed(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     first = certify_dataset(smoother(), images(), out=path, **FEW)
     second = certify_dataset(smoother(), images(), out=path, **FEW)
@@ -164,7 +164,7 @@ def test_empty_shard_is_a_complete_run() -> None:
         run.certified_accuracy([0.0])
 
 
-def test_real_net_does_not_depend_on_the_batch() -> None:
+def test_a_real_net_does_not_depend_on_the_batch() -> None:
     data, net = load_data("digits"), load_model("zoo:digits-smooth-0.25")
     runs = [
         certify_dataset(RandomizedSmoothing(net, 10, 0.25, batch_size=size), data, n0=20, n=500, max_images=6)

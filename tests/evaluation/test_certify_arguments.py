@@ -1,4 +1,4 @@
-"""The arguments of a sweep: what they may be, and what is said of those that they may not."""
+"""Arguments of a sweep: accepted forms, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyrobust.evaluation import Run, certify_dataset, predict_dataset
 from pyrobust.smoothing import RandomizedSmoothing
 
 
-def test_a_plain_callable_needs_a_name_in_a_file(tmp_path: Path) -> None:
+def test_a_callable_needs_a_name_in_a_file(tmp_path: Path) -> None:
     def net(scale: float) -> Callable[[Tensor], Tensor]:
         return lambda x: Bands()(scale * x)
 
@@ -33,7 +33,7 @@ def test_a_plain_callable_needs_a_name_in_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sweep", [certify_dataset, predict_dataset])
 @pytest.mark.parametrize("batch_size", [None, 7])
-def test_a_sweep_leaves_the_smoother_as_it_was(sweep: Callable[..., Run], batch_size: int | None) -> None:
+def test_a_sweep_leaves_the_smoother_unchanged(sweep: Callable[..., Run], batch_size: int | None) -> None:
     mine = smoother(batch_size=batch_size)
     run = sweep(mine, images(), batch_size=32, n=100)
     assert run.parameters["batch_size"] == 32
@@ -44,13 +44,13 @@ def test_a_sweep_leaves_the_smoother_as_it_was(sweep: Callable[..., Run], batch_
     assert broken.runner.given_batch_size == batch_size
 
 
-def test_numbers_of_numpy_and_torch_are_numbers(tmp_path: Path) -> None:
+def test_numpy_and_torch_numbers_are_accepted(tmp_path: Path) -> None:
     numbers: dict[str, Any] = {"n": np.int64(100), "n0": np.int32(10), "alpha": np.float32(0.001), "skip": np.uint8(2)}
     numbers |= {"max_images": torch.tensor(9), "shard": (np.int64(1), np.int64(2)), "batch_size": np.int64(64)}
     plain: dict[str, Any] = {"n": 100, "n0": 10, "alpha": float(np.float32(0.001)), "skip": 2}
     plain |= {"max_images": 9, "shard": (1, 2), "batch_size": 64}
     run = certify_dataset(smoother(), images(), out=tmp_path / "run.db", **numbers)
-    # Written with one kind of numbers, gone on with with the other.
+    # Written with one kind of numbers, resumed with the other.
     assert same(run, certify_dataset(smoother(), images(), out=tmp_path / "run.db", **plain))
     del numbers["n0"]
     assert predict_dataset(smoother(), images(), out=tmp_path / "p.db", **numbers).complete
@@ -95,7 +95,7 @@ def test_numbers_of_numpy_and_torch_are_numbers(tmp_path: Path) -> None:
         ({"data": (torch.full((2, 1, 2, 2), torch.nan), torch.zeros(2).long())}, InputError, "NaN"),
     ],
 )
-def test_wrong_arguments_leave_no_file(tmp_path: Path, change: dict[str, Any], error: type, words: str) -> None:
+def test_invalid_arguments_leave_no_file(tmp_path: Path, change: dict[str, Any], error: type, words: str) -> None:
     arguments: dict[str, Any] = {"smoother": smoother(), "data": images(), "out": tmp_path / "run.db", **FEW}
     with pytest.raises(error, match=words):
         certify_dataset(**(arguments | change))

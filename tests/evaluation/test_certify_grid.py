@@ -1,4 +1,4 @@
-"""Sweeps on a grid: what the file says, and what may not be mixed."""
+"""Sweeps on a grid: the recorded guarantee, and refusals to mix classifiers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sweep(out: Path | None = None, grid: Any = "1/16", model: Any = None, **opti
     return certify_dataset(smoother(model, grid=grid), images(), out=out, **(FEW | options))
 
 
-def test_a_run_says_what_its_certificates_cover(tmp_path: Path) -> None:
+def test_a_run_records_its_guarantee(tmp_path: Path) -> None:
     run = sweep(tmp_path / "run.db")
     again = Run(tmp_path / "run.db")
     assert run.header == again.header
@@ -52,14 +52,14 @@ def test_a_run_says_what_its_certificates_cover(tmp_path: Path) -> None:
         assert "sound in floating point on the grid of 1/16, in batches of 64" in "\n".join(table.notes)
 
 
-def test_without_a_grid_nothing_is_new() -> None:
+def test_without_a_grid_the_guarantee_is_real() -> None:
     run = sweep(grid=None)
     assert run.header.guarantee == "real"
     assert not {"grid", "delta"} & set(run.parameters)
 
 
-def test_auto_is_one_grid_for_the_whole_data_set(tmp_path: Path) -> None:
-    """The first images are black, and so on every grid."""
+def test_auto_chooses_one_grid_for_the_whole_data_set(tmp_path: Path) -> None:
+    """The first images are black, and thus on every grid."""
     x = torch.zeros(6, 1, 2, 2)
     x[4:] = 3 / 16
     data = ImageSet("dark first", x, torch.zeros(6, dtype=torch.int64))
@@ -70,7 +70,7 @@ def test_auto_is_one_grid_for_the_whole_data_set(tmp_path: Path) -> None:
     assert same(run, certify_dataset(smoother(grid="auto"), data, out=tmp_path / "run.db", **FEW))
 
 
-def test_auto_is_one_grid_for_an_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_chooses_one_grid_for_an_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyrobust.evaluation.smoothed_accuracy._CHUNK", 2)
     x = torch.zeros(6, 1, 2, 2)
     x[4:] = 1.0
@@ -89,13 +89,13 @@ def test_auto_is_one_grid_for_an_accuracy(monkeypatch: pytest.MonkeyPatch) -> No
         ("1/256", "grid: '1/16' stored, '1/256' given"),
     ],
 )
-def test_another_grid_is_another_run(tmp_path: Path, grid: Any, words: str) -> None:
+def test_a_run_is_not_resumed_on_another_grid(tmp_path: Path, grid: Any, words: str) -> None:
     sweep(tmp_path / "run.db")
     with pytest.raises(StoreError, match=words):
         sweep(tmp_path / "run.db", grid=grid)
 
 
-def test_a_run_that_broke_off_ends_as_if_it_had_not(tmp_path: Path) -> None:
+def test_a_resumed_run_on_a_grid_ends_with_the_same_results(tmp_path: Path) -> None:
     expected = sweep(batch_size=16)
     with pytest.raises(ZeroDivisionError):
         sweep(tmp_path / "run.db", model=Failing(60, ZeroDivisionError()), batch_size=16)
@@ -104,8 +104,10 @@ def test_a_run_that_broke_off_ends_as_if_it_had_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [{}, {"method": "sequential", "radii": [0.05], "n": 2000}])
-def test_another_torch_is_another_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
-    """Its kernels may round otherwise: what half an image has voted for is not gone on with."""
+def test_a_run_on_a_grid_is_not_resumed_under_another_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any
+) -> None:
+    """Its kernels may round differently: the votes of an unfinished image must not mix two versions."""
 
     def under(version: str, name: str, grid: str | None = "1/16", calls: int = 10**9, **options: Any) -> Run:
         monkeypatch.setattr(torch, "__version__", version)
@@ -118,12 +120,12 @@ def test_another_torch_is_another_classifier(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(StoreError, match=r"torch: '2.11.0' stored, '2.13.0' given"):
         under("2.13.0", "grid.db")
     assert under("2.13.0", "real.db", None).complete
-    # A finished run is only read.
+    # A complete run is only read.
     assert under("2.11.0", "grid.db").complete
     assert same(under("2.13.0", "grid.db"), Run(tmp_path / "grid.db"))
     under("2.11.0", "1.db", shard=(1, 2))
     under("2.13.0", "2.db", shard=(2, 2))
-    with pytest.raises(InputError, match=r"torch: '2.11.0' stored, '2.13.0' given"):
+    with pytest.raises(InputError, match=r"torch: '2.11.0' in the first, '2.13.0' in the second"):
         merge_runs([tmp_path / "1.db", tmp_path / "2.db"])
 
 
@@ -145,7 +147,7 @@ def test_sequential_runs_on_a_grid(tmp_path: Path) -> None:
         sweep(path, grid=None, model=Failing(10**9, ZeroDivisionError()), **options)
 
 
-def test_images_off_the_grid_are_named_before_there_is_a_file(tmp_path: Path) -> None:
+def test_images_off_the_grid_are_refused_before_a_file_is_created(tmp_path: Path) -> None:
     x = images().x.clone()
     x[7, 0, 1, 0] = 0.3
     data = ImageSet("spoiled", x, images().y)
@@ -154,15 +156,15 @@ def test_images_off_the_grid_are_named_before_there_is_a_file(tmp_path: Path) ->
     with pytest.raises(InputError, match="grid: expected x on one of the usual grids"):
         certify_dataset(smoother(grid="auto"), data, out=tmp_path / "run.db", **FEW)
     assert not list(tmp_path.iterdir())
-    # What is not covered need not be on it.
+    # Images that are not selected may be off the grid.
     assert len(certify_dataset(smoother(grid="1/16"), data, skip=2, **FEW)) == 20
     x[0] = 0.3
     part = certify_dataset(smoother(grid="1/16"), ImageSet("first", x, images().y), shard=(3, 20), **FEW)
     assert part.table["index"].tolist() == [2, 22]
 
 
-def test_shards_are_of_one_batch_size(tmp_path: Path) -> None:
-    """The size of a batch is part of the classifier; without a grid shards may differ in it."""
+def test_shards_on_a_grid_need_one_batch_size(tmp_path: Path) -> None:
+    """On a grid the batch size is part of the classifier; without one, shards may differ in it."""
     for grid in (None, "1/16"):
         first, second, third = (tmp_path / f"{grid == '1/16'}{name}.db" for name in "abc")
         sweep(first, grid, shard=(1, 2))
@@ -172,11 +174,11 @@ def test_shards_are_of_one_batch_size(tmp_path: Path) -> None:
         if grid is None:
             assert merge_runs([first, third]).complete
         else:
-            with pytest.raises(InputError, match="batch_size: 64 stored, 32 given"):
+            with pytest.raises(InputError, match="batch_size: 64 in the first, 32 in the second"):
                 merge_runs([first, third])
 
 
-def test_memory_that_runs_out_ends_the_run(tmp_path: Path) -> None:
+def test_out_of_memory_on_a_grid_stops_the_run(tmp_path: Path) -> None:
     error = torch.OutOfMemoryError("CUDA out of memory.")
     with pytest.raises(ModelError, match=r"batch_size: expected one that fits .* batch_size=8"):
         sweep(tmp_path / "run.db", model=Failing(60, error), batch_size=16)
@@ -194,7 +196,7 @@ def test_memory_that_runs_out_ends_the_run(tmp_path: Path) -> None:
         "UPDATE run SET parameters = replace(parameters, '\"grid\"', '\"grids\"')",
     ],
 )
-def test_files_that_contradict_themselves_are_refused(tmp_path: Path, statement: str) -> None:
+def test_inconsistent_files_are_refused(tmp_path: Path, statement: str) -> None:
     sweep(tmp_path / "run.db")
     change(tmp_path / "run.db", statement)
     with pytest.raises(FileFormatError):

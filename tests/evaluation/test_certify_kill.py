@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from killed_runs import TIMEOUT_S, committed, finish, start
 
-from pyrobust.errors import PyrobustError
 from pyrobust.evaluation import Run, format_log
 
-COMMAND = [sys.executable, "-c", "from pyrobust.cli import main; main()"]
-# One image a chunk: as many commits to be killed at as there are images.
+# One image a chunk, so that every image is a commit that a kill can hit.
 SWEEP = [
     *("certify", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25"),
     *("--n0", "100", "--n", "1900", "--batch-size", "125", "--max", "120"),
 ]
-# One thread: two that wait for each other on a busy machine take many times as long.
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-TIMEOUT_S = 120
-
-
-def start(path: Path) -> subprocess.Popen[str]:
-    command = [*COMMAND, *SWEEP, "--out", str(path)]
-    return subprocess.Popen(
-        command, cwd=path.parent, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> None:
-    _, errors = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == 0, errors
 
 
 def without_times(run: Run) -> str:
@@ -44,7 +26,7 @@ def without_times(run: Run) -> str:
 
 
 def assert_same_results(run: Run, expected: Run) -> None:
-    """Nothing lost, nothing twice, and the same bits, the times apart."""
+    """Assert that nothing is lost or duplicated, and that all bits agree, except for times."""
     assert run.complete
     assert without_times(run) == without_times(expected)
     assert run.header == expected.header
@@ -54,31 +36,24 @@ def assert_same_results(run: Run, expected: Run) -> None:
         assert np.array_equal(run.histogram(name), expected.histogram(name))
 
 
-def committed(path: Path) -> int:
-    try:
-        return len(Run(path))
-    except PyrobustError:  # not there yet, or just being made
-        return 0
-
-
 def wait_for_progress(process: subprocess.Popen[str], path: Path) -> None:
-    """Returns when the process has committed something, or is done."""
+    """Wait until the process has committed something, or is done."""
     before, deadline = committed(path), time.monotonic() + TIMEOUT_S
     while process.poll() is None and committed(path) == before and time.monotonic() < deadline:
         time.sleep(0.005)
 
 
 def kill_and_resume(folder: Path, kills: int, seed: int) -> None:
-    """Kills sweeps at random moments, each going on where the last stopped, until so many kills hit one half done.
+    """Kill sweeps at random moments, each resuming the last, until ``kills`` kills hit an unfinished sweep.
 
-    Every second moment is counted from the start of the process, so that loading and the making of the file are hit
-    too; the others from the first commit of the process. A sweep that is done before its kill is checked, and another
-    one begins.
+    Every second moment is counted from the start of the process, so that loading and the creation of the file are hit
+    too; the others from the first commit of the process. A sweep that finishes before its kill is checked, and a new
+    one starts.
     """
     chance = random.Random(seed)
     begin = time.monotonic()
     whole = folder / "whole.db"
-    finish(start(whole))
+    finish(SWEEP, whole)
     seconds = time.monotonic() - begin
     expected = Run(whole)
     path = folder / "killed.db"
@@ -86,7 +61,7 @@ def kill_and_resume(folder: Path, kills: int, seed: int) -> None:
     while hits < kills:
         attempts += 1
         assert attempts <= 10 * kills + 20, f"only {hits} of {attempts - 1} kills hit a sweep half done"
-        process = start(path)
+        process = start(SWEEP, path)
         if attempts % 2:
             wait_for_progress(process, path)
             time.sleep(chance.uniform(0, 0.3))
@@ -100,31 +75,31 @@ def kill_and_resume(folder: Path, kills: int, seed: int) -> None:
         else:
             assert process.returncode == -signal.SIGKILL, errors
             hits += 0 < committed(path) < len(expected)
-    finish(start(path))
+    finish(SWEEP, path)
     assert_same_results(Run(path), expected)
     assert sorted(file.name for file in folder.iterdir()) == ["killed.db", "whole.db"]
 
 
-def test_killed_sweeps_end_like_uninterrupted_ones(tmp_path: Path) -> None:
+def test_killed_sweeps_resume_to_the_same_results(tmp_path: Path) -> None:
     kill_and_resume(tmp_path, kills=3, seed=0)
 
 
-def test_kill_at_the_very_first_moments_leaves_a_file_that_a_run_can_begin_in(tmp_path: Path) -> None:
+def test_a_kill_while_the_file_is_created_leaves_a_usable_file(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
-    process = start(path)
+    process = start(SWEEP, path)
     while not path.exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.0005)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=TIMEOUT_S)
     assert committed(path) <= 2
-    finish(start(path))
+    finish(SWEEP, path)
     assert Run(path).complete
 
 
 def test_interrupt_says_how_to_resume(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
-    process = start(path)
+    process = start(SWEEP, path)
     wait_for_progress(process, path)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Sweeps of models that fail, change, answer with NaN or do not fit memory."""
+"""Sweeps of models that fail, change, return NaN or do not fit memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyrobust.evaluation import Run, certify_dataset, predict_dataset
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
-def test_a_failing_model_leaves_whole_chunks_and_the_run_goes_on(tmp_path: Path, error: BaseException) -> None:
+def test_a_failing_model_leaves_whole_chunks_and_a_resumable_run(tmp_path: Path, error: BaseException) -> None:
     data, path = images(), tmp_path / "run.db"
     model = Failing(50, error)
     with pytest.raises(type(error)):
@@ -34,7 +34,7 @@ def test_a_failing_model_leaves_whole_chunks_and_the_run_goes_on(tmp_path: Path,
 
 
 @pytest.mark.parametrize("sweep", [certify_dataset, predict_dataset])
-def test_a_model_that_fails_on_the_first_image_is_one_clear_error(tmp_path: Path, sweep: Callable[..., Run]) -> None:
+def test_a_model_that_fails_on_the_first_image_gives_one_clear_error(tmp_path: Path, sweep: Callable[..., Run]) -> None:
     broken = Failing(0, ValueError("broken\nin many\nlines"))
     words = r"model: failed on one image of shape \(1, 2, 2\): ValueError: broken$"
     with pytest.raises(ModelError, match=words) as caught:
@@ -73,7 +73,7 @@ def test_nan_votes_are_counted_and_never_certified() -> None:
 
 
 class Centred(Bands):
-    """Keeps its mean as a plain attribute, which state_dict does not hold."""
+    """Has its mean as a plain attribute, which state_dict does not contain."""
 
     def __init__(self, mean: float) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def test_a_run_never_mixes_two_models(tmp_path: Path) -> None:
     assert same(certify_dataset(smoother(Centred(0.5)), images(), out=path, **FEW), whole)
 
 
-def test_a_batch_halved_for_memory_is_still_the_run_that_was_asked_for(tmp_path: Path) -> None:
+def test_a_batch_halved_for_memory_keeps_the_requested_parameters(tmp_path: Path) -> None:
     class Small(Bands):
         def forward(self, x: Tensor) -> Tensor:
             if len(x) > 16:

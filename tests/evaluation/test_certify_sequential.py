@@ -1,4 +1,4 @@
-"""Sequential runs: the same as batches, in any schedule, and gone on with in the middle of an image."""
+"""Sequential runs: the same results as batches in any schedule, and resuming in the middle of an image."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SMALL: dict[str, Any] = {"n0": 10, "n": 2000, "method": "sequential", "radii": [
 
 
 def shades(count: int = 40) -> ImageSet:
-    """Every brightness, so that some images are near to every decision."""
+    """Images of every brightness, so that some are close to every decision."""
     whole = images(count)
     x = torch.linspace(0, 1, count).view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
     return ImageSet("shades", x.contiguous(), whole.y)
@@ -59,7 +59,7 @@ def whole() -> Run:
     return certify_dataset(smoother(), shades(), **SMALL)
 
 
-def test_a_run_has_what_a_batch_has(whole: Run) -> None:
+def test_a_run_matches_a_batch(whole: Run) -> None:
     found = smoother().certify_batch(shades().x, **SMALL)
     for name, column in (("prediction", "prediction"), ("radius", "radius"), ("p_lower", "p_lower")):
         np.testing.assert_array_equal(whole.table[column], getattr(found, name))
@@ -79,11 +79,11 @@ def test_a_run_has_what_a_batch_has(whole: Run) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [7, 33, 500])
-def test_batch_sizes(batch_size: int, whole: Run) -> None:
+def test_results_do_not_depend_on_the_batch_size(batch_size: int, whole: Run) -> None:
     assert_same(certify_dataset(smoother(batch_size=batch_size), shades(), **SMALL), whole)
 
 
-def test_shards(whole: Run, tmp_path: Path) -> None:
+def test_shards_merge_to_the_whole_run(whole: Run, tmp_path: Path) -> None:
     for part in (1, 2, 3):
         certify_dataset(smoother(), shades(), out=tmp_path / f"{part}.db", shard=(part, 3), **SMALL)
     assert_same(merge_runs([tmp_path / f"{part}.db" for part in (3, 1, 2)]), whole)
@@ -97,7 +97,7 @@ def pending(path: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("step", [1, 5, 17])
-def test_goes_on_in_the_middle_of_images(
+def test_runs_resume_in_the_middle_of_images(
     step: int, whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certify_sequential, "_COMMIT_S", 0.0)
@@ -128,7 +128,7 @@ def test_a_failure_before_the_first_result_keeps_the_votes(tmp_path: Path, monke
     assert len(pending(path)) == 40
 
 
-def test_a_finished_run_is_read(whole: Run, tmp_path: Path) -> None:
+def test_a_complete_run_is_only_read(whole: Run, tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     certify_dataset(smoother(), shades(), out=path, **SMALL)
     before = path.read_bytes()
@@ -155,7 +155,7 @@ def test_other_parameters_are_refused(changes: dict[str, Any], match: str, tmp_p
         certify_dataset(smoother(), shades(4), out=path, **SMALL | changes)
 
 
-def test_the_order_of_radii_is_of_no_account(tmp_path: Path) -> None:
+def test_the_order_of_radii_does_not_matter(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     certify_dataset(smoother(), shades(4), out=path, **SMALL)
     run = certify_dataset(smoother(), shades(4), out=path, **SMALL | {"radii": (0.5, 0.05, 0.2, 0.05)})
@@ -180,7 +180,7 @@ def test_bad_input_leaves_no_file(changes: dict[str, Any], error: type, match: s
     assert list(tmp_path.iterdir()) == []
 
 
-def test_hybrid_and_two_classes_are_kept(tmp_path: Path) -> None:
+def test_hybrid_and_two_class_are_stored(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     mixed = SMALL | {"hybrid": 0.5, "two_class": True}
     run = certify_dataset(smoother(), shades(), out=path, **mixed)
@@ -201,7 +201,7 @@ def test_progress_counts_images(tmp_path: Path) -> None:
     assert seen[-1].radius == 0.05
 
 
-# -- what others make of it --------------------------------------------------------------------------------------------
+# -- log, table and audit ----------------------------------------------------------------------------------------------
 
 
 def test_log_table_and_audit(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_log_table_and_audit(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("two_class", [False, True])
-def test_the_audit_finds_a_radius_above_what_was_proved(
+def test_the_audit_finds_a_radius_larger_than_was_proved(
     statement: str, rows: tuple[int, ...], two_class: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.db"
@@ -285,7 +285,7 @@ def change(path: Path, statement: str) -> None:
         ("PRAGMA user_version = 1", "schema version 1, expected 5"),
     ],
 )
-def test_damaged_results(statement: str, match: str, tmp_path: Path) -> None:
+def test_damaged_results_are_refused(statement: str, match: str, tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     certify_dataset(smoother(), shades(), out=path, **SMALL)
     change(path, statement)
@@ -306,7 +306,9 @@ def test_damaged_results(statement: str, match: str, tmp_path: Path) -> None:
         ("UPDATE pending SET p_upper = 'x' WHERE idx = 3", "p_upper"),
     ],
 )
-def test_damaged_images_in_work(statement: str, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_unfinished_images_are_refused(
+    statement: str, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(certify_sequential, "_COMMIT_S", 0.0)
     path = tmp_path / "run.db"
     with pytest.raises(KeyboardInterrupt):

@@ -15,7 +15,7 @@ from killed_runs import TIMEOUT_S, finish, start
 from pyrobust.errors import PyrobustError
 from pyrobust.evaluation import Run
 
-# The second radius is near to many images' own, so that these take thousands of samples.
+# The second radius is close to those of many images, which therefore draw thousands of samples.
 SWEEP = [
     *("certify", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--method", "sequential"),
     *("--radii", "0.25,0.5", "--n", "20000", "--batch-size", "125", "--max", "300"),
@@ -23,7 +23,7 @@ SWEEP = [
 
 
 def in_work(path: Path) -> int:
-    """Images whose votes are kept without a result."""
+    """Number of unfinished images with stored votes."""
     try:
         Run(path)
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
@@ -41,7 +41,7 @@ def assert_same(run: Run, expected: Run) -> None:
         np.testing.assert_array_equal(run.histogram(name), expected.histogram(name))
 
 
-def test_killed_sweeps_end_like_uninterrupted_ones(tmp_path: Path) -> None:
+def test_killed_sweeps_resume_to_the_same_results(tmp_path: Path) -> None:
     chance = random.Random(0)
     whole, path = tmp_path / "whole.db", tmp_path / "killed.db"
     finish(SWEEP, whole)

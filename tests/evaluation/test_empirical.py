@@ -1,4 +1,4 @@
-"""Empirical robustness under anybody's attack function: what is asked of it, what counts, which data sets will do."""
+"""Empirical robustness under any attack function: its calls, the counts, and accepted data sets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_shares_worked_by_hand(epsilon, held):
 
 
 class MapStyle(Dataset):
-    """Never raises IndexError, as such data sets need not."""
+    """A map-style data set that never raises IndexError."""
 
     def __len__(self):
         return len(X)
@@ -62,11 +62,11 @@ class MapStyle(Dataset):
     ],
     ids=["tensors", "two", "loader", "unbatched", "map", "batch", "batches", "pairs", "ints", "numpy", "ones"],
 )
-def test_data_sets_of_several_kinds(dataset):
+def test_data_sets_of_every_kind(dataset):
     assert calculate_empirical_robustness(sign_model, dataset, toward_zero, 0.15) == 3 / 4
 
 
-def test_a_generator_is_read_once():
+def test_a_generator_is_consumed_once():
     assert calculate_empirical_robustness(sign_model, ((X[i], Y[i]) for i in range(5)), toward_zero, 0.15) == 3 / 4
 
 
@@ -121,7 +121,7 @@ def test_an_attack_may_use_gradients_and_write_into_its_input():
     assert not any(model.modes)
 
 
-def test_a_model_of_another_dtype_gets_its_own():
+def test_a_model_gets_its_own_dtype():
     model = nn.Linear(2, 2).double()
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
@@ -146,7 +146,7 @@ def test_no_winner_is_not_robust():
     assert calculate_empirical_robustness(model, [(X[0], 1)], attack, 1.0) == 0.0
 
 
-def test_nothing_right_and_nothing_at_all():
+def test_no_correct_example_and_no_example_are_errors():
     with pytest.raises(
         InputError, match="dataset: expected an example that the model classifies correctly, got none of 5"
     ):
@@ -181,7 +181,7 @@ def _never(model, x, label, budget):
         ([(X[0] / 0, 1)], InputError, "dataset: expected finite values in x"),
     ],
 )
-def test_what_is_no_data_set(dataset, error, match):
+def test_invalid_data_sets_are_refused(dataset, error, match):
     with pytest.raises(error, match=match):
         calculate_empirical_robustness(sign_model, dataset, _never, 0.1)
 
@@ -201,7 +201,7 @@ def test_what_is_no_data_set(dataset, error, match):
         (torch.tensor([[math.inf, 0.0]]), InputError, "attack_fn: expected the function to return finite values"),
     ],
 )
-def test_what_an_attack_may_not_return(returned, error, match):
+def test_invalid_adversarial_inputs_are_refused(returned, error, match):
     with pytest.raises(error, match=match):
         calculate_empirical_robustness(sign_model, TensorDataset(X, Y), lambda *_, budget: returned, 0.1)
 
@@ -216,12 +216,12 @@ def test_what_an_attack_may_not_return(returned, error, match):
         (None, InputTypeError),
     ],
 )
-def test_epsilon(epsilon, error):
+def test_invalid_epsilons_are_refused(epsilon, error):
     with pytest.raises(error, match="epsilon: expected"):
         calculate_empirical_robustness(sign_model, TensorDataset(X, Y), _never, epsilon)
 
 
-def test_what_is_no_attack_or_model():
+def test_invalid_attacks_and_models_are_refused():
     with pytest.raises(InputTypeError, match="attack_fn: expected a callable, got str"):
         calculate_empirical_robustness(sign_model, TensorDataset(X, Y), "pgd", 0.1)
     with pytest.raises(InputTypeError, match="model: expected"):

@@ -1,4 +1,4 @@
-"""Certified accuracy by interval bounds: against the bounds themselves, and by hand."""
+"""Certified accuracy by interval bounds, against the bounds and by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.zoo import load_data
 
 
-def test_it_is_what_the_definition_says() -> None:
+def test_it_matches_the_definition() -> None:
     data, model = load_data("digits"), net().eval()
     x, y = data.x, data.y
     for epsilon in (0.0, 0.002, 0.004):
@@ -31,7 +31,7 @@ def test_it_is_what_the_definition_says() -> None:
     assert 0.1 < found["certified_accuracy"] < 0.9
 
 
-def test_by_hand() -> None:
+def test_shares_worked_by_hand() -> None:
     # The logits ±(level − 1/2) each move by epsilon: proved where 2·|level − 1/2| > 2·epsilon.
     x, y = grey(0.9, 0.7, 0.55, 0.2, 0.1)
     y[4] = 1  # wrong, however certain
@@ -43,7 +43,7 @@ def test_by_hand() -> None:
     assert certified_accuracy_ibp(Brightness(), one_by_one, 0.06)["certified_accuracy"] == pytest.approx(0.6)
 
 
-def test_the_mode_comes_back_and_dropout_is_off() -> None:
+def test_dropout_is_off_and_the_mode_restored() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(4, 2)).train()
     x, y = grey(0.9, 0.2)
     first, second = (certified_accuracy_ibp(model, [(x, y)], 0.01) for _ in range(2))
@@ -75,7 +75,7 @@ def test_the_mode_comes_back_and_dropout_is_off() -> None:
         ({"device": "toaster"}, InputError, "device: expected cpu or cuda"),
     ],
 )
-def test_bad_input(changes: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_bad_input_is_refused(changes: dict[str, Any], error: type[Exception], words: str) -> None:
     arguments: dict[str, Any] = {"model": Brightness(), "test_loader": [grey(0.9)], "epsilon": 0.1}
     with pytest.raises(error, match=words):
         certified_accuracy_ibp(**(arguments | changes))

@@ -1,4 +1,4 @@
-"""Logits without a winner, such as NaN: wrong wherever accuracy is measured, and said once."""
+"""Logits without a winner, such as NaN, count as wrong in every accuracy, and are logged once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pyrobust.evaluation import (
 )
 from pyrobust.report import attack_table, verification_table
 
-#: Four images, of class 1 where they are bright; the model has no opinion of the darkest one.
+#: Four images, of class 1 if bright; the model returns NaN for the darkest one.
 X = torch.tensor([0.05, 0.3, 0.7, 0.9]).view(4, 1, 1, 1).expand(4, 1, 2, 2).contiguous()
 Y = torch.tensor([0, 0, 1, 1])
 
@@ -62,12 +62,14 @@ def on_a_curve() -> float:
 
 
 def of_a_function() -> float:
-    """The share of those that are right, of which there are three."""
+    """Of the three examples that are right, scaled to all four."""
     return 0.75 * calculate_empirical_robustness(Undecided(), (X, Y), lambda model, x, y, budget: x, 0.0)
 
 
 @pytest.mark.parametrize("measure", [evaluated, by_autoattack, in_a_run, on_a_curve, of_a_function])
-def test_wrong_and_said_once(measure: Callable[[], float], caplog: pytest.LogCaptureFixture) -> None:
+def test_no_winner_counts_as_wrong_and_is_logged_once(
+    measure: Callable[[], float], caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, logger="pyrobust"):
         assert measure() == 0.75
     said = [record.getMessage() for record in caplog.records]
@@ -76,13 +78,13 @@ def test_wrong_and_said_once(measure: Callable[[], float], caplog: pytest.LogCap
     assert "count as wrong" in said[0]
 
 
-def test_nothing_is_said_where_all_have_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_logged_if_every_row_has_a_winner(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="pyrobust"):
         attack_dataset(FGSM(Undecided(), epsilon=0.0), (X[1:], Y[1:]))
     assert not caplog.records
 
 
-def test_tables_count_them(tmp_path: Path) -> None:
+def test_tables_count_rows_without_a_winner(tmp_path: Path) -> None:
     class Overflowing(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x.flatten(1))

@@ -1,4 +1,4 @@
-"""What is told while a sweep runs."""
+"""Progress reports of sweeps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sweep_models import FEW, images, smoother
 from pyrobust.evaluation import SweepProgress, certify_dataset
 
 
-def test_progress_is_told_and_ends_at_the_total(tmp_path: Path) -> None:
+def test_progress_is_reported_and_ends_at_the_total(tmp_path: Path) -> None:
     seen: list[SweepProgress] = []
     path = tmp_path / "run.db"
     run = certify_dataset(smoother(), images(), out=path, progress=seen.append, **FEW)

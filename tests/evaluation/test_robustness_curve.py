@@ -1,4 +1,4 @@
-"""Robustness curves: against hand-made attacks whose curve is known."""
+"""Robustness curves of hand-made attacks with known curves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GRID = [0.0, 0.1, 0.2, 0.3, 0.4]
 
 
 class Point(AdversarialAttack):
-    """The best linf attack on ``sign_model``, one epsilon at a time."""
+    """The optimal linf attack on ``sign_model``, for one epsilon."""
 
     calls: list
 
@@ -34,7 +34,7 @@ class Point(AdversarialAttack):
 
 
 class Batch(AdversarialAttack):
-    """The same with an epsilon for each example; spends all of it."""
+    """The optimal attack with an epsilon for each example."""
 
     calls: list
 
@@ -76,8 +76,8 @@ def test_the_curve_worked_by_hand(attack):
     st.lists(st.integers(0, 50), min_size=1, max_size=12),
     st.sampled_from([Point, Batch]),
 )
-def test_any_margins_and_any_grid(margins, grid, attack):
-    """Halves of hundredths between the grid's hundredths: no tie is left to rounding."""
+def test_random_margins_and_grids(margins, grid, attack):
+    """Margins lie halfway between points of the grid, so that rounding decides no tie."""
     attack.calls = []
     x, y = images([m / 125 + 0.004 for m in margins])
     found = robustness_curve(attack, sign_model, x, y, [e / 125 for e in grid])
@@ -85,7 +85,7 @@ def test_any_margins_and_any_grid(margins, grid, attack):
     assert found.counts.tolist() == expected
 
 
-def test_epsilons_unsorted_doubled_and_as_passed(attack):
+def test_unsorted_and_duplicate_epsilons_are_returned_as_passed(attack):
     x, y = images([0.05, 0.15, 0.25, 0.45, -0.1])
     keys = [Fraction(2, 5), 0, np.float32(0.22), 0.1, 0.0, np.float64(0.1)]
     result = compute_robustness_curve(attack, sign_model, x, y, keys)
@@ -98,13 +98,13 @@ def test_epsilons_unsorted_doubled_and_as_passed(attack):
     assert curve.epsilons.tolist() == [0.4, 0.0, float(np.float32(0.22)), 0.1, 0.0, 0.1]
 
 
-def test_zero_alone_is_the_clean_accuracy_without_an_attack(attack):
+def test_epsilon_zero_is_the_clean_accuracy_without_an_attack(attack):
     x, y = images([0.1, -0.1, 0.2])
     assert compute_robustness_curve(attack, sign_model, x, y, [0]) == {0: 2 / 3}
     assert attack.calls == []
 
 
-def test_nothing_right_needs_no_attack(attack):
+def test_no_attack_runs_if_nothing_is_right(attack):
     x, y = images([-0.1, -0.2])
     curve = robustness_curve(attack, sign_model, x, y, GRID)
     assert curve.counts.tolist() == [0] * 5
@@ -113,7 +113,7 @@ def test_nothing_right_needs_no_attack(attack):
 
 
 @pytest.mark.parametrize("points", [1, 2, 3, 7, 8, 20, 31])
-def test_rounds_of_the_bisection(points):
+def test_number_of_bisection_rounds(points):
     Batch.calls = []
     grid = [0.45 * (i + 1) / points for i in range(points)]
     margins = torch.linspace(0.001, 0.499, 97)
@@ -121,7 +121,7 @@ def test_rounds_of_the_bisection(points):
     curve = robustness_curve(Batch, sign_model, x, y, grid)
     assert len(Batch.calls) <= math.ceil(math.log2(points + 1))
     assert curve.counts.tolist() == [int((margins > e).sum()) for e in grid]
-    # all start at the same epsilon, and each goes its own way
+    # all start at the same epsilon and then diverge
     assert len(set(Batch.calls[0][0].tolist())) == 1
     assert all(len(epsilon) == len(indices) for epsilon, indices in Batch.calls)
     if points > 3:
@@ -131,15 +131,15 @@ def test_rounds_of_the_bisection(points):
     assert set(Batch.calls[0][1].tolist()) == set(range(97))
 
 
-def test_by_point_only_those_still_right_are_attacked():
+def test_point_by_point_only_examples_still_right_are_attacked():
     Point.calls = []
     x, y = images([0.05, 0.15, 0.25, 0.45, -0.1])
     robustness_curve(Point, sign_model, x, y, [0.3, 0.1, 0.2, 0.0])
     assert Point.calls == [(0.1, 4), (0.2, 3), (0.3, 2)]
 
 
-def test_a_small_perturbation_settles_the_smaller_epsilons_too():
-    """The first example is fooled at 0.26 by a perturbation of 0.05, which leaves no smaller epsilon to ask."""
+def test_a_small_perturbation_decides_smaller_epsilons_too():
+    """The first example is fooled at 0.26 by a perturbation of 0.05, which decides all smaller epsilons."""
 
     class Nearest(Batch):
         def generate(self, x, y, targeted=False, target_labels=None, *, epsilon=None, indices=None):
@@ -155,7 +155,7 @@ def test_a_small_perturbation_settles_the_smaller_epsilons_too():
     assert Nearest.calls == [3, 2]
 
 
-def test_indices_are_passed_only_where_taken():
+def test_indices_are_passed_only_if_accepted():
     class Bare(AdversarialAttack):
         def generate(self, x, y, targeted=False, target_labels=None, *, epsilon=None):
             return x - epsilon[:, None].float() * 0.9
@@ -184,7 +184,7 @@ def test_arguments_reach_the_attack(attack):
     assert compute_robustness_curve(partial, sign_model, x, y, [0.2, 0.1]) == {0.2: 0.0, 0.1: 0.5}
 
 
-def test_forwards_are_those_of_the_attack_and_our_own():
+def test_forwards_include_the_attack_and_the_search():
     class Counting(Batch):
         forwards = 0
 
@@ -216,7 +216,7 @@ def test_progress(attack):
     assert seen == sorted(seen)
 
 
-def test_an_example_of_no_winner_is_fooled():
+def test_an_example_without_a_winner_is_fooled():
     def model(batch):
         return torch.where(batch[:, :1] < 0.5, math.nan, sign_model(batch))
 
@@ -231,7 +231,7 @@ def test_labels_and_images_of_other_dtypes(attack):
         assert robustness_curve(attack, sign_model, x, labels, GRID).counts.tolist() == [4, 3, 2, 1, 1]
 
 
-# --- what is summed up
+# --- summaries
 
 
 def curve_of(epsilons, counts, n=10):

@@ -1,4 +1,4 @@
-"""Robustness curves refuse broken attacks and wrong arguments, and name them."""
+"""Robustness curves refuse broken attacks and invalid arguments, and name them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyrobust.evaluation.robustness_curve import compute_robustness_curve, robus
 
 
 class Untouched(AdversarialAttack):
-    """Notes how often it is asked."""
+    """Counts its calls."""
 
     calls = 0
 
@@ -62,14 +62,14 @@ def test_a_broken_attack_is_named(function, error, match, per_example):
         compute_robustness_curve(returning(function, per_example), sign_model, x, y, [0.1])
 
 
-def test_below_the_clip_range_too():
+def test_points_below_the_clip_range_are_refused():
     x, y = torch.tensor([[0.6, 0.05]]), torch.tensor([1])
     with pytest.raises(InputError, match=r"to respect clip_min 0.0, got -0.05"):
         compute_robustness_curve(returning(lambda x, e: x - e), sign_model, x, y, [0.1])
 
 
 @pytest.mark.parametrize(("norm", "share"), [("l2", 1 / math.sqrt(2)), ("l1", 1 / 2)])
-def test_the_norm_is_the_attacks(norm, share):
+def test_the_norm_is_taken_from_the_attack(norm, share):
     x, y = images([0.05, 0.2])
     ok = returning(lambda x, e: x - share * e)
     assert compute_robustness_curve(ok, sign_model, x, y, [0.1], norm=norm) == {0.1: 0.5}
@@ -77,7 +77,7 @@ def test_the_norm_is_the_attacks(norm, share):
         compute_robustness_curve(returning(lambda x, e: x - 1.001 * share * e), sign_model, x, y, [0.1], norm=norm)
 
 
-def test_rounding_as_textbook_attacks_do_it_is_no_breach():
+def test_float32_rounding_of_textbook_attacks_is_accepted():
     """x + ε·sign in float32 leaves the float64 ball by the rounding of the sum."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.rand(200, 50, generator=generator), torch.ones(200, dtype=torch.int64)
@@ -87,7 +87,7 @@ def test_rounding_as_textbook_attacks_do_it_is_no_breach():
 
 
 @pytest.mark.parametrize("per_example", [False, True])
-def test_writing_into_x_hides_nothing(per_example):
+def test_an_attack_that_writes_into_x_is_caught(per_example):
     x, y = images([0.05, 0.3])
     before = x.clone()
     kept = returning(lambda x, e: x.sub_(0.9 * e), per_example)
@@ -98,7 +98,7 @@ def test_writing_into_x_hides_nothing(per_example):
 
 
 class Plain:
-    """No subclass of ours, and without a norm or a clip range."""
+    """An attack that is not a subclass, without norm or clip range."""
 
     def __init__(self, model, epsilon, *, scale=1.0):
         self.step = scale * epsilon
@@ -107,7 +107,7 @@ class Plain:
         return x - self.step
 
 
-def test_a_class_of_ones_own():
+def test_a_plain_attack_class():
     x, y = images([0.05, 0.25, 5.0])
     assert compute_robustness_curve(Plain, sign_model, x, y, [0.1, 0.3, 6.0]) == {0.1: 2 / 3, 0.3: 1 / 3, 6.0: 0.0}
     with pytest.raises(InputError, match=r"Plain to stay within linf distance 0\.1"):
@@ -141,7 +141,7 @@ def test_the_model_is_in_evaluation_mode_for_every_class():
     assert net.training
 
 
-# --- wrong arguments
+# --- invalid arguments
 
 X, Y = images([0.1, 0.2])
 
@@ -171,7 +171,7 @@ X, Y = images([0.1, 0.2])
         ("model", "net", InputTypeError, "model: expected"),
     ],
 )
-def test_a_bad_argument_is_named(argument, value, error, match):
+def test_bad_arguments_are_named(argument, value, error, match):
     arguments = {"attack_class": Untouched, "model": sign_model, "x": X, "y": Y, "epsilons": [0.1]} | {argument: value}
     for function in (compute_robustness_curve, robustness_curve):
         with pytest.raises(error, match=match):
@@ -179,13 +179,13 @@ def test_a_bad_argument_is_named(argument, value, error, match):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, math.nan])
-def test_alpha(alpha):
+def test_invalid_alphas_are_refused(alpha):
     Untouched.calls = 0
     with pytest.raises(InputError, match="alpha: expected a number in"):
         robustness_curve(Untouched, sign_model, X, Y, [0.1], alpha=alpha)
     assert Untouched.calls == 0
 
 
-def test_an_attacks_own_complaint_comes_through():
+def test_errors_of_the_attack_propagate():
     with pytest.raises(InputError, match="norm: expected"):
         robustness_curve(Untouched, sign_model, X, Y, [0.1], norm="l0")

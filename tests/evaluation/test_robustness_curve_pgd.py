@@ -1,4 +1,4 @@
-"""Robustness curves under PGD: what they cost, and that they are no higher than one run for each point."""
+"""Robustness curves under PGD: their cost, and that they are not above separate runs for each point."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def mnist():
 @pytest.mark.parametrize(
     ("source", "norm", "largest"), [(digits, "linf", 0.3), (digits, "l2", 1.5), (mnist, "l2", 3.0)]
 )
-def test_twenty_points_for_the_price_of_five(source, norm, largest):
+def test_twenty_points_cost_at_most_five(source, norm, largest):
     net, x, y = source()
     model = Counted(net)
     grid = [largest * (i + 1) / 20 for i in range(20)]
@@ -67,8 +67,8 @@ def test_twenty_points_for_the_price_of_five(source, norm, largest):
     assert (np.diff(curve.counts) <= 0).all()
 
 
-def test_an_epsilon_each_is_an_epsilon_alone():
-    """Without random numbers each example is broken where runs of its own break it."""
+def test_an_epsilon_for_each_example_matches_separate_runs():
+    """Without random numbers, each example is broken at the epsilon at which separate runs break it."""
     net, x, y = digits()
     model = net.double()
     x, y = x[:40].double(), y[:40]
@@ -95,7 +95,7 @@ def test_the_batch_size_does_not_matter():
     assert whole.broken_epsilon.tolist() == parts.broken_epsilon.tolist()
 
 
-def test_on_a_gpu_as_on_the_cpu(cuda):
+def test_gpu_matches_cpu(cuda):
     net, x, y = digits()
     net, x = net.double(), x.double()
     grid = [0.02, 0.05, 0.1, 0.15]

@@ -1,4 +1,4 @@
-"""The summary of a test set: keys, comparisons, and what counts as right."""
+"""Certified accuracy of a test set: keys, comparisons, and the rule for right predictions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEYS = ["clean_accuracy", *(f"certified_r={r}" for r in (0.0, 0.25, 0.5, 0.75, 1
 
 
 class Scripted:
-    """Returns given certificates one after the other, and notes how it was asked."""
+    """Returns given certificates in turn, and records its calls."""
 
     def __init__(self, *certificates):
         self.certificates, self.calls = list(certificates), []
@@ -30,13 +30,13 @@ def summary(certificates, labels, radii=(0.0, 0.5, 1.0), **keywords):
     return compute_certified_accuracy(Scripted(*certificates), images, labels, radii, **keywords)
 
 
-def test_exactly_the_keys():
+def test_keys_of_the_result():
     result = compute_certified_accuracy(Scripted((1, 0.3)), torch.zeros(1, 2), [1])
     assert list(result) == KEYS
     assert {type(value) for value in result.values()} == {float}
 
 
-def test_radii_as_passed():
+def test_radii_are_keys_as_passed():
     radii = [0, 1, 0.5, 0.25, np.float64(0.1), np.float32(0.75), 1e-3, 2.0]
     result = summary([(0, 1.0)], [0], radii)
     assert list(result) == [
@@ -82,7 +82,7 @@ def test_an_abstention_is_wrong():
         summary([(-1, 9.0)], [-1])
 
 
-def test_nothing_right():
+def test_average_radius_is_zero_if_nothing_is_right():
     assert summary([(1, 1.0), (0, 2.0)], [0, 1])["avg_radius"] == 0.0
 
 
@@ -98,7 +98,7 @@ def test_a_radius_that_is_not_finite_certifies_nothing(radius):
     }
 
 
-def test_one_by_one_with_exactly_these_keywords():
+def test_other_smoothers_are_called_for_each_image_with_these_keywords():
     smoother = Scripted((0, 0.5), (1, 0.5), (0, 0.1))
     images = torch.rand(3, 2, 4)
     compute_certified_accuracy(smoother, images, torch.tensor([0, 1, 1]), n=77, alpha=0.02)
@@ -117,7 +117,7 @@ def test_results_may_be_tensors_and_numpy_numbers():
 
 
 @pytest.mark.parametrize("kind", [list, np.array, torch.tensor, lambda y: np.array(y, dtype=np.uint8)])
-def test_labels_of_several_kinds(kind):
+def test_labels_of_every_kind(kind):
     assert summary([(0, 1.0), (3, 1.0)], kind([0, 3]))["clean_accuracy"] == 1.0
 
 
@@ -155,25 +155,25 @@ def test_a_smoother_agrees_with_its_own_certificates():
         (torch.zeros(2, 2), [0, -1], InputError, "test_labels: expected labels of at least 0, got -1"),
     ],
 )
-def test_images_and_labels(images, labels, error, match):
+def test_invalid_images_and_labels_are_refused(images, labels, error, match):
     with pytest.raises(error, match=match):
         compute_certified_accuracy(Scripted(), images, labels)
 
 
 @pytest.mark.parametrize("label", [-1, 2, 100])
-def test_labels_out_of_a_smoothers_range(label):
+def test_labels_without_a_class_are_refused(label):
     smoother = RandomizedSmoothing(lambda x: x, 2, 0.5)
     with pytest.raises(InputError, match=f"test_labels: expected labels 0 to 1, got {label}"):
         compute_certified_accuracy(smoother, torch.zeros(2, 2), [0, label])
 
 
 @pytest.mark.parametrize("radius", [-0.1, math.nan, -math.inf])
-def test_radii_out_of_range(radius):
+def test_invalid_radii_are_refused(radius):
     with pytest.raises(InputError, match="radii: expected numbers of at least 0"):
         summary([(0, 1.0)], [0], [0.5, radius])
 
 
-def test_what_is_no_smoother():
+def test_invalid_smoothers_are_refused():
     with pytest.raises(InputTypeError, match=r"smoother: expected an object with certify\(x, n=, alpha=\), got object"):
         compute_certified_accuracy(object(), torch.zeros(1, 2), [0])
 
@@ -181,6 +181,6 @@ def test_what_is_no_smoother():
 @pytest.mark.parametrize(
     ("keywords", "match"), [({"n": 0}, "n: expected"), ({"alpha": 0.0}, "alpha: expected"), ({"alpha": 2}, "alpha")]
 )
-def test_sampling_out_of_range(keywords, match):
+def test_invalid_sampling_arguments_are_refused(keywords, match):
     with pytest.raises(InputError, match=match):
         compute_certified_accuracy(RandomizedSmoothing(lambda x: x, 2, 0.5), torch.zeros(1, 2), [0], **keywords)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.full
 
-_spec = importlib.util.spec_from_file_location(
-    "kill_resume", Path(__file__).parents[1] / "evaluation" / "test_certify_kill.py"
-)
+_folder = Path(__file__).parents[1] / "evaluation"
+sys.path.insert(0, str(_folder))  # test_certify_kill imports helpers of its folder
+_spec = importlib.util.spec_from_file_location("kill_resume", _folder / "test_certify_kill.py")
 assert _spec is not None
 assert _spec.loader is not None
 kill_resume = importlib.util.module_from_spec(_spec)

@@ -1,4 +1,4 @@
-"""What a fuzzer runs: reading and auditing bytes as a certification log. Errors other than the documented ones escape.
+"""Fuzz target: read and audit bytes as a certification log. Only undocumented errors escape.
 
 With atheris installed: python tests/fuzz/log_target.py [CORPUS] [-runs=N]
 """
@@ -12,12 +12,7 @@ from pathlib import Path
 
 
 def examine(content: bytes, path: Path) -> bool:
-    """Whether it is a log; if it is, everything that an audit says must be sound.
-
-    Args:
-        content: of the file.
-        path: to write it to.
-    """
+    """Return whether the content, written to the path, is a log; if it is, check the invariants of its audit."""
     from pyrobust.errors import FileFormatError
     from pyrobust.evaluation import audit, read_certification_log
 
@@ -26,7 +21,7 @@ def examine(content: bytes, path: Path) -> bool:
         log = read_certification_log(path)
     except FileFormatError as error:
         if str(path) not in str(error) or len(str(error)) > 1000 + len(str(path)):
-            raise RuntimeError("an error that does not name the file, or is no line") from error
+            raise RuntimeError("error does not name the file, or is too long") from error
         return False
     found = audit(log)
     assert len(found.counted) == len(set(log.index.tolist()))

@@ -1,4 +1,4 @@
-"""Whatever bytes a log has: one clear error, or an audit. `log_target.py` runs the same under atheris."""
+"""Fuzz the log reader and the auditor: any bytes give one clear error, or an audit. Atheris runs `log_target.py`."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def path(tmp_path: Path) -> Path:
 
 @QUICK
 @given(st.binary(max_size=300))
-def test_any_bytes(path: Path, content: bytes) -> None:
+def test_random_bytes_are_refused(path: Path, content: bytes) -> None:
     assert not examine(content, path)
 
 
 @QUICK
 @given(st.binary(max_size=300))
-def test_any_bytes_under_a_header(path: Path, content: bytes) -> None:
+def test_random_bytes_below_a_header(path: Path, content: bytes) -> None:
     examine(HEADER.encode() + b"\n" + content, path)
 
 
 @QUICK
 @given(st.lists(st.lists(FIELDS, min_size=6, max_size=6), min_size=1, max_size=8))
-def test_any_fields(path: Path, rows: list[list[str]]) -> None:
+def test_unusual_fields(path: Path, rows: list[list[str]]) -> None:
     examine("\n".join([HEADER, *map("\t".join, rows), ""]).encode(), path)
 
 
@@ -55,7 +55,7 @@ ROWS = st.tuples(
 
 @QUICK
 @given(st.lists(ROWS, min_size=1, max_size=12))
-def test_any_numbers_are_a_log(path: Path, rows: list[tuple[Any, ...]]) -> None:
+def test_any_numbers_form_a_log(path: Path, rows: list[tuple[Any, ...]]) -> None:
     header = HEADER.removesuffix("\ttime")
     assert examine("\n".join([header, *("\t".join(map(str, row)) for row in rows), ""]).encode(), path)
 
@@ -73,6 +73,6 @@ def test_mutated_logs(path: Path, data: st.DataObject) -> None:
     examine(bytes(content), path)
 
 
-def test_the_target_takes_a_log_and_finds_what_it_looks_for(path: Path) -> None:
+def test_the_fuzz_target_accepts_a_log_and_refuses_an_empty_file(path: Path) -> None:
     assert examine(VALID, path)
     assert not examine(b"", path)

@@ -1,4 +1,4 @@
-"""Fixtures of the store's tests."""
+"""Fixtures for the tests of the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of runs, tampered with and damaged, for the tests that they are refused."""
+"""Tamper with and damage run files, for tests that they are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyrobust.errors import FileFormatError, PyrobustError
 
 
 def change(path: Path, statement: str, *values: object) -> None:
-    """Runs a statement that has to change something."""
+    """Run a statement, asserting that it changes something."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute(statement, values).rowcount != 0
         connection.commit()
@@ -23,14 +23,9 @@ def change(path: Path, statement: str, *values: object) -> None:
 def refused_when_cut_or_flipped(
     content: bytes, broken: Path, read_all: Callable[[Path], None], tries: int, least: int
 ) -> None:
-    """A file that was cut off is refused; one with other bytes is, where they matter, and raises nothing else.
+    """Assert that truncated files are refused, and that of ``tries`` files with changed bytes more than ``least`` are.
 
-    Args:
-        content: of a run.
-        broken: a file to write, alone in its folder.
-        read_all: reads everything that a file holds.
-        tries: how many files with other bytes.
-        least: of them, more than this many are refused.
+    ``broken`` is a path to write to, alone in its folder. Changed files must not raise anything but documented errors.
     """
     for length in range(1, len(content), 3001):
         broken.write_bytes(content[:length])

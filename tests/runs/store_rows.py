@@ -1,4 +1,4 @@
-"""Runs with made-up results, for the tests of the store."""
+"""Headers and rows of synthetic runs, for the tests of the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs as text."""
+"""Text logs: formatting, rounding, reading and errors."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def test_radii_are_rounded_down(radius: float) -> None:
     assert len(text.partition(".")[2]) == RADIUS_DECIMALS
 
 
-def test_radii_just_below_a_printed_number_stay_below() -> None:
+def test_radii_just_below_a_decimal_are_not_rounded_up() -> None:
     assert format_radius(math.nextafter(0.5, 0.0)) == "0.499999"
     # The double next to 0.1 lies above a tenth, the one next to 0.7 below seven tenths.
     assert (format_radius(0.1), format_radius(0.7)) == ("0.100000", "0.699999")
 
 
 @given(st.integers(0, 86_399_999_999))
-def test_times_are_those_of_timedelta(microseconds: int) -> None:
+def test_times_match_timedelta(microseconds: int) -> None:
     expected = str(datetime.timedelta(microseconds=microseconds))
     text = format_seconds(microseconds / 1_000_000)
     assert text == (expected if "." in expected else f"{expected}.000000")
 
 
-def test_the_largest_radii_are_printed_and_read(tmp_path: Path) -> None:
+def test_the_largest_radii_round_trip(tmp_path: Path) -> None:
     for radius in (1e22, 1e22 + 2**24, 1.7976931348623157e308):
         text = format_radius(radius)
         assert Decimal(text) == Decimal(radius)
@@ -94,7 +94,7 @@ def test_round_trip(run: Run, tmp_path: Path) -> None:
     np.testing.assert_allclose(found["time"], run.table["seconds"], atol=1e-6)
 
 
-def test_abstentions_are_minus_one(smoother: RandomizedSmoothing) -> None:
+def test_abstentions_are_written_as_minus_one(smoother: RandomizedSmoothing) -> None:
     noise = certify_dataset(
         smoother, (torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.zeros(8).long()), n=5
     )
@@ -156,7 +156,7 @@ def test_broken_logs_give_one_clear_error(tmp_path: Path, text: str, words: str)
     assert len(str(error.value)) < 500 + len(str(file))
 
 
-def test_huge_logs_are_refused_unread(tmp_path: Path) -> None:
+def test_huge_logs_are_refused_without_reading(tmp_path: Path) -> None:
     file = tmp_path / "log.tsv"
     with file.open("wb") as stream:
         stream.write(HEADER.encode())
@@ -173,7 +173,7 @@ def test_an_empty_log_has_empty_columns(tmp_path: Path) -> None:
     }
 
 
-def test_missing_logs(tmp_path: Path) -> None:
+def test_missing_logs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="file not found"):
         read_log(tmp_path / "log.tsv")
     with pytest.raises(FileFormatError, match="is a folder"):

@@ -1,4 +1,4 @@
-"""Shards together."""
+"""Merging shards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def shard_files(folder: Path, count: int = 3, **options: Any) -> list[Path]:
     return paths
 
 
-def test_missing_and_repeated_shards_are_named(tmp_path: Path) -> None:
+def test_missing_and_repeated_shards_are_reported(tmp_path: Path) -> None:
     first, second, third = shard_files(tmp_path)
     with pytest.raises(InputError, match=r"missing shards: 2/3;"):
         merge_runs([first, third])
@@ -28,7 +28,7 @@ def test_missing_and_repeated_shards_are_named(tmp_path: Path) -> None:
     assert merge_runs([second]).parameters["shard"] == [2, 3]
 
 
-def test_shards_of_other_sweeps_are_named(tmp_path: Path) -> None:
+def test_shards_of_other_sweeps_are_refused(tmp_path: Path) -> None:
     for name in ("other", "more"):
         (tmp_path / name).mkdir()
     first, second, _ = shard_files(tmp_path)

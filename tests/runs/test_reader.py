@@ -1,4 +1,4 @@
-"""The file of a run: what comes back, and what is refused."""
+"""Run files: round trips of results, and refusals of other runs and files."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from pyrobust.runs.run import Run
 from pyrobust.runs.schema import KINDS, LAYOUTS, SCHEMA_VERSIONS, create_statements
 from pyrobust.runs.writer import RunWriter
 
-# -- what comes back --------------------------------------------------------------------------------------------------
+# -- round trips ------------------------------------------------------------------------------------------------------
 
 
-def test_everything_comes_back(run_file: Path) -> None:
+def test_results_round_trip(run_file: Path) -> None:
     run = Run(run_file)
     assert run.header == header()
     assert run.table["index"].tolist() == list(range(8))
@@ -53,7 +53,7 @@ doubles = st.floats(min_value=0.0, allow_infinity=False) | st.sampled_from([5e-3
 
 @settings(max_examples=30, deadline=None)
 @given(radius=doubles, p_lower=st.floats(0.0, 1.0), seconds=doubles)
-def test_floats_come_back_bit_for_bit(radius: float, p_lower: float, seconds: float) -> None:
+def test_floats_round_trip_bit_for_bit(radius: float, p_lower: float, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.db"
         with RunWriter(path, header(alpha=1 / 3, sigma=0.1 + 0.2)) as writer:
@@ -66,7 +66,7 @@ def test_floats_come_back_bit_for_bit(radius: float, p_lower: float, seconds: fl
 
 
 @given(st.lists(st.integers(0, 2**32), min_size=2, max_size=20))
-def test_histograms_come_back(counts: list[int]) -> None:
+def test_histograms_round_trip(counts: list[int]) -> None:
     found = decode_counts(encode_counts(counts), len(counts) - 1)
     assert [found.get(column, 0) for column in range(len(counts))] == counts
 
@@ -75,12 +75,12 @@ def test_histograms_come_back(counts: list[int]) -> None:
     "text",
     ["[]", "{", '{"x":1}', '{"10":1}', '{"-1":1}', '{"1":0}', '{"1":1.0}', '{"1":true}', '{"1":4294967297}', '{"²":1}'],
 )
-def test_strange_histograms_are_refused(text: str) -> None:
+def test_malformed_histograms_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode_counts(text, 10)
 
 
-def test_reading_while_it_is_written(tmp_path: Path) -> None:
+def test_a_run_can_be_read_while_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     with RunWriter(path, header()) as writer:
         assert len(Run(path)) == 0
@@ -88,7 +88,7 @@ def test_reading_while_it_is_written(tmp_path: Path) -> None:
         assert len(Run(path)) == 4
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,12 @@ def test_other_model_data_or_kind_is_refused(run_file: Path) -> None:
         with pytest.raises(StoreError) as caught:
             RunWriter(run_file, header(kind))
         assert len(str(caught.value)) < len(str(run_file)) + 80
-    # Names are for people: the same images from another path are the same images.
+    # Display names are not compared: the same images may come from another path.
     with RunWriter(run_file, Header(**(fields | {"data": "npz:elsewhere.npz", "versions": {}}))) as writer:
         assert writer.done == set(range(8))
 
 
-def test_model_without_hash_is_told_apart_by_name(tmp_path: Path) -> None:
+def test_models_without_hash_are_compared_by_name(tmp_path: Path) -> None:
     fields = dict(vars(header())) | {"model_sha256": ""}
     RunWriter(tmp_path / "run.db", Header(**fields)).close()
     with pytest.raises(StoreError, match="model: 'net' stored, 'other' given"):
@@ -145,7 +145,7 @@ def test_model_without_hash_is_told_apart_by_name(tmp_path: Path) -> None:
         ("idx", -1),
     ],
 )
-def test_unstorable_values_are_refused_and_the_chunk_with_them(run_file: Path, column: str, value: float) -> None:
+def test_unstorable_values_refuse_the_whole_chunk(run_file: Path, column: str, value: float) -> None:
     with RunWriter(run_file, header()) as writer:
         chunk = rows(range(8, 12))
         chunk[column] = [*list(chunk[column])[:3], value]
@@ -159,7 +159,7 @@ def test_unstorable_values_are_refused_and_the_chunk_with_them(run_file: Path, c
     assert len(Run(run_file)) == 8
 
 
-def test_chunk_with_an_image_twice_is_refused_whole(run_file: Path) -> None:
+def test_a_chunk_with_a_duplicate_image_is_refused_whole(run_file: Path) -> None:
     with RunWriter(run_file, header()) as writer:
         with pytest.raises(StoreError, match="already holds one of these images"):
             writer.append(rows(range(7, 10)))
@@ -224,7 +224,7 @@ def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == {"foreign.db", "text", "pickle", "short"}
 
 
-def test_missing_file_and_empty_database_are_no_runs(tmp_path: Path) -> None:
+def test_missing_files_and_empty_databases_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match="file not found"):
         Run(tmp_path / "run.db")
     with pytest.raises(FileFormatError, match="is a folder"):
@@ -232,7 +232,7 @@ def test_missing_file_and_empty_database_are_no_runs(tmp_path: Path) -> None:
     (tmp_path / "empty.db").touch()
     with pytest.raises(FileFormatError, match="empty database"):
         Run(tmp_path / "empty.db")
-    # What a kill during creation can leave: a run may begin there.
+    # A kill during creation leaves an empty file, in which a run can start.
     RunWriter(tmp_path / "empty.db", header()).close()
     assert len(Run(tmp_path / "empty.db")) == 0
 
@@ -286,7 +286,7 @@ def test_parameters_out_of_range_are_refused(name: str, value: object) -> None:
     most=st.none() | st.integers(1, 200),
     count=st.integers(1, 12),
 )
-def test_shards_divide_the_images(images: int, skip: int, most: int | None, count: int) -> None:
+def test_shards_partition_the_images(images: int, skip: int, most: int | None, count: int) -> None:
     parameters = {"images": images, "skip": skip, "max": most}
     whole = [i for i in range(images) if i % skip == 0][:most]
     shards = [list(chosen_indices(parameters | {"shard": [i, count]})) for i in range(1, count + 1)]

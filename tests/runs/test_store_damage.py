@@ -1,4 +1,4 @@
-"""The file of a run, damaged, tampered with, or on a full disk: one clear error, and nothing half-written."""
+"""Damaged run files and full disks: one clear error, and nothing half-written."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_truncated_files_give_one_clear_error(run_file: Path, tmp_path: Path) ->
         assert broken.read_bytes() == content[:length]
 
 
-def test_flipped_bytes_never_raise_anything_else(run_file: Path, tmp_path: Path) -> None:
+def test_flipped_bytes_raise_only_documented_errors(run_file: Path, tmp_path: Path) -> None:
     content = run_file.read_bytes()
     broken = tmp_path / "broken.db"
     chance = random.Random(0)
@@ -119,7 +119,7 @@ def test_flipped_bytes_never_raise_anything_else(run_file: Path, tmp_path: Path)
     for _ in range(300):
         changed = bytearray(content)
         for _ in range(chance.choice((1, 2, 20))):
-            # Most of a small database is free space; aim at where something is.
+            # Most of a small database is free space; aim at the header half the time.
             place = chance.choice((chance.randrange(100), chance.randrange(len(content))))
             changed[place] = chance.randrange(256)
         broken.write_bytes(changed)
@@ -148,7 +148,7 @@ def test_folders_and_missing_parents(tmp_path: Path) -> None:
 
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
-    """A folder that everybody may enter and only its owner write, seen by somebody else."""
+    """A read-only folder with two runs, as an unprivileged user sees it."""
     folder = Path(tempfile.mkdtemp())
     try:
         for name, made in (("run.db", header()), ("whole.db", header(max=4))):
@@ -181,7 +181,7 @@ def test_a_finished_run_needs_no_permission_to_write(unprivileged: Path) -> None
     images = ImageSet("digits", torch.zeros(20, 1, 2, 2), torch.zeros(20, dtype=torch.int64))
 
     def step(*_: object) -> NoReturn:
-        raise AssertionError("a finished run asks for no work")
+        raise AssertionError("a complete run needs no work")
 
     run = write_run(unprivileged / "whole.db", header(max=4), step, images, reports.append)
     assert (len(run), run.path) == (4, unprivileged / "whole.db")
@@ -192,7 +192,7 @@ def test_a_finished_run_needs_no_permission_to_write(unprivileged: Path) -> None
 
 @contextlib.contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """No file may grow beyond size bytes, which looks to a program like a full disk."""
+    """Limit the size of files, which looks to a program like a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -208,7 +208,7 @@ def test_full_disk_when_a_run_begins(tmp_path: Path, size: int) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_full_disk_later_keeps_what_was_committed(tmp_path: Path) -> None:
+def test_full_disk_later_keeps_committed_chunks(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     images = range(100_000)
     big = header(images=len(images))
