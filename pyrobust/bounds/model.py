@@ -35,9 +35,8 @@ class BoundedModel:
     tighter and slower than the one before:
 
     - "ibp": intervals, layer by layer (Gowal et al., 2018);
-    - "crown-ibp": intervals inside, one backward pass of linear bounds from the output to the input (Zhang et al.,
-      2020);
-    - "crown": backward passes of linear bounds from every layer to the input, with the adaptive lower slope of ReLU
+    - "crown-ibp": intervals inside, linear bounds propagated back from the output to the input (Zhang et al., 2020);
+    - "crown": linear bounds propagated back from every layer to the input, with the adaptive lower slope of ReLU
       (Zhang et al., 2018).
 
     And, for balls, "lipschitz": the outputs at the centre, and how far the network's Lipschitz constant lets them go

@@ -55,7 +55,7 @@ def attack(
     """
     low, high = parse_clip(clip)
     part = parse_shard(shard)
-    chosen, settings = attack_options.choose_attack(attack, norm, steps, restarts, version)
+    attack_class, settings = attack_options.choose_attack(attack, norm, steps, restarts, version)
     if (epsilon is None) == (curve is None):
         raise InputError(f"--epsilon: expected either --epsilon or --curve, got {'both' if curve else 'neither'}")
     size = None if epsilon is None else parse_epsilon("--epsilon", epsilon)
@@ -79,12 +79,12 @@ def attack(
     if size is not None:
         from pyrobust.evaluation import attack_dataset
 
-        made = chosen(net, size, **arguments)
+        attacker = attack_class(net, size, **arguments)
         names = [norm.value, f"eps{size:g}"]
         out = out or run_name(["attack", attack.value, model], data, names, part)
         with resumable(out):
             run = attack_dataset(
-                made,
+                attacker,
                 images,
                 out=out,
                 skip=skip,
@@ -107,16 +107,16 @@ def attack(
     from pyrobust.zoo import model_hash
     from pyrobust.zoo.files import write_atomically
 
-    made = chosen(net, points[-1], **arguments)
+    attacker = attack_class(net, points[-1], **arguments)
     # Hashed before its first forward pass, which may change its buffers.
     sha256 = model_hash(net)
     x, y = images.x[::skip][:max], images.y[::skip][:max]
-    result = robustness_curve(chosen, net, x, y, points, progress=show_progress(), **arguments)
-    own_seed, own = attack_settings(made)
+    result = robustness_curve(attack_class, net, x, y, points, progress=show_progress(), **arguments)
+    own_seed, own = attack_settings(attacker)
     selection = {"images": len(images), "skip": skip, "max": max, "shard": None}
     caption = [
         caption_of.describe_attack(result.attack, result.norm, (low, high), own, own_seed),
-        caption_of.describe_model(model, sha256, str(made.runner.dtype).removeprefix("torch.")),
+        caption_of.describe_model(model, sha256, str(attacker.runner.dtype).removeprefix("torch.")),
         caption_of.describe_data(images.name, images.sha256, selection, len(x)),
     ]
     Console().print(curve_table(result, caption))

@@ -148,7 +148,7 @@ def choose_attack(
         AttackName.fab_t: (FAB, {}, "steps", "restarts"),
         AttackName.square: (Square, {}, "n_queries", "restarts"),
     }
-    attack, settings, steps_name, restarts_name = table[name]
+    attack_class, settings, steps_name, restarts_name = table[name]
     settings = {"norm": norm.value, **settings}
     for option, value, keyword in (("--steps", steps, steps_name), ("--restarts", restarts, restarts_name)):
         if value is not None and keyword is None:
@@ -161,7 +161,7 @@ def choose_attack(
         raise InputError(
             f"--version: expected none with --attack {name.value}, got {version.value}; only autoattack has versions"
         )
-    return attack, settings
+    return attack_class, settings
 
 
 def load_target(

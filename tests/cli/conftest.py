@@ -1,4 +1,4 @@
-"""Running a command as a user does."""
+"""Fixtures that run a command as a user does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Outcome:
 
     @property
     def error(self) -> str:
-        """The one line of an error."""
+        """The error, which is one line."""
         assert self.status == 2
         assert self.out == ""
         lines = self.err.splitlines()
@@ -28,7 +28,7 @@ class Outcome:
 
 @pytest.fixture
 def pyrobust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command in an empty folder."""
+    """Return a function that runs a command in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYROBUST_DEBUG", raising=False)
 

@@ -35,7 +35,7 @@ def cells(text: str, row: str) -> list[str]:
     return [cell.strip() for cell in line.strip("│").split("│")[1:]]
 
 
-def test_the_table_has_the_runs_numbers_and_what_they_depend_on(pyrobust: Any, tmp_path: Path) -> None:
+def test_the_table_shows_the_results_and_settings_of_the_run(pyrobust: Any, tmp_path: Path) -> None:
     done = pyrobust(*PGD, "--epsilon", "38/255", "--seed", 4)
     assert done.status == 0, done.err
     name = "attack-pgd-digits-smooth-0.25-digits-linf-eps0.14902.db"
@@ -198,7 +198,7 @@ def test_bad_input_is_one_line_and_leaves_no_file(
     assert files(tmp_path) == []
 
 
-def test_your_own_model_with_another_range(pyrobust: Any, tmp_path: Path) -> None:
+def test_own_model_with_another_clip_range(pyrobust: Any, tmp_path: Path) -> None:
     (tmp_path / "mine_for_attack.py").write_text(
         "import torch\n"
         "from torch import nn\n"

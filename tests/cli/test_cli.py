@@ -56,7 +56,7 @@ def test_the_default_name_describes_the_run_which_is_resumed(pyrobust: Any, tmp_
     assert "n0: 20 stored, 30 given" in pyrobust("certify", *QUICK, "--n0", 30, "--max", 2, "--shard", "1/2").error
 
 
-def test_shards_merge_to_the_whole(pyrobust: Any) -> None:
+def test_merged_shards_equal_the_whole_run(pyrobust: Any) -> None:
     pyrobust("certify", *QUICK, "--max", 9, "--out", "whole.db")
     for part in (1, 2):
         pyrobust("certify", *QUICK, "--max", 9, "--shard", f"{part}/2", "--out", f"{part}.db")
@@ -141,7 +141,7 @@ def test_bad_input_is_one_line_and_leaves_no_file(
     assert files(tmp_path) == []
 
 
-def test_hostile_files_are_one_line_and_stay_as_they_are(pyrobust: Any, tmp_path: Path) -> None:
+def test_hostile_files_are_refused_in_one_line_and_not_changed(pyrobust: Any, tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> tuple[Any, ...]:
             return (os.mkdir, (str(tmp_path / "executed"),))
@@ -185,7 +185,7 @@ def test_own_model_and_data_with_normalisation(pyrobust: Any, tmp_path: Path) ->
     assert run.parameters["num_classes"] == 2
     assert run.parameters["normalize"] == [[0.5] * 3, [0.25] * 3]
     assert run.right.all()
-    # Without it every image is bright.
+    # Without normalisation every image is bright.
     pyrobust("certify", *mine, "--noise", "laplace", "--dtype", "float64", "--out", "plain.db")
     plain = Run("plain.db")
     assert plain.parameters["norm"] == "l1"
@@ -193,7 +193,7 @@ def test_own_model_and_data_with_normalisation(pyrobust: Any, tmp_path: Path) ->
     assert plain.parameters["normalize"] is None
 
 
-def test_a_model_that_does_not_fit_the_images_is_one_line(
+def test_a_model_that_does_not_fit_the_images_is_refused_in_one_line(
     pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "other_for_cli.py").write_text("from torch import nn\nnet = nn.Conv2d(3, 8, 3)\n")

@@ -14,7 +14,7 @@ from pyrobust.zoo import load_data
 QUICK = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25", "--n", "100", "--max", "3")
 
 
-def test_digits_are_found_on_their_grid(pyrobust: Any) -> None:
+def test_the_grid_of_the_digits_is_detected(pyrobust: Any) -> None:
     for command in ("certify", "predict"):
         done = pyrobust(command, *QUICK, "--out", f"{command}.db")
         assert done.status == 0
@@ -29,7 +29,7 @@ def test_digits_are_found_on_their_grid(pyrobust: Any) -> None:
         assert 'repeat its parameters to resume it (grid="1/16", --grid 1/16), or use another file' in refused
 
 
-def test_a_run_without_a_grid_says_how_to_go_on(pyrobust: Any) -> None:
+def test_a_run_without_a_grid_says_how_to_resume(pyrobust: Any) -> None:
     for command in ("certify", "predict"):
         begun = pyrobust(command, *QUICK[:-1], "2", "--grid", "none", "--out", f"{command}.db")
         assert begun.status == 0
@@ -45,7 +45,7 @@ def test_a_run_without_a_grid_says_how_to_go_on(pyrobust: Any) -> None:
         assert "--grid" not in other
 
 
-def test_none_is_the_usual_practice(pyrobust: Any) -> None:
+def test_grid_none_idealises_the_noise(pyrobust: Any) -> None:
     done = pyrobust("certify", *QUICK, "--grid", "none", "--out", "run.db")
     assert done.status == 0
     assert "guarantee real" in " ".join(done.out.split())
@@ -62,7 +62,7 @@ def test_other_noise_has_no_grid(pyrobust: Any, noise: str) -> None:
     assert f"--grid: expected none with --noise {noise}, got '1/16'" in named.error
 
 
-def test_images_on_no_usual_grid(pyrobust: Any, tmp_path: Path) -> None:
+def test_images_without_a_usual_grid(pyrobust: Any, tmp_path: Path) -> None:
     digits = load_data("digits")
     np.savez(tmp_path / "odd.npz", x=digits.x[:5].numpy() * np.float32(0.7), y=digits.y[:5].numpy())
     odd = [*QUICK[:3], "npz:odd.npz", *QUICK[4:]]

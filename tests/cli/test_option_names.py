@@ -58,7 +58,7 @@ def test_the_option_is_named(pyrobust: Any, arguments: tuple[str, ...], words: s
     assert pyrobust(*arguments).error.startswith(f"error: {words}")
 
 
-def test_files_keep_their_names(pyrobust: Any) -> None:
-    # A file that is called what an option is.
+def test_file_names_are_not_taken_for_options(pyrobust: Any) -> None:
+    # Files named like options.
     assert pyrobust("plan", "sigma").error.startswith("error: sigma: file not found; expected a certification log")
     assert pyrobust("log", "out").error.startswith("error: out: file not found; expected a run of pyrobust")

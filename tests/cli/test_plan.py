@@ -19,7 +19,7 @@ def log(name: str = "log_sigma0.25.tsv") -> Path:
     return path
 
 
-def test_a_log(pyrobust: Any) -> None:
+def test_a_text_log(pyrobust: Any) -> None:
     done = pyrobust("plan", log(), "--radii", "0.25,0.5", "--budget", "1e7", "--n-max", "20000")
     assert done.status == 0
     assert done.err == ""

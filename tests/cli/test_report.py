@@ -1,4 +1,4 @@
-"""``pyrobust report``."""
+"""``pyrobust report`` as a user sees it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def plotting():
     pytest.importorskip("matplotlib", reason="the extra plot")
 
 
-def test_it_writes_figures_and_tables(pyrobust, log, other, tmp_path, plotting):
+def test_figures_and_tables_are_written(pyrobust, log, other, tmp_path, plotting):
     done = pyrobust("report", log, other, "--out", "new/folder")
     assert done.status == 0
     out = tmp_path / "new" / "folder"
@@ -103,7 +103,7 @@ def test_bad_logs(pyrobust, log, tmp_path):
         assert not (tmp_path / "out").exists()
 
 
-def test_faults_are_pointed_out(pyrobust, log, tmp_path):
+def test_faults_are_reported(pyrobust, log, tmp_path):
     log.write_text(log.read_text().replace("0.465", "1.465"))
     done = pyrobust("report", log, "--out", "out", "--formats", "md")
     assert done.status == 0
@@ -125,7 +125,7 @@ def test_parameters_that_the_radii_contradict_are_not_used(pyrobust, tmp_path):
         assert ("median of p_A" in rows) is (shown == n)
 
 
-def test_out_has_to_be_a_folder(pyrobust, log, tmp_path):
+def test_out_must_be_a_folder(pyrobust, log, tmp_path):
     (tmp_path / "file").write_text("mine")
     assert "cannot be written" in pyrobust("report", log, "--out", "file", "--formats", "md").error
     assert (tmp_path / "file").read_text() == "mine"
@@ -151,7 +151,7 @@ def test_without_matplotlib(pyrobust, log, tmp_path, monkeypatch):
     assert {file.name for file in (tmp_path / "out").iterdir()} == {name for name in ALL if name.startswith("table")}
 
 
-def test_a_run_is_read_too(pyrobust, tmp_path):
+def test_a_run_is_accepted_as_a_log(pyrobust, tmp_path):
     arguments = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", 0.25, "--n", 100, "--max", 6)
     assert pyrobust("certify", *arguments, "--out", "run.db").status == 0
     assert pyrobust("report", "run.db", "--out", "out", "--formats", "json").status == 0

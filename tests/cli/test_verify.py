@@ -27,7 +27,7 @@ def cells(text: str, row: str) -> list[str]:
     return [cell.strip() for cell in line.strip("│").split("│")[1:]]
 
 
-def test_the_table_has_the_runs_numbers_and_what_they_depend_on(pyrobust: Any, tmp_path: Path) -> None:
+def test_the_table_shows_the_results_and_settings_of_the_run(pyrobust: Any, tmp_path: Path) -> None:
     done = pyrobust(*BASE, "--method", "cascade", "--epsilon", "0.02,51/1000", "--attack", "pgd", "--max", 48)
     assert done.status == 0, done.err
     name = "verify-cascade-digits-smooth-0.25-digits-linf-eps0.02-0.051.db"
@@ -109,7 +109,7 @@ def test_bad_input_is_one_line_and_leaves_no_file(
     assert files(tmp_path) == []
 
 
-def test_a_model_without_bounds_is_one_line(pyrobust: Any, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_bounded_is_refused_in_one_line(pyrobust: Any, tmp_path: Path) -> None:
     (tmp_path / "unbounded_for_cli.py").write_text(
         "import torch\n"
         "from torch import nn\n"
@@ -172,7 +172,7 @@ CERTIFY = ["certify", "--model", MODEL, "--data", "digits"]
         ),
     ],
 )
-def test_certify_names_the_command_that_bounds(
+def test_certify_answers_options_of_verify_with_its_command_line(
     pyrobust: Any, tmp_path: Path, arguments: list[str], problem: str, command: str
 ) -> None:
     assert pyrobust(*arguments).error == f"error: {problem}: {command}"

@@ -1,4 +1,4 @@
-"""Verification of whole data sets: what is kept is what the model and its bounds say, however the work is split."""
+"""Verification of whole data sets: runs store what the bounded model returns, however the work is split."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from verify_models import EPSILONS, IMAGES, Brightness, digits, grey, net, same, verify
 
-from pyrobust.bounds import BoundedModel
+from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.errors import InputError, InputTypeError, ModelError, StoreError
 from pyrobust.evaluation import Run, SweepProgress, format_log, merge_runs, read_log, verify_dataset, write_log
 from pyrobust.metrics import estimate_rate
@@ -22,7 +22,7 @@ from pyrobust.zoo import load_data
 
 
 @pytest.mark.parametrize(("method", "norm"), [("cascade", "linf"), ("crown-ibp", "l2"), ("ibp", "l1")])
-def test_verdicts_are_those_of_the_bounds(tmp_path: Path, method: str, norm: str) -> None:
+def test_verdicts_equal_those_of_the_bounded_model(tmp_path: Path, method: str, norm: str) -> None:
     data, model = digits(), net().eval()
     epsilons = {"linf": [0.01, 0.05], "l2": [0.01, 0.05], "l1": [0.01, 0.02]}[norm]
     run = verify(model, data, method=method, norm=norm, epsilons=epsilons[::-1], out=tmp_path / "run.db")
@@ -46,7 +46,24 @@ def test_verdicts_are_those_of_the_bounds(tmp_path: Path, method: str, norm: str
     assert "unknown" in run.verdicts(epsilons[1])["verdict"]
 
 
-def test_radii_are_the_best_that_a_method_proved() -> None:
+def test_options_are_an_object_or_keywords() -> None:
+    options = BoundOptions(norm="l2", method="crown-ibp", clip=(0.0, 1.0), semantics="float32")
+    run = verify(epsilons=[0.05], options=options)
+    spelled_out = verify(epsilons=[0.05], norm="l2", method="crown-ibp", semantics="float32")
+    assert run.header == spelled_out.header
+    assert same(run, spelled_out)
+    overridden = verify(epsilons=[0.05], options=options, method="ibp", clip=None).parameters
+    assert [overridden[name] for name in ("norm", "method", "clip", "semantics")] == ["l2", "ibp", None, "float32"]
+    default = verify(skip=8).parameters
+    assert [default[name] for name in ("norm", "method", "clip", "semantics")] == [
+        "linf",
+        "cascade",
+        [0.0, 1.0],
+        "real",
+    ]
+
+
+def test_radii_are_the_largest_that_a_method_proved() -> None:
     data, model = digits(), net().eval()
     run = verify(model, data, epsilons=None, radius=True, largest=0.06, max_images=8)
     bounded = BoundedModel(model, data.x[:1])
@@ -63,7 +80,7 @@ def test_radii_are_the_best_that_a_method_proved() -> None:
         run.verdicts(0.05)
 
 
-def test_counterexamples_are_kept_and_hold() -> None:
+def test_counterexamples_are_stored_and_valid() -> None:
     data = load_data("digits")
     model = net()
     run = verify(model, data, attack="pgd", skip=3)
@@ -80,7 +97,7 @@ def test_counterexamples_are_kept_and_hold() -> None:
     assert bool(is_within(x_adv[broken], x[broken], "linf", smallest[broken]).all())
     assert bool((model(x_adv[broken]).argmax(1) != y[broken]).all())
     assert torch.equal(x_adv[~broken], x[~broken])
-    # What was falsified stays so at larger epsilons; what the attack is given changes no proof.
+    # Falsified images stay falsified at larger epsilons; an attack does not change proofs.
     plain = verify(model, data, skip=3)
     for epsilon in EPSILONS:
         with_attack, without = run.verdicts(epsilon)["verdict"], plain.verdicts(epsilon)["verdict"]
@@ -91,13 +108,13 @@ def test_counterexamples_are_kept_and_hold() -> None:
         plain.examples()
 
 
-def test_shards_and_chunks_change_nothing(tmp_path: Path) -> None:
+def test_shards_and_chunks_do_not_change_results(tmp_path: Path) -> None:
     whole = verify(attack="pgd")
     paths = [tmp_path / f"{part}.db" for part in (1, 2, 3)]
     for part, path in enumerate(paths, start=1):
         verify(attack="pgd", shard=(part, 3), out=path, batch_size=5)
     merged = merge_runs(paths)
-    # The attack of a shard begins elsewhere; proofs do not.
+    # Attacks depend on the shard; proofs do not.
     for epsilon in EPSILONS:
         proved = [run.verdicts(epsilon)["verdict"] == "verified" for run in (whole, merged)]
         assert np.array_equal(*proved)
@@ -105,7 +122,7 @@ def test_shards_and_chunks_change_nothing(tmp_path: Path) -> None:
     assert same(verify(batch_size=5), verify(batch_size=24))
 
 
-def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = verify(attack="pgd", batch_size=4)
     path = tmp_path / "run.db"
     original, calls = BoundedModel.verify, [0]
@@ -156,17 +173,17 @@ def test_other_parameters_are_refused_by_name(tmp_path: Path, changes: dict[str,
     assert path.read_bytes() == before
 
 
-def test_a_gap_between_certificate_and_attack_is_a_bug(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """A model that is another one for a single image: the bounds are those of the batch."""
+def test_an_attack_that_breaks_a_certificate_is_a_bug(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """The model computes something else for a single image; the bounds hold for the batch."""
     data = grey(0.75, 0.25)
     assert verify(Brightness(), data, epsilons=[0.2], attack="pgd").verified_accuracy(0.2).successes == 2
     # Alone, the margin of the first image is 2·0.75 − 1 − 0.2 = 0.3, and falls by 2·0.2 within the ball.
     path = tmp_path / "run.db"
     with pytest.raises(ModelError, match=r"image 0 is certified at 0.2 in linf .*broke it at distance 0.1999"):
         verify(Brightness(0.2), data, epsilons=[0.2], attack="pgd", out=path)
-    assert not path.exists(), "no result of the chunk is kept"
+    assert not path.exists(), "no result of the chunk is stored"
     assert verify(Brightness(0.2), data, epsilons=[0.2]).verified_accuracy(0.2).successes == 2
-    # Behind by no more than rounding can do to logits of 8: the exact network may well be right.
+    # Behind by no more than the rounding error of logits of 8: the exact network may be right.
     close, options = grey(0.7502), {"epsilons": [0.25], "attack": "pgd"}
     with caplog.at_level(logging.WARNING, logger="pyrobust"):
         run = verify(Brightness(1e-3), close, **options)
@@ -176,7 +193,7 @@ def test_a_gap_between_certificate_and_attack_is_a_bug(caplog: pytest.LogCapture
         verify(Brightness(1e-3), close, semantics="float32", **options)
 
 
-def test_unsound_bounds_say_so() -> None:
+def test_unsound_bounds_are_labelled() -> None:
     run = verify(sound=False, skip=4)
     assert run.header.guarantee == "none"
     assert run.parameters["sound"] is False
@@ -192,7 +209,7 @@ def test_models_keep_their_mode_and_may_be_float64() -> None:
     assert np.array_equal(wide.table["prediction"], verify(skip=8).table["prediction"])
 
 
-def test_the_log_comes_back(tmp_path: Path) -> None:
+def test_the_log_can_be_read_back(tmp_path: Path) -> None:
     run = verify()
     write_log(run, tmp_path / "log.tsv")
     log = read_log(tmp_path / "log.tsv")

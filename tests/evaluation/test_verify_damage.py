@@ -1,4 +1,4 @@
-"""The file of a verification, damaged or tampered with: one clear error, never a wrong certificate."""
+"""Damaged or tampered verification runs: one clear error, never a wrong certificate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyrobust.errors import FileFormatError
 from pyrobust.evaluation import Run
 from pyrobust.runs.parameters import check_parameters, example
 
-#: Of an image that is verified at the first two epsilons; each is the whole row's new value.
+#: Selects an image that is verified at the first two epsilons.
 VERIFIED = "idx = (SELECT min(idx) FROM result WHERE verdicts LIKE 'verified,verified,%')"
 
 
@@ -141,5 +141,5 @@ def test_the_example_is_valid() -> None:
     assert len(EPSILONS) < IMAGES
 
 
-def test_truncated_and_flipped_files_never_raise_anything_else(contents: dict[str, bytes], tmp_path: Path) -> None:
+def test_truncated_and_flipped_files_raise_only_our_errors(contents: dict[str, bytes], tmp_path: Path) -> None:
     refused_when_cut_or_flipped(contents["verdicts"], tmp_path / "broken.db", read_all, 100, 30)

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of a verification by the real command, then the same command again."""
+"""kill -9 in the middle of ``pyrobust verify``, then the same command again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verify_models import same
 
 from pyrobust.evaluation import Run
 
-# One image a chunk, so that a kill hits a run half done.
+# One image per chunk, so that a kill hits a half-finished run.
 SWEEP = [
     *("verify", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--method", "cascade"),
     *("--epsilon", "4/255,8/255", "--attack", "pgd", "--batch-size", "1", "--max", "40"),
@@ -30,7 +30,7 @@ def test_a_killed_verification_ends_like_an_uninterrupted_one(tmp_path: Path) ->
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=TIMEOUT_S)
-        if process.returncode == 0:  # it was done before the kill
+        if process.returncode == 0:  # finished before the kill
             path.unlink()
         hit = 0 < committed(path) < len(expected)
     finish(SWEEP, path)

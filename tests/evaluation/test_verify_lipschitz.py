@@ -15,7 +15,7 @@ from pyrobust.report import describe_run, verification_table
 from pyrobust.runs.parameters import check_parameters, example
 
 
-def test_radii_are_kept(tmp_path: Path) -> None:
+def test_radii_are_stored(tmp_path: Path) -> None:
     data, model = digits(), net().eval()
     path = tmp_path / "run.db"
     options = {"epsilons": None, "radius": True, "method": "lipschitz", "norm": "l2"}
@@ -52,7 +52,7 @@ def test_epsilons_and_an_attack() -> None:
     assert (run.verdicts(1.0)["stage"] == "attack").any()
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(InputError, match='semantics: expected "real" with method "lipschitz", got \'float32\''):
         verify(method="lipschitz", semantics="float32", out=tmp_path / "run.db")
     assert not (tmp_path / "run.db").exists()
@@ -61,7 +61,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         check_parameters("verify", example("verify") | {"method": "lip"})
 
 
-def test_a_stage_that_is_none_is_damage(tmp_path: Path) -> None:
+def test_an_unknown_stage_is_damage(tmp_path: Path) -> None:
     import sqlite3
     from contextlib import closing
 
