@@ -2,10 +2,10 @@
 
 python bench/audit_speed.py [--rows N] [--json FILE] [--repeats N]
 
-The log is made up: votes for a class drawn from a beta distribution, radii at n = 100,000, alpha = 0.001 and sigma =
+The log is synthetic: votes for a class drawn from a beta distribution, radii at n = 100,000, alpha = 0.001 and sigma =
 0.25, printed as the reference script prints them (three significant digits) and in full (as Python prints a double).
-Each measurement is a process of its own. "read" is reading alone, "audit" reading and auditing; seconds are of the CPU,
-the lowest of the repeats, imports apart; megabytes are the resident size at its peak, imports included.
+Each measurement runs in a process of its own. "read" is reading alone, "audit" reading and auditing. Seconds are CPU
+time without imports, megabytes the peak resident size with imports; the lowest of the repeats counts.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ N, ALPHA, SIGMA = 100_000, 0.001, 0.25
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of the log")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the log")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--repeats", type=int, default=3, help="processes of each, the lowest counts")
+    parser.add_argument("--repeats", type=int, default=3, help="processes per measurement; the lowest counts")
     args = parser.parse_args()
     results: dict[str, dict[str, float]] = {}
     with (
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def write_log(path: Path, rows: int, style: str) -> None:
-    """A log as a certification would have written it."""
+    """Write a log as a certification would."""
     from pyrobust.metrics.votes import attainable_radii
 
     random = np.random.default_rng(0)

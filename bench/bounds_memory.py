@@ -1,10 +1,10 @@
-"""Peak memory of bounding margins, pyrobust's against the peers', each measurement in a process of its own. Linux only.
+"""Peak memory of bounding margins, pyrobust against its peers, each measurement in a process of its own. Linux only.
 
 python bench/bounds_memory.py [--only TEXT] [--json FILE] [--threads N] [--repeats N]
 
-The figure is by how much the resident size at its peak during one call exceeds that before it, after a call with one
-example has loaded what is loaded lazily and the C library has given its free memory back: the lowest of --repeats
-processes, since an allocator may hold on to more. The settings are the batched ones of bench/cases/bounds.py.
+The figure is the increase of the resident size during one call, at its peak, after a call with one example has
+triggered lazy loading and the C library has returned its free memory: the lowest of --repeats processes, since an
+allocator may keep more. The settings are the batched ones of bench/cases/bounds.py.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     others = [peer.name for peer in peers.installed() if peer.margins]
     results: dict[str, dict[str, float]] = {}
-    # A process to each task: memory that one call leaves in the allocator would be free for the next.
+    # One process per task: memory that a call leaves in the allocator would be free for the next.
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for name, text, epsilon, batch, methods in SETTINGS:
             for method in methods:
@@ -56,7 +56,7 @@ def main() -> None:
                     for variant in (*_NATIVE, *others)
                 }
     if not results:
-        raise SystemExit(f"--only {args.only}: no setting has that in its name")
+        raise SystemExit(f"--only {args.only}: no setting name contains it")
     console = Console(width=110)
     console.print(_table(results))
     if args.json:
@@ -87,9 +87,9 @@ def _megabytes(name: str, epsilon: float, batch: int, method: str, variant: str,
         margins = next(peer for peer in peers.installed() if peer.name == variant).margins[method](net, example)
     margins(*(t[:1] for t in box))
     gc.collect()
-    # Free memory that stayed resident would be used again unseen.
+    # Free memory that stays resident would be reused without being counted.
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is resident now
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak to the current resident size
     before = _resident("VmRSS")
     margins(*box)
     return (_resident("VmHWM") - before) / 1e6

@@ -2,9 +2,9 @@
 
 PYROBUST_DATA=... python bench/compare_autoattack.py [--only TEXT] [--original DIR] [--json FILE] [--threads N]
 
-Both run their version "standard" with seed 0. What the original found is kept in the folder --original, one file a
-configuration, and taken from there if it is there; else it is run where it can be imported (as ``autoattack``), else
-its columns stay empty. Figures that come from a file keep the threads of that run.
+Both run their version "standard" with seed 0. Results of the original are cached in the folder --original, one
+file per configuration. Without a cached file the original runs if it can be imported (as ``autoattack``); otherwise its
+columns stay empty. Cached figures keep the thread count of their run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SEED = 0
 
 
 class Counted(nn.Module):
-    """Counts the rows that go through a model."""
+    """Count the rows that pass through a model."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -56,14 +56,14 @@ class Counted(nn.Module):
 
 @dataclass
 class Outcome:
-    """A run of one library; ``robust`` and ``over`` are worked out here from its x_adv alone."""
+    """A run of one library; ``robust`` and ``over`` are computed here from its x_adv alone."""
 
     robust: np.ndarray  # [N], bool: right on x_adv, run alone
     seconds: float
     cpu_seconds: float
     forwards: int
     threads: int
-    over: float  # by how much the ball or [0, 1] is left, in float64; 0 if it is not
+    over: float  # distance outside the ball or [0, 1], in float64; 0 inside
 
     def to_dict(self) -> dict[str, object]:
         return {**asdict(self), "robust": self.robust.tolist(), "robust_accuracy": float(self.robust.mean())}
@@ -101,7 +101,7 @@ def main() -> None:
         _row(table, results[-1])
         console.print(f"{name} {norm} done")
     if not results:
-        raise SystemExit(f"--only {args.only}: no configuration has that in its name")
+        raise SystemExit(f"--only {args.only}: no configuration name contains it")
     console.print(table)
     if args.json:
         command = "python bench/compare_autoattack.py " + shlex.join(sys.argv[1:])
@@ -153,7 +153,7 @@ def _outcome(
     run: Callable[[nn.Module], Tensor],
     file: Path | None = None,
 ) -> Outcome:
-    """Runs an attack and judges what comes back; keeps it in ``file``."""
+    """Run an attack and judge its result; save it to ``file``."""
     model = Counted(net).eval()
     wall, cpu = time.perf_counter(), time.process_time()
     x_adv = run(model)
@@ -185,7 +185,7 @@ def _judge(
     threads: int,
 ) -> Outcome:
     with torch.no_grad():
-        # One at a time: a verdict must not hang on what else is in the batch.
+        # One at a time: a verdict must not depend on the rest of the batch.
         robust = torch.cat([net(row[None]).argmax(1) for row in x_adv]) == y
     delta = (x_adv.double() - x.double()).flatten(1)
     distance = {"linf": delta.abs().amax(1), "l2": delta.norm(dim=1), "l1": delta.abs().sum(1)}[norm]

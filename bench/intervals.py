@@ -1,4 +1,4 @@
-"""Interval bounds in plain PyTorch, and how many products the rows of CROWN need."""
+"""Interval bounds in plain PyTorch, and the number of products that CROWN needs."""
 
 from __future__ import annotations
 

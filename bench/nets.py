@@ -1,4 +1,4 @@
-"""The nets and images of PYROBUST_DATA that bench/ uses, on raw images in [0, 1]: normalisation is the first layer."""
+"""Nets and images of PYROBUST_DATA for bench/, on raw images in [0, 1]: normalisation is the first layer."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def mnist_6_100() -> nn.Sequential:
 
 
 @functools.cache
-def _say_random() -> None:
-    """Once a run, and not on standard output, where the figures are."""
+def _warn_random() -> None:
+    """Warn once, on standard error: the figures go to standard output."""
     print("PYROBUST_DATA is not set: nets with random weights, on random images", file=sys.stderr)
 
 
@@ -76,7 +76,7 @@ def load(name: str, data: Path | None) -> tuple[nn.Sequential, Tensor, Tensor]:
     """A net in evaluation mode, as Sequential(normalisation, net on normalised images), with its images and labels.
 
     Without ``data`` the net has random weights and 200 random images, and its predictions are the labels. It is frozen,
-    so that no library pays for gradients of parameters that it does not use.
+    so that no library computes gradients of parameters.
     """
     net: nn.Module
     before: nn.Module = nn.Identity()
@@ -98,7 +98,7 @@ def load(name: str, data: Path | None) -> tuple[nn.Sequential, Tensor, Tensor]:
         x = torch.rand(200, *shape)
     model = nn.Sequential(before, net).eval().requires_grad_(False)
     if data is None:
-        _say_random()
+        _warn_random()
         return model, x, model(x).argmax(1)
     net.load_state_dict(torch.load(data / f"nets/{name}.pt", weights_only=True))
     with np.load(data / f"images/{images}.npz") as file:

@@ -1,4 +1,4 @@
-"""Measures pyrobust against plain PyTorch and against the floor, side by side in one run.
+"""Measure pyrobust against plain PyTorch and against the floor, side by side in one run.
 
 python bench/run.py [--only TEXT] [--json FILE] [--device cpu|cuda] [--threads N] [--repeats N]
 """
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, help="CPU threads, default torch's")
-    parser.add_argument("--repeats", type=int, default=9, help="measurements of each variant, the median counts")
+    parser.add_argument("--repeats", type=int, default=9, help="measurements of each variant; the median counts")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -92,7 +92,7 @@ def main() -> None:
                 }
             )
     if not results:
-        raise SystemExit(f"--only {args.only}: no case has that in its name")
+        raise SystemExit(f"--only {args.only}: no case name contains it")
     if args.json:
         command = "python bench/run.py " + shlex.join(sys.argv[1:])
         args.json.write_text(json.dumps({"command": command, "machine": machine(device), "results": results}, indent=1))

@@ -1,4 +1,4 @@
-"""Samples that sequential certification takes, against a fixed n of 100,000, on the p_A behind published logs.
+"""Samples of sequential certification against a fixed n of 100,000, on the p_A behind published logs.
 
 PYROBUST_DATA=DIR python bench/sequential_samples.py [--draws N] [--json FILE]
 
@@ -83,7 +83,7 @@ def recovered(path: Path) -> tuple[np.ndarray, float, list[float]]:
 
 
 def compare(path: Path, draws: int) -> dict[str, Any]:
-    """What a log's probabilities cost, by method; a line for each radius is printed."""
+    """Compare the methods on the probabilities of a log; print a line for each radius."""
     p, sigma, radii = recovered(path)
     made = plan(p, sigma, radii, n_max=N, alpha=ALPHA, hybrid=RULES["hybrid"].hybrid, draws=draws)
     with_zero = plan(p, sigma, [0.0, *radii], n_max=N, alpha=ALPHA, hybrid=RULES["hybrid"].hybrid, draws=draws)

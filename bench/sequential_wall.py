@@ -4,8 +4,8 @@ PYROBUST_DATA=DIR python bench/sequential_wall.py [--images N] [--n N] [--radius
 
 Whole runs, store included: ``certify_dataset`` with method "fixed", "sequential", and "sequential" with half of alpha
 for the bound at n, on the same images with the same noise, alpha = 0.001, n0 = 100. The nets: the bundled one for
-digits, trained with noise, and OVAL21's base net for CIFAR-10 (where PYROBUST_DATA has it), which is not. Each run is
-made once: one after the other, the sequential ones twice, around the fixed one. Ratios are of wall time and of samples.
+digits, trained with noise, and OVAL21's base net for CIFAR-10 (where PYROBUST_DATA has it), which is not. The runs
+follow one another: the sequential ones twice, before and after the fixed one. Ratios are of wall time and of samples.
 """
 
 from __future__ import annotations

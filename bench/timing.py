@@ -1,4 +1,4 @@
-"""How everything in bench/ is timed: variants in turn, so that a drift of the machine's speed meets all of them."""
+"""Timing for all of bench/: variants take turns, so that drift of the machine's speed affects all of them alike."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import torch
 
 Call = Callable[[], object]
 
-# One measurement lasts at least this long: shorter calls are repeated inside it.
+# A measurement lasts at least this long; shorter calls are repeated within it.
 _MIN_SECONDS = 0.02
 
 
 @dataclass
 class Case:
-    """Variants of one job. Ratios are to the first variant, which is the native one."""
+    """Variants of one task. Ratios are relative to the first variant, the native one."""
 
     name: str
     variants: dict[str, Call]
-    #: What the job moves or computes at least, and per how many items a time is quoted.
+    #: Minimum bytes moved or operations computed; times are quoted per item.
     work: dict[str, float] = field(default_factory=dict)
     items: int = 1
-    #: Calls whose time is taken off that of the variant of the same name: what is no part of the job, like start-up.
+    #: Calls whose time is subtracted from the variant of the same name, such as start-up.
     less: dict[str, Call] = field(default_factory=dict)
 
 

@@ -30,14 +30,14 @@ logger = logging.getLogger(__name__)
 
 
 def verdicts(logits: Tensor, y: Tensor, dtype: torch.dtype, targeted: bool = False, *, both: bool = True) -> Tensor:
-    """Judge each row of a batch: ``STANDING`` (right), ``FOOLED`` (wrong) or ``CLOSE`` (run it alone), uint8 [B].
+    """Judge each row of a batch: ``ROBUST`` (right), ``FOOLED`` (wrong) or ``CLOSE`` (run it alone), uint8 [B].
 
     Args:
         logits: [B, K], float32 or float64.
         y: [B], int64, on the device of the logits.
         dtype: that the model computes in.
         targeted: y is the class that an attack aims at: a row that predicts it is ``FOOLED``.
-        both: whether a row that is ``STANDING`` may be close. An attack needs no confirmation of a failure.
+        both: whether a row that is ``ROBUST`` may be close. An attack needs no confirmation of a failure.
 
     >>> verdicts(torch.tensor([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0]]), torch.tensor([0, 0, 0]), torch.float32)
     tensor([0, 1, 2], dtype=torch.uint8)

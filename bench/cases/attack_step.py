@@ -2,8 +2,8 @@
 
 The net is OVAL21's base net on CIFAR-10 images where PYROBUST_DATA has them, else the same net with random weights on
 random images. Work: one forward pass and one gradient with respect to the input for each example and step, which is the
-floor. epsilon is so small that nobody is fooled and every attack takes all its steps with all examples. A step is the
-difference of a long and a short attack by the difference of their steps, so that start-up is not counted.
+floor. epsilon is so small that no example is fooled and every attack takes all its steps with all examples. A step is
+the difference of a long and a short attack by the difference of their steps, so that start-up is not counted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from pyrobust.attacks import APGD, PGD
 
 _SHORT, _LONG = 10, 60
-# Small enough to fool nobody, large enough that the loss moves by more than its rounding.
+# Small enough to fool no example, large enough that the loss changes by more than its rounding.
 _EPSILON = {"linf": 1e-4, "l2": 1e-3, "l1": 1e-2}
-# Images of 4 MiB in all on a CPU; what fills a large card.
+# 4 MiB of images on a CPU; enough to fill a large GPU.
 _BATCH, _CUDA_BATCH = 341, 8192
 
 
@@ -63,7 +63,7 @@ def _setting(device: torch.device) -> tuple[str, nn.Module, Tensor, Tensor]:
     with torch.no_grad():
         top = model(x).topk(2)
     margin = top.values[:, 0] - top.values[:, 1]
-    # The prediction is the label, so that all start right; the half nearest to a boundary is left out.
+    # Predictions serve as labels, so all start right; the half nearest to a decision boundary is left out.
     clear = margin >= margin.median()
     x, y = x[clear], top.indices[clear, 0]
     size = _CUDA_BATCH if device.type == "cuda" else _BATCH

@@ -1,7 +1,7 @@
-"""One module a library that does the same work as pyrobust, each with ``peer() -> Peer``.
+"""One module per library that does the same work as pyrobust, each with ``peer() -> Peer``.
 
-A library is imported when its peer is asked for. One that is absent, or that does not import, is named as skipped with
-the reason and never an error.
+A library is imported when its peer is requested. One that is absent or fails to import is reported as skipped, with the
+reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BuildBallMargins = Callable[[nn.Module, Tensor, float], BallMargins]
 
 @dataclass(frozen=True)
 class Peer:
-    """What a library has; a mapping lacks what the library lacks."""
+    """Capabilities of a library; mappings hold only what it offers."""
 
     name: str
     #: "l1_ball" and "simplex": (v [R, D], radius); "l1_ball_box": (delta [R, D], x [R, D], radius), box [0, 1].
@@ -50,7 +50,7 @@ def installed() -> tuple[Peer, ...]:
     for module in pkgutil.iter_modules(__path__):
         try:
             found.append(importlib.import_module(f"{__name__}.{module.name}").peer())
-        # A library broken by a newer dependency raises what it likes, and must not stop the others.
+        # A library broken by a newer dependency can raise anything, and must not stop the others.
         except Exception as error:
             print(f"skipped peer {module.name}: {type(error).__name__}: {error}")
     return tuple(found)

@@ -14,7 +14,7 @@ from torch import Tensor
 from pyrobust.checks import class_labels, count, finite, share, summary
 from pyrobust.errors import InputError
 from pyrobust.ops.examples import put_rows
-from pyrobust.ops.logits import STANDING
+from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier
 
@@ -196,13 +196,13 @@ class FAB(BatchAttack):
         for _ in range(self.steps):
             x_adv = self._iterate(state, turn, ranking, x_adv)
             verdict = state.verdict(state.logits(x_adv))
-            distance = run.offer(state, verdict != STANDING, x_adv)
+            distance = run.offer(state, verdict != ROBUST, x_adv)
             backward = add_perturbation(state.x, (x_adv - state.x).mul_(self.beta), state.lower, state.upper)
-            following = torch.where((verdict != STANDING).view(-1, *[1] * (x_adv.dim() - 1)), backward, x_adv)
+            following = torch.where((verdict != ROBUST).view(-1, *[1] * (x_adv.dim() - 1)), backward, x_adv)
             if self._minimize:
                 x_adv = following
                 continue
-            verdict = verdict.masked_fill(~within(distance, state.epsilon), STANDING)
+            verdict = verdict.masked_fill(~within(distance, state.epsilon), ROBUST)
             _, x_adv, ranking, run.x, run.distance, nearest.x, nearest.distance = state.retire(
                 verdict, x_adv, following, ranking, run.x, run.distance, nearest.x, nearest.distance
             )
@@ -266,7 +266,7 @@ class FAB(BatchAttack):
             point = add_perturbation(state.x, point, state.lower, state.upper)
             logits = state.logits(point)
             value = loss(logits, state.y, state.y).value
-            fooled = (state.verdict(logits) != STANDING) & run.distance.isfinite()
+            fooled = (state.verdict(logits) != ROBUST) & run.distance.isfinite()
             run.offer(state, fooled, point)
             crossed = fooled.view(-1, *[1] * (high.dim() - 1))
             high, low = torch.where(crossed, point, high), torch.where(crossed, low, point)

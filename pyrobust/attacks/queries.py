@@ -75,7 +75,7 @@ class Queries:
         return self._mean(logits), self._mean(values), self._mean(gradients).to(x.dtype)
 
     def verdict(self, logits: Tensor, y: Tensor, targeted: bool) -> Tensor:
-        """Verdict on each row, uint8 [B]: ``STANDING``, ``FOOLED`` or ``CLOSE``.
+        """Verdict on each row, uint8 [B]: ``ROBUST``, ``FOOLED`` or ``CLOSE``.
 
         By the rule of ``pyrobust.correctness``; ``fooled_alone`` decides close rows. Rows that are not fooled are never
         close: an attack confirms its successes only.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyrobust.checks import count, finite
 from pyrobust.errors import InputError
-from pyrobust.ops.logits import STANDING
+from pyrobust.ops.logits import ROBUST
 from pyrobust.runner import Classifier
 
 from .engine import BatchAttack
@@ -113,7 +113,7 @@ class Square(BatchAttack):
             logits = state.logits(candidate)
             verdict = state.verdict(logits)
             proposed = loss(logits, state.y, state.y).value
-            accepted = (proposed > value) | (verdict != STANDING)
+            accepted = (proposed > value) | (verdict != ROBUST)
             value = torch.where(accepted, proposed, value)
             x_adv = proposals.settle(x_adv, accepted)
             _, x_adv, value, block, best.x, best.value, *proposals.tensors = state.retire(

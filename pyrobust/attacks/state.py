@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.ops.logits import CLOSE, STANDING
+from pyrobust.ops.logits import CLOSE, ROBUST
 from pyrobust.ops.sample_noise import sample_noise
 
 from .losses import Loss
@@ -57,7 +57,7 @@ class AttackState:
     An attack's ``_run`` receives one. It queries the model with ``gradient`` or ``logits``, passes the verdicts on its
     iterates to ``retire``, which removes fooled examples and shrinks every per-example tensor accordingly, and ends
     with ``finish``. Every tensor that the attack keeps per example must go through ``retire``. A verdict is
-    ``STANDING``, ``FOOLED`` or ``CLOSE`` (``pyrobust.ops.logits``); close ones are confirmed by running the example
+    ``ROBUST``, ``FOOLED`` or ``CLOSE`` (``pyrobust.ops.logits``); close ones are confirmed by running the example
     alone.
 
     Rows of a batch change places when others leave, so nothing may depend on a row's position. ``retire`` may move rows
@@ -190,7 +190,7 @@ class AttackState:
             copy, x_adv, y, rows = self._waiting.pop(0)
             verdicts = copy.wait().numpy()
             fooled = []
-            for position in np.flatnonzero(verdicts != STANDING):
+            for position in np.flatnonzero(verdicts != ROBUST):
                 if int(rows[position]) in self._left:
                     continue
                 example = slice(position, position + 1)

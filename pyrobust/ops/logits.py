@@ -24,7 +24,7 @@ LOSSES = {
     "dlr_toward": 4,
 }
 #: Verdicts, uint8: the attack has not succeeded, has, or has by so little that another batch may round it away.
-STANDING, FOOLED, CLOSE = 0, 1, 2
+ROBUST, FOOLED, CLOSE = 0, 1, 2
 
 
 class LogitLoss(NamedTuple):

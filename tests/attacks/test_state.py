@@ -15,7 +15,7 @@ from pyrobust.attacks.norms import NORMS as NORM_OBJECTS
 from pyrobust.attacks.queries import Queries
 from pyrobust.attacks.state import AttackState
 from pyrobust.ops import sample_noise
-from pyrobust.ops.logits import CLOSE, FOOLED, STANDING
+from pyrobust.ops.logits import CLOSE, FOOLED, ROBUST
 from pyrobust.runner import Runner
 
 
@@ -79,7 +79,7 @@ def test_close_verdicts_and_bool_verdicts_are_confirmed() -> None:
     x_adv = state.x.clone()
     x_adv[1, 0] = x_adv[3, 0] = 0.75  # these two fool the model
     before = state.queries.forwards
-    (x_adv, row) = state.retire(torch.tensor([CLOSE, CLOSE, STANDING, STANDING]).byte(), x_adv, torch.arange(4))
+    (x_adv, row) = state.retire(torch.tensor([CLOSE, CLOSE, ROBUST, ROBUST]).byte(), x_adv, torch.arange(4))
     assert state.queries.forwards == before + 2
     assert left[0][0] == [1]
     assert sorted(row.tolist()) == [0, 2, 3]
@@ -97,7 +97,7 @@ def test_noise_follows_the_noise_contract() -> None:
     wanted = sample_noise(zeros, [(0, 102, 5, 2)], sigma=1.0, noise="laplace", stage="attack", seed=7)
     assert torch.equal(z[2], wanted)
     assert state.noise("uniform", 0, shape=(4,)).shape == (3, 1, 4)
-    state.retire(torch.tensor([FOOLED, STANDING, STANDING]).byte(), state.x)
+    state.retire(torch.tensor([FOOLED, ROBUST, ROBUST]).byte(), state.x)
     assert state.noise("laplace", 5, count=2).shape[0] == 2
     row = state.index.tolist().index(102)
     assert torch.equal(state.noise("laplace", 5, count=2)[row], wanted)
