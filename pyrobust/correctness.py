@@ -133,8 +133,8 @@ class Judge:
     def _note_no_class(self, classes: Tensor) -> None:
         """Warn, once per runner, about examples without a predicted class."""
         count = int((classes < 0).sum())
-        if count and not self.runner.noted_no_winner:
-            self.runner.noted_no_winner = True
+        if count and not self.runner.warned_no_class:
+            self.runner.warned_no_class = True
             logger.warning(
                 "%d of %d examples have no predicted class and count as wrong: their logits hold NaN or +inf, or only "
                 "-inf",

@@ -102,7 +102,7 @@ class Runner:
         self._pinned: set[tuple[int, ...]] = set()  # shapes of which a pinned batch has run
         self.set_batch_size(batch_size)
         #: Whether examples without a predicted class have been logged.
-        self.noted_no_winner = False
+        self.warned_no_class = False
 
     @property
     def device(self) -> torch.device:

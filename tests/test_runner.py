@@ -12,6 +12,7 @@ from torch import nn
 
 from pyrobust import ABSTAIN, RandomizedSmoothing
 from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.machine import in_batches
 from pyrobust.runner import Runner, reporting
 
 X = torch.rand(4, 3, 6, 6, generator=torch.Generator().manual_seed(2))
@@ -292,6 +293,28 @@ def test_other_runtime_errors_pass_unchanged():
     with pytest.raises(RuntimeError, match="something else"):
         RandomizedSmoothing(model, 2, 0.5, batch_size=8).votes(torch.rand(2, 3), n=10)
     assert calls == [8]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError(), RuntimeError("can't allocate memory: x")])
+def test_batches_shrink_after_out_of_memory(error):
+    sizes, done = [8], []
+
+    def step(begin, end):
+        if end - begin > 2:
+            raise error
+        done.append((begin, end))
+
+    in_batches(5, lambda: sizes[-1], step, lambda rows, error: sizes.append(rows // 2))
+    assert sizes == [8, 2]  # the batch of 8 had 5 rows
+    assert done == [(0, 2), (2, 4), (4, 5)]
+
+
+def test_errors_that_are_not_out_of_memory_do_not_shrink_batches():
+    def step(begin, end):
+        raise RuntimeError("something else")
+
+    with pytest.raises(RuntimeError, match="something else"):
+        in_batches(5, lambda: 2, step, lambda rows, error: pytest.fail("shrunk"))
 
 
 def test_for_each_visits_every_row_once():
