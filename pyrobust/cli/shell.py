@@ -62,7 +62,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _as_typed(message: str, command: Callable[..., object]) -> str:
-    """Rewrite a message about a Python argument as one about its option."""
+    """Rewrite a message about a Python argument or function as one about the option."""
     names = _options_of(command)
     function, _, rest = message.partition(": ")
     # Some messages begin with the function's name.
@@ -71,7 +71,9 @@ def _as_typed(message: str, command: Callable[..., object]) -> str:
         options = [names.get(_OPTION_OF.get(name, name)) for name in arguments.split(", ")]
         if colon and all(options):
             return f"{', '.join(filter(None, options))}: {problem}"
-    return message
+    from pyrobust import evaluation
+
+    return rest if function in evaluation.__all__ else message
 
 
 def _options_of(command: Callable[..., object]) -> dict[str, str]:

@@ -72,16 +72,16 @@ def test_shards_of_different_runs_are_refused(pyrobust: Any) -> None:
 
     shard(1, "--out", "1.db")
     for name, changes, words in (
-        ("sigma", ("--sigma", 0.5), "sigma: 0.25 stored, 0.5 given"),
-        ("seed", ("--seed", 1), "seed: 0 stored, 1 given"),
-        ("n", ("--n", 101), "n: 100 stored, 101 given"),
+        ("sigma", ("--sigma", 0.5), "sigma: 0.25 in the first, 0.5 in the second"),
+        ("seed", ("--seed", 1), "seed: 0 in the first, 1 in the second"),
+        ("n", ("--n", 101), "n: 100 in the first, 101 in the second"),
         ("model", ("--model", "zoo:digits-smooth-0.50"), "hash of the model"),
         ("data", ("--data", "digits:all"), "hash of the data"),
-        ("noise", ("--noise", "uniform"), "noise: 'gaussian' stored, 'uniform' given"),
+        ("noise", ("--noise", "uniform"), "noise: 'gaussian' in the first, 'uniform' in the second"),
     ):
         shard(2, *changes, "--out", f"{name}.db")
         refused = pyrobust("log", "1.db", f"{name}.db", "--out", "all.tsv").error
-        assert f"{name}.db: is not of the same sweep as 1.db" in refused
+        assert f"error: 1.db and {name}.db are shards of different sweeps" in refused
         assert words in refused
     assert not Path("all.tsv").exists()
 

@@ -108,7 +108,7 @@ def test_faults_are_reported(pyrobust, log, tmp_path):
     done = pyrobust("report", log, "--out", "out", "--formats", "md")
     assert done.status == 0
     assert "net_sigma0.25.tsv: 1 fault; run pyrobust audit for details" in done.err
-    assert "above the 0.952864" in (tmp_path / "out" / "table.md").read_text()
+    assert "above the maximum 0.952864" in (tmp_path / "out" / "table.md").read_text()
     assert "fault" not in pyrobust("report", log, "--out", "other", "--formats", "md", "--sigma", 0.5).err
 
 
