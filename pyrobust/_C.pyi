@@ -45,10 +45,18 @@ class BoundNetwork32:
         slope: float,
         low: float,
         high: float,
+        roundings: int,
         rule: Callable[[_Doubles, _Doubles], tuple[_Doubles, ...]] | None,
     ) -> int: ...
     def max_pool(self, input: int, windows: _Array, shape: Sequence[int]) -> int: ...
-    def finish(self) -> None: ...
+    def finish(
+        self,
+        consumers: Sequence[int],
+        fused: Sequence[bool],
+        affine_in_input: Sequence[bool],
+        ends_affine_part: Sequence[bool],
+        repeats: Sequence[Sequence[int]],
+    ) -> None: ...
     def propagate(
         self,
         lower: _Doubles,

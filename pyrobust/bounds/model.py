@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.bounds.engines.denormals import denormals_kept
-from pyrobust.bounds.engines.native import Query
+from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.select import check_engine, engine_for
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.input_set import InputSet, ball, box

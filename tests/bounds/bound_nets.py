@@ -81,7 +81,7 @@ STYLES = ("normal", "cancel", "scales", "stable", "one")
 
 
 def fill(net: nn.Module, style: str, rng: np.random.Generator) -> nn.Module:
-    """Draws all parameters and running statistics; in evaluation mode, without gradients."""
+    """Draw all parameters and running statistics, and return the net in evaluation mode without gradients."""
     for module in net.modules():
         scale = 10.0 ** rng.integers(-30, 31) if style == "scales" and rng.random() < 0.6 else 1.0
         for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:

@@ -49,7 +49,7 @@ def random_sets(kind: str, count: int, shape: tuple[int, ...], dtype: torch.dtyp
 
 
 def gradients(net: nn.Module, sets: Sets, rows: Tensor) -> Tensor:
-    """Of rows [B, S, K] of the outputs at each center: float64 [S, B, n]."""
+    """Gradients of specification rows [B, S, K] at each center: float64 [S, B, n]."""
     state = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     wide = {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
     x = sets.x.double()
@@ -128,8 +128,8 @@ def extreme_values(net: nn.Module, sets: Sets, rows: Tensor, rng: np.random.Gene
     return product.map(lambda v: v.sum(3))
 
 
-def missed(values: Exact, lower: Tensor, upper: Tensor) -> int:
-    """How many of the bounds [B, S] some value [P, B, S] surely lies outside of."""
+def violated(values: Exact, lower: Tensor, upper: Tensor) -> int:
+    """The number of bounds [B, S] that a value [P, B, S] surely violates."""
     below = values + -known(lower.nan_to_num(0, 0, 0)[None])
     above = values + -known(upper.nan_to_num(0, 0, 0)[None])
     low: Whole = (below.upper < 0).any(0) & lower.isfinite().numpy()

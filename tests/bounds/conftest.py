@@ -1,4 +1,4 @@
-"""What the tests of bounds share."""
+"""Fixtures of the tests of bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a module computes in exact arithmetic: whole numbers over one divisor, an interval where a root or e^z is in it.
+"""The values of a module in exact arithmetic: whole numbers over one divisor, an interval where a root or e^z is in it.
 
 Written from the definitions of the torch.nn modules, and knows nothing of pyrobust's graphs.
 """

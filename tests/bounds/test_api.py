@@ -1,4 +1,4 @@
-"""Bad input is an error, and settings elsewhere in torch change nothing."""
+"""The public API: bad input is an error, and global settings of torch change no bit."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from bound_sets import extreme_values, missed, random_sets
+from bound_sets import extreme_values, random_sets, violated
 from torch import Tensor, nn
 
 from pyrobust import _C
 from pyrobust.bounds import BoundedModel, BoundOptions, Bounds, compute_ibp_bounds
-from pyrobust.bounds.engines.native import Query
+from pyrobust.bounds.engines.query import Query
 from pyrobust.errors import InputError, InputTypeError, ModelError
 
 METHODS = ("ibp", "crown-ibp", "crown")
@@ -124,21 +124,21 @@ def test_bad_input_is_one_clear_error(
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("place", ["0.weight", "4.bias"])
-def test_parameters_that_are_not_finite(value: float, place: str) -> None:
+def test_parameters_that_are_not_finite_are_refused(value: float, place: str) -> None:
     net = network()
     net.get_parameter(place).data.view(-1)[1] = value
     with pytest.raises(ModelError, match="finite"):
         BoundedModel(net, X)
 
 
-def test_training_mode() -> None:
+def test_training_mode_is_refused() -> None:
     with pytest.raises(InputError, match="evaluation mode"):
         BoundedModel(network().train(), X)
     with pytest.raises(InputError, match="evaluation mode"):
         compute_ibp_bounds(network().train(), X, 0.1)
 
 
-def test_autocast_and_mixed_floats() -> None:
+def test_autocast_and_mixed_floats_are_refused() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ModelError, match="autocast"):
         BoundedModel(network(), X)
     mixed = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3).double()).eval()
@@ -146,7 +146,7 @@ def test_autocast_and_mixed_floats() -> None:
         BoundedModel(mixed, X)
 
 
-def test_outputs_of_another_shape() -> None:
+def test_outputs_of_another_shape_are_refused() -> None:
     with pytest.raises(InputError, match=r"outputs \[B, K\]"):
         BoundedModel(nn.Conv2d(1, 1, 1).eval(), torch.zeros(1, 1, 2, 2))
 
@@ -234,7 +234,7 @@ def test_settings_elsewhere_change_no_bit(setting: Callable[[], object], both_en
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_other_floats(dtype: torch.dtype, both_engines: str) -> None:
+def test_models_in_other_floats(dtype: torch.dtype, both_engines: str) -> None:
     """The exact values of the model's own numbers lie inside."""
     net, rng = network(dtype), np.random.default_rng(5)
     model = BoundedModel(net, X.to(dtype))
@@ -244,7 +244,7 @@ def test_other_floats(dtype: torch.dtype, both_engines: str) -> None:
         values = extreme_values(net, sets, rows, rng)
         for method in METHODS:
             lower, upper = model._engine.run(sets.of_engine(), None, Query(method, True, "real", None))
-            assert missed(values, lower, upper) == 0
+            assert violated(values, lower, upper) == 0
             assert lower.isfinite().all()
             assert upper.isfinite().all()
 
@@ -267,7 +267,7 @@ def test_channels_last() -> None:
     assert same(BoundedModel(net, x.to(memory_format=torch.channels_last)).bounds(x, 0.03125), bounds)
 
 
-def test_inputs_that_want_gradients(model: BoundedModel) -> None:
+def test_inputs_that_require_gradients(model: BoundedModel) -> None:
     x = X.clone().requires_grad_(True)
     assert same(model.bounds(x, 0.125), model.bounds(X, 0.125))
 
@@ -292,7 +292,7 @@ def test_one_class_and_the_order_of_margins(model: BoundedModel) -> None:
     torch.testing.assert_close(margins, torch.tensor(expected, dtype=torch.float64), rtol=1e-4, atol=1e-4)
 
 
-def test_a_wrong_example_is_not_certified(model: BoundedModel) -> None:
+def test_a_misclassified_example_is_not_certified(model: BoundedModel) -> None:
     right = network()(X).argmax(1)
     assert model.certify(X, right, 0.0).all()
     assert not model.certify(X, (right + 1) % 3, 0.0).any()

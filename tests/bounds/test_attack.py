@@ -13,7 +13,7 @@ from pyrobust.zoo import load_data, load_model
 
 
 def attacked(net, x, y, norm: str, method: str, largest: float, semantics: str, seed: int, steps: int) -> int:
-    """How many examples were certified and then attacked at their own radius; none may fall."""
+    """Attack the certified examples at their own radii, assert that none falls, and return their number."""
     model = BoundedModel(net, x)
     radius = model.certified_radius(
         x, y, norm=norm, method=method, clip=(0.0, 1.0), largest=largest, semantics=semantics
@@ -61,7 +61,7 @@ LARGEST = {"linf": 0.25, "l2": 3.0, "l1": 12.0}
 
 
 def fallen(net: nn.Module, x: Tensor, y: Tensor, radius: Tensor, norm: str, **options: int) -> Tensor:
-    """Which examples AutoAttack's first two attacks turn within their own radii: bool [B]."""
+    """Run AutoAttack's first two attacks within each example's radius; return which examples they fool: bool [B]."""
     wrong = torch.zeros(len(x), dtype=torch.bool)
     for loss in ("ce", "dlr-targeted"):
         x_adv = APGD(net, radius, norm, loss=loss, multi_epsilon=norm == "l1", **options).generate(x, y)
@@ -71,7 +71,7 @@ def fallen(net: nn.Module, x: Tensor, y: Tensor, radius: Tensor, norm: str, **op
 
 
 def attacked_by_apgd(name: str, norm: str, begin: int, count: int, factors: tuple[int, ...], **options: int) -> None:
-    """Nothing falls at its certified radius; far beyond it some do, else the attack would be broken."""
+    """No example falls at its certified radius; far beyond it some do, so the attack works."""
     net, x, y = on_images(name)
     x, y = x[begin : begin + count], y[begin : begin + count]
     radius = BoundedModel(net, x).certified_radius(

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.engines.native import Engine, Query
+from pyrobust.bounds.engines.native import Engine
+from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.evaluate import forward
 from pyrobust.bounds.graph.lowering.registry import RULES
@@ -248,7 +249,9 @@ REFUSED: list[tuple[tuple[int, ...], Callable[..., Tensor], str]] = [
 
 
 @pytest.mark.parametrize(("shape", "function", "operator"), REFUSED)
-def test_what_has_no_rule_is_refused(shape: tuple[int, ...], function: Callable[..., Tensor], operator: str) -> None:
+def test_operators_without_a_rule_are_refused(
+    shape: tuple[int, ...], function: Callable[..., Tensor], operator: str
+) -> None:
     with pytest.raises(ModelError, match=operator):
         capture(Called(function), torch.zeros(1, *shape))
 
@@ -269,12 +272,12 @@ def test_the_error_names_operator_module_and_line() -> None:
 
 
 @pytest.mark.parametrize("branch", [lambda x: x if x.sum() > 0 else -x, lambda x: x * x.max().item()])
-def test_a_branch_that_depends_on_the_data(branch: Callable[..., Tensor]) -> None:
+def test_a_branch_on_the_data_is_refused(branch: Callable[..., Tensor]) -> None:
     with pytest.raises(ModelError, match="cannot"):
         capture(Called(branch), torch.zeros(1, 6))
 
 
-def test_training_mode_anywhere() -> None:
+def test_training_mode_of_a_submodule_is_refused() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.ReLU(), nn.Dropout())).eval()
     capture(model, torch.zeros(1, 6))
     model[1][1].train()
@@ -283,12 +286,12 @@ def test_training_mode_anywhere() -> None:
 
 
 @pytest.mark.parametrize("function", [lambda x: (x, x), lambda x: torch.ones(2, 3)])
-def test_outputs_that_are_no_logits(function: Callable[..., Tensor]) -> None:
+def test_outputs_that_are_not_logits_are_refused(function: Callable[..., Tensor]) -> None:
     with pytest.raises(ModelError, match="logits"):
         capture(Called(function), torch.zeros(1, 6))
 
 
-def test_a_model_that_changes_its_input_or_a_buffer_is_told_where() -> None:
+def test_in_place_changes_are_refused_with_their_place() -> None:
     inplace = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 3)).eval()
     with pytest.raises(ModelError, match=r"model: 0 \(aten.relu\) changes the input in place.* inplace=False"):
         capture(inplace, torch.zeros(1, 6))
@@ -317,7 +320,7 @@ def test_a_model_that_changes_its_input_or_a_buffer_is_told_where() -> None:
         (nn.Identity().eval(), torch.zeros(1, 6, device="meta"), InputTypeError),
     ],
 )
-def test_what_is_no_model_or_example(model: object, example: object, error: type[Exception]) -> None:
+def test_other_types_of_model_or_example_are_refused(model: object, example: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         capture(model, example)
 

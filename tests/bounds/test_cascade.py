@@ -1,4 +1,4 @@
-"""Verification in stages: what settles what, and that nothing is done twice."""
+"""Verification in stages: the stage that settles an example, and no work done twice."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_each_example_is_settled_by_the_first_method_that_can(
     assert len(set(verdicts.stage) - {"", "forward"}) >= 2, "the epsilon tells the methods apart"
 
 
-def test_every_stage_gets_what_is_open_and_nothing_else(
+def test_every_stage_gets_the_undecided_examples_alone(
     digits: tuple[BoundedModel, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bounded, x, y = digits
@@ -133,7 +133,7 @@ def test_close_logits_of_the_forward_pass_are_judged_alone() -> None:
     assert verdicts.stage[1:3] == ["forward", "forward"]
 
 
-def test_no_example_at_all() -> None:
+def test_an_empty_batch() -> None:
     bounded = BoundedModel(identity(), torch.zeros(1, 2))
     verdicts = bounded.verify(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), 0.1, attack=lambda x, y: x)
     assert isinstance(verdicts, Verdicts)

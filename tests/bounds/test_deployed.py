@@ -12,7 +12,7 @@ from bound_graphs import graph_of
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.engines.native import Query
+from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.input_set import ball
 
 METHODS = ("ibp", "crown-ibp", "crown")
@@ -38,7 +38,7 @@ def grid(rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
 
 
 def limited(net: nn.Sequential, kind: str, rng: np.random.Generator) -> nn.Sequential:
-    """The net with functions of one kind only."""
+    """The net with activations of one kind only."""
 
     def one() -> nn.Module:
         if kind == "leaky_relu":
@@ -50,7 +50,7 @@ def limited(net: nn.Sequential, kind: str, rng: np.random.Generator) -> nn.Seque
 
 
 def outside_of_dense(kind: str, nets: int, seed: int, semantics: str, name: str) -> tuple[int, int, int]:
-    """(cases, bounds that something lies outside of, finite bounds) over random dense nets."""
+    """(cases, bounds that a value violates, finite bounds) over random dense nets."""
     rng = np.random.default_rng(seed)
     cases = outside = finite = 0
     for i in range(nets):
@@ -84,8 +84,8 @@ def test_dense_nets_in_any_order(kind: str, name: str, nets: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_real_arithmetic_does_not_hold_the_deployed_pass(name: str) -> None:
-    """Else the test above could not fail."""
+def test_real_semantics_do_not_enclose_the_deployed_pass(name: str) -> None:
+    """The test above can fail."""
     _, outside, _ = outside_of_dense("relu", 100, 11, "real", name)
     assert outside > 0
 

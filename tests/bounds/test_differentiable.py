@@ -1,4 +1,4 @@
-"""Differentiable bounds: those of the engine, up to rounding; their gradients; what torch.compile makes of them."""
+"""Differentiable bounds: equal to the engine up to rounding, with right gradients, and under torch.compile."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def specifications(outputs: int, dtype: torch.dtype) -> list[Tensor | None]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", NETS)
-def test_they_are_those_of_the_engine(name: str, method: str, dtype: torch.dtype) -> None:
+def test_bounds_equal_the_engine_up_to_rounding(name: str, method: str, dtype: torch.dtype) -> None:
     model, x = net(name, dtype)
     found, engine = DifferentiableBounds(model, x), BoundedModel(model, x)
     tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-10}
@@ -100,7 +100,7 @@ def test_other_devices_compute_the_same(name: str, method: str, monkeypatch: pyt
     results = []
     for native in (True, False):
         for module in (intervals, backward):
-            monkeypatch.setattr(module, "has_lanes", lambda _, native=native: native)
+            monkeypatch.setattr(module, "uses_batch_last", lambda _, native=native: native)
         for clip in (None, (0.0, 1.0)):
             margins = bounds.margins(x, labels(bounds.outputs), 0.07, method=method, clip=clip)
             results.append([margins, *torch.autograd.grad(margins.square().sum(), parameters)])
@@ -110,7 +110,7 @@ def test_other_devices_compute_the_same(name: str, method: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", NETS)
-def test_they_hold(name: str, method: str) -> None:
+def test_bounds_hold_at_random_points(name: str, method: str) -> None:
     model, x = net(name, torch.float64)
     lower, upper = DifferentiableBounds(model, x).bounds(x, 0.1, method=method)
     for seed in range(50):
@@ -266,13 +266,13 @@ def refused_arguments() -> list[tuple[dict[str, Any], type[Exception], str]]:
 
 
 @pytest.mark.parametrize(("change", "error", "message"), refused_arguments())
-def test_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_arguments_are_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
     model, x = net("dense")
     with pytest.raises(error, match=message):
         DifferentiableBounds(model, x).bounds(**({"x": x, "epsilon": 0.1} | change))
 
 
-def test_refused_labels() -> None:
+def test_bad_labels_are_refused() -> None:
     model, x = net("dense")
     bounds = DifferentiableBounds(model, x)
     with pytest.raises(InputError, match=r"y: expected shape \(5,\), got \(4,\)"):
@@ -286,7 +286,7 @@ def test_refused_labels() -> None:
             bounds.margins(x, torch.tensor([0, 1, label, 2, 3]), 0.1)
 
 
-def test_refused_models() -> None:
+def test_models_without_differentiable_bounds_are_refused() -> None:
     for layer in (nn.Tanh(), nn.Sigmoid()):
         model = nn.Sequential(nn.Linear(2, 2), layer).eval()
         with pytest.raises(ModelError, match=r"model: 1 .* has no differentiable bounds: (tanh|sigmoid)"):

@@ -15,14 +15,14 @@ NUMBERS = (0.02, 8 / 255, 0.1, 0.3)
 
 
 @pytest.mark.parametrize("epsilon", NUMBERS)
-def test_it_is_not_rounded_to_float32(epsilon: float) -> None:
+def test_epsilon_is_not_rounded_to_float32(epsilon: float) -> None:
     for given in (epsilon, np.float64(epsilon), torch.tensor(epsilon, dtype=torch.float64), [epsilon, epsilon]):
         assert radii(given, 2).tolist() == [epsilon, epsilon]
     assert radii(torch.tensor(epsilon), 1).item() == torch.tensor(epsilon).item()
 
 
 @pytest.mark.parametrize("epsilon", NUMBERS)
-def test_the_ball_reaches_as_far_as_it_says(epsilon: float) -> None:
+def test_the_ball_has_the_given_radius(epsilon: float) -> None:
     identity = nn.Linear(1, 1, bias=False).double().eval()
     nn.init.ones_(identity.weight)
     x = torch.zeros(1, 1, dtype=torch.float64)

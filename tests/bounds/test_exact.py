@@ -1,4 +1,4 @@
-"""Bounds against exact arithmetic: no value of the network lies outside, and without soundness some do."""
+"""Bounds against exact arithmetic: sound ones enclose every value, unsound ones do not."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import pytest
 import torch
 from bound_engines import NAMES, engine_of
 from bound_graphs import graph_of
-from bound_sets import KINDS, Sets, extreme_values, missed, random_sets
+from bound_sets import KINDS, Sets, extreme_values, random_sets, violated
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.engines.native import Engine, Query
+from pyrobust.bounds.engines.native import Engine
+from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.tensor import engine as tensor_engine
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
 
@@ -41,7 +42,7 @@ class Tally:
 
 
 def asked_rows(rng: np.random.Generator, count: int, outputs: int) -> Tensor:
-    """The outputs themselves, or differences and combinations of them that are no float32 numbers."""
+    """Specification rows: the outputs themselves, or combinations with coefficients that are not float32 numbers."""
     if rng.random() < 0.5:
         return torch.eye(outputs, dtype=torch.float64).expand(count, -1, -1)
     return torch.from_numpy(rng.standard_normal((count, 2, outputs)) * 10.0 ** rng.integers(-3, 4))
@@ -58,7 +59,7 @@ def compare(
     for (name, engine), method, sound in itertools.product(engines.items(), METHODS, (True, False)):
         tally, query = tallies[name], Query(method, sound, "real", None)
         lower, upper = engine.run(inputs, None if identity else rows, query)
-        found = missed(values, lower, upper)
+        found = violated(values, lower, upper)
         if sound:
             tally.outside += found
             tally.bounds += 2 * lower.numel()

@@ -1,4 +1,4 @@
-"""Random graphs, with layers that several others take and elements that are taken many times, in exact arithmetic."""
+"""Random graphs in exact arithmetic, with layers read by several others and elements read many times."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from bound_engines import NAMES, engine_of
-from bound_sets import KINDS, Sets, directions, missed, points, random_sets, within
+from bound_sets import KINDS, Sets, directions, points, random_sets, violated, within
 from exact import Exact, joined, known
 from torch import Tensor
 
-from pyrobust.bounds.engines.native import Query
+from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.evaluate import forward
 from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Scale, Sum, in_order
@@ -63,7 +63,7 @@ def _value(node: Node, inputs: list[Exact]) -> Exact:
 
 
 def dense_weight(node: Conv2d) -> Tensor:
-    """The convolution as a matrix: what it makes of each unit image."""
+    """The matrix of a convolution: its values at unit images."""
     shape = node.inputs[0].shape
     units = torch.eye(int(np.prod(shape)), dtype=torch.float64).view(-1, *shape)
     weight = node.weight.value().double()
@@ -161,7 +161,7 @@ def slopes(output: Node, sets: Sets) -> np.ndarray:
 
 
 def run(seed: int, graphs: int, count: int, names: Sequence[str] = NAMES) -> dict[tuple[str, bool], int]:
-    """By engine, and sound or not: the bounds outside of which something lies."""
+    """The number of violated bounds by engine and soundness."""
     rng = np.random.default_rng(seed)
     outside = dict.fromkeys(itertools.product(names, (True, False)), 0)
     for _ in range(graphs):
@@ -179,7 +179,7 @@ def run(seed: int, graphs: int, count: int, names: Sequence[str] = NAMES) -> dic
             engine = engine_of(output, torch.float32, name)
             for method, sound in itertools.product(METHODS, (True, False)):
                 lower, upper = engine.run(inputs, None, Query(method, sound, "real", None))
-                found = missed(values, lower, upper)
+                found = violated(values, lower, upper)
                 outside[name, sound] += found
                 kinds = [type(node).__name__ for node in in_order(output)]
                 assert not (sound and found), (seed, name, method, kinds, sets)

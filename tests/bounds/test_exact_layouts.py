@@ -1,4 +1,4 @@
-"""Bounds against exact arithmetic where the engine lays its numbers out in another way: strides, ReLU after ReLU."""
+"""Bounds against exact arithmetic for the engine's other layouts: strides, ReLU after ReLU."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 import torch
 from bound_engines import NAMES, engine_of
 from bound_graphs import graph_of
-from bound_sets import Sets, extreme_values, missed, random_sets
+from bound_sets import Sets, extreme_values, random_sets, violated
 from test_exact import METHODS, Tally, check, compare
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.engines.native import Engine, Query
+from pyrobust.bounds.engines.native import Engine
+from pyrobust.bounds.engines.query import Query
 
 
 def convolution(rng: np.random.Generator, channels: int, size: tuple[int, int]) -> nn.Conv2d:
@@ -111,7 +112,7 @@ def test_intervals_of_sums_that_cancel(dtype: torch.dtype, simd_level: str) -> N
         values = extreme_values(net, sets, torch.eye(2, dtype=torch.float64).expand(3, -1, -1), rng)
         engine = Engine(graph_of(net, width), dtype)
         for sound in (True, False):
-            found = missed(values, *engine.run(sets.of_engine(), None, Query("ibp", sound, "real", None)))
+            found = violated(values, *engine.run(sets.of_engine(), None, Query("ibp", sound, "real", None)))
             assert not (sound and found)
             outside += found
     assert outside > 0  # else the test could not fail
@@ -129,7 +130,7 @@ def large(dtype: torch.dtype, scale: float) -> tuple[BoundedModel, Tensor]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_overflow_in_float32_is_tried_again(method: str) -> None:
+def test_overflow_in_float32_is_repeated_in_float64(method: str) -> None:
     model, x = large(torch.float32, 2.0**70)
     bounds = model.bounds(x, 0.5, method=method)
     # four sums of two equal numbers, and the powers of two cancel: 16 * [0.5, 1.5]

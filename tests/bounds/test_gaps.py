@@ -1,4 +1,4 @@
-"""Cases worked out by hand in which a bound was found to be wrong: each says what is true, and why it is hard."""
+"""Hand-worked cases in which a bound was once wrong, each with the true value and the difficulty."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_denormals_are_numbers_where_torch_flushes_them(flushing: None, where: s
 @pytest.mark.parametrize(
     "f", [lambda x: x + torch.randn(1), lambda x: x * x.shape[0], lambda x: x / len(x) + torch.rand(1)]
 )
-def test_a_module_that_its_graph_does_not_say(f) -> None:
+def test_a_module_that_differs_from_its_graph_is_refused(f) -> None:
     """Random numbers, and a batch size that became a constant of two."""
     with pytest.raises(ModelError):
         BoundedModel(Computed(f), torch.zeros(1, 1))

@@ -167,7 +167,7 @@ def test_compositions_by_hand() -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_scale_between_two_layers_is_taken_up_once(norm: str) -> None:
+def test_a_scale_between_two_layers_is_folded_once(norm: str) -> None:
     for net, shape in (
         (filled(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3), nn.Conv2d(3, 2, 2)), (2, 4, 4)),
         (filled(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)), (6,)),
@@ -233,7 +233,7 @@ def test_numbers_too_large_or_too_small(norm: str) -> None:
     assert lipschitz_bound(net.eval(), torch.ones(1, 3, dtype=torch.float64), norm).value > 0
 
 
-def test_a_function_of_unknown_slope() -> None:
+def test_an_activation_without_a_slope_range_is_refused() -> None:
     class Swing(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return torch.sin(x)

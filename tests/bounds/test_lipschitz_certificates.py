@@ -137,7 +137,7 @@ def test_a_real_net() -> None:
         assert net(attack.generate(x[row : row + 1], y[row : row + 1])).argmax(1) == y[row]
 
 
-def test_what_it_cannot_do() -> None:
+def test_unsupported_settings_are_refused() -> None:
     net, x, y = digits()
     model = BoundedModel(net, x)
     with pytest.raises(InputError, match='semantics: expected "real" with method "lipschitz", got \'float32\''):

@@ -24,7 +24,7 @@ def mnist() -> tuple[nn.Module, Tensor, Tensor]:
 
 
 class Counted:
-    """An engine that counts the examples that it is asked for."""
+    """An engine that counts the examples it bounds."""
 
     def __init__(self, engine) -> None:
         self.engine, self.examples = engine, 0

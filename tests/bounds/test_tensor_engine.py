@@ -1,4 +1,4 @@
-"""The engine in torch operations: as tight as the native one in float64, whatever the chunks; and what it refuses."""
+"""The torch engine: as tight as the native one in float64 for all chunk sizes; errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel
 from pyrobust.bounds.engines import chunks
-from pyrobust.bounds.engines.native import Query
+from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.tensor import backward as tensor_backward
 from pyrobust.bounds.engines.tensor import engine as tensor_engine
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
@@ -48,7 +48,7 @@ def model(engine: str, dtype: torch.dtype = torch.float32) -> BoundedModel:
     return BoundedModel(copy.deepcopy(net).to(dtype), x.to(dtype), engine=engine)
 
 
-def some_sets(kind: str, count: int, shape: tuple[int, ...]) -> InputSet:
+def sets_of(kind: str, count: int, shape: tuple[int, ...]) -> InputSet:
     """Balls of several sizes in the norm, or boxes."""
     x = torch.randn(count, *shape, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
     if kind == "box":
@@ -84,7 +84,7 @@ def test_agrees_on_random_nets() -> None:
     for i in range(8):
         net, shape = bound_nets.convolutional(rng, ("normal", "stable")[i % 2], torch.float64)
         graph = BoundedModel(net, torch.zeros(1, *shape, dtype=torch.float64)).output
-        sets = some_sets((*NORMS, "box")[i % 4], 6, shape)
+        sets = sets_of((*NORMS, "box")[i % 4], 6, shape)
         for method in METHODS:
             query = Query(method, True, "real", None)
             one, other = (engine_of(graph, torch.float64, name).run(sets, None, query) for name in ("native", "torch"))
@@ -117,7 +117,7 @@ def test_as_tight_as_published_bounds(name: str, method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
-def test_chunks_and_company_change_nothing_but_rounding(method: str, norm: str) -> None:
+def test_chunks_and_other_examples_change_only_rounding(method: str, norm: str) -> None:
     bounded, x = model("torch"), images()[1][:9]
     options = {"norm": norm, "method": method, "clip": (0.0, 1.0)}
     together = bounded.bounds(x, 0.03125, **options)
@@ -136,17 +136,19 @@ def test_chunks_and_company_change_nothing_but_rounding(method: str, norm: str) 
 
 
 def fails_above(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
-    """A walk that runs out of memory with more rows; the sizes that were tried."""
+    """A backward pass that runs out of memory with more rows, and the sizes that were tried."""
     sizes: list[int] = []
-    before = tensor_backward.Walk._down
+    before = tensor_backward.BackwardPass._propagate
 
-    def down(self: tensor_backward.Walk, coefficients: Any, image: Tensor, total: Tensor, windows: Any) -> Tensor:
+    def propagate(
+        self: tensor_backward.BackwardPass, coefficients: Any, image: Tensor, total: Tensor, windows: Any
+    ) -> Tensor:
         sizes.append(len(image))
         if len(image) > rows:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return before(self, coefficients, image, total, windows)
 
-    monkeypatch.setattr(tensor_backward.Walk, "_down", down)
+    monkeypatch.setattr(tensor_backward.BackwardPass, "_propagate", propagate)
     return sizes
 
 
@@ -163,7 +165,7 @@ def test_rows_that_do_not_fit_are_halved(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(size <= 20 for size in sizes[again:])  # remembered
 
 
-def test_memory_that_never_suffices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_that_never_fits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     bounded, (_, x) = model("torch"), images()
     fails_above(monkeypatch, 0)
     with pytest.raises(ModelError, match="one example do not fit the memory of cpu"):
@@ -185,7 +187,7 @@ def test_examples_that_do_not_fit_are_halved(monkeypatch: pytest.MonkeyPatch) ->
     assert_close(bounded.bounds(x, 0.03125, method="ibp"), expected, 1e-12)
 
 
-def test_other_errors_are_not_taken_for_memory() -> None:
+def test_other_errors_are_not_treated_as_out_of_memory() -> None:
     def step(begin: int, end: int) -> None:
         raise RuntimeError("another")
 
@@ -202,7 +204,7 @@ def test_a_failing_rule_is_an_error(rule: Any, monkeypatch: pytest.MonkeyPatch) 
     x = Input(name="x", shape=(2,), inputs=())
     monkeypatch.setitem(ACTIVATIONS, "bad", row_from_rule(torch.relu, rule))
     engine = TensorEngine(Activation(name="f", shape=(2,), inputs=(x,), function="bad"), torch.float32, CPU)
-    sets = some_sets("box", 1, (2,))
+    sets = sets_of("box", 1, (2,))
     with pytest.raises(RuntimeError, match="a bound rule"):
         engine.run(sets, None, Query("ibp", True, "real", None))
 
@@ -210,10 +212,10 @@ def test_a_failing_rule_is_an_error(rule: Any, monkeypatch: pytest.MonkeyPatch) 
 def test_layers_that_only_move() -> None:
     """An output that is the input, or a gather of it that takes an element many times, and one that takes none."""
     x = Input(name="x", shape=(3,), inputs=())
-    many = Gather(name="g", shape=(5,), inputs=(x, x), index=torch.tensor([0, 3, 0, -1, 2]))
-    sets = some_sets("l2", 4, (3,))
+    repeated = Gather(name="g", shape=(5,), inputs=(x, x), index=torch.tensor([0, 3, 0, -1, 2]))
+    sets = sets_of("l2", 4, (3,))
     output: Node
-    for output in (x, many):
+    for output in (x, repeated):
         for method in METHODS:
             lower, upper = TensorEngine(output, torch.float32, CPU).run(sets, None, Query(method, True, "real", None))
             index = torch.tensor([0, 1, 2] if output is x else [0, 0, 0, 0, 2])
@@ -237,7 +239,7 @@ def test_an_empty_batch_and_one_epsilon_each() -> None:
                 torch.testing.assert_close(alone.lower[0], together.lower[i], rtol=1e-12, atol=1e-12)
 
 
-def test_what_stands_on_it() -> None:
+def test_verdicts_and_radii_agree_with_the_native_engine() -> None:
     """Verdicts and radii are those of the native engine."""
     (net, x), y = images(), torch.arange(23) % 4
     y = net(x).argmax(1).where(torch.arange(23) % 5 > 0, y)
@@ -289,7 +291,7 @@ def test_a_gpu_agrees_with_the_cpu(cuda: torch.device, method: str, norm: str) -
     assert (there.certified_radius(x[:4].to(cuda), y[:4], norm=norm, method=method) > 0).all()
 
 
-def test_a_gpu_that_may_emulate(cuda: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_with_emulation_is_refused(cuda: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     linear = nn.Linear(2, 2).eval().to(cuda)
     bounded = BoundedModel(linear, torch.zeros(1, 2, device=cuda))
     monkeypatch.setenv("CUBLAS_EMULATE_DOUBLE_PRECISION", "1")

@@ -1,4 +1,4 @@
-"""The parts of the engine in torch operations: products, windows and tiles, ranges of which nothing is known."""
+"""The parts of the torch engine: products, windows and tiles, unbounded ranges."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from bound_engines import engine_of
-from test_tensor_engine import CPU, METHODS, images, some_sets
+from test_tensor_engine import CPU, METHODS, images, sets_of
 from torch import nn
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.engines.native import Query
+from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.tensor import engine as tensor_engine
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.engines.tensor.matmul import backward, forward, units_backward
@@ -26,7 +26,7 @@ from pyrobust.bounds.input_set import NORMS
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_products_are_those_of_a_convolution(groups: int) -> None:
-    """And of its transpose, for all neurons at once and one by one."""
+    """Products of a convolution and of its transpose, for all neurons at once and one by one."""
     generator = torch.Generator().manual_seed(0)
     for kernel, stride, padding, dilation in [((3, 2), (2, 1), (1, 0), (1, 2)), ((1, 1), (1, 3), (0, 0), (1, 1))]:
         conv = nn.Conv2d(4, 6, kernel, stride, padding, dilation, groups, dtype=torch.float64).eval()
@@ -57,7 +57,7 @@ def test_products_are_those_of_a_convolution(groups: int) -> None:
             assert torch.equal(backward(layer, rows, have, window), found)
 
 
-def test_windows_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_change_only_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of residual connections, normalisation, pooling, strides, groups and paddings."""
     rng = np.random.default_rng(8)
     nets = [bound_nets.convolutional(rng, "normal", torch.float64) for _ in range(5)] + [
@@ -69,7 +69,7 @@ def test_windows_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) ->
         for many in (1, 3, 10**9):
             monkeypatch.setitem(tensor_engine._TILE_ROWS, "cpu", many)
             for norm in NORMS:
-                found.append(engine.run(some_sets(norm, 4, shape), None, Query("crown", True, "real", None)))
+                found.append(engine.run(sets_of(norm, 4, shape), None, Query("crown", True, "real", None)))
         for one, whole in zip(found, found[-len(NORMS) :] * 3, strict=True):
             for end, expected in zip(one, whole, strict=True):
                 close = (end - expected).abs() <= 1e-11 * (1 + expected.abs())
@@ -114,7 +114,7 @@ def test_padding_of_an_unbounded_window_proves_nothing(monkeypatch: pytest.Monke
     row = row_from_rule(lambda z: z, lambda low, high: (low * 0, nothing[0], low * 0, nothing[1], *nothing))
     monkeypatch.setitem(ACTIVATIONS, "none", row)
     engine = TensorEngine(largest, torch.float32, CPU)
-    sets = some_sets("box", 1, (2,))
+    sets = sets_of("box", 1, (2,))
     for method in METHODS:
         lower, upper = engine.run(sets, None, Query(method, True, "real", None))
         assert lower.item() == -torch.inf

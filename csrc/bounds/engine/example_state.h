@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "bounds/engine/network.h"
@@ -110,17 +111,29 @@ inline double magnitude(double lower, double upper) { return std::fmax(std::fabs
 // approximations. share: relative error of `roundings` roundings.
 template <class T>
 double deployed_error(const Layer<T>& function, double lower, double upper, double share) {
-  if (function.function == Function::kLeakyRelu && (function.slope == 0 || lower >= 0)) return 0;
+  switch (function.function) {
+    case Function::kLeakyRelu:
+      if (function.slope == 0 || lower >= 0) return 0;
+      break;
+    case Function::kClamp:
+    case Function::kRule:
+      break;
+  }
   return share * (magnitude(lower, upper) + kFlushed);
 }
 
 // Whether a ReLU-like function is unstable: has both pieces on the range.
 template <class T>
 bool unstable(const Layer<T>& activation, double lower, double upper) {
-  if (activation.function == Function::kLeakyRelu) return lower < 0 && upper > 0;
-  if (activation.function == Function::kClamp)
-    return (lower < activation.low && upper > activation.low) || (lower < activation.high && upper > activation.high);
-  return lower < upper;
+  switch (activation.function) {
+    case Function::kLeakyRelu:
+      return lower < 0 && upper > 0;
+    case Function::kClamp:
+      return (lower < activation.low && upper > activation.low) || (lower < activation.high && upper > activation.high);
+    case Function::kRule:
+      return lower < upper;
+  }
+  throw std::logic_error("BoundNetwork: unknown activation");
 }
 
 // Relative error of sums of products in T over blocks that are flushed to float64, with the conversions.

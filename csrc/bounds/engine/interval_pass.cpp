@@ -1,6 +1,7 @@
 // The interval pass: ranges of neurons layer by layer, as center and radius of sums of products, for up to kLanes
 // examples.
 #include <algorithm>
+#include <stdexcept>
 #include <vector>
 
 #include "bounds/engine/example_state.h"
@@ -154,6 +155,8 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
         }
         break;
       }
+      if (layer.function != Function::kClamp && layer.function != Function::kLeakyRelu)
+        throw std::logic_error("BoundNetwork: unknown activation");
       for (size_t k = 0; k < n; ++k) {
         const double l = first.lower[k], u = first.upper[k];
         if (layer.function == Function::kClamp) {

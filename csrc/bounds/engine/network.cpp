@@ -1,5 +1,7 @@
 #include "bounds/engine/network.h"
 
+#include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 namespace pyrobust::cpu {
@@ -9,6 +11,10 @@ template <class T>
 Panels<T> magnitude(Panels<T> panels) {
   for (T& w : panels.w) w = std::fabs(w);
   return panels;
+}
+
+void expect(bool fits) {
+  if (!fits) throw std::invalid_argument("BoundNetwork: expected an analysis of these layers, got another one");
 }
 
 }  // namespace
@@ -55,34 +61,45 @@ int64_t BoundNetwork<T>::add_conv(int64_t input, const T* weight, Layer<T> layer
 }
 
 template <class T>
-void BoundNetwork<T>::finish() {
-  for (const Layer<T>& layer : layers_) {
+void BoundNetwork<T>::finish(const GraphAnalysis& analysis) {
+  const size_t n = layers_.size();
+  expect(analysis.consumers.size() == n && analysis.fused.size() == n && analysis.affine_in_input.size() == n &&
+         analysis.ends_affine_part.size() == n && analysis.repeats.size() == n);
+  // the layers that read each one; whether an activation does, and one that is not affine in the input
+  std::vector<int64_t> consumers(n, 0);
+  std::vector<uint8_t> to_activation(n, 0), to_nonaffine(n, 0);
+  to_nonaffine[n - 1] = 1;
+  for (size_t i = 0; i < n; ++i) {
+    Layer<T>& layer = layers_[i];
     neurons_ += layer.shape.size();
-    for (const int64_t input : layer.inputs) ++layers_[static_cast<size_t>(input)].consumers;
-  }
-  for (const Layer<T>& layer : layers_) {
+    bool affine = layer.affine() || layer.kind == Kind::kInput;
     for (const int64_t input : layer.inputs) {
-      Layer<T>& taken = layers_[static_cast<size_t>(input)];
-      const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
-      int64_t adds = products ? (layer.fan_in() + kBlock - 1) / kBlock : 1;
-      if (layer.kind == Kind::kGather || layer.kind == Kind::kMaxPool) {
-        // an element may be gathered several times
-        std::vector<int64_t> times(static_cast<size_t>(taken.shape.size()));
-        int64_t begin = 0;
-        for (const int64_t other : layer.inputs) {
-          if (other == input) {
-            const auto& fan_in = layer.kind == Kind::kGather ? layer.index : layer.windows;
-            for (const int64_t i : fan_in)
-              if (i >= begin && i < begin + taken.shape.size()) ++times[static_cast<size_t>(i - begin)];
-          }
-          begin += this->layer(other).shape.size();
-        }
-        for (const int64_t t : times) adds = std::max(adds, t);
-        taken.adds += adds;
-      } else if (taken.consumers > 1) {
-        taken.adds += adds;
-      }
-      if (layer.kind == Kind::kActivation && taken.consumers == 1 && taken.affine()) taken.fused = true;
+      const auto j = static_cast<size_t>(input);
+      ++consumers[j];
+      if (layer.kind == Kind::kActivation) to_activation[j] = 1;
+      if (analysis.affine_in_input[i] == 0) to_nonaffine[j] = 1;
+      affine = affine && analysis.affine_in_input[j] != 0;
+    }
+    expect((analysis.affine_in_input[i] != 0) == affine);
+    layer.affine_in_input = affine;
+  }
+  for (size_t i = 0; i < n; ++i) {
+    Layer<T>& layer = layers_[i];
+    layer.consumers = consumers[i];
+    layer.fused = layer.affine() && consumers[i] == 1 && to_activation[i] != 0;
+    layer.ends_affine_part = i > 0 && layer.affine_in_input && to_nonaffine[i] != 0;
+    expect(analysis.consumers[i] == consumers[i] && (analysis.fused[i] != 0) == layer.fused &&
+           (analysis.ends_affine_part[i] != 0) == layer.ends_affine_part);
+    const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
+    const bool moves = layer.kind == Kind::kGather || layer.kind == Kind::kMaxPool;
+    const auto entries = static_cast<int64_t>(layer.kind == Kind::kGather ? layer.index.size() : layer.windows.size());
+    expect(analysis.repeats[i].size() == layer.inputs.size());
+    for (size_t k = 0; k < layer.inputs.size(); ++k) {
+      const int64_t repeats = analysis.repeats[i][k];
+      expect(repeats >= 1 && repeats <= (moves ? std::max<int64_t>(1, entries) : 1));
+      Layer<T>& source = layers_[static_cast<size_t>(layer.inputs[k])];
+      if (moves || consumers[static_cast<size_t>(layer.inputs[k])] > 1)
+        source.adds += products ? (layer.fan_in() + kBlock - 1) / kBlock : repeats;
     }
   }
 }

@@ -21,6 +21,7 @@ inline constexpr int64_t kLanes = sizeof(T) == 4 ? 16 : 8;
 inline constexpr int64_t kBlock = 32;
 
 enum class Kind { kInput, kLinear, kConv, kScale, kGather, kSum, kActivation, kMaxPool };
+// The functions with code of their own; every switch over them lists all, so that a new one cannot be taken for another.
 enum class Function { kLeakyRelu, kClamp, kRule };
 
 // A tensor of one example, flat or [channels, height, width].
@@ -35,6 +36,15 @@ struct Shape {
 using RelaxationRule =
     std::function<void(int64_t n, const double* l, const double* u, double* lower_slope, double* lower_intercept,
                        double* upper_slope, double* upper_intercept, double* lower, double* upper)>;
+
+// What the graph decides, as pyrobust/bounds/graph/analysis.py works it out; each has an element for each layer.
+struct GraphAnalysis {
+  std::vector<int64_t> consumers;             // layers that read it, each once for each time
+  std::vector<uint8_t> fused;                 // see Layer
+  std::vector<uint8_t> affine_in_input;       // see Layer
+  std::vector<uint8_t> ends_affine_part;      // see Layer
+  std::vector<std::vector<int64_t>> repeats;  // for each input, how often an element of it is read at most
+};
 
 template <class T>
 struct Layer {
@@ -67,10 +77,12 @@ struct Layer {
 
   int64_t roundings = 0;  // of the deployed forward pass, for semantics = "float32"
 
-  // Derived from the graph by BoundNetwork::finish.
-  int64_t consumers = 0;  // layers that consume this one
-  int64_t adds = 0;       // additions into memory of its coefficients, where several consumers write them
-  bool fused = false;     // its bias and error are included in the activation that is its only consumer
+  // Given to BoundNetwork::finish, or derived from it.
+  int64_t consumers = 0;          // layers that read this one
+  int64_t adds = 0;               // additions into memory of its coefficients, where several consumers write them
+  bool fused = false;             // its bias and error are charged to the activation that is its only consumer
+  bool affine_in_input = false;   // an affine function of the network's input
+  bool ends_affine_part = false;  // that, and the output or read by a layer that is not
 
   int64_t fan_in() const {
     return kind == Kind::kLinear ? shape.size() : conv.kernel_h * conv.kernel_w * shape.channels / conv.groups;
@@ -88,8 +100,8 @@ class BoundNetwork {
   int64_t add_linear(int64_t input, int64_t outputs, const T* weight, Layer<T> layer);
   // weight [outputs, channels / groups, kernel_h, kernel_w]
   int64_t add_conv(int64_t input, const T* weight, Layer<T> layer);
-  // Computes what depends on the whole graph; the last layer is the output.
-  void finish();
+  // Takes what depends on the whole graph, whose last layer is the output; throws where it does not fit the layers.
+  void finish(const GraphAnalysis& analysis);
 
   const std::vector<Layer<T>>& layers() const { return layers_; }
   const Layer<T>& layer(int64_t i) const { return layers_[static_cast<size_t>(i)]; }

@@ -57,7 +57,7 @@ class Propagation {
         in_parallel(count, [&](int64_t e) { prepare(network_, i, examples_[static_cast<size_t>(e)], options_); });
       if (options_.method == Method::kCrown) refine(i);
       // Intervals only see the ball's box: while the network is still affine, a backward pass uses the dual norm.
-      else if (ends_affine_part(network_, i))
+      else if (network_.layer(i).ends_affine_part)
         refine_all(i);
       for (ExampleState<T>& example : examples_) forget(i, example);
     }

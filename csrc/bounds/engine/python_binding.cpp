@@ -148,16 +148,15 @@ class Network {
   }
 
   int64_t activation(int64_t input, const std::string& function, double slope, double low, double high,
-                     const std::optional<py::function>& rule) {
+                     int64_t roundings, const std::optional<py::function>& rule) {
     Layer<T> layer = like(input, Kind::kActivation);
-    check(rule.has_value() || function == "leaky_relu" || function == "clamp",
-          "BoundNetwork: function: expected leaky_relu, clamp or a rule, got ", function);
     check(slope >= 0 && slope <= 1 && low <= high, "BoundNetwork: expected a slope in [0, 1] and low <= high");
-    layer.function = rule ? Function::kRule : function == "clamp" ? Function::kClamp : Function::kLeakyRelu;
+    check(roundings >= 0, "BoundNetwork: roundings: expected at least 0, got ", roundings);
+    layer.function = rule ? Function::kRule
+                          : chosen<Function>(function, "function without a rule",
+                                             {{"leaky_relu", Function::kLeakyRelu}, {"clamp", Function::kClamp}});
     layer.slope = slope, layer.low = low, layer.high = high;
-    // Roundings of a slope or an end and a product; sigmoid, tanh and the like are accurate to a few units in the last
-    // place.
-    layer.roundings = rule ? 16 : 2;
+    layer.roundings = roundings;
     if (rule) layer.rule = relaxation_rule(*rule);
     return network_.add(std::move(layer));
   }
@@ -180,9 +179,12 @@ class Network {
     return network_.add(std::move(layer));
   }
 
-  void finish() {
+  // Of pyrobust/bounds/graph/analysis.py, for each layer.
+  void finish(const std::vector<int64_t>& consumers, const std::vector<uint8_t>& fused,
+              const std::vector<uint8_t>& affine_in_input, const std::vector<uint8_t>& ends_affine_part,
+              const std::vector<std::vector<int64_t>>& repeats) {
     check(network_.size() > 1 && !finished_, "BoundNetwork: expected layers, and to be finished once");
-    network_.finish();
+    network_.finish({consumers, fused, affine_in_input, ends_affine_part, repeats});
     finished_ = true;
   }
 
@@ -298,9 +300,10 @@ void bind(py::module_& m, const char* name) {
       .def("gather", &N::gather, py::arg("inputs"), py::arg("index"), py::arg("shape"))
       .def("sum", &N::sum, py::arg("inputs"), py::arg("signs"), py::arg("roundings"))
       .def("activation", &N::activation, py::arg("input"), py::arg("function"), py::arg("slope"), py::arg("low"),
-           py::arg("high"), py::arg("rule"))
+           py::arg("high"), py::arg("roundings"), py::arg("rule"))
       .def("max_pool", &N::max_pool, py::arg("input"), py::arg("windows"), py::arg("shape"))
-      .def("finish", &N::finish)
+      .def("finish", &N::finish, py::arg("consumers"), py::arg("fused"), py::arg("affine_in_input"),
+           py::arg("ends_affine_part"), py::arg("repeats"))
       .def("bytes_per_example", &N::bytes_per_example);
 }
 

@@ -8,6 +8,7 @@
 //   - where several consumers add to one coefficient: a rounding for each addition.
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 #include <utility>
 
 #include "bounds/engine/example_state.h"
@@ -81,9 +82,17 @@ void prepare_input(const BoundNetwork<T>& network, ExampleState<T>& example, con
 
 template <class T>
 LinearRelaxation<double> relaxation_of(const Layer<T>& layer, double l, double u, const Outward& out) {
-  const LinearRelaxation<T> relaxation = layer.function == Function::kClamp
-                                             ? relax_clamp<T>(l, u, layer.low, layer.high, out)
-                                             : relax_leaky_relu<T>(l, u, layer.slope, out);
+  const auto relaxation = [&]() -> LinearRelaxation<T> {
+    switch (layer.function) {
+      case Function::kClamp:
+        return relax_clamp<T>(l, u, layer.low, layer.high, out);
+      case Function::kLeakyRelu:
+        return relax_leaky_relu<T>(l, u, layer.slope, out);
+      case Function::kRule:  // gives its relaxation itself
+        break;
+    }
+    throw std::logic_error("BoundNetwork: unknown activation");
+  }();
   return {static_cast<double>(relaxation.lower_slope), static_cast<double>(relaxation.upper_slope),
           relaxation.lower_intercept, relaxation.upper_intercept};
 }

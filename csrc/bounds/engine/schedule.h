@@ -10,24 +10,6 @@
 
 namespace pyrobust::cpu {
 
-template <class T>
-bool affine_in_input(const BoundNetwork<T>& network, int64_t i) {
-  const Layer<T>& layer = network.layer(i);
-  if (layer.kind == Kind::kInput) return true;
-  if (!layer.affine()) return false;
-  return std::all_of(layer.inputs.begin(), layer.inputs.end(), [&](int64_t j) { return affine_in_input(network, j); });
-}
-
-// Whether a layer is affine in the input and has a consumer that is not.
-template <class T>
-bool ends_affine_part(const BoundNetwork<T>& network, int64_t i) {
-  if (i == 0 || !affine_in_input(network, i)) return false;
-  bool ends = i == network.output();
-  for (int64_t j = i + 1; j < network.size(); ++j)
-    for (const int64_t input : network.layer(j).inputs) ends |= input == i && !affine_in_input(network, j);
-  return ends;
-}
-
 // Layers that a backward pass can reach: without passes for neurons, those between the output and the first non-affine
 // layers, and for a ball those near the input.
 template <class T>
@@ -35,7 +17,7 @@ std::vector<uint8_t> list_reached(const BoundNetwork<T>& network, const BoundOpt
   std::vector<uint8_t> reached(static_cast<size_t>(network.size()), options.method != Method::kIbp);
   reached.back() = 1;
   for (int64_t i = network.output(); i >= 0; --i) {
-    if (options.norm != Norm::kLinf && affine_in_input(network, i)) reached[static_cast<size_t>(i)] = 1;
+    if (options.norm != Norm::kLinf && network.layer(i).affine_in_input) reached[static_cast<size_t>(i)] = 1;
     if (reached[static_cast<size_t>(i)] == 0 || network.layer(i).nonlinear()) continue;
     for (const int64_t input : network.layer(i).inputs)
       if (!network.layer(input).nonlinear()) reached[static_cast<size_t>(input)] = 1;

@@ -1,22 +1,24 @@
-"""Linear bounds from rows of outputs back to the input in torch operations, differentiable as the intervals are."""
+"""The differentiable backward pass of linear bounds, from rows of the specification to the input."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pyrobust.bounds.differentiable.cpu_kernels import (
-    has_lanes,
-    least_value,
+    concretized,
     relaxed,
-    through_convolution_lanes,
+    through_convolution,
     through_linear,
+    uses_batch_last,
 )
 from pyrobust.bounds.differentiable.intervals import ENGINE, Range, differentiable_of, move_of, windows
-from pyrobust.bounds.differentiable_leaves import Shape, least, through_convolution
 from pyrobust.bounds.graph.activations import LinearRelaxation, required
+from pyrobust.bounds.graph.analysis import is_nonlinear
 from pyrobust.bounds.graph.evaluate import like
 from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum
 from pyrobust.ops.relaxation import relax_coefficients
@@ -26,15 +28,15 @@ def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, Range], rows: Tens
     """Lower bounds [B, S] of rows [B or 1, S, K] times the output.
 
     The rows become coefficients [B, S, *shape] of one node after the other, from the output to the input: an affine
-    node is put in for its value, a function is replaced by a line that stays below coefficient times function. What is
-    left is minimised over the input's box.
+    node is substituted, an activation replaced by the linear relaxation below coefficient times function. The
+    coefficients of the input are concretized on its box.
 
     Args:
         order: all nodes, each after its inputs; the last is the output.
-        ranges: of the nodes that are ``asked`` for.
+        ranges: of the nodes that ``read_ranges`` lists.
         rows: the coefficients of the output.
-        stop: whether to minimise over the ranges of functions already, where coefficients first meet them: interval
-            bounds of the rows, without the loss of bounding the affine nodes on top of them one by one.
+        stop: whether to concretize at the ranges of activations, where coefficients first reach them: interval
+            bounds of the rows, without the loss of bounding the affine nodes above them one by one.
     """
     coefficients = {order[-1]: rows}
     total = rows.new_zeros(())
@@ -43,17 +45,17 @@ def lower_bounds(order: Sequence[Node], ranges: Mapping[Node, Range], rows: Tens
             continue
         a = coefficients.pop(node)
         if _ends(node, stop):
-            total = total + _least(a, ranges[node])
+            total = total + _concretize(a, ranges[node])
             continue
         constant, parts = _step(node, a, ranges)
         if constant is not None:
             total = total + constant
-        for one, part in zip(node.inputs, parts, strict=True):
-            coefficients[one] = coefficients[one] + part if one in coefficients else part
+        for source, part in zip(node.inputs, parts, strict=True):
+            coefficients[source] = coefficients[source] + part if source in coefficients else part
     return total
 
 
-def asked(order: Sequence[Node], *, stop: bool) -> set[Node]:
+def read_ranges(order: Sequence[Node], *, stop: bool) -> set[Node]:
     """The nodes whose ranges ``lower_bounds`` reads, with the same arguments."""
     reached, read = {order[-1]}, set()
     for node in reversed(order):
@@ -62,21 +64,21 @@ def asked(order: Sequence[Node], *, stop: bool) -> set[Node]:
         if _ends(node, stop):
             read.add(node)
             continue
-        if isinstance(node, Activation | MaxPool):
+        if is_nonlinear(node):
             read.add(node.inputs[0])
         reached.update(node.inputs)
     return read
 
 
 def _ends(node: Node, stop: bool) -> bool:
-    return isinstance(node, Input) or (stop and isinstance(node, Activation | MaxPool))
+    return isinstance(node, Input) or (stop and is_nonlinear(node))
 
 
-def _least(a: Tensor, box: Range) -> Tensor:
-    """The least value of a·z over a box: [B, S]."""
-    if has_lanes(a):
-        return least_value(a, *box)
-    return least(a.flatten(2), box.center.flatten(1), box.radius.expand_as(box.center).flatten(1))
+def _concretize(a: Tensor, box: Range) -> Tensor:
+    """The minimum of a·z over a box: [B, S]."""
+    if uses_batch_last(a):
+        return concretized(a, *box)
+    return _concretized(a.flatten(2), box.center.flatten(1), box.radius.expand_as(box.center).flatten(1))
 
 
 def _times(a: Tensor, z: Tensor) -> Tensor:
@@ -85,10 +87,10 @@ def _times(a: Tensor, z: Tensor) -> Tensor:
 
 
 def _step(node: Node, a: Tensor, ranges: Mapping[Node, Range]) -> tuple[Tensor | None, list[Tensor]]:
-    """From the coefficients of a node to (the constant [B, S] that comes out, the coefficients of its inputs)."""
+    """(constant [B, S] or None, coefficients of the inputs) from the coefficients of a node."""
     if isinstance(node, Linear):
         bias = None if node.bias is None else like(node.bias, a)
-        if has_lanes(a):
+        if uses_batch_last(a):
             out, constant = through_linear(a, like(node.weight, a), bias)
             return constant, [out]
         return None if bias is None else a @ bias, [a @ like(node.weight, a)]
@@ -112,7 +114,7 @@ def _step(node: Node, a: Tensor, ranges: Mapping[Node, Range]) -> tuple[Tensor |
     if not differentiable.kernels:
         relax = required(differentiable.relaxation, node, "differentiable linear relaxation", ENGINE)
         return _relaxed(a, relax(node, z.lower, z.upper))
-    if has_lanes(a):
+    if uses_batch_last(a):
         out, constant = relaxed(a, *z, node.slope)
         return constant, [out]
     batch = len(z.center)
@@ -126,8 +128,8 @@ def _through(node: Conv2d, a: Tensor) -> tuple[Tensor, Tensor]:
     planes = node.inputs[0].shape
     weight = like(node.weight, a)
     bias = weight.new_zeros(len(weight)) if node.bias is None else like(node.bias, a)
-    if has_lanes(a):
-        return through_convolution_lanes(a, weight, bias, move_of(node))
+    if uses_batch_last(a):
+        return through_convolution(a, weight, bias, move_of(node))
     rest = [
         planes[i + 1]
         + 2 * node.padding[i]
@@ -136,38 +138,139 @@ def _through(node: Conv2d, a: Tensor) -> tuple[Tensor, Tensor]:
         - node.stride[i] * (node.shape[i + 1] - 1)
         for i in (0, 1)
     ]
-    shape = Shape((rest[0], rest[1]), node.stride, node.padding, node.dilation, node.groups)
-    return through_convolution(a, weight, bias, shape)
+    shape = _Shape((rest[0], rest[1]), node.stride, node.padding, node.dilation, node.groups)
+    return _through_convolution(a, weight, bias, shape)
 
 
 def _returned(node: Gather, a: Tensor) -> list[Tensor]:
-    """Coefficients of gathered elements, back where the elements came from."""
-    sizes = [one.size for one in node.inputs]
+    """Coefficients of gathered elements, at the elements that were read."""
+    sizes = [source.size for source in node.inputs]
     index = node.index.to(a.device).flatten()
-    index = torch.where(index < 0, sum(sizes), index)  # the number 0 takes what nobody reads
+    index = torch.where(index < 0, sum(sizes), index)  # the number 0 takes coefficients of padding
     flat = a.new_zeros(*a.shape[:2], sum(sizes) + 1).index_add(2, index, a.flatten(2))
     parts = torch.split(flat[:, :, :-1], sizes, 2)
-    return [part.reshape(*a.shape[:2], *one.shape) for part, one in zip(parts, node.inputs, strict=True)]
+    return [part.reshape(*a.shape[:2], *source.shape) for part, source in zip(parts, node.inputs, strict=True)]
 
 
-def _relaxed(a: Tensor, line: LinearRelaxation) -> tuple[Tensor, list[Tensor]]:
-    """Each coefficient takes the line of its sign."""
+def _relaxed(a: Tensor, relaxation: LinearRelaxation) -> tuple[Tensor, list[Tensor]]:
+    """(constant, coefficients of z) with the lower relaxation for positive coefficients and the upper for negative."""
     above, below = a.clamp(max=0), a.clamp(min=0)
-    constant = _times(below.flatten(2), line.lower_intercept) + _times(above.flatten(2), line.upper_intercept)
-    return constant, [below * line.lower_slope.unsqueeze(1) + above * line.upper_slope.unsqueeze(1)]
+    constant = _times(below.flatten(2), relaxation.lower_intercept) + _times(
+        above.flatten(2), relaxation.upper_intercept
+    )
+    return constant, [below * relaxation.lower_slope.unsqueeze(1) + above * relaxation.upper_slope.unsqueeze(1)]
 
 
 def _through_maximum(node: MaxPool, a: Tensor, z: Range) -> tuple[Tensor, list[Tensor]]:
-    """Below, the element with the largest lower bound; above, the same where no other can exceed it, else a number."""
+    """Below, the element with the largest lower bound; above, that one if no other can exceed it, else a number."""
     low, high = windows(node, z.lower, -torch.inf), windows(node, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)
     others = high.scatter(2, best, -torch.inf).amax(2)
-    settled = others <= low.amax(2)
+    is_maximum = others <= low.amax(2)
     index = node.windows.to(a.device).expand(len(low), -1, -1).gather(2, best).squeeze(2)  # [B, size]
     flat = a.flatten(2)
     above, below = flat.clamp(max=0), flat.clamp(min=0)
-    constant = _times(above, torch.where(settled, 0, high.amax(2)))
-    kept = below + above * settled.to(a.dtype).unsqueeze(1)
+    constant = _times(above, torch.where(is_maximum, 0, high.amax(2)))
+    kept = below + above * is_maximum.to(a.dtype).unsqueeze(1)
     first = node.inputs[0]
     out = a.new_zeros(*kept.shape[:2], first.size).scatter_add(2, index.unsqueeze(1).expand_as(kept), kept)
     return constant, [out.view(*kept.shape[:2], *first.shape)]
+
+
+# --- other devices than the CPU: gradients in fewer passes than autograd's
+
+
+class _Shape(NamedTuple):
+    """Sizes of a convolution; rest are the rows and columns at the end of its input that no window reaches."""
+
+    rest: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+
+def _concretized(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
+    """The minimum of a·z over a box, [B, S]: a [B or 1, S, n], center and radius [B, n]."""
+    # torch leaves this method without annotations
+    result: Tensor = _Concretize.apply(a, center, radius)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _through_convolution(a: Tensor, weight: Tensor, bias: Tensor, shape: _Shape) -> tuple[Tensor, Tensor]:
+    """Coefficients [B, S, C, H, W] of a convolution's input and the constant [B, S], from a [B, S, O, h, w]."""
+    # torch leaves this method without annotations
+    out, constant = _ThroughConvolution.apply(a, weight, bias, shape)  # type: ignore[no-untyped-call]
+    return out, constant
+
+
+class _Concretize(torch.autograd.Function):
+    @staticmethod
+    def forward(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
+        return (a * _lowest(a, center, radius)).sum(2)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        a, center, radius = ctx.saved_tensors
+        grad_a = grad_center = grad_radius = None
+        if ctx.needs_input_grad[0]:
+            grad_a = _lowest(a, center, radius).mul_(grad.unsqueeze(2)).sum_to_size(a.shape)
+        if ctx.needs_input_grad[1]:
+            grad_center = (grad.unsqueeze(1) @ a).squeeze(1)
+        if ctx.needs_input_grad[2]:
+            grad_radius = -(grad.unsqueeze(1) @ a.abs()).squeeze(1)
+        return grad_a, grad_center, grad_radius
+
+
+def _lowest(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
+    """The corner of the box that minimises a·z, [B, S, n]."""
+    sign = a.sgn()
+    if len(sign) != len(radius):
+        sign = sign.repeat(len(radius), 1, 1)
+    return sign.mul_(-radius.unsqueeze(1)).add_(center.unsqueeze(1))
+
+
+class _ThroughConvolution(torch.autograd.Function):
+    @staticmethod
+    def forward(a: Tensor, weight: Tensor, bias: Tensor, shape: _Shape) -> tuple[Tensor, Tensor]:
+        rest, stride, padding, dilation, groups = shape
+        out = functional.conv_transpose2d(a.flatten(0, 1), weight, None, stride, padding, rest, groups, dilation)
+        return out.view(*a.shape[:2], *out.shape[1:]), a.flatten(3).sum(3) @ bias
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, _Shape], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.shape = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor, grad_constant: Tensor) -> tuple[Tensor | None, ...]:
+        a, weight, bias = ctx.saved_tensors
+        _, stride, padding, dilation, groups = ctx.shape
+        grad = grad.flatten(0, 1)
+        grad_a = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            flat = functional.conv2d(grad, weight, None, stride, padding, dilation, groups).view(a.shape)
+            grad_a = flat.add_((grad_constant.unsqueeze(2) * bias)[:, :, :, None, None])
+        if ctx.needs_input_grad[1]:
+            _, grad_weight, _ = torch.ops.aten.convolution_backward(
+                a.flatten(0, 1),
+                grad,
+                weight,
+                None,
+                stride,
+                padding,
+                dilation,
+                False,
+                (0, 0),
+                groups,
+                (False, True, False),
+            )
+        if ctx.needs_input_grad[2]:
+            grad_bias = grad_constant.flatten() @ a.flatten(3).sum(3).flatten(0, 1)
+        return grad_a, grad_weight, grad_bias, None

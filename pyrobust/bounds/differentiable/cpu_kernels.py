@@ -1,7 +1,7 @@
-"""What training spends its time in, on the CPU: tensors whose batch lies innermost in memory, so that it fills vectors.
+"""Kernels of certified training on the CPU, in a batch-last layout: the batch is innermost in memory and fills vectors.
 
-Tensors keep their shapes, [B, *shape] and [B, S, *shape]; only their strides tell. What other operations make of them
-is copied into this layout where it is needed.
+Tensors keep their shapes, [B, *shape] and [B, S, *shape]; only their strides differ. Results of other operations are
+copied into this layout where a kernel needs it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyrobust.ops.batch_last_conv import batch_last_conv, batch_last_conv_transp
 
 
 class Move(NamedTuple):
-    """How a convolution moves over planes of some size, [H, W]."""
+    """Sizes of a convolution over planes [H, W]."""
 
     size: tuple[int, int]
     stride: tuple[int, int]
@@ -34,8 +34,8 @@ class Move(NamedTuple):
         return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
 
 
-def has_lanes(z: Tensor) -> bool:
-    """Whether the functions below are for tensors like this one."""
+def uses_batch_last(z: Tensor) -> bool:
+    """Whether the kernels below serve tensors like this one: those on the CPU."""
     return z.device.type == "cpu"
 
 
@@ -44,7 +44,7 @@ def affine_intervals(
 ) -> tuple[Tensor, Tensor]:
     """Center and radius of v = W z + b: W center + b and |W| radius; with a slope, of max(v, slope·v).
 
-    A radius that all examples share, as that of an input's ball, costs one example's work.
+    A radius that all examples share, such as that of an input's ball, costs the work of one example.
 
     Args:
         center: [B, n], or [B, C, H, W] for a convolution.
@@ -52,7 +52,7 @@ def affine_intervals(
         weight: [m, n], or [O, C / groups, kh, kw].
         bias: [m] or [O]; None for zeros.
         move: of a convolution, else None.
-        slope: of the leaky ReLU that follows, in [0, 1]; None for none.
+        slope: of the leaky ReLU that follows, in [0, 1]; None without one.
 
     >>> affine_intervals(torch.ones(2, 1), torch.ones(1, 1), torch.tensor([[-2.0]]), None, None)
     (tensor([[-2.],
@@ -64,7 +64,7 @@ def affine_intervals(
 
 
 def relu_ranges(center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    """Center and radius of max(z, slope·z), as of ``batch_last_relu_intervals``: [B, *shape] each.
+    """Center and radius of max(z, slope·z), as by ``batch_last_relu_intervals``: [B, *shape] each.
 
     >>> relu_ranges(torch.tensor([[1.0], [-1.0]]), torch.tensor([[2.0]]), 0.0)[0].tolist()
     [[1.5], [0.5]]
@@ -74,7 +74,7 @@ def relu_ranges(center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, T
 
 
 def relaxed(a: Tensor, center: Tensor, radius: Tensor, slope: float) -> tuple[Tensor, Tensor]:
-    """Coefficients of z, and the constant, from those of max(z, slope·z), as of ``relax_coefficients``.
+    """Coefficients of z, and the constant, from those of max(z, slope·z), as by ``relax_coefficients``.
 
     Args:
         a: [B or 1, S, *shape].
@@ -92,10 +92,10 @@ def relaxed(a: Tensor, center: Tensor, radius: Tensor, slope: float) -> tuple[Te
     return coefficients.permute(2, 1, 0).view(len(center), *a.shape[1:]), bias.t()
 
 
-def least_value(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
-    """The least value of a·z over the box: [B, S]; arguments as of ``relaxed``.
+def concretized(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
+    """The minimum of a·z over the box: [B, S]; arguments as for ``relaxed``.
 
-    >>> least_value(torch.tensor([[[1.0, -2.0]]]), torch.tensor([[1.0, 1.0]]), torch.tensor([[0.5, 1.0]]))
+    >>> concretized(torch.tensor([[[1.0, -2.0]]]), torch.tensor([[1.0, 1.0]]), torch.tensor([[0.5, 1.0]]))
     tensor([[-3.5000]])
     """
     return batch_last_concretize(*_rows_and_box(a, center, radius)).t()
@@ -121,11 +121,11 @@ def through_linear(a: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tens
     return out, None if bias is None else (bias @ flat).view(rows.shape[1:]).t()
 
 
-def through_convolution_lanes(a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> tuple[Tensor, Tensor]:
-    """The same of a convolution: [B, S, C, H, W], [B, S] from a [B, S, O, h, w], its weight and bias [O].
+def through_convolution(a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> tuple[Tensor, Tensor]:
+    """``through_linear`` of a convolution: [B, S, C, H, W], [B, S] from a [B, S, O, h, w], its weight and bias [O].
 
     >>> move = Move((1, 3), (1, 1), (0, 0), (1, 1), 1)
-    >>> through_convolution_lanes(torch.ones(1, 1, 1, 1, 2), torch.ones(1, 1, 1, 2), torch.tensor([3.0]), move)
+    >>> through_convolution(torch.ones(1, 1, 1, 1, 2), torch.ones(1, 1, 1, 2), torch.tensor([3.0]), move)
     (tensor([[[[[1., 2., 1.]]]]]), tensor([[6.]]))
     """
     rows = a.permute(2, 3, 4, 1, 0)  # [O, h, w, S, B]
@@ -147,13 +147,13 @@ def _rows_and_box(a: Tensor, center: Tensor, radius: Tensor) -> tuple[Tensor, Te
 
 
 class _AffineIntervals(torch.autograd.Function):
-    """Forms |W| once, and no gradient by a box that has none.
+    """Intervals of an affine map: forms |W| once, and no gradient by a box that needs none.
 
-    The layout is changed, and the ReLU taken, in here: each step that autograd sees costs what a small layer's product
-    does.
+    The layout changes, and the ReLU, are inside: each step that autograd sees costs as much as the product of a small
+    layer.
     """
 
-    # one function and no setup_context, for which torch looks at the signature at every call
+    # no setup_context: with one, torch inspects the signature at every call
     @staticmethod
     def forward(
         ctx: Any,
@@ -175,8 +175,7 @@ class _AffineIntervals(torch.autograd.Function):
         after: tuple[Tensor, ...] = ()
         ctx.shared = radius.shape[-1] != center.shape[-1]
         if slope is not None:
-            # The ends have the same signs on both sides of the ReLU, up to rounding of them: what it was taken of
-            # need not be kept.
+            # The ends have the same signs on both sides of the ReLU, up to rounding: its input need not be kept.
             after = batch_last_relu_intervals(results[0].flatten(0, -2), results[1].flatten(0, -2), slope)
             results = after[0].view_as(results[0]), after[1].view_as(results[0])
         ctx.save_for_backward(center, radius, weight, absolute, *after)
@@ -218,7 +217,7 @@ class _AffineIntervals(torch.autograd.Function):
 
 
 class _ThroughConvolution(torch.autograd.Function):
-    """Of [O, h, w, N]."""
+    """The backward step of a convolution, on coefficients [O, h, w, N]."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> tuple[Tensor, Tensor]:

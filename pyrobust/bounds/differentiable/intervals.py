@@ -1,4 +1,4 @@
-"""Intervals through a graph in torch operations, differentiable by the constants and by the box."""
+"""Differentiable interval bound propagation through a graph, by the constants and by the box."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pyrobust.bounds.differentiable.cpu_kernels import Move, affine_intervals, has_lanes, relu_ranges
+from pyrobust.bounds.differentiable.cpu_kernels import Move, affine_intervals, relu_ranges, uses_batch_last
 from pyrobust.bounds.graph.activations import ACTIVATIONS, Differentiable, row_of
+from pyrobust.bounds.graph.analysis import consumers
 from pyrobust.bounds.graph.evaluate import affine, like
 from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum
 from pyrobust.errors import ModelError
@@ -20,7 +21,7 @@ ENGINE = "differentiable bounds"
 
 
 class Range(NamedTuple):
-    """What each element of a node stays within: center [B, *shape]; radius the same, or with 1 in place of B."""
+    """The range of each element of a node: center [B, *shape]; radius the same, or with 1 in place of B."""
 
     center: Tensor
     radius: Tensor
@@ -63,30 +64,22 @@ def intervals(order: Sequence[Node], box: Range, wanted: Collection[Node]) -> di
     Args:
         order: all nodes, each after its inputs.
         box: of the input.
-        wanted: the nodes that are asked for; others have a range only where one of these needs it.
+        wanted: the nodes to return; others have a range only where one of these needs it.
     """
-    readers = _readers(order, wanted)
+    readers = consumers(order, wanted)
     ranges: dict[Node, Range] = {}
     for node in order:
         if isinstance(node, Input):
             ranges[node] = box
-        elif node in readers and not (node not in wanted and has_lanes(box.center) and _only_relu(node, readers[node])):
+        elif node in readers and not (
+            node not in wanted and uses_batch_last(box.center) and _only_relu(node, readers[node])
+        ):
             ranges[node] = _range(node, ranges)
     return ranges
 
 
-def _readers(order: Sequence[Node], wanted: Collection[Node]) -> dict[Node, list[Node]]:
-    """Of every node that is wanted or needed for one that is: the nodes among these that it is an input of."""
-    readers: dict[Node, list[Node]] = {node: [] for node in wanted}
-    for node in reversed(order):
-        if node in readers:
-            for one in node.inputs:
-                readers.setdefault(one, []).append(node)
-    return readers
-
-
 def _only_relu(node: Node, readers: list[Node]) -> bool:
-    """Whether an affine map is done with the ReLU that is the only one to read it."""
+    """Whether an affine map is fused with the leaky ReLU that alone reads it."""
     reads = len(readers) == 1 and isinstance(readers[0], Activation) and differentiable_of(readers[0]).kernels
     return reads and isinstance(node, Linear | Conv2d)
 
@@ -96,7 +89,7 @@ def _range(node: Node, ranges: Mapping[Node, Range]) -> Range:
         before = node.inputs[0]
         assert isinstance(before, Linear | Conv2d)
         return _affine(before, ranges[before.inputs[0]], node.slope)
-    inputs = [ranges[one] for one in node.inputs]
+    inputs = [ranges[source] for source in node.inputs]
     first = inputs[0]
     if isinstance(node, Linear | Conv2d):
         return _affine(node, first)
@@ -104,13 +97,13 @@ def _range(node: Node, ranges: Mapping[Node, Range]) -> Range:
         center = affine(node, [first.center])
         return Range(center, first.radius if node.scale is None else first.radius * like(node.scale, center).abs())
     if isinstance(node, Gather | Reshape):
-        return Range(affine(node, [one.center for one in inputs]), affine(node, _radii(inputs)))
+        return Range(affine(node, [z.center for z in inputs]), affine(node, _radii(inputs)))
     if isinstance(node, Sum):
-        centers = [one.center if sign > 0 else -one.center for sign, one in zip(node.signs, inputs, strict=True)]
-        return Range(sum_of(centers), sum_of([one.radius for one in inputs]))
+        centers = [z.center if sign > 0 else -z.center for sign, z in zip(node.signs, inputs, strict=True)]
+        return Range(sum_of(centers), sum_of([z.radius for z in inputs]))
     if isinstance(node, Activation):
         differentiable = differentiable_of(node)
-        if differentiable.kernels and has_lanes(first.center):
+        if differentiable.kernels and uses_batch_last(first.center):
             return Range(*relu_ranges(first.center, first.radius, node.slope))
         return Range.between(*differentiable.interval(node, first.lower, first.upper))
     assert isinstance(node, MaxPool)
@@ -119,9 +112,9 @@ def _range(node: Node, ranges: Mapping[Node, Range]) -> Range:
 
 
 def _affine(node: Linear | Conv2d, z: Range, slope: float | None = None) -> Range:
-    """Center and radius of an affine map's values: W times the one, |W| times the other; with a slope, its ReLU's."""
+    """Center and radius of an affine map's values, W·center and |W|·radius; with a slope, those of its leaky ReLU."""
     weight = like(node.weight, z.center)
-    if has_lanes(z.center):
+    if uses_batch_last(z.center):
         bias = None if node.bias is None else like(node.bias, z.center)
         return Range(*affine_intervals(*z, weight, bias, move_of(node) if isinstance(node, Conv2d) else None, slope))
     assert slope is None
@@ -133,15 +126,15 @@ def _affine(node: Linear | Conv2d, z: Range, slope: float | None = None) -> Rang
 
 
 def move_of(node: Conv2d) -> Move:
-    """How a convolution moves over its input."""
+    """The sizes of a convolution and its input."""
     height, width = node.inputs[0].shape[1:]
     return Move((height, width), node.stride, node.padding, node.dilation, node.groups)
 
 
 def _radii(inputs: list[Range]) -> list[Tensor]:
-    """All radii, of one batch: shared by all examples only where every one is."""
-    batch = max(len(one.radius) for one in inputs)
-    return [one.radius.expand(batch, *one.radius.shape[1:]) for one in inputs]
+    """The radii with one batch size: 1 where all examples share every one."""
+    batch = max(len(z.radius) for z in inputs)
+    return [z.radius.expand(batch, *z.radius.shape[1:]) for z in inputs]
 
 
 def windows(node: MaxPool, z: Tensor, outside: float) -> Tensor:
@@ -154,6 +147,6 @@ def windows(node: MaxPool, z: Tensor, outside: float) -> Tensor:
 def sum_of(parts: Sequence[Tensor]) -> Tensor:
     """The sum of at least one tensor."""
     total = parts[0]
-    for one in parts[1:]:
-        total = total + one
+    for part in parts[1:]:
+        total = total + part
     return total

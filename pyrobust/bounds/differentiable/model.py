@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobust.bounds.differentiable.backward import asked, lower_bounds
+from pyrobust.bounds.differentiable.backward import lower_bounds, read_ranges
 from pyrobust.bounds.differentiable.intervals import Range, check_differentiable, intervals
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.nodes import in_order
@@ -21,15 +21,15 @@ METHODS = ("ibp", "crown-ibp")
 class DifferentiableBounds:
     """A network whose bounds can be trained.
 
-    Bounds follow the parameters: they are computed anew, in torch operations and the model's dtype, at every call. They
-    are those of ``BoundedModel.bounds(..., sound=False)``, up to rounding: nothing is proved by them. Certify a trained
-    network with ``BoundedModel``.
+    Bounds follow the parameters: every call computes them in torch operations and the model's dtype. They equal those
+    of ``BoundedModel.bounds(..., sound=False)`` up to rounding and prove nothing. Certify a trained network with
+    ``BoundedModel``.
 
     Two methods, for l∞ balls:
 
     - "ibp": intervals, center and radius, |W| times the radius (Gowal et al., 2018);
     - "crown-ibp": intervals inside, then one pass of linear bounds from the output back to the input (Zhang et al.,
-      2020). The lower line of an unstable ReLU is the identity where upper > -lower, else 0.
+      2020). The lower relaxation of an unstable ReLU is the identity where upper > -lower, else 0.
 
     The network that is bounded is that of evaluation mode: batch norm takes its running statistics and dropout does
     nothing, also while the model itself is in training mode. Calls work under ``torch.compile(fullgraph=True)``, and
@@ -77,8 +77,8 @@ class DifferentiableBounds:
         """Bounds of C·f(x′) over all x′ with ‖x′ − x‖_∞ ≤ epsilon in the clip range.
 
         Args:
-            x: [B, ...] in the model's dtype, float32 or float64, in the clip range (which is not checked: that would
-                need the numbers).
+            x: [B, ...] in the model's dtype, float32 or float64, in the clip range, which is not checked (that
+                would synchronise with the device).
             epsilon: finite, at least 0 (which compiled code does not check of a tensor); a number or a tensor [B].
             method: "ibp" or "crown-ibp".
             C: [S, K], or [B, S, K] with rows for each example; default: the outputs themselves.
@@ -107,7 +107,7 @@ class DifferentiableBounds:
             if rows is None:
                 rows = torch.eye(self.outputs, dtype=x.dtype, device=x.device).unsqueeze(0)
             stop = method == "ibp"
-            ranges = intervals(self._order, box, asked(self._order, stop=stop))
+            ranges = intervals(self._order, box, read_ranges(self._order, stop=stop))
             both = lower_bounds(self._order, ranges, torch.cat([rows, -rows], 1), stop=stop)
         lower, negative = both.chunk(2, 1)
         return lower, -negative
@@ -128,17 +128,17 @@ class DifferentiableBounds:
         W_y·z and W_j·z apart (Gowal et al., 2018, 3).
 
         Args:
-            x: as of ``bounds``.
+            x: as for ``bounds``.
             y: [B], the labels, int64, 0 to K − 1 (which compiled code does not check).
-            epsilon: as of ``bounds``.
-            method: as of ``bounds``.
-            clip: as of ``bounds``.
+            epsilon: as for ``bounds``.
+            method: as for ``bounds``.
+            clip: as for ``bounds``.
             share: β in [0, 1], of "crown-ibp": the result is β times its bound plus 1 − β times the interval bound
                 (Zhang et al., 2020). A number or a tensor of one element.
 
         Raises:
-            InputError: as of ``bounds``, or labels of another shape or out of range.
-            InputTypeError: as of ``bounds``, or labels that are not int64.
+            InputError: as for ``bounds``, or labels of another shape or out of range.
+            InputTypeError: as for ``bounds``, or labels that are not int64.
 
         >>> bounds = DifferentiableBounds(nn.Linear(2, 3).eval(), torch.zeros(1, 2))
         >>> bounds.margins(torch.zeros(4, 2), torch.tensor([0, 1, 2, 0]), 0.1).shape
@@ -159,9 +159,9 @@ class DifferentiableBounds:
         others = others + (others >= y[:, None])  # [B, K - 1]: all classes but y
         rows = identity[y][:, None, :] - identity[others]
         only = method == "ibp" or (not isinstance(share, Tensor) and share == 1)
-        wanted = asked(self._order, stop=method == "ibp")
+        wanted = read_ranges(self._order, stop=method == "ibp")
         with torch.autocast(x.device.type, enabled=False):
-            ranges = intervals(self._order, box, wanted if only else wanted | asked(self._order, stop=True))
+            ranges = intervals(self._order, box, wanted if only else wanted | read_ranges(self._order, stop=True))
             if method == "ibp":
                 return lower_bounds(self._order, ranges, rows, stop=True)
             margins = lower_bounds(self._order, ranges, rows, stop=False)

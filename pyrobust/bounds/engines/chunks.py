@@ -1,4 +1,4 @@
-"""Work in chunks that fit the memory of a device."""
+"""Chunks of work that fit the memory of a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free, or were given back to torch's allocator."""
+    """Free bytes of a device, with those that torch's allocator holds unused."""
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
@@ -25,20 +25,10 @@ def free_memory(device: torch.device) -> int:
 
 
 def in_chunks(total: int, size: int, step: Callable[[int, int], None]) -> int:
-    """Calls ``step(begin, end)`` over [0, total), ``size`` at a time; a chunk that does not fit memory is halved.
+    """Call ``step(begin, end)`` over [0, total), ``size`` items at a time; halve a chunk that does not fit the memory.
 
-    The halved chunk is tried again: a step must be one that can be repeated.
-
-    Args:
-        total: how many in all.
-        size: how many at once, at first.
-        step: what to do with a chunk.
-
-    Returns:
-        How many fitted.
-
-    Raises:
-        RuntimeError, MemoryError: whatever a step raised, also that one alone does not fit.
+    The halved chunk is tried again: a step must be repeatable. Returns the size that fitted. Errors of a step are
+    raised as they are, out-of-memory errors only for a single item.
 
     >>> in_chunks(5, 2, lambda begin, end: print(begin, end))
     0 2

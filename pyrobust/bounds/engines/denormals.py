@@ -1,4 +1,4 @@
-"""Numbers below the smallest normal float are numbers here, whatever the process is set to."""
+"""Arithmetic with denormal numbers, whatever the process is set to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyrobust import _C
 
 @contextlib.contextmanager
 def denormals_kept() -> Iterator[None]:
-    """Switches ``torch.set_flush_denormal`` off for the block: a parameter or an input must not become zero unseen.
+    """Switch ``torch.set_flush_denormal`` off for the block, so that no parameter or input is flushed to zero.
 
     >>> with denormals_kept():
     ...     float(torch.tensor(1e-310, dtype=torch.float64) * 2)

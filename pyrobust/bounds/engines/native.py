@@ -1,8 +1,7 @@
-"""Runs the native networks of one graph: chunks that fit the memory, float64 where float32 has overflowed."""
+"""The native engine: chunks that fit the memory, float64 where float32 has overflowed."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -11,28 +10,19 @@ from torch import Tensor
 
 from pyrobust.bounds.engines.chunks import free_memory
 from pyrobust.bounds.engines.native_packing import native_network
+from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.nodes import Node
 from pyrobust.bounds.input_set import CPU, InputSet
 
-# Share of the free memory that a call may take by default, and what bounds it: intervals take sixteen examples at once
-# for each thread, and more gain nothing.
+# Share of the free memory that a call may use by default, and the largest useful chunk: intervals take sixteen examples
+# at once for each thread.
 _MEMORY_SHARE = 0.25
 _EXAMPLES_PER_THREAD = 16
 _LEAST_CHUNK = 32
 
 
-@dataclasses.dataclass(frozen=True)
-class Query:
-    """How bounds are to be computed; see ``BoundedModel.bounds``."""
-
-    method: str
-    sound: bool
-    semantics: str
-    memory_limit: int | None
-
-
 class Engine:
-    """The bounds of one graph's output.
+    """Bounds of one graph's output, on the CPU.
 
     Args:
         output: the graph.
@@ -56,8 +46,8 @@ class Engine:
     ) -> tuple[Tensor, Tensor]:
         """(lower, upper) [B, S] of rows [S, K] or [B, S, K]; without ``with_upper`` upper is +inf.
 
-        Examples of which nothing could be proved in float32 are tried again in float64: something may have overflowed.
-        Where the deployed model would overflow, too, that is no use.
+        Examples without a finite bound in float32 are bounded again in float64, as something may have overflowed; not
+        for ``semantics="float32"``, where the deployed model would overflow, too.
         """
         lower, upper = self._call(self._native, inputs, rows, query, with_upper)
         if query.sound and query.semantics == "real" and self._dtype != torch.float64:
@@ -77,7 +67,7 @@ class Engine:
         limit = query.memory_limit or int(_MEMORY_SHARE * free_memory(CPU))
         enough = max(_LEAST_CHUNK, _EXAMPLES_PER_THREAD * torch.get_num_threads())
         chunk = max(1, min(enough, limit // max(1, native.bytes_per_example())))
-        ball = inputs.norm != "linf"  # which is a box itself
+        ball = inputs.norm != "linf"  # an l∞ ball is a box
         found = native.propagate(
             inputs.lower.numpy(),
             inputs.upper.numpy(),

@@ -1,6 +1,8 @@
-"""From the graph to the native engine: weights in the engine's floats, with how far they are from the exact ones."""
+"""Packing of a graph for the native engine: weights in the engine's floats, with their distance from the exact ones."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +10,7 @@ import torch
 
 from pyrobust import _C
 from pyrobust.bounds.graph.activations import required, row_of
+from pyrobust.bounds.graph.analysis import Analysis, Step
 from pyrobust.bounds.graph.nodes import (
     Activation,
     Conv2d,
@@ -26,12 +29,15 @@ from pyrobust.bounds.graph.rounded_constants import SCALE_ROUNDINGS, bias_of, ro
 #: The name of this engine in errors.
 ENGINE = "the native engine"
 
+_Planes = tuple[int, int, int]
+
 
 def native_network(output: Node, dtype: torch.dtype) -> _C.BoundNetwork32:
     """The engine's network for a graph, in float32 or float64 arithmetic.
 
     Raises:
-        ModelError: a parameter is not finite, or has no relative error (it is zero, but not known exactly).
+        ModelError: a parameter is not finite, or has no relative error (it is zero, but not known exactly), or an
+            activation has neither native code nor a rule.
     """
     return _Packing(dtype).run(output)
 
@@ -40,78 +46,88 @@ class _Packing:
     def __init__(self, dtype: torch.dtype) -> None:
         self.network: _C.BoundNetwork32 = _C.BoundNetwork64() if dtype == torch.float64 else _C.BoundNetwork32()
         self.dtype: npt.DTypeLike = np.float64 if dtype == torch.float64 else np.float32
+        self.steps: list[Step] = []  # the layers of the network
+        self.planes: list[_Planes] = []
         self.number: dict[Node, int] = {}
-        self.shape: dict[Node, tuple[int, int, int]] = {}  # as the engine has it
 
     def run(self, output: Node) -> _C.BoundNetwork32:
         for node in in_order(output):
-            self.number[node], self.shape[node] = self._add(node)
-        if self.number[output] in (0, *range(max(self.number.values()))):  # the engine's output is its last layer
-            self.network.gather([self.number[output]], np.arange(output.size), (output.size, 1, 1))
-        self.network.finish()
+            if isinstance(node, Reshape):
+                self.number[node] = self.number[node.inputs[0]]
+            else:
+                self.number[node] = self._add(node)
+        if len(self.steps) == 1 or self.number[output] != len(self.steps) - 1:  # the engine's output is its last layer
+            self._regroup(self.number[output], (output.size, 1, 1))
+        analysis = Analysis(self.steps, len(self.steps) - 1)
+        self.network.finish(
+            [len(readers) for readers in analysis.consumers],
+            analysis.fused,
+            analysis.affine_in_input,
+            analysis.ends_affine_part,
+            [analysis.repeats_in_all(i) for i in range(len(self.steps))],
+        )
         return self.network
 
-    def _add(self, node: Node) -> tuple[int, tuple[int, int, int]]:
+    def _record(self, number: int, node: Node, inputs: list[int], planes: _Planes) -> int:
+        """Remember the layer that the network has just been given, and return its number."""
+        assert number == len(self.steps)
+        self.steps.append(Step(node, tuple(inputs)))
+        self.planes.append(planes)
+        return number
+
+    def _add(self, node: Node) -> int:
+        network, inputs = self.network, [self.number[source] for source in node.inputs]
+        planes = _planes(node.shape)
         if isinstance(node, Input):
-            return self.network.input(_planes(node.shape)), _planes(node.shape)
-        first = node.inputs[0]
-        number, shape = self.number[first], self.shape[first]
-        if isinstance(node, Reshape):
-            return number, shape
+            return self._record(network.input(planes), node, inputs, planes)
+        first = inputs[0]
         if isinstance(node, Linear):
             weight, relative = weights_of(node, node.weight, self.dtype)
             bias, error = bias_of(node.bias)
-            return self.network.linear(number, weight, bias, relative, error), (node.shape[0], 1, 1)
+            number = network.linear(first, weight, bias, relative, error)
+            return self._record(number, node, inputs, (node.shape[0], 1, 1))
         if isinstance(node, Conv2d):
-            return self._conv(node), _planes(node.shape)
+            inputs = [self._in_planes(first, _planes(node.inputs[0].shape))]
+            weight, relative = weights_of(node, node.weight, self.dtype)
+            bias, error = bias_of(node.bias)
+            sizes = [*node.stride, *node.padding, *node.dilation, node.groups]
+            number = network.conv(inputs[0], weight, bias, relative, error, sizes, planes)
+            return self._record(number, node, inputs, planes)
         if isinstance(node, Scale):
             scale = rounded(node.scale, node.shape, 1.0, self.dtype)
             shift = rounded(node.shift, node.shape, 0.0, np.float64)
             value, offset = scale.value.ravel(), shift.value.ravel()
             errors = scale.error.ravel(), shift.error.ravel()
-            return self.network.scale(number, value, offset, *errors, SCALE_ROUNDINGS), shape
+            number = network.scale(first, value, offset, *errors, SCALE_ROUNDINGS)
+            return self._record(number, node, inputs, self.planes[first])
         if isinstance(node, Sum):
-            return self._sum(node)
+            shapes = {self.planes[source] for source in inputs}
+            common = shapes.pop() if len(shapes) == 1 else planes
+            inputs = [self._in_planes(source, common) for source in inputs]
+            number = network.sum(inputs, np.array(node.signs, dtype=np.float64), len(inputs) - 1)
+            return self._record(number, node, inputs, common)
         if isinstance(node, Gather):
-            inputs = [self.number[one] for one in node.inputs]
-            planes = _planes(node.shape)
-            return self.network.gather(inputs, node.index.numpy().ravel(), planes), planes
+            return self._record(network.gather(inputs, node.index.numpy().ravel(), planes), node, inputs, planes)
         if isinstance(node, MaxPool):
-            planes = _planes(node.shape)
-            return self.network.max_pool(number, node.windows.numpy(), planes), planes
+            return self._record(network.max_pool(first, node.windows.numpy(), planes), node, inputs, planes)
         assert isinstance(node, Activation)
         row = row_of(node, ENGINE)
         rule = None if row.native_code else required(row.rule, node, "native code and no rule", ENGINE)
         code = row.native_code or node.function
-        return self.network.activation(number, code, node.slope, node.lower, node.upper, rule), shape
+        number = network.activation(first, code, node.slope, node.lower, node.upper, row.roundings, rule)
+        return self._record(number, node, inputs, self.planes[first])
 
-    def _conv(self, node: Conv2d) -> int:
-        first = node.inputs[0]
-        number, planes = self.number[first], _planes(first.shape)
-        if self.shape[first] != planes:  # the same elements, seen as other planes
-            number = self.network.gather([number], np.arange(first.size), planes)
-        weight, relative = weights_of(node, node.weight, self.dtype)
-        bias, error = bias_of(node.bias)
-        sizes = [*node.stride, *node.padding, *node.dilation, node.groups]
-        return self.network.conv(number, weight, bias, relative, error, sizes, _planes(node.shape))
+    def _in_planes(self, number: int, planes: _Planes) -> int:
+        """A layer with the same elements in other planes, which is the layer itself where it has these."""
+        return number if self.planes[number] == planes else self._regroup(number, planes)
 
-    def _sum(self, node: Sum) -> tuple[int, tuple[int, int, int]]:
-        shapes = {self.shape[one] for one in node.inputs}
-        shape = shapes.pop() if len(shapes) == 1 else _planes(node.shape)
-        numbers = [
-            self.number[one]
-            if self.shape[one] == shape
-            else self.network.gather([self.number[one]], np.arange(one.size), shape)
-            for one in node.inputs
-        ]
-        return self.network.sum(numbers, np.array(node.signs, dtype=np.float64), len(numbers) - 1), shape
+    def _regroup(self, number: int, planes: _Planes) -> int:
+        """A layer of the same elements in planes of its own."""
+        source, index = self.steps[number].node, torch.arange(math.prod(planes), device="cpu")
+        node = Gather(name=source.name, shape=planes, inputs=(source,), index=index)
+        return self._record(self.network.gather([number], index.numpy(), planes), node, [number], planes)
 
 
-def _planes(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """A shape as the engine has it: [C, H, W], or flat."""
-    if len(shape) == 3:
-        return shape[0], shape[1], shape[2]
-    size = 1
-    for one in shape:
-        size *= one
-    return size, 1, 1
+def _planes(shape: tuple[int, ...]) -> _Planes:
+    """A shape in the engine: [C, H, W], or flat."""
+    return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (math.prod(shape), 1, 1)

@@ -1,4 +1,4 @@
-"""Which engine computes the bounds of a model."""
+"""The choice of the engine for a model."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ ENGINES = ("native", "torch")
 
 
 def check_engine(name: str | None) -> None:
-    """Raises InputError for an unknown engine."""
+    """Raise InputError for an unknown engine."""
     if name is not None and name not in ENGINES:
         raise InputError(f"engine: expected one of {', '.join(ENGINES)} or None, got {name!r}")
 
 
 def engine_for(output: Node, dtype: torch.dtype, place: torch.device, name: str | None) -> Engine | TensorEngine:
-    """The engine of that name, or the one for a model's place: "native" on the CPU, "torch" on a GPU.
+    """The engine of that name; by default "native" for a model on the CPU, "torch" for one on a GPU.
 
     Raises:
-        InputError: "torch" for a model elsewhere.
-        ModelError: as of the engines.
+        InputError: "torch" for a model on another device.
+        ModelError: see the engines.
     """
     if name == "native" or (name is None and place.type != "cuda"):
         return Engine(output, dtype)

@@ -1,7 +1,7 @@
-"""From a torch.nn.Module to a graph of ``pyrobust.bounds.graph.nodes``: torch.export traces, lowering rules translate.
+"""Capture of a torch.nn.Module as a graph: torch.export traces it, lowering rules translate the calls to nodes.
 
-The module is traced in evaluation mode with a batch of two, so that an operation that mixes examples is seen. What the
-graph computes is compared with the module on random inputs before it is used.
+The module is traced in evaluation mode with a batch of two, so that operations that mix examples are detected. The
+graph's values are compared with the module's on random inputs before it is used.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from pyrobust.bounds.graph.nodes import Input, Node
 from pyrobust.bounds.input_set import check_dense
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
 
-#: Steps of the largest number in between by which graph and module may differ: the order of sums.
+#: Largest difference of graph and module, in roundoffs of the largest intermediate value: sums run in another order.
 _TOLERANCE = 2.0**10
 
 
 def capture(model: nn.Module, example_input: Tensor) -> Node:
-    """The output node of the module's graph.
+    """Capture the graph of a module, and return its output node.
 
     Args:
         model: in evaluation mode.
         example_input: [B, ...], floating-point; only its shape, dtype and device matter.
 
     Raises:
-        InputTypeError: the model is no module, or the example no floating-point tensor.
+        InputTypeError: the model is not a module, or the example is not a floating-point tensor.
         InputError: the model is in training mode.
-        ModelError: it cannot be traced, has an operator without a rule, or the graph computes something else.
+        ModelError: the model cannot be traced, has an operator without a rule, or differs from its graph.
     """
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
@@ -55,28 +55,28 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
         raise InputError("model: expected evaluation mode, got training mode; call model.eval() first")
     if torch.is_autocast_enabled(example_input.device.type):
         raise ModelError("model: expected to be read outside of torch.autocast, which puts other floats into it")
-    # from a generator of its own: the caller's random numbers stay what they would be
+    # a separate generator, so that the caller's random numbers do not change
     generator = torch.Generator("cpu").manual_seed(0)
     shape = (2 * BATCH + 1, *example_input.shape[1:])
     examples = torch.rand(shape, dtype=torch.float64, generator=generator, device="cpu").to(example_input)
     program = _export(model, examples[:BATCH])
     with torch.device("cpu"):  # indices and constants; the parameters stay where they are
         output = _Translation(model, program).run()
-    # another number of examples, so that a batch size that has become a constant is seen
+    # another batch size, so that one that was traced as a constant is detected
     _compare(model, output, examples[BATCH:])
     return output
 
 
 def _compare(model: nn.Module, output: Node, example: Tensor) -> None:
-    """Raises ModelError where the graph computes something else than the module, which would be a wrong rule."""
+    """Raise ModelError where the graph and the module compute different values."""
     try:
         with torch.no_grad():
             theirs, values = model(example), forward_all(output, example)
-    except RuntimeError as error:  # of the module: tracing does not see that two dtypes meet
+    except RuntimeError as error:  # of the module: tracing does not detect mixed dtypes
         raise ModelError(f"model: its forward pass failed on the example: {error}") from error
     ours = values[output]
     if theirs.shape == ours.shape:
-        # What is infinite or NaN in between says nothing: then the parameters are too large, or no numbers.
+        # Infinite or NaN values in between come from large or NaN parameters, and give no tolerance.
         sizes = [value.double().abs().amax() for value in values.values() if value.numel()]
         tolerance = _TOLERANCE * torch.finfo(example.dtype).eps * (1 + max(sizes, default=example.new_zeros(())))
         difference = (theirs.double() - ours.double()).abs()
@@ -92,11 +92,11 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch, about its own code
-            # an empty table decomposes nothing; what it does is to turn in-place operations into others
+            # an empty table decomposes nothing, but makes in-place operations functional
             program: torch.export.ExportedProgram = torch.export.export(model, (example,), strict=False)
             functional: torch.export.ExportedProgram = program.run_decompositions({})
             return functional
-    except Exception as error:  # whatever tracing raises is about the model
+    except Exception as error:  # tracing raises errors of all types about the model
         reason = str(error).strip().splitlines()
         raise ModelError(
             f"model: torch.export cannot trace it, so it cannot be bounded: {reason[0] if reason else error!r}; "
@@ -104,7 +104,7 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         ) from error
 
 
-#: What a forward pass may leave behind, beside its result.
+#: Side effects of a forward pass.
 _CHANGED = {
     OutputKind.USER_INPUT_MUTATION: "the input",
     OutputKind.BUFFER_MUTATION: "the buffer {}",
@@ -113,7 +113,7 @@ _CHANGED = {
 
 
 class _Translation:
-    """Walks through an exported program and lowers call by call."""
+    """The translation of an exported program, call by call."""
 
     def __init__(self, model: nn.Module, program: torch.export.ExportedProgram) -> None:
         self.model = model
@@ -161,7 +161,7 @@ class _Translation:
         return ends, replaced
 
     def _constants(self) -> Iterator[tuple[str, Tensor]]:
-        """(name of the placeholder, tensor): the module's own parameters, not copies of them."""
+        """(name of the placeholder, tensor) of the module's own parameters, not of copies."""
         signature = self.program.graph_signature
         named: dict[str, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
         named.update(self.model.named_buffers(remove_duplicate=False))
@@ -192,7 +192,7 @@ class _Translation:
             return rule(lowering, *arguments, **options)
         except PyrobustError:
             raise
-        except Exception as error:  # arguments that a rule does not know
+        except Exception as error:  # the rule does not take these arguments
             raise lowering.unsupported(
                 f"{call.target} is called in a way that has no bound rule{_source(call)}"
             ) from error
@@ -227,7 +227,7 @@ def _operator(target: Any) -> str:
 
 
 def _source(call: fx.Node) -> str:
-    """Where the call stands, from the last line of the trace that names a file."""
+    """The place of the call, from the last line of the stack trace that names a file."""
     lines = [line.strip() for line in (call.meta.get("stack_trace") or "").splitlines() if line.strip()]
     places = [i for i, line in enumerate(lines) if line.startswith("File ")]
     if not places:
@@ -237,7 +237,7 @@ def _source(call: fx.Node) -> str:
 
 def _is_node(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        return any(_is_node(one) for one in value)
+        return any(_is_node(part) for part in value)
     return isinstance(value, Node)
 
 
@@ -270,7 +270,7 @@ _ARITHMETIC: dict[Any, Callable[..., Constant]] = {
 
 
 def _constant_call(lowering: Lowering, *arguments: Any, target: Any, **options: Any) -> Any:
-    """A call on constants alone: moved, computed in intervals, or a fresh tensor such as torch.ones."""
+    """Lower a call on constants alone: a movement, interval arithmetic, or a fresh tensor such as torch.ones."""
     tensors = [argument for argument in arguments if isinstance(argument, Constant)]
     if not tensors:
         fresh = target(*arguments, **options)

@@ -1,8 +1,8 @@
-"""The constants of a captured model: parameters, buffers, and what its forward pass computes from them alone.
+"""The constants of a captured model: parameters, buffers, and tensors that its forward pass computes from them alone.
 
-A constant has two faces. ``value()`` is what the model itself computes, a tensor that still hangs on the parameters, so
-that it follows them through training. ``enclosure()`` is the real number behind it, an interval: a parameter is exactly
-the float it is, but 1/std or γ/√(v + ε) is not the float that a forward pass gets.
+A constant has two forms. ``value()`` is the tensor that the model computes, connected to the parameters, so that it
+follows them through training. ``enclosure()`` is an interval around the real number: exact for a parameter, but wider
+than a point for 1/std or γ/√(v + ε), which a forward pass rounds.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Constant:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Constant:
-        """The floats of a tensor, exactly; the enclosure is that of the first time it was asked for.
+        """The exact floats of a tensor; the enclosure is computed at its first use.
 
         Raises:
-            ModelError: some are NaN or infinite (when the enclosure is asked for).
+            ModelError: some are NaN or infinite (at the first use of the enclosure).
         """
 
         @functools.cache
@@ -55,7 +55,7 @@ class Constant:
         return cls(lambda: tensor, enclosure)
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Constant:
-        """The same numbers elsewhere: a view, a permutation, a slice."""
+        """The same numbers in a view, a permutation, a slice."""
         return Constant(lambda: move(self.value()), lambda: Enclosure(*(move(end) for end in self.enclosure())))
 
     def __neg__(self) -> Constant:
@@ -78,16 +78,16 @@ class Constant:
         )
 
     def sqrt(self) -> Constant:
-        """The roots.
+        """The square roots.
 
         Raises:
-            ModelError: of a negative number (when the enclosure is asked for).
+            ModelError: a number is negative (at the first use of the enclosure).
         """
         return _computed(lambda: self.value().sqrt(), lambda: _root(self.enclosure()))
 
 
 def _computed(value: Callable[[], Tensor], exact: Callable[[], Enclosure]) -> Constant:
-    """A result of arithmetic: the enclosure holds what the model computes as well, so that it serves both semantics."""
+    """A result of arithmetic; its enclosure includes the model's own value, so that it serves both semantics."""
 
     @functools.cache
     def enclosure() -> Enclosure:
@@ -99,7 +99,7 @@ def _computed(value: Callable[[], Tensor], exact: Callable[[], Enclosure]) -> Co
 
 
 def _outward(lower: Tensor, upper: Tensor) -> Enclosure:
-    """The ends moved out by one step: every operation here is correctly rounded."""
+    """The ends moved outward by one step: every operation here is correctly rounded."""
     infinity = torch.tensor(torch.inf, dtype=torch.float64, device="cpu")
     return Enclosure(torch.nextafter(lower, -infinity), torch.nextafter(upper, infinity))
 

@@ -1,4 +1,4 @@
-"""Constants in an engine's floats, with how far they are from the exact ones."""
+"""Constants in an engine's floats, with their distance from the exact ones."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pyrobust.errors import ModelError
 
 _Doubles = npt.NDArray[np.float64]
 
-#: Of a deployed Scale, in whatever way it is written: (z − mean)·γ/σ + β takes four, and γ/σ, mean·γ/σ some more.
+#: Roundings of a deployed Scale, however it is written: (z − mean)·γ/σ + β takes four, γ/σ and mean·γ/σ a few more.
 SCALE_ROUNDINGS = 8
 
 
 class Rounded(NamedTuple):
-    """A constant in the engine's floats, and its distance from the exact one."""
+    """A constant in an engine's floats, and its distance from the exact one."""
 
     value: _Doubles  # float32 or float64 numbers
     error: _Doubles  # at least |exact - value|
 
 
 def rounded(constant: Constant | None, shape: tuple[int, ...] | None, default: float, dtype: npt.DTypeLike) -> Rounded:
-    """A constant in floats of a dtype, broadcast to the shape if one is given; ``default`` of that shape for None."""
+    """A constant in floats of a dtype, broadcast to a given shape; ``default`` in that shape for None."""
     if constant is None:
         assert shape is not None
         return Rounded(np.full(shape, default), np.zeros(shape))
@@ -38,24 +38,24 @@ def rounded(constant: Constant | None, shape: tuple[int, ...] | None, default: f
 
 
 def weights_of(node: Node, constant: Constant, dtype: npt.DTypeLike) -> tuple[_Doubles, float]:
-    """The weights of a node in floats of a dtype, and the largest relative error of one.
+    """The weights of a node in floats of a dtype, and their largest relative error.
 
     Raises:
         ModelError: a weight has no relative error: it is zero, but not known exactly.
     """
-    found = rounded(constant, None, 0.0, dtype)
-    if not found.error.any():
-        return found.value, 0.0
+    floats = rounded(constant, None, 0.0, dtype)
+    if not floats.error.any():
+        return floats.value, 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(found.error > 0, found.error / np.abs(found.value), 0.0)
+        relative = np.where(floats.error > 0, floats.error / np.abs(floats.value), 0.0)
     largest = float(relative.max())
     if not np.isfinite(largest):
         raise ModelError(f"model: {node.name} has weights that are not known well enough to bound what they do")
-    return found.value, float(np.nextafter(largest, np.inf))
+    return floats.value, float(np.nextafter(largest, np.inf))
 
 
 def bias_of(constant: Constant | None) -> tuple[_Doubles, float]:
-    """The bias in float64, empty for none, and the largest error of one."""
+    """The bias in float64, empty for None, and its largest error."""
     if constant is None:
         return np.zeros(0), 0.0
     exact = rounded(constant, None, 0.0, np.float64)
@@ -68,6 +68,6 @@ def _expanded(end: Tensor, shape: tuple[int, ...] | None) -> _Doubles:
 
 
 def _distance(value: _Doubles, lower: _Doubles, upper: _Doubles) -> _Doubles:
-    """At least the distance of any number in [lower, upper] from value; exactly 0 where there is none."""
+    """The largest distance of a number in [lower, upper] from value, rounded up; exactly 0 for that number alone."""
     distance = np.maximum(upper - value, value - lower)
     return np.where(distance > 0, np.nextafter(distance, np.inf), 0.0)

@@ -1,4 +1,4 @@
-"""Lipschitz constants of networks, and what they prove."""
+"""Lipschitz constants of networks, and certificates from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.bounds.engines.denormals import denormals_kept
-from pyrobust.bounds.engines.native import Engine, Query
+from pyrobust.bounds.engines.native import Engine
+from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.nodes import Linear, Node, Reshape
 from pyrobust.bounds.input_set import InputSet, check_norm
@@ -22,9 +23,9 @@ from pyrobust.errors import InputError
 
 _UP = 1 + 2.0**-49
 _UNIT = 2.0**-53
-# A radius is smaller than the quotient of margin and slope by this share, so that the margin at it is above zero.
+# Factor below 1 on the quotient of margin and slope, so that the margin at a radius is above zero.
 _INSIDE = 1 - 2.0**-40
-# Numbers that are held at once: 128 MiB of them.
+# Numbers held at once: 128 MiB of them.
 _NUMBERS = 1 << 24
 
 
@@ -35,8 +36,8 @@ class LipschitzBound:
     Attributes:
         norm: "linf", "l2" or "l1", of inputs and outputs.
         value: L, proved for the exact network with the given parameters; inf where it is too large for a float.
-        lower: the largest slope ‖f(x) − f(x′)‖ / ‖x − x′‖ that was seen, in floating point: L could not be smaller.
-        layers: the constants that L was made from.
+        lower: the largest observed slope ‖f(x) − f(x′)‖ / ‖x − x′‖, in floating point: no smaller L is valid.
+        layers: the constants of the layers, which L is composed of.
     """
 
     norm: str
@@ -51,7 +52,7 @@ class LipschitzBound:
 
 @denormals_kept()
 def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: str = "l2") -> LipschitzBound:
-    """An upper bound of a network's Lipschitz constant, proved: its own rounding is accounted for.
+    """Compute a proved upper bound of a network's Lipschitz constant, rounding included.
 
     Constants of layers are multiplied along paths and added where paths meet. In l2 those of linear and convolution
     layers come from Gram iteration (Delattre et al., 2023), of convolutions with their true zero padding; in l∞ and l1
@@ -60,7 +61,7 @@ def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: str = "l2") -
 
     Args:
         model: a module in evaluation mode, see ``BoundedModel``; outputs of any shape.
-        example_input: [B, ...]; around up to four of the examples large slopes are looked for.
+        example_input: [B, ...]; large slopes are searched for around the first four examples.
         norm: "linf", "l2" or "l1", of inputs and outputs.
 
     Returns:
@@ -69,8 +70,8 @@ def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: str = "l2") -
     Raises:
         InputTypeError: the model is no module, or the example no floating-point tensor.
         InputError: an unknown norm, the model in training mode.
-        ModelError: the model has an operator without a bound rule, a function of unknown slope (of ``register_rule``),
-            or parameters that are not finite.
+        ModelError: the model has an operator without a bound rule, an activation without a range of slopes (of
+            ``register_rule``), or parameters that are not finite.
 
     >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False)).eval()
     >>> _ = model.load_state_dict({"0.weight": torch.tensor([[3.0, 0.0], [0.0, 1.0]]), "2.weight": torch.ones(1, 2)})
@@ -86,7 +87,7 @@ def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: str = "l2") -
 
 
 class LipschitzEngine:
-    """Bounds of a graph's output by its value at the centre of a ball and its Lipschitz constant, on the CPU.
+    """Bounds of a graph's output from its value at the centre of a ball and its Lipschitz constant, on the CPU.
 
     Args:
         output: the graph.
@@ -98,13 +99,13 @@ class LipschitzEngine:
 
     @functools.cached_property
     def _values(self) -> Engine:
-        """Encloses the values at centres: in float64, where that costs little."""
+        """The engine that encloses the values at centres, in float64."""
         return Engine(self._output, torch.float64)
 
     def run(
         self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """(lower, upper) [B, S] of rows [S, K] or [B, S, K] times the outputs, as of ``Engine.run``.
+        """(lower, upper) [B, S] of rows [S, K] or [B, S, K] times the outputs; see ``Engine.run``.
 
         Raises:
             InputError: the sets are no balls, or semantics is not "real".
@@ -120,20 +121,20 @@ class LipschitzEngine:
         return torch.nextafter(lower - change, -infinity), torch.nextafter(upper + change, infinity)
 
     def radius(self, inputs: InputSet, rows: Tensor, query: Query, largest: float) -> Tensor:
-        """For how large a ball around each centre all rows [B, S, K] are proved to be above zero: float64 [B].
+        """The proved radius around each centre within which all rows [B, S, K] stay above zero: float64 [B].
 
-        ``min_s m_s / g_s`` with margins m at the centre and slopes g, a little less, and at most ``largest``; 0 where a
+        ``min_s m_s / g_s`` with margins m at the centre and slopes g, rounded down, and at most ``largest``; 0 where a
         margin is not proved to be positive.
 
         Raises:
-            InputError: as of ``run``.
+            InputError: as for ``run``.
         """
         inputs, rows = inputs.cpu(), rows.cpu()
         assert inputs.center is not None
         margin, _ = self._at_centers(inputs.center, rows, query, False)
-        found = margin / self._of(inputs.norm)(rows, len(inputs)) * _INSIDE
-        found = torch.where(margin > 0, found.nan_to_num(0.0, posinf=torch.inf), 0.0)
-        smallest = found.amin(1) if rows.shape[1] else torch.full((len(inputs),), torch.inf, dtype=torch.float64)
+        radii = margin / self._of(inputs.norm)(rows, len(inputs)) * _INSIDE
+        radii = torch.where(margin > 0, radii.nan_to_num(0.0, posinf=torch.inf), 0.0)
+        smallest = radii.amin(1) if rows.shape[1] else torch.full((len(inputs),), torch.inf, dtype=torch.float64)
         return smallest.clamp(max=largest)
 
     def _at_centers(self, center: Tensor, rows: Tensor, query: Query, with_upper: bool) -> tuple[Tensor, Tensor]:
@@ -149,7 +150,7 @@ class LipschitzEngine:
 
 
 class _RowSlopes:
-    """How much a row c of numbers times the outputs can change, for each unit of distance: |c·Δf| ≤ slope·‖Δx‖.
+    """Lipschitz constants of specification rows c: |c·Δf| ≤ slope·‖Δx‖.
 
     By Hölder's inequality ‖c‖ in the dual norm times L of the outputs; and where the last layer is linear, f = W·z + b,
     the dual norm of c·W times L of z, which is often smaller.
@@ -168,7 +169,7 @@ class _RowSlopes:
             self._before = constants.of(z)
 
     def __call__(self, rows: Tensor, batch: int) -> Tensor:
-        """[B, S] of rows [S, K] or [B, S, K], rounded up; inf where nothing is known."""
+        """The slopes [B, S] of rows [S, K] or [B, S, K], rounded up; inf where unknown."""
         if rows.dim() == 2:
             return self(rows[None], 1).expand(batch, -1)
         held = rows.shape[1] * (rows.shape[2] if self._last is None else max(self._last.middle.shape))
@@ -195,12 +196,14 @@ class _RowSlopes:
         if self._norm == "linf":
             return row.sum(-1) * (1 + (row.shape[-1] + 8) * _UNIT) * _UP
         largest = row.amax(-1, keepdim=True)
-        share = torch.where(largest > 0, row / largest, 0.0)  # squares cannot overflow, nor matter where they vanish
+        share = torch.where(
+            largest > 0, row / largest, 0.0
+        )  # squares do not overflow, and do not matter where they underflow
         return largest[..., 0] * share.square().sum(-1).sqrt() * (1 + (row.shape[-1] + 16) * _UNIT) * _UP
 
 
 def _times(norms: Tensor, constant: float) -> Tensor:
-    """Rounded up; 0 where either is 0."""
+    """The products, rounded up; 0 where either factor is 0."""
     if constant == 0:
         return torch.zeros_like(norms)
     return torch.where(norms == 0, 0.0, norms * constant * _UP + 2.0**-1022)

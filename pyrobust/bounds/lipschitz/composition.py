@@ -1,15 +1,15 @@
-"""The Lipschitz constant of a graph: those of its layers, multiplied along paths and added where paths meet."""
+"""The Lipschitz constant of a graph: constants of its layers, multiplied along paths and added where paths meet."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 
 import torch
 from torch import Tensor
 
 from pyrobust.bounds.graph.activations import row_of
+from pyrobust.bounds.graph.analysis import consumers, read_counts
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.nodes import (
     Activation,
@@ -33,12 +33,12 @@ ENGINE = "the Lipschitz bound"
 
 @dataclasses.dataclass(frozen=True)
 class LayerNorm:
-    """The Lipschitz constant of one layer, at least.
+    """An upper bound of the Lipschitz constant of one layer.
 
     Attributes:
         name: "module path (operator)".
-        kind: what it does: "linear", "conv2d", "scale", "sum", "gather", "maxpool" or "activation".
-        value: the bound, from its inputs one after the other to its output; of a sum the number of its terms.
+        kind: the operation: "linear", "conv2d", "scale", "sum", "gather", "maxpool" or "activation".
+        value: the bound, from its concatenated inputs to its output; for a sum the number of its terms.
     """
 
     name: str
@@ -57,14 +57,14 @@ class Constants:
       the largest of its inputs.
     - ``MaxPool``: maxima of a window differ by at most the largest difference in it, so that in l∞ nothing grows; with
       an element in at most r windows Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², so √r in l2, and r in l1.
-    - ``Activation``: the steepest slope.
+    - ``Activation``: the largest absolute slope.
 
     Args:
         output: of the graph.
         norm: "linf", "l2" or "l1", of both sides.
 
     Raises:
-        ModelError: a function whose steepest slope is not known, or parameters that are not finite.
+        ModelError: an activation without a range of slopes, or parameters that are not finite.
     """
 
     def __init__(self, output: Node, norm: str) -> None:
@@ -72,19 +72,19 @@ class Constants:
         self.layers: list[LayerNorm] = []
         self.value: dict[Node, float] = {}
         order = in_order(output)
-        self._readers = Counter(one for node in order for one in node.inputs)
+        self._readers = {node: len(readers) for node, readers in consumers(order, [output]).items()}
         self._folds = {node for node in order if self._folded(node) is not None}
         folded = {self._folded(node) for node in self._folds}
         for node in order:
-            # What a scale takes up and nothing else reads has its norm worked out there.
+            # The norm of a layer that is folded into its scale is computed there.
             self.value[node] = math.inf if node in folded else self._of(node)
 
     def of(self, node: Node) -> float:
-        """Of the node as a function of the input."""
+        """The constant of a node as a function of the input."""
         return self.value[node]
 
     def _of(self, node: Node) -> float:
-        inputs = [self.value[one] for one in node.inputs]
+        inputs = [self.value[source] for source in node.inputs]
         if isinstance(node, Input):
             return 1.0
         if isinstance(node, Reshape):
@@ -101,8 +101,8 @@ class Constants:
         if isinstance(node, Sum):
             self.layers.append(LayerNorm(node.name, "sum", float(len(inputs))))
             total = 0.0
-            for one in inputs:
-                total = _up(total + one)
+            for value in inputs:
+                total = _up(total + value)
             return total
         if isinstance(node, Gather):
             return self._gather(node)
@@ -122,7 +122,7 @@ class Constants:
         return _product(value, before)
 
     def _map(self, node: Node, layer: Linear | Conv2d, after: Weights | None) -> float:
-        """A linear or convolution layer, with the scale that follows it and the one before it, if they fit."""
+        """The constant of a linear or convolution layer, with the scales that can be folded into it."""
         weights = Weights.of(*layer.weight.enclosure())
         if after is not None:
             weights = weights.times(_rows(layer, after))
@@ -134,7 +134,7 @@ class Constants:
     def with_scale_before(self, layer: Linear | Conv2d, weights: Weights) -> tuple[Weights, Node]:
         """The weights times the factors of a scale before the layer, and the node that they are applied to.
 
-        As they are where there is no scale, its factors do not fit, or the layer before it has taken it up.
+        The weights are unchanged without a scale, if its factors do not fit, or if it is folded into the layer before.
         """
         z = layer.inputs[0]
         while _shifts(z):
@@ -154,7 +154,7 @@ class Constants:
         return weights.times(Weights(*parts)), z.inputs[0]
 
     def _folded(self, node: Node) -> Node | None:
-        """The layer that a scale can be multiplied into, if nothing else reads that."""
+        """The layer that a scale can be folded into, if nothing else reads that layer."""
         if not isinstance(node, Scale) or node.scale is None:
             return None
         layer = node.inputs[0]
@@ -165,33 +165,32 @@ class Constants:
         return layer if isinstance(layer, Linear) or _per_channel(_scale(node)) is not None else None
 
     def _repeated(self, count: int) -> float:
-        """What elements that occur so many times stretch a distance by."""
+        """The factor on a distance whose elements occur ``count`` times."""
         if self.norm == "l2":
             root = math.sqrt(count)
             return root if root * root == count and root.is_integer() else _up(root)
         return float(count) if self.norm == "l1" else 1.0
 
     def _gather(self, node: Gather) -> float:
-        counts = torch.bincount(node.index.flatten() + 1, minlength=1 + sum(one.size for one in node.inputs))[1:]
         read: dict[Node, Tensor] = {}
-        for one, part in zip(node.inputs, torch.split(counts, [one.size for one in node.inputs]), strict=True):
-            read[one] = read[one] + part if one in read else part
-        most = {one: int(part.amax()) for one, part in read.items() if part.numel() and bool(part.any())}
+        for source, counts in zip(node.inputs, read_counts(node), strict=True):
+            read[source] = read[source] + counts if source in read else counts
+        most = {source: int(part.amax()) for source, part in read.items() if part.numel() and bool(part.any())}
         self.layers.append(LayerNorm(node.name, "gather", self._repeated(max(most.values(), default=0))))
         if self.norm == "linf":
-            return max((self.value[one] for one in most), default=0.0)
+            return max((self.value[source] for source in most), default=0.0)
         if len(most) == 1:
-            ((one, count),) = most.items()
-            return _product(self._repeated(count), self.value[one])
+            ((source, count),) = most.items()
+            return _product(self._repeated(count), self.value[source])
         total = 0.0
-        for one, count in most.items():
-            value = self.value[one]
+        for source, count in most.items():
+            value = self.value[source]
             total = _up(total + _product(float(count), _product(value, value) if self.norm == "l2" else value))
         return _up(math.sqrt(total)) if self.norm == "l2" else total
 
 
 def _most_windows(node: MaxPool) -> int:
-    """In how many windows an element is, at most; twice in one counts once."""
+    """The largest number of windows that hold one element; twice in a window counts once."""
     order = node.windows.sort(1).values
     again = torch.zeros_like(order, dtype=torch.bool)
     again[:, 1:] = order[:, 1:] == order[:, :-1]
@@ -200,13 +199,13 @@ def _most_windows(node: MaxPool) -> int:
 
 
 def _scale(node: Scale) -> Weights:
-    """Its factors, in the shape of the node."""
+    """The factors of a scale, in the shape of the node."""
     assert isinstance(node.scale, Constant)
     return Weights.of(*(end.expand(1, *node.shape)[0] for end in node.scale.enclosure()))
 
 
 def _per_channel(scale: Weights) -> Weights | None:
-    """One factor for each channel, if it is that."""
+    """One factor for each channel; None if factors differ within a channel."""
     if scale.middle.dim() != 3 or not scale.middle.numel():
         return None
     flat = [part.flatten(1) for part in (scale.middle, scale.radius)]
@@ -216,7 +215,7 @@ def _per_channel(scale: Weights) -> Weights | None:
 
 
 def _rows(layer: Linear | Conv2d, scale: Weights) -> Weights:
-    """Factors of the outputs, to be multiplied with the weights."""
+    """The factors of a layer's outputs, in the shape of its weights."""
     if isinstance(layer, Linear):
         return Weights(scale.middle.reshape(-1, 1), scale.radius.reshape(-1, 1))
     channels = _per_channel(scale)
@@ -235,7 +234,7 @@ def _up(value: float) -> float:
 
 
 def _product(a: float, b: float) -> float:
-    """Of numbers of at least 0, rounded up; 0 times what is too large to be known is 0."""
+    """The product of numbers of at least 0, rounded up; 0 times inf is 0."""
     if a == 0 or b == 0:
         return 0.0
     return a if b == 1 else b if a == 1 else math.nextafter(a * b, math.inf)

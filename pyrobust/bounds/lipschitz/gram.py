@@ -1,4 +1,4 @@
-"""Upper bounds of spectral norms by Gram iteration, which hold in spite of rounding."""
+"""Upper bounds of spectral norms by Gram iteration, rounding included."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-# At least what one operation, or a few of them, can take from a positive number.
+# Makes up for the rounding error of a few operations on positive numbers.
 _UP = 1 + 2.0**-49
 _UNIT = 2.0**-53
-# What can be lost where a result is below the smallest normal number, flushed or not.
+# The largest error of a result below the smallest normal number, flushed or not.
 _TINY = 2.0**-1022
 _MOST_STEPS = 18
-# Beyond 2^±1000 a power of two is not a normal number any more.
+# Powers of two are normal numbers up to 2^±1000 and a little beyond.
 _MOST_SHIFT = 1000
 
 
@@ -23,8 +23,8 @@ class Bracket:
     """The largest spectral norm of some matrices.
 
     Attributes:
-        upper: is at least that; inf where it cannot be bounded.
-        lower: is about at most that: it comes from a product with a vector, in floating point.
+        upper: an upper bound; inf where it cannot be bounded.
+        lower: about a lower bound: the norm of a product with a vector, in floating point.
     """
 
     upper: float
@@ -42,8 +42,8 @@ def spectral_norms(batches: Iterable[Tensor], tolerance: float = 3e-4, floor: fl
 
     Args:
         batches: each [B, m, n], float64.
-        tolerance: steps are taken until upper ≤ (1 + tolerance)·lower, or a number of times.
-        floor: what the answer is thought to be at least; steps for matrices below it are left out.
+        tolerance: steps stop at upper ≤ (1 + tolerance)·lower, or after a fixed number.
+        floor: a guess of a lower bound of the result; matrices below it take no further steps.
 
     Returns:
         Bracket; its upper bound is proved whatever the floor.
@@ -60,7 +60,7 @@ def spectral_norms(batches: Iterable[Tensor], tolerance: float = 3e-4, floor: fl
 
 
 def _extend(found: Bracket, matrices: Tensor, tolerance: float) -> None:
-    """Takes further matrices into account."""
+    """Extend a bracket by further matrices."""
     largest = matrices.abs().amax((1, 2))
     if not bool(largest.isfinite().all()):
         found.upper = torch.inf
@@ -83,30 +83,30 @@ def _extend(found: Bracket, matrices: Tensor, tolerance: float) -> None:
         lower = _back(length, shifts, [torch.zeros_like(error) for error in errors])
         found.lower = max(found.lower, float(lower.nan_to_num(0.0).amax()))
         best = found.lower * (1 + tolerance)
-        open_ = upper > best
-        if step == _MOST_STEPS or not bool(open_.any()):
+        unsettled = upper > best
+        if step == _MOST_STEPS or not bool(unsettled.any()):
             break
-        found.upper = max(found.upper, float(upper[~open_].amax()) if bool((~open_).any()) else 0.0)
-        g, upper, size = g[open_], upper[open_], size[open_]
+        found.upper = max(found.upper, float(upper[~unsettled].amax()) if bool((~unsettled).any()) else 0.0)
+        g, upper, size = g[unsettled], upper[unsettled], size[unsettled]
         gram = g.mT @ g
         error = ((g.shape[1] + 4) * 2 * _UNIT * size.square() + g.shape[1] * width * _TINY) * _UP
         shift = _exponent(gram.abs().amax((1, 2)))
-        shifts, errors = [one[open_] for one in shifts] + [shift], [one[open_] for one in errors] + [error]
+        shifts, errors = [part[unsettled] for part in shifts] + [shift], [part[unsettled] for part in errors] + [error]
         g = _scaled(gram, -shift)
     found.upper = max(found.upper, float(upper.amax()))
 
 
 def _back(norm: Tensor, shifts: list[Tensor], errors: list[Tensor]) -> Tensor:
-    """From the norm of the last, scaled Gram matrix to that of the first matrix."""
+    """The norm of the first matrix from that of the last, scaled Gram matrix."""
     for shift, error in zip(reversed(shifts[1:]), reversed(errors[1:]), strict=True):
         norm = ((_scaled(norm, shift) + error) * _UP).sqrt() * _UP
-    # The last product may be below the smallest normal number, where relative errors are large.
+    # Relative errors are large where the last product is below the smallest normal number.
     found = torch.nextafter(_scaled(norm, shifts[0]) * _UP, torch.tensor(torch.inf, dtype=torch.float64))
     return torch.where(norm > 0, found, 0.0)
 
 
 def _exponent(largest: Tensor) -> Tensor:
-    """K with largest about 2^k."""
+    """The exponents k with 2^k about largest."""
     return torch.frexp(largest).exponent.clamp(-_MOST_SHIFT, _MOST_SHIFT)
 
 

@@ -1,4 +1,4 @@
-"""Slopes of a graph that two inputs show: lower bounds of its Lipschitz constant."""
+"""Observed slopes of a graph: lower bounds of its Lipschitz constant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyrobust.bounds.graph.nodes import Node
 
 _STEPS = 8
 _STARTS = 3
-# Of the distance of two inputs to the size of one.
+# Distance of two inputs relative to the size of one.
 _STEP = 2.0**-10
 _ORDERS = {"linf": torch.inf, "l2": 2.0, "l1": 1.0}
 
@@ -20,10 +20,10 @@ def observed_slope(output: Node, x: Tensor, norm: str) -> float:
     """The largest ‖f(x + h·v) − f(x)‖ / ‖h·v‖ of a few directions v at each of x [B, ...].
 
     The directions are those of the nonlinear power method for the norm of the Jacobian matrix (Boyd, 1974; Higham,
-    1992): v ← ψ(Jᵀψ(J·v)), where ψ picks the vector that attains a norm. In float64, less what rounding may have added.
+    1992): v ← ψ(Jᵀψ(J·v)), where ψ picks the vector that attains a norm. In float64, less the rounding error.
 
     Returns:
-        The slope; 0 where none was found.
+        The slope; 0 if no direction shows one.
     """
     order = _ORDERS[norm]
     center = x.detach().to("cpu", torch.float64)
@@ -54,7 +54,7 @@ def observed_slope(output: Node, x: Tensor, norm: str) -> float:
 
 
 def _attaining(y: Tensor, norm: str) -> Tensor:
-    """For each example the z of dual norm 1 with ⟨z, y⟩ = ‖y‖."""
+    """The z of dual norm 1 with ⟨z, y⟩ = ‖y‖, for each example."""
     flat: Tensor = y.flatten(1)
     z: Tensor
     if norm == "l2":

@@ -1,4 +1,4 @@
-"""Operator norms of linear and convolution layers, bounded from above; convolutions with their zero padding."""
+"""Upper bounds of operator norms of linear and convolution layers; convolutions with their zero padding."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from pyrobust.bounds.lipschitz.gram import spectral_norms
 
 _UP = 1 + 2.0**-49
 _UNIT = 2.0**-53
-# The circulant bound of a convolution is taken where it is within this of the norm, so far as that is known.
+# The circulant bound of a convolution is accepted within this share of the lower bound of its norm.
 _CLOSE = 0.01
 _POWER_STEPS = 60
-# A convolution of at most this width is a small matrix: no other bound is tried.
+# Convolutions of at most this width are bounded as matrices, with no other bound tried.
 _SMALL = 512
-# Of wider ones no matrix is made.
+# Wider convolutions are never made into a matrix.
 _WIDEST = 2304
-# Numbers that are held at once: 128 MiB of them.
+# Numbers held at once: 128 MiB of them.
 _NUMBERS = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Weights that are known up to their rounding: exact = middle ± radius; both float64, of one shape."""
+    """Weights known up to their rounding: exact = middle ± radius; both float64, of one shape."""
 
     middle: Tensor
     radius: Tensor
 
     @classmethod
     def of(cls, lower: Tensor, upper: Tensor) -> Weights:
-        """From an enclosure."""
+        """The weights inside an enclosure."""
         middle = torch.where(lower == upper, lower, lower / 2 + upper / 2)
         return cls(middle, torch.maximum(upper - middle, middle - lower) * _UP)
 
@@ -49,12 +49,12 @@ class Weights:
         return Weights(middle, (spread + rounding) * _UP)
 
     def magnitude(self) -> Tensor:
-        """At least the absolute values."""
+        """Upper bounds of the absolute values."""
         return torch.where(self.radius > 0, (self.middle.abs() + self.radius) * _UP, self.middle.abs())
 
 
 def linear_norm(weights: Weights, norm: str) -> float:
-    """The operator norm of a matrix [M, N] from ``norm`` to ``norm``, at least.
+    """An upper bound of the operator norm of a matrix [M, N] from ``norm`` to ``norm``.
 
     l∞: the largest sum of a row's absolute values; l1: of a column's; l2: ``spectral_norms``.
     """
@@ -68,10 +68,10 @@ def linear_norm(weights: Weights, norm: str) -> float:
 
 
 def conv_norm(node: Conv2d, weights: Weights, norm: str) -> float:
-    """The operator norm of a convolution with these weights, at least; what is padding counts as the zeros it is.
+    """An upper bound of the operator norm of a convolution with these weights and its zero padding.
 
-    l∞ and l1: the largest sum of absolute values in a row or a column of its matrix. l2: of small layers the Gram
-    iteration of that matrix, of others that of the circulant one it is part of (see ``_symbols``).
+    l∞ and l1: the largest sum of absolute values in a row or a column of its matrix. l2: Gram iteration of that matrix
+    for small layers, else of the circulant one that contains it (see ``_symbols``).
     """
     if norm != "l2":
         magnitude = weights.magnitude()
@@ -89,12 +89,12 @@ def conv_norm(node: Conv2d, weights: Weights, norm: str) -> float:
 
 
 def _largest_sum(sums: Tensor, terms: int) -> float:
-    """Of sums of so many numbers ≥ 0, rounded in any order."""
+    """The largest of sums of ``terms`` numbers ≥ 0, rounded in any order, from above."""
     return float(sums.amax()) * (1 + (terms + 8) * _UNIT) * _UP if sums.numel() else 0.0
 
 
 def _schur(rows: float, columns: float, terms: int) -> float:
-    """The l2 norm of a matrix, at most, from its largest absolute sums of rows and columns: √(‖·‖₁·‖·‖∞) (Schur)."""
+    """Schur's bound √(‖·‖₁·‖·‖∞) of the l2 norm, from the largest absolute sums of rows and columns."""
     return math.sqrt(rows) * math.sqrt(columns) * (1 + (terms + 8) * _UNIT) * _UP
 
 
@@ -103,7 +103,7 @@ def _apply(node: Conv2d, weight: Tensor, x: Tensor) -> Tensor:
 
 
 def _apply_transposed(node: Conv2d, weight: Tensor, y: Tensor) -> Tensor:
-    # What the convolution leaves over at the far ends of its input.
+    # rows and columns at the far ends of the input that no window reaches
     over = [
         size + 2 * border - gap * (taps - 1) - 1 - step * (out - 1)
         for size, border, gap, taps, step, out in zip(
@@ -134,7 +134,7 @@ def _conv_spectral_norm(node: Conv2d, weight: Tensor) -> float:
 
 
 def _matrices(node: Conv2d, weight: Tensor) -> Tensor:
-    """The convolution of each group as a matrix [groups, outputs, inputs]: what it makes of unit images, exactly."""
+    """The convolution of each group as an exact matrix [groups, outputs, inputs]: its values at unit images."""
     channels, height, width = node.inputs[0].shape
     inputs = channels // node.groups * height * width
     units = torch.eye(inputs, dtype=torch.float64).view(inputs, channels // node.groups, height, width)
@@ -143,7 +143,7 @@ def _matrices(node: Conv2d, weight: Tensor) -> Tensor:
 
 
 def _power_iteration(node: Conv2d, weight: Tensor) -> float:
-    """About the norm, from below."""
+    """About a lower bound of the norm."""
     x = torch.randn(1, *node.inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     scale = float(weight.abs().amax())
     if not 0 < scale < math.inf:
@@ -159,9 +159,9 @@ def _power_iteration(node: Conv2d, weight: Tensor) -> float:
 
 
 def _circulant_bound(node: Conv2d, weight: Tensor, floor: float) -> float:
-    """At least the norm of the convolution on a torus so large that nothing runs around it.
+    """An upper bound of the norm, from the convolution on a torus so large that no output wraps around it.
 
-    With zeros around, the convolution's matrix is a part of that one: some of its rows and columns. The torus' matrix
+    With zero padding, the convolution's matrix is a submatrix of that one. The torus' matrix
     is unitarily similar to its symbols, one small matrix for each frequency (Sedghi, Gupta and Long, 2019), so its norm
     is the largest of theirs.
     """
@@ -207,13 +207,13 @@ def _symbols(node: Conv2d, weight: Tensor) -> Iterator[Tensor]:
 
 
 def _waves(taps: int, size: int) -> Tensor:
-    """E^{2πi·f·q/size} for all frequencies f and taps q: complex128 [size, taps]."""
+    """The waves e^{2πi·f·q/size} of all frequencies f and offsets q: complex128 [size, taps]."""
     turns = (torch.arange(size)[:, None] * torch.arange(taps)) % size
     angle = turns.double() * (2 * math.pi / size)
     return torch.complex(angle.cos(), angle.sin())
 
 
 def map_norm(node: Linear | Conv2d, weights: Weights, norm: str) -> float:
-    """The norm of either kind of layer with these weights, at least; inf where it cannot be bounded."""
+    """An upper bound of the norm of a layer with these weights; inf where it cannot be bounded."""
     found = linear_norm(weights, norm) if isinstance(node, Linear) else conv_norm(node, weights, norm)
     return math.inf if math.isnan(found) else found

@@ -1,9 +1,9 @@
-"""Linear bounds of packed rows, from a layer back to the input (Zhang et al., 2018).
+"""Backward passes of linear bounds, in packed rows, from a layer to the input (Zhang et al., 2018).
 
-A row is a linear function of one layer's neurons; each belongs to an example. Rows of all examples lie one after the
-other, so that every step is one operation for all of them, and the lines of an example are read where its rows need
-them. The coefficients of rows from neighbouring neurons of a convolution are those of a window that holds all that they
-reach; of any others, those of the whole layer.
+A row is a linear function of one layer's neurons and belongs to one example. The rows of all examples lie one after the
+other, so that each step is one operation for all of them; it reads the relaxations of an example for each of its rows.
+Rows from neighbouring neurons of a convolution have coefficients for a window that holds their receptive fields, all
+other rows for the whole layer.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pyrobust.bounds.engines.tensor.intervals import Arithmetic
 from pyrobust.bounds.engines.tensor.matmul import backward, patches_of, units_backward
 from pyrobust.bounds.engines.tensor.network import Layer, Network
 from pyrobust.bounds.engines.tensor.receptive_field import Window, Windows, cropped, moved, units, windows_below
-from pyrobust.bounds.engines.tensor.relaxations import Pair, Prepared
+from pyrobust.bounds.engines.tensor.relaxations import Pair, Relaxations
 from pyrobust.bounds.graph.nodes import Conv2d, Gather, Input, Linear, MaxPool, Scale, Sum
 from pyrobust.ops.relax_rows import concretize_rows, relax_rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Ball:
-    """Balls in a norm, of radii epsilon [B]; ``center``: what a coefficient is multiplied with at least."""
+    """Balls in a norm, of radii epsilon [B]; ``center`` is the pair that coefficients are multiplied with."""
 
     norm: str
     center: Pair
@@ -33,115 +33,114 @@ class Ball:
 
 
 @dataclasses.dataclass(frozen=True)
-class Walk:
-    """What a backward pass goes through.
+class BackwardPass:
+    """A backward pass through a network.
 
     Attributes:
         network: the layers.
-        arithmetic: what bounds are to hold for.
-        prepared: pairs and lines of the layers.
-        slack: what underflow can take from a row: [B].
-        ball: the input set, where it is less than its box.
-        stop: whether to minimise over the ranges of functions already: interval bounds of the rows.
+        arithmetic: the arithmetic that bounds hold for.
+        relaxations: pairs and linear relaxations of the layers.
+        underflow: the error that underflow can cause in a row: [B].
+        ball: the input set, where it is smaller than its box.
+        stop: whether to concretize at the ranges of activations, which gives interval bounds of the rows.
     """
 
     network: Network
     arithmetic: Arithmetic
-    prepared: Prepared
-    slack: Tensor
+    relaxations: Relaxations
+    underflow: Tensor
     ball: Ball | None
     stop: bool = False
 
     def from_neurons(self, i: int, image: Tensor, neuron: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
-        """(lower, upper) [R] of neurons [R] of layer i, an affine one, each for one example.
-
-        ``windows``: how far they reach, with those that they are in themselves.
-        """
+        """(lower, upper) [R] of neurons [R] of an affine layer i, one example each; ``windows``: see ``Windows``."""
         layer, count = self.network.layers[i], len(neuron)
         sign = torch.ones(2 * count, dtype=torch.float64, device=image.device)
         sign[count:] = -1
         both, neurons = image.repeat(2), neuron.repeat(2)
-        pair = self.prepared.pair(i)
+        pair = self.relaxations.pair(i)
         total = torch.cat([pair.low[image, neuron], -pair.high[image, neuron]])
         if layer.products:
             first = layer.inputs[0]
             below = {first: units_backward(layer, neurons, sign, windows[i], windows[first])}
         else:
-            below = self._handed_down(i, both, units(neurons, sign, layer.node.shape, windows[i], layer.size), windows)
-        bounds = self._down(below, both, total, windows)
+            below = self._to_inputs(i, both, units(neurons, sign, layer.node.shape, windows[i], layer.size), windows)
+        bounds = self._propagate(below, both, total, windows)
         return bounds[:count], -bounds[count:]
 
-    def from_rows(self, image: Tensor, a: Tensor) -> Tensor:
-        """Lower bounds [R] of rows a [R, size] of the output, which are used up."""
+    def from_specification(self, image: Tensor, a: Tensor) -> Tensor:
+        """Lower bounds [R] of specification rows a [R, size], whose memory is overwritten."""
         output = self.network.output
         total = torch.zeros(len(a), dtype=torch.float64, device=a.device)
-        return self._down({output: a}, image, total, windows_below(self.network, output, None))
+        return self._propagate({output: a}, image, total, windows_below(self.network, output, None))
 
-    def _down(self, coefficients: dict[int, Tensor], image: Tensor, total: Tensor, windows: Windows) -> Tensor:
-        """From coefficients of layers, and what they come with, to bounds."""
+    def _propagate(self, coefficients: dict[int, Tensor], image: Tensor, total: Tensor, windows: Windows) -> Tensor:
+        """Bounds from coefficients of layers and the constants [R] so far."""
         for i in range(max(coefficients), -1, -1):
             if i not in coefficients:
                 continue
             layer, a = self.network.layers[i], coefficients.pop(i)
             shape, window = layer.node.shape, windows[i]
             if isinstance(layer.node, Input):
-                total = self._least(image, a, total, window)
+                total = self._concretize(image, a, total, window)
                 continue
             if self.stop and layer.nonlinear:
-                total = total + concretize_rows(a, image, *self.prepared.box(i))
+                total = total + concretize_rows(a, image, *self.relaxations.box(i))
                 continue
             if layer.affine and not layer.fused:
-                total = total + concretize_rows(a, image, *(cropped(t, shape, window) for t in self.prepared.pair(i)))
+                total = total + concretize_rows(
+                    a, image, *(cropped(t, shape, window) for t in self.relaxations.pair(i))
+                )
             elif layer.nonlinear:
-                *lines, _ = self.prepared.lines(i)
-                total = total + relax_rows(a, image, *(cropped(line, shape, window) for line in lines))
-            for one, part in self._handed_down(i, image, a, windows).items():
-                coefficients[one] = coefficients[one].add_(part) if one in coefficients else part
-        total = self.arithmetic.out.down(total - self.slack[image])
+                *relaxation, _ = self.relaxations.relaxation(i)
+                total = total + relax_rows(a, image, *(cropped(part, shape, window) for part in relaxation))
+            for source, part in self._to_inputs(i, image, a, windows).items():
+                coefficients[source] = coefficients[source].add_(part) if source in coefficients else part
+        total = self.arithmetic.out.down(total - self.underflow[image])
         return total.where(total.isfinite(), -torch.inf)
 
-    def _handed_down(self, i: int, image: Tensor, a: Tensor, windows: Windows) -> dict[int, Tensor]:
-        """The coefficients of a layer's inputs, each in memory of its own; ``a`` is used up."""
+    def _to_inputs(self, i: int, image: Tensor, a: Tensor, windows: Windows) -> dict[int, Tensor]:
+        """The coefficients of a layer's inputs, each in memory of its own; that of ``a`` is overwritten."""
         layer = self.network.layers[i]
         node, window, first = layer.node, windows[i], layer.inputs[0]
         if isinstance(node, Linear | Conv2d):
             return {first: backward(layer, a, window, windows[first])}
         if isinstance(node, Gather | MaxPool):
             a = moved(a, node.shape, window, None)
-            return self._returned(layer, a) if isinstance(node, Gather) else self._picked(i, image, a)
+            return self._scatter(layer, a) if isinstance(node, Gather) else self._to_chosen(i, image, a)
         if isinstance(node, Scale):
             a.mul_(cropped(layer.scale, node.shape, window))
-        found: dict[int, Tensor] = {}
+        coefficients: dict[int, Tensor] = {}
         signs = node.signs if isinstance(node, Sum) else (1,)
-        for k, (one, sign) in enumerate(zip(layer.inputs, signs, strict=True)):
-            part = moved(a, node.shape, window, windows[one])
+        for k, (source, sign) in enumerate(zip(layer.inputs, signs, strict=True)):
+            part = moved(a, node.shape, window, windows[source])
             part = part.clone() if k < len(signs) - 1 else part  # the last takes the memory
             part = part if sign > 0 else part.neg_()
-            found[one] = found[one].add_(part) if one in found else part
-        return found
+            coefficients[source] = coefficients[source].add_(part) if source in coefficients else part
+        return coefficients
 
-    def _picked(self, i: int, image: Tensor, a: Tensor) -> dict[int, Tensor]:
-        """Coefficients of maxima, back where their lines are."""
-        first, picked = self.network.layers[i].inputs[0], self.prepared.lines(i).picked
-        assert picked is not None
+    def _to_chosen(self, i: int, image: Tensor, a: Tensor) -> dict[int, Tensor]:
+        """Coefficients of maxima, at the elements that stand for them."""
+        first, chosen = self.network.layers[i].inputs[0], self.relaxations.relaxation(i).chosen
+        assert chosen is not None
         out = a.new_zeros(len(a), self.network.layers[first].size)
-        return {first: out.scatter_add_(1, picked[image], a)}
+        return {first: out.scatter_add_(1, chosen[image], a)}
 
-    def _returned(self, layer: Layer, a: Tensor) -> dict[int, Tensor]:
-        """Coefficients of gathered elements, back where the elements came from."""
-        sizes = [self.network.layers[one].size for one in layer.inputs]
-        # the number 0 takes what nobody reads
+    def _scatter(self, layer: Layer, a: Tensor) -> dict[int, Tensor]:
+        """Coefficients of gathered elements, at the elements that were read."""
+        sizes = [self.network.layers[source].size for source in layer.inputs]
+        # the number 0 takes coefficients of padding
         index = layer.index.where(layer.index >= 0, sum(sizes))
         flat = a.new_zeros(len(a), sum(sizes) + 1).index_add_(1, index, a)
-        found: dict[int, Tensor] = {}
-        for one, part in zip(layer.inputs, torch.split(flat[:, :-1], sizes, 1), strict=True):
-            found[one] = found[one].add_(part) if one in found else part.contiguous()
-        return found
+        coefficients: dict[int, Tensor] = {}
+        for source, part in zip(layer.inputs, torch.split(flat[:, :-1], sizes, 1), strict=True):
+            coefficients[source] = coefficients[source].add_(part) if source in coefficients else part.contiguous()
+        return coefficients
 
-    def _least(self, image: Tensor, a: Tensor, total: Tensor, window: Window | None) -> Tensor:
-        """The least value on the box and, where there is a ball, the better of that and the least value on the ball."""
+    def _concretize(self, image: Tensor, a: Tensor, total: Tensor, window: Window | None) -> Tensor:
+        """Lower bounds on the input set: on its box and, for a ball, the better of that and the bound on the ball."""
         shape = self.network.layers[0].node.shape
-        box = total + concretize_rows(a, image, *(cropped(t, shape, window) for t in self.prepared.box(0)))
+        box = total + concretize_rows(a, image, *(cropped(t, shape, window) for t in self.relaxations.box(0)))
         if self.ball is None:
             return box
         out = self.arithmetic.out
@@ -150,22 +149,22 @@ class Walk:
         return torch.where(box.isfinite() & ((box >= ball) | ~ball.isfinite()), box, ball)
 
     def _dual_norm(self, a: Tensor) -> Tensor:
-        """At least the dual norm of each row: the largest coefficient for l1, the root of the sum of squares for l2."""
+        """The dual norm of each row, rounded up: the largest coefficient for l1, the l2 norm for l2."""
         assert self.ball is not None
         if a.shape[1] == 0:
             return a.new_zeros(len(a))
         largest = a.abs().amax(1)
         if self.ball.norm == "l1":
             return largest
-        # over the largest, so that no square can overflow, and those that vanish do not matter beside the one that is 1
+        # divided by the largest: no square overflows, and those that underflow do not matter beside 1
         out = self.arithmetic.out
         squares = (a / torch.where(largest > 0, largest, 1).unsqueeze(1)).square_().sum(1)
         root = squares.sqrt() * (1 + (2 * (a.shape[1] + 8) * ROUNDOFF if out.sound else 0.0))
         return out.up(out.up(root) * largest)
 
 
-def row_numbers(network: Network, i: int, windows: Windows) -> int:
-    """Numbers that a row needs at most on its way from layer i: coefficients, and what a step takes beside them."""
+def row_size(network: Network, i: int, windows: Windows) -> int:
+    """Numbers in memory for a row that starts at layer i, at most: coefficients and the temporaries of a step."""
 
     def size(j: int) -> int:
         window, layer = windows[j], network.layers[j]
@@ -177,7 +176,7 @@ def row_numbers(network: Network, i: int, windows: Windows) -> int:
             continue
         layer = network.layers[j]
         below = set(layer.inputs)
-        # a sum's parts, windows' indices and patches are there at the same time as what goes in and what comes out
+        # the parts of a sum, indices of windows and patches are held beside the coefficients above and below
         extra = patches_of(layer, windows[j]) + size(j) * (len(layer.inputs) if layer.affine else 2)
         most = max(most, sum(map(size, live | below)) + sum(map(size, below)) + extra)
         live = live - {j} | below

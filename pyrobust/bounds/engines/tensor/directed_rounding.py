@@ -1,4 +1,4 @@
-"""Arithmetic on float64 tensors that errs on one side."""
+"""Directed rounding of float64 tensors."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from torch import Tensor
 #: Of float64.
 ROUNDOFF = 2.0**-53
 
-#: Deployed products may flush to zero, inputs below the smallest normal float too: added to magnitudes, this pays for
-#: both, for its share in any sum is at least 4·2^-53·2^-100, more than 2^-1022, or 4·2^-24·2^-100, more than 2^-126.
+#: Added to magnitudes where a deployed forward pass may flush products, or inputs, below the smallest normal float to
+#: zero: its share in any sum is at least 4·2^-53·2^-100, more than 2^-1022, or 4·2^-24·2^-100, more than 2^-126.
 FLUSHED = 2.0**-100
 
 
 class Outward:
-    """Roundings that can be switched off: without soundness, bounds are what they would be if floats were real numbers.
+    """Directed rounding, switched off for bounds that need not be sound: then floats count as real numbers.
 
-    Every operation is to nearest, in float64, and then moved by at least a step. ``TINY`` is the smallest normal
-    number, so that it makes no difference whether a device keeps smaller ones or flushes them to zero.
+    Every operation rounds to nearest, in float64, and its result is then moved by at least one step. ``TINY`` is the
+    smallest normal number, so that a device may keep smaller ones or flush them to zero.
     """
 
     TINY = 2.0**-1022
@@ -36,7 +36,7 @@ class Outward:
         return a - (a.abs() * self._step + self._tiny)
 
     def few(self, size: Tensor) -> Tensor:
-        """What pays for the rounding of a few sums and products that are at most ``size`` in all."""
+        """The rounding error of a few sums and products that are at most ``size`` in all."""
         return size * (8 * self._step) + self._tiny
 
     def gamma(self, n: int, roundoff: float = ROUNDOFF) -> float:
@@ -47,7 +47,7 @@ class Outward:
         return x / (1 - x) * (1 + 2.0**-50) if x < 0.25 else float("inf")
 
     def underflow(self, operations: int) -> float:
-        """What so many operations can lose below the smallest normal number."""
+        """The error of so many operations below the smallest normal number."""
         return operations * self._tiny
 
 

@@ -1,4 +1,4 @@
-"""Bounds in torch operations on the model's device: chunks of examples and rows that fit its memory."""
+"""The engine of float64 torch operations on the model's device, in chunks of examples and rows that fit its memory."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds.engines.chunks import free_memory, in_chunks
-from pyrobust.bounds.engines.native import Query
-from pyrobust.bounds.engines.tensor.backward import Ball, Walk, row_numbers
+from pyrobust.bounds.engines.query import Query
+from pyrobust.bounds.engines.tensor.backward import BackwardPass, Ball, row_size
 from pyrobust.bounds.engines.tensor.directed_rounding import Outward
 from pyrobust.bounds.engines.tensor.intervals import Arithmetic, Range, range_of, windows
 from pyrobust.bounds.engines.tensor.matmul import check_products, patches_of
 from pyrobust.bounds.engines.tensor.network import ENGINE, Layer, Network
 from pyrobust.bounds.engines.tensor.receptive_field import Window, Windows, tiles, windows_below
-from pyrobust.bounds.engines.tensor.relaxations import Prepared
+from pyrobust.bounds.engines.tensor.relaxations import Relaxations
 from pyrobust.bounds.graph.activations import row_of
 from pyrobust.bounds.graph.nodes import Activation, MaxPool, Node
 from pyrobust.bounds.input_set import InputSet
 from pyrobust.errors import ModelError
 from pyrobust.machine import is_out_of_memory
 
-# Share of the free memory that a call may take by default, and what bounds it: more at once gains nothing.
+# Share of the free memory that a call may use by default, and limits beyond which more at once gains nothing.
 _MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.6}
 _MAX_EXAMPLES = 1024
 _MAX_ROW_BYTES = {"cpu": 64 << 20, "cuda": 16 << 30}
-_MAX_ROWS = 65535  # also what a batch of matrix products may have everywhere
-# Neurons that are worth a window of their own: more of them save less work than they start loops.
+_MAX_ROWS = 65535  # also the largest batch of matrix products on every device
+# Neurons for a window of their own: with fewer, launching a loop costs more than the window saves.
 _TILE_ROWS = {"cpu": 64, "cuda": 4096}
-# Tensors of a layer's size that are kept for each example: a range and its sum, a pair, lines, and temporaries.
+# Tensors of a layer's size held for each example: a range and its sum, a pair, a relaxation, and temporaries.
 _KEPT = 16
 
 
 class TensorEngine:
-    """The bounds of one graph's output, in float64 torch operations on a device.
+    """Bounds of one graph's output, in float64 torch operations on a device.
 
     Args:
         output: the graph.
         dtype: of the model, whose deployed forward pass ``semantics="float32"`` is about.
-        device: where to compute, and where input sets are; results are on the CPU.
+        device: of the computation and of input sets; results are on the CPU.
 
     Raises:
-        ModelError: a parameter is not finite, or not known well enough.
+        ModelError: a parameter is not finite, or not known well enough, or an activation has no interval or relaxation.
     """
 
     def __init__(self, output: Node, dtype: torch.dtype, device: torch.device) -> None:
@@ -50,7 +50,7 @@ class TensorEngine:
         self._network = Network(output, device)
         self._floats = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32)
         self.deployable = dtype in (torch.float32, torch.float64)
-        self._fitting: dict[int, int] = {}  # bytes of rows from a layer that memory allows
+        self._fitting: dict[int, int] = {}  # bytes of rows from a layer that fit the memory
 
     def run(
         self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True
@@ -58,7 +58,7 @@ class TensorEngine:
         """(lower, upper) [B, S] of rows [S, K] or [B, S, K]; without ``with_upper`` upper is +inf.
 
         Raises:
-            ModelError: the products of this device may not be float64 ones, or one example does not fit its memory.
+            ModelError: matrix products on this device may not be IEEE float64, or one example does not fit its memory.
         """
         network = self._network
         check_products(network.device)
@@ -74,9 +74,9 @@ class TensorEngine:
         size = max(1, min(_MAX_EXAMPLES, limit // 2 // kept))
 
         def step(begin: int, end: int) -> None:
-            chosen = inputs.rows(slice(begin, end))
+            part = inputs.rows(slice(begin, end))
             own = rows[begin:end] if rows is not None and rows.dim() == 3 else rows
-            chunk = _Chunk(network, chosen, query, arithmetic, self._fitting, limit // 2)
+            chunk = _Chunk(network, part, query, arithmetic, self._fitting, limit // 2)
             lower[begin:end], upper[begin:end] = chunk.run(own, with_upper)
 
         try:
@@ -89,7 +89,7 @@ class TensorEngine:
 
 
 class _Chunk:
-    """A few examples, from the input to the output."""
+    """Bounds of a chunk of examples, from the input to the output."""
 
     def __init__(
         self,
@@ -107,44 +107,47 @@ class _Chunk:
         self._fitting = fitting
         self._row_bytes = row_bytes
         self._ranges = [Range(inputs.lower.double(), inputs.upper.double())]
-        self._prepared = Prepared(network, arithmetic, self._ranges)
-        self._slack = torch.zeros(len(inputs), dtype=torch.float64, device=network.device)
+        self._relaxations = Relaxations(network, arithmetic, self._ranges)
+        self._underflow = torch.zeros(len(inputs), dtype=torch.float64, device=network.device)
         self._ball: Ball | None = None
         if inputs.norm != "linf":
             assert inputs.center is not None
             assert inputs.epsilon is not None
-            self._ball = Ball(inputs.norm, self._prepared.paid(inputs.center, inputs.center), inputs.epsilon)
+            self._ball = Ball(
+                inputs.norm, self._relaxations.with_rounding_error(inputs.center, inputs.center), inputs.epsilon
+            )
 
     def run(self, rows: Tensor | None, with_upper: bool) -> tuple[Tensor, Tensor]:
         network, ranges = self._network, self._ranges
-        # every layer's coefficients and sums, and the input's intercepts
-        self._slack += self._arithmetic.out.underflow(64 * network.neurons)
+        # coefficients and sums of every layer, and intercepts of the input
+        self._underflow += self._arithmetic.out.underflow(64 * network.neurons)
         for i, layer in enumerate(network.layers):
             if i > 0:
-                ranges.append(range_of(layer, [ranges[one] for one in layer.inputs], self._arithmetic))
-            self._slack += self._prepared.slack(i)
+                ranges.append(range_of(layer, [ranges[source] for source in layer.inputs], self._arithmetic))
+            self._underflow += self._relaxations.underflow(i)
             if self._query.method == "crown":
                 self._refine(i)
-            elif self._ball is not None and network.ends_affine_part(i):
-                # Intervals know the ball only by its box: the dual norm comes in where the network is still affine.
-                self._walk_neurons(i, torch.ones_like(ranges[i].lower, dtype=torch.bool))
+            elif self._ball is not None and network.analysis.ends_affine_part[i]:
+                # Intervals see only the box of a ball: the dual norm enters where the network is still affine.
+                self._bound_neurons(i, torch.ones_like(ranges[i].lower, dtype=torch.bool))
         return self._finish(rows, with_upper)
 
     def _refine(self, i: int) -> None:
-        """Backward passes for the neurons of an affine layer whose ranges decide lines of functions."""
+        """Run backward passes for the neurons of an affine layer that are unstable for an activation or a maximum."""
         network = self._network
         if not network.layers[i].affine:
             return
-        takers = [layer for layer in network.layers if layer.nonlinear and i in layer.inputs]
+        readers = [network.layers[reader] for reader in dict.fromkeys(network.analysis.consumers[i])]
+        takers = [layer for layer in readers if layer.nonlinear]
         if takers:
-            wanted = [_open(taker, self._ranges[i]) for taker in takers]
-            self._walk_neurons(i, torch.stack(wanted).any(0))
+            wanted = [_unstable(taker, self._ranges[i]) for taker in takers]
+            self._bound_neurons(i, torch.stack(wanted).any(0))
 
-    def _walk_neurons(self, i: int, wanted: Tensor) -> None:
-        """Replaces the ranges of the wanted neurons [B, size] of layer i by those of the backward pass."""
+    def _bound_neurons(self, i: int, wanted: Tensor) -> None:
+        """Replace the ranges of the wanted neurons [B, size] of layer i by bounds of a backward pass."""
         network = self._network
-        image, neuron = wanted.nonzero(as_tuple=True)  # the number of rows has to be known: the device is waited for
-        old, walk, shape = self._ranges[i], self._walk(), network.layers[i].node.shape
+        image, neuron = wanted.nonzero(as_tuple=True)  # synchronises with the device: the number of rows is needed
+        old, backward_pass, shape = self._ranges[i], self._backward_pass(), network.layers[i].node.shape
         groups: Sequence[tuple[int, Window | None]] = [(len(image), None)]
         if len(shape) == 3:
             order, groups = tiles(neuron, shape, _TILE_ROWS[network.device.type])
@@ -153,8 +156,8 @@ class _Chunk:
 
         def step(begin: int, end: int) -> None:
             at = image[first + begin : first + end], neuron[first + begin : first + end]
-            low, high = walk.from_neurons(i, *at, windows)
-            # A bound that could not be had leaves the range as it was.
+            low, high = backward_pass.from_neurons(i, *at, windows)
+            # A bound that is not finite leaves the range as it was.
             usable = low.isfinite() & high.isfinite() & (low <= high)
             lower[at] = low.where(usable, old.lower[at])
             upper[at] = high.where(usable, old.upper[at])
@@ -176,7 +179,7 @@ class _Chunk:
         batch, count = len(self._inputs), rows.shape[-2]
         lower = rows.new_full((batch * count,), -torch.inf)
         upper = torch.full_like(lower, torch.inf)
-        walk = self._walk(stop=self._query.method == "ibp")
+        backward_pass = self._backward_pass(stop=self._query.method == "ibp")
         every = torch.arange(batch * count, device=network.device)
         image, row = every // max(1, count), every % max(1, count)
 
@@ -184,22 +187,22 @@ class _Chunk:
             own, at = image[begin:end], row[begin:end]
             a = rows[own, at] if rows.dim() == 3 else rows[at]
             if with_upper:
-                both = walk.from_rows(own.repeat(2), torch.cat([a, -a]))
+                both = backward_pass.from_specification(own.repeat(2), torch.cat([a, -a]))
                 lower[begin:end], upper[begin:end] = both[: len(own)], -both[len(own) :]
             else:
-                lower[begin:end] = walk.from_rows(own, a)
+                lower[begin:end] = backward_pass.from_specification(own, a)
 
         windows = windows_below(network, output, None)
         self._in_chunks(output, batch * count, 2 if with_upper else 1, windows, step)
         return lower.view(batch, count), upper.view(batch, count)
 
-    def _walk(self, *, stop: bool = False) -> Walk:
-        return Walk(self._network, self._arithmetic, self._prepared, self._slack, self._ball, stop)
+    def _backward_pass(self, *, stop: bool = False) -> BackwardPass:
+        return BackwardPass(self._network, self._arithmetic, self._relaxations, self._underflow, self._ball, stop)
 
     def _in_chunks(self, i: int, total: int, rows: int, windows: Windows, step: Callable[[int, int], None]) -> None:
-        """``rows`` rows from layer i for each of ``total``."""
+        """Call the step on chunks of ``total``, each item of which takes ``rows`` rows from layer i."""
         device = self._network.device
-        each = 8 * rows * row_numbers(self._network, i, windows)
+        each = 8 * rows * row_size(self._network, i, windows)
         limit = min(self._row_bytes, _MAX_ROW_BYTES[device.type], self._fitting.get(i, self._row_bytes))
         size = max(1, min(limit // each, _MAX_ROWS // rows))
         fitting = in_chunks(total, size, step)
@@ -207,11 +210,11 @@ class _Chunk:
             self._fitting[i] = fitting * each
 
 
-def _open(function: Layer, z: Range) -> Tensor:
-    """Bool [B, size]: the neurons below a function whose ranges have pieces of several kinds."""
+def _unstable(function: Layer, z: Range) -> Tensor:
+    """Bool [B, size]: the neurons whose ranges hold a kink, or more than a point of a curved function."""
     node, lower, upper = function.node, z.lower, z.upper
     if isinstance(node, MaxPool):
-        return _open_windows(function, z)
+        return _unstable_windows(function, z)
     assert isinstance(node, Activation)
     kinks = row_of(node, ENGINE).kinks
     if kinks is None:
@@ -222,12 +225,12 @@ def _open(function: Layer, z: Range) -> Tensor:
     return unstable
 
 
-def _open_windows(maximum: Layer, z: Range) -> Tensor:
-    """The elements of windows in which more than one can be the largest."""
+def _unstable_windows(maximum: Layer, z: Range) -> Tensor:
+    """Bool [B, size]: the elements of windows in which more than one can be the largest."""
     low, high = windows(maximum, z.lower, -torch.inf), windows(maximum, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)
     others = high.scatter(2, best, -torch.inf).amax(2, keepdim=True)
-    # others go to a column that nobody reads
+    # all others go to a column that is cut off
     index = maximum.index.where((others > low.gather(2, best)) & (maximum.index >= 0), z.lower.shape[1])
     wanted = torch.zeros(len(low), z.lower.shape[1] + 1, dtype=torch.bool, device=z.lower.device)
     return wanted.scatter_(1, index.flatten(1), True)[:, :-1]

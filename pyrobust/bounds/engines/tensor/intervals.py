@@ -1,4 +1,4 @@
-"""Ranges of neurons, layer by layer, outward: center and radius of sums of products (Gowal et al., 2018)."""
+"""Interval bound propagation, rounded outward: sums of products by center and radius (Gowal et al., 2018)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Linear, MaxP
 
 @dataclasses.dataclass(frozen=True)
 class Arithmetic:
-    """What bounds are to hold for.
+    """The arithmetic that bounds hold for, and the engine's own.
 
     Attributes:
-        out: how the engine rounds.
+        out: directed rounding of the engine.
         deployed: the unit roundoff of the deployed forward pass, whose sums may run in any order; 0 for real numbers.
-        deployed_max: the largest float of it.
+        deployed_max: its largest float.
     """
 
     out: Outward
@@ -29,13 +29,13 @@ class Arithmetic:
     deployed_max: float
 
     def share(self, roundings: int) -> float:
-        """What so many roundings of the deployed pass can change, relative to the sizes of what is rounded."""
+        """The relative error of so many roundings of the deployed forward pass."""
         return self.out.gamma(roundings, self.deployed)
 
 
 @dataclasses.dataclass
 class Range:
-    """What each neuron of a layer stays between: [B, size] each; for affine layers ``sum`` ≥ Σ|w|·|z|, else None."""
+    """Ranges of the neurons of a layer, [B, size] each; ``sum`` ≥ Σ|w|·|z| for affine layers, else None."""
 
     lower: Tensor
     upper: Tensor
@@ -53,7 +53,7 @@ def range_of(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range
         error = deployed_error(layer, found.lower, found.upper, arithmetic)
         if error is not None:
             found = Range(found.lower - error, found.upper + error)
-    # A comparison with NaN is false. Where the deployed pass may overflow, nothing is known, either.
+    # Unknown, too, where the deployed forward pass may overflow. A comparison with NaN is false.
     usable = found.lower <= found.upper
     if arithmetic.deployed > 0:
         most = arithmetic.deployed_max
@@ -96,7 +96,7 @@ def _range(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
 
 def _products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
     out, weight, bias = arithmetic.out, layer.weight, layer.bias
-    taps = layer.taps(backward=False)
+    fan_in = layer.fan_in(backward=False)
     center = z.lower / 2 + z.upper / 2
     radius = torch.maximum(z.upper - center, center - z.lower)
     radius = radius + out.few(radius)
@@ -105,9 +105,9 @@ def _products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
         size = size + FLUSHED
     middle = forward(layer, weight, center)
     radius, size = forward(layer, weight.abs(), torch.cat([radius, size])).chunk(2)
-    # At least the real sums, for no product is negative; what underflow takes from ``middle`` is in there, too.
-    gamma, deployed = out.gamma(taps + 4), arithmetic.share(taps + 4)
-    radius, size = (part * (1 + 3 * gamma) + out.underflow(2 * taps + 8) for part in (radius, size))
+    # At least the real sums, for no product is negative; the underflow of ``middle`` is included.
+    gamma, deployed = out.gamma(fan_in + 4), arithmetic.share(fan_in + 4)
+    radius, size = (part * (1 + 3 * gamma) + out.underflow(2 * fan_in + 8) for part in (radius, size))
     wrong = layer.weight_error if out.sound else 0.0
     unknown = layer.bias_error if out.sound else 0.0
     error = radius + (gamma + wrong + deployed) * size + (deployed * (bias.abs() + FLUSHED) + unknown)

@@ -1,9 +1,9 @@
 """Sums of products in float64 by direct algorithms alone: matrix products, and convolutions around them.
 
-A bound on rounding holds for sums of products in any order, not for Winograd, FFT or Strassen-like ones, nor for
-emulated arithmetic. Matrix products of float64 tensors are direct in every BLAS that torch calls, unless cuBLAS has
-been told to emulate them. Convolutions are spelled out as ``unfold``, matrix product, ``fold``: libraries of
-convolutions (cuDNN, oneDNN) choose algorithms as they please, and ATen's own loop launches a product for each example.
+Bounds on rounding hold for sums of products in any order, but not for Winograd, FFT or Strassen-like algorithms, nor
+for emulated arithmetic. Matrix products of float64 tensors are direct in every BLAS that torch calls, unless cuBLAS is
+set to emulate them. Convolutions are ``unfold``, matrix product, ``fold``: convolution libraries (cuDNN, oneDNN) choose
+algorithms by themselves, and ATen's own loop launches a product for each example.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _EMULATION = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 
 
 def check_products(device: torch.device) -> None:
-    """Raises ModelError where matrix products of float64 tensors may be something else.
+    """Raise ModelError where matrix products of float64 tensors may be emulated.
 
-    From CUDA 13.0 on cuBLAS can put them together from products of integers, whose errors are no multiples of the
-    float64 roundoff; it does where the environment says so, and torch has no switch for it.
+    From CUDA 13.0 on cuBLAS can emulate them by products of integers, whose errors are not multiples of the float64
+    roundoff, if the environment says so; torch has no switch for it.
     """
     told = os.environ.get(_EMULATION, "")
     if device.type == "cuda" and told not in ("", "0"):
@@ -66,7 +66,7 @@ def backward(layer: Layer, a: Tensor, have: Window | None, want: Window | None) 
 
 
 def units_backward(layer: Layer, neuron: Tensor, sign: Tensor, have: Window | None, want: Window | None) -> Tensor:
-    """``backward`` of one neuron each, with coefficient ±1: weights put in place, no sums; neuron and sign are [R]."""
+    """``backward`` of rows with one coefficient ±1: weights put in place, no sums; neuron and sign are [R]."""
     node, weight = layer.node, layer.weight
     if not isinstance(node, Conv2d):
         return weight[neuron] * sign.unsqueeze(1)
@@ -75,20 +75,20 @@ def units_backward(layer: Layer, neuron: Tensor, sign: Tensor, have: Window | No
     high, long = reached.y1 - reached.y0, reached.x1 - reached.x0
     outputs, rows, columns = node.shape
     kernel_y, kernel_x = _kernel(node)
-    # where the kernel's taps lie in what is reached, from its corner
+    # offsets of the kernel's elements from its corner in the window that is reached
     own = torch.arange(shape[0] // node.groups, device=neuron.device)[:, None, None]
     down = torch.arange(kernel_y, device=neuron.device)[:, None] * node.dilation[0]
-    taps = ((own * high + down) * long + torch.arange(kernel_x, device=neuron.device) * node.dilation[1]).flatten()
+    offsets = ((own * high + down) * long + torch.arange(kernel_x, device=neuron.device) * node.dilation[1]).flatten()
     channel, y, x = neuron // (rows * columns), neuron // columns % rows - have.y0, neuron % columns - have.x0
     group = channel // (outputs // node.groups)
     corner = (group * len(own) * high + y * node.stride[0]) * long + x * node.stride[1]
     out = weight.new_zeros(len(neuron), shape[0] * high * long)
-    out.scatter_(1, corner.unsqueeze(1) + taps, weight.flatten(0, 1)[channel] * sign.unsqueeze(1))
+    out.scatter_(1, corner.unsqueeze(1) + offsets, weight.flatten(0, 1)[channel] * sign.unsqueeze(1))
     return moved(out, shape, reached, want)
 
 
 def patches_of(layer: Layer, window: Window | None) -> int:
-    """Numbers that the patches of one row have: what ``forward`` and ``backward`` need beside what comes and goes."""
+    """Numbers in the patches of one row, which ``forward`` and ``backward`` hold beside input and output."""
     if not isinstance(layer.node, Conv2d):
         return 0
     places = (window or Window.whole(layer.node.shape)).size((1, *layer.node.shape[1:]))

@@ -1,4 +1,4 @@
-"""A graph as the tensor engine has it: a list of layers with flat neurons, constants in float64 on one device."""
+"""The network of the torch engine: a list of layers with flat neurons, constants in float64 on one device."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds.graph.activations import required, row_of
+from pyrobust.bounds.graph.analysis import Analysis, Step, is_affine, is_nonlinear
 from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Linear, MaxPool, Node, Reshape, Scale, Sum, in_order
 from pyrobust.bounds.graph.rounded_constants import SCALE_ROUNDINGS, bias_of, rounded, weights_of
 
@@ -24,19 +25,18 @@ class Layer:
     """A node whose inputs are numbers of earlier layers; tensors are float64, and empty where the node has none.
 
     Attributes:
-        node: what it does.
+        node: the operation.
         inputs: numbers of earlier layers.
         weight: of a Linear [M, N]; of a Conv2d [groups, O / groups, (C / groups)·kh·kw]. The exact ones are
             weight·(1 + e), |e| ≤ weight_error.
         bias: of affine layers [size]; of a Scale its shift.
-        bias_error: at least how far any exact bias is from it; for a Scale, one for each neuron.
+        bias_error: the largest distance of an exact bias from it; for a Scale, one for each neuron.
         scale: of a Scale [size].
         scale_error: [size].
         index: of a Gather [size]; of a MaxPool its windows [size, K].
-        roundings: of the deployed pass, where it is no sum of products.
-        consumers: edges to later layers.
-        adds: additions into its coefficients, where several consumers write them.
-        fused: what it costs is paid by the function that is its only consumer.
+        roundings: of the deployed forward pass, unless the layer is a sum of products.
+        adds: additions into its coefficients in a backward pass, where several consumers write them.
+        fused: see ``Analysis``.
     """
 
     node: Node
@@ -49,7 +49,6 @@ class Layer:
     scale_error: Tensor = _NONE
     index: Tensor = _NONE
     roundings: int = 0
-    consumers: int = 0
     adds: int = 0
     fused: bool = False
 
@@ -66,15 +65,15 @@ class Layer:
     @property
     def affine(self) -> bool:
         """Whether it is an affine map, other than the input."""
-        return isinstance(self.node, Linear | Conv2d | Scale | Gather | Sum)
+        return is_affine(self.node)
 
     @property
     def nonlinear(self) -> bool:
-        """Whether it is a function or a maximum."""
-        return isinstance(self.node, Activation | MaxPool)
+        """Whether it is an activation or a maximum."""
+        return is_nonlinear(self.node)
 
-    def taps(self, *, backward: bool) -> int:
-        """The products in one sum: of a value, or (backward) of a coefficient of the input."""
+    def fan_in(self, *, backward: bool) -> int:
+        """The products in one sum: of a value, or (backward) of an input's coefficient."""
         if isinstance(self.node, Conv2d):
             kernel = self.node.weight.value().shape[2:].numel()
             return self.weight.shape[1] * kernel if backward else self.weight.shape[2]
@@ -86,10 +85,11 @@ class Network:
 
     Args:
         output: the graph.
-        device: where the constants are to be.
+        device: of the constants.
 
     Raises:
-        ModelError: a parameter is not finite, or has no relative error (it is zero, but not known exactly).
+        ModelError: a parameter is not finite, or has no relative error (it is zero, but not known exactly), or an
+            activation has no interval or no relaxation.
     """
 
     def __init__(self, output: Node, device: torch.device) -> None:
@@ -97,7 +97,7 @@ class Network:
         self.layers: list[Layer] = []
         number: dict[Node, int] = {}
         for node in in_order(output):
-            inputs = tuple(number[one] for one in node.inputs)
+            inputs = tuple(number[source] for source in node.inputs)
             if isinstance(node, Reshape):  # neurons are flat: nothing moves
                 number[node] = inputs[0]
                 continue
@@ -105,11 +105,8 @@ class Network:
             self.layers.append(self._layer(node, inputs))
         self.output = number[output]
         self.neurons = sum(layer.size for layer in self.layers)
-        self._affine_in_input: list[bool] = []
-        for layer in self.layers:
-            below = all(self._affine_in_input[one] for one in layer.inputs)
-            self._affine_in_input.append(below and not layer.nonlinear)
-        self._count()
+        self.analysis = Analysis([Step(layer.node, layer.inputs) for layer in self.layers], self.output)
+        self._count_additions()
 
     def _layer(self, node: Node, inputs: tuple[int, ...]) -> Layer:
         layer = Layer(node=node, inputs=inputs)
@@ -122,7 +119,10 @@ class Network:
             channels = bias if len(bias) else np.zeros(node.shape[0])
             layer.bias = self._tensor(channels).repeat_interleave(node.size // max(1, node.shape[0]))
         elif isinstance(node, Scale):
-            scale, shift = (rounded(of, node.shape, one, np.float64) for of, one in ((node.scale, 1), (node.shift, 0)))
+            scale, shift = (
+                rounded(constant, node.shape, default, np.float64)
+                for constant, default in ((node.scale, 1), (node.shift, 0))
+            )
             layer.scale, layer.scale_error = self._tensor(scale.value).flatten(), self._tensor(scale.error).flatten()
             layer.bias, layer.bias_error = self._tensor(shift.value).flatten(), self._tensor(shift.error).flatten()
             layer.roundings = SCALE_ROUNDINGS
@@ -144,39 +144,16 @@ class Network:
     def _tensor(self, array: npt.NDArray[np.float64]) -> Tensor:
         return torch.tensor(array, dtype=torch.float64, device=self.device)  # a copy: parameters may change
 
-    def _count(self) -> None:
-        for layer in self.layers:
-            for one in layer.inputs:
-                self.layers[one].consumers += 1
-        for layer in self.layers:
-            for one in dict.fromkeys(layer.inputs):
-                below = self.layers[one]
-                repeats = self._repeats(layer, one)
-                if repeats > 1 or below.consumers > 1:
-                    below.adds += repeats * layer.inputs.count(one)
-                if isinstance(layer.node, Activation) and below.consumers == 1 and below.affine:
-                    below.fused = True
-
-    def _repeats(self, layer: Layer, one: int) -> int:
-        """How often an element of an input is taken at most, by a layer that can take it several times."""
-        if not isinstance(layer.node, Gather | MaxPool):
-            return 1
-        index, begin, most = layer.index.flatten(), 0, 1
-        for other in layer.inputs:
-            end = begin + self.layers[other].size
-            if other == one:
-                own = index[(index >= begin) & (index < end)]
-                most = max(most, int(own.bincount().max()) if len(own) else 0)
-            begin = end
-        return most
+    def _count_additions(self) -> None:
+        for i, layer in enumerate(self.layers):
+            layer.fused = self.analysis.fused[i]
+            repeats: dict[int, int] = {}
+            for source, times in zip(layer.inputs, self.analysis.repeats(i), strict=True):
+                repeats[source] = max(times, repeats.get(source, 1))
+            for source, times in repeats.items():
+                if times > 1 or len(self.analysis.consumers[source]) > 1:
+                    self.layers[source].adds += times * layer.inputs.count(source)
 
     def input_adds(self, layer: Layer) -> int:
-        """Additions that a coefficient goes through on its way into the memory of a layer's inputs."""
-        return max((self.layers[one].adds for one in layer.inputs), default=0)
-
-    def ends_affine_part(self, i: int) -> bool:
-        """Whether layer i is affine in the input, and somebody takes it who is not."""
-        if i == 0 or not self._affine_in_input[i]:
-            return False
-        takers = [j for j, layer in enumerate(self.layers) if i in layer.inputs]
-        return i == self.output or not all(self._affine_in_input[j] for j in takers)
+        """Additions into one coefficient of a layer's inputs, at most."""
+        return max((self.layers[source].adds for source in layer.inputs), default=0)

@@ -1,4 +1,4 @@
-"""Windows of planes: how far the coefficients of rows reach at every layer, where the rows' neurons are neighbours."""
+"""Receptive fields: the windows of planes that rows from neighbouring neurons have coefficients in."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Window(NamedTuple):
         return Window(min(self.y0, other.y0), max(self.y1, other.y1), min(self.x0, other.x0), max(self.x1, other.x1))
 
     def within(self, planes: Planes) -> Window:
-        """What of it lies in the planes; one element where nothing does."""
-        y0, x0 = (min(max(at, 0), size - 1) for at, size in ((self.y0, planes[1]), (self.x0, planes[2])))
+        """Its part inside the planes; one element where that is empty."""
+        y0, x0 = (min(max(begin, 0), size - 1) for begin, size in ((self.y0, planes[1]), (self.x0, planes[2])))
         return Window(y0, max(y0 + 1, min(self.y1, planes[1])), x0, max(x0 + 1, min(self.x1, planes[2])))
 
     def size(self, planes: Planes) -> int:
@@ -42,7 +42,7 @@ class Window(NamedTuple):
 
 
 def reach(node: Conv2d, window: Window) -> Window:
-    """What a window of a convolution's output reads of its input, borders of zeros included."""
+    """The window of a convolution's input that a window of its output reads, padding included."""
     kernel = node.weight.value().shape[2:]
     ends = []
     for axis, (begin, end) in enumerate(((window.y0, window.y1), (window.x0, window.x1))):
@@ -51,23 +51,23 @@ def reach(node: Conv2d, window: Window) -> Window:
     return Window(*ends)
 
 
-#: By layer; None for all of it, whatever its shape.
+#: By layer, the window that holds all coefficients of a row; None for the whole layer.
 Windows = dict[int, Window | None]
 
 
 def windows_below(network: Network, i: int, window: Window | None) -> Windows:
-    """How far rows reach that start in a window of layer i: of every layer that they come to."""
+    """The windows of all layers below for rows that start in a window of layer i."""
     found: Windows = {i: window}
     for j in range(i, -1, -1):
         if j not in found:
             continue
         layer = network.layers[j]
-        for one, node in zip(layer.inputs, layer.node.inputs, strict=True):
+        for source, node in zip(layer.inputs, layer.node.inputs, strict=True):
             below = _below(layer, found[j])
-            if network.layers[one].node.shape != node.shape:  # the same elements, seen as other planes
+            if network.layers[source].node.shape != node.shape:  # the same elements, seen as other planes
                 below = None
-            before = found.get(one, below)
-            found[one] = None if before is None or below is None else before.join(below)
+            before = found.get(source, below)
+            found[source] = None if before is None or below is None else before.join(below)
     return found
 
 
@@ -79,7 +79,7 @@ def _below(layer: Layer, window: Window | None) -> Window | None:
 
 
 def cropped(t: Tensor, planes: Planes, window: Window | None) -> Tensor:
-    """[N, size] of a layer to what is in the window, contiguous."""
+    """The part [N, size] of a layer inside a window, contiguous."""
     if window is None or window == Window.whole(planes):
         return t.contiguous()
     y0, y1, x0, x1 = window
@@ -87,7 +87,7 @@ def cropped(t: Tensor, planes: Planes, window: Window | None) -> Tensor:
 
 
 def moved(a: Tensor, planes: Planes, have: Window | None, want: Window | None) -> Tensor:
-    """Coefficients in one window of planes, with zeros around them or less of them, in another; contiguous."""
+    """Coefficients moved from one window of planes to another, cut or padded with zeros; contiguous."""
     if have is None or have == (want or Window.whole(planes)):
         return a.contiguous()
     y0, y1, x0, x1 = want = want or Window.whole(planes)
@@ -111,16 +111,16 @@ def _inside(neuron: Tensor, planes: Planes, window: Window) -> Tensor:
     return (channel * (window.y1 - window.y0) + y - window.y0) * (window.x1 - window.x0) + x - window.x0
 
 
-def tiles(neuron: Tensor, planes: Planes, many: int) -> tuple[Tensor, list[tuple[int, Window]]]:
-    """Neurons by neighbourhood: their order, and for each tile of the plane how many there are and its window.
+def tiles(neuron: Tensor, planes: Planes, each: int) -> tuple[Tensor, list[tuple[int, Window]]]:
+    """Neurons sorted by square tiles of the plane: their order, and the count and window of each tile.
 
     Args:
         neuron: int64 [R], of a layer [C, H, W].
         planes: its shape.
-        many: how many a tile should have: tiles are squares of a size that would give so many of them to each.
+        each: neurons of a tile, if all are evenly spread; tiles are squares.
     """
     _, rows, columns = planes
-    wanted = min(len(neuron) // many, rows * columns)
+    wanted = min(len(neuron) // each, rows * columns)
     if wanted <= 1:
         return torch.arange(len(neuron), device=neuron.device), [(len(neuron), Window.whole(planes))]
     side = max(1, round((rows * columns / wanted) ** 0.5))

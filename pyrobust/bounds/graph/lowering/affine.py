@@ -120,7 +120,7 @@ def padded_convolution(
     kernel = weight.value().shape[2:]
     steps = [dilation] * dimensions if isinstance(dilation, int) else list(dilation) * (dimensions // len(dilation))
     total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(steps, kernel, strict=True)]
-    if any(t % 2 for t in total):  # more on the right, which Conv2d cannot say
+    if any(t % 2 for t in total):  # more padding on the right, which Conv2d does not support
         sides = [side for t in reversed(total) for side in (t // 2, t - t // 2)]
         z = moved(lowering, z, lambda t: torch.nn.functional.pad(t, sides))
         total = [0] * dimensions
@@ -157,7 +157,7 @@ def batch_norm(
     momentum: float,
     epsilon: float,
 ) -> tuple[Node]:
-    """γ·(z − mean)/√(variance + ε) + β with the running statistics, the first of several results."""
+    """γ·(z − mean)/√(variance + ε) + β with the running statistics, as the first of several results."""
 
     def along(constant: Constant) -> Constant:
         return constant.moved(lambda t: t.view(-1, *[1] * (len(z.shape) - 1)))
@@ -165,7 +165,7 @@ def batch_norm(
     scale = number(1.0) / (variance + number(epsilon)).sqrt()
     if weight is not None:
         scale = weight * scale
-    # In two steps: γ·mean/σ and β may nearly cancel, and the deployed sum of them is only as exact as they are large.
+    # Two steps: γ·mean/σ and β may nearly cancel, and the rounding error of their deployed sum grows with their size.
     centered = Scale(name=lowering.name, shape=z.shape, inputs=(z,), scale=None, shift=along(-mean))
     shift = None if bias is None else along(bias)
     out = Scale(name=lowering.name, shape=z.shape, inputs=(centered,), scale=along(scale), shift=shift)
@@ -230,7 +230,7 @@ def scaled(lowering: Lowering, z: Node, scale: Constant | None, shift: Constant 
 
 
 def per_example(lowering: Lowering, constant: Constant, shape: tuple[int, ...]) -> Constant:
-    """A constant that broadcasts to one example; a batch of them must be of equal rows."""
+    """A constant that broadcasts to one example; one with a batch dimension must have equal rows."""
     value = constant.value()
     if value.dim() <= len(shape):
         return constant

@@ -1,6 +1,6 @@
 """Lowering rules of operators that only move elements: views, permutations, slices, concatenation, padding.
 
-One rule serves all of them: the operator itself is run on the indices of the elements, and tells where each one goes.
+One rule serves all of them: it runs the operator itself on the indices of the elements.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ aten = torch.ops.aten
 
 
 def moved(lowering: Lowering, z: Node, move: Callable[[Tensor], Tensor]) -> Node:
-    """The node that a movement of [B, *z.shape] makes of z."""
+    """The result of a movement of elements [B, *z.shape]."""
     return gathered(lowering, (z,), move)
 
 
 def gathered(lowering: Lowering, nodes: Sequence[Node], move: Callable[..., Tensor]) -> Node:
-    """The node that a movement makes of several; zeros that it puts in between are the number 0.
+    """The result of a movement of elements of several nodes; zeros that it inserts are the number 0.
 
-    Elements are numbered from 1 on, in float64, which holds them exactly, and for which every operator is defined.
+    Elements are numbered from 1, in float64, which holds the numbers exactly and which every operator supports.
     """
     total = sum(node.size for node in nodes)
     indices, begin = [], 1
     for node in nodes:
-        one = torch.arange(begin, begin + node.size, dtype=torch.float64).view(1, *node.shape)
-        indices.append(torch.cat([one + i * total for i in range(lowering.batch)]))
+        index = torch.arange(begin, begin + node.size, dtype=torch.float64).view(1, *node.shape)
+        indices.append(torch.cat([index + i * total for i in range(lowering.batch)]))
         begin += node.size
     result = move(*indices)
     first, rest = result[:1], result[1:]
@@ -65,14 +65,14 @@ def broadcast(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
 
 
 def _moves(*operators: Any) -> None:
-    """Registers operators (tensor, ...) that only move elements."""
-    for one in operators:
+    """Register operators (tensor, ...) that only move elements."""
+    for operator_ in operators:
 
-        def rule(lowering: Lowering, z: Node, *rest: Any, call: Any = one, **options: Any) -> Node:
+        def rule(lowering: Lowering, z: Node, *rest: Any, call: Any = operator_, **options: Any) -> Node:
             options.pop("memory_format", None)
             return moved(lowering, z, lambda t: call(t, *rest, **options))
 
-        lowers(one)(rule)
+        lowers(operator_)(rule)
 
 
 _moves(
@@ -103,19 +103,19 @@ _moves(
     aten.alias.default,
 )
 def same(lowering: Lowering, z: Node, **options: Any) -> Node:
-    """Operators that change nothing."""
+    """The input, for operators that change nothing."""
     return z
 
 
 @lowers(aten.cat.default)
 def concatenated(lowering: Lowering, parts: Sequence[Node | Constant], dim: int = 0) -> Node:
-    """Tensors one after the other; none of them constant."""
+    """Concatenated tensors, none of them constant."""
     return gathered(lowering, _nodes(lowering, parts), lambda *tensors: torch.cat(tensors, dim))
 
 
 @lowers(aten.stack.default)
 def stacked(lowering: Lowering, parts: Sequence[Node | Constant], dim: int = 0) -> Node:
-    """Tensors along a new dimension; none of them constant."""
+    """Tensors stacked along a new dimension, none of them constant."""
     return gathered(lowering, _nodes(lowering, parts), lambda *tensors: torch.stack(tensors, dim))
 
 
@@ -139,16 +139,16 @@ def padded(
 
 
 def _splits(*operators: Any) -> None:
-    """Registers operators (tensor, ...) that give the tensor back in pieces."""
-    for one in operators:
+    """Register operators (tensor, ...) that split a tensor."""
+    for operator_ in operators:
 
-        def rule(lowering: Lowering, z: Node, *rest: Any, call: Any = one) -> list[Node]:
+        def rule(lowering: Lowering, z: Node, *rest: Any, call: Any = operator_) -> list[Node]:
             def piece(i: int) -> Node:
                 return moved(lowering, z, lambda t: call(t, *rest)[i])
 
             return [piece(i) for i in range(len(call(torch.zeros(lowering.batch, *z.shape), *rest)))]
 
-        lowers(one)(rule)
+        lowers(operator_)(rule)
 
 
 _splits(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)

@@ -104,7 +104,7 @@ def _groups(lowering: Lowering, z: Node, dims: Sequence[int]) -> Tensor:
 
 
 def lowering_size(lowering: Lowering) -> int:
-    """How many elements one example of the result has."""
+    """The number of elements in one example of the result."""
     return math.prod(lowering.out_shape())
 
 
@@ -116,7 +116,7 @@ def _windows(
     padding: int | Sequence[int],
     dilation: int | Sequence[int] = 1,
 ) -> Tensor:
-    """[outputs, K]: the flat indices of the elements in each window, -1 where it hangs over the border."""
+    """[outputs, K]: the flat indices of the elements in each window, -1 in the padding."""
     flat = len(z.shape) == 2
     channels, height, width = (z.shape[0], 1, z.shape[1]) if flat else z.shape
     out = lowering.out_shape()
@@ -140,15 +140,15 @@ def _counts_with_padding(
     stride: int | Sequence[int],
     padding: int | Sequence[int],
 ) -> Tensor:
-    """How many elements of each window lie in the padded tensor; a window may hang over that, too."""
+    """The number of elements of each window inside the padded tensor; a window may reach beyond it."""
     flat = len(z.shape) == 2
     size, border = pair(kernel, 1, flat=flat), pair(padding, 0, flat=flat)
     steps = pair(stride if stride else kernel, 1, flat=flat)
     out, spatial = lowering.out_shape(), (1, z.shape[1]) if flat else z.shape[1:]
     rows, columns = (1, out[1]) if flat else (out[1], out[2])
     counts = []
-    for axis, many in ((0, rows), (1, columns)):
-        begin = torch.arange(many) * steps[axis] - border[axis]
+    for axis, count in ((0, rows), (1, columns)):
+        begin = torch.arange(count) * steps[axis] - border[axis]
         end = (begin + size[axis]).clamp(max=spatial[axis] + border[axis])
         counts.append(end - begin)
     return (counts[0][:, None] * counts[1]).expand(out[0], rows, columns).flatten()

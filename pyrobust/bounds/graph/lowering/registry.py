@@ -12,19 +12,19 @@ from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.nodes import Node
 from pyrobust.errors import ModelError
 
-#: What a lowering rule is given and gives back: a node of the graph, or a constant.
+#: Argument and result of a lowering rule: a node of the graph, or a constant.
 Value: TypeAlias = Node | Constant
 
-#: Examples in the traced batch: two, so that an operation that mixes them is seen.
+#: Examples in the traced batch: two, so that operations that mix them are detected.
 BATCH = 2
 
 
 class Lowering:
-    """The translation of one module: what a rule may ask for.
+    """The call that is being lowered, for its rule.
 
     Attributes:
         name: "module path (operator)" of the call being lowered, the name of the nodes made from it.
-        shape: of one example of the call's result; None where the result is no tensor.
+        shape: of one example of the call's result; None where the result is not a tensor.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ RULES: dict[Any, Rule] = {}
 
 
 def lowers(*operators: Any) -> Callable[[_F], _F]:
-    """Registers a function as the lowering rule of operators."""
+    """Register a function as the lowering rule of operators."""
 
     def register(rule: _F) -> _F:
         for operator in operators:
@@ -74,7 +74,7 @@ COMPOSITES: dict[Any, list[tuple[Pattern, Rule]]] = {}
 
 
 def lowers_together(pattern: Pattern) -> Callable[[_F], _F]:
-    """Registers a function as the lowering rule of a function that torch traces as several calls."""
+    """Register a function as the lowering rule of a pattern of several calls."""
 
     def register(rule: _F) -> _F:
         COMPOSITES.setdefault(pattern[0], []).append((pattern, rule))
@@ -117,7 +117,7 @@ def number(value: float) -> Constant:
 
 
 def pair(value: int | Sequence[int], first: int, *, flat: bool) -> tuple[int, int]:
-    """A size along both axes; of one dimension, with ``first`` for the height."""
+    """A size along both axes; in one dimension with ``first`` for the height."""
     values = [value] if isinstance(value, int) else list(value)
     if flat:
         return first, values[0]

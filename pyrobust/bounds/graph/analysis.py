@@ -1,0 +1,115 @@
+"""Analysis of a graph, done once: readers of a node, fused layers, and what is affine in the input."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Scale, Sum
+
+
+def consumers(order: Sequence[Node], wanted: Collection[Node]) -> dict[Node, list[Node]]:
+    """The readers of every node that is wanted, or needed for a wanted one; a reader once for each time it reads.
+
+    Args:
+        order: all nodes, each after its inputs.
+        wanted: some of them.
+
+    >>> x = Input(name="x", shape=(2,), inputs=())
+    >>> y = Sum(name="y", shape=(2,), inputs=(x, x), signs=(1, 1))
+    >>> [len(readers) for readers in consumers([x, y], [y]).values()]
+    [0, 2]
+    """
+    readers: dict[Node, list[Node]] = {node: [] for node in wanted}
+    for node in reversed(order):
+        if node in readers:
+            for source in node.inputs:
+                readers.setdefault(source, []).append(node)
+    return readers
+
+
+def read_counts(node: Gather | MaxPool) -> list[Tensor]:
+    """How often the node reads each element of each of its inputs: int64 [size] for each input.
+
+    >>> x = Input(name="x", shape=(2,), inputs=())
+    >>> read_counts(Gather(name="g", shape=(3,), inputs=(x, x), index=torch.tensor([0, 0, 3])))
+    [tensor([2, 0]), tensor([0, 1])]
+    """
+    sizes = [source.size for source in node.inputs]
+    index = node.index if isinstance(node, Gather) else node.windows
+    counts = torch.bincount(index.flatten() + 1, minlength=1 + sum(sizes))[1:]  # -1 reads the number 0
+    return list(torch.split(counts, sizes))
+
+
+def is_affine(node: Node) -> bool:
+    """Whether a node is an affine map of its inputs."""
+    return isinstance(node, Linear | Conv2d | Scale | Gather | Sum)
+
+
+def is_nonlinear(node: Node) -> bool:
+    """Whether a node has a relaxation of its own."""
+    return isinstance(node, Activation | MaxPool)
+
+
+class Step(NamedTuple):
+    """A node of an engine's list of layers, with the numbers of the earlier layers that it reads."""
+
+    node: Node
+    inputs: tuple[int, ...]
+
+
+class Analysis:
+    """What an engine's list of layers decides before any example comes.
+
+    Args:
+        steps: the layers, each after its inputs.
+        output: the number of the layer that is the output.
+
+    Attributes:
+        consumers: for each layer the layers that read it, one entry for each time.
+        fused: whether the errors of an affine layer are charged to the activation that alone reads it.
+        affine_in_input: whether a layer is an affine function of the network's input.
+        ends_affine_part: whether it is, and is the output or read by a layer that is not.
+    """
+
+    def __init__(self, steps: Sequence[Step], output: int) -> None:
+        self._steps = steps
+        self.consumers: list[list[int]] = [[] for _ in steps]
+        self.affine_in_input: list[bool] = []
+        for i, (node, inputs) in enumerate(steps):
+            for source in inputs:
+                self.consumers[source].append(i)
+            affine = isinstance(node, Input) or is_affine(node)
+            self.affine_in_input.append(affine and all(self.affine_in_input[source] for source in inputs))
+        self.fused = [
+            is_affine(step.node) and len(readers) == 1 and isinstance(steps[readers[0]].node, Activation)
+            for step, readers in zip(steps, self.consumers, strict=True)
+        ]
+        self.ends_affine_part = [
+            i > 0 and affine and (i == output or not all(self.affine_in_input[reader] for reader in self.consumers[i]))
+            for i, affine in enumerate(self.affine_in_input)
+        ]
+
+    def repeats(self, i: int) -> list[int]:
+        """For each input of layer i, how often the layer reads an element of it at that place; 1 at least."""
+        node, inputs = self._steps[i]
+        if not isinstance(node, Gather | MaxPool):
+            return [1] * len(inputs)
+        return [_most(counts) for counts in read_counts(node)]
+
+    def repeats_in_all(self, i: int) -> list[int]:
+        """The same, of all places together at which the layer reads that input."""
+        node, inputs = self._steps[i]
+        if not isinstance(node, Gather | MaxPool) or len(set(inputs)) == len(inputs):
+            return self.repeats(i)
+        total: dict[int, Tensor] = {}
+        for source, counts in zip(inputs, read_counts(node), strict=True):
+            total[source] = total[source] + counts if source in total else counts
+        return [_most(total[source]) for source in inputs]
+
+
+def _most(counts: Tensor) -> int:
+    return max(1, int(counts.max())) if len(counts) else 1
