@@ -1,4 +1,4 @@
-"""The pages: what they link to exists, and what they show runs."""
+"""Tests of the pages: links resolve, examples compile, commands and options exist."""
 
 from __future__ import annotations
 
