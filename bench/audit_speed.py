@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def write_log(path: Path, rows: int, style: str) -> None:
-    """Write a log as a certification would."""
+    """Write a log in the format of a certification."""
     from pyrobust.metrics.votes import attainable_radii
 
     random = np.random.default_rng(0)
@@ -78,8 +78,8 @@ def _measure(path: Path, what: str) -> tuple[float, float]:
     start = time.process_time()
     log = read_certification_log(path)
     if what == "audit":
-        found = audit(log)
-        assert not found.faults, found.faults
+        report = audit(log)
+        assert not report.faults, report.faults
     seconds = time.process_time() - start
     return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 

@@ -96,11 +96,11 @@ def _megabytes(name: str, epsilon: float, batch: int, method: str, variant: str,
 
 
 def _resident(field: str) -> int:
-    """Bytes."""
-    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    if found is None:
+    """Read a field of /proc/self/status in bytes."""
+    match = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    if match is None:
         raise RuntimeError(f"/proc/self/status: no {field}")
-    return 1024 * int(found.group(1))
+    return 1024 * int(match.group(1))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="run the configurations whose NET_NORM contains this text")
     parser.add_argument("--original", type=Path, help="folder of the original's results, read and added to")
-    parser.add_argument("--images", type=int, help="only the first so many images")
+    parser.add_argument("--images", type=int, help="use the first N images only")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, help="CPU threads, default torch's")

@@ -1,6 +1,6 @@
-"""Computes the tables of docs/published.md from the logs in PYROBUST_DATA and writes them into the page.
+"""Compute the tables of docs/published.md from the logs in PYROBUST_DATA and write them into the page.
 
-python bench/published.py [--check]   with --check nothing is written; exit status 1 where the page says something else
+python bench/published.py [--check]   --check writes nothing and exits with status 1 if the page differs
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "published.md"
 
 @dataclass(frozen=True)
 class Published:
-    """A log, what it is, what is printed of its classifier at the radii of its data set, in %, of how many images."""
+    """A log, its title, and the published accuracies in % at the radii of its data set, over ``images`` images."""
 
     file: str
     name: str
@@ -63,12 +63,12 @@ def main() -> int:
     after = filled(before, Path(os.environ["PYROBUST_DATA"]) / "logs")
     if not check:
         PAGE.write_text(after, encoding="utf-8")
-    print("the page says what the logs say" if after == before else "the page says something else")
+    print("the page matches the logs" if after == before else "the page differs from the logs")
     return int(check and after != before)
 
 
 def filled(page: str, folder: Path) -> str:
-    """The page with its tables computed from the logs."""
+    """Return the page with its tables computed from the logs."""
     for name, table in tables(folder).items():
         pattern = rf"(<!-- computed: {name} -->\n).*?(<!-- end -->)"
         page, count = re.subn(pattern, lambda found, table=table: found[1] + table + found[2], page, flags=re.S)
@@ -78,7 +78,7 @@ def filled(page: str, folder: Path) -> str:
 
 
 def tables(folder: Path) -> dict[str, str]:
-    """All computed tables by name, as Markdown."""
+    """Return all computed tables by name, as Markdown."""
     read = {
         data: [(each, read_certification_log(folder / data / f"{each.file}.tsv")) for each in logs]
         for data, logs in LOGS.items()
@@ -135,8 +135,8 @@ def _average_radii(logs: Sequence[tuple[Published, CertificationLog]]) -> str:
     rows = []
     for each, log in logs:
         mean = average_certified_radius(log.radius, log.certified)
-        few = len(log) > 500
-        low, high = subset_average_certified_radius(log.radius, log.certified, 500) if few else (0.0, 0.0)
+        large = len(log) > 500
+        low, high = subset_average_certified_radius(log.radius, log.certified, 500) if large else (0.0, 0.0)
         survival = audit(log).metrics.survival
         assert survival is not None
         rows.append(
@@ -146,7 +146,7 @@ def _average_radii(logs: Sequence[tuple[Published, CertificationLog]]) -> str:
                 f"{100 * survival.share_below_half:.2f} %",
                 f"{mean.value:.4f}",
                 f"{mean.lower:.3f} to {mean.upper:.3f}",
-                f"{low:.3f} to {high:.3f}" if few else "–",
+                f"{low:.3f} to {high:.3f}" if large else "–",
                 "–" if each.macer_acr is None else f"{each.macer_acr:.3f}",
             ]
         )
@@ -159,7 +159,7 @@ def _rates(log: CertificationLog, radii: Sequence[float]) -> list[Rate]:
 
 
 def _shares(log: CertificationLog, radii: Sequence[float]) -> list[str]:
-    # as many digits as a count of images has
+    # digits by the number of images
     return [f"{100 * rate.value:.{2 if rate.n > 1000 else 1}f}" for rate in _rates(log, radii)]
 
 

@@ -49,8 +49,8 @@ def main() -> None:
     summary = {name: summarise(logs, name) for name in METHODS}
     for name, figures in summary.items():
         print(f"{name}: " + ", ".join(f"{key} {value:.2f}" for key, value in figures.items()))
-    found = frontier(paths)
-    for line in found:
+    frontier_rows = frontier(paths)
+    for line in frontier_rows:
         print("frontier: " + ", ".join(f"{key} {value:g}" for key, value in line.items()))
     if args.json:
         import torch
@@ -66,14 +66,14 @@ def main() -> None:
             "hybrid": {name: RULES[name].hybrid for name in METHODS},
             "looks": len(SequentialRule(N).looks),
             "summary": summary,
-            "frontier": found,
+            "frontier": frontier_rows,
             "logs": logs,
         }
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def recovered(path: Path) -> tuple[np.ndarray, float, list[float]]:
-    """Probabilities behind a log, its sigma, and the radii that N samples can prove."""
+    """Return the probabilities behind a log, its sigma, and the radii that N samples can prove."""
     log = read_certification_log(path, n=N, alpha=ALPHA)
     votes = votes_of(log)
     assert votes is not None
@@ -107,8 +107,8 @@ def compare(path: Path, draws: int) -> dict[str, Any]:
                 f"{methods[name]['points'][i]:6.2f} points  (certifying alone {alone[i]:.1f}x)"
             )
         for which in ("grid", "grid_with_0"):
-            found = methods[name][which]
-            print(f"  {name:<11} {which:<11}  {found['ratio']:6.1f}x  {found['points']:6.2f} points")
+            overall = methods[name][which]
+            print(f"  {name:<11} {which:<11}  {overall['ratio']:6.1f}x  {overall['points']:6.2f} points")
     return {
         "log": path.stem,
         "sigma": sigma,
@@ -122,8 +122,8 @@ def compare(path: Path, draws: int) -> dict[str, Any]:
 
 
 def frontier(paths: list[Path], copies: int = 3) -> list[dict[str, float]]:
-    """Least ratio of samples and most points lost at one radius, over all logs and radii, by share and price."""
-    found = []
+    """Return the smallest ratio of samples and the most points lost at one radius, by share and price."""
+    frontier_rows = []
     looks, rng = np.array(RULES["sequential"].looks), np.random.default_rng(2)
     drawn = []
     for path in paths:
@@ -143,7 +143,7 @@ def frontier(paths: list[Path], copies: int = 3) -> list[dict[str, float]]:
                     ratios.append((100 + N) / (100 + looks[first].mean()))
                     gained = up[np.arange(len(up)), first].mean() - (counts[:, -1] >= fixed_count(N, p0, ALPHA)).mean()
                     points.append(-100 * float(gained))
-            found.append(
+            frontier_rows.append(
                 {
                     "hybrid": hybrid,
                     "price": price,
@@ -152,11 +152,11 @@ def frontier(paths: list[Path], copies: int = 3) -> list[dict[str, float]]:
                     "points": max(points),
                 }
             )
-    return found
+    return frontier_rows
 
 
 def grid(made: Plan, name: str) -> dict[str, float]:
-    """Ratio of samples, its standard error, and the most points that are lost at one radius."""
+    """Return the ratio of samples, its standard error, and the most points lost at one radius."""
     fixed, method = made["fixed"], made[name]
     ratio = fixed.samples / method.samples
     return {
@@ -167,7 +167,7 @@ def grid(made: Plan, name: str) -> dict[str, float]:
 
 
 def certifying_alone(p: np.ndarray, p0: float) -> float:
-    """Ratio of samples if only the certified images of the sequence were paid for, and n0 of all."""
+    """Return the ratio of samples if only certified images cost their samples, and all images n0."""
     rule = SequentialRule(N, ALPHA)
     looks, (certified, _) = np.array(rule.looks), rule.counts(p0)
     counts = np.random.default_rng(1).binomial(np.diff(looks, prepend=0), p[:, None]).cumsum(axis=1)
@@ -176,19 +176,19 @@ def certifying_alone(p: np.ndarray, p0: float) -> float:
 
 
 def summarise(logs: list[dict[str, Any]], name: str) -> dict[str, float]:
-    """Over all logs and radii."""
-    found = [log["methods"][name] for log in logs]
-    ratios = [ratio for method in found for ratio in method["ratio"]]
-    # Radii in units of sigma say how near to saturation they are.
+    """Summarise a method over all logs and radii."""
+    results = [log["methods"][name] for log in logs]
+    ratios = [ratio for method in results for ratio in method["ratio"]]
+    # Radii in units of sigma measure the distance to saturation.
     near = [radius / log["sigma"] for log in logs for radius in log["radii"]]
     return {
         "mean ratio at one radius": float(np.mean(ratios)),
         "least": min(ratios),
         "least up to 2.5 sigma": min(r for r, z in zip(ratios, near, strict=True) if z <= 2.5),
-        "most points lost at one radius": max(points for method in found for points in method["points"]),
-        "mean ratio on the grid": float(np.mean([method["grid"]["ratio"] for method in found])),
-        "least on the grid": min(method["grid"]["ratio"] for method in found),
-        "least on the grid with 0": min(method["grid_with_0"]["ratio"] for method in found),
+        "most points lost at one radius": max(points for method in results for points in method["points"]),
+        "mean ratio on the grid": float(np.mean([method["grid"]["ratio"] for method in results])),
+        "least on the grid": min(method["grid"]["ratio"] for method in results),
+        "least on the grid with 0": min(method["grid_with_0"]["ratio"] for method in results),
     }
 
 

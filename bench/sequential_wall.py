@@ -39,8 +39,8 @@ METHODS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=100, help="of each net, spread over its data set")
-    parser.add_argument("--n", type=int, default=100_000, help="samples of the fixed run, and the most of the others")
+    parser.add_argument("--images", type=int, default=100, help="images for each net, spread over its data set")
+    parser.add_argument("--n", type=int, default=100_000, help="samples of the fixed run, maximum of the others")
     parser.add_argument("--radius", type=float, default=0.25)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()

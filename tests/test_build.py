@@ -1,4 +1,4 @@
-"""The build: what setup.py decides, what the native module says of itself, and what happens without it."""
+"""The build: decisions of setup.py, build information of the native module, and imports without it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture
 def setup_names(monkeypatch):
-    """What setup.py defines, without running its setup()."""
+    """Return the names that setup.py defines, without running its setup()."""
     tree = ast.parse((ROOT / "setup.py").read_text())
     keep = [node for node in tree.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))]
     namespace = {"__file__": str(ROOT / "setup.py")}
@@ -38,7 +38,7 @@ def setup_names(monkeypatch):
 
 @pytest.fixture
 def cuda_wanted(setup_names):
-    """setup.py's decision."""
+    """Return setup.py's decision function for CUDA."""
     return setup_names["cuda_wanted"]
 
 
@@ -66,14 +66,14 @@ def test_the_environment_overrides(cuda_wanted, monkeypatch, choice, expected):
     assert cuda_wanted("13.0" if choice == "0" else None) is expected
 
 
-def test_a_wrong_override_is_an_error_that_says_what_is_right(cuda_wanted, monkeypatch):
+def test_a_wrong_override_is_refused_with_the_valid_values(cuda_wanted, monkeypatch):
     monkeypatch.setenv("PYROBUST_CUDA", "yes")
     with pytest.raises(SystemExit, match="expected 0 or 1, got 'yes'"):
         cuda_wanted("13.0")
 
 
 def test_a_build_uses_the_ninja_of_its_own_environment(setup_names, tmp_path, monkeypatch):
-    """Not the one that the folder of an earlier build remembers, which may be gone."""
+    """Ignore the ninja recorded in an earlier build folder, which may be gone."""
     scripts = tmp_path / "bin"
     scripts.mkdir()
     (scripts / "ninja").write_text("#!/bin/sh\n")
@@ -113,7 +113,7 @@ def test_an_unknown_simd_level_is_refused_and_changes_nothing():
     assert _C.simd_level() == before
 
 
-def test_the_stub_names_what_the_module_has():
+def test_the_stub_matches_the_module():
     stub = ast.parse((ROOT / "pyrobust" / "_C.pyi").read_text())
     named = {node.name: node for node in stub.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     assert set(named) == {name for name in dir(_C) if not name.startswith("_")}
@@ -126,7 +126,7 @@ def test_importing_without_the_native_module_is_one_clear_error(tmp_path):
     package = tmp_path / "pyrobust"
     shutil.copytree(Path(pyrobust.__file__).parent, package, ignore=shutil.ignore_patterns("_C*.so", "__pycache__"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    # A finder of an editable install would lead back to the real module: -S and the plain path keep it out.
+    # The finder of an editable install would import the real module: -S and the plain path exclude it.
     paths = [str(tmp_path), *(path for path in sys.path if path.endswith("site-packages"))]
     code = (
         f"import sys; sys.path[:] = {paths!r} + sys.path; "
@@ -140,10 +140,10 @@ def test_importing_without_the_native_module_is_one_clear_error(tmp_path):
     assert "pip install --no-build-isolation" in last
 
 
-def test_every_source_file_stands_in_the_cmake_list():
+def test_the_cmake_list_names_every_source_file():
     listed = set(re.findall(r"csrc/\S+\.(?:cpp|cu)", (ROOT / "CMakeLists.txt").read_text()))
-    found = {str(path.relative_to(ROOT)) for pattern in ("*.cpp", "*.cu") for path in (ROOT / "csrc").rglob(pattern)}
-    assert listed == found
+    sources = {str(path.relative_to(ROOT)) for pattern in ("*.cpp", "*.cu") for path in (ROOT / "csrc").rglob(pattern)}
+    assert listed == sources
 
 
 def test_kernels_know_no_torch_and_operators_no_launches():
@@ -166,18 +166,20 @@ def test_kernels_know_no_torch_and_operators_no_launches():
     assert all(path.exists() for path in operators)
 
 
-def test_only_ops_learn_whether_there_are_cuda_kernels(tmp_path):
-    """In the build's own commands: exactly the ops and the module get the definition, all who ask among them."""
+def test_only_ops_get_the_cuda_definition(tmp_path):
+    """Check the compile commands: exactly the ops and the module get the definition, and no other source tests it."""
     if shutil.which(os.environ.get("CUDACXX", "nvcc")) is None:
         pytest.skip("no nvcc on this machine")
     configured = _configure(ROOT, tmp_path, "-DPYROBUST_CUDA=ON")
     assert configured.returncode == 0, configured.stderr
     commands = json.loads((tmp_path / "compile_commands.json").read_text())
-    told = {command["file"] for command in commands if "-DPYROBUST_WITH_CUDA" in command["command"]}
-    told = {Path(file).relative_to(ROOT).as_posix() for file in told if file.endswith(".cpp")}
+    defined = {command["file"] for command in commands if "-DPYROBUST_WITH_CUDA" in command["command"]}
+    defined = {Path(file).relative_to(ROOT).as_posix() for file in defined if file.endswith(".cpp")}
     sources = [path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.cpp")]
-    assert told == {path.as_posix() for path in sources if path.name.endswith("_op.cpp") or path.name == "module.cpp"}
-    assert {path.as_posix() for path in sources if "PYROBUST_WITH_CUDA" in (ROOT / path).read_text()} <= told
+    assert defined == {
+        path.as_posix() for path in sources if path.name.endswith("_op.cpp") or path.name == "module.cpp"
+    }
+    assert {path.as_posix() for path in sources if "PYROBUST_WITH_CUDA" in (ROOT / path).read_text()} <= defined
 
 
 def test_a_source_that_would_miss_the_cuda_definition_stops_the_build(tmp_path):
@@ -188,7 +190,7 @@ def test_a_source_that_would_miss_the_cuda_definition_stops_the_build(tmp_path):
     stopped = _configure(tmp_path, tmp_path / "build")
     assert stopped.returncode != 0
     assert "csrc/attacks/steps.cpp: uses CUDA kernels" in " ".join(stopped.stderr.split())
-    # Without any: the suffix has changed, and nothing would be told.
+    # Without any op file, for example after a change of suffix, no source would get the definition.
     (tmp_path / "CMakeLists.txt").write_text(listing.replace("(_op|/module)", "(_ops|/modules)"))
     stopped = _configure(tmp_path, tmp_path / "build")
     assert stopped.returncode != 0
@@ -217,7 +219,7 @@ def test_no_folder_of_csrc_holds_more_than_thirty_files():
         assert not folder.is_dir() or sum(path.is_file() for path in folder.iterdir()) <= 30, folder
 
 
-def test_the_version_stands_once():
+def test_the_version_is_defined_once():
     text = (ROOT / "pyproject.toml").read_text()
     assert f'version = "{pyrobust.__version__}"' in text
     assert importlib.util.find_spec("pyrobust") is not None

@@ -1,1 +1,1 @@
-"""One module a group of cases, each with ``cases(device) -> list[Case]``."""
+"""One module per group of cases, each with ``cases(device) -> list[Case]``."""

@@ -1,7 +1,7 @@
-"""Convolutions with the batch innermost against torch's own, in its two layouts: forward, by the input, by the weight.
+"""Batch-last convolutions against torch's own in its two layouts: forward, by the input, by the weight.
 
-The shapes are those of the nets that training steps are measured on, and of nine rows of each of their examples. Work:
-two operations for each product, which is the same for all three maps.
+Shapes come from the nets of the training-step benchmark, for images and for nine specification rows of each. Work: two
+operations for each product, which is the same for all three maps.
 """
 
 from __future__ import annotations

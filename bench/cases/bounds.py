@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from pyrobust import BoundedModel
 
 METHODS = ("ibp", "crown-ibp", "crown")
-# (net, epsilon as it is read, epsilon, batch, methods). interval_margins goes through chains only.
+# (net, epsilon as text, epsilon, batch, methods). interval_margins supports chains only.
 SETTINGS = (
     ("mnist_6_100", "0.02", 0.02, 100, METHODS),
     ("oval_base", "2/255", 2 / 255, 100, METHODS),
@@ -54,7 +54,7 @@ def title(name: str, text: str, batch: int, method: str) -> str:
 
 
 def boxes(name: str, epsilon: float, batch: int) -> tuple[nn.Sequential, Tensor, Tensor, Tensor]:
-    """The net without normalisation, the box after it, and the labels."""
+    """Return the net without its normalisation, the normalised box, and the labels."""
     data = os.environ.get("PYROBUST_DATA")
     (before, net), x, y = nets.load(name, Path(data) if data else None)
     x, y = x[:batch], y[:batch]
@@ -103,7 +103,7 @@ def _one_by_one(margins: peers.Margins, x_lower: Tensor, x_upper: Tensor, y: Ten
 
 
 def _products(count: float, device: torch.device) -> Call:
-    """Square float32 products of ``count`` operations in all; the last one has fewer rows."""
+    """Run square float32 products of ``count`` operations in total; the last has fewer rows."""
     size = min(_LARGEST, 2 ** int(math.log2(count / 2) / 3))
     whole, rest = divmod(count / 2 / size**2, size)
     a, b = torch.rand(2, size, size, device=device)

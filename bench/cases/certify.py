@@ -90,7 +90,7 @@ def _setting() -> tuple[str, nn.Module, Tensor, Tensor, Tensor]:
 
 @torch.no_grad()
 def _loop(model: nn.Module, x: Tensor) -> list[tuple[int, float]]:
-    """Selection and estimation an image at a time, as scripts write it."""
+    """Select and estimate one image at a time, as usual scripts do."""
     from scipy.stats import beta, norm
 
     def count(image: Tensor, left: int) -> np.ndarray:

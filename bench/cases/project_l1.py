@@ -23,20 +23,20 @@ _SETTINGS = (((1000, 3072), 0.1, 12.0), ((64, 150_528), 0.1, 60.0), ((100_000, 1
 # 1000 rows leave a large card idle.
 _CUDA_ROWS = 16_000
 _HALVINGS = 60
-# A loop over more rows, or the float64 oracle on more elements, takes many seconds a call and says nothing new.
+# A loop over more rows, or the float64 oracle on more elements, takes many seconds per call and adds no information.
 _LOOP_ROWS, _REFERENCE_ELEMENTS = 1000, 4_000_000
 
 
 def cases(device: torch.device) -> list[Case]:
-    found = []
+    cases_of_setting = []
     for (rows, length), scale, radius in _SETTINGS:
         if device.type == "cuda" and rows == 1000:
             rows = _CUDA_ROWS
         generator = torch.Generator(device).manual_seed(0)
         v = torch.randn(rows, length, device=device, generator=generator) * scale
         x = torch.rand(rows, length, device=device, generator=generator)
-        found += [_l1_ball(v, radius), _l1_ball_box(v, x, radius), _simplex(v, radius)]
-    return found
+        cases_of_setting += [_l1_ball(v, radius), _l1_ball_box(v, x, radius), _simplex(v, radius)]
+    return cases_of_setting
 
 
 def _l1_ball(v: Tensor, radius: float) -> Case:
@@ -88,14 +88,14 @@ def _case(
 
 
 def _on_magnitudes(simplex: Callable[[Tensor, float], Tensor], v: Tensor, radius: float) -> Tensor:
-    """The l1 ball by way of the simplex (Duchi et al. 2008)."""
+    """Project onto the l1 ball through the simplex (Duchi et al. 2008)."""
     size = v.abs()
     outside = size.sum(1, keepdim=True) > radius
     return torch.where(outside, simplex(size, radius).copysign(v), v)
 
 
 def _sort(v: Tensor, radius: float) -> Tensor:
-    """Sort, cumulative sum, last support size that keeps its smallest entry (Held, Wolfe and Crowder 1974)."""
+    """Project by sort, cumulative sum and the largest valid support size (Held, Wolfe and Crowder 1974)."""
     ordered = v.sort(1, descending=True).values
     theta = (ordered.cumsum(1) - radius) / torch.arange(1, v.shape[1] + 1, device=v.device)
     support = (ordered > theta).sum(1, keepdim=True)
@@ -103,7 +103,7 @@ def _sort(v: Tensor, radius: float) -> Tensor:
 
 
 def _bisection(v: Tensor, radius: float) -> Tensor:
-    """Halves the bracket [max - radius, max] of the threshold."""
+    """Halve the bracket [max - radius, max] of the threshold."""
     high = v.amax(1, keepdim=True)
     low = high - radius
     for _ in range(_HALVINGS):
@@ -127,7 +127,7 @@ def _box_bisection(delta: Tensor, x: Tensor, radius: float) -> Tensor:
 
 
 def _row_loop(v: Tensor, radius: float) -> Tensor:
-    """A row at a time in numpy, as scripts write it."""
+    """Project one row at a time in numpy, as usual scripts do."""
     rows = v.cpu().numpy()
     out = np.empty_like(rows)
     counts = np.arange(1, rows.shape[1] + 1)

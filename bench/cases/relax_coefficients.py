@@ -32,7 +32,7 @@ def _pass(batch: int, rows: int, n: int, device: torch.device) -> Case:
         relaxed, bias = function(a, lower, upper)
         return torch.autograd.grad((relaxed, bias), (a, lower, upper), (relaxed, bias))
 
-    # what training on a CPU uses: examples innermost
+    # the batch-last layout, used for training on a CPU
     box = ((lower + upper) / 2, (upper - lower) / 2)
     innermost = [t.detach().contiguous().requires_grad_() for t in (a.permute(2, 1, 0), *(end.t() for end in box))]
 
@@ -40,12 +40,12 @@ def _pass(batch: int, rows: int, n: int, device: torch.device) -> Case:
         relaxed, bias = batch_last_relax(*innermost)
         return torch.autograd.grad((relaxed, bias), innermost, (relaxed, bias))
 
-    lanes = {"batch_last_relax": innermost_there_and_back} if device.type == "cpu" else {}
+    batch_last = {"batch_last_relax": innermost_there_and_back} if device.type == "cpu" else {}
     return Case(
         f"relax_coefficients ({batch}, {rows}, {n}) and its gradient",
         {
             "native": partial(there_and_back, relax_coefficients),
-            **lanes,
+            **batch_last,
             "torch operations": partial(there_and_back, _torch_operations),
             "reference": partial(there_and_back, reference.relax_coefficients),
             "clone": a.detach().clone,
@@ -55,11 +55,11 @@ def _pass(batch: int, rows: int, n: int, device: torch.device) -> Case:
 
 
 def _torch_operations(a: Tensor, lower: Tensor, upper: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """The same as one would write it: both clamps, both slopes, the constant as a product."""
-    unstable, one = (lower < 0) & (upper > 0), torch.ones_like(lower)
-    stable = torch.where(lower >= 0, one, slope)
+    """Relax in plain torch operations: both clamps, both slopes, the constant as a product."""
+    unstable, ones = (lower < 0) & (upper > 0), torch.ones_like(lower)
+    stable = torch.where(lower >= 0, ones, slope)
     chord = torch.where(unstable, (upper - slope * lower) / torch.where(unstable, upper - lower, 1), stable)
-    below = torch.where(unstable, torch.where(upper > -lower, one, slope), stable)
+    below = torch.where(unstable, torch.where(upper > -lower, ones, slope), stable)
     intercept = torch.where(unstable, (1 - chord) * upper, 0)
     positive, negative = a.clamp(min=0), a.clamp(max=0)
     relaxed = positive * below.unsqueeze(1) + negative * chord.unsqueeze(1)

@@ -28,7 +28,7 @@ def _shape(shape: tuple[int, ...], device: torch.device) -> list[Case]:
     n, elements = shape[0], torch.Size(shape).numel()
     k = torch.randint(256, (1, *shape[1:]), dtype=torch.int32, device=device)
     runs = [(0, 7, 0, n)]
-    found = []
+    results = []
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         out = torch.empty(shape, dtype=dtype, device=device)
         x = k.to(torch.float64 if dtype == torch.float64 else torch.float32) / 255
@@ -43,15 +43,15 @@ def _shape(shape: tuple[int, ...], device: torch.device) -> list[Case]:
                     variants[f"{name}, {level}"] = partial(_at_level, level, variants[name])
         work = {"elements": elements, "bytes_written": out.element_size() * elements}
         name = f"sample_grid_noise {shape} {str(dtype).removeprefix('torch.')}, into a buffer"
-        found.append(Case(name, variants, work))
+        results.append(Case(name, variants, work))
     if shape == _SHAPES[0]:
-        few = [(0, 7, 0, 5)]
+        few_runs = [(0, 7, 0, 5)]
         twin: dict[str, Call] = {
-            "native": partial(sample_grid_noise, k, few, sigma=0.25, step=_BYTE),
-            "reference": partial(reference.sample_grid_noise, k, few, sigma=0.25, step=_BYTE),
+            "native": partial(sample_grid_noise, k, few_runs, sigma=0.25, step=_BYTE),
+            "reference": partial(reference.sample_grid_noise, k, few_runs, sigma=0.25, step=_BYTE),
         }
-        found.append(Case(f"sample_grid_noise {(5, *shape[1:])}, reference", twin))
-    return found
+        results.append(Case(f"sample_grid_noise {(5, *shape[1:])}, reference", twin))
+    return results
 
 
 def _at_level(level: str, call: Call) -> object:

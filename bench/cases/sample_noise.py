@@ -56,7 +56,7 @@ def _shape(shape: tuple[int, ...], device: torch.device) -> list[Case]:
         formats[str(dtype).removeprefix("torch.")] = partial(native, out=out.to(dtype))
     formats["channels_last"] = partial(native, out=out.contiguous(memory_format=torch.channels_last))
     name = f"sample_noise {shape}"
-    found = [
+    results = [
         Case(f"{name}, new batch", allocated, work),
         Case(f"{name}, into a buffer", buffer, work),
         Case(f"{name}, families and formats", formats, work),
@@ -66,8 +66,8 @@ def _shape(shape: tuple[int, ...], device: torch.device) -> list[Case]:
             "native": partial(sample_noise, x, [(0, 7, 0, 50)], sigma=_SIGMA),
             "reference": partial(reference.sample_noise, x, [(0, 7, 0, 50)], sigma=_SIGMA),
         }
-        found.append(Case(f"sample_noise {(50, *shape[1:])}, reference", twin))
-    return found
+        results.append(Case(f"sample_noise {(50, *shape[1:])}, reference", twin))
+    return results
 
 
 def _at_level(level: str, call: Call) -> object:

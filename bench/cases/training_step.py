@@ -25,7 +25,7 @@ from pyrobust.training import crown_ibp_loss, ibp_loss
 from pyrobust.zoo import load_digits, load_model
 
 _LOSSES = {"ibp": ibp_loss, "crown-ibp": crown_ibp_loss}
-# (net, epsilon as it is read, epsilon on normalised images, batch)
+# (net, epsilon as text, epsilon on normalised images, batch)
 SETTINGS = (
     ("digits-ibp-0.10", "0.1", 0.1, 128),
     ("mnist_cnn_a_adv", "0.1", 0.1, 100),

@@ -45,12 +45,12 @@ class Peer:
 
 @functools.cache
 def installed() -> tuple[Peer, ...]:
-    """The peers that import here; prints a line for each that does not."""
-    found = []
+    """Return the importable peers; print a line for each other one."""
+    peers = []
     for module in pkgutil.iter_modules(__path__):
         try:
-            found.append(importlib.import_module(f"{__name__}.{module.name}").peer())
+            peers.append(importlib.import_module(f"{__name__}.{module.name}").peer())
         # A library broken by a newer dependency can raise anything, and must not stop the others.
         except Exception as error:
             print(f"skipped peer {module.name}: {type(error).__name__}: {error}")
-    return tuple(found)
+    return tuple(peers)

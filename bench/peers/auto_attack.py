@@ -11,7 +11,7 @@ def peer() -> Peer:
     from autoattack.autopgd_base import APGDAttack, L1_projection
 
     def l1_ball_box(delta: Tensor, x: Tensor, radius: float) -> Tensor:
-        # It returns what to add to delta.
+        # The original returns an increment of delta.
         return delta + L1_projection(x, delta, radius)
 
     def apgd(norm: str) -> Build:

@@ -19,7 +19,7 @@ def peer() -> Peer:
 
     def margins(method: str) -> BuildMargins:
         def build(model: nn.Module, example: Tensor) -> Margins:
-            # It turns gradients of the parameters on, which the other variants would pay for.
+            # auto_LiRPA enables gradients of the parameters, which would slow down the other variants.
             bounded = BoundedModule(copy.deepcopy(model), example, device=example.device)
             classes = model(example).shape[1]
 

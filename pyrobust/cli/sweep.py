@@ -1,4 +1,4 @@
-"""What ``certify``, ``predict``, ``verify`` and ``attack`` share: the run's name, interruption and table."""
+"""Shared parts of ``certify``, ``predict``, ``verify`` and ``attack``: the run's name, interruption and table."""
 
 from __future__ import annotations
 

@@ -17,25 +17,25 @@ NETS = ("mnist_6_100", "mnist_cnn_a_adv", "oval_base", "cifar_resnet2b")
 
 
 def folder() -> Path:
-    """PYROBUST_DATA; the test is skipped where it is not set."""
-    found = os.environ.get("PYROBUST_DATA")
-    if not found:
+    """Return the folder PYROBUST_DATA, or skip the test if it is not set."""
+    folder_name = os.environ.get("PYROBUST_DATA")
+    if not folder_name:
         pytest.skip("PYROBUST_DATA is not set")
-    return Path(found)
+    return Path(folder_name)
 
 
 def trained(name: str) -> nn.Module:
-    """A net that takes images already normalised."""
+    """Load a net that expects normalised images."""
     model, _, _ = nets.load(name, folder())
     return model[1]
 
 
 def on_images(name: str) -> tuple[nn.Module, Tensor, Tensor]:
-    """A net of raw images, with the 200 images that it is measured on and their labels."""
+    """Load a net of raw images with its 200 test images and their labels."""
     return nets.load(name, folder())
 
 
 def published(name: str) -> dict[str, np.ndarray]:
-    """Reference bounds of a net, by key."""
+    """Load the reference bounds of a net, by key."""
     with np.load(folder() / "bounds" / f"{name}.npz") as file:
         return {key: file[key] for key in file.files}

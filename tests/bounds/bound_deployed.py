@@ -39,7 +39,7 @@ SUMS: dict[str, Callable[[list[Floats]], Floats]] = {
 
 
 def deployed(net: nn.Sequential, x: Floats, order: str, rng: np.random.Generator) -> Floats:
-    """The outputs [P, K] for inputs [P, n]; the order's sums are of shuffled terms, the bias one of them."""
+    """Return outputs [P, K] for inputs [P, n], summing shuffled terms, bias included, in the given order."""
     for module in net:
         x = _value(module, x, order, rng)
         assert x.dtype == np.float32

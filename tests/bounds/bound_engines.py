@@ -13,5 +13,5 @@ NAMES = ENGINES
 
 
 def engine_of(output: Node, dtype: torch.dtype, name: str = "native") -> Engine | TensorEngine:
-    """An engine on the CPU."""
+    """Build an engine on the CPU."""
     return engine_for(output, dtype, torch.device("cpu"), name)

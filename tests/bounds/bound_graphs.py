@@ -1,4 +1,4 @@
-"""The graph of a dense net, without tracing it: thousands of nets in the time of a few."""
+"""Graphs of dense nets built without tracing, for tests over thousands of nets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyrobust.bounds.graph.nodes import Activation, Input, Linear, Node, Sum
 
 
 def graph_of(net: nn.Sequential, features: int) -> Node:
-    """The output node."""
+    """Return the output node."""
     node: Node = Input(name="x", shape=(features,), inputs=())
     for module in net:
         node = _added(module, node)

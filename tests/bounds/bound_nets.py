@@ -75,8 +75,8 @@ class TimesMatrix(nn.Module):
         return x @ self.matrix
 
 
-#: How the weights of a net are drawn: "cancel" adds up to almost nothing, "scales" to anything between 1e-30 and 1e30,
-#: "stable" makes every number before a function positive, or every one negative.
+#: Distributions of a net's weights: sums of "cancel" nearly cancel, "scales" gives magnitudes from 1e-30 to 1e30,
+#: "stable" makes all inputs of an activation positive, or all negative.
 STYLES = ("normal", "cancel", "scales", "stable", "one")
 
 
@@ -116,7 +116,7 @@ def function(rng: np.random.Generator, *, smooth: bool = False) -> nn.Module:
 
 
 def dense(rng: np.random.Generator, style: str, dtype: torch.dtype) -> nn.Sequential:
-    """Linear layers and functions, some with a residual connection."""
+    """Draw a net of linear layers and activations, sometimes with a residual connection."""
     if style == "one":
         return fill(nn.Sequential(nn.Linear(1, 1), function(rng), nn.Linear(1, 1)).to(dtype), "normal", rng)
     widths = [int(n) for n in rng.integers(1, 7, size=rng.integers(2, 5))]
@@ -133,7 +133,7 @@ def dense(rng: np.random.Generator, style: str, dtype: torch.dtype) -> nn.Sequen
         for module in net[:-1]:
             if isinstance(module, nn.Linear) and module.bias is not None:
                 module.bias.data.abs_()
-        if rng.random() < 0.3:  # dead from the first layer on
+        if rng.random() < 0.3:  # dead neurons from the first layer on
             net[0].weight.data.neg_()
             if net[0].bias is not None:
                 net[0].bias.data.neg_()
@@ -141,7 +141,7 @@ def dense(rng: np.random.Generator, style: str, dtype: torch.dtype) -> nn.Sequen
 
 
 def convolutional(rng: np.random.Generator, style: str, dtype: torch.dtype) -> tuple[nn.Sequential, tuple[int, ...]]:
-    """A net of images [C, H, W], or of sequences [C, L], with everything that is not a linear layer; and its shape."""
+    """Draw a net of images [C, H, W] or sequences [C, L] with all kinds of layers; return it with its input shape."""
     smooth = bool(rng.random() < 0.15)
     if rng.random() < 0.2:
         channels, length = 2, int(rng.integers(4, 8))

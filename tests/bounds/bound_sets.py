@@ -1,4 +1,4 @@
-"""Random sets of inputs, and points of them, chosen to be extreme, in exact arithmetic."""
+"""Random input sets and their extreme points, in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Clip = tuple[float, float] | None
 
 @dataclasses.dataclass(frozen=True)
 class Sets:
-    """B sets: balls around x, in the clip range, or boxes from x to x_upper."""
+    """B input sets: balls around x within the clip range, or boxes from x to x_upper."""
 
     kind: str
     x: Tensor
@@ -34,7 +34,7 @@ class Sets:
 
 
 def random_sets(kind: str, count: int, shape: tuple[int, ...], dtype: torch.dtype, rng: np.random.Generator) -> Sets:
-    """Centers of any size; radii from 0 to as large as the center; boxes of which some sides have no width."""
+    """Draw sets with centers of any size and radii from 0 to the center's size; some sides of boxes have width 0."""
     x = rng.standard_normal((count, *shape)) * 10.0 ** rng.choice([-3, 0, 0, 0, 2], size=(count, *[1] * len(shape)))
     clip = None
     if kind != "box" and rng.random() < 0.5:
@@ -49,7 +49,7 @@ def random_sets(kind: str, count: int, shape: tuple[int, ...], dtype: torch.dtyp
 
 
 def gradients(net: nn.Module, sets: Sets, rows: Tensor) -> Tensor:
-    """Gradients of specification rows [B, S, K] at each center: float64 [S, B, n]."""
+    """Return gradients of the specification rows [B, S, K] at each center: float64 [S, B, n]."""
     state = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     wide = {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
     x = sets.x.double()
@@ -57,29 +57,29 @@ def gradients(net: nn.Module, sets: Sets, rows: Tensor) -> Tensor:
         x = x / 2 + sets.x_upper.double() / 2
     x.requires_grad_(True)
     values = (rows @ torch.func.functional_call(net, wide, x)[:, :, None]).squeeze(2)
-    found = [torch.autograd.grad(values[:, s].sum(), x, retain_graph=True)[0] for s in range(rows.shape[1])]
-    return torch.stack(found).flatten(2).nan_to_num(0, 1, -1)
+    gradient = [torch.autograd.grad(values[:, s].sum(), x, retain_graph=True)[0] for s in range(rows.shape[1])]
+    return torch.stack(gradient).flatten(2).nan_to_num(0, 1, -1)
 
 
 def directions(kind: str, slope: np.ndarray, rng: np.random.Generator) -> Exact:
-    """The point of the unit ball, or of the unit box, that is largest along slope [P, n]; to 2^-90 for l2."""
+    """Return the point of the unit ball or box that maximizes slope [P, n]; within 2^-90 for l2."""
     sign = np.where(slope == 0, rng.choice([-1.0, 1.0], size=slope.shape), np.sign(slope))
     if kind == "linf":
         return known(torch.from_numpy(sign))
     if kind == "box":
         return known(torch.from_numpy((sign + 1) / 2))
     if kind == "l1":
-        one = np.zeros_like(sign)
-        best = np.abs(slope).argmax(1)[:, None]
-        np.put_along_axis(one, best, np.take_along_axis(sign, best, 1), 1)
-        return known(torch.from_numpy(one))
+        corner = np.zeros_like(sign)
+        largest_slope = np.abs(slope).argmax(1)[:, None]
+        np.put_along_axis(corner, largest_slope, np.take_along_axis(sign, largest_slope, 1), 1)
+        return known(torch.from_numpy(corner))
     largest = np.abs(slope).max(1, keepdims=True)
     unit = np.where(largest > 0, slope / np.where(largest > 0, largest, 1), sign)
     return _shrunk(known(torch.from_numpy(unit)), lambda n: math.isqrt(int((n * n).sum())) + 1)
 
 
 def within(kind: str, count: int, n: int, rng: np.random.Generator) -> Exact:
-    """Any points of the unit ball or box."""
+    """Draw random points of the unit ball or box."""
     if kind == "box":
         return known(torch.from_numpy(rng.random((count, n))))
     unit = known(torch.from_numpy(rng.uniform(-1, 1, (count, n))))
@@ -91,30 +91,30 @@ def within(kind: str, count: int, n: int, rng: np.random.Generator) -> Exact:
 
 
 def _shrunk(unit: Exact, length: object) -> Exact:
-    """Each row over at least its length, in multiples of 2^-200."""
+    """Divide each row by an upper bound of its length, in multiples of 2^-200."""
     shares = np.array([[(unit.divisor << 200) // max(1, length(row))] for row in unit.lower], dtype=object)
     return Exact.known(unit.lower * shares, unit.divisor << 200)
 
 
 def points(sets: Sets, direction: Exact, repeats: int) -> Exact:
-    """[repeats · B, ...]: the points of the sets along directions [repeats · B, n]."""
+    """Return the points [repeats · B, ...] of the sets along directions [repeats · B, n]."""
     begin = known(sets.x.flatten(1))
     span = known(sets.x_upper.flatten(1)) + -begin if sets.kind == "box" else known(sets.epsilon[:, None])
 
     def repeated(part: Exact) -> Exact:
         return part.map(lambda n: np.concatenate([n] * repeats))
 
-    found = repeated(begin) + repeated(span) * direction
+    result = repeated(begin) + repeated(span) * direction
     if sets.clip is not None:
         ends = known(torch.tensor(sets.clip, dtype=torch.float64))
-        divisor = math.lcm(found.divisor, ends.divisor)
+        divisor = math.lcm(result.divisor, ends.divisor)
         low, high = ends.over(divisor).lower
-        found = found.over(divisor).map(lambda n: np.minimum(np.maximum(n, low), high))
-    return found.map(lambda n: n.reshape(len(n), *sets.x.shape[1:]))
+        result = result.over(divisor).map(lambda n: np.minimum(np.maximum(n, low), high))
+    return result.map(lambda n: n.reshape(len(n), *sets.x.shape[1:]))
 
 
 def extreme_values(net: nn.Module, sets: Sets, rows: Tensor, rng: np.random.Generator) -> Exact:
-    """Exact values of the rows at extreme and at random points: [P, B, S]."""
+    """Return exact values of the specification rows at extreme and random points: [P, B, S]."""
     slopes = gradients(net, sets, rows).numpy()
     both = np.concatenate([slopes, -slopes]).reshape(-1, slopes.shape[2])
     count, n = len(sets.x), slopes.shape[2]
@@ -129,7 +129,7 @@ def extreme_values(net: nn.Module, sets: Sets, rows: Tensor, rng: np.random.Gene
 
 
 def violated(values: Exact, lower: Tensor, upper: Tensor) -> int:
-    """The number of bounds [B, S] that a value [P, B, S] surely violates."""
+    """Count the bounds [B, S] that some value [P, B, S] certainly violates."""
     below = values + -known(lower.nan_to_num(0, 0, 0)[None])
     above = values + -known(upper.nan_to_num(0, 0, 0)[None])
     low: Whole = (below.upper < 0).any(0) & lower.isfinite().numpy()

@@ -22,7 +22,7 @@ def threads_restored() -> Iterator[None]:
 
 @pytest.fixture(params=["native", "torch"])
 def both_engines(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every ``BoundedModel`` of the test's module computes with one engine, then with the other."""
+    """Run the test once per engine, for every ``BoundedModel`` of its module."""
     model = functools.partial(request.module.BoundedModel, engine=request.param)
     monkeypatch.setattr(request.module, "BoundedModel", model)
     return str(request.param)

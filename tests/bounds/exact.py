@@ -1,6 +1,6 @@
-"""The values of a module in exact arithmetic: whole numbers over one divisor, an interval where a root or e^z is in it.
+"""Values of modules in exact arithmetic: integers over one divisor, intervals where a root or e^z occurs.
 
-Written from the definitions of the torch.nn modules, and knows nothing of pyrobust's graphs.
+Written from the definitions of the torch.nn modules, independently of pyrobust's graphs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BITS = 200  # of roots and of e^z
 
 @dataclasses.dataclass(frozen=True)
 class Exact:
-    """Numbers between lower/divisor and upper/divisor: [P, ...], Python's integers; exact where upper is lower."""
+    """Numbers [P, ...] between lower/divisor and upper/divisor, as Python integers; exact where upper equals lower."""
 
     lower: Whole
     upper: Whole
@@ -39,12 +39,12 @@ class Exact:
         return self.upper is self.lower
 
     def map(self, f: Any) -> Exact:
-        """A function that moves elements, or a monotone one of whole numbers."""
+        """Apply a function that rearranges elements, or a monotone function of integers."""
         lower = f(self.lower)
         return Exact(lower, lower if self.is_known else f(self.upper), self.divisor)
 
     def over(self, divisor: int) -> Exact:
-        """The same over a multiple of the divisor."""
+        """Return the same numbers over a multiple of the divisor."""
         factor = divisor // self.divisor
         return self if factor == 1 else dataclasses.replace(self.map(lambda n: n * factor), divisor=divisor)
 
@@ -66,7 +66,7 @@ class Exact:
         return Exact(functools.reduce(np.minimum, corners), functools.reduce(np.maximum, corners), divisor)
 
     def times(self, weight: Tensor) -> Exact:
-        """z·Wᵀ, [P, N] with [M, N]."""
+        """Return z·Wᵀ for z [P, N] and W [M, N]."""
         w = known(weight)
         if self.is_known:
             return Exact.known(self.lower @ w.lower.T, self.divisor * w.divisor)
@@ -77,7 +77,7 @@ class Exact:
 
 
 def whole(values: npt.NDArray[np.float64]) -> tuple[Whole, int]:
-    """Floats as n / divisor."""
+    """Convert floats to n / divisor."""
     mantissa, exponent = np.frexp(values)
     n = (mantissa * 2.0**53).astype(np.int64).astype(object)
     shift = exponent.astype(np.int64) - 53
@@ -88,12 +88,12 @@ def whole(values: npt.NDArray[np.float64]) -> tuple[Whole, int]:
 
 
 def known(tensor: Tensor) -> Exact:
-    """Floats, exactly."""
+    """Convert floats to exact numbers."""
     return Exact.known(*whole(tensor.detach().double().numpy()))
 
 
 def evaluate(module: nn.Module, z: Exact) -> Exact:
-    """The module's value for inputs [P, ...]."""
+    """Evaluate the module at inputs [P, ...]."""
     return _RULES[type(module)](module, z)
 
 
@@ -134,14 +134,14 @@ def _convolution(m: nn.Conv1d | nn.Conv2d, z: Exact) -> Exact:
 
 
 def padded(n: Whole, y: int, x: int) -> Whole:
-    """Zeros around [P, C, H, W]; np.pad would put numpy's zeros among Python's integers."""
+    """Pad [P, C, H, W] with zeros; np.pad would mix numpy zeros with Python integers."""
     out = np.full((*n.shape[:2], n.shape[2] + 2 * y, n.shape[3] + 2 * x), 0, dtype=object)
     out[:, :, y : y + n.shape[2], x : x + n.shape[3]] = n
     return out
 
 
 def joined(parts: list[Exact], axis: int) -> Exact:
-    """One after the other."""
+    """Concatenate the parts."""
     divisor = math.lcm(*(part.divisor for part in parts))
     parts = [part.over(divisor) for part in parts]
     lower = np.concatenate([part.lower for part in parts], axis)
@@ -163,7 +163,7 @@ def _clamp(m: nn.Hardtanh, z: Exact) -> Exact:
 
 
 def _curve(f: Any, at_minus: int, z: Exact) -> Exact:
-    """A growing function with values from at_minus to 1, in ball arithmetic."""
+    """Evaluate an increasing function with values from at_minus to 1 in ball arithmetic."""
 
     def end(n: int, side: int) -> int:
         if abs(n) > 2000 * z.divisor:  # within 2^-2000 of its limit
@@ -194,7 +194,7 @@ def _tanh(_: nn.Tanh, z: Exact) -> Exact:
 
 
 def _softsign(_: nn.Softsign, z: Exact) -> Exact:
-    """n/d to n / (d + |n|), each on a grid of 2^-1500: floor below, ceiling above."""
+    """Map n/d to n / (d + |n|) on a grid of 2^-1500: floor below, ceiling above."""
 
     def floor(n: Whole) -> Whole:
         return np.array([(int(k) << _GRID) // (z.divisor + abs(int(k))) for k in n.flat], dtype=object).reshape(n.shape)
@@ -213,7 +213,7 @@ def _batch_norm(m: nn.BatchNorm1d | nn.BatchNorm2d, z: Exact) -> Exact:
 
 
 def _inverse_root(p: int, q: int) -> tuple[int, int]:
-    """n, 2^k with n ≤ 2^k·√(q/p) < n + 1."""
+    """Return n and 2^k with n ≤ 2^k·√(q/p) < n + 1."""
     k = max(0, _BITS + (p.bit_length() - q.bit_length()))
     return math.isqrt((q << 2 * k) // p), 1 << k
 
@@ -243,7 +243,7 @@ def _average_pool(m: nn.AvgPool2d, z: Exact) -> Exact:
     z = z.map(lambda n: padded(n, border, border))
     inside = np.pad(np.ones([s - 2 * border for s in z.lower.shape[2:]], dtype=int), border)
     counts = [(s - kernel) // step + 1 for s in z.lower.shape[2:]]
-    cut = [[slice(i * step, i * step + kernel) for i in range(many)] for many in counts]
+    cut = [[slice(i * step, i * step + kernel) for i in range(count)] for count in counts]
     windows = [[(a, b) for b in cut[1]] for a in cut[0]]
     divisors = [[kernel**2 if m.count_include_pad else int(inside[a, b].sum()) for a, b in row] for row in windows]
     return _averages(z, windows, divisors)

@@ -1,4 +1,4 @@
-"""The table of activations: an engine refuses a function without a row, and a row without the part that it needs."""
+"""The table of activations: engines refuse functions without a row and rows without a part that they need."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def test_a_row_without_a_part_is_refused(
     monkeypatch.setitem(ACTIVATIONS, "planted", row)
     with pytest.raises(ModelError, match=rf"1 \(planted\) {message}"):
         ENGINES[engine](activation("planted"))
-    # and nothing but that part: with it, the engine takes the row
+    # With the part restored, the engine accepts the row.
     monkeypatch.setitem(ACTIVATIONS, "planted", ACTIVATIONS[function])
     ENGINES[engine](activation("planted"))
 
 
 def test_every_optional_part_is_planted_as_missing() -> None:
-    """A new part of a row comes with a case above."""
+    """Require a case above for every optional part of a row."""
     optional = {field.name for field in dataclasses.fields(ActivationRow) if field.default is dataclasses.MISSING}
     assert optional == {part for _, parts, _ in PARTS for part in parts}
 
@@ -97,7 +97,7 @@ def test_the_native_engine_refuses_unknown_code(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("function", sorted(ACTIVATIONS))
 def test_every_row_is_complete(function: str) -> None:
-    """The functions of the library; sigmoid and tanh have no differentiable bounds."""
+    """Check the library's functions; only sigmoid and tanh have no differentiable bounds."""
     row, node = ACTIVATIONS[function], activation(function)
     if function.startswith("aten."):
         return  # registered by another test
@@ -134,8 +134,8 @@ def absolute(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E
     return zero, zero, zero, most, np.maximum(np.maximum(l, -u), 0), most
 
 
-def test_a_registered_rule_with_all_it_may_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slopes serve the Lipschitz bound, the differentiable rule training; without them both refuse."""
+def test_a_registered_rule_with_all_optional_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the slope range for Lipschitz bounds and the differentiable rule for training; refuse both without them."""
     operator = torch.ops.aten.log_sigmoid.default
     monkeypatch.setattr(elementwise, "RULES", dict(elementwise.RULES))
     monkeypatch.setattr("pyrobust.bounds.graph.capture.RULES", elementwise.RULES)
@@ -167,8 +167,8 @@ def test_a_registered_rule_with_all_it_may_give(monkeypatch: pytest.MonkeyPatch)
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "bounds.md"
 
 
-def test_the_rule_of_the_page_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The example of "Your own activation" runs, and its rule bounds the function."""
+def test_the_rule_of_the_documentation_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the example of "Your own activation" and check that its rule bounds the function."""
     monkeypatch.setattr(elementwise, "RULES", dict(elementwise.RULES))
     monkeypatch.setattr("pyrobust.bounds.graph.capture.RULES", elementwise.RULES)
     section = PAGE.read_text().split("## Your own activation")[1]

@@ -1,4 +1,4 @@
-"""The analysis of a graph, and the checks of the native engine on the one that it is given."""
+"""The analysis of a graph, and the native engine's checks of the analysis it is given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyrobust.bounds.graph.analysis import Analysis, Step, consumers, read_count
 from pyrobust.bounds.graph.nodes import Activation, Gather, Input, MaxPool, Node, Sum, in_order
 
 X = Input(name="x", shape=(3,), inputs=())
-#: Reads element 0 of its first place three times and element 1 of its second place once.
+#: Reads element 0 of its first input three times and element 1 of its second input once.
 TWICE = Gather(name="g", shape=(4,), inputs=(X, X), index=torch.tensor([0, 0, 0, 4]))
 
 
@@ -38,23 +38,23 @@ def test_consumers_are_counted_once_for_each_read() -> None:
 def test_an_affine_layer_is_fused_with_its_only_reader() -> None:
     moved = Gather(name="g", shape=(3,), inputs=(X,), index=torch.arange(3))
     first = relu(moved)
-    found = analysis(X, moved, first)
-    assert found.fused == [False, True, False]
-    assert found.affine_in_input == [True, True, False]
-    assert found.ends_affine_part == [False, True, False]
+    result = analysis(X, moved, first)
+    assert result.fused == [False, True, False]
+    assert result.affine_in_input == [True, True, False]
+    assert result.ends_affine_part == [False, True, False]
     both = Sum(name="s", shape=(3,), inputs=(first, moved), signs=(1, 1))
-    found = analysis(X, moved, first, both)
-    assert found.fused == [False] * 4
-    assert found.consumers == [[1], [2, 3], [3], []]
-    assert found.ends_affine_part == [False, True, False, False]
+    result = analysis(X, moved, first, both)
+    assert result.fused == [False] * 4
+    assert result.consumers == [[1], [2, 3], [3], []]
+    assert result.ends_affine_part == [False, True, False, False]
 
 
 def test_repeated_reads() -> None:
     assert [counts.tolist() for counts in read_counts(TWICE)] == [[3, 0, 0], [0, 1, 0]]
-    found = analysis(X, TWICE)
-    assert found.repeats(1) == [3, 1]
-    assert found.repeats_in_all(1) == [3, 3]
-    assert found.repeats(0) == []
+    result = analysis(X, TWICE)
+    assert result.repeats(1) == [3, 1]
+    assert result.repeats_in_all(1) == [3, 3]
+    assert result.repeats(0) == []
     windows = MaxPool(name="m", shape=(2,), inputs=(X,), windows=torch.tensor([[0, 1], [1, -1]]))
     assert analysis(X, windows).repeats(1) == [2]
 

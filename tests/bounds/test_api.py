@@ -1,4 +1,4 @@
-"""The public API: bad input is an error, and global settings of torch change no bit."""
+"""The public API: input errors, and independence of torch's global settings."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def bfloat16_products() -> Iterator[None]:
     ],
 )
 def test_settings_elsewhere_change_no_bit(setting: Callable[[], object], both_engines: str) -> None:
-    """Epsilon is a float32 number here: what becomes of others is another test."""
+    """Use an epsilon that is a float32 number; test_epsilon.py covers others."""
 
     net = network()
 
@@ -235,7 +235,7 @@ def test_settings_elsewhere_change_no_bit(setting: Callable[[], object], both_en
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_models_in_other_floats(dtype: torch.dtype, both_engines: str) -> None:
-    """The exact values of the model's own numbers lie inside."""
+    """Check that bounds contain the exact values for the model's own parameters."""
     net, rng = network(dtype), np.random.default_rng(5)
     model = BoundedModel(net, X.to(dtype))
     for kind in ("linf", "l2", "l1", "box"):
@@ -284,8 +284,8 @@ def test_one_epsilon_for_each_example(model: BoundedModel, method: str) -> None:
 
 
 def test_one_class_and_the_order_of_margins(model: BoundedModel) -> None:
-    one = BoundedModel(nn.Linear(4, 1).eval(), X)
-    assert one.certified_radius(X, torch.zeros(3).long(), largest=0.5).tolist() == [0.5] * 3
+    single_class = BoundedModel(nn.Linear(4, 1).eval(), X)
+    assert single_class.certified_radius(X, torch.zeros(3).long(), largest=0.5).tolist() == [0.5] * 3
     margins = model.margins(X, Y, 0.0).lower
     logits = network()(X).double()
     expected = [[logits[i, y] - logits[i, j] for j in range(3) if j != y] for i, y in enumerate(Y.tolist())]
@@ -301,7 +301,7 @@ def test_a_misclassified_example_is_not_certified(model: BoundedModel) -> None:
 
 @functools.cache
 def images() -> tuple[BoundedModel, Tensor]:
-    """A model with every kind of loop, a function by rule among them; and 37 images."""
+    """Return a model that uses every kind of loop, one numpy rule included, and 37 images."""
     generator = torch.Generator().manual_seed(6)
     layers = [nn.Conv2d(2, 5, 3, 2, 1), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(45, 30), nn.Tanh()]
     net = nn.Sequential(*layers, nn.Linear(30, 4)).eval()
@@ -316,20 +316,20 @@ def images() -> tuple[BoundedModel, Tensor]:
 def test_threads_and_chunks_change_no_bit(method: str, norm: str, threads_restored: None) -> None:
     model, x = images()
     y = torch.arange(37) % 4
-    found = []
+    results = []
     for threads, limit in ((1, None), (2, None), (1, 1), (2, 200_000), (1, 10**7)):
         torch.set_num_threads(threads)
         assert _C.num_threads() == threads
-        found.append(model.bounds(x, 0.03125, norm=norm, method=method, clip=(0.0, 1.0), memory_limit=limit))
-        found.append(model.margins(x, y, 0.03125, norm=norm, method=method, memory_limit=limit))
-    assert all(same(found[0], other) for other in found[2::2])
-    assert all(same(found[1], other) for other in found[3::2])
-    assert found[0].lower.isfinite().all()
+        results.append(model.bounds(x, 0.03125, norm=norm, method=method, clip=(0.0, 1.0), memory_limit=limit))
+        results.append(model.margins(x, y, 0.03125, norm=norm, method=method, memory_limit=limit))
+    assert all(same(results[0], other) for other in results[2::2])
+    assert all(same(results[1], other) for other in results[3::2])
+    assert results[0].lower.isfinite().all()
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_levels_agree_closely(method: str, simd_level: str) -> None:
-    """Sums run in another order on other instruction sets, so bits may differ; bounds hardly."""
+    """Check closeness rather than bits: the order of sums depends on the instruction set."""
     model = BoundedModel(network(), X)
     wide = BoundedModel(network(torch.float64), X.double())
     narrow, exact = (m.bounds(x, 0.125, method=method) for m, x in ((model, X), (wide, X.double())))

@@ -1,4 +1,4 @@
-"""Both sides: PGD finds nothing at a radius that is certified."""
+"""Attacks within certified radii find no counterexample."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_trained_nets(name: str, norm: str, method: str, largest: float) -> None
 @pytest.mark.parametrize("name", ["oval_base", "mnist_cnn_a_adv"])
 @pytest.mark.parametrize(("norm", "largest"), [("linf", 0.3), ("l2", 3.0)])
 def test_trained_nets_at_length(name: str, norm: str, largest: float, seed: int) -> None:
-    """17 · 2 · 2 · 200 examples, which noise changes each time; more than 10,000 of them are certified."""
+    """Attack 17 · 2 · 2 · 200 examples with fresh noise; more than 10,000 of them are certified."""
     net, x, y = on_images(name)
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)) * 0.02
     x = (x + noise).clamp(0, 1)
@@ -71,7 +71,7 @@ def fallen(net: nn.Module, x: Tensor, y: Tensor, radius: Tensor, norm: str, **op
 
 
 def attacked_by_apgd(name: str, norm: str, begin: int, count: int, factors: tuple[int, ...], **options: int) -> None:
-    """No example falls at its certified radius; far beyond it some do, so the attack works."""
+    """Check that APGD fools no example at its certified radius, and some examples far beyond it."""
     net, x, y = on_images(name)
     x, y = x[begin : begin + count], y[begin : begin + count]
     radius = BoundedModel(net, x).certified_radius(
@@ -79,11 +79,11 @@ def attacked_by_apgd(name: str, norm: str, begin: int, count: int, factors: tupl
     )
     held = radius > 0
     x, y, radius = x[held], y[held], radius[held]
-    found = {factor: int(fallen(net, x, y, factor * radius, norm, **options).sum()) for factor in factors}
-    print(f"{name}, {norm}: {len(x)} certified; factor of the radius: examples that fell there: {found}")
+    fooled = {factor: int(fallen(net, x, y, factor * radius, norm, **options).sum()) for factor in factors}
+    print(f"{name}, {norm}: {len(x)} certified; factor of the radius: examples that fell there: {fooled}")
     assert len(x) >= count // 3
-    assert found[1] == 0
-    assert found[factors[-1]] > 0
+    assert fooled[1] == 0
+    assert fooled[factors[-1]] > 0
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
@@ -97,5 +97,5 @@ def test_apgd_at_the_certified_radius(name: str, norm: str) -> None:
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 @pytest.mark.parametrize("name", NETS)
 def test_apgd_at_the_certified_radius_at_length(name: str, norm: str, begin: int) -> None:
-    """As AutoAttack's, 100 steps and nine targets, with three restarts each."""
+    """Run APGD like AutoAttack: 100 steps and nine targets, with three restarts each."""
     attacked_by_apgd(name, norm, begin, 20, (1, 2, 64), steps=100, targets=9, restarts=3)

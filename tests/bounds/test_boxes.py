@@ -1,4 +1,4 @@
-"""Boxes in the floats they were given in."""
+"""Boxes in the dtype of their corners."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pyrobust.errors import InputError
 
 LOW = torch.rand(40, 6, generator=torch.Generator().manual_seed(0))
 HIGH = LOW + 0.1
-# A subnormal number is one, whatever it is widened by.
+# Subnormal corners must survive the widening to another dtype.
 LOW[0, 0], HIGH[0, 0] = 1e-40, 3e-40
 
 
 def bounds(lower: Tensor, upper: Tensor, method: str, engine: str) -> tuple[Tensor, Tensor]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 3)).eval()
-    found = BoundedModel(model, LOW[:1], engine=engine).bounds(x_lower=lower, x_upper=upper, method=method)
-    return found.lower, found.upper
+    result = BoundedModel(model, LOW[:1], engine=engine).bounds(x_lower=lower, x_upper=upper, method=method)
+    return result.lower, result.upper
 
 
 @pytest.mark.parametrize("engine", ["native", "torch"])
@@ -29,20 +29,20 @@ def bounds(lower: Tensor, upper: Tensor, method: str, engine: str) -> tuple[Tens
 def test_narrow_boxes_have_the_bits_of_wide_ones(method: str, engine: str) -> None:
     wide = bounds(LOW.double(), HIGH.double(), method, engine)
     pairs = [(LOW, HIGH), (LOW.double(), HIGH)]
-    if engine == "native":  # whose bits do not depend on where a box lies
+    if engine == "native":  # its bits do not depend on the memory layout of a box
         pairs.append((LOW.t().contiguous().t(), HIGH))
     for lower, upper in pairs:
-        found = bounds(lower, upper, method, engine)
-        assert torch.equal(found[0], wide[0])
-        assert torch.equal(found[1], wide[1])
+        result = bounds(lower, upper, method, engine)
+        assert torch.equal(result[0], wide[0])
+        assert torch.equal(result[1], wide[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_boxes_in_16_bits(dtype: torch.dtype) -> None:
     lower, upper = LOW.to(dtype), (HIGH + 0.1).to(dtype)
-    found, wide = bounds(lower, upper, "crown", "native"), bounds(lower.double(), upper.double(), "crown", "native")
-    assert torch.equal(found[0], wide[0])
-    assert torch.equal(found[1], wide[1])
+    result, wide = bounds(lower, upper, "crown", "native"), bounds(lower.double(), upper.double(), "crown", "native")
+    assert torch.equal(result[0], wide[0])
+    assert torch.equal(result[1], wide[1])
 
 
 def test_wide_boxes_are_not_rounded_wherever_they_lie() -> None:
@@ -50,7 +50,7 @@ def test_wide_boxes_are_not_rounded_wherever_they_lie() -> None:
     network.input([1, 1, 1])
     network.linear(0, np.full((1, 1), 2.0**20, np.float64), np.full(1, -(2.0**20)), 0.0, 0.0)
     network.finish()
-    # Every second element of it: as float32 the box would be the point 1.
+    # Strided corners; rounded to float32 the box would be the point 1.
     corners = np.full((3, 2), 1 + 2.0**-30)[:, :1]
     lower, upper = network.propagate(
         corners, corners, None, None, None, "ibp", "linf", True, 0.0, float(np.finfo(np.float64).max), True, 8

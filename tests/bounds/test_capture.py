@@ -1,4 +1,4 @@
-"""Every lowering rule against the module itself, and what is refused."""
+"""Every lowering rule against the module itself, and refused models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLAT, LINE, PLANE = (6,), (4, 7), (4, 6, 5)
 
 
 class Called(nn.Module):
-    """A function as a module, with a few parameters for it."""
+    """A module that calls a function with parameters."""
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     (PLANE, lambda x: x[:, :1] + x),
     (PLANE, lambda x, m: x * m.row[:4].view(1, 4, 1, 1) + m.row[:4].view(4, 1, 1)),
     (PLANE, lambda x: x[:, :, :, :1] - x),
-    # functions of each element
+    # elementwise functions
     (FLAT, nn.ReLU()),
     (FLAT, nn.Sequential(nn.Hardtanh(-9, 9), nn.ReLU(inplace=True))),
     (PLANE, nn.LeakyReLU()),
@@ -135,7 +135,7 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     (PLANE, lambda x: x.mean(-1, keepdim=True)),
     (PLANE, lambda x: x.sum((1, 3))),
     (LINE, lambda x: x.sum(-1)),
-    # movements
+    # rearrangements
     (PLANE, nn.Flatten()),
     (PLANE, nn.Flatten(2)),
     (FLAT, nn.Unflatten(1, (2, 3))),
@@ -178,7 +178,7 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
 
 
 class Noted(dict[object, object]):
-    """The rules, and which of them were asked for."""
+    """The lowering rules, with a record of those that were looked up."""
 
     def __init__(self) -> None:
         super().__init__(RULES)
@@ -203,7 +203,7 @@ def test_the_graph_computes_what_the_module_does(case: int, monkeypatch: pytest.
     output = capture(model, x)
     assert output.shape == tuple(expected.shape[1:])
     torch.testing.assert_close(forward(output, x), expected, rtol=1e-12, atol=1e-12)
-    # and the engine computes it, too; a sum of one, for a graph in which nothing is computed
+    # The engine computes the graph, too; a sum of one term covers graphs without any operation.
     engine = Engine(Sum(name="sum", shape=output.shape, inputs=(output,), signs=(1,)), torch.float64)
     lower, upper = engine.run(ball(x, 1e-9, "linf", None, shape), None, Query("crown", True, "real", None))
     value = expected.flatten(1)
@@ -213,7 +213,7 @@ def test_the_graph_computes_what_the_module_does(case: int, monkeypatch: pytest.
 
 
 def test_every_rule_was_used() -> None:
-    """Every operator that there is a rule for is left in the graph of one of the cases."""
+    """Check that the cases cover every operator with a lowering rule."""
     if len(RAN) < len(CASES):
         pytest.skip("only some of the cases were run")
     assert sorted(map(str, set(RULES) - NOTED.asked)) == []
@@ -326,7 +326,7 @@ def test_other_types_of_model_or_example_are_refused(model: object, example: obj
 
 
 def test_the_model_is_left_as_it_was() -> None:
-    """Parameters keep their values and their gradients' flag; the mode stays."""
+    """Check that parameters, their requires_grad flags and the mode are unchanged."""
     model = nn.Sequential(nn.Linear(6, 6), nn.ReLU()).eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     BoundedModel(model, torch.zeros(1, 6))

@@ -1,4 +1,4 @@
-"""Verification in stages: the stage that settles an example, and no work done twice."""
+"""Verification in stages: each example is settled once, by the first stage that can."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ METHODS = ("ibp", "crown-ibp", "crown")
 
 
 def identity() -> nn.Module:
-    """Two logits, the inputs themselves: the margin over a ball of linf radius ε is x₀ − x₁ − 2ε."""
+    """Return a model whose two logits are its inputs: the margin over a linf ball of radius ε is x₀ − x₁ − 2ε."""
     model = nn.Linear(2, 2)
     model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
     return model.eval()
@@ -103,19 +103,19 @@ def test_counterexamples_are_in_the_set_and_fool_the_model(digits: tuple[Bounded
         verdicts = bounded.verify(
             x, y, epsilon, norm=norm, clip=(0.0, 1.0), methods=("crown-ibp",), attack=attack.generate
         )
-        found = torch.tensor([stage == "attack" for stage in verdicts.stage])
-        assert 5 < int(found.sum()) < len(x)
+        attacked = torch.tensor([stage == "attack" for stage in verdicts.stage])
+        assert 5 < int(attacked.sum()) < len(x)
         x_adv = verdicts.counterexample
         assert bool(is_within(x_adv, x, norm, torch.full((len(x),), epsilon, dtype=torch.float64)).all())
         assert bool(((x_adv >= 0) & (x_adv <= 1)).all())
         for i in range(len(x)):
             fooled = bool(bounded.model(x_adv[i : i + 1]).argmax(1) != y[i])
             assert fooled == (verdicts.status[i] == "falsified")
-            assert found[i] or torch.equal(x_adv[i], x[i])
+            assert attacked[i] or torch.equal(x_adv[i], x[i])
 
 
-class Company(nn.Linear):
-    """Gives an example in much company to class 0, and else to where its logits say."""
+class BatchDependent(nn.Linear):
+    """A model that predicts class 0 for batches of four and more, and by its logits for smaller ones."""
 
     def forward(self, x: Tensor) -> Tensor:
         logits = super().forward(x)
@@ -123,7 +123,7 @@ class Company(nn.Linear):
 
 
 def test_close_logits_of_the_forward_pass_are_judged_alone() -> None:
-    model = Company(2, 2)
+    model = BatchDependent(2, 2)
     model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
     x = torch.tensor([[0.1, 0.9], [0.2, 0.8], [0.9, 0.1], [0.9, 0.1]])
     bounded = BoundedModel(model.eval(), x)

@@ -1,4 +1,4 @@
-"""Bounds with semantics="float32" hold what the model computes in its own floats, in any order of its sums."""
+"""Bounds with semantics="float32" contain the model's float32 outputs for any order of its sums."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METHODS = ("ibp", "crown-ibp", "crown")
 
 
 def float_points(x: Tensor, epsilon: float, norm: str, rng: np.random.Generator) -> Tensor:
-    """[P, B, ...]: float32 points of the balls, some on their surface; x and epsilon are multiples of 2^-10."""
+    """Return float32 points [P, B, ...] of the balls, some on the surface; x and epsilon are multiples of 2^-10."""
     n = x[0].numel()
     steps = [torch.zeros_like(x)]
     for _ in range(4):
@@ -27,9 +27,9 @@ def float_points(x: Tensor, epsilon: float, norm: str, rng: np.random.Generator)
         if norm == "linf":
             steps += [sign * epsilon, torch.from_numpy(rng.uniform(-1, 1, tuple(x.shape))).float() * epsilon * 0.999]
             continue
-        one = torch.zeros_like(x).flatten(1)
-        one[:, int(rng.integers(n))] = 1
-        steps += [one.view_as(x) * sign * epsilon, sign * (epsilon * 0.999 / (n if norm == "l1" else n**0.5))]
+        coordinate = torch.zeros_like(x).flatten(1)
+        coordinate[:, int(rng.integers(n))] = 1
+        steps += [coordinate.view_as(x) * sign * epsilon, sign * (epsilon * 0.999 / (n if norm == "l1" else n**0.5))]
     return torch.stack([x + step for step in steps])
 
 
@@ -38,19 +38,19 @@ def grid(rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
 
 
 def limited(net: nn.Sequential, kind: str, rng: np.random.Generator) -> nn.Sequential:
-    """The net with activations of one kind only."""
+    """Replace all activations by those of one kind."""
 
-    def one() -> nn.Module:
+    def activation() -> nn.Module:
         if kind == "leaky_relu":
             return nn.LeakyReLU(float(rng.choice([0.01, 0.1, 0.3])))
         return nn.Hardtanh(-0.3, 0.7) if kind == "hardtanh" else nn.ReLU()
 
     functions = (nn.ReLU, nn.LeakyReLU, nn.Hardtanh)
-    return nn.Sequential(*(one() if isinstance(m, functions) else m for m in net)).eval()
+    return nn.Sequential(*(activation() if isinstance(m, functions) else m for m in net)).eval()
 
 
 def outside_of_dense(kind: str, nets: int, seed: int, semantics: str, name: str) -> tuple[int, int, int]:
-    """(cases, bounds that a value violates, finite bounds) over random dense nets."""
+    """Return (cases, violated bounds, finite bounds) over random dense nets."""
     rng = np.random.default_rng(seed)
     cases = outside = finite = 0
     for i in range(nets):
@@ -61,12 +61,12 @@ def outside_of_dense(kind: str, nets: int, seed: int, semantics: str, name: str)
         norm, epsilon = str(rng.choice(["linf", "l2", "l1"])), float(rng.choice([0.0, 2.0**-10, 0.25]))
         x = grid(rng, (8, n))
         inputs = ball(x, epsilon, norm, None, (n,))
-        at = float_points(x, epsilon, norm, rng)
-        found = [
-            torch.from_numpy(deployed(net, at.flatten(0, 1).numpy(), order, rng)).double().view(len(at), 8, -1)
+        points = float_points(x, epsilon, norm, rng)
+        orders = [
+            torch.from_numpy(deployed(net, points.flatten(0, 1).numpy(), order, rng)).double().view(len(points), 8, -1)
             for order in SUMS
         ]
-        values = torch.cat([*found, net(at.flatten(0, 1)).double().view(len(at), 8, -1)])
+        values = torch.cat([*orders, net(points.flatten(0, 1)).double().view(len(points), 8, -1)])
         cases += 8
         for method in METHODS:
             lower, upper = engine.run(inputs, None, Query(method, True, semantics, None))
@@ -85,22 +85,22 @@ def test_dense_nets_in_any_order(kind: str, name: str, nets: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_real_semantics_do_not_enclose_the_deployed_pass(name: str) -> None:
-    """The test above can fail."""
+    """Check that the test above can fail."""
     _, outside, _ = outside_of_dense("relu", 100, 11, "real", name)
     assert outside > 0
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_layers_as_torch_computes_them(name: str) -> None:
-    """Convolutions, normalisation and pooling."""
+    """Check convolutions, normalisation and pooling."""
     rng = np.random.default_rng(12)
     for i in range(20):
         net, shape = bound_nets.convolutional(rng, ("normal", "cancel", "stable")[i % 3], torch.float32)
         model = BoundedModel(net, torch.zeros(1, *shape), engine=name)
         for norm in ("linf", "l2", "l1"):
             x, epsilon = grid(rng, (8, *shape)), 2.0**-6
-            at = float_points(x, epsilon, norm, rng)
-            values = net(at.flatten(0, 1)).double().view(len(at), 8, -1)
+            points = float_points(x, epsilon, norm, rng)
+            values = net(points.flatten(0, 1)).double().view(len(points), 8, -1)
             for method in METHODS:
                 bounds = model.bounds(x, epsilon, norm=norm, method=method, semantics="float32")
                 assert ((bounds.lower <= values) & (values <= bounds.upper)).all(), (net, norm, method)

@@ -19,7 +19,7 @@ BATCH = 5
 
 
 class Everything(nn.Module):
-    """All kinds of node: grouped and strided convolutions, batch norm, a sum, gathers, clamps, maxima with padding."""
+    """A net with all kinds of nodes: grouped, strided convolutions, batch norm, sum, gathers, clamps, padded maxima."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Everything(nn.Module):
 
 @functools.cache
 def net(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tensor]:
-    """A net in evaluation mode, and inputs."""
+    """Return a net in evaluation mode and inputs."""
     with torch.random.fork_rng():
         torch.manual_seed(len(name))
         if name == "dense":
@@ -77,24 +77,24 @@ def specifications(outputs: int, dtype: torch.dtype) -> list[Tensor | None]:
 @pytest.mark.parametrize("name", NETS)
 def test_bounds_equal_the_engine_up_to_rounding(name: str, method: str, dtype: torch.dtype) -> None:
     model, x = net(name, dtype)
-    found, engine = DifferentiableBounds(model, x), BoundedModel(model, x)
+    bounds, engine = DifferentiableBounds(model, x), BoundedModel(model, x)
     tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-10}
     for epsilon in (0.0, 0.02, 0.3, torch.linspace(0, 0.2, BATCH)):
         for clip in (None, (0.0, 1.0)):
-            for rows in specifications(found.outputs, dtype):
-                lower, upper = found.bounds(x, epsilon, method=method, C=rows, clip=clip)
+            for rows in specifications(bounds.outputs, dtype):
+                lower, upper = bounds.bounds(x, epsilon, method=method, C=rows, clip=clip)
                 want = engine.bounds(x, epsilon, method=method, C=rows, clip=clip, sound=False)
                 torch.testing.assert_close(lower.double(), want.lower, **tolerance)
                 torch.testing.assert_close(upper.double(), want.upper, **tolerance)
-        y = labels(found.outputs)
+        y = labels(bounds.outputs)
         want = engine.margins(x, y, epsilon, method=method, sound=False)
-        torch.testing.assert_close(found.margins(x, y, epsilon, method=method).double(), want.lower, **tolerance)
+        torch.testing.assert_close(bounds.margins(x, y, epsilon, method=method).double(), want.lower, **tolerance)
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", NETS)
 def test_other_devices_compute_the_same(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In torch operations, without the CPU's layout: results and gradients."""
+    """Compare the torch operations of other devices to the CPU's batch-last layout: results and gradients."""
     model, x = net(name, torch.float64)
     bounds, parameters = DifferentiableBounds(model, x), list(model.parameters())
     results = []
@@ -118,7 +118,7 @@ def test_bounds_hold_at_random_points(name: str, method: str) -> None:
         logits = model(x + 0.1 * (2 * noise.round() - 1 if seed % 2 else 2 * noise - 1))
         assert bool(((lower <= logits + 1e-9) & (logits <= upper + 1e-9)).all())
     slack = float((upper - lower).detach().mean())
-    assert slack > 1e-3  # a bound that holds for no other reason than being wide would pass; one that is a point not
+    assert slack > 1e-3  # bounds of width 0 would be trivial
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -134,7 +134,7 @@ def test_gradcheck(name: str, method: str) -> None:
         return bounds.margins(x, y, epsilon, method=method)
 
     torch.autograd.gradcheck(margins, (x, epsilon))
-    # by the parameters, that the bounds hang on: against the difference along a direction
+    # gradients of the parameters, against a difference along a direction
     parameters = list(model.parameters())
     got = torch.autograd.grad(margins(x, epsilon).square().sum(), parameters)
     assert all(bool((g != 0).any()) for g in got)
@@ -142,7 +142,7 @@ def test_gradcheck(name: str, method: str) -> None:
     direction = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
     step, ends = 1e-6, []
     with torch.no_grad():
-        for distance in (step, -2 * step, step):  # there, to the other side, and back
+        for distance in (step, -2 * step, step):  # forward, to the other side, and back
             for p, d in zip(parameters, direction, strict=True):
                 p.add_(distance * d)
             ends.append(float(margins(x, epsilon).square().sum()))

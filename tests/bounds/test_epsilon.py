@@ -1,4 +1,4 @@
-"""Epsilon is the binary64 number that was given."""
+"""Epsilon is used as the given float64 number."""
 
 from __future__ import annotations
 

@@ -34,15 +34,15 @@ class Tally:
     outside_unsound: int = 0
 
     def check(self, cases: int) -> None:
-        print(self)  # pytest -rP shows it
+        print(self)  # shown by pytest -rP
         assert self.cases >= cases
         assert self.outside == 0
         assert self.finite >= 0.8 * self.bounds
-        assert self.outside_unsound > 0  # else the suite could not fail
+        assert self.outside_unsound > 0  # otherwise these tests could not fail
 
 
 def asked_rows(rng: np.random.Generator, count: int, outputs: int) -> Tensor:
-    """Specification rows: the outputs themselves, or combinations with coefficients that are not float32 numbers."""
+    """Draw specification rows: the outputs, or combinations with coefficients that are not float32 numbers."""
     if rng.random() < 0.5:
         return torch.eye(outputs, dtype=torch.float64).expand(count, -1, -1)
     return torch.from_numpy(rng.standard_normal((count, 2, outputs)) * 10.0 ** rng.integers(-3, 4))
@@ -51,7 +51,7 @@ def asked_rows(rng: np.random.Generator, count: int, outputs: int) -> Tensor:
 def compare(
     engines: Engines, net: nn.Module, sets: Sets, rng: np.random.Generator, outputs: int, tallies: dict[str, Tally]
 ) -> None:
-    """Bounds by every engine and method, sound and not, against values at extreme points."""
+    """Compare bounds of every engine and method, sound and unsound, to values at extreme points."""
     rows = asked_rows(rng, len(sets.x), outputs)
     values = extreme_values(net, sets, rows, rng)
     identity = rows.shape[1] == outputs and bool((rows == torch.eye(outputs)).all())
@@ -59,14 +59,14 @@ def compare(
     for (name, engine), method, sound in itertools.product(engines.items(), METHODS, (True, False)):
         tally, query = tallies[name], Query(method, sound, "real", None)
         lower, upper = engine.run(inputs, None if identity else rows, query)
-        found = violated(values, lower, upper)
+        violations = violated(values, lower, upper)
         if sound:
-            tally.outside += found
+            tally.outside += violations
             tally.bounds += 2 * lower.numel()
             tally.finite += int(lower.isfinite().sum() + upper.isfinite().sum())
-            assert found == 0, (name, net, sets, method, rows)
+            assert violations == 0, (name, net, sets, method, rows)
         else:
-            tally.outside_unsound += found
+            tally.outside_unsound += violations
     for name in engines:
         tallies[name].cases += len(sets.x)
 
@@ -112,7 +112,7 @@ def test_dense_nets_at_every_level(simd_level: str) -> None:
 
 
 def test_nets_of_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tensor_engine._TILE_ROWS, "cpu", 4)  # windows, though these nets are small
+    monkeypatch.setitem(tensor_engine._TILE_ROWS, "cpu", 4)  # forces windows on these small nets
     check(layered_cases(3, nets=45, count=8), 1400)
 
 
@@ -124,7 +124,7 @@ def test_dense_nets_at_length() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(1000, 1040))
 def test_a_million_dense_nets(seed: int) -> None:
-    """25,000 nets for each seed, with one set each."""
+    """Check 25,000 nets per seed, with one input set each."""
     check(dense_cases(seed, nets=25_000, count=1), 25_000)
 
 

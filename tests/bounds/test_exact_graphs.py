@@ -1,4 +1,4 @@
-"""Random graphs in exact arithmetic, with layers read by several others and elements read many times."""
+"""Random graphs against exact arithmetic, with layers read by several others and elements read repeatedly."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ METHODS = ("ibp", "crown-ibp", "crown")
 
 
 def evaluate(output: Node, x: Exact) -> Exact:
-    """The output [P, n] for inputs [P, n]; constants are exact floats."""
+    """Return the output [P, n] for inputs [P, n]; constants are exact floats."""
     values: dict[Node, Exact] = {}
     for node in in_order(output):
-        inputs = [values[one] for one in node.inputs]
+        inputs = [values[source] for source in node.inputs]
         values[node] = x if isinstance(node, Input) else _value(node, inputs)
     return values[output]
 
@@ -42,7 +42,7 @@ def _value(node: Node, inputs: list[Exact]) -> Exact:
     if isinstance(node, Scale):
         return z * known(node.scale.value()[None]) + known(node.shift.value()[None])
     if isinstance(node, Sum):
-        terms = [one if sign > 0 else -one for sign, one in zip(node.signs, inputs, strict=True)]
+        terms = [term if sign > 0 else -term for sign, term in zip(node.signs, inputs, strict=True)]
         total = terms[0]
         for term in terms[1:]:
             total = total + term
@@ -63,7 +63,7 @@ def _value(node: Node, inputs: list[Exact]) -> Exact:
 
 
 def dense_weight(node: Conv2d) -> Tensor:
-    """The matrix of a convolution: its values at unit images."""
+    """Return the matrix of a convolution: its values at unit images."""
     shape = node.inputs[0].shape
     units = torch.eye(int(np.prod(shape)), dtype=torch.float64).view(-1, *shape)
     weight = node.weight.value().double()
@@ -75,7 +75,7 @@ def dense_weight(node: Conv2d) -> Tensor:
 
 
 class Maker:
-    """Draws nodes; every constant is one of float32, of a few scales."""
+    """Builder of random graphs; constants are float32 numbers of several scales."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -118,13 +118,13 @@ class Maker:
         elif kind == 2:
             node = Scale(**flat, scale=self.constant(*z.shape), shift=self.constant(*z.shape))
         elif kind == 3:
-            others = [one for one in self.nodes if one.shape == z.shape]
+            others = [other for other in self.nodes if other.shape == z.shape]
             chosen = tuple(others[i] for i in rng.integers(len(others), size=rng.integers(1, 5)))
             signs = tuple(int(s) for s in rng.choice([1, -1], size=len(chosen)))
             node = Sum(name="s", shape=z.shape, inputs=chosen, signs=signs)
         elif kind == 4:
             inputs = tuple(self.any() for _ in range(rng.integers(1, 4)))
-            total = sum(one.size for one in inputs)
+            total = sum(source.size for source in inputs)
             node = Gather(name="g", shape=(size,), inputs=inputs, index=self.index(total, (size,)))
         elif kind == 5:
             windows = torch.cat(
@@ -139,13 +139,13 @@ class Maker:
         self.nodes.append(node)
 
     def index(self, total: int, shape: tuple[int, ...]) -> Tensor:
-        """Any elements, some of them many times, some of them no element."""
+        """Draw element indices with repetition; -1 stands for no element."""
         return torch.from_numpy(self.rng.integers(-1, total, size=shape))
 
     def output(self) -> Node:
-        """One that takes several of the last nodes."""
+        """Build an output that reads the last nodes."""
         inputs = tuple(self.nodes[-4:])
-        total = sum(one.size for one in inputs)
+        total = sum(source.size for source in inputs)
         every = Gather(name="g", shape=(total,), inputs=inputs, index=torch.arange(total))
         return Linear(name="l", shape=(3,), inputs=(every,), weight=self.constant(3, total), bias=self.constant(3))
 
@@ -156,12 +156,12 @@ def slopes(output: Node, sets: Sets) -> np.ndarray:
         x = x / 2 + sets.x_upper.double() / 2
     x.requires_grad_(True)
     values = forward(output, x)
-    found = [torch.autograd.grad(values[:, s].sum(), x, retain_graph=True, allow_unused=True)[0] for s in range(3)]
-    return np.stack([np.zeros(x.shape) if one is None else one.nan_to_num(0, 1, -1).numpy() for one in found])
+    per_row = [torch.autograd.grad(values[:, s].sum(), x, retain_graph=True, allow_unused=True)[0] for s in range(3)]
+    return np.stack([np.zeros(x.shape) if g is None else g.nan_to_num(0, 1, -1).numpy() for g in per_row])
 
 
 def run(seed: int, graphs: int, count: int, names: Sequence[str] = NAMES) -> dict[tuple[str, bool], int]:
-    """The number of violated bounds by engine and soundness."""
+    """Return the number of violated bounds by engine and soundness."""
     rng = np.random.default_rng(seed)
     outside = dict.fromkeys(itertools.product(names, (True, False)), 0)
     for _ in range(graphs):
@@ -179,10 +179,10 @@ def run(seed: int, graphs: int, count: int, names: Sequence[str] = NAMES) -> dic
             engine = engine_of(output, torch.float32, name)
             for method, sound in itertools.product(METHODS, (True, False)):
                 lower, upper = engine.run(inputs, None, Query(method, sound, "real", None))
-                found = violated(values, lower, upper)
-                outside[name, sound] += found
+                violations = violated(values, lower, upper)
+                outside[name, sound] += violations
                 kinds = [type(node).__name__ for node in in_order(output)]
-                assert not (sound and found), (seed, name, method, kinds, sets)
+                assert not (sound and violations), (seed, name, method, kinds, sets)
     for name in names:
         print(
             f"{name}: {graphs * count} cases, {outside[name, True]} bounds outside, "

@@ -1,4 +1,4 @@
-"""Bounds against exact arithmetic for the engine's other layouts: strides, ReLU after ReLU."""
+"""Bounds against exact arithmetic for the engine's layouts of strided convolutions and of ReLU after ReLU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyrobust.bounds.engines.query import Query
 
 
 def convolution(rng: np.random.Generator, channels: int, size: tuple[int, int]) -> nn.Conv2d:
-    """Any kernel, stride, padding, dilation and groups that leave an output."""
+    """Draw kernel, stride, padding, dilation and groups with a non-empty output."""
     groups = int(rng.choice([g for g in (1, 1, channels) if channels % g == 0]))
     kernel, dilation, padding = [], [], []
     for length in size:
@@ -33,7 +33,7 @@ def convolution(rng: np.random.Generator, channels: int, size: tuple[int, int]) 
 
 
 def strided(rng: np.random.Generator, style: str, dtype: torch.dtype) -> tuple[nn.Sequential, tuple[int, ...]]:
-    """Two convolutions with ReLU and a linear layer; the inputs' shape."""
+    """Draw two convolutions with ReLU and a linear layer; return them with the input shape."""
     shape = (int(rng.choice([1, 2, 3, 4, 9])), int(rng.integers(2, 7)), int(rng.integers(2, 7)))
     layers: list[nn.Module] = []
     z = torch.zeros(1, *shape)
@@ -66,7 +66,7 @@ def test_convolutions_of_every_stride_at_every_level(simd_level: str) -> None:
 
 
 def test_convolutions_at_a_point() -> None:
-    """Where the box is a point the bounds are the value, to rounding: no product is missing and none counted twice."""
+    """Check that bounds at a point equal the value up to rounding: no product is missing or counted twice."""
     rng = np.random.default_rng(13)
     for _ in range(20):
         net, shape = strided(rng, "normal", torch.float32)
@@ -80,7 +80,7 @@ def test_convolutions_at_a_point() -> None:
 
 
 def cancelling(rng: np.random.Generator, width: int, dtype: torch.dtype) -> nn.Sequential:
-    """Sums of large numbers that nearly cancel, through one ReLU after the other."""
+    """Build a net of large sums that nearly cancel, with a ReLU after each."""
     layers: list[nn.Module] = []
     for _ in range(3):
         layers += [nn.Linear(width, width), nn.ReLU()]
@@ -91,7 +91,7 @@ def cancelling(rng: np.random.Generator, width: int, dtype: torch.dtype) -> nn.S
             layer.weight.copy_(torch.cat([half, -half], 1))
             layer.weight[:, 0] *= 1 + 2.0**-20
             layer.bias.copy_(torch.from_numpy(np.abs(rng.standard_normal(layer.out_features))))
-        # both halves of a layer's outputs are the same, so that the next sums cancel, too
+        # Equal halves of a layer's outputs make the next sums cancel, too.
         for layer in net[:-1:2]:
             layer.weight[width // 2 :] = layer.weight[: width // 2]
             layer.bias[width // 2 :] = layer.bias[: width // 2]
@@ -106,20 +106,20 @@ def test_intervals_of_sums_that_cancel(dtype: torch.dtype, simd_level: str) -> N
         width = int(rng.choice([2, 4, 34, 70]))
         net = cancelling(rng, width, dtype)
         sets = random_sets("box", 3, (width,), dtype, rng)
-        if i % 2 == 0:  # no width at all, and inputs that cancel
+        if i % 2 == 0:  # boxes of width 0, with inputs that cancel
             x = sets.x[:, : width // 2].repeat(1, 2)
             sets = Sets("box", x, x, sets.epsilon, None)
         values = extreme_values(net, sets, torch.eye(2, dtype=torch.float64).expand(3, -1, -1), rng)
         engine = Engine(graph_of(net, width), dtype)
         for sound in (True, False):
-            found = violated(values, *engine.run(sets.of_engine(), None, Query("ibp", sound, "real", None)))
-            assert not (sound and found)
-            outside += found
-    assert outside > 0  # else the test could not fail
+            violations = violated(values, *engine.run(sets.of_engine(), None, Query("ibp", sound, "real", None)))
+            assert not (sound and violations)
+            outside += violations
+    assert outside > 0  # otherwise the test could not fail
 
 
 def large(dtype: torch.dtype, scale: float) -> tuple[BoundedModel, Tensor]:
-    """A net whose second layer's numbers are scale^2, and of which the last layer takes scale^-2."""
+    """Build a net whose second layer multiplies by scale^2 and whose last layer by scale^-2."""
     layers = [m for outputs in (2, 2, 2, 1) for m in (nn.Linear(2, outputs), nn.ReLU())]
     net = nn.Sequential(*layers[:-1]).to(dtype).eval().requires_grad_(False)
     with torch.no_grad():

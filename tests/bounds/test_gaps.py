@@ -1,4 +1,4 @@
-"""Hand-worked cases in which a bound was once wrong, each with the true value and the difficulty."""
+"""Regression tests of bounds that were wrong, worked by hand: the true value and the difficulty of each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def linear(weight: list[list[float]], bias: list[float] | None = None) -> nn.Lin
 
 
 class Computed(nn.Module):
-    """A function of x and of parameters w0, w1, ..."""
+    """A module that computes a function of x and parameters w0, w1, ..."""
 
     def __init__(self, f, *values: float) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def bounds_of(model: nn.Module, x: Tensor, method: str, **options) -> tuple[floa
 
 @pytest.mark.parametrize("epsilon", [0.7, 0.1, 8 / 255, [0.7]])
 def test_epsilon_is_not_rounded_to_float32(epsilon: float | list[float]) -> None:
-    """The box around 0 ends at epsilon, or a step of float64 above it."""
+    """Check that the box around 0 ends at epsilon or one float64 step above it."""
     exact = epsilon[0] if isinstance(epsilon, list) else epsilon
     upper = float(ball(torch.zeros(1, 1), epsilon, "linf", None, (1,)).upper)
     assert exact <= upper <= math.nextafter(exact, math.inf)
@@ -74,7 +74,7 @@ def test_a_coefficient_that_underflows_before_a_large_bias(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS[1:])
 @pytest.mark.parametrize("x", [-100.0, -99.5, -98.7, -101.1])
 def test_a_slope_that_underflows(method: str, x: float) -> None:
-    """sigmoid(x)·1e38; to double's accuracy e^x, for e^x is below 2^-100."""
+    """Bound sigmoid(x)·1e38, where sigmoid(x) = e^x to float64 accuracy since e^x is below 2^-100."""
     model = nn.Sequential(linear([[1.0]]), nn.Sigmoid(), linear([[1e38]]))
     lower, upper = bounds_of(model, torch.tensor([[x]]), method)
     value = model[2].weight.item() * math.exp(float(torch.tensor(x)))
@@ -84,7 +84,7 @@ def test_a_slope_that_underflows(method: str, x: float) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_bias_whose_enclosure_is_centered_at_zero(method: str) -> None:
-    """1.5 + 2^-60 − 1.5 = 2^-60, of which float64 knows only that it is within 2^-52 of 0."""
+    """Bound 1.5 + 2^-60 − 1.5 = 2^-60, which float64 only encloses within 2^-52 of 0."""
     model = Computed(lambda x, w, a, b, c: functional.linear(x, w, ((a + b) - c)[0]), 1.0, 1.5, 2.0**-60, 1.5)
     lower, upper = bounds_of(model, torch.zeros(1, 1), method)
     assert lower <= 2.0**-60 <= upper
@@ -122,7 +122,7 @@ def test_denormals_are_numbers_where_torch_flushes_them(flushing: None, where: s
     "f", [lambda x: x + torch.randn(1), lambda x: x * x.shape[0], lambda x: x / len(x) + torch.rand(1)]
 )
 def test_a_module_that_differs_from_its_graph_is_refused(f) -> None:
-    """Random numbers, and a batch size that became a constant of two."""
+    """Refuse random numbers, and a batch size captured as the constant 2."""
     with pytest.raises(ModelError):
         BoundedModel(Computed(f), torch.zeros(1, 1))
 
@@ -138,7 +138,7 @@ def test_a_network_that_only_reshapes() -> None:
     "f",
     [lambda x, w: functional.linear(x, torch.cat([w, w])), lambda x, w: (x * w).mean(-1, True, dtype=torch.float64)],
 )
-def test_what_has_no_rule_names_operator_and_module(f) -> None:
+def test_an_operator_without_a_rule_is_named_with_its_module(f) -> None:
     with pytest.raises(ModelError, match=r"aten\."):
         BoundedModel(Computed(f, 1.0), torch.zeros(1, 1))
 
@@ -155,7 +155,7 @@ def spread(low: float, high: float) -> Tensor:
 
 
 def batch_norm() -> nn.Module:
-    """Its shift is the difference of two large numbers: mean·γ/σ and β."""
+    """Return a batch norm whose shift is the difference of two large numbers, mean·γ/σ and β."""
     layer = nn.BatchNorm1d(1)
     layer.running_mean.fill_(1e6 + 0.125)
     layer.running_var.fill_(0.37)
@@ -198,7 +198,7 @@ def test_deployed_value_lies_inside(model: nn.Module, x: Tensor, method: str) ->
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_deployed_passes_in_16_bits_are_not_modelled(dtype: torch.dtype) -> None:
-    """float16 underflows below 2^-24 and ends at 65504: no bound is given rather than a wrong one."""
+    """Return no bound rather than a wrong one: float16 underflows below 2^-24 and overflows above 65504."""
     x = torch.full((1, 2), 1e-3).to(dtype)
     with pytest.raises(InputError, match="semantics"):
         BoundedModel(linear([[1e-3, 1e-3]]).to(dtype), x).bounds(x, 0.0, semantics="float32")

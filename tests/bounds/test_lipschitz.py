@@ -1,4 +1,4 @@
-"""Lipschitz constants of whole networks: above every slope, and as close as composition allows."""
+"""Lipschitz constants of networks: above every observed slope, and as tight as composition allows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ORDERS = {"l2": 2.0, "linf": torch.inf, "l1": 1.0}
 
 
 def exact_size(z: Exact, norm: str) -> list[Fraction]:
-    """The norm of each row, its square for l2."""
+    """Return the norm of each row, squared for l2."""
     assert z.is_known
     rows = [[Fraction(abs(int(n)), z.divisor) for n in row] for row in z.lower]
     if norm == "l2":
@@ -38,12 +38,12 @@ def exact_size(z: Exact, norm: str) -> list[Fraction]:
 
 
 def difference(a: Exact, b: Exact) -> Exact:
-    found = a + -b
-    return Exact.known(found.lower, found.divisor)
+    change = a + -b
+    return Exact.known(change.lower, change.divisor)
 
 
 def holds(output: Node, x: Tensor, other: Tensor, norm: str, bound: float) -> bool:
-    """‖f(x) − f(x′)‖ ≤ L·‖x − x′‖ for rows of x and x′, in rationals."""
+    """Return whether ‖f(x) − f(x′)‖ ≤ L·‖x − x′‖ for rows of x and x′, in rationals."""
     change = exact_size(difference(evaluate(output, known(x)), evaluate(output, known(other))), norm)
     distance = exact_size(difference(known(x), known(other)), norm)
     factor = Fraction(bound) ** (2 if norm == "l2" else 1)
@@ -60,7 +60,7 @@ def graph(seed: int) -> tuple[Node, int, np.random.Generator]:
 
 
 def steepest(output: Node, x: Tensor, norm: str) -> Tensor:
-    """x a step along a direction in which the output changes fast."""
+    """Return x moved along a direction of fast change of the output."""
     x = x.requires_grad_(True)
     value = forward(output, x)
     if not value.requires_grad:
@@ -81,7 +81,7 @@ def test_random_graphs_in_exact_arithmetic(norm: str) -> None:
         for step in (other, x + other * 1e-3, steepest(output, x.clone(), norm)):
             assert holds(output, x.detach(), step, norm, bound), (seed, [type(n).__name__ for n in in_order(output)])
             plain += not holds(output, x.detach(), step, norm, bound * 0.5)
-    assert plain > 20  # half of it would often not do
+    assert plain > 20  # half the constant is often violated
 
 
 @pytest.mark.full
@@ -96,7 +96,7 @@ def test_random_graphs_at_length(norm: str) -> None:
 
 
 def dense(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
-    """The Jacobian matrix of a net that is affine."""
+    """Return the Jacobian matrix of an affine net."""
     net = net.double()
     jacobian = torch.func.jacrev(lambda x: net(x[None])[0].flatten())(torch.zeros(shape, dtype=torch.float64))
     return jacobian.detach().flatten(1)
@@ -135,17 +135,17 @@ AFFINE: dict[str, tuple[Any, tuple[int, ...]]] = {
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", list(AFFINE))
 def test_affine_nets_of_one_layer(name: str, norm: str) -> None:
-    """Normalisation before and after is part of the layer."""
+    """Fold normalisation before and after into the layer."""
     make, shape = AFFINE[name]
     net = make().double().eval()
     exact = matrix_norm(dense(net, shape), norm)
-    found = lipschitz_bound(net, torch.rand(2, *shape, dtype=torch.float64), norm)
-    assert isinstance(found, LipschitzBound)
-    assert exact * (1 - 1e-12) <= found.value <= exact * (1.0005 if norm == "l2" else 1 + 1e-9)
-    assert found.lower <= exact * (1 + 1e-12)
-    assert found.lower >= exact * 0.7
-    assert list(found.to_dict()["layers"]) == [
-        {"name": one.name, "kind": one.kind, "value": one.value} for one in found.layers
+    bound = lipschitz_bound(net, torch.rand(2, *shape, dtype=torch.float64), norm)
+    assert isinstance(bound, LipschitzBound)
+    assert exact * (1 - 1e-12) <= bound.value <= exact * (1.0005 if norm == "l2" else 1 + 1e-9)
+    assert bound.lower <= exact * (1 + 1e-12)
+    assert bound.lower >= exact * 0.7
+    assert list(bound.to_dict()["layers"]) == [
+        {"name": layer.name, "kind": layer.kind, "value": layer.value} for layer in bound.layers
     ]
 
 
@@ -161,7 +161,7 @@ def test_compositions_by_hand() -> None:
         assert value(nn.Sequential(double, nn.Sigmoid())) == pytest.approx(0.5, rel=1e-3)
         assert value(nn.Sequential(double, nn.Tanh(), double)) == pytest.approx(4, rel=1e-3)
         assert value(nn.Sequential(Residual(double, 1))) == pytest.approx(3, rel=1e-3)
-        assert value(nn.Sequential(Residual(double, -1))) == pytest.approx(3, rel=1e-3)  # x − 2x: by the triangle
+        assert value(nn.Sequential(Residual(double, -1))) == pytest.approx(3, rel=1e-3)  # triangle inequality
         both = {"l2": 5**0.5, "linf": 2.0, "l1": 3.0}[norm]
         assert value(Concat(nn.Identity(), double)) == pytest.approx(both, rel=1e-3)
 
@@ -176,16 +176,16 @@ def test_a_scale_between_two_layers_is_folded_once(norm: str) -> None:
         exact = matrix_norm(dense(net, shape), norm)
         x = torch.rand(2, *shape, dtype=torch.float64)
         product = math.prod(matrix_norm(dense(part, inputs), norm) for part, inputs in parts_of(net, shape))
-        found = lipschitz_bound(net, x, norm)
-        assert exact * (1 - 1e-12) <= found.value <= product * 1.001
-        assert [layer.kind for layer in found.layers].count("scale") == 0
+        bound = lipschitz_bound(net, x, norm)
+        assert exact * (1 - 1e-12) <= bound.value <= product * 1.001
+        assert [layer.kind for layer in bound.layers].count("scale") == 0
     bounded = BoundedModel(net, x)
     y = net(x).argmax(1)
     assert (bounded.certified_radius(x, y, norm=norm, method="lipschitz", largest=9.0) > 0).all()
 
 
 def parts_of(net: nn.Sequential, shape: tuple[int, ...]) -> list[tuple[nn.Module, tuple[int, ...]]]:
-    """The first two modules as one, and the last, with the shapes of their inputs."""
+    """Return the first two modules as one, and the last, with the shapes of their inputs."""
     first = net[:2]
     with torch.no_grad():
         inner = tuple(first(torch.zeros(1, *shape, dtype=torch.float64)).shape[1:])
@@ -196,17 +196,17 @@ def parts_of(net: nn.Sequential, shape: tuple[int, ...]) -> list[tuple[nn.Module
 def test_elements_that_are_read_more_than_once(norm: str) -> None:
     x = Input(name="x", shape=(3,), inputs=())
     y = Reshape(name="y", shape=(1, 3), inputs=(x,))
-    index = torch.tensor([0, 0, 4, 1, -1])  # element 0 twice; element 1 once as of x and once as of y
+    index = torch.tensor([0, 0, 4, 1, -1])  # element 0 twice; element 1 once from x and once from y
     twice = Gather(name="g", shape=(5,), inputs=(x, y), index=index)
-    found = Constants(twice, norm).of(twice)
-    assert found >= {"l2": 2**0.5, "linf": 1.0, "l1": 2.0}[norm]
-    assert found <= {"l2": 3**0.5, "linf": 1.0, "l1": 3.0}[norm] * (1 + 1e-12)
+    constant = Constants(twice, norm).of(twice)
+    assert constant >= {"l2": 2**0.5, "linf": 1.0, "l1": 2.0}[norm]
+    assert constant <= {"l2": 3**0.5, "linf": 1.0, "l1": 3.0}[norm] * (1 + 1e-12)
     same = Gather(name="g", shape=(4,), inputs=(x, x), index=torch.tensor([0, 3, 1, 2]))
     assert Constants(same, norm).of(same) == pytest.approx({"l2": 2**0.5, "linf": 1.0, "l1": 2.0}[norm], rel=1e-12)
-    # an element twice in a window counts once, in two windows twice
+    # An element repeated within a window counts once; one in two windows counts twice.
     pool = MaxPool(name="m", shape=(2,), inputs=(x,), windows=torch.tensor([[0, 0, 1], [1, 2, -1]]))
-    found = Constants(pool, norm).of(pool)
-    assert found == pytest.approx({"l2": 2**0.5, "linf": 1.0, "l1": 2.0}[norm], rel=1e-12)
+    constant = Constants(pool, norm).of(pool)
+    assert constant == pytest.approx({"l2": 2**0.5, "linf": 1.0, "l1": 2.0}[norm], rel=1e-12)
     once = MaxPool(name="m", shape=(2,), inputs=(x,), windows=torch.tensor([[0, 0, 0], [1, 2, -1]]))
     assert Constants(once, norm).of(once) == 1
     nothing = Gather(name="g", shape=(2,), inputs=(x,), index=torch.tensor([-1, -1]))
@@ -223,8 +223,8 @@ def test_numbers_too_large_or_too_small(norm: str) -> None:
     net = nn.Sequential(huge, nn.Linear(3, 2)).double()
     for layer in huge:
         layer.weight.data.fill_(1e120)
-    found = lipschitz_bound(net.eval(), torch.ones(1, 3, dtype=torch.float64), norm)
-    assert found.value == torch.inf
+    bound = lipschitz_bound(net.eval(), torch.ones(1, 3, dtype=torch.float64), norm)
+    assert bound.value == torch.inf
     bounded = BoundedModel(net, torch.ones(1, 3, dtype=torch.float64))
     x = torch.zeros(2, 3, dtype=torch.float64)
     assert bounded.certified_radius(x, torch.tensor([0, 1]), norm=norm, method="lipschitz").tolist() == [0, 0]
@@ -234,17 +234,17 @@ def test_numbers_too_large_or_too_small(norm: str) -> None:
 
 
 def test_an_activation_without_a_slope_range_is_refused() -> None:
-    class Swing(nn.Module):
+    class Sine(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return torch.sin(x)
 
     def rule(l: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, ...]:  # noqa: E741 - the field's names
-        zero, one = np.zeros_like(l), np.ones_like(l)
-        return zero, -one, zero, one, -one, one
+        zeros, ones = np.zeros_like(l), np.ones_like(l)
+        return zeros, -ones, zeros, ones, -ones, ones
 
     register_rule(torch.ops.aten.sin.default, rule)
     with pytest.raises(ModelError, match=r"sin.* has no known Lipschitz constant"):
-        lipschitz_bound(Swing().eval(), torch.zeros(1, 2))
+        lipschitz_bound(Sine().eval(), torch.zeros(1, 2))
 
 
 def test_bad_input() -> None:
@@ -261,7 +261,7 @@ def test_bad_input() -> None:
 
 
 def slopes(net: nn.Module, x: Tensor, count: int, seed: int) -> dict[str, float]:
-    """The largest slopes of so many pairs: between images, and of random steps and steps along gradients."""
+    """Return the largest slopes over ``count`` pairs: between images, random steps and steps along gradients."""
     generator = torch.Generator().manual_seed(seed)
     net, x = net.double(), x.double()
     best = dict.fromkeys(NORMS, 0.0)
@@ -297,9 +297,9 @@ def check_real_net(name: str, norms: tuple[str, ...], count: int) -> None:
     net, x = real(name)
     seen = slopes(net, x, count, 0)
     for norm in norms:
-        found = lipschitz_bound(net, x[:4].double(), norm)
-        assert max(seen[norm], found.lower) <= found.value < torch.inf
-        assert found.lower > 0.1 * seen[norm]
+        bound = lipschitz_bound(net, x[:4].double(), norm)
+        assert max(seen[norm], bound.lower) <= bound.value < torch.inf
+        assert bound.lower > 0.1 * seen[norm]
 
 
 def test_real_nets() -> None:

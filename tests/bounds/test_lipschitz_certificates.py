@@ -1,4 +1,4 @@
-"""Certificates from Lipschitz constants: proved, attained where the net is affine, and never broken."""
+"""Certificates from Lipschitz constants: proved by margins, exact for affine nets, unbroken by attacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def digits() -> tuple[nn.Module, Tensor, Tensor]:
 
 
 def dual(row: list[Fraction], norm: str) -> Fraction:
-    """The dual norm, its square for l2."""
+    """Return the dual norm, squared for l2."""
     sizes = [abs(value) for value in row]
     if norm == "l2":
         return sum((s * s for s in sizes), Fraction(0))
@@ -34,7 +34,7 @@ def dual(row: list[Fraction], norm: str) -> Fraction:
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_radii_of_an_affine_net_are_the_exact_distances(norm: str) -> None:
-    """min_j m_j / ‖w_y − w_j‖*, in rationals: a radius is below it, and by very little."""
+    """Compare to min_j m_j / ‖w_y − w_j‖* in rationals: each radius is below it by at most a millionth."""
     rng = np.random.default_rng(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(6, 4)).double().eval().requires_grad_(False)
     for _ in range(5):
@@ -43,9 +43,9 @@ def test_radii_of_an_affine_net_are_the_exact_distances(norm: str) -> None:
         x = torch.from_numpy(rng.standard_normal((12, 2, 3)))
         y = net(x).argmax(1)
         y[:2] = (y[:2] + 1) % 4
-        found = BoundedModel(net, x).certified_radius(x, y, norm=norm, method="lipschitz", largest=1e9)
+        radii = BoundedModel(net, x).certified_radius(x, y, norm=norm, method="lipschitz", largest=1e9)
         weight, bias = net[1].weight.tolist(), net[1].bias.tolist()
-        for point, label, radius in zip(x.flatten(1).tolist(), y.tolist(), found.tolist(), strict=True):
+        for point, label, radius in zip(x.flatten(1).tolist(), y.tolist(), radii.tolist(), strict=True):
             best = None
             for j in set(range(4)) - {label}:
                 row = [Fraction(a) - Fraction(b) for a, b in zip(weight[label], weight[j], strict=True)]
@@ -79,7 +79,7 @@ def test_radii_are_proved_by_margins(norm: str) -> None:
     assert torch.equal(model.certified_radius(x, y, clip=(0.0, 1.0), **options), radius)
     small = float(radius[proved].median())
     assert torch.equal(model.certified_radius(x, y, largest=small, **options), radius.clamp(max=small))
-    # the largest radius that CROWN proves is larger, here, and neither contradicts the other
+    # CROWN proves larger radii here, and the two methods do not contradict each other.
     crown = model.certified_radius(x, y, norm=norm, method="crown", largest=4.0)
     assert (radius[proved] <= crown[proved]).all()
     verdicts = model.verify(x, y, small, norm=norm, methods=("lipschitz", "crown"))
@@ -92,7 +92,7 @@ def test_bounds_hold_in_the_ball(norm: str) -> None:
     model = BoundedModel(net, x)
     rows = torch.randn(3, 10, generator=torch.Generator().manual_seed(0))
     order = {"l2": 2.0, "linf": torch.inf, "l1": 1.0}[norm]
-    found = model.bounds(x, 0.3, norm=norm, method="lipschitz")
+    bounds = model.bounds(x, 0.3, norm=norm, method="lipschitz")
     mixed = model.bounds(x, 0.3, norm=norm, method="lipschitz", C=rows)
     double, generator = load_model("zoo:digits-smooth-0.25").eval().double(), torch.Generator().manual_seed(1)
     for _ in range(20):
@@ -100,12 +100,12 @@ def test_bounds_hold_in_the_ball(norm: str) -> None:
         sizes = torch.linalg.vector_norm(step.flatten(1), order, dim=1).view(-1, 1, 1, 1)
         with torch.no_grad():
             logits = double(x.double() + step / sizes * 0.2999)
-        assert ((found.lower <= logits) & (logits <= found.upper)).all()
+        assert ((bounds.lower <= logits) & (logits <= bounds.upper)).all()
         values = logits @ rows.double().T
         assert ((mixed.lower <= values) & (values <= mixed.upper)).all()
     at_zero = model.bounds(x, 0.0, norm=norm, method="lipschitz")
     assert (at_zero.upper - at_zero.lower).max() < 1e-9
-    assert found.method == "lipschitz"
+    assert bounds.method == "lipschitz"
     assert model.margins(x, y, 0.1, norm=norm, method="lipschitz").lower.shape == (40, 9)
 
 
@@ -115,12 +115,12 @@ def test_attacks_within_the_radius_find_nothing(norm: str) -> None:
     radius = BoundedModel(net, x).certified_radius(x, y, norm=norm, method="lipschitz")
     fooled = 0
     for row in (radius > 0).nonzero()[::4, 0].tolist():
-        one, label = x[row : row + 1], y[row : row + 1]
+        example, label = x[row : row + 1], y[row : row + 1]
         attack = PGD(net, float(radius[row]), norm=norm, steps=20)
-        assert (net(attack.generate(one, label)).argmax(1) == label).all()
+        assert (net(attack.generate(example, label)).argmax(1) == label).all()
         wide = PGD(net, {"l2": 3.0, "linf": 0.4}[norm], norm=norm, steps=20)
-        fooled += int((net(wide.generate(one, label)).argmax(1) != label).sum())
-    assert fooled > 0  # the attack finds something where there is something
+        fooled += int((net(wide.generate(example, label)).argmax(1) != label).sum())
+    assert fooled > 0  # the attack succeeds at large radii
 
 
 def test_a_real_net() -> None:

@@ -1,4 +1,4 @@
-"""Operator norms of single layers: never below the exact ones, and close to them."""
+"""Operator norms of single layers: never below the exact norm, and close to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pyrobust.bounds.lipschitz.operator_norms import Weights, conv_norm, linear_
 
 
 def exactly_above(bound: float, matrix: Tensor) -> bool:
-    """Whether bound²·I − AᵀA has no negative eigenvalue: its LDLᵀ decomposition in rationals has no negative pivot."""
+    """Return whether bound²·I − AᵀA is positive semidefinite: no negative pivot in its rational LDLᵀ decomposition."""
     whole = known(matrix)
     a = [[Fraction(int(n), whole.divisor) for n in row] for row in whole.lower]
     n = len(a[0])
@@ -40,7 +40,7 @@ def exactly_above(bound: float, matrix: Tensor) -> bool:
 
 
 def matrix_of(rng: np.random.Generator) -> Tensor:
-    """Small, of all scales, of rank one as often as not: then the bound is attained but for rounding."""
+    """Draw a small matrix of any scale, often of rank one, where the bound is attained up to rounding."""
     m, n = rng.integers(1, 6, size=2)
     kind = rng.integers(5)
     if kind < 2:
@@ -59,14 +59,14 @@ def test_gram_iteration_is_above_in_exact_arithmetic() -> None:
     inward = 0
     for _ in range(400):
         matrix = matrix_of(rng)
-        found = spectral_norms([matrix[None]])
-        assert exactly_above(found.upper, matrix), matrix
+        bound = spectral_norms([matrix[None]])
+        assert exactly_above(bound.upper, matrix), matrix
         largest = float(matrix.abs().amax())
         if largest > 1e-290:
             norm = float(torch.linalg.matrix_norm(matrix / largest, 2)) * largest
-            assert found.upper <= norm * 1.0004
-            assert found.lower <= norm * (1 + 1e-12)
-            # the test can fail: what plain arithmetic calls the norm is often below it
+            assert bound.upper <= norm * 1.0004
+            assert bound.lower <= norm * (1 + 1e-12)
+            # The test can fail: the norm in plain arithmetic is often too small.
             inward += not exactly_above(norm, matrix)
     assert inward > 50
 
@@ -78,7 +78,7 @@ def test_gram_iteration_of_many_matrices() -> None:
     norm = float(torch.linalg.matrix_norm(batch, 2).amax())
     for sizes in ([120], [50, 70], [1, 119], [119, 1]):
         assert norm <= spectral_norms(batch.split(sizes)).upper <= norm * 1.0004
-    # a floor that is too high costs tightness at most
+    # a floor that is too high costs only tightness
     assert spectral_norms([batch], floor=norm * 2).upper >= norm
     assert spectral_norms([batch * 0]).upper == 0
     assert spectral_norms([]).upper == 0
@@ -114,19 +114,19 @@ def exact_weights(node: Conv2d) -> Weights:
 
 @pytest.mark.parametrize("small", [512, 0])
 def test_convolutions(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 0 no layer is small: the circulant bound is tried first."""
+    """Check both paths; with 0 no layer is small, and the circulant bound is tried first."""
     monkeypatch.setattr(operator_norms, "_SMALL", small)
     rng = np.random.default_rng(1)
     for _ in range(60):
         node = convolution(rng)
         matrix = dense_weight(node)
         norm = float(torch.linalg.matrix_norm(matrix, 2))
-        found = conv_norm(node, exact_weights(node), "l2")
-        assert norm * (1 - 1e-12) <= found <= norm * (1.0005 if small else 1.011)
+        bound = conv_norm(node, exact_weights(node), "l2")
+        assert norm * (1 - 1e-12) <= bound <= norm * (1.0005 if small else 1.011)
         assert operator_norms._power_iteration(node, node.weight.value().double()) <= norm * (1 + 1e-12)
-        whole = known(matrix)
+        exact_entries = known(matrix)
         for norm_name, axis in (("linf", 1), ("l1", 0)):
-            exact = Fraction(int(np.abs(whole.lower).sum(axis).max()), whole.divisor)
+            exact = Fraction(int(np.abs(exact_entries.lower).sum(axis).max()), exact_entries.divisor)
             bound = conv_norm(node, exact_weights(node), norm_name)
             assert exact <= Fraction(bound) <= exact * (1 + Fraction(1, 10**12))
 
@@ -140,20 +140,20 @@ def test_circulant_bound_is_above() -> None:
         bound = operator_norms._circulant_bound(node, node.weight.value().double(), 0.0)
         assert bound >= norm * (1 - 1e-12)
         ratios.append(bound / norm)
-    assert min(ratios) < 1.0004  # the planes are small: it is attained for 1x1 kernels only
+    assert min(ratios) < 1.0004  # on small planes the bound is attained for 1x1 kernels only
     assert max(ratios) < 2
 
 
 def test_one_filter_by_hand() -> None:
-    """(1, 1) along a row of three zero-padded by one is [[1, 0, 0], [1, 1, 0], [0, 1, 1], [0, 0, 1]]."""
+    """Use the filter (1, 1) on a row of three zero-padded by one: [[1, 0, 0], [1, 1, 0], [0, 1, 1], [0, 0, 1]]."""
     weight = torch.ones(1, 1, 1, 2)
     x = Input(name="x", shape=(1, 1, 3), inputs=())
     geometry: dict[str, Any] = {"stride": (1, 1), "padding": (0, 1), "dilation": (1, 1), "groups": 1}
     node = Conv2d(name="c", shape=(1, 1, 4), inputs=(x,), weight=Constant.of(weight), bias=None, **geometry)
     for norm, expected in (("linf", 2.0), ("l1", 2.0), ("l2", (2 + 2**0.5) ** 0.5)):  # 2 + 2cos(π/4)
-        found = conv_norm(node, exact_weights(node), norm)
-        assert expected <= found <= expected * 1.0004
-    # without padding the outer elements are read once: [[1, 1, 0], [0, 1, 1]], whose Gram matrix is [[2, 1], [1, 2]]
+        bound = conv_norm(node, exact_weights(node), norm)
+        assert expected <= bound <= expected * 1.0004
+    # Without padding the outer elements are read once: [[1, 1, 0], [0, 1, 1]], with Gram matrix [[2, 1], [1, 2]].
     bare = Conv2d(
         name="c", shape=(1, 1, 2), inputs=(x,), weight=node.weight, bias=None, **(geometry | {"padding": (0, 0)})
     )
@@ -180,14 +180,14 @@ def test_products_of_enclosures() -> None:
     rng = np.random.default_rng(4)
     a, b = (torch.from_numpy(rng.standard_normal(200)) for _ in range(2))
     r, s = (torch.from_numpy(rng.random(200) * 10.0 ** rng.integers(-18, 0, 200)) for _ in range(2))
-    found = Weights(a, r).times(Weights(b, s))
+    product = Weights(a, r).times(Weights(b, s))
     for i in range(200):
         ends = [
             (Fraction(float(a[i])) + p * Fraction(float(r[i]))) * (Fraction(float(b[i])) + q * Fraction(float(s[i])))
             for p in (-1, 1)
             for q in (-1, 1)
         ]
-        middle, radius = Fraction(float(found.middle[i])), Fraction(float(found.radius[i]))
+        middle, radius = Fraction(float(product.middle[i])), Fraction(float(product.radius[i]))
         assert middle - radius <= min(ends)
         assert max(ends) <= middle + radius
         farthest = max(max(ends) - middle, middle - min(ends))
@@ -205,7 +205,7 @@ def test_convolutions_of_a_real_net() -> None:
 
 
 def check_real_net(name: str, count: int) -> None:
-    """Within 5 % of the spectral norm: the power iteration is below it."""
+    """Check the bounds to be within 5 % of the spectral norm, which a power iteration bounds from below."""
     shape = (1, 1, 28, 28) if name.startswith("mnist") else (1, 3, 32, 32)
     nodes = [node for node in in_order(capture(trained(name), torch.zeros(shape))) if isinstance(node, Conv2d)]
     assert len(nodes) >= 2

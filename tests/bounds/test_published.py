@@ -1,4 +1,4 @@
-"""Against bounds that auto_LiRPA computed (Xu et al., 2020), on the boxes that it was given."""
+"""Bounds against those of auto_LiRPA (Xu et al., 2020) on the same boxes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_lower_bounds_of_margins(name: str, method: str) -> None:
         sound = model.margins(y=y, x_lower=lower, x_upper=upper, method=method).lower.numpy()
         size = 1 + np.abs(expected)
         assert ((expected - plain) / size).max() <= 1e-4
-        # tighter only where a lower slope has flipped
+        # differs only where a lower slope has flipped
         assert ((sound <= plain + 1e-6 * size).mean()) >= 0.97
         assert np.median((expected - sound) / size) <= 5e-3
         assert int((sound.min(1) > 0).sum()) >= int((expected.min(1) > 0).sum())
@@ -54,13 +54,13 @@ def test_bounds_of_logits(name: str) -> None:
         x_lower, x_upper = (torch.from_numpy(data[f"{radius}/{key}"][: len(low)]) for key in ("x_L", "x_U"))
         model = bounded(name, tuple(x_lower.shape[1:]))
         plain = model.bounds(x_lower=x_lower, x_upper=x_upper, method=method, sound=False)
-        # single precision on their side
+        # the published bounds are single precision
         assert ((low - plain.lower.numpy()) / (1 + np.abs(low))).max() <= 1e-3
         assert ((plain.upper.numpy() - high) / (1 + np.abs(high))).max() <= 1e-3
 
 
 def test_labels_and_rows_agree() -> None:
-    """``margins`` asks for the rows that it says."""
+    """Check that ``margins`` bounds its documented specification rows."""
     data = published("mnist_6_100")
     radius = next(key.split("/")[0] for key in data if key.startswith("eps"))
     lower, upper = (torch.from_numpy(data[f"{radius}/{key}"][:10]) for key in ("x_L", "x_U"))

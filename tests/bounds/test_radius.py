@@ -1,4 +1,4 @@
-"""Certified radii: proved themselves, close to what fails, and found with few calls."""
+"""Certified radii: proved, within the resolution of a radius that fails, with few engine calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def mnist() -> tuple[nn.Module, Tensor, Tensor]:
 
 
 class Counted:
-    """An engine that counts the examples it bounds."""
+    """An engine wrapper that counts bounded examples."""
 
     def __init__(self, engine) -> None:
         self.engine, self.examples = engine, 0
@@ -48,7 +48,7 @@ class Counted:
 def test_radii(source, norm: str, method: str, largest: float) -> None:
     net, x, y = source()
     y = y.clone()
-    y[:3] = (net(x[:3]).argmax(1) + 1) % 10  # wrong
+    y[:3] = (net(x[:3]).argmax(1) + 1) % 10  # misclassified
     model = BoundedModel(net, x)
     model._engine = counted = Counted(model._engine)
     options = {"norm": norm, "method": method, "clip": (0.0, 1.0)}
@@ -63,12 +63,12 @@ def test_radii(source, norm: str, method: str, largest: float) -> None:
     open_ = radius < largest
     above = (radius + RESOLUTION * largest).clamp(max=largest)
     assert open_.any()
-    # bounds are not monotone: a little further on a larger radius may be proved again, for a few
+    # Bounds are not monotone: a slightly larger radius may be proved again for a few examples.
     again = model.margins(x[open_], y[open_], above[open_], **options).positive()
     assert again.double().mean() <= 0.05
 
 
-def least(root: Tensor, curve):
+def counted_margin(root: Tensor, curve):
     def margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
         margin.calls += len(chosen)
         return curve(root[chosen], epsilon)
@@ -94,18 +94,18 @@ def test_the_search_ends_within_its_resolution(curve) -> None:
     root = torch.from_numpy(
         np.concatenate([[0.0, -1.0, 1.0, 5.0, 2e-7, 0.999], rng.random(200), 2.0 ** -rng.uniform(1, 25, 200)])
     )
-    margin = least(root, curve)
-    found = search_radius(margin, len(root), 1.0)
+    margin = counted_margin(root, curve)
+    radii = search_radius(margin, len(root), 1.0)
     inside = (root > 0) & (root < 1)
-    assert (found[root <= 0] == 0).all()
-    assert (found[root > 1] == 1).all()
-    assert (found[inside] < root[inside]).all()
-    assert (root[inside] - found[inside] <= RESOLUTION).all()
+    assert (radii[root <= 0] == 0).all()
+    assert (radii[root > 1] == 1).all()
+    assert (radii[inside] < root[inside]).all()
+    assert (root[inside] - radii[inside] <= RESOLUTION).all()
     assert margin.calls <= 40 * len(root)
 
 
 def test_nothing_is_inferred_between_radii() -> None:
-    """A margin that is positive on islands: every radius returned was itself seen to be positive."""
+    """Search a margin that is positive on separate intervals: every returned radius was evaluated as positive."""
     seen: list[tuple[int, float]] = []
 
     def margin(chosen: Tensor, epsilon: Tensor) -> Tensor:
@@ -113,12 +113,12 @@ def test_nothing_is_inferred_between_radii() -> None:
         seen.extend((int(i), float(e)) for i, e, v in zip(chosen, epsilon, value, strict=True) if v > 0)
         return value
 
-    found = search_radius(margin, 5, 1.0)
-    assert all((i, float(radius)) in seen for i, radius in enumerate(found))
+    radii = search_radius(margin, 5, 1.0)
+    assert all((i, float(radius)) in seen for i, radius in enumerate(radii))
 
 
 def test_ends_of_the_range() -> None:
-    ones = least(torch.ones(3, dtype=torch.float64), lambda root, e: root)
+    ones = counted_margin(torch.ones(3, dtype=torch.float64), lambda root, e: root)
     assert search_radius(ones, 3, 0.0).tolist() == [0.0] * 3
     assert search_radius(ones, 0, 1.0).tolist() == []
     assert search_radius(ones, 3, 0.3).tolist() == [0.3] * 3

@@ -1,4 +1,4 @@
-"""Softsign z / (1 + |z|) against rational arithmetic, in which it has exact values."""
+"""Softsign z / (1 + |z|) against rational arithmetic."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def softsign(z: Fraction) -> Fraction:
 
 
 def smallest_excess(slope: Fraction, intercept: Fraction, low: Fraction, high: Fraction) -> Fraction:
-    """A number of the sign of min slope·z + intercept − f(z) over [low, high], 0 where that is 0; slope ≥ 0.
+    """Return a number with the sign of min slope·z + intercept − f(z) over [low, high], 0 where that is 0; slope ≥ 0.
 
-    Times 1 + |z| it is (slope·z + intercept)·(1 + |z|) − z: concave for z ≤ 0, with its minimum at an end, and a convex
+    Multiplied by 1 + |z| it is (slope·z + intercept)·(1 + |z|) − z: concave for z ≤ 0, minimal at an end, and a convex
     parabola for z ≥ 0, with its vertex at (1 − slope − intercept) / (2·slope).
     """
     points = [low, high, *([Fraction(0)] if low < 0 < high else [])]
@@ -39,7 +39,7 @@ def smallest_excess(slope: Fraction, intercept: Fraction, low: Fraction, high: F
 
 
 def intervals(count: int) -> np.ndarray:
-    """[count, 2]: of either sign or both, from 1e-9 to 1e9, narrow ones and points."""
+    """Draw intervals [count, 2] of either sign or both, from 1e-9 to 1e9, narrow intervals and points."""
     rng = np.random.default_rng(0)
     ends = rng.standard_normal((count, 2)) * 10.0 ** rng.uniform(-9, 9, (count, 1))
     ends[::3, 1] = ends[::3, 0] * (1 + 10.0 ** rng.uniform(-16, 0, len(ends[::3])))
@@ -48,7 +48,7 @@ def intervals(count: int) -> np.ndarray:
 
 
 def violations() -> tuple[int, int, Fraction]:
-    """(relaxations, intervals) that are not sound, and the largest excess of a relaxation where it should touch."""
+    """Count unsound relaxations and intervals; also return the largest excess where a relaxation should touch."""
     ends = intervals(3000)
     relaxed, ranged, largest = 0, 0, Fraction(0)
     for low, high, *rule in zip(*ends.T, *activations._softsign_rule(*ends.T), strict=True):
@@ -65,11 +65,11 @@ def test_the_rule_encloses_exact_values_and_touches_them() -> None:
     relaxed, ranged, largest = violations()
     assert relaxed == 0
     assert ranged == 0
-    assert largest <= Fraction(2) ** -45  # the bounds are attained, but for the margin
+    assert largest <= Fraction(2) ** -45  # attained up to the margin
 
 
 def test_without_the_margin_the_rule_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above can fail: rounding to nearest alone is not sound."""
+    """Check that the test above can fail: rounding to nearest alone is unsound."""
     monkeypatch.setattr(activations, "_SOFTSIGN_ERROR", 0.0)
     monkeypatch.setattr(activations, "_SMALLEST", 0.0)
     relaxed, ranged, _ = violations()
@@ -90,7 +90,7 @@ def test_ranges_without_an_end() -> None:
 
 
 def test_nets_with_softsign_enclose_exact_values() -> None:
-    """IBP, CROWN-IBP and CROWN in both engines, over balls and boxes."""
+    """Check IBP, CROWN-IBP and CROWN in both engines, over balls and boxes."""
     rng = np.random.default_rng(1)
     tallies = {name: Tally() for name in NAMES}
     for i in range(40):
@@ -105,7 +105,7 @@ def test_nets_with_softsign_enclose_exact_values() -> None:
 
 
 class Variants(nn.Module):
-    """Softsign as torch spells it, by hand, and with its parts used elsewhere."""
+    """Softsign as torch decomposes it, written by hand, and with its parts used elsewhere."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def test_softsign_is_recognised() -> None:
 
 
 def test_training_and_lipschitz_bounds() -> None:
-    """Differentiable bounds are the engines' without directed rounding; their gradients are finite."""
+    """Compare differentiable bounds to the engines' without directed rounding; their gradients are finite."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 8), nn.Softsign(), nn.Linear(8, 8), nn.Softsign(), nn.Linear(8, 3)).double().eval()
     x = torch.randn(20, 3, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The torch engine: as tight as the native one in float64 for all chunk sizes; errors."""
+"""The torch engine: agreement with the native one in float64 for all chunk sizes, and errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 @functools.cache
 def images() -> tuple[nn.Module, Tensor]:
-    """A model with every kind of step, a function by rule among them; and 23 images."""
+    """Return a model that uses every kind of step, one numpy rule included, and 23 images."""
     generator = torch.Generator().manual_seed(6)
     body = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, groups=2), nn.ReLU(), nn.Conv2d(4, 4, 1))
     layers = [nn.Conv2d(2, 4, 3, 2, 1), nn.LeakyReLU(0.1), bound_nets.Residual(body, -1), nn.MaxPool2d(3, 2, 1)]
@@ -49,7 +49,7 @@ def model(engine: str, dtype: torch.dtype = torch.float32) -> BoundedModel:
 
 
 def sets_of(kind: str, count: int, shape: tuple[int, ...]) -> InputSet:
-    """Balls of several sizes in the norm, or boxes."""
+    """Return balls of several radii in the norm, or boxes."""
     x = torch.randn(count, *shape, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
     if kind == "box":
         return box(x, x + 0.1 * x.abs(), shape)
@@ -57,8 +57,8 @@ def sets_of(kind: str, count: int, shape: tuple[int, ...]) -> InputSet:
 
 
 def assert_close(found: Any, expected: Any, tolerance: float = 1e-9) -> None:
-    for one, other in ((found.lower, expected.lower), (found.upper, expected.upper)):
-        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+    for actual, wanted in ((found.lower, expected.lower), (found.upper, expected.upper)):
+        torch.testing.assert_close(actual, wanted, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
@@ -87,17 +87,19 @@ def test_agrees_on_random_nets() -> None:
         sets = sets_of((*NORMS, "box")[i % 4], 6, shape)
         for method in METHODS:
             query = Query(method, True, "real", None)
-            one, other = (engine_of(graph, torch.float64, name).run(sets, None, query) for name in ("native", "torch"))
-            for found, expected in zip(other, one, strict=True):
+            expected_pair, actual_pair = (
+                engine_of(graph, torch.float64, name).run(sets, None, query) for name in ("native", "torch")
+            )
+            for bound, expected in zip(actual_pair, expected_pair, strict=True):
                 # On a tie a slope may flip either way.
                 size = 1e-9 * (1 + expected.abs())
-                assert float(((found - expected).abs() <= size).double().mean()) >= 0.9, (net, method)
+                assert float(((bound - expected).abs() <= size).double().mean()) >= 0.9, (net, method)
 
 
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("method", METHODS)
 def test_as_tight_as_published_bounds(name: str, method: str) -> None:
-    """Those of auto_LiRPA (Xu et al., 2020), float64 where there are some; and the native engine's."""
+    """Compare to auto_LiRPA (Xu et al., 2020), in float64 where published, and to the native engine."""
     data = published(name)
     radius = min({key.split("/")[0] for key in data if key.startswith("eps")})
     stem = f"{radius}/{method.upper()}/lb_margin"
@@ -131,12 +133,12 @@ def test_chunks_and_other_examples_change_only_rounding(method: str, norm: str) 
     limited = bounded.margins(x, torch.arange(9) % 4, 0.03125, memory_limit=100_000, **options)
     torch.testing.assert_close(margins.lower, limited.lower, rtol=1e-12, atol=1e-12)
     assert (margins.upper == torch.inf).all()
-    one = bounded.bounds(x[:1], 0.03125, memory_limit=1, **options)  # row by row
-    torch.testing.assert_close(one.lower[0], together.lower[0], rtol=1e-12, atol=1e-12)
+    row_by_row = bounded.bounds(x[:1], 0.03125, memory_limit=1, **options)  # row by row
+    torch.testing.assert_close(row_by_row.lower[0], together.lower[0], rtol=1e-12, atol=1e-12)
 
 
 def fails_above(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[int]:
-    """A backward pass that runs out of memory with more rows, and the sizes that were tried."""
+    """Make backward passes with more rows run out of memory; return the attempted sizes."""
     sizes: list[int] = []
     before = tensor_backward.BackwardPass._propagate
 
@@ -210,7 +212,7 @@ def test_a_failing_rule_is_an_error(rule: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_layers_that_only_move() -> None:
-    """An output that is the input, or a gather of it that takes an element many times, and one that takes none."""
+    """Check outputs that are the input, a gather that repeats an element, and a gather of no element."""
     x = Input(name="x", shape=(3,), inputs=())
     repeated = Gather(name="g", shape=(5,), inputs=(x, x), index=torch.tensor([0, 3, 0, -1, 2]))
     sets = sets_of("l2", 4, (3,))
@@ -240,7 +242,6 @@ def test_an_empty_batch_and_one_epsilon_each() -> None:
 
 
 def test_verdicts_and_radii_agree_with_the_native_engine() -> None:
-    """Verdicts and radii are those of the native engine."""
     (net, x), y = images(), torch.arange(23) % 4
     y = net(x).argmax(1).where(torch.arange(23) % 5 > 0, y)
     for norm in ("linf", "l2"):
@@ -248,10 +249,10 @@ def test_verdicts_and_radii_agree_with_the_native_engine() -> None:
         assert ours.status == native.status
         assert ours.stage == native.stage
         assert "verified" in ours.status
-        found, expected = (
+        radii, expected = (
             model(name).certified_radius(x[:6], y[:6], norm=norm, method="crown-ibp") for name in ("torch", "native")
         )
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-6)
+        torch.testing.assert_close(radii, expected, rtol=1e-3, atol=2e-6)
 
 
 def test_the_engine_by_name() -> None:
@@ -282,9 +283,9 @@ def test_a_gpu_agrees_with_the_cpu(cuda: torch.device, method: str, norm: str) -
     assert there.device.type == "cuda"
     for inputs in (x, x.to(cuda)):
         options = {"norm": norm, "method": method, "clip": (0.0, 1.0)}
-        found = there.bounds(inputs, 0.03125, **options)
-        assert found.lower.device == CPU
-        assert_close(found, model("torch").bounds(x, 0.03125, **options), 1e-11)
+        bounds = there.bounds(inputs, 0.03125, **options)
+        assert bounds.lower.device == CPU
+        assert_close(bounds, model("torch").bounds(x, 0.03125, **options), 1e-11)
     y = net(x.to(cuda)).argmax(1)
     assert there.certify(x.to(cuda), y, 0.0, method=method).all()
     assert there.verify(x.to(cuda), y, 1e-4, norm=norm).verified.any()

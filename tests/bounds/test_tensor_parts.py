@@ -26,7 +26,7 @@ from pyrobust.bounds.input_set import NORMS
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_products_are_those_of_a_convolution(groups: int) -> None:
-    """Products of a convolution and of its transpose, for all neurons at once and one by one."""
+    """Compare convolutions and their transpose to torch, for all neurons at once and one by one."""
     generator = torch.Generator().manual_seed(0)
     for kernel, stride, padding, dilation in [((3, 2), (2, 1), (1, 0), (1, 2)), ((1, 1), (1, 3), (0, 0), (1, 1))]:
         conv = nn.Conv2d(4, 6, kernel, stride, padding, dilation, groups, dtype=torch.float64).eval()
@@ -44,42 +44,42 @@ def test_products_are_those_of_a_convolution(groups: int) -> None:
         sign = torch.where(neuron % 3 == 0, -1.0, 1.0).double()
         expected = backward(layer, torch.diag(sign), None, None)
         assert torch.equal(units_backward(layer, neuron, sign, None, None), expected)
-        # neurons in a window, and what they reach, alone and with more around it
+        # neurons of a window, with their receptive field alone and with a margin
         planes, below = layer.node.shape, layer.node.inputs[0].shape
         have = Window(1, planes[1], 0, 2)
         inside = cropped(neuron[None], planes, have)[0]
         reached = reach(layer.node, have).within(below)
         for window in (reached, Window(0, reached.y1, reached.x0, below[2]), None):
-            found = units_backward(layer, inside, sign[inside], have, window)
-            assert torch.equal(found, cropped(expected[inside], below, window))
-            assert torch.equal(moved(found, below, window, None), expected[inside])
+            product = units_backward(layer, inside, sign[inside], have, window)
+            assert torch.equal(product, cropped(expected[inside], below, window))
+            assert torch.equal(moved(product, below, window, None), expected[inside])
             rows = cropped(torch.diag(sign)[inside], planes, have)
-            assert torch.equal(backward(layer, rows, have, window), found)
+            assert torch.equal(backward(layer, rows, have, window), product)
 
 
 def test_windows_change_only_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of residual connections, normalisation, pooling, strides, groups and paddings."""
+    """Cover residual connections, normalisation, pooling, strides, groups and paddings."""
     rng = np.random.default_rng(8)
     nets = [bound_nets.convolutional(rng, "normal", torch.float64) for _ in range(5)] + [
         (copy.deepcopy(images()[0]).double(), (2, 8, 8))
     ]
     for net, shape in nets:
         engine = engine_of(BoundedModel(net, torch.zeros(1, *shape).double()).output, torch.float64, "torch")
-        found = []
-        for many in (1, 3, 10**9):
-            monkeypatch.setitem(tensor_engine._TILE_ROWS, "cpu", many)
+        results = []
+        for tile_rows in (1, 3, 10**9):
+            monkeypatch.setitem(tensor_engine._TILE_ROWS, "cpu", tile_rows)
             for norm in NORMS:
-                found.append(engine.run(sets_of(norm, 4, shape), None, Query("crown", True, "real", None)))
-        for one, whole in zip(found, found[-len(NORMS) :] * 3, strict=True):
-            for end, expected in zip(one, whole, strict=True):
+                results.append(engine.run(sets_of(norm, 4, shape), None, Query("crown", True, "real", None)))
+        for result, whole in zip(results, results[-len(NORMS) :] * 3, strict=True):
+            for end, expected in zip(result, whole, strict=True):
                 close = (end - expected).abs() <= 1e-11 * (1 + expected.abs())
                 assert float(close.double().mean()) >= 0.9, net  # on a tie a slope may flip either way
 
 
 def test_tiles_hold_every_neuron_once() -> None:
     neuron = torch.arange(2 * 5 * 7).repeat(3)
-    for many in (1, 2, 13, 70, 1000):
-        order, groups = tiles(neuron, (2, 5, 7), many)
+    for size in (1, 2, 13, 70, 1000):
+        order, groups = tiles(neuron, (2, 5, 7), size)
         assert sorted(order.tolist()) == list(range(len(neuron)))
         assert sum(count for count, _ in groups) == len(neuron)
         begin = 0
@@ -92,7 +92,7 @@ def test_tiles_hold_every_neuron_once() -> None:
 
 
 def test_ranges_without_bounds_prove_nothing() -> None:
-    """Weights so large that float64 overflows: −inf and inf, or what is true all the same; no NaN."""
+    """Overflow float64 by large weights: bounds are infinite or still valid, never NaN."""
     net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3), nn.LeakyReLU(0.1), nn.Linear(3, 2)).double()
     for parameter in net.parameters():
         parameter.data.fill_(1e200)
@@ -106,7 +106,7 @@ def test_ranges_without_bounds_prove_nothing() -> None:
 
 
 def test_padding_of_an_unbounded_window_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The padding must not be taken for its largest element."""
+    """Check that padding is not taken for a window's largest element."""
     x = Input(name="x", shape=(2,), inputs=())
     above = Activation(name="f", shape=(2,), inputs=(x,), function="none", slope=0.0)
     largest = MaxPool(name="m", shape=(1,), inputs=(above,), windows=torch.tensor([[-1, 1]]))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "ops"))  # for the inputs, and what is checked of the results
+sys.path.insert(0, str(Path(__file__).parent.parent / "ops"))  # for inputs and checks
 from emulation import Blocks, Elements, Rows, build
 
 

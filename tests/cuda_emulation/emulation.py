@@ -1,4 +1,4 @@
-"""Builds the emulators with the host's compiler, and calls them like the ops that they stand for."""
+"""Build the CUDA emulators with the host's compiler and call them like the ops they emulate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROW_OPS = (
 )
 ELEMENT_OPS = ("add_perturbation", "linf_step", "linf_momentum_step")
 
-# Kernels that are wrong in one place, file, text and replacement: what must not pass unseen.
+# Planted faults (file, text, replacement) that the tests must detect.
 MUTATIONS = {
     "rounds to nearest": (
         "projections/cuda/row.h",
@@ -43,7 +43,7 @@ MUTATIONS = {
 
 
 def build(source: str, folder: Path, mutation: str | None = None) -> ctypes.CDLL:
-    """Compiles an emulator; skips where there is no compiler."""
+    """Compile an emulator; skip the test if there is no compiler."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("no C++ compiler on this machine")
@@ -58,7 +58,7 @@ def build(source: str, folder: Path, mutation: str | None = None) -> ctypes.CDLL
     if mutation is not None:
         file, before, after = MUTATIONS[mutation]
         text = (CSRC / file).read_text()
-        assert text.count(before) == 1, "the mutation has lost its place"
+        assert text.count(before) == 1, f"{mutation}: expected the text to replace once in {file}"
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(text.replace(before, after))
         options = ["-DPYROBUST_ONLY_FLOAT"]
@@ -72,7 +72,7 @@ def build(source: str, folder: Path, mutation: str | None = None) -> ctypes.CDLL
 
 
 def _kernels(namespace: str, name: str) -> str:
-    """The kernels of a file, without their launch."""
+    """Return the kernels of a file without their launch code."""
     text = (CSRC / "bounds" / "cuda" / f"{name}.cu").read_text()
     begin = text.index("constexpr int kThreads")
     end = text.rindex("\n}\n", begin, text.index("cudaError_t")) + 3
@@ -88,7 +88,7 @@ def _words(values: Tensor | float, rows: int, dtype: torch.dtype) -> Tensor:
 
 
 class Rows:
-    """The ops whose kernels give each row a group of threads."""
+    """Ops whose kernels assign a group of threads to each row."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
@@ -120,25 +120,25 @@ class Rows:
         rows, n = v.shape
         held = [None if tensor is None else tensor.contiguous() for tensor in (v, x, other)]
         radii = _words(radius, rows, torch.float64)
-        kept = _words(0 if keep is None else keep, rows, torch.int64)
+        keep_counts = _words(0 if keep is None else keep, rows, torch.int64)
         z = torch.full((rows, n), 7.0, dtype=v.dtype)
-        places = [*map(_place, held), _place(z), _place(radii), _place(kept)]
+        places = [*map(_place, held), _place(z), _place(radii), _place(keep_counts)]
         sizes = [ctypes.c_int64(rows), ctypes.c_int64(n), ctypes.c_double(lower), ctypes.c_double(upper)]
         wrong = self.library.run_rows(ROW_OPS.index(op), DTYPES.index(v.dtype), *places, *sizes)
         assert wrong is None, wrong.decode()
         return z
 
     def at_most(self, a: Tensor, radius: float, *, squares: bool) -> tuple[bool, bool]:
-        """Whether the sum is at most the radius: by the threads, and exactly."""
-        found = self.library.compare_sums(_place(a), ctypes.c_int64(len(a)), ctypes.c_double(radius), int(squares))
-        return bool(found & 1), bool(found & 2)
+        """Return whether the sum is at most the radius, by the threads and exactly."""
+        outcome = self.library.compare_sums(_place(a), ctypes.c_int64(len(a)), ctypes.c_double(radius), int(squares))
+        return bool(outcome & 1), bool(outcome & 2)
 
     def wrong_truncations(self, dtype: torch.dtype, a: Tensor) -> int:
         return int(self.library.count_wrong_truncations(DTYPES.index(dtype), _place(a), ctypes.c_int64(len(a))))
 
 
 class Elements:
-    """The ops whose kernels give each thread a few elements."""
+    """Ops whose kernels assign a few elements to each thread."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
@@ -157,7 +157,7 @@ class Elements:
         offset: int,
         blocks: int,
     ) -> Tensor:
-        """All tensors `offset` elements into their memory; step and epsilon of one row or of each. Share 0.75."""
+        """Run an op on tensors `offset` elements into their memory; step and epsilon shared or per row; share 0.75."""
         rows, n = x.shape
         held = []
         for tensor in (x_adv, gradient, x, before):
@@ -187,13 +187,13 @@ class Elements:
 
 
 class Blocks:
-    """The ops whose kernels share memory within a block, in float64; `blocks` of them do all the work."""
+    """Ops whose kernels share memory within a block, in float64, launched with `blocks` blocks."""
 
     def __init__(self, library: ctypes.CDLL, blocks: int = 2) -> None:
         self.library, self.blocks = library, ctypes.c_uint(blocks)
 
     def relax_rows(self, lanes: int, a: Tensor, image: Tensor, *lines: Tensor) -> Tensor:
-        """As the op, a updated; with two lines only, as concretize_rows. A row has that many threads."""
+        """Run relax_rows, updating a, with `lanes` threads per row; with two lines only, run concretize_rows."""
         constant = torch.full((len(a),), 7.0, dtype=torch.float64)
         slopes, others = (lines[:2], lines[2:]) if len(lines) == 4 else ((None, None), lines)
         places = [_place(tensor) for tensor in (a, image, *slopes, *others, constant)]

@@ -1,4 +1,4 @@
-"""The CUDA kernels whose blocks share memory, on the host: what the reference says, for any rows, lanes and blocks."""
+"""Emulated CUDA kernels with shared memory against the reference, for any rows, threads per row and blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lines_of(images: int, n: int, seed: int) -> tuple[Tensor, ...]:
 
 
 def coefficients(shape: tuple[int, ...], seed: int) -> Tensor:
-    """Of both signs, and zeros."""
+    """Draw coefficients of both signs and zeros."""
     a = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     a[..., ::5] = 0
     return a
@@ -51,7 +51,7 @@ def test_rows_of_no_image_and_nan(blocks: Blocks, lanes: int) -> None:
     before = a.clone()
     constant = blocks.relax_rows(lanes, a, image, *lines_of(2, 40, 2))
     assert constant.isnan().nonzero()[:, 0].tolist() == [4, 7, 11]
-    assert torch.equal(a[[4, 11]], before[[4, 11]]), "lines of no image were read"
+    assert torch.equal(a[[4, 11]], before[[4, 11]]), "relaxations of an image out of range were read"
 
 
 @pytest.mark.parametrize("n", [1, 40, 255, 300])
@@ -66,12 +66,12 @@ def test_relax_coefficients_and_gradients(blocks: Blocks, n: int) -> None:
             torch.testing.assert_close(got, expected.detach(), **CLOSE)
         gradients = coefficients((batch, rows, n), n + 1), coefficients((batch, rows), n + 2)
         expected_gradients = torch.autograd.grad(want, inputs, gradients)
-        found = blocks.relax_coefficients_backward(*gradients, a, lower, upper, slope)
-        for got, expected in zip(found, expected_gradients, strict=True):
+        result = blocks.relax_coefficients_backward(*gradients, a, lower, upper, slope)
+        for got, expected in zip(result, expected_gradients, strict=True):
             torch.testing.assert_close(got, expected, **CLOSE)
 
 
-def test_a_wrong_line_would_be_seen(blocks: Blocks, tmp_path: Path) -> None:
+def test_a_wrong_relaxation_is_detected(blocks: Blocks, tmp_path: Path) -> None:
     wrong = Blocks(build("blocks.cpp", tmp_path, "a chord too low"))
     a, (lower, upper) = coefficients((2, 3, 40), 1), torch.ones(2, 2, 40, dtype=torch.float64)
     for emulated, same in ((blocks, True), (wrong, False)):

@@ -1,4 +1,4 @@
-"""The CUDA kernels of a few elements a thread, on the host: bit for bit the reference's, nothing written elsewhere."""
+"""Emulated elementwise CUDA kernels: the reference's bits, no write out of bounds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def expected(
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("op", ELEMENT_OPS)
 def test_any_place_in_memory_and_any_rows(elements: Elements, op: str, dtype: torch.dtype) -> None:
-    """Aligned or not, rows that begin within a pack, radii of each row or of all, several packs a thread."""
+    """Vary alignment, rows that begin within a pack, shared or per-row radii, and packs per thread."""
     for n in (1, 2, 3, 4, 5, 7, 64, 1001):
         for rows in (1, 2, 17):
             x_adv, gradient, x = inputs(rows, n, dtype, BOX, seed=n)
@@ -55,7 +55,7 @@ def test_bad_elements_and_rows_are_nan(elements: Elements, op: str) -> None:
     assert got.isnan().sum(1).tolist() == rows
 
 
-def test_a_rounding_to_nearest_would_be_seen(elements: Elements, tmp_path: Path) -> None:
+def test_rounding_to_nearest_is_detected(elements: Elements, tmp_path: Path) -> None:
     wrong = Elements(build("elements.cpp", tmp_path, "rounds to nearest"))
     x_adv, gradient, x = inputs(50, 40, torch.float32, BOX)
     epsilon = per_row(50, 0.0, 0.01, 2)

@@ -1,4 +1,4 @@
-"""Noise on a grid as the CUDA threads draw it, on the host: words chosen to be decided late, and whole samples."""
+"""Emulated grid noise of the CUDA threads: words that need further words to decide, and whole samples."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def count_above(grid: ctypes.CDLL, thresholds: list[int], element: int, v: int, 
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_a_tie_takes_two_further_words(grid: ctypes.CDLL, flip: bool) -> None:
-    """Tables that hold many thresholds with one leading word, around and at the bits that the further words give."""
+    """Use tables with many thresholds for one leading word, at and around the bits of the further words."""
     draw = random.Random(0)
     second, third = (_words(IMAGE, SAMPLE, 1, 12, DOMAIN + more, SEED) for more in (1, 2))
     decided = set()
@@ -62,7 +62,7 @@ def test_a_tie_takes_two_further_words(grid: ctypes.CDLL, flip: bool) -> None:
 
 
 def test_far_tails(grid: ctypes.CDLL) -> None:
-    """The least word, under which hundreds of thresholds lie."""
+    """Draw the smallest word, which lies above hundreds of thresholds."""
     noise = ops.grid_noise(1.0, Fraction(1, 255))
     second, third = (_words(IMAGE, SAMPLE, 1, 4, DOMAIN + more, SEED) for more in (1, 2))
     for element in range(4):

@@ -1,4 +1,4 @@
-"""The CUDA kernels of rows, run on the host by fibers: what the CPU kernels are held to, and no thread out of step."""
+"""CUDA kernels of rows, run on the host by fibers: the CPU kernels' checks, and no thread out of step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from step_inputs import inputs, per_row
 
 from pyrobust import reference
 
-# One or two of each size of group; the largest reads its row again for every pass.
+# One or two per group size; the largest rereads its row in every pass.
 SIZES = [1, 3, 16, 17, 64, 100, 300, 1025]
 LARGEST = 4100
 FEW = 4
@@ -38,7 +38,7 @@ def test_projections(rows: Rows, kind: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", REALS)
-def test_l1_step_is_the_references(rows: Rows, dtype: torch.dtype) -> None:
+def test_l1_step_matches_the_reference(rows: Rows, dtype: torch.dtype) -> None:
     for size in [*SIZES, LARGEST]:
         x_adv, gradient, x = inputs(FEW, size, dtype, seed=size)
         gradient[1] = 0
@@ -70,7 +70,7 @@ def test_bad_rows_are_nan_and_the_others_are_not(rows: Rows, size: int) -> None:
 
 
 def test_sums_are_compared_exactly(rows: Rows) -> None:
-    """Rows whose sum is the radius but for a rounding, of numbers of all sizes: too close for any rounded sum."""
+    """Use rows whose sum equals the radius up to rounding, with terms of all magnitudes: too close for rounded sums."""
     draw = torch.Generator().manual_seed(0)
     seen = set()
     for trial in range(3000):
@@ -92,7 +92,7 @@ def test_sums_are_compared_exactly(rows: Rows) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_truncation_by_bits(rows: Rows, dtype: torch.dtype) -> None:
-    """Every 16-bit float, or the float32 numbers with as many leading bits, and its neighbours in float64."""
+    """Check every 16-bit float, or float32 numbers with as many leading bits, and their float64 neighbours."""
     words = torch.arange(-(2**15), 2**15, dtype=torch.int16)
     format = torch.float16 if dtype == torch.float16 else torch.bfloat16
     exact = words.view(format).double()
@@ -103,17 +103,17 @@ def test_truncation_by_bits(rows: Rows, dtype: torch.dtype) -> None:
     assert rows.wrong_truncations(dtype, a) == 0
 
 
-def test_a_rounding_to_nearest_would_be_seen(tmp_path: Path) -> None:
+def test_rounding_to_nearest_is_detected(tmp_path: Path) -> None:
     wrong = Rows(build("rows.cpp", tmp_path, "rounds to nearest"))
     v, radius = norm_balls.of_norm("project_linf_ball", "normal", 100, torch.float32, FEW)
-    found = norm_balls.faults("project_linf_ball", v, radius, wrong.project("project_linf_ball", v, radius))
-    assert found["outside"].any()
+    flags = norm_balls.faults("project_linf_ball", v, radius, wrong.project("project_linf_ball", v, radius))
+    assert flags["outside"].any()
     arguments = box.arguments("normal", 100, torch.float32, box.BOXES[1], FEW)
     assert box.faults(*arguments, wrong.project_l1_ball_box(*arguments))["outside the box"].all()
     assert wrong.wrong_truncations(torch.float32, radius) > 0
 
 
-def test_a_sum_that_is_not_exact_would_be_seen(tmp_path: Path) -> None:
+def test_an_inexact_sum_is_detected(tmp_path: Path) -> None:
     wrong = Rows(build("rows.cpp", tmp_path, "ends sums too early"))
     v, radius = rows_of("by less than a rounding", 12, 100, torch.float32)
     assert l1.faults("project_l1_ball", v, radius, wrong.project("project_l1_ball", v, radius))["outside"].any()
@@ -121,7 +121,7 @@ def test_a_sum_that_is_not_exact_would_be_seen(tmp_path: Path) -> None:
     assert wrong.at_most(torch.tensor([1.0, 2.0**-60]).double(), 1.0, squares=False) == (True, False)
 
 
-def test_a_thread_out_of_step_would_be_seen(tmp_path: Path) -> None:
+def test_a_thread_out_of_step_is_detected(tmp_path: Path) -> None:
     wrong = Rows(build("rows.cpp", tmp_path, "a thread out of step"))
     v, radius = rows_of("by less than a rounding", 12, 100, torch.float32)
     with pytest.raises(AssertionError, match="threads"):

@@ -1,4 +1,4 @@
-"""Every way of running the CPU kernels."""
+"""Fixtures for the thread counts of the CPU kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of noise on a grid share."""
+"""Shared inputs and checks of the grid-noise tests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def integers(*shape: int, high: int = 256, seed: int = 0) -> Tensor:
 
 
 def bits(batch: Tensor) -> Tensor:
-    """The bits of every float, as integers."""
+    """Reinterpret every float as an integer."""
     return batch.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[batch.element_size()]).long()
 
 
 def with_several_floats(sums: Tensor, batch: Tensor) -> float:
-    """Share of the (integer, channel) pairs to which the batch [N, C, H, W] gives more than one float."""
+    """Return the share of (integer, channel) pairs that have more than one float in the batch [N, C, H, W]."""
     channel = torch.arange(batch.shape[1]).reshape(1, -1, 1, 1).expand(batch.shape)
     integer = sums.reshape(batch.shape).long()
     least = int(integer.min())

@@ -1,4 +1,4 @@
-"""What the tests of both ops give them."""
+"""Shared inputs of the sample_noise and count_votes tests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ FAMILIES = ("gaussian", "uniform", "laplace")
 REALS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 TOP = 2**32 - 1
-# Images of any order, twice the same, one without samples, and the ends of both index ranges.
+# Images out of order, a repeated image, a run without samples, and the ends of both index ranges.
 RUNS = [(1, 5, 0, 3), (0, TOP, TOP - 3, 4), (2, 0, 7, 1), (1, 5, 3, 0), (2, TOP - 1, 1, 9), (1, 5, 0, 2)]
-# Logits that have no winner, or that compare in a way of their own.
+# Logits without a winner, or with special comparison rules.
 SPECIAL = torch.tensor([math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 65504.0, 6e-8, -6e-8, 1e-45])
 
 
@@ -22,12 +22,12 @@ def images(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Te
 
 
 def channels(count: int) -> tuple[list[float], list[float]]:
-    """A mean and a standard deviation for each channel."""
+    """Return a mean and a standard deviation for each channel."""
     return [0.1 + 0.03 * c for c in range(count)], [0.2 + 0.07 * c for c in range(count)]
 
 
 def same_bits(got: Tensor, want: Tensor) -> bool:
-    """Whether dtype, shape and every bit agree; any NaN is as good as another."""
+    """Return whether dtype, shape and every bit agree; all NaNs count as equal."""
     integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[want.element_size()]
     return (
         got.dtype == want.dtype
@@ -38,7 +38,7 @@ def same_bits(got: Tensor, want: Tensor) -> bool:
 
 
 def votes(rows: int, classes: int, images: int, kind: str, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Logits [rows, classes] and image indices [rows]."""
+    """Return logits [rows, classes] and image indices [rows]."""
     draw = torch.Generator().manual_seed(seed)
     image = torch.randint(images, (rows,), generator=draw)
     if kind == "plain":

@@ -24,7 +24,7 @@ def smallest(dtype: torch.dtype) -> float:
 
 
 def fit(v: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rounded to the dtype, finite."""
+    """Round to the dtype, clamped to its finite range."""
     top = torch.finfo(dtype).max
     return v.clamp(-top, top).to(dtype)
 
@@ -55,8 +55,8 @@ def _denormals(draw, rows, size, dtype):
 
 def _spike(draw, rows, size, dtype):
     v = torch.randn(rows, size, generator=draw, dtype=torch.float64)
-    at = torch.randint(size, (rows, 1), generator=draw)
-    v = v.scatter(1, at, torch.tensor([[1e30], [-1e30]]).repeat(rows, 1)[:rows].double())
+    column = torch.randint(size, (rows, 1), generator=draw)
+    v = v.scatter(1, column, torch.tensor([[1e30], [-1e30]]).repeat(rows, 1)[:rows].double())
     return v, 10.0 ** torch.linspace(-6, 4, rows, dtype=torch.float64)
 
 
@@ -84,13 +84,13 @@ def _huge(draw, rows, size, dtype):
 
 
 def _sphere(draw, rows, size, dtype):
-    """Exactly on it: multiples of 2**-8, whose sum is one too."""
+    """Draw rows exactly on the sphere: multiples of 2**-8, whose sum is a multiple of 2**-8 too."""
     v = torch.randint(-16, 17, (rows, size), generator=draw).double() / 256
     return v, v.abs().sum(1)
 
 
 def _by_less_than_a_rounding(draw, rows, size, dtype):
-    """Inside or outside by 2**-60 and less: a float64 sum cannot tell."""
+    """Draw rows inside or outside by at most 2**-60, which a float64 sum cannot resolve."""
     v = torch.zeros(rows, size, dtype=torch.float64)
     v[:, 0] = 1.0
     v[1::2, 0] = -1.0
@@ -104,7 +104,7 @@ def _by_less_than_a_rounding(draw, rows, size, dtype):
 
 
 def _sums_that_round(draw, rows, size, dtype):
-    """Radius the rounded sum of the row: right or wrong by the sum's own error."""
+    """Use the rounded sum of the row as its radius, so that only the sum's rounding error decides."""
     v = torch.randn(rows, size, generator=draw, dtype=torch.float64)
     v = v * 2.0 ** torch.randint(-30, 10, (rows, size), generator=draw)
     return v, fit(v, dtype).double().abs().sum(1)
@@ -145,14 +145,14 @@ KINDS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
     "geometric": _geometric,
     "signed zeros": _signed_zeros,
 }
-# Where every SIMD level and thread count is tried.
+# Kinds for the tests over all SIMD levels and thread counts.
 SOME_KINDS = ("normal", "ties", "denormals", "spike", "tiny", "by less than a rounding", "sums that round", "geometric")
 SOME_SIZES = [1, 3, 8, 9, 17, 33, 65, 129, 3072]
 
 
 @functools.lru_cache(maxsize=2048)
 def rows_of(kind: str, rows: int, size: int, dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """v [rows, size] and radius [rows], float64."""
+    """Return v [rows, size] and radius [rows], float64."""
     draw = torch.Generator().manual_seed(1000 * seed + size)
     v, radius = KINDS[kind](draw, rows, size, dtype)
     return fit(v, dtype), radius
@@ -160,7 +160,7 @@ def rows_of(kind: str, rows: int, size: int, dtype: torch.dtype, seed: int = 0) 
 
 @functools.lru_cache(maxsize=512)
 def examples(shape: tuple[int, ...], dtype: torch.dtype, lower: float, upper: float, seed: int = 0) -> Tensor:
-    """x in [lower, upper]; a third of it at the ends or within a few steps of them."""
+    """Draw x in [lower, upper], a third of it at the ends or within a few steps of them."""
     draw = torch.Generator().manual_seed(seed)
     x = lower + (upper - lower) * torch.rand(shape, generator=draw, dtype=torch.float64)
     ends = torch.tensor([lower, upper], dtype=torch.float64)[torch.randint(2, shape, generator=draw)]
@@ -173,7 +173,7 @@ def examples(shape: tuple[int, ...], dtype: torch.dtype, lower: float, upper: fl
 
 
 def inward(bound: float, dtype: torch.dtype, side: int) -> float:
-    """The dtype's greatest number not above the bound for side 1, the least not below it for -1."""
+    """Return the dtype's largest number not above the bound for side 1, the smallest not below it for side -1."""
     value = torch.tensor(bound, dtype=torch.float64).to(dtype)
     while value.double().item() * side > bound * side:
         value = value.nextafter(torch.tensor(-side * math.inf, dtype=dtype))
@@ -184,7 +184,7 @@ def inward(bound: float, dtype: torch.dtype, side: int) -> float:
 
 
 def l1_holds(z: Tensor, radius: Tensor) -> Tensor:
-    """Whether Σ |z| ≤ radius in exact arithmetic."""
+    """Return whether Σ |z| ≤ radius in exact arithmetic."""
     a = z.double().abs()
     total = a.sum(1)
     error = (a.shape[1] + 2) * 2.0**-52 * total
@@ -202,9 +202,9 @@ def _sum_at_most(a: Tensor, radius: float) -> bool:
 
 
 def l2_holds(z: Tensor, radius: Tensor) -> Tensor:
-    """Whether Σ z² ≤ radius² in exact arithmetic."""
+    """Return whether Σ z² ≤ radius² in exact arithmetic."""
     a = z.double().abs()
-    # By a power of two, so that squares stay in range.
+    # Scale by a power of two to keep squares in range.
     scale = 2.0 ** -a.amax(1).maximum(radius).clamp(min=2.0**-1000).log2().floor()
     a, r = a * scale[:, None], radius * scale
     total, square = a.square().sum(1), r.square()
@@ -224,7 +224,7 @@ def _squares_at_most(z: Tensor, radius: float, scaled: Tensor, scaled_radius: Te
 
 
 def square(a: Tensor) -> tuple[Tensor, Tensor]:
-    """a² as an unevaluated sum of two float64 numbers (Dekker, 1971)."""
+    """Return a² as an unevaluated sum of two float64 numbers (Dekker, 1971)."""
     high = (a.contiguous().view(torch.int64) & -(1 << 27)).view(torch.float64)
     low = a - high
     product = a * a
@@ -232,7 +232,7 @@ def square(a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def simplex_holds(z: Tensor, radius: Tensor) -> Tensor:
-    """Whether z ≥ 0, Σ z ≤ radius and, in float32 and float64, Σ z ≥ radius·(1 - 2⁻²⁰) less what underflows."""
+    """Return whether z ≥ 0, Σ z ≤ radius and, in float32 and float64, Σ z ≥ radius·(1 - 2⁻²⁰) minus underflow."""
     holds = (z >= 0).all(1) & l1_holds(z, radius)
     if z.dtype in (torch.float32, torch.float64):
         least = radius * (1 - 2.0**-20) * (1 - 2.0**-40) - z.shape[1] * smallest(z.dtype)
@@ -241,14 +241,14 @@ def simplex_holds(z: Tensor, radius: Tensor) -> Tensor:
 
 
 def two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a + b rounded, and the error."""
+    """Return the rounded sum a + b and its rounding error."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
 
 
 def box_holds(x: Tensor, z: Tensor, lower: float, upper: float) -> Tensor:
-    """Whether lower ≤ x + z ≤ upper, the sum not rounded."""
+    """Return whether lower ≤ x + z ≤ upper, without rounding the sum."""
     total, error = two_sum(x.double(), z.double())
     above = (total > upper) | ((total == upper) & (error > 0))
     below = (total < lower) | ((total == lower) & (error < 0))
@@ -256,7 +256,7 @@ def box_holds(x: Tensor, z: Tensor, lower: float, upper: float) -> Tensor:
 
 
 def moved_at_most(x_adv: Tensor, x: Tensor, z: Tensor) -> Tensor:
-    """Elementwise: whether |x_adv - x| ≤ |z|, not rounded, and x_adv - x has the sign of z or is zero."""
+    """Return elementwise whether |x_adv - x| ≤ |z|, unrounded, and x_adv - x has the sign of z or is zero."""
     total, error = two_sum(x_adv.double(), -x.double())
     size = z.double().abs()
     too_far = (total.abs() > size) | ((total.abs() == size) & (total * error > 0))
@@ -264,19 +264,19 @@ def moved_at_most(x_adv: Tensor, x: Tensor, z: Tensor) -> Tensor:
 
 
 def shrinks(z: Tensor, v: Tensor) -> Tensor:
-    """Whether every |zᵢ| ≤ |vᵢ|, and zᵢ has the sign of vᵢ or is zero."""
+    """Return whether every |zᵢ| ≤ |vᵢ|, and zᵢ has the sign of vᵢ or is zero."""
     return ((z.abs() <= v.abs()) & ((z == 0) | (z.sign() == v.sign()))).all(1)
 
 
 def tolerance(radius: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """How far from the oracle a row may be."""
+    """Return the allowed distance of a row from the oracle."""
     relative = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}.get(dtype, 1e-6)
-    # Near the smallest halves a sum that must not grow costs half a step an element, and up to a step for a lone one.
+    # Near the smallest float16 numbers, rounding a sum down costs half a step per element, up to one for one element.
     steps = (size + 2) / 2 if dtype == torch.float16 else size
     return relative * radius + steps * smallest(dtype)
 
 
-# --- the five projections, called alike
+# --- one call signature for the five projections
 
 BALLS = ("project_l1_ball", "project_l2_ball", "project_linf_ball")
 PLAIN = ("project_simplex", *BALLS)
@@ -284,7 +284,7 @@ OPS = (*PLAIN, "project_l1_ball_box")
 
 
 def call(op: str, v: Tensor, radius: float | Tensor, module: Any = ops) -> Tensor:
-    """The op; for the box with an x that leaves room on both sides."""
+    """Call the op; pass the box projection an x with room on both sides."""
     if op == "project_l1_ball_box":
         return module.project_l1_ball_box(v, torch.full_like(v, 0.5), radius, -0.25, 1.0)
     return getattr(module, op)(v, radius)
@@ -297,6 +297,6 @@ def raw(op: str, v: Tensor, radius: Tensor) -> tuple[Callable[..., Tensor], tupl
     return function, (v, radius)
 
 
-def some(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+def normal_values(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
     draw = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=draw, dtype=torch.float64).to(dtype)

@@ -1,4 +1,4 @@
-"""What the tests of steps give them."""
+"""Shared inputs and checks of the attack-step tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 100, 1000, 3072)
 
 
 def inputs(rows: int, size: int, dtype: torch.dtype, box: tuple[float, float] = (0.0, 1.0), seed: int = 0):
-    """(x_adv, gradient, x): gradients of all sizes, with zeros, ties and, now and then, NaN."""
+    """Return (x_adv, gradient, x), with gradients of all magnitudes, zeros, ties and occasional NaN."""
     draw = torch.Generator().manual_seed(seed)
     x = examples((rows, size), dtype, *box, seed=seed)
     by = torch.randn(rows, size, generator=draw, dtype=torch.float64) * 0.05 * (box[1] - box[0])
@@ -24,7 +24,7 @@ def inputs(rows: int, size: int, dtype: torch.dtype, box: tuple[float, float] = 
 
 
 def near(x_adv: Tensor, x: Tensor, epsilon: Tensor) -> bool:
-    """Whether |x_adv - x| ≤ epsilon[B] everywhere, not rounded."""
+    """Return whether |x_adv - x| ≤ epsilon[B] everywhere, unrounded."""
     side = torch.where(x_adv < x, -1, 1)
     return bool(moved_at_most(x_adv.double(), x.double(), epsilon.double().view(-1, 1) * side).all())
 

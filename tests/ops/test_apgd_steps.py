@@ -1,4 +1,4 @@
-"""The steps of Auto-PGD that are one pass over memory: the parts' results, and never out of ball or box."""
+"""Fused Auto-PGD steps: the same bits as the separate ops, inside ball and box."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyrobust import ops, reference
 
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("box", [(0.0, 1.0), (-0.5, 0.75), (0.0, 255.0)])
-def test_linf_momentum_step_is_the_references(
+def test_linf_momentum_step_matches_the_reference(
     box: tuple[float, float], dtype: torch.dtype, simd_level: str, threads: int
 ) -> None:
     for size in SIZES:
@@ -30,7 +30,7 @@ def test_linf_momentum_step_is_the_references(
             assert torch.equal(got, reference.linf_momentum_step(*arguments, share=share)), (size, share)
             assert near(got, x, epsilon)
             assert ((got.double() >= box[0]) & (got.double() <= box[1])).all()
-        # Without momentum it is the plain step.
+        # Without momentum the op equals linf_step.
         assert torch.equal(got, ops.linf_step(x_adv, gradient, x, step, epsilon, *box))
 
 
@@ -46,8 +46,8 @@ def test_linf_momentum_step_by_hand() -> None:
 
 
 @pytest.mark.parametrize("dtype", REALS)
-def test_l1_step_in_ball_is_its_parts(dtype: torch.dtype, simd_level: str, threads: int) -> None:
-    """Bit for bit, for rows of all lengths: few of them, many in a block, and a block that is not full."""
+def test_l1_step_in_ball_matches_the_separate_ops(dtype: torch.dtype, simd_level: str, threads: int) -> None:
+    """Compare bits at all row lengths: a few rows, many rows in a block, and a partial block."""
     box = (-0.5, 0.75)
     for rows, size in ((1, 1), (7, 33), (3, 3072), (23, 3072), (501, 100), (2, 50000)):
         x_adv, gradient, x = inputs(rows, size, dtype, box, seed=size)
@@ -60,7 +60,7 @@ def test_l1_step_in_ball_is_its_parts(dtype: torch.dtype, simd_level: str, threa
 
 
 @pytest.mark.parametrize("dtype", REALS)
-def test_l1_step_in_ball_is_the_references(dtype: torch.dtype) -> None:
+def test_l1_step_in_ball_matches_the_reference(dtype: torch.dtype) -> None:
     x_adv, gradient, x = inputs(20, 300, dtype)
     step, keep = per_row(20, 0.0, 2.0, 1), torch.full((20,), 15)
     for epsilon in (0.0, 0.25, 2.0):

@@ -1,4 +1,4 @@
-"""Intervals and rows with the examples innermost: the oracle, the gradient, the bits."""
+"""Intervals and specification rows in the batch-last layout: oracle, gradients, bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyrobust.errors import InputError
 
 DTYPES = (torch.float32, torch.float64)
 NAMES = ("batch_last_relu_intervals", "batch_last_relax", "batch_last_concretize")
-#: neurons, rows, lanes: around vectors (8, 16), blocks of lanes (128) and of terms (64); without any of them.
+#: neurons, rows, examples: around SIMD vectors (8, 16), blocks of examples (128) and of terms (64), and empty.
 SHAPES = [
     *[(3, 2, lanes) for lanes in (1, 7, 8, 9, 15, 16, 17, 33, 127, 129, 300)],
     *[(n, 3, 5) for n in (1, 63, 64, 65, 200)],
@@ -25,7 +25,7 @@ SHAPES = [
 
 
 def inputs(n: int, rows: int, lanes: int, dtype: torch.dtype, *, shared: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Coefficients of both signs and 0; boxes of both signs, of either, and of width 0."""
+    """Draw coefficients of both signs and 0; boxes across zero, on either side of it, and of width 0."""
     generator = torch.Generator().manual_seed(n + lanes)
     a = torch.randn(n, rows, lanes, generator=generator, dtype=torch.float64)
     a[..., ::5] = 0
@@ -44,7 +44,7 @@ def arguments(name: str, tensors: tuple[Tensor, ...], slope: float) -> tuple[Any
 
 
 def graded(function: Any, given: tuple[Any, ...]) -> list[Tensor]:
-    """Results and gradients."""
+    """Return results and gradients."""
     given = tuple(t.clone().requires_grad_() if isinstance(t, Tensor) else t for t in given)
     results = function(*given)
     results = results if isinstance(results, tuple) else (results,)
@@ -62,15 +62,15 @@ def test_agrees_with_the_reference(dtype: torch.dtype, name: str, shared: bool, 
         for slope in (0.0, 0.1, 1.0):
             given = arguments(name, inputs(*shape, dtype, shared=shared), slope)
             got, want = (graded(getattr(module, name), given) for module in (ops, reference))
-            for one, other in zip(got, want, strict=True):
-                torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+            for result, reference_result in zip(got, want, strict=True):
+                torch.testing.assert_close(result, reference_result, rtol=tolerance, atol=tolerance)
 
 
 def test_by_hand() -> None:
     center, radius = torch.tensor([[1.0], [-1.0], [1.5], [-1.5]]), torch.tensor([[2.0], [2.0], [0.5], [0.5]])
     a = torch.tensor([2.0, -2.0]).expand(4, 2).unsqueeze(2)
     relaxed, bias = ops.batch_last_relax(a, center, radius)
-    # lower lines: z, 0, z, 0; chords: ¾(z + 1), ¼(z + 3) to 1, z, 0
+    # lower relaxations: z, 0, z, 0; chords: ¾(z + 1), ¼(z + 3) to 1, z, 0
     assert relaxed.squeeze(2).tolist() == [[2.0, -1.5], [0.0, -0.5], [2.0, -2.0], [0.0, -0.0]]
     assert bias.tolist() == [[0.0], [-3.0]]
     assert ops.batch_last_concretize(a, center, radius).tolist() == [[-10.0], [-10.0]]

@@ -1,4 +1,4 @@
-"""Convolutions with the batch innermost: against torch's own, both ways and by the weight."""
+"""Batch-last convolutions against torch: forward, transposed and gradient of the weight."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pyrobust import ops, reference
 from pyrobust.errors import InputError
 
 DTYPES = (torch.float32, torch.float64)
-#: lanes, groups, inputs and outputs of a group, size, kernel, stride, padding, dilation: around vectors (8, 16), chunks
-#: of lanes (144) and blocks of planes (8, 4), with rows and columns that no window reaches, and kernels of one to five.
+#: examples, groups, inputs and outputs of a group, size, kernel, stride, padding, dilation: around vectors (8, 16),
+#: chunks of examples (144) and blocks of planes (8, 4), with rows and columns outside every window; kernels of 1 to 5.
 CASES = [
     *[
         (lanes, 1, 2, 3, (5, 6), (3, 3), (2, 2), (1, 1), (1, 1))
@@ -31,7 +31,7 @@ CASES = [
 
 
 def case(number: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
-    """x, weight, bias, scale, options."""
+    """Return x, weight, bias, scale and options."""
     lanes, groups, inputs, outputs, size, kernel, stride, padding, dilation = CASES[number]
     generator = torch.Generator().manual_seed(number)
     shapes = [(groups * inputs, *size, lanes), (groups * outputs, inputs, *kernel), (groups * outputs,), (lanes,)]
@@ -97,14 +97,14 @@ def test_the_same_bits_at_every_thread_count(dtype: torch.dtype) -> None:
     before = torch.get_num_threads()
     for number in range(len(CASES) - 1):
         x, weight, _, _, options = case(number, dtype)
-        found = []
+        results = []
         for threads in (1, 2):
             torch.set_num_threads(threads)
             y = ops.batch_last_conv(x, weight, **options)
             back = ops.batch_last_conv_transposed(y, weight, x.shape[1:3], **options)
-            found.append((y, back, ops.batch_last_conv_weight(x, y, weight.shape[2:], **options)))
+            results.append((y, back, ops.batch_last_conv_weight(x, y, weight.shape[2:], **options)))
         torch.set_num_threads(before)
-        assert all(same_bits(one, other) for one, other in zip(*found, strict=True)), CASES[number]
+        assert all(same_bits(one, other) for one, other in zip(*results, strict=True)), CASES[number]
 
 
 def test_tensors_that_are_not_contiguous() -> None:
@@ -163,8 +163,8 @@ def test_refused_results() -> None:
         ops.batch_last_conv_transposed(y[:, :1], weight, (-1, 5), padding=(2, 0))
 
 
-def test_places_beyond_int64_are_refused() -> None:
-    # twice the dilation wraps to -2: the third column of the kernel would meet x, the second would be read beside it
+def test_offsets_beyond_int64_are_refused() -> None:
+    # Twice the dilation wraps to -2: the third kernel column would fall on x, the second would read out of bounds.
     x, y = torch.ones(2, 5, 5, 4), torch.ones(3, 3, 11, 4)
     with pytest.raises(InputError, match="batch_last_conv_weight: dilation: expected 0 to 2147483647, got"):
         ops.batch_last_conv_weight(x, y, (3, 3), padding=(0, 2), dilation=(1, 2**63 - 1))

@@ -1,4 +1,4 @@
-"""The native vote histogram against the reference, and what it says to a wrong argument."""
+"""The native vote histogram against the reference, and its argument errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_each_special_value_in_each_place(dtype: torch.dtype) -> None:
         assert got == want, classes
 
 
-def test_the_rule_by_hand() -> None:
+def test_winners_by_hand() -> None:
     nan, inf = math.nan, math.inf
     rows = [
         ([1.0, 3.0, 2.0], 1),
@@ -77,7 +77,7 @@ def test_large_batches_and_threads(threads: int, images: int) -> None:
     assert got == want
 
 
-def test_counts_go_beyond_32_bits_and_add_up_over_calls() -> None:
+def test_counts_exceed_32_bits_and_accumulate_over_calls() -> None:
     logits, image = votes(1000, 10, 4, "plain")
     whole = ops.count_votes(logits, image, torch.full((4, 11), 2**40))
     parts = torch.full((4, 11), 2**40)

@@ -1,6 +1,6 @@
-"""Both ops on every device: what the reference computes on the CPU.
+"""sample_noise and count_votes on every device against the reference on the CPU.
 
-Uniform noise and votes agree in every bit, for no device has a choice there; the other families within 1e-6.
+Uniform noise and votes agree in every bit, since their arithmetic is exact; the other families within 1e-6.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def test_splits_and_out(device: torch.device) -> None:
     whole = ops.sample_noise(x, [(0, 0, 0, 500), (1, 7, 3, 300)], sigma=0.25)
     parts = [(0, 0, 0, 1), (0, 0, 1, 256), (0, 0, 257, 243), (1, 7, 3, 300)]
     assert torch.equal(torch.cat([ops.sample_noise(x, [run], sigma=0.25) for run in parts]), whole)
-    many = [(0, 0, first, 1) for first in range(500)] + [(1, 7, 3 + first, 1) for first in range(300)]
-    assert torch.equal(ops.sample_noise(x, many, sigma=0.25), whole)
+    runs = [(0, 0, first, 1) for first in range(500)] + [(1, 7, 3 + first, 1) for first in range(300)]
+    assert torch.equal(ops.sample_noise(x, runs, sigma=0.25), whole)
     room = torch.full((802, 3, 32, 32), 99.0, device=device)
-    ops.sample_noise(x, many, sigma=0.25, out=room[1:-1])
+    ops.sample_noise(x, runs, sigma=0.25, out=room[1:-1])
     assert torch.equal(room[1:-1], whole)
     assert (room[0] == 99).all()
     assert (room[-1] == 99).all()
@@ -88,7 +88,7 @@ def test_more_runs_than_one_launch_takes(
 
 
 def test_long_runs(device: torch.device) -> None:
-    """More samples than the threads of one launch: each thread walks several, over the ends of runs."""
+    """Draw more samples than one launch has threads, so that each thread loops over several and across runs."""
     x = images(3, 4)
     runs = [(0, 1, 0, 100_003), (2, 2, 5, 1), (1, 3, 0, 99_998), (0, 1, 100_003, 2)]
     got = ops.sample_noise(x.to(device), runs, sigma=0.5, noise="uniform")
@@ -96,7 +96,7 @@ def test_long_runs(device: torch.device) -> None:
 
 
 def placed(values: Tensor, offset: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The values ``offset`` elements into a room of 99s on the device, in their own layout; and the room."""
+    """Copy the values to ``offset`` elements into a buffer of 99s on the device, keeping their layout; return both."""
     room = torch.full((values.numel() + offset + 8,), 99.0, dtype=values.dtype, device=device)
     view = room[offset : offset + values.numel()].as_strided(values.shape, values.stride(), offset)
     view.copy_(values)
@@ -106,7 +106,7 @@ def placed(values: Tensor, offset: int, device: torch.device) -> tuple[Tensor, T
 @pytest.mark.parametrize("offset", [1, 2, 3])
 @pytest.mark.parametrize("dtype", REALS)
 def test_memory_that_is_not_aligned(device: torch.device, dtype: torch.dtype, offset: int) -> None:
-    """Images and batches whose first element is where no vector of four may be read or written."""
+    """Place images and batches at addresses not aligned for vectors of four."""
     shape, total = (3, 8, 8), sum(run[3] for run in RUNS)
     real = torch.float64 if dtype == torch.float64 else torch.float32
     want = uniform(shape, real, dtype, False)
@@ -197,10 +197,10 @@ def test_nothing_to_count(device: torch.device) -> None:
     assert ops.sample_noise(torch.empty(0, 3, 4, device=device), [], sigma=1.0).shape == (0, 3, 4)
 
 
-# --- what only a GPU has
+# --- GPU only
 
 
-def test_cuda_leaves_out_rows_of_no_image(cuda: torch.device) -> None:
+def test_cuda_skips_rows_of_no_image(cuda: torch.device) -> None:
     logits, image = votes(200, 10, 4, "plain")
     bad = image.clone()
     bad[::10] = torch.tensor([-1, 4]).repeat(10)
@@ -210,7 +210,7 @@ def test_cuda_leaves_out_rows_of_no_image(cuda: torch.device) -> None:
 
 
 class Queue:
-    """Both ops in a row, in memory that is there already; the second counts what the first has written."""
+    """Both ops in sequence, in allocated memory; the second counts the first one's output."""
 
     def __init__(self, device: torch.device) -> None:
         self.x = images(2, 10).to(device)
@@ -227,7 +227,7 @@ class Queue:
         self.out.add_(1)
 
 
-def test_cuda_ops_come_in_the_order_of_the_current_stream(cuda: torch.device) -> None:
+def test_cuda_ops_follow_the_current_stream(cuda: torch.device) -> None:
     want, got = Queue(cuda), Queue(cuda)
     want.run()
     torch.cuda.synchronize()
@@ -241,8 +241,8 @@ def test_cuda_ops_come_in_the_order_of_the_current_stream(cuda: torch.device) ->
     assert got.counts.sum(1).tolist() == [2000, 2000]
 
 
-def test_nothing_waits_for_the_device(cuda: torch.device) -> None:
-    # Not one for the memory checker, under which every launch waits: the name keeps it out of its selection.
+def test_ops_do_not_wait_for_the_device(cuda: torch.device) -> None:
+    # No "cuda" in the name: bench/gpu.sh selects by it for the memory checker, under which every launch waits.
     queue = Queue(cuda)
     queue.run()  # loads the kernels
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Copies of chosen examples and counts of changed coordinates, against the reference."""
+"""put_rows and count_changed against the reference."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def flags(rows: int, seed: int = 0) -> Tensor:
 
 
 def pair(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Two batches that agree in half of their coordinates."""
+    """Return two batches that agree in half of their coordinates."""
     a, b = images(*shape, dtype=dtype, seed=1), images(*shape, dtype=dtype, seed=2)
     return a, torch.where(images(*shape, seed=3) < 0.5, a, b)
 
 
 @pytest.mark.parametrize("dtype", REALS)
-def test_both_are_the_references(dtype: torch.dtype, threads: int) -> None:
+def test_results_match_the_reference(dtype: torch.dtype, threads: int) -> None:
     for shape in SHAPES:
         source, target = pair(shape, dtype)
         for chosen in (flags(shape[0]), torch.zeros(shape[0]).bool(), torch.ones(shape[0]).bool()):
@@ -42,7 +42,7 @@ def test_both_are_the_references(dtype: torch.dtype, threads: int) -> None:
 @pytest.mark.parametrize("of_source", LAYOUTS)
 @pytest.mark.parametrize("of_target", [*LAYOUTS, None])
 def test_layouts(of_target: torch.memory_format | None, of_source: torch.memory_format) -> None:
-    """Also a target whose examples are not blocks of memory, and one whose last examples have gone."""
+    """Include a target whose examples are not contiguous, and a target without its last examples."""
     source, target = pair((9, 3, 5, 7), torch.float32)
     source = source.contiguous(memory_format=of_source)
     wanted = torch.where(flags(9).view(-1, 1, 1, 1), source, target)
@@ -60,10 +60,10 @@ def test_layouts(of_target: torch.memory_format | None, of_source: torch.memory_
     assert torch.equal(target[6:], last)
 
 
-def test_what_is_not_a_plain_number() -> None:
+def test_special_values() -> None:
     x_adv = torch.tensor([[0.0, -0.0, torch.nan, torch.inf, 1e-45]])
     x = torch.tensor([[-0.0, -0.0, torch.nan, torch.inf, 0.0]])
-    assert ops.count_changed(x_adv, x).tolist() == [2]  # NaN is not itself
+    assert ops.count_changed(x_adv, x).tolist() == [2]  # NaN != NaN
     assert ops.count_changed(x_adv.half(), x.half()).tolist() == [1]
     target = torch.zeros(1, 5)
     assert same_bits(ops.put_rows(torch.tensor([True]), x_adv, target), x_adv)
@@ -99,12 +99,12 @@ X, YES = torch.zeros(3, 4), torch.tensor([True, False, True])
         ((YES[:2], X, X), InputError, r"chosen: expected shape \(3,\), got \(2,\)"),
     ],
 )
-def test_what_put_rows_refuses(arguments: tuple, error: type[Exception], message: str) -> None:
+def test_put_rows_refuses_bad_arguments(arguments: tuple, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=rf"^put_rows: {message}$"):
         ops.put_rows(*arguments)
 
 
-def test_what_count_changed_refuses() -> None:
+def test_count_changed_refuses_bad_arguments() -> None:
     with pytest.raises(InputError, match=r"^count_changed: x_adv: expected the shape of x, \(3, 4\), got \(2, 4\)$"):
         ops.count_changed(X[:2], X)
     with pytest.raises(InputTypeError, match=r"^count_changed: x: expected a float tensor, got torch.int64$"):
@@ -114,7 +114,7 @@ def test_what_count_changed_refuses() -> None:
 
 
 @pytest.mark.parametrize("dtype", REALS)
-def test_cuda_is_the_cpus(cuda: torch.device, dtype: torch.dtype) -> None:
+def test_cuda_matches_the_cpu(cuda: torch.device, dtype: torch.dtype) -> None:
     for shape in SHAPES[2:]:
         source, target = pair(shape, dtype)
         chosen = flags(shape[0])

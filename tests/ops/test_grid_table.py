@@ -1,4 +1,4 @@
-"""The tables of noise on a grid against ball arithmetic, and the guide against the thresholds it stands for."""
+"""Grid-noise tables against ball arithmetic, and the guide table against its thresholds."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_threshold_is_the_floor_of_the_exact_one(sigma: float, step: Fract
     assert len(noise.thresholds) == noise.reach + 1
     for k, threshold in enumerate(noise.thresholds):
         z = (k + Fraction(1, 2)) * step / Fraction(sigma)
-        gap = scaled(z) - threshold  # z up to 10^299: floor(), of which nothing is lost, and not zero
+        gap = scaled(z) - threshold  # z up to 10^299: floor() is exact, and the result not zero
         assert gap > 0 or z > 100, k
         assert gap < 1, k
 
@@ -74,7 +74,7 @@ def test_tails_of_the_normal_everywhere() -> None:
 
 @pytest.mark.parametrize(("sigma", "step"), GRIDS)
 def test_the_distribution_cell_by_cell(sigma: float, step: Fraction) -> None:
-    """P(J = j) of 96 uniform bits against the exact probability, and the whole distance against delta."""
+    """Compare P(J = j) of 96 uniform bits to the exact probability, and the total variation distance to delta."""
     noise = grid_noise(sigma, step)
     above = [Fraction(t, 1 << 96) for t in noise.thresholds]  # P(J > k), P(J < -k)
     drawn = [1 - 2 * above[0], *(a - b for a, b in itertools.pairwise(above)), above[-1]]
@@ -85,7 +85,7 @@ def test_the_distribution_cell_by_cell(sigma: float, step: Fraction) -> None:
     for j, (p, q) in enumerate(zip(drawn, exact, strict=True)):
         gap = abs(flint.arb(flint.fmpq(p.numerator, p.denominator)) - q)
         assert gap < flint.arb(2) ** -95
-        distance += gap if j else gap / 2  # of both signs, and a half for the total variation
+        distance += gap if j else gap / 2  # both signs, halved for the total variation
     assert distance < noise.delta
     assert noise.delta < 1e-24
     assert 2 * edges[-1] < 2.6e-12
@@ -98,7 +98,7 @@ def test_the_reference_has_the_same_thresholds() -> None:
 
 
 def wrong_words(noise: GridNoise) -> int:
-    """Words that the guide decides, and decides wrongly."""
+    """Count the words that the guide decides wrongly."""
     leading = np.array([threshold >> 64 for threshold in noise.thresholds])
     draw = np.random.default_rng(0)
     v = np.concatenate(
@@ -114,18 +114,18 @@ def wrong_words(noise: GridNoise) -> int:
     low = 23 - (size // 32).bit_length() + 1
     assert size == 32 << (23 - low)
     place, entry = _place(v), noise.guide.numpy().view(np.uint32).astype(np.int64)[_place(v) >> low]
-    inside, at = place & ((1 << low) - 1), entry & ((1 << low) - 1)
-    found = (entry >> low) + (inside < at)
+    inside, entry_place = place & ((1 << low) - 1), entry & ((1 << low) - 1)
+    guided = (entry >> low) + (inside < entry_place)
     above = len(leading) - np.searchsorted(np.sort(leading), v, side="right")
-    is_open = inside == at
+    is_open = inside == entry_place
     assert is_open[np.isin(v, leading)].all(), "a draw at a threshold's own word must be left open"
     assert is_open[-40000:].mean() < 0.3  # else the guide decides little; small words are exact integers, often equal
-    return int((~is_open & (found != above)).sum())
+    return int((~is_open & (guided != above)).sum())
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.floats(-6, 10), st.integers(1, 300), st.integers(1, 300))
-def test_the_guide_decides_nothing_wrongly(size: float, p: int, q: int) -> None:
+def test_the_guide_decides_correctly(size: float, p: int, q: int) -> None:
     step = Fraction(p, q)
     assert wrong_words(grid_noise(float(step) * 2**size, step)) == 0
 
@@ -136,7 +136,7 @@ def test_the_largest_table() -> None:
     assert wrong_words(noise) == 0
 
 
-def test_a_guide_that_is_wrong_would_be_seen() -> None:
+def test_a_wrong_guide_is_detected() -> None:
     noise = grid_noise(0.25, BYTE)
     leading = np.array([threshold >> 64 for threshold in noise.thresholds])
     leading[100] += 5000
@@ -179,7 +179,7 @@ def test_a_bad_type(sigma: Any, step: Any) -> None:
 
 
 def test_the_reference_draws_its_thresholds() -> None:
-    """Which integer a draw gives flips where the bits pass a threshold of the reference."""
+    """Check that a draw's integer changes exactly where its bits cross a reference threshold."""
     drawn = reference.grid_integers(3, 0, 400, 500, sigma=0.5, step=SIXTEENTH)
     assert drawn.abs().max() <= grid_noise(0.5, SIXTEENTH).reach
     share = np.bincount(drawn.flatten().numpy() + 60, minlength=121) / drawn.numel()

@@ -1,4 +1,4 @@
-"""Losses and verdicts of logits: the native ops against the reference, and what they refuse."""
+"""logit_loss and logit_verdict against the reference, and their argument errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLOSE_TO = {torch.float32: {"rtol": 1e-6, "atol": 1e-7}, torch.float64: {"rtol":
 
 
 def inputs(rows: int, classes: int, kind: str, dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """(logits, y, target)."""
+    """Return (logits, y, target)."""
     draw = torch.Generator().manual_seed(seed)
     logits = torch.randn(rows, classes, generator=draw, dtype=torch.float64) * 10
     if kind == "ties":
@@ -41,7 +41,7 @@ def assert_same(got: tuple[Tensor, ...], want: tuple[Tensor, ...], *, rtol: floa
 @EACH
 @BOTH_DTYPES
 @pytest.mark.parametrize("kind", ["plain", "ties", "special"])
-def test_losses_are_the_references(kind: str, dtype: torch.dtype, loss: str, threads: int) -> None:
+def test_losses_match_the_reference(kind: str, dtype: torch.dtype, loss: str, threads: int) -> None:
     for rows, classes in ((1, 4), (0, 5), (700, 10), (300, 7), (40, 1000)):
         logits, y, target = inputs(rows, classes, kind, dtype, seed=classes)
         got = ops.logit_loss(logits, y, target, loss)
@@ -59,7 +59,7 @@ def test_losses_are_the_references(kind: str, dtype: torch.dtype, loss: str, thr
 
 @BOTH_DTYPES
 @pytest.mark.parametrize("kind", ["plain", "ties", "special"])
-def test_verdicts_are_the_references(kind: str, dtype: torch.dtype, threads: int) -> None:
+def test_verdicts_match_the_reference(kind: str, dtype: torch.dtype, threads: int) -> None:
     for rows, classes in ((1, 1), (0, 5), (5000, 3), (300, 10), (40, 1000)):
         logits, y, _ = inputs(rows, classes, kind, dtype, seed=classes)
         for targeted in (False, True):
@@ -126,7 +126,7 @@ LOGITS, Y = torch.zeros(3, 4), torch.tensor([0, 1, 3])
         ({"y": Y - 1}, InputError, r"y: expected classes, 0 to 3, got -1 in row 0"),
     ],
 )
-def test_what_both_refuse(change: dict, error: type[Exception], message: str) -> None:
+def test_both_ops_refuse_bad_arguments(change: dict, error: type[Exception], message: str) -> None:
     arguments = {"logits": LOGITS, "y": Y, **change}
     with pytest.raises(error, match=rf"^logit_loss: {message}$"):
         ops.logit_loss(**arguments, target=Y, loss="margin")
@@ -134,7 +134,7 @@ def test_what_both_refuse(change: dict, error: type[Exception], message: str) ->
         ops.logit_verdict(**arguments)
 
 
-def test_what_one_refuses() -> None:
+def test_each_op_refuses_its_own_bad_arguments() -> None:
     with pytest.raises(InputError, match=r"^logit_loss: target: expected classes, 0 to 3, got 4 in row 2$"):
         ops.logit_loss(LOGITS, Y, Y + 1, "margin")
     with pytest.raises(InputError, match=r"^logit_loss: loss: expected one of cross_entropy, .*, got 'ce'$"):
@@ -155,7 +155,7 @@ def test_what_one_refuses() -> None:
 
 @EACH
 @BOTH_DTYPES
-def test_cuda_is_the_cpus(cuda: torch.device, dtype: torch.dtype, loss: str) -> None:
+def test_cuda_matches_the_cpu(cuda: torch.device, dtype: torch.dtype, loss: str) -> None:
     for kind in ("plain", "ties", "special"):
         logits, y, target = inputs(3000, 10, kind, dtype)
         got = ops.logit_loss(logits.to(cuda), y.to(cuda), target.to(cuda), loss)

@@ -1,4 +1,4 @@
-"""What becomes of an error that a native op raises."""
+"""Translation of errors raised by native ops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyrobust.ops import native
 
 
 def raised_by(error: BaseException) -> BaseException:
-    """What the caller sees of an op that fails so."""
+    """Return the exception that reaches the caller when an op raises this error."""
 
     def op(*args: object) -> None:
         assert args == (1, "two")
@@ -24,7 +24,7 @@ def raised_by(error: BaseException) -> BaseException:
 
 
 @pytest.mark.parametrize("op", ["sample_noise", "count_votes"])
-def test_a_refused_argument_is_the_callers(op: str) -> None:
+def test_a_refused_argument_becomes_an_input_error(op: str) -> None:
     text = f"{op}: image: expected rows of counts, 0 to 3, got 7 at 2"
     error = raised_by(RuntimeError(text))
     assert type(error) is InputError
@@ -43,11 +43,11 @@ def test_a_refused_argument_is_the_callers(op: str) -> None:
         "",
     ],
 )
-def test_a_failure_of_the_device_is_not(text: str) -> None:
+def test_a_device_failure_stays_unchanged(text: str) -> None:
     error = RuntimeError(text)
     assert raised_by(error) is error
 
 
-def test_other_exceptions_come_through() -> None:
+def test_other_exceptions_pass_unchanged() -> None:
     for error in (torch.OutOfMemoryError("CUDA out of memory."), MemoryError(), KeyboardInterrupt(), TypeError("x")):
         assert raised_by(error) is error

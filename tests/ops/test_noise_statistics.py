@@ -1,6 +1,6 @@
-"""Is the noise distributed as claimed, and independent of its neighbours?
+"""Statistical tests of the noise: distribution, and independence of neighbouring draws.
 
-Seeds are fixed: a test gives the same answer every time.
+Seeds are fixed, so results do not vary between runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WIDE = 3 * 224 * 224
 
 
 def draws(n: int, noise: str = "gaussian", *, image: int = 0, first: int = 0, **how: Any) -> NDArray[np.float32]:
-    """n consecutive values of unit noise: the elements of one sample, then those of the next."""
+    """Return n consecutive values of unit noise: the elements of one sample, then those of the next."""
     z = ops.sample_noise(torch.zeros(1, WIDE), [(0, image, first, -(-n // WIDE))], sigma=1.0, noise=noise, **how)
     return z.flatten()[:n].numpy()
 
@@ -40,7 +40,7 @@ CDF: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "uniform": lambda z: (z / ROOT3 + 1) / 2,
     "laplace": laplace_cdf,
 }
-# E z^k of even k; the odd ones are 0.
+# E z^k for even k; odd moments are 0.
 MOMENT: dict[str, Callable[[int], float]] = {
     "gaussian": lambda k: math.prod(range(1, k, 2)),
     "uniform": lambda k: ROOT3**k / (k + 1),
@@ -52,7 +52,7 @@ TAIL: dict[str, Callable[[float], float]] = {
 }
 
 
-def test_the_draws_of_this_file_are_the_contracts() -> None:
+def test_draws_follow_the_noise_contract() -> None:
     for noise in FAMILIES:
         want = reference.unit_noise(0, 0, 1, 5000, noise=noise, seed=1)[0].numpy()
         assert np.array_equal(draws(5000, noise, seed=1), want)
@@ -68,7 +68,7 @@ def test_ten_million_draws(noise: str) -> None:
         want = MOMENT[noise](k) if k % 2 == 0 else 0.0
         error = math.sqrt((MOMENT[noise](2 * k) - want**2) / N)
         assert abs(power.mean() - want) < 5 * error, f"moment {k}"
-    # Kolmogorov and Smirnov. 2.0 is exceeded with probability 7e-4.
+    # Kolmogorov-Smirnov; the probability of exceeding 2.0 is 7e-4.
     z.sort()
     cdf = CDF[noise](z)
     above = (np.arange(1, N + 1) / N - cdf).max()
@@ -100,7 +100,7 @@ def test_uniform_noise_stays_within_its_bounds_and_reaches_them() -> None:
 
 
 def assert_independent(a: NDArray[np.float32], b: NDArray[np.float32], noise: str) -> None:
-    """No correlation, nor of squares and magnitudes; a 16 by 16 table of equal shares is neither rough nor too flat."""
+    """Check correlations of values, squares and magnitudes, and a two-sided chi-squared test on a 16 x 16 table."""
     n = len(a)
     a, b = a.astype(np.float64), b.astype(np.float64)
     for f, g in itertools.product((lambda z: z, np.square, np.abs), repeat=2):
@@ -126,16 +126,16 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("noise", FAMILIES)
-@pytest.mark.parametrize(("one", "other"), PAIRS.values(), ids=PAIRS.keys())
-def test_independence_of_neighbours(one: dict[str, Any], other: dict[str, Any], noise: str) -> None:
+@pytest.mark.parametrize(("first", "second"), PAIRS.values(), ids=PAIRS.keys())
+def test_independence_of_neighbours(first: dict[str, Any], second: dict[str, Any], noise: str) -> None:
     n = 8 * WIDE  # eight samples
-    assert_independent(draws(n, noise, **one), draws(n, noise, **other), noise)
+    assert_independent(draws(n, noise, **first), draws(n, noise, **second), noise)
 
 
 @pytest.mark.parametrize("noise", FAMILIES)
 def test_independence_of_adjacent_samples_and_elements(noise: str) -> None:
     z = draws(9 * WIDE, noise, seed=11)
-    assert_independent(z[:-WIDE], z[WIDE:], noise)  # the same element, one sample on
+    assert_independent(z[:-WIDE], z[WIDE:], noise)  # the same element in the next sample
     for lag in (1, 2, 3, 4, 8, 64):
         assert_independent(z[:-lag], z[lag:], noise)
     for first, second in itertools.combinations(range(4), 2):  # the words of one block, its Box-Muller pairs among them
@@ -145,12 +145,12 @@ def test_independence_of_adjacent_samples_and_elements(noise: str) -> None:
 def test_families_do_not_share_words() -> None:
     n = 8 * WIDE
     uniform = {noise: CDF[noise](draws(n, noise).astype(np.float64)).astype(np.float32) for noise in FAMILIES}
-    for one, other in itertools.combinations(FAMILIES, 2):
-        shifted = [(ROOT3 * (2 * uniform[noise] - 1)).astype(np.float32) for noise in (one, other)]
+    for first, second in itertools.combinations(FAMILIES, 2):
+        shifted = [(ROOT3 * (2 * uniform[noise] - 1)).astype(np.float32) for noise in (first, second)]
         assert_independent(*shifted, "uniform")
 
 
-def test_these_tests_would_notice() -> None:
+def test_the_checks_detect_dependence() -> None:
     n = 8 * WIDE
     a, b = draws(n), draws(n, image=1)
     for dependent in (a, -a, np.abs(a) * np.sign(b), (0.01 * a + b).astype(np.float32)):

@@ -1,4 +1,4 @@
-"""The projections onto the l2 and the l∞ ball: exact constraints, the oracle, the bits."""
+"""Projections onto the l2 and l∞ balls: exact constraints, oracle, bits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROWS = 12
 
 
 def of_norm(op: str, kind: str, size: int, dtype: torch.dtype, rows: int = ROWS) -> tuple[Tensor, Tensor]:
-    """Radii that suit the norm: the given ones are of l1 balls."""
+    """Scale the l1 radii to the norm."""
     v, radius = rows_of(kind, rows, size, dtype)
     if kind in ("sphere", "sums that round"):
         exact = v.double().square().sum(1).sqrt() if op == "project_l2_ball" else v.double().abs().amax(1)
@@ -44,7 +44,7 @@ def of_norm(op: str, kind: str, size: int, dtype: torch.dtype, rows: int = ROWS)
 
 
 def pythagoras(rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Exactly on the sphere, just inside, just outside: 1² + 2² + 2² = 3², scaled, and the radius's neighbours."""
+    """Return points on the sphere, just inside and just outside: 1² + 2² + 2² = 3², scaled, with adjacent radii."""
     scale = 2.0 ** torch.arange(rows).double().sub(rows // 2)
     v = torch.tensor([1.0, -2.0, 2.0, 0.0, -0.0]).double() * scale[:, None]
     step = torch.where(torch.arange(rows) % 3 == 0, math.inf, -math.inf).double()
@@ -53,19 +53,19 @@ def pythagoras(rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def faults(op: str, v: Tensor, radius: Tensor, z: Tensor) -> dict[str, Tensor]:
-    """What is promised of z, and where it does not hold: bool [rows] each."""
+    """Return for each guarantee of the op the rows of z that break it: bool [rows]."""
     changed = torch.tensor([not same_bits(a, b) for a, b in zip(z, v, strict=True)])
     if op == "project_linf_ball":
         inside = (v.double().abs() <= radius[:, None]).all(1)
         outside = (z.double().abs() > radius[:, None]).any(1)
-        far = z.double() != linf_exactly(v, radius).double()
+        far = z.double() != exact_linf_projection(v, radius).double()
         far = far.any(1)
     else:
         inside, outside = l2_holds(v, radius), ~l2_holds(z, radius)
         want = reference.project_l2_ball(v.double(), radius)
         relative = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-9}.get(v.dtype, 1e-6)
         room = relative * radius + (v.shape[1] + 1) * smallest(v.dtype)
-        # Scaled, so that squares neither vanish nor overflow.
+        # Scaled to keep squares from underflow and overflow.
         scale = room.clamp(min=smallest(torch.float64))
         far = ((z.double() - want) / scale[:, None]).square().sum(1) > 1.0 + 1e-9
     return {
@@ -77,7 +77,7 @@ def faults(op: str, v: Tensor, radius: Tensor, z: Tensor) -> dict[str, Tensor]:
     }
 
 
-def linf_exactly(v: Tensor, radius: Tensor) -> Tensor:
+def exact_linf_projection(v: Tensor, radius: Tensor) -> Tensor:
     bound = torch.tensor([inward(value, v.dtype, 1) for value in radius.tolist()], dtype=v.dtype)[:, None]
     return v.maximum(-bound).minimum(bound)
 
@@ -85,8 +85,10 @@ def linf_exactly(v: Tensor, radius: Tensor) -> Tensor:
 def check(op: str, v: Tensor, radius: Tensor, z: Tensor) -> None:
     assert z.dtype == v.dtype
     assert z.shape == v.shape
-    found = {name: rows.nonzero()[:, 0].tolist() for name, rows in faults(op, v, radius, z).items() if rows.any()}
-    assert not found, f"rows of size {v.shape[1]}"
+    faults_of_op = {
+        name: rows.nonzero()[:, 0].tolist() for name, rows in faults(op, v, radius, z).items() if rows.any()
+    }
+    assert not faults_of_op, f"rows of size {v.shape[1]}"
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -116,12 +118,12 @@ def test_large_rows(op: str, kind: str, dtype: torch.dtype) -> None:
     check(op, v, radius, getattr(ops, op)(v, radius))
 
 
-def test_the_checks_can_fail() -> None:
+def test_the_checks_detect_faults() -> None:
     v, radius = of_norm("project_l2_ball", "normal", 1000, torch.float32, rows=200)
     naive = v * (radius.float() / v.norm(dim=1)).clamp(max=1)[:, None]
-    found = faults("project_l2_ball", v, radius, naive)
-    assert found["outside"].sum() > 20
-    assert not found["far"].any()
+    flags = faults("project_l2_ball", v, radius, naive)
+    assert flags["outside"].sum() > 20
+    assert not flags["far"].any()
     z = ops.project_l2_ball(v, radius)
     for fault, wrong in {
         "far": z * (1 - 1e-5),
@@ -162,11 +164,11 @@ def test_by_hand() -> None:
     assert ops.project_linf_ball(v, 3.5).tolist() == [[3.0, -3.5], [0.5, 0.0]]
     for op in OPS:
         assert getattr(ops, op)(v, 0.0).abs().sum() == 0
-    # 0.1 is between two float32: the one inside.
+    # 0.1 lies between two float32 numbers: expect the one inside.
     assert ops.project_linf_ball(v, 0.1)[0, 0].item() == 0.09999999403953552
 
 
-# --- the same bits however it is run
+# --- the same bits at every SIMD level, thread count and split
 
 
 @functools.cache
@@ -192,7 +194,7 @@ def test_the_same_bits_at_every_level_and_thread_count(
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_the_same_bits_however_rows_are_split(op: str, threads: int) -> None:
+def test_the_same_bits_for_every_split_of_rows(op: str, threads: int) -> None:
     for size in (1, 10, 129, 3072):
         v, radius = of_norm(op, "normal", size, torch.float32, rows=200)
         whole = getattr(ops, op)(v, radius)

@@ -1,4 +1,4 @@
-"""x + z: never further from x than z, never out of the box, in exact arithmetic."""
+"""add_perturbation: x + z moves x by at most |z| and stays in the box, in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 100, 1000, 40_000)
 
 
 def perturbations(x: Tensor, seed: int = 0) -> Tensor:
-    """Of every size against x: far below its last bit, about half of that, ordinary, far above; some special."""
+    """Draw perturbations relative to x: far below its last bit, about half of it, ordinary, far above, special."""
     draw = torch.Generator().manual_seed(seed)
     exponent = torch.randint(-70, 6, x.shape, generator=draw).double()
     z = torch.randn(x.shape, generator=draw, dtype=torch.float64) * 2.0**exponent
@@ -37,7 +37,7 @@ def perturbations(x: Tensor, seed: int = 0) -> Tensor:
 
 
 def in_box(dtype: torch.dtype, box: tuple[float, float]) -> tuple[float, float]:
-    """The box, widened where it holds no number of the dtype or too large a one."""
+    """Return the box, widened where the dtype has no number in it or overflows."""
     low, high = inward(box[0], dtype, -1), inward(box[1], dtype, 1)
     return box if low <= high and math.isfinite(low) and math.isfinite(high) else (0.0, 1.0)
 
@@ -47,12 +47,12 @@ def check(x: Tensor, z: Tensor, lower: float, upper: float, x_adv: Tensor) -> No
     assert x_adv.shape == x.shape
     assert moved_at_most(x_adv, x, z).all()
     assert ((x_adv.double() >= lower) & (x_adv.double() <= upper)).all()
-    assert torch.equal(x_adv, reference.add_perturbation(x, z, lower, upper))  # the nearest that may be
+    assert torch.equal(x_adv, reference.add_perturbation(x, z, lower, upper))  # the nearest allowed number
 
 
 @functools.cache
 def case(size: int, dtype: torch.dtype, box: tuple[float, float]) -> tuple[Tensor, Tensor, Tensor]:
-    """x, z and the reference's result."""
+    """Return x, z and the reference's result."""
     x = examples((size,), dtype, *box, seed=size)
     z = perturbations(x, seed=size)
     return x, z, reference.add_perturbation(x, z, *box)
@@ -77,18 +77,18 @@ def test_every_level_and_thread_count(dtype: torch.dtype, simd_level: str, threa
 
 
 @pytest.mark.parametrize("dtype", REALS)
-def test_the_check_can_fail(dtype: torch.dtype) -> None:
+def test_the_check_detects_faults(dtype: torch.dtype) -> None:
     x = examples((40_000,), dtype, 0.0, 1.0)
     z = perturbations(x)
     wrong = (x + z).clamp(0, 1)
-    assert not moved_at_most(wrong, x, z).all()  # rounded to nearest
-    assert not moved_at_most(torch.where(z > 0, x - z, x), x, z).all()  # the wrong way
+    assert not moved_at_most(wrong, x, z).all()  # sum rounded to nearest
+    assert not moved_at_most(torch.where(z > 0, x - z, x), x, z).all()  # wrong direction
     assert moved_at_most(x, x, z).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_every_pair_of_some_halves(dtype: torch.dtype) -> None:
-    """All numbers of 16 bits in [0, 1] with every perturbation of a few exponents, by rational arithmetic in part."""
+def test_pairs_of_16_bit_floats(dtype: torch.dtype) -> None:
+    """Pair all 16-bit floats in [0, 1] with all perturbations of selected exponents; check a part in rationals."""
     bits = torch.arange(torch.tensor(1.0, dtype=dtype).view(torch.int16).item() + 1, dtype=torch.int16)
     x = bits.view(dtype)[::37]
     z = torch.cat([bits.view(dtype)[::53], -bits.view(dtype)[::59]])
@@ -123,7 +123,7 @@ def test_by_hand() -> None:
     below = 0.25 - 2.0**-26  # the exact sum is between it and 0.25
     assert ops.add_perturbation(x, z).tolist() == [0.5, 0.75, 0.0, 1.0, torch.tensor(1e-45).item(), 0.25]
     assert ops.add_perturbation(x[5:], z[5:] * 2).tolist() == [below]
-    # An upper end that is no float32.
+    # The upper end lies between two float32 numbers.
     assert ops.add_perturbation(torch.tensor([0.05]), torch.tensor([1.0]), 0.0, 0.1).item() == 0.09999999403953552
     assert ops.add_perturbation(torch.tensor([0.15]), torch.tensor([-1.0]), 0.1, 0.2).item() == 0.10000000149011612
 
@@ -167,7 +167,7 @@ def test_gradients() -> None:
 
 
 @pytest.mark.parametrize("dtype", REALS)
-def test_no_gradient_at_an_end_that_is_no_float(dtype: torch.dtype) -> None:
+def test_no_gradient_at_an_end_between_two_floats(dtype: torch.dtype) -> None:
     x = torch.tensor([0.15, 0.15, 0.15], dtype=dtype, requires_grad=True)
     z = torch.tensor([1.0, -1.0, 0.01], dtype=dtype)
     ops.add_perturbation(x, z, 0.1, 0.2).sum().backward()
@@ -241,7 +241,7 @@ def test_one_device() -> None:
         ops.add_perturbation(GOOD["x"], GOOD["z"].to("meta"))
 
 
-def test_on_a_gpu_what_is_wrong_becomes_nan(cuda: torch.device) -> None:
+def test_on_a_gpu_bad_values_become_nan(cuda: torch.device) -> None:
     x = torch.tensor([[0.5, 2.0, math.nan, 0.5, 0.25]], device=cuda)
     z = torch.tensor([[0.25, 0.0, 0.0, math.nan, 0.25]], device=cuda)
     got = ops.add_perturbation(x, z).cpu()
@@ -250,7 +250,7 @@ def test_on_a_gpu_what_is_wrong_becomes_nan(cuda: torch.device) -> None:
 
 
 @pytest.mark.parametrize("dtype", REALS)
-def test_on_a_gpu_the_bits_are_those_of_the_cpu(cuda: torch.device, dtype: torch.dtype) -> None:
+def test_on_a_gpu_bits_match_the_cpu(cuda: torch.device, dtype: torch.dtype) -> None:
     for box in BOXES:
         x = examples((100_000,), dtype, *in_box(dtype, box))
         z = perturbations(x)

@@ -1,4 +1,4 @@
-"""What the five projections have in common: shapes, radii, torch's own checks, GPUs."""
+"""Calls of the five projections: shapes, radii, torch's operator checks, GPUs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from op_inputs import same_bits
-from projection_inputs import OPS, PLAIN, REALS, call, l1_holds, l2_holds, raw, rows_of, some, tolerance
+from projection_inputs import OPS, PLAIN, REALS, call, l1_holds, l2_holds, normal_values, raw, rows_of, tolerance
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -18,7 +18,7 @@ from pyrobust.errors import InputError
 @pytest.mark.parametrize("op", PLAIN)
 @pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 5), (2, 3, 5), (2, 1, 3, 4)])
 def test_leading_shapes(op: str, shape: tuple[int, ...]) -> None:
-    v = some(*shape)
+    v = normal_values(*shape)
     z = call(op, v, 0.5)
     assert z.shape == shape
     rows = torch.stack([call(op, row, 0.5) for row in v.reshape(-1, shape[-1])]).reshape(shape)
@@ -28,7 +28,7 @@ def test_leading_shapes(op: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("op", PLAIN)
 def test_radii_broadcast(op: str) -> None:
-    v = some(2, 3, 5)
+    v = normal_values(2, 3, 5)
     each = torch.tensor([[0.5, 1.0, 2.0], [0.25, 0.0, 4.0]], dtype=torch.float64)
     whole = call(op, v, each)
     for i in range(2):
@@ -41,7 +41,7 @@ def test_radii_broadcast(op: str) -> None:
 
 
 def test_radii_of_the_box() -> None:
-    v = some(3, 2, 5)
+    v = normal_values(3, 2, 5)
     each = torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
     whole = call("project_l1_ball_box", v, each)
     for i in range(3):
@@ -53,12 +53,12 @@ def test_radii_of_the_box() -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_not_contiguous_and_expanded(op: str) -> None:
-    base = some(12, 20)
+    base = normal_values(12, 20)
     for v in (base.T, base[::2, 1::3], base[:1].expand(12, 20), base[:, 3:17], base.reshape(3, 4, 20).transpose(0, 1)):
         assert same_bits(call(op, v, 0.5), call(op, v.contiguous(), 0.5))
         before = v.clone()
         call(op, v, 0.5)
-        assert same_bits(v, before)  # nothing is written to
+        assert same_bits(v, before)  # input unchanged
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -79,8 +79,8 @@ def test_empty(op: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_a_result_is_never_its_argument(op: str) -> None:
-    v = some(3, 5) * 1e-3
+def test_a_result_never_aliases_its_argument(op: str) -> None:
+    v = normal_values(3, 5) * 1e-3
     z = call(op, v, 100.0)
     assert z.data_ptr() != v.data_ptr()
     assert op == "project_simplex" or same_bits(z, v)
@@ -102,16 +102,16 @@ def test_compiles_into_one_graph(op: str) -> None:
     def step(v: Tensor) -> Tensor:
         return call(op, v * 2, 0.5)
 
-    v = some(4, 30).requires_grad_()
+    v = normal_values(4, 30).requires_grad_()
     want = step(v)
     got = torch.compile(step, fullgraph=True, backend="aot_eager")(v)
     assert same_bits(got, want)
-    weight = some(4, 30, seed=1)
+    weight = normal_values(4, 30, seed=1)
     assert torch.equal(*(torch.autograd.grad((z * weight).sum(), v)[0] for z in (got, want)))
 
 
 def test_the_box_compiles_in_channels_last() -> None:
-    delta = some(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    delta = normal_values(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
     got = torch.compile(lambda d: call("project_l1_ball_box", d, 0.5), fullgraph=True, backend="aot_eager")(delta)
     assert same_bits(got, call("project_l1_ball_box", delta, 0.5))
     assert got.is_contiguous(memory_format=torch.channels_last)
@@ -120,7 +120,7 @@ def test_the_box_compiles_in_channels_last() -> None:
 @pytest.mark.parametrize("op", OPS)
 def test_fake_tensors(op: str) -> None:
     with FakeTensorMode() as mode:
-        v = mode.from_tensor(some(2, 3, 5))
+        v = mode.from_tensor(normal_values(2, 3, 5))
         z = call(op, v, 1.0)
         assert z.shape == v.shape
         assert z.dtype == v.dtype
@@ -146,12 +146,12 @@ def test_on_a_gpu(cuda: torch.device, op: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_on_a_gpu_a_row_that_is_wrong_becomes_nan(cuda: torch.device, op: str) -> None:
-    v = some(4, 30)
+def test_on_a_gpu_a_bad_row_becomes_nan(cuda: torch.device, op: str) -> None:
+    v = normal_values(4, 30)
     v[1, 17] = math.nan
     v[2, 3] = math.inf
     z = call(op, v.to(cuda), 0.5).cpu()
     assert z.isnan().any(1).tolist() == [False, True, True, False]
     assert z[1:3].isnan().all()
-    z = call(op, some(3, 30).to(cuda), torch.tensor([0.5, -1.0, math.nan], device=cuda)).cpu()
+    z = call(op, normal_values(3, 30).to(cuda), torch.tensor([0.5, -1.0, math.nan], device=cuda)).cpu()
     assert z.isnan().all(1).tolist() == [False, True, True]

@@ -1,4 +1,4 @@
-"""The projections and the steps on a GPU: exact constraints, the CPU's results, and nothing that waits."""
+"""Projections and steps on a GPU: exact constraints, agreement with the CPU, no synchronization."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from projection_inputs import (
     examples,
     l1_holds,
     l2_holds,
+    normal_values,
     rows_of,
     shrinks,
     simplex_holds,
     smallest,
-    some,
     tolerance,
 )
 from torch import Tensor
@@ -30,17 +30,17 @@ from torch import Tensor
 from pyrobust import ops, reference
 
 ROWS = 9
-# Around the sizes where a row gets more lanes, a block, a larger block.
+# Around the sizes where a row gets more threads, a block, a larger block.
 SIZES = (1, 3, 4, 5, 10, 16, 17, 63, 64, 65, 256, 257, 1000, 1024, 1025, 3072, 4096, 4097, 20_000)
 BOXES = [(0.0, 1.0), (-0.1, 0.3), (0.5, 0.5)]
 SHAPES = [(100_000, 10), (1000, 3072), (64, 150_528)]
 
 
 def faults(op: str, v: Tensor, radius: Tensor, z: Tensor, want: Tensor) -> dict[str, Tensor]:
-    """What is promised of z on any device, and where it does not hold: bool [rows] each; want is near."""
+    """Return for each guarantee on any device the rows of z that break it: bool [rows]; want is the expected result."""
     bound = tolerance(radius, v.shape[1], v.dtype)
     if v.dtype == torch.float16:
-        bound = bound + v.shape[1] * smallest(v.dtype)  # what rounding takes is not passed on between threads
+        bound = bound + v.shape[1] * smallest(v.dtype)  # rounding losses are not passed on between threads
     if op == "project_l2_ball":
         far = ((z.double() - want.double()) / bound[:, None]).square().sum(1) > 1 + 1e-9
         holds, inside = l2_holds(z, radius), l2_holds(v, radius)
@@ -54,21 +54,23 @@ def faults(op: str, v: Tensor, radius: Tensor, z: Tensor, want: Tensor) -> dict[
         return {"far": far, "off the simplex": ~simplex_holds(z, radius)}
     integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[v.element_size()]
     changed = (z.view(integer) != v.view(integer)).any(1)
-    found = {"far": far, "outside": ~holds, "grown": ~shrinks(z, v)}
+    flags = {"far": far, "outside": ~holds, "grown": ~shrinks(z, v)}
     if op == "project_l1_ball_box":
-        return found
-    return found | {"changed inside": inside & changed, "unchanged outside": ~inside & ~changed}
+        return flags
+    return flags | {"changed inside": inside & changed, "unchanged outside": ~inside & ~changed}
 
 
 def check(op: str, v: Tensor, radius: Tensor, z: Tensor, want: Tensor) -> None:
     assert z.dtype == v.dtype
     assert z.shape == v.shape
-    found = {name: rows.nonzero()[:, 0].tolist() for name, rows in faults(op, v, radius, z, want).items() if rows.any()}
-    assert not found, (op, tuple(v.shape))
+    faults_of_op = {
+        name: rows.nonzero()[:, 0].tolist() for name, rows in faults(op, v, radius, z, want).items() if rows.any()
+    }
+    assert not faults_of_op, (op, tuple(v.shape))
 
 
 def of_norm(op: str, v: Tensor, radius: Tensor) -> Tensor:
-    """The radius of an l1 ball, made one that suits the norm."""
+    """Scale the radius of an l1 ball to the norm."""
     size = v.shape[1]
     return radius / {"project_l2_ball": math.sqrt(size), "project_linf_ball": size}.get(op, 1)
 
@@ -103,13 +105,13 @@ def test_every_kind_and_size_in_a_box(cuda: torch.device, kind: str, dtype: torc
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("op", OPS)
 def test_large_inputs(cuda: torch.device, op: str, shape: tuple[int, int], dtype: torch.dtype) -> None:
-    v = some(*shape, dtype=dtype)
+    v = normal_values(*shape, dtype=dtype)
     radius = v.double().abs().sum(1) * torch.linspace(0.001, 1.1, shape[0], dtype=torch.float64)
     radius = of_norm(op, v, radius)
     check(op, v, radius, call(op, v.to(cuda), radius.to(cuda)).cpu(), call(op, v, radius))
 
 
-def test_the_checks_can_fail() -> None:
+def test_the_checks_detect_faults() -> None:
     v, radius = rows_of("normal", 50, 1000, torch.float32)
     for op in OPS[1:4]:
         suited = of_norm(op, v, radius * 0.5)
@@ -126,7 +128,7 @@ def test_the_checks_can_fail() -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_a_row_is_projected_alike_among_others(cuda: torch.device, op: str) -> None:
+def test_a_row_does_not_depend_on_the_other_rows(cuda: torch.device, op: str) -> None:
     for size in (10, 200, 1000, 3072, 5000):
         v, radius = (t.to(cuda) for t in rows_of("normal", 50, size, torch.float32))
         whole = call(op, v, radius)
@@ -139,12 +141,12 @@ def test_a_row_is_projected_alike_among_others(cuda: torch.device, op: str) -> N
 @pytest.mark.parametrize("op", OPS)
 def test_bad_rows_become_nan(cuda: torch.device, op: str, dtype: torch.dtype) -> None:
     for size in (1, 10, 50, 200, 1000, 3072, 5000):
-        v = some(5, size, dtype=dtype)
+        v = normal_values(5, size, dtype=dtype)
         v[1, size // 2], v[2, -1], v[3, 0] = math.nan, math.inf, -math.inf
         z = call(op, v.to(cuda), 0.5).cpu()
         assert z.isnan().all(1).tolist() == z.isnan().any(1).tolist() == [False, True, True, True, False]
         radius = torch.tensor([0.5, -1.0, math.nan, math.inf, 2.0**961], dtype=torch.float64)
-        z = call(op, some(5, size, dtype=dtype).to(cuda), radius.to(cuda)).cpu()
+        z = call(op, normal_values(5, size, dtype=dtype).to(cuda), radius.to(cuda)).cpu()
         assert z.isnan().all(1).tolist() == z.isnan().any(1).tolist() == [False, True, True, True, True]
 
 
@@ -152,7 +154,7 @@ def test_examples_outside_the_box_become_nan(cuda: torch.device) -> None:
     for size in (1, 10, 200, 3072, 5000):
         x = torch.full((4, size), 0.5)
         x[1, 0], x[2, -1], x[3, size // 2] = 1.0000001, -1e-45, math.nan
-        z = ops.project_l1_ball_box(some(4, size).to(cuda), x.to(cuda), 0.5).cpu()
+        z = ops.project_l1_ball_box(normal_values(4, size).to(cuda), x.to(cuda), 0.5).cpu()
         assert z.isnan().all(1).tolist() == z.isnan().any(1).tolist() == [False, True, True, True]
 
 
@@ -160,10 +162,10 @@ def test_examples_outside_the_box_become_nan(cuda: torch.device) -> None:
 
 
 def step_inputs(rows: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """(x_adv, gradient, x), with gradients that are zero or equal."""
+    """Return (x_adv, gradient, x), with zero and tied gradients."""
     x = examples((rows, size), dtype, 0.0, 1.0, seed=size)
     x_adv = examples((rows, size), dtype, 0.0, 1.0, seed=size + 1)
-    gradient = some(rows, size, dtype=dtype, seed=2)
+    gradient = normal_values(rows, size, dtype=dtype, seed=2)
     kind = torch.randint(10, (rows, size), generator=torch.Generator().manual_seed(3))
     return x_adv, torch.where(kind == 0, 0, torch.where(kind == 1, 0.5, gradient)), x
 
@@ -174,7 +176,7 @@ def per_row(rows: int, top: float) -> Tensor:
 
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("box", [(0.0, 1.0), (-0.5, 1.5)])
-def test_steps_have_the_bits_of_the_cpu(cuda: torch.device, dtype: torch.dtype, box: tuple[float, float]) -> None:
+def test_steps_match_the_bits_of_the_cpu(cuda: torch.device, dtype: torch.dtype, box: tuple[float, float]) -> None:
     for size in SIZES:
         x_adv, gradient, x = step_inputs(ROWS, size, dtype)
         here = [t.to(cuda) for t in (x_adv, gradient, x)]
@@ -245,7 +247,7 @@ def test_bad_steps_become_nan(cuda: torch.device) -> None:
 
 
 def every_op(v: Tensor, x_adv: Tensor, gradient: Tensor, x: Tensor, radius: Tensor, keep: Tensor) -> list[Tensor]:
-    """All ops in a row, from arguments that are on their device already."""
+    """Run all ops in sequence on arguments that are already on their device."""
     results = [op(v, radius) for op in (ops.project_simplex, ops.project_l1_ball)]
     results += [op(v, radius) for op in (ops.project_l2_ball, ops.project_linf_ball)]
     results.append(ops.project_l1_ball_box(v, x, radius))
@@ -268,7 +270,7 @@ def for_sizes(device: torch.device, run: Callable[[tuple[Tensor, ...]], None]) -
         run(arguments(device, size))
 
 
-def test_ops_come_in_the_order_of_the_current_stream(cuda: torch.device) -> None:
+def test_ops_follow_the_current_stream(cuda: torch.device) -> None:
     def run(given: tuple[Tensor, ...]) -> None:
         want = every_op(*given)
         late = [torch.zeros_like(t) for t in given]
@@ -286,7 +288,7 @@ def test_ops_come_in_the_order_of_the_current_stream(cuda: torch.device) -> None
     for_sizes(cuda, run)
 
 
-def test_nothing_waits_for_the_device(cuda: torch.device) -> None:
+def test_ops_do_not_wait_for_the_device(cuda: torch.device) -> None:
     def run(given: tuple[Tensor, ...]) -> None:
         every_op(*given)  # loads the kernels, and the allocator has the memory
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""What the five projections say to a wrong argument."""
+"""Argument errors of the five projections."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from projection_inputs import OPS, REALS, call, raw, some
+from projection_inputs import OPS, REALS, call, normal_values, raw
 from torch import Tensor
 
 from pyrobust import ops
@@ -39,10 +39,10 @@ def test_a_radius_of_another_shape_type_or_device(op: str) -> None:
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("size", [1, 8, 19, 300])
-def test_a_v_that_is_not_finite(op: str, value: float, size: int) -> None:
+def test_a_non_finite_v(op: str, value: float, size: int) -> None:
     name = "delta" if op == "project_l1_ball_box" else "v"
     for place in {0, size // 2, size - 1}:
-        v = some(5, size)
+        v = normal_values(5, size)
         v[3, place] = value
         for dtype in REALS:
             with pytest.raises(InputError, match=rf"^{op}: {name}: expected .* in row 3"):
@@ -101,7 +101,7 @@ def test_bad_types_of_the_box(argument: str, value: object, named: str) -> None:
 
 
 def test_the_ends_of_the_box_are_not_rounded() -> None:
-    """0.3 is no float32: the float32 nearest to it is outside [0, 0.3]."""
+    """Refuse x = float32(0.3) for the box [0, 0.3]: the float32 nearest to 0.3 lies above it."""
     x = torch.full((1, 2), 0.3)
     with pytest.raises(InputError, match=r"^project_l1_ball_box: x: expected .* row 0"):
         ops.project_l1_ball_box(torch.zeros(1, 2), x, 1.0, 0.0, 0.3)
@@ -109,18 +109,18 @@ def test_the_ends_of_the_box_are_not_rounded() -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_the_raw_op_refuses_too(op: str) -> None:
-    good, one = torch.zeros(2, 3), torch.ones(1, dtype=torch.float64)
+    good, unit_radius = torch.zeros(2, 3), torch.ones(1, dtype=torch.float64)
     bad_v = [torch.zeros(3), torch.zeros(2, 3, 1), torch.zeros(3, 2).T, torch.zeros(2, 3).long()]
     bad_radius = [
-        one.float(),
-        one[0],
+        unit_radius.float(),
+        unit_radius[0],
         torch.ones(3, dtype=torch.float64),
         torch.ones(4, dtype=torch.float64)[::2],
-        -one,
-        one * math.nan,
-        one * math.inf,
+        -unit_radius,
+        unit_radius * math.nan,
+        unit_radius * math.inf,
     ]
-    for v, radius in [*((v, one) for v in bad_v), *((good, radius) for radius in bad_radius)]:
+    for v, radius in [*((v, unit_radius) for v in bad_v), *((good, radius) for radius in bad_radius)]:
         function, arguments = raw(op, v, radius)
         with pytest.raises(RuntimeError, match=rf"^{op}: \w+.*: expected"):
             function(*arguments)

@@ -6,15 +6,15 @@ import math
 
 import pytest
 import torch
-from projection_inputs import OPS, PLAIN, REALS, call, some
+from projection_inputs import OPS, PLAIN, REALS, call, normal_values
 from torch import Tensor
 
 from pyrobust import ops
 
 
 def jacobian_inputs(op: str, where: str, size: int) -> tuple[Tensor, Tensor]:
-    """Rows away from kinks, in float64; inside the set, outside, or some of each with a radius of their own."""
-    v = some(3, size, dtype=torch.float64, seed=size)
+    """Return float64 rows away from kinks: inside the set, outside, or a mixture with one radius per row."""
+    v = normal_values(3, size, dtype=torch.float64, seed=size)
     norm = {"project_l2_ball": 2, "project_linf_ball": math.inf}.get(op, 1)
     full = torch.linalg.vector_norm(v, norm, dim=1)
     scale = {"inside": [1.5] * 3, "outside": [0.4] * 3, "some of each": [1.5, 0.4, 0.05]}[where]
@@ -28,9 +28,9 @@ def test_gradcheck(op: str, size: int, where: str) -> None:
     v, radius = jacobian_inputs(op, where, size)
     project = getattr(ops, op)
     torch.autograd.gradcheck(project, (v.clone().requires_grad_(), radius.clone().requires_grad_()), atol=1e-6)
-    one = radius[:1].clone()
-    torch.autograd.gradcheck(lambda w: project(w, one[0].item()), (v.clone().requires_grad_(),), atol=1e-6)
-    torch.autograd.gradcheck(lambda r: project(v, r), (one.requires_grad_(),), atol=1e-6)
+    first_radius = radius[:1].clone()
+    torch.autograd.gradcheck(lambda w: project(w, first_radius[0].item()), (v.clone().requires_grad_(),), atol=1e-6)
+    torch.autograd.gradcheck(lambda r: project(v, r), (first_radius.requires_grad_(),), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_gradcheck(op: str, size: int, where: str) -> None:
 )
 @pytest.mark.parametrize("size", [2, 12])
 def test_gradcheck_of_the_box(size: int, where: str, radius: float | None) -> None:
-    delta = some(3, size, dtype=torch.float64, seed=5)
+    delta = normal_values(3, size, dtype=torch.float64, seed=5)
     delta = {"inside": 0.05, "free": 0.3}.get(where, 1.0) * delta
     x = 0.2 + 0.6 * torch.rand(3, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     each = torch.tensor([50.0, 0.9, 0.3]).double() if radius is None else torch.full((3,), radius).double()
@@ -59,10 +59,10 @@ def test_second_derivatives(op: str) -> None:
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("op", OPS)
 def test_gradients_have_the_dtypes_of_their_arguments(op: str, dtype: torch.dtype) -> None:
-    v = some(4, 30, dtype=dtype).requires_grad_()
+    v = normal_values(4, 30, dtype=dtype).requires_grad_()
     wide = v.detach().double().requires_grad_()
     radius = torch.tensor([0.5, 2.0, 100.0, 1.0], requires_grad=True)
-    weight = some(4, 30, dtype=dtype, seed=1)
+    weight = normal_values(4, 30, dtype=dtype, seed=1)
     (call(op, v, radius) * weight).sum().backward()
     got = radius.grad
     radius.grad = None
@@ -76,7 +76,7 @@ def test_gradients_have_the_dtypes_of_their_arguments(op: str, dtype: torch.dtyp
 
 @pytest.mark.parametrize("op", OPS)
 def test_gradient_at_the_center_and_of_extreme_rows(op: str) -> None:
-    """No NaN where a formula would divide by zero or overflow."""
+    """Check for NaN where a naive formula divides by zero or overflows."""
     for v, radius in ((torch.zeros(2, 3), 0.0), (torch.ones(2, 3), 0.0), (torch.full((2, 3), 1e30), 1.0)):
         v = v.requires_grad_()
         r = torch.tensor(radius, dtype=torch.float64, requires_grad=True)

@@ -1,4 +1,4 @@
-"""The projections onto the simplex and the l1 ball: exact constraints, the oracle, optimality, the bits."""
+"""Projections onto the simplex and the l1 ball: exact constraints, oracle, optimality, bits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROWS = 12
 
 
 def faults(op: str, v: Tensor, radius: Tensor, z: Tensor) -> dict[str, Tensor]:
-    """What is promised of z, and where it does not hold: bool [rows] each."""
+    """Return for each guarantee of the op the rows of z that break it: bool [rows]."""
     want = getattr(reference, op)(v.double(), radius)
     far = (z.double() - want).abs().sum(1) > tolerance(radius, v.shape[1], v.dtype)
     if op == "project_simplex":
@@ -55,8 +55,10 @@ def faults(op: str, v: Tensor, radius: Tensor, z: Tensor) -> dict[str, Tensor]:
 def check(op: str, v: Tensor, radius: Tensor, z: Tensor) -> None:
     assert z.dtype == v.dtype
     assert z.shape == v.shape
-    found = {name: rows.nonzero()[:, 0].tolist() for name, rows in faults(op, v, radius, z).items() if rows.any()}
-    assert not found, f"rows of size {v.shape[1]}"
+    faults_of_op = {
+        name: rows.nonzero()[:, 0].tolist() for name, rows in faults(op, v, radius, z).items() if rows.any()
+    }
+    assert not faults_of_op, f"rows of size {v.shape[1]}"
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -76,13 +78,13 @@ def test_large_rows(op: str, kind: str, dtype: torch.dtype) -> None:
     check(op, v, radius, getattr(ops, op)(v, radius))
 
 
-def test_the_checks_can_fail() -> None:
-    """What a float32 program would return violates the constraint, and each fault is seen."""
+def test_the_checks_detect_faults() -> None:
+    """Detect the constraint violations of a plain float32 implementation, and every planted fault."""
     v, radius = rows_of("normal", 200, 1000, torch.float32)
     radius *= 0.5
     naive = v.sign() * (v.abs() - naive_threshold(v, radius)).clamp(min=0)
     assert 50 < int((~l1_holds(naive, radius)).sum()) < 200
-    assert not faults("project_l1_ball", v, radius, naive)["far"].any()  # and yet it is near
+    assert not faults("project_l1_ball", v, radius, naive)["far"].any()  # but it is close
     z = ops.project_l1_ball(v, radius)
     for fault, wrong in {
         "far": z * (1 - 1e-5),
@@ -100,7 +102,7 @@ def test_the_checks_can_fail() -> None:
 
 
 def naive_threshold(v: Tensor, radius: Tensor) -> Tensor:
-    """Duchi's method as it is usually written, in float32."""
+    """Compute Duchi's threshold as usually written, in float32."""
     ordered = v.abs().sort(descending=True).values
     k = torch.arange(1, v.shape[1] + 1)
     above = (ordered.cumsum(1) - radius.float()[:, None]) / k
@@ -115,7 +117,7 @@ def naive_threshold(v: Tensor, radius: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", ["normal", "ties", "spike", "equal", "tiny", "huge", "alternating", "geometric"])
 @pytest.mark.parametrize("op", OPS)
 def test_optimality_conditions(op: str, kind: str, dtype: torch.dtype) -> None:
-    """One threshold: |vᵢ| - |zᵢ| is the same where z ≠ 0 and |vᵢ| is no larger where z = 0; outside, Σ |z| = radius."""
+    """Check for one threshold: |vᵢ| - |zᵢ| equals it where z ≠ 0, |vᵢ| ≤ it where z = 0; outside, Σ |z| = radius."""
     for size in SIZES:
         v, radius = rows_of(kind, ROWS, size, dtype, seed=1)
         z = getattr(ops, op)(v, radius)
@@ -170,12 +172,12 @@ def test_by_hand() -> None:
     assert ops.project_simplex(torch.tensor([-5.0]), 2.0).tolist() == [2.0]
 
 
-# --- the same bits however it is run
+# --- the same bits at every SIMD level, thread count and split
 
 
 @contextmanager
-def plainest() -> Iterator[None]:
-    """The lowest SIMD level, one thread."""
+def lowest_level_and_one_thread() -> Iterator[None]:
+    """Run at the lowest SIMD level with one thread."""
     level, threads = _C.simd_level(), torch.get_num_threads()
     _C.set_simd_level(_C.simd_levels()[0])
     torch.set_num_threads(1)
@@ -188,7 +190,7 @@ def plainest() -> Iterator[None]:
 
 @functools.cache
 def plain(op: str, kind: str, size: int, dtype: torch.dtype) -> Tensor:
-    with plainest():
+    with lowest_level_and_one_thread():
         return getattr(ops, op)(*rows_of(kind, ROWS if size < LARGE else 2, size, dtype))
 
 
@@ -205,7 +207,7 @@ def test_the_same_bits_at_every_level_and_thread_count(
 
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("op", OPS)
-def test_the_same_bits_however_rows_are_split(op: str, dtype: torch.dtype, threads: int) -> None:
+def test_the_same_bits_for_every_split_of_rows(op: str, dtype: torch.dtype, threads: int) -> None:
     for size in (1, 10, 129, 3072):
         v, radius = rows_of("normal", 300, size, dtype)
         whole = getattr(ops, op)(v, radius)

@@ -1,4 +1,4 @@
-"""The projection onto the l1 ball cut by a box: both constraints exactly, the oracle, brute force, the bits."""
+"""Projection onto the intersection of l1 ball and box: exact constraints, oracle, brute force, bits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from torch import Tensor
 from pyrobust import _C, ops, reference
 
 ROWS = 12
-# The usual box; one whose ends are no float32; a small one; one that is a point.
+# The usual box; a box whose ends are not float32 numbers; a small box; a point.
 BOXES = [(0.0, 1.0), (-0.1, 0.3), (0.0, 1e-3), (0.5, 0.5)]
 Arguments = tuple[Tensor, Tensor, Tensor, float, float]
 
@@ -42,7 +42,7 @@ def arguments(kind: str, size: int, dtype: torch.dtype, box: tuple[float, float]
 
 
 def faults(delta: Tensor, x: Tensor, radius: Tensor, lower: float, upper: float, z: Tensor) -> dict[str, Tensor]:
-    """What is promised of z, and where it does not hold: bool [rows] each."""
+    """Return for each guarantee of the op the rows of z that break it: bool [rows]."""
     want = reference.project_l1_ball_box(delta.double(), x.double(), radius, lower, upper)
     inside = l1_holds(delta, radius) & box_holds(x, delta, lower, upper)
     changed = (z != delta).any(1)
@@ -59,8 +59,8 @@ def faults(delta: Tensor, x: Tensor, radius: Tensor, lower: float, upper: float,
 def check(case: Arguments, z: Tensor) -> None:
     assert z.dtype == case[0].dtype
     assert z.shape == case[0].shape
-    found = {name: rows.nonzero()[:, 0].tolist() for name, rows in faults(*case, z).items() if rows.any()}
-    assert not found, f"rows of size {z.shape[1]}, box {case[3:]}"
+    faults_of_op = {name: rows.nonzero()[:, 0].tolist() for name, rows in faults(*case, z).items() if rows.any()}
+    assert not faults_of_op, f"rows of size {z.shape[1]}, box {case[3:]}"
 
 
 @pytest.mark.parametrize("dtype", REALS)
@@ -79,14 +79,14 @@ def test_large_rows(kind: str, dtype: torch.dtype) -> None:
     check(case, ops.project_l1_ball_box(*case))
 
 
-def test_the_checks_can_fail() -> None:
+def test_the_checks_detect_faults() -> None:
     delta, x, radius, lower, upper = arguments("normal", 1000, torch.float32, BOXES[1], rows=200)
     z = ops.project_l1_ball_box(delta, x, radius, lower, upper)
     nearest = reference.project_l1_ball_box(delta, x, radius, lower, upper)
-    found = faults(delta, x, radius, lower, upper, nearest)
-    assert found["outside the box"].sum() > 100  # an oracle rounded to nearest leaves the box
-    assert found["outside the ball"].any()
-    assert not found["far"].any()
+    flags = faults(delta, x, radius, lower, upper, nearest)
+    assert flags["outside the box"].sum() > 100  # an oracle rounded to nearest leaves the box
+    assert flags["outside the ball"].any()
+    assert not flags["far"].any()
     for fault, wrong in {
         "far": z * (1 - 1e-5),
         "outside the ball": z * (1 + 2**-20),
@@ -100,9 +100,9 @@ def test_the_checks_can_fail() -> None:
 # --- independent of the oracle
 
 
-def best(y: list[Fraction], room: list[Fraction], radius: Fraction) -> list[Fraction]:
-    """The projection by brute force: of all faces the nearest point that is feasible. |z| where y ≥ 0."""
-    found: tuple[Fraction, list[Fraction]] | None = None
+def brute_force_projection(y: list[Fraction], room: list[Fraction], radius: Fraction) -> list[Fraction]:
+    """Project by brute force: the nearest feasible point over all faces. Returns |z| for y ≥ 0."""
+    nearest: tuple[Fraction, list[Fraction]] | None = None
     for state in itertools.product("0fu", repeat=len(y)):
         free = [i for i, s in enumerate(state) if s == "f"]
         used = sum((room[i] for i, s in enumerate(state) if s == "u"), Fraction(0))
@@ -113,10 +113,10 @@ def best(y: list[Fraction], room: list[Fraction], radius: Fraction) -> list[Frac
             z = [{"0": Fraction(0), "f": a - threshold, "u": u}[s] for s, a, u in zip(state, y, room, strict=True)]
             if all(0 <= value <= u for value, u in zip(z, room, strict=True)) and sum(z) <= radius:
                 distance = sum((a - b) ** 2 for a, b in zip(y, z, strict=True))
-                if found is None or distance < found[0]:
-                    found = distance, z
-    assert found is not None
-    return found[1]
+                if nearest is None or distance < nearest[0]:
+                    nearest = distance, z
+    assert nearest is not None
+    return nearest[1]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -131,7 +131,7 @@ def test_brute_force(dtype: torch.dtype) -> None:
         for row in range(25):
             y, p = ([Fraction(value) for value in t[row].tolist()] for t in (delta, x))
             room = [1 - a if d > 0 else a for a, d in zip(p, y, strict=True)]
-            want = best([abs(value) for value in y], room, Fraction(radius[row].item()))
+            want = brute_force_projection([abs(value) for value in y], room, Fraction(radius[row].item()))
             got = [abs(Fraction(value)) for value in z[row].tolist()]
             error = sum(abs(a - b) for a, b in zip(got, want, strict=True))
             assert error <= Fraction(1, 10**6) * Fraction(radius[row].item()), (delta[row], x[row], radius[row])
@@ -139,7 +139,7 @@ def test_brute_force(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("kind", ["normal", "ties", "spike", "equal", "tiny", "huge", "alternating", "geometric"])
 def test_optimality_conditions(kind: str) -> None:
-    """One threshold ≥ 0: removed where free, at least the magnitude where zero, at most |δ| - u where clipped."""
+    """Check for one threshold ≥ 0: subtracted where free, at least |δ| where zero, at most |δ| - u where clipped."""
     for size, box in itertools.product(SIZES[::2], BOXES[:3]):
         case = arguments(kind, size, torch.float64, box)
         delta, x, radius, lower, upper = case
@@ -180,21 +180,21 @@ def test_by_hand() -> None:
     assert ops.project_l1_ball_box(delta, x, 0.75).tolist() == [[0.0, 0.0, 0.5, -0.25]]
     assert ops.project_l1_ball_box(delta, x, 0.5).tolist() == [[0.0, 0.0, 0.25, -0.25]]
     assert ops.project_l1_ball_box(delta, x, 0.0).tolist() == [[0.0] * 4]
-    # Clipping first and then shrinking would give (0.75, 0): the first, clipped, makes way for more of the second.
+    # Clipping before shrinking would give (0.75, 0): a clipped first element leaves more of the radius to the second.
     x, delta = torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 1.0]])
     assert ops.project_l1_ball_box(delta, x, 1.25).tolist() == [[1.0, 0.25]]
     assert ops.project_l1_ball_box(delta, x, 1.25, -1.0, 9.0).tolist() == [[1.25, 0.0]]
 
 
-def test_without_a_box_it_is_the_ball() -> None:
+def test_without_a_box_it_equals_the_ball_projection() -> None:
     for kind in ("normal", "ties", "geometric"):
         v, radius = rows_of(kind, ROWS, 100, torch.float64)
         z = ops.project_l1_ball_box(v, torch.zeros_like(v), radius, -1e3, 1e3)
         assert ((z - ops.project_l1_ball(v, radius)).abs().sum(1) <= 1e-12 * radius).all()
 
 
-def test_the_result_of_adding_stays_in_both() -> None:
-    """What an attack does with it, in the dtype of the model."""
+def test_adding_the_result_stays_in_ball_and_box() -> None:
+    """Add the result to x as an attack does, in the dtype of the model."""
     for dtype in REALS:
         delta, x, radius, lower, upper = arguments("normal", 1000, dtype, BOXES[1])
         z = ops.project_l1_ball_box(delta, x, radius, lower, upper)
@@ -207,7 +207,7 @@ def test_the_result_of_adding_stays_in_both() -> None:
             assert moved <= Fraction(radius[row].item())
 
 
-# --- the same bits however it is run
+# --- the same bits at every SIMD level, thread count and split
 
 
 @functools.cache
@@ -230,7 +230,7 @@ def test_the_same_bits_at_every_level_and_thread_count(dtype: torch.dtype, simd_
 
 
 @pytest.mark.parametrize("dtype", REALS)
-def test_the_same_bits_however_rows_are_split(dtype: torch.dtype, threads: int) -> None:
+def test_the_same_bits_for_every_split_of_rows(dtype: torch.dtype, threads: int) -> None:
     for size in (1, 10, 129, 3072):
         delta, x, radius, lower, upper = arguments("normal", size, dtype, BOXES[1], rows=200)
         whole = ops.project_l1_ball_box(delta, x, radius, lower, upper)
@@ -241,7 +241,7 @@ def test_the_same_bits_however_rows_are_split(dtype: torch.dtype, threads: int) 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 3, 8, 8), (2, 3, 5, 7), (2, 1, 4, 4), (3, 2, 2, 2, 2)])
 def test_layouts(shape: tuple[int, ...]) -> None:
-    """A layout that all tensors share is kept; the numbers are the same but for the order of the sums."""
+    """Keep a layout shared by all tensors; values differ only by the order of the sums."""
     draw = torch.Generator().manual_seed(0)
     delta, x = torch.randn(shape, generator=draw), torch.rand(shape, generator=draw)
     want = ops.project_l1_ball_box(delta, x, 0.7)
@@ -257,7 +257,7 @@ def test_layouts(shape: tuple[int, ...]) -> None:
         ).all()
 
 
-# --- rows that once came out wrong
+# --- regressions
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -266,7 +266,7 @@ def test_layouts(shape: tuple[int, ...]) -> None:
     [(16384, 0.0003650421858765185, 511.4880065917969), (150528, 5.181760207051411e-05, 55.67216491699219)]
     + [(size, 3.6670917324954644e-05, spike) for size in (16384, 16385, 150528) for spike in (1000.0, 1e7, 1e20)],
 )
-def test_one_element_without_room_towers_over_many(size: int, low: float, spike: float, dtype: torch.dtype) -> None:
+def test_a_large_element_without_room_among_small_ones(size: int, low: float, spike: float, dtype: torch.dtype) -> None:
     for background in (0.0, 0.5):
         delta, x = torch.full((1, size), low, dtype=dtype), torch.full((1, size), background, dtype=dtype)
         delta[0, 13], x[0, 13] = spike, 1 - 2**-20

@@ -1,4 +1,4 @@
-"""The ReLU relaxation of coefficients: what it promises, the oracle, the gradient, the bits."""
+"""relax_coefficients, the linear relaxation of ReLU: soundness, oracle, gradients, bits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyrobust.errors import InputError, InputTypeError
 
 RAW = torch.ops.pyrobust.relax_coefficients
 DTYPES = (torch.float32, torch.float64)
-#: Around lanes (8, 16) and blocks (512), of neurons; without examples, rows or neurons.
+#: Around SIMD lanes (8, 16) and blocks (512) of neurons; without examples, rows or neurons.
 SHAPES = [
     *[(2, 3, n) for n in (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 511, 512, 513, 1030)],
     (5, 1, 40),
@@ -29,7 +29,7 @@ SHAPES = [
 
 
 def inputs(batch: int, rows: int, n: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    """Coefficients of both signs and 0; ranges of both signs, of either, and of width 0."""
+    """Draw coefficients of both signs and 0; ranges across zero, on either side of it, and of width 0."""
     generator = torch.Generator().manual_seed(n)
     a = torch.randn(batch, rows, n, generator=generator, dtype=torch.float64)
     a[..., ::5] = 0
@@ -41,7 +41,7 @@ def inputs(batch: int, rows: int, n: int, dtype: torch.dtype = torch.float32) ->
 
 
 def graded(function: Any, tensors: tuple[Tensor, ...], slope: float) -> list[Tensor]:
-    """Results and gradients."""
+    """Return results and gradients."""
     tensors = tuple(t.clone().requires_grad_() for t in tensors)
     results = function(*tensors, slope)
     weights = [torch.linspace(-1, 2, r.numel(), dtype=r.dtype).view(r.shape) for r in results]
@@ -63,7 +63,7 @@ def test_by_hand() -> None:
     lower, upper = torch.tensor([[-1.0, -3.0, 1.0, -2.0]]), torch.tensor([[3.0, 1.0, 2.0, -1.0]])
     a = torch.tensor([[[2.0, 2.0, 2.0, 2.0], [-2.0, -2.0, -2.0, -2.0]]])
     relaxed, bias = ops.relax_coefficients(a, lower, upper)
-    # lower lines: z, 0, z, 0; chords: ¾(z + 1), ¼(z + 3), z, 0
+    # lower relaxations: z, 0, z, 0; chords: ¾(z + 1), ¼(z + 3), z, 0
     assert relaxed.tolist() == [[[2.0, 0.0, 2.0, 0.0], [-1.5, -0.5, -2.0, -0.0]]]
     assert bias.tolist() == [[0.0, -3.0]]
 
@@ -77,7 +77,7 @@ coordinates = st.integers(-64, 64).map(lambda k: k / 16)
     st.sampled_from([0.0, 0.25, 1.0]),
 )
 def test_the_sum_only_becomes_smaller(neurons: list[tuple[float, float, float, float]], slope: float) -> None:
-    """At any point of the ranges, in exact arithmetic, up to the rounding of float64."""
+    """Check any point of the ranges in exact arithmetic, up to float64 rounding."""
     a = torch.tensor([[[neuron[0] for neuron in neurons]]], dtype=torch.float64)
     ends = torch.tensor([[sorted(neuron[1:3]) for neuron in neurons]], dtype=torch.float64)
     relaxed, bias = ops.relax_coefficients(a, ends[..., 0], ends[..., 1], slope)
@@ -88,8 +88,8 @@ def test_the_sum_only_becomes_smaller(neurons: list[tuple[float, float, float, f
         line += Fraction(new) * z
     assert line <= exact + Fraction(1, 10**12)
     if len(neurons) == 1 and neurons[0][0] < 0:  # the chord meets the function at both ends
-        at = ends[0, 0, 1].item()
-        assert relaxed.item() * at + bias.item() == pytest.approx(neurons[0][0] * max(at, slope * at), abs=1e-12)
+        end = ends[0, 0, 1].item()
+        assert relaxed.item() * end + bias.item() == pytest.approx(neurons[0][0] * max(end, slope * end), abs=1e-12)
 
 
 def test_a_nan_is_not_lost() -> None:
@@ -135,7 +135,7 @@ def test_gradcheck(slope: float) -> None:
 
 
 def test_gradcheck_of_one_result() -> None:
-    """The other result has no gradient."""
+    """Leave the other result without a gradient."""
     a, lower, upper = (t.requires_grad_() for t in inputs(1, 2, 3, torch.float64))
     torch.autograd.grad(ops.relax_coefficients(a, lower, upper)[0].sum(), (a, lower, upper))
     torch.autograd.grad(ops.relax_coefficients(a, lower, upper)[1].sum(), (a, lower, upper))

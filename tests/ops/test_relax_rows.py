@@ -1,4 +1,4 @@
-"""Lines for packed rows: what they promise, the oracle, the bits."""
+"""relax_rows and concretize_rows on packed rows: soundness, oracle, bits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyrobust.errors import InputError, InputTypeError
 
 RELAX, LEAST = torch.ops.pyrobust.relax_rows, torch.ops.pyrobust.concretize_rows
 DTYPES = (torch.float32, torch.float64)
-#: Rows, images, neurons: around the CPU's chains (8), a GPU's warps (32), blocks (256) and short rows (1,024).
+#: Rows, images, neurons: around the CPU's accumulators (8), a GPU's warps (32), blocks (256) and short rows (1,024).
 SHAPES = [
     *[(19, 3, n) for n in (1, 2, 7, 8, 9, 31, 33, 255, 257, 1023, 1024, 1025)],
     (1, 1, 40),
@@ -28,7 +28,7 @@ SHAPES = [
 
 
 def inputs(rows: int, images: int, n: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
-    """Coefficients of both signs and 0; images in any order; two slopes and two intercepts."""
+    """Draw coefficients of both signs and 0; images in any order; two slopes and two intercepts."""
     generator = torch.Generator().manual_seed(n)
     a = torch.randn(rows, n, generator=generator, dtype=torch.float64)
     a[:, ::5] = 0
@@ -51,7 +51,7 @@ def test_agrees_with_the_reference(device: torch.device, dtype: torch.dtype) -> 
 
 
 def test_by_hand() -> None:
-    """The chord of ReLU on [-1, 3] and its line below, for an image each of two."""
+    """Apply the chord of ReLU on [-1, 3] and its lower relaxation, for one of two images."""
     a = torch.tensor([[2.0, 2.0], [-2.0, -2.0], [2.0, -2.0]])
     below, above = torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.tensor([[0.75, 0.25], [1.0, 1.0]])
     none, high = torch.zeros(2, 2), torch.tensor([[0.75, 0.75], [0.0, 0.0]])
@@ -66,20 +66,20 @@ coordinates = st.integers(-64, 64).map(lambda k: k / 16)
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(*[coordinates] * 6), min_size=1, max_size=8))
 def test_the_sum_only_becomes_smaller(neurons: list[tuple[float, ...]]) -> None:
-    """With values between their lines, in exact arithmetic: these numbers are so short that nothing is rounded."""
+    """Check values between the relaxations in exact arithmetic: numbers this short are never rounded."""
     columns = torch.tensor(neurons, dtype=torch.float64).T.contiguous()
     a, z, lines = columns[:1].clone(), columns[1], columns[2:]
     ends = (torch.minimum(lines[0] * z + lines[2], lines[1] * z + lines[3]), lines[0] * z + lines[2])
     swapped = lines[0] * z + lines[2] > lines[1] * z + lines[3]
     low = [torch.where(swapped, lines[i + 1], lines[i])[None] for i in (0, 2)]
     high = [torch.where(swapped, lines[i], lines[i + 1])[None] for i in (0, 2)]
-    value = ends[0]  # f(z) is the lower line's value: what a negative coefficient meets is larger
+    value = ends[0]  # f(z) is the lower relaxation's value; a negative coefficient gets the larger upper one
     exact = sum(Fraction(c) * Fraction(v) for c, v in zip(a[0].tolist(), value.tolist(), strict=True))
     constant = ops.relax_rows(a, torch.tensor([0]), low[0], high[0], low[1], high[1])
-    found = sum(Fraction(c) * Fraction(v) for c, v in zip(a[0].tolist(), z.tolist(), strict=True))
-    assert found + Fraction(constant.item()) <= exact
+    relaxed = sum(Fraction(c) * Fraction(v) for c, v in zip(a[0].tolist(), z.tolist(), strict=True))
+    assert relaxed + Fraction(constant.item()) <= exact
     if (columns[0] >= 0).all():
-        assert found + Fraction(constant.item()) == exact
+        assert relaxed + Fraction(constant.item()) == exact
 
 
 def test_a_nan_is_not_lost(device: torch.device) -> None:

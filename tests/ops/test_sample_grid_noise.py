@@ -1,4 +1,4 @@
-"""The noisy batches on a grid against the reference, bit for bit, and what their proof needs of them."""
+"""sample_grid_noise against the reference, bit for bit, and the properties that its proof needs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_dtype_and_layout(simd_level: str, shape: tuple[int, ...], normali
 
 
 def every_sum_everywhere(least: int, most: int) -> Tensor:
-    """[S, 3, 9, 7]: every integer of least … most at every place of an image, each image with all of 189 places."""
+    """Return [S, 3, 9, 7] with every integer from least to most at each of the 189 places of an image."""
     count = most - least + 1
     return ((torch.arange(189) + torch.arange(count)[:, None]) % count + least).int().reshape(count, 3, 9, 7)
 
@@ -66,7 +66,7 @@ def every_sum_everywhere(least: int, most: int) -> Tensor:
 @pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("step", [BYTE, SIXTEENTH])
 def test_every_integer_has_one_float(simd_level: str, step: Fraction, normalized: bool) -> None:
-    """All sums that sigma = 0.5 can give, in every place, by noise too small to move them; against exact division."""
+    """Compare all sums possible at sigma = 0.5, everywhere, to exact division; noise too small to change them."""
     reach = ops.grid_noise(0.5, step).reach
     k = every_sum_everywhere(-reach, 1 // step + reach)
     runs = [(row, row, 0, 1) for row in range(len(k))]
@@ -102,9 +102,9 @@ def test_the_same_with_noise(simd_level: str, step: Fraction, dtype: torch.dtype
 @pytest.mark.parametrize("q", [3, 255, 65535, 2**20 - 3, 2**20 - 1, 2**20, 2**20 + 7, 2**24 - 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_quotients_are_the_nearest_floats(simd_level: str, q: int, dtype: torch.dtype) -> None:
-    """Also next to the midpoints of two float32: M q = ±1 modulo 2^k for an odd M of 25 bits."""
+    """Include quotients next to midpoints of two float32 numbers: M q = ±1 modulo 2^k for an odd M of 25 bits."""
     hard = []
-    for k in range(max(q.bit_length(), 8), 25) if q % 2 else ():  # fewer bits are not near
+    for k in range(max(q.bit_length(), 8), 25) if q % 2 else ():  # with fewer bits not close to a midpoint
         inverse = pow(q, -1, 1 << k)
         for middle in (inverse, -inverse % (1 << k)):
             largest = min(1 << 25, (1 << 23 + k) // q + 1)  # beyond it the sums are too large
@@ -113,10 +113,10 @@ def test_quotients_are_the_nearest_floats(simd_level: str, q: int, dtype: torch.
     sums = [n for n in hard if n < 1 << 23]
     assert len(sums) > 10 or q % 2 == 0 or q > 1 << 20 or q < 256
     generator = torch.Generator().manual_seed(q)
-    some = torch.randint(-(2**23), 2**23, (20_000,), generator=generator)
-    integer = torch.cat([some, torch.tensor([0, 1, -1, 2**23, -(2**23), *sums, *(-n for n in sums)])])
+    draws = torch.randint(-(2**23), 2**23, (20_000,), generator=generator)
+    integer = torch.cat([draws, torch.tensor([0, 1, -1, 2**23, -(2**23), *sums, *(-n for n in sums)])])
     step = Fraction(1, q)
-    runs = [(0, 0, 0, 1)]  # noise of no more than a hundredth of a step is none
+    runs = [(0, 0, 0, 1)]  # noise of at most a hundredth of a step rounds to zero
     batch, tail = ops.sample_grid_noise(
         integer.int()[None], runs, sigma=float(step) / 100, step=step, dtype=dtype, normalize=None
     )
@@ -125,7 +125,7 @@ def test_quotients_are_the_nearest_floats(simd_level: str, q: int, dtype: torch.
 
 
 def test_float_noise_has_several_floats_for_an_integer() -> None:
-    """What the tests above look for is there to be seen where noise, rounded or not, is added to a float."""
+    """Check that the tests above can fail: float noise, rounded or not, gives several floats for an integer."""
     k = integers(2, 3, 9, 7)
     x, runs = k.float() / 255, [(0, 0, 0, 300), (1, 1, 0, 300)]
     noisy = ops.sample_noise(x, runs, sigma=0.5)
@@ -153,8 +153,8 @@ def test_every_split(simd_level: str, threads: int) -> None:
             assert same_bits(torch.cat(pieces[::-1]), whole), size
 
 
-def test_images_share_noise_and_differ_by_what_they_are() -> None:
-    """The theorem's round(x + z) = x + round(z): the noise's integers do not know the image."""
+def test_noise_does_not_depend_on_the_image() -> None:
+    """Check the theorem's round(x + z) = x + round(z): the noise's integers are independent of the image."""
     k = integers(2, 3, 5, 7)
     first, _ = ops.sample_grid_noise(k, [(0, 4, 0, 50)], sigma=0.25, step=Fraction(1))
     second, _ = ops.sample_grid_noise(k, [(1, 4, 0, 50)], sigma=0.25, step=Fraction(1))
@@ -171,12 +171,12 @@ def test_stages_seeds_and_families_share_no_draw() -> None:
     assert len(seen) == 5 * 5 * 2
 
 
-# --- tails, and draws that one word leaves open
+# --- tails, and draws that one word does not decide
 
 
 @pytest.fixture
 def short_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tails from two deviations and a half on: one element in 80 has one."""
+    """Start tails at 2.5 standard deviations, so that one element in 80 has one."""
     monkeypatch.setattr(grid_table, "_REACH", Fraction(5, 2))
 
 
@@ -196,8 +196,8 @@ def test_tails_are_flagged(simd_level: str, threads: int, short_reach: None, sha
         assert torch.equal(tail, want)
 
 
-def test_nothing_beside_an_image_is_a_tail(simd_level: str, short_reach: None) -> None:
-    """A vector's lanes behind an image's last element draw too, and must not count."""
+def test_lanes_past_the_image_do_not_count_as_tails(simd_level: str, short_reach: None) -> None:
+    """Ignore the draws of SIMD lanes past an image's last element."""
     reach = ops.grid_noise(0.5, SIXTEENTH).reach
     for elements in (1, 2, 3, 5, 61):
         k = torch.zeros(1, elements, dtype=torch.int32)
@@ -206,7 +206,7 @@ def test_nothing_beside_an_image_is_a_tail(simd_level: str, short_reach: None) -
 
 
 def words_of(elements: int, seed: int) -> list[int]:
-    """The 96 bits of each element of the first sample of image 0."""
+    """Return the 96 bits of each element of the first sample of image 0."""
     from pyrobust.reference.sample_grid_noise import _words
 
     leading, middle, last = (_words(0, 0, 1, elements, 256 + 3 + more, seed) for more in range(3))
@@ -215,7 +215,7 @@ def words_of(elements: int, seed: int) -> list[int]:
 
 @pytest.mark.parametrize("move", [-(1 << 64), -(1 << 32), -1, 0, 1, 1 << 32, 1 << 64])
 def test_draws_that_further_words_decide(simd_level: str, move: int) -> None:
-    """A threshold at, or just beside, the 96 bits of one element: every element against the definition."""
+    """Put a threshold at or next to the 96 bits of one element, and compare every element to the definition."""
     drawn = words_of(130, seed=5)
     folded = [bits if not bits >> 95 else (1 << 96) - 1 - bits for bits in drawn]
     sign = [1 if bits >> 95 else -1 for bits in drawn]

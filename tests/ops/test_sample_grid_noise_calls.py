@@ -1,4 +1,4 @@
-"""How the op for noise on a grid is called: registration, torch's tracing, and arguments that are wrong."""
+"""Calls of sample_grid_noise: registration, tracing, argument errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_fake_tensors() -> None:
 
 
 def test_devices_agree(device: torch.device) -> None:
-    """Nothing but integers, one division and the normalisation's two operations: no device has a choice."""
+    """Expect equal bits: the op is integers, one division and the normalisation's two operations."""
     k = integers(2, 3, 9, 8)
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         for layout in (torch.contiguous_format, torch.channels_last):
@@ -76,7 +76,7 @@ def test_devices_agree(device: torch.device) -> None:
             assert tail.device == device
 
 
-def test_out_decides_dtype_and_layout_and_nothing_around_it_is_written(simd_level: str) -> None:
+def test_out_sets_dtype_and_layout_and_is_not_overrun(simd_level: str) -> None:
     k = integers(2, 3, 5, 7)
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         for layout in (torch.contiguous_format, torch.channels_last):
@@ -151,14 +151,14 @@ def test_a_bad_type_is_named(argument: str, value: object, named: str) -> None:
         call(**{argument: value})
 
 
-def test_sums_that_a_float_holds_are_taken() -> None:
+def test_sums_representable_in_float32_are_accepted() -> None:
     largest = 2**24 - REACH - 1
     for sign in (1, -1):
         batch, _ = call(k=torch.full((2, 3, 4, 5), sign * largest, dtype=torch.int32), step=Fraction(1), sigma=63.75)
         assert (batch.abs() <= 2**24).all()
     with pytest.raises(InputError, match=r"k: expected .* numerator, 7,"):
         call(k=torch.full((2, 3, 4, 5), 2**22, dtype=torch.int32), step=Fraction(7))
-    # Noise of integers up to 256 alone: 256 * 65536 is the last that float32 holds.
+    # Noise integers up to 256: 256 * 65536 is the largest product that float32 represents.
     wide = {"k": torch.zeros(2, 3, 4, 5, dtype=torch.int32), "sigma": 36.5 * 65537}
     assert (
         ops.grid_noise(36.5 * 65537, Fraction(65537)).reach
@@ -186,8 +186,8 @@ def test_sums_that_a_float_holds_are_taken() -> None:
     ),
 )
 @example("step", Fraction(65794))
-def test_any_value_is_taken_or_refused_by_name(argument: str, value: object) -> None:
-    # A step with a large numerator is allowed; it is the image that no longer fits.
+def test_any_value_is_accepted_or_refused_by_name(argument: str, value: object) -> None:
+    # A step with a large numerator is allowed; the image is then out of range.
     blamed = {argument, "k"} if argument == "step" else {argument}
     try:
         batch, tail = call(**{argument: value})
@@ -236,7 +236,7 @@ def test_the_raw_op_refuses_what_could_write_out_of_bounds(changes: dict[str, An
         RAW(*raw_arguments(**changes))
 
 
-def test_a_table_of_anything_stays_in_bounds(simd_level: str) -> None:
+def test_a_random_table_stays_in_bounds(simd_level: str) -> None:
     draw = torch.Generator().manual_seed(0)
     for cells in (32, 32 << 9):
         guide, thresholds = (

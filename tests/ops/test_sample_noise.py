@@ -1,4 +1,4 @@
-"""The native noisy batches against the reference, bit for bit, whatever the way of asking for them."""
+"""sample_noise against the reference, bit for bit, for every schedule, dtype and layout."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def million(noise: str) -> Tensor:
 
 @pytest.mark.parametrize("noise", FAMILIES)
 def test_a_million_draws(simd_level: str, noise: str) -> None:
-    # The last bit of a high coefficient shows in one draw of some ten thousand.
+    # An error in the last bit of a high coefficient changes about one draw in ten thousand.
     got = ops.sample_noise(torch.zeros(1, 2048), [(0, 4, 0, 500)], sigma=1.0, noise=noise, seed=99)
     assert same_bits(got, million(noise))
 
@@ -105,7 +105,7 @@ def test_normalize_of_images_of_other_dimensions(simd_level: str, shape: tuple[i
 
 
 class Normalize(torch.nn.Module):
-    """What a model does that has its normalisation as a layer."""
+    """Normalization as a layer of a model."""
 
     def __init__(self, mean: list[float], std: list[float]) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Normalize(torch.nn.Module):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_normalize_is_the_layer(simd_level: str, layout: torch.memory_format) -> None:
+def test_normalize_matches_the_layer(simd_level: str, layout: torch.memory_format) -> None:
     mean, std = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
     x = images(3, 3, 32, 32)
     noisy = ops.sample_noise(x, RUNS, sigma=0.25, memory_format=layout)
@@ -173,7 +173,7 @@ def test_the_last_sample_and_image() -> None:
 
 
 @pytest.mark.parametrize("dtype", REALS)
-def test_out_decides_dtype_and_layout_and_nothing_around_it_is_written(simd_level: str, dtype: torch.dtype) -> None:
+def test_out_sets_dtype_and_layout_and_is_not_overrun(simd_level: str, dtype: torch.dtype) -> None:
     x = images(3, 3, 5, 7)
     total = sum(run[3] for run in RUNS)
     want = reference.sample_noise(x, RUNS, sigma=0.5, dtype=dtype)
@@ -200,7 +200,7 @@ def expected_plain(shape: tuple[int, ...]) -> Tensor:
 
 @pytest.mark.parametrize("dtype", REALS)
 def test_rounding_of_the_result(simd_level: str, dtype: torch.dtype) -> None:
-    # Noise too small to change anything: what is left is the rounding of x, at ties, overflow and subnormals.
+    # The noise is too small to matter, which leaves the rounding of x at ties, overflow and subnormals.
     bits = torch.arange(0, 0x7F80_0000, 0x7F80_0000 // 4000) & ~0xFFFF
     halves = torch.cat([(bits + low) for low in (0, 0x1000, 0x2000, 0x3000, 0x7FFF, 0x8000, 0x8001)])
     x = halves.to(torch.int32).view(torch.float32)
@@ -224,14 +224,14 @@ def test_every_size_of_sigma(simd_level: str, noise: str, sigma: float) -> None:
 
 
 def test_the_batch_is_x_plus_noise() -> None:
-    # Without the reference: sigma and x come in as they should.
+    # Independent of the reference: check how sigma and x enter.
     x = images(2, 3, 8, 8)
     y = ops.sample_noise(x, [(1, 4, 0, 4000)], sigma=0.5)
     assert (y.double().mean(0) - x[1]).abs().max() < 5 * 0.5 / 4000**0.5
     assert (y.double().std() - (0.25 + x[1].double().var()) ** 0.5).abs() < 0.01
 
 
-def test_randomness_of_torch_is_left_alone() -> None:
+def test_torch_random_state_is_unchanged() -> None:
     before = torch.get_rng_state()
     ops.sample_noise(images(1, 8), [(0, 0, 0, 8)], sigma=1.0)
     assert torch.equal(torch.get_rng_state(), before)

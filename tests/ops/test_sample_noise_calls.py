@@ -1,4 +1,4 @@
-"""Everything about sample_noise but its numbers: what torch makes of the op, and what it says to a wrong argument."""
+"""Calls of sample_noise: registration, tracing, argument errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of attacks: bit for bit the reference's, and never out of ball or box."""
+"""Attack steps: the reference's bits, inside ball and box."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOMENTUM, IN_BALL = torch.ops.pyrobust.linf_momentum_step, torch.ops.pyrobust.l1
 
 @pytest.mark.parametrize("dtype", REALS)
 @pytest.mark.parametrize("box", [(0.0, 1.0), (-0.5, 0.75), (-3.0, -1.0), (0.0, 255.0)])
-def test_linf_step_is_the_references(
+def test_linf_step_matches_the_reference(
     box: tuple[float, float], dtype: torch.dtype, simd_level: str, threads: int
 ) -> None:
     for size in SIZES:
@@ -54,7 +54,7 @@ def test_rounding_to_nearest_would_leave_the_ball() -> None:
     assert ((naive.double() - x.double()).abs() > epsilon).any()
     got = ops.linf_step(x_adv, gradient, x, torch.tensor([1.0]), epsilon)
     assert not ((got.double() - x.double()).abs() > epsilon).any()
-    # Both are next to the same end of the interval.
+    # Both are adjacent to the same end of the interval.
     assert (got - naive).abs().max() < 1e-6
 
 
@@ -84,7 +84,7 @@ def test_any_linf_step(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("dtype", REALS)
-def test_l1_step_is_the_references(dtype: torch.dtype, simd_level: str, threads: int) -> None:
+def test_l1_step_matches_the_reference(dtype: torch.dtype, simd_level: str, threads: int) -> None:
     for size in SIZES:
         x_adv, gradient, x = inputs(7, size, dtype, seed=size)
         gradient[1] = 0
@@ -99,8 +99,8 @@ def test_l1_step_is_the_references(dtype: torch.dtype, simd_level: str, threads:
 
 def test_l1_step_by_hand() -> None:
     x, gradient = torch.full((1, 6), 0.5), torch.tensor([[1.0, -4.0, 4.0, 0.5, 0.0, -2.0]])
-    kept = {1: [0, -1, 1, 0, 0, 0], 2: [0, -1, 1, 0, 0, 0], 3: [0, -1, 1, 0, 0, -1], 6: [1, -1, 1, 1, 0, -1]}
-    for keep, sign in kept.items():
+    directions = {1: [0, -1, 1, 0, 0, 0], 2: [0, -1, 1, 0, 0, 0], 3: [0, -1, 1, 0, 0, -1], 6: [1, -1, 1, 1, 0, -1]}
+    for keep, sign in directions.items():
         got = ops.l1_step(x, gradient, x, torch.tensor([3.0]), torch.tensor([keep]))
         assert got.tolist() == [[3.0 / sum(map(abs, sign)) * s if s else 0.0 for s in sign]] or torch.allclose(
             got, torch.tensor([sign]) * 3.0 / sum(map(abs, sign))
@@ -108,7 +108,7 @@ def test_l1_step_by_hand() -> None:
         assert got.abs().sum().item() == pytest.approx(3.0)
 
 
-def test_l1_step_leaves_out_what_cannot_move() -> None:
+def test_l1_step_skips_coordinates_that_cannot_move() -> None:
     x, gradient = torch.full((1, 4), 0.5), torch.tensor([[4.0, -3.0, 2.0, -1.0]])
     x_adv = torch.tensor([[1.0, 0.0, 0.5, 0.25]])
     got = ops.l1_step(x_adv, gradient, x, torch.tensor([1.0]), torch.tensor([1]))
@@ -119,7 +119,7 @@ def test_l1_step_leaves_out_what_cannot_move() -> None:
 
 @pytest.mark.parametrize("dtype", REALS)
 def test_skewed_samples_do_not_fool_the_selection(dtype: torch.dtype) -> None:
-    """Rows whose every 48th element, which is what a sample of a row sees, is unlike the others."""
+    """Use rows whose every 48th element, which the selection samples, differs from the others."""
     draw = torch.Generator().manual_seed(0)
     for factor in (1e-3, 1e3):
         gradient = torch.randn(3, 3072, generator=draw)

@@ -1,4 +1,4 @@
-"""The losses against autograd and by hand, the verdicts by hand."""
+"""Losses against autograd and by hand, verdicts by hand."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def test_losses_by_hand(rooms) -> None:
     def loss(name: str) -> list[list]:
         return [part.tolist()[0] for part in rooms.logit_loss(logits, y, target, name)]
 
-    assert loss("margin") == [-2.0, [0.0, -1.0, 1.0, 0.0], 1.0]  # of equal logits the first
+    assert loss("margin") == [-2.0, [0.0, -1.0, 1.0, 0.0], 1.0]  # ties go to the first class
     assert loss("targeted_margin") == [-3.0, [1.0, -1.0, 0.0, 0.0], 1.0]
     assert loss("lead_of_target") == [-3.0, [1.0, -1.0, 0.0, 0.0], 1.0]
-    # (z_2 - z_1) / (z_1 - z_2): the top three are 4, 2, 2, and nothing changes it but the third.
+    # (z_2 - z_1) / (z_1 - z_2): the top three are 4, 2, 2, and only the third changes the value.
     value, slope, size = loss("dlr")
     assert value == pytest.approx(-1)
     assert slope == pytest.approx([0, 0, 1, -1], abs=1e-11)
@@ -108,7 +108,7 @@ def test_losses_by_hand(rooms) -> None:
 
 
 @BOTH
-def test_losses_of_what_is_not_finite(rooms) -> None:
+def test_losses_of_non_finite_logits(rooms) -> None:
     inf, nan, y = math.inf, math.nan, torch.tensor([0])
 
     def loss(name: str, *row: float) -> tuple[float, list[float]]:
@@ -143,7 +143,7 @@ def test_verdicts_by_hand(rooms) -> None:
     assert verdicts(targeted=True) == [1, 0, 2, 1, 0, 2, 2, 2]
     assert verdicts(targeted=True, tolerance=0.25) == [1, 0, 2, 2, 0, 2, 2, 2]
     assert verdicts(targeted=True, tolerance=0.25, both=True) == [1, 0, 2, 2, 2, 2, 2, 2]
-    # A third class at -inf makes the scale infinite: what is not clear is close.
+    # A third class at -inf makes the scale infinite: unclear verdicts count as close.
     third = torch.tensor([[1.0, 2.0, -inf], [2.0, 1.0, -inf]])
     assert rooms.logit_verdict(third, y[:2], tolerance=1e-3).tolist() == [2, 0]
     assert rooms.logit_verdict(torch.tensor([[1.0]]), y[:1]).tolist() == [2]

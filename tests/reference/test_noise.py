@@ -1,6 +1,6 @@
-"""The arithmetic of the noise contract: every part against exact or wider arithmetic, the whole against a rereading.
+"""Arithmetic of the noise contract: its parts against wider arithmetic, the whole against a second implementation.
 
-The rereading is scalar, in rational numbers, and shares no code with the first.
+The second implementation is scalar, in rational numbers, and shares no code with the first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyrobust.reference.rounding import fma, horner, sqrt
 
 
 def nearest(exact: Fraction, dtype: type[np.floating]) -> np.floating:
-    """The floating-point number nearest to a rational, ties to even."""
+    """Round a rational to the nearest floating-point number, ties to even."""
     near = dtype(float(exact))
     neighbours = (np.nextafter(near, dtype(-np.inf)), near, np.nextafter(near, dtype(np.inf)))
     integer = {np.float32: np.int32, np.float64: np.int64}[dtype]
@@ -37,7 +37,7 @@ def fma_exactly(a: float, b: float, c: float, dtype: type[np.floating] = np.floa
 
 
 def mantissas(rng: np.random.Generator, n: int, exponents: tuple[int, int], bits: int) -> np.ndarray:
-    """Random signs and exponents, and mantissas of any number of bits, so that ties and cancellations happen."""
+    """Draw random signs, exponents and mantissa lengths, so that ties and cancellations occur."""
     mantissa = rng.integers(1, 2 ** rng.integers(1, bits + 1, n), endpoint=True)
     return np.ldexp(mantissa.astype(np.float64) * rng.choice([-1.0, 1.0], n), rng.integers(*exponents, n))
 
@@ -53,7 +53,7 @@ def hard_triples(dtype: type[np.floating], n: int) -> tuple[np.ndarray, np.ndarr
         [
             -product * (1 + rng.integers(-4, 5, n) * 2.0 ** -(bits - 1)),  # cancels almost all of the product
             product * 2.0 ** rng.integers(-2 * bits - 2, 2 * bits + 3, n),  # one of the two is a last bit of the other
-            np.ldexp(1.0, rng.integers(-40, 60, n)),  # a power of two: the neighbour below is nearer than the one above
+            np.ldexp(1.0, rng.integers(-40, 60, n)),  # a power of two: the neighbour below is closer than the one above
         ],
         mantissas(rng, n, (-30, 30), bits),
     ).astype(dtype)
@@ -72,18 +72,18 @@ def test_fma_rounds_once(dtype: type[np.floating]) -> None:
     want = np.array([fma_exactly(*triple, dtype) for triple in zip(a, b, c, strict=True)], dtype=dtype)
     np.testing.assert_array_equal(got, want)
     twice = (a * b).astype(dtype) + c
-    assert (twice != want).sum() > 200  # the cases do tell one rounding from two
+    assert (twice != want).sum() > 200  # the cases distinguish one rounding from two
     if dtype is np.float32:
         through_float64 = (a.astype(np.float64) * b + c).astype(np.float32)
-        assert (through_float64 != want).sum() > 10  # and one rounding from float64's, then float32's
+        assert (through_float64 != want).sum() > 10  # and one rounding from rounding to float64, then float32
 
 
 def test_fma_of_subnormals_and_infinities() -> None:
     tiny = torch.tensor(2.0**-149)
-    one = torch.tensor(1.0)
-    assert fma(tiny, one * 0.5, tiny).item() == 2.0**-148  # 1.5 of the smallest: a tie, to even
-    assert fma(tiny, one * 0.5, tiny * 2).item() == 2.0**-148  # 2.5 of it: a tie, to even
-    assert fma(tiny, one * 0.5000001, tiny * 2).item() == 3 * 2.0**-149
+    unit = torch.tensor(1.0)
+    assert fma(tiny, unit * 0.5, tiny).item() == 2.0**-148  # 1.5 of the smallest: a tie, to even
+    assert fma(tiny, unit * 0.5, tiny * 2).item() == 2.0**-148  # 2.5 of it: a tie, to even
+    assert fma(tiny, unit * 0.5000001, tiny * 2).item() == 3 * 2.0**-149
     for real in (torch.float32, torch.float64):
         a = torch.tensor([1.0, 1.0, 1.0, -1.0], dtype=real)
         c = torch.tensor([math.inf, -math.inf, math.nan, 0.0], dtype=real)
@@ -92,7 +92,7 @@ def test_fma_of_subnormals_and_infinities() -> None:
         assert got[2].isnan()
         assert got[3] == -1
         largest = torch.tensor(torch.finfo(real).max, dtype=real)
-        assert fma(largest, 2 * one, largest).item() == math.inf
+        assert fma(largest, 2 * unit, largest).item() == math.inf
 
 
 def test_sqrt_is_rounded_once() -> None:
@@ -129,7 +129,7 @@ def test_minus_two_log(words: Tensor) -> None:
     of_rounded = -2 * torch.log((words.float() + 0.5).double() / TOP)
     assert ((got - of_rounded).abs() <= 1.7e-7 * of_rounded).all()
     assert (got >= 0).all()
-    assert ((got - want).abs() > 1e-9 * want).any()  # float32 it is, not the oracle again
+    assert ((got - want).abs() > 1e-9 * want).any()  # the result is float32, not the oracle itself
 
 
 def test_the_float64_logarithm_used_above() -> None:
@@ -161,7 +161,7 @@ def test_sine_and_cosine() -> None:
 # --- the whole, word by word
 
 
-# Copied from the contract; the highest are too small to show in a few hundred words.
+# Copied from the contract; the highest are too small to matter in a few hundred words.
 LOG = [-2, 0.999999762, -0.666683733, 0.500041485, -0.399136662, 0.331247807, -0.299045414, 0.287337214, -0.174447373]
 SIN = [0.785398185, -0.0807454363, 0.00249000709, -3.59545083e-05]
 COS = [1, -0.308424264, 0.0158499144, -0.000318880513]
@@ -248,7 +248,7 @@ def test_float64_batch_uses_the_same_noise() -> None:
         for row in z.tolist()
     ]
     assert got.tolist() == want
-    # and a float32 batch of float64 images rounds them first
+    # A float32 batch of float64 images rounds the images first.
     single = sample_noise(x, [(0, 0, 0, 6)], sigma=0.1, dtype=torch.float32)
     assert torch.equal(single, sample_noise(x.float(), [(0, 0, 0, 6)], sigma=0.1))
 

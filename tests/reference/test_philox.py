@@ -1,4 +1,4 @@
-"""The generator against its authors' known answers, and the layout of key and counter."""
+"""Philox against its authors' known answers, and the layout of key and counter."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_key_and_counter_of_each_element(seed: int) -> None:
                     assert got[sample, element] == philox4x32(key, torch.tensor(counter))[element % 4]
 
 
-def test_the_numbers_of_stages_and_families_are_the_contracts() -> None:
+def test_stage_and_family_numbers_follow_the_contract() -> None:
     assert STAGES == {"select": 0, "estimate": 1, "predict": 2, "attack": 3, "train": 4}
     assert FAMILIES == {"gaussian": 0, "uniform": 1, "laplace": 2}
 

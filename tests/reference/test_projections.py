@@ -1,4 +1,4 @@
-"""The references of the projections against brute force in rational arithmetic, and at any scale."""
+"""Reference projections against brute force in rational arithmetic, and at any scale."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ radii = st.integers(0, 64).map(lambda n: Fraction(n, 16))
 
 
 def nearest_on_faces(y: list[Fraction], room: list[Fraction], radius: Fraction, full: bool) -> list[Fraction]:
-    """The point nearest to y of {0 ≤ z ≤ room, Σ z ≤ radius}, or with full of Σ z = radius, over every face in turn."""
+    """Return the point of {0 ≤ z ≤ room, Σ z ≤ radius} nearest to y over all faces; full requires Σ z = radius."""
     best: tuple[Fraction, list[Fraction]] | None = None
     for state in itertools.product("0fu", repeat=len(y)):
         free = [i for i, s in enumerate(state) if s == "f"]
@@ -162,7 +162,7 @@ def test_perturbation_by_rational_arithmetic(x: float, z: float, dtype: torch.dt
         assert min(b, beyond) < exact < max(b, beyond)
 
 
-def test_perturbation_of_infinity_and_to_bounds_that_are_no_floats() -> None:
+def test_perturbation_of_infinity_and_bounds_between_floats() -> None:
     x, z = torch.tensor([0.15, 0.15]), torch.tensor([math.inf, -math.inf])
     upper, lower = add_perturbation(x, z, 0.1, 0.2).double().tolist()
     assert 0.2 - 2e-8 < upper <= 0.2

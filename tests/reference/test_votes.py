@@ -17,7 +17,7 @@ VALUES = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 65504.0]
 def winner(row: list[float]) -> int:
     if any(math.isnan(value) or value == math.inf for value in row) or max(row) == -math.inf:
         return len(row)
-    return row.index(max(row))  # the first of equals
+    return row.index(max(row))  # ties go to the first
 
 
 @given(

@@ -62,17 +62,18 @@ class Step(NamedTuple):
 
 
 class Analysis:
-    """What an engine's list of layers decides before any example comes.
+    """Structure of an engine's list of layers: consumers, fused activations and the affine part.
 
     Args:
         steps: the layers, each after its inputs.
         output: the number of the layer that is the output.
 
     Attributes:
-        consumers: for each layer the layers that read it, one entry for each time.
-        fused: whether the errors of an affine layer are charged to the activation that alone reads it.
-        affine_in_input: whether a layer is an affine function of the network's input.
-        ends_affine_part: whether it is, and is the output or read by a layer that is not.
+        consumers: for each layer the layers that read it, one entry per read.
+        fused: for each layer, whether it is affine and read by an activation alone, which includes its rounding errors.
+        affine_in_input: for each layer, whether it is an affine function of the network's input.
+        ends_affine_part: for each layer, whether it is affine in the input and either the output or read by a layer
+            that is not.
     """
 
     def __init__(self, steps: Sequence[Step], output: int) -> None:
@@ -94,7 +95,7 @@ class Analysis:
         ]
 
     def repeats(self, i: int) -> list[int]:
-        """For each input of layer i, how often the layer reads an element of it at that place; 1 at least."""
+        """Return for each input of layer i how often the layer reads an element of it at that position; at least 1."""
         node, inputs = self._steps[i]
         if not isinstance(node, Gather | MaxPool):
             return [1] * len(inputs)
