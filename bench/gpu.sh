@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything a GPU can show, in one go: build for the torch that is installed, the tests that touch the device, the benchmarks,
-# and the memory checker over the kernels' tests. Needs torch with CUDA, nvcc of the same major version, cmake, ninja, pybind11
+# Run everything that needs a GPU: build for the installed torch, tests that use the device, benchmarks, and the memory checker
+# over the kernels' tests. Needs torch with CUDA, nvcc of the same major version, cmake, ninja, pybind11
 # and the packages of the test extra (python-flint apart); no network.
 #
 #   bash bench/gpu.sh [RESULTS_DIRECTORY]      default bench/results

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The CPU kernels under the address and undefined-behaviour sanitizers. Needs a build with PYROBUST_SANITIZE=1 in the source
-# tree (PYROBUST_SANITIZE=1 python setup.py build_ext --inplace), which it imports ahead of an installed pyrobust.
+# Run the CPU kernels under the address and undefined-behaviour sanitizers. Needs a build with PYROBUST_SANITIZE=1 in the source
+# tree (PYROBUST_SANITIZE=1 python setup.py build_ext --inplace), which is imported ahead of an installed pyrobust.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 asan=$(gcc -print-file-name=libasan.so) ubsan=$(gcc -print-file-name=libubsan.so)
-# libstdc++ too: the sanitizer looks for the C++ runtime's throw before torch has loaded it.
+# Preload libstdc++ as well: the sanitizer looks up the C++ runtime's throw before torch has loaded it.
 LD_PRELOAD="$asan $ubsan $(gcc -print-file-name=libstdc++.so)" \
   ASAN_OPTIONS=detect_leaks=0:halt_on_error=1:alloc_dealloc_mismatch=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
   PYTHONPATH=$PWD PYTHONMALLOC=malloc OMP_NUM_THREADS=2 \
   python - <<'PY'
-"""Shapes around every tile, vector and block boundary, at every SIMD level, each against the scalar code."""
+"""Compare shapes around every tile, vector and block boundary at every SIMD level to the scalar code."""
 import itertools
 from fractions import Fraction
 
@@ -111,8 +111,8 @@ for (shape, layers), dtype in itertools.product(nets, (torch.float32, torch.floa
     bounded, logits = BoundedModel(net, x), net(x).detach().double()
     for method, norm, level in itertools.product(("ibp", "crown-ibp", "crown"), ("linf", "l2", "l1"), _C.simd_levels()):
         _C.set_simd_level(level)
-        found = bounded.bounds(x, 0.05, norm=norm, method=method, clip=(0, 1))
-        assert bool((found.lower <= logits + 1e-4).all() and (logits - 1e-4 <= found.upper).all()), (shape, method, norm, level)
+        bounds = bounded.bounds(x, 0.05, norm=norm, method=method, clip=(0, 1))
+        assert bool((bounds.lower <= logits + 1e-4).all() and (logits - 1e-4 <= bounds.upper).all()), (shape, method, norm, level)
         checked += 1
 for size, rows, dtype in itertools.product((1, 7, 8, 15, 16, 17, 33, 511, 512, 513, 1100), (1, 3), (torch.float32, torch.float64)):
     a, lower = torch.randn(2, rows, size).to(dtype), torch.randn(2, size).to(dtype)
@@ -125,22 +125,22 @@ for size, rows, dtype in itertools.product((1, 7, 8, 15, 16, 17, 33, 511, 512, 5
         checked += 2
     assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other)), (size, rows, dtype)
     image = torch.tensor([1, 0, 1])[:rows]
-    least = ops.concretize_rows(a[0], image, lower, upper)
-    assert torch.equal(ops.relax_rows(a[0].clone(), image, lower, upper, lower, upper), least), (size, rows, dtype)
+    concretized = ops.concretize_rows(a[0], image, lower, upper)
+    assert torch.equal(ops.relax_rows(a[0].clone(), image, lower, upper, lower, upper), concretized), (size, rows, dtype)
     checked += 2
-for lanes, planes, kernel, stride in itertools.product((0, 1, 7, 9, 16, 17, 145), ((1, 1), (3, 8), (5, 11)), (1, 3, 4), (1, 2)):
+for examples, planes, kernel, stride in itertools.product((0, 1, 7, 9, 16, 17, 145), ((1, 1), (3, 8), (5, 11)), (1, 3, 4), (1, 2)):
     for dtype, level in itertools.product((torch.float32, torch.float64), _C.simd_levels()):
         _C.set_simd_level(level)
         options = {"stride": (stride, 1), "padding": (1, kernel - 1), "dilation": (1, 2)}
-        x, weight = torch.randn(planes[0], 8, 9, lanes).to(dtype), torch.randn(planes[1], planes[0], kernel, kernel).to(dtype)
+        x, weight = torch.randn(planes[0], 8, 9, examples).to(dtype), torch.randn(planes[1], planes[0], kernel, kernel).to(dtype)
         y = ops.batch_last_conv(x, weight, weight[:, 0, 0, 0].contiguous(), x[0, 0, 0], **options)
         assert ops.batch_last_conv_transposed(y, weight, (8, 9), **options).shape == x.shape
         assert ops.batch_last_conv_weight(x, y, (kernel, kernel), **options).shape == weight.shape
         checked += 3
-for lanes, rows, shared in itertools.product((0, 1, 7, 8, 15, 16, 17, 127, 129, 300), (0, 1, 3), (False, True)):
+for examples, rows, shared in itertools.product((0, 1, 7, 8, 15, 16, 17, 127, 129, 300), (0, 1, 3), (False, True)):
     for dtype, level in itertools.product((torch.float32, torch.float64), _C.simd_levels()):
         _C.set_simd_level(level)
-        a, center, radius = (torch.rand(65, *shape).to(dtype) - 0.3 for shape in ((rows, lanes), (lanes,), (1 if shared else lanes,)))
+        a, center, radius = (torch.rand(65, *shape).to(dtype) - 0.3 for shape in ((rows, examples), (examples,), (1 if shared else examples,)))
         tensors = [t.requires_grad_() for t in (a, center, radius)]
         results = [*ops.batch_last_relu_intervals(*tensors[1:], 0.1), *ops.batch_last_relax(*tensors, 0.1), ops.batch_last_concretize(*tensors)]
         assert all(g.shape == t.shape for g, t in zip(torch.autograd.grad(sum(r.sum() for r in results), tensors), tensors))

@@ -73,7 +73,7 @@ def test_a_row_without_a_part_is_refused(
     ENGINES[engine](activation("planted"))
 
 
-def test_every_optional_part_is_planted_as_missing() -> None:
+def test_every_optional_part_has_a_case() -> None:
     """Require a case above for every optional part of a row."""
     optional = {field.name for field in dataclasses.fields(ActivationRow) if field.default is dataclasses.MISSING}
     assert optional == {part for _, parts, _ in PARTS for part in parts}

@@ -115,7 +115,7 @@ BAD: list[tuple[Callable[[BoundedModel], object], str]] = [
 
 
 @pytest.mark.parametrize(("call", "message"), BAD)
-def test_bad_input_is_one_clear_error(
+def test_bad_input_is_refused(
     model: BoundedModel, call: Callable[[BoundedModel], object], message: str
 ) -> None:
     with pytest.raises((InputError, InputTypeError), match=message):
@@ -355,7 +355,7 @@ def test_ibp_of_a_whole_model() -> None:
     assert torch.equal(upper, bounds.upper)
 
 
-def test_options_travel_as_one_object_and_keywords_override_them(model: BoundedModel) -> None:
+def test_keywords_override_the_options_object(model: BoundedModel) -> None:
     options = BoundOptions(norm="l2", method="ibp", clip=(0, 1), sound=False, memory_limit=1 << 30)
     keywords = {"norm": "l2", "method": "ibp", "clip": (0, 1), "sound": False, "memory_limit": 1 << 30}
     assert BoundOptions(**keywords) == options

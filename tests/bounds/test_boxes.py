@@ -62,7 +62,7 @@ def test_wide_boxes_are_not_rounded_wherever_they_lie() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_one_element_that_is_not_finite_is_refused(value: float, dtype: torch.dtype) -> None:
+def test_a_non_finite_element_is_refused(value: float, dtype: torch.dtype) -> None:
     bad = LOW.to(dtype, copy=True)
     bad[-1, -1] = value
     bounded = BoundedModel(nn.Linear(6, 2).to(dtype).eval(), LOW[:1].to(dtype))

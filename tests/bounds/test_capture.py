@@ -193,7 +193,7 @@ NOTED, RAN = Noted(), set()
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_the_graph_computes_what_the_module_does(case: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_graph_matches_the_module(case: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyrobust.bounds.graph.capture.RULES", NOTED)
     shape, module = CASES[case]
     model = (module if isinstance(module, nn.Module) else Called(module)).eval().double()
@@ -325,7 +325,7 @@ def test_other_types_of_model_or_example_are_refused(model: object, example: obj
         capture(model, example)
 
 
-def test_the_model_is_left_as_it_was() -> None:
+def test_the_model_is_unchanged() -> None:
     """Check that parameters, their requires_grad flags and the mode are unchanged."""
     model = nn.Sequential(nn.Linear(6, 6), nn.ReLU()).eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}

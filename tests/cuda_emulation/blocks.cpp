@@ -1,5 +1,5 @@
-// The kernels whose blocks share memory and wait for each other by themselves, on the host: the parts of csrc/bounds/cuda/*.cu that
-// blocks.inc holds, as they are, every thread of a block a fiber.
+// CUDA kernels with shared memory and block barriers on the host: the unchanged parts of csrc/bounds/cuda/*.cu in
+// blocks.inc, with a fiber for every thread of a block.
 #include <bit>
 #include <string>
 
@@ -20,7 +20,7 @@ struct Place {
 Thread threadIdx;
 Place blockIdx, gridDim;
 
-void wait_for_the_block() { Scheduler::running().meet({Kind::kAny, 1, {0}}); }
+void sync_block() { Scheduler::running().meet({Kind::kAny, 1, {0}}); }
 double __longlong_as_double(long long word) { return std::bit_cast<double>(word); }
 
 }  // namespace pyrobust::emulation
@@ -28,14 +28,14 @@ double __longlong_as_double(long long word) { return std::bit_cast<double>(word)
 #define __global__
 #define __launch_bounds__(threads)
 #define __shared__ static
-#define __syncthreads wait_for_the_block
+#define __syncthreads sync_block
 
 namespace pyrobust::emulation {
 namespace {
 
 #include "blocks.inc"
 
-// kernel() by every thread of every block.
+// Runs kernel() on every thread of every block.
 template <class Kernel>
 void launch(unsigned blocks, const Kernel& kernel) {
   static Scheduler scheduler(rows::kThreads);
@@ -66,7 +66,8 @@ const char* outcome(const Run& run) {
 
 }  // namespace
 
-// Null, or what the threads did wrong; so the others. lanes: 32 or 256. slopes null: concretize_rows.
+// All functions return null, or a message on an error of the threads. lanes: threads per row, 32 or 256. Null slopes
+// select concretize_rows.
 extern "C" const char* relax_rows(int lanes, double* a, const int64_t* image, const double* lower_slope,
                                   const double* upper_slope, const double* low, const double* high, double* constant,
                                   int64_t rows, int64_t n, int64_t images, unsigned blocks) {

@@ -1,5 +1,5 @@
-// The kernels of a few elements a thread, on the host: the part of csrc/attacks/cuda/steps.cu that elements.inc holds, as it is,
-// one thread after the other.
+// Elementwise CUDA kernels on the host, one thread after the other: the unchanged part of csrc/attacks/cuda/steps.cu in
+// elements.inc.
 #include <algorithm>
 #include <cstdint>
 
@@ -42,12 +42,12 @@ struct Arguments {
 
 template <class T>
 void run(int op, const Arguments& a, unsigned blocks) {
-  const auto at = [](const void* p) { return static_cast<const T*>(p); };
+  const auto typed = [](const void* p) { return static_cast<const T*>(p); };
   const auto aligned = [&](auto... p) { return ((reinterpret_cast<uintptr_t>(p) % alignof(Pack<T>) == 0) && ...); };
   T* out = static_cast<T*>(a.out);
-  const LinfArgs<T> args{at(a.x_adv),
-                         at(a.grad),
-                         at(a.x),
+  const LinfArgs<T> args{typed(a.x_adv),
+                         typed(a.grad),
+                         typed(a.x),
                          a.step,
                          a.step_stride,
                          a.epsilon,
@@ -56,7 +56,7 @@ void run(int op, const Arguments& a, unsigned blocks) {
                          a.rows * a.n,
                          a.n,
                          {a.lower, a.upper},
-                         at(a.before),
+                         typed(a.before),
                          static_cast<Real<T>>(a.share)};
   const bool wide = aligned(args.x_adv, args.grad, args.x, args.before, out);
   if (op == kAdd)

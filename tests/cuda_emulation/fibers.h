@@ -1,9 +1,10 @@
-// A group of threads (csrc/projections/cuda/row.h) on the host: every thread is a fiber of one thread of the operating system. A fiber
-// runs until it comes to an operation of the whole group; there the next one has its turn. When all have come, the operation
-// is done for all of them, by the same tree of partial results as on a device (csrc/projections/cuda/groups.cuh).
+// A group of CUDA threads (csrc/projections/cuda/row.h) on the host: every thread is a fiber within one operating-system
+// thread. A fiber runs until it reaches a collective operation of the group, then yields to the next. When all have
+// reached it, the operation runs for all of them, with the same tree of partial results as on a device
+// (csrc/projections/cuda/groups.cuh).
 //
-// Fibers that come to different operations, or that end while others wait, are errors: on a device they would hang, or read
-// what was never written. Every other round of turns goes backwards, for the order of threads must not matter.
+// Fibers that reach different operations, or end while others wait, are errors: on a device they would hang or read
+// uninitialized memory. Every second round runs in reverse, since the order of threads must not matter.
 #pragma once
 
 #include <ucontext.h>
@@ -22,9 +23,9 @@ namespace pyrobust::emulation {
 
 enum class Kind { kSumOfFloats, kSumOfDoubles, kSumOfIntegers, kLargest, kAny };
 
-constexpr int kMostValues = 3;  // of one operation, as in groups.cuh
+constexpr int kMostValues = 3;  // per operation, as in groups.cuh
 
-// A value of a reduction in a word, and back.
+// Conversion of a reduction's value to a 64-bit word and back.
 template <class R>
 uint64_t packed(R value) {
   uint64_t word = 0;
@@ -38,7 +39,7 @@ R unpacked(uint64_t word) {
   return value;
 }
 
-// What a thread brings to an operation, and takes away.
+// Input and output of one thread in a collective operation.
 struct Request {
   Kind kind;
   int count;
@@ -58,7 +59,7 @@ class Scheduler {
     for (Fiber& fiber : fibers_) fiber.stack.reset(new char[kStack]);
   }
 
-  // body(rank), once for every thread of the group.
+  // Runs body(rank) once for every thread of the group.
   void run(const std::function<void(int)>& body) {
     body_ = &body;
     running_ = this;
@@ -83,7 +84,7 @@ class Scheduler {
     }
   }
 
-  // Called by a fiber: gives the others their turns until all have come.
+  // Called by a fiber: yields to the others until all have reached the operation.
   Request meet(const Request& request) {
     Fiber& fiber = fibers_[rank_];
     fiber.request = request;
@@ -92,7 +93,7 @@ class Scheduler {
   }
 
   static Scheduler& running() { return *running_; }
-  int rank() const { return rank_; }  // of the fiber whose turn it is
+  int rank() const { return rank_; }  // of the running fiber
 
  private:
   static constexpr size_t kStack = 65536;
@@ -116,7 +117,7 @@ class Scheduler {
     const Request& first = fibers_[0].request;
     for (const Fiber& fiber : fibers_)
       if (fiber.request.kind != first.kind || fiber.request.count != first.count)
-        throw std::runtime_error("threads have come to different operations");
+        throw std::runtime_error("threads have reached different operations");
     for (int c = 0; c < first.count; ++c) {
       if (first.kind == Kind::kSumOfFloats)
         reduce<float>(c, [](float a, float b) { return a + b; });
@@ -131,7 +132,7 @@ class Scheduler {
     }
   }
 
-  // Lanes of a warp in pairs, then warps in pairs; all threads have to get the same bits.
+  // Reduces threads of a warp in pairs, then warps in pairs; all threads must get the same bits.
   template <class R, class Op>
   void reduce(int c, const Op& op) {
     std::vector<R> values(size_);
@@ -145,7 +146,7 @@ class Scheduler {
     for (int i = 0; i < size_; ++i) {
       const uint64_t word = packed(values[i]);
       if (word != packed(values[0]) && values[i] == values[i])
-        throw std::runtime_error("threads have got different bits");
+        throw std::runtime_error("threads got different bits");
       fibers_[i].request.values[c] = word;
     }
   }
@@ -167,7 +168,7 @@ class Scheduler {
   bool backwards_ = true;
 };
 
-// A thread's view of its group: what Lanes and Block of groups.cuh are on a device.
+// A thread's view of its group, in place of Lanes and Block of groups.cuh.
 template <int kSize>
 class Threads {
  public:
@@ -192,7 +193,7 @@ class Threads {
   const int rank_;
 };
 
-// body(group) by every thread of a group.
+// Runs body(group) on every thread of a group.
 template <int kSize, class Body>
 void with_threads(const Body& body) {
   static Scheduler scheduler(kSize);

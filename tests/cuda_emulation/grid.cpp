@@ -1,16 +1,18 @@
-// What each thread of csrc/smoothing/cuda/sample_grid_noise.cu computes, csrc/smoothing/grid_noise.h, on the host and for any word.
+// The per-thread code of csrc/smoothing/cuda/sample_grid_noise.cu (csrc/smoothing/grid_noise.h), on the host and for any
+// word.
 #include "smoothing/grid_noise.h"
 
 using namespace pyrobust;
 
-// |J| of a 31-bit word v of element 4 * block + word, by the thresholds alone. flip: all ones where the sign bit is set.
+// Computes |J| for the 31-bit word v of element 4 * block + word from the thresholds alone. flip: all ones if the sign
+// bit is set.
 extern "C" int32_t count_above(const uint32_t* thresholds, int32_t count, uint64_t seed, uint32_t domain,
                                uint32_t image, uint32_t sample, uint32_t block, int32_t word, uint32_t v,
                                uint32_t flip) {
   return grid::count_above({nullptr, thresholds, count, 0}, {seed, domain}, image, sample, block, word, v, flip, 0);
 }
 
-// The integers of `blocks` blocks of one sample, as the kernel's threads draw them.
+// Draws the integers of `blocks` blocks of one sample like the kernel's threads.
 extern "C" void grid_noise(const uint32_t* guide, int32_t entry_bits, const uint32_t* thresholds, int32_t count,
                            uint64_t seed, uint32_t domain, uint32_t image, uint32_t sample, int64_t blocks,
                            int32_t* j) {

@@ -1,4 +1,4 @@
-// The kernels that give each row a group of threads, on the host: csrc/*/cuda/*_row.h as they are, by fibers.
+// CUDA kernels with a group of threads per row on the host: the unchanged csrc/*/cuda/*_row.h, run by fibers.
 #include <string>
 
 #include "attacks/cuda/l1_step_row.h"
@@ -16,15 +16,15 @@ using namespace cuda;
 enum Op { kSimplex, kL1Ball, kL1BallBox, kL2Ball, kLinfBall, kL1Step };
 
 struct Arguments {
-  const void *v, *x, *other;  // of the step: x_adv, gradient, x
+  const void *v, *x, *other;  // for the step op: x_adv, gradient, x
   void* z;
-  const double* radius;  // of the step: the step
+  const double* radius;  // for the step op: the step size
   const int64_t* keep;
   int64_t rows, n;
   double lower, upper;
 };
 
-// work(group, kPer) by a group of the size that for_rows of groups.cuh takes.
+// Runs work(group, kPer) on a group of the size that for_rows of groups.cuh chooses.
 template <class Work>
 void for_row(int64_t n, const Work& work) {
   const auto by = [&](auto per) { return [&work, per](auto& group) { work(group, per); }; };
@@ -80,7 +80,7 @@ int64_t count_wrong_truncations(const double* a, int64_t n) {
 
 using namespace pyrobust;
 
-// dtype: 0 float, 1 double, 2 Half, 3 BFloat16. Null, or what the threads did wrong.
+// dtype: 0 float, 1 double, 2 Half, 3 BFloat16. Returns null, or a message on an error of the threads.
 extern "C" const char* run_rows(int op, int dtype, const void* v, const void* x, const void* other, void* z,
                                 const double* radius, const int64_t* keep, int64_t rows, int64_t n, double lower,
                                 double upper) {
@@ -100,7 +100,8 @@ extern "C" const char* run_rows(int op, int dtype, const void* v, const void* x,
   }
 }
 
-// Whether the sum of |a|, or of squares, is at most radius or its square: by eight threads, 0 or 1, and by ExactSum, 0 or 2.
+// Compares the sum of |a| to the radius, or of squares to its square. Returns 1 if eight threads find it at most that,
+// plus 2 if ExactSum does.
 extern "C" int compare_sums(const double* a, int64_t n, double radius, int squares) {
   double top = 0;
   ExactSum exact;
@@ -127,7 +128,7 @@ extern "C" int compare_sums(const double* a, int64_t n, double radius, int squar
   return (at_most ? 1 : 0) + (exact.sign() <= 0 ? 2 : 0);
 }
 
-// How often truncation by bits is another than the one that is counted step by step.
+// Counts the elements where truncation by bits differs from truncation step by step.
 extern "C" int64_t count_wrong_truncations(int dtype, const double* a, int64_t n) {
   if (dtype == 0) return emulation::count_wrong_truncations<float>(a, n);
   if (dtype == 2) return emulation::count_wrong_truncations<Half>(a, n);

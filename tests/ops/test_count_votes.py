@@ -195,7 +195,7 @@ def test_a_bad_type_is_named_and_nothing_is_counted(argument: str, value: Tensor
     refused(InputTypeError, argument, value)
 
 
-def test_one_device() -> None:
+def test_mixed_devices_are_refused() -> None:
     with pytest.raises(InputError, match=r"^count_votes: expected one device, got .* meta"):
         ops.count_votes(ARGUMENTS["logits"], ARGUMENTS["image"], ARGUMENTS["counts"].to("meta"))
 

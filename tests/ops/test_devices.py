@@ -121,7 +121,7 @@ def test_memory_that_is_not_aligned(device: torch.device, dtype: torch.dtype, of
 
 
 @pytest.mark.parametrize("shape", [(105,), (3, 5, 7), (1, 3, 3)])
-def test_images_after_one_of_odd_length(device: torch.device, shape: tuple[int, ...]) -> None:
+def test_images_after_an_image_of_odd_length(device: torch.device, shape: tuple[int, ...]) -> None:
     x = images(4, *shape)
     for normalize in (None, channels(shape[0])) if len(shape) == 3 else (None,):
         got = ops.sample_noise(x.to(device)[1:], RUNS, sigma=0.37, noise="uniform", normalize=normalize)

@@ -236,7 +236,7 @@ def test_a_bad_type_is_named(argument: str, value: object) -> None:
         ops.add_perturbation(**GOOD | {argument: value})
 
 
-def test_one_device() -> None:
+def test_mixed_devices_are_refused() -> None:
     with pytest.raises(InputError, match=r"^add_perturbation: z: expected x's device, cpu, got meta"):
         ops.add_perturbation(GOOD["x"], GOOD["z"].to("meta"))
 

@@ -39,7 +39,7 @@ def test_linf_step_matches_the_reference(
 
 
 @pytest.mark.parametrize("dtype", REALS)
-def test_the_ball_holds_as_rational_numbers(dtype: torch.dtype) -> None:
+def test_the_ball_constraint_in_rationals(dtype: torch.dtype) -> None:
     x_adv, gradient, x = inputs(4, 500, dtype)
     for epsilon in (8 / 255, 0.1, 1 / 3, 2.0**-30, 0.0):
         got = ops.linf_step(x_adv, gradient, x, torch.tensor([1.0]), epsilon)
