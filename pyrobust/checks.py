@@ -36,16 +36,16 @@ def integer(name: str, value: Any, least: int | None = None, most: int | None = 
     Traceback (most recent call last):
     pyrobust.errors.InputTypeError: seed: expected an integer, got True
     """
-    found = value if type(value) is int else _index(value)
-    if found is None:
+    result = value if type(value) is int else _index(value)
+    if result is None:
         raise InputTypeError(f"{name}: expected an integer, got {_shown(value)}")
-    if (least is not None and found < least) or (most is not None and found > most):
+    if (least is not None and result < least) or (most is not None and result > most):
         if most is None:
             expected = f"at least {least}"
         else:
             expected = f"at most {_power(most)}" if least is None else f"{least} to {_power(most)}"
-        raise InputError(f"{name}: expected {expected}, got {_shown(found)}")
-    return found
+        raise InputError(f"{name}: expected {expected}, got {_shown(result)}")
+    return result
 
 
 def count(name: str, value: Any, most: int | None = None) -> int:
@@ -54,10 +54,10 @@ def count(name: str, value: Any, most: int | None = None) -> int:
     >>> count("steps", 10)
     10
     """
-    found = integer(name, value, 1)
-    if most is not None and found > most:
-        raise InputError(f"{name}: expected at most {most}, got {_shown(found)}")
-    return found
+    result = integer(name, value, 1)
+    if most is not None and result > most:
+        raise InputError(f"{name}: expected at most {most}, got {_shown(result)}")
+    return result
 
 
 def number(name: str, value: Any) -> float:
@@ -71,10 +71,10 @@ def number(name: str, value: Any) -> float:
     """
     if type(value) is float:
         return value
-    found = _float(value)
-    if found is None:
+    result = _float(value)
+    if result is None:
         raise InputTypeError(f"{name}: expected a number, got {_shown(value)}")
-    return found
+    return result
 
 
 def finite(name: str, value: Any) -> float:
@@ -83,10 +83,10 @@ def finite(name: str, value: Any) -> float:
     >>> finite("clip_min", 0)
     0.0
     """
-    found = number(name, value)
-    if not math.isfinite(found):
-        raise InputError(f"{name}: expected a finite number, got {found}")
-    return found
+    result = number(name, value)
+    if not math.isfinite(result):
+        raise InputError(f"{name}: expected a finite number, got {result}")
+    return result
 
 
 def non_negative(name: str, value: Any) -> float:
@@ -96,10 +96,10 @@ def non_negative(name: str, value: Any) -> float:
     Traceback (most recent call last):
     pyrobust.errors.InputError: epsilon: expected a finite number of at least 0, got -0.5
     """
-    found = number(name, value)
-    if not 0 <= found < math.inf:
-        raise InputError(f"{name}: expected a finite number of at least 0, got {found}")
-    return found
+    result = number(name, value)
+    if not 0 <= result < math.inf:
+        raise InputError(f"{name}: expected a finite number of at least 0, got {result}")
+    return result
 
 
 def positive(name: str, value: Any) -> float:
@@ -109,10 +109,10 @@ def positive(name: str, value: Any) -> float:
     Traceback (most recent call last):
     pyrobust.errors.InputError: sigma: expected a finite number above 0, got 0.0
     """
-    found = number(name, value)
-    if not 0 < found < math.inf:
-        raise InputError(f"{name}: expected a finite number above 0, got {found}")
-    return found
+    result = number(name, value)
+    if not 0 < result < math.inf:
+        raise InputError(f"{name}: expected a finite number above 0, got {result}")
+    return result
 
 
 def probability(name: str, value: Any, hint: str = "") -> float:
@@ -122,10 +122,10 @@ def probability(name: str, value: Any, hint: str = "") -> float:
     Traceback (most recent call last):
     pyrobust.errors.InputError: alpha: expected a number in (0, 1), got 1.0; 0.001 is usual
     """
-    found = number(name, value)
-    if not 0 < found < 1:
-        raise InputError(f"{name}: expected a number in (0, 1), got {found}{hint and '; ' + hint}")
-    return found
+    result = number(name, value)
+    if not 0 < result < 1:
+        raise InputError(f"{name}: expected a number in (0, 1), got {result}{hint and '; ' + hint}")
+    return result
 
 
 def share(name: str, value: Any) -> float:
@@ -134,10 +134,10 @@ def share(name: str, value: Any) -> float:
     >>> share("kappa", 1)
     1.0
     """
-    found = number(name, value)
-    if not 0 <= found <= 1:
-        raise InputError(f"{name}: expected a number in [0, 1], got {found}")
-    return found
+    result = number(name, value)
+    if not 0 <= result <= 1:
+        raise InputError(f"{name}: expected a number in [0, 1], got {result}")
+    return result
 
 
 def flag(name: str, value: Any) -> bool:
@@ -174,10 +174,10 @@ def numbers(name: str, values: Iterable[Any]) -> list[float]:
     pyrobust.errors.InputTypeError: radii: expected a sequence of numbers, got '25'
     """
     given = items(name, values)
-    found = [value if type(value) is float else _float(value) for value in given]
-    floats = [value for value in found if value is not None]
+    parsed = [value if type(value) is float else _float(value) for value in given]
+    floats = [value for value in parsed if value is not None]
     if len(floats) < len(given):
-        raise InputTypeError(f"{name}: expected a sequence of numbers, got [{some(given)}]")
+        raise InputTypeError(f"{name}: expected a sequence of numbers, got [{first_values(given)}]")
     return floats
 
 
@@ -188,12 +188,12 @@ def non_negatives(name: str, values: Iterable[Any], *, infinite: bool = False) -
     Traceback (most recent call last):
     pyrobust.errors.InputError: epsilons: expected finite numbers of at least 0, got -1.0
     """
-    found = numbers(name, values)
-    for value in found:
+    result = numbers(name, values)
+    for value in result:
         if not 0 <= value <= math.inf or (value == math.inf and not infinite):
             expected = "numbers" if infinite else "finite numbers"
             raise InputError(f"{name}: expected {expected} of at least 0, got {value}")
-    return found
+    return result
 
 
 def array(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -227,31 +227,32 @@ def radii(name: str, value: Any, examples: int | None = None) -> Tensor:
     expected = f"a number or a tensor [{'N' if examples is None else examples}] of numbers"
     try:
         if isinstance(value, Tensor | np.ndarray | np.generic):
-            given = torch.as_tensor(value).detach().cpu()
+            # device: torch.set_default_device may name another
+            given = torch.as_tensor(value, device="cpu").detach()
             number_like = given.dtype != torch.bool and not given.dtype.is_complex
-            found = given.double() if number_like else None
+            radius = given.double() if number_like else None
         elif isinstance(value, list | tuple):
-            found = torch.tensor(numbers(name, value), dtype=torch.float64)
+            radius = torch.tensor(numbers(name, value), dtype=torch.float64, device="cpu")
         else:
             single = _float(value)
-            found = None if single is None else torch.tensor(single, dtype=torch.float64)
+            radius = None if single is None else torch.tensor(single, dtype=torch.float64, device="cpu")
     except (TypeError, ValueError, RuntimeError):  # strings, sequences in sequences, tensors without data
-        found = None
-    if found is None:
+        radius = None
+    if radius is None:
         raise InputTypeError(
             f"{name}: expected {expected}, got {kind(value) if isinstance(value, Tensor) else _shown(value)}"
         )
-    if found.dim() > 1:
-        raise InputError(f"{name}: expected {expected}, got shape {tuple(found.shape)}")
-    if not bool((found.isfinite() & (found >= 0)).all()):
-        wrong = found[~(found.isfinite() & (found >= 0))] if found.dim() else found.unsqueeze(0)
-        plural = "finite numbers" if found.dim() else "a finite number"
+    if radius.dim() > 1:
+        raise InputError(f"{name}: expected {expected}, got shape {tuple(radius.shape)}")
+    if not bool((radius.isfinite() & (radius >= 0)).all()):
+        wrong = radius[~(radius.isfinite() & (radius >= 0))] if radius.dim() else radius.unsqueeze(0)
+        plural = "finite numbers" if radius.dim() else "a finite number"
         raise InputError(f"{name}: expected {plural} of at least 0, got {float(wrong[0])}")
     if examples is None:
-        return found
-    if found.dim() == 1 and len(found) not in (1, examples):
-        raise InputError(f"{name}: expected one radius for each of the {examples} examples, got {len(found)}")
-    return found.expand(examples).clone()
+        return radius
+    if radius.dim() == 1 and len(radius) not in (1, examples):
+        raise InputError(f"{name}: expected one radius for each of the {examples} examples, got {len(radius)}")
+    return radius.expand(examples).clone()
 
 
 def class_labels(name: str, value: Any, examples: int, classes: int | None = None) -> Tensor:
@@ -267,25 +268,25 @@ def class_labels(name: str, value: Any, examples: int, classes: int | None = Non
     tensor([3, 1])
     """
     try:
-        if isinstance(value, list | tuple) and any(isinstance(label, bool) for label in value):
+        if isinstance(value, list | tuple) and any(isinstance(item, bool) for item in value):
             raise TypeError
-        found = torch.as_tensor(value).detach()
+        labels = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         raise InputTypeError(f"{name}: expected integer labels, got {_shown(value)}") from None
-    if found.layout != torch.strided or found.is_meta:
-        raise InputTypeError(f"{name}: expected a dense tensor with data, got {found.layout} on {found.device}")
-    integers = not (found.dtype.is_floating_point or found.dtype.is_complex or found.dtype == torch.bool)
-    if not integers and found.numel():  # an empty list has become a float tensor
-        raise InputTypeError(f"{name}: expected integer labels, got {found.dtype}")
-    if found.shape != (examples,):
-        raise InputError(f"{name}: expected shape ({examples},), one label an example, got {tuple(found.shape)}")
-    found = found.cpu().long()
-    if examples and int(found.min()) < 0:
+    if labels.layout != torch.strided or labels.is_meta:
+        raise InputTypeError(f"{name}: expected a dense tensor with data, got {labels.layout} on {labels.device}")
+    integers = not (labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool)
+    if not integers and labels.numel():  # an empty list has become a float tensor
+        raise InputTypeError(f"{name}: expected integer labels, got {labels.dtype}")
+    if labels.shape != (examples,):
+        raise InputError(f"{name}: expected shape ({examples},), one label per example, got {tuple(labels.shape)}")
+    labels = labels.cpu().long()
+    if examples and int(labels.min()) < 0:
         expected = "labels of at least 0" if classes is None else f"labels 0 to {classes - 1}"
-        raise InputError(f"{name}: expected {expected}, got {int(found.min())}")
-    if examples and classes is not None and int(found.max()) >= classes:
-        raise InputError(f"{name}: expected labels 0 to {classes - 1}, got {int(found.max())}")
-    return found
+        raise InputError(f"{name}: expected {expected}, got {int(labels.min())}")
+    if examples and classes is not None and int(labels.max()) >= classes:
+        raise InputError(f"{name}: expected labels 0 to {classes - 1}, got {int(labels.max())}")
+    return labels
 
 
 def image_indices(indices: Sequence[int] | Tensor | None, examples: int) -> list[int]:
@@ -302,13 +303,13 @@ def image_indices(indices: Sequence[int] | Tensor | None, examples: int) -> list
         values = list(indices.tolist() if isinstance(indices, Tensor | np.ndarray) else indices)
     except TypeError:
         raise InputTypeError(f"indices: expected a sequence of integers, got {_shown(indices)}") from None
-    found = [integer("indices", value) for value in values]
-    if len(found) != examples:
-        raise InputError(f"indices: expected one for each of the {examples} examples, got {len(found)}")
-    for index in found:
+    result = [integer("indices", value) for value in values]
+    if len(result) != examples:
+        raise InputError(f"indices: expected one for each of the {examples} examples, got {len(result)}")
+    for index in result:
         if not 0 <= index < WORDS:
             raise InputError(f"indices: expected 0 to 2**32 - 1, the noise contract's range, got {_shown(index)}")
-    return found
+    return result
 
 
 def is_integer(value: Any, least: int, most: int) -> bool:
@@ -326,8 +327,8 @@ def is_finite(value: Any) -> bool:
     >>> is_finite(0.5), is_finite(True), is_finite(10**400)
     (True, False, False)
     """
-    found = _float(value) if isinstance(value, int | float) else None
-    return found is not None and math.isfinite(found)
+    result = _float(value) if isinstance(value, int | float) else None
+    return result is not None and math.isfinite(result)
 
 
 def kind(value: object) -> str:
@@ -339,10 +340,10 @@ def kind(value: object) -> str:
     return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
 
 
-def some(values: Sequence[Any], form: Callable[[Any], str] = repr, most: int = 5) -> str:
+def first_values(values: Sequence[Any], form: Callable[[Any], str] = repr, most: int = 5) -> str:
     """Write the first few values, and how many more follow.
 
-    >>> some([0.5, "a"]), some(range(1, 2001))
+    >>> first_values([0.5, "a"]), first_values(range(1, 2001))
     ("0.5, 'a'", '1, 2, 3, 4, 5 and 1,995 more')
     """
     more = f" and {len(values) - most:,} more" if len(values) > most else ""

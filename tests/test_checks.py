@@ -21,6 +21,7 @@ from pyrobust.checks import (
     class_labels,
     count,
     finite,
+    first_values,
     flag,
     image_indices,
     integer,
@@ -34,7 +35,6 @@ from pyrobust.checks import (
     probability,
     radii,
     share,
-    some,
 )
 from pyrobust.compat import torchattacks
 from pyrobust.errors import InputError, InputTypeError, StoreError
@@ -226,7 +226,7 @@ def test_class_labels() -> None:
             class_labels("y", wrong, 1)
     with pytest.raises(InputTypeError, match=r"^y: expected a dense tensor with data"):
         class_labels("y", torch.tensor([0], device="meta"), 1)
-    with pytest.raises(InputError, match=r"^y: expected shape \(2,\), one label an example, got \(1,\)$"):
+    with pytest.raises(InputError, match=r"^y: expected shape \(2,\), one label per example, got \(1,\)$"):
         class_labels("y", [0], 2)
     with pytest.raises(InputError, match=r"^y: expected labels of at least 0, got -1$"):
         class_labels("y", [-1], 1)
@@ -279,9 +279,9 @@ def test_values_that_are_not_sequences_of_numbers(values: Any) -> None:
 
 
 def test_messages_list_the_first_few_values() -> None:
-    assert some([]) == ""
-    assert some(range(5)) == "0, 1, 2, 3, 4"
-    assert some(range(6)) == "0, 1, 2, 3, 4 and 1 more"
+    assert first_values([]) == ""
+    assert first_values(range(5)) == "0, 1, 2, 3, 4"
+    assert first_values(range(6)) == "0, 1, 2, 3, 4 and 1 more"
     with pytest.raises(InputTypeError) as error:
         numbers("radii", ["0.25"] * 2000)
     assert "and 1,995 more" in str(error.value)

@@ -1,4 +1,4 @@
-"""Bounds of a network's outputs over sets of inputs: IBP, CROWN-IBP, CROWN, and by a Lipschitz constant."""
+"""Bounds of a network's outputs over sets of inputs, by IBP, CROWN-IBP, CROWN or a Lipschitz constant."""
 
 from __future__ import annotations
 
@@ -31,36 +31,37 @@ if TYPE_CHECKING:
 class BoundedModel:
     """A network whose outputs can be bounded over sets of inputs.
 
-    The parameters are read once, at construction: bounds are those of the model at that time. Three methods, each
-    tighter and slower than the one before:
+    The parameters are read once, at construction; later changes of the model do not affect the bounds. Three methods,
+    each usually tighter and slower than the one before:
 
-    - "ibp": intervals, layer by layer (Gowal et al., 2018);
-    - "crown-ibp": intervals inside, linear bounds propagated back from the output to the input (Zhang et al., 2020);
-    - "crown": linear bounds propagated back from every layer to the input, with the adaptive lower slope of ReLU
+    - "ibp": interval bounds, layer by layer (Gowal et al., 2018);
+    - "crown-ibp": interval bounds for the hidden layers, then a backward pass of linear bounds from the output to the
+      input (Zhang et al., 2020);
+    - "crown": a backward pass of linear bounds from every layer to the input, with the adaptive lower slope of ReLU
       (Zhang et al., 2018).
 
-    And, for balls, "lipschitz": the outputs at the centre, and how far the network's Lipschitz constant lets them go
-    (see ``lipschitz_bound``); usually far looser, and linear in epsilon.
+    For balls also "lipschitz": the outputs at the center, widened by the network's Lipschitz constant times epsilon
+    (see ``lipschitz_bound``); usually far looser.
 
-    Every bound holds in exact arithmetic: all rounding, the engine's own included, is accounted for, unless
-    ``sound=False`` asks for plain floating-point bounds, to compare with other programs. ``BoundOptions`` documents
-    this and the other settings that the methods below share; each is also a keyword argument of theirs.
+    Bounds hold in exact arithmetic: they account for every rounding error, the engine's own included. ``sound=False``
+    computes plain floating-point bounds instead, for comparison with other programs. ``BoundOptions`` documents this
+    and the other settings that the methods below share; each is also a keyword argument of theirs.
 
     Args:
-        model: a module in evaluation mode, of linear and convolution layers, batch norm, pooling, ReLU and other
-            functions of single elements, residual connections; it maps [B, ...] to outputs [B, K].
-        example_input: [B, ...] like the inputs to come; only its shape and dtype matter.
+        model: a module in evaluation mode that maps [B, ...] to outputs [B, K], made of linear and convolution layers,
+            batch norm, pooling, ReLU and other elementwise functions, and residual connections.
+        example_input: [B, ...], of the shape and dtype of later inputs; its values do not matter.
         engine: "native" computes on the CPU, wherever the model is; "torch" in float64 torch operations on the model's
             device. Default: "native" for a model on the CPU, "torch" for one on a GPU.
 
     Attributes:
-        device: where bounds are computed. Inputs may be anywhere; results are on the CPU.
+        device: device that computes the bounds. Inputs may be on any device; results are on the CPU.
 
     Raises:
         InputTypeError: the model is not a module, or the example not a floating-point tensor.
-        InputError: the model is in training mode, or the engine unknown.
-        ModelError: the model has an operator without a bound rule, a branch that depends on the data, or parameters
-            that are not finite.
+        InputError: the model is in training mode, or the engine is unknown.
+        ModelError: the model has an operator without a bound rule, a data-dependent branch, or parameters that are not
+            finite.
 
     >>> bounded = BoundedModel(nn.Linear(2, 2).eval(), torch.zeros(1, 2))
     >>> bounds = bounded.bounds(torch.zeros(3, 2), epsilon=0.1)
@@ -96,14 +97,14 @@ class BoundedModel:
     ) -> Bounds:
         """Bound C·f(x′) over all inputs x′ of each set.
 
-        The sets are either balls, ‖x′ − x‖ ≤ epsilon, within the clip range, or boxes, x_lower ≤ x′ ≤ x_upper.
+        The sets are either balls ‖x′ − x‖ ≤ epsilon within the clip range, or boxes x_lower ≤ x′ ≤ x_upper.
 
         Args:
             x: [B, ...], in the clip range.
-            epsilon: a number of at least 0, or one for each example.
-            C: specification, [S, K] or [B, S, K] with rows for each example; default: the outputs themselves.
-            x_lower: [B, ...], with x_upper in place of x and epsilon.
-            x_upper: [B, ...].
+            epsilon: radius of the balls, at least 0: a number, or one for each example.
+            C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
+            x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon.
+            x_upper: [B, ...], upper corners.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``, such as ``norm="l2", method="ibp", clip=(0, 1)``; they override
                 ``options``.
@@ -112,8 +113,8 @@ class BoundedModel:
             Bounds, with lower and upper [B, S].
 
         Raises:
-            InputError: a shape, range or name that does not fit.
-            InputTypeError: an argument of another type, or an unknown keyword.
+            InputError: a mismatched shape, a value out of range, or an unknown name.
+            InputTypeError: an argument of the wrong type, or an unknown keyword.
 
         >>> model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).eval()
         >>> bounds = BoundedModel(model, torch.zeros(1, 1)).bounds(torch.zeros(1, 1), 0.5, method="ibp")
@@ -137,14 +138,14 @@ class BoundedModel:
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> Bounds:
-        """Bound the margins f_y − f_j for all j ≠ y from below, in ascending order of j: [B, K − 1].
+        """Bound the margins f_y − f_j for all j ≠ y from below, in increasing order of j: [B, K − 1].
 
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
-            epsilon: a number of at least 0, or one for each example.
-            x_lower: [B, ...], with x_upper in place of x and epsilon.
-            x_upper: [B, ...].
+            epsilon: radius of the balls, at least 0: a number, or one for each example.
+            x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon.
+            x_upper: [B, ...], upper corners.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
@@ -152,8 +153,8 @@ class BoundedModel:
             Bounds; its upper bounds are +inf.
 
         Raises:
-            InputError: a shape, range or name that does not fit.
-            InputTypeError: an argument of another type, or an unknown keyword.
+            InputError: a mismatched shape, a value out of range, or an unknown name.
+            InputTypeError: an argument of the wrong type, or an unknown keyword.
 
         >>> model = nn.Linear(2, 3).eval()
         >>> BoundedModel(model, torch.zeros(1, 2)).margins(torch.zeros(4, 2), torch.zeros(4).long(), 0.1).lower.shape
@@ -182,9 +183,9 @@ class BoundedModel:
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
-            epsilon: a number of at least 0, or one for each example.
-            x_lower: [B, ...], with x_upper in place of x and epsilon, which are None then.
-            x_upper: [B, ...].
+            epsilon: radius of the balls, at least 0: a number, or one for each example.
+            x_lower: [B, ...], with x_upper in place of x and epsilon, which must then be None.
+            x_upper: [B, ...], upper corners.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
@@ -192,8 +193,8 @@ class BoundedModel:
             True where every margin is proved to be above zero.
 
         Raises:
-            InputError: a shape, range or name that does not fit.
-            InputTypeError: an argument of another type, or an unknown keyword.
+            InputError: a mismatched shape, a value out of range, or an unknown name.
+            InputTypeError: an argument of the wrong type, or an unknown keyword.
 
         >>> model = nn.Linear(2, 2).eval()
         >>> BoundedModel(model, torch.zeros(1, 2)).certify(torch.zeros(1, 2), torch.tensor([0]), 1e6)
@@ -215,22 +216,22 @@ class BoundedModel:
         """Search for the largest radius that can be proved for each example: float64 [B].
 
         Each radius returned was itself proved, and a radius larger by at most 2⁻²⁰·largest was tried and failed, unless
-        ``largest`` itself was proved. Bounds are not monotone in epsilon: nothing is inferred from other radii. With
-        "lipschitz" they are: a radius is the quotient of a margin and a slope.
+        ``largest`` itself was proved. Nothing is inferred from other radii, because bounds are not monotone in epsilon.
+        Those of "lipschitz" are: there the radius is the quotient of a margin and a slope.
 
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
-            largest: end of the search: the largest radius tried.
+            largest: largest radius to try.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
         Returns:
-            The radii; 0 where not even x itself is proved to be classified as y.
+            The radii; 0 where the margins of x itself are not proved to be positive.
 
         Raises:
-            InputError: a shape, range or name that does not fit.
-            InputTypeError: an argument of another type, or an unknown keyword.
+            InputError: a mismatched shape, a value out of range, or an unknown name.
+            InputTypeError: an argument of the wrong type, or an unknown keyword.
         """
         options = merge_options(BoundedModel.certified_radius, options, keywords)
         query = self._query(options)
@@ -261,18 +262,18 @@ class BoundedModel:
     ) -> Verdicts:
         """Decide for each ball: "verified", "falsified" or "unknown".
 
-        First a forward pass of the model, which must be unchanged since construction: an example that it gets wrong is
-        falsified by x itself. Then the methods in turn, each for the examples that the ones before left unproved; then
-        the attack, for those still undecided.
+        First, a forward pass: an example that the model misclassifies is falsified by x itself. The model must be
+        unchanged since construction. Then the methods run in turn, each on the examples that are still undecided, and
+        finally the attack.
 
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
-            epsilon: a number of at least 0, or one for each example.
-            methods: "lipschitz", "ibp", "crown-ibp" and "crown", any of them in any order; default: those of the
-                options' ``method``.
-            attack: called as attack(x, y) with the undecided examples; returns x_adv, in the ball and the clip range,
-                such as ``PGD(model, epsilon).generate``. An example is falsified where the model gets x_adv wrong.
+            epsilon: radius of the balls, at least 0: a number, or one for each example.
+            methods: names among "lipschitz", "ibp", "crown-ibp" and "crown", each at most once, in the order to run;
+                default: those of the options' ``method``.
+            attack: called as attack(x, y) with the undecided examples; returns x_adv in the ball and the clip range;
+                for example ``PGD(model, epsilon).generate``. An example is falsified if the model misclassifies x_adv.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
@@ -280,8 +281,9 @@ class BoundedModel:
             Verdicts.
 
         Raises:
-            InputError: a shape, range or name that does not fit; an attack that returns points outside the set.
-            InputTypeError: an argument of another type, or an unknown keyword.
+            InputError: a mismatched shape, a value out of range, an unknown name, or an attack that returns points
+                outside the set.
+            InputTypeError: an argument of the wrong type, or an unknown keyword.
             ModelError: the model failed in the forward pass.
 
         >>> model = nn.Linear(2, 2).eval()
@@ -334,7 +336,7 @@ def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tenso
     Args:
         model: a module in evaluation mode, see ``BoundedModel``.
         x: [B, ...].
-        epsilon: a number of at least 0, or one for each example.
+        epsilon: radius of the balls, at least 0: a number, or one for each example.
 
     Returns:
         (lower, upper), float64 [B, K], proved.

@@ -1,4 +1,4 @@
-"""The settings that every call of bound propagation shares, documented and checked once."""
+"""Settings shared by all calls of bound propagation, documented and checked once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SEMANTICS = ("real", "float32")
 
 @dataclasses.dataclass(frozen=True)
 class BoundOptions:
-    """How bounds are computed, and of what: the settings that all calls of bound propagation share.
+    """Settings shared by all calls of bound propagation.
 
     ``BoundedModel.bounds``, ``margins``, ``certify``, ``certified_radius`` and ``verify``, and ``verify_dataset``, take
     each field as a keyword argument, or all of them as ``options=``. A keyword overrides the field of ``options``.
@@ -43,13 +43,13 @@ class BoundOptions:
     Attributes:
         norm: norm of the balls: "linf", "l2" or "l1".
         method: "ibp", "crown-ibp", "crown" or "lipschitz"; for verification also "cascade": the first three in turn,
-            each for the examples that the ones before left unproved. Default: "crown", and for verification "cascade".
+            each on the examples still undecided. Default: "crown"; for verification "cascade".
         clip: (lowest, highest) value of an input element; None for no limits.
-        sound: True for proved bounds, all rounding included. False for plain floating-point bounds, which may be wrong
-            in the last digits and prove nothing.
+        sound: True for bounds that account for every rounding error. False for plain floating-point bounds, which may
+            be wrong in the last digits and prove nothing.
         semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass: direct
-            algorithms in the model's floats, sums in any order. "lipschitz" has "real" only.
-        memory_limit: bytes that the work may use; a single example may need more. Default: a share of the free memory.
+            algorithms in the model's floats, sums in any order. "lipschitz" supports only "real".
+        memory_limit: bytes of memory to use; a single example may need more. Default: a share of the free memory.
 
     Raises:
         InputError: a field has an unknown name or a value out of range.
@@ -80,7 +80,7 @@ class BoundOptions:
             raise InputError(f'semantics: expected "real" with method "lipschitz", got {self.semantics!r}')
 
     def single_method(self) -> str:
-        """Return the method of a call that runs one only.
+        """Return the method of a call that runs only one.
 
         Raises:
             InputError: the method is "cascade".

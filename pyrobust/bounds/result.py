@@ -13,13 +13,13 @@ from pyrobust.checks import summary
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bounds:
-    """Bounds of S rows of outputs over all inputs of each of B sets.
+    """Bounds of S specification rows over all inputs of each of B sets.
 
     Attributes:
         lower: float64 [B, S], on the CPU; -inf where nothing could be proved.
         upper: float64 [B, S], on the CPU; +inf where nothing could be proved, or only lower bounds were computed.
         method: "ibp", "crown-ibp", "crown" or "lipschitz".
-        norm: norm of the input sets; "linf" also for boxes.
+        norm: norm of the balls; "linf" also for boxes.
         sound: True for proved bounds, False for plain floating-point bounds.
         semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (the
             deployed forward pass, sums in any order).
@@ -44,7 +44,7 @@ class Bounds:
         )
 
     def positive(self) -> Tensor:
-        """Return where every row is proved to be above zero, bool [B]; False for NaN."""
+        """Return whether all rows of each set are proved to be above zero, bool [B]; False for NaN."""
         return (self.lower > 0).all(1)
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,10 +59,10 @@ class Verdicts:
 
     Attributes:
         status: "verified", "falsified" or "unknown" for each example.
-        stage: stage that decided each example: "forward", a method, "attack"; "" where unknown.
-        margin: float64 [B], smallest margin that the last method tried has proved; NaN where "forward" decided.
-        counterexample: [B, ...], where falsified an input of the set that the model gives another class; else the
-            example itself.
+        stage: stage that decided each example: "forward", the method, or "attack"; "" where unknown.
+        margin: float64 [B], smallest margin proved by the last method tried; NaN where none was tried.
+        counterexample: [B, ...], where falsified, an input of the set that the model misclassifies; else the example
+            itself.
     """
 
     status: list[str]
@@ -76,12 +76,12 @@ class Verdicts:
 
     @property
     def verified(self) -> Tensor:
-        """Where the example is verified, bool [B]."""
+        """Whether each example is verified, bool [B]."""
         return torch.tensor([status == "verified" for status in self.status], dtype=torch.bool, device="cpu")
 
     @property
     def falsified(self) -> Tensor:
-        """Where the example is falsified, bool [B]."""
+        """Whether each example is falsified, bool [B]."""
         return torch.tensor([status == "falsified" for status in self.status], dtype=torch.bool, device="cpu")
 
     def to_dict(self) -> dict[str, Any]:

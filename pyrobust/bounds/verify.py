@@ -1,4 +1,4 @@
-"""Verification in stages: each method bounds the examples that the cheaper ones before it left unproved."""
+"""Verification in stages: each method bounds only the examples that cheaper methods left undecided."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def run_cascade(
     attack: Attack | None,
     options: BoundOptions,
 ) -> Verdicts:
-    """Do what ``BoundedModel.verify`` documents."""
+    """Run the stages of ``BoundedModel.verify``."""
     known = (*METHODS, LIPSCHITZ)
     if isinstance(methods, str) or not len(methods) or len(set(methods)) != len(methods) or not {*methods} <= {*known}:
         raise InputError(
-            f"methods: expected names of methods, each once, of {', '.join(known)}, got {methods!r}; for example "
+            f"methods: expected names among {', '.join(known)}, each at most once, got {methods!r}; for example "
             "('ibp', 'crown')"
         )
     if attack is not None and not callable(attack):
@@ -83,11 +83,11 @@ def _checked(x_adv: Any, x: Tensor, norm: str, epsilon: Tensor, clip: tuple[floa
         raise InputTypeError(f"attack: expected it to return a floating-point tensor, got {kind}")
     if x_adv.shape != x.shape:
         raise InputError(f"attack: expected it to return shape {tuple(x.shape)}, got {tuple(x_adv.shape)}")
-    points: Tensor = x_adv.detach().to(x)  # judged in the dtype in which they are kept
+    points: Tensor = x_adv.detach().to(x)  # checked in the dtype that the result has
     lowest, highest = clip_range(clip)
     # NaN fails every comparison
     inside = ((points.double() >= lowest) & (points.double() <= highest)).flatten(1).all(1).cpu()
     inside &= is_within(points, x, norm, epsilon)
     if not bool(inside.all()):
-        raise InputError("attack: expected points within epsilon of x and in the clip range, got others")
+        raise InputError("attack: expected points within epsilon of x and in the clip range, got points outside")
     return points

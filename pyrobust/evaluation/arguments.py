@@ -89,7 +89,7 @@ def identify_model(name: str | None, model: Any, out: str | os.PathLike[str] | N
     kind = str(getattr(model, "__qualname__", type(model).__qualname__))
     if not name and out is not None and not isinstance(model, nn.Module):
         raise InputError(
-            f"model_name: expected a name, got none; {kind} is no torch.nn.Module, and a run in a file tells such "
-            "models apart by their names alone: give every model a name of its own"
+            f"model_name: expected a name, got none; {kind} is not a torch.nn.Module, and a run in a file "
+            "identifies such models by name alone: give each model its own name"
         )
     return name or kind, model_hash(model) if isinstance(model, nn.Module) else ""

@@ -56,7 +56,7 @@ def certify_dataset(
     model_name: str | None = None,
     progress: bool | Report = False,
 ) -> Run:
-    """Certify a data set by randomized smoothing (Cohen, Rosenfeld and Kolter 2019), committing results by chunks.
+    """Certify a data set by randomized smoothing (Cohen, Rosenfeld and Kolter, 2019), committing results by chunks.
 
     Called again with the same arguments after a crash, a kill or an exception, the sweep resumes and ends with the same
     results as an uninterrupted one: the noise depends on the seed and the data-set index alone, and chunks and batches

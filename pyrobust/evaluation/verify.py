@@ -14,7 +14,7 @@ from torch import nn
 from pyrobust.attacks import PGD, AdversarialAttack
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.bounds.options import CASCADE, merge_options
-from pyrobust.checks import WORDS, count, flag, non_negative, non_negatives, some
+from pyrobust.checks import WORDS, count, first_values, flag, non_negative, non_negatives
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import (
     Data,
@@ -63,33 +63,32 @@ def verify_dataset(
 ) -> Run:
     """Verify a data set by bound propagation, and store every result as soon as its chunk is done.
 
-    Either each image is "verified", "falsified" or "unknown" at each of the given epsilons, or its certified radius is
-    searched for. Called again with the same arguments after a crash, a kill or an exception, it resumes where it
-    stopped, and ends with the same results as an uninterrupted run.
+    Each image is "verified", "falsified" or "unknown" at each of the given epsilons or, with ``radius``, its certified
+    radius is searched for. Called again with the same arguments after a crash, a kill or an exception, the sweep
+    resumes and ends with the same results as an uninterrupted one.
 
-    An image that the model, run on it alone, gets wrong is falsified at stage "forward". The methods come next, each
-    for the images that the ones before left unproved. With an attack, the images that are undecided *and those that
-    were verified* are attacked: a counterexample falsifies an image at all larger epsilons too; one of a verified image
-    is a bug, reported as a ModelError (or, where the model's own rounding can be the cause and ``semantics`` is "real",
-    as a warning).
+    An image that the model misclassifies in a batch of one is falsified at stage "forward". Then the methods run in
+    turn, each on the images that are still undecided. An attack runs on the undecided images *and on the verified
+    ones*: a counterexample falsifies an image at all larger epsilons too; one of a verified image is a bug, reported as
+    a ModelError, or as a warning where ``semantics`` is "real" and the model's own rounding can be the cause.
 
     Args:
         model: a module that can be bounded, see ``BoundedModel``; in evaluation mode meanwhile.
         data: the images, or (x, y) with x float32 [N, C, H, W] in the clip range and y int64 [N].
-        out: file of the run; default: in memory.
-        epsilons: positive numbers, each once; they are sorted.
+        out: run file to create or resume. Default: in memory.
+        epsilons: perturbation radii > 0, without duplicates, in any order.
         radius: True to search for certified radii in place of verdicts at epsilons.
-        largest: end of the search: the largest radius tried.
+        largest: largest radius to try.
         attack: "pgd" (40 steps) to look for counterexamples, or None. With epsilons and a clip range only.
         seed: random seed of the attack.
-        skip: stride: every skip-th image, beginning with the first; at least 1.
-        max_images: stop after this many images; default: all.
-        shard: (I, K) for the I-th of K runs that share the images; I from 1 to K.
+        skip: use every skip-th image, starting with the first; at least 1.
+        max_images: stop after this many images. Default: all.
+        shard: (I, K) with I from 1 to K: of the selected images, use every K-th from the I-th.
         keep_examples: whether the run stores the attack's counterexamples, for ``Run.examples``.
-        batch_size: images per chunk; default: 32, or that of the run that is resumed.
-        device: where the model runs, and bounds are computed; the model is moved there.
-        model_name: name of the model in the run; default: its class.
-        progress: True for a bar on standard error, or a function of a `SweepProgress`.
+        batch_size: images in a chunk. Default: that of the resumed run, or 32.
+        device: device of the forward pass and the bounds; the model is moved there. Default: the model's device.
+        model_name: name of the model in the run. Default: its class.
+        progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
         options: settings of the bounds; default: ``BoundOptions(method="cascade", clip=(0.0, 1.0))``. Of the certified
             radii that several methods prove, the run stores the largest.
         keywords: fields of ``BoundOptions``, such as ``norm="l2", method="crown"``; they override ``options``.
@@ -98,12 +97,13 @@ def verify_dataset(
         The run.
 
     Raises:
-        InputError: a value out of range, labels that the model has no class for, images outside the clip range.
+        InputError: a value out of range, labels without a class, images outside the clip range.
         InputTypeError: an argument of another type, an unknown keyword; a model that is not a module, or not in float32
             or float64.
-        StoreError: the run cannot be written, is being written by another process, or has other parameters, each named.
-        FileFormatError: ``out`` is not a run, or damaged.
-        ModelError: the model cannot be bounded, or failed; an attack broke a certificate. Committed results are kept.
+        StoreError: the run cannot be written, is being written by another process, or has different parameters, which
+            the message lists.
+        FileFormatError: ``out`` is damaged, or not a run.
+        ModelError: the model cannot be bounded or fails, or an attack breaks a certificate. Committed results are kept.
 
     >>> from pyrobust.zoo import load_data, load_model
     >>> model, data = load_model("zoo:digits-smooth-0.25"), load_data("digits")
@@ -193,5 +193,5 @@ def _sorted_epsilons(epsilons: Any) -> list[float]:
     single = not isinstance(epsilons, str | Sequence) and not np.ndim(epsilons)
     values = sorted(non_negatives("epsilons", [epsilons] if single else epsilons))
     if not values or values[0] <= 0 or len(set(values)) < len(values):
-        raise InputError(f"epsilons: expected positive numbers, each once, got {some(values) or 'none'}")
+        raise InputError(f"epsilons: expected positive numbers, each once, got {first_values(values) or 'none'}")
     return values

@@ -148,5 +148,5 @@ class VerifyChunk:
             return
         raise ModelError(
             f"crossing: {crossing}; either a bound is wrong, which is a bug to report with the model, or the model "
-            "does not compute for one image alone what it computes for a batch"
+            "computes something else for a single image than for a batch"
         )

@@ -1,4 +1,4 @@
-"""Intervals and rows of coefficients of batches whose examples lie innermost: CPU only."""
+"""Intervals and rows of coefficients in batch-last layout [..., N]: CPU only."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from . import native
 
 
 def batch_last_relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """The interval of max(z, slope·z) for z within radius of center (Gowal et al., 2018), in one pass.
+    """Compute the interval of max(z, slope·z) for z within radius of center (Gowal et al., 2018), in one pass.
 
-    The gradient: by center and radius; none of second order.
+    Gradients with respect to center and radius, first order only.
 
     Args:
         center: [n, N], float32 or float64, on the CPU.
-        radius: [n, N], or [n, 1] where all N share it.
-        slope: in [0, 1]; ReLU has 0.
+        radius: [n, N], or [n, 1] if all N examples share it.
+        slope: in [0, 1]; 0 for ReLU.
 
     Returns:
         (center, radius), [n, N] each.
 
     Raises:
-        InputError: shapes or dtypes that do not fit, or a slope out of range.
+        InputError: mismatched shapes or dtypes, or a slope out of range.
 
     >>> batch_last_relu_intervals(torch.tensor([[1.0, -1.0]]), torch.tensor([[2.0]]))
     (tensor([[1.5000, 0.5000]]), tensor([[1.5000, 0.5000]]))
@@ -36,23 +36,21 @@ def batch_last_relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0
 def batch_last_relu_intervals_backward(
     of_center: Tensor, of_radius: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """The derivatives of Σ of_center · center' + of_radius · radius' by center and radius; they have none themselves.
+    """Compute the gradients of Σ of_center · center' + of_radius · radius' with respect to center and radius.
 
-    center' and radius' are the results of ``batch_last_relu_intervals``: for functions whose backward pass contains
-    that of other functions.
+    center' and radius' are the results of ``batch_last_relu_intervals``. For autograd functions whose backward pass
+    contains its backward pass. No gradient.
 
     Args:
         of_center: [n, N], float32 or float64, on the CPU.
         of_radius: [n, N].
-        center: as of ``batch_last_relu_intervals``, and so on.
-        radius: as above.
-        slope: as above.
+        center, radius, slope: see ``batch_last_relu_intervals``.
 
     Returns:
-        (by center [n, N], by radius, of its shape).
+        (gradient of center [n, N], gradient of radius, of radius's shape).
 
     Raises:
-        InputError: as of ``batch_last_relu_intervals``.
+        InputError: as for ``batch_last_relu_intervals``.
 
     >>> one = torch.ones(1, 1)
     >>> batch_last_relu_intervals_backward(one, one, torch.tensor([[-1.0]]), torch.tensor([[2.0]]))
@@ -64,9 +62,9 @@ def batch_last_relu_intervals_backward(
 
 
 def batch_last_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """As ``relax_coefficients``, by center and radius, with the examples innermost.
+    """Compute ``relax_coefficients`` from center and radius, in batch-last layout.
 
-    The gradient: by a, center and radius; none of second order.
+    Gradients with respect to a, center and radius, first order only.
 
     Args:
         a: [n, S, N], float32 or float64, on the CPU.
@@ -78,7 +76,7 @@ def batch_last_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0
         (coefficients [n, S, N], bias [S, N]).
 
     Raises:
-        InputError: as of ``batch_last_relu_intervals``.
+        InputError: as for ``batch_last_relu_intervals``.
 
     >>> batch_last_relax(torch.tensor([[[1.0], [-1.0]]]), torch.tensor([[1.0]]), torch.tensor([[2.0]]))
     (tensor([[[ 1.0000],
@@ -89,9 +87,9 @@ def batch_last_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0
 
 
 def batch_last_concretize(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
-    """The least value of Σ a·z over the box: Σ a·center − |a|·radius.
+    """Concretize each row over the box: the minimum of Σ a·z, Σ a·center − |a|·radius.
 
-    The gradient: by a, center and radius; none of second order.
+    Gradients with respect to a, center and radius, first order only.
 
     Args:
         a: [n, S, N], float32 or float64, on the CPU.
@@ -102,12 +100,12 @@ def batch_last_concretize(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
         [S, N].
 
     Raises:
-        InputError: as of ``batch_last_relu_intervals``.
+        InputError: as for ``batch_last_relu_intervals``.
 
     >>> batch_last_concretize(torch.tensor([[[1.0]], [[-2.0]]]), torch.ones(2, 1), torch.tensor([[0.5], [1.0]]))
     tensor([[-3.5000]])
     """
-    return native.call(_LEAST, a.contiguous(), center.contiguous(), radius.contiguous())
+    return native.call(_CONCRETIZE, a.contiguous(), center.contiguous(), radius.contiguous())
 
 
 # --- fake kernels and gradients of the raw ops
@@ -116,8 +114,8 @@ _RELU: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.batch_last_relu
 _RELU_BACKWARD: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.batch_last_relu_intervals_backward
 _RELAX: Callable[..., tuple[Tensor, Tensor]] = torch.ops.pyrobust.batch_last_relax
 _RELAX_BACKWARD: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.batch_last_relax_backward
-_LEAST: Callable[..., Tensor] = torch.ops.pyrobust.batch_last_concretize
-_LEAST_BACKWARD: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.batch_last_concretize_backward
+_CONCRETIZE: Callable[..., Tensor] = torch.ops.pyrobust.batch_last_concretize
+_CONCRETIZE_BACKWARD: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.pyrobust.batch_last_concretize_backward
 
 
 def _pair(first: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,18 +142,18 @@ def _fake_relax_backward(
     return torch.empty_like(a), *_pair(center)
 
 
-def _fake_least(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
+def _fake_concretize(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
     return a.new_empty(a.shape[1:])
 
 
-def _fake_least_backward(
+def _fake_concretize_backward(
     grad: Tensor, a: Tensor, center: Tensor, radius: Tensor, box: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(a), *_pair(center if box else center.new_empty(0, center.shape[1]))
 
 
 def _shared(grad: Tensor, radius: Tensor) -> Tensor:
-    """The gradient of a radius [n, N] as that of one that all lanes share, where they do."""
+    """Sum a radius gradient [n, N] over the examples if they share the radius."""
     return grad.sum_to_size(radius.shape)
 
 
@@ -181,10 +179,10 @@ def _backward_relax(ctx: Any, grad: Tensor, grad_bias: Tensor) -> tuple[Tensor, 
     return grads[0], grads[1], _shared(grads[2], radius), None
 
 
-def _backward_least(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_concretize(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     a, center, radius = ctx.saved_tensors
     box = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-    grads = _LEAST_BACKWARD(grad.contiguous(), a, center, radius, box)
+    grads = _CONCRETIZE_BACKWARD(grad.contiguous(), a, center, radius, box)
     return grads[0], *((grads[1], _shared(grads[2], radius)) if box else (None, None))
 
 
@@ -192,8 +190,8 @@ torch.library.register_fake("pyrobust::batch_last_relu_intervals", _fake_relu)
 torch.library.register_fake("pyrobust::batch_last_relu_intervals_backward", _fake_relu_backward)
 torch.library.register_fake("pyrobust::batch_last_relax", _fake_relax)
 torch.library.register_fake("pyrobust::batch_last_relax_backward", _fake_relax_backward)
-torch.library.register_fake("pyrobust::batch_last_concretize", _fake_least)
-torch.library.register_fake("pyrobust::batch_last_concretize_backward", _fake_least_backward)
+torch.library.register_fake("pyrobust::batch_last_concretize", _fake_concretize)
+torch.library.register_fake("pyrobust::batch_last_concretize_backward", _fake_concretize_backward)
 torch.library.register_autograd("pyrobust::batch_last_relu_intervals", _backward_relu, setup_context=_save_box)
 torch.library.register_autograd("pyrobust::batch_last_relax", _backward_relax, setup_context=_save_rows)
-torch.library.register_autograd("pyrobust::batch_last_concretize", _backward_least, setup_context=_save_rows)
+torch.library.register_autograd("pyrobust::batch_last_concretize", _backward_concretize, setup_context=_save_rows)

@@ -1,4 +1,4 @@
-"""Convolutions of planes whose batch lies innermost: CPU only, and fast where images are small and channels few."""
+"""Convolutions in batch-last layout [C, H, W, N]: CPU only, and fast for small images with few channels."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ def batch_last_conv(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """The convolution of N images that lie side by side: y[:, :, :, i] = weight * x[:, :, :, i] + bias · scale[i].
+    """Convolve N images in batch-last layout: y[:, :, :, i] = weight * x[:, :, :, i] + bias · scale[i].
 
-    ``torch.nn.functional.conv2d`` of the images, in another layout: vectors are filled by images, and neither strides
-    nor an image's one channel leaves any of them empty. Sums are rounded otherwise.
+    Equals ``torch.nn.functional.conv2d`` of the images, up to the rounding of sums. Images fill the SIMD vectors, so
+    that strides and single channels leave no lane empty.
 
-    It has no gradient of its own: by x it is ``batch_last_conv_transposed`` of y's, by weight
-    ``batch_last_conv_weight``.
+    No autograd formula: the gradient with respect to x is ``batch_last_conv_transposed`` of y's gradient, that with
+    respect to weight is ``batch_last_conv_weight``.
 
     Args:
         x: [C, H, W, N], float32 or float64, on the CPU.
         weight: [O, C / groups, kh, kw], of x's dtype.
         bias: [O]; None for zeros.
         scale: [N]; None for ones.
-        stride: (down, right).
-        padding: zeros on either side.
-        dilation: between what two neighbours of the kernel meet.
-        groups: of planes, C and O in as many parts.
+        stride: (vertical, horizontal).
+        padding: zeros on each side, likewise.
+        dilation: distance between the input elements of neighbouring kernel elements, likewise.
+        groups: number of parts that C and O are divided into.
 
     Returns:
         [O, h, w, N].
 
     Raises:
-        InputError: shapes or dtypes that do not fit.
+        InputError: mismatched shapes or dtypes.
 
     >>> x = torch.arange(6.0).view(1, 1, 3, 2)  # two images of three pixels
     >>> batch_last_conv(x, torch.ones(1, 1, 1, 2)).tolist()
@@ -66,21 +66,19 @@ def batch_last_conv_transposed(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """The transposed map of ``batch_last_conv``: [C, H, W, N] from [O, h, w, N].
+    """Apply the transpose of ``batch_last_conv``: [C, H, W, N] from [O, h, w, N].
 
-    It has no gradient of its own: by y it is ``batch_last_conv`` of the result's, by weight ``batch_last_conv_weight``.
+    No autograd formula: the gradient with respect to y is ``batch_last_conv`` of the result's gradient, that with
+    respect to weight is ``batch_last_conv_weight``.
 
     Args:
         y: [O, h, w, N], float32 or float64, on the CPU.
         weight: [O, C / groups, kh, kw], of y's dtype.
-        size: (H, W).
-        stride: as of ``batch_last_conv``, and so on.
-        padding: as above.
-        dilation: as above.
-        groups: as above.
+        size: (H, W), of the result.
+        stride, padding, dilation, groups: see ``batch_last_conv``.
 
     Raises:
-        InputError: as of ``batch_last_conv``.
+        InputError: as for ``batch_last_conv``.
 
     >>> batch_last_conv_transposed(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), (1, 3)).flatten().tolist()
     [1.0, 2.0, 1.0]
@@ -99,19 +97,18 @@ def batch_last_conv_weight(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """The derivative of Σ y · batch_last_conv(x, weight) by the weight: [O, C / groups, kh, kw]; it has none itself.
+    """Compute the gradient of Σ y · batch_last_conv(x, weight) with respect to weight: [O, C / groups, kh, kw].
+
+    No autograd formula.
 
     Args:
         x: [C, H, W, N], float32 or float64, on the CPU.
         y: [O, h, w, N], of x's dtype.
         kernel: (kh, kw).
-        stride: as of ``batch_last_conv``, and so on.
-        padding: as above.
-        dilation: as above.
-        groups: as above.
+        stride, padding, dilation, groups: see ``batch_last_conv``.
 
     Raises:
-        InputError: as of ``batch_last_conv``.
+        InputError: as for ``batch_last_conv``.
 
     >>> batch_last_conv_weight(torch.ones(1, 1, 3, 2), torch.ones(1, 1, 2, 2), (1, 2)).flatten().tolist()
     [4.0, 4.0]

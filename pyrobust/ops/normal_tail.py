@@ -10,7 +10,7 @@ from pyrobust.errors import InputError
 
 # Extra bits of working precision: the alternating series below loses 1.44 z²/2 of them.
 _SPARE = 96
-# Q(z) < phi(z)/z (Gordon 1941), which is below 2^-107 from z = 12 on.
+# Q(z) < phi(z)/z (Gordon, 1941), which is below 2^-107 from z = 12 on.
 _FAR = 12
 _FAR_BITS = 107
 

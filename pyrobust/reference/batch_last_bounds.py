@@ -1,4 +1,4 @@
-"""Intervals and rows of coefficients of batches whose examples lie innermost."""
+"""Intervals and rows of coefficients in batch-last layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .relaxation import relax_coefficients
 
 
 def batch_last_relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """The interval of max(z, slope·z): the twin of ``pyrobust.ops.batch_last_relu_intervals``.
+    """Interval of max(z, slope·z): reference of ``pyrobust.ops.batch_last_relu_intervals``.
 
     Args:
         center: [n, N].
@@ -27,7 +27,7 @@ def batch_last_relu_intervals(center: Tensor, radius: Tensor, slope: float = 0.0
 
 
 def batch_last_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Coefficients of max(z, slope·z) become those of z: the twin of ``pyrobust.ops.batch_last_relax``.
+    """Replace coefficients of max(z, slope·z) by those of z: reference of ``pyrobust.ops.batch_last_relax``.
 
     Args:
         a: [n, S, N].
@@ -47,7 +47,7 @@ def batch_last_relax(a: Tensor, center: Tensor, radius: Tensor, slope: float = 0
 
 
 def batch_last_concretize(a: Tensor, center: Tensor, radius: Tensor) -> Tensor:
-    """The least value of each row over the box: the twin of ``pyrobust.ops.batch_last_concretize``.
+    """Minimum of each row over the box: reference of ``pyrobust.ops.batch_last_concretize``.
 
     Args:
         a: [n, S, N].

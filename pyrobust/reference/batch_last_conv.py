@@ -1,4 +1,4 @@
-"""Convolutions of planes whose batch lies innermost, as torch's own of the images."""
+"""Convolutions in batch-last layout, by torch's own convolutions of the images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def batch_last_conv(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """[O, h, w, N] from [C, H, W, N]: the twin of ``pyrobust.ops.batch_last_conv``, with the same arguments.
+    """Reference of ``pyrobust.ops.batch_last_conv``, with the same arguments: [O, h, w, N] from [C, H, W, N].
 
     >>> import torch
     >>> batch_last_conv(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), torch.ones(1)).tolist()
@@ -43,7 +43,7 @@ def batch_last_conv_transposed(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """[C, H, W, N] from [O, h, w, N]: that of ``pyrobust.ops.batch_last_conv_transposed``, same arguments.
+    """Reference of ``pyrobust.ops.batch_last_conv_transposed``, same arguments: [C, H, W, N] from [O, h, w, N].
 
     >>> import torch
     >>> batch_last_conv_transposed(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 1, 2), (1, 3)).flatten().tolist()
@@ -51,7 +51,7 @@ def batch_last_conv_transposed(
     """
     move = (list(stride), list(padding), list(dilation), groups)
     shape = (y.shape[3], weight.shape[1] * groups, *size)
-    # torch leaves this function without annotations
+    # torch does not annotate this function
     x: Tensor = conv2d_input(shape, weight, y.movedim(-1, 0).contiguous(), *move)  # type: ignore[no-untyped-call]
     return x.movedim(0, -1)
 
@@ -66,7 +66,7 @@ def batch_last_conv_weight(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> Tensor:
-    """[O, C / groups, kh, kw]: the twin of ``pyrobust.ops.batch_last_conv_weight``, with the same arguments.
+    """Reference of ``pyrobust.ops.batch_last_conv_weight``, with the same arguments: [O, C / groups, kh, kw].
 
     >>> import torch
     >>> batch_last_conv_weight(torch.ones(1, 1, 3, 2), torch.ones(1, 1, 2, 2), (1, 2)).flatten().tolist()
@@ -75,6 +75,6 @@ def batch_last_conv_weight(
     move = (list(stride), list(padding), list(dilation), groups)
     shape = (len(y), len(x) // groups, *kernel)
     images, results = x.movedim(-1, 0).contiguous(), y.movedim(-1, 0).contiguous()
-    # torch leaves this function without annotations
+    # torch does not annotate this function
     weight: Tensor = conv2d_weight(images, shape, results, *move)  # type: ignore[no-untyped-call]
     return weight

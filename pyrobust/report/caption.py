@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyrobust.checks import some
+from pyrobust.checks import first_values
 from pyrobust.evaluation import Run
 
 # Digits of a hash: enough to tell apart the data sets and models that one compares.
@@ -123,7 +123,7 @@ def _smoothed(run: Run) -> list[str]:
         what += f"; {parameters['norm']} radii, method {parameters['method']}, {_guarantee(run)}"
         budget = f"n0 {parameters['n0']}, n {parameters['n']} samples an image"
         if run.header.layout == "sequential":
-            what += f"; decided: radius {some(parameters['radii'], '{:g}'.format, _MOST)}"
+            what += f"; decided: radius {first_values(parameters['radii'], '{:g}'.format, _MOST)}"
             what += f"; {parameters['hybrid']:g} of alpha for one bound at n" if parameters["hybrid"] else ""
             what += "; two classes bounded" if parameters["two_class"] else ""
             budget = f"n0 {parameters['n0']}, n at most {parameters['n']} samples an image"
@@ -161,7 +161,7 @@ def _verified(run: Run) -> list[str]:
     if parameters["epsilons"] is None:
         budget = f"certified radii up to {parameters['largest']:g}"
     else:
-        budget = f"epsilon {some(parameters['epsilons'], '{:g}'.format, _MOST)}"
+        budget = f"epsilon {first_values(parameters['epsilons'], '{:g}'.format, _MOST)}"
     lines = [
         f"{'Lipschitz constant' if method == 'lipschitz' else f'Bound propagation, {what}'}; {norm}, {where}; {budget}",
         f"guarantee {run.header.guarantee}, semantics {parameters['semantics']}"

@@ -192,7 +192,7 @@ def _notes(
 ) -> list[str]:
     notes = [f"{name}: {fact}" for name, log in zip(names, logs, strict=True) for fact in _origin(log)]
     notes += [
-        f"{name} tells no votes: {why_no_votes(log)}."
+        f"{name} has no votes: {why_no_votes(log)}."
         for name, log, curve in zip(names, logs, curves, strict=True)
         if curve is None
     ]
@@ -203,8 +203,8 @@ def _notes(
             "images of the same kind. Possible votes: those that the printed radii may stand for."
         )
     notes.append(
-        f"Certified: right, with a radius of at least that; in brackets intervals of {100 * (1 - alpha):g} % each, for "
-        "other images of the same kind. Of these at least: less the certificates that may be false, each with "
+        f"Certified: right, with at least that radius; in brackets intervals of {100 * (1 - alpha):g} % each, for "
+        "other images of the same kind. Of these at least: without the certificates that may be false, each with "
         f"probability at most its alpha; wrong with probability at most {delta:g} at one radius, where the noise is "
         "independent from image to image."
     )
@@ -225,14 +225,14 @@ def _differences(logs: Sequence[CertificationLog]) -> list[str]:
     def several(values: Sequence[Any]) -> bool:
         return len(set(values)) > 1
 
-    found = []
+    differences = []
     if several([np.sort(log.index).tobytes() for log in logs]):
-        found.append("images, by their indices: columns compare no better than their intervals")
+        differences.append("images, by their indices: columns compare no better than their intervals")
     elif several([log.header.data_sha256 for log in logs if log.header is not None]):
-        found.append("data, by their hashes")
+        differences.append("data, by their hashes")
     smoothed = [log for log in logs if log.kind != "verify"]
     if several([log.sigma for log in smoothed]):
-        found.append("sigma: p_A is a share under each one's own noise")
+        differences.append("sigma: each p_A is a share under the noise of its own log")
     if several([(log.n, log.alpha) for log in smoothed]):
-        found.append("n and alpha: largest radius and average certified radius move with them")
-    return found
+        differences.append("n and alpha: the largest radius and the average certified radius depend on them")
+    return differences

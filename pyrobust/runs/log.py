@@ -60,7 +60,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_log(run: Run) -> str:
-    r"""Format a run as a tab-separated log of the reference implementation (Cohen, Rosenfeld and Kolter 2019).
+    r"""Format a run as a tab-separated log of the reference implementation (Cohen, Rosenfeld and Kolter, 2019).
 
     The columns are idx, label, predict (-1: abstained), radius (six decimals, rounded down), correct (0 or 1) and time.
     Predictions have no radius. A verification at given epsilons has the largest verified one as radius. Attacks have

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.checks import array, count, non_negative, non_negatives, probability, some
+from pyrobust.checks import array, count, first_values, non_negative, non_negatives, probability
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.smoothing.checks import samples
 from pyrobust.smoothing.radius import required_probability
@@ -110,7 +110,7 @@ class Plan:
 def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
     """Estimate the probability of the top class from its votes in a pilot run or a log, as input to `plan`.
 
-    Returns ``(k + 1/2) / (n + 1)``, the posterior mean after k of n votes (Jeffreys 1946), and 1/2 for 0 votes: the
+    Returns ``(k + 1/2) / (n + 1)``, the posterior mean after k of n votes (Jeffreys, 1946), and 1/2 for 0 votes: the
     image abstained, and nothing is known except that no class stood out. Few samples spread the estimates by their own
     noise, so use n of at least a few hundred. A sequential run stops an image when its count is far above or below what
     the radii need, which moves these estimates outward slightly.
@@ -136,7 +136,7 @@ def pilot_probabilities(votes: npt.ArrayLike, n: npt.ArrayLike) -> _Floats:
         raise InputError(f"votes: expected a list of at least one integer, got {k.dtype} of shape {k.shape}")
     if drawn.dtype.kind not in "iu":
         raise InputTypeError(f"n: expected an integer, or one for each image, got {drawn.dtype}")
-    given = some(drawn.ravel().tolist())
+    given = first_values(drawn.ravel().tolist())
     if drawn.shape not in ((), k.shape) or (drawn < 1).any() or (drawn > MAX_TRIALS).any():
         raise InputError(
             f"n: expected one integer in [1, {MAX_TRIALS}], or one for each of the {len(k)} images, got {given}"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.checks import number, numbers, some
+from pyrobust.checks import first_values, number, numbers
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import (
     SHARE_AT_END,
@@ -121,7 +121,8 @@ class CertificationRule:
             raise InputError("radii: expected at least one radius for the sequential method to decide, got none")
         if len(self.radii) > _MAX_RADII or not all(map(math.isfinite, self.radii)):
             raise InputError(
-                f"radii: expected at most {_MAX_RADII} finite numbers, got {len(self.radii)}: {some(self.radii)}"
+                f"radii: expected at most {_MAX_RADII} finite numbers, got {len(self.radii)}: "
+                f"{first_values(self.radii)}"
             )
         if not 0.0 <= number("hybrid", self.hybrid) < 1.0:
             raise InputError(f"hybrid: expected a share of alpha in [0, 1), got {self.hybrid}")

@@ -63,7 +63,7 @@ def _proved_bound(k: int, n: int, alpha: float, guess: float, upper: bool) -> fl
     # v = 1 - x and m = n - k. The rounding applies to x itself, so that a small upper bound keeps its digits.
     m = n - k if upper else k
     sign, trivial = (1.0, 1.0) if upper else (-1.0, 0.0)
-    # 1 - alpha = P(X <= m-1) is at most exp(-(nv-m+1)^2 / (2nv)) (Chernoff 1952), and at most (e n (1-v) / f)^f with
+    # 1 - alpha = P(X <= m-1) is at most exp(-(nv-m+1)^2 / (2nv)) (Chernoff, 1952), and at most (e n (1-v) / f)^f with
     # f = n-m+1 (union bound). Both cap v, so a wild guess cannot make the sum long.
     t, f = -2.0 * math.log1p(-alpha), n - m + 1
     cap = (math.sqrt(t) + math.sqrt(t + 4.0 * (m - 1))) ** 2 / (4.0 * n)
@@ -123,21 +123,21 @@ def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
 def clopper_pearson_lower(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLike) -> float | FloatArray:
     """One-sided lower confidence bound on a proportion, from k successes in n independent trials.
 
-    Solves P(Bin(n, p) >= k) = alpha for p and rounds down; 0 for k = 0 (Clopper and Pearson 1934). For any true
+    Solves P(Bin(n, p) >= k) = alpha for p and rounds down; 0 for k = 0 (Clopper and Pearson, 1934). For any true
     proportion, the bound exceeds it with probability at most alpha.
 
     Args:
-        k: Successes, integers in [0, n]; any shape that broadcasts with n and alpha.
-        n: Trials, integers in [1, 10**9].
-        alpha: Allowed failure probability, in (0, 1).
+        k: successes, integers in [0, n]; any shape that broadcasts with n and alpha.
+        n: trials, integers in [1, 10**9].
+        alpha: allowed failure probability, in (0, 1).
 
     Returns:
         Float64 array of the broadcast shape, or a float if all arguments are scalars. Never above the exact bound, and
         within 4 MARGIN * min(p, 1 - p) plus 8 units in the last place of it.
 
     Raises:
-        InputError: A value is NaN or out of range, or the shapes do not broadcast.
-        InputTypeError: Counts are not integers, or alpha is not a real number.
+        InputError: a value is NaN or out of range, or the shapes do not broadcast.
+        InputTypeError: counts are not integers, or alpha is not a real number.
 
     >>> f"{clopper_pearson_lower(990, 1000, 0.001):.6f}"
     '0.976036'
@@ -154,21 +154,21 @@ def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLi
 def clopper_pearson_upper(k: npt.ArrayLike, n: npt.ArrayLike, alpha: npt.ArrayLike) -> float | FloatArray:
     """One-sided upper confidence bound on a proportion, from k successes in n independent trials.
 
-    Solves P(Bin(n, p) <= k) = alpha for p and rounds up; 1 for k = n (Clopper and Pearson 1934). For any true
+    Solves P(Bin(n, p) <= k) = alpha for p and rounds up; 1 for k = n (Clopper and Pearson, 1934). For any true
     proportion, the bound is below it with probability at most alpha.
 
     Args:
-        k: Successes, integers in [0, n]; any shape that broadcasts with n and alpha.
-        n: Trials, integers in [1, 10**9].
-        alpha: Allowed failure probability, in (0, 1).
+        k: successes, integers in [0, n]; any shape that broadcasts with n and alpha.
+        n: trials, integers in [1, 10**9].
+        alpha: allowed failure probability, in (0, 1).
 
     Returns:
         Float64 array of the broadcast shape, or a float if all arguments are scalars. Never below the exact bound nor
         above 1, and as close to the exact bound as clopper_pearson_lower.
 
     Raises:
-        InputError: A value is NaN or out of range, or the shapes do not broadcast.
-        InputTypeError: Counts are not integers, or alpha is not a real number.
+        InputError: a value is NaN or out of range, or the shapes do not broadcast.
+        InputTypeError: counts are not integers, or alpha is not a real number.
 
     >>> f"{clopper_pearson_upper(10, 1000, 0.001):.6f}"
     '0.023964'
@@ -182,15 +182,15 @@ def fixed_count(n: int, p0: float, alpha: float) -> int:
     """Smallest number of successes in n trials whose Clopper-Pearson lower bound reaches p0.
 
     Args:
-        n: Trials, in [1, 10**9].
-        p0: Required lower bound, in (0, 1).
-        alpha: Allowed failure probability of the bound, in (0, 1).
+        n: trials, in [1, 10**9].
+        p0: required lower bound, in (0, 1).
+        alpha: allowed failure probability of the bound, in (0, 1).
 
     Returns:
         The count, in [1, n + 1]; n + 1 if even n successes are not enough.
 
     Raises:
-        InputError: A value is out of range.
+        InputError: a value is out of range.
         InputTypeError: n is not an integer, or alpha is not a number.
 
     >>> fixed_count(100_000, 0.84, 0.001), fixed_count(10, 0.84, 0.001)
@@ -214,18 +214,18 @@ def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike) -> float | FloatArray: ...
 def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike) -> float | FloatArray:
     """P-value of the exact two-sided test of p = 1/2, given k successes in n trials.
 
-    Equals min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))), rounded up (the sign test, Arbuthnot 1710).
+    Equals min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))), rounded up (the sign test, Arbuthnot, 1710).
 
     Args:
-        k: Successes, integers in [0, n]; any shape that broadcasts with n.
-        n: Trials, integers in [1, 10**9].
+        k: successes, integers in [0, n]; any shape that broadcasts with n.
+        n: trials, integers in [1, 10**9].
 
     Returns:
         Float64 array of the broadcast shape, or a float if both are scalars. In (0, 1], never below the exact p-value.
 
     Raises:
-        InputError: A value is out of range, or the shapes do not broadcast.
-        InputTypeError: Counts are not integers.
+        InputError: a value is out of range, or the shapes do not broadcast.
+        InputTypeError: counts are not integers.
 
     >>> f"{binomial_test(9, 10):.8f}"
     '0.02148438'

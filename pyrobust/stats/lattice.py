@@ -104,17 +104,17 @@ def lattice_outcome(
     """Outcome probabilities of a sequential rule when each sample succeeds with probability p.
 
     Args:
-        p: Success probability, in [0, 1].
-        looks: Increasing sample sizes at which the count is judged.
-        certified: Smallest count that certifies at each look, as in SequentialRule.counts.
-        given_up: Largest count that gives the image up at each look; below ``certified``.
+        p: success probability, in [0, 1].
+        looks: increasing sample sizes at which the count is judged.
+        certified: smallest count that certifies at each look, as in SequentialRule.counts.
+        given_up: largest count that gives the image up at each look; below ``certified``.
 
     Returns:
         The probabilities and the expected number of samples, with their error bounds.
 
     Raises:
         InputError: p is out of range, looks do not increase from at least 1, or the arrays differ in length.
-        InputTypeError: Counts are not integers, or p is not a number.
+        InputTypeError: counts are not integers, or p is not a number.
 
     >>> rule = SequentialRule(10_000)
     >>> outcome = lattice_outcome(0.9, rule.looks, *rule.counts(0.84))
@@ -168,8 +168,8 @@ def exact_error(rule: SequentialRule, p0: float) -> LatticeOutcome:
     over all p < p0.
 
     Args:
-        rule: The sequential rule.
-        p0: Threshold, in (0, 1).
+        rule: the sequential rule.
+        p0: threshold, in (0, 1).
 
     Returns:
         The outcome at p = p0; ``certified_at_most`` bounds the error probability.

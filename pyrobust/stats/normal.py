@@ -59,14 +59,14 @@ def normal_quantile_lower(p: npt.ArrayLike) -> float | FloatArray:
     """Quantile of the standard normal distribution, rounded down.
 
     Args:
-        p: Probabilities below 1, any shape. NaN and p <= 0 give -inf, so that nothing is certified from them.
+        p: probabilities below 1, any shape. NaN and p <= 0 give -inf, so that nothing is certified from them.
 
     Returns:
         Float64 array of the same shape, or a float for a scalar. Never above the exact quantile, and within
         4 MARGIN * |z| plus 8 units in the last place of it; exactly 0.0 for p = 1/2.
 
     Raises:
-        InputError: A probability is 1 or larger; its quantile would be infinite.
+        InputError: a probability is 1 or larger; its quantile would be infinite.
         InputTypeError: p is not a real number.
 
     >>> f"{normal_quantile_lower(0.975):.6f}"

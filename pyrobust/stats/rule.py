@@ -28,7 +28,7 @@ def looks(n_max: int) -> tuple[int, ...]:
     most until the next look.
 
     Args:
-        n_max: Last sample size, in [1, 10**9].
+        n_max: last sample size, in [1, 10**9].
 
     Returns:
         Increasing integers, the last one n_max.
@@ -129,7 +129,7 @@ class SequentialRule:
         """Smallest frequency of successes that certifies p >= p0 at n_max.
 
         Args:
-            p0: Threshold, in (0, 1).
+            p0: threshold, in (0, 1).
 
         Returns:
             A frequency in (0, 1]; 2.0 if no count at n_max certifies, so that every image is given up.
@@ -149,7 +149,7 @@ class SequentialRule:
         """Counts at which p >= p0 is certified or given up.
 
         Args:
-            p0: Threshold, in (0, 1).
+            p0: threshold, in (0, 1).
 
         Returns:
             Two int64 arrays with one count per look: the smallest that certifies (above the look's sample size if none

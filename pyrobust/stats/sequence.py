@@ -6,7 +6,7 @@ after A successes and F failures in N trials, the wealth
     W(p) = Gamma(A + 1/2) Gamma(F + 1/2) / (pi Gamma(N + 1) p^A (1 - p)^F).
 
 If p is the true probability, W is a martingale that starts at 1, so it ever reaches 1/alpha with probability at most
-alpha (Ville 1939). The set of all p with W(p) < 1/alpha is the confidence sequence. It may be inspected after any
+alpha (Ville, 1939). The set of all p with W(p) < 1/alpha is the confidence sequence. It may be inspected after any
 trial, any number of times, and its lower limits may be replaced by their running maximum (Voráček 2024 certifies
 with it).
 
@@ -136,20 +136,20 @@ def sequence_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
     """Lower limit of the Krichevsky-Trofimov confidence sequence of a proportion.
 
     Solves W(p) = 1/alpha for p < A/N and rounds down; 0 for A = 0. For any true proportion, the probability that the
-    limit exceeds it at any N = 1, 2, 3, ... is at most alpha, for all N together (Ville 1939).
+    limit exceeds it at any N = 1, 2, 3, ... is at most alpha, for all N together (Ville, 1939).
 
     Args:
         successes: A, integers in [0, N]; any shape that broadcasts with trials and alpha.
         trials: N, integers in [1, 10**9].
-        alpha: Allowed failure probability, in (0, 1).
+        alpha: allowed failure probability, in (0, 1).
 
     Returns:
         Float64 array of the broadcast shape, zero-dimensional for scalars. Never above the exact limit p, and within
         2**-35 min(p, 1 - p) + 2**-49 p of it; for alpha >= 1e-7 within 2**-40 min(p, 1 - p) + 2**-49 p.
 
     Raises:
-        InputError: A value is NaN or out of range, or the shapes do not broadcast.
-        InputTypeError: Counts are not integers, or alpha is not a real number.
+        InputError: a value is NaN or out of range, or the shapes do not broadcast.
+        InputTypeError: counts are not integers, or alpha is not a real number.
 
     >>> f"{sequence_lower(990, 1000, 0.001):.6f}"
     '0.968035'
@@ -174,15 +174,15 @@ def sequence_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, alpha: npt.A
     Args:
         successes: A, integers in [0, N]; any shape that broadcasts with trials and alpha.
         trials: N, integers in [1, 10**9].
-        alpha: Allowed failure probability, in (0, 1).
+        alpha: allowed failure probability, in (0, 1).
 
     Returns:
         Float64 array of the broadcast shape, zero-dimensional for scalars. Never below the exact limit nor above 1, and
         as close to the exact limit as sequence_lower.
 
     Raises:
-        InputError: A value is NaN or out of range, or the shapes do not broadcast.
-        InputTypeError: Counts are not integers, or alpha is not a real number.
+        InputError: a value is NaN or out of range, or the shapes do not broadcast.
+        InputTypeError: counts are not integers, or alpha is not a real number.
 
     >>> f"{sequence_upper(10, 1000, 0.001):.6f}"
     '0.031965'
@@ -232,15 +232,15 @@ def sequence_boundary(trials: npt.ArrayLike, p0: float, alpha: float) -> tuple[C
 
     Args:
         trials: N, integers in [1, 10**9], any shape.
-        p0: Threshold, in (0, 1).
-        alpha: Allowed failure probability of the sequence, in (0, 1).
+        p0: threshold, in (0, 1).
+        alpha: allowed failure probability of the sequence, in (0, 1).
 
     Returns:
         Two int64 arrays of N's shape: the smallest A whose sequence_lower is at least p0 (N + 1 if none), and the
         largest A whose sequence_upper is below p0 (-1 if none).
 
     Raises:
-        InputError: A value is out of range.
+        InputError: a value is out of range.
         InputTypeError: N is not an integer, or p0 or alpha is not a number.
 
     >>> sequence_boundary([10, 100, 1000], 0.5, 0.001)

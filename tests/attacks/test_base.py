@@ -200,7 +200,7 @@ BAD_EVALUATION: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"x": X * 4}, InputError, r"^x: expected values in the clip range \[0.0, 1.0\], got 2.0 to 2.0"),
     ({"x": X * float("nan")}, InputError, r"^x: expected finite values"),
     ({"y": torch.tensor([0.0, 1.0])}, InputTypeError, r"^y: expected integer labels, got torch.float32"),
-    ({"y": torch.tensor([0])}, InputError, r"^y: expected shape \(2,\), one label an example, got \(1,\)"),
+    ({"y": torch.tensor([0])}, InputError, r"^y: expected shape \(2,\), one label per example, got \(1,\)"),
     ({"y": torch.tensor([0, -1])}, InputError, r"^y: expected labels of at least 0, got -1"),
     ({"y": torch.tensor([0, 2])}, InputError, r"^y: expected labels 0 to 1, the model's classes, got 2"),
     ({"y": "01"}, InputTypeError, r"^y: expected integer labels"),

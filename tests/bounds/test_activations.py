@@ -55,7 +55,7 @@ PARTS = [
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_function_without_a_row_is_refused(engine: str) -> None:
-    with pytest.raises(ModelError, match=rf"1 \(planted\): {engine} knows no activation 'planted'"):
+    with pytest.raises(ModelError, match=rf"1 \(planted\): {engine} does not support the activation 'planted'"):
         ENGINES[engine](activation("planted"))
 
 

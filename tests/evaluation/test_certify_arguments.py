@@ -22,7 +22,9 @@ def test_a_callable_needs_a_name_in_a_file(tmp_path: Path) -> None:
         return lambda x: Bands()(scale * x)
 
     path = tmp_path / "run.db"
-    with pytest.raises(InputError, match=r"model_name: expected a name, got none; .*<lambda> is no torch\.nn\.Module"):
+    with pytest.raises(
+        InputError, match=r"model_name: expected a name, got none; .*<lambda> is not a torch\.nn\.Module"
+    ):
         certify_dataset(smoother(net(1.0)), images(), out=path, **FEW)
     assert not path.exists()
     certify_dataset(smoother(net(1.0)), images(), out=path, model_name="one", **FEW)

@@ -163,7 +163,7 @@ X, Y = images([0.1, 0.2])
         ("y", [0, 1], InputTypeError, "y: expected a tensor, got list"),
         ("y", Y.double(), InputTypeError, "y: expected integer labels, got torch.float64"),
         ("y", Y.bool(), InputTypeError, "y: expected integer labels, got torch.bool"),
-        ("y", Y[:1], InputError, r"y: expected shape \(2,\), one label an example, got \(1,\)"),
+        ("y", Y[:1], InputError, r"y: expected shape \(2,\), one label per example, got \(1,\)"),
         ("y", Y + 1, InputError, "y: expected labels 0 to 1, the model's classes, got 2"),
         ("y", Y - 2, InputError, "y: expected labels of at least 0, got -1"),
         ("attack_class", "pgd", InputTypeError, r"attack_class: expected a class with generate\(x, y\), got str"),

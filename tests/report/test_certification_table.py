@@ -118,7 +118,7 @@ def test_logs_without_votes_come_last_with_a_reason():
     assert row(table, "area")[1] is None
     assert row(table, "n") == (1000, "unknown")
     assert row(table, "of these at least, at 0")[1] is None
-    assert any("unknown tells no votes: its n, alpha are unknown; give n, alpha" in note for note in table.notes)
+    assert any("unknown has no votes: its n, alpha are unknown; give n, alpha" in note for note in table.notes)
     alone = comparison_table(unknown)
     assert not any(cells[0].startswith("area") for cells in alone.rows)
     assert not any(note.startswith("p_A") for note in alone.notes)

@@ -58,7 +58,7 @@ def affine_intervals(
     (tensor([[-2.],
             [-2.]]), tensor([[2.]]))
     """
-    # torch leaves this method without annotations
+    # torch does not annotate this method
     results = _AffineIntervals.apply(center, radius, weight, bias, move, slope)  # type: ignore[no-untyped-call]
     return results[0], results[1]
 
@@ -129,7 +129,7 @@ def through_convolution(a: Tensor, weight: Tensor, bias: Tensor, move: Move) -> 
     (tensor([[[[[1., 2., 1.]]]]]), tensor([[6.]]))
     """
     rows = a.permute(2, 3, 4, 1, 0)  # [O, h, w, S, B]
-    # torch leaves this method without annotations
+    # torch does not annotate this method
     out, constant = _ThroughConvolution.apply(rows.flatten(3), weight, bias, move)  # type: ignore[no-untyped-call]
     return out.unflatten(3, rows.shape[3:]).permute(4, 3, 0, 1, 2), constant.view(rows.shape[3:]).t()
 

@@ -1,4 +1,4 @@
-"""Differentiable interval bound propagation through a graph, by the constants and by the box."""
+"""Interval bound propagation through a graph, differentiable with respect to the constants and the box."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENGINE = "differentiable bounds"
 
 
 class Range(NamedTuple):
-    """The range of each element of a node: center [B, *shape]; radius the same, or with 1 in place of B."""
+    """The range of each element of a node: center [B, *shape]; radius [B, *shape] or [1, *shape]."""
 
     center: Tensor
     radius: Tensor
@@ -51,11 +51,11 @@ def check_differentiable(order: Sequence[Node]) -> None:
 
 def differentiable_of(node: Activation) -> Differentiable:
     """The differentiable bounds of an activation; ModelError where it has none."""
-    found = row_of(node, ENGINE).differentiable
-    if found is None:
+    bounds = row_of(node, ENGINE).differentiable
+    if bounds is None:
         known = ", ".join(name for name, row in ACTIVATIONS.items() if row.differentiable is not None)
         raise ModelError(f"model: {node.name} has no differentiable bounds: {node.function}; expected {known}")
-    return found
+    return bounds
 
 
 def intervals(order: Sequence[Node], box: Range, wanted: Collection[Node]) -> dict[Node, Range]:

@@ -19,33 +19,32 @@ METHODS = ("ibp", "crown-ibp")
 
 
 class DifferentiableBounds:
-    """A network whose bounds can be trained.
+    """Bounds of a network that are differentiable with respect to its parameters, for training.
 
-    Bounds follow the parameters: every call computes them in torch operations and the model's dtype. They equal those
-    of ``BoundedModel.bounds(..., sound=False)`` up to rounding and prove nothing. Certify a trained network with
+    Every call computes the bounds of the current parameters, in torch operations and the model's dtype. They equal
+    those of ``BoundedModel.bounds(..., sound=False)`` up to rounding and prove nothing. Certify a trained network with
     ``BoundedModel``.
 
     Two methods, for l∞ balls:
 
-    - "ibp": intervals, center and radius, |W| times the radius (Gowal et al., 2018);
-    - "crown-ibp": intervals inside, then one pass of linear bounds from the output back to the input (Zhang et al.,
-      2020). The lower relaxation of an unstable ReLU is the identity where upper > -lower, else 0.
+    - "ibp": interval bounds as center and radius, which a layer multiplies by W and |W| (Gowal et al., 2018);
+    - "crown-ibp": interval bounds for the hidden layers, then a backward pass of linear bounds from the output to the
+      input (Zhang et al., 2020). The lower relaxation of an unstable ReLU is the identity where upper > -lower, else 0.
 
-    The network that is bounded is that of evaluation mode: batch norm takes its running statistics and dropout does
-    nothing, also while the model itself is in training mode. Calls work under ``torch.compile(fullgraph=True)``, and
-    under ``torch.autocast``, which leaves the bounds in x's dtype.
-    Gradients are those of autograd, of first order; the transforms of ``torch.func`` do not apply.
+    The bounded network is that of evaluation mode, also while the model itself is in training mode: batch norm uses its
+    running statistics, and dropout does nothing. Calls work under ``torch.compile(fullgraph=True)``, and under
+    ``torch.autocast``, which leaves the bounds in x's dtype. Only first-order gradients by autograd are supported, not
+    the transforms of ``torch.func``.
 
     Args:
         model: a module in evaluation mode, as for ``BoundedModel``, without sigmoid and tanh; it may be switched to
             training mode afterwards.
-        example_input: [B, ...] like the inputs to come; only its shape and dtype matter.
+        example_input: [B, ...], of the shape and dtype of later inputs; its values do not matter.
 
     Raises:
-        InputTypeError: the model is no module, or the example no floating-point tensor.
+        InputTypeError: the model is not a module, or the example not a floating-point tensor.
         InputError: the model is in training mode.
-        ModelError: the model has an operator without a (differentiable) bound rule, or a branch that depends on the
-            data.
+        ModelError: the model has an operator without a (differentiable) bound rule, or a data-dependent branch.
 
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
     >>> bounds = DifferentiableBounds(model, torch.zeros(1, 2))
@@ -74,22 +73,22 @@ class DifferentiableBounds:
         C: Tensor | None = None,
         clip: tuple[float, float] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Bounds of C·f(x′) over all x′ with ‖x′ − x‖_∞ ≤ epsilon in the clip range.
+        """Bound C·f(x′) over all x′ with ‖x′ − x‖_∞ ≤ epsilon in the clip range.
 
         Args:
-            x: [B, ...] in the model's dtype, float32 or float64, in the clip range, which is not checked (that
-                would synchronise with the device).
-            epsilon: finite, at least 0 (which compiled code does not check of a tensor); a number or a tensor [B].
+            x: [B, ...] in the model's dtype, float32 or float64, in the clip range; the range is not checked, to avoid
+                synchronising with the device.
+            epsilon: finite, at least 0; a number or a tensor [B], whose values compiled code does not check.
             method: "ibp" or "crown-ibp".
-            C: [S, K], or [B, S, K] with rows for each example; default: the outputs themselves.
+            C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             clip: (lowest, highest) value of an element of x′; None for no limits.
 
         Returns:
             (lower, upper), [B, S] each.
 
         Raises:
-            InputError: shapes or names that do not fit, or an epsilon out of range.
-            InputTypeError: x is of neither type, or C no floating-point tensor.
+            InputError: a mismatched shape, an unknown method, or an epsilon out of range.
+            InputTypeError: an x of another dtype, or a C that is not a floating-point tensor.
 
         >>> bounds = DifferentiableBounds(nn.Linear(2, 1, bias=False).eval(), torch.zeros(1, 2))
         >>> _ = bounds.model.weight.data.copy_(torch.tensor([[1.0, -2.0]]))
@@ -122,18 +121,18 @@ class DifferentiableBounds:
         clip: tuple[float, float] | None = None,
         share: float | Tensor = 1.0,
     ) -> Tensor:
-        """Lower bounds of the margins f_y − f_j for all j ≠ y, in ascending order: [B, K − 1].
+        """Bound the margins f_y − f_j for all j ≠ y from below, in increasing order of j: [B, K − 1].
 
-        The margins themselves are bounded, not the two logits: with W the last weight, (W_y − W_j)·z loses less than
-        W_y·z and W_j·z apart (Gowal et al., 2018, 3).
+        The margins themselves are bounded, not the two logits: with W the last weight, the bound of (W_y − W_j)·z is
+        tighter than separate bounds of W_y·z and W_j·z (Gowal et al., 2018, 3).
 
         Args:
             x: as for ``bounds``.
-            y: [B], the labels, int64, 0 to K − 1 (which compiled code does not check).
+            y: [B], the labels, int64, 0 to K − 1; compiled code does not check their range.
             epsilon: as for ``bounds``.
             method: as for ``bounds``.
             clip: as for ``bounds``.
-            share: β in [0, 1], of "crown-ibp": the result is β times its bound plus 1 − β times the interval bound
+            share: β in [0, 1] for "crown-ibp": the result is β times its bound plus 1 − β times the interval bound
                 (Zhang et al., 2020). A number or a tensor of one element.
 
         Raises:
@@ -180,7 +179,7 @@ class DifferentiableBounds:
                 raise InputError(f"epsilon: expected a number or a tensor [{len(x)}], got {tuple(epsilon.shape)}")
             # compiled code cannot raise for numbers
             if not torch.compiler.is_compiling() and not bool(((epsilon >= 0) & epsilon.isfinite()).all()):
-                raise InputError("epsilon: expected finite numbers of at least 0, got others")
+                raise InputError("epsilon: expected finite numbers of at least 0, got NaN, infinite or negative ones")
         elif isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
             raise InputTypeError(f"epsilon: expected a number or a tensor [B], got {type(epsilon).__name__}")
         elif not 0 <= epsilon < float("inf"):

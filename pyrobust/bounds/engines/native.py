@@ -68,7 +68,7 @@ class Engine:
         enough = max(_LEAST_CHUNK, _EXAMPLES_PER_THREAD * torch.get_num_threads())
         chunk = max(1, min(enough, limit // max(1, native.bytes_per_example())))
         ball = inputs.norm != "linf"  # an l∞ ball is a box
-        found = native.propagate(
+        results = native.propagate(
             inputs.lower.numpy(),
             inputs.upper.numpy(),
             inputs.center.numpy() if ball and inputs.center is not None else None,
@@ -82,6 +82,6 @@ class Engine:
             with_upper,
             chunk,
         )
-        lower = torch.from_numpy(found[0])
-        upper = torch.from_numpy(found[1]) if with_upper else torch.full_like(lower, torch.inf)
+        lower = torch.from_numpy(results[0])
+        upper = torch.from_numpy(results[1]) if with_upper else torch.full_like(lower, torch.inf)
         return lower, upper

@@ -25,18 +25,18 @@ _T = TypeVar("_T")
 
 
 class Rounding(Protocol):
-    """Directed rounding, or none where bounds need not be sound: ``pyrobust.bounds.engines.tensor``."""
+    """Directed rounding, or none for unsound bounds, see ``pyrobust.bounds.engines.tensor.directed_rounding``."""
 
     def up(self, a: Tensor, /) -> Tensor:
         """At least the real number whose nearest float64 is a."""
         ...
 
     def down(self, a: Tensor, /) -> Tensor:
-        """At most that number."""
+        """At most the real number whose nearest float64 is a."""
         ...
 
-    def few(self, size: Tensor, /) -> Tensor:
-        """The rounding error of a few sums and products that are at most ``size`` in all."""
+    def rounding_error(self, size: Tensor, /) -> Tensor:
+        """The rounding error of several sums and products with a total magnitude of at most ``size``."""
         ...
 
 
@@ -109,7 +109,7 @@ ACTIVATIONS: dict[str, ActivationRow] = {}
 
 
 def row_of(node: Activation, engine: str) -> ActivationRow:
-    """The row of an activation, for an engine that errors name.
+    """Return the row of an activation; errors name the engine.
 
     Raises:
         ModelError: the table has no such function.
@@ -117,22 +117,22 @@ def row_of(node: Activation, engine: str) -> ActivationRow:
     >>> row_of(Activation(name="0 (softplus)", shape=(), inputs=(), function="softplus"), "the native engine")
     Traceback (most recent call last):
     ...
-    pyrobust.errors.ModelError: model: 0 (softplus): the native engine knows no activation 'softplus'
+    pyrobust.errors.ModelError: model: 0 (softplus): the native engine does not support the activation 'softplus'
     """
     row = ACTIVATIONS.get(node.function)
     if row is None:
-        raise ModelError(f"model: {node.name}: {engine} knows no activation {node.function!r}")
+        raise ModelError(f"model: {node.name}: {engine} does not support the activation {node.function!r}")
     return row
 
 
 def required(part: _T | None, node: Activation, what: str, engine: str) -> _T:
-    """A part of a row.
+    """Return a part of a row.
 
     Raises:
-        ModelError: the row does not give it.
+        ModelError: the row lacks it.
     """
     if part is None:
-        raise ModelError(f"model: {node.name} has no {what}, which {engine} needs of the activation {node.function!r}")
+        raise ModelError(f"model: {node.name} has no {what}, which {engine} needs for the activation {node.function!r}")
     return part
 
 
@@ -164,7 +164,7 @@ def row_from_rule(
 
 
 def _apply_rule(function: str, rule: RelaxationRule, lower: Tensor, upper: Tensor) -> list[Tensor]:
-    """The six tensors of a rule, like lower; RuntimeError where the rule failed, or returned something else."""
+    """Return the six tensors of a rule, of lower's shape; RuntimeError if the rule fails or returns anything else."""
     ends = [end.flatten().cpu().numpy() for end in (lower, upper)]
     try:
         parts = [np.asarray(part, dtype=np.float64) for part in rule(*ends)]
@@ -276,7 +276,7 @@ def _clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: 
 def _intercept_below(value: Tensor, slope: Tensor, point: Tensor, rounding: Rounding) -> Tensor:
     """At most value − slope·point."""
     product = slope * point
-    return rounding.down(value - product - rounding.few(product.abs()))
+    return rounding.down(value - product - rounding.rounding_error(product.abs()))
 
 
 def _differentiable_clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxation:

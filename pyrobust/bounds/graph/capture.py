@@ -54,7 +54,9 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
     if any(module.training for module in model.modules()):
         raise InputError("model: expected evaluation mode, got training mode; call model.eval() first")
     if torch.is_autocast_enabled(example_input.device.type):
-        raise ModelError("model: expected to be read outside of torch.autocast, which puts other floats into it")
+        raise ModelError(
+            "model: expected construction outside torch.autocast, which changes the dtypes of its operations"
+        )
     # a separate generator, so that the caller's random numbers do not change
     generator = torch.Generator("cpu").manual_seed(0)
     shape = (2 * BATCH + 1, *example_input.shape[1:])
@@ -62,7 +64,7 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
     program = _export(model, examples[:BATCH])
     with torch.device("cpu"):  # indices and constants; the parameters stay where they are
         output = _Translation(model, program).run()
-    # another batch size, so that one that was traced as a constant is detected
+    # another batch size, to detect one that was traced as a constant
     _compare(model, output, examples[BATCH:])
     return output
 
@@ -83,8 +85,8 @@ def _compare(model: nn.Module, output: Node, example: Tensor) -> None:
         if not bool((difference > tolerance).any()):
             return
     raise ModelError(
-        "model: its graph computes something else than the module itself; does the forward pass depend on more "
-        "than its input and its parameters?"
+        "model: expected a forward pass that depends only on its input and parameters, got a captured graph with "
+        "other outputs than the module"
     )
 
 
@@ -100,7 +102,7 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         reason = str(error).strip().splitlines()
         raise ModelError(
             f"model: torch.export cannot trace it, so it cannot be bounded: {reason[0] if reason else error!r}; "
-            "a branch that depends on the data, for one, has no graph"
+            "data-dependent branches, for example, are not supported"
         ) from error
 
 
@@ -186,7 +188,7 @@ class _Translation:
             rule = functools.partial(_constant_call, target=call.target)
         if rule is None:
             raise lowering.unsupported(
-                f"there is no bound rule for {call.target}{_source(call)}; pyrobust.bounds.register_rule adds one"
+                f"no bound rule for {call.target}{_source(call)}; pyrobust.bounds.register_rule adds one"
             )
         try:
             return rule(lowering, *arguments, **options)
@@ -204,7 +206,7 @@ class _Translation:
             if spec.kind in _CHANGED:
                 what = _CHANGED[spec.kind].format(spec.target)
                 raise ModelError(
-                    f"model: {_place(value)} changes {what} in place, which has no bound; let it work on a copy: "
+                    f"model: {_place(value)} changes {what} in place, which is not supported; use "
                     "inplace=False, or x.clone() before it"
                 )
             results.append(value)

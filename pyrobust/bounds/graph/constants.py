@@ -1,4 +1,4 @@
-"""The constants of a captured model: parameters, buffers, and tensors that its forward pass computes from them alone.
+"""The constants of a captured model: parameters, buffers, and tensors that the forward pass derives from them alone.
 
 A constant has two forms. ``value()`` is the tensor that the model computes, connected to the parameters, so that it
 follows them through training. ``enclosure()`` is an interval around the real number: exact for a parameter, but wider
@@ -18,7 +18,7 @@ from pyrobust.errors import ModelError
 
 
 class Enclosure(NamedTuple):
-    """Real numbers between two float64 tensors of one shape."""
+    """Real numbers between two float64 tensors of the same shape."""
 
     lower: Tensor
     upper: Tensor
@@ -42,7 +42,7 @@ class Constant:
         """The exact floats of a tensor; the enclosure is computed at its first use.
 
         Raises:
-            ModelError: some are NaN or infinite (at the first use of the enclosure).
+            ModelError: an element is NaN or infinite (at the first use of the enclosure).
         """
 
         @functools.cache
@@ -55,7 +55,7 @@ class Constant:
         return cls(lambda: tensor, enclosure)
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Constant:
-        """The same numbers in a view, a permutation, a slice."""
+        """The same numbers in a view, permutation or slice."""
         return Constant(lambda: move(self.value()), lambda: Enclosure(*(move(end) for end in self.enclosure())))
 
     def __neg__(self) -> Constant:
@@ -99,7 +99,7 @@ def _computed(value: Callable[[], Tensor], exact: Callable[[], Enclosure]) -> Co
 
 
 def _outward(lower: Tensor, upper: Tensor) -> Enclosure:
-    """The ends moved outward by one step: every operation here is correctly rounded."""
+    """The ends moved outward by one float, which suffices because every operation here is correctly rounded."""
     infinity = torch.tensor(torch.inf, dtype=torch.float64, device="cpu")
     return Enclosure(torch.nextafter(lower, -infinity), torch.nextafter(upper, infinity))
 
@@ -119,12 +119,12 @@ def _product(a: Enclosure, b: Enclosure) -> Enclosure:
 
 def _inverse(a: Enclosure) -> Enclosure:
     if bool(((a.lower <= 0) & (a.upper >= 0)).any()):
-        raise ModelError("model: expected no division by a constant that is zero")
+        raise ModelError("model: expected divisors other than zero, got a constant that is zero or may be")
     return _outward(1 / a.upper, 1 / a.lower)
 
 
 def _root(a: Enclosure) -> Enclosure:
     if bool((a.lower < 0).any()):
-        raise ModelError("model: expected no root of a negative constant")
+        raise ModelError("model: expected square roots of constants of at least 0, got a negative one")
     lower, upper = _outward(a.lower.sqrt(), a.upper.sqrt())
     return Enclosure(lower.clamp(min=0), upper)

@@ -1,4 +1,4 @@
-"""Evaluation of a graph in plain torch: what a capture is checked against."""
+"""Evaluation of a graph in plain torch, against which a capture is checked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def forward_all(output: Node, x: Tensor) -> dict[Node, Tensor]:
         elif isinstance(node, MaxPool):
             flat = values[node.inputs[0]].flatten(1)
             low = torch.full((len(flat), 1), -torch.inf, dtype=flat.dtype, device=flat.device)
-            windows = torch.cat([flat, low], 1)[:, node.windows.to(flat.device)]  # -1 is the last
+            windows = torch.cat([flat, low], 1)[:, node.windows.to(flat.device)]  # index -1 selects the appended column
             values[node] = windows.amax(2).view(-1, *node.shape)
         else:
             values[node] = affine(node, [values[source] for source in node.inputs])
@@ -52,7 +52,7 @@ def forward_all(output: Node, x: Tensor) -> dict[Node, Tensor]:
 
 
 def activate(node: Activation, z: Tensor) -> Tensor:
-    """The values of an activation's function; ModelError for a function without one."""
+    """The values of an activation; ModelError without a forward function."""
     engine = "the evaluation of a graph"
     return required(row_of(node, engine).forward, node, "forward function", engine)(node, z)
 
@@ -72,7 +72,7 @@ def affine(node: Node, inputs: list[Tensor]) -> Tensor:
         return torch.stack([sign * term for sign, term in zip(node.signs, inputs, strict=True)]).sum(0)
     if isinstance(node, Gather):
         flat = torch.cat([part.flatten(1) for part in inputs] + [z.new_zeros(len(z), 1)], 1)
-        return flat[:, node.index.to(z.device)]  # -1 is the last
+        return flat[:, node.index.to(z.device)]  # index -1 selects the appended zero
     assert isinstance(node, Reshape)
     return z.reshape(len(z), *node.shape)
 

@@ -1,8 +1,8 @@
-"""The graph of a classifier, in the few kinds of node that bounds are propagated through.
+"""The graph of a classifier, in the kinds of node that bounds propagate through.
 
-Every node is a function of the nodes it names; shapes are those of one example. A node is an
-affine map (``Linear``, ``Conv2d``, ``Scale``, ``Gather``, ``Sum``), a function of each element (``Activation``), or a
-``MaxPool``. Average pooling, for instance, is a convolution with ones and a ``Scale``.
+Every node is a function of its input nodes; shapes are those of one example. A node is an affine map (``Linear``,
+``Conv2d``, ``Scale``, ``Gather``, ``Sum``, ``Reshape``), an elementwise function (``Activation``), or a ``MaxPool``.
+Average pooling, for instance, is a convolution with ones and a ``Scale``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Node:
 
     Attributes:
         name: its origin, "module path (operator)", for messages.
-        shape: of one example.
-        inputs: the nodes it is computed from.
+        shape: shape of one example.
+        inputs: nodes that it is computed from.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Node:
 
     @property
     def size(self) -> int:
-        """How many elements one example has."""
+        """Number of elements of one example."""
         return math.prod(self.shape)
 
 
@@ -71,9 +71,10 @@ class Scale(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Gather(Node):
-    """Elements of its inputs in another order: element i is number index[i] of all inputs, one after the other, flat.
+    """A selection of elements of its inputs: element i is number index[i] of all inputs, flattened and concatenated.
 
-    index is int64 of the node's shape; -1 stands for the number 0. ``Reshape`` is the case in which nothing moves.
+    index is int64, of the node's shape; -1 selects the constant 0. ``Reshape`` is the case that keeps every element in
+    place.
     """
 
     index: Tensor
@@ -86,21 +87,21 @@ class Reshape(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Sum(Node):
-    """The sum of its inputs, each times a sign, +1 or -1; all of one shape."""
+    """The sum of its inputs, each times a sign, +1 or -1; all of the same shape."""
 
     signs: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Activation(Node):
-    """A function of each element.
+    """An elementwise function.
 
     Attributes:
         function: a row of ``pyrobust.bounds.graph.activations``: "leaky_relu" (z or slope·z, whichever is larger; ReLU
             has slope 0), "clamp" (z between lower and upper), "sigmoid", ..., or an operator of ``register_rule``.
-        slope: of leaky_relu, in [0, 1].
-        lower: of clamp.
-        upper: of clamp.
+        slope: slope of leaky_relu below 0, in [0, 1].
+        lower: lower end of clamp.
+        upper: upper end of clamp.
     """
 
     function: str

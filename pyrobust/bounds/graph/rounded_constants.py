@@ -1,4 +1,4 @@
-"""Constants in an engine's floats, with their distance from the exact ones."""
+"""Constants in an engine's floats, with their distance from the exact values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pyrobust.errors import ModelError
 
 _Doubles = npt.NDArray[np.float64]
 
-#: Roundings of a deployed Scale, however it is written: (z − mean)·γ/σ + β takes four, γ/σ and mean·γ/σ a few more.
+#: Roundings of a deployed Scale, in any form: (z − mean)·γ/σ + β takes four, computing γ/σ and mean·γ/σ several more.
 SCALE_ROUNDINGS = 8
 
 
 class Rounded(NamedTuple):
-    """A constant in an engine's floats, and its distance from the exact one."""
+    """A constant in an engine's floats, and its distance from the exact value."""
 
     value: _Doubles  # float32 or float64 numbers
     error: _Doubles  # at least |exact - value|
@@ -41,7 +41,7 @@ def weights_of(node: Node, constant: Constant, dtype: npt.DTypeLike) -> tuple[_D
     """The weights of a node in floats of a dtype, and their largest relative error.
 
     Raises:
-        ModelError: a weight has no relative error: it is zero, but not known exactly.
+        ModelError: a weight has no relative error, because it is zero but not exactly known.
     """
     floats = rounded(constant, None, 0.0, dtype)
     if not floats.error.any():
@@ -50,7 +50,9 @@ def weights_of(node: Node, constant: Constant, dtype: npt.DTypeLike) -> tuple[_D
         relative = np.where(floats.error > 0, floats.error / np.abs(floats.value), 0.0)
     largest = float(relative.max())
     if not np.isfinite(largest):
-        raise ModelError(f"model: {node.name} has weights that are not known well enough to bound what they do")
+        raise ModelError(
+            f"model: {node.name}: expected weights with a finite relative error, got one that rounds to zero"
+        )
     return floats.value, float(np.nextafter(largest, np.inf))
 
 

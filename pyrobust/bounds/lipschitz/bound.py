@@ -1,4 +1,4 @@
-"""Lipschitz constants of networks, and certificates from them."""
+"""Lipschitz constants of networks, and certificates derived from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UP = 1 + 2.0**-49
 _UNIT = 2.0**-53
 # Factor below 1 on the quotient of margin and slope, so that the margin at a radius is above zero.
 _INSIDE = 1 - 2.0**-40
-# Numbers held at once: 128 MiB of them.
+# Largest number of float64 elements in memory at once: 128 MiB.
 _NUMBERS = 1 << 24
 
 
@@ -36,8 +36,8 @@ class LipschitzBound:
     Attributes:
         norm: "linf", "l2" or "l1", of inputs and outputs.
         value: L, proved for the exact network with the given parameters; inf where it is too large for a float.
-        lower: the largest observed slope ‖f(x) − f(x′)‖ / ‖x − x′‖, in floating point: no smaller L is valid.
-        layers: the constants of the layers, which L is composed of.
+        lower: the largest observed slope ‖f(x) − f(x′)‖ / ‖x − x′‖, in floating point; no smaller L is valid.
+        layers: constants of the layers, from which L is composed.
     """
 
     norm: str
@@ -46,37 +46,37 @@ class LipschitzBound:
     layers: tuple[LayerNorm, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain Python values."""
+        """Return plain Python values."""
         return dataclasses.asdict(self)
 
 
 @denormals_kept()
 def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: str = "l2") -> LipschitzBound:
-    """Compute a proved upper bound of a network's Lipschitz constant, rounding included.
+    """Compute a proved upper bound of a network's Lipschitz constant, rounding errors included.
 
-    Constants of layers are multiplied along paths and added where paths meet. In l2 those of linear and convolution
-    layers come from Gram iteration (Delattre et al., 2023), of convolutions with their true zero padding; in l∞ and l1
-    they are exact up to rounding. For a deep net the product is far above what any two inputs show (``lower``): for
-    a radius around one example ``BoundedModel.certified_radius`` with another method proves more.
+    The constants of the layers are multiplied along paths and added where paths meet. In l2, those of linear and
+    convolution layers come from Gram iteration (Delattre et al., 2023), with the true zero padding of convolutions; in
+    l∞ and l1 they are exact up to rounding. For a deep net, the product is far larger than any observed slope
+    (``lower``); for the radius of a single example, ``BoundedModel.certified_radius`` with another method proves more.
 
     Args:
         model: a module in evaluation mode, see ``BoundedModel``; outputs of any shape.
-        example_input: [B, ...]; large slopes are searched for around the first four examples.
+        example_input: [B, ...]; ``lower`` is searched for around the first four examples.
         norm: "linf", "l2" or "l1", of inputs and outputs.
 
     Returns:
         LipschitzBound.
 
     Raises:
-        InputTypeError: the model is no module, or the example no floating-point tensor.
-        InputError: an unknown norm, the model in training mode.
-        ModelError: the model has an operator without a bound rule, an activation without a range of slopes (of
+        InputTypeError: the model is not a module, or the example not a floating-point tensor.
+        InputError: an unknown norm, or a model in training mode.
+        ModelError: the model has an operator without a bound rule, an activation without a slope range (see
             ``register_rule``), or parameters that are not finite.
 
     >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False)).eval()
     >>> _ = model.load_state_dict({"0.weight": torch.tensor([[3.0, 0.0], [0.0, 1.0]]), "2.weight": torch.ones(1, 2)})
-    >>> found = lipschitz_bound(model, torch.ones(1, 2), norm="linf")
-    >>> round(found.value, 6), round(found.lower, 6), [layer.kind for layer in found.layers]
+    >>> constant = lipschitz_bound(model, torch.ones(1, 2), norm="linf")
+    >>> round(constant.value, 6), round(constant.lower, 6), [layer.kind for layer in constant.layers]
     (6.0, 4.0, ['linear', 'activation', 'linear'])
     """
     check_norm(norm)
@@ -87,7 +87,7 @@ def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: str = "l2") -
 
 
 class LipschitzEngine:
-    """Bounds of a graph's output from its value at the centre of a ball and its Lipschitz constant, on the CPU.
+    """Bounds of a graph's output from its value at the center of a ball and its Lipschitz constant, on the CPU.
 
     Args:
         output: the graph.
@@ -99,7 +99,7 @@ class LipschitzEngine:
 
     @functools.cached_property
     def _values(self) -> Engine:
-        """The engine that encloses the values at centres, in float64."""
+        """The engine that encloses the values at centers, in float64."""
         return Engine(self._output, torch.float64)
 
     def run(
@@ -108,7 +108,7 @@ class LipschitzEngine:
         """(lower, upper) [B, S] of rows [S, K] or [B, S, K] times the outputs; see ``Engine.run``.
 
         Raises:
-            InputError: the sets are no balls, or semantics is not "real".
+            InputError: the sets are not balls, or semantics is not "real".
         """
         inputs = inputs.cpu()
         if inputs.center is None or inputs.epsilon is None:
@@ -121,9 +121,9 @@ class LipschitzEngine:
         return torch.nextafter(lower - change, -infinity), torch.nextafter(upper + change, infinity)
 
     def radius(self, inputs: InputSet, rows: Tensor, query: Query, largest: float) -> Tensor:
-        """The proved radius around each centre within which all rows [B, S, K] stay above zero: float64 [B].
+        """The proved radius around each center within which all rows [B, S, K] stay above zero: float64 [B].
 
-        ``min_s m_s / g_s`` with margins m at the centre and slopes g, rounded down, and at most ``largest``; 0 where a
+        ``min_s m_s / g_s`` with margins m at the center and slopes g, rounded down, and at most ``largest``; 0 where a
         margin is not proved to be positive.
 
         Raises:
@@ -152,8 +152,8 @@ class LipschitzEngine:
 class _RowSlopes:
     """Lipschitz constants of specification rows c: |c·Δf| ≤ slope·‖Δx‖.
 
-    By Hölder's inequality ‖c‖ in the dual norm times L of the outputs; and where the last layer is linear, f = W·z + b,
-    the dual norm of c·W times L of z, which is often smaller.
+    By Hölder's inequality, slope = ‖c‖·L in the dual norm with the constant L of the outputs. If the last layer is
+    linear, f = W·z + b, it is also the dual norm of c·W times the constant of z, which is often smaller.
     """
 
     def __init__(self, output: Node, norm: str) -> None:
@@ -196,9 +196,8 @@ class _RowSlopes:
         if self._norm == "linf":
             return row.sum(-1) * (1 + (row.shape[-1] + 8) * _UNIT) * _UP
         largest = row.amax(-1, keepdim=True)
-        share = torch.where(
-            largest > 0, row / largest, 0.0
-        )  # squares do not overflow, and do not matter where they underflow
+        # Squares of shares cannot overflow, and are negligible where they underflow.
+        share = torch.where(largest > 0, row / largest, 0.0)
         return largest[..., 0] * share.square().sum(-1).sqrt() * (1 + (row.shape[-1] + 16) * _UNIT) * _UP
 
 

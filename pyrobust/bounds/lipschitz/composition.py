@@ -49,22 +49,22 @@ class LayerNorm:
 class Constants:
     """Bounds of |f(x) − f(x′)| / |x − x′| in one norm for every node of a graph.
 
-    - ``Linear`` and ``Conv2d``: times the operator norm. A ``Scale`` before or after them is multiplied into the
-      weights, where that is one number for each channel, or the layer is linear: ‖D·W‖ ≤ ‖D‖·‖W‖.
+    - ``Linear`` and ``Conv2d``: the operator norm. A ``Scale`` before or after them is multiplied into the weights, if
+      it has one factor per channel or the layer is linear, because ‖D·W‖ ≤ ‖D‖·‖W‖.
     - ``Scale``: the largest |scale|.
-    - ``Sum``: constants of the terms add up, by the triangle inequality.
+    - ``Sum``: the sum of the constants of its terms, by the triangle inequality.
     - ``Gather``: with an element of input i read at most rᵢ times, ‖out‖₂² ≤ Σ rᵢ‖zᵢ‖₂² and ‖out‖₁ ≤ Σ rᵢ‖zᵢ‖₁; in l∞
       the largest of its inputs.
-    - ``MaxPool``: maxima of a window differ by at most the largest difference in it, so that in l∞ nothing grows; with
-      an element in at most r windows Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², so √r in l2, and r in l1.
+    - ``MaxPool``: the maxima of a window differ by at most the largest difference in it, hence 1 in l∞; if an element
+      is in at most r windows, Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², hence √r in l2, and likewise r in l1.
     - ``Activation``: the largest absolute slope.
 
     Args:
-        output: of the graph.
-        norm: "linf", "l2" or "l1", of both sides.
+        output: output node of the graph.
+        norm: "linf", "l2" or "l1", of inputs and outputs.
 
     Raises:
-        ModelError: an activation without a range of slopes, or parameters that are not finite.
+        ModelError: an activation without a slope range, or parameters that are not finite.
     """
 
     def __init__(self, output: Node, norm: str) -> None:
@@ -76,7 +76,7 @@ class Constants:
         self._folds = {node for node in order if self._folded(node) is not None}
         folded = {self._folded(node) for node in self._folds}
         for node in order:
-            # The norm of a layer that is folded into its scale is computed there.
+            # A layer folded into its scale has its norm computed there.
             self.value[node] = math.inf if node in folded else self._of(node)
 
     def of(self, node: Node) -> float:
@@ -112,8 +112,8 @@ class Constants:
         steepest = row_of(node, ENGINE).lipschitz(node)
         if steepest is None:
             raise ModelError(
-                f"model: {node.name} has no known Lipschitz constant: the activation {node.function!r} gives no range "
-                "of slopes; pass slope_range to register_rule"
+                f"model: {node.name} has no known Lipschitz constant: the activation {node.function!r} has no slope "
+                "range; pass slope_range to register_rule"
             )
         return self._layer(node, steepest, inputs[0])
 
@@ -134,7 +134,8 @@ class Constants:
     def with_scale_before(self, layer: Linear | Conv2d, weights: Weights) -> tuple[Weights, Node]:
         """The weights times the factors of a scale before the layer, and the node that they are applied to.
 
-        The weights are unchanged without a scale, if its factors do not fit, or if it is folded into the layer before.
+        The weights stay unchanged without a scale, with factors that differ within a channel, or if the scale is folded
+        into the layer before it.
         """
         z = layer.inputs[0]
         while _shifts(z):
@@ -190,7 +191,7 @@ class Constants:
 
 
 def _most_windows(node: MaxPool) -> int:
-    """The largest number of windows that hold one element; twice in a window counts once."""
+    """The largest number of windows that contain the same element; twice in a window counts once."""
     order = node.windows.sort(1).values
     again = torch.zeros_like(order, dtype=torch.bool)
     again[:, 1:] = order[:, 1:] == order[:, :-1]

@@ -1,4 +1,4 @@
-"""Upper bounds of spectral norms by Gram iteration, rounding included."""
+"""Upper bounds of spectral norms by Gram iteration, rounding errors included."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-# Makes up for the rounding error of a few operations on positive numbers.
+# Exceeds the rounding error of several operations on positive numbers.
 _UP = 1 + 2.0**-49
 _UNIT = 2.0**-53
 # The largest error of a result below the smallest normal number, flushed or not.
@@ -20,11 +20,11 @@ _MOST_SHIFT = 1000
 
 @dataclasses.dataclass
 class Bracket:
-    """The largest spectral norm of some matrices.
+    """Bounds of the largest spectral norm of several matrices.
 
     Attributes:
         upper: an upper bound; inf where it cannot be bounded.
-        lower: about a lower bound: the norm of a product with a vector, in floating point.
+        lower: approximate lower bound: the norm of a product with a vector, in floating point.
     """
 
     upper: float
@@ -32,38 +32,38 @@ class Bracket:
 
 
 def spectral_norms(batches: Iterable[Tensor], tolerance: float = 3e-4, floor: float = 0.0) -> Bracket:
-    """The largest spectral norm ‖A‖₂ of all matrices A of all batches.
+    """Bound the largest spectral norm ‖A‖₂ of all matrices A of all batches.
 
-    With G₀ = A and Gₜ₊₁ = GₜᵀGₜ it is ‖A‖₂ = ‖Gₜ‖₂^(2⁻ᵗ) ≤ ‖Gₜ‖_F^(2⁻ᵗ), which falls to ‖A‖₂ as t grows (Delattre,
+    With G₀ = A and Gₜ₊₁ = GₜᵀGₜ, ‖A‖₂ = ‖Gₜ‖₂^(2⁻ᵗ) ≤ ‖Gₜ‖_F^(2⁻ᵗ), which decreases to ‖A‖₂ as t grows (Delattre,
     Barthélemy, Araujo and Allauzen, 2023). A computed product Ĝ with n terms in each sum is off by E with
     |E| ≤ γₙ·|Gₜ|ᵀ|Gₜ|, in whatever order it is summed (Higham, 2002, section 3.5), and ‖|Gₜ|ᵀ|Gₜ|‖₂ ≤ ‖Gₜ‖_F²: so
-    ‖Gₜ‖₂² ≤ ‖Ĝ‖₂ + γₙ·‖Gₜ‖_F², from the last step back to the first. Steps are scaled by powers of two, which rounds
-    nothing.
+    ‖Gₜ‖₂² ≤ ‖Ĝ‖₂ + γₙ·‖Gₜ‖_F², from the last step back to the first. Steps are scaled by powers of two, which is
+    exact.
 
     Args:
         batches: each [B, m, n], float64.
-        tolerance: steps stop at upper ≤ (1 + tolerance)·lower, or after a fixed number.
-        floor: a guess of a lower bound of the result; matrices below it take no further steps.
+        tolerance: stop at upper ≤ (1 + tolerance)·lower, or after a fixed number of steps.
+        floor: estimated lower bound of the result; matrices below it take no further steps.
 
     Returns:
-        Bracket; its upper bound is proved whatever the floor.
+        Bracket; its upper bound is proved for any floor.
 
-    >>> found = spectral_norms([torch.tensor([[[3.0, 0.0], [4.0, 5.0]]], dtype=torch.float64)])
-    >>> found.lower <= 45**0.5 * 1.000001 and 45**0.5 <= found.upper <= 45**0.5 * 1.001
+    >>> bracket = spectral_norms([torch.tensor([[[3.0, 0.0], [4.0, 5.0]]], dtype=torch.float64)])
+    >>> bracket.lower <= 45**0.5 * 1.000001 and 45**0.5 <= bracket.upper <= 45**0.5 * 1.001
     True
     """
-    found = Bracket(0.0, floor)
+    bracket = Bracket(0.0, floor)
     for matrices in batches:
         if matrices.numel():
-            _extend(found, matrices, tolerance)
-    return found
+            _extend(bracket, matrices, tolerance)
+    return bracket
 
 
-def _extend(found: Bracket, matrices: Tensor, tolerance: float) -> None:
+def _extend(bracket: Bracket, matrices: Tensor, tolerance: float) -> None:
     """Extend a bracket by further matrices."""
     largest = matrices.abs().amax((1, 2))
     if not bool(largest.isfinite().all()):
-        found.upper = torch.inf
+        bracket.upper = torch.inf
         return
     matrices, largest = matrices[largest > 0], largest[largest > 0]
     if not len(matrices):
@@ -81,19 +81,19 @@ def _extend(found: Bracket, matrices: Tensor, tolerance: float) -> None:
         vector = torch.take_along_dim(g, g.square().sum(1).argmax(1)[:, None, None], 2)  # the longest column
         length = (g.mT @ vector).square().sum((1, 2)).sqrt() / vector.square().sum((1, 2)).sqrt()
         lower = _back(length, shifts, [torch.zeros_like(error) for error in errors])
-        found.lower = max(found.lower, float(lower.nan_to_num(0.0).amax()))
-        best = found.lower * (1 + tolerance)
+        bracket.lower = max(bracket.lower, float(lower.nan_to_num(0.0).amax()))
+        best = bracket.lower * (1 + tolerance)
         unsettled = upper > best
         if step == _MOST_STEPS or not bool(unsettled.any()):
             break
-        found.upper = max(found.upper, float(upper[~unsettled].amax()) if bool((~unsettled).any()) else 0.0)
+        bracket.upper = max(bracket.upper, float(upper[~unsettled].amax()) if bool((~unsettled).any()) else 0.0)
         g, upper, size = g[unsettled], upper[unsettled], size[unsettled]
         gram = g.mT @ g
         error = ((g.shape[1] + 4) * 2 * _UNIT * size.square() + g.shape[1] * width * _TINY) * _UP
         shift = _exponent(gram.abs().amax((1, 2)))
         shifts, errors = [part[unsettled] for part in shifts] + [shift], [part[unsettled] for part in errors] + [error]
         g = _scaled(gram, -shift)
-    found.upper = max(found.upper, float(upper.amax()))
+    bracket.upper = max(bracket.upper, float(upper.amax()))
 
 
 def _back(norm: Tensor, shifts: list[Tensor], errors: list[Tensor]) -> Tensor:
@@ -101,16 +101,16 @@ def _back(norm: Tensor, shifts: list[Tensor], errors: list[Tensor]) -> Tensor:
     for shift, error in zip(reversed(shifts[1:]), reversed(errors[1:]), strict=True):
         norm = ((_scaled(norm, shift) + error) * _UP).sqrt() * _UP
     # Relative errors are large where the last product is below the smallest normal number.
-    found = torch.nextafter(_scaled(norm, shifts[0]) * _UP, torch.tensor(torch.inf, dtype=torch.float64))
-    return torch.where(norm > 0, found, 0.0)
+    bound = torch.nextafter(_scaled(norm, shifts[0]) * _UP, torch.tensor(torch.inf, dtype=torch.float64))
+    return torch.where(norm > 0, bound, 0.0)
 
 
 def _exponent(largest: Tensor) -> Tensor:
-    """The exponents k with 2^k about largest."""
+    """The exponents k with 2^k near largest."""
     return torch.frexp(largest).exponent.clamp(-_MOST_SHIFT, _MOST_SHIFT)
 
 
 def _scaled(values: Tensor, exponent: Tensor) -> Tensor:
-    """values·2^exponent."""
+    """Multiply values by 2^exponent."""
     power = torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent)
     return values * power.view(-1, *(1,) * (values.dim() - 1))

@@ -10,20 +10,18 @@ from pyrobust.bounds.graph.nodes import Node
 
 _STEPS = 8
 _STARTS = 3
-# Distance of two inputs relative to the size of one.
+# Distance between two inputs, relative to their size.
 _STEP = 2.0**-10
 _ORDERS = {"linf": torch.inf, "l2": 2.0, "l1": 1.0}
 
 
 @torch.no_grad()
 def observed_slope(output: Node, x: Tensor, norm: str) -> float:
-    """The largest ‖f(x + h·v) − f(x)‖ / ‖h·v‖ of a few directions v at each of x [B, ...].
+    """Return the largest ‖f(x + h·v) − f(x)‖ / ‖h·v‖ over several directions v at each x [B, ...].
 
     The directions are those of the nonlinear power method for the norm of the Jacobian matrix (Boyd, 1974; Higham,
-    1992): v ← ψ(Jᵀψ(J·v)), where ψ picks the vector that attains a norm. In float64, less the rounding error.
-
-    Returns:
-        The slope; 0 if no direction shows one.
+    1992): v ← ψ(Jᵀψ(J·v)), where ψ picks the vector that attains a norm. Computed in float64 less the rounding error,
+    hence 0 where no direction shows a slope.
     """
     order = _ORDERS[norm]
     center = x.detach().to("cpu", torch.float64)

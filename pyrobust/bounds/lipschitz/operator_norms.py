@@ -20,32 +20,32 @@ _CLOSE = 0.01
 _POWER_STEPS = 60
 # Convolutions of at most this width are bounded as matrices, with no other bound tried.
 _SMALL = 512
-# Wider convolutions are never made into a matrix.
+# Wider convolutions are never expanded into a matrix.
 _WIDEST = 2304
-# Numbers held at once: 128 MiB of them.
+# Largest number of float64 elements in memory at once: 128 MiB.
 _NUMBERS = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Weights known up to their rounding: exact = middle ± radius; both float64, of one shape."""
+    """Enclosures middle ± radius of exact weights; both float64, of the same shape."""
 
     middle: Tensor
     radius: Tensor
 
     @classmethod
     def of(cls, lower: Tensor, upper: Tensor) -> Weights:
-        """The weights inside an enclosure."""
+        """Weights from the ends of an enclosure."""
         middle = torch.where(lower == upper, lower, lower / 2 + upper / 2)
         return cls(middle, torch.maximum(upper - middle, middle - lower) * _UP)
 
     def times(self, other: Weights) -> Weights:
-        """The products of the elements; shapes broadcast."""
+        """Elementwise products; shapes broadcast."""
         a, b = self.middle.abs(), other.middle.abs()
         middle = self.middle * other.middle
         spread = a * other.radius + self.radius * b + self.radius * other.radius
-        one = (a == 0) | (b == 0) | (a == 1) | (b == 1)  # such products are exact
-        rounding = torch.where(one, 0.0, middle.abs() * 2 * _UNIT + 2.0**-1022)
+        exact = (a == 0) | (b == 0) | (a == 1) | (b == 1)
+        rounding = torch.where(exact, 0.0, middle.abs() * 2 * _UNIT + 2.0**-1022)
         return Weights(middle, (spread + rounding) * _UP)
 
     def magnitude(self) -> Tensor:
@@ -59,10 +59,10 @@ def linear_norm(weights: Weights, norm: str) -> float:
     l∞: the largest sum of a row's absolute values; l1: of a column's; l2: ``spectral_norms``.
     """
     if norm == "l2":
-        found, radius = spectral_norms([weights.middle[None]]).upper, weights.radius
+        bound, radius = spectral_norms([weights.middle[None]]).upper, weights.radius
         if bool(radius.any()):
-            found += _schur(float(radius.sum(1).amax()), float(radius.sum(0).amax()), radius.numel())
-        return found * _UP
+            bound += _schur(float(radius.sum(1).amax()), float(radius.sum(0).amax()), radius.numel())
+        return bound * _UP
     dims = 1 if norm == "linf" else 0
     return _largest_sum(weights.magnitude().sum(dims), weights.middle.shape[dims])
 
@@ -71,7 +71,7 @@ def conv_norm(node: Conv2d, weights: Weights, norm: str) -> float:
     """An upper bound of the operator norm of a convolution with these weights and its zero padding.
 
     l∞ and l1: the largest sum of absolute values in a row or a column of its matrix. l2: Gram iteration of that matrix
-    for small layers, else of the circulant one that contains it (see ``_symbols``).
+    for small layers, else of a circulant matrix that contains it (see ``_symbols``).
     """
     if norm != "l2":
         magnitude = weights.magnitude()
@@ -83,13 +83,13 @@ def conv_norm(node: Conv2d, weights: Weights, norm: str) -> float:
     if bool(weights.radius.any()):
         # Absolute sums of rows and columns of its matrix are at most those of the kernel.
         groups = torch.chunk(weights.radius, node.groups)
-        columns = max(float(one.sum((0, 2, 3)).amax()) for one in groups)
+        columns = max(float(group.sum((0, 2, 3)).amax()) for group in groups)
         rounded = _schur(float(weights.radius.sum((1, 2, 3)).amax()), columns, weights.radius.numel())
     return (_conv_spectral_norm(node, weights.middle) + rounded) * _UP
 
 
 def _largest_sum(sums: Tensor, terms: int) -> float:
-    """The largest of sums of ``terms`` numbers ≥ 0, rounded in any order, from above."""
+    """An upper bound of the largest of some sums of ``terms`` numbers ≥ 0, computed in any order."""
     return float(sums.amax()) * (1 + (terms + 8) * _UNIT) * _UP if sums.numel() else 0.0
 
 
@@ -105,8 +105,8 @@ def _apply(node: Conv2d, weight: Tensor, x: Tensor) -> Tensor:
 def _apply_transposed(node: Conv2d, weight: Tensor, y: Tensor) -> Tensor:
     # rows and columns at the far ends of the input that no window reaches
     over = [
-        size + 2 * border - gap * (taps - 1) - 1 - step * (out - 1)
-        for size, border, gap, taps, step, out in zip(
+        size + 2 * border - gap * (kernel - 1) - 1 - step * (out - 1)
+        for size, border, gap, kernel, step, out in zip(
             node.inputs[0].shape[1:],
             node.padding,
             node.dilation,
@@ -123,18 +123,18 @@ def _conv_spectral_norm(node: Conv2d, weight: Tensor) -> float:
     inputs = math.prod(node.inputs[0].shape) // node.groups
     outputs = math.prod(node.shape) // node.groups
     width = min(inputs, outputs)
-    held = inputs * outputs * node.groups
-    if width <= _SMALL and held <= _NUMBERS:
+    elements = inputs * outputs * node.groups
+    if width <= _SMALL and elements <= _NUMBERS:
         return spectral_norms([_matrices(node, weight)]).upper
     floor = _power_iteration(node, weight)
     bound = _circulant_bound(node, weight, floor)
-    if bound <= floor * (1 + _CLOSE) or width > _WIDEST or held > _NUMBERS:
+    if bound <= floor * (1 + _CLOSE) or width > _WIDEST or elements > _NUMBERS:
         return bound
     return min(bound, spectral_norms([_matrices(node, weight)], floor=floor).upper)
 
 
 def _matrices(node: Conv2d, weight: Tensor) -> Tensor:
-    """The convolution of each group as an exact matrix [groups, outputs, inputs]: its values at unit images."""
+    """The exact matrix of each group's convolution, [groups, outputs, inputs]: its values at unit images."""
     channels, height, width = node.inputs[0].shape
     inputs = channels // node.groups * height * width
     units = torch.eye(inputs, dtype=torch.float64).view(inputs, channels // node.groups, height, width)
@@ -143,7 +143,7 @@ def _matrices(node: Conv2d, weight: Tensor) -> Tensor:
 
 
 def _power_iteration(node: Conv2d, weight: Tensor) -> float:
-    """About a lower bound of the norm."""
+    """An approximate lower bound of the norm."""
     x = torch.randn(1, *node.inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     scale = float(weight.abs().amax())
     if not 0 < scale < math.inf:
@@ -161,59 +161,58 @@ def _power_iteration(node: Conv2d, weight: Tensor) -> float:
 def _circulant_bound(node: Conv2d, weight: Tensor, floor: float) -> float:
     """An upper bound of the norm, from the convolution on a torus so large that no output wraps around it.
 
-    With zero padding, the convolution's matrix is a submatrix of that one. The torus' matrix
-    is unitarily similar to its symbols, one small matrix for each frequency (Sedghi, Gupta and Long, 2019), so its norm
-    is the largest of theirs.
+    The zero-padded convolution's matrix is a submatrix of the torus's, which is unitarily similar to its symbols, one
+    small matrix per frequency (Sedghi, Gupta and Long, 2019), so that its norm is the largest of theirs.
     """
-    found = spectral_norms(_symbols(node, weight), floor=floor)
-    taps = weight.shape[2] + weight.shape[3]
-    # cos and sin of rounded angles are within 2^-47, sums of as many terms as taps likewise in proportion.
-    off = (4 * taps + 64) * 2.0**-48
-    size = float(weight.abs().sum((2, 3)).square().sum().sqrt()) * math.sqrt(2) * taps
-    return (found.upper + off * size) * _UP
+    bracket = spectral_norms(_symbols(node, weight), floor=floor)
+    terms = weight.shape[2] + weight.shape[3]
+    # Each cos and sin of a rounded angle is within 2^-47; the error of their sums grows with the number of terms.
+    error = (4 * terms + 64) * 2.0**-48
+    size = float(weight.abs().sum((2, 3)).square().sum().sqrt()) * math.sqrt(2) * terms
+    return (bracket.upper + error * size) * _UP
 
 
 def _symbols(node: Conv2d, weight: Tensor) -> Iterator[Tensor]:
     """The symbols Ŵ(ω) = Σ_q W_q·e^{iqω} of all frequencies of the torus: batches [B, 2·O/g, 2·C'/g].
 
-    A stride s is a step of one between blocks of s elements: the input's s phases along each axis become channels, C'
-    of them, and the element at i·s + t for the kernel's offset t is that of phase t mod s at i + ⌊t/s⌋. Blocks then
-    have a range of Q offsets, and a torus of (outputs + Q - 1) positions has room for everything that an output reads.
-    One position will do for Q = 1: the frequency only turns the symbol. A complex matrix A + iB stands as the real one
-    [[A, -B], [B, A]], which has the same singular values, each twice. Opposite frequencies have conjugate symbols, so
-    half of them will do.
+    A stride s is a step of one between blocks of s elements: the s phases of the input along each axis become channels,
+    C' in total, and the element at i·s + t, for kernel offset t, is that of phase t mod s at i + ⌊t/s⌋. The blocks then
+    have Q offsets, and a torus of (outputs + Q - 1) positions holds everything that an output reads. For Q = 1, one
+    position suffices, because the frequency only turns the symbol. A complex matrix A + iB is represented by the real
+    matrix [[A, -B], [B, A]], which has the same singular values, each twice. Opposite frequencies have conjugate
+    symbols, so half of the frequencies suffice.
     """
     places, sizes = [], []
     for axis in range(2):
         step, gap, border = node.stride[axis], node.dilation[axis], node.padding[axis]
         offset = torch.arange(weight.shape[2 + axis]) * gap - border
         block = torch.div(offset, step, rounding_mode="floor")
-        taps = int(block.max() - block.min()) + 1
+        extent = int(block.max() - block.min()) + 1
         places.append((offset - block * step, block - block.min()))
-        sizes.append((taps, node.shape[1 + axis] + taps - 1 if taps > 1 else 1))
+        sizes.append((extent, node.shape[1 + axis] + extent - 1 if extent > 1 else 1))
     (phase_y, block_y), (phase_x, block_x) = places
-    (taps_y, height), (taps_x, width) = sizes
+    (extent_y, height), (extent_x, width) = sizes
     outputs, channels = weight.shape[:2]
-    blocks = torch.zeros(outputs, channels, *node.stride, taps_y, taps_x, dtype=torch.float64)
+    blocks = torch.zeros(outputs, channels, *node.stride, extent_y, extent_x, dtype=torch.float64)
     blocks[:, :, phase_y[:, None], phase_x, block_y[:, None], block_x] = weight
-    blocks = blocks.view(node.groups, outputs // node.groups, -1, taps_y, taps_x)
-    waves_x = _waves(taps_x, width)[: width // 2 + 1]
+    blocks = blocks.view(node.groups, outputs // node.groups, -1, extent_y, extent_x)
+    waves_x = _waves(extent_x, width)[: width // 2 + 1]
     columns = torch.einsum("goiyx,fx->gfoiy", blocks.to(torch.complex128), waves_x)
     rows = max(1, _NUMBERS // max(1, 4 * columns[..., 0].numel()))
-    for waves_y in torch.split(_waves(taps_y, height), rows):
+    for waves_y in torch.split(_waves(extent_y, height), rows):
         symbols = torch.einsum("gfoiy,ey->gefoi", columns, waves_y).flatten(0, 2)
         real, imaginary = symbols.real, symbols.imag
         yield torch.cat([torch.cat([real, -imaginary], 2), torch.cat([imaginary, real], 2)], 1)
 
 
-def _waves(taps: int, size: int) -> Tensor:
-    """The waves e^{2πi·f·q/size} of all frequencies f and offsets q: complex128 [size, taps]."""
-    turns = (torch.arange(size)[:, None] * torch.arange(taps)) % size
+def _waves(extent: int, size: int) -> Tensor:
+    """The waves e^{2πi·f·q/size} of all frequencies f and offsets q: complex128 [size, extent]."""
+    turns = (torch.arange(size)[:, None] * torch.arange(extent)) % size
     angle = turns.double() * (2 * math.pi / size)
     return torch.complex(angle.cos(), angle.sin())
 
 
 def map_norm(node: Linear | Conv2d, weights: Weights, norm: str) -> float:
     """An upper bound of the norm of a layer with these weights; inf where it cannot be bounded."""
-    found = linear_norm(weights, norm) if isinstance(node, Linear) else conv_norm(node, weights, norm)
-    return math.inf if math.isnan(found) else found
+    bound = linear_norm(weights, norm) if isinstance(node, Linear) else conv_norm(node, weights, norm)
+    return math.inf if math.isnan(bound) else bound

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Of float64.
+#: Unit roundoff of float64.
 ROUNDOFF = 2.0**-53
 
 #: Added to magnitudes where a deployed forward pass may flush products, or inputs, below the smallest normal float to
@@ -14,7 +14,7 @@ FLUSHED = 2.0**-100
 
 
 class Outward:
-    """Directed rounding, switched off for bounds that need not be sound: then floats count as real numbers.
+    """Directed rounding, switched off for unsound bounds, which treat floats as real numbers.
 
     Every operation rounds to nearest, in float64, and its result is then moved by at least one step. ``TINY`` is the
     smallest normal number, so that a device may keep smaller ones or flush them to zero.
@@ -32,11 +32,11 @@ class Outward:
         return a + (a.abs() * self._step + self._tiny)
 
     def down(self, a: Tensor) -> Tensor:
-        """At most that number."""
+        """At most the real number whose nearest float64 is a."""
         return a - (a.abs() * self._step + self._tiny)
 
-    def few(self, size: Tensor) -> Tensor:
-        """The rounding error of a few sums and products that are at most ``size`` in all."""
+    def rounding_error(self, size: Tensor) -> Tensor:
+        """The rounding error of several sums and products with a total magnitude of at most ``size``."""
         return size * (8 * self._step) + self._tiny
 
     def gamma(self, n: int, roundoff: float = ROUNDOFF) -> float:
@@ -47,7 +47,7 @@ class Outward:
         return x / (1 - x) * (1 + 2.0**-50) if x < 0.25 else float("inf")
 
     def underflow(self, operations: int) -> float:
-        """The error of so many operations below the smallest normal number."""
+        """The error of ``operations`` results below the smallest normal number."""
         return operations * self._tiny
 
 

@@ -42,7 +42,7 @@ class TensorEngine:
         device: of the computation and of input sets; results are on the CPU.
 
     Raises:
-        ModelError: a parameter is not finite, or not known well enough, or an activation has no interval or relaxation.
+        ModelError: a parameter is not finite or has no relative error, or an activation has no interval or relaxation.
     """
 
     def __init__(self, output: Node, dtype: torch.dtype, device: torch.device) -> None:
@@ -155,12 +155,12 @@ class _Chunk:
         first, windows = 0, windows_below(network, i, None)
 
         def step(begin: int, end: int) -> None:
-            at = image[first + begin : first + end], neuron[first + begin : first + end]
-            low, high = backward_pass.from_neurons(i, *at, windows)
+            chosen = image[first + begin : first + end], neuron[first + begin : first + end]
+            low, high = backward_pass.from_neurons(i, *chosen, windows)
             # A bound that is not finite leaves the range as it was.
             usable = low.isfinite() & high.isfinite() & (low <= high)
-            lower[at] = low.where(usable, old.lower[at])
-            upper[at] = high.where(usable, old.upper[at])
+            lower[chosen] = low.where(usable, old.lower[chosen])
+            upper[chosen] = high.where(usable, old.upper[chosen])
 
         lower, upper = old.lower.clone(), old.upper.clone()
         for count, window in groups:
@@ -184,13 +184,13 @@ class _Chunk:
         image, row = every // max(1, count), every % max(1, count)
 
         def step(begin: int, end: int) -> None:
-            own, at = image[begin:end], row[begin:end]
-            a = rows[own, at] if rows.dim() == 3 else rows[at]
+            images, indices = image[begin:end], row[begin:end]
+            a = rows[images, indices] if rows.dim() == 3 else rows[indices]
             if with_upper:
-                both = backward_pass.from_specification(own.repeat(2), torch.cat([a, -a]))
-                lower[begin:end], upper[begin:end] = both[: len(own)], -both[len(own) :]
+                both = backward_pass.from_specification(images.repeat(2), torch.cat([a, -a]))
+                lower[begin:end], upper[begin:end] = both[: len(images)], -both[len(images) :]
             else:
-                lower[begin:end] = backward_pass.from_specification(own, a)
+                lower[begin:end] = backward_pass.from_specification(images, a)
 
         windows = windows_below(network, output, None)
         self._in_chunks(output, batch * count, 2 if with_upper else 1, windows, step)

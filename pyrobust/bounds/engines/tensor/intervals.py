@@ -47,21 +47,21 @@ class Range:
 
 
 def range_of(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
-    """The range of a layer from those of its inputs; from −inf to inf where nothing is known."""
-    found = _range(layer, inputs, arithmetic)
+    """The range of a layer from the ranges of its inputs; from −inf to inf where unknown."""
+    result = _range(layer, inputs, arithmetic)
     if layer.nonlinear:
-        error = deployed_error(layer, found.lower, found.upper, arithmetic)
+        error = deployed_error(layer, result.lower, result.upper, arithmetic)
         if error is not None:
-            found = Range(found.lower - error, found.upper + error)
-    # Unknown, too, where the deployed forward pass may overflow. A comparison with NaN is false.
-    usable = found.lower <= found.upper
+            result = Range(result.lower - error, result.upper + error)
+    # Also unknown where the deployed forward pass may overflow. Comparisons with NaN are false.
+    usable = result.lower <= result.upper
     if arithmetic.deployed > 0:
         most = arithmetic.deployed_max
-        usable &= (found.lower >= -most) & (found.upper <= most)
-        if found.sum is not None:
-            usable &= ~(found.sum > most)
-    lower, upper = found.lower.where(usable, -torch.inf), found.upper.where(usable, torch.inf)
-    return Range(lower, upper, found.sum)
+        usable &= (result.lower >= -most) & (result.upper <= most)
+        if result.sum is not None:
+            usable &= ~(result.sum > most)
+    lower, upper = result.lower.where(usable, -torch.inf), result.upper.where(usable, torch.inf)
+    return Range(lower, upper, result.sum)
 
 
 def deployed_error(layer: Layer, lower: Tensor, upper: Tensor, arithmetic: Arithmetic) -> Tensor | None:
@@ -99,7 +99,7 @@ def _products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
     fan_in = layer.fan_in(backward=False)
     center = z.lower / 2 + z.upper / 2
     radius = torch.maximum(z.upper - center, center - z.lower)
-    radius = radius + out.few(radius)
+    radius = radius + out.rounding_error(radius)
     size = torch.maximum(z.magnitude(), center.abs())
     if arithmetic.deployed > 0:
         size = size + FLUSHED
@@ -111,7 +111,7 @@ def _products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
     wrong = layer.weight_error if out.sound else 0.0
     unknown = layer.bias_error if out.sound else 0.0
     error = radius + (gamma + wrong + deployed) * size + (deployed * (bias.abs() + FLUSHED) + unknown)
-    error = error + out.few(error + middle.abs() + bias.abs())
+    error = error + out.rounding_error(error + middle.abs() + bias.abs())
     middle = middle + bias
     return Range(middle - error, middle + error, size)
 
@@ -119,13 +119,13 @@ def _products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
 def _scaled(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
     out, scale, shift = arithmetic.out, layer.scale, layer.bias
     size = out.up(scale.abs() * z.magnitude())
-    one, other = scale * z.lower, scale * z.upper
-    lower, upper = out.down(torch.minimum(one, other)), out.up(torch.maximum(one, other))
+    at_lower, at_upper = scale * z.lower, scale * z.upper
+    lower, upper = out.down(torch.minimum(at_lower, at_upper)), out.up(torch.maximum(at_lower, at_upper))
     lower, upper = out.down(lower + shift), out.up(upper + shift)
     if out.sound:
         error = layer.scale_error * z.magnitude() + layer.bias_error
         error = error + arithmetic.share(layer.roundings) * (size + shift.abs() + FLUSHED)
-        error = error + out.few(error)
+        error = error + out.rounding_error(error)
         lower, upper = out.down(lower - error), out.up(upper + error)
     return Range(lower, upper, size)
 

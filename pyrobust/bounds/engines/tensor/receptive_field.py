@@ -57,18 +57,18 @@ Windows = dict[int, Window | None]
 
 def windows_below(network: Network, i: int, window: Window | None) -> Windows:
     """The windows of all layers below for rows that start in a window of layer i."""
-    found: Windows = {i: window}
+    windows: Windows = {i: window}
     for j in range(i, -1, -1):
-        if j not in found:
+        if j not in windows:
             continue
         layer = network.layers[j]
         for source, node in zip(layer.inputs, layer.node.inputs, strict=True):
-            below = _below(layer, found[j])
+            below = _below(layer, windows[j])
             if network.layers[source].node.shape != node.shape:  # the same elements, seen as other planes
                 below = None
-            before = found.get(source, below)
-            found[source] = None if before is None or below is None else before.join(below)
-    return found
+            before = windows.get(source, below)
+            windows[source] = None if before is None or below is None else before.join(below)
+    return windows
 
 
 def _below(layer: Layer, window: Window | None) -> Window | None:

@@ -84,8 +84,8 @@ class Relaxations:
     def with_rounding_error(self, low: Tensor, high: Tensor) -> Pair:
         """Ends lowered and raised by the rounding error of the sums of a row."""
         out, below, above = self._arithmetic.out, low.abs(), high.abs()
-        low = low - (self._share * below + out.few(below))
-        return Pair(low, high + (self._share * above + out.few(above)))
+        low = low - (self._share * below + out.rounding_error(below))
+        return Pair(low, high + (self._share * above + out.rounding_error(above)))
 
     def underflow(self, i: int) -> Tensor:
         """The error that underflow can cause in a row at layer i: [B]."""
@@ -96,10 +96,10 @@ class Relaxations:
         for source in layer.inputs:
             # of each coefficient the smallest product, times the values it is multiplied with
             total = total + 2 * (self._ranges[source].magnitude() + 1).sum(1) * out.underflow(operations)
-        found = self._ranges[i].sum
-        if layer.affine and found is not None:
+        magnitude_sum = self._ranges[i].sum
+        if layer.affine and magnitude_sum is not None:
             # a coefficient that vanishes before the layer loses its share of the bias
-            total = total + 2 * (found + layer.bias.abs()).sum(1) * out.underflow(8)
+            total = total + 2 * (magnitude_sum + layer.bias.abs()).sum(1) * out.underflow(8)
         return out.up(total)
 
     def _costs(self, layer: Layer) -> tuple[float, float, float]:
@@ -115,16 +115,16 @@ class Relaxations:
     def _pair(self, i: int) -> Pair:
         """The pair before the rounding error of the sums of a row."""
         layer, out = self._network.layers[i], self._arithmetic.out
-        bias, found = layer.bias, self._ranges[i].sum
-        assert found is not None
-        bias = bias.expand_as(found)
+        bias, magnitude_sum = layer.bias, self._ranges[i].sum
+        assert magnitude_sum is not None
+        bias = bias.expand_as(magnitude_sum)
         if not out.sound:
             return Pair(bias, bias)
         sum_share, bias_share, constant = self._costs(layer)
-        error = sum_share * found + bias_share * bias.abs() + constant + layer.bias_error
+        error = sum_share * magnitude_sum + bias_share * bias.abs() + constant + layer.bias_error
         if isinstance(layer.node, Scale):
             error = error + layer.scale_error * self._ranges[layer.inputs[0]].magnitude()
-        error = error + out.few(error + bias.abs())
+        error = error + out.rounding_error(error + bias.abs())
         return Pair(bias - error, bias + error)
 
     def _function(self, i: int) -> LayerRelaxation:
@@ -134,8 +134,8 @@ class Relaxations:
         relax = required(row_of(node, ENGINE).relaxation, node, "linear relaxation", ENGINE)
         lower_slope, low, upper_slope, high = relax(node, z.lower, z.upper, arithmetic.out)
         relaxation = LayerRelaxation(lower_slope, upper_slope, low, high)
-        found = self._ranges[i]
-        error = deployed_error(layer, found.lower, found.upper, arithmetic)
+        values = self._ranges[i]
+        error = deployed_error(layer, values.lower, values.upper, arithmetic)
         if error is not None:
             out = arithmetic.out
             relaxation = relaxation._replace(low=out.down(relaxation.low - error), high=out.up(relaxation.high + error))
@@ -152,12 +152,12 @@ class Relaxations:
         others = high.masked_fill(index == chosen, -torch.inf).amax(2)
         is_maximum = others <= low.gather(2, best).squeeze(2)
         chosen = chosen.squeeze(2)
-        # The padding may be chosen where nothing is known of a window: that proves nothing.
-        one, zero = torch.ones_like(others), torch.zeros_like(others)
+        # Padding may be chosen where the range of a window is unknown; it proves nothing.
+        ones, zero = torch.ones_like(others), torch.zeros_like(others)
         lower = zero.where(chosen >= 0, -torch.inf)
         upper = self._ranges[i].upper.where(~is_maximum, 0.0)
         chosen = chosen.clamp(min=0)
-        relaxation = LayerRelaxation(one, is_maximum.to(one.dtype), lower, upper, chosen)
+        relaxation = LayerRelaxation(ones, is_maximum.to(ones.dtype), lower, upper, chosen)
         return self._charged(relaxation, z.magnitude().gather(1, chosen), below, None)
 
     def _charged(self, relaxation: LayerRelaxation, m: Tensor, below: Layer, pair: Pair | None) -> LayerRelaxation:
@@ -173,7 +173,7 @@ class Relaxations:
             low_size, high_size, m = low_size + s.abs() * size, high_size + t.abs() * size, m + size
         added, multiplied = (torch.full_like(m, out.gamma(n)) for n in (below.adds, below.adds + 1))
         low_cost, high_cost = (slope.abs() * m * added.where(slope.abs() == 1, multiplied) for slope in (s, t))
-        low = low - (low_cost + out.few(low_size + low_cost))
-        high = high + (high_cost + out.few(high_size + high_cost))
+        low = low - (low_cost + out.rounding_error(low_size + low_cost))
+        high = high + (high_cost + out.rounding_error(high_size + high_cost))
         low, high = self.with_rounding_error(low, high)
         return LayerRelaxation(s.contiguous(), t.contiguous(), low.contiguous(), high.contiguous(), relaxation.chosen)

@@ -107,7 +107,7 @@ def register_rule(
     slope_range: tuple[float, float] | None = None,
     differentiable: Callable[[Tensor, Tensor], tuple[Tensor, ...]] | None = None,
 ) -> None:
-    """Add an operator that acts on each element by itself to the activations that ``BoundedModel`` knows.
+    """Add an elementwise operator to the activations that ``BoundedModel`` supports.
 
     The rule serves IBP and CROWN in both engines. ``lipschitz_bound`` and ``method="lipschitz"`` refuse the operator
     unless ``slope_range`` is given, ``DifferentiableBounds`` unless ``differentiable`` is.
@@ -118,9 +118,9 @@ def register_rule(
             length of l and u, with lower slope·z + lower intercept ≤ f(z) ≤ upper slope·z + upper intercept and
             lower ≤ f(z) ≤ upper for all real z in [l, u]. It must round outward; l and u may be infinite. It is called
             from several threads, one at a time.
-        slope_range: the (smallest, largest) derivative anywhere, rounded outward.
-        differentiable: (l, u) → the same six as tensors [B, ...] like l and u, in differentiable torch operations
-            without directed rounding; l and u are finite.
+        slope_range: (smallest, largest) derivative over all real numbers, rounded outward.
+        differentiable: (l, u) → the same six values as tensors [B, ...] like l and u, in differentiable torch
+            operations without directed rounding; l and u are finite.
 
     Raises:
         InputTypeError: operator is not an operator overload, or a function is not callable.
