@@ -13,7 +13,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def interval_margins(net: nn.Sequential, x_lower: Tensor, x_upper: Tensor, y: Tensor) -> Tensor:
-    """Lower bounds of logit[y] - logit[j], j != y ascending: centre and radius through each layer, as scripts write it.
+    """Lower bounds of logit[y] - logit[j], j != y ascending: centre and radius through each layer, as in usual scripts.
 
     The difference of logits is folded into the last layer, a Linear.
     """

@@ -29,7 +29,7 @@ def test_python_examples_compile(page):
 
 
 def test_commands_and_options_exist():
-    """Every `pyrobust ...` line of the pages names a command, and options that it has."""
+    """Check every `pyrobust ...` line of the pages against the commands and their options."""
     import typer.main
 
     from pyrobust.cli.app import app

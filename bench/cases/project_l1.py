@@ -1,7 +1,7 @@
 """The l1 projections against sorting, bisection, row loops, the peers and the floor.
 
-Work: each input is read once and the projection written once, 4 bytes an element each. The floor is a clone: one input
-read, one output written. Sort-based methods also pay D log D and several passes over sorted copies.
+Work: each input is read once and the projection written once, 4 bytes per element each. The floor is a clone: one input
+read, one output written. Sort-based methods also need D log D operations and several passes over sorted copies.
 """
 
 from __future__ import annotations

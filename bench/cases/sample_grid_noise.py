@@ -1,7 +1,7 @@
-"""The noisy batch on the input's grid against plain Gaussian noise, the same less sound, and a fill of the same bytes.
+"""Noisy batches on the input's grid against plain, less sound Gaussian noise and a fill of the same bytes.
 
-Work: as sample_noise, with a look-up and a division an element in place of half a Box-Muller transform. The guide that
-is looked up takes 8 KB for sigma = 0.25 and bytes, 32 KB for sigma = 1. The bar is 1.3 times sample_noise.
+Work: as for sample_noise, with a look-up and a division per element instead of half a Box-Muller transform. The guide
+table takes 8 KB for sigma = 0.25 and bytes, 32 KB for sigma = 1. The target is at most 1.3 times sample_noise.
 """
 
 from __future__ import annotations

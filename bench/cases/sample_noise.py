@@ -1,7 +1,7 @@
 """The noisy batch against the usual loop's, against torch's normals alone, and against a fill of the same bytes.
 
-Work: an output of 4 bytes an element is written once (x stays in the cache); at least ten Philox rounds a four
-elements and one Box-Muller transform a two. The floor is the fill. On a CPU the arithmetic is the bound, not the bytes.
+Work: an output of 4 bytes per element is written once (x stays in the cache); at least ten Philox rounds per four
+elements and one Box-Muller transform per two. The floor is the fill. On a CPU the limit is arithmetic, not bytes.
 """
 
 from __future__ import annotations

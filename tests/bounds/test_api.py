@@ -115,9 +115,7 @@ BAD: list[tuple[Callable[[BoundedModel], object], str]] = [
 
 
 @pytest.mark.parametrize(("call", "message"), BAD)
-def test_bad_input_is_refused(
-    model: BoundedModel, call: Callable[[BoundedModel], object], message: str
-) -> None:
+def test_bad_input_is_refused(model: BoundedModel, call: Callable[[BoundedModel], object], message: str) -> None:
     with pytest.raises((InputError, InputTypeError), match=message):
         call(model)
 

@@ -104,8 +104,8 @@ def test_other_devices_compute_the_same(name: str, method: str, monkeypatch: pyt
         for clip in (None, (0.0, 1.0)):
             margins = bounds.margins(x, labels(bounds.outputs), 0.07, method=method, clip=clip)
             results.append([margins, *torch.autograd.grad(margins.square().sum(), parameters)])
-    for one, other in zip(results[:2], results[2:], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    for native_result, torch_result in zip(results[:2], results[2:], strict=True):
+        torch.testing.assert_close(native_result, torch_result, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -166,8 +166,8 @@ def test_compiles_into_one_graph(name: str, method: str, backend: str) -> None:
     for epsilon in (0.05, 0.1):
         got, want = (f(x, y, torch.tensor(epsilon)) for f in (compiled, loss))
         torch.testing.assert_close(got, want)
-        for one, other in zip(*(torch.autograd.grad(v, parameters) for v in (got, want)), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+        for actual, expected in zip(*(torch.autograd.grad(v, parameters) for v in (got, want)), strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_bounds_follow_the_parameters() -> None:
@@ -225,7 +225,7 @@ def test_autocast_leaves_the_bounds_alone(name: str, method: str) -> None:
             margins = bounds.margins(x, labels(bounds.outputs), 0.05, method=method)
             ends = bounds.bounds(x, 0.05, method=method)
         results.append([margins, *ends, *torch.autograd.grad(margins.square().sum(), parameters)])
-    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    assert all(torch.equal(plain, autocast) for plain, autocast in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -278,7 +278,7 @@ def test_bad_labels_are_refused() -> None:
     with pytest.raises(InputError, match=r"y: expected shape \(5,\), got \(4,\)"):
         bounds.margins(x, torch.zeros(4).long(), 0.1)
     with pytest.raises(InputTypeError, match="x: expected a tensor of float32 or float64, got float"):
-        bounds.margins(0.5, torch.zeros(4).long(), 0.1)  # type: ignore[arg-type]  # what is refused
+        bounds.margins(0.5, torch.zeros(4).long(), 0.1)  # type: ignore[arg-type]
     with pytest.raises(InputTypeError, match=r"y: expected an int64 tensor, got torch.float32"):
         bounds.margins(x, torch.zeros(5), 0.1)
     for label in (-1, 4):

@@ -145,8 +145,7 @@ class Scheduler {
     }
     for (int i = 0; i < size_; ++i) {
       const uint64_t word = packed(values[i]);
-      if (word != packed(values[0]) && values[i] == values[i])
-        throw std::runtime_error("threads got different bits");
+      if (word != packed(values[0]) && values[i] == values[i]) throw std::runtime_error("threads got different bits");
       fibers_[i].request.values[c] = word;
     }
   }

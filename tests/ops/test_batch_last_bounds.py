@@ -62,8 +62,8 @@ def test_agrees_with_the_reference(dtype: torch.dtype, name: str, shared: bool, 
         for slope in (0.0, 0.1, 1.0):
             given = arguments(name, inputs(*shape, dtype, shared=shared), slope)
             got, want = (graded(getattr(module, name), given) for module in (ops, reference))
-            for result, reference_result in zip(got, want, strict=True):
-                torch.testing.assert_close(result, reference_result, rtol=tolerance, atol=tolerance)
+            for actual, expected in zip(got, want, strict=True):
+                torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_by_hand() -> None:
@@ -104,19 +104,19 @@ def test_the_same_bits_at_every_level_and_thread_count(
         want = graded(getattr(ops, name), given)
         _C.set_simd_level(simd_level)
         torch.set_num_threads(threads)
-        assert all(same_bits(one, other) for one, other in zip(got, want, strict=True)), shape
+        assert all(same_bits(actual, expected) for actual, expected in zip(got, want, strict=True)), shape
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tensors_that_are_not_contiguous(name: str) -> None:
     given = inputs(4, 3, 20, torch.float32, shared=False)
     moved = tuple(t.movedim(-1, 0).contiguous().movedim(0, -1) for t in given)
-    for one, other in zip(
+    for actual, expected in zip(
         graded(getattr(ops, name), arguments(name, moved, 0.1)),
         graded(getattr(ops, name), arguments(name, given, 0.1)),
         strict=True,
     ):
-        assert torch.equal(one, other)
+        assert torch.equal(actual, expected)
 
 
 @pytest.mark.parametrize("shared", [False, True])

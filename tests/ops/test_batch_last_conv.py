@@ -104,7 +104,7 @@ def test_the_same_bits_at_every_thread_count(dtype: torch.dtype) -> None:
             back = ops.batch_last_conv_transposed(y, weight, x.shape[1:3], **options)
             results.append((y, back, ops.batch_last_conv_weight(x, y, weight.shape[2:], **options)))
         torch.set_num_threads(before)
-        assert all(same_bits(one, other) for one, other in zip(*results, strict=True)), CASES[number]
+        assert all(same_bits(first, second) for first, second in zip(*results, strict=True)), CASES[number]
 
 
 def test_tensors_that_are_not_contiguous() -> None:

@@ -112,7 +112,7 @@ def test_any_votes(data: st.DataObject) -> None:
     value = st.sampled_from(SPECIAL.tolist())
     flat = data.draw(st.lists(value, min_size=classes * rows, max_size=classes * rows))
     logits = torch.tensor(flat).reshape(rows, classes).to(data.draw(st.sampled_from(REALS)))
-    if data.draw(st.booleans()):  # else nearly every row holds a NaN
+    if data.draw(st.booleans()):  # otherwise nearly every row holds a NaN
         logits = torch.where(logits.isfinite(), logits, 0)
     image = torch.tensor(data.draw(st.lists(st.integers(0, images - 1), min_size=rows, max_size=rows)))
     got, want = both(logits, image, images)

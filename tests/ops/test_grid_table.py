@@ -119,7 +119,9 @@ def wrong_words(noise: GridNoise) -> int:
     above = len(leading) - np.searchsorted(np.sort(leading), v, side="right")
     is_open = inside == entry_place
     assert is_open[np.isin(v, leading)].all(), "a draw at a threshold's own word must be left open"
-    assert is_open[-40000:].mean() < 0.3  # else the guide decides little; small words are exact integers, often equal
+    assert (
+        is_open[-40000:].mean() < 0.3
+    )  # otherwise the guide decides little; small words are exact integers, often equal
     return int((~is_open & (guided != above)).sum())
 
 

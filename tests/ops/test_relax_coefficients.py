@@ -55,8 +55,8 @@ def test_agrees_with_the_reference(dtype: torch.dtype, slope: float, simd_level:
     for shape in SHAPES:
         tensors = inputs(*shape, dtype)
         got, want = graded(ops.relax_coefficients, tensors, slope), graded(reference.relax_coefficients, tensors, slope)
-        for one, other in zip(got, want, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-12)
+        for actual, expected in zip(got, want, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-12)
 
 
 def test_by_hand() -> None:
@@ -111,14 +111,14 @@ def test_the_same_bits_at_every_level_and_thread_count(dtype: torch.dtype, simd_
         _C.set_simd_level(_C.simd_levels()[0])
         want = graded(ops.relax_coefficients, tensors, 0.1)
         _C.set_simd_level(simd_level)
-        assert all(same_bits(one, other) for one, other in zip(got, want, strict=True)), shape
+        assert all(same_bits(actual, expected) for actual, expected in zip(got, want, strict=True)), shape
 
 
 def test_tensors_that_are_not_contiguous() -> None:
     a, lower, upper = inputs(4, 3, 20)
     got = ops.relax_coefficients(a.mT.contiguous().mT, lower.T.contiguous().T, upper[:, :])
     want = ops.relax_coefficients(a, lower, upper)
-    assert all(same_bits(one, other) for one, other in zip(got, want, strict=True))
+    assert all(same_bits(actual, expected) for actual, expected in zip(got, want, strict=True))
     shared = a[:1].expand(4, -1, -1).requires_grad_()
     graded(ops.relax_coefficients, (shared, lower, upper), 0.0)
 
@@ -161,8 +161,8 @@ def test_cuda_agrees_with_the_cpu(cuda: torch.device, dtype: torch.dtype) -> Non
         weights = [torch.linspace(-1, 2, r.numel(), dtype=dtype).view(r.shape).to(cuda) for r in results]
         total = sum((r * w).sum() for r, w in zip(results, weights, strict=True))
         got = [*results, *torch.autograd.grad(total, there)]
-        for one, other in zip(got, want, strict=True):
-            torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=1e-5)
+        for actual, expected in zip(got, want, strict=True):
+            torch.testing.assert_close(actual.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

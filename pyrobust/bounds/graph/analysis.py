@@ -70,7 +70,8 @@ class Analysis:
 
     Attributes:
         consumers: for each layer the layers that read it, one entry per read.
-        fused: for each layer, whether it is affine and read by an activation alone, which includes its rounding errors.
+        fused: for each layer, whether it is affine and its only reader is an activation, which then includes its
+            rounding errors.
         affine_in_input: for each layer, whether it is an affine function of the network's input.
         ends_affine_part: for each layer, whether it is affine in the input and either the output or read by a layer
             that is not.
