@@ -4,7 +4,7 @@ python bench/audit_speed.py [--rows N] [--json FILE] [--repeats N]
 
 The log is synthetic: votes for a class drawn from a beta distribution, radii at n = 100,000, alpha = 0.001 and sigma =
 0.25, printed as the reference script prints them (three significant digits) and in full (as Python prints a double).
-Each measurement runs in a process of its own. "read" is reading alone, "audit" reading and auditing. Seconds are CPU
+Each measurement runs in a separate process. "read" is reading alone, "audit" reading and auditing. Seconds are CPU
 time without imports, megabytes the peak resident size with imports; the lowest of the repeats counts.
 """
 

@@ -1,4 +1,4 @@
-"""Peak memory of bounding margins, pyrobust against its peers, each measurement in a process of its own. Linux only.
+"""Peak memory of bounding margins, pyrobust against its peers, each measurement in a separate process. Linux only.
 
 python bench/bounds_memory.py [--only TEXT] [--json FILE] [--threads N] [--repeats N]
 

@@ -1,7 +1,7 @@
 """A step of certified training, without the optimizer: bounds of the margins, their cross entropy, all gradients.
 
 The loss is ibp_loss or crown_ibp_loss with kappa 0: log(1 + sum of exp(-margin)), the mean over the batch. Balls are
-l-infinity, not clipped; images are normalised beforehand. Every variant has a net of its own with the same weights. The
+l-infinity, not clipped; images are normalised beforehand. Every variant has its own net with the same weights. The
 floor is a step of plain training, which has one forward pass where bounds have at least two.
 """
 

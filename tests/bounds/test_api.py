@@ -209,7 +209,7 @@ def bfloat16_products() -> Iterator[None]:
     "setting",
     [
         lambda: default_dtype(torch.float64),
-        lambda: torch.device("meta"),  # stands for torch.set_default_device of a GPU
+        lambda: torch.device("meta"),  # in place of torch.set_default_device of a GPU
         low_precision,
         bfloat16_products,
         flushing,

@@ -61,7 +61,7 @@ def test_each_example_is_settled_by_the_first_method_that_can(
             continue
         assert (verdicts.status[i], verdicts.stage[i]) == (("verified", proofs[0]) if proofs else ("unknown", ""))
         assert verdicts.margin[i] == alone[proofs[0] if proofs else "crown"].lower[i].min()
-    assert len(set(verdicts.stage) - {"", "forward"}) >= 2, "the epsilon tells the methods apart"
+    assert len(set(verdicts.stage) - {"", "forward"}) >= 2, "expected an epsilon at which the methods differ"
 
 
 def test_every_stage_gets_the_undecided_examples_alone(
@@ -154,7 +154,7 @@ def test_an_overflow_proves_nothing() -> None:
     model.load_state_dict({"weight": torch.eye(2) * 1e38, "bias": torch.zeros(2)})
     x = torch.tensor([[8.0, 1.0]])
     verdicts = BoundedModel(model.eval(), x).verify(x, torch.tensor([0]), 0.1)
-    assert verdicts.status == ["falsified"], "the deployed model overflows, and has no class"
+    assert verdicts.status == ["falsified"], "the deployed model overflows and predicts no class"
 
 
 @pytest.mark.parametrize(

@@ -118,10 +118,9 @@ def wrong_words(noise: GridNoise) -> int:
     guided = (entry >> low) + (inside < entry_place)
     above = len(leading) - np.searchsorted(np.sort(leading), v, side="right")
     is_open = inside == entry_place
-    assert is_open[np.isin(v, leading)].all(), "a draw at a threshold's own word must be left open"
-    assert (
-        is_open[-40000:].mean() < 0.3
-    )  # otherwise the guide decides little; small words are exact integers, often equal
+    assert is_open[np.isin(v, leading)].all(), "a draw at a threshold's own word must be left undecided"
+    # The guide must decide most words; small words are exact integers, often equal.
+    assert is_open[-40000:].mean() < 0.3
     return int((~is_open & (guided != above)).sum())
 
 
