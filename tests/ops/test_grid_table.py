@@ -143,7 +143,7 @@ def test_a_wrong_guide_is_detected() -> None:
     leading[100] += 5000
     other = GridNoise(0.25, BYTE, noise.reach, noise.delta, noise.thresholds, noise.words, noise.guide.clone())
     other.guide.numpy().view(np.uint32)[:] = _guide(leading)
-    with pytest.raises(AssertionError, match="left open"):
+    with pytest.raises(AssertionError, match="left undecided"):
         wrong_words(other)
 
 
