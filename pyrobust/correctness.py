@@ -3,14 +3,14 @@
 A model is right at x if its predicted class is the label: the arg-max of the logits, the lowest class on a tie. Logits
 whose largest is NaN, +inf or -inf predict no class, so the model is never right there.
 
-The answer that counts is the one for a batch of the example alone, as a user will run it. A larger batch may round a
-logit otherwise, so its answer stands only where rounding cannot turn it: where the label's logit and the largest other
-one differ by more than √ε of the model's dtype times the row's largest |logit|. All other examples, and those whose
-logits are not finite, run again alone.
+The answer that counts is that of a batch of one, as a user will run the example. A larger batch may round its logits
+differently, so its answer is accepted only where rounding cannot change it: where the label's logit and the largest
+other logit differ by more than √ε of the model's dtype times the row's largest |logit|. All other examples, and those
+whose logits are not finite, run again alone.
 
-Cost: one forward pass of the batch, and one of a single example for each that is close; on ordinary inputs that is
-none. Stored runs are records, so ``Judge.classes_alone`` runs every example alone for them, one forward pass each: what
-they keep then holds even for a model whose batches couple their rows, which no tolerance can tell from rounding.
+The cost is one forward pass of the batch, and one for each close example; on ordinary inputs no example is close. For
+stored runs, ``Judge.classes_alone`` runs every example alone, one forward pass each, so that their records hold even
+for a model that couples the rows of a batch, which no tolerance can distinguish from rounding.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Judge:
         return self._classes(x, None, "")
 
     def classes_alone(self, x: Tensor) -> Tensor:
-        """As ``classes``, each example in a batch of its own, however far apart its logits are."""
+        """Like ``classes``, but every example in a batch of one, however far apart its logits are."""
         classes = torch.empty(len(x), dtype=torch.int64, device="cpu")
         with self.runner.session(gradients=True):
             for i in range(len(x)):

@@ -124,8 +124,8 @@ def test_every_function_documents_arguments_and_errors(name):
     assert doc, "no docstring"
     signature = inspect.signature(function)
     parameters = [key for key in signature.parameters if key not in ("self", "cls")]
-    # "arguments as of ..." refers to a sibling.
-    refers = re.search(r"[Aa]rguments.* as of|same arguments|signature", doc)
+    # "arguments as for ..." refers to a sibling.
+    refers = re.search(r"[Aa]rguments.* as for|same arguments|signature", doc)
     # The summary may explain a single argument.
     assert len(parameters) < 2 or "Args:" in doc or refers, "expected an Args section"
     if "Args:" in doc:

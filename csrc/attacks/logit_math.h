@@ -119,7 +119,7 @@ PYROBUST_HD RowLoss ratio(const T* z, int64_t classes, int64_t up, int64_t down,
   const double first = z[order[0]], third = z[order[2]], last = z[order[ranks - 1]];
   const double scale = first - (ranks == 4 ? (third + last) / 2 : third) + kDlrTiny;
   const double value = (static_cast<double>(z[up]) - static_cast<double>(z[down])) / scale;
-  // The quotient rule, times the scale; a class may stand in several places.
+  // The quotient rule, times the scale; a class may have several ranks.
   const int64_t at[5] = {up, down, order[0], order[2], order[ranks - 1]};
   const double share[5] = {1, -1, -value, ranks == 4 ? value / 2 : value, ranks == 4 ? value / 2 : 0};
   double change[5], size = 0;

@@ -60,7 +60,7 @@ PYROBUST_HD T linf_moved(T x_adv, T gradient, T x, Real<T> step, Real<T> epsilon
   return clipped<T>(near, lower, upper, from);
 }
 
-// The same with momentum: x_adv + share (z - x_adv) + (1 - share) (x_adv - before), z being the plain step from x_adv.
+// The same with momentum: x_adv + share (z - x_adv) + (1 - share) (x_adv - before), where z is the step above.
 template <class T>
 PYROBUST_HD T linf_carried(T x_adv, T gradient, T x, T before, Real<T> step, Real<T> share, Real<T> epsilon,
                            Real<T> lower, Real<T> upper) {

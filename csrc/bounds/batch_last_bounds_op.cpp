@@ -133,7 +133,7 @@ Tensor batch_last_concretize(Tensor a, Tensor center, Tensor radius) {
   return lower;
 }
 
-// box: whether to compute the derivatives by center and radius, which are empty otherwise
+// box: whether to compute the gradients of center and radius, which are empty otherwise
 Triple batch_last_concretize_backward(Tensor grad, Tensor a, Tensor center, Tensor radius, bool box) {
   const auto sizes = check_rows(kConcretize, a, center, radius);
   check_sums(kConcretize, "grad", grad, sizes, a);

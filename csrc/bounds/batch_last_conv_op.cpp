@@ -1,5 +1,5 @@
-// pyrobust::batch_last_conv, its transposed map and its derivative by the weight: the schemas, the checks, the choice of
-// dtype.
+// pyrobust::batch_last_conv, its transpose and its gradient with respect to the weight: the schemas, the checks, the
+// choice of dtype.
 #include "bounds/cpu/batch_last_conv.h"
 
 #include <cstdint>

@@ -72,7 +72,7 @@ def audit(
 
     Finds rows that are cut off, missing or duplicated, radii that n samples at alpha cannot prove, and a correct column
     that contradicts the predictions. Prints for each classifier the probability of the right class under noise (p_A),
-    certified accuracy and the average certified radius, where predict equals label.
+    certified accuracy and the average certified radius. A row counts as right if predict equals label.
 
     Exit status: 0 without faults (notes allowed), 1 with faults, 2 with an unreadable file.
 

@@ -46,7 +46,7 @@ class ProvableMetric(abc.ABC):
 
     @abc.abstractmethod
     def values(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Number of each example before the reduction, float64 [N]; arguments as of the call."""
+        """Number of each example before the reduction, float64 [N]; arguments as for the call."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Compute the metric of a batch."""
@@ -113,7 +113,7 @@ class BinaryProvableRobustAccuracy(_RobustAccuracy):
         super().__init__(1.0, epsilon, lip_const, reduction, name)
 
     def values(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """1 for each proved example, 0 for the others: float64 [N]; arguments as of ``binary_margins``."""
+        """1 for each proved example, 0 for the others: float64 [N]; arguments as for ``binary_margins``."""
         return self._proved(binary_margins(logits, labels))
 
 
@@ -152,7 +152,7 @@ class BinaryProvableAvgRobustness(_AvgRobustness):
         super().__init__(1.0, lip_const, negative_robustness, reduction, name)
 
     def values(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Radius of each example, float64 [N]; arguments as of ``binary_margins``."""
+        """Radius of each example, float64 [N]; arguments as for ``binary_margins``."""
         return self._radii(binary_margins(logits, labels))
 
 
@@ -193,7 +193,7 @@ class CategoricalProvableRobustAccuracy(_RobustAccuracy):
         super().__init__(_factor(disjoint_neurons), epsilon, lip_const, reduction, name)
 
     def values(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """1 for each proved example, 0 for the others: float64 [N]; arguments as of ``categorical_margins``."""
+        """1 for each proved example, 0 for the others: float64 [N]; arguments as for ``categorical_margins``."""
         return self._proved(categorical_margins(logits, labels))
 
 
@@ -233,7 +233,7 @@ class CategoricalProvableAvgRobustness(_AvgRobustness):
         super().__init__(_factor(disjoint_neurons), lip_const, negative_robustness, reduction, name)
 
     def values(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Radius of each example, float64 [N]; arguments as of ``categorical_margins``."""
+        """Radius of each example, float64 [N]; arguments as for ``categorical_margins``."""
         return self._radii(categorical_margins(logits, labels))
 
 

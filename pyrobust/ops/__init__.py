@@ -1,7 +1,7 @@
 """One typed function per native op: argument checks, the call, the fake kernel, the gradient.
 
-``torch.ops.pyrobust`` holds the raw ops; call them through these functions. Each has a plain-PyTorch twin of the same
-signature in ``pyrobust.reference``.
+``torch.ops.pyrobust`` holds the raw ops; call them through these functions. Each has a reference in plain PyTorch,
+with the same signature, in ``pyrobust.reference``.
 """
 
 from __future__ import annotations

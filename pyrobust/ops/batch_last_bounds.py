@@ -44,7 +44,9 @@ def batch_last_relu_intervals_backward(
     Args:
         of_center: [n, N], float32 or float64, on the CPU.
         of_radius: [n, N].
-        center, radius, slope: see ``batch_last_relu_intervals``.
+        center: see ``batch_last_relu_intervals``.
+        radius: see ``batch_last_relu_intervals``.
+        slope: see ``batch_last_relu_intervals``.
 
     Returns:
         (gradient of center [n, N], gradient of radius, of radius's shape).

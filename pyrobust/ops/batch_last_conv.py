@@ -75,7 +75,10 @@ def batch_last_conv_transposed(
         y: [O, h, w, N], float32 or float64, on the CPU.
         weight: [O, C / groups, kh, kw], of y's dtype.
         size: (H, W), of the result.
-        stride, padding, dilation, groups: see ``batch_last_conv``.
+        stride: see ``batch_last_conv``.
+        padding: see ``batch_last_conv``.
+        dilation: see ``batch_last_conv``.
+        groups: see ``batch_last_conv``.
 
     Raises:
         InputError: as for ``batch_last_conv``.
@@ -105,7 +108,10 @@ def batch_last_conv_weight(
         x: [C, H, W, N], float32 or float64, on the CPU.
         y: [O, h, w, N], of x's dtype.
         kernel: (kh, kw).
-        stride, padding, dilation, groups: see ``batch_last_conv``.
+        stride: see ``batch_last_conv``.
+        padding: see ``batch_last_conv``.
+        dilation: see ``batch_last_conv``.
+        groups: see ``batch_last_conv``.
 
     Raises:
         InputError: as for ``batch_last_conv``.

@@ -1,6 +1,6 @@
 """Every native op in plain PyTorch: specification, oracle of the tests, baseline of the benchmarks.
 
-The functions have the signatures of their twins in ``pyrobust.ops`` and the noise follows
+The functions have the signatures of those in ``pyrobust.ops``, and the noise follows
 docs/decisions/noise-contract.md step by step. They leave the checking of arguments to the ops.
 """
 

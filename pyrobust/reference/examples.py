@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def put_rows(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """Copy the chosen examples into target, in place: the twin of ``pyrobust.ops.put_rows``.
+    """Copy the chosen examples into target, in place: reference of ``pyrobust.ops.put_rows``.
 
     Args:
         chosen: [B], bool.
@@ -25,7 +25,7 @@ def put_rows(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
 
 
 def count_changed(x_adv: Tensor, x: Tensor) -> Tensor:
-    """Count the coordinates of each example that differ: the twin of ``pyrobust.ops.count_changed``.
+    """Count the coordinates of each example that differ: reference of ``pyrobust.ops.count_changed``.
 
     Args:
         x_adv: [B, ...], float.

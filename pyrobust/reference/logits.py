@@ -9,7 +9,7 @@ _TINY = 1e-12  # added to Croce and Hein's denominators
 
 
 def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute a loss of each row of logits and its derivative size·slope: the twin of ``pyrobust.ops.logit_loss``.
+    """Compute a loss of each row of logits and its derivative size·slope: reference of ``pyrobust.ops.logit_loss``.
 
     Args:
         logits: [B, K], float.
@@ -90,7 +90,7 @@ def _over(z: Tensor, up: Tensor, down: Tensor, ranks: list[int]) -> tuple[Tensor
 def logit_verdict(
     logits: Tensor, y: Tensor, targeted: bool = False, *, tolerance: float = 0.0, both: bool = False
 ) -> Tensor:
-    """Judge each row as 0 robust, 1 fooled or 2 close: the twin of ``pyrobust.ops.logit_verdict``.
+    """Judge each row as 0 robust, 1 fooled or 2 close: reference of ``pyrobust.ops.logit_verdict``.
 
     Args:
         logits: [B, K], float.

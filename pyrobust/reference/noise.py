@@ -43,7 +43,7 @@ def sample_noise(
     memory_format: torch.memory_format = torch.contiguous_format,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Pack noisy copies of images, one run after another: the twin of ``pyrobust.ops.sample_noise``, bit for bit.
+    """Pack noisy copies of images, one run after another: reference of ``pyrobust.ops.sample_noise``, bit for bit.
 
     The copies are fma(sigma, z, x), then (· - mean[c]) / std[c] if ``normalize`` is given, in float64 for a float64
     result and in float32 otherwise, then rounded to the dtype of the result. z is ``unit_noise``.

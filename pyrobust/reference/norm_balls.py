@@ -9,7 +9,7 @@ from .projections import _column
 
 
 def project_l2_ball(v: Tensor, radius: float | Tensor) -> Tensor:
-    """Project each row onto {‖z‖₂ ≤ radius}: the twin of ``pyrobust.ops.project_l2_ball``.
+    """Project each row onto {‖z‖₂ ≤ radius}: reference of ``pyrobust.ops.project_l2_ball``.
 
     z = v·min(1, radius / ‖v‖₂).
 
@@ -35,7 +35,7 @@ def project_l2_ball(v: Tensor, radius: float | Tensor) -> Tensor:
 
 
 def project_linf_ball(v: Tensor, radius: float | Tensor) -> Tensor:
-    """Project each row onto {‖z‖_∞ ≤ radius}: the twin of ``pyrobust.ops.project_linf_ball``.
+    """Project each row onto {‖z‖_∞ ≤ radius}: reference of ``pyrobust.ops.project_linf_ball``.
 
     zᵢ = clip(vᵢ, -radius, radius).
 

@@ -11,7 +11,7 @@ from .rounding import _two_sum
 
 
 def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
-    """Add z to x, rounded toward x, then clipped to the box: the twin of ``pyrobust.ops.add_perturbation``.
+    """Add z to x, rounded toward x, then clipped to the box: reference of ``pyrobust.ops.add_perturbation``.
 
     Each element is the number of x's dtype nearest to x + z among those between x and x + z and in [lower, upper].
 

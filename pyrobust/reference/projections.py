@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
-    """Project each row onto {z ≥ 0, Σ z = radius}: the twin of ``pyrobust.ops.project_simplex``.
+    """Project each row onto {z ≥ 0, Σ z = radius}: reference of ``pyrobust.ops.project_simplex``.
 
     zᵢ = max(vᵢ - θ, 0) with θ such that Σ z = radius. With v sorted downwards, θ = (v₁ + … + v_k - radius) / k for the
     largest k whose v_k stays above it. Held, Wolfe and Crowder, "Validation of subgradient optimization", 1974; Duchi,
@@ -31,7 +31,7 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
 
 
 def project_l1_ball(v: Tensor, radius: float | Tensor) -> Tensor:
-    """Project each row onto {‖z‖₁ ≤ radius}: the twin of ``pyrobust.ops.project_l1_ball``.
+    """Project each row onto {‖z‖₁ ≤ radius}: reference of ``pyrobust.ops.project_l1_ball``.
 
     Rows inside stay; the magnitudes of the others are projected onto the simplex and get their signs back (Duchi et
     al., 2008).
@@ -60,8 +60,8 @@ def project_l1_ball_box(
 ) -> Tensor:
     """Project each delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}.
 
-    The twin of ``pyrobust.ops.project_l1_ball_box``. zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ is the room of xᵢ in
-    the direction of δᵢ. θ = 0 if that satisfies the ball, else the θ with Σ |z| = radius. Σ |z| is piecewise linear in
+    Reference of ``pyrobust.ops.project_l1_ball_box``. zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ is the room of xᵢ
+    in the direction of δᵢ. θ = 0 if that satisfies the ball, else the θ with Σ |z| = radius. Σ |z| is piecewise linear in
     θ, with breaks at |δᵢ| and |δᵢ| - uᵢ: bisection of the sorted breaks finds the two around the radius, and θ follows
     by linear interpolation. Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks on image
     classifiers", 2021.

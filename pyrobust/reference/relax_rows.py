@@ -14,7 +14,7 @@ def relax_rows(
     lower_intercept: Tensor,
     upper_intercept: Tensor,
 ) -> Tensor:
-    """Replace activations by their linear relaxations, in place: the twin of ``pyrobust.ops.relax_rows``.
+    """Replace activations by their linear relaxations, in place: reference of ``pyrobust.ops.relax_rows``.
 
     Args:
         a: [R, n]; updated.
@@ -37,7 +37,7 @@ def relax_rows(
 
 
 def concretize_rows(a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Concretize each row over its box: the twin of ``pyrobust.ops.concretize_rows``.
+    """Concretize each row over its box: reference of ``pyrobust.ops.concretize_rows``.
 
     Args:
         a: [R, n].

@@ -32,7 +32,7 @@ def sample_grid_noise(
     memory_format: torch.memory_format = torch.contiguous_format,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Pack noisy copies of images on a grid: the twin of ``pyrobust.ops.sample_grid_noise``, bit for bit.
+    """Pack noisy copies of images on a grid: reference of ``pyrobust.ops.sample_grid_noise``, bit for bit.
 
     The copies are (k + J)·p / q for step = p/q, rounded once, then (· - mean[c]) / std[c] if ``normalize`` is given, in
     float64 for a float64 result and in float32 otherwise, then rounded to the dtype of the result. J is

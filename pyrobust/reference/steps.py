@@ -18,7 +18,7 @@ def linf_step(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """Step along the sign of the gradient within ball and box: the twin of ``pyrobust.ops.linf_step``.
+    """Step along the sign of the gradient within ball and box: reference of ``pyrobust.ops.linf_step``.
 
     Same signature and formula. The ends of the interval allowed for x' are rounded toward x, to x's dtype.
 
@@ -61,7 +61,7 @@ def linf_momentum_step(
     *,
     share: float = 0.75,
 ) -> Tensor:
-    """Step along the sign of the gradient with momentum: the twin of ``pyrobust.ops.linf_momentum_step``.
+    """Step along the sign of the gradient with momentum: reference of ``pyrobust.ops.linf_momentum_step``.
 
     Same signature and formula.
 
@@ -85,7 +85,7 @@ def l1_step(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """Return the perturbation after a sparse step, not projected: the twin of ``pyrobust.ops.l1_step``.
+    """Return the perturbation after a sparse step, not projected: reference of ``pyrobust.ops.l1_step``.
 
     Same signature and formula.
 
@@ -115,7 +115,7 @@ def l1_step_in_ball(
     lower: float = 0.0,
     upper: float = 1.0,
 ) -> Tensor:
-    """Take the sparse step, project it and round toward x: the twin of ``pyrobust.ops.l1_step_in_ball``.
+    """Take the sparse step, project it and round toward x: reference of ``pyrobust.ops.l1_step_in_ball``.
 
     Same signature and formula.
 

@@ -215,10 +215,10 @@ def _notes(
 def _origin(log: CertificationLog) -> list[str]:
     if log.header is not None:
         return describe_run(Run(log.path))
-    told = [f"{', '.join(facts_of(log))}; model and data not stated"]
+    facts = [f"{', '.join(facts_of(log))}; model and data not stated"]
     for origin in dict.fromkeys(log.origins.values()):
-        told.append(f"{', '.join(name for name, value in log.origins.items() if value == origin)}: {origin}")
-    return [". ".join(told), *(finding.message for finding in log.findings)]
+        facts.append(f"{', '.join(name for name, value in log.origins.items() if value == origin)}: {origin}")
+    return [". ".join(facts), *(finding.message for finding in log.findings)]
 
 
 def _differences(logs: Sequence[CertificationLog]) -> list[str]:

@@ -109,7 +109,7 @@ PYROBUST_TARGET void relax_backward(const BatchLastNeuron<T>& z, const T* grad, 
                                     T* grad_center, T* grad_radius) {
   const auto zero = broadcast(T(0)), one = broadcast(T(1)), slope = broadcast(z.slope);
   LinearRelaxation<T> relaxation;
-  T slopes[kBlock], intercepts[kBlock];  // derivatives by the upper slope and the intercept
+  T slopes[kBlock], intercepts[kBlock];  // gradients of the upper slope and the intercept
   for (int64_t first = 0; first < z.lanes; first += kBlock) {
     const int64_t end = first + kBlock < z.lanes ? first + kBlock : z.lanes;
     set_relaxation(z, first, end, relaxation);

@@ -10,7 +10,7 @@ namespace {
 
 // Examples whose planes stay in the second-level cache during the loop over all output planes.
 constexpr int64_t kLaneChunk = 144;
-// Input planes of one task of the weights' derivative.
+// Input planes of one task of the weight gradient.
 constexpr int64_t kInputs = 4;
 // Elements of a packed row.
 constexpr int64_t kPacked = 8192;
@@ -49,7 +49,7 @@ std::vector<std::vector<Meeting>> meetings(int axis, bool transposed, const Batc
   return of_output;
 }
 
-// The convolution or its transposed map, from planes to planes.
+// The convolution or its transpose, from planes to planes.
 template <class T>
 void gather(const T* in, const T* weight, const T* bias, const T* scale, T* out, bool transposed,
             const BatchLastConvSizes& sizes, const ParallelFor& parallel_for) {

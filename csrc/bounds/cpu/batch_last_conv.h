@@ -20,12 +20,12 @@ template <class T>
 void batch_last_conv(const T* x, const T* weight, const T* bias, const T* scale, T* y, const BatchLastConvSizes& sizes,
                      const ParallelFor& parallel_for);
 
-// x = the transposed map of y.
+// x = the transposed convolution of y.
 template <class T>
 void batch_last_conv_transposed(const T* y, const T* weight, T* x, const BatchLastConvSizes& sizes,
                                 const ParallelFor& parallel_for);
 
-// The derivative of sum(y * (weight * x)) by the weight.
+// The gradient of sum(y * (weight * x)) with respect to the weight.
 template <class T>
 void batch_last_conv_weight(const T* x, const T* y, T* weight, const BatchLastConvSizes& sizes,
                             const ParallelFor& parallel_for);

@@ -37,20 +37,20 @@ using RelaxationRule =
     std::function<void(int64_t n, const double* l, const double* u, double* lower_slope, double* lower_intercept,
                        double* upper_slope, double* upper_intercept, double* lower, double* upper)>;
 
-// What the graph decides, as pyrobust/bounds/graph/analysis.py works it out; each has an element for each layer.
+// The analysis of the graph by pyrobust/bounds/graph/analysis.py; one element per layer.
 struct GraphAnalysis {
-  std::vector<int64_t> consumers;             // layers that read it, each once for each time
+  std::vector<int64_t> consumers;             // number of reads by later layers
   std::vector<uint8_t> fused;                 // see Layer
   std::vector<uint8_t> affine_in_input;       // see Layer
   std::vector<uint8_t> ends_affine_part;      // see Layer
-  std::vector<std::vector<int64_t>> repeats;  // for each input, how often an element of it is read at most
+  std::vector<std::vector<int64_t>> repeats;  // for each input, the largest number of reads of one element
 };
 
 template <class T>
 struct Layer {
   Kind kind = Kind::kInput;
   Shape shape;
-  std::vector<int64_t> inputs;  // numbers of earlier layers
+  std::vector<int64_t> inputs;  // indices of earlier layers
 
   // linear and conv; one set of panels for each group
   ConvSizes conv;
@@ -65,7 +65,7 @@ struct Layer {
   std::vector<T> scale;
   std::vector<double> shift, scale_error, shift_error;
 
-  std::vector<int64_t> index;  // gather: into all inputs, one after the other; -1 is zero
+  std::vector<int64_t> index;  // gather: into the concatenated inputs; -1 is zero
   std::vector<double> signs;   // sum
 
   Function function = Function::kLeakyRelu;

@@ -18,12 +18,12 @@ namespace {
 constexpr double kLess = 0x1p-42;  // of the radius
 constexpr int64_t kSample = 256;
 constexpr double kSampleTolerance = 0.15;
-constexpr double kUncertain = 0.5;  // of the radius: what a sample says is off by less, mostly
+constexpr double kUncertain = 0.5;  // relative to the radius: the usual error of a sample is smaller
 constexpr int64_t kRoom = 2048;     // undecided elements on the stack, 32 KiB
 constexpr int64_t kFew = kRoom / 4;
-// What rounding may take from the sums of the search, of the radius. Beyond, base becomes an element near the threshold.
+// Largest rounding error of the search's sums, relative to the radius; above it, base moves to an element near theta.
 constexpr double kLost = 0x1p-28;
-constexpr double kHuge = 1024;  // radii of w, from where even the number of free elements is in doubt
+constexpr double kHuge = 1024;  // w in radii, above which even the number of free elements is uncertain
 
 template <class T>
 class Row {
@@ -100,7 +100,7 @@ class Row {
   template <class Each>
   Threshold solve(const Each& each, double target) {
     const double top = scan_.top, w = search(each, top, target);
-    // Sums of a - top = a - theta - w over the free elements lose digits where w is large against their share.
+    // Sums of a - top = a - theta - w over the free elements lose digits where w is large compared to a - theta.
     const auto lost = [&](int64_t free) {
       const auto terms = static_cast<double>(std::min(n_, kChunk) / 8 + chunks_ + 16);
       return w * static_cast<double>(free) * terms * 0x1p-53 > kLost * radius_;

@@ -37,7 +37,7 @@ class Float32BoxRow {
       if (least > target_) {
         guess = {guess.high, up(guess.high + further * (least - target_) / slope), guess.high};
       } else if (most < target_ * (1 + kUnsure)) {
-        // Nearly all of these are inside without a threshold, which the sum tells.
+        // Nearly all of these are inside without a threshold, as their sum shows.
         if (guess.low == 0) return written(each, 0);
         const double lower = guess.low - further * (target_ * (1 + kUnsure) - most) / slope;
         guess = {lower > 0 ? static_cast<float>(lower) : 0.0f, guess.low, guess.low};
@@ -51,7 +51,7 @@ class Float32BoxRow {
  private:
   static constexpr double kSmallestRadius = 0x1p-100, kLargestFloat32Radius = 0x1p100;
   static constexpr double kMargin = 0x1p-22;
-  // More than the error of float32 sums: a row is certainly outside, or nothing is done.
+  // Exceeds the error of float32 sums: the row is certainly outside, or else left to the exact search.
   static constexpr double kUnsure = 0x1p-19;
   static constexpr double kNear = 0x1p-10;  // of the radius, in the search in float32
   static constexpr int kAttempts = 8;
@@ -59,12 +59,13 @@ class Float32BoxRow {
   // A sample of a part of the row, in runs of four neighbours.
   static constexpr int64_t kPart = 8, kRun = 4, kLeast = 64, kMost = 4096, kBlock = 16, kFew = 16;
   static constexpr double kSampleTolerance = 0.1;
-  // A sum of k free elements of a sample is off by about sqrt(2 / k) of itself: so many times that to both sides.
+  // The relative error of a sample's sum of k free elements is about sqrt(2 / k); the bracket extends this many times
+  // that to both sides.
   static constexpr double kSpread = 2.5 * 1.4142135623730951;
 
   struct Guess {
     float low, high;  // of theta
-    double theta;     // where to start
+    double theta;     // starting point
   };
   struct Partial {
     Float32BoxUndecided open;

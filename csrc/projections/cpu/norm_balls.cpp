@@ -67,7 +67,7 @@ class Row {
     const double scale = to_about_one(radius_);
     const double sum = squares(each, row, scale), bound = (radius_ * scale) * (radius_ * scale);
     const double error = sum_error(n_ + 8);
-    // Underflow loses less than 2^-1022 for each square.
+    // Underflow loses less than 2^-1022 per square.
     if (sum * (1 + error) + static_cast<double>(n_) * 0x1p-1022 <= bound * (1 - error)) return true;
     if (sum * (1 - error) > bound * (1 + error)) return false;
     ExactSum exact;

@@ -1,7 +1,7 @@
-"""The table of activations: one row a function of single elements, with what each engine needs to bound it.
+"""The table of activations: one row per elementwise function, with everything that an engine needs to bound it.
 
-Engines read this table and know no function by name. A function without a row, and a part that a row does not give, is
-an error that names both the layer and the engine (``row_of``, ``required``).
+Engines use only this table; none has a special case for a function. A missing row, or a missing part of a row, is an
+error that names the layer and the engine (``row_of``, ``required``).
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _leaky_relu_relaxation(node: Activation, lower: Tensor, upper: Tensor, round
     Above it is the chord, its slope as rounded, with the intercept that this slope needs at both ends.
     """
     slope = node.slope
-    one, zero = torch.ones_like(lower), torch.zeros_like(lower)
+    ones, zero = torch.ones_like(lower), torch.zeros_like(lower)
     span = upper - lower
     chord = (upper / span + slope * (-lower / span)).nan_to_num(1, 1, 1).clamp(slope, 1)
     intercept = torch.maximum(
@@ -205,8 +205,8 @@ def _leaky_relu_relaxation(node: Activation, lower: Tensor, upper: Tensor, round
         rounding.up(rounding.up((1 - chord).abs()) * upper),
     ).clamp(min=0)
     on, off = lower >= 0, upper <= 0
-    lower_slope = torch.where(on | (~off & (upper > -lower)), one, slope)
-    upper_slope = torch.where(on, one, torch.where(off, slope, chord))
+    lower_slope = torch.where(on | (~off & (upper > -lower)), ones, slope)
+    upper_slope = torch.where(on, ones, torch.where(off, slope, chord))
     finite = lower.isfinite() & upper.isfinite()
     stable = on | off
     return LinearRelaxation(
@@ -287,9 +287,9 @@ def _differentiable_clamp_relaxation(node: Activation, lower: Tensor, upper: Ten
     bottom, top = lower.clamp(node.lower, node.upper), upper.clamp(node.lower, node.upper)
     below = crossing & ((lower >= node.lower) | (middle > node.lower))
     above = crossing & ((upper <= node.upper) | (middle < node.upper))
-    one = inside.to(lower.dtype)
-    lower_slope = torch.where(below, (top - bottom) / torch.where(below, upper - bottom, 1), one)
-    upper_slope = torch.where(above, (top - bottom) / torch.where(above, top - lower, 1), one)
+    slope = inside.to(lower.dtype)  # of the stable neurons
+    lower_slope = torch.where(below, (top - bottom) / torch.where(below, upper - bottom, 1), slope)
+    upper_slope = torch.where(above, (top - bottom) / torch.where(above, top - lower, 1), slope)
     return LinearRelaxation(lower_slope, bottom * (1 - lower_slope), upper_slope, top * (1 - upper_slope))
 
 
@@ -311,7 +311,7 @@ ACTIVATIONS["clamp"] = ActivationRow(
 
 # --- sigmoid and tanh: odd but for a constant, convex below 0 and concave above
 
-# numpy's exp and tanh are within a few units in the last place, 2^-53 of the result each; with room to spare.
+# Exceeds the error of numpy's exp and tanh: several units in the last place, each 2^-53 of the result.
 _APPROXIMATION = 2.0**-44
 
 

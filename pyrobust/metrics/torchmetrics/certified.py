@@ -34,7 +34,7 @@ class CertifiedAccuracy(CountedMetric):
         self.at = non_negative("at", at)
 
     def update(self, radius: Tensor, correct: Tensor) -> None:
-        """Count a batch; arguments and errors as of ``certified_accuracy``."""
+        """Count a batch; arguments and errors as for ``certified_accuracy``."""
         rate = certified_accuracy(radius, correct, [self.at])[0]
         self._add(rate.successes, rate.n)
 
@@ -104,7 +104,7 @@ class AverageRadius(MeanMetric):
     """
 
     def update(self, radius: Tensor, correct: Tensor) -> None:
-        """Add a batch; arguments and errors as of ``average_radius``."""
+        """Add a batch; arguments and errors as for ``average_radius``."""
         certified = checked_radii(radius)
         is_correct = checked_flags("correct", correct, len(certified))
         self._add(float(certified[is_correct].sum()), int(is_correct.sum()))
@@ -122,7 +122,7 @@ class AverageCertifiedRadius(MeanMetric):
     """
 
     def update(self, radius: Tensor, correct: Tensor) -> None:
-        """Add a batch; arguments and errors as of ``average_certified_radius``."""
+        """Add a batch; arguments and errors as for ``average_certified_radius``."""
         certified = checked_radii(radius)
         is_correct = checked_flags("correct", correct, len(certified))
         self._add(float(certified[is_correct].sum()), len(is_correct))

@@ -27,7 +27,7 @@ class CleanAccuracy(CountedMetric):
     """
 
     def update(self, clean: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as of ``clean_accuracy``; also accepts logits."""
+        """Count a batch; arguments and errors as for ``clean_accuracy``; also accepts logits."""
         rate = clean_accuracy(as_classes(clean), labels)
         self._add(rate.successes, rate.n)
 
@@ -45,7 +45,7 @@ class StandardRisk(CountedMetric):
     higher_is_better = False
 
     def update(self, clean: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as of ``standard_risk``; also accepts logits."""
+        """Count a batch; arguments and errors as for ``standard_risk``; also accepts logits."""
         rate = standard_risk(as_classes(clean), labels)
         self._add(rate.successes, rate.n)
 
@@ -61,7 +61,7 @@ class RobustAccuracy(CountedMetric):
     """
 
     def update(self, clean: Tensor, adversarial: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as of ``robust_accuracy``; also accepts logits."""
+        """Count a batch; arguments and errors as for ``robust_accuracy``; also accepts logits."""
         rate = robust_accuracy(as_classes(clean), as_classes(adversarial), labels)
         self._add(rate.successes, rate.n)
 
@@ -79,7 +79,7 @@ class RobustRisk(CountedMetric):
     higher_is_better = False
 
     def update(self, clean: Tensor, adversarial: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as of ``robust_risk``; also accepts logits."""
+        """Count a batch; arguments and errors as for ``robust_risk``; also accepts logits."""
         rate = robust_risk(as_classes(clean), as_classes(adversarial), labels)
         self._add(rate.successes, rate.n)
 
@@ -97,7 +97,7 @@ class AttackSuccessRate(CountedMetric):
     higher_is_better = None
 
     def update(self, adversarial: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as of ``attack_success_rate``; also accepts logits."""
+        """Count a batch; arguments and errors as for ``attack_success_rate``; also accepts logits."""
         rate = attack_success_rate(as_classes(adversarial), labels)
         self._add(rate.successes, rate.n)
 
@@ -116,7 +116,7 @@ class AttackSuccessRateGivenCorrect(CountedMetric):
     higher_is_better = None
 
     def update(self, clean: Tensor, adversarial: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as of ``attack_success_rate_given_correct``; also accepts logits."""
+        """Count a batch; arguments and errors as for ``attack_success_rate_given_correct``; also accepts logits."""
         clean = as_classes(clean)
         robust = robust_accuracy(clean, as_classes(adversarial), labels).successes
         correct = clean_accuracy(clean, labels).successes
@@ -136,7 +136,7 @@ class TargetedSuccessRate(CountedMetric):
     higher_is_better = None
 
     def update(self, adversarial: Tensor, targets: Tensor) -> None:
-        """Count a batch; arguments and errors as of ``targeted_success_rate``; also accepts logits."""
+        """Count a batch; arguments and errors as for ``targeted_success_rate``; also accepts logits."""
         rate = targeted_success_rate(as_classes(adversarial), targets)
         self._add(rate.successes, rate.n)
 
@@ -152,7 +152,7 @@ class MeanDistance(MeanMetric):
     """
 
     def update(self, distances: Tensor, success: Tensor) -> None:
-        """Add a batch; arguments and errors as of ``mean_distance``."""
+        """Add a batch; arguments and errors as for ``mean_distance``."""
         values, chosen = checked_distances(distances, success)
         self._add(float(values[chosen].sum()), int(chosen.sum()))
 
@@ -188,7 +188,7 @@ class PerturbationQuantile(Metric):
         self.set_dtype(torch.float64)  # dtype that a process without examples sends
 
     def update(self, minimum: Tensor) -> None:
-        """Keep a batch; arguments and errors as of ``perturbation_quantiles``."""
+        """Keep a batch; arguments and errors as for ``perturbation_quantiles``."""
         perturbation_quantiles(minimum, [self.q])
         self.minimum.append(minimum.detach().double())
 

@@ -20,7 +20,7 @@ class _RobustAccuracy(CountedMetric):
         self.metric = metric
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as of the metric of the same name in ``pyrobust.metrics``."""
+        """Count a batch; arguments and errors as for the metric of the same name in ``pyrobust.metrics``."""
         values = self.metric.values(logits, labels)
         self._add(int(values.sum()), len(values))
 
@@ -35,7 +35,7 @@ class _AvgRobustness(MeanMetric):
         self.metric = metric
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Add a batch; arguments and errors as of the metric of the same name in ``pyrobust.metrics``."""
+        """Add a batch; arguments and errors as for the metric of the same name in ``pyrobust.metrics``."""
         values = self.metric.values(logits.detach() if isinstance(logits, Tensor) else logits, labels)
         self._add(float(values.sum()), len(values))
 

@@ -35,7 +35,7 @@ class _SurvivalMetric(Metric):
         self.add_state("counts", torch.zeros(self.n + 1, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, votes: Tensor, correct: Tensor) -> None:
-        """Count a batch; arguments and errors as of ``survival_curve``."""
+        """Count a batch; arguments and errors as for ``survival_curve``."""
         p_a = survival_curve(votes, self.n, correct).p_a
         # p_A is k / n, rounded, so n·p_A rounds to k.
         counted = torch.from_numpy(np.rint(p_a * self.n).astype(np.int64)).to(self.counts.device)

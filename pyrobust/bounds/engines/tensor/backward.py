@@ -100,7 +100,7 @@ class BackwardPass:
         return total.where(total.isfinite(), -torch.inf)
 
     def _to_inputs(self, i: int, image: Tensor, a: Tensor, windows: Windows) -> dict[int, Tensor]:
-        """The coefficients of a layer's inputs, each in memory of its own; that of ``a`` is overwritten."""
+        """The coefficients of a layer's inputs, in separate memory; ``a`` is overwritten."""
         layer = self.network.layers[i]
         node, window, first = layer.node, windows[i], layer.inputs[0]
         if isinstance(node, Linear | Conv2d):
@@ -120,7 +120,7 @@ class BackwardPass:
         return coefficients
 
     def _to_chosen(self, i: int, image: Tensor, a: Tensor) -> dict[int, Tensor]:
-        """Coefficients of maxima, at the elements that stand for them."""
+        """Move coefficients of maxima to the elements that represent them."""
         first, chosen = self.network.layers[i].inputs[0], self.relaxations.relaxation(i).chosen
         assert chosen is not None
         out = a.new_zeros(len(a), self.network.layers[first].size)

@@ -29,7 +29,7 @@ class Arithmetic:
     deployed_max: float
 
     def share(self, roundings: int) -> float:
-        """The relative error of so many roundings of the deployed forward pass."""
+        """The relative error of ``roundings`` roundings of the deployed forward pass."""
         return self.out.gamma(roundings, self.deployed)
 
 

@@ -28,10 +28,10 @@ def check_products(device: torch.device) -> None:
     From CUDA 13.0 on cuBLAS can emulate them by products of integers, whose errors are not multiples of the float64
     roundoff, if the environment says so; torch has no switch for it.
     """
-    told = os.environ.get(_EMULATION, "")
-    if device.type == "cuda" and told not in ("", "0"):
+    setting = os.environ.get(_EMULATION, "")
+    if device.type == "cuda" and setting not in ("", "0"):
         raise ModelError(
-            f"model: bounds on {device} need float64 arithmetic, but {_EMULATION} is {told!r}, which lets cuBLAS "
+            f"model: bounds on {device} need float64 arithmetic, but {_EMULATION} is {setting!r}, which lets cuBLAS "
             'emulate it; unset it before the first product, or pass engine="native" to compute on the CPU'
         )
 

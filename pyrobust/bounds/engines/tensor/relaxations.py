@@ -35,7 +35,7 @@ class Pair(NamedTuple):
 class LayerRelaxation(NamedTuple):
     """lower_slope·z + low ≤ f(z) ≤ upper_slope·z + high: [B, size] each.
 
-    ``chosen``: for a maximum, the element of the window that z stands for.
+    ``chosen``: for a maximum, the element of the window that z represents.
     """
 
     lower_slope: Tensor
@@ -65,7 +65,7 @@ class Relaxations:
         self._share = out.gamma(2 * network.neurons + 64)
 
     def pair(self, i: int) -> Pair:
-        """The bias of an affine layer, less and plus the error of the step."""
+        """The bias of an affine layer, minus and plus the error of the step."""
         if i not in self._pairs:
             self._pairs[i] = self.with_rounding_error(*self._pair(i))
         return self._pairs[i]
