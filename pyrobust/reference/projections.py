@@ -61,9 +61,9 @@ def project_l1_ball_box(
     """Project each delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}.
 
     Reference of ``pyrobust.ops.project_l1_ball_box``. zᵢ = sign(δᵢ)·clip(|δᵢ| - θ, 0, uᵢ), where uᵢ is the room of xᵢ
-    in the direction of δᵢ. θ = 0 if that satisfies the ball, else the θ with Σ |z| = radius. Σ |z| is piecewise linear in
-    θ, with breaks at |δᵢ| and |δᵢ| - uᵢ: bisection of the sorted breaks finds the two around the radius, and θ follows
-    by linear interpolation. Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks on image
+    in the direction of δᵢ. θ = 0 if that satisfies the ball, else the θ with Σ |z| = radius. Σ |z| is piecewise linear
+    in θ, with breaks at |δᵢ| and |δᵢ| - uᵢ: bisection of the sorted breaks finds the two around the radius, and θ
+    follows by linear interpolation. Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks on image
     classifiers", 2021.
 
     Args:
