@@ -12,6 +12,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -159,9 +160,14 @@ def test_the_library_prints_nothing(path):
 
 
 def test_no_folder_is_crowded():
-    for folder in {path.parent for path in SOURCES}:
-        files = [path.name for path in folder.iterdir() if path.is_file()]
-        assert len(files) <= 25, f"{folder}: {len(files)} files"
+    tests = Path(__file__).resolve().parent
+    native = tests.parent / "csrc"
+    assert native.is_dir()
+    for root, limit in ((PACKAGE, 25), (tests, 30), (native, 30)):
+        sources = [path for path in root.rglob("*.*") if path.suffix in (".py", ".cpp", ".cu", ".cuh", ".h", ".inl")]
+        assert sources
+        for folder, count in Counter(path.parent for path in sources).items():
+            assert count <= limit, f"{folder}: {count} files, expected at most {limit}"
 
 
 def run(code):
