@@ -143,7 +143,7 @@ def _through(node: Conv2d, a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _returned(node: Gather, a: Tensor) -> list[Tensor]:
-    """Coefficients of gathered elements, at the elements that were read."""
+    """Move coefficients of gathered elements to the elements that were read."""
     sizes = [source.size for source in node.inputs]
     index = node.index.to(a.device).flatten()
     index = torch.where(index < 0, sum(sizes), index)  # the number 0 takes coefficients of padding
@@ -162,7 +162,7 @@ def _relaxed(a: Tensor, relaxation: LinearRelaxation) -> tuple[Tensor, list[Tens
 
 
 def _through_maximum(node: MaxPool, a: Tensor, z: Range) -> tuple[Tensor, list[Tensor]]:
-    """Below, the element with the largest lower bound; above, that one if no other can exceed it, else a number."""
+    """Lower: the element of the largest lower bound. Upper: the same if no other can exceed it, else a constant."""
     low, high = windows(node, z.lower, -torch.inf), windows(node, z.upper, -torch.inf)
     best = low.argmax(2, keepdim=True)
     others = high.scatter(2, best, -torch.inf).amax(2)

@@ -1,4 +1,4 @@
-"""Kernels of certified training on the CPU, in a batch-last layout: the batch is innermost in memory and fills vectors.
+"""Kernels of certified training on the CPU, in batch-last layout: the batch is innermost and fills SIMD vectors.
 
 Tensors keep their shapes, [B, *shape] and [B, S, *shape]; only their strides differ. Results of other operations are
 copied into this layout where a kernel needs it.
@@ -35,7 +35,7 @@ class Move(NamedTuple):
 
 
 def uses_batch_last(z: Tensor) -> bool:
-    """Whether the kernels below serve tensors like this one: those on the CPU."""
+    """Whether these kernels support a tensor: only on the CPU."""
     return z.device.type == "cpu"
 
 
@@ -147,7 +147,7 @@ def _rows_and_box(a: Tensor, center: Tensor, radius: Tensor) -> tuple[Tensor, Te
 
 
 class _AffineIntervals(torch.autograd.Function):
-    """Intervals of an affine map: forms |W| once, and no gradient by a box that needs none.
+    """Intervals of an affine map: computes |W| once, and the gradient of the box only if it is needed.
 
     The layout changes, and the ReLU, are inside: each step that autograd sees costs as much as the product of a small
     layer.

@@ -1,4 +1,4 @@
-"""Packing of a graph for the native engine: weights in the engine's floats, with their distance from the exact ones."""
+"""Packing of a graph for the native engine: weights in the engine's floats, with their distance from exact values."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Packing:
         return self.network
 
     def _record(self, number: int, node: Node, inputs: list[int], planes: _Planes) -> int:
-        """Remember the layer that the network has just been given, and return its number."""
+        """Record the layer just added to the network, and return its index."""
         assert number == len(self.steps)
         self.steps.append(Step(node, tuple(inputs)))
         self.planes.append(planes)
@@ -118,11 +118,11 @@ class _Packing:
         return self._record(number, node, inputs, self.planes[first])
 
     def _in_planes(self, number: int, planes: _Planes) -> int:
-        """A layer with the same elements in other planes, which is the layer itself where it has these."""
+        """A layer with the same elements in other planes; the layer itself if the planes are the same."""
         return number if self.planes[number] == planes else self._regroup(number, planes)
 
     def _regroup(self, number: int, planes: _Planes) -> int:
-        """A layer of the same elements in planes of its own."""
+        """A layer with the same elements in planes of another shape."""
         source, index = self.steps[number].node, torch.arange(math.prod(planes), device="cpu")
         node = Gather(name=source.name, shape=planes, inputs=(source,), index=index)
         return self._record(self.network.gather([number], index.numpy(), planes), node, [number], planes)

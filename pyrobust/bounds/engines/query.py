@@ -1,4 +1,4 @@
-"""The question that an engine is asked about a set of inputs."""
+"""Settings of one call of an engine."""
 
 from __future__ import annotations
 

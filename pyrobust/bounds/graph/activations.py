@@ -70,7 +70,7 @@ class Differentiable(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActivationRow:
-    """A function of each element; None for a part that does not exist: the engine that needs it refuses the model.
+    """An elementwise function; a missing part is None, and an engine that needs it refuses the model.
 
     Attributes:
         forward: (node, z) → f(z) in torch operations, differentiable.
@@ -280,7 +280,7 @@ def _intercept_below(value: Tensor, slope: Tensor, point: Tensor, rounding: Roun
 
 
 def _differentiable_clamp_relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxation:
-    """The same choice as ``_clamp_relaxation``, with intercepts that gradients flow through."""
+    """The relaxation of ``_clamp_relaxation``, with differentiable intercepts."""
     inside = (lower >= node.lower) & (upper <= node.upper)
     crossing = (upper > node.lower) & (lower < node.upper) & ~inside
     middle = (lower + upper) / 2

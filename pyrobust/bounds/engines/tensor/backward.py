@@ -25,7 +25,7 @@ from pyrobust.ops.relax_rows import concretize_rows, relax_rows
 
 @dataclasses.dataclass(frozen=True)
 class Ball:
-    """Balls in a norm, of radii epsilon [B]; ``center`` is the pair that coefficients are multiplied with."""
+    """Balls of radii epsilon [B] in a norm; ``center`` is the pair that coefficients are multiplied by."""
 
     norm: str
     center: Pair
@@ -127,7 +127,7 @@ class BackwardPass:
         return {first: out.scatter_add_(1, chosen[image], a)}
 
     def _scatter(self, layer: Layer, a: Tensor) -> dict[int, Tensor]:
-        """Coefficients of gathered elements, at the elements that were read."""
+        """Move coefficients of gathered elements to the elements that were read."""
         sizes = [self.network.layers[source].size for source in layer.inputs]
         # the number 0 takes coefficients of padding
         index = layer.index.where(layer.index >= 0, sum(sizes))
@@ -164,7 +164,7 @@ class BackwardPass:
 
 
 def row_size(network: Network, i: int, windows: Windows) -> int:
-    """Numbers in memory for a row that starts at layer i, at most: coefficients and the temporaries of a step."""
+    """Largest number of elements in memory for a row from layer i: coefficients and temporaries of a step."""
 
     def size(j: int) -> int:
         window, layer = windows[j], network.layers[j]

@@ -200,7 +200,7 @@ class _Chunk:
         return BackwardPass(self._network, self._arithmetic, self._relaxations, self._underflow, self._ball, stop)
 
     def _in_chunks(self, i: int, total: int, rows: int, windows: Windows, step: Callable[[int, int], None]) -> None:
-        """Call the step on chunks of ``total``, each item of which takes ``rows`` rows from layer i."""
+        """Call the step on chunks of ``total`` items, each of which takes ``rows`` rows from layer i."""
         device = self._network.device
         each = 8 * rows * row_size(self._network, i, windows)
         limit = min(self._row_bytes, _MAX_ROW_BYTES[device.type], self._fitting.get(i, self._row_bytes))
@@ -211,7 +211,7 @@ class _Chunk:
 
 
 def _unstable(function: Layer, z: Range) -> Tensor:
-    """Bool [B, size]: the neurons whose ranges hold a kink, or more than a point of a curved function."""
+    """Bool [B, size]: the neurons whose ranges contain a kink, or more than a point of a curved function."""
     node, lower, upper = function.node, z.lower, z.upper
     if isinstance(node, MaxPool):
         return _unstable_windows(function, z)

@@ -1,4 +1,4 @@
-"""Sums of products in float64 by direct algorithms alone: matrix products, and convolutions around them.
+"""Sums of products in float64 by direct algorithms only: matrix products, and convolutions around them.
 
 Bounds on rounding hold for sums of products in any order, but not for Winograd, FFT or Strassen-like algorithms, nor
 for emulated arithmetic. Matrix products of float64 tensors are direct in every BLAS that torch calls, unless cuBLAS is
@@ -88,7 +88,7 @@ def units_backward(layer: Layer, neuron: Tensor, sign: Tensor, have: Window | No
 
 
 def patches_of(layer: Layer, window: Window | None) -> int:
-    """Numbers in the patches of one row, which ``forward`` and ``backward`` hold beside input and output."""
+    """Number of elements in the patches of one row, which ``forward`` and ``backward`` also hold."""
     if not isinstance(layer.node, Conv2d):
         return 0
     places = (window or Window.whole(layer.node.shape)).size((1, *layer.node.shape[1:]))

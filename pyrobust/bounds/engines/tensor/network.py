@@ -22,7 +22,7 @@ _NONE = torch.empty(0, dtype=torch.float64, device="cpu")
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class Layer:
-    """A node whose inputs are numbers of earlier layers; tensors are float64, and empty where the node has none.
+    """A node whose inputs are indices of earlier layers; tensors are float64, and empty where the node has none.
 
     Attributes:
         node: the operation.
@@ -54,26 +54,26 @@ class Layer:
 
     @property
     def size(self) -> int:
-        """How many neurons there are."""
+        """Number of neurons."""
         return self.node.size
 
     @property
     def products(self) -> bool:
-        """Whether it is a sum of products."""
+        """Whether the layer is a sum of products."""
         return isinstance(self.node, Linear | Conv2d)
 
     @property
     def affine(self) -> bool:
-        """Whether it is an affine map, other than the input."""
+        """Whether the layer is an affine map, other than the input."""
         return is_affine(self.node)
 
     @property
     def nonlinear(self) -> bool:
-        """Whether it is an activation or a maximum."""
+        """Whether the layer is an activation or a maximum."""
         return is_nonlinear(self.node)
 
     def fan_in(self, *, backward: bool) -> int:
-        """The products in one sum: of a value, or (backward) of an input's coefficient."""
+        """Number of products in one sum: of a value or, with ``backward``, of an input's coefficient."""
         if isinstance(self.node, Conv2d):
             kernel = self.node.weight.value().shape[2:].numel()
             return self.weight.shape[1] * kernel if backward else self.weight.shape[2]
@@ -155,5 +155,5 @@ class Network:
                     self.layers[source].adds += times * layer.inputs.count(source)
 
     def input_adds(self, layer: Layer) -> int:
-        """Additions into one coefficient of a layer's inputs, at most."""
+        """Largest number of additions into one coefficient of a layer's inputs."""
         return max((self.layers[source].adds for source in layer.inputs), default=0)

@@ -1,4 +1,4 @@
-"""Receptive fields: the windows of planes that rows from neighbouring neurons have coefficients in."""
+"""Receptive fields: the windows of planes where rows from neighbouring neurons have coefficients."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Window(NamedTuple):
 
     @classmethod
     def whole(cls, planes: Planes) -> Window:
-        """All of a layer."""
+        """The window that covers a whole layer."""
         return cls(0, planes[1], 0, planes[2])
 
     def join(self, other: Window) -> Window:
-        """The smallest that holds both."""
+        """The smallest window that contains both."""
         return Window(min(self.y0, other.y0), max(self.y1, other.y1), min(self.x0, other.x0), max(self.x1, other.x1))
 
     def within(self, planes: Planes) -> Window:
-        """Its part inside the planes; one element where that is empty."""
+        """The part of the window inside the planes; one element if that is empty."""
         y0, x0 = (min(max(begin, 0), size - 1) for begin, size in ((self.y0, planes[1]), (self.x0, planes[2])))
         return Window(y0, max(y0 + 1, min(self.y1, planes[1])), x0, max(x0 + 1, min(self.x1, planes[2])))
 
     def size(self, planes: Planes) -> int:
-        """Elements of a layer [C, H, W] in it."""
+        """Number of elements of a layer [C, H, W] in the window."""
         return planes[0] * (self.y1 - self.y0) * (self.x1 - self.x0)
 
 

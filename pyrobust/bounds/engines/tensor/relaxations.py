@@ -26,7 +26,7 @@ from pyrobust.bounds.graph.nodes import Activation, MaxPool, Scale
 
 
 class Pair(NamedTuple):
-    """The constant that a coefficient is multiplied with: low where it is positive, high where negative; [B, size]."""
+    """The constant that a coefficient is multiplied by: low where it is positive, high where negative; [B, size]."""
 
     low: Tensor
     high: Tensor

@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 @lowers(aten.linear.default)
 def linear(lowering: Lowering, z: Node, weight: Value, bias: Constant | None = None) -> Node:
-    """The map z·Wᵀ + b on the last dimension; with others before it, a 1x1 convolution over these."""
+    """Lower z·Wᵀ + b on the last dimension; further dimensions make it a 1x1 convolution over them."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its weight depends on the input")
     if len(z.shape) == 1:
@@ -42,7 +42,7 @@ def linear(lowering: Lowering, z: Node, weight: Value, bias: Constant | None = N
 
 @lowers(aten.matmul.default, aten.mm.default)
 def matmul(lowering: Lowering, a: Value, b: Value) -> Node:
-    """A product with a constant matrix on either side."""
+    """Lower a product with a constant matrix on either side."""
     if isinstance(a, Node) and isinstance(b, Constant):
         weight = matrix(lowering, b)
         return linear(lowering, a, weight.moved(lambda w: w.mT))
@@ -58,7 +58,7 @@ def matmul(lowering: Lowering, a: Value, b: Value) -> Node:
 
 @lowers(aten.addmm.default)
 def addmm(lowering: Lowering, bias: Constant, z: Node, weight: Value, *, beta: float = 1, alpha: float = 1) -> Node:
-    """Bias + z·W."""
+    """Lower bias + z·W."""
     if beta != 1 or alpha != 1 or not isinstance(weight, Constant) or not isinstance(bias, Constant):
         raise lowering.unsupported("expected a constant matrix and bias, with beta = alpha = 1")
     return linear(lowering, z, weight.moved(lambda w: w.mT), bias)
@@ -82,7 +82,7 @@ def convolution(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Node:
-    """A convolution; in one dimension, one of height 1."""
+    """Lower a convolution; a one-dimensional one gets height 1."""
     if not isinstance(weight, Constant):
         raise lowering.unsupported("its weight depends on the input")
     flat = len(z.shape) == 2
@@ -140,7 +140,7 @@ def general_convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Node:
-    """The operator behind all convolutions."""
+    """Lower the operator behind all convolutions."""
     if transposed or len(z.shape) not in (2, 3):
         raise lowering.unsupported("transposed and three-dimensional convolutions have no bound rule")
     return convolution(lowering, z, weight, bias, stride, padding, dilation, groups)
@@ -174,31 +174,31 @@ def batch_norm(
 
 @lowers(aten.add.Tensor)
 def add(lowering: Lowering, a: Value | float, b: Value | float, *, alpha: float = 1) -> Node:
-    """A + alpha·b."""
+    """Lower the sum a + alpha·b."""
     return _combined(lowering, a, b, alpha)
 
 
 @lowers(aten.sub.Tensor)
 def subtract(lowering: Lowering, a: Value | float, b: Value | float, *, alpha: float = 1) -> Node:
-    """A − alpha·b."""
+    """Lower the difference a − alpha·b."""
     return _combined(lowering, a, b, -alpha)
 
 
 @lowers(aten.rsub.Scalar, aten.rsub.Tensor)
 def reverse_subtract(lowering: Lowering, a: Value, b: Value | float, alpha: float = 1) -> Node:
-    """B − alpha·a."""
+    """Lower the reversed difference b − alpha·a."""
     return _combined(lowering, b, a, -alpha)
 
 
 @lowers(aten.neg.default)
 def negative(lowering: Lowering, z: Node) -> Node:
-    """−z."""
+    """Lower the negation −z."""
     return scaled(lowering, z, number(-1.0), None)
 
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar)
 def multiply(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
-    """A product with a constant."""
+    """Lower a product with a constant."""
     if isinstance(a, Node) and isinstance(b, Node):
         raise lowering.unsupported("a product of two tensors that depend on the input is not affine")
     z, factor = (a, b) if isinstance(a, Node) else (b, a)
@@ -208,14 +208,14 @@ def multiply(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
 
 @lowers(aten.div.Tensor, aten.div.Scalar)
 def divide(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
-    """A quotient by a constant."""
+    """Lower a quotient by a constant."""
     if not isinstance(a, Node) or isinstance(b, Node):
         raise lowering.unsupported("a division by a tensor that depends on the input is not affine")
     return scaled(lowering, a, number(1.0) / as_constant(b), None)
 
 
 def as_constant(value: Any) -> Constant:
-    """A number as a constant; a constant as it is."""
+    """Convert a number to a constant; return a constant unchanged."""
     return value if isinstance(value, Constant) else number(value)
 
 
@@ -240,7 +240,7 @@ def per_example(lowering: Lowering, constant: Constant, shape: tuple[int, ...]) 
 
 
 def _combined(lowering: Lowering, a: Value | float, b: Value | float, factor: float) -> Node:
-    """A + factor·b."""
+    """Add a and factor·b."""
     if isinstance(a, Node) and isinstance(b, Node):
         shape = lowering.out_shape()
         if abs(factor) != 1:

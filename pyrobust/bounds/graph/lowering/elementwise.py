@@ -1,4 +1,4 @@
-"""Lowering rules of functions of each element."""
+"""Lowering rules of elementwise functions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def activation(
     lower: float = -math.inf,
     upper: float = math.inf,
 ) -> Node:
-    """The node of a function of each element."""
+    """The node of an elementwise function."""
     return Activation(
         name=lowering.name, shape=z.shape, inputs=(z,), function=function, slope=slope, lower=lower, upper=upper
     )
@@ -96,7 +96,7 @@ def tanh(lowering: Lowering, z: Node) -> Node:
 
 @lowers_together((aten.div.Tensor, Z, (aten.add.Tensor, (aten.abs.default, Z), 1)))
 def softsign(lowering: Lowering, z: Node) -> Node:
-    """Softsign, z / (1 + |z|), as ``torch.nn.functional.softsign`` spells it."""
+    """Softsign, z / (1 + |z|), as ``torch.nn.functional.softsign`` computes it."""
     return activation(lowering, z, "softsign")
 
 
