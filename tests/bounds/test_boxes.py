@@ -49,7 +49,7 @@ def test_wide_boxes_are_not_rounded_wherever_they_lie() -> None:
     network = _C.BoundNetwork64()
     network.input([1, 1, 1])
     network.linear(0, np.full((1, 1), 2.0**20, np.float64), np.full(1, -(2.0**20)), 0.0, 0.0)
-    network.finish()
+    network.finish([1, 0], [0, 0], [1, 1], [0, 1], [[], [1]])
     # Strided corners; rounded to float32 the box would be the point 1.
     corners = np.full((3, 2), 1 + 2.0**-30)[:, :1]
     lower, upper = network.propagate(

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.input_set import radii
+from pyrobust.checks import radii
 
 #: 0.02 and 8/255 lie above the nearest float32, 0.1 and 0.3 below.
 NUMBERS = (0.02, 8 / 255, 0.1, 0.3)
@@ -17,8 +17,8 @@ NUMBERS = (0.02, 8 / 255, 0.1, 0.3)
 @pytest.mark.parametrize("epsilon", NUMBERS)
 def test_epsilon_is_not_rounded_to_float32(epsilon: float) -> None:
     for given in (epsilon, np.float64(epsilon), torch.tensor(epsilon, dtype=torch.float64), [epsilon, epsilon]):
-        assert radii(given, 2).tolist() == [epsilon, epsilon]
-    assert radii(torch.tensor(epsilon), 1).item() == torch.tensor(epsilon).item()
+        assert radii("epsilon", given, 2).tolist() == [epsilon, epsilon]
+    assert radii("epsilon", torch.tensor(epsilon), 1).item() == torch.tensor(epsilon).item()
 
 
 @pytest.mark.parametrize("epsilon", NUMBERS)

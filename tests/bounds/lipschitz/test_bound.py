@@ -18,7 +18,9 @@ from test_exact_graphs import Maker, evaluate
 from torch import Tensor, nn
 
 from pyrobust.bounds import BoundedModel, LipschitzBound, lipschitz_bound, register_rule
+from pyrobust.bounds.graph.activations import ACTIVATIONS
 from pyrobust.bounds.graph.evaluate import forward
+from pyrobust.bounds.graph.lowering.registry import RULES
 from pyrobust.bounds.graph.nodes import Gather, Input, MaxPool, Node, Reshape, Sum, in_order
 from pyrobust.bounds.lipschitz.composition import Constants
 from pyrobust.bounds.lipschitz.observed import _attaining
@@ -233,7 +235,7 @@ def test_numbers_too_large_or_too_small(norm: str) -> None:
     assert lipschitz_bound(net.eval(), torch.ones(1, 3, dtype=torch.float64), norm).value > 0
 
 
-def test_an_activation_without_a_slope_range_is_refused() -> None:
+def test_an_activation_without_a_slope_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Sine(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return torch.sin(x)
@@ -242,7 +244,11 @@ def test_an_activation_without_a_slope_range_is_refused() -> None:
         zeros, ones = np.zeros_like(l), np.ones_like(l)
         return zeros, -ones, zeros, ones, -ones, ones
 
-    register_rule(torch.ops.aten.sin.default, rule)
+    operator = torch.ops.aten.sin.default
+    register_rule(operator, rule)
+    # Removed after the test.
+    monkeypatch.setitem(RULES, operator, RULES.pop(operator))
+    monkeypatch.setitem(ACTIVATIONS, str(operator), ACTIVATIONS.pop(str(operator)))
     with pytest.raises(ModelError, match=r"sin.* has no known Lipschitz constant"):
         lipschitz_bound(Sine().eval(), torch.zeros(1, 2))
 
