@@ -224,6 +224,8 @@ def radii(name: str, value: Any, examples: int | None = None) -> Tensor:
     >>> radii("epsilon", 0.5), radii("epsilon", [0.5], 2)
     (tensor(0.5000, dtype=torch.float64), tensor([0.5000, 0.5000], dtype=torch.float64))
     """
+    if examples is not None and isinstance(value, float) and 0 <= value < math.inf:  # the usual case, at no cost
+        return torch.full((examples,), value, dtype=torch.float64, device="cpu")
     expected = f"a number or a tensor [{'N' if examples is None else examples}] of numbers"
     try:
         if isinstance(value, Tensor | np.ndarray | np.generic):

@@ -119,13 +119,14 @@ def merge_options(
     Traceback (most recent call last):
     pyrobust.errors.InputTypeError: bounds: unexpected keyword argument 'sond' (did you mean 'sound'?); expected ...
     """
-    if options is None:
-        options = default or BoundOptions()
-    if not isinstance(options, BoundOptions):
-        raise InputTypeError(f"options: expected BoundOptions, got {type(options).__name__}")
     for name in keywords:
         if name not in FIELDS:
             raise InputTypeError(_unexpected(call, name))
+    if options is None and default is None:  # the usual case: the fields are checked once
+        return BoundOptions(**keywords)
+    options = default if options is None else options
+    if not isinstance(options, BoundOptions):
+        raise InputTypeError(f"options: expected BoundOptions, got {type(options).__name__}")
     return dataclasses.replace(options, **keywords) if keywords else options
 
 
