@@ -29,6 +29,7 @@ def four(radius: float) -> str:
 
 def audited(folder: Path, content: bytes | str, sigma: float = 0.25, **given: float) -> Audit:
     text = content.encode() if isinstance(content, str) else content
+    # ``given`` mixes n, an int, with floats
     return audit(read_certification_log(write(folder, text, sigma), **given))  # type: ignore[arg-type]
 
 

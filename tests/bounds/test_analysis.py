@@ -80,6 +80,7 @@ GIVEN = {
         ("ends_affine_part", [False, False, False]),
         ("ends_affine_part", [True, True, False]),
         ("repeats", [[], [0], [1]]),
+        ("repeats", [[], [1], [1]]),  # too few: the bounds would be too tight
         ("repeats", [[], [5], [1]]),
         ("repeats", [[], [2], [2]]),
         ("repeats", [[], [2, 2], [1]]),

@@ -17,6 +17,22 @@ void expect(bool fits) {
   if (!fits) throw std::invalid_argument("BoundNetwork: expected an analysis of these layers, got another one");
 }
 
+// How often at most a layer that moves elements reads one of this input, at all places where it reads it; 1 at least.
+template <class T>
+int64_t count_repeats(const std::vector<Layer<T>>& layers, const Layer<T>& layer, int64_t input) {
+  const auto size_of = [&](int64_t i) { return layers[static_cast<size_t>(i)].shape.size(); };
+  std::vector<int64_t> times(static_cast<size_t>(size_of(input)));
+  int64_t most = 1, begin = 0;
+  for (const int64_t source : layer.inputs) {
+    const int64_t end = begin + size_of(source);
+    if (source == input)
+      for (const int64_t i : layer.kind == Kind::kGather ? layer.index : layer.windows)
+        if (i >= begin && i < end) most = std::max(most, ++times[static_cast<size_t>(i - begin)]);
+    begin = end;
+  }
+  return most;
+}
+
 }  // namespace
 
 template <class T>
@@ -92,11 +108,11 @@ void BoundNetwork<T>::finish(const GraphAnalysis& analysis) {
            (analysis.ends_affine_part[i] != 0) == layer.ends_affine_part);
     const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
     const bool moves = layer.kind == Kind::kGather || layer.kind == Kind::kMaxPool;
-    const auto entries = static_cast<int64_t>(layer.kind == Kind::kGather ? layer.index.size() : layer.windows.size());
     expect(analysis.repeats[i].size() == layer.inputs.size());
     for (size_t k = 0; k < layer.inputs.size(); ++k) {
       const int64_t repeats = analysis.repeats[i][k];
-      expect(repeats >= 1 && repeats <= (moves ? std::max<int64_t>(1, entries) : 1));
+      // Too small a count would make the bounds too tight.
+      expect(repeats == (moves ? count_repeats(layers_, layer, layer.inputs[k]) : 1));
       Layer<T>& source = layers_[static_cast<size_t>(layer.inputs[k])];
       if (moves || consumers[static_cast<size_t>(layer.inputs[k])] > 1)
         source.adds += products ? (layer.fan_in() + kBlock - 1) / kBlock : repeats;
