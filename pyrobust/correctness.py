@@ -1,7 +1,8 @@
 """The one rule for whether a model is right at an input, and when an example is run again alone.
 
 A model is right at x if its predicted class is the label: the arg-max of the logits, the lowest class on a tie. Logits
-whose largest is NaN, +inf or -inf predict no class, so the model is never right there.
+whose largest is NaN, +inf or -inf predict no class, so the model is never right there. It is robust to an attack at x
+if it is right at x and at x_adv (``pyrobust.metrics.robust_accuracy``).
 
 The answer that counts is that of a batch of one, as a user will run the example. A larger batch may round its logits
 differently, so its answer is accepted only where rounding cannot change it: where the label's logit and the largest

@@ -6,9 +6,13 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
+from pyrobust import metrics
+from pyrobust.attacks import AdversarialAttack
 from pyrobust.correctness import Judge
 from pyrobust.errors import InputError
+from pyrobust.evaluation import attack_dataset, calculate_empirical_robustness, compute_robustness_curve
 from pyrobust.runner import Runner
 
 
@@ -42,3 +46,33 @@ def test_logits_without_a_largest_are_never_right():
 def test_labels_outside_the_classes_are_refused():
     with pytest.raises(InputError, match="dataset: expected labels 0 to 2, the model's classes, got 3"):
         Judge(Runner(rounding)).right(torch.zeros(2, 1), torch.tensor([0, 3]), "dataset")
+
+
+class Moves(AdversarialAttack):
+    """Corrects the first example, breaks the second, and leaves the third alone."""
+
+    def generate(self, x: Tensor, y: Tensor, targeted: bool = False, target_labels: Tensor | None = None) -> Tensor:
+        return torch.where(x < 0.5, x + 0.2, torch.where(x < 0.8, x - 0.4, x))
+
+
+def test_every_robust_accuracy_is_right_at_x_and_at_x_adv() -> None:
+    def model(x: Tensor) -> Tensor:
+        mean = x.mean((1, 2, 3))
+        return torch.stack([0.5 - mean, mean - 0.5], 1)
+
+    x, y = torch.tensor([0.4, 0.7, 0.9]).view(3, 1, 1, 1), torch.tensor([1, 1, 1])
+    attack = Moves(model, epsilon=0.5)
+    x_adv = attack.generate(x, y)
+    clean, adversarial = model(x).argmax(1), model(x_adv).argmax(1)
+    run = attack_dataset(attack, (x, y), batch_size=1)
+    curve = compute_robustness_curve(Moves, model, x, y, [0.5])
+    rates = [
+        attack.evaluate(x, y, x_adv)["robust_accuracy"],
+        float(metrics.robust_accuracy(clean, adversarial, y)),
+        1 - float(metrics.robust_risk(clean, adversarial, y)),
+        float(run.robust_accuracy()),
+        curve[0.5],
+        float(metrics.clean_accuracy(clean, y))
+        * calculate_empirical_robustness(model, (x, y), lambda model, x, y, budget: attack.generate(x, y), 0.5),
+    ]
+    assert rates == pytest.approx([1 / 3] * 6)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pyrobust.checks import class_labels, finite, radii
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.metrics import attack_success_rate, clean_accuracy, robust_accuracy
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball
 from pyrobust.runner import Classifier, Runner
@@ -124,11 +125,11 @@ class AdversarialAttack(abc.ABC):
         return project_l1_ball(v, radius)
 
     def evaluate(self, x: Tensor, y: Tensor, x_adv: Tensor) -> dict[str, float]:
-        """Measure the model's accuracy with and without the attack; all rates are over all N examples.
+        """Measure the model's accuracy with and without the attack.
 
-        An example is correct if its largest logit is finite and belongs to y, the lowest class on a tie; where that is
-        close, the example is run again alone. An example without a predicted class, because of NaN, say, is
-        misclassified, and a warning is logged.
+        The rates are those of ``pyrobust.metrics``. An example is classified correctly if its largest logit is finite
+        and belongs to y, the lowest class on a tie; where that is close, the example is run again alone. An example
+        without a predicted class, because of NaN, say, is misclassified, and a warning is logged.
 
         Args:
             x: [N, ...], in [clip_min, clip_max].
@@ -136,8 +137,10 @@ class AdversarialAttack(abc.ABC):
             x_adv: [N, ...], finite; need not be in the ball.
 
         Returns:
-            clean_accuracy; robust_accuracy, the accuracy on x_adv; attack_success_rate, 1 - robust_accuracy; and
-            avg_perturbation, the mean of ‖x_adv - x‖ in the attack's norm, computed in float64.
+            clean_accuracy; robust_accuracy, the share of examples classified correctly at x and at x_adv;
+            attack_success_rate, the share of those classified correctly at x that are misclassified at x_adv, NaN
+            where no example is classified correctly; and avg_perturbation, the mean of ‖x_adv - x‖ over all examples
+            in the attack's norm, computed in float64.
 
         Raises:
             InputError: no examples, mismatched shapes, values or labels out of range.
@@ -151,11 +154,13 @@ class AdversarialAttack(abc.ABC):
             raise InputError("x: expected at least one example, got none")
         x_adv = x_adv.detach().to(x.device)
         queries = Queries(self.runner)
-        clean, robust = (float(self._right(queries, batch, y).double().mean()) for batch in (x, x_adv))
+        # Predictions as far as the rates need them: the label, or no class.
+        clean, adversarial = (y.where(self._right(queries, batch, y), -1) for batch in (x, x_adv))
+        right = clean_accuracy(clean, y)
         return {
-            "clean_accuracy": clean,
-            "robust_accuracy": robust,
-            "attack_success_rate": 1 - robust,
+            "clean_accuracy": float(right),
+            "robust_accuracy": float(robust_accuracy(clean, adversarial, y)),
+            "attack_success_rate": float(attack_success_rate(clean, adversarial, y)) if right.successes else math.nan,
             "avg_perturbation": float(self._norm.distance(x_adv, x).mean()),
         }
 

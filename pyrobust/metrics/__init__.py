@@ -38,7 +38,7 @@ from pyrobust.metrics.rate import Rate, estimate_rate
 from pyrobust.metrics.subsets import subset_accuracy, subset_average_certified_radius
 from pyrobust.metrics.success import (
     attack_success_rate,
-    attack_success_rate_given_correct,
+    attack_success_rate_with_clean_errors,
     targeted_success_rate,
 )
 from pyrobust.metrics.survival import ClassSummary, SurvivalCurve, rank_by_survival, survival_curve
@@ -61,7 +61,7 @@ __all__ = [
     "Rate",
     "SurvivalCurve",
     "attack_success_rate",
-    "attack_success_rate_given_correct",
+    "attack_success_rate_with_clean_errors",
     "attainable_radii",
     "average_certified_radius",
     "average_radius",

@@ -6,6 +6,10 @@ prediction -1, which ``predicted_classes`` gives to logits without a winner, is 
 
 from __future__ import annotations
 
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -72,7 +76,7 @@ def robust_accuracy(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: f
     """Share of examples classified correctly with and without the attack, ``(1/N)·Σ 1[f(xᵢ) = yᵢ = f(x_advᵢ)]``.
 
     The worst case over a ball includes its center (Madry et al., 2018): an example misclassified without an attack is
-    not robust, even if the attack corrects it.
+    not robust, even if the attack corrects it. Every robust accuracy of the package is this one.
 
     Args:
         clean: [N], integers of at least -1, the predictions f(x).
@@ -92,7 +96,7 @@ def robust_accuracy(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: f
     0.5
     """
     clean, adversarial, labels = aligned_classes(clean=clean, adversarial=adversarial, labels=labels)
-    return estimate_rate(int(((clean == labels) & (adversarial == labels)).sum()), len(labels), alpha)
+    return estimate_rate(int(robust_examples(clean, adversarial, labels).sum()), len(labels), alpha)
 
 
 def standard_risk(clean: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
@@ -121,6 +125,21 @@ def robust_risk(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: float
     2
     """
     return _complement(robust_accuracy(clean, adversarial, labels, alpha))
+
+
+@overload
+def robust_examples(clean: Tensor, adversarial: Tensor, labels: Tensor) -> Tensor: ...
+@overload
+def robust_examples(
+    clean: npt.NDArray[np.int64], adversarial: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]: ...
+def robust_examples(clean: Any, adversarial: Any, labels: Any) -> Any:
+    """Which examples are robust to the attack, bool [N]: those right at x and at x_adv, by predictions and labels [N].
+
+    >>> robust_examples(torch.tensor([0, 1, 1]), torch.tensor([1, 0, 1]), torch.tensor([1, 1, 1]))
+    tensor([False, False,  True])
+    """
+    return (clean == labels) & (adversarial == labels)
 
 
 def _complement(rate: Rate) -> Rate:

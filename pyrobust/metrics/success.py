@@ -6,15 +6,47 @@ from torch import Tensor
 
 from pyrobust.errors import InputError
 
+from .accuracy import robust_examples
 from .arguments import aligned_classes
 from .rate import Rate, estimate_rate
 
 
-def attack_success_rate(adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
+def attack_success_rate(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
+    """Share of the correctly classified examples that the attack breaks.
+
+    ``Σ 1[f(xᵢ) = yᵢ ≠ f(x_advᵢ)] / Σ 1[f(xᵢ) = yᵢ]``, as papers report it: an example that is misclassified without an
+    attack is not a success. Robust accuracy is clean accuracy times one minus this.
+
+    Args:
+        clean: [N], integers of at least -1, the predictions f(x).
+        adversarial: [N], integers of at least -1, the predictions f(x_adv).
+        labels: [N], integers of at least 0.
+        alpha: error probability of the confidence interval, in (0, 1).
+
+    Returns:
+        Rate, with n the number of correctly classified examples.
+
+    Raises:
+        InputError: no example is classified correctly; mismatched lengths, no examples, or a value out of range.
+        InputTypeError: predictions or labels that are not integer tensors.
+
+    >>> import torch
+    >>> clean, adversarial = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1])
+    >>> float(attack_success_rate(clean, adversarial, torch.tensor([0, 0, 0])))
+    0.5
+    """
+    clean, adversarial, labels = aligned_classes(clean=clean, adversarial=adversarial, labels=labels)
+    right = int((clean == labels).sum())
+    if not right:
+        raise InputError(f"clean: expected at least one correctly classified example, got none of {len(labels)}")
+    return estimate_rate(right - int(robust_examples(clean, adversarial, labels).sum()), right, alpha)
+
+
+def attack_success_rate_with_clean_errors(adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
     """Share of all N examples that are misclassified after the attack, ``(1/N)·Σ 1[f(x_advᵢ) ≠ yᵢ]``.
 
     Includes examples misclassified before the attack, so it is 0 only for a perfect classifier;
-    ``attack_success_rate_given_correct`` leaves them out.
+    ``attack_success_rate`` leaves them out.
 
     Args:
         adversarial: [N], integers of at least -1, the predictions f(x_adv).
@@ -29,36 +61,11 @@ def attack_success_rate(adversarial: Tensor, labels: Tensor, alpha: float = 0.05
         InputTypeError: predictions or labels that are not integer tensors.
 
     >>> import torch
-    >>> float(attack_success_rate(torch.tensor([0, 1, -1, 1]), torch.tensor([0, 0, 0, 0])))
+    >>> float(attack_success_rate_with_clean_errors(torch.tensor([0, 1, -1, 1]), torch.tensor([0, 0, 0, 0])))
     0.75
     """
     adversarial, labels = aligned_classes(adversarial=adversarial, labels=labels)
     return estimate_rate(int((adversarial != labels).sum()), len(labels), alpha)
-
-
-def attack_success_rate_given_correct(clean: Tensor, adversarial: Tensor, labels: Tensor, alpha: float = 0.05) -> Rate:
-    """Share of the initially correct examples that are misclassified after the attack.
-
-    ``Σ 1[f(xᵢ) = yᵢ, f(x_advᵢ) ≠ yᵢ] / Σ 1[f(xᵢ) = yᵢ]``. Robust accuracy is clean accuracy times one minus this.
-    Takes the same arguments as ``robust_accuracy``.
-
-    Returns:
-        Rate, with n the number of initially correct examples.
-
-    Raises:
-        InputError: no example is initially correct; mismatched lengths, no examples, or a value out of range.
-        InputTypeError: predictions or labels that are not integer tensors.
-
-    >>> import torch
-    >>> clean, adversarial = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1])
-    >>> float(attack_success_rate_given_correct(clean, adversarial, torch.tensor([0, 0, 0])))
-    0.5
-    """
-    clean, adversarial, labels = aligned_classes(clean=clean, adversarial=adversarial, labels=labels)
-    correct = clean == labels
-    if not bool(correct.any()):
-        raise InputError(f"clean: expected at least one correctly classified example, got none of {len(labels)}")
-    return estimate_rate(int((correct & (adversarial != labels)).sum()), int(correct.sum()), alpha)
 
 
 def targeted_success_rate(adversarial: Tensor, targets: Tensor, alpha: float = 0.05) -> Rate:

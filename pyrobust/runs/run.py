@@ -18,6 +18,7 @@ from torch import Tensor
 from pyrobust.checks import non_negatives, positive, summary
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError
 from pyrobust.metrics import Rate, estimate_rate
+from pyrobust.metrics.accuracy import robust_examples
 from pyrobust.runs.examples import read_examples
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.reader import (
@@ -301,8 +302,7 @@ class Run:
             InputError: the run is not an attack.
         """
         self._expect_kind("robust", "attack")
-        robust: npt.NDArray[np.bool_] = self.right & (self.table["adversarial"] == self.table["label"])
-        return robust
+        return robust_examples(self.table["prediction"], self.table["adversarial"], self.table["label"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return header and table as plain lists, numbers and strings."""

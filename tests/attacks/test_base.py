@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from pyrobust import metrics
 from pyrobust.attacks import AdversarialAttack
 from pyrobust.errors import InputError, InputTypeError, ModelError
 
@@ -68,7 +70,7 @@ def test_evaluate_by_hand() -> None:
     x = torch.tensor([[0.75, 0.5], [0.75, 0.5], [0.25, 0.5], [0.5, 0.5]])
     y = torch.tensor([0, 0, 0, 0])  # correct, correct, wrong, correct (a tie goes to class 0)
     x_adv = torch.tensor([[0.25, 0.5], [0.75, 0.25], [0.25, 0.5], [0.5, 0.0]])
-    rates = {"clean_accuracy": 0.75, "robust_accuracy": 0.5, "attack_success_rate": 0.5}
+    rates = {"clean_accuracy": 0.75, "robust_accuracy": 0.5, "attack_success_rate": 1 / 3}
     for norm, mean in (("linf", 1.25 / 4), ("l2", 1.25 / 4), ("l1", 1.25 / 4)):
         result = Noise(first, norm=norm).evaluate(x, y, x_adv)
         assert result == rates | {"avg_perturbation": mean}
@@ -76,6 +78,22 @@ def test_evaluate_by_hand() -> None:
     x_adv = x + torch.tensor([0.125, -0.25])
     distances = {norm: Noise(first, norm=norm).evaluate(x, y, x_adv)["avg_perturbation"] for norm in NORMS}
     assert distances == {"linf": 0.25, "l2": pytest.approx(0.3125**0.5 / 2, rel=1e-15), "l1": 0.375}
+
+
+def test_robust_is_right_with_and_without_the_attack() -> None:
+    """Neither an example that the attack corrects nor one that was wrong before counts, as in ``pyrobust.metrics``."""
+
+    def model(x: Tensor) -> Tensor:
+        return torch.cat([0.5 - x, x - 0.5], 1)
+
+    x, x_adv, y = torch.tensor([[0.4], [0.7], [0.9]]), torch.tensor([[0.6], [0.3], [0.9]]), torch.tensor([1, 1, 1])
+    result = Noise(model).evaluate(x, y, x_adv)
+    clean, adversarial = (model(points).argmax(1) for points in (x, x_adv))
+    assert result["robust_accuracy"] == float(metrics.robust_accuracy(clean, adversarial, y)) == 1 / 3
+    assert result["attack_success_rate"] == float(metrics.attack_success_rate(clean, adversarial, y)) == 1 / 2
+    wrong = Noise(model).evaluate(x, 1 - model(x).argmax(1), x_adv)
+    assert wrong["clean_accuracy"] == wrong["robust_accuracy"] == 0
+    assert math.isnan(wrong["attack_success_rate"])
 
 
 def test_evaluate_measures_in_float64() -> None:

@@ -67,13 +67,13 @@ CASES = {
     ),
     "AttackSuccessRate": (
         {},
-        ("adversarial", "labels"),
-        lambda c: metrics.attack_success_rate(c["adversarial"], c["labels"]),
-    ),
-    "AttackSuccessRateGivenCorrect": (
-        {},
         ("clean", "adversarial", "labels"),
-        lambda c: metrics.attack_success_rate_given_correct(c["clean"], c["adversarial"], c["labels"]),
+        lambda c: metrics.attack_success_rate(c["clean"], c["adversarial"], c["labels"]),
+    ),
+    "AttackSuccessRateWithCleanErrors": (
+        {},
+        ("adversarial", "labels"),
+        lambda c: metrics.attack_success_rate_with_clean_errors(c["adversarial"], c["labels"]),
     ),
     "TargetedSuccessRate": (
         {},

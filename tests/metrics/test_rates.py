@@ -26,9 +26,9 @@ def test_shares_worked_by_hand():
     assert metrics.robust_accuracy(CLEAN, ADVERSARIAL, LABELS).successes == 1
     assert metrics.standard_risk(CLEAN, LABELS).successes == 3
     assert metrics.robust_risk(CLEAN, ADVERSARIAL, LABELS).successes == 5
-    assert metrics.attack_success_rate(ADVERSARIAL, LABELS).successes == 3
-    given = metrics.attack_success_rate_given_correct(CLEAN, ADVERSARIAL, LABELS)
-    assert (given.successes, given.n) == (2, 3)
+    success = metrics.attack_success_rate(CLEAN, ADVERSARIAL, LABELS)
+    assert (success.successes, success.n) == (2, 3)
+    assert metrics.attack_success_rate_with_clean_errors(ADVERSARIAL, LABELS).successes == 3
     targets = torch.tensor([1, 2, 2, 2, 0, 0])
     assert metrics.targeted_success_rate(ADVERSARIAL, targets).successes == 2
     for rate in (metrics.clean_accuracy(CLEAN, LABELS), metrics.robust_risk(CLEAN, ADVERSARIAL, LABELS)):
@@ -70,12 +70,12 @@ def test_rates_are_consistent(rows):
     assert robust.successes + metrics.robust_risk(clean, adversarial, labels).successes == len(rows)
     assert accuracy.successes + metrics.standard_risk(clean, labels).successes == len(rows)
     assert metrics.robust_accuracy(clean, clean, labels) == accuracy
-    overall = metrics.attack_success_rate(adversarial, labels)
+    overall = metrics.attack_success_rate_with_clean_errors(adversarial, labels)
     assert robust.successes <= len(rows) - overall.successes
     if accuracy.successes:
-        given_correct = metrics.attack_success_rate_given_correct(clean, adversarial, labels)
-        assert accuracy.successes - given_correct.successes == robust.successes
-        assert given_correct.successes <= overall.successes
+        success = metrics.attack_success_rate(clean, adversarial, labels)
+        assert accuracy.successes - success.successes == robust.successes
+        assert success.successes <= overall.successes
     assert metrics.targeted_success_rate(adversarial, labels).successes == len(rows) - overall.successes
     order = torch.randperm(len(rows))
     assert metrics.robust_accuracy(clean[order], adversarial[order], labels[order]) == robust
@@ -87,9 +87,9 @@ def test_integers_of_other_widths(dtype):
     assert metrics.clean_accuracy(small, torch.tensor([0, 1, 2])).successes == 2
 
 
-def test_conditional_rate_needs_a_correct_example():
+def test_success_rate_needs_a_correct_example():
     with pytest.raises(InputError, match="clean: expected at least one correctly classified example, got none of 2"):
-        metrics.attack_success_rate_given_correct(torch.tensor([1, -1]), torch.tensor([0, 0]), torch.tensor([0, 0]))
+        metrics.attack_success_rate(torch.tensor([1, -1]), torch.tensor([0, 0]), torch.tensor([0, 0]))
 
 
 # --- predictions from logits
@@ -149,9 +149,7 @@ NONE = torch.zeros(0, dtype=torch.int64)
         ("alpha", "0.05", InputTypeError, "alpha: expected a number, got"),
     ],
 )
-@pytest.mark.parametrize(
-    "metric", [metrics.robust_accuracy, metrics.robust_risk, metrics.attack_success_rate_given_correct]
-)
+@pytest.mark.parametrize("metric", [metrics.robust_accuracy, metrics.robust_risk, metrics.attack_success_rate])
 def test_bad_arguments_are_named_in_errors(metric, argument, value, error, match):
     arguments = {"clean": torch.tensor([0, 1]), "adversarial": torch.tensor([0, 1]), "labels": torch.tensor([0, 1])}
     with pytest.raises(error, match=match):

@@ -24,7 +24,7 @@ from pyrobust.metrics.torchmetrics.certified import (
 )
 from pyrobust.metrics.torchmetrics.empirical import (
     AttackSuccessRate,
-    AttackSuccessRateGivenCorrect,
+    AttackSuccessRateWithCleanErrors,
     CleanAccuracy,
     MeanDistance,
     PerturbationQuantile,
@@ -43,7 +43,7 @@ from pyrobust.metrics.torchmetrics.survival import HardShare, ShareBelowHalf, Su
 
 __all__ = [
     "AttackSuccessRate",
-    "AttackSuccessRateGivenCorrect",
+    "AttackSuccessRateWithCleanErrors",
     "AverageCertifiedRadius",
     "AverageRadius",
     "BinaryProvableAvgRobustness",

@@ -11,7 +11,7 @@ from torchmetrics import Metric
 from pyrobust.metrics.accuracy import clean_accuracy, robust_accuracy, robust_risk, standard_risk
 from pyrobust.metrics.arguments import checked_distances
 from pyrobust.metrics.distance import perturbation_quantiles
-from pyrobust.metrics.success import attack_success_rate, targeted_success_rate
+from pyrobust.metrics.success import attack_success_rate_with_clean_errors, targeted_success_rate
 from pyrobust.metrics.torchmetrics.base import CountedMetric, MeanMetric, as_classes, check_total
 
 
@@ -85,30 +85,12 @@ class RobustRisk(CountedMetric):
 
 
 class AttackSuccessRate(CountedMetric):
-    """``attack_success_rate`` of all batches.
+    """``attack_success_rate`` of all batches; single batches may have no correctly classified example.
 
     Args:
         kwargs: keyword arguments of ``torchmetrics.Metric``.
 
-    >>> float(AttackSuccessRate()(torch.tensor([0, 1, -1, 1]), torch.tensor([0, 0, 0, 0])))
-    0.75
-    """
-
-    higher_is_better = None
-
-    def update(self, adversarial: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as for ``attack_success_rate``; also accepts logits."""
-        rate = attack_success_rate(as_classes(adversarial), labels)
-        self._add(rate.successes, rate.n)
-
-
-class AttackSuccessRateGivenCorrect(CountedMetric):
-    """``attack_success_rate_given_correct`` of all batches; single batches may have no correct example.
-
-    Args:
-        kwargs: keyword arguments of ``torchmetrics.Metric``.
-
-    >>> metric = AttackSuccessRateGivenCorrect()
+    >>> metric = AttackSuccessRate()
     >>> float(metric(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), torch.tensor([0, 0, 0])))
     0.5
     """
@@ -116,11 +98,29 @@ class AttackSuccessRateGivenCorrect(CountedMetric):
     higher_is_better = None
 
     def update(self, clean: Tensor, adversarial: Tensor, labels: Tensor) -> None:
-        """Count a batch; arguments and errors as for ``attack_success_rate_given_correct``; also accepts logits."""
+        """Count a batch; arguments and errors as for ``attack_success_rate``; also accepts logits."""
         clean = as_classes(clean)
         robust = robust_accuracy(clean, as_classes(adversarial), labels).successes
         correct = clean_accuracy(clean, labels).successes
         self._add(correct - robust, correct)
+
+
+class AttackSuccessRateWithCleanErrors(CountedMetric):
+    """``attack_success_rate_with_clean_errors`` of all batches.
+
+    Args:
+        kwargs: keyword arguments of ``torchmetrics.Metric``.
+
+    >>> float(AttackSuccessRateWithCleanErrors()(torch.tensor([0, 1, -1, 1]), torch.tensor([0, 0, 0, 0])))
+    0.75
+    """
+
+    higher_is_better = None
+
+    def update(self, adversarial: Tensor, labels: Tensor) -> None:
+        """Count a batch; arguments and errors as for the function; also accepts logits."""
+        rate = attack_success_rate_with_clean_errors(as_classes(adversarial), labels)
+        self._add(rate.successes, rate.n)
 
 
 class TargetedSuccessRate(CountedMetric):
