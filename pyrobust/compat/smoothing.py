@@ -2,38 +2,68 @@
 
 Change ``from core import Smooth`` to ``from pyrobust.compat.smoothing import Smooth``. Differences from the reference:
 
-- the noise is derived from a seed and a count of the calls, so a script gives the same result each time it runs; calls
-  never share noise, and torch's own generators are not touched;
+- the noise is derived from a seed, the image and the number of its earlier draws (see ``Smooth``), so a script gives
+  the same result each time it runs, however its images are ordered or split; torch's own generators are not touched;
 - votes of rows without a predicted class (NaN or +inf logits) count against the certified class, where the reference
   counts them as votes;
 - bounds and radii are rounded down;
 - the base classifier's train/eval mode is restored after every call.
+
+Of what forks of the reference add, it takes ``device``, ``mode`` and ``beta`` (MACER, CAT-RS), has ``confidence_all``
+and ``confidence_top2`` (CAT-RS), and runs classifiers that return a tuple with the logits first.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
+from functools import partial
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from pyrobust.checks import probability
+from pyrobust.checks import integer, kind, probability, summary
+from pyrobust.errors import InputError, ModelError
 from pyrobust.runner import Classifier
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing, certified_radius
 from pyrobust.smoothing.checks import one_example, samples
 from pyrobust.stats import binomial_test, clopper_pearson_lower
+from pyrobust.zoo.hashing import hash_tensors
+
+# Modes of the forks that have the certificate of the reference: MACER's name and CAT-RS's.
+_MODES = ("hard", "gaussian")
 
 
 class Smooth:
     """A smoothed classifier g, with the reference implementation's methods.
 
+    Noise: every draw of n samples for an image x has a Philox key and an image index of its own. The key is a 64-bit
+    hash of the seed and of x's shape and values; the index counts the earlier draws of this object for
+    x. So with one seed:
+
+    - two images share noise only if their keys coincide, with probability 2^-64 for a pair, also between objects and
+      processes: their results are as independent as those of fresh noise, and ranges of a data set may be certified by
+      different processes, or each image by an object of its own;
+    - the same image again in one object gets fresh noise: ``certify``'s two draws, and repeated calls, are independent;
+    - the same image in two objects or processes gets the same noise in the same order of calls: the results of two
+      classifiers or sigmas on one image depend on each other, and a rerun repeats a result rather than confirming it;
+      give another seed for an independent one.
+
     Args:
-        base_classifier: maps a batch [N, C, H, W] to logits [N, num_classes].
+        base_classifier: maps a batch [N, C, H, W] to logits [N, num_classes], an object with ``.logits``, or a tuple or
+            list with the logits first and no second tensor of their shape.
         num_classes: number of classes.
         sigma: standard deviation of the Gaussian noise, positive.
+        device: where to run; default: where the classifier is.
+        mode: "hard" or "gaussian", which both are votes of the arg-max under Gaussian noise.
+        beta: accepted for MACER's scripts; votes of the arg-max do not depend on this factor of the logits.
         seed: random seed of the noise, in [0, 2**64).
 
     Raises:
-        InputError: a value out of range.
+        InputError: a value out of range, or a mode without a certificate here.
 
     >>> import torch
     >>> smooth = Smooth(lambda x: torch.stack([x.flatten(1).sum(1), -x.flatten(1).sum(1)], 1), 2, 0.5)
@@ -45,13 +75,29 @@ class Smooth:
     #: The class that ``certify`` and ``predict`` return to abstain: -1.
     ABSTAIN = ABSTAIN
 
-    def __init__(self, base_classifier: Classifier, num_classes: int, sigma: float, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        base_classifier: Classifier,
+        num_classes: int,
+        sigma: float,
+        device: torch.device | str | None = None,
+        mode: str = "hard",
+        beta: float = 1.0,
+        *,
+        seed: int = 0,
+    ) -> None:
         self.base_classifier = base_classifier
         self.num_classes = num_classes
         self.sigma = sigma
-        self._seed = seed
-        self._calls = 0
-        self._smoother()  # check the arguments now
+        self.device = device
+        self.mode = mode
+        self.beta = beta
+        self._seed = integer("seed", seed, 0, (1 << 64) - 1)
+        self._draws: Counter[int] = Counter()  # of each image, by its key
+        self._smoother(self._seed)  # check the arguments now
+
+    def __repr__(self) -> str:
+        return summary(self, num_classes=self.num_classes, sigma=self.sigma, mode=self.mode, seed=self._seed)
 
     def certify(self, x: Tensor, n0: int, n: int, alpha: float, batch_size: int) -> tuple[int, float]:
         """Return the class and its certified l2 radius, or (``ABSTAIN``, 0.0); wrong with probability at most alpha.
@@ -97,17 +143,51 @@ class Smooth:
             return ABSTAIN
         return int(order[0])
 
+    def confidence_all(self, x: Tensor, n: int, batch_size: int) -> npt.NDArray[np.float64]:
+        """Share of the votes of each class, float64 [num_classes]: an estimate, without a confidence bound.
+
+        Args:
+            x: one example [C, H, W].
+            n: number of samples.
+            batch_size: rows per forward pass.
+
+        Raises:
+            InputError: a value out of range, or a non-finite x.
+        """
+        n = samples("n", n)
+        return self._sample_noise(x, n, batch_size) / n
+
+    def confidence_top2(
+        self, x: Tensor, n: int, batch_size: int
+    ) -> tuple[npt.NDArray[np.int64], list[float], npt.NDArray[np.float64]]:
+        """The two classes with the most votes, their shares, and the shares of all; see ``confidence_all``."""
+        shares = self.confidence_all(x, n, batch_size)
+        top2 = np.argsort(-shares, kind="stable")[:2]
+        return top2, shares[top2].tolist(), shares
+
     def _sample_noise(self, x: Tensor, num: int, batch_size: int) -> npt.NDArray[np.int64]:
         """Votes [num_classes] of ``num`` noisy copies of x, leaving out rows without a predicted class."""
-        votes = self._smoother(batch_size).votes(one_example(x), n=num, indices=[self._calls])
-        self._calls += 1
+        batch = one_example(x)
+        key = _noise_key(self._seed, x)
+        votes = self._smoother(key, batch_size).votes(batch, n=num, indices=[self._draws[key]])
+        self._draws[key] += 1
         counts: npt.NDArray[np.int64] = votes[0, : self.num_classes]
         return counts
 
-    def _smoother(self, batch_size: int | None = None) -> RandomizedSmoothing:
+    def _smoother(self, seed: int, batch_size: int | None = None) -> RandomizedSmoothing:
         # Built anew for each call: scripts change the attributes, and move the classifier, between calls.
+        if self.mode not in _MODES:
+            raise InputError(
+                f"mode: expected one of {', '.join(_MODES)}, got {self.mode!r}; soft votes and Cauchy noise have no "
+                'certificate here, so certify the votes of the arg-max with mode="hard"'
+            )
+        classifier = self.base_classifier
+        if isinstance(classifier, nn.Module):
+            classifier = _LogitsOf(classifier, self.num_classes)
+        elif callable(classifier):
+            classifier = partial(_logits_of, classifier, self.num_classes)
         return RandomizedSmoothing(
-            self.base_classifier, self.num_classes, self.sigma, seed=self._seed, batch_size=batch_size
+            classifier, self.num_classes, self.sigma, seed=seed, batch_size=batch_size, device=self.device
         )
 
     def _count_arr(self, arr: npt.NDArray[np.integer], length: int) -> npt.NDArray[np.int64]:
@@ -117,3 +197,37 @@ class Smooth:
     def _lower_confidence_bound(self, NA: int, N: int, alpha: float) -> float:
         """One-sided Clopper-Pearson lower bound on the success probability, from NA of N, at confidence 1 - alpha."""
         return clopper_pearson_lower(int(NA), int(N), alpha)
+
+
+class _LogitsOf(nn.Module):
+    """The classifier, reduced to its logits."""
+
+    def __init__(self, classifier: nn.Module, num_classes: int) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.num_classes = num_classes
+
+    def forward(self, batch: Tensor) -> Any:
+        return _logits_of(self.classifier, self.num_classes, batch)
+
+
+def _logits_of(classifier: Classifier, num_classes: int, batch: Tensor) -> Any:
+    """The classifier's output, or the logits where they come first in a tuple or list."""
+    output = classifier(batch)
+    if not isinstance(output, tuple | list) or hasattr(output, "logits"):
+        return output
+    shape = (len(batch), num_classes)
+    if [isinstance(part, Tensor) and part.shape == shape for part in output] != [True] + [False] * (len(output) - 1):
+        parts = ", ".join(str(tuple(part.shape)) if isinstance(part, Tensor) else kind(part) for part in output)
+        raise ModelError(
+            f"base_classifier: expected logits {shape}, alone or first in a tuple without another tensor of that "
+            f"shape, got {type(output).__name__} of ({parts}); return the logits, as in lambda x: model(x)[0]"
+        )
+    return output[0]
+
+
+def _noise_key(seed: int, x: Tensor) -> int:
+    """64-bit hash of the seed and of x's shape and values, whatever its dtype, device and memory format."""
+    values = x.detach().cpu().double() + 0.0  # adding 0 makes 0 of -0, which is equal
+    digest = hashlib.blake2b(hash_tensors({"x": values}).encode(), digest_size=8, key=seed.to_bytes(8, "little"))
+    return int.from_bytes(digest.digest(), "little")

@@ -14,8 +14,8 @@ from scipy import stats
 from torch import nn
 
 from pyrobust import RandomizedSmoothing
-from pyrobust.compat.smoothing import Smooth
-from pyrobust.errors import InputError, InputTypeError, PyrobustError
+from pyrobust.compat.smoothing import Smooth, _noise_key
+from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
 
 # The reference's interface in plain PyTorch, for running the script below without pyrobust.
 STAND_IN = """
@@ -204,8 +204,8 @@ def test_result_types():
 def test_certificate_matches_the_smoothers_bound():
     n0, n, alpha, sigma = 20, 500, 0.01, 0.5
     label, radius = Smooth(halves, 2, sigma, seed=4).certify(X, n0, n, alpha, 64)
-    # The first call draws as image 0, the second as image 1.
-    smoother = RandomizedSmoothing(halves, 2, sigma, seed=4)
+    # The first draw is image 0 of the key of X, the second image 1.
+    smoother = RandomizedSmoothing(halves, 2, sigma, seed=_noise_key(4, X))
     top = int(smoother.votes(X[None], n=n0, indices=[0])[0, :2].argmax())
     k = int(smoother.votes(X[None], n=n, indices=[1])[0, top])
     assert label == top
@@ -239,6 +239,111 @@ def test_calls_never_share_noise():
     rows = torch.cat(seen).flatten(1)
     assert len(rows) == 180
     assert len(rows.unique(dim=0)) == 180
+
+
+def noise_of(image, **options):
+    """The noise [20, D] of a certificate by an object of its own."""
+    rows = []
+
+    def model(batch):
+        rows.append(batch.clone())
+        return halves(batch)
+
+    Smooth(model, 2, 0.5, **options).certify(image, 5, 15, 0.01, 20)
+    return (torch.cat(rows) - image).flatten(1)
+
+
+def test_objects_share_no_noise_for_different_images():
+    images = [X, X + 0.5, X.nextafter(torch.ones(())), X[0], X.reshape(4, 1, 1), torch.zeros(1, 2, 2)]
+    draws = [noise_of(image) for image in images] + [noise_of(X, seed=1)]
+    noise = torch.cat([draw.double() for draw in draws])
+    assert len(noise) == 140
+    # Rows that shared noise would differ by the rounding of x + noise alone.
+    distance = torch.cdist(noise, noise).fill_diagonal_(1)
+    assert distance.min() > 1e-3
+    assert torch.equal(noise_of(X), draws[0]), "the same image in another object repeats its noise"
+
+
+def test_votes_of_many_objects_scatter_like_independent_draws():
+    n, images = 100, 300
+    votes = [Smooth(halves, 2, 0.5)._sample_noise(X + 1e-6 * i, n, n)[0] for i in range(images)]
+    p = stats.norm.cdf(0.4 / (2 * 0.5))  # of a sum of four of 0.1, with noise of standard deviation 2 * 0.5
+    scatter = np.sum((np.array(votes) - n * p) ** 2) / (n * p * (1 - p))
+    assert stats.chi2.ppf(1e-4, images) < scatter < stats.chi2.isf(1e-4, images)
+
+
+def test_noise_does_not_depend_on_order_or_layout():
+    images = torch.rand(3, 3, 4, 4, generator=torch.Generator().manual_seed(0)) * 0.2 - 0.1
+    channels_last = images.contiguous(memory_format=torch.channels_last)
+    one, other = Smooth(halves, 2, 0.5), Smooth(halves, 2, 0.5)
+    forward = [one._sample_noise(x, 500, 100).tolist() for x in images]
+    backward = [other._sample_noise(x, 500, 70).tolist() for x in channels_last.flip(0)]
+    assert forward == backward[::-1]
+    assert len({tuple(counts) for counts in forward}) == 3
+
+
+def test_key_is_the_same_in_every_process():
+    assert _noise_key(0, torch.arange(4.0)) == 3858158697188083446
+    keys = {
+        _noise_key(seed, x)
+        for seed in (0, 1, 2**64 - 1)
+        for x in (X, X + 1e-7, X[0], torch.zeros(1, 2, 2), torch.zeros(3))
+    }
+    assert len(keys) == 15
+    assert all(0 <= key < 2**64 for key in keys)
+    assert _noise_key(0, X.double()) == _noise_key(0, X)
+    assert _noise_key(0, torch.full((3,), -0.0)) == _noise_key(0, torch.zeros(3))
+
+
+def test_confidences():
+    smooth = Smooth(halves, 2, 0.5)
+    shares = smooth.confidence_all(X, 200, 64)
+    assert shares.dtype == np.float64
+    assert shares.sum() == 1
+    assert shares[0] > 0.5
+    top2, (first, second), again = smooth.confidence_top2(-X, 200, 64)
+    assert top2.tolist() == [1, 0]
+    assert (first, second) == (again[1], again[0])
+    assert smooth.confidence_all(-X, 200, 64).tolist() != again.tolist(), "a second call must use fresh noise"
+    nothing = Smooth(lambda b: torch.full((len(b), 2), math.nan), 2, 0.5)
+    assert nothing.confidence_all(X, 10, 10).tolist() == [0, 0]
+    with pytest.raises(InputError, match="n: expected at least 1"):
+        smooth.confidence_all(X, 0, 64)
+
+
+def test_modes_of_forks():
+    expected = Smooth(halves, 2, 0.5).certify(X, 10, 1000, 0.001, 50)
+    assert Smooth(halves, 2, 0.5, torch.device("cpu"), "hard", 16.0).certify(X, 10, 1000, 0.001, 50) == expected
+    assert Smooth(halves, 2, 0.5, mode="gaussian").certify(X, 10, 1000, 0.001, 50) == expected
+    for mode in ("soft", "both", "cauchy", None):
+        with pytest.raises(InputError, match="mode: expected one of hard, gaussian, got"):
+            Smooth(halves, 2, 0.5, mode=mode)
+    smooth = Smooth(halves, 2, 0.5)
+    smooth.mode = "soft"
+    with pytest.raises(InputError, match='mode="hard"'):
+        smooth.predict(X, 100, 0.001, 50)
+
+
+class WithFeatures(nn.Module):
+    def __init__(self, *order):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.order = order
+
+    def forward(self, batch):
+        parts = {"logits": self.linear(batch.flatten(1)), "features": batch.flatten(1), "loss": None}
+        return tuple(parts[name] for name in self.order)
+
+
+def test_logits_first_in_a_tuple():
+    model = WithFeatures("logits", "features", "loss").train()
+    expected = Smooth(lambda batch: model.linear(batch.flatten(1)), 2, 0.5).certify(X, 10, 500, 0.001, 50)
+    assert Smooth(model, 2, 0.5).certify(X, 10, 500, 0.001, 50) == expected
+    assert Smooth(lambda batch: list(model(batch)), 2, 0.5).certify(X, 10, 500, 0.001, 50) == expected
+    assert model.training
+    for order in (("features", "logits"), ("logits", "logits"), ("loss", "logits"), ()):
+        with pytest.raises(ModelError, match=r"expected logits \(50, 2\), alone or first in a tuple"):
+            Smooth(WithFeatures(*order), 2, 0.5).certify(X, 50, 50, 0.001, 50)
 
 
 def test_count_arr():
