@@ -80,7 +80,8 @@ class AutoAttack(AdversarialAttack):
 
     The DLR loss needs three classes and its targeted forms four. With three classes, "apgd-t" is replaced by
     "apgd-dlr"; with two, both are skipped, because the cross entropy's gradient then has the direction of any margin's.
-    In a targeted attack, "apgd-t" is "apgd-dlr" toward the target.
+    In a targeted attack, "apgd-t" is "apgd-dlr" toward the target. Every attack, FAB included, stops for an example at
+    the first point that fools; use ``FAB`` for the nearest ones.
 
     Logs a warning where the result is unreliable: an attack is replaced or skipped; the model returns other logits the
     second time (use "rand"); its outputs are probabilities; Square breaks more than 0.2 % of the examples after

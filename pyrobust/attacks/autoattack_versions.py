@@ -55,9 +55,10 @@ def published_attack(
     if name == "square":
         return Square(model, epsilon, norm, rescale_schedule=False, **options)
     if name == "fab":
-        return FAB(model, epsilon, norm, targets=None, restarts=1 if version == "standard" else 5, **options)
+        restarts = 1 if version == "standard" else 5
+        return FAB(model, epsilon, norm, targets=None, restarts=restarts, nearest=False, **options)
     if name == "fab-t":
-        return FAB(model, epsilon, norm, targets=9, **options)
+        return FAB(model, epsilon, norm, targets=9, nearest=False, **options)
     if name == "apgd-t":
         targets = 5 if l1 and version == "standard" else 9
         return APGD(model, epsilon, norm, loss="dlr-targeted", targets=targets, multi_epsilon=l1, **options)

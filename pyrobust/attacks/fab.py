@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust.checks import class_labels, count, finite, share, summary
+from pyrobust.checks import class_labels, count, finite, flag, share, summary
 from pyrobust.errors import InputError
 from pyrobust.ops.examples import put_rows
-from pyrobust.ops.logits import ROBUST
+from pyrobust.ops.logits import FOOLED, ROBUST
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier
 
@@ -29,9 +29,8 @@ from .state import AttackState
 _FINAL_STEPS = 3
 # Secant steps aim at this share of the adversarial side's margin: a point on the boundary itself is not adversarial.
 _AIM = 0.05
-# Multiples of the nearest perturbation to try where the rounding of a batch of one undoes the success of a point on the
-# boundary.
-_OVERSHOOTS = (1.0, 1.001, 1.01, 1.1)
+# Multiples of the nearest perturbation to try where rounding may undo the success of a point on the boundary.
+_OVERSHOOTS = (1.0, 1.0003, 1.001, 1.003, 1.01, 1.03, 1.1)
 _DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 
 
@@ -76,8 +75,8 @@ class FAB(BatchAttack):
     (FAB-T), or at every step the class whose hyperplane is nearest. In a targeted attack, f is the target's logit minus
     the largest other one.
 
-    ``generate`` stops for an example once a point within epsilon is found; ``minimal_perturbation`` searches for the
-    nearest point at any distance.
+    ``generate`` returns the nearest adversarial example found within epsilon, ``minimal_perturbation`` at any distance.
+    Where it can, it lies so far beyond the boundary that rounding, which depends on the batch, cannot undo it.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, options: see ``BatchAttack``.
@@ -87,6 +86,8 @@ class FAB(BatchAttack):
         alpha_max: upper limit of α, in [0, 1].
         eta: overshoot η, at least 1.
         beta: backward step, in [0, 1].
+        nearest: whether ``generate`` searches to the end; False stops at the first point within epsilon, which fools
+            the same examples in fewer forward passes.
 
     Raises:
         InputError: a value out of range.
@@ -114,6 +115,7 @@ class FAB(BatchAttack):
         alpha_max: float = 0.1,
         eta: float = 1.05,
         beta: float = 0.9,
+        nearest: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(model, epsilon, norm, clip_min, clip_max, device, **options)
@@ -123,7 +125,8 @@ class FAB(BatchAttack):
         self.alpha_max, self.eta, self.beta = share("alpha_max", alpha_max), finite("eta", eta), share("beta", beta)
         if self.eta < 1:
             raise InputError(f"eta: expected a number of at least 1, got {self.eta}")
-        self._minimize = False  # whether to continue once a point within epsilon is found
+        self.nearest = flag("nearest", nearest)
+        self._margin = True  # see minimal_perturbation
 
     def minimal_perturbation(
         self,
@@ -133,6 +136,7 @@ class FAB(BatchAttack):
         target_labels: Tensor | None = None,
         *,
         indices: Sequence[int] | Tensor | None = None,
+        margin: bool = True,
     ) -> MinimalPerturbation:
         """Find the nearest adversarial examples, regardless of epsilon.
 
@@ -143,6 +147,10 @@ class FAB(BatchAttack):
                 but y.
             target_labels: [N], integers, required with targeted=True.
             indices: [N], see ``generate``.
+            margin: move each point beyond the boundary, by at most 10 % of its distance, until no rounding can undo its
+                success: by the rule of ``pyrobust.correctness``, until the logits differ by more than √ε of the model's
+                dtype times the largest |logit|. A point with which that fails, and every point with False, is
+                adversarial in a batch of one, but may not be in another batch.
 
         Returns:
             The points and their distances.
@@ -151,7 +159,7 @@ class FAB(BatchAttack):
             InputError, InputTypeError, ModelError: see ``generate``.
         """
         search = copy.copy(self)
-        search._minimize = True
+        search.nearest, search._margin = True, flag("margin", margin)
         coordinates = x[0].numel() if isinstance(x, Tensor) and x.dim() and len(x) else 1
         diameter = self._norm.diameter(coordinates, self.clip_max - self.clip_min)
         x_adv = search.generate(x, y, targeted, target_labels, epsilon=diameter, indices=indices)
@@ -171,19 +179,30 @@ class FAB(BatchAttack):
                 ranking = self._search(state, turn, restart, ranking, nearest)
                 if not len(state):
                     return state.finish(nearest.x)
-        for factor in _OVERSHOOTS if self._minimize else ():
-            point = nearest.x.clone()
-            if factor > 1:
-                point = add_perturbation(state.x, point.sub_(state.x).mul_(factor), state.lower, state.upper)
-            _, nearest.x, nearest.distance = state.retire(
-                nearest.distance.isfinite(), point, nearest.x, nearest.distance
-            )
+        if self.nearest:
+            self._retire_nearest(state, nearest)
             if not len(state):
                 return state.finish(nearest.x)
         # The nearest point is outside the ball; its projection may fool the model, too.
         point = state.place(nearest.x - state.x)
         point, _ = state.retire(state.verdict(state.logits(point)), point, nearest.x)
         return state.finish(point)
+
+    def _retire_nearest(self, state: AttackState, nearest: Nearest) -> None:
+        """Retire the examples fooled by their nearest point, moved outward within epsilon as far as rounding asks."""
+        for certain in (True, False) if self._margin else (False,):
+            for factor in _OVERSHOOTS:
+                point, distance = nearest.x.clone(), nearest.distance
+                if factor > 1:
+                    point = add_perturbation(state.x, point.sub_(state.x).mul_(factor), state.lower, state.upper)
+                    distance = state.norm.distance(point, state.x)
+                verdict = nearest.distance.isfinite() & within(distance, state.epsilon)
+                if certain:
+                    fooled = state.verdict(state.logits(point)) == FOOLED
+                    verdict = (verdict & fooled).to(torch.uint8).mul_(FOOLED)
+                _, nearest.x, nearest.distance = state.retire(verdict, point, nearest.x, nearest.distance)
+                if not len(state):
+                    return
 
     def _search(self, state: AttackState, turn: int, restart: int, ranking: Tensor, nearest: Nearest) -> Tensor:
         """Search from one start, with one class; return the ranking [B, K - 1] of the examples that stay."""
@@ -199,7 +218,7 @@ class FAB(BatchAttack):
             distance = run.offer(state, verdict != ROBUST, x_adv)
             backward = add_perturbation(state.x, (x_adv - state.x).mul_(self.beta), state.lower, state.upper)
             following = torch.where((verdict != ROBUST).view(-1, *[1] * (x_adv.dim() - 1)), backward, x_adv)
-            if self._minimize:
+            if self.nearest:
                 x_adv = following
                 continue
             verdict = verdict.masked_fill(~within(distance, state.epsilon), ROBUST)
@@ -210,7 +229,7 @@ class FAB(BatchAttack):
                 return ranking
         self._final_search(state, run)
         nearest.take(run)
-        if self._minimize:
+        if self.nearest:
             return ranking
         inside = within(nearest.distance, state.epsilon)
         point = nearest.x.clone()  # later offers overwrite nearest.x

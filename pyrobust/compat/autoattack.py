@@ -2,7 +2,8 @@
 
 Change ``from autoattack import AutoAttack`` to ``from pyrobust.compat.autoattack import AutoAttack``. Differences:
 
-- an example leaves an attack as soon as it is fooled, so the same attacks take fewer forward passes;
+- an example leaves an attack as soon as it is fooled, so the same attacks take fewer forward passes; "fab" and "fab-t"
+  alone search to the end, over all their classes, and return the nearest adversarial example;
 - random numbers depend only on the seed and an example's position: no seed means seed 0, results do not depend on
   ``bs``, and torch's generators are not touched;
 - an example counts as broken only if it is misclassified also in a batch of one, and perturbations lie exactly inside

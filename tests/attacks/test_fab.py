@@ -203,10 +203,63 @@ def test_no_adversarial_example_exists() -> None:
     assert FAB(model).minimal_perturbation(x[:0], y[:0]).distance.shape == (0,)
 
 
-def test_fooled_examples_leave_at_once() -> None:
+@pytest.mark.parametrize("norm", NORMS)
+def test_generate_returns_the_nearest_point(norm: str) -> None:
+    """Not the first one within epsilon, which fools the same examples from further away."""
+    x, y = images(8)
+    net = small_net()
+    epsilon = {"linf": 0.2, "l2": 2.0, "l1": 5.0}[norm]
+    attack = FAB(net, epsilon, norm, steps=10)
+    nearest, minimal = attack.generate(x, y), attack.minimal_perturbation(x, y)
+    first = FAB(net, epsilon, norm, steps=10, nearest=False).generate(x, y)
+    distance = norm_of(norm).distance
+    torch.testing.assert_close(distance(nearest, x), minimal.distance, rtol=1e-3, atol=0)
+    assert fooled_alone(net, nearest, y) == fooled_alone(net, first, y) == [True] * 8
+    assert inside(nearest, x, norm, epsilon)
+    assert bool((distance(nearest, x) <= distance(first, x)).all())
+    assert float(distance(nearest, x).sum()) < 0.97 * float(distance(first, x).sum())
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_margin_survives_the_rounding_of_other_batches(norm: str) -> None:
+    weight = random(12, seed=4) - 0.5
+    plain = halfspace(weight, 0.3)
+
+    def model(x: Tensor) -> Tensor:
+        """Rounding that depends on the batch: even ones lean toward class 0."""
+        logits = plain(x) + 3.0
+        lean = 1e-5 * logits.detach().abs().amax(1, keepdim=True)
+        return logits + lean * torch.tensor([1.0, 0.0]) if len(x) % 2 == 0 else logits
+
+    x, y = random(9, 12, seed=5), torch.zeros(9, dtype=torch.int64)
+    x, y = x[plain(x).argmax(1) == 0][:5], y[:5]
+    attack = FAB(model, 10.0 if norm == "l1" else 1.0, norm, steps=20)
+    safe, close = attack.minimal_perturbation(x, y), attack.minimal_perturbation(x, y, margin=False)
+    for points in (safe.x_adv, attack.generate(x, y)):
+        assert (model(points.repeat(2, 1)).argmax(1) == 1).all()
+        assert (model(points).argmax(1) == 1).all()
+    assert (close.distance <= safe.distance).all()
+    assert (safe.distance < 1.01 * close.distance).all()
+    assert (model(close.x_adv.repeat(2, 1)).argmax(1) == 0).any()
+
+
+def test_points_without_a_margin_count_where_nothing_else_is_found() -> None:
+    """A model whose logits differ by less than the margin everywhere, and one whose box ends at the boundary."""
+    x, y = torch.tensor([[0.75], [0.25]]), torch.tensor([0, 1])
+
+    def flat(x: Tensor) -> Tensor:
+        return torch.cat([1000 + 1e-2 * x, 1000 + 1e-2 * (1 - x)], 1)
+
+    nearest = FAB(flat, 1.0, steps=20).minimal_perturbation(x, y)
+    assert nearest.distance == pytest.approx(torch.tensor([0.25, 0.25]).double(), rel=0.15)
+    assert fooled_alone(flat, nearest.x_adv, y) == [True, True]
+    assert fooled_alone(flat, FAB(flat, 0.3, steps=20).generate(x, y), y) == [True, True]
+
+
+def test_fooled_examples_leave_at_once_without_nearest() -> None:
     counting = Counting(small_net())
     x, y = images(16)
-    near = FAB(counting, 0.2, steps=30)
+    near = FAB(counting, 0.2, steps=30, nearest=False)
     near.generate(x, y)
     near_forwards = near.forwards
     assert counting.rows >= near_forwards
@@ -223,6 +276,10 @@ def test_wrong_arguments() -> None:
         FAB(net, steps=1.5)
     with pytest.raises(InputError, match="target_labels: expected one"):
         FAB(net).minimal_perturbation(*images(2), targeted=True)
+    with pytest.raises(InputTypeError, match=r"margin: expected True or False, got 0\.1"):
+        FAB(net).minimal_perturbation(*images(2), margin=0.1)
+    with pytest.raises(InputTypeError, match="nearest: expected True or False, got 'yes'"):
+        FAB(net, nearest="yes")
 
 
 @pytest.mark.skipif(not os.environ.get("PYROBUST_DATA"), reason="PYROBUST_DATA is not set")
