@@ -12,13 +12,16 @@ from pyrobust.auditing.check_rows import (
     KNOWN_SIZES,
     check_classes,
     check_correct,
+    check_coverage,
     check_indices,
     distinct_indices,
     minimum_size,
 )
+from pyrobust.auditing.check_run import check_run
 from pyrobust.auditing.findings import Finding
 from pyrobust.auditing.metrics import CertificationMetrics, certification_metrics
 from pyrobust.checks import summary
+from pyrobust.runs.run import Run
 
 # Above this share of a data set, its figures are taken as those of the whole.
 _WHOLE = 0.99
@@ -87,7 +90,8 @@ def audit(log: CertificationLog) -> Audit:
     "cumulative-correct", "correct" (contradicts predict == label), "correct-value", "abstained-correct",
     "abstained-radius", "nan", "infinite", "negative", "above-maximum", "parameters" (wrong n, alpha or sigma, implied
     by radii that pile up at the maximum ``sigma·Φ⁻¹(alpha^(1/n))``, or by radii that no number of votes gives),
-    "unattainable", and for runs "above-votes". All other kinds are notes.
+    "unattainable", and for runs "above-votes" and "derived" (columns that differ from what the stored votes, limits or
+    verdicts give). All other kinds are notes.
 
     Metrics use the first row of each image, and count it as right if predict == label; rows without a finite radius
     >= 0 count as abstentions. Metrics of votes are omitted if n, alpha or sigma are unknown or in doubt.
@@ -116,6 +120,7 @@ def audit(log: CertificationLog) -> Audit:
         *check_numbers(log),
         *check_correct(log),
         *check_certificates(log),
+        *(() if log.run is None else check_run(log.run)),
     ]
     in_doubt = any(finding.kind == "parameters" for finding in findings)
     if in_doubt:
@@ -125,6 +130,30 @@ def audit(log: CertificationLog) -> Audit:
     findings.sort(key=lambda finding: finding.severity == "note")
     faults = tuple(finding for finding in findings if finding.severity == "fault")
     return Audit(log, replace(counted, findings=faults), tuple(findings), metrics)
+
+
+def audit_run(run: Run) -> dict[str, Any]:
+    """Check a run without radii, of kind attack or predict; return its findings as JSON values, like `Audit.to_dict`.
+
+    >>> from pyrobust.evaluation import predict_dataset
+    >>> from pyrobust.smoothing import RandomizedSmoothing
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
+    >>> result = audit_run(predict_dataset(smoother, load_data("digits"), n=100, max_images=4))
+    >>> result["kind"], result["rows"], result["exit_status"]
+    ('predict', 4, 0)
+    """
+    findings = [*check_coverage(run.parameters, len(run)), *check_run(run)]
+    findings.sort(key=lambda finding: finding.severity == "note")
+    return {
+        "path": str(run.path),
+        "kind": run.kind,
+        "rows": len(run),
+        "data_sha256": run.header.data_sha256,
+        "exit_status": int(any(finding.severity == "fault" for finding in findings)),
+        "findings": [finding.to_dict() for finding in findings],
+        "metrics": None,
+    }
 
 
 def _vote_notes(log: CertificationLog, metrics: CertificationMetrics, in_doubt: bool) -> Iterator[Finding]:

@@ -57,6 +57,7 @@ class CertificationLog:
         origins: where sigma, n and alpha come from, by name.
         findings: faults and notes from reading the file.
         header: header of a run; None for text.
+        run: the run itself; None for text.
     """
 
     path: Path
@@ -79,6 +80,7 @@ class CertificationLog:
     origins: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     header: Header | None = None
+    run: Run | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -150,7 +152,7 @@ def read_certification_log(
     """
     path = Path(path)
     given = _check_given(n, alpha, sigma)
-    if _is_sqlite(path):
+    if is_run(path):
         return _from_run(Run(path), path, given)
     text = read_text_columns(path)
     radius, decimals = text.values["radius"], _printed_decimals(text.values["radius"], text.decimals)
@@ -194,7 +196,8 @@ def _check_given(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
     return given
 
 
-def _is_sqlite(path: Path) -> bool:
+def is_run(path: Path) -> bool:
+    """Whether a file is a SQLite database, as runs are."""
     try:
         if not path.is_file():  # opening a pipe would block
             return False
@@ -237,6 +240,7 @@ def _from_run(run: Run, path: Path, given: dict[str, Any]) -> CertificationLog:
         origins=dict.fromkeys(("n", "alpha", "sigma"), "the run") if smoothed else {},
         findings=findings,
         header=run.header,
+        run=run,
     )
 
 

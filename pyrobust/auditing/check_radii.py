@@ -10,20 +10,15 @@ import numpy.typing as npt
 from scipy import special
 
 from pyrobust.auditing.certification_log import CertificationLog
-from pyrobust.auditing.check_rows import first_rows, format_rows, row_fault
-from pyrobust.auditing.check_sequential import check_sequences
-from pyrobust.auditing.findings import Finding
+from pyrobust.auditing.check_rows import first_rows, row_fault
+from pyrobust.auditing.findings import Finding, format_rows
 from pyrobust.auditing.saturation import ROUNDING, USUAL_ALPHA, USUAL_N, Saturation, find_saturation
-from pyrobust.errors import PyrobustError
-from pyrobust.metrics.votes import attainable_radii, is_attainable, maximum_radius
-from pyrobust.smoothing import certified_radius
+from pyrobust.metrics.votes import is_attainable, maximum_radius
 
 _Mask = npt.NDArray[np.bool_]
 
 # Larger radii count as infinite; sums and third powers of smaller ones do not overflow.
 _MAX_RADIUS = 1e90
-# Largest n for which a table of all attainable radii is made.
-_MAX_TABLE = 10**6
 _CANDIDATE_N = [m * 10**e for e in range(1, 6) for m in (1, 2, 5)]
 _CANDIDATE_ALPHA = [m * 10.0**-e for e in range(2, 7) for m in (5, 2, 1)]
 # Up to this many unattainable radii are faults of single rows; more mean that n, alpha or sigma are wrong.
@@ -85,16 +80,8 @@ def usable_rows(log: CertificationLog) -> CertificationLog:
 
 
 def check_certificates(log: CertificationLog) -> Iterator[Finding]:
-    """Check that radii are attainable at n, alpha and sigma, and agree with the votes where these are stored."""
-    if log.kind != "certify":
-        return
-    if log.header is not None and log.header.layout == "sequential":
-        yield from check_sequences(log)
-        return
-    if log.votes is not None and log.n is not None and log.alpha is not None and log.sigma is not None:
-        yield from _check_votes(log, log.votes, log.n, log.alpha, log.sigma)
-        return
-    if log.decimals is None:
+    """Check that printed radii are attainable at n, alpha and sigma; runs store votes, for `check_run`."""
+    if log.kind != "certify" or log.decimals is None:
         return
     usable = (log.radius > 0) & (log.radius <= _MAX_RADIUS) & (log.prediction >= 0)
     pile = find_saturation(np.where(usable, log.radius, 0.0), log.decimals)
@@ -217,21 +204,3 @@ class _PrintedRadii:
                 share = is_attainable(neighbours, other, alpha, sigma, decimals=places).mean()
                 return other if share ** len(self.radius) < _CHANCE else None
         return None
-
-
-def _check_votes(
-    log: CertificationLog, votes: npt.NDArray[np.int64], n: int, alpha: float, sigma: float
-) -> Iterator[Finding]:
-    """Check the radii of a run against its histograms."""
-    if n > _MAX_TABLE:
-        yield Finding("unchecked", "note", f"radii not checked against votes: n {n:,} exceeds {_MAX_TABLE:,}")
-        return
-    try:
-        p_lower = special.ndtr(attainable_radii(n, alpha, 1.0))
-        proved = certified_radius(p_lower, sigma, noise=log.noise, norm=log.norm)[votes]
-    except PyrobustError as error:
-        yield Finding("unchecked", "note", f"radii not checked against votes: {error}")
-        return
-    above = (log.prediction >= 0) & (log.radius > proved * (1 + 1e-6) + 1e-9 * sigma)
-    if above.any():
-        yield row_fault(log, "above-votes", above, "radius larger than its votes prove")

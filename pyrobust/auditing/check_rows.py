@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyrobust.auditing.certification_log import CertificationLog
-from pyrobust.auditing.findings import Finding, list_numbers
+from pyrobust.auditing.findings import Finding, format_rows, list_numbers, rows_fault
 from pyrobust.runs.parameters import chosen_indices
 
 _Mask = npt.NDArray[np.bool_]
@@ -21,21 +21,8 @@ KNOWN_SIZES = {10_000: "the test sets of MNIST and CIFAR", 50_000: "ImageNet's v
 
 def row_fault(log: CertificationLog, kind: str, rows: _Mask, problem: str, consequence: str = "") -> Finding:
     """Return the fault of the rows of a mask [N], with their line numbers, or indices for a run."""
-    count = int(rows.sum())
-    numbers = log.index if log.lines is None else log.lines
-    lines = tuple(numbers[np.flatnonzero(rows)[:_MAX_LINES]].tolist())
-    listed = list_numbers(lines, count, "index" if log.lines is None else "line")
-    message = f"{problem}: {format_rows(count)} ({listed})"
-    return Finding(kind, "fault", f"{message}; {consequence}" if consequence else message, lines)
-
-
-def format_rows(count: int) -> str:
-    """Format a number of rows.
-
-    >>> format_rows(1), format_rows(2000)
-    ('1 row', '2,000 rows')
-    """
-    return f"{count:,} {'row' if count == 1 else 'rows'}"
+    numbers, noun = (log.index, "index") if log.lines is None else (log.lines, "line")
+    return rows_fault(kind, numbers[rows], problem, noun, consequence)
 
 
 def first_rows(log: CertificationLog) -> _Mask:
@@ -67,12 +54,13 @@ def check_indices(log: CertificationLog) -> Iterator[Finding]:
     if decreasing.any():
         yield row_fault(log, "order", decreasing, "rows out of order, with a decreasing index")
     if log.header is not None:
-        yield from _run_coverage(log.header.parameters, len(log))
+        yield from check_coverage(log.header.parameters, len(log))
         return
     yield from _text_coverage(distinct_indices(log))
 
 
-def _run_coverage(parameters: dict[str, Any], images: int) -> Iterator[Finding]:
+def check_coverage(parameters: dict[str, Any], images: int) -> Iterator[Finding]:
+    """Note what a run of these parameters does not cover."""
     expected = len(chosen_indices(parameters))
     if images < expected:
         yield Finding("unfinished", "note", f"unfinished run: {images:,} of {expected:,} images")

@@ -1,7 +1,8 @@
-"""Checks of a sequential run: its confidence limits and votes must be able to prove its radii."""
+"""Checks of a sequential run: its votes must be able to give its confidence limits, and these its results."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -9,42 +10,74 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.auditing.certification_log import CertificationLog
-from pyrobust.auditing.check_rows import row_fault
-from pyrobust.auditing.findings import Finding
 from pyrobust.runs.parameters import RULE
 from pyrobust.runs.run import Run
+from pyrobust.smoothing.grid import lower_by, raise_by
 from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
 
 _Ints = npt.NDArray[np.int64]
+_Mask = npt.NDArray[np.bool_]
 
+_NO_LIMITS = (0.0, 1.0, 0.0, 1.0)
+# Differences between versions of scipy in the last digits; relative to sigma for radii.
+_TOLERANCE = 1e-9
 _EVIDENCE = 12 * math.log(10)  # -ln of the probability 10⁻¹² below which votes are not believed
 _BISECTIONS = 40
 
 
-def check_sequences(log: CertificationLog) -> Iterator[Finding]:
-    """Flag radii of a sequential run that its stored limits, or its histograms, cannot prove.
+def check_sequences(run: Run) -> Iterator[tuple[str, _Mask, str]]:
+    """Yield kind, rows and description of what a sequential run's votes and limits contradict.
 
-    Radii must follow from the stored limits, and these from votes. Only the votes at an image's last look are stored,
-    but samples are exchangeable: given A votes in N, more than a share a > A/N of the first m samples are votes with
-    probability at most exp(-m·D(a, A/N)), where D is the Kullback-Leibler divergence (Hoeffding, 1963, for sampling
-    without replacement). No limit may be better than votes of probability 10⁻¹² would give at the most favourable look.
+    Radius, prediction and undecided radii must be what the stored limits give, and the limits what votes give. Only the
+    votes at an image's last look are stored: no limit is worse than these give. Nor is it better than the votes at the
+    most favourable earlier look would: samples are exchangeable, so that given A votes in N, more than a share a > A/N
+    of the first m samples are votes with probability at most exp(-m·D(a, A/N)), where D is the Kullback-Leibler
+    divergence (Hoeffding, 1963, for sampling without replacement). Probabilities below 10⁻¹² are not believed.
     """
-    run = Run(log.path)
-    parameters = run.parameters
+    parameters, table = run.parameters, run.table
     given = {name: parameters[name] for name in (*RULE, "num_classes", "sigma", "noise", "norm")}
-    rule = CertificationRule(**given | {"radii": tuple(parameters["radii"])})
+    delta = parameters.get("delta", 0.0)
+    rule = CertificationRule(**given | {"radii": tuple(parameters["radii"])}, delta=delta)
     counts0, counts = run.histogram("counts0"), run.histogram("counts")
-    top = counts0[:, :-1].argmax(axis=1)
-    limits = _best_limits(rule, top, counts)
-    limits[:, 0] = np.minimum(limits[:, 0], run.table["p_lower"])
-    limits[:, 3] = np.maximum(limits[:, 3], run.table["rival_upper"])
-    images = [ImageSequence(*row) for row in zip(range(len(top)), counts, counts0, limits, strict=True)]
-    proved = rule.results(images)["radius"]
-    order = np.searchsorted(run.table["index"], log.index)
-    above = (log.prediction >= 0) & (log.radius > proved[order] * (1 + 1e-6) + 1e-9 * rule.sigma)
-    if above.any():
-        yield row_fault(log, "above-votes", above, "radius larger than its limits and votes prove")
+    top, drawn = counts0[:, :-1].argmax(axis=1), counts.sum(axis=1)
+    votes = counts[np.arange(len(top)), top]
+    at_look = np.isin(drawn, rule.looks)
+    yield "derived", ~at_look, "number of samples at which no look takes place"
+    last = np.tile(_NO_LIMITS, (len(top), 1))
+    last[at_look] = rule.look(top[at_look], counts[at_look], last[at_look])
+    best = _best_limits(rule, top, counts)
+    stored = np.stack([table["p_lower"], table["p_upper"], np.zeros(len(top)), table["rival_upper"]], axis=1)
+
+    def lowered(limits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Limits as stored: with the grid's total variation distance."""
+        return np.stack([lower_by(limits[:, 0], delta), limits[:, 1], limits[:, 2], raise_by(limits[:, 3], delta)], 1)
+
+    last, best = lowered(last), lowered(best)
+    yield (
+        "above-votes",
+        (stored[:, 0] > best[:, 0] + _TOLERANCE) | (stored[:, 3] < best[:, 3] - _TOLERANCE),
+        "limits of the probabilities that its votes cannot give",
+    )
+    missed = (stored[:, 0] < last[:, 0] - _TOLERANCE) | (stored[:, 1] > last[:, 1] + _TOLERANCE)
+    missed |= (stored[:, 3] > last[:, 3] + _TOLERANCE) | (stored[:, 1] < best[:, 1] - _TOLERANCE)
+    yield "derived", missed, "limits of the probabilities that differ from those that the votes give"
+
+    # The stored limits include the distance of the drawn noise already.
+    exact = dataclasses.replace(rule, delta=0.0)
+    images = [ImageSequence(*row) for row in zip(range(len(top)), counts, counts0, stored, strict=True)]
+    results = exact.results(images)
+    excess, tolerance = table["radius"] - results["radius"], _TOLERANCE * (rule.sigma + results["radius"])
+    yield "above-votes", excess > tolerance, "radius larger than its limits prove"
+    yield "derived", excess < -tolerance, "radius smaller than its limits prove"
+    differs = table["prediction"] != results["prediction"]
+    yield "derived", differs, "prediction differs from the class that the votes give"
+    if not rule.two_class:  # the limit by which two classes give up is not stored
+        radii, certain = np.asarray(rule.radii), results["prediction"] >= 0
+        decided = (certain[:, None] & (results["radius"][:, None] >= radii)) | exact.reached(stored)
+        undecided = ~decided & ~rule.rejected(stored, votes, drawn)
+        written = np.array([[digit == "1" for digit in digits] for digits in table["undecided"].tolist()], dtype=bool)
+        differs = (written.reshape(undecided.shape) != undecided).any(axis=1)
+        yield "derived", differs, "undecided radii that differ from those that the votes leave"
 
 
 def _best_limits(rule: CertificationRule, top: _Ints, counts: _Ints) -> npt.NDArray[np.float64]:
@@ -54,13 +87,17 @@ def _best_limits(rule: CertificationRule, top: _Ints, counts: _Ints) -> npt.NDAr
     others = counts.copy()
     others[rows, top] = -1
     rival = others.max(axis=1)
-    limits = np.tile([0.0, 1.0, 0.0, 1.0], (len(top), 1))
+    limits = np.tile(_NO_LIMITS, (len(top), 1))
     for look in rule.looks:
         reached = np.flatnonzero(drawn >= look)
         samples = drawn[reached]
         most = _max_early_votes(votes[reached], samples, look)
+        fewest = look - _max_early_votes(samples - votes[reached], samples, look)
         least = np.minimum(look - _max_early_votes(samples - rival[reached], samples, look), look - most)
-        limits[reached] = rule.limits_after(most, least, np.full(len(reached), look), limits[reached])
+        size = np.full(len(reached), look)
+        upper = rule.limits_after(fewest, least, size, limits[reached])[:, 1]
+        limits[reached] = rule.limits_after(most, least, size, limits[reached])
+        limits[reached, 1] = upper
     return limits
 
 

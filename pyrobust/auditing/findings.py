@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-_MAX_NAMED = 5
+import numpy as np
+import numpy.typing as npt
+
+_MAX_NAMED, _MAX_LINES = 5, 100
 _PLURALS = {"line": "lines", "index": "indices"}
 
 
@@ -45,3 +48,23 @@ def list_numbers(numbers: Sequence[int], count: int, noun: str = "line") -> str:
     text = ", ".join(map(str, named))
     more = f" and {count - len(named):,} more" if count > len(named) else ""
     return f"{noun if count == 1 else _PLURALS[noun]} {text}{more}"
+
+
+def format_rows(count: int) -> str:
+    """Format a number of rows.
+
+    >>> format_rows(1), format_rows(2000)
+    ('1 row', '2,000 rows')
+    """
+    return f"{count:,} {'row' if count == 1 else 'rows'}"
+
+
+def rows_fault(kind: str, numbers: npt.NDArray[np.int64], problem: str, noun: str, consequence: str = "") -> Finding:
+    """Return the fault of rows with these line numbers or indices.
+
+    >>> rows_fault("nan", np.array([7]), "NaN radius", "line").message
+    'NaN radius: 1 row (line 7)'
+    """
+    lines = tuple(numbers[:_MAX_LINES].tolist())
+    message = f"{problem}: {format_rows(len(numbers))} ({list_numbers(lines, len(numbers), noun)})"
+    return Finding(kind, "fault", f"{message}; {consequence}" if consequence else message, lines)

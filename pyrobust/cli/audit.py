@@ -36,7 +36,7 @@ _FIGURES = ("png", "pdf", "svg")
 def audit(
     logs: Annotated[
         list[Path],
-        typer.Argument(metavar="LOG...", help="Tab-separated logs of any program, or runs of certify or verify."),
+        typer.Argument(metavar="LOG...", help="Tab-separated logs of any program, or runs."),
     ],
     n: Annotated[
         int | None,
@@ -71,8 +71,9 @@ def audit(
     """Check certification logs for faults, and compare them.
 
     Finds rows that are cut off, missing or duplicated, radii that n samples at alpha cannot prove, and a correct column
-    that contradicts the predictions. Prints for each classifier the probability of the right class under noise (p_A),
-    certified accuracy and the average certified radius. A row counts as right if predict equals label.
+    that contradicts the predictions. Recomputes what a run derives from its votes or verdicts. Prints for each
+    classifier the probability of the right class under noise (p_A), certified accuracy and the average certified
+    radius. A row counts as right if predict equals label.
 
     Exit status: 0 without faults (notes allowed), 1 with faults, 2 with an unreadable file.
 
@@ -127,14 +128,20 @@ def _audit(
     logs: list[Path], n: int | None, alpha: float | None, sigma: float | None
 ) -> tuple[list[CertificationLog], list[dict[str, Any]], int]:
     """Return the readable logs as counted, the JSON entries of all, and the worst exit status."""
+    from pyrobust.auditing.audit import audit_run
+    from pyrobust.auditing.certification_log import is_run
+    from pyrobust.evaluation import Run, read_certification_log
     from pyrobust.evaluation import audit as examine
-    from pyrobust.evaluation import read_certification_log
 
     counted: list[CertificationLog] = []
     results: list[dict[str, Any]] = []
     status = 0
     for path in logs:
         try:
+            if is_run(path) and (run := Run(path)).kind not in ("certify", "verify"):
+                results.append(audit_run(run))
+                status = max(status, results[-1]["exit_status"])
+                continue
             result = examine(read_certification_log(path, n=n, alpha=alpha, sigma=sigma))
         except (FileFormatError, StoreError) as error:
             text = " ".join(str(error).split())
@@ -173,7 +180,7 @@ def _show_findings(console: Console, result: dict[str, Any]) -> None:
 
 
 def _tables(logs: list[CertificationLog]) -> list[ReportTable]:
-    """Return a table for each norm: radii in different norms are not comparable."""
+    """Return a table for each norm, none without radii: radii in different norms are not comparable."""
     from pyrobust.report import comparison_table
 
     norms = dict.fromkeys(log.norm for log in logs)
@@ -188,7 +195,7 @@ def _render(files: list[Path], logs: list[CertificationLog]) -> dict[Path, bytes
 
     contents: dict[Path, bytes] = {}
     if files and not logs:
-        note("no readable log; no files written")
+        note("no readable log with radii; no files written")
         return contents
     for path in files:
         ending = path.suffix.removeprefix(".").lower()

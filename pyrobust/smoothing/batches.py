@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from pyrobust.runner import Progress, reporting
@@ -40,20 +43,18 @@ def certify_fixed(
     with reporting(progress, total) as report:
         counts0 = sampler.votes(x, index, n0, "select", report)
         counts = sampler.votes(x, index, n, "estimate", lambda done: report(len(x) * n0 + done))
-    top = counts0[:, : sampler.num_classes].argmax(axis=1)
     delta = sampler.delta(x.shape[1:])
-    p_lower = lower_by(clopper_pearson_lower(counts[np.arange(len(top)), top], n, alpha), delta)
-    radius = certified_radius(p_lower, sampler.sigma, noise=sampler.noise, norm=norm)
+    results = fixed_results(counts0, counts, alpha, sampler.sigma, sampler.noise, norm, delta)
     return Certificates(
         indices=np.asarray(index, dtype=np.int64),
-        prediction=np.where(p_lower > 0.5, top, ABSTAIN).astype(np.int64),
-        radius=radius,
+        prediction=results["prediction"],
+        radius=results["radius"],
         radii=radii,
-        p_lower=p_lower,
+        p_lower=results["p_lower"],
         counts0=counts0,
         counts=counts,
-        samples=np.full(len(top), n0 + n, dtype=np.int64),
-        undecided=np.zeros((len(top), len(radii)), dtype=np.bool_),
+        samples=np.full(len(x), n0 + n, dtype=np.int64),
+        undecided=np.zeros((len(x), len(radii)), dtype=np.bool_),
         sigma=sampler.sigma,
         noise=sampler.noise,
         norm=norm,
@@ -65,6 +66,31 @@ def certify_fixed(
         grid=sampler.grid,
         delta=delta,
     )
+
+
+def fixed_results(
+    counts0: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int64],
+    alpha: float,
+    sigma: float,
+    noise: str,
+    norm: str,
+    delta: float,
+) -> dict[str, npt.NDArray[Any]]:
+    """Compute ``prediction``, ``p_lower`` and ``radius`` [B] from the votes [B, K + 1] of selection and estimation.
+
+    >>> counts = np.array([[95, 5, 0], [55, 45, 0]])
+    >>> fixed_results(counts, 10 * counts, 0.001, 0.5, "gaussian", "l2", 0.0)["radius"].round(3)
+    array([0.713, 0.001])
+    """
+    top = counts0[:, :-1].argmax(axis=1)
+    votes, n = counts[np.arange(len(top)), top], counts.sum(axis=1)
+    p_lower = lower_by(clopper_pearson_lower(votes, n, alpha), delta)
+    return {
+        "prediction": np.where(p_lower > 0.5, top, ABSTAIN).astype(np.int64),
+        "p_lower": p_lower,
+        "radius": certified_radius(p_lower, sigma, noise=noise, norm=norm),
+    }
 
 
 def certify_sequentially(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
@@ -161,3 +162,17 @@ def test_names_cannot_steer_the_terminal(pyrobust: Any) -> None:
     assert "\x1b" not in done.out + done.err
     assert "\x07" not in done.out + done.err
     assert "[bold]x" in done.out.splitlines()[0]
+
+
+def test_runs_without_radii_are_checked_too(pyrobust: Any) -> None:
+    shown = pyrobust("attack", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--attack", "fgsm", "--max", 4,
+                     "--epsilon", 0.3, "--out", "attack.db")  # fmt: skip
+    assert shown.status == 0
+    done = pyrobust("audit", "attack.db")
+    assert (done.status, done.out) == (0, "attack.db: 4 rows, no fault\n")
+    with sqlite3.connect("attack.db") as connection:
+        connection.execute("UPDATE result SET broken_by = 'fgsm', adversarial = (label + 1) % 10, distance = 0.0")
+    connection.close()
+    done = pyrobust("audit", "attack.db", "--json", "-")
+    assert done.status == 1
+    assert json.loads(done.out)["logs"][0]["findings"][0]["message"].startswith("broken at distance 0")

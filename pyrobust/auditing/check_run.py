@@ -1,0 +1,103 @@
+"""Checks of a run: every column that follows from stored votes or verdicts is computed again and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.auditing.check_sequential import check_sequences
+from pyrobust.auditing.findings import Finding, rows_fault
+from pyrobust.errors import InputError
+from pyrobust.runs.run import Run
+from pyrobust.runs.verdicts import METHODS, decode_verdicts
+from pyrobust.smoothing.batches import fixed_results
+from pyrobust.smoothing.prediction import decide
+
+_Mask = npt.NDArray[np.bool_]
+
+# Differences between versions of scipy in the last digits; relative to sigma for radii.
+_TOLERANCE = 1e-9
+
+
+def check_run(run: Run) -> Iterator[Finding]:
+    """Flag rows of a run whose derived columns are not what its votes, limits or verdicts give.
+
+    The columns are computed again by the functions that wrote them. What does not follow from the file (logits, bounds,
+    distances to images that are not in it) is not checked; contradictions between columns that no run can hold are
+    refused when the table is read (`pyrobust.runs.row_checks`).
+    """
+    checks = {
+        "certify": _check_fixed,
+        "sequential": check_sequences,
+        "predict": _check_predictions,
+        "attack": _check_attack,
+        "verify": _check_verdicts,
+    }
+    try:
+        differing = list(checks[run.header.layout](run))
+    except InputError as error:  # a value that the functions refuse, such as a probability of 1
+        yield Finding("derived", "fault", f"columns that cannot be computed again: {error}")
+        return
+    for kind, rows, problem in differing:
+        if rows.any():
+            yield rows_fault(kind, run.table["index"][rows], problem, "index")
+
+
+def _check_fixed(run: Run) -> Iterator[tuple[str, _Mask, str]]:
+    parameters, table = run.parameters, run.table
+    given: dict[str, Any] = {name: parameters[name] for name in ("alpha", "sigma", "noise", "norm")}
+    expected = fixed_results(
+        run.histogram("counts0"), run.histogram("counts"), **given, delta=parameters.get("delta", 0.0)
+    )
+    excess = table["radius"] - expected["radius"]
+    tolerance = _TOLERANCE * (parameters["sigma"] + expected["radius"])
+    yield "above-votes", excess > tolerance, "radius larger than its votes prove"
+    yield "derived", excess < -tolerance, "radius smaller than its votes prove"
+    differs = np.abs(table["p_lower"] - expected["p_lower"]) > _TOLERANCE
+    yield "derived", differs, "p_lower differs from the bound that the votes give"
+    yield (
+        "derived",
+        table["prediction"] != expected["prediction"],
+        "prediction differs from the class that the votes give",
+    )
+
+
+def _check_predictions(run: Run) -> Iterator[tuple[str, _Mask, str]]:
+    parameters, table = run.parameters, run.table
+    prediction, p_value = decide(
+        run.histogram(), parameters["alpha"], delta=parameters.get("delta", 0.0), tails="grid" in parameters
+    )
+    differs = np.abs(table["p_value"] - p_value) > _TOLERANCE * np.maximum(p_value, 1e-300)
+    yield "derived", differs, "p_value differs from the one that the votes give"
+    differs = table["prediction"] != prediction
+    yield "derived", differs, "prediction differs from the class that the votes give"
+
+
+def _check_attack(run: Run) -> Iterator[tuple[str, _Mask, str]]:
+    if run.parameters["examples"]:
+        run.examples()  # refuses examples with NaN, of another shape or outside the clip range
+    unmoved = (run.table["distance"] == 0) & run.right
+    yield "derived", unmoved, "broken at distance 0, at which the prediction is the label"
+
+
+def _check_verdicts(run: Run) -> Iterator[tuple[str, _Mask, str]]:
+    parameters, table = run.parameters, run.table
+    methods = METHODS if parameters["method"] == "cascade" else (parameters["method"],)
+    if parameters["examples"]:
+        run.examples()
+    if parameters["epsilons"] is None:
+        proved = table["radius"] > 0
+        yield "derived", proved & ~np.isin(table["stages"], methods), "stage that the method does not have"
+        return
+    decoded = decode_verdicts(table, len(parameters["epsilons"]))
+    verified, falsified = (decoded["verdict"] == verdict for verdict in ("verified", "falsified"))
+    foreign = verified & ~np.isin(decoded["stage"], methods)
+    yield "derived", foreign.any(axis=1), "stage that the method does not have"
+    # A counterexample holds at every larger epsilon, and refutes every proof there.
+    lost = np.logical_or.accumulate(falsified, axis=1) & ~falsified
+    yield "derived", lost.any(axis=1), "verdict at an epsilon that contradicts a counterexample at a smaller one"
+    positive = (decoded["verdict"] != "verified") & (decoded["margin"] > 0)
+    yield "derived", positive.any(axis=1), "verdict that contradicts its proved margin, which is positive"

@@ -1,0 +1,136 @@
+"""Audits recompute the derived columns of runs of every kind."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyrobust.attacks import FGSM
+from pyrobust.auditing.audit import audit_run
+from pyrobust.auditing.check_run import check_run
+from pyrobust.evaluation import (
+    Run,
+    attack_dataset,
+    audit,
+    certify_dataset,
+    predict_dataset,
+    read_certification_log,
+    verify_dataset,
+)
+from pyrobust.smoothing import RandomizedSmoothing
+from pyrobust.zoo import load_data, load_model
+
+KINDS = ("grid", "laplace", "sequential", "hybrid", "two_class", "sequential_grid", "predict", "attack", "verify")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    net, data = load_model("zoo:digits-smooth-0.25"), load_data("digits")
+
+    def smoother(**options: Any) -> RandomizedSmoothing:
+        return RandomizedSmoothing(net, 10, sigma=0.5, **options)
+
+    shared: dict[str, Any] = {"n": 400, "skip": 15}
+    certify_dataset(smoother(grid="1/16"), data, out=folder / "grid.db", **shared)
+    certify_dataset(smoother(noise="laplace", norm="l1"), data, out=folder / "laplace.db", **shared)
+    predict_dataset(smoother(), data, out=folder / "predict.db", **shared)
+    shared |= {"method": "sequential", "radii": [0.1, 0.3, 0.5]}
+    certify_dataset(smoother(), data, out=folder / "sequential.db", **shared)
+    certify_dataset(smoother(), data, out=folder / "hybrid.db", hybrid=0.5, **shared)
+    certify_dataset(smoother(), data, out=folder / "two_class.db", two_class=True, **shared)
+    certify_dataset(smoother(grid="1/16"), data, out=folder / "sequential_grid.db", **shared)
+    attack_dataset(FGSM(net, epsilon=0.3), data, skip=30, out=folder / "attack.db")
+    verify_dataset(net, data, epsilons=[0.005, 0.02, 0.05], skip=30, attack="pgd", out=folder / "verify.db")
+    return folder
+
+
+def changed(folder: Path, to: Path, kind: str, statement: str) -> Run:
+    """Copy a run and change it; at least one row must change."""
+    path = to / f"{kind}.db"
+    shutil.copy(folder / path.name, path)
+    connection = sqlite3.connect(path)
+    with connection:
+        assert connection.execute(statement).rowcount > 0
+    connection.close()
+    return Run(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_runs_as_written_have_no_fault(folder: Path, kind: str) -> None:
+    assert list(check_run(Run(folder / f"{kind}.db"))) == []
+
+
+# Changes that keep every row valid by itself.
+CHANGES = [
+    ("grid", "UPDATE result SET prediction = (prediction + 1) % 10 WHERE prediction >= 0", "prediction differs"),
+    ("grid", "UPDATE result SET radius = radius * 1.0001 WHERE radius > 0", "radius larger than its votes prove"),
+    ("grid", "UPDATE result SET radius = radius * 0.9999 WHERE radius > 0", "radius smaller than its votes prove"),
+    ("grid", "UPDATE result SET p_lower = p_lower * 0.9999 WHERE p_lower > 0", "p_lower differs"),
+    ("grid", "UPDATE result SET p_lower = 1.0", "p_lower differs"),
+    ("laplace", "UPDATE result SET radius = radius * 1.0001 WHERE radius > 0", "radius larger than its votes prove"),
+    ("laplace", "UPDATE result SET prediction = -1, status = 'abstain', radius = 0.0", "prediction differs"),
+    ("predict", "UPDATE result SET prediction = (prediction + 1) % 10 WHERE prediction >= 0", "prediction differs"),
+    ("predict", "UPDATE result SET p_value = p_value / 2", "p_value differs"),
+    ("attack", "UPDATE result SET distance = 0.0 WHERE broken_by NOT IN ('', 'clean')", "broken at distance 0"),
+    (
+        "verify",
+        "UPDATE result SET stages = 'lipschitz' || substr(stages, 4) WHERE stages LIKE 'ibp,%'",
+        "stage that the method does not have",
+    ),
+    (
+        "verify",
+        "UPDATE result SET verdicts = 'falsified,unknown,unknown', stages = 'attack,,', margins = '-1.0,-1.0,-1.0',"
+        " radius = 0.0 WHERE prediction = label",
+        "contradicts a counterexample at a smaller one",
+    ),
+    (
+        "verify",
+        "UPDATE result SET verdicts = 'unknown,unknown,unknown', stages = ',,', margins = '1.0,-1.0,-1.0', radius = 0.0"
+        " WHERE prediction = label",
+        "contradicts its proved margin",
+    ),
+]
+for sequential in ("sequential", "hybrid", "two_class", "sequential_grid"):
+    CHANGES += [
+        (sequential, "UPDATE result SET radius = radius * 1.0001 WHERE radius > 0", "radius larger than its limits"),
+        (sequential, "UPDATE result SET radius = radius * 0.9999 WHERE radius > 0", "radius smaller than its limits"),
+        (sequential, "UPDATE result SET prediction = (prediction + 1) % 10 WHERE radius > 0", "prediction differs"),
+        (sequential, "UPDATE result SET p_lower = 0.99999 WHERE radius > 0", "limits of the probabilities that its"),
+        (sequential, "UPDATE result SET p_lower = p_lower * 0.99", "limits of the probabilities that differ"),
+        (sequential, "UPDATE result SET p_upper = 1.0 WHERE p_upper < 1", "limits of the probabilities that differ"),
+        (sequential, "UPDATE result SET p_upper = p_upper * 0.5", "limits of the probabilities that differ"),
+        (sequential, "UPDATE result SET p_lower = 1.0", "cannot be computed again"),
+    ]
+CHANGES += [
+    ("two_class", "UPDATE result SET rival_upper = 1e-6", "limits of the probabilities that its votes cannot give"),
+    ("hybrid", "UPDATE result SET undecided = '000' WHERE undecided <> '000'", "undecided radii that differ"),
+]
+
+
+@pytest.mark.parametrize(("kind", "statement", "words"), CHANGES)
+def test_changed_columns_are_faults(folder: Path, tmp_path: Path, kind: str, statement: str, words: str) -> None:
+    run = changed(folder, tmp_path, kind, statement)
+    assert any(words in finding.message and finding.severity == "fault" for finding in check_run(run))
+    if kind in ("predict", "attack"):
+        assert audit_run(run)["exit_status"] == 1
+    else:
+        assert audit(read_certification_log(tmp_path / f"{kind}.db")).exit_status == 1
+
+
+def test_the_fault_names_the_rows(folder: Path, tmp_path: Path) -> None:
+    run = changed(folder, tmp_path, "grid", "UPDATE result SET p_lower = 0.0 WHERE idx = 60")
+    (finding,) = check_run(run)
+    assert finding.kind == "derived"
+    assert finding.message == "p_lower differs from the bound that the votes give: 1 row (index 60)"
+    assert finding.lines == (60,)
+
+
+def test_a_run_of_another_alpha_is_not_believed(folder: Path, tmp_path: Path) -> None:
+    """Parameters in the header are what all columns are computed from."""
+    run = changed(folder, tmp_path, "grid", "UPDATE run SET parameters = replace(parameters, '0.001', '0.01')")
+    assert {finding.kind for finding in check_run(run)} == {"derived"}
