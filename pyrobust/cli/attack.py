@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from typing import TYPE_CHECKING, Any
 
 from pyrobust.cli import attack_options, options
 from pyrobust.cli.attack_options import AttackName
 from pyrobust.cli.options import NormName
-from pyrobust.cli.parsing import parse_clip, parse_epsilon, parse_shard
-from pyrobust.cli.shell import describe_path, note, reports_errors, show_progress
+from pyrobust.cli.parsing import input_paths, parse_clip, parse_epsilon, parse_shard
+from pyrobust.cli.shell import check_outputs, describe_path, note, reports_errors, show_progress
 from pyrobust.cli.sweep import resumable, run_name, show_run
 from pyrobust.errors import InputError
 
@@ -37,6 +36,7 @@ def attack(
     curve: attack_options.Curve = None,
     plot: attack_options.Plot = None,
     json_file: attack_options.Json = None,
+    replace: attack_options.Replace = False,
     skip: options.Skip = 1,
     max: options.Max = None,
     shard: options.Shard = None,
@@ -60,7 +60,7 @@ def attack(
         raise InputError(f"--epsilon: expected either --epsilon or --curve, got {'both' if curve else 'neither'}")
     size = None if epsilon is None else parse_epsilon("--epsilon", epsilon)
     points = [] if curve is None else attack_options.parse_curve(curve)
-    unused: dict[str, object] = {"--plot": plot, "--json": json_file}
+    unused: dict[str, object] = {"--plot": plot, "--json": json_file, "--replace": replace or None}
     if curve is not None:
         unused = {"--out": out, "--shard": part, "--no-examples": no_examples or None}
     for name, value in unused.items():
@@ -69,9 +69,7 @@ def attack(
             raise InputError(f"{name}: expected none {why}; leave it out")
     if plot is not None and plot.suffix.lower() not in _PLOTS:
         raise InputError(f"--plot: expected a file name that ends in {', '.join(_PLOTS)}, got {str(plot)!r}")
-    for option, file in (("--plot", plot), ("--json", json_file)):
-        if file is not None and not os.access(file.parent, os.W_OK):
-            raise InputError(f"{option}: expected a file in a writable folder, got {str(file)!r}")
+    check_outputs([("--plot", plot), ("--json", json_file)], inputs=input_paths(data, weights), replace=replace)
     net, images, work = attack_options.load_target(
         model=model, weights=weights, data=data, device=device, dtype=dtype, version=version
     )

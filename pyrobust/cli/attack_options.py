@@ -98,6 +98,12 @@ Json = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", help="Write the curve as JSON.", rich_help_panel=_CURVE_PANEL),
 ]
+Replace = Annotated[
+    bool,
+    typer.Option(
+        "--replace", help="Overwrite existing files of --plot and --json; never inputs.", rich_help_panel=_CURVE_PANEL
+    ),
+]
 
 _MOST_POINTS = 10_000
 # Draws per step of the rand version, unless the model sets its own (Croce and Hein, 2020).

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyrobust.cli.shell import ERROR_STATUS, describe_path, note, reports_errors
+from pyrobust.cli.options import Replace
+from pyrobust.cli.shell import ERROR_STATUS, check_outputs, describe_path, note, reports_errors
 from pyrobust.errors import FileFormatError, InputError, StoreError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class FormName(str, Enum):
 
 _TABLES = tuple(form.value for form in FormName)
 _FIGURES = ("png", "pdf", "svg")
+# An audit's JSON is overwritten by another's.
+_JSON_BEGINS = b'{\n "exit_status": '
 
 
 @reports_errors
@@ -67,6 +70,7 @@ def audit(
         str | None,
         typer.Option("--json", metavar="FILE", help="Write findings and all metrics as JSON; - for standard output."),
     ] = None,
+    overwrite: Replace = False,
 ) -> None:
     """Check certification logs for faults, and compare them.
 
@@ -75,12 +79,14 @@ def audit(
     classifier the probability of the right class under noise (p_A), certified accuracy and the average certified
     radius. A row counts as right if predict equals label.
 
+    Existing files are overwritten only with --replace, except JSON of an earlier audit.
+
     Exit status: 0 without faults (notes allowed), 1 with faults, 2 with an unreadable file.
 
     Example: pyrobust audit cohen_sigma0.25.tsv run.db
     """
     files = out or []
-    _check_files(logs, files, json_out, form)
+    _check_files(logs, files, json_out, form, overwrite)
     from rich.console import Console
 
     counted, results, status = _audit(logs, n, alpha, sigma)
@@ -108,20 +114,15 @@ def audit(
         raise typer.Exit(status)
 
 
-def _check_files(logs: list[Path], out: list[Path], json_out: str | None, form: FormName | None) -> None:
+def _check_files(logs: list[Path], out: list[Path], json_out: str | None, form: FormName | None, replace: bool) -> None:
     for path in out:
         if path.suffix.removeprefix(".").lower() not in (*_TABLES, *_FIGURES):
             endings = ", ".join(f".{ending}" for ending in (*_TABLES, *_FIGURES))
             raise InputError(f"--out: expected a file name that ends in one of {endings}, got {path.name!r}")
     if json_out == "-" and form is not None:
         raise InputError("--format: expected none with --json -, as both print; write the JSON to a file")
-    written = [*out, *([Path(json_out)] if json_out not in (None, "-") else [])]
-    places = [path.absolute() for path in written]
-    for path, place in zip(written, places, strict=True):
-        if place in [log.absolute() for log in logs] or places.count(place) > 1:
-            raise InputError(
-                f"--out: expected files other than the logs, each once, got {str(path)!r} again; rename it"
-            )
+    written = [*(("--out", path) for path in out), ("--json", None if json_out in (None, "-") else Path(json_out))]
+    check_outputs(written, inputs=logs, replace=replace, begins={"--json": _JSON_BEGINS})
 
 
 def _audit(

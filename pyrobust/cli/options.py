@@ -91,6 +91,7 @@ DTypeName = Annotated[
         "--dtype", help="Number format of the forward passes. Default: the model's own.", rich_help_panel=_RUN_PANEL
     ),
 ]
+Replace = Annotated[bool, typer.Option("--replace", help="Overwrite existing files; inputs are never overwritten.")]
 Out = Annotated[
     Path | None,
     typer.Option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 
 from pyrobust.errors import InputError
 
@@ -64,6 +65,21 @@ def parse_clip(text: str) -> tuple[float, float]:
     if not low < high:
         raise InputError(f"--clip: expected LOW:HIGH with LOW below HIGH, got {text!r}")
     return low, high
+
+
+def input_paths(data: str, weights: Path | None) -> list[Path]:
+    """Return the files and folders that ``--data`` and ``--weights`` name.
+
+    >>> [str(path) for path in input_paths("npz:cifar10.npz", Path("best.pt"))]
+    ['cifar10.npz', 'best.pt']
+    >>> input_paths("mnist:images:train", None)
+    [PosixPath('images')]
+    """
+    form, _, rest = data.partition(":")
+    if form == "mnist":
+        rest = re.sub(":(train|test)$", "", rest)
+    paths = [Path(rest)] if form in ("npz", "folder", "mnist") and rest else []
+    return paths + ([] if weights is None else [weights])
 
 
 def parse_shard(text: str | None) -> tuple[int, int] | None:

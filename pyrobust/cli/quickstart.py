@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from pyrobust.cli.shell import describe_path, note, reports_errors, show_progress
 from pyrobust.cli.smoothing_options import Noise, load_smoother
 from pyrobust.cli.sweep import resumable, show_run
-from pyrobust.errors import MissingExtraError, StoreError
+from pyrobust.errors import InputError, MissingExtraError, StoreError
 
 _MODEL, _DATA, _SIGMA = "zoo:digits-smooth-0.25", "digits", 0.25
 # Half of the test images, ten thousand samples each: less than twenty seconds on two cores.
@@ -28,6 +29,14 @@ def quickstart(
     Prints certified accuracy at several radii; writes the run, its log and a plot. Takes about twenty seconds on two
     cores.
     """
+    path, log, plot = out / "run.db", out / "log.tsv", out / "certified_accuracy.png"
+    for file in (log, plot):
+        # Those beside a run were written by an earlier quickstart.
+        if os.path.lexists(file) and not path.exists():
+            raise InputError(
+                f"--out: expected a new folder or one of an earlier quickstart, got {str(out)!r}, which has a "
+                f"{file.name}; name another"
+            )
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -50,16 +59,15 @@ def quickstart(
     from pyrobust.evaluation import certify_dataset, write_log
     from pyrobust.report import plot_certified_accuracy
 
-    path = out / "run.db"
     with resumable(path):
         run = certify_dataset(
             smoother, images, out=path, n=_SAMPLES, skip=_SKIP, model_name=_MODEL, progress=show_progress()
         )
     show_run(run)
-    write_log(run, out / "log.tsv")
-    note(f"log: {describe_path(out / 'log.tsv')}")
+    write_log(run, log, replace=True)
+    note(f"log: {describe_path(log)}")
     try:
-        plot_certified_accuracy(run, out / "certified_accuracy.png")
-        note(f"plot: {describe_path(out / 'certified_accuracy.png')}")
+        plot_certified_accuracy(run, plot)
+        note(f"plot: {describe_path(plot)}")
     except MissingExtraError as error:
         note(f"no plot: {error}")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pyrobust.cli.options import Replace
 from pyrobust.cli.parsing import parse_epsilons
 from pyrobust.cli.shell import describe_path, note, reports_errors
-from pyrobust.errors import InputError, MissingExtraError, StoreError
+from pyrobust.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from pyrobust.auditing.certification_log import CertificationLog
@@ -42,7 +43,7 @@ def report(
         float | None,
         typer.Option(metavar="S", help="Standard deviation of the noise of text logs. Default: from the file name."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--replace", help="Overwrite existing files.")] = False,
+    overwrite: Replace = False,
 ) -> None:
     """Compare certifications in a table and figures, for the terminal, a paper or a program.
 
@@ -67,7 +68,7 @@ def report(
         if formats is not None:
             raise
         note(f"no figures: {error}")
-    _write(out, files, overwrite)
+    _write(out, files, logs, overwrite)
     Console().print(rich_table(table))
     for log in read:
         if log.findings:
@@ -114,13 +115,10 @@ def _figures(logs: list[CertificationLog], forms: list[str]) -> dict[str, bytes]
     return {f"{name}.{form}": frame.render(form) for name, frame in frames.items() for form in forms}
 
 
-def _write(out: Path, files: dict[str, bytes], overwrite: bool) -> None:
-    """Write all files or none; refuse to overwrite any."""
-    from pyrobust.zoo.files import write_together
+def _write(out: Path, files: dict[str, bytes], logs: list[Path], overwrite: bool) -> None:
+    """Write all files or none."""
+    from pyrobust.zoo.files import check_output, write_together
 
-    existing = [name for name in files if (out / name).exists()]
-    if existing and not overwrite:
-        raise StoreError(
-            f"--out: expected a folder without {existing[0]}, got {str(out)!r}; name another folder or pass --replace"
-        )
+    for name in files:
+        check_output("--out", out / name, inputs=logs, replace=overwrite)
     write_together(out, files)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import ParamSpec, TypeVar, get_type_hints
 
 import typer
@@ -86,6 +87,33 @@ def _options_of(command: Callable[..., object]) -> dict[str, str]:
                 options = [part for part in declared if part.startswith("--")]
                 names[name] = options[0] if options else f"--{name.replace('_', '-')}"
     return names
+
+
+def check_outputs(
+    files: Iterable[tuple[str, Path | None]],
+    *,
+    inputs: Collection[Path] = (),
+    replace: bool,
+    begins: Mapping[str, bytes] = MappingProxyType({}),
+) -> None:
+    """Raise InputError unless files may be written; called before any work.
+
+    ``files`` are pairs of the option that names a file and the file; ``begins`` has by option the first bytes of
+    existing files that are overwritten without being asked.
+    """
+    from pyrobust.zoo.files import check_output
+
+    written: list[str] = []
+    for option, path in files:
+        if path is None:
+            continue
+        check_output(option, path, inputs=inputs, replace=replace, begins=begins.get(option))
+        real = os.path.realpath(path)
+        if real in written:
+            raise InputError(f"{option}: expected another file for each output, got {str(path)!r} again")
+        written.append(real)
+        if not (path.is_char_device() or path.is_fifo() or os.access(os.path.dirname(real), os.W_OK)):
+            raise InputError(f"{option}: expected a file in a writable folder, got {str(path)!r}")
 
 
 def show_progress() -> bool:

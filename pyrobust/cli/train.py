@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from pyrobust.cli.shell import describe_path, note, reports_errors, show_progress
+from pyrobust.cli.options import Replace
+from pyrobust.cli.shell import check_outputs, describe_path, note, reports_errors, show_progress
 
 train_app = typer.Typer(help="Train the bundled nets.", no_args_is_help=True)
 
@@ -31,6 +32,7 @@ def digits_smooth(
         Path | None,
         typer.Option(metavar="FILE", help="File of the weights. Default: digits-smooth-SIGMA.pt in this folder."),
     ] = None,
+    replace: Replace = False,
 ) -> None:
     """Train the digits net on noisy images.
 
@@ -39,6 +41,7 @@ def digits_smooth(
     from pyrobust.training import train_digits_smooth
 
     out = out or Path(f"digits-smooth-{sigma:.2f}.pt")
+    check_outputs([("--out", out)], replace=replace)
     with _progress(epochs) as progress:
         result = train_digits_smooth(sigma, seed=seed, epochs=epochs, progress=progress)
     result.save(out)
@@ -61,6 +64,7 @@ def digits_ibp(
         Path | None,
         typer.Option(metavar="FILE", help="File of the weights. Default: digits-ibp-EPSILON.pt in this folder."),
     ] = None,
+    replace: Replace = False,
 ) -> None:
     """Train the digits net for certificates by bound propagation.
 
@@ -69,6 +73,7 @@ def digits_ibp(
     from pyrobust.training import train_digits_ibp
 
     out = out or Path(f"digits-ibp-{epsilon:.2f}.pt")
+    check_outputs([("--out", out)], replace=replace)
     with _progress(epochs) as progress:
         result = train_digits_ibp(epsilon, method=method, seed=seed, epochs=epochs, progress=progress)
     result.save(out)

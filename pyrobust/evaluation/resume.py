@@ -102,7 +102,7 @@ def fill_run(
 def _complete_run(path: Path, header: Header) -> Run | None:
     """Return the run in a file if it is complete and agrees with the header."""
     # A write-ahead log left by a killed writer is recovered by the next writer.
-    if not os.path.isfile(path) or os.path.exists(f"{path}-wal"):
+    if not os.path.isfile(path) or os.path.exists(f"{os.path.realpath(path)}-wal"):
         return None
     with closing(connect_readonly(path)) as connection:
         stored = read_header(connection, path)

@@ -18,7 +18,7 @@ from pyrobust.errors import FileFormatError
 from pyrobust.runs.parameters import is_name
 from pyrobust.runs.reader import expect_file
 from pyrobust.runs.run import Run
-from pyrobust.zoo.files import write_atomically
+from pyrobust.zoo.files import check_output, write_atomically
 
 #: Columns of the log of each kind of run, in order.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -101,14 +101,16 @@ def format_log(run: Run) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_log(run: Run, path: str | os.PathLike[str]) -> None:
+def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) -> None:
     """Write the text of `format_log` to a file, whole or not at all.
 
     Args:
         run: a run of any kind.
-        path: the file; an existing one is replaced.
+        path: the file. An existing log of the same kind of run is overwritten; the run itself never.
+        replace: whether any other existing file is overwritten, too.
 
     Raises:
+        InputError: the path names the run, or an existing file that is not such a log.
         StoreError: the file cannot be written; an existing one stays unchanged.
 
     >>> from pyrobust.evaluation import certify_dataset
@@ -122,7 +124,14 @@ def write_log(run: Run, path: str | os.PathLike[str]) -> None:
     ...     read_log(Path(folder) / "log.tsv")["predict"]
     array([0, 1, 2, 3])
     """
+    check_log_output("path", run, path, replace=replace)
     write_atomically(path, format_log(run).encode())
+
+
+def check_log_output(option: str, run: Run, path: str | os.PathLike[str], *, replace: bool) -> None:
+    """Raise InputError unless the log of a run may be written to a file, which the option or argument names."""
+    header = "\t".join(COLUMNS[run.kind]) + "\n"
+    check_output(option, path, inputs=run.files, replace=replace, begins=header.encode())
 
 
 def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:

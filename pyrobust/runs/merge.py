@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,10 @@ class _MergedRun(Run):
         first = shards[0].header
         self.header = dataclasses.replace(first, parameters=first.parameters | {"shard": None})
         self._order = np.argsort(np.concatenate([shard.table["index"] for shard in shards]), kind="stable")
+
+    @property
+    def files(self) -> list[Path]:
+        return [file for shard in self._shards for file in shard.files]
 
     @cached_property
     def table(self) -> dict[str, npt.NDArray[Any]]:

@@ -94,6 +94,11 @@ class Run:
         return chosen_indices(self.parameters)
 
     @property
+    def files(self) -> list[Path]:
+        """Files that the rows are read from; none for a run in memory."""
+        return [] if self.path is None else [self.path]
+
+    @property
     def complete(self) -> bool:
         """Whether the run has a row for every expected index."""
         return len(self) == len(self.expected)

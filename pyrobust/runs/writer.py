@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ from pyrobust.checks import WORDS
 from pyrobust.errors import FileFormatError, InputError, StoreError
 from pyrobust.runs.reader import Header, encode_counts, read_columns, read_header
 from pyrobust.runs.schema import APPLICATION_ID, COMMON, LAYOUTS, PENDING, SCHEMA_VERSIONS, create_statements
+from pyrobust.zoo.files import COMPANIONS
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,13 @@ class RunWriter:
         self.header = header
         self.path = None if path is None else Path(path)
         self._where = Path("(in memory)") if self.path is None else self.path
+        # SQLite follows symbolic links and names its companions after the file that they lead to.
+        self._file: str | None = None
+        if self.path is not None:
+            try:
+                self._file = os.path.realpath(self.path)
+            except ValueError as error:
+                raise StoreError(f"{self.path}: cannot create the file ({error}); name another") from error
         self._created = self._make_file()
         self.done: set[int] = set()
         self._empty = True
@@ -119,23 +128,35 @@ class RunWriter:
 
     def _make_file(self) -> bool:
         """Create an empty file, an empty database to SQLite, unless the path exists; return whether it was created."""
-        if self.path is None:
+        if self._file is None:
             return False
-        if os.path.isdir(self.path):
+        if os.path.isdir(self._file):
             raise StoreError(f"{self.path}: is a folder; expected a path for a run file")
+        for suffix in COMPANIONS:
+            if self._file.endswith(suffix) and os.path.exists(self._file.removesuffix(suffix)):
+                raise StoreError(f"{self.path}: SQLite's name for a companion of another run; use another file")
+            # SQLite would take it for what a killed writer left, and remove it.
+            if os.path.exists(self._file + suffix) and not os.path.exists(self._file):
+                raise StoreError(
+                    f"{self.path}: expected no {Path(self._file).name}{suffix} without the run it belongs to; use "
+                    "another file, or remove that one"
+                )
         try:
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        except FileExistsError:
-            # SQLite would take a file this short for an empty database and overwrite it.
-            if 0 < self.path.stat().st_size < _SMALLEST_DATABASE:
-                raise FileFormatError(f"{self.path}: not a run of pyrobust; use another file") from None
-            return False
+            try:
+                os.close(os.open(self._file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            except FileExistsError:
+                status = os.stat(self._file)
+            else:
+                return True
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise StoreError(
                 f"{self.path}: cannot create the file ({reason}); use an existing folder with write permission"
             ) from error
-        return True
+        # SQLite would take a file this short for an empty database and overwrite it.
+        if not stat.S_ISREG(status.st_mode) or 0 < status.st_size < _SMALLEST_DATABASE:
+            raise FileFormatError(f"{self.path}: not a run of pyrobust; use another file")
+        return False
 
     def _connect(self) -> sqlite3.Connection:
         if self.path is None:
@@ -205,10 +226,10 @@ class RunWriter:
         self._remove()
 
     def _remove(self) -> None:
-        if self._created and self.path is not None:
-            for suffix in ("", "-wal", "-shm", "-journal"):
+        if self._created and self._file is not None:
+            for suffix in ("", *COMPANIONS):
                 with contextlib.suppress(OSError):
-                    os.unlink(f"{self.path}{suffix}")
+                    os.unlink(f"{self._file}{suffix}")
 
     @contextlib.contextmanager
     def _writing(self, action: str) -> Iterator[None]:

@@ -1,18 +1,85 @@
-"""Atomic file writes."""
+"""Atomic file writes, and the rule of what they may overwrite."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from pyrobust.errors import StoreError
+from pyrobust.errors import InputError, StoreError
+
+#: What SQLite appends to the name of a database for its companion files.
+COMPANIONS = ("-wal", "-shm", "-journal")
+
+
+def check_output(
+    option: str,
+    path: str | os.PathLike[str],
+    *,
+    inputs: Iterable[str | os.PathLike[str]] = (),
+    replace: bool = False,
+    begins: bytes | None = None,
+) -> None:
+    """Raise unless a file may be written; every command asks this before it writes.
+
+    An input is never overwritten, by whichever name (symbolic or hard link), nor is anything in an input folder, nor a
+    companion of a database, such as ``run.db-wal``. Any other existing file is overwritten only with ``replace``,
+    unless it is of the same kind. Devices and pipes take anything.
+
+    Args:
+        option: option or argument that names the file, for the message.
+        path: the file.
+        inputs: files and folders that the command reads.
+        replace: whether existing files may be overwritten.
+        begins: first bytes of files of the same kind, which are overwritten without ``replace``; None for none.
+
+    Raises:
+        InputError: the file may not be written.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_atomically(Path(folder) / "net.pt", b"weights")
+    ...     check_output("--out", Path(folder) / "log.tsv")
+    ...     check_output("--out", Path(folder) / "net.pt", replace=True)
+    ...     check_output("--out", Path(folder) / "net.pt", inputs=[Path(folder) / "net.pt"], replace=True)
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: --out: expected a file other than the inputs, got 'net.pt'; name another
+    """
+    path = Path(path)
+    try:
+        real = Path(os.path.realpath(path))
+    except ValueError as error:
+        raise InputError(f"{option}: expected the name of a file, got {str(path)!r} ({error})") from error
+    name = repr(path.name if path.is_absolute() else str(path))
+    for read in inputs:
+        if _is_same(path, read) or (os.path.lexists(path) and Path(os.path.realpath(read)) in real.parents):
+            raise InputError(f"{option}: expected a file other than the inputs, got {name}; name another")
+    for suffix in COMPANIONS:
+        if real.name.endswith(suffix) and os.path.exists(str(real).removesuffix(suffix)):
+            database = path.name.removesuffix(suffix)
+            raise InputError(f"{option}: expected a file of its own, got {name}, which belongs to {database}")
+    try:
+        status = os.stat(path)
+    except OSError:
+        return  # a new file; whatever else is wrong shows when it is written
+    if stat.S_ISDIR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+        what = "folder" if stat.S_ISDIR(status.st_mode) else "disk"
+        raise InputError(f"{option}: expected a file, got the {what} {name}; name a file")
+    # An empty file, as mktemp makes it, has nothing to lose.
+    if replace or not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+        return
+    if begins is None or not _begins(path, begins):
+        way = "--replace" if option.startswith("-") else "replace=True"
+        kind = "a new file" if begins is None else "a new file, or one of the same kind"
+        raise InputError(f"{option}: expected {kind}, got {name}, which exists; name another or pass {way}")
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) -> None:
     """Write a file whole or not at all: under a temporary name first, then renamed over an existing file.
+
+    A symbolic link is followed, and stays. Devices and pipes are written to directly.
 
     Raises StoreError if it cannot be written (missing folder, no permission, full disk); an existing file then stays.
 
@@ -22,8 +89,14 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | memoryview) 
     ['a']
     """
     path = Path(path)
-    with _store_errors(path), _temporary_file(path, content) as temporary:
-        os.replace(temporary, path)
+    with _store_errors(path):
+        if path.is_char_device() or path.is_fifo():
+            with path.open("wb") as device:
+                device.write(content)
+            return
+        target = _resolved(path)
+        with _temporary_file(target, content) as temporary:
+            os.replace(temporary, target)
 
 
 def write_together(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
@@ -44,17 +117,43 @@ def write_together(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -
         for name in files:
             if (folder / name).is_dir():
                 raise IsADirectoryError(None, f"{name} is a folder")
-        temporaries = [stack.enter_context(_temporary_file(folder / name, content)) for name, content in files.items()]
-        for temporary, name in zip(temporaries, files, strict=True):
-            os.replace(temporary, folder / name)
+        targets = [_resolved(folder / name) for name in files]
+        contents = zip(targets, files.values(), strict=True)
+        temporaries = [stack.enter_context(_temporary_file(target, content)) for target, content in contents]
+        for temporary, target in zip(temporaries, targets, strict=True):
+            os.replace(temporary, target)
+
+
+def _is_same(path: Path, other: str | os.PathLike[str]) -> bool:
+    """Whether two names lead to one file, through symbolic or hard links."""
+    try:
+        return os.path.samefile(path, other)
+    except (OSError, ValueError):
+        return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _begins(path: Path, begin: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(begin)) == begin
+    except OSError:
+        return False
+
+
+def _resolved(path: Path) -> Path:
+    """The file that a name leads to, which may not exist yet; raises OSError for a loop of symbolic links."""
+    with contextlib.suppress(FileNotFoundError):
+        path.stat()
+    return Path(os.path.realpath(path))
 
 
 @contextlib.contextmanager
 def _store_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written ({error.strerror or error}); nothing was changed there") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StoreError(f"{path}: cannot be written ({reason}); nothing was changed there") from error
 
 
 @contextlib.contextmanager
@@ -67,15 +166,21 @@ def _temporary_file(path: Path, content: bytes | memoryview) -> Iterator[str]:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        # Temporary files are private by default; this one gets the permissions of the umask.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
+        os.chmod(temporary, _mode(path))
         yield temporary
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+
+
+def _mode(path: Path) -> int:
+    """The permissions of an existing file, or of a new one; temporary files are private."""
+    with contextlib.suppress(OSError):
+        return stat.S_IMODE(path.stat().st_mode)
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
 
 
 @contextlib.contextmanager

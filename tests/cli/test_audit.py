@@ -145,8 +145,8 @@ def test_two_norms_are_two_tables(pyrobust: Any) -> None:
         (["--out", "table.doc"], "--out: expected a file name that ends in one of .md"),
         (["--out", "table"], "--out: expected a file name that ends"),
         (["--json", "-", "--format", "md"], "--format: expected none with --json -"),
-        (["--out", "a.md", "--out", "./a.md"], "--out: expected files other than the logs, each once"),
-        (["--json", "log_sigma0.25.tsv"], "expected files other than the logs"),
+        (["--out", "a.md", "--out", "./a.md"], "--out: expected another file for each output, got 'a.md' again"),
+        (["--json", "log_sigma0.25.tsv"], "--json: expected a file other than the inputs"),
     ],
 )
 def test_bad_options(pyrobust: Any, options: list[Any], words: str) -> None:

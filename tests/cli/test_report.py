@@ -70,7 +70,7 @@ def test_existing_files_stay_unless_replaced(pyrobust, log, tmp_path):
     (out / "table.csv").write_text("mine")
     (out / "notes.txt").write_text("mine too")
     error = pyrobust("report", log, "--out", out, "--formats", "md,csv").error
-    assert "--out: expected a folder without table.csv, got" in error
+    assert "--out: expected a new file, got 'table.csv', which exists; name another or pass --replace" in error
     assert {file.name: file.read_text() for file in out.iterdir()} == {"table.csv": "mine", "notes.txt": "mine too"}
     assert pyrobust("report", log, "--out", out, "--formats", "md,csv", "--replace").status == 0
     assert (out / "table.csv").read_text() != "mine"
