@@ -121,6 +121,16 @@ def _geometric(draw, rows, size, dtype):
     return v, 2.0 ** -torch.randint(-2, 40, (rows,), generator=draw).double()
 
 
+def _every_magnitude(draw, rows, size, dtype):
+    """Draw exponents evenly from the whole range of the dtype, or from 60 above that of the radius."""
+    info = torch.finfo(dtype)
+    low, high = math.floor(math.log2(info.smallest_normal)), math.floor(math.log2(info.max))
+    exponent = low + (high - low) * torch.rand(rows, size, generator=draw, dtype=torch.float64)
+    exponent[1::2] = 60 * torch.rand(rows // 2, size, generator=draw, dtype=torch.float64)
+    sign = 1.0 - 2 * torch.randint(2, (rows, size), generator=draw)
+    return sign * 2.0**exponent, 0.5 + 2 * torch.rand(rows, generator=draw, dtype=torch.float64)
+
+
 def _signed_zeros(draw, rows, size, dtype):
     v = torch.randn(rows, size, generator=draw, dtype=torch.float64)
     zero = torch.rand(rows, size, generator=draw) < 0.5
@@ -143,6 +153,7 @@ KINDS: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
     "sums that round": _sums_that_round,
     "alternating": _alternating,
     "geometric": _geometric,
+    "every magnitude": _every_magnitude,
     "signed zeros": _signed_zeros,
 }
 # Kinds for the tests over all SIMD levels and thread counts.

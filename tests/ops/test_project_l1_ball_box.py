@@ -261,6 +261,15 @@ def test_layouts(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_threshold_lies_digits_below_the_largest_element(dtype: torch.dtype) -> None:
+    delta = torch.tensor([[-2.6e33, 4.15e34, -1048576, 0, 1.8e16]], dtype=dtype)
+    x = torch.tensor([[0.1195, 0.9232, 0.9156, 0.7363, 0.7693]], dtype=dtype)
+    z = ops.project_l1_ball_box(delta, x, 1.0)
+    want = torch.tensor([[-0.1195, 0.0768, -0.573, 0.0, 0.2307]], dtype=dtype)
+    torch.testing.assert_close(z, want, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("size", "low", "spike"),
     [(16384, 0.0003650421858765185, 511.4880065917969), (150528, 5.181760207051411e-05, 55.67216491699219)]

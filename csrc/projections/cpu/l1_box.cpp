@@ -5,8 +5,10 @@
 // (zero, free or at their room) within it, and the search continues among those.
 #include "projections/cpu/l1_box.h"
 
+#include <type_traits>
 #include <vector>
 
+#include "common/bits.h"
 #include "common/row_loop.h"
 #include "projections/cpu/l1_box_float32.h"
 #include "projections/cpu/l1_box_kernels.h"
@@ -21,7 +23,7 @@ constexpr double kSampleTolerance = 0.15;
 constexpr double kUncertain = 0.5;  // relative to the radius: the usual error of a sample is smaller
 constexpr int64_t kRoom = 2048;     // undecided elements on the stack, 32 KiB
 constexpr int64_t kFew = kRoom / 4;
-// Largest rounding error of the search's sums, relative to the radius; above it, base moves to an element near theta.
+// Largest rounding error of the search's sums, relative to the radius; above it, base moves to the element above theta.
 constexpr double kLost = 0x1p-28;
 constexpr double kHuge = 1024;  // w in radii, above which even the number of free elements is uncertain
 
@@ -106,10 +108,30 @@ class Row {
       return w * static_cast<double>(free) * terms * 0x1p-53 > kLost * radius_;
     };
     if (w <= kHuge * radius_ && (!lost(n_) || !lost(evaluate(each, top, w).free))) return {top, w};
-    const double base = nearest(top - w);
-    Bracket bracket{base - top, base};
-    const auto whole = [&](double at) { return evaluate(each, base, at); };
-    return {base, newton(whole, target, kTolerance, w + (base - top), bracket)};
+    // From the smallest element that is not below theta no term of the sum is negative, and w is at most the radius.
+    const double base = element_above(each, target), most = std::min(base, target);
+    Bracket bracket{0, most};
+    return {base, newton([&](double at) { return evaluate(each, base, at); }, target, kTolerance, most, bracket)};
+  }
+
+  // The smallest element that is not below theta. Sums at a theta of the row's own dtype have no cancellation: halving
+  // its bits leads to two neighbours around the root.
+  template <class Each>
+  double element_above(const Each& each, double target) {
+    using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    using Bits = std::conditional_t<std::is_same_v<T, double>, uint64_t, uint32_t>;
+    Bits low = 0, high = bits<Bits>(static_cast<Real>(scan_.top));
+    while (high - low > 1) {
+      const Bits middle = low + (high - low) / 2;
+      (evaluate(each, bits<Real>(middle), 0).fixed > target ? low : high) = middle;
+    }
+    const double theta = bits<Real>(high);
+    double above = scan_.top;
+    for (int64_t i = 0; i < n_; ++i) {
+      const double a = std::fabs(static_cast<double>(to_float(y_[i])));
+      if (a >= theta) above = std::min(above, a);
+    }
+    return above;
   }
 
   template <class Each>
@@ -158,16 +180,6 @@ class Row {
     if (sum_at(f(guess.low), guess.low) > target || sum_at(f(guess.high), guess.high) <= target) return false;
     w = newton(f, target, kTolerance, w, guess);
     return true;
-  }
-
-  // The element that is closest to theta.
-  double nearest(double theta) const {
-    double best = scan_.top;
-    for (int64_t i = 0; i < n_; ++i) {
-      const double a = std::fabs(static_cast<double>(to_float(y_[i])));
-      if (std::fabs(a - theta) < std::fabs(best - theta)) best = a;
-    }
-    return best;
   }
 
   // Writes z and returns whether its sum, as stored, is proved to be at most the radius.

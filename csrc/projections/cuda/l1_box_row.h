@@ -15,7 +15,7 @@ constexpr double kTolerance = 0x1p-44;  // of the radius, in the search
 constexpr float kCoarseTolerance = 0x1p-18f;
 constexpr double kLess = 0x1p-42;  // of the radius
 constexpr double kMostLess = 16;   // no more than the whole radius is left out in the end
-// A longer w may lose too many digits in sums of a - top over the free elements: base becomes an element near the
+// A longer w may lose too many digits in sums of a - base over the free elements: base becomes an element near the
 // threshold. Rows of n elements lose at most n^2 2^-53 w.
 PYROBUST_GROUP double longest(int64_t n, double radius) {
   const double exact = 0x1p25 / (static_cast<double>(n) * static_cast<double>(n)) * radius;
@@ -63,6 +63,13 @@ class L1BoxRow {
         if (w > longest(n_, radius_)) {
           base = nearest(top_ - w);
           w = whole(target, base, w + (base - top_), {base - top_, base});
+          if (std::fabs(w) > longest(n_, radius_)) {
+            // From the smallest element that is not below theta no term of the sum is negative, and w is at most the
+            // radius.
+            base = element_above(target);
+            const double most = base < target ? base : target;
+            w = whole(target, base, most, {0, most});
+          }
         }
         if (written(base, w)) return;
         less = less > 0 ? 16 * less : kLess;
@@ -183,6 +190,33 @@ class L1BoxRow {
     least = -group_.max(-least);
     each([&](double a, double distance) { best = distance <= least && a > best ? a : best; });
     return group_.max(best);
+  }
+
+  // The smallest a that is not below theta. Sums at a theta of the row's own dtype have no cancellation: halving its
+  // bits leads to two neighbours around the root.
+  PYROBUST_GROUP double element_above(double target) {
+    using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    using Bits = std::conditional_t<std::is_same_v<T, double>, uint64_t, uint32_t>;
+    Bits low = 0, high = bits<Bits>(static_cast<Real>(top_));
+    while (high - low > 1) {
+      const Bits middle = low + (high - low) / 2;
+      const double theta = bits<Real>(middle);
+      double sum[1] = {0};
+      for_slots<kPer>(group_, n_, [&](int k, int64_t i) {
+        const double y = to_float(y_.at(k, i)), c = std::fabs(y) - theta;
+        const double u = room<false>(y, to_float(x_.at(k, i)), box_);
+        sum[0] += c > 0 ? (c < u ? c : u) : 0;
+      });
+      group_.add(sum);
+      (sum[0] > target ? low : high) = middle;
+    }
+    const double theta = bits<Real>(high);
+    double above = top_;
+    for_slots<kPer>(group_, n_, [&](int k, int64_t i) {
+      const double a = std::fabs(to_float(y_.at(k, i)));
+      above = a >= theta && a < above ? a : above;
+    });
+    return -group_.max(-above);
   }
 
   PYROBUST_GROUP T result(T y, T x, double base, double w, Truncation<T>& truncation) const {
