@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from pyrobust.checks import count
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.machine import existing_device, in_batches, is_out_of_memory, keep_heap, repeatable_kernels
+from pyrobust.row_independence import RowProbe
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,8 @@ class Runner:
         self._fitting: dict[tuple[tuple[int, ...], bool], int] = {}  # rows that fit memory, by shape and gradients
         self._pinned: set[tuple[int, ...]] = set()  # shapes of which a pinned batch has run
         self.set_batch_size(batch_size)
+        #: Probe of the rows of certified batches; it counts the batches of this runner.
+        self.row_probe = RowProbe(model, self.logits)
         #: Whether examples without a predicted class have been logged.
         self.warned_no_class = False
 

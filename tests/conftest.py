@@ -50,3 +50,9 @@ def simd_level(request: pytest.FixtureRequest) -> Iterator[str]:
     assert _C.simd_level() == request.param
     yield request.param
     _C.set_simd_level(before)
+
+
+@pytest.fixture
+def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No passes of the row probe, for tests that record or count what a model receives."""
+    monkeypatch.setattr("pyrobust.row_independence.RowProbe._probe", lambda *arguments: None)

@@ -68,6 +68,7 @@ def record_samples(batch_size, *, x=None, indices=None, method="certify_batch", 
     return recorder.rows(), result
 
 
+@pytest.mark.usefixtures("unprobed")
 @pytest.mark.parametrize("noise", list(NORMS))
 @pytest.mark.parametrize("batch_size", [*BATCHES, None])
 def test_noise_bits_and_counts_do_not_depend_on_the_batch_size(batch_size, noise, threads):
@@ -79,6 +80,7 @@ def test_noise_bits_and_counts_do_not_depend_on_the_batch_size(batch_size, noise
     np.testing.assert_array_equal(result.radius, base.radius)
 
 
+@pytest.mark.usefixtures("unprobed")
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_noise_bits_and_counts_in_other_dtypes_and_layouts(dtype, memory_format, threads):
@@ -106,6 +108,7 @@ def test_counts_do_not_depend_on_shards_and_order(method):
                 np.testing.assert_array_equal(shard.radius, whole.radius[part])
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_larger_n_extends_the_samples_of_smaller_n():
     x = images(1)
     short, _ = record_samples(64, x=x, method="predict_batch", n=50)
@@ -120,6 +123,7 @@ def test_repeated_calls_give_the_same_counts():
     np.testing.assert_array_equal(first.counts0, second.counts0)
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_seeds_images_stages_and_samples_share_no_noise():
     """With equal images, no two samples may agree in more elements than by chance."""
     x = torch.zeros(1, 2, 3).expand(4, 2, 3)

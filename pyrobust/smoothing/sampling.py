@@ -131,6 +131,7 @@ class Sampler:
             report(end)
 
         with self.runner.session(pinned=pinned):
+            self.runner.row_probe.expect_known_modules()
             self.runner.for_each(total, shape, step, pinned=pinned)
 
     def votes(
@@ -169,7 +170,7 @@ class Sampler:
                 normalize=normalize,
                 out=buffer[:rows],
             )
-            return self.runner.logits(batch)
+            return self.runner.row_probe.logits(batch, exact=False)
         _, tail = sample_grid_noise(
             x,
             runs,
@@ -182,4 +183,4 @@ class Sampler:
         )
         # A smaller batch may run on another kernel that rounds differently, which would be another base classifier.
         buffer[rows:] = buffer[rows - 1]
-        return self.runner.logits(buffer)[:rows].masked_fill(tail[:, None], torch.nan)
+        return self.runner.row_probe.logits(buffer, exact=True)[:rows].masked_fill(tail[:, None], torch.nan)

@@ -277,6 +277,20 @@ def test_a_branch_on_the_data_is_refused(branch: Callable[..., Tensor]) -> None:
         capture(Called(branch), torch.zeros(1, 6))
 
 
+def test_a_model_that_changes_at_every_call_is_refused() -> None:
+    """A trace restores the attribute, so that the first call agrees with the graph."""
+
+    class Counter(nn.Module):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return x + 1e-2 * self.calls
+
+    with pytest.raises(ModelError, match="depends only on its input"):
+        capture(Counter().eval(), torch.rand(1, 3))
+
+
 def test_training_mode_of_a_submodule_is_refused() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.ReLU(), nn.Dropout())).eval()
     capture(model, torch.zeros(1, 6))

@@ -225,6 +225,7 @@ def test_sample_noise_counts_votes():
     assert (Smooth(halves, 2, 0.5, seed=1)._sample_noise(X, 300, 64) != first).any()
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_calls_never_share_noise():
     seen = []
 

@@ -52,6 +52,7 @@ def test_a_model_that_fails_on_the_first_image_gives_one_clear_error(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_a_model_that_fails_in_the_first_chunk_leaves_no_file(tmp_path: Path) -> None:
     for calls in (1, 2):
         with pytest.raises(ValueError, match="broken"):

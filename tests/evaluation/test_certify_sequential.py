@@ -117,6 +117,7 @@ def test_runs_resume_in_the_middle_of_images(
     assert pending(path) == []
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_a_failure_before_the_first_result_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certify_sequential, "_COMMIT_S", 0.0)
     path = tmp_path / "run.db"

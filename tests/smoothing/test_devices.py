@@ -104,6 +104,7 @@ def test_counts_equal_the_reference(device: torch.device, noise: str, batch_size
     assert len(np.unique(certified.counts[:, :3].argmax(1))) > 1
 
 
+@pytest.mark.usefixtures("unprobed")
 @pytest.mark.parametrize("batch_size", [1, 7, 256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("noise", list(NORMS))
@@ -180,6 +181,7 @@ def test_models_of_other_dtypes(device: torch.device) -> None:
         assert set(model.seen) == {(device, dtype, False, False, False)}
 
 
+@pytest.mark.usefixtures("unprobed")
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_normalize_equals_a_layer_in_front_of_the_model(device: torch.device, layout: torch.memory_format) -> None:
     layer, inside = Recorder(), Recorder()
@@ -191,6 +193,7 @@ def test_normalize_equals_a_layer_in_front_of_the_model(device: torch.device, la
     assert torch.equal(inside.rows().view(torch.int32), layer.rows().view(torch.int32))
 
 
+@pytest.mark.usefixtures("unprobed")
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_samples_without_a_winner_are_counted(device: torch.device, bad: float) -> None:
     def model(batch: Tensor) -> Tensor:

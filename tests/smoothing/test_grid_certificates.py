@@ -47,6 +47,7 @@ def recorded_samples(batch_size, x=X, *, n=45, **options):
     return torch.cat(parts), result
 
 
+@pytest.mark.usefixtures("unprobed")
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_samples_have_the_same_bits_for_every_batch_size(dtype, memory_format):
@@ -69,6 +70,7 @@ def test_splitting_into_calls_gives_the_same_counts():
         np.testing.assert_array_equal(split.counts0, whole.counts0[part])
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_last_batch_is_padded_with_uncounted_rows():
     recorder = Recorder()
     RandomizedSmoothing(recorder, 3, 0.3, grid=BYTE, batch_size=8).votes(X[:1], n=11)

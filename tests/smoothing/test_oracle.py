@@ -155,6 +155,7 @@ def test_single_example_equals_a_batch_of_one():
         assert type(label) is int
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_batch_size_argument_applies_to_one_call():
     seen = []
 
@@ -177,6 +178,7 @@ def test_batch_size_argument_applies_to_one_call():
     assert seen == [20, 30, 20]
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_samples_of_several_images_share_full_batches():
     seen = []
 

@@ -29,6 +29,7 @@ def votes_one_by_one(runs, stage):
     return counts
 
 
+@pytest.mark.usefixtures("unprobed")
 @settings(max_examples=60, deadline=None)
 @given(
     runs=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(1, 20)), max_size=8),

@@ -145,6 +145,7 @@ def test_resumes_partly_sampled_images(stops):
         np.testing.assert_array_equal(results[name], getattr(whole, name), err_msg=name)
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_batches_are_full_until_too_few_images_are_left():
     sizes = []
 

@@ -1,0 +1,255 @@
+"""The probe of rows: a planted suite of coupled, random and stateful models is refused, ordinary models pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pyrobust import RandomizedSmoothing
+from pyrobust.errors import ModelError
+from pyrobust.row_independence import RowProbe
+from pyrobust.zoo import list_models, load_model
+
+CLASSES = 3
+
+
+def linear(x: Tensor) -> Tensor:
+    weight = torch.linspace(-1, 1, x[0].numel() * CLASSES, device="cpu").reshape(CLASSES, -1)
+    return x.flatten(1) @ weight.T.to(x.dtype)
+
+
+class Plant(nn.Module):
+    """A linear model whose logits another function changes."""
+
+    def __init__(self, change: Callable[[Plant, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.change = change
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.change(self, x, linear(x))
+
+
+def only_row(position: int, x: Tensor, z: Tensor) -> Tensor:
+    z = z.clone()
+    z[position] += x.mean()
+    return z
+
+
+COUPLED = {
+    "mean of the batch": lambda m, x, z: z + x.mean(),
+    "threshold of the mean": lambda m, x, z: z + 5 * (x.mean() > 0.1).float(),
+    "largest pixel of the batch": lambda m, x, z: z / x.amax(),
+    "statistics per feature": lambda m, x, z: (z - z.mean(0)) / (z.std(0) + 1e-5),
+    "softmax along the batch": lambda m, x, z: z.softmax(0),
+    "first row": lambda m, x, z: z + 1e-3 * z[:1],
+    "last row": lambda m, x, z: z + 1e-3 * z[-1:],
+    "neighbour": lambda m, x, z: z + 1e-3 * z.roll(1, 0),
+    "row eight places on": lambda m, x, z: z + 1e-3 * z.roll(8, 0),
+    "rank in the batch": lambda m, x, z: z + z[:, 0].argsort().argsort()[:, None],
+    "groups of four": lambda m, x, z: z - z.reshape(-1, 4, CLASSES).mean(1).repeat_interleave(4, 0),
+    "attention over the batch": lambda m, x, z: (z @ z.T).softmax(1) @ z,
+    "the first row's answer alone": lambda m, x, z: only_row(0, x, z),
+    "the last row's answer alone": lambda m, x, z: only_row(-1, x, z),
+    "reversed batch": lambda m, x, z: z.flip(0),
+    "global scale of a quantizer": lambda m, x, z: (z / z.abs().amax() * 127).round(),
+}
+RANDOM = {
+    "noise": lambda m, x, z: z + 1e-3 * torch.randn_like(z),
+    "dropout that stays on": lambda m, x, z: nn.functional.dropout(z, 0.1, training=True),
+    "one random scale": lambda m, x, z: z * torch.rand(()),
+    "rare noise": lambda m, x, z: z + (torch.rand(len(z), 1) < 0.1),
+}
+STATE = {
+    "counter": lambda m, x, z: z + 1e-3 * m.calls,
+    "every second call": lambda m, x, z: z * (m.calls % 2),
+}
+
+
+@pytest.mark.parametrize("grid", ["1/255", None])
+@pytest.mark.parametrize("name", [*COUPLED, *RANDOM, *STATE])
+def test_models_that_are_no_function_of_a_row_are_refused(name: str, grid: str | None) -> None:
+    model = Plant((COUPLED | RANDOM | STATE)[name])
+    smoother = RandomizedSmoothing(model, CLASSES, sigma=0.5, grid=grid, batch_size=128)
+    x = torch.arange(12).reshape(1, 3, 2, 2) / 255
+    expected = "their own row alone" if name in COUPLED else "same logits for the same row"
+    with pytest.raises(ModelError, match=expected) as raised:
+        smoother.certify_batch(x, n0=128, n=128)
+    assert "the model itself (Plant)" in str(raised.value)
+    assert ("random numbers" in str(raised.value)) == (name in RANDOM)
+
+
+def test_the_example_that_was_certified_for_both_of_two_close_images_is_refused() -> None:
+    def coupled(b: Tensor) -> Tensor:
+        v = (b.mean() > 0.1).float() * 2 - 1
+        return torch.stack([v, -v]).expand(len(b), 2)
+
+    for level in (27, 24):
+        with pytest.raises(ModelError, match=r"the model itself \(coupled\)"):
+            RandomizedSmoothing(coupled, 2, 0.5, grid="1/255").certify(torch.full((1, 8, 8), level / 255), n=1000)
+
+
+def test_the_message_names_the_innermost_module() -> None:
+    inner = nn.Sequential(nn.Linear(4, 4), Plant(lambda m, x, z: z - z.mean(0)))
+    model = nn.Sequential(nn.Flatten(), inner, nn.ReLU())
+    with pytest.raises(ModelError, match=r"is 1\.1 \(Plant\)"):
+        RandomizedSmoothing(model, CLASSES, 0.5).certify_batch(torch.zeros(1, 1, 2, 2), n=100)
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (nn.BatchNorm1d(4, track_running_stats=False), "statistics of each batch"),
+        (nn.Softmax(dim=0), "along the batch"),
+    ],
+)
+def test_modules_known_to_mix_rows_are_named_before_the_first_pass(module: nn.Module, expected: str) -> None:
+    passes = []
+    model = nn.Sequential(nn.Flatten(), module, nn.Linear(4, CLASSES))
+    model.register_forward_hook(lambda *_: passes.append(1))
+    with pytest.raises(ModelError, match=expected) as raised:
+        RandomizedSmoothing(model, CLASSES, 0.5).certify(torch.zeros(1, 2, 2))
+    assert f"1 ({type(module).__name__})" in str(raised.value)
+    assert not passes
+
+
+def test_batch_normalisation_that_stays_in_training_mode_is_named() -> None:
+    class Stubborn(nn.BatchNorm1d):
+        def train(self, mode: bool = True) -> Stubborn:
+            return super().train(True)
+
+    with pytest.raises(ModelError, match="stays in training mode"):
+        RandomizedSmoothing(nn.Sequential(Stubborn(4)), 4, 0.5).certify(torch.zeros(4))
+
+
+class Block(nn.Module):
+    """A residual block with batch normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.body(x))
+
+
+class Transformer(nn.Module):
+    """A small vision transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 4, 4)
+        layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.patches(x).flatten(2).transpose(1, 2)).mean(1))
+
+
+class PixelLSTM(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(24, 8, batch_first=True)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x.flatten(1, 2).transpose(1, 2))[0][:, -1])
+
+
+NETS = {
+    "residual": lambda: nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2),
+        nn.BatchNorm2d(8),
+        nn.MaxPool2d(2),
+        Block(),
+        Block(),
+        nn.Flatten(),
+        nn.LazyLinear(CLASSES),
+    ),
+    "transformer": Transformer,
+    "instance and group norm": lambda: nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8), nn.GELU(), nn.GroupNorm(2, 8), nn.Flatten(), nn.LazyLinear(CLASSES)
+    ),
+    "dropout in evaluation mode": lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, CLASSES)),
+    "recurrent": PixelLSTM,
+    "view of its input": lambda: nn.Sequential(nn.Flatten(), nn.Identity()),
+    "in place on its input": lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(192, CLASSES)),
+    "NaN for some rows": lambda: Plant(lambda m, x, z: torch.where(x.flatten(1)[:, :1] > 0.5, torch.nan, z)),
+}
+
+
+@pytest.mark.parametrize("grid", ["1/255", None])
+@pytest.mark.parametrize("name", NETS)
+def test_ordinary_models_pass(name: str, grid: str | None) -> None:
+    torch.manual_seed(0)
+    model = NETS[name]().eval()
+    x = torch.randint(256, (2, 3, 8, 8)) / 255
+    if name != "NaN for some rows":
+        model(x)
+    classes = model(x).shape[1]
+    smoother = RandomizedSmoothing(model, classes, 0.25, grid=grid, batch_size=64)
+    smoother.certify_batch(x, n0=50, n=300)
+    assert smoother.runner.row_probe.passes == 4
+
+
+@pytest.mark.parametrize("spec", list_models())
+def test_bundled_models_pass_in_half_precision_too(spec: str) -> None:
+    for dtype in (None, torch.bfloat16):
+        smoother = RandomizedSmoothing(load_model(spec), 10, 0.25, dtype=dtype)
+        smoother.certify_batch(torch.rand(3, 1, 8, 8), n=200)
+        assert smoother.runner.row_probe.passes == 4
+
+
+def test_the_probe_takes_at_most_four_passes_and_one_percent_of_long_runs() -> None:
+    probe = RowProbe(linear, linear)
+    batch = torch.rand(4, 12)
+    for done in range(1, 4001):
+        probe.logits(batch, exact=True)
+        assert probe.passes <= (4 if done < 1000 else 0.01 * done)
+    assert probe.passes == 4 + 15
+
+
+def test_a_model_that_changes_late_in_a_long_run_is_refused() -> None:
+    late = Plant(lambda m, x, z: z * (1 + 1e-5 * (m.calls > 900)))
+    probe = RowProbe(late, late)
+    batch = torch.rand(4, 12)
+
+    def run() -> None:
+        for _ in range(2000):
+            probe.logits(batch, exact=True)
+
+    with pytest.raises(ModelError, match="between the first batch and a later one"):
+        run()
+
+
+def test_single_rows_are_repeated_once() -> None:
+    probe = RowProbe(linear, linear)
+    for _ in range(10):
+        probe.logits(torch.ones(1, 12), exact=True)
+    assert probe.passes == 1
+    random = Plant(RANDOM["noise"])
+    with pytest.raises(ModelError, match="random numbers"):
+        RowProbe(random, random).logits(torch.ones(1, 12), exact=False)
+
+
+def test_kernels_that_do_not_repeat_their_bits_pass_where_arithmetic_is_idealised() -> None:
+    def rounding(x: Tensor) -> Tensor:
+        calls.append(1)
+        return linear(x) * (1 + 1e-7 * (len(calls) % 3))
+
+    calls: list[int] = []
+    batch = torch.rand(64, 12)
+    RowProbe(rounding, rounding).logits(batch, exact=False)
+    with pytest.raises(ModelError, match="same logits for the same row"):
+        RowProbe(rounding, rounding).logits(batch, exact=True)
