@@ -104,6 +104,7 @@ class Runner:
         self.set_batch_size(batch_size)
         #: Probe of the rows of certified batches; it counts the batches of this runner.
         self.row_probe = RowProbe(model, self.logits)
+        self._gradients = False  # whether a session with gradients is open: the model may compute some of its own
         #: Whether examples without a predicted class have been logged.
         self.warned_no_class = False
 
@@ -150,6 +151,7 @@ class Runner:
             keep_heap()
         modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
         modes = [module.training for module in modules]
+        before = self._gradients
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.inference_mode(not gradients))
             stack.enter_context(torch.no_grad())
@@ -158,10 +160,12 @@ class Runner:
             if self._autocast:
                 stack.enter_context(torch.autocast(self.device.type, dtype=self.dtype))
             try:
+                self._gradients = gradients
                 if isinstance(self.model, nn.Module):
                     self.model.eval()
                 yield
             finally:
+                self._gradients = before
                 for module, mode in zip(modules, modes, strict=True):
                     module.training = mode
 
@@ -232,7 +236,7 @@ class Runner:
 
         in_batches(total, lambda: self.batch_size(shape, gradients=gradients), run, shrink)
 
-    def _largest_output(self, shape: tuple[int, ...]) -> int:
+    def _largest_output(self, shape: tuple[int, ...], gradients: bool) -> int:
         """Bytes of the largest output of any submodule for one input; 0 for a callable."""
         sizes = [0]
 
@@ -246,7 +250,7 @@ class Runner:
         hooks = [module.register_forward_hook(note) for module in eager]
         try:
             if hooks:
-                with self.session():
+                with self.session(gradients=gradients):
                     self.logits(torch.zeros((1, *shape), dtype=self.dtype, device=self.device))
         finally:
             for hook in hooks:
@@ -255,13 +259,15 @@ class Runner:
 
     def _find_batch_size(self, shape: tuple[int, ...], gradients: bool) -> int:
         row_bytes = max(1, torch.Size(shape).numel()) * self.dtype.itemsize
+        session_gradients = gradients or self._gradients
         if self.device.type != "cuda":
-            return max(16, min(_MAX_BATCH, _CPU_ACTIVATION_BYTES // max(row_bytes, self._largest_output(shape))))
+            largest = self._largest_output(shape, session_gradients)
+            return max(16, min(_MAX_BATCH, _CPU_ACTIVATION_BYTES // max(row_bytes, largest)))
         # Peak memory of a small batch. It includes memory that does not grow with the batch, so the estimate is safe.
         rows = _PROBE_BATCH
         free, _ = torch.cuda.mem_get_info(self.device)
         try:
-            with self.session(gradients=gradients):
+            with self.session(gradients=session_gradients):
                 start = torch.cuda.memory_allocated(self.device)
                 torch.cuda.reset_peak_memory_stats(self.device)
                 batch = torch.zeros((rows, *shape), dtype=self.dtype, device=self.device)

@@ -14,7 +14,7 @@ True
 from __future__ import annotations
 
 from .apgd import APGD
-from .autoattack import AutoAttack, AutoAttackResult
+from .autoattack import AutoAttack, AutoAttackResult, Flag
 from .base import AdversarialAttack
 from .engine import BatchAttack
 from .eot import EOT
@@ -34,6 +34,7 @@ __all__ = [
     "AutoAttack",
     "AutoAttackResult",
     "BatchAttack",
+    "Flag",
     "MinimalPerturbation",
     "Square",
 ]

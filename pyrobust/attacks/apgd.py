@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,6 +31,9 @@ _FIRST_INTERVAL, _INTERVAL_DECREASE, _LEAST_INTERVAL = 0.22, 0.03, 0.06
 # l1: checkpoint interval, as a share of the steps; share of the coordinates changed by the first steps; divisor of that
 # number and of the step size; smallest step size over epsilon; factor below which a point counts as sparser.
 _L1_INTERVAL, _L1_SHARE, _L1_DIVISOR, _L1_LEAST_STEP, _L1_SPARSER = 0.04, 0.2, 1.5, 0.1, 0.95
+
+
+logger = logging.getLogger(__name__)
 
 
 class APGD(BatchAttack):
@@ -94,6 +99,7 @@ class APGD(BatchAttack):
         self.multi_epsilon = bool(multi_epsilon)
         if self.multi_epsilon and self.norm != "l1":
             raise InputError(f'multi_epsilon: expected norm="l1", got {self.norm!r}')
+        self._warned_zero_gradient = False
 
     def _run(self, state: AttackState) -> None:
         best = Best(state)
@@ -140,10 +146,27 @@ class APGD(BatchAttack):
                 steps=steps,
                 rho=self.rho,
                 sparse=self.multi_epsilon,
+                begun=self._check_gradient if self.loss.startswith("dlr") else None,
             )
             if factor != 1:
                 delta = best_x - state.x
         return targets
+
+    def _check_gradient(self, gradient: Tensor) -> None:
+        """Flag examples whose DLR loss has no slope at the start: the steps go nowhere."""
+        count = int((gradient == 0).flatten(1).all(1).sum())
+        if count:
+            self._flag_zero_gradient(count)
+
+    def _flag_zero_gradient(self, count: int) -> None:
+        """Warn about ``count`` examples without a gradient, once per attack."""
+        if not self._warned_zero_gradient:
+            self._warned_zero_gradient = True
+            logger.warning(
+                "%d examples have a gradient of zero: gradient-based attacks cannot move there; add an attack on the "
+                "logits alone, such as Square",
+                count,
+            )
 
     def _schedule(self) -> list[tuple[float, int]]:
         """(multiple of epsilon, steps) of each phase of a run."""
@@ -190,17 +213,20 @@ def ascend(
     steps: int,
     rho: float,
     sparse: bool,
+    begun: Callable[[Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Run Auto-PGD from x_adv [B, ...] in the ball of radius epsilon [B].
 
     If epsilon is ``state.epsilon`` itself, fooled examples leave and ``best`` takes the run's best points; larger radii
     are a phase whose points are not feasible yet. The loss's target is targets[:, column]. With ``sparse`` (l1) the
-    first step's number of coordinates follows from x_adv's sparsity. Returns the best points [B, ...] and the targets
-    [B, T] of the examples that stay.
+    first step's number of coordinates follows from x_adv's sparsity. ``begun`` receives the first gradient. Returns the
+    best points [B, ...] and the targets [B, T] of the examples that stay.
     """
     inside = epsilon is state.epsilon
     l1 = state.norm.name == "l1"
     run, verdict = _begin(state, loss, x_adv, epsilon, targets, column, sparse=sparse)
+    if begun is not None:
+        begun(run.gradient)
     if inside:
         _retire(state, run, best, verdict)
     interval = max(int((_L1_INTERVAL if l1 else _FIRST_INTERVAL) * steps), 1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, TypeAlias
 
 import torch
@@ -15,6 +18,7 @@ from pyrobust.checks import image_indices, summary
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
+from .apgd import APGD
 from .autoattack_versions import VERSIONS, checked_names, published_attack
 from .base import AdversarialAttack
 from .engine import BatchAttack, Callback
@@ -32,6 +36,22 @@ _SUSPICIOUS_DROP = 0.002
 
 
 @dataclass(frozen=True)
+class Flag:
+    """A reason to doubt the result of AutoAttack.
+
+    Attributes:
+        name: "randomized", "probabilities", "dynamic", "classes", "zero-gradient" or "square".
+        message: the observation, and what to do.
+        value: the number of classes; of examples without a gradient; the share of examples that Square broke; else
+            None.
+    """
+
+    name: str
+    message: str
+    value: float | None = None
+
+
+@dataclass(frozen=True)
 class AutoAttackResult:
     """The outcome of each attack.
 
@@ -40,11 +60,13 @@ class AutoAttackResult:
             attack, None where the example is robust.
         accuracy: "clean" → clean accuracy; then each attack, in order → accuracy left after it.
         forwards: rows pushed through the model.
+        flags: reasons to doubt the result, one for each name.
     """
 
     broken_by: tuple[str | None, ...]
     accuracy: dict[str, float]
     forwards: int
+    flags: tuple[Flag, ...] = ()
 
     @property
     def robust_accuracy(self) -> float:
@@ -52,7 +74,8 @@ class AutoAttackResult:
         return list(self.accuracy.values())[-1]
 
     def __repr__(self) -> str:
-        return summary(self, examples=len(self.broken_by), accuracy=self.accuracy, forwards=self.forwards)
+        flags = {"flags": tuple(flag.name for flag in self.flags)} if self.flags else {}
+        return summary(self, examples=len(self.broken_by), accuracy=self.accuracy, forwards=self.forwards, **flags)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain numbers, strings and lists.
@@ -65,6 +88,7 @@ class AutoAttackResult:
             "accuracy": dict(self.accuracy),
             "robust_accuracy": self.robust_accuracy,
             "forwards": self.forwards,
+            "flags": {flag.name: flag.message for flag in self.flags},
         }
 
 
@@ -83,9 +107,10 @@ class AutoAttack(AdversarialAttack):
     In a targeted attack, "apgd-t" is "apgd-dlr" toward the target. Every attack, FAB included, stops for an example at
     the first point that fools; use ``FAB`` for the nearest ones.
 
-    Logs a warning where the result is unreliable: an attack is replaced or skipped; the model returns other logits the
-    second time (use "rand"); its outputs are probabilities; Square breaks more than 0.2 % of the examples after
-    gradient-based attacks.
+    Flags, which are logged as warnings and kept in ``result.flags``, say where the result is unreliable: an attack is
+    replaced or skipped; the model returns other logits the second time (use "rand"); its outputs are probabilities; it
+    computes gradients in its forward pass, as defenses that optimize their input do; APGD starts at points where the
+    DLR loss has a gradient of zero; Square breaks more than 0.2 % of the examples after gradient-based attacks.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device: see ``BatchAttack``.
@@ -144,6 +169,7 @@ class AutoAttack(AdversarialAttack):
         for name in checked_names(VERSIONS[version] if attacks_to_run is None else attacks_to_run):
             self.attacks[name] = published_attack(name, model, self.epsilon, self.norm, version, options)
         self.result: AutoAttackResult | None = None
+        self._flags: dict[str, Flag] = {}
 
     def generate(
         self,
@@ -174,7 +200,8 @@ class AutoAttack(AdversarialAttack):
         if not len(x):
             self.result = None
             return x.clone()
-        radius, index = self._epsilons(len(x), epsilon), torch.tensor(image_indices(indices, len(x)), dtype=torch.int64)
+        index = torch.tensor(image_indices(indices, len(x)), dtype=torch.int64)
+        self._flags = {}
         queries = Queries(self.runner)
         attacks = self._runnable(self._check_model(queries, x), targeted)
         x_adv = x.clone()
@@ -203,7 +230,8 @@ class AutoAttack(AdversarialAttack):
                 report(len(x) - len(rows))
                 if not len(rows):
                     break
-                fooled = _run(attack, x, y, rows, radius, index, targeted, x_adv)
+                radius = self._attack_epsilons(attack, len(x), epsilon)
+                fooled = self._run(name, attack, x, y, rows, radius, index, targeted, x_adv)
                 forwards += attack.forwards
                 robust[fooled] = False
                 for row in fooled.tolist():
@@ -215,9 +243,71 @@ class AutoAttack(AdversarialAttack):
             for row in robust.nonzero()[:, 0].tolist():
                 done(row, None)
             report(len(x))
-        self.result = AutoAttackResult(tuple(broken_by), accuracy, forwards + queries.forwards)
-        _check_square(self.result)
+        self._check_square(accuracy)
+        flags = tuple(self._flags.values())
+        self.result = AutoAttackResult(tuple(broken_by), accuracy, forwards + queries.forwards, flags)
         return x_adv
+
+    def _flag(self, flag: Flag) -> None:
+        """Keep a flag, and log the first one of its name."""
+        if flag.name not in self._flags:
+            logger.warning("%s", flag.message)
+        self._flags.setdefault(flag.name, flag)
+
+    def _ended(self, name: str, position: int, examples: int, success: bool) -> None:
+        """Called when the attack of that name ends on one of the ``examples`` that it runs on."""
+
+    def _attack_epsilons(self, attack: BatchAttack, examples: int, epsilon: float | Tensor | None) -> Tensor:
+        """Radius of each example in one of the attacks, float64 [N] on the CPU."""
+        return self._epsilons(examples, epsilon)
+
+    def _run(
+        self,
+        name: str,
+        attack: BatchAttack,
+        x: Tensor,
+        y: Tensor,
+        rows: Tensor,
+        radius: Tensor,
+        index: Tensor,
+        targeted: bool,
+        x_adv: Tensor,
+    ) -> Tensor:
+        """Attack these rows, write the points that fool to x_adv, and return the fooled rows."""
+        fooled: list[int] = []
+
+        def note(row: int, success: bool, point: Tensor) -> None:
+            if success:
+                fooled.append(row)
+            self._ended(name, row, len(rows), success)
+
+        on_device = rows.to(x.device)
+        run = copy.copy(attack)
+        run.callback = note
+        if isinstance(run, APGD):
+            run._flag_zero_gradient = self._flag_zero_gradient  # type: ignore[method-assign]
+        points = run.generate(x[on_device], y[rows], targeted, y[rows], epsilon=radius[rows], indices=index[rows])
+        attack.forwards = run.forwards
+        positions = torch.tensor(fooled, dtype=torch.int64)
+        x_adv[on_device[positions.to(x.device)]] = points[positions.to(x.device)]
+        return rows[positions]
+
+    def _flag_zero_gradient(self, count: int) -> None:
+        message = (
+            f"the DLR loss has a gradient of zero at {count} examples: gradient-based attacks cannot move there, and "
+            "robust accuracy may be overestimated"
+        )
+        self._flag(Flag("zero-gradient", message, count))
+
+    def _check_square(self, accuracy: dict[str, float]) -> None:
+        """Flag a Square that finds what the gradients did not."""
+        others = [rate for name, rate in accuracy.items() if name != "square"]
+        drop = min(others) - accuracy.get("square", 1.0)
+        if len(others) > 1 and drop > _SUSPICIOUS_DROP:
+            message = (
+                f"Square breaks {drop:.2%} of the examples after the gradient-based attacks: gradients may be masked"
+            )
+            self._flag(Flag("square", message, drop))
 
     def _runnable(self, classes: int, targeted: bool) -> dict[str, BatchAttack]:
         """The attacks that can run with this number of classes."""
@@ -230,11 +320,13 @@ class AutoAttack(AdversarialAttack):
                     replacement.loss = "dlr"
                     runnable["apgd-dlr"] = replacement
                 if not targeted:
-                    logger.warning(
-                        "apgd-t needs four classes: replaced by apgd-dlr or skipped, because the model has %d", classes
+                    message = (
+                        f"apgd-t needs four classes: replaced by apgd-dlr or skipped, because the model has {classes}"
                     )
+                    self._flag(Flag("classes", message, classes))
             elif name == "apgd-dlr" and classes < dlr_classes:
-                logger.warning("apgd-dlr needs %d classes: skipped, because the model has %d", dlr_classes, classes)
+                what = f"apgd-dlr needs {dlr_classes} classes: skipped"
+                self._flag(Flag("classes", f"{what}, because the model has {classes}", classes))
             else:
                 runnable[name] = attack
         if not runnable:
@@ -248,51 +340,43 @@ class AutoAttack(AdversarialAttack):
         """Return the number of classes; warn about models whose result would be unreliable."""
         batch = self.runner.batch(x[:_CHECKED_EXAMPLES])
         with self.runner.session(gradients=True):
-            first, second = queries.logits(batch).double(), queries.logits(batch).double()
+            first = queries.logits(batch).double()
+            with _watch_for_gradients() as gradients:
+                second = queries.logits(batch).double()
         length = first.norm(dim=1).clamp_(min=1e-10)
         if self.version != "rand" and bool(((first - second).norm(dim=1) > _LOGIT_TOLERANCE * length).any()):
-            logger.warning('the model is randomized: it returned other logits the second time; use version="rand"')
+            message = 'the model is randomized: it returned other logits the second time; use version="rand"'
+            self._flag(Flag("randomized", message))
         if bool((first >= 0).all()) and bool(((first.sum(1) - 1).abs() < 1e-5).all()):
-            logger.warning(
+            message = (
                 "the model's outputs look like probabilities: they are non-negative and sum to 1; return logits instead"
             )
+            self._flag(Flag("probabilities", message))
+        if gradients:
+            message = (
+                "the model computes gradients in its forward pass: it may adapt to its input, and needs an attack made "
+                "for it"
+            )
+            self._flag(Flag("dynamic", message))
         return first.shape[1]
 
 
-def _run(
-    attack: BatchAttack,
-    x: Tensor,
-    y: Tensor,
-    rows: Tensor,
-    radius: Tensor,
-    index: Tensor,
-    targeted: bool,
-    x_adv: Tensor,
-) -> Tensor:
-    """Attack these rows, write the points that fool to x_adv, and return the fooled rows."""
-    fooled: list[int] = []
+@contextlib.contextmanager
+def _watch_for_gradients() -> Iterator[list[str]]:
+    """Yield a list that receives the names of torch's functions for gradients as Python code calls them."""
+    names = {function.__code__: function.__name__ for function in (torch.autograd.grad, torch.autograd.backward)}
+    seen: list[str] = []
 
-    def note(row: int, success: bool, point: Tensor) -> None:
-        if success:
-            fooled.append(row)
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code in names:
+            seen.append(names[frame.f_code])
 
-    on_device = rows.to(x.device)
-    run = copy.copy(attack)
-    run.callback = note
-    points = run.generate(x[on_device], y[rows], targeted, y[rows], epsilon=radius[rows], indices=index[rows])
-    attack.forwards = run.forwards
-    positions = torch.tensor(fooled, dtype=torch.int64)
-    x_adv[on_device[positions.to(x.device)]] = points[positions.to(x.device)]
-    return rows[positions]
-
-
-def _check_square(result: AutoAttackResult) -> None:
-    others = [rate for name, rate in result.accuracy.items() if name != "square"]
-    if len(others) > 1 and result.accuracy.get("square", 1.0) < min(others) - _SUSPICIOUS_DROP:
-        logger.warning(
-            "Square breaks %.2f %% of the examples after the gradient-based attacks: gradients may be masked",
-            100 * (min(others) - result.accuracy["square"]),
-        )
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(before)
 
 
 def _share(robust: Tensor) -> float:

@@ -10,8 +10,12 @@ Change ``from autoattack import AutoAttack`` to ``from pyrobust.compat.autoattac
   the ball and [0, 1];
 - images outside [0, 1] are an error, where the reference clips them;
 - the model is put into evaluation mode and moved to ``device``, permanently;
-- with fewer than four classes the attacks on DLR losses are replaced as in ``pyrobust.attacks.AutoAttack``;
+- with fewer than four classes the attacks on DLR losses are replaced as in ``pyrobust.attacks.AutoAttack``, and no
+  attack aims at more target classes than there are;
+- without a GPU the default device is the CPU;
 - the state is written after each attack, in its own format.
+
+What is printed and written to ``log_path`` has the reference's lines, for the programs that read them.
 """
 
 from __future__ import annotations
@@ -26,16 +30,33 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.attacks.autoattack import AutoAttack as NativeAutoAttack
+from pyrobust.attacks.autoattack import Flag
 from pyrobust.attacks.autoattack_versions import VERSIONS, checked_names
+from pyrobust.attacks.engine import BatchAttack
 from pyrobust.attacks.queries import Queries
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier
 from pyrobust.zoo import model_hash
 
-from .autoattack_settings import APGDSettings, AttackSettings, FABSettings, SquareSettings, TargetedAPGDSettings
+from .autoattack_settings import (
+    NORMS,
+    APGDSettings,
+    AttackSettings,
+    FABSettings,
+    SquareSettings,
+    TargetedAPGDSettings,
+)
 from .autoattack_state import State, hash_of
 
-_NORMS = {"Linf": "linf", "L2": "l2", "L1": "l1"}
+# The lines of flags begin as the reference's do, since programs look for that; {} is the flag's value.
+_FLAGS = {
+    "randomized": 'it seems to be a randomized defense! Please use version="rand".',
+    "probabilities": "it seems that the output is a probability distribution, please be sure that the logits are used!",
+    "dynamic": "it seems to be a dynamic defense! Gradients are computed in its forward pass.",
+    "zero-gradient": "there are {} points with zero gradient! Gradient-based attacks cannot move them.",
+    "square": "Square Attack has decreased the robust accuracy of {:.2%}. Gradients may be masked.",
+    "classes": "with only {} classes it is not possible to use the DLR loss! Its attacks are replaced or skipped.",
+}
 
 
 class AutoAttack:
@@ -50,13 +71,14 @@ class AutoAttack:
         attacks_to_run: with version="custom", names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square".
         version: "standard", "plus", "rand" or "custom".
         is_tf_model: not supported.
-        device: where to run.
+        device: where to run; default: the GPU, where there is one, else the CPU.
         log_path: file to append the printed lines to.
 
     Attributes:
-        epsilon: eps.
-        apgd: settings of "apgd-ce" and "apgd-dlr": n_restarts, n_iter, eot_iter, thr_decr, use_largereps and loss;
-            ``perturb(x, y)`` runs this attack alone.
+        epsilon: eps; setting it sets that of every attack.
+        apgd: settings of "apgd-ce" and "apgd-dlr": n_restarts, n_iter, eot_iter, thr_decr, use_largereps and loss. Like
+            the settings of every attack it has eps, norm and seed, and ``perturb(x, y)``, which runs this attack alone;
+            apgd, apgd_targeted and fab also ``attack_single_run``.
         apgd_targeted: settings of "apgd-t": those of apgd, and n_target_classes.
         fab: settings of "fab" and "fab-t": n_restarts, n_iter, alpha_max, eta, beta, n_target_classes, targeted.
         square: settings of "square": n_queries, p_init, n_restarts, loss, rescale_schedule.
@@ -83,15 +105,15 @@ class AutoAttack:
         attacks_to_run: Sequence[str] = (),
         version: str = "standard",
         is_tf_model: bool = False,
-        device: torch.device | str = "cuda",
+        device: torch.device | str | None = None,
         log_path: str | os.PathLike[str] | None = None,
     ) -> None:
         if is_tf_model:
             raise InputError(
                 "is_tf_model: expected False, because only PyTorch models are supported; convert the model"
             )
-        if norm not in _NORMS:
-            raise InputError(f"norm: expected one of {', '.join(_NORMS)}, got {norm!r}")
+        if norm not in NORMS:
+            raise InputError(f"norm: expected one of {', '.join(NORMS)}, got {norm!r}")
         if version not in (*VERSIONS, "custom"):
             raise InputError(f"version: expected one of {', '.join(VERSIONS)} or custom, got {version!r}")
         if version in VERSIONS and len(attacks_to_run):
@@ -100,28 +122,39 @@ class AutoAttack:
             )
         self.model = model
         self.norm = norm
-        self.epsilon = eps
         self.seed = seed
         self.verbose = verbose
         self.attacks_to_run = list(attacks_to_run)
         self.version = version
         self.is_tf_model = False
-        self.device = device
+        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.log_path = log_path
-        self.apgd = APGDSettings(self._perturb, n_restarts=5)
-        self.apgd_targeted = TargetedAPGDSettings(self._perturb)
-        self.fab = FABSettings(self._perturb)
-        self.square = SquareSettings(self._perturb)
+        self.apgd = APGDSettings(self, eps, norm, seed=seed, n_restarts=5)
+        self.apgd_targeted = TargetedAPGDSettings(self, eps, norm, seed=seed)
+        self.fab = FABSettings(self, eps, norm, seed=seed)
+        self.square = SquareSettings(self, eps, norm, seed=seed)
+        self.epsilon = eps
         if version in VERSIONS:
             self.set_version(version)
-        self._native(250, self.attacks_to_run)  # check the arguments now
+        self._native(self.attacks_to_run, 250)  # check the arguments now
+
+    @property
+    def epsilon(self) -> float:
+        """Radius of the ball."""
+        return self._epsilon
+
+    @epsilon.setter
+    def epsilon(self, eps: float) -> None:
+        self._epsilon = eps
+        for settings in (self.apgd, self.apgd_targeted, self.fab, self.square):
+            settings.eps = eps
 
     def set_version(self, version: str = "standard") -> None:
         """Set the attacks and budgets of a version."""
         if version not in VERSIONS:
             raise InputError(f"version: expected one of {', '.join(VERSIONS)}, got {version!r}")
         if self.verbose:
-            self._log(f"setting parameters for {version} version")
+            print(f"setting parameters for {version} version")
         self.attacks_to_run = list(VERSIONS[version])
         l1 = self.norm == "L1"
         if version == "rand":
@@ -132,6 +165,8 @@ class AutoAttack:
         self.square.n_queries = 5000
         if version == "plus":
             self.apgd.n_restarts = self.fab.n_restarts = 5
+            if l1:
+                print(f'"plus" version is used with {self.norm} norm: please check')
             return
         self.apgd.n_restarts = 5 if l1 else 1
         self.fab.n_restarts = 1
@@ -175,7 +210,6 @@ class AutoAttack:
             FileFormatError: a broken state file.
             StoreError: a state file that cannot be written.
         """
-        start = time.perf_counter()
         path = None if state_path is None else Path(state_path)
         if not self.attacks_to_run:
             raise InputError(
@@ -188,46 +222,64 @@ class AutoAttack:
                 "data": hash_of(x_orig, y_orig),
                 "model": model_hash(model) if isinstance(model, nn.Module) else "",
             }
-        state = State.read(path, run) if path is not None and path.exists() else State(run)
+        state = self._open_state(path, run)
         todo = [name for name in self.attacks_to_run if name not in state.done]
         self._log_if_verbose(f"using {self.version} version including {', '.join(todo)}.")
         if state.done:
-            self._log_if_verbose(f"already run: {', '.join(state.done)}")
+            self._log_if_verbose(f"{', '.join(state.done)} was/were already run.")
         rows = torch.arange(len(x_orig)) if state.robust is None else torch.tensor(state.robust).nonzero()[:, 0]
-        still_robust = len(rows)
+        rate = f"{len(rows) / max(len(x_orig), 1):.2%}"
+        if state.clean is not None:
+            self._log_if_verbose(f"initial clean accuracy: {state.clean:.2%}")
+            self._log_if_verbose(f"robust accuracy at the time of restoring the state: {rate}")
+        start = time.perf_counter()
 
         def after(name: str, robust: Tensor, x_adv: Tensor) -> None:
-            nonlocal still_robust
+            nonlocal rate, start
             flags = torch.zeros(len(x_orig), dtype=torch.bool)
             flags[rows[robust]] = True
-            left = int(flags.sum())
-            rate = f"{left / len(x_orig):.2%}"
+            left = int(flags.sum()) / len(x_orig)
+            rate = f"{left:.2%}"
             if name != "clean":
-                self._log_if_verbose(f"{name} - {still_robust - left} out of {still_robust} successfully perturbed")
                 seconds = time.perf_counter() - start
                 self._log_if_verbose(f"robust accuracy after {name.upper()}: {rate} (total time {seconds:.1f} s)")
                 state.done.append(name)
-            else:
+            elif state.clean is None:
                 self._log_if_verbose(f"initial accuracy: {rate}")
-            still_robust = left
+                state.clean, start = left, time.perf_counter()
             state.robust = flags.tolist()
             if path is not None:
                 state.write(path)
 
         x_adv = x_orig.detach().clone()
         if todo and len(rows):
-            native = self._native(bs, todo)
+            native = self._native(todo, bs)
             native.after_attack = after
             on_device = rows.to(x_orig.device)
             x_adv[on_device] = native.generate(x_orig[on_device], y_orig[rows.to(y_orig.device)], indices=rows)
-        difference = (x_adv - x_orig).flatten(1)
-        order = {"Linf": float("inf"), "L2": 2, "L1": 1}[self.norm]
-        largest = float(torch.linalg.vector_norm(difference, order, dim=1).max()) if len(x_orig) else 0.0
-        self._log_if_verbose(
-            f"max {self.norm} perturbation: {largest:.5f}, max: {x_adv.max():.5f}, min: {x_adv.min():.5f}"
-        )
-        self._log_if_verbose(f"robust accuracy: {still_robust / len(x_orig):.2%}")
-        return (x_adv, self._labels(x_adv, bs).to(y_orig)) if return_labels else x_adv
+        if len(x_orig):
+            difference = (x_adv - x_orig).flatten(1)
+            order = {"Linf": float("inf"), "L2": 2, "L1": 1}[self.norm]
+            self._log_if_verbose(
+                f"max {self.norm} perturbation: {torch.linalg.vector_norm(difference, order, dim=1).max():.5f}, "
+                f"nan in tensor: {int(x_adv.isnan().sum())}, max: {x_adv.max():.5f}, min: {x_adv.min():.5f}"
+            )
+        self._log_if_verbose(f"robust accuracy: {rate}")
+        return (x_adv, self.predict(x_adv, bs).to(y_orig)) if return_labels else x_adv
+
+    def _open_state(self, path: Path | None, run: dict[str, Any]) -> State:
+        """Read or create the state of a run, and say so."""
+        if path is None:
+            return State(run)
+        if path.exists():
+            state = State.read(path, run)
+            self._log_if_verbose(f"Restored state from {path}")
+            self._log_if_verbose("Only the adversarial examples of this run are returned, not those found before.")
+            return state
+        state = State(run)
+        state.write(path)
+        self._log_if_verbose(f"Created state in {path}")
+        return state
 
     def run_standard_evaluation_individual(
         self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False
@@ -247,7 +299,8 @@ class AutoAttack:
             InputError: values out of range.
         """
         attacks, verbose = self.attacks_to_run, self.verbose
-        self._log_if_verbose(f"using {self.version} version including {', '.join(attacks)}.")
+        if verbose:
+            print(f"using {self.version} version including {', '.join(attacks)}")
         results: dict[str, Tensor | tuple[Tensor, Tensor]] = {}
         try:
             for name in attacks:
@@ -257,25 +310,44 @@ class AutoAttack:
                 results[name] = (x_adv, y_adv) if return_labels else x_adv
                 self.verbose = verbose
                 rate, seconds = float((y_adv == y_orig).double().mean()), time.perf_counter() - start
-                self._log_if_verbose(f"robust accuracy by {name.upper()} {rate:.2%} (time attack: {seconds:.1f} s)")
+                space = "\t \t" if name == "fab" else "\t"
+                self._log_if_verbose(
+                    f"robust accuracy by {name.upper()} {space} {rate:.2%} \t (time attack: {seconds:.1f} s)"
+                )
         finally:
             self.attacks_to_run, self.verbose = attacks, verbose
         return results
 
     def clean_accuracy(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> float:
         """Share of the examples that the model classifies correctly."""
-        rate = float((self._labels(x_orig, bs) == y_orig.cpu()).double().mean())
-        self._log_if_verbose(f"clean accuracy: {rate:.2%}")
+        rate = float((self.predict(x_orig, bs) == y_orig.cpu()).double().mean())
+        if self.verbose:
+            print(f"clean accuracy: {rate:.2%}")
         return rate
 
-    def _labels(self, x: Tensor, bs: int) -> Tensor:
-        """Predicted classes, int64 [N] on the CPU."""
-        runner = self._native(bs, self.attacks_to_run).runner
+    def predict(self, x: Tensor, bs: int = 250) -> Tensor:
+        """Return the predicted classes of x [N, ...], int64 [N] on the CPU."""
+        runner = self._native(self.attacks_to_run, bs).runner
         return Queries(runner).judge.classes(x)
 
-    def _native(self, bs: int, names: Sequence[str]) -> NativeAutoAttack:
-        options: dict[str, Any] = {"device": self.device, "seed": self.get_seed(), "batch_size": bs}
-        native = NativeAutoAttack(self.model, self.epsilon, _NORMS[self.norm], **options)
+    def perturb(self, name: str, seed: int | None, x: Tensor, y: Tensor) -> Tensor:
+        """Run the attack of that name alone, as its settings' ``perturb`` does."""
+        return self._native([name], max(len(x), 1), seed, quiet=True).generate(x, y)
+
+    def options(self, seed: int | None, bs: int) -> dict[str, Any]:
+        """Return the keyword arguments that all attacks share."""
+        return {"device": self.device, "seed": 0 if seed is None else seed, "batch_size": bs}
+
+    def _native(
+        self, names: Sequence[str], bs: int, seed: int | None = None, *, quiet: bool = False
+    ) -> NativeAutoAttack:
+        options = self.options(self.get_seed() if seed is None else seed, bs)
+        epsilon, norm = self.epsilon, NORMS[self.norm]
+        if quiet:
+            native: NativeAutoAttack = _OwnEpsilons(self.model, epsilon, norm, **options)
+        else:
+            native = _Reporting(self, bs, self.model, epsilon, norm, **options)
+        native.version = self.version  # "rand" does not flag a randomized model
         settings: dict[str, AttackSettings] = {
             "apgd-ce": self.apgd,
             "apgd-dlr": self.apgd,
@@ -285,14 +357,8 @@ class AutoAttack:
             "square": self.square,
         }
         if names:
-            native.attacks = {
-                name: settings[name].native(name, self.model, self.epsilon, _NORMS[self.norm], options)
-                for name in checked_names(names)
-            }
+            native.attacks = {name: settings[name].native(name, self.model, options) for name in checked_names(names)}
         return native
-
-    def _perturb(self, name: str, x: Tensor, y: Tensor) -> Tensor:
-        return self._native(max(len(x), 1), [name]).generate(x, y)
 
     def _log_if_verbose(self, line: str) -> None:
         if self.verbose:
@@ -303,3 +369,36 @@ class AutoAttack:
         if self.log_path is not None:
             with open(self.log_path, "a") as file:
                 file.write(line + "\n")
+
+
+class _OwnEpsilons(NativeAutoAttack):
+    """AutoAttack in which each attack keeps its own epsilon, as in the reference."""
+
+    def _attack_epsilons(self, attack: BatchAttack, examples: int, epsilon: float | Tensor | None) -> Tensor:
+        return attack._epsilons(examples, epsilon)
+
+
+class _Reporting(_OwnEpsilons):
+    """AutoAttack that prints the reference's lines on batches and flags."""
+
+    def __init__(self, face: AutoAttack, bs: int, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._face, self._bs = face, bs
+        self._batches: dict[tuple[str, int], list[bool]] = {}
+
+    def _flag(self, flag: Flag) -> None:
+        line = _FLAGS[flag.name].format(flag.value)
+        if flag.name == "classes" and flag.value == 3:
+            line = line.replace("DLR", "targeted DLR")
+        self._face._log(f"Warning: {line}")
+
+    def _ended(self, name: str, position: int, examples: int, success: bool) -> None:
+        batch = position // self._bs
+        successes = self._batches.setdefault((name, batch), [])
+        successes.append(success)
+        size = min(self._bs, examples - batch * self._bs)
+        if len(successes) == size:
+            count = -(-examples // self._bs)
+            self._face._log_if_verbose(
+                f"{name} - {batch + 1}/{count} - {sum(successes)} out of {size} successfully perturbed"
+            )

@@ -6,9 +6,9 @@ An unknown name is an error. ``verbose`` is accepted and has no effect.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+import dataclasses
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -16,32 +16,65 @@ from pyrobust.attacks.apgd import APGD
 from pyrobust.attacks.engine import BatchAttack
 from pyrobust.attacks.eot import EOT
 from pyrobust.attacks.fab import FAB
+from pyrobust.attacks.losses import named_loss
+from pyrobust.attacks.queries import Queries
 from pyrobust.attacks.square import Square
+from pyrobust.checks import class_labels
+from pyrobust.errors import InputError
 from pyrobust.runner import Classifier
 
-#: (name of an attack, x, y) → x_adv.
-RunAttack: TypeAlias = Callable[[str, Tensor, Tensor], Tensor]
+#: The reference's names of norms → pyrobust's.
+NORMS = {"Linf": "linf", "L2": "l2", "L1": "l1"}
+
+
+class Evaluation(Protocol):
+    """What an attack's settings need of the AutoAttack that they belong to."""
+
+    model: Classifier
+
+    def options(self, seed: int | None, bs: int) -> dict[str, Any]:
+        """Return the keyword arguments that all attacks share."""
+
+    def perturb(self, name: str, seed: int | None, x: Tensor, y: Tensor) -> Tensor:
+        """Run the attack of that name alone."""
+
+    def predict(self, x: Tensor, bs: int) -> Tensor:
+        """Return the predicted classes of x, int64 [N] on the CPU."""
 
 
 @dataclass(slots=True)
 class AttackSettings(abc.ABC):
     """The settings of one attack, which ``perturb`` runs alone."""
 
-    _run: RunAttack
+    _evaluation: Evaluation
+    eps: float
+    norm: str
     _: KW_ONLY
+    seed: int | None = None
     verbose: bool = False
 
-    def perturb(self, x: Tensor, y: Tensor) -> Tensor:
-        """Run this attack alone; an example without an adversarial example comes back unchanged."""
-        return self._run(self._name(), x, y)
+    def perturb(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """Run this attack alone; an example without an adversarial example comes back unchanged.
+
+        Args:
+            x: [N, ...], in [0, 1].
+            y: [N], the labels; default: the predicted classes.
+        """
+        return self._evaluation.perturb(self._name(), self.seed, x, self._labels(x, y))
 
     @abc.abstractmethod
-    def native(self, name: str, model: Classifier, epsilon: float, norm: str, options: dict[str, Any]) -> BatchAttack:
+    def native(self, name: str, model: Classifier, options: dict[str, Any]) -> BatchAttack:
         """Make the attack of that name with these settings."""
 
     @abc.abstractmethod
     def _name(self) -> str:
         """Name of the attack that ``perturb`` runs."""
+
+    def _labels(self, x: Tensor, y: Tensor | None) -> Tensor:
+        return self._evaluation.predict(x, max(len(x), 1)).clamp(min=0) if y is None else y
+
+    def _options(self, x: Tensor) -> dict[str, Any]:
+        return self._evaluation.options(self.seed, max(len(x), 1))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,18 +88,49 @@ class APGDSettings(AttackSettings):
     use_largereps: bool = False
     loss: str = "ce"
 
-    def native(self, name: str, model: Classifier, epsilon: float, norm: str, options: dict[str, Any]) -> BatchAttack:
+    def attack_single_run(
+        self, x: Tensor, y: Tensor, x_init: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Run this attack from one random start (of "apgd-t": one for each target class).
+
+        Args:
+            x: [N, ...], in [0, 1].
+            y: [N], the labels.
+            x_init: not supported.
+
+        Returns:
+            x_best [N, ...], the first point that fools, or else the one of the highest loss; acc, bool [N], whether it
+            is classified correctly; its loss [N] (of "apgd-t": the untargeted DLR loss); and x_best again.
+
+        Raises:
+            InputError: an ``x_init``.
+        """
+        if x_init is not None:
+            raise InputError("x_init: expected None: starts are random here; set seed for another one")
+        single = dataclasses.replace(self, n_restarts=1)
+        attack = single.native(self._name(), self._evaluation.model, self._options(x))
+        x_best = attack.generate(x, y)
+        queries = Queries(attack.runner)
+        labels = class_labels("y", y, len(x))
+        acc = queries.judge.right(x_best, labels).to(x.device)
+        with attack.runner.session(gradients=True):
+            logits = queries.logits(attack.runner.batch(x_best))
+            target = labels.to(logits.device)
+            loss = named_loss(logits, target, target, name="ce" if self.loss == "ce" else "dlr", targeted=False).value
+        return x_best, acc, loss.to(x), x_best
+
+    def native(self, name: str, model: Classifier, options: dict[str, Any]) -> BatchAttack:
         """Make the attack of that name with these settings."""
-        return self._apgd(model, epsilon, norm, loss=name[5:], **options)
+        return self._apgd(model, loss=name[5:], **options)
 
     def _name(self) -> str:
         return f"apgd-{self.loss}"
 
-    def _apgd(self, model: Classifier, epsilon: float, norm: str, **options: Any) -> BatchAttack:
+    def _apgd(self, model: Classifier, **options: Any) -> BatchAttack:
         return APGD(
             EOT(model, self.eot_iter) if self.eot_iter > 1 else model,
-            epsilon,
-            norm,
+            self.eps,
+            NORMS[self.norm],
             steps=self.n_iter,
             restarts=self.n_restarts,
             rho=self.thr_decr,
@@ -82,9 +146,9 @@ class TargetedAPGDSettings(APGDSettings):
     loss: str = "dlr-targeted"
     n_target_classes: int = 9
 
-    def native(self, name: str, model: Classifier, epsilon: float, norm: str, options: dict[str, Any]) -> BatchAttack:
+    def native(self, name: str, model: Classifier, options: dict[str, Any]) -> BatchAttack:
         """Make the attack with these settings."""
-        return self._apgd(model, epsilon, norm, loss=self.loss, targets=self.n_target_classes, **options)
+        return self._apgd(model, loss=self.loss, targets=self.n_target_classes, **options)
 
     def _name(self) -> str:
         return "apgd-t"
@@ -102,12 +166,38 @@ class FABSettings(AttackSettings):
     targeted: bool = False
     n_target_classes: int = 9
 
-    def native(self, name: str, model: Classifier, epsilon: float, norm: str, options: dict[str, Any]) -> BatchAttack:
+    def attack_single_run(
+        self, x: Tensor, y: Tensor | None = None, use_rand_start: bool = False, is_targeted: bool = False
+    ) -> Tensor:
+        """Find the nearest adversarial examples at any distance, from x.
+
+        Args:
+            x: [N, ...], in [0, 1].
+            y: [N], the labels; default: the predicted classes.
+            use_rand_start: not supported.
+            is_targeted: whether to try the ``n_target_classes`` classes in turn, rather than all at once.
+
+        Returns:
+            [N, ...]; x itself where none was found.
+
+        Raises:
+            InputError: ``use_rand_start``.
+        """
+        if use_rand_start:
+            raise InputError("use_rand_start: expected False: the first start is x; set n_restarts for random ones")
+        single = dataclasses.replace(self, n_restarts=1)
+        attack = single._fab("fab-t" if is_targeted else "fab", self._evaluation.model, self._options(x))
+        return attack.minimal_perturbation(x, self._labels(x, y)).x_adv
+
+    def native(self, name: str, model: Classifier, options: dict[str, Any]) -> BatchAttack:
         """Make the attack of that name with these settings."""
+        return self._fab(name, model, options)
+
+    def _fab(self, name: str, model: Classifier, options: dict[str, Any]) -> FAB:
         return FAB(
             model,
-            epsilon,
-            norm,
+            self.eps,
+            NORMS[self.norm],
             steps=self.n_iter,
             restarts=1 if name == "fab-t" else self.n_restarts,
             targets=self.n_target_classes if name == "fab-t" else None,
@@ -131,12 +221,12 @@ class SquareSettings(AttackSettings):
     loss: str = "margin"
     rescale_schedule: bool = False
 
-    def native(self, name: str, model: Classifier, epsilon: float, norm: str, options: dict[str, Any]) -> BatchAttack:
+    def native(self, name: str, model: Classifier, options: dict[str, Any]) -> BatchAttack:
         """Make the attack with these settings."""
         return Square(
             model,
-            epsilon,
-            norm,
+            self.eps,
+            NORMS[self.norm],
             n_queries=self.n_queries,
             p_init=self.p_init,
             restarts=self.n_restarts,

@@ -13,7 +13,7 @@ from torch import Tensor
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.zoo.files import write_atomically
 
-_VERSION = 1
+_VERSION = 2
 # Largest size in bytes of one flag, and of everything else.
 _FLAG_BYTES, _OTHER_BYTES = 8, 1 << 16
 
@@ -36,6 +36,7 @@ class State:
     Attributes:
         run: norm, eps, attacks, examples (their number) and hashes, which must match when a run is resumed.
         done: names of the attacks that have run.
+        clean: clean accuracy; None before it was measured.
         robust: whether each example is robust so far; None before the first attack.
 
     >>> State({"norm": "Linf", "eps": 0.1, "attacks": ["square"], "examples": 2}).done
@@ -45,11 +46,12 @@ class State:
     def __init__(self, run: dict[str, Any]) -> None:
         self.run = run
         self.done: list[str] = []
+        self.clean: float | None = None
         self.robust: list[bool] | None = None
 
     def write(self, path: Path) -> None:
         """Replace the file; raises StoreError if it cannot be written."""
-        content = {"version": _VERSION, **self.run, "done": self.done, "robust": self.robust}
+        content = {"version": _VERSION, **self.run, "done": self.done, "clean": self.clean, "robust": self.robust}
         write_atomically(path, json.dumps(content).encode())
 
     @classmethod
@@ -81,12 +83,16 @@ class State:
                     "start a new run with another file"
                 )
         state = cls(run)
-        done, robust = content.get("done"), content.get("robust")
+        done, clean, robust = content.get("done"), content.get("clean"), content.get("robust")
         if not isinstance(done, list) or not all(name in run["attacks"] for name in done):
             raise FileFormatError(f"{path}: done: expected a list of names among {', '.join(run['attacks'])}")
+        if not done and clean is None and robust is None:  # nothing had been measured yet
+            return state
+        if not isinstance(clean, float) or not 0 <= clean <= 1:
+            raise FileFormatError(f"{path}: clean: expected a share in [0, 1]")
         if not isinstance(robust, list) or len(robust) != run["examples"] or not all(type(v) is bool for v in robust):
             raise FileFormatError(
                 f"{path}: robust: expected a list of {run['examples']} booleans, one for each example"
             )
-        state.done, state.robust = done, robust
+        state.done, state.clean, state.robust = done, clean, robust
         return state

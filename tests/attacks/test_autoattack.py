@@ -205,6 +205,50 @@ def test_warnings(caplog: pytest.LogCaptureFixture) -> None:
     attack.attacks["square"].n_queries = 100
     attack.generate(x, label)
     assert any("Square breaks" in line for line in caplog.messages)
+    assert attack.result is not None
+    assert [flag.name for flag in attack.result.flags] == ["square"]
+    assert attack.result.to_dict()["flags"]["square"] in caplog.messages
+    assert "flags=('square',)" in repr(attack.result)
+    caplog.clear()
+    dlr = quick(masked, 1e-3, attacks_to_run=["apgd-dlr", "apgd-t"], batch_size=5)
+    dlr.generate(x, label)
+    assert dlr.result is not None
+    (flag,) = dlr.result.flags
+    assert (flag.name, flag.value) == ("zero-gradient", 5)
+    assert len(caplog.messages) == 1  # not once for each batch, start and class
+    APGD(masked, 1e-3, loss="dlr", steps=1, batch_size=5).generate(x, label)
+    assert len(caplog.messages) == 2
+    assert "5 examples have a gradient of zero" in caplog.messages[1]
+
+
+@pytest.mark.parametrize("through", ["grad", "backward"])
+def test_gradients_at_inference_are_flagged(through: str, caplog: pytest.LogCaptureFixture) -> None:
+    x, y = images(4, torch.float32)
+    net = small_net(torch.float32)
+
+    class Adapting(nn.Module):
+        """A defense that moves its input against the gradient first."""
+
+        def forward(self, batch: Tensor) -> Tensor:
+            with torch.enable_grad():
+                given = batch.detach().clone().requires_grad_()
+                lead = net(given).amax(1).sum()
+                if through == "grad":
+                    torch.autograd.grad(lead, given)
+                else:
+                    lead.backward()
+            return net(batch)
+
+    attack = quick(Adapting(), 1e-3, attacks_to_run=["square"])
+    attack.generate(x, y)
+    assert attack.result is not None
+    assert [flag.name for flag in attack.result.flags] == ["dynamic"]
+    assert any("computes gradients in its forward pass" in line for line in caplog.messages)
+    plain = quick(net, 1e-3, attacks_to_run=["apgd-ce"])
+    plain.generate(x, y)
+    assert plain.result is not None
+    assert plain.result.flags == ()
+    assert "flags" not in repr(plain.result)
 
 
 def test_autoattack_logs_and_does_not_print(

@@ -71,7 +71,8 @@ def test_script_of_the_standard_evaluation(tmp_path: Path, capsys: pytest.Captur
     rate = accuracy(model, x_adv, y_test)
     assert 0 < rate < accuracy(model, x_test, y_test)
     printed = capsys.readouterr().out.splitlines()
-    assert printed == log.read_text().splitlines()
+    assert printed[0] == "setting parameters for standard version"
+    assert printed[1:] == log.read_text().splitlines()
     assert f"initial accuracy: {accuracy(model, x_test, y_test):.2%}" in printed
     for name in ("APGD-CE", "APGD-T", "FAB-T", "SQUARE"):
         assert any(line.startswith(f"robust accuracy after {name}: ") for line in printed)
@@ -126,6 +127,66 @@ def test_perturb_runs_one_attack_alone() -> None:
         adversary.apgd.n_restart = 2
 
 
+def test_settings_have_the_references_attributes() -> None:
+    adversary = AutoAttack(net(), norm="L2", eps=0.5, seed=7, verbose=False)  # on the CPU where there is no GPU
+    assert adversary.device == ("cuda" if torch.cuda.is_available() else "cpu")
+    for settings in (adversary.apgd, adversary.apgd_targeted, adversary.fab, adversary.square):
+        assert (settings.eps, settings.norm, settings.seed) == (0.5, "L2", 7)
+    adversary.epsilon = 0.25
+    assert adversary.square.eps == adversary.epsilon == 0.25
+    adversary.apgd.eps = 0.125
+    assert (adversary.apgd.eps, adversary.fab.eps) == (0.125, 0.25)
+
+
+def test_perturb_uses_its_own_epsilon_and_the_predicted_labels() -> None:
+    adversary = small(verbose=False)
+    x, _ = images(8)
+    with torch.no_grad():
+        predicted = net()(x).argmax(1)
+    for settings in (adversary.apgd, adversary.apgd_targeted, adversary.fab, adversary.square):
+        settings.eps = 0.03
+        x_adv = settings.perturb(x)
+        assert torch.equal(x_adv, settings.perturb(x, predicted))
+        assert 0.02 < float((x_adv.double() - x.double()).abs().max()) <= 0.03
+
+
+def test_single_runs() -> None:
+    adversary = small(verbose=False)
+    x, y = images(8)
+    model = net()
+    for settings, loss in ((adversary.apgd, "ce"), (adversary.apgd, "dlr"), (adversary.apgd_targeted, "dlr-targeted")):
+        settings.loss = loss
+        x_best, acc, value, x_best_adv = settings.attack_single_run(x, y)
+        assert torch.equal(x_best, x_best_adv)
+        assert float((x_best.double() - x.double()).abs().max()) <= 0.02
+        with torch.no_grad():
+            logits = model(x_best)
+        assert torch.equal(acc, logits.argmax(1) == y)
+        assert 0 < int(acc.sum()) < 8
+        if loss == "ce":
+            torch.testing.assert_close(value, nn.functional.cross_entropy(logits, y, reduction="none"))
+        else:  # the untargeted DLR loss, negative where the example is right
+            assert torch.equal(value <= 0, acc)
+    nearest = adversary.fab.attack_single_run(x, y)
+    assert accuracy(model, nearest, y) == 0
+    assert torch.equal(nearest[0], x[0])  # wrong without an attack
+    assert accuracy(model, adversary.fab.attack_single_run(x, is_targeted=True), y) < 0.5
+    with pytest.raises(InputError, match="x_init: expected None"):
+        adversary.apgd.attack_single_run(x, y, x_init=x)
+    with pytest.raises(InputError, match="use_rand_start: expected False"):
+        adversary.fab.attack_single_run(x, y, use_rand_start=True)
+
+
+def test_fab_returns_the_nearest_points() -> None:
+    adversary = small(eps=0.2, attacks=("fab-t",), verbose=False)
+    x, y = images(8)
+    found = adversary.run_standard_evaluation(x, y)
+    alone = adversary.fab.attack_single_run(x, y, is_targeted=True)
+    size = [(points - x).abs().flatten(1).amax(1) for points in (found, alone)]
+    torch.testing.assert_close(size[0], size[1], rtol=1e-3, atol=1e-6)
+    assert float(size[0].max()) < 0.1
+
+
 def test_labels_and_batches() -> None:
     x, y = images(16)
     x_adv, y_adv = small(verbose=False).run_standard_evaluation(x, y, bs=3, return_labels=True)
@@ -159,7 +220,8 @@ def test_state_resumes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     capsys.readouterr()
     rest = small().run_standard_evaluation(x, y, state_path=path)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "using custom version including square."
+    assert lines[0] == f"Restored state from {path}"
+    assert "using custom version including square." in lines
     changed = (rest != x).flatten(1).any(1)
     # The first run's adversarial examples are not returned again; the second run's equal those of an uninterrupted run.
     state = json.loads(path.read_text())
@@ -189,7 +251,9 @@ def test_state_of_another_run_or_broken(tmp_path: Path) -> None:
         "[" * 9000,
         good[:-3],
         "\xff",
-        json.dumps({**content, "version": 2}),
+        json.dumps({**content, "version": 1}),
+        json.dumps({**content, "clean": None}),
+        json.dumps({**content, "clean": 1.5}),
         json.dumps({**content, "robust": [1] * 8}),
         json.dumps({**content, "robust": [True] * 7}),
         json.dumps({**content, "done": "square"}),
