@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -150,6 +152,23 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise InputTypeError(f"{name}: expected True or False, got {_shown(value)}")
     return value
+
+
+def file_path(name: str, value: Any) -> Path:
+    """Return the argument as a path; only strings and ``os.PathLike`` objects name files, and only if not empty.
+
+    >>> file_path("out", "run.db")
+    PosixPath('run.db')
+    >>> file_path("out", 3)
+    Traceback (most recent call last):
+    pyrobust.errors.InputTypeError: out: expected the name of a file, a string or a path, got 3
+    """
+    text = value if isinstance(value, str) else value.__fspath__() if isinstance(value, os.PathLike) else None
+    if not isinstance(text, str):
+        raise InputTypeError(f"{name}: expected the name of a file, a string or a path, got {_shown(value)}")
+    if not text:
+        raise InputError(f"{name}: expected the name of a file, got an empty string")
+    return Path(text)
 
 
 def items(name: str, values: Iterable[Any]) -> list[Any]:

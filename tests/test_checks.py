@@ -20,6 +20,7 @@ from pyrobust.checks import (
     array,
     class_labels,
     count,
+    file_path,
     finite,
     first_values,
     flag,
@@ -38,7 +39,18 @@ from pyrobust.checks import (
 )
 from pyrobust.compat import torchattacks
 from pyrobust.errors import InputError, InputTypeError, StoreError
-from pyrobust.evaluation import Run
+from pyrobust.evaluation import (
+    Run,
+    attack_dataset,
+    certify_dataset,
+    merge_runs,
+    predict_dataset,
+    read_certification_log,
+    read_log,
+    verify_dataset,
+    write_log,
+)
+from pyrobust.report import plot_certified_accuracy, plot_survival
 from pyrobust.report.caption import describe_run
 from pyrobust.smoothing import pilot_probabilities, plan
 from pyrobust.smoothing.radius import two_class_radius
@@ -412,3 +424,71 @@ def test_repr_of_certificates_and_verdicts(results: dict[str, object]) -> None:
         f"Verdicts(examples=12, verified={int(verdicts.verified.sum())}, "
         f"falsified={int(verdicts.falsified.sum())}, unknown={verdicts.status.count('unknown')})"
     )
+
+
+class _Name:
+    """A path whose name is no text."""
+
+    def __fspath__(self) -> bytes:
+        return b"run.db"
+
+
+@pytest.mark.parametrize("value", [3, 1.5, True, None, b"run.db", _Name(), ["run.db"], object()])
+def test_file_names(value: Any) -> None:
+    assert file_path("out", "run.db") == file_path("out", Path("run.db")) == Path("run.db")
+    with pytest.raises(InputTypeError, match=r"^out: expected the name of a file, a string or a path, got "):
+        file_path("out", value)
+    with pytest.raises(InputError, match=r"^out: expected the name of a file, got an empty string$"):
+        file_path("out", "")
+
+
+def test_every_function_names_its_file() -> None:
+    net = zoo.load_model("zoo:digits-smooth-0.25")
+    images = zoo.load_data("digits")
+    smoother = pyrobust.RandomizedSmoothing(net, 10, 0.25)
+    few = {"max_images": 1, "out": 3}
+    run = certify_dataset(smoother, images, n=10, max_images=1)
+    calls: dict[str, list[Callable[[], object]]] = {
+        "out": [
+            lambda: certify_dataset(smoother, images, n=10, **few),
+            lambda: predict_dataset(smoother, images, n=10, **few),
+            lambda: attack_dataset(pyrobust.FGSM(net, 0.1), images, **few),
+            lambda: verify_dataset(net, images, epsilons=[0.1], **few),
+        ],
+        "path": [
+            lambda: write_log(run, 3),
+            lambda: read_log(3),
+            lambda: read_certification_log(3),
+            lambda: plot_certified_accuracy(run, 3),
+            lambda: plot_survival(run, 3),
+        ],
+        "source": [lambda: Run(3), lambda: merge_runs([3])],
+        "weights": [lambda: zoo.load_model("zoo:digits-smooth-0.25", 3)],
+    }
+    for name, functions in calls.items():
+        for function in functions:
+            with pytest.raises(InputTypeError, match=f"^{name}: expected the name of a file"):
+                function()
+    for paths in (3, "run.db", Path("run.db")):
+        with pytest.raises(InputTypeError, match="paths: expected a list of run files"):
+            merge_runs(paths)
+    for progress in ("yes", 1, None):
+        with pytest.raises(InputTypeError, match="progress: expected True or False"):
+            certify_dataset(smoother, images, n=10, max_images=1, progress=progress)
+
+
+def test_sound_is_a_flag_everywhere() -> None:
+    x, y = torch.zeros(1, 4), torch.zeros(1, dtype=torch.long)
+    bounded = pyrobust.BoundedModel(torch.nn.Linear(4, 3).eval(), x)
+    calls: list[Callable[[Any], object]] = [
+        lambda sound: pyrobust.BoundOptions(sound=sound),
+        lambda sound: bounded.bounds(x, 0.1, sound=sound),
+        lambda sound: bounded.margins(x, y, 0.1, sound=sound),
+        lambda sound: bounded.certify(x, y, 0.1, sound=sound),
+        lambda sound: bounded.verify(x, y, 0.1, sound=sound),
+        lambda sound: bounded.certified_radius(x, y, sound=sound),
+    ]
+    for call in calls:
+        for sound in ("yes", "False", 0, 1, None, np.bool_(True)):
+            with pytest.raises(InputTypeError, match=r"^sound: expected True or False, got "):
+                call(sound)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pyrobust.auditing.findings import Finding
 from pyrobust.auditing.log_reader import read_text_columns
 from pyrobust.auditing.saturation import USUAL_ALPHA, USUAL_N, find_saturation
-from pyrobust.checks import count, number, summary
+from pyrobust.checks import count, file_path, number, summary
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.metrics.votes import significant_decimals
 from pyrobust.runs.reader import Header
@@ -150,7 +150,7 @@ def read_certification_log(
     >>> log.sigma, log.origins["sigma"], log.decimals
     (0.25, 'the name of the file', array([3, 3]))
     """
-    path = Path(path)
+    path = file_path("path", path)
     given = _check_given(n, alpha, sigma)
     if is_run(path):
         return _from_run(Run(path), path, given)

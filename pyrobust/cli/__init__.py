@@ -10,5 +10,7 @@ def main() -> None:
     interrupted.
     """
     from pyrobust.cli.app import app
+    from pyrobust.cli.shell import reports_full_output
 
-    app(prog_name="pyrobust")
+    with reports_full_output():
+        app(prog_name="pyrobust")

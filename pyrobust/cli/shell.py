@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import ParamSpec, TypeVar, get_type_hints
@@ -26,6 +28,9 @@ R = TypeVar("R")
 # Python arguments whose options have another name.
 _OPTION_OF = {"epsilons": "epsilon", "max_images": "max", "n_queries": "steps"}
 
+# Libraries that write to standard output.
+_PRINTING = ("click", "rich", "typer")
+
 _debug = False
 
 
@@ -36,8 +41,31 @@ def set_debug(debug: bool) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line on standard error."""
-    typer.echo(text, err=True)
+    """Print a line on standard error; the command goes on where that is full."""
+    with contextlib.suppress(OSError):
+        typer.echo(text, err=True)
+
+
+@contextlib.contextmanager
+def reports_full_output() -> Iterator[None]:
+    """Turn a standard output that cannot be written, such as a file on a full disk, into one line and a status."""
+    try:
+        yield
+    except OSError as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if _debug or frame.f_globals.get("__name__", "").partition(".")[0] not in _PRINTING:
+            raise
+        note(f"error: standard output: cannot be written ({error.strerror})")
+        raise SystemExit(ERROR_STATUS) from None
+    finally:
+        # What was not taken would fail again when Python exits, with a traceback and a status of its own.
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            except (AttributeError, ValueError):
+                pass  # closed
 
 
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,7 +104,7 @@ def attack_dataset(
     seed, settings = attack_settings(attack)
     # Hashed before the first forward pass, which may change the model's attributes.
     identity = identify_model(model_name, attack.model, out)
-    stored = {} if out is None else stored_parameters(Path(out))
+    stored = stored_parameters(out)
     runners = _runners(attack)
     given = [runner.given_batch_size for runner in runners]
     shape = tuple(images.x.shape[1:])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -214,7 +213,7 @@ def _sweep(
     batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
     # Hashed before the first forward pass, which may change the model's attributes.
     name, model_sha256 = identify_model(model_name, smoother.runner.model, out)
-    stored = {} if out is None else stored_parameters(Path(out))
+    stored = stored_parameters(out)
     given = smoother.runner.given_batch_size
     if batch_size is not None or "batch_size" in stored:
         smoother.runner.set_batch_size(stored["batch_size"] if batch_size is None else batch_size)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from pyrobust.checks import flag
+
 
 @dataclass(frozen=True)
 class SweepProgress:
@@ -73,7 +75,7 @@ def sweep_reporting(progress: bool | Report) -> Iterator[Report]:
     """
     if callable(progress):
         yield progress
-    elif progress:
+    elif flag("progress", progress):
         with _bar() as report:
             yield report
     else:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrobust.checks import WORDS, count
+from pyrobust.checks import WORDS, count, file_path
 from pyrobust.errors import FileFormatError, InputError, ModelError, PyrobustError
 from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.runner import Runner
@@ -144,8 +144,11 @@ def _write_chunks(writer: RunWriter, step: Step, images: ImageSet, report: Repor
         report(tally.progress())
 
 
-def stored_parameters(path: Path) -> dict[str, Any]:
-    """Return the parameters of the run in a file; {} if the file is missing or an empty database."""
+def stored_parameters(out: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """Return the parameters of the run in a file; {} for None, and if the file is missing or an empty database."""
+    if out is None:
+        return {}
+    path = file_path("out", out)
     if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
         return {}
     with closing(connect_readonly(path)) as connection:

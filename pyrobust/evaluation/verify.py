@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,7 +137,7 @@ def verify_dataset(
     batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
     # Identified before its first forward pass, which may change its buffers.
     identity = identify_model(model_name, model, out)
-    stored = {} if out is None else stored_parameters(Path(out))
+    stored = stored_parameters(out)
     batch = batch_size or stored.get("batch_size") or _CHUNK
     runner = Runner(model, device=device, batch_size=batch)
     if runner.dtype not in (torch.float32, torch.float64):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from pyrobust.checks import file_path
 from pyrobust.errors import InputError, MissingExtraError
 from pyrobust.report.formats import plain_text
 from pyrobust.zoo.files import write_atomically
@@ -34,7 +34,7 @@ def figure_format(path: str | os.PathLike[str]) -> str:
     >>> figure_format("curve.PDF")
     'pdf'
     """
-    ending = Path(path).suffix.lower().removeprefix(".")
+    ending = file_path("path", path).suffix.lower().removeprefix(".")
     if ending not in FIGURE_FORMATS:
         raise InputError(f"path: expected a name that ends in .png, .pdf or .svg, got {os.fspath(path)!r}")
     return ending

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.checks import WORDS
+from pyrobust.checks import WORDS, file_path, flag
 from pyrobust.errors import FileFormatError
 from pyrobust.runs.parameters import is_name
 from pyrobust.runs.reader import expect_file
@@ -124,7 +124,7 @@ def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) 
     ...     read_log(Path(folder) / "log.tsv")["predict"]
     array([0, 1, 2, 3])
     """
-    check_log_output("path", run, path, replace=replace)
+    check_log_output("path", run, file_path("path", path), replace=flag("replace", replace))
     write_atomically(path, format_log(run).encode())
 
 
@@ -154,7 +154,7 @@ def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
     ...     read_log(file)["radius"]
     array([0.377])
     """
-    path = Path(path)
+    path = file_path("path", path)
     lines = _read_lines(path)
     first = next(lines)
     names = tuple(first.split("\t"))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.errors import InputError
+from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runs.parameters import EXECUTION, EXECUTION_ON_GRID
 from pyrobust.runs.run import Run
 
@@ -71,6 +71,8 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
     Traceback (most recent call last):
     pyrobust.errors.InputError: merge_runs: paths: expected at least one run file, got none
     """
+    if isinstance(paths, str | bytes | os.PathLike) or not isinstance(paths, Sequence):
+        raise InputTypeError(f"merge_runs: paths: expected a list of run files, got {paths!r}")
     if not paths:
         raise InputError("merge_runs: paths: expected at least one run file, got none")
     runs = [Run(path) for path in paths]

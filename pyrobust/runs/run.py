@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pyrobust.checks import non_negatives, positive, summary
+from pyrobust.checks import file_path, non_negatives, positive, summary
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError
 from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.metrics.accuracy import robust_examples
@@ -67,7 +67,7 @@ class Run:
     def __init__(
         self, source: str | os.PathLike[str] | sqlite3.Connection, path: str | os.PathLike[str] | None = None
     ) -> None:
-        self._source = source if isinstance(source, sqlite3.Connection) else Path(source)
+        self._source = source if isinstance(source, sqlite3.Connection) else file_path("source", source)
         file = self._source if isinstance(self._source, Path) else path
         #: The file; None for a run in memory.
         self.path = None if file is None else Path(file)

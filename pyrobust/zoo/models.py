@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
+from pyrobust.checks import file_path
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.zoo.nets import digits_convnet
 from pyrobust.zoo.user_code import find_object, working_directory_importable
@@ -66,5 +67,5 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
             )
         model = loaded
     if weights is not None:
-        load_weights(model, weights)
+        load_weights(model, file_path("weights", weights))
     return model.eval()

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyrobust.checks import file_path
 from pyrobust.errors import FileFormatError
 
 #: Exceptions of zipfile, gzip and zlib on damaged bytes, and MemoryError for a declared size too large for memory.
@@ -31,7 +32,7 @@ def existing_file(path: str | Path) -> Path:
     >>> existing_file(__file__).name
     'untrusted.py'
     """
-    path = Path(path)
+    path = file_path("path", path)
     if not path.is_file():
         what = "a folder" if path.is_dir() else "nothing"
         raise FileFormatError(f"{path}: expected a file, found {what} there; check the path")

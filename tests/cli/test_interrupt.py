@@ -34,6 +34,13 @@ def test_interrupted_import_ends_without_a_traceback(tmp_path: Path, ignored: bo
     assert (done.returncode, done.stdout, done.stderr) == (3 if ignored else 130, "", "")
 
 
+def test_nothing_is_imported_before_the_handler_stands(tmp_path: Path) -> None:
+    """Every module takes time, in which Ctrl-C shows a traceback."""
+    code = "import sys; before = set(sys.modules); import pyrobust_command; print(*(set(sys.modules) - before))"
+    done = run(code, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "pyrobust_command\n", "")
+
+
 def test_afterwards_the_command_handles_it(tmp_path: Path) -> None:
     code = HEED + (
         "import pyrobust_command\n"
