@@ -40,13 +40,13 @@ def integer(name: str, value: Any, least: int | None = None, most: int | None = 
     """
     result = value if type(value) is int else _index(value)
     if result is None:
-        raise InputTypeError(f"{name}: expected an integer, got {_shown(value)}")
+        raise InputTypeError(f"{name}: expected an integer, got {shown(value)}")
     if (least is not None and result < least) or (most is not None and result > most):
         if most is None:
             expected = f"at least {least}"
         else:
             expected = f"at most {_power(most)}" if least is None else f"{least} to {_power(most)}"
-        raise InputError(f"{name}: expected {expected}, got {_shown(result)}")
+        raise InputError(f"{name}: expected {expected}, got {shown(result)}")
     return result
 
 
@@ -58,7 +58,7 @@ def count(name: str, value: Any, most: int | None = None) -> int:
     """
     result = integer(name, value, 1)
     if most is not None and result > most:
-        raise InputError(f"{name}: expected at most {most}, got {_shown(result)}")
+        raise InputError(f"{name}: expected at most {most}, got {shown(result)}")
     return result
 
 
@@ -75,7 +75,7 @@ def number(name: str, value: Any) -> float:
         return value
     result = _float(value)
     if result is None:
-        raise InputTypeError(f"{name}: expected a number, got {_shown(value)}")
+        raise InputTypeError(f"{name}: expected a number, got {shown(value)}")
     return result
 
 
@@ -89,6 +89,26 @@ def finite(name: str, value: Any) -> float:
     if not math.isfinite(result):
         raise InputError(f"{name}: expected a finite number, got {result}")
     return result
+
+
+def clip_range(name: str, value: Any) -> tuple[float, float]:
+    """Return the ends of a clip range as floats.
+
+    >>> clip_range("clip", (0, 1))
+    (0.0, 1.0)
+    >>> clip_range("clip", (1, 0))
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: clip: expected two finite numbers, low < high, got (1, 0)
+    """
+    pair = isinstance(value, tuple | list) or (isinstance(value, np.ndarray | Tensor) and value.ndim == 1)
+    ends = list(value) if pair else []
+    numbers = [end for end in map(_float, ends) if end is not None]
+    if not len(numbers) == len(ends) == 2:
+        raise InputTypeError(f"{name}: expected two finite numbers, low < high, got {shown(value)}")
+    low, high = numbers
+    if not -math.inf < low < high < math.inf:
+        raise InputError(f"{name}: expected two finite numbers, low < high, got {shown(value)}")
+    return low, high
 
 
 def non_negative(name: str, value: Any) -> float:
@@ -150,7 +170,7 @@ def flag(name: str, value: Any) -> bool:
     pyrobust.errors.InputTypeError: sound: expected True or False, got 1
     """
     if not isinstance(value, bool):
-        raise InputTypeError(f"{name}: expected True or False, got {_shown(value)}")
+        raise InputTypeError(f"{name}: expected True or False, got {shown(value)}")
     return value
 
 
@@ -165,14 +185,26 @@ def file_path(name: str, value: Any) -> Path:
     """
     text = value if isinstance(value, str) else value.__fspath__() if isinstance(value, os.PathLike) else None
     if not isinstance(text, str):
-        raise InputTypeError(f"{name}: expected the name of a file, a string or a path, got {_shown(value)}")
+        raise InputTypeError(f"{name}: expected the name of a file, a string or a path, got {shown(value)}")
     if not text:
         raise InputError(f"{name}: expected the name of a file, got an empty string")
     return Path(text)
 
 
-def items(name: str, values: Iterable[Any]) -> list[Any]:
-    """Return the items of a sequence of numbers unchanged; a string is no such sequence.
+def choice(name: str, value: Any, known: Sequence[str]) -> str:
+    """Return one of several names.
+
+    >>> choice("norm", "L2", ("linf", "l2", "l1"))
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: norm: expected one of linf, l2, l1, got 'L2'
+    """
+    if not isinstance(value, str) or value not in known:
+        raise InputError(f"{name}: expected one of {', '.join(known)}, got {shown(value)}")
+    return value
+
+
+def items(name: str, values: Iterable[Any], of: str = "numbers") -> list[Any]:
+    """Return the items of a sequence of numbers, or ``of`` others, unchanged; a string is no such sequence.
 
     >>> items("radii", (0, 0.25))
     [0, 0.25]
@@ -180,7 +212,7 @@ def items(name: str, values: Iterable[Any]) -> list[Any]:
     if not isinstance(values, str | bytes):
         with suppress(TypeError):  # not a sequence, or a tensor without dimensions
             return list(values)
-    raise InputTypeError(f"{name}: expected a sequence of numbers, got {_shown(values)}")
+    raise InputTypeError(f"{name}: expected a sequence of {of}, got {shown(values)}")
 
 
 def numbers(name: str, values: Iterable[Any]) -> list[float]:
@@ -192,11 +224,12 @@ def numbers(name: str, values: Iterable[Any]) -> list[float]:
     Traceback (most recent call last):
     pyrobust.errors.InputTypeError: radii: expected a sequence of numbers, got '25'
     """
-    given = items(name, values)
-    parsed = [value if type(value) is float else _float(value) for value in given]
-    floats = [value for value in parsed if value is not None]
-    if len(floats) < len(given):
-        raise InputTypeError(f"{name}: expected a sequence of numbers, got [{first_values(given)}]")
+    floats: list[float] = []
+    for index, value in enumerate(items(name, values)):
+        parsed = _float(value)
+        if parsed is None:
+            raise InputTypeError(f"{name}: expected a sequence of numbers, got {shown(value)} at index {index}")
+        floats.append(parsed)
     return floats
 
 
@@ -205,13 +238,13 @@ def non_negatives(name: str, values: Iterable[Any], *, infinite: bool = False) -
 
     >>> non_negatives("epsilons", [0, -1])
     Traceback (most recent call last):
-    pyrobust.errors.InputError: epsilons: expected finite numbers of at least 0, got -1.0
+    pyrobust.errors.InputError: epsilons: expected finite numbers of at least 0, got -1.0 at index 1
     """
     result = numbers(name, values)
-    for value in result:
+    for index, value in enumerate(result):
         if not 0 <= value <= math.inf or (value == math.inf and not infinite):
             expected = "numbers" if infinite else "finite numbers"
-            raise InputError(f"{name}: expected {expected} of at least 0, got {value}")
+            raise InputError(f"{name}: expected {expected} of at least 0, got {value} at index {index}")
     return result
 
 
@@ -229,7 +262,7 @@ def array(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
             floats = [_float(value) for value in given.flat]
             if None not in floats:
                 return np.array(floats, dtype=np.float64).reshape(given.shape)
-    raise InputTypeError(f"{name}: expected a number or an array of numbers, got {_shown(values)}")
+    raise InputTypeError(f"{name}: expected a number or an array of numbers, got {shown(values)}")
 
 
 def radii(name: str, value: Any, examples: int | None = None) -> Tensor:
@@ -261,14 +294,14 @@ def radii(name: str, value: Any, examples: int | None = None) -> Tensor:
         radius = None
     if radius is None:
         raise InputTypeError(
-            f"{name}: expected {expected}, got {kind(value) if isinstance(value, Tensor) else _shown(value)}"
+            f"{name}: expected {expected}, got {kind(value) if isinstance(value, Tensor) else shown(value)}"
         )
     if radius.dim() > 1:
-        raise InputError(f"{name}: expected {expected}, got shape {tuple(radius.shape)}")
-    if not bool((radius.isfinite() & (radius >= 0)).all()):
-        wrong = radius[~(radius.isfinite() & (radius >= 0))] if radius.dim() else radius.unsqueeze(0)
+        raise InputError(f"{name}: expected {expected}, got shape {shape_text(radius.shape)}")
+    wrong = ~(radius.isfinite() & (radius >= 0))
+    if bool(wrong.any()):
         plural = "finite numbers" if radius.dim() else "a finite number"
-        raise InputError(f"{name}: expected {plural} of at least 0, got {float(wrong[0])}")
+        raise InputError(f"{name}: expected {plural} of at least 0, got {first_wrong(radius, wrong)}")
     if examples is None:
         return radius
     if radius.dim() == 1 and len(radius) not in (1, examples):
@@ -293,43 +326,77 @@ def class_labels(name: str, value: Any, examples: int, classes: int | None = Non
             raise TypeError
         labels = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError):
-        raise InputTypeError(f"{name}: expected integer labels, got {_shown(value)}") from None
-    if labels.layout != torch.strided or labels.is_meta:
-        raise InputTypeError(f"{name}: expected a dense tensor with data, got {labels.layout} on {labels.device}")
+        raise InputTypeError(f"{name}: expected integer labels, got {shown(value)}") from None
+    dense(name, labels)
     integers = not (labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool)
     if not integers and labels.numel():  # an empty list has become a float tensor
         raise InputTypeError(f"{name}: expected integer labels, got {labels.dtype}")
     if labels.shape != (examples,):
-        raise InputError(f"{name}: expected shape ({examples},), one label per example, got {tuple(labels.shape)}")
+        raise InputError(f"{name}: expected shape ({examples},), one label per example, got {shape_text(labels.shape)}")
     labels = labels.cpu().long()
-    if examples and int(labels.min()) < 0:
+    wrong = (labels < 0) | (labels >= (torch.iinfo(torch.int64).max if classes is None else classes))
+    if bool(wrong.any()):
         expected = "labels of at least 0" if classes is None else f"labels 0 to {classes - 1}"
-        raise InputError(f"{name}: expected {expected}, got {int(labels.min())}")
-    if examples and classes is not None and int(labels.max()) >= classes:
-        raise InputError(f"{name}: expected labels 0 to {classes - 1}, got {int(labels.max())}")
+        raise InputError(f"{name}: expected {expected}, got {first_wrong(labels, wrong)}")
     return labels
 
 
-def image_indices(indices: Sequence[int] | Tensor | None, examples: int) -> list[int]:
-    """Return the image index of the noise contract for each example; by default its position.
+def float_tensor(name: str, value: Any) -> Tensor:
+    """Return a float tensor, dense and with data, unchanged.
+
+    >>> float_tensor("x", torch.zeros(2, dtype=torch.uint8))
+    Traceback (most recent call last):
+    pyrobust.errors.InputTypeError: x: expected a float tensor, got torch.uint8; for 8-bit images: x.float() / 255
+    """
+    if not isinstance(value, Tensor):
+        raise InputTypeError(f"{name}: expected a tensor, got {kind(value)}")
+    if not value.dtype.is_floating_point:
+        hint = f"; for 8-bit images: {name}.float() / 255" if value.dtype == torch.uint8 else ""
+        raise InputTypeError(f"{name}: expected a float tensor, got {value.dtype}{hint}")
+    return dense(name, value)
+
+
+def dense(name: str, tensor: Tensor) -> Tensor:
+    """Return a tensor unchanged; refuse a sparse one, one in a library's own layout, and one without data."""
+    if tensor.layout != torch.strided:
+        raise InputTypeError(f"{name}: expected a dense tensor, got {tensor.layout}")
+    if tensor.is_meta:
+        raise InputTypeError(f"{name}: expected a tensor with data, got one on the device meta")
+    return tensor
+
+
+def finite_values(name: str, values: Tensor) -> Tensor:
+    """Return a tensor without NaN and infinities unchanged.
+
+    >>> finite_values("x", torch.tensor([[0.5, torch.inf]]))
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: x: expected finite values, got inf at [0, 1]
+    """
+    finite = values.isfinite()
+    if not bool(finite.all()):
+        raise InputError(f"{name}: expected finite values, got {first_wrong(values, ~finite)}")
+    return values
+
+
+def image_indices(indices: Any, examples: int | None = None) -> list[int]:
+    """Return the image index of the noise contract for each example, if known how many; by default its position.
 
     >>> image_indices(None, 3)
     [0, 1, 2]
     """
-    if indices is None:
+    if indices is None and examples is not None:
         return list(range(examples))
-    if isinstance(indices, str | bytes):
-        raise InputTypeError(f"indices: expected a sequence of integers, got {_shown(indices)}")
-    try:
-        values = list(indices.tolist() if isinstance(indices, Tensor | np.ndarray) else indices)
-    except TypeError:
-        raise InputTypeError(f"indices: expected a sequence of integers, got {_shown(indices)}") from None
-    result = [integer("indices", value) for value in values]
-    if len(result) != examples:
-        raise InputError(f"indices: expected one for each of the {examples} examples, got {len(result)}")
-    for index in result:
+    values = items("indices", indices.tolist() if isinstance(indices, Tensor | np.ndarray) else indices, "integers")
+    result: list[int] = []
+    for place, value in enumerate(values):
+        index = _index(value)
+        if index is None:
+            raise InputTypeError(f"indices: expected a sequence of integers, got {shown(value)} at index {place}")
         if not 0 <= index < WORDS:
-            raise InputError(f"indices: expected 0 to 2**32 - 1, the noise contract's range, got {_shown(index)}")
+            raise InputError(f"indices: expected 0 to 2**32 - 1, the noise contract's range, got {shown(index)}")
+        result.append(index)
+    if examples is not None and len(result) != examples:
+        raise InputError(f"indices: expected one for each of the {examples} examples, got {len(result)}")
     return result
 
 
@@ -371,6 +438,31 @@ def first_values(values: Sequence[Any], form: Callable[[Any], str] = repr, most:
     return ", ".join(map(form, values[:most])) + more
 
 
+def first_wrong(values: Tensor | npt.NDArray[Any], wrong: Tensor | npt.NDArray[np.bool_]) -> str:
+    """Write the first wrong element of a tensor or an array, and where it is.
+
+    >>> first_wrong(torch.tensor([0.5, torch.nan]), torch.tensor([False, True]))
+    'nan at index 1'
+    >>> first_wrong(torch.zeros(1, 2), torch.tensor([[False, True]]))
+    '0.0 at [0, 1]'
+    """
+    place = torch.as_tensor(wrong).nonzero()[0].tolist()
+    value = values[tuple(place)].item()
+    return f"{value} at {place if len(place) > 1 else f'index {place[0]}'}" if place else str(value)
+
+
+def shape_text(shape: Iterable[int | str]) -> str:
+    """Write a shape, whose sizes may have names.
+
+    >>> shape_text(("B", 1, 28, 28)), shape_text(torch.zeros(4).shape), shape_text(())
+    ('(B, 1, 28, 28)', '(4,)', '() of a single number')
+    """
+    sizes = [str(size) for size in shape]
+    if not sizes:
+        return "() of a single number"
+    return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+
+
 def summary(result: object, **facts: Any) -> str:
     """Write the ``repr`` of a result: its class and these facts, less those that are None, without its arrays.
 
@@ -399,8 +491,10 @@ def _index(value: Any) -> int | None:
 
 
 def _float(value: Any) -> float | None:
+    if type(value) is float:
+        return value
     try:
-        element = _element(value)
+        element = value if type(value) is int else _element(value)
         return None if element is None or isinstance(element, bool | str | bytes) else float(element)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
@@ -416,8 +510,10 @@ def _power(most: int) -> str:
     return str(most)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Write the value for a message in at most 200 characters; Python refuses to write huge integers in decimal."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 600:
         return f"an integer of {value.bit_length()} bits"
-    return f"{value!r:.200}"
+    with suppress(ValueError):  # of huge integers within
+        return f"{value!r:.200}"
+    return f"a {type(value).__name__}"

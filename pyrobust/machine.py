@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from pyrobust.checks import shown
 from pyrobust.errors import InputError, ModelError
 
 #: Environment variable that makes cuBLAS deterministic; torch reads it at the first matrix product.
@@ -130,8 +131,8 @@ def existing_device(device: torch.device | str) -> torch.device:
     """
     try:
         wanted = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"device: expected cpu or cuda, got {device!r}: {error}") from None
+    except (RuntimeError, TypeError):
+        raise InputError(f"device: expected cpu or cuda, got {shown(device)}") from None
     if wanted.type not in ("cpu", "cuda"):
         raise InputError(f"device: expected cpu or cuda, got {wanted}")
     if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():

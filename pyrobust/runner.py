@@ -16,7 +16,7 @@ from typing import Any, SupportsIndex, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from pyrobust.checks import count
+from pyrobust.checks import count, shown
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.machine import existing_device, in_batches, is_out_of_memory, keep_heap, repeatable_kernels
 from pyrobust.row_independence import RowProbe
@@ -72,10 +72,10 @@ class Runner:
         if not callable(model):
             raise InputTypeError(f"model: expected a torch.nn.Module or a callable, got {type(model).__name__}")
         if dtype not in (None, torch.float32, torch.float64, torch.bfloat16, torch.float16):
-            raise InputTypeError(f"dtype: expected float32, float64, bfloat16 or float16, got {dtype}")
+            raise InputTypeError(f"dtype: expected float32, float64, bfloat16 or float16, got {shown(dtype)}")
         if memory_format not in (None, torch.contiguous_format, torch.channels_last):
             raise InputError(
-                f"memory_format: expected torch.contiguous_format or torch.channels_last, got {memory_format}"
+                f"memory_format: expected torch.contiguous_format or torch.channels_last, got {shown(memory_format)}"
             )
         self.model = model
         tensor = _first_tensor(model)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import image_indices, summary
+from pyrobust.checks import choice, image_indices, summary
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
@@ -156,8 +156,7 @@ class AutoAttack(AdversarialAttack):
         **options: Any,
     ) -> None:
         super().__init__(model, epsilon, norm, clip_min, clip_max, device)
-        if version not in VERSIONS:
-            raise InputError(f"version: expected one of {', '.join(VERSIONS)}, got {version!r}")
+        choice("version", version, tuple(VERSIONS))
         self.version = version
         self.progress = progress
         self.callback = callback

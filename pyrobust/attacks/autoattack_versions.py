@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pyrobust.checks import choice, items
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier
 
@@ -32,10 +33,8 @@ def checked_names(names: Iterable[str]) -> tuple[str, ...]:
     >>> checked_names(["apgd-ce", "square"])
     ('apgd-ce', 'square')
     """
-    checked = (names,) if isinstance(names, str) else tuple(names)
-    for name in checked:
-        if name not in _NAMES:
-            raise InputError(f"attacks_to_run: expected names among {', '.join(_NAMES)}, got {name!r}")
+    given = (names,) if isinstance(names, str) else tuple(items("attacks_to_run", names, "names of attacks"))
+    checked = tuple(choice("attacks_to_run", name, _NAMES) for name in given)
     if not checked or len(set(checked)) < len(checked):
         raise InputError(f"attacks_to_run: expected one or more distinct attacks, got {', '.join(checked) or 'none'}")
     return checked

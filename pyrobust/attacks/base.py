@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pyrobust.checks import class_labels, finite, radii
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.checks import class_labels, finite, finite_values, float_tensor, radii, shape_text
+from pyrobust.errors import InputError
 from pyrobust.metrics import attack_success_rate, clean_accuracy, robust_accuracy
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball
@@ -184,23 +184,20 @@ class AdversarialAttack(abc.ABC):
 
     def _examples(self, x: Tensor) -> Tensor:
         """Check x and return it detached."""
-        if not isinstance(x, Tensor):
-            raise InputTypeError(f"x: expected a tensor, got {type(x).__name__}")
-        if not x.dtype.is_floating_point:
-            raise InputTypeError(f"x: expected a float tensor, got {x.dtype}; for 8-bit images: x.float() / 255")
+        float_tensor("x", x)
         if x.dim() < 2 or (len(x) and not x[0].numel()):
-            raise InputError(f"x: expected a batch [N, ...] of non-empty examples, got shape {tuple(x.shape)}")
+            raise InputError(f"x: expected a batch [N, ...] of non-empty examples, got shape {shape_text(x.shape)}")
         if self.runner.memory_format == torch.channels_last and x.dim() != 4:
-            raise InputError(f"x: expected [N, C, H, W] for channels_last, got shape {tuple(x.shape)}")
+            raise InputError(f"x: expected [N, C, H, W] for channels_last, got shape {shape_text(x.shape)}")
         x = x.detach()
         if len(x):
             low, high = (float(end) for end in x.double().aminmax())
             if math.isnan(low) or math.isinf(low) or math.isinf(high):
-                raise InputError("x: expected finite values, got NaN or inf")
+                finite_values("x", x)
             if low < self.clip_min or high > self.clip_max:
                 raise InputError(
-                    f"x: expected values in the clip range [{self.clip_min}, {self.clip_max}], got {low} to {high}; "
-                    "rescale x or set clip_min and clip_max"
+                    f"x: expected values in the clip range [{self.clip_min}, {self.clip_max}], got {low} to "
+                    f"{high}; rescale x or set the clip range"
                 )
         return x
 

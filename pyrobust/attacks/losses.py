@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
+from pyrobust.checks import choice
 from pyrobust.errors import InputError
 from pyrobust.ops.logits import LOSSES as _LEAST_CLASSES
 from pyrobust.ops.logits import LogitLoss, logit_loss
@@ -54,6 +55,4 @@ def named_loss(logits: Tensor, y: Tensor, target: Tensor, *, name: str, targeted
 
 def check_loss(name: str, known: tuple[str, ...]) -> str:
     """Return a known loss's name; raises InputError for any other."""
-    if not isinstance(name, str) or name not in known:
-        raise InputError(f"loss: expected one of {', '.join(known)}, got {name!r}")
-    return name
+    return choice("loss", name, known)

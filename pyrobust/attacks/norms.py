@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.errors import InputError
+from pyrobust.checks import choice
 from pyrobust.ops.norm_balls import project_l2_ball, project_linf_ball
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball_box
@@ -211,9 +211,7 @@ NORMS: dict[str, Norm] = {norm.name: norm for norm in (Linf(), L2(), L1())}
 
 def norm_of(name: str) -> Norm:
     """Look up a norm by name; raises InputError for any other name."""
-    if not isinstance(name, str) or name not in NORMS:
-        raise InputError(f"norm: expected one of {', '.join(NORMS)}, got {name!r}")
-    return NORMS[name]
+    return NORMS[choice("norm", name, tuple(NORMS))]
 
 
 def per_example(values: Tensor, like: Tensor) -> Tensor:

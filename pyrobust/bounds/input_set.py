@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust.checks import radii
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.checks import choice, clip_range, finite_values, first_wrong, float_tensor, radii, shape_text
+from pyrobust.errors import InputError
 
 CPU = torch.device("cpu")
 
@@ -64,9 +64,11 @@ def ball(
     check_norm(norm)
     center = _elements("x", x, shape, device).double()
     radius = radii("epsilon", epsilon, len(center)).to(device)
-    lowest, highest = clip_range(clip)
-    if bool(((center < lowest) | (center > highest)).any()):
-        raise InputError(f"x: expected elements in the clip range [{lowest}, {highest}], got elements outside")
+    lowest, highest = clip_ends(clip)
+    outside = (center < lowest) | (center > highest)
+    if bool(outside.any()):
+        value = first_wrong(center.reshape(-1, *shape), outside.reshape(-1, *shape))
+        raise InputError(f"x: expected values in the clip range [{lowest}, {highest}], got {value}")
     wide = radius[:, None]
     infinity = torch.tensor(torch.inf, dtype=torch.float64, device=device)
     # x ± 0 is exact; any other sum may be rounded inward
@@ -82,49 +84,32 @@ def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.
         raise InputError(f"x_upper: expected {len(lower)} examples as in x_lower, got {len(upper)}")
     if lower.dtype != upper.dtype:
         lower, upper = lower.double(), upper.double()
-    if bool((lower > upper).any()):
-        raise InputError("x_lower: expected at most x_upper everywhere, got larger elements")
+    above = lower > upper
+    if bool(above.any()):
+        place = int(above.reshape(-1).nonzero()[0])
+        value = first_wrong(lower.reshape(-1, *shape), above.reshape(-1, *shape))
+        raise InputError(f"x_lower: expected at most x_upper, got {value}, above {upper.reshape(-1)[place].item()}")
     return InputSet(lower, upper, "linf", None, None)
-
-
-def check_dense(name: str, tensor: Tensor) -> None:
-    """Refuse a sparse tensor, one in a library's own layout, or one without data."""
-    if tensor.layout != torch.strided or tensor.is_meta:
-        raise InputTypeError(f"{name}: expected a dense tensor with data, got {tensor.layout} on {tensor.device}")
 
 
 def check_norm(norm: str) -> None:
     """Refuse an unknown norm."""
-    if not isinstance(norm, str) or norm not in NORMS:
-        raise InputError(f"norm: expected one of {', '.join(NORMS)}, got {norm!r}")
+    choice("norm", norm, NORMS)
 
 
-def clip_range(clip: tuple[float, float] | None) -> tuple[float, float]:
+def clip_ends(clip: tuple[float, float] | None) -> tuple[float, float]:
     """Return the ends of the clip range, ±inf for None."""
-    if clip is None:
-        return -math.inf, math.inf
-    if isinstance(clip, str):
-        raise InputTypeError(f"clip: expected two numbers or None, got {clip!r}")
-    try:
-        lowest, highest = (float(end) for end in clip)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"clip: expected two numbers or None, got {clip!r}") from None
-    if not lowest <= highest:
-        raise InputError(f"clip: expected the lower end first, got {clip!r}")
-    return lowest, highest
+    return (-math.inf, math.inf) if clip is None else clip_range("clip", clip)
 
 
 def _elements(name: str, x: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
     """Return x as [B, n] on a device, in float32 or float64, which hold every element exactly."""
-    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
-        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise InputTypeError(f"{name}: expected a floating-point tensor, got {kind}")
-    check_dense(name, x)
+    float_tensor(name, x)
     if tuple(x.shape[1:]) != shape or x.dim() != len(shape) + 1:
-        raise InputError(f"{name}: expected shape {('B', *shape)}, got {tuple(x.shape)}")
+        raise InputError(f"{name}: expected shape {shape_text(('B', *shape))}, got {shape_text(x.shape)}")
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     flat = x.detach().to(device, dtype).reshape(len(x), math.prod(shape))
     # The minimum and maximum are NaN where any element is; isfinite would take several times the memory of x.
     if flat.numel() > 0 and not bool(torch.stack(flat.aminmax()).isfinite().all()):
-        raise InputError(f"{name}: expected finite elements, got NaN or infinite ones")
+        finite_values(name, x.detach())
     return flat

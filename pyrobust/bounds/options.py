@@ -8,8 +8,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyrobust.bounds.input_set import check_norm, clip_range
-from pyrobust.checks import count, flag
+from pyrobust.bounds.input_set import check_norm
+from pyrobust.checks import choice, clip_range, count, flag
 from pyrobust.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class BoundOptions:
         norm: norm of the balls: "linf", "l2" or "l1".
         method: "ibp", "crown-ibp", "crown" or "lipschitz"; for verification also "cascade": the first three in turn,
             each on the examples still undecided. Default: "crown"; for verification "cascade".
-        clip: (lowest, highest) value of an input element; None for no limits.
+        clip: (low, high), the range of valid input values, low < high; None for no limits.
         sound: True for bounds that account for every rounding error. False for plain floating-point bounds, which may
             be wrong in the last digits and prove nothing.
         semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass: direct
@@ -69,11 +69,12 @@ class BoundOptions:
 
     def __post_init__(self) -> None:
         check_norm(self.norm)
-        _check_name("method", self.method, (*METHODS, LIPSCHITZ, CASCADE, None))
+        if self.method is not None:
+            choice("method", self.method, (*METHODS, LIPSCHITZ, CASCADE))
         if self.clip is not None:
-            object.__setattr__(self, "clip", clip_range(self.clip))
+            object.__setattr__(self, "clip", clip_range("clip", self.clip))
         flag("sound", self.sound)
-        _check_name("semantics", self.semantics, SEMANTICS)
+        choice("semantics", self.semantics, SEMANTICS)
         if self.memory_limit is not None:
             object.__setattr__(self, "memory_limit", count("memory_limit", self.memory_limit))
         if self.method == LIPSCHITZ and self.semantics != "real":
@@ -137,9 +138,3 @@ def _unexpected(call: Callable[..., Any], name: str) -> str:
     similar = difflib.get_close_matches(name, known, n=1)
     hint = f" (did you mean {similar[0]!r}?)" if similar else ""
     return f"{call.__name__}: unexpected keyword argument {name!r}{hint}; expected one of {', '.join(known)}"
-
-
-def _check_name(name: str, value: Any, known: tuple[str | None, ...]) -> None:
-    if not any(value is None if word is None else isinstance(value, str) and value == word for word in known):
-        words = ", ".join(word for word in known if word is not None)
-        raise InputError(f"{name}: expected one of {words}, got {value!r}")

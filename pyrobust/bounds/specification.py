@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.input_set import check_dense
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.checks import finite_values, float_tensor, shape_text
+from pyrobust.errors import InputError
 
 
 def margins(y: Tensor, classes: int) -> Tensor:
@@ -26,14 +26,8 @@ def margins(y: Tensor, classes: int) -> Tensor:
 
 def check_rows(rows: Any, batch: int, outputs: int, device: torch.device) -> Tensor:
     """Return a specification as float64 [S, K] or [B, S, K] on a device."""
-    if not isinstance(rows, Tensor) or not rows.dtype.is_floating_point:
-        kind = rows.dtype if isinstance(rows, Tensor) else type(rows).__name__
-        raise InputTypeError(f"C: expected a floating-point tensor, got {kind}")
-    check_dense("C", rows)
+    float_tensor("C", rows)
     shared = rows.dim() == 2
     if rows.dim() not in (2, 3) or rows.shape[-1] != outputs or not (shared or len(rows) == batch):
-        raise InputError(f"C: expected shape (S, {outputs}) or ({batch}, S, {outputs}), got {tuple(rows.shape)}")
-    exact = rows.detach().to(device, torch.float64)
-    if not bool(exact.isfinite().all()):
-        raise InputError("C: expected finite elements, got NaN or infinite ones")
-    return exact.contiguous()
+        raise InputError(f"C: expected shape (S, {outputs}) or ({batch}, S, {outputs}), got {shape_text(rows.shape)}")
+    return finite_values("C", rows.detach().to(device, torch.float64)).contiguous()

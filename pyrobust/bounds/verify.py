@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.input_set import ball, clip_range
+from pyrobust.bounds.input_set import ball, clip_ends
 from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions
 from pyrobust.bounds.result import Verdicts
-from pyrobust.checks import class_labels, radii
+from pyrobust.checks import class_labels, first_wrong, kind, radii, shape_text, shown
 from pyrobust.correctness import Judge
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.metrics.distance import is_within
+from pyrobust.metrics.distance import distances, is_within
 from pyrobust.runner import Runner
 
 if TYPE_CHECKING:
@@ -35,10 +35,11 @@ def run_cascade(
 ) -> Verdicts:
     """Run the stages of ``BoundedModel.verify``."""
     known = (*METHODS, LIPSCHITZ)
-    if isinstance(methods, str) or not len(methods) or len(set(methods)) != len(methods) or not {*methods} <= {*known}:
+    named = isinstance(methods, tuple | list) and len(methods) > 0 and all(method in known for method in methods)
+    if not named or len(set(methods)) != len(methods):
         raise InputError(
-            f"methods: expected names among {', '.join(known)}, each at most once, got {methods!r}; for example "
-            "('ibp', 'crown')"
+            f"methods: expected names among {', '.join(known)}, each at most once, such as ('ibp', 'crown'), got "
+            f"{shown(methods)}"
         )
     if attack is not None and not callable(attack):
         raise InputTypeError(f"attack: expected a function of x and y, got {type(attack).__name__}")
@@ -79,15 +80,21 @@ def run_cascade(
 def _checked(x_adv: Any, x: Tensor, norm: str, epsilon: Tensor, clip: tuple[float, float] | None) -> Tensor:
     """Return what the attack returned, checked to lie in the sets."""
     if not isinstance(x_adv, Tensor) or not x_adv.dtype.is_floating_point:
-        kind = x_adv.dtype if isinstance(x_adv, Tensor) else type(x_adv).__name__
-        raise InputTypeError(f"attack: expected it to return a floating-point tensor, got {kind}")
+        raise InputTypeError(f"attack: expected it to return a float tensor, got {kind(x_adv)}")
     if x_adv.shape != x.shape:
-        raise InputError(f"attack: expected it to return shape {tuple(x.shape)}, got {tuple(x_adv.shape)}")
+        raise InputError(f"attack: expected it to return shape {shape_text(x.shape)}, got {shape_text(x_adv.shape)}")
     points: Tensor = x_adv.detach().to(x)  # checked in the dtype that the result has
-    lowest, highest = clip_range(clip)
-    # NaN fails every comparison
-    inside = ((points.double() >= lowest) & (points.double() <= highest)).flatten(1).all(1).cpu()
-    inside &= is_within(points, x, norm, epsilon)
-    if not bool(inside.all()):
-        raise InputError("attack: expected points within epsilon of x and in the clip range, got points outside")
+    lowest, highest = clip_ends(clip)
+    wrong = ~(points.isfinite() & (points.double() >= lowest) & (points.double() <= highest))
+    if bool(wrong.any()):
+        limits = "finite values" if clip is None else f"values in the clip range [{lowest}, {highest}]"
+        raise InputError(f"attack: expected it to return {limits}, got {first_wrong(points, wrong)}")
+    beyond = ~is_within(points, x, norm, epsilon)
+    if bool(beyond.any()):
+        example = int(beyond.nonzero()[0])
+        distance = float(distances(points[example : example + 1], x[example : example + 1], norm))
+        raise InputError(
+            f"attack: expected it to return points within epsilon, {norm} {float(epsilon[example])}, got one at "
+            f"{distance} for example {example} of {len(x)}"
+        )
     return points

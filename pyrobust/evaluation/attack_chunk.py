@@ -17,6 +17,7 @@ from torch import Tensor
 from pyrobust.attacks import AdversarialAttack
 from pyrobust.attacks.autoattack import AutoAttackResult
 from pyrobust.attacks.queries import Queries
+from pyrobust.checks import first_wrong, kind, shape_text
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.resume import Advance
 from pyrobust.metrics import distances
@@ -122,12 +123,14 @@ class AttackChunk:
 def check_adversarial(argument: str, source: str, x_adv: Any, x: Tensor) -> Tensor:
     """Return x_adv like x, in device and dtype; raise unless ``source`` returned a finite float tensor of x's shape."""
     if not isinstance(x_adv, Tensor) or not x_adv.dtype.is_floating_point:
-        got = x_adv.dtype if isinstance(x_adv, Tensor) else type(x_adv).__name__
-        raise InputTypeError(f"{argument}: expected {source} to return a float tensor, got {got}")
+        raise InputTypeError(f"{argument}: expected {source} to return a float tensor, got {kind(x_adv)}")
     if x_adv.shape != x.shape:
-        raise InputError(f"{argument}: expected {source} to return shape {tuple(x.shape)}, got {tuple(x_adv.shape)}")
-    if not bool(torch.isfinite(x_adv).all()):
-        raise InputError(f"{argument}: expected {source} to return finite values, got NaN or inf")
+        shapes = f"shape {shape_text(x.shape)}, got {shape_text(x_adv.shape)}"
+        raise InputError(f"{argument}: expected {source} to return {shapes}")
+    wrong = ~torch.isfinite(x_adv)
+    if bool(wrong.any()):
+        value = first_wrong(x_adv, wrong)
+        raise InputError(f"{argument}: expected {source} to return finite values, got {value}")
     return x_adv.detach().to(x.device, x.dtype)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pyrobust.checks import WORDS, count, probability
+from pyrobust.checks import WORDS, count, flag, probability, shown
 from pyrobust.errors import InputError
 from pyrobust.evaluation.arguments import (
     Data,
@@ -116,8 +116,10 @@ def certify_dataset(
         share = SHARE_AT_END if hybrid is None else hybrid
         own |= {"radii": sorted_radii, "hybrid": share, "two_class": two_class}
         return _sweep("certify", None, smoother, images, out, own, selection, batch_size, model_name, progress)
-    if sorted_radii or hybrid is not None or two_class:
-        raise InputError('radii, hybrid, two_class: expected none with method "fixed"; use method "sequential"')
+    sequential = {"radii": sorted_radii or None, "hybrid": hybrid, "two_class": flag("two_class", two_class) or None}
+    for name, value in sequential.items():
+        if value is not None:
+            raise InputError(f'{name}: expected none with method "fixed", got {shown(value)}; use method "sequential"')
 
     def certify(x: Tensor, indices: range, report: Advance) -> dict[str, Any]:
         result = smoother.certify_batch(x, n0=n0, n=n, alpha=alpha, indices=indices, progress=report)

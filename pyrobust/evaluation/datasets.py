@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrobust.checks import finite_values
 from pyrobust.errors import InputError, InputTypeError
 
 
@@ -45,8 +46,7 @@ def labelled_examples(name: str, dataset: Iterable[Any]) -> Iterator[tuple[Tenso
                 f"{name}: expected x [...] with one label, or x [N, ...] with y [N], got x {tuple(item[0].shape)} and "
                 f"y {tuple(y.shape)}"
             )
-        if not bool(torch.isfinite(x).all()):
-            raise InputError(f"{name}: expected finite values in x, got NaN or inf")
+        finite_values(f"{name}: x", x.detach())
         y = y.cpu().to(torch.int64)
         for i in range(len(x)):
             yield x[i], y[i : i + 1]

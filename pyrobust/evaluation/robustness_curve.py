@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
-from pyrobust.checks import class_labels, items, non_negatives, summary
+from pyrobust.checks import class_labels, finite_values, float_tensor, items, kind, non_negatives, shape_text, summary
 from pyrobust.errors import InputError, InputTypeError, MissingExtraError
 from pyrobust.evaluation.robustness_search import search_broken_epsilons
 from pyrobust.metrics import estimate_rate
@@ -241,14 +240,11 @@ def _epsilons(epsilons: Sequence[Epsilon]) -> tuple[list[Epsilon], list[float]]:
 
 def _checked_batch(x: Tensor, y: Tensor) -> Tensor:
     """The labels, int64 on the CPU."""
-    for name, value in (("x", x), ("y", y)):
-        if not isinstance(value, Tensor):
-            raise InputTypeError(f"{name}: expected a tensor, got {type(value).__name__}")
-    if not x.dtype.is_floating_point:
-        raise InputTypeError(f"x: expected a float tensor, got {x.dtype}; for 8-bit images: x.float() / 255")
+    float_tensor("x", x)
+    if not isinstance(y, Tensor):
+        raise InputTypeError(f"y: expected a tensor, got {kind(y)}")
     if x.dim() < 2 or x.numel() == 0:
-        raise InputError(f"x: expected at least one example, as a batch [N, ...], got {tuple(x.shape)}")
+        raise InputError(f"x: expected at least one example, as a batch [N, ...], got {shape_text(x.shape)}")
     labels = class_labels("y", y, len(x))
-    if not bool(torch.isfinite(x).all()):
-        raise InputError("x: expected finite values, got NaN or inf")
+    finite_values("x", x.detach())
     return labels

@@ -120,7 +120,7 @@ def verify_dataset(
     flag("radius", radius)
     flag("keep_examples", keep_examples)
     if (epsilons is None) != radius:
-        raise InputError("epsilons: expected either epsilons or radius=True")
+        raise InputError(f"epsilons: expected either epsilons or radius=True, got {'both' if radius else 'neither'}")
     sizes = None if epsilons is None else _sorted_epsilons(epsilons)
     end = non_negative("largest", largest)
     if attack not in (None, "pgd"):
@@ -131,8 +131,6 @@ def verify_dataset(
     images = image_set(data)
     selection = {"images": len(images), **check_selection(skip=skip, max=max_images, shard=shard)}
     if limits is not None:
-        if not -torch.inf < limits[0] < limits[1] < torch.inf:
-            raise InputError(f"clip: expected finite numbers, the lower first, got {limits!r}")
         check_range(images, selection, limits, "the clip range")
     batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
     # Identified before its first forward pass, which may change its buffers.

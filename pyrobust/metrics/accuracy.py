@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyrobust.checks import kind, shape_text
 from pyrobust.errors import InputError, InputTypeError
 
 from .arguments import aligned_classes
@@ -38,11 +39,11 @@ def predicted_classes(logits: Tensor) -> Tensor:
     tensor([ 1,  0, -1])
     """
     if not isinstance(logits, Tensor):
-        raise InputTypeError(f"logits: expected a tensor, got {type(logits).__name__}")
+        raise InputTypeError(f"logits: expected a tensor, got {kind(logits)}")
     if not logits.dtype.is_floating_point:
         raise InputTypeError(f"logits: expected a float tensor, got {logits.dtype}")
     if logits.dim() != 2 or logits.shape[1] < 1:
-        raise InputError(f"logits: expected [N, K] with K >= 1, got {tuple(logits.shape)}")
+        raise InputError(f"logits: expected [N, K] with K >= 1, got {shape_text(logits.shape)}")
     logits = logits.detach()
     largest = logits.amax(dim=1, keepdim=True)  # NaN where the row holds one
     index = torch.arange(logits.shape[1], device=logits.device)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyrobust.checks import first_wrong, shape_text
 from pyrobust.errors import InputError, InputTypeError
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -28,15 +29,16 @@ def aligned_classes(**named: Tensor) -> tuple[Tensor, ...]:
             hint = "; pass predicted_classes(logits)" if value.dim() == 2 else ""
             raise InputTypeError(f"{name}: expected integers, got {value.dtype}{hint}")
         if value.dim() != 1:
-            raise InputError(f"{name}: expected shape (N,), got {tuple(value.shape)}")
+            raise InputError(f"{name}: expected shape (N,), got {shape_text(value.shape)}")
         if len(value) == 0:
             raise InputError(f"{name}: expected at least one example, got none")
         if checked and len(value) != len(checked[0]):
             raise InputError(f"{name}: expected one for each of the {len(checked[0])} examples, got {len(value)}")
         classes = value.detach().cpu().to(torch.int64)
         least = 0 if name in ("labels", "targets") else -1
-        if int(classes.min()) < least:
-            raise InputError(f"{name}: expected classes of at least {least}, got {int(classes.min())}")
+        wrong = classes < least
+        if bool(wrong.any()):
+            raise InputError(f"{name}: expected classes of at least {least}, got {first_wrong(classes, wrong)}")
         checked.append(classes)
     return tuple(checked)
 
@@ -60,7 +62,8 @@ def checked_distances(distances: Tensor, success: Tensor) -> tuple[Tensor, Tenso
     wrong = ~(distances >= 0) | (success & distances.isinf())
     if bool(wrong.any()):
         raise InputError(
-            f"distances: expected numbers of at least 0, finite where success is True, got {float(distances[wrong][0])}"
+            "distances: expected numbers of at least 0, finite where success is True, got "
+            f"{first_wrong(distances, wrong)}"
         )
     return distances, success
 
@@ -75,7 +78,7 @@ def as_array(name: str, value: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
     else:
         raise InputTypeError(f"{name}: expected a tensor or an array, got {type(value).__name__}")
     if column.ndim != 1:
-        raise InputError(f"{name}: expected shape (N,), got {column.shape}")
+        raise InputError(f"{name}: expected shape (N,), got {shape_text(column.shape)}")
     if len(column) == 0:
         raise InputError(f"{name}: expected at least one example, got none")
     return column
@@ -89,9 +92,8 @@ def checked_radii(radius: Tensor | npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     column = column.astype(np.float64)
     wrong = ~((column >= 0) & (column < np.inf))
     if wrong.any():
-        raise InputError(
-            f"radius: expected finite numbers of at least 0, got {column[wrong][0]}; use 0 for an abstention"
-        )
+        got = first_wrong(column, wrong)
+        raise InputError(f"radius: expected finite numbers of at least 0, got {got}; use 0 for an abstention")
     return column
 
 
@@ -99,7 +101,8 @@ def checked_flags(name: str, value: Tensor | npt.NDArray[Any], n_examples: int |
     """Check a bool column [N]."""
     column = as_array(name, value)
     if column.dtype != np.bool_:
-        raise InputTypeError(f"{name}: expected bool, got {column.dtype}; compare predictions with labels")
+        hint = "; compare predictions with labels" if name == "correct" else ""
+        raise InputTypeError(f"{name}: expected bool, got {column.dtype}{hint}")
     return aligned(name, column, n_examples)
 
 

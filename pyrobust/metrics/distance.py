@@ -9,7 +9,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from pyrobust.checks import numbers
+from pyrobust.checks import choice, finite_values, float_tensor, numbers
 from pyrobust.errors import InputError, InputTypeError
 
 from .arguments import checked_distances
@@ -39,13 +39,9 @@ def distances(x_adv: Tensor, x: Tensor, norm: str = "linf") -> Tensor:
     >>> [float(distances(x_adv, x, norm)) for norm in ("linf", "l2", "l1")]
     [4.0, 5.0, 7.0]
     """
-    if norm not in _ORDERS:
-        raise InputError(f'norm: expected "linf", "l2" or "l1", got {norm!r}')
+    choice("norm", norm, tuple(_ORDERS))
     for name, value in (("x_adv", x_adv), ("x", x)):
-        if not isinstance(value, Tensor):
-            raise InputTypeError(f"{name}: expected a tensor, got {type(value).__name__}")
-        if not value.dtype.is_floating_point:
-            raise InputTypeError(f"{name}: expected a float tensor, got {value.dtype}")
+        float_tensor(name, value)
         if value.dim() < 2 or (len(value) and value[:1].numel() == 0):
             raise InputError(f"{name}: expected a batch [N, ...] of non-empty examples, got shape {tuple(value.shape)}")
     if x_adv.shape != x.shape or x_adv.device != x.device:
@@ -54,8 +50,7 @@ def distances(x_adv: Tensor, x: Tensor, norm: str = "linf") -> Tensor:
             f"on {x_adv.device}"
         )
     for name, value in (("x_adv", x_adv), ("x", x)):
-        if not bool(torch.isfinite(value).all()):
-            raise InputError(f"{name}: expected finite values, got NaN or inf")
+        finite_values(name, value.detach())
     rows = max(1, _CHUNK // max(1, x[:1].numel()))
     norms = [
         torch.linalg.vector_norm((a.double() - b.double()).flatten(1), _ORDERS[norm], dim=1)

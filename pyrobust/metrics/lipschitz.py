@@ -78,7 +78,7 @@ class _AvgRobustness(ProvableMetric):
         elif bool(margins.isinf().any()):
             row = int(margins.isinf().nonzero()[0])
             raise InputError(
-                f"logits: expected finite numbers with negative_robustness=True, got NaN or inf in row {row}; "
+                f"logits: expected finite numbers with negative_robustness=True, got NaN or an infinity in row {row}; "
                 "use negative_robustness=False to count such an example as 0"
             )
         return margins / self.certificate_factor

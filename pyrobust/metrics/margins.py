@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from pyrobust.checks import first_wrong, shape_text
 from pyrobust.errors import InputError, InputTypeError
 
 _LARGEST = torch.finfo(torch.float64).max
@@ -31,12 +32,12 @@ def binary_margins(logits: Tensor, labels: Tensor) -> Tensor:
     """
     _check_tensors(logits, labels)
     if logits.dim() not in (1, 2) or logits.shape[1:] not in ((), (1,)):
-        raise InputError(f"logits: expected [N] or [N, 1], got {tuple(logits.shape)}")
+        raise InputError(f"logits: expected [N] or [N, 1], got {shape_text(logits.shape)}")
     if len(logits) == 0:
         raise InputError("logits: expected at least one example, got none")
     count = len(logits)
     if tuple(labels.shape) not in ((count,), (count, 1)):
-        raise InputError(f"labels: expected shape ({count},) or ({count}, 1), got {tuple(labels.shape)}")
+        raise InputError(f"labels: expected shape ({count},) or ({count}, 1), got {shape_text(labels.shape)}")
     positive = _positive(labels.detach().reshape(count)).to(logits.device)
     values = logits.reshape(count).double()
     return _only_finite(torch.where(positive, values, -values), values.detach().isfinite())
@@ -65,7 +66,7 @@ def categorical_margins(logits: Tensor, labels: Tensor) -> Tensor:
     """
     _check_tensors(logits, labels)
     if logits.dim() != 2 or logits.shape[1] < 2:
-        raise InputError(f"logits: expected [N, K] with K >= 2, got {tuple(logits.shape)}")
+        raise InputError(f"logits: expected [N, K] with K >= 2, got {shape_text(logits.shape)}")
     if len(logits) == 0:
         raise InputError("logits: expected at least one example, got none")
     own = _own_class(labels.detach(), *logits.shape).to(logits.device)
@@ -87,26 +88,36 @@ def _positive(labels: Tensor) -> Tensor:
     positive = labels == 1
     if bool((positive | (labels == 0)).all()) or bool((positive | (labels == -1)).all()):
         return positive
-    raise InputError("labels: expected all values in {0, 1}, or all in {-1, 1}, got others")
+    wrong = ~(positive | (labels == 0) | (labels == -1))
+    if bool(wrong.any()):
+        got = first_wrong(labels, wrong)
+    else:
+        got = f"both {first_wrong(labels, labels == 0)} and {first_wrong(labels, labels == -1)}"
+    raise InputError(f"labels: expected all values in {{0, 1}}, or all in {{-1, 1}}, got {got}")
 
 
 def _own_class(labels: Tensor, count: int, classes: int) -> Tensor:
     """Mask of each row's label, bool [N, K]."""
     if tuple(labels.shape) == (count, classes):
         own = _positive(labels)
-        if not bool((own.sum(1) == 1).all()):
-            raise InputError("labels: expected exactly one 1 in each row, got rows with none or several")
+        ones = own.sum(1)
+        if not bool((ones == 1).all()):
+            raise InputError(f"labels: expected exactly one 1 in each row, got {_in_row(ones)}")
         return own
     if tuple(labels.shape) != (count,):
-        raise InputError(f"labels: expected shape ({count},) or ({count}, {classes}), got {tuple(labels.shape)}")
+        raise InputError(f"labels: expected shape ({count},) or ({count}, {classes}), got {shape_text(labels.shape)}")
     if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
         raise InputTypeError(f"labels: expected integer classes [N] or one-hot rows [N, K], got [N] of {labels.dtype}")
     index = labels.to(torch.int64)
-    if bool(((index < 0) | (index >= classes)).any()):
-        raise InputError(
-            f"labels: expected classes from 0 to {classes - 1}, got {int(index.min())} to {int(index.max())}"
-        )
+    wrong = (index < 0) | (index >= classes)
+    if bool(wrong.any()):
+        raise InputError(f"labels: expected classes 0 to {classes - 1}, got {first_wrong(index, wrong)}")
     return torch.nn.functional.one_hot(index, classes).bool()
+
+
+def _in_row(ones: Tensor) -> str:
+    row = int((ones != 1).nonzero()[0])
+    return f"{int(ones[row]) or 'none'} in row {row}"
 
 
 def _only_finite(margins: Tensor, usable: Tensor) -> Tensor:

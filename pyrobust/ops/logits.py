@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyrobust.checks import choice
 from pyrobust.errors import InputError, InputTypeError
 
 from . import native
@@ -73,8 +74,7 @@ def logit_loss(logits: Tensor, y: Tensor, target: Tensor, loss: str) -> LogitLos
     (tensor([0.6931], dtype=torch.float64), tensor([[ 1., -1.]]), tensor([0.5000], dtype=torch.float64))
     """
     op = "logit_loss"
-    if loss not in LOSSES:
-        raise InputError(f"{op}: loss: expected one of {', '.join(LOSSES)}, got {loss!r}")
+    choice(f"{op}: loss", loss, tuple(LOSSES))
     _check(op, logits, y=y, target=target)
     if logits.shape[1] < LOSSES[loss]:
         raise InputError(f"{op}: logits: expected at least {LOSSES[loss]} classes for {loss}, got {logits.shape[1]}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pyrobust.checks import WORDS, integer, positive
+from pyrobust.checks import WORDS, choice, integer, positive, shown
 from pyrobust.errors import InputError, InputTypeError
 
 #: Purposes that noise is drawn for; part of the counter, so that no two stages share a draw.
@@ -23,8 +23,7 @@ def check_sigma(op: str, sigma: float) -> float:
 
 def check_key(op: str, stage: str, seed: int) -> tuple[int, int]:
     """Return the number of the stage, and the seed as the signed integer of the same 64 bits."""
-    if not isinstance(stage, str) or stage not in STAGES:
-        raise InputError(f"{op}: stage: expected one of {', '.join(STAGES)}, got {stage!r}")
+    choice(f"{op}: stage", stage, tuple(STAGES))
     seed = integer(f"{op}: seed", seed, 0, (1 << 64) - 1)
     return STAGES[stage], seed if seed < 1 << 63 else seed - (1 << 64)
 
@@ -32,7 +31,7 @@ def check_key(op: str, stage: str, seed: int) -> tuple[int, int]:
 def check_dtype(op: str, dtype: torch.dtype) -> None:
     """Refuse a dtype outside DTYPES."""
     if dtype not in DTYPES:
-        raise InputTypeError(f"{op}: dtype: expected float32, float64, bfloat16 or float16, got {dtype}")
+        raise InputTypeError(f"{op}: dtype: expected float32, float64, bfloat16 or float16, got {shown(dtype)}")
 
 
 def check_runs(op: str, runs: Sequence[tuple[int, int, int, int]], rows: int) -> int:
@@ -44,7 +43,7 @@ def check_runs(op: str, runs: Sequence[tuple[int, int, int, int]], rows: int) ->
         if not isinstance(run, Sequence) or len(run) != 4:
             raise InputError(f"{op}: runs: expected (row, image, first, count), got {run!r}")
         if not all(type(number) is int or _is_index(number) for number in run):
-            raise InputTypeError(f"{op}: runs: expected integers (row, image, first, count), got {run}")
+            raise InputTypeError(f"{op}: runs: expected integers (row, image, first, count), got {shown(run)}")
         row, image, first, count = run
         if not 0 <= row < rows:
             raise InputError(f"{op}: runs: row: expected 0 to {rows - 1}, got {row}")

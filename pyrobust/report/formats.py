@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 from rich.table import Table
 from rich.text import Text
 
+from pyrobust.checks import choice
 from pyrobust.errors import InputError
 
 # Enough digits for every double.
@@ -185,9 +186,7 @@ def format_table(table: ReportTable, form: TableForm) -> str:
     >>> format_table(table, "csv")
     'log,mean\r\na_b,0.25\r\n'
     """
-    if form not in _FORMS:
-        raise InputError(f"form: expected one of {', '.join(_FORMS)}, got {form!r}")
-    return _FORMS[form](table)
+    return _FORMS[choice("form", form, tuple(_FORMS))](table)
 
 
 def _markdown(table: ReportTable) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pyrobust.auditing.certification_log import CertificationLog
+from pyrobust.checks import items
 from pyrobust.errors import InputError, InputTypeError
 
 
@@ -18,7 +19,7 @@ def checked_logs(logs: CertificationLog | Sequence[CertificationLog]) -> list[Ce
         InputError: no log, several norms, or another radius.
         InputTypeError: an argument that is not a log.
     """
-    logs = [logs] if isinstance(logs, CertificationLog) else list(logs)
+    logs = [logs] if isinstance(logs, CertificationLog) else items("logs", logs, "certification logs")
     for log in logs:
         if not isinstance(log, CertificationLog):
             raise InputTypeError(f"logs: expected CertificationLog, one or several, got {type(log).__name__}")

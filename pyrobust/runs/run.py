@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pyrobust.checks import file_path, non_negatives, positive, summary
-from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError
+from pyrobust.checks import choice, file_path, first_values, image_indices, non_negatives, number, positive, summary
+from pyrobust.errors import FileFormatError, InputError, MissingExtraError
 from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.metrics.accuracy import robust_examples
 from pyrobust.runs.examples import read_examples
@@ -156,9 +156,12 @@ class Run:
             FileFormatError: the file is damaged.
         """
         layout = self.header.layout
-        if not name.startswith("counts") or name not in LAYOUTS[layout]:
-            choices = ", ".join(column for column in LAYOUTS[layout] if column.startswith("counts"))
-            raise InputError(f"histogram: name: expected one of {choices}, got {name!r}")
+        histograms = [column for column in LAYOUTS[layout] if column.startswith("counts")]
+        if not histograms:
+            raise InputError(
+                f"histogram: expected a run of kind certify or predict, got {self.kind}, which has no votes"
+            )
+        choice("histogram: name", name, histograms)
         classes, total = self.parameters["num_classes"], self.parameters["n0" if name == "counts0" else "n"]
         if layout == "sequential" and name == "counts":
             total = self.table["samples"] - self.parameters["n0"]
@@ -240,11 +243,13 @@ class Run:
             InputError: the run is not a verification, or does not have this epsilon.
         """
         self._expect_kind("verdicts", "verify")
-        epsilons = self.parameters["epsilons"] or []
-        if float(epsilon) not in epsilons:
-            choices = "one of " + ", ".join(map(repr, epsilons)) if epsilons else "a run at given epsilons"
-            raise InputError(f"epsilon: expected {choices}, got {epsilon}")
-        column = epsilons.index(float(epsilon))
+        epsilons = self.parameters["epsilons"]
+        if not epsilons:
+            raise InputError("verdicts: expected a run at given epsilons, got one that searched for radii")
+        given = number("epsilon", epsilon)
+        if given not in epsilons:
+            raise InputError(f"epsilon: expected one of {', '.join(map(repr, epsilons))}, got {given}")
+        column = epsilons.index(given)
         return {name: values[:, column] for name, values in decode_verdicts(self.table, len(epsilons)).items()}
 
     def robust_accuracy(self, alpha: float = 0.05) -> Rate:
@@ -279,17 +284,19 @@ class Run:
             FileFormatError: the file is damaged.
         """
         if not self.parameters.get("examples"):
-            kinds = ("attack", "verify")
-            actual = "one of kind " + self.kind if self.kind not in kinds else "one made with keep_examples=False"
+            actual = "one made with keep_examples=False"
+            if self.kind == "verify" and self.parameters["attack"] is None:
+                actual = "a verification without attack"
+            elif self.kind not in ("attack", "verify"):
+                actual = f"one of kind {self.kind}"
             raise InputError(f"examples: expected a run with adversarial examples, got {actual}")
-        present = self.table["index"]
-        requested = present if indices is None else np.asarray(indices)
-        if requested.ndim != 1 or (requested.size and not np.issubdtype(requested.dtype, np.integer)):
-            raise InputTypeError(f"indices: expected a sequence of integers, got {requested.dtype} {requested.shape}")
-        absent = np.setdiff1d(requested, present)
-        if len(absent):
-            raise InputError(f"indices: expected images of the run, got {int(absent[0])}, which is not in it")
-        return self._examples([int(index) for index in requested])
+        present = self.table["index"].tolist()
+        requested = present if indices is None else image_indices(indices)
+        known = set(present)
+        for index in requested:
+            if index not in known:
+                raise InputError(f"indices: expected images of the run, {_images(present)}, got {index}")
+        return self._examples(requested)
 
     @property
     def right(self) -> npt.NDArray[np.bool_]:
@@ -346,3 +353,11 @@ class Run:
             return
         with closing(connect_readonly(self._source)) as connection:
             yield connection, self._source
+
+
+def _images(indices: Sequence[int]) -> str:
+    """Write which images a run holds: "0 to 5", or the first of them where some between are missing."""
+    if not indices:
+        return "which holds none yet"
+    begin, end = indices[0], indices[-1]
+    return f"{begin} to {end}" if end - begin == len(indices) - 1 > 0 else first_values(indices)

@@ -9,7 +9,7 @@ from typing import SupportsIndex, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import count, image_indices, non_negatives
+from pyrobust.checks import choice, count, image_indices, non_negatives
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.stats import MAX_TRIALS
 
@@ -59,7 +59,6 @@ def one_example(x: Tensor) -> Tensor:
 
 def certified_radii(method: str, radii: Sequence[float] | None) -> tuple[float, ...]:
     """Return the radii of interest as numbers, after checking the method."""
-    if method not in ("fixed", "sequential"):
-        raise InputError(f'method: expected "fixed" or "sequential", got {method!r}')
+    choice("method", method, ("fixed", "sequential"))
     # Not `radii or ()`, because the truth value of an array is undefined.
     return () if radii is None else tuple(non_negatives("radii", radii, infinite=True))

@@ -8,7 +8,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.checks import finite_values, float_tensor, shape_text
+from pyrobust.errors import InputError
 from pyrobust.runner import Runner
 
 from .checks import noise_indices
@@ -30,22 +31,18 @@ def checked_examples(
     >>> checked_examples(torch.tensor([[0.0, 0.5]]), [7], Runner(lambda x: x), None, Fraction(1, 16))
     (tensor([[0, 8]], dtype=torch.int32), [7])
     """
-    if not isinstance(x, Tensor):
-        raise InputTypeError(f"x: expected a tensor, got {type(x).__name__}")
-    if not x.dtype.is_floating_point:
-        raise InputTypeError(f"x: expected a float tensor, got {x.dtype}; for 8-bit images: x.float() / 255")
+    float_tensor("x", x)
     if x.dim() < 2:
-        raise InputError(f"x: expected a batch [B, ...] of examples of at least 1 dimension, got {tuple(x.shape)}")
+        raise InputError(f"x: expected a batch [B, ...] of examples of at least 1 dimension, got {shape_text(x.shape)}")
     if x[:1].numel() == 0 and len(x):
-        raise InputError(f"x: expected examples of at least one element, got {tuple(x.shape)}")
+        raise InputError(f"x: expected examples of at least one element, got {shape_text(x.shape)}")
     if runner.memory_format == torch.channels_last and x.dim() != 4:
-        raise InputError(f"x: expected [B, C, H, W] for channels_last, got {tuple(x.shape)}")
+        raise InputError(f"x: expected [B, C, H, W] for channels_last, got {shape_text(x.shape)}")
     if channels is not None and (x.dim() < 3 or x.shape[1] != channels):
-        raise InputError(f"x: expected {channels} channels, the length of normalize's mean, got {tuple(x.shape)}")
+        raise InputError(f"x: expected {channels} channels, the length of normalize's mean, got {shape_text(x.shape)}")
     index = noise_indices(indices, len(x))
     x = x.detach().to(runner.device_for(x))
-    if not bool(torch.isfinite(x).all()):
-        raise InputError("x: expected finite values, got NaN or inf")
+    finite_values("x", x)
     if grid is not None:
         return to_grid(x, grid), index
     images = x.to(noise_dtype(runner))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.checks import array, non_negative, number
+from pyrobust.checks import array, first_wrong, non_negative, number
 from pyrobust.errors import InputError
 from pyrobust.stats import normal_quantile_lower
 
@@ -66,8 +66,9 @@ def certified_radius(
         raise InputError(f"noise, norm: expected {pairs}, got {noise} with {norm}")
     sigma = _checked_sigma(sigma)
     p = array("p_lower", p_lower)
-    if bool(np.any((p < 0) | (p >= 1))):
-        raise InputError(f"p_lower: expected probabilities in [0, 1), got {p[(p < 0) | (p >= 1)].flat[0]}")
+    wrong = (p < 0) | (p >= 1)
+    if bool(wrong.any()):
+        raise InputError(f"p_lower: expected probabilities in [0, 1), got {first_wrong(p, wrong)}")
     if noise != "gaussian":
         sigma *= _UNIT
 
@@ -143,13 +144,14 @@ def two_class_radius(p_a_lower: npt.ArrayLike, p_b_upper: npt.ArrayLike, sigma: 
     a, b = array("p_a_lower", p_a_lower), array("p_b_upper", p_b_upper)
     for name, p, wrong in (("p_a_lower", a, (a < 0) | (a >= 1)), ("p_b_upper", b, (b <= 0) | (b > 1))):
         if bool(wrong.any()):
-            raise InputError(
-                f"{name}: expected probabilities in {'[0, 1)' if p is a else '(0, 1]'}, got {p[wrong].flat[0]}"
-            )
+            limits = "[0, 1)" if name == "p_a_lower" else "(0, 1]"
+            raise InputError(f"{name}: expected probabilities in {limits}, got {first_wrong(p, wrong)}")
     try:
         a, b = np.broadcast_arrays(a, b)
     except ValueError as error:
-        raise InputError(f"p_a_lower, p_b_upper: shapes {a.shape} and {b.shape} do not broadcast") from error
+        raise InputError(
+            f"p_a_lower, p_b_upper: expected shapes that broadcast, got {a.shape} and {b.shape}"
+        ) from error
     radius = np.zeros(a.shape, dtype=np.float64)
     certified = (a > b) & (b < 1)
     # -Φ⁻¹(p_B) = Φ⁻¹(1 - p_B), where 1 - p_B and its quantile are both rounded down.

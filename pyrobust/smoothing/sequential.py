@@ -124,8 +124,9 @@ class CertificationRule:
                 f"radii: expected at most {_MAX_RADII} finite numbers, got {len(self.radii)}: "
                 f"{first_values(self.radii)}"
             )
-        if not 0.0 <= number("hybrid", self.hybrid) < 1.0:
-            raise InputError(f"hybrid: expected a share of alpha in [0, 1), got {self.hybrid}")
+        hybrid = number("hybrid", self.hybrid)
+        if not 0.0 <= hybrid < 1.0:
+            raise InputError(f"hybrid: expected a share of alpha in [0, 1), got {hybrid}")
         if not isinstance(self.two_class, bool):
             raise InputTypeError(f"two_class: expected True or False, got {self.two_class!r}")
         if self.two_class and self.noise != "gaussian":

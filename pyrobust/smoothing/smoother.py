@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import count, integer, probability
+from pyrobust.checks import WORDS, count, flag, integer, probability, shown
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 from pyrobust.stats import SHARE_AT_END
@@ -137,7 +137,8 @@ class RandomizedSmoothing:
         Raises:
             InputError: an argument is invalid, as for ``certify_batch``.
         """
-        return int(self.predict_batch(one_example(x), n=n, alpha=alpha, indices=[index]).prediction[0])
+        indices = [integer("index", index, 0, WORDS - 1)]
+        return int(self.predict_batch(one_example(x), n=n, alpha=alpha, indices=indices).prediction[0])
 
     def certify(
         self,
@@ -162,11 +163,12 @@ class RandomizedSmoothing:
         Raises:
             InputError: an argument is invalid, as for ``certify_batch``.
         """
+        indices = [integer("index", index, 0, WORDS - 1)]
         before = self.runner.given_batch_size
         if batch_size is not None:
             self.runner.set_batch_size(batch_size)
         try:
-            result = self.certify_batch(one_example(x), n0=n0, n=n, alpha=alpha, indices=[index])
+            result = self.certify_batch(one_example(x), n0=n0, n=n, alpha=alpha, indices=indices)
         finally:
             self.runner.set_batch_size(before)
         return int(result.prediction[0]), float(result.radius[0])
@@ -224,8 +226,10 @@ class RandomizedSmoothing:
                 radii=radii, n=n, alpha=alpha, hybrid=hybrid, two_class=two_class, delta=sampler.delta(x.shape[1:])
             )
             return certify_sequentially(sampler, rule, n0, x, index, progress)
-        if hybrid is not None or two_class:
-            raise InputError('hybrid, two_class: expected only with method "sequential", got them with "fixed"')
+        if hybrid is not None:
+            raise InputError(f'hybrid: expected none with method "fixed", got {shown(hybrid)}; use "sequential"')
+        if flag("two_class", two_class):
+            raise InputError('two_class: expected False with method "fixed", got True; use "sequential"')
         return certify_fixed(sampler, x, index, n0, n, alpha, radii, progress)
 
     def predict_batch(

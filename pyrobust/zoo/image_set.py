@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pyrobust.checks import first_wrong
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.zoo.hashing import hash_tensors
 
@@ -51,8 +52,8 @@ class ImageSet:
         if not bool(finite.all()):
             bad = int((~finite).nonzero()[0])
             raise InputError(
-                f"ImageSet {self.name}: x: expected finite pixels, got NaN or infinity in image {bad}; "
-                "remove or repair it"
+                f"ImageSet {self.name}: x: expected finite pixels, got "
+                f"{first_wrong(self.x[bad], ~self.x[bad].isfinite())} of image {bad}; remove or repair it"
             )
         if int(self.y.min()) < 0:
             bad = int((self.y < 0).nonzero()[0])

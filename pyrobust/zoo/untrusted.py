@@ -90,7 +90,10 @@ def as_pixels(array: npt.NDArray[np.generic], where: str, *, unit_range: bool = 
             "their full scale and store float32"
         )
     if array.size and not np.isfinite(array).all():
-        raise FileFormatError(f"{where}: expected finite pixels, got NaN or infinity; remove or repair those images")
+        place = [int(index) for index in np.argwhere(~np.isfinite(array))[0]]
+        raise FileFormatError(
+            f"{where}: expected finite pixels, got {array[tuple(place)]} at {place}; remove or repair that image"
+        )
     if unit_range and array.size and (array.min() < 0 or array.max() > 1):
         raise FileFormatError(
             f"{where}: expected pixels in [0, 1], got {float(array.min()):g} to {float(array.max()):g}; rescale them "

@@ -65,7 +65,7 @@ BAD_CALLS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"epsilon": -1.0}, InputError, r"^epsilon: expected a finite number of at least 0"),
     ({"indices": [0]}, InputError, r"^indices: expected one for each of the 2 examples, got 1"),
     ({"indices": [0, 2**32]}, InputError, r"^indices: expected 0 to 2\*\*32 - 1"),
-    ({"indices": [0.0, 1.0]}, InputTypeError, r"^indices: expected an integer"),
+    ({"indices": [0.0, 1.0]}, InputTypeError, r"^indices: expected a sequence of integers, got 0.0 at index 0"),
 ]
 
 

@@ -94,7 +94,7 @@ def test_numpy_and_torch_numbers_are_accepted(tmp_path: Path) -> None:
         ({"smoother": RandomizedSmoothing(Bands(), 4, 0.1)}, InputError, "num_classes"),
         ({"data": (torch.zeros(2, 1, 2, 2), torch.zeros(3, dtype=torch.int64))}, InputError, "same N"),
         ({"data": (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.zeros(2).long())}, InputTypeError, "float32"),
-        ({"data": (torch.full((2, 1, 2, 2), torch.nan), torch.zeros(2).long())}, InputError, "NaN"),
+        ({"data": (torch.full((2, 1, 2, 2), torch.nan), torch.zeros(2).long())}, InputError, "got nan at"),
     ],
 )
 def test_invalid_arguments_leave_no_file(tmp_path: Path, change: dict[str, Any], error: type, words: str) -> None:

@@ -171,7 +171,7 @@ def test_the_order_of_radii_does_not_matter(tmp_path: Path) -> None:
         ({"hybrid": 1}, InputError, "hybrid: expected a share"),
         ({"hybrid": "all"}, InputTypeError, "hybrid: expected a number"),
         ({"two_class": None}, InputTypeError, "two_class: expected True or False"),
-        ({"method": "fixed"}, InputError, "radii, hybrid, two_class: expected none"),
+        ({"method": "fixed"}, InputError, 'radii: expected none with method "fixed", got '),
         ({"method": "adaptive"}, InputError, "method: expected"),
     ],
 )

@@ -154,7 +154,7 @@ X, Y = images([0.1, 0.2])
         ("epsilons", [math.inf], InputError, "epsilons: expected finite numbers of at least 0, got inf"),
         ("epsilons", [], InputError, "epsilons: expected at least one, got none"),
         ("epsilons", 0.1, InputTypeError, "epsilons: expected a sequence of numbers, got 0.1"),
-        ("epsilons", ["a"], InputTypeError, r"epsilons: expected a sequence of numbers, got \['a'\]"),
+        ("epsilons", ["a"], InputTypeError, "epsilons: expected a sequence of numbers, got 'a' at index 0"),
         ("x", X.tolist(), InputTypeError, "x: expected a tensor, got list"),
         ("x", X.long(), InputTypeError, "x: expected a float tensor, got torch.int64"),
         ("x", X[:0], InputError, "x: expected at least one example"),

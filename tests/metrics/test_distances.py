@@ -114,11 +114,11 @@ GOOD = torch.zeros(2, 3)
 @pytest.mark.parametrize(
     ("x_adv", "x", "norm", "error", "match"),
     [
-        (GOOD, GOOD, "l0", InputError, 'norm: expected "linf", "l2" or "l1", got \'l0\''),
+        (GOOD, GOOD, "l0", InputError, "norm: expected one of linf, l2, l1, got 'l0'"),
         (GOOD.tolist(), GOOD, "l2", InputTypeError, "x_adv: expected a tensor, got list"),
         (GOOD, GOOD.long(), "l2", InputTypeError, "x: expected a float tensor, got torch.int64"),
         (GOOD[:1], GOOD, "l2", InputError, r"x_adv: expected x's shape and device, \(2, 3\)"),
-        (GOOD.to("meta"), GOOD, "l2", InputError, "x_adv: expected x's shape and device"),
+        (GOOD.to("meta"), GOOD, "l2", InputTypeError, "x_adv: expected a tensor with data"),
         (GOOD[0], GOOD[0], "l2", InputError, r"x_adv: expected a batch \[N, ...\]"),
         (torch.zeros(2, 0), torch.zeros(2, 0), "l2", InputError, r"x_adv: expected a batch \[N, ...\]"),
         (GOOD + math.nan, GOOD, "linf", InputError, "x_adv: expected finite values"),

@@ -90,14 +90,14 @@ def test_non_finite_logits_prove_nothing(bad: float) -> None:
         assert accuracy(logits, LABELS).tolist() == [0, 0, 1, 0]
         radius = lipschitz.CategoricalProvableAvgRobustness(reduction="none")
         assert radius(logits, LABELS).tolist() == [0, 0, 0.0625, 0]
-        with pytest.raises(InputError, match="NaN or inf in row 0"):
+        with pytest.raises(InputError, match="NaN or an infinity in row 0"):
             lipschitz.CategoricalProvableAvgRobustness(negative_robustness=True)(logits, LABELS)
     wrong = BINARY.clone()
     wrong[3] = bad
     assert binary_margins(wrong, SIDES).tolist() == [1.5, -0.75, -0.125, -math.inf]
     assert float(lipschitz.BinaryProvableRobustAccuracy(1.0)(wrong, SIDES)) == 0.25
     assert float(lipschitz.BinaryProvableAvgRobustness()(wrong, SIDES)) == 0.375
-    with pytest.raises(InputError, match="NaN or inf in row 3"):
+    with pytest.raises(InputError, match="NaN or an infinity in row 3"):
         lipschitz.BinaryProvableAvgRobustness(negative_robustness=True)(wrong, SIDES)
 
 
@@ -154,8 +154,8 @@ def test_metrics_match_their_definition(classes: int, count: int, lip: float, di
         (LOGITS, LABELS[:, None], InputError, r"labels: expected shape \(4,\) or \(4, 3\), got \(4, 1\)"),
         (LOGITS, LABELS.float(), InputTypeError, "labels: expected integer classes"),
         (LOGITS, LABELS.bool(), InputTypeError, "labels: expected integer classes"),
-        (LOGITS, LABELS + 1, InputError, "labels: expected classes from 0 to 2"),
-        (LOGITS, LABELS - 1, InputError, "labels: expected classes from 0 to 2"),
+        (LOGITS, LABELS + 1, InputError, "labels: expected classes 0 to 2, got"),
+        (LOGITS, LABELS - 1, InputError, "labels: expected classes 0 to 2, got"),
         (LOGITS, rows(LABELS, 0) * 2, InputError, r"labels: expected all values in \{0, 1\}"),
         (LOGITS, rows(LABELS, 0) * 0.9, InputError, r"labels: expected all values in \{0, 1\}"),
         (LOGITS, rows(LABELS, 0) * math.nan, InputError, r"labels: expected all values in \{0, 1\}"),

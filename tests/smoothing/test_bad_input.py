@@ -127,10 +127,10 @@ def test_alpha_of_another_type_is_rejected(call, alpha):
         ([0, -1, 2], InputError, r"expected 0 to 2\*\*32 - 1.*got -1"),
         ([0, 2**32, 2], InputError, r"expected 0 to 2\*\*32 - 1.*got 4294967296"),
         (torch.tensor([0, 2**40, 2]), InputError, r"expected 0 to 2\*\*32 - 1"),
-        ([0.0, 1.0, 2.0], InputTypeError, "expected an integer, got 0.0"),
-        (torch.tensor([0.0, 1.0, 2.0]), InputTypeError, "expected an integer"),
-        ([True, False, True], InputTypeError, "expected an integer, got True"),
-        (["0", "1", "2"], InputTypeError, "expected an integer"),
+        ([0.0, 1.0, 2.0], InputTypeError, "expected a sequence of integers, got 0.0 at index 0"),
+        (torch.tensor([0.0, 1.0, 2.0]), InputTypeError, "expected a sequence of integers"),
+        ([True, False, True], InputTypeError, "expected a sequence of integers, got True at index 0"),
+        (["0", "1", "2"], InputTypeError, "expected a sequence of integers"),
         (5, InputTypeError, "expected a sequence of integers, got 5"),
         (torch.tensor(5), InputTypeError, "expected a sequence of integers"),
     ],
@@ -143,9 +143,9 @@ def test_invalid_indices_are_rejected(call, indices, error, match):
 def test_invalid_index_of_a_single_example_is_rejected():
     smoother = RandomizedSmoothing(never, 2, 0.5)
     for index, error in ((2**32, InputError), (-1, InputError), (1.0, InputTypeError)):
-        with pytest.raises(error, match=r"^indices: "):
+        with pytest.raises(error, match=r"^index: "):
             smoother.certify(X[0], n=10, index=index)
-        with pytest.raises(error, match=r"^indices: "):
+        with pytest.raises(error, match=r"^index: "):
             smoother.predict(X[0], n=10, index=index)
 
 

@@ -94,7 +94,7 @@ def test_two_class_bounds_without_a_certificate():
         two_class_radius(1.0, 0.1, 0.5)
     with pytest.raises(InputError, match="p_b_upper: expected probabilities in"):
         two_class_radius(0.9, 0.0, 0.5)
-    with pytest.raises(InputError, match="do not broadcast"):
+    with pytest.raises(InputError, match="expected shapes that broadcast"):
         two_class_radius([0.5, 0.6], [0.1, 0.2, 0.3], 0.5)
     with pytest.raises(InputTypeError, match="sigma"):
         two_class_radius(0.9, 0.1, "0.5")

@@ -221,14 +221,14 @@ def test_results_state_their_method():
         ({"radii": (-0.5,)}, InputError, "radii: expected numbers of at least 0"),
         ({"radii": (math.nan,)}, InputError, "radii: expected numbers of at least 0"),
         ({"radii": "far"}, InputTypeError, "radii: expected a sequence of numbers"),
-        ({"method": "martingale"}, InputError, 'method: expected "fixed" or "sequential"'),
+        ({"method": "martingale"}, InputError, "method: expected one of fixed, sequential"),
         ({"hybrid": 1.0}, InputError, r"hybrid: expected a share of alpha in \[0, 1\)"),
         ({"hybrid": -0.1}, InputError, "hybrid: expected a share"),
         ({"hybrid": math.nan}, InputError, "hybrid: expected a share"),
         ({"hybrid": "half"}, InputTypeError, "hybrid: expected a number"),
         ({"two_class": 1}, InputTypeError, "two_class: expected True or False"),
-        ({"method": "fixed", "hybrid": 0.5}, InputError, "hybrid, two_class: expected only with method"),
-        ({"method": "fixed", "two_class": True}, InputError, "hybrid, two_class: expected only with method"),
+        ({"method": "fixed", "hybrid": 0.5}, InputError, 'hybrid: expected none with method "fixed", got 0.5'),
+        ({"method": "fixed", "two_class": True}, InputError, 'two_class: expected False with method "fixed", got True'),
     ],
 )
 def test_invalid_arguments_are_rejected(options, error, match):

@@ -64,7 +64,7 @@ def test_fortran_order_and_spec_with_colons(tmp_path: Path) -> None:
         ({"x": X.astype(np.longdouble), "y": Y}, "got float128|got longdouble|expected a numpy dtype"),
         ({"x": X * 255, "y": Y}, "got 0 to 255"),
         ({"x": -X, "y": Y}, "got -1 to -?0"),
-        ({"x": np.full_like(X, np.nan), "y": Y}, "got NaN or infinity"),
+        ({"x": np.full_like(X, np.nan), "y": Y}, r"got nan at \[0, 0, 0, 0\]"),
         ({"x": X, "y": Y.astype(float)}, "integer labels, got float64"),
         ({"x": X, "y": Y - 1}, "got -1 to 8"),
         ({"x": X, "y": Y.astype(np.uint64) << np.uint64(60)}, "got 0 to"),

@@ -11,7 +11,8 @@ from pyrobust.bounds.differentiable.backward import lower_bounds, read_ranges
 from pyrobust.bounds.differentiable.intervals import Range, check_differentiable, intervals
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.nodes import in_order
-from pyrobust.bounds.input_set import clip_range
+from pyrobust.bounds.input_set import clip_ends
+from pyrobust.checks import choice, dense, first_wrong, float_tensor, kind, non_negative, shape_text, shown
 from pyrobust.errors import InputError, InputTypeError
 
 #: The methods that have differentiable bounds.
@@ -145,14 +146,14 @@ class DifferentiableBounds:
         """
         box = self._box(x, epsilon, clip)
         if not isinstance(y, Tensor) or y.dtype != torch.int64:
-            raise InputTypeError(f"y: expected an int64 tensor, got {y.dtype if isinstance(y, Tensor) else type(y)}")
+            raise InputTypeError(f"y: expected an int64 tensor, got {kind(y)}")
         if tuple(y.shape) != (len(x),):
-            raise InputError(f"y: expected shape ({len(x)},), got {tuple(y.shape)}")
+            raise InputError(f"y: expected shape ({len(x)},), one label per example, got {shape_text(y.shape)}")
         _check_method(method)
         if not torch.compiler.is_compiling() and len(y) > 0:  # compiled code cannot raise for numbers
-            least, most = (int(end) for end in y.aminmax())
-            if least < 0 or most >= self.outputs:
-                raise InputError(f"y: expected labels from 0 to {self.outputs - 1}, got {least} to {most}")
+            wrong = (y < 0) | (y >= self.outputs)
+            if bool(wrong.any()):
+                raise InputError(f"y: expected labels 0 to {self.outputs - 1}, got {first_wrong(y, wrong)}")
         identity = torch.eye(self.outputs, dtype=x.dtype, device=x.device)
         others = torch.arange(self.outputs - 1, device=x.device)
         others = others + (others >= y[:, None])  # [B, K - 1]: all classes but y
@@ -170,45 +171,45 @@ class DifferentiableBounds:
 
     def _box(self, x: Tensor, epsilon: Any, clip: tuple[float, float] | None) -> Range:
         if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
-            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise InputTypeError(f"x: expected a tensor of float32 or float64, got {kind}")
+            raise InputTypeError(f"x: expected a tensor of float32 or float64, got {kind(x)}")
+        if x.layout != torch.strided:
+            dense("x", x)
         if tuple(x.shape[1:]) != self.shape or x.dim() != len(self.shape) + 1:
-            raise InputError(f"x: expected shape {('B', *self.shape)}, got {tuple(x.shape)}")
+            raise InputError(f"x: expected shape {shape_text(('B', *self.shape))}, got {shape_text(x.shape)}")
         if isinstance(epsilon, Tensor):
             if epsilon.dim() > 1 or (epsilon.dim() == 1 and len(epsilon) not in (1, len(x))):
-                raise InputError(f"epsilon: expected a number or a tensor [{len(x)}], got {tuple(epsilon.shape)}")
-            # compiled code cannot raise for numbers
-            if not torch.compiler.is_compiling() and not bool(((epsilon >= 0) & epsilon.isfinite()).all()):
-                raise InputError("epsilon: expected finite numbers of at least 0, got NaN, infinite or negative ones")
+                raise InputError(f"epsilon: expected a number or a tensor [{len(x)}], got {shape_text(epsilon.shape)}")
+            if not torch.compiler.is_compiling():  # compiled code cannot raise for numbers
+                wrong = ~((epsilon >= 0) & epsilon.isfinite())
+                if bool(wrong.any()):
+                    value = first_wrong(epsilon, wrong)
+                    raise InputError(f"epsilon: expected finite numbers of at least 0, got {value}")
         elif isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
-            raise InputTypeError(f"epsilon: expected a number or a tensor [B], got {type(epsilon).__name__}")
-        elif not 0 <= epsilon < float("inf"):
-            raise InputError(f"epsilon: expected a finite number of at least 0, got {epsilon}")
+            raise InputTypeError(f"epsilon: expected a number or a tensor [{len(x)}], got {shown(epsilon)}")
+        else:
+            epsilon = non_negative("epsilon", epsilon)
         if isinstance(epsilon, Tensor):
             epsilon = epsilon.to(x).view(-1, *[1] * len(self.shape))
         else:
             epsilon = x.new_full([1] * x.dim(), epsilon)
         if clip is None:
             return Range(x, epsilon.expand(-1, *self.shape))
-        lowest, highest = clip_range(clip)
+        lowest, highest = clip_ends(clip)
         return Range.between((x - epsilon).clamp(min=lowest), (x + epsilon).clamp(max=highest))
 
     def _rows(self, rows: Tensor | None, x: Tensor) -> Tensor | None:
         """C as [1 or B, S, K] in the dtype of x."""
         if rows is None:
             return None
-        if not isinstance(rows, Tensor) or not rows.dtype.is_floating_point:
-            kind = rows.dtype if isinstance(rows, Tensor) else type(rows).__name__
-            raise InputTypeError(f"C: expected a floating-point tensor, got {kind}")
+        float_tensor("C", rows)
         shared = rows.dim() == 2
         if rows.dim() not in (2, 3) or rows.shape[-1] != self.outputs or not (shared or len(rows) == len(x)):
             raise InputError(
-                f"C: expected shape (S, {self.outputs}) or ({len(x)}, S, {self.outputs}), got {tuple(rows.shape)}"
+                f"C: expected shape (S, {self.outputs}) or ({len(x)}, S, {self.outputs}), got {shape_text(rows.shape)}"
             )
         rows = rows.to(x)
         return rows.unsqueeze(0) if shared else rows
 
 
 def _check_method(method: str) -> None:
-    if method not in METHODS:
-        raise InputError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    choice("method", method, METHODS)

@@ -25,7 +25,7 @@ from pyrobust.bounds.graph.lowering import (  # noqa: F401 - each registers its 
 )
 from pyrobust.bounds.graph.lowering.registry import BATCH, COMPOSITES, RULES, Lowering, Rule, match, number
 from pyrobust.bounds.graph.nodes import Input, Node
-from pyrobust.bounds.input_set import check_dense
+from pyrobust.checks import float_tensor, shape_text
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
 
 #: Largest difference of graph and module, in roundoffs of the largest intermediate value: sums run in another order.
@@ -46,11 +46,9 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
     """
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
-    if not isinstance(example_input, Tensor) or not example_input.dtype.is_floating_point:
-        raise InputTypeError("example_input: expected a floating-point tensor [B, ...]")
-    check_dense("example_input", example_input)
+    float_tensor("example_input", example_input)
     if example_input.dim() < 2:
-        raise InputError(f"example_input: expected [B, ...], got shape {tuple(example_input.shape)}")
+        raise InputError(f"example_input: expected a batch [B, ...], got shape {shape_text(example_input.shape)}")
     if any(module.training for module in model.modules()):
         raise InputError("model: expected evaluation mode, got training mode; call model.eval() first")
     if torch.is_autocast_enabled(example_input.device.type):
@@ -61,6 +59,7 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
     generator = torch.Generator("cpu").manual_seed(0)
     shape = (2 * BATCH + 1, *example_input.shape[1:])
     examples = torch.rand(shape, dtype=torch.float64, generator=generator, device="cpu").to(example_input)
+    _run(model, examples[:BATCH])
     program = _export(model, examples[:BATCH])
     with torch.device("cpu"):  # indices and constants; the parameters stay where they are
         output = _Translation(model, program).run()
@@ -69,14 +68,23 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
     return output
 
 
-def _compare(model: nn.Module, output: Node, example: Tensor) -> None:
-    """Raise ModelError where the graph and the module compute different values."""
+def _run(model: nn.Module, example: Tensor) -> Any:
+    """Return the module's outputs; raise ModelError where its forward pass fails, as on inputs of another shape."""
     try:
         with torch.no_grad():
-            # twice, because a trace replaces an attribute that changes at every call by a constant
-            theirs, again, values = model(example), model(example), forward_all(output, example)
-    except RuntimeError as error:  # of the module: tracing does not detect mixed dtypes
-        raise ModelError(f"model: its forward pass failed on the example: {error}") from error
+            return model(example)
+    except Exception as error:
+        reason = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+        shape = shape_text(("B", *example.shape[1:]))
+        raise ModelError(f"model: its forward pass failed on inputs {shape} of {example.dtype}: {reason}") from error
+
+
+def _compare(model: nn.Module, output: Node, example: Tensor) -> None:
+    """Raise ModelError where the graph and the module compute different values."""
+    # twice, because a trace replaces an attribute that changes at every call by a constant
+    theirs, again = _run(model, example), _run(model, example)
+    with torch.no_grad():
+        values = forward_all(output, example)
     ours = values[output]
     if theirs.shape == ours.shape:
         # Infinite or NaN values in between come from large or NaN parameters, and give no tolerance.
@@ -100,11 +108,9 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
             functional: torch.export.ExportedProgram = program.run_decompositions({})
             return functional
     except Exception as error:  # tracing raises errors of all types about the model
-        reason = str(error).strip().splitlines()
-        raise ModelError(
-            f"model: torch.export cannot trace it, so it cannot be bounded: {reason[0] if reason else error!r}; "
-            "data-dependent branches, for example, are not supported"
-        ) from error
+        reason = (str(error).strip().splitlines() or [repr(error)])[0]
+        hint = "; branches that depend on the data are not supported" if "data-dependent" in reason else ""
+        raise ModelError(f"model: torch.export cannot trace it, so it cannot be bounded: {reason}{hint}") from error
 
 
 #: Side effects of a forward pass.

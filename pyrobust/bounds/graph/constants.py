@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyrobust.checks import first_wrong, shape_text
 from pyrobust.errors import ModelError
 
 
@@ -49,7 +50,10 @@ class Constant:
         def enclosure() -> Enclosure:
             exact = tensor.detach().to("cpu", torch.float64, copy=True)
             if not bool(exact.isfinite().all()):
-                raise ModelError("model: expected finite parameters and buffers, got NaN or infinite ones")
+                got = first_wrong(exact, ~exact.isfinite())
+                raise ModelError(
+                    f"model: expected finite parameters and buffers, got {got} of {shape_text(exact.shape)}"
+                )
             return Enclosure(exact, exact)
 
         return cls(lambda: tensor, enclosure)

@@ -81,6 +81,8 @@ def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: str = "l2") -
     """
     check_norm(norm)
     output = capture(model, example_input)
+    if not len(example_input):
+        raise InputError("example_input: expected at least one example, got none")
     constants = Constants(output, norm)
     lower = observed_slope(output, example_input[:4], norm)
     return LipschitzBound(norm, constants.of(output), lower, tuple(constants.layers))
