@@ -272,7 +272,7 @@ def test_wrong_arguments() -> None:
         ({"norm": "linf"}, "norm: expected one of Linf, L2, L1"),
         ({"version": "best"}, "version: expected one of"),
         ({"attacks_to_run": ["fab"]}, 'use version="custom"'),
-        ({"version": "custom", "attacks_to_run": ["fgsm"]}, "attacks_to_run: expected names among"),
+        ({"version": "custom", "attacks_to_run": ["fgsm"]}, "attacks_to_run: expected one of"),
         ({"eps": -1.0}, "epsilon: expected"),
     ):
         with pytest.raises(InputError, match=message):
