@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyrobust.cli import attack_options, options
 from pyrobust.cli.attack_options import AttackName
 from pyrobust.cli.options import NormName
-from pyrobust.cli.parsing import input_paths, parse_clip, parse_epsilon, parse_shard
+from pyrobust.cli.parsing import images_to_read, input_paths, parse_clip, parse_epsilon, parse_shard
 from pyrobust.cli.shell import check_outputs, describe_path, note, reports_errors, show_progress
 from pyrobust.cli.sweep import resumable, run_name, show_run
 from pyrobust.errors import InputError
@@ -71,7 +71,13 @@ def attack(
         raise InputError(f"--plot: expected a file name that ends in {', '.join(_PLOTS)}, got {str(plot)!r}")
     check_outputs([("--plot", plot), ("--json", json_file)], inputs=input_paths(data, weights), replace=replace)
     net, images, work = attack_options.load_target(
-        model=model, weights=weights, data=data, device=device, dtype=dtype, version=version
+        model=model,
+        weights=weights,
+        data=data,
+        most=images_to_read(skip, max),
+        device=device,
+        dtype=dtype,
+        version=version,
     )
     arguments = {**settings, **work, "clip_min": low, "clip_max": high, "seed": seed, "batch_size": batch_size}
     if size is not None:
@@ -80,7 +86,7 @@ def attack(
         attacker = attack_class(net, size, **arguments)
         names = [norm.value, f"eps{size:g}"]
         out = out or run_name(["attack", attack.value, model], data, names, part)
-        with resumable(out):
+        with resumable(out) as progress:
             run = attack_dataset(
                 attacker,
                 images,
@@ -91,7 +97,7 @@ def attack(
                 keep_examples=not no_examples,
                 batch_size=batch_size,
                 model_name=model,
-                progress=show_progress(),
+                progress=progress,
             )
         show_run(run)
         return

@@ -171,7 +171,14 @@ def choose_attack(
 
 
 def load_target(
-    *, model: str, weights: Path | None, data: str, device: str | None, dtype: DType | None, version: VersionName | None
+    *,
+    model: str,
+    weights: Path | None,
+    data: str,
+    most: int | None,
+    device: str | None,
+    dtype: DType | None,
+    version: VersionName | None,
 ) -> tuple[nn.Module, ImageSet, dict[str, Any]]:
     """Load the model, the images, and the attack arguments that say how the model runs."""
     import torch
@@ -179,7 +186,7 @@ def load_target(
     from pyrobust.attacks import EOT
     from pyrobust.zoo import load_data, load_model
 
-    images = load_data(data)
+    images = load_data(data, most)
     net = load_model(model, weights)
     if version is VersionName.rand:
         net = EOT(net, _DRAWS)

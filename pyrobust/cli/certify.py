@@ -10,8 +10,8 @@ import typer
 from typer.core import TyperCommand
 
 from pyrobust.cli import options, smoothing_options
-from pyrobust.cli.parsing import parse_epsilons, parse_shard
-from pyrobust.cli.shell import ERROR_STATUS, note, reports_errors, show_progress
+from pyrobust.cli.parsing import images_to_read, parse_epsilons, parse_shard
+from pyrobust.cli.shell import ERROR_STATUS, note, reports_errors
 from pyrobust.cli.smoothing_options import Noise, SamplingName
 from pyrobust.cli.sweep import resumable, run_name, show_run
 from pyrobust.cli.verify import MethodName
@@ -84,6 +84,7 @@ def certify(
         model=model,
         weights=weights,
         data=data,
+        most=images_to_read(skip, max),
         num_classes=num_classes,
         normalize=normalize,
         sigma=sigma,
@@ -97,7 +98,7 @@ def certify(
 
     sampling = [*_sequential_name(targets, hybrid, two_class), f"n{n}"]
     out = out or run_name(["certify", model], data, [f"sigma{sigma:g}", *sampling], part)
-    with resumable(out):
+    with resumable(out) as progress:
         run = certify_dataset(
             smoother,
             images,
@@ -114,7 +115,7 @@ def certify(
             shard=part,
             batch_size=batch_size,
             model_name=model,
-            progress=show_progress(),
+            progress=progress,
         )
     show_run(run)
 

@@ -82,6 +82,15 @@ def input_paths(data: str, weights: Path | None) -> list[Path]:
     return paths + ([] if weights is None else [weights])
 
 
+def images_to_read(skip: int, most: int | None) -> int | None:
+    """Return how many images of a data set ``--skip`` and ``--max`` reach; None for all.
+
+    >>> images_to_read(10, 3)
+    21
+    """
+    return None if most is None else skip * (most - 1) + 1
+
+
 def parse_shard(text: str | None) -> tuple[int, int] | None:
     """Parse I/K.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pyrobust.cli import options, smoothing_options
-from pyrobust.cli.parsing import parse_shard
-from pyrobust.cli.shell import reports_errors, show_progress
+from pyrobust.cli.parsing import images_to_read, parse_shard
+from pyrobust.cli.shell import reports_errors
 from pyrobust.cli.smoothing_options import Noise
 from pyrobust.cli.sweep import resumable, run_name, show_run
 
@@ -42,6 +42,7 @@ def predict(
         model=model,
         weights=weights,
         data=data,
+        most=images_to_read(skip, max),
         num_classes=num_classes,
         normalize=normalize,
         sigma=sigma,
@@ -54,7 +55,7 @@ def predict(
     from pyrobust.evaluation import predict_dataset
 
     out = out or run_name(["predict", model], data, [f"sigma{sigma:g}", f"n{n}"], part)
-    with resumable(out):
+    with resumable(out) as progress:
         run = predict_dataset(
             smoother,
             images,
@@ -66,6 +67,6 @@ def predict(
             shard=part,
             batch_size=batch_size,
             model_name=model,
-            progress=show_progress(),
+            progress=progress,
         )
     show_run(run)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pyrobust.cli.shell import describe_path, note, reports_errors, show_progress
+from pyrobust.cli.shell import describe_path, note, reports_errors
 from pyrobust.cli.smoothing_options import Noise, load_smoother
 from pyrobust.cli.sweep import resumable, show_run
 from pyrobust.errors import InputError, MissingExtraError, StoreError
@@ -47,6 +47,7 @@ def quickstart(
         model=_MODEL,
         weights=None,
         data=_DATA,
+        most=None,
         num_classes=10,
         normalize=None,
         sigma=_SIGMA,
@@ -59,10 +60,8 @@ def quickstart(
     from pyrobust.evaluation import certify_dataset, write_log
     from pyrobust.report import plot_certified_accuracy
 
-    with resumable(path):
-        run = certify_dataset(
-            smoother, images, out=path, n=_SAMPLES, skip=_SKIP, model_name=_MODEL, progress=show_progress()
-        )
+    with resumable(path) as progress:
+        run = certify_dataset(smoother, images, out=path, n=_SAMPLES, skip=_SKIP, model_name=_MODEL, progress=progress)
     show_run(run)
     write_log(run, log, replace=True)
     note(f"log: {describe_path(log)}")

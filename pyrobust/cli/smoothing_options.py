@@ -128,6 +128,7 @@ def load_smoother(
     model: str,
     weights: Path | None,
     data: str,
+    most: int | None,
     num_classes: int | None,
     normalize: str | None,
     sigma: float,
@@ -137,7 +138,7 @@ def load_smoother(
     device: str | None,
     dtype: DType | None,
 ) -> tuple[RandomizedSmoothing, ImageSet]:
-    """Load the smoother and the images that the options describe."""
+    """Load the smoother and the images that the options describe, ``most`` of a data set without a length."""
     channels = parse_normalize(normalize)
     import torch
 
@@ -147,7 +148,7 @@ def load_smoother(
     from pyrobust.smoothing import RandomizedSmoothing
     from pyrobust.zoo import load_data, load_model
 
-    images = load_data(data)
+    images = load_data(data, most)
     if channels is not None and len(channels[0]) != images.x.shape[1]:
         raise InputError(
             f"--normalize: expected a mean and a std for each channel of the images, {images.x.shape[1]}, got "

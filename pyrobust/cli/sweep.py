@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pyrobust.cli.shell import INTERRUPTED_STATUS, describe_path, note
+from pyrobust.cli.shell import INTERRUPTED_STATUS, describe_path, note, show_progress
 
 if TYPE_CHECKING:
-    from pyrobust.evaluation import Run
+    from pyrobust.evaluation import Run, SweepProgress
+    from pyrobust.evaluation.progress import Report
 
 # File systems take 255 bytes, SQLite adds "-journal".
 _LONGEST_NAME = 160
@@ -43,10 +44,13 @@ def run_name(begin: Sequence[str], data: str, end: Sequence[str], shard: tuple[i
 
 
 @contextlib.contextmanager
-def resumable(out: Path) -> Iterator[None]:
-    """Say how to resume when the sweep is interrupted, and exit."""
+def resumable(out: Path) -> Iterator[Report]:
+    """Yield the function for the progress of a sweep; say how to resume when it is interrupted, and exit."""
+    from pyrobust.evaluation.progress import sweep_reporting
+
     try:
-        yield
+        with sweep_reporting(show_progress()) as report:
+            yield _resuming(report, describe_path(out))
     except KeyboardInterrupt:
         from pyrobust.evaluation import Run
 
@@ -57,6 +61,20 @@ def resumable(out: Path) -> Iterator[None]:
             note(f"interrupted; {len(run)} of {len(run.expected)} images are saved in {describe_path(out)}")
             note(f"resume with: {shlex.join(['pyrobust', *sys.argv[1:]])}")
         raise typer.Exit(INTERRUPTED_STATUS) from None
+
+
+def _resuming(report: Report, out: str) -> Report:
+    """Precede the first report, which counts the images of earlier starts, by a line about them."""
+    begun = False
+
+    def forward(now: SweepProgress) -> None:
+        nonlocal begun
+        if not begun and now.done:
+            note(f"{out}: {'already complete' if now.done == now.total else 'resumed'}, {now.done} of {now.total} done")
+        begun = True
+        report(now)
+
+    return forward
 
 
 def show_run(run: Run) -> None:

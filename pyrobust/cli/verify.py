@@ -9,8 +9,8 @@ import typer
 
 from pyrobust.cli import options
 from pyrobust.cli.options import PERTURBATION_PANEL, NormName
-from pyrobust.cli.parsing import parse_clip, parse_epsilon, parse_epsilons, parse_shard
-from pyrobust.cli.shell import reports_errors, show_progress
+from pyrobust.cli.parsing import images_to_read, parse_clip, parse_epsilon, parse_epsilons, parse_shard
+from pyrobust.cli.shell import reports_errors
 from pyrobust.cli.sweep import resumable, run_name, show_run
 from pyrobust.errors import InputError
 
@@ -156,11 +156,11 @@ def verify(
     bound_options = BoundOptions(
         norm=norm.value, method=method.value, clip=limits, sound=not unsound, semantics=semantics.value
     )
-    images = load_data(data)
+    images = load_data(data, images_to_read(skip, max))
     net = load_model(model, weights)
     radii = "radius" if epsilons is None else f"eps{','.join(f'{size:g}' for size in epsilons)}"
     out = out or run_name(["verify", method.value, model], data, [norm.value, radii], part)
-    with resumable(out):
+    with resumable(out) as progress:
         run = verify_dataset(
             net,
             images,
@@ -176,7 +176,7 @@ def verify(
             batch_size=batch_size,
             device=device,
             model_name=model,
-            progress=show_progress(),
+            progress=progress,
             options=bound_options,
         )
     show_run(run)

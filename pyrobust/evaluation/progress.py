@@ -93,13 +93,18 @@ def _bar() -> Iterator[Report]:
         def render(self, task: Task) -> Text:
             return Text("" if task.speed is None else f"{task.speed:.2f}/s")
 
+    class Time(TimeRemainingColumn):
+        """Time that is left, or that the finished sweep took."""
+
+        def render(self, task: Task) -> Text:
+            return Text("took " if task.finished else "ETA ").append_text(super().render(task))
+
     # Fits one line of 80 columns even for 50,000 images: the bar takes the space that the figures leave.
     columns = (
         BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=24)),
         TextColumn("{task.fields[done]}/{task.total:.0f} images", table_column=Column(no_wrap=True)),
         Rate(table_column=Column(no_wrap=True)),
-        TextColumn("ETA", table_column=Column(no_wrap=True)),
-        TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
+        Time(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
         TextColumn("{task.fields[summary]}", table_column=Column(no_wrap=True)),
     )
     # Speed over the last minute, so that the estimate follows a machine that slows down.

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrobust.checks import integer
 from pyrobust.errors import FileFormatError, InputError, InputTypeError
 from pyrobust.zoo.digits import load_digits
 from pyrobust.zoo.folder import load_folder
@@ -21,7 +22,7 @@ from pyrobust.zoo.user_code import find_object, working_directory_importable
 FORMS = "digits[:train|:all], mnist:DIR[:train|:test], npz:FILE, folder:DIR, module:callable"
 
 
-def load_data(spec: str) -> ImageSet:
+def load_data(spec: str, most: int | None = None) -> ImageSet:
     """Load the labelled images named by a spec.
 
     Args:
@@ -36,6 +37,8 @@ def load_data(spec: str) -> ImageSet:
               arguments. It returns (x, y), or an iterable of such pairs, each an image [C, H, W] with its label or a
               batch [N, C, H, W] with labels [N]. Floats are used unchanged, whatever their range; uint8 is divided by
               255.
+        most: number of images, at least 1, after which reading stops if the user's iterable has no length, as a
+            generator, which may be endless; all else is read whole. Default: all.
 
     Returns:
         The images and labels.
@@ -52,6 +55,8 @@ def load_data(spec: str) -> ImageSet:
     """
     if not isinstance(spec, str):
         raise InputTypeError(f"data: expected a string, one of {FORMS}; got {type(spec).__name__}")
+    if most is not None:
+        integer("most", most, least=1)
     kind, colon, rest = spec.partition(":")
     if kind == "digits":
         return load_digits(rest if colon else "test")
@@ -68,10 +73,10 @@ def load_data(spec: str) -> ImageSet:
         return load_folder(rest, spec)
     if not colon:
         raise InputError(f"data: expected one of {FORMS}; got {spec!r}")
-    return _load_from_code(spec)
+    return _load_from_code(spec, most)
 
 
-def _load_from_code(spec: str) -> ImageSet:
+def _load_from_code(spec: str, most: int | None) -> ImageSet:
     with working_directory_importable():
         try:
             function = find_object(spec, "data")
@@ -80,11 +85,18 @@ def _load_from_code(spec: str) -> ImageSet:
         if not callable(function):
             raise InputTypeError(f"data: {spec}: expected a callable, got {type(function).__name__}")
         returned = function()
+        if _has_length(returned):
+            most = None
         xs: list[Tensor] = []
         ys: list[Tensor] = []
+        missing = most
         for x, y in _batches(returned, spec):
-            xs.append(x)
-            ys.append(y)
+            xs.append(x[:missing])
+            ys.append(y[:missing])
+            if missing is not None:
+                missing -= len(xs[-1])
+                if not missing:
+                    break
     if not xs:
         raise InputError(f"data: {spec}: expected at least one image, got none")
     if len({tuple(x.shape[1:]) for x in xs}) > 1:
@@ -108,6 +120,14 @@ def _batches(returned: Any, spec: str) -> Iterator[tuple[Tensor, Tensor]]:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InputError(f"data: {spec}: expected pairs (x, y), got {type(pair).__name__}")
         yield _batch(pair, spec)
+
+
+def _has_length(returned: object) -> bool:
+    try:
+        len(returned)  # type: ignore[arg-type]
+    except TypeError:  # also raised by a loader of an iterable data set
+        return False
+    return True
 
 
 def _is_array(part: object) -> bool:

@@ -56,6 +56,48 @@ def test_the_default_name_describes_the_run_which_is_resumed(pyrobust: Any, tmp_
     assert "n0: 20 stored, 30 given" in pyrobust("certify", *QUICK, "--n0", 30, "--max", 2, "--shard", "1/2").error
 
 
+def test_a_resumed_run_says_what_was_done(pyrobust: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyrobust.runs.writer import RunWriter
+
+    commands = {
+        "certify": [*QUICK, "--batch-size", "16"],
+        "attack": [*QUICK[:4], "--attack", "fgsm", "--epsilon", "0.1", "--batch-size", "16"],
+    }
+    append = RunWriter.append
+    for command, options in commands.items():
+        arguments = [command, *options, "--max", "40", "--out", f"{command}.db"]
+
+        def interrupted(writer: RunWriter, *args: Any) -> None:
+            append(writer, *args)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(RunWriter, "append", interrupted)
+        assert "done" not in pyrobust(*arguments).err
+        monkeypatch.setattr(RunWriter, "append", append)
+        done = pyrobust(*arguments).err
+        assert re.search(rf"^{command}\.db: resumed, (3|16) of 40 done$", done, re.MULTILINE), done
+        assert f"{command}.db: already complete, 40 of 40 done\n" in pyrobust(*arguments).err
+
+
+def test_an_endless_data_set_with_a_maximum(pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "endless_images.py").write_text(
+        "import torch\n\ndef images():\n    while True:\n        yield torch.zeros(1, 8, 8), 0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    net = ["--model", "zoo:digits-smooth-0.25", "--data", "endless_images:images", "--max", "3", "--skip", "2"]
+    sampling = ["--sigma", "0.25", "--n", "100"]
+    for command in (
+        ["certify", *net, *sampling],
+        ["predict", *net, *sampling],
+        ["attack", *net, "--attack", "fgsm", "--epsilon", "0.1"],
+        ["attack", *net, "--attack", "fgsm", "--curve", "0:0.1:2"],
+        ["verify", *net, "--epsilon", "0.1", "--method", "ibp"],
+    ):
+        done = pyrobust(*command)
+        assert done.status == 0, done.err
+        assert "3 of 5 images (one in 2, the first 3)" in " ".join(done.out.split())
+
+
 def test_merged_shards_equal_the_whole_run(pyrobust: Any) -> None:
     pyrobust("certify", *QUICK, "--max", 9, "--out", "whole.db")
     for part in (1, 2):

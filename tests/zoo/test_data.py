@@ -3,13 +3,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError, PyrobustError
 from pyrobust.zoo import load_data, load_digits
@@ -214,3 +216,32 @@ def test_folder_of_real_images(tmp_path: Path) -> None:
     assert data.x.shape == (20, 1, 28, 28)
     classes = sorted({path.stem.rpartition("_")[2] for path in pictures})
     assert [classes[i] for i in data.y] == sorted(path.stem.rpartition("_")[2] for path in pictures)
+
+
+@pytest.mark.parametrize("most", [1, 3, 8, 9])
+def test_reading_of_an_endless_iterable_stops(user: ModuleType, most: int) -> None:
+    def images() -> Iterator[tuple[torch.Tensor, int]]:
+        for index in count():
+            yield X[index % 6], int(Y[index % 6])
+
+    class Stream(IterableDataset):
+        __iter__ = staticmethod(images)
+
+    user.single = images
+    user.batched = lambda: DataLoader(Stream(), batch_size=4)
+    user.known = lambda: (torch.cat([X, X])[:most], torch.cat([Y, Y])[:most])
+    expected = load_data("user_data_module:known")
+    for name in ("single", "batched"):
+        data = load_data(f"user_data_module:{name}", most)
+        assert (len(data), data.sha256) == (most, expected.sha256)
+
+
+def test_data_with_a_length_are_read_whole(user: ModuleType) -> None:
+    user.make = lambda: DataLoader(TensorDataset(X, Y), batch_size=4)
+    assert len(load_data("user_data_module:make", 3)) == len(load_data("user_data_module:make")) == 6
+    assert len(load_data("digits", 3)) == 382
+    user.short = lambda: iter([(X, Y)])
+    assert len(load_data("user_data_module:short", 100)) == 6
+    for most in (0, -1):
+        with pytest.raises(InputError, match="most: expected at least 1"):
+            load_data("digits", most)
