@@ -200,7 +200,7 @@ def test_hostile_files_are_refused_in_one_line_and_not_changed(pyrobust: Any, tm
         (["--data", "npz:objects.npz"], "Python objects"),
         (["--data", "npz:labels.npz"], "image 1 has 10"),
         (["--data", "npz:wide.npz"], "expected labels in [0, 2**31)"),
-        (["--data", "npz:nan.npz"], "NaN"),
+        (["--data", "npz:nan.npz"], "got nan at [0, 0, 0, 0]"),
         (["--data", "npz:cut.npz"], "not a readable npz"),
         (["--weights", "trap.pt"], "Python objects"),
         (["--out", "trap.db"], "not a run of pyrobust"),
