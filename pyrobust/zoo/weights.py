@@ -42,7 +42,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     torch.Size([10])
     """
     path = existing_file(path)
-    content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    content = _read_safetensors(path) if path.suffix == ".safetensors" else read_torch(path)
     for _ in range(3):  # a state dict may be nested two levels deep
         if isinstance(content, Mapping) and content and all(isinstance(value, Tensor) for value in content.values()):
             if all(isinstance(name, str) for name in content):
@@ -74,7 +74,8 @@ def _read_safetensors(path: Path) -> Any:
         raise FileFormatError(f"{path}: not a readable safetensors file ({error})") from error
 
 
-def _read_torch(path: Path) -> Any:
+def read_torch(path: Path) -> Any:
+    """Read a file of ``torch.save`` without running code; raise FileFormatError if it is damaged or needs pickle."""
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:

@@ -1,0 +1,107 @@
+"""Drop-in replacement for torchattacks (Kim, 2020, "Torchattacks: a PyTorch repository for adversarial attacks").
+
+Change ``import torchattacks`` to ``import pyrobust.compat.torchattacks as torchattacks``. 27 of its 39 classes are
+here:
+
+- attacks that end for an example as soon as it is fooled: FGSM, FFGSM, BIM, PGD, PGDL2, EOTPGD, UPGD, APGD, APGDT, FAB,
+  Square, AutoAttack;
+- attacks that take all their steps on every example: RFGSM, TPGD, MIFGSM, NIFGSM, SINIFGSM, VMIFGSM, VNIFGSM, DIFGSM,
+  TIFGSM, Jitter, PGDRS, PGDRSL2;
+- MultiAttack, VANILA, GN, and ``Attack``, the base class of users' own.
+
+Not here, and an error that says so: CW, DeepFool, EADEN, EADL1, JSMA, LGV, OnePixel, PIFGSM, PIFGSMPP, Pixle, SPSA,
+SparseFool.
+
+Differences:
+
+- in the first group, the result is the first point that fooled, not the last of all steps; a misclassified image is
+  returned unchanged. FGSM and PGD's relatives return the point of highest loss where they fail. In training mode
+  (``set_model_training_mode(model_training=True)``) they take all steps on every example; APGD, APGDT, FAB, Square and
+  AutoAttack refuse it;
+- AutoAttack has the published budgets, 100 steps of each gradient-based attack instead of 10; its kin take ``steps``;
+- random numbers depend on a seed and on the number of images attacked so far (in attacks with ``seed``, only on the
+  seed and an image's position), and torch's generators are not touched;
+- perturbations lie exactly inside the ball and [0, 1], and images outside [0, 1] are an error, where torchattacks clips
+  them: call set_normalization_used if images are normalized;
+- set_return_type("int") and save_type="int" round toward the image: for 8-bit images eps still holds, up to 1e-4/255;
+- distances that ``save`` reports are in the units of [0, 1], and every module's training mode is restored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .all_steps import (
+    DIFGSM,
+    MIFGSM,
+    NIFGSM,
+    PGDRS,
+    PGDRSL2,
+    RFGSM,
+    SINIFGSM,
+    TIFGSM,
+    TPGD,
+    VMIFGSM,
+    VNIFGSM,
+    Jitter,
+)
+from .attack import Attack
+from .multiattack import MultiAttack
+from .until_fooled import APGD, APGDT, BIM, EOTPGD, FAB, FFGSM, FGSM, PGD, PGDL2, UPGD, AutoAttack, Square
+from .without_model import GN, VANILA
+
+__all__ = [
+    "APGD",
+    "APGDT",
+    "BIM",
+    "DIFGSM",
+    "EOTPGD",
+    "FAB",
+    "FFGSM",
+    "FGSM",
+    "GN",
+    "MIFGSM",
+    "NIFGSM",
+    "PGD",
+    "PGDL2",
+    "PGDRS",
+    "PGDRSL2",
+    "RFGSM",
+    "SINIFGSM",
+    "TIFGSM",
+    "TPGD",
+    "UPGD",
+    "VANILA",
+    "VMIFGSM",
+    "VNIFGSM",
+    "Attack",
+    "AutoAttack",
+    "Jitter",
+    "MultiAttack",
+    "Square",
+]
+
+#: torchattacks' classes that are not served.
+NOT_SERVED = (
+    "CW",
+    "DeepFool",
+    "EADEN",
+    "EADL1",
+    "JSMA",
+    "LGV",
+    "OnePixel",
+    "PIFGSM",
+    "PIFGSMPP",
+    "Pixle",
+    "SPSA",
+    "SparseFool",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in NOT_SERVED:
+        raise AttributeError(
+            f"pyrobust.compat.torchattacks has no {name}: keep torchattacks itself for it; an instance of its class "
+            "cannot be part of a MultiAttack here"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,157 @@
+"""Several attacks in turn, each on the images that the ones before did not fool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyrobust.attacks.queries import Queries
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.runner import Runner
+
+from .attack import Attack
+from .records import Batches
+from .served import Adapted
+
+
+class MultiAttack(Attack):
+    """Attacks in turn, each on the images that the ones before did not fool.
+
+    ``set_model``, ``set_device``, ``set_normalization_used`` and ``set_model_training_mode`` apply to all attacks.
+
+    Args:
+        attacks: two or more attacks on one model.
+        verbose: whether to print the success rates after each call.
+
+    Raises:
+        InputError: fewer than two attacks, or several models.
+        InputTypeError: something other than attacks of this module.
+
+    >>> from pyrobust.compat.torchattacks import FGSM, PGD
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    >>> atk = MultiAttack([FGSM(model), PGD(model)])
+    >>> atk(torch.rand(5, 1, 2, 2), torch.zeros(5, dtype=torch.int64)).shape
+    torch.Size([5, 1, 2, 2])
+    """
+
+    def __init__(self, attacks: Sequence[Attack], verbose: bool = False) -> None:
+        attacks = list(attacks)
+        for attack in attacks:
+            if not isinstance(attack, Attack):
+                raise InputTypeError(f"attacks: expected attacks of this module, got {type(attack).__name__}")
+        if len(attacks) < 2:
+            raise InputError(f"attacks: expected at least two, got {len(attacks)}")
+        self.attacks = attacks
+        self.check_validity()
+        super().__init__("MultiAttack", attacks[0].model)
+        self.verbose = verbose
+        self.normalization_used = attacks[0].normalization_used
+        self._left: list[int] = []  # images, and those left after each attack, since the last save began
+
+    def check_validity(self) -> None:
+        """Check that all attacks are on one model.
+
+        Raises:
+            InputError: several models.
+        """
+        models = {id(attack.model) for attack in self.attacks}
+        if len(models) > 1:
+            raise InputError(f"attacks: expected attacks on one model, got {len(models)} models")
+
+    def forward(self, images: Tensor, labels: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+        """Generate adversarial images; images that no attack fools come back unchanged.
+
+        The arguments are as for ``Attack.forward``.
+
+        Raises:
+            InputError: labels missing, or whatever the attacks raise.
+        """
+        if labels is None:
+            raise InputError("labels: expected the labels of the images, which MultiAttack needs, got None")
+        images, labels = images.detach().to(self.device), labels.detach().to(self.device)
+        adversarial = images.clone()
+        rows = torch.arange(len(images), device=images.device)
+        left = [len(images)]
+        for attack in self.attacks:
+            if len(rows):
+                points = attack._generate(images[rows], labels[rows])
+                robust = self._right(points, labels[rows])
+                adversarial[rows[~robust]] = points[~robust].to(adversarial)
+                rows = rows[robust]
+            left.append(len(rows))
+        if self.verbose:
+            print(_shown(left))
+        self._left = [before + now for before, now in zip(self._left or [0] * len(left), left, strict=True)]
+        return adversarial
+
+    def set_model(self, model: nn.Module) -> None:
+        """Attack another model from now on."""
+        super().set_model(model)
+        for attack in self.attacks:
+            attack.set_model(model)
+
+    def set_device(self, device: torch.device | str) -> None:
+        """Run on this device from now on; the next call moves the model."""
+        super().set_device(device)
+        for attack in self.attacks:
+            attack.set_device(device)
+
+    def set_normalization_used(self, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> None:
+        """Declare that images are (· − mean[c]) / std[c]; arguments are as for ``Attack.set_normalization_used``."""
+        super().set_normalization_used(mean, std)
+        for attack in self.attacks:
+            attack.set_normalization_used(mean, std)
+
+    def set_model_training_mode(
+        self, model_training: bool = False, batchnorm_training: bool = False, dropout_training: bool = False
+    ) -> None:
+        """Set the model's mode during attacks; arguments are as for ``Attack.set_model_training_mode``."""
+        super().set_model_training_mode(model_training, batchnorm_training, dropout_training)
+        for attack in self.attacks:
+            attack.set_model_training_mode(model_training, batchnorm_training, dropout_training)
+
+    def save(
+        self,
+        data_loader: Batches,
+        save_path: str | None = None,
+        verbose: bool = True,
+        return_verbose: bool = False,
+        save_predictions: bool = False,
+        save_clean_inputs: bool = False,
+        save_type: str = "float",
+    ) -> Any:
+        """Attack all batches of a loader and save the adversarial images; arguments are as for ``Attack.save``.
+
+        With return_verbose the second number returned is a list: the success rate after each attack, in percent.
+        """
+        shown, self.verbose, self._left = self.verbose, False, []
+        try:
+            result = super().save(
+                data_loader, save_path, verbose, return_verbose, save_predictions, save_clean_inputs, save_type
+            )
+        finally:
+            self.verbose = shown
+        return (result[0], _success_rates(self._left), *result[1:]) if return_verbose else None
+
+    def _progress_line(self, share: float, accuracy: float, distance: float, seconds: float) -> str:
+        return f"{super()._progress_line(share, accuracy, distance, seconds)} / {_shown(self._left)}"
+
+    def _right(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Which images the model classifies correctly; bool [N]."""
+        if self._modes[0]:
+            with torch.no_grad():
+                return self.get_logits(images).argmax(1) == labels
+        judge = Queries(Runner(Adapted(self), device=self.device)).judge
+        return judge.right(images, labels.cpu(), "labels").to(images.device)
+
+
+def _success_rates(left: list[int]) -> list[float]:
+    """Share of the images fooled after each attack, in percent."""
+    return [100 * (1 - now / left[0]) for now in left[1:]] if left[0] else []
+
+
+def _shown(left: list[int]) -> str:
+    return "Attack success rate: " + " | ".join(f"{rate:.2f} %" for rate in _success_rates(left))

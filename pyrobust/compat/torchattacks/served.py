@@ -1,0 +1,171 @@
+"""What the attacks that pyrobust's engine runs share, and its full-length gradient attack."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pyrobust.attacks.engine import BatchAttack
+from pyrobust.attacks.losses import named_loss
+from pyrobust.attacks.norms import per_example
+from pyrobust.attacks.queries import Queries
+from pyrobust.attacks.state import AttackState
+from pyrobust.checks import count, positive
+from pyrobust.errors import InputError
+
+from .attack import Attack
+
+Gradient: TypeAlias = Callable[[AttackState, Tensor, Tensor, int], Tensor]
+"""(state, x_adv [B, ...], velocity [B, ...], step) → the ascent direction's gradient [B, ...]."""
+Start: TypeAlias = Callable[[AttackState], Tensor]
+"""state → the first iterate [B, ...], inside the ball and the clip range."""
+
+
+class Engine(Protocol):
+    """An attack of pyrobust.attacks that takes image indices."""
+
+    def generate(
+        self,
+        x: Tensor,
+        y: Tensor,
+        targeted: bool = False,
+        target_labels: Tensor | None = None,
+        *,
+        indices: Sequence[int] | Tensor | None = None,
+    ) -> Tensor:
+        """See ``BatchAttack.generate``."""
+        ...
+
+
+class Served(Attack, abc.ABC):
+    """An attack that pyrobust's engine runs; subclasses define ``_native``."""
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Generate adversarial images.
+
+        Args:
+            images: [N, C, H, W], in [0, 1] even if the model takes normalized images.
+            labels: [N]; the targets after ``set_mode_targeted_by_label``.
+
+        Returns:
+            [N, C, H, W] in [0, 1].
+
+        Raises:
+            InputError: images outside [0, 1], labels missing or out of range, or a training mode that the attack does
+                not support.
+        """
+        if labels is None:
+            raise InputError(f"labels: expected the labels of the images, which {self.attack} needs, got None")
+        with self._restored_modes():
+            images, labels = images.detach().to(self.device), labels.detach().to(self.device)
+            targets = self.get_target_label(images, labels) if self.targeted else labels
+            native = self._native(Adapted(self), len(images))
+            indices = torch.arange(self._seen, self._seen + len(images))
+            adversarial = native.generate(images, labels, self.targeted, targets, indices=indices)
+        self._seen += len(images)
+        return adversarial
+
+    @abc.abstractmethod
+    def _native(self, model: nn.Module, examples: int) -> Engine:
+        """Make the attack on a batch with the current settings."""
+
+
+class AllSteps(BatchAttack):
+    """Signed or normalized gradient steps of every example to the last iterate, fooled or not.
+
+    x_{t+1} = Π(x_t + step_size·d(g_t)), g_t = decay·g_{t−1} + ∇_t / mean|∇_t|, or ∇_t if decay is None.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        epsilon: float,
+        norm: str = "linf",
+        device: torch.device | str | None = None,
+        *,
+        steps: int,
+        step_size: float,
+        gradient: Gradient,
+        start: Start | None = None,
+        decay: float | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+    ) -> None:
+        super().__init__(model, epsilon, norm, device=device, seed=seed, batch_size=batch_size)
+        self.steps = count("steps", steps)
+        self.step_size = positive("alpha", step_size)
+        self.decay = decay
+        self._gradient = gradient
+        self._start = start
+
+    def _right(self, queries: Queries, x: Tensor, y: Tensor, *, targeted: bool = False) -> Tensor:
+        return torch.ones(len(x), dtype=torch.bool)  # also misclassified examples are attacked
+
+    def _run(self, state: AttackState) -> None:
+        x_adv = state.x.clone() if self._start is None else self._start(state)
+        step = torch.full_like(state.epsilon, self.step_size)
+        velocity = torch.zeros_like(x_adv)
+        for t in range(self.steps):
+            gradient = self._gradient(state, x_adv, velocity, t)
+            if self.decay is not None:
+                velocity = velocity.mul_(self.decay).add_(over_mean(gradient))
+                gradient = velocity.clone()
+            x_adv = state.step(x_adv, gradient, step)
+        state.finish(x_adv)
+
+
+def over_mean(gradient: Tensor) -> Tensor:
+    """The gradient over its mean absolute value; 0 where it is 0."""
+    mean = gradient.abs().flatten(1).mean(1).clamp_(min=torch.finfo(gradient.dtype).tiny)
+    return gradient / per_example(mean, gradient)
+
+
+def cross_entropy(state: AttackState, logits: Tensor) -> Tensor:
+    """Cross entropy [B] of the labels, or minus that of the targets."""
+    value = functional.cross_entropy(logits, state.y, reduction="none")
+    return -value if state.targeted else value
+
+
+def slope(x: Tensor, cost: Callable[[Tensor], Tensor]) -> Tensor:
+    """Gradient [B, ...] of the sum of the costs [B] at x."""
+    leaf = x.detach().requires_grad_()
+    with torch.enable_grad():
+        total = cost(leaf).sum()
+    return torch.autograd.grad(total, leaf)[0]
+
+
+def slope_of_labels(state: AttackState, x: Tensor, *, coupled: bool, loss: str = "ce") -> Tensor:
+    """Gradient [B, ...] of the loss, up to a positive factor for each example.
+
+    The factors avoid underflow. Where examples are coupled, there are none, because each would weigh the example's
+    effect on the others.
+    """
+    if coupled and loss == "ce":
+        return slope(x, lambda z: cross_entropy(state, state.logits(z)))
+    return state.gradient(x, functools.partial(named_loss, name=loss, targeted=state.targeted)).gradient
+
+
+class Adapted(nn.Module):
+    """The attacked model with normalization as its first layer, always in the mode that was set for attacks."""
+
+    def __init__(self, attack: Attack) -> None:
+        super().__init__()
+        self.model = attack.model
+        self._normalize = attack.normalize if attack.normalization_used is not None else nn.Identity()
+        self._set_modes = attack._set_modes
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of images in [0, 1]."""
+        logits: Tensor = self.model(self._normalize(images))
+        return logits
+
+    def train(self, mode: bool = True) -> Adapted:
+        """Set the model's mode for attacks, whatever ``mode`` is."""
+        self._set_modes()
+        return self
