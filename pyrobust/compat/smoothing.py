@@ -94,7 +94,8 @@ class Smooth:
         self.beta = beta
         self._seed = integer("seed", seed, 0, (1 << 64) - 1)
         self._draws: Counter[int] = Counter()  # of each image, by its key
-        self._smoother(self._seed)  # check the arguments now
+        self._built: tuple[tuple[Any, ...], RandomizedSmoothing] | None = None
+        self._smoother()  # check the arguments now
 
     def __repr__(self) -> str:
         return summary(self, num_classes=self.num_classes, sigma=self.sigma, mode=self.mode, seed=self._seed)
@@ -169,26 +170,36 @@ class Smooth:
         """Votes [num_classes] of ``num`` noisy copies of x, leaving out rows without a predicted class."""
         batch = one_example(x)
         key = _noise_key(self._seed, x)
-        votes = self._smoother(key, batch_size).votes(batch, n=num, indices=[self._draws[key]])
+        smoother = self._smoother(x.device)
+        smoother.runner.set_batch_size(batch_size)
+        smoother.sampler.seed = key
+        votes = smoother.votes(batch, n=num, indices=[self._draws[key]])
         self._draws[key] += 1
         counts: npt.NDArray[np.int64] = votes[0, : self.num_classes]
         return counts
 
-    def _smoother(self, seed: int, batch_size: int | None = None) -> RandomizedSmoothing:
-        # Built anew for each call: scripts change the attributes, and move the classifier, between calls.
+    def _smoother(self, where: torch.device | None = None) -> RandomizedSmoothing:
+        """The smoother of the current attributes, for images on a device.
+
+        Scripts change them, and move the classifier or load other weights, between calls. While they do not, the runner
+        remains, which counts the batches that its probe of the rows is due for.
+        """
         if self.mode not in _MODES:
             raise InputError(
                 f"mode: expected one of {', '.join(_MODES)}, got {self.mode!r}; soft votes and Cauchy noise have no "
                 'certificate here, so certify the votes of the arg-max with mode="hard"'
             )
         classifier = self.base_classifier
-        if isinstance(classifier, nn.Module):
-            classifier = _LogitsOf(classifier, self.num_classes)
-        elif callable(classifier):
-            classifier = partial(_logits_of, classifier, self.num_classes)
-        return RandomizedSmoothing(
-            classifier, self.num_classes, self.sigma, seed=seed, batch_size=batch_size, device=self.device
-        )
+        versions = _versions(classifier) if isinstance(classifier, nn.Module) else ()
+        settings = (classifier, self.num_classes, self.sigma, self.device, where, versions)
+        if self._built is None or self._built[0] != settings:
+            if isinstance(classifier, nn.Module):
+                classifier = _LogitsOf(classifier, self.num_classes)
+            elif callable(classifier):
+                classifier = partial(_logits_of, classifier, self.num_classes)
+            smoother = RandomizedSmoothing(classifier, self.num_classes, self.sigma, device=self.device)
+            self._built = settings, smoother
+        return self._built[1]
 
     def _count_arr(self, arr: npt.NDArray[np.integer], length: int) -> npt.NDArray[np.int64]:
         """Histogram [length] of an array of classes."""
@@ -202,13 +213,13 @@ class Smooth:
 class _LogitsOf(nn.Module):
     """The classifier, reduced to its logits."""
 
-    def __init__(self, classifier: nn.Module, num_classes: int) -> None:
+    def __init__(self, base_classifier: nn.Module, num_classes: int) -> None:
         super().__init__()
-        self.classifier = classifier
+        self.base_classifier = base_classifier  # errors name its modules below this
         self.num_classes = num_classes
 
     def forward(self, batch: Tensor) -> Any:
-        return _logits_of(self.classifier, self.num_classes, batch)
+        return _logits_of(self.base_classifier, self.num_classes, batch)
 
 
 def _logits_of(classifier: Classifier, num_classes: int, batch: Tensor) -> Any:
@@ -224,6 +235,12 @@ def _logits_of(classifier: Classifier, num_classes: int, batch: Tensor) -> Any:
             f"shape, got {type(output).__name__} of ({parts}); return the logits, as in lambda x: model(x)[0]"
         )
     return output[0]
+
+
+def _versions(module: nn.Module) -> tuple[tuple[Any, ...], ...]:
+    """Where the module's tensors are, and how often they were changed in place."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return tuple((t.device, t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
 
 
 def _noise_key(seed: int, x: Tensor) -> int:

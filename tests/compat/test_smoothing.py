@@ -254,6 +254,7 @@ def noise_of(image, **options):
     return (torch.cat(rows) - image).flatten(1)
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_objects_share_no_noise_for_different_images():
     images = [X, X + 0.5, X.nextafter(torch.ones(())), X[0], X.reshape(4, 1, 1), torch.zeros(1, 2, 2)]
     draws = [noise_of(image) for image in images] + [noise_of(X, seed=1)]
@@ -410,6 +411,41 @@ def test_changed_attributes_take_effect():
     smooth.sigma = -1.0
     with pytest.raises(InputError, match="sigma"):
         smooth.certify(x, 20, 500, 0.001, 500)
+
+
+def test_rows_are_probed_once_for_many_images():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+            self.rows = 0
+
+        def forward(self, batch):
+            self.rows += len(batch)
+            return halves(batch * self.weight)
+
+    model = Counting()
+    smooth = Smooth(model, 2, 0.5)
+    rows = []
+    for _ in range(3):
+        smooth.certify(X, 10, 100, 0.001, 50)
+        rows.append(model.rows)
+    assert np.diff([0, *rows]).tolist() == [110 + 4 * 10, 110, 110]
+    with torch.no_grad():
+        model.weight.neg_()  # other weights are another model, which is probed and certified anew
+    assert smooth.certify(X, 10, 1000, 0.001, 50)[0] == 1
+    assert model.rows == rows[-1] + 1010 + 4 * 10
+    with torch.inference_mode():
+        model.weight = nn.Parameter(torch.ones(1))
+    assert smooth.certify(X, 10, 1000, 0.001, 50)[0] == 0
+
+
+def test_coupled_rows_are_refused():
+    with pytest.raises(ModelError, match="depend on their own row alone"):
+        Smooth(lambda batch: halves(batch - batch.mean(0)), 2, 0.5).certify(X, 10, 100, 0.001, 50)
+    model = nn.Sequential(nn.Identity(), nn.BatchNorm2d(1, track_running_stats=False), nn.Flatten(), nn.Linear(4, 2))
+    with pytest.raises(ModelError, match=r"base_classifier\.1 \(BatchNorm2d\), which normalises with the statistics"):
+        Smooth(model, 2, 0.5).certify(X, 10, 100, 0.001, 50)
 
 
 def test_rows_without_a_winner_count_against_the_class():
