@@ -35,5 +35,9 @@ class ModelError(PyrobustError, RuntimeError):
     """The model failed, or returned something other than logits of the expected shape."""
 
 
+class RowDependenceError(ModelError):
+    """The model is no function of one input: rows of a batch depend on each other, or logits do not repeat."""
+
+
 class MissingExtraError(PyrobustError, RuntimeError):
     """An optional dependency is not installed; the message names the extra that installs it."""

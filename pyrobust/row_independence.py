@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrobust.errors import ModelError
+from pyrobust.errors import RowDependenceError
 
 # Few rows are compared, so that almost the whole batch changes around them.
 _SHARE_COMPARED = 16
@@ -61,7 +61,7 @@ class RowProbe:
     ...     return torch.cat([x, x.mean().expand(len(x), 1)], dim=1)
     >>> RowProbe(coupled, coupled).logits(torch.arange(8.0)[:, None], exact=True)
     Traceback (most recent call last):
-    pyrobust.errors.ModelError: model: expected logits that depend on their own row alone, ...
+    pyrobust.errors.RowDependenceError: model: expected logits that depend on their own row alone, ...
     """
 
     def __init__(self, model: Any, logits: Callable[[Tensor], Tensor]) -> None:
@@ -75,12 +75,12 @@ class RowProbe:
         self.passes = 0
 
     def expect_known_modules(self) -> None:
-        """Raise ModelError for a module that is known to mix rows or to draw random numbers; call it in a session."""
+        """Raise RowDependenceError for modules known to mix rows or to draw random numbers; call it in a session."""
         if self._first is None and isinstance(self._model, nn.Module):
             for name, module in self._model.named_modules():
                 problem = _known_problem(module)
                 if problem:
-                    raise ModelError(
+                    raise RowDependenceError(
                         f"model: expected logits that depend on their own row alone, got {_describe(name, module)}, "
                         f"which {problem}"
                     )
@@ -93,7 +93,7 @@ class RowProbe:
             exact: compare bit by bit; False: only up to rounding where the same batch does not repeat its bits.
 
         Raises:
-            ModelError: a row's logits depend on other rows or do not repeat; the message names the likely module.
+            RowDependenceError: logits depend on other rows or do not repeat; the message names the likely module.
         """
         due: tuple[str, ...] = ()
         if self._first is None:
@@ -165,7 +165,7 @@ class RowProbe:
         else:
             expected = "logits that depend on their own row alone"
             advice = "it mixes the rows of a batch: normalise with stored statistics, and operate along dimensions 1 on"
-        raise ModelError(
+        raise RowDependenceError(
             f"model: expected {expected}, but those of row {int(compared.positions[row])} of a batch of "
             f"{compared.rows} changed by {size:.3g} {_EVENTS[kind]}; the first module where they differ is {where}; "
             f"{advice}. Nothing can be certified otherwise"

@@ -44,6 +44,7 @@ def attack(
     batch_size: options.BatchSize = None,
     device: options.Device = None,
     dtype: options.DTypeName = None,
+    allow_changed_code: options.AllowChangedCode = False,
     out: options.Out = None,
 ) -> None:
     """Attack a classifier on a data set.
@@ -97,6 +98,7 @@ def attack(
                 keep_examples=not no_examples,
                 batch_size=batch_size,
                 model_name=model,
+                allow_changed_code=allow_changed_code,
                 progress=progress,
             )
         show_run(run)

@@ -60,6 +60,7 @@ def certify(
     batch_size: options.BatchSize = None,
     device: options.Device = None,
     dtype: options.DTypeName = None,
+    allow_changed_code: options.AllowChangedCode = False,
     out: options.Out = None,
 ) -> None:
     """Certify a classifier on a data set by randomized smoothing.
@@ -115,6 +116,7 @@ def certify(
             shard=part,
             batch_size=batch_size,
             model_name=model,
+            allow_changed_code=allow_changed_code,
             progress=progress,
         )
     show_run(run)

@@ -92,6 +92,14 @@ DTypeName = Annotated[
     ),
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Overwrite existing files; inputs are never overwritten.")]
+AllowChangedCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-changed-code",
+        help="Resume although the model's code has changed, where its outputs are the same; recorded in the run.",
+        rich_help_panel=_RUN_PANEL,
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(

@@ -28,6 +28,7 @@ def predict(
     batch_size: options.BatchSize = None,
     device: options.Device = None,
     dtype: options.DTypeName = None,
+    allow_changed_code: options.AllowChangedCode = False,
     out: options.Out = None,
 ) -> None:
     """Predict a data set with a smoothed classifier.
@@ -67,6 +68,7 @@ def predict(
             shard=part,
             batch_size=batch_size,
             model_name=model,
+            allow_changed_code=allow_changed_code,
             progress=progress,
         )
     show_run(run)

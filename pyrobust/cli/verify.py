@@ -127,6 +127,7 @@ def verify(
     seed: options.Seed = 0,
     batch_size: options.ChunkSize = None,
     device: options.Device = None,
+    allow_changed_code: options.AllowChangedCode = False,
     out: options.Out = None,
 ) -> None:
     """Verify a classifier on a data set by bound propagation.
@@ -176,6 +177,7 @@ def verify(
             batch_size=batch_size,
             device=device,
             model_name=model,
+            allow_changed_code=allow_changed_code,
             progress=progress,
             options=bound_options,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from pyrobust.evaluation.arguments import (
     image_set,
 )
 from pyrobust.evaluation.attack_chunk import AttackChunk, generators_from
+from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import attack_or_verify_header, probing, stored_parameters, write_run
 from pyrobust.runner import Runner
@@ -43,6 +45,7 @@ def attack_dataset(
     keep_examples: bool = True,
     batch_size: int | None = None,
     model_name: str | None = None,
+    allow_changed_code: bool = False,
     progress: bool | Report = False,
 ) -> Run:
     """Run an untargeted attack on a data set, committing results chunk by chunk (one batch each).
@@ -69,6 +72,8 @@ def attack_dataset(
             or what fits memory.
         model_name: name of the model in the run. Default: its class. Required for a run in a file if the model is a
             callable but not a module.
+        allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
+            run records this.
         progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
 
     Returns:
@@ -97,6 +102,7 @@ def attack_dataset(
     if not isinstance(attack, AdversarialAttack):
         raise InputTypeError(f"attack: expected an AdversarialAttack, got {type(attack).__name__}")
     flag("keep_examples", keep_examples)
+    flag("allow_changed_code", allow_changed_code)
     images = image_set(data)
     selection = {"images": len(images), **check_selection(skip=skip, max=max_images, shard=shard)}
     check_range(images, selection, (attack.clip_min, attack.clip_max), "the attack's clip range")
@@ -140,7 +146,15 @@ def attack_dataset(
             stored=stored,
             guarantee="empirical",
         )
-        return write_run(out, header, AttackChunk(attack, images, header.parameters), images, progress)
+        return write_run(
+            out,
+            header,
+            AttackChunk(attack, images, header.parameters),
+            images,
+            progress,
+            identify=partial(identify, attack.runner, images.x[0]),
+            allow_changed_code=allow_changed_code,
+        )
     finally:
         for runner, size in zip(runners, given, strict=True):
             runner.set_batch_size(size)

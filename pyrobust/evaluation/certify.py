@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from pyrobust.evaluation.arguments import (
     identify_model,
 )
 from pyrobust.evaluation.certify_sequential import fill_sequentially
+from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import Advance, Step, fill_run, probing, software_versions, stored_parameters, write_run
 from pyrobust.runs.parameters import RULE, chosen_indices
@@ -53,6 +55,7 @@ def certify_dataset(
     shard: tuple[int, int] | None = None,
     batch_size: int | None = None,
     model_name: str | None = None,
+    allow_changed_code: bool = False,
     progress: bool | Report = False,
 ) -> Run:
     """Certify a data set by randomized smoothing (Cohen, Rosenfeld and Kolter, 2019), committing results by chunks.
@@ -85,6 +88,8 @@ def certify_dataset(
         batch_size: rows in a forward pass. Default: that of the resumed run, or of the smoother.
         model_name: name of the model in the run. Default: its class. Required for a run in a file if the model is a
             callable but not a module, since only its name identifies it then.
+        allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
+            run records this.
         progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
 
     Returns:
@@ -110,12 +115,13 @@ def certify_dataset(
     images = check_images(smoother, data)
     smoother = smoother.on_grid_of(images.x)
     selection = {"skip": skip, "max": max_images, "shard": shard}
+    changed = flag("allow_changed_code", allow_changed_code)
     own = {"n0": n0, "n": n, "alpha": alpha, "method": method}
     sorted_radii = sorted(set(certified_radii(method, radii)))
     if method == "sequential":
         share = SHARE_AT_END if hybrid is None else hybrid
         own |= {"radii": sorted_radii, "hybrid": share, "two_class": two_class}
-        return _sweep("certify", None, smoother, images, out, own, selection, batch_size, model_name, progress)
+        return _sweep("certify", None, smoother, images, out, own, selection, batch_size, model_name, changed, progress)
     sequential = {"radii": sorted_radii or None, "hybrid": hybrid, "two_class": flag("two_class", two_class) or None}
     for name, value in sequential.items():
         if value is not None:
@@ -131,7 +137,7 @@ def certify_dataset(
             "radius": result.radius,
         }
 
-    return _sweep("certify", certify, smoother, images, out, own, selection, batch_size, model_name, progress)
+    return _sweep("certify", certify, smoother, images, out, own, selection, batch_size, model_name, changed, progress)
 
 
 def predict_dataset(
@@ -146,6 +152,7 @@ def predict_dataset(
     shard: tuple[int, int] | None = None,
     batch_size: int | None = None,
     model_name: str | None = None,
+    allow_changed_code: bool = False,
     progress: bool | Report = False,
 ) -> Run:
     """Predict a data set with the smoothed classifier, abstaining where the two-sided binomial test is inconclusive.
@@ -163,6 +170,8 @@ def predict_dataset(
         shard: (I, K) with I from 1 to K: of the selected images, use every K-th from the I-th.
         batch_size: rows in a forward pass. Default: that of the resumed run, or of the smoother.
         model_name: name of the model in the run. Default: its class.
+        allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
+            run records this.
         progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
 
     Returns:
@@ -190,7 +199,8 @@ def predict_dataset(
 
     own = {"n": n, "alpha": alpha}
     selection = {"skip": skip, "max": max_images, "shard": shard}
-    return _sweep("predict", predict, smoother, images, out, own, selection, batch_size, model_name, progress)
+    changed = flag("allow_changed_code", allow_changed_code)
+    return _sweep("predict", predict, smoother, images, out, own, selection, batch_size, model_name, changed, progress)
 
 
 def _sweep(
@@ -203,6 +213,7 @@ def _sweep(
     selection: dict[str, Any],
     batch_size: int | None,
     model_name: str | None,
+    allow_changed_code: bool,
     progress: bool | Report,
 ) -> Run:
     """Sweep the data set by chunks, or sequentially if ``step`` is None."""
@@ -245,11 +256,17 @@ def _sweep(
             guarantee=smoother.sampler.guarantee,
             versions=software_versions(),
         )
+        identity = partial(identify, smoother.runner, images.x[0], pinned=smoother.sampler.grid is not None)
         if step is None:
             return fill_run(
-                out, header, lambda writer, report: fill_sequentially(writer, smoother, images, report), progress
+                out,
+                header,
+                lambda writer, report: fill_sequentially(writer, smoother, images, report),
+                progress,
+                identify=identity,
+                allow_changed_code=allow_changed_code,
             )
-        return write_run(out, header, step, images, progress)
+        return write_run(out, header, step, images, progress, identify=identity, allow_changed_code=allow_changed_code)
     finally:
         smoother.runner.set_batch_size(given)
 

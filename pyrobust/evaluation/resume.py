@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import time
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor
 
 from pyrobust.checks import WORDS, count, file_path
-from pyrobust.errors import FileFormatError, InputError, ModelError, PyrobustError
+from pyrobust.errors import FileFormatError, InputError, ModelError, PyrobustError, RowDependenceError
 from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.runner import Runner
+from pyrobust.runs.identity import Identity
 from pyrobust.runs.parameters import check_parameters, chosen_indices
 from pyrobust.runs.reader import Header, connect_readonly, read_header
 from pyrobust.runs.run import Run
@@ -73,10 +75,21 @@ class Tally:
 
 
 def write_run(
-    out: str | os.PathLike[str] | None, header: Header, step: Step, images: ImageSet, progress: bool | Report
+    out: str | os.PathLike[str] | None,
+    header: Header,
+    step: Step,
+    images: ImageSet,
+    progress: bool | Report,
+    *,
+    identify: Callable[[], Identity],
+    allow_changed_code: bool,
 ) -> Run:
     """Start or resume a run, computing its missing chunks with ``step``."""
-    return fill_run(out, header, lambda writer, report: _write_chunks(writer, step, images, report), progress)
+
+    def fill(writer: RunWriter, report: Report) -> None:
+        _write_chunks(writer, step, images, report)
+
+    return fill_run(out, header, fill, progress, identify=identify, allow_changed_code=allow_changed_code)
 
 
 def fill_run(
@@ -84,19 +97,41 @@ def fill_run(
     header: Header,
     fill: Callable[[RunWriter, Report], None],
     progress: bool | Report,
+    *,
+    identify: Callable[[], Identity],
+    allow_changed_code: bool,
 ) -> Run:
     """Start or resume a run, in memory for None, and let ``fill`` add the missing rows.
 
-    A complete run is only read: its file may be read-only.
+    A complete run is only read: its file may be read-only. The model is identified before and after, and a run whose
+    model turns out to be no function of one input is void.
     """
+    before = identify()
+    header = dataclasses.replace(header, identity=before)
     complete = None if out is None else _complete_run(Path(out), header)
     with sweep_reporting(progress) as report:
         if complete is not None:
             report(Tally(complete).progress())
             return complete
-        with RunWriter(out, header) as writer:
-            fill(writer, report)
+        with RunWriter(out, header, allow_changed_code=allow_changed_code) as writer:
+            try:
+                fill(writer, report)
+                _check_unchanged(before, identify())
+            except RowDependenceError as error:
+                if writer.done:
+                    writer.void(str(error))
+                raise
     return Run(writer.connection if out is None else out)
+
+
+def _check_unchanged(before: Identity, after: Identity) -> None:
+    """Raise RowDependenceError if the logits of the model changed; its source files may have been edited meanwhile."""
+    changes = before.differences(dataclasses.replace(after, code=before.code))
+    if changes:
+        raise RowDependenceError(
+            f"model: expected the same logits before and after the run, but they changed: {'; '.join(changes)}; make "
+            "it a function of its input, without counters or other state"
+        )
 
 
 def _complete_run(path: Path, header: Header) -> Run | None:

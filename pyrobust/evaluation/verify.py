@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from pyrobust.evaluation.arguments import (
     image_set,
 )
 from pyrobust.evaluation.attack import attack_settings
+from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import attack_or_verify_header, probing, stored_parameters, write_run
 from pyrobust.evaluation.verify_chunk import VerifyChunk
@@ -56,6 +58,7 @@ def verify_dataset(
     batch_size: int | None = None,
     device: torch.device | str | None = None,
     model_name: str | None = None,
+    allow_changed_code: bool = False,
     progress: bool | Report = False,
     options: BoundOptions | None = None,
     **keywords: Unpack[BoundKeywords],
@@ -87,6 +90,8 @@ def verify_dataset(
         batch_size: images in a chunk. Default: that of the resumed run, or 32.
         device: device of the forward pass and the bounds; the model is moved there. Default: the model's device.
         model_name: name of the model in the run. Default: its class.
+        allow_changed_code: resume a run although the code of the model has changed, where its logits are the same; the
+            run records this.
         progress: True for a bar on standard error, or a function that receives a `SweepProgress`.
         options: settings of the bounds; default: ``BoundOptions(method="cascade", clip=(0.0, 1.0))``. Of the certified
             radii that several methods prove, the run stores the largest.
@@ -119,6 +124,7 @@ def verify_dataset(
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     flag("radius", radius)
     flag("keep_examples", keep_examples)
+    flag("allow_changed_code", allow_changed_code)
     if (epsilons is None) != radius:
         raise InputError(f"epsilons: expected either epsilons or radius=True, got {'both' if radius else 'neither'}")
     sizes = None if epsilons is None else _sorted_epsilons(epsilons)
@@ -183,7 +189,15 @@ def verify_dataset(
             guarantee="deterministic" if options.sound else "none",
         )
         step = VerifyChunk(bounded, runner, images, header.parameters, attacks, options)
-        return write_run(out, header, step, images, progress)
+        return write_run(
+            out,
+            header,
+            step,
+            images,
+            progress,
+            identify=partial(identify, runner, images.x[0]),
+            allow_changed_code=allow_changed_code,
+        )
 
 
 def _sorted_epsilons(epsilons: Any) -> list[float]:

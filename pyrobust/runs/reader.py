@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from pyrobust.checks import WORDS
 from pyrobust.errors import FileFormatError, StoreError
+from pyrobust.runs.identity import Identity, decode_identity
 from pyrobust.runs.parameters import (
     check_parameters,
     describe_difference,
@@ -34,6 +35,7 @@ from pyrobust.runs.parameters import (
 from pyrobust.runs.schema import (
     APPLICATION_ID,
     COMMON,
+    IDENTITY_VERSION,
     KINDS,
     LAYOUTS,
     PENDING,
@@ -59,6 +61,7 @@ class Header:
         guarantee: "grid" or "real" for smoothing (`pyrobust.smoothing.Certificates`), "deterministic" for sound bounds,
             "empirical" for attacks, which certify nothing, "none" for bounds in plain floating-point arithmetic.
         versions: versions of the software that started the run.
+        identity: code and logits of the model; None in runs that older versions started.
 
     >>> Header("predict", {}, "net", "", "digits", "", "real", {}).kind
     'predict'
@@ -72,6 +75,7 @@ class Header:
     data_sha256: str
     guarantee: str
     versions: dict[str, str]
+    identity: Identity | None = None
 
     @property
     def layout(self) -> str:
@@ -102,6 +106,8 @@ class Header:
         if "grid" in self.parameters and "grid" in other.parameters and "torch" not in ignore:
             pairs.append(("torch", self.versions.get("torch", ""), other.versions.get("torch", "")))
         differences = [describe_difference(*pair, wording) for pair in pairs if pair[1] != pair[2]]
+        if self.identity is not None and other.identity is not None and "identity" not in ignore:
+            differences += self.identity.differences(other.identity, wording)
         return differences + describe_differences(self.parameters, other.parameters, wording, ignore)
 
 
@@ -174,7 +180,7 @@ def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
         if application != APPLICATION_ID:
             raise FileFormatError(f"{path}: a SQLite file of another program, not a run of pyrobust; use another file")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        _check_version(path, version, *sorted(set(SCHEMA_VERSIONS.values())))
+        _check_version(path, version, *sorted({*SCHEMA_VERSIONS.values(), IDENTITY_VERSION}))
         if schema.get("run") != ("table", create_statements("certify")["run"]):
             raise ValueError("table run has an unexpected schema")
         _check_length(connection)
@@ -192,17 +198,28 @@ def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
             raise ValueError(f"unknown kind {kind[:40]!r}")
         values, software = json.loads(parameters), json.loads(versions)
         layout = layout_of(kind, values)
-        _check_version(path, version, SCHEMA_VERSIONS[layout])
+        _check_version(path, version, SCHEMA_VERSIONS[layout], IDENTITY_VERSION)
         if stored_version != version:
             raise ValueError(f"table run: schema version {stored_version} contradicts the file's, {version}")
-        if schema != {name: ("table", sql) for name, sql in create_statements(layout).items()}:
+        identified = version == IDENTITY_VERSION
+        if schema != {name: ("table", sql) for name, sql in create_statements(layout, identified).items()}:
             raise ValueError("table result has an unexpected schema")
         check_parameters(kind, values)
         if (guarantee == "grid") != ("grid" in values):
             raise ValueError("guarantee contradicts the parameters")
         if not isinstance(software, dict) or not all(isinstance(text, str) for text in software.values()):
             raise ValueError("versions: expected an object of strings")
-        return Header(kind, values, model, model_sha256, data, data_sha256, guarantee, software)
+        identity = _read_identity(connection) if identified else None
+    if identity is not None and identity.void:
+        raise StoreError(f"{path}: void, do not use its results: {identity.void}; start a new run in another file")
+    return Header(kind, values, model, model_sha256, data, data_sha256, guarantee, software, identity)
+
+
+def _read_identity(connection: sqlite3.Connection) -> Identity:
+    values = [row[0] for row in connection.execute("SELECT value FROM identity").fetchall()]
+    if len(values) != 1 or not isinstance(values[0], str):
+        raise ValueError("table identity: expected one row of text")
+    return decode_identity(values[0])
 
 
 def _check_version(path: Path, version: int, *known: int) -> None:

@@ -7,6 +7,8 @@ KINDS = ("certify", "predict", "attack", "verify")
 #: Schema version of each layout. Version 1 introduced certifications and predictions, 2 attacks, 3 verifications,
 #: 4 attacks without a distance where the model is robust, 5 sequential certifications.
 SCHEMA_VERSIONS: dict[str, int] = {"certify": 1, "sequential": 5, "predict": 1, "attack": 4, "verify": 3}
+#: Schema version of runs of any layout that store the identity of their model; the versions above have none.
+IDENTITY_VERSION = 6
 #: "PyRb" in the header of every file; tells runs from SQLite files of other programs.
 APPLICATION_ID = 0x50795262
 
@@ -79,15 +81,19 @@ RUN = {
     "guarantee": "TEXT NOT NULL",
     "versions": "TEXT NOT NULL",
 }
+#: The identity of the model (`pyrobust.runs.identity`), as JSON; one row.
+IDENTITY = {"id": "INTEGER PRIMARY KEY CHECK (id = 1)", "value": "TEXT NOT NULL"}
 
 
-def create_statements(layout: str) -> dict[str, str]:
+def create_statements(layout: str, identity: bool = False) -> dict[str, str]:
     """Return the CREATE statement of each table, character for character as SQLite stores it.
 
-    >>> sorted(create_statements("certify")), sorted(create_statements("sequential"))
-    (['result', 'run'], ['pending', 'result', 'run'])
+    >>> sorted(create_statements("certify")), sorted(create_statements("sequential", identity=True))
+    (['result', 'run'], ['identity', 'pending', 'result', 'run'])
     """
     tables = {"run": RUN, "result": COMMON | LAYOUTS[layout]}
+    if identity:
+        tables["identity"] = IDENTITY
     if layout == "sequential":
         tables["pending"] = PENDING
     return {

@@ -10,14 +10,24 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from pyrobust.checks import WORDS
 from pyrobust.errors import FileFormatError, InputError, StoreError
+from pyrobust.runs.identity import Identity
 from pyrobust.runs.reader import Header, encode_counts, read_columns, read_header
-from pyrobust.runs.schema import APPLICATION_ID, COMMON, LAYOUTS, PENDING, SCHEMA_VERSIONS, create_statements
+from pyrobust.runs.schema import (
+    APPLICATION_ID,
+    COMMON,
+    IDENTITY_VERSION,
+    LAYOUTS,
+    PENDING,
+    SCHEMA_VERSIONS,
+    create_statements,
+)
 from pyrobust.zoo.files import COMPANIONS
 
 logger = logging.getLogger(__name__)
@@ -30,7 +40,8 @@ _SMALLEST_DATABASE = 512
 class RunWriter:
     """Start a run in a file, or in memory for path None, or resume the one there, and append results.
 
-    The header must agree with that of the existing run. A new file appears with its header or not at all.
+    The header must agree with that of the existing run. A new file appears with its header or not at all. With
+    ``allow_changed_code`` the code of the model may differ; the run records it.
 
     >>> from pyrobust.runs.parameters import example
     >>> with RunWriter(None, Header("predict", example("predict"), "net", "", "digits", "", "real", {})) as writer:
@@ -40,8 +51,11 @@ class RunWriter:
     [7]
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, header: Header) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None, header: Header, *, allow_changed_code: bool = False
+    ) -> None:
         self.header = header
+        self._allow_changed_code = allow_changed_code
         self.path = None if path is None else Path(path)
         self._where = Path("(in memory)") if self.path is None else self.path
         # SQLite follows symbolic links and names its companions after the file that they lead to.
@@ -167,11 +181,11 @@ class RunWriter:
     def _begin(self) -> None:
         # WAL mode cannot be set inside a transaction, so it follows the one that writes the header.
         header = self.header
-        version = SCHEMA_VERSIONS[header.layout]
+        version = SCHEMA_VERSIONS[header.layout] if header.identity is None else IDENTITY_VERSION
         with self._writing("written"):
             self.connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self.connection.execute(f"PRAGMA user_version = {version}")
-            for statement in create_statements(header.layout).values():
+            for statement in create_statements(header.layout, header.identity is not None).values():
                 self.connection.execute(statement)
             self.connection.execute(
                 "INSERT INTO run VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -187,10 +201,16 @@ class RunWriter:
                     json.dumps(header.versions),
                 ),
             )
+            if header.identity is not None:
+                self.connection.execute("INSERT INTO identity VALUES (1, ?)", (header.identity.encode(),))
             self.connection.execute("COMMIT")
             self._lock_in_wal_mode()
 
     def _resume(self, stored: Header) -> None:
+        given = self.header.identity
+        known: tuple[str, ...] = () if stored.identity is None else stored.identity.code
+        if self._allow_changed_code and given is not None:
+            self.header = replace(self.header, identity=replace(given, code=(*known, *given.code)))
         differences = stored.differences(self.header)
         if differences:
             if stored.kind != self.header.kind:
@@ -199,15 +219,33 @@ class RunWriter:
                 )
             raise StoreError(
                 f"{self._where}: holds a run with different parameters: {'; '.join(differences)}; "
-                f"repeat its parameters to resume it{_grid_hint(stored, self.header)}, or use another file"
+                f"repeat its parameters to resume it{_grid_hint(stored, self.header)}"
+                f"{_code_hint(stored, self.header)}, or use another file"
             )
         if stored.versions != self.header.versions:
             logger.warning("%s: started with %s, resumed with %s", self._where, stored.versions, self.header.versions)
+        if stored.identity is None:
+            logger.warning("%s: holds no identity of the model; only its parameters were compared", self._where)
         self.header = stored
         self.done = set(read_columns(self.connection, self._where, stored.layout, ["idx"])["idx"])
         with self._writing("opened"):
             self._roll_back()
             self._lock_in_wal_mode()
+        if stored.identity is not None and given is not None and not set(given.code) <= set(known):
+            logger.warning("%s: the code of the model has changed; the run records it", self._where)
+            self._store_identity(replace(stored.identity, code=(*known, *given.code)))
+
+    def void(self, reason: str) -> None:
+        """Mark the run void, so that its results cannot be read, because the model turned out to be no function."""
+        if self.header.identity is not None:
+            self._store_identity(replace(self.header.identity, void=reason[:4096]))
+
+    def _store_identity(self, identity: Identity) -> None:
+        self.header = replace(self.header, identity=identity)
+        with self._writing("written"):
+            self._roll_back()
+            self.connection.execute("UPDATE identity SET value = ?", (identity.encode(),))
+            self.connection.execute("BEGIN IMMEDIATE")
 
     def _lock_in_wal_mode(self) -> None:
         self.connection.execute("PRAGMA journal_mode = WAL")
@@ -269,6 +307,16 @@ def _grid_hint(stored: Header, header: Header) -> str:
     if grid == asked:
         return ""
     return " (without a grid: grid=None, --grid none)" if grid is None else f' (grid="{grid}", --grid {grid})'
+
+
+def _code_hint(stored: Header, header: Header) -> str:
+    """The argument and option that allow a model whose code alone differs."""
+    if stored.identity is None or header.identity is None:
+        return ""
+    allowed = replace(header, identity=replace(header.identity, code=stored.identity.code))
+    if stored.differences(allowed):
+        return ""
+    return " (with allow_changed_code=True, --allow-changed-code, if the new code computes the same)"
 
 
 def _sqlite_columns(types: Mapping[str, str], rows: Mapping[str, Sequence[Any]]) -> list[list[Any]]:

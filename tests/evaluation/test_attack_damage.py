@@ -193,19 +193,19 @@ def test_each_kind_has_its_schema_version(run_file: Path, tmp_path: Path) -> Non
         with contextlib.closing(sqlite3.connect(path)) as connection:
             return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
-    assert version(run_file) == 4
+    assert version(run_file) == 6
     with RunWriter(tmp_path / "certify.db", header()):
         pass
     assert version(tmp_path / "certify.db") == 1
     change(run_file, "PRAGMA user_version = 1")
-    with pytest.raises(FileFormatError, match="schema version 1, expected 4"):
+    with pytest.raises(FileFormatError, match="schema version 1, expected 4 or 6"):
         Run(run_file)
     change(run_file, "PRAGMA user_version = 5")
-    with pytest.raises(FileFormatError, match="schema version 5, expected 4"):
+    with pytest.raises(FileFormatError, match="schema version 5, expected 4 or 6"):
         Run(run_file)
-    for other in (2, 6):
+    for other in (2, 7):
         change(run_file, f"PRAGMA user_version = {other}")
-        with pytest.raises(FileFormatError, match=f"schema version {other}, expected 1, 3, 4 or 5"):
+        with pytest.raises(FileFormatError, match=f"schema version {other}, expected 1, 3, 4, 5 or 6"):
             Run(run_file)
 
 

@@ -116,7 +116,7 @@ def test_a_run_on_a_grid_is_not_resumed_under_another_torch(
     monkeypatch.setattr(certify_sequential, "_COMMIT_S", 0.0)
     for grid, name in (("1/16", "grid.db"), (None, "real.db")):
         with pytest.raises(ZeroDivisionError):
-            under("2.11.0", name, grid, calls=30)
+            under("2.11.0", name, grid, calls=40)
     with pytest.raises(StoreError, match=r"torch: '2.11.0' stored, '2.13.0' given"):
         under("2.13.0", "grid.db")
     assert under("2.13.0", "real.db", None).complete

@@ -136,7 +136,7 @@ def test_a_complete_run_is_only_read(whole: Run, tmp_path: Path) -> None:
     assert_same(certify_dataset(smoother(), shades(), out=path, **SMALL), whole)
     assert path.read_bytes() == before
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (5,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (6,)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def change(path: Path, statement: str) -> None:
         ("UPDATE result SET undecided = '100' WHERE radius > 0.05", "undecided radii that contradict"),
         ("UPDATE result SET p_upper = 1.5 WHERE idx = 3", "p_upper out of range"),
         ("DROP TABLE pending", "table result has an unexpected schema"),
-        ("PRAGMA user_version = 1", "schema version 1, expected 5"),
+        ("PRAGMA user_version = 1", "schema version 1, expected 5 or 6"),
     ],
 )
 def test_damaged_results_are_refused(statement: str, match: str, tmp_path: Path) -> None:

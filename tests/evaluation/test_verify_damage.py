@@ -125,10 +125,10 @@ def test_the_schema_version(tmp_path: Path, contents: dict[str, bytes]) -> None:
     path = tmp_path / "run.db"
     path.write_bytes(contents["verdicts"])
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
-        connection.execute("PRAGMA user_version = 6")
+        assert connection.execute("PRAGMA user_version").fetchone() == (6,)
+        connection.execute("PRAGMA user_version = 7")
         connection.commit()
-    with pytest.raises(FileFormatError, match="schema version 6, expected 1, 3, 4 or 5"):
+    with pytest.raises(FileFormatError, match="schema version 7, expected 1, 3, 4, 5 or 6"):
         Run(path)
     before = path.read_bytes()
     with pytest.raises(FileFormatError, match="use the version of pyrobust that wrote it"):

@@ -11,7 +11,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ from store_rows import header, rows
 from pyrobust.errors import FileFormatError, InputError, PyrobustError, StoreError
 from pyrobust.evaluation.progress import SweepProgress
 from pyrobust.evaluation.resume import write_run
+from pyrobust.runs.identity import Identity
 from pyrobust.runs.run import Run
 from pyrobust.runs.writer import RunWriter
 from pyrobust.zoo import ImageSet
@@ -179,15 +180,16 @@ def test_without_permission_to_write(unprivileged: Path) -> None:
 def test_a_finished_run_needs_no_permission_to_write(unprivileged: Path) -> None:
     reports: list[SweepProgress] = []
     images = ImageSet("digits", torch.zeros(20, 1, 2, 2), torch.zeros(20, dtype=torch.int64))
+    same: Any = {"identify": lambda: Identity((), "", "", (), 0.0), "allow_changed_code": False}
 
     def step(*_: object) -> NoReturn:
         raise AssertionError("a complete run needs no work")
 
-    run = write_run(unprivileged / "whole.db", header(max=4), step, images, reports.append)
+    run = write_run(unprivileged / "whole.db", header(max=4), step, images, reports.append, **same)
     assert (len(run), run.path) == (4, unprivileged / "whole.db")
     assert [(report.done, report.total, report.right) for report in reports] == [(4, 4, 4)]
     with pytest.raises(StoreError, match="different parameters: n: 1000 stored, 2000 given"):
-        write_run(unprivileged / "whole.db", header(max=4, n=2000), step, images, False)
+        write_run(unprivileged / "whole.db", header(max=4, n=2000), step, images, False, **same)
 
 
 @contextlib.contextmanager

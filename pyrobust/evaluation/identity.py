@@ -1,0 +1,79 @@
+"""Identify the model of a run by its code and by its logits on fixed noisy inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pyrobust.ops.sample_noise import sample_noise
+from pyrobust.runner import Runner
+from pyrobust.runs.identity import LOGITS, PROBES, Identity
+from pyrobust.zoo import code_hash
+
+_SIGMA = 0.25
+
+
+def identify(runner: Runner, image: Tensor, *, pinned: bool = False) -> Identity:
+    """Identify a model by its code, and by its logits on noisy copies of an image.
+
+    Args:
+        runner: of the model.
+        image: [...], float.
+        pinned: use only kernels that repeat their bits.
+
+    Returns:
+        The identity; without logits for a model that does not repeat them.
+
+    >>> identify(Runner(torch.nn.Identity()), torch.ones(2)).code
+    ()
+    """
+    x = image.detach().cpu().float()[None]
+    x = sample_noise(x, [(0, 0, 0, PROBES)], sigma=_SIGMA, noise="gaussian", stage="predict", seed=0)
+    with runner.session(gradients=True, pinned=pinned):
+        first, again = (
+            _seeded(runner.device, lambda: runner.logits(runner.batch(x).to(runner.dtype)).detach()) for _ in range(2)
+        )
+    first, again = first.cpu().double(), again.cpu().double()
+    repeats = first.numpy().tobytes() == again.numpy().tobytes()
+    digest = code_hash(runner.model)
+    return Identity(
+        code=(digest,) if digest else (),
+        machine=_machine(runner),
+        bits=hashlib.sha256(first.numpy().tobytes()).hexdigest() if repeats else "",
+        logits=tuple(
+            tuple(value if math.isfinite(value) else None for value in row) for row in first[:, :LOGITS].tolist()
+        )
+        if repeats
+        else (),
+        tolerance=torch.finfo(runner.dtype).eps ** 0.5,
+    )
+
+
+def _seeded(device: torch.device, run: Callable[[], Tensor]) -> Tensor:
+    """Run with torch's generators seeded, and restore them."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(0)
+        return run()
+
+
+def _machine(runner: Runner) -> str:
+    """Name the hardware, threads and software that decide the bits of a forward pass."""
+    if runner.device.type == "cuda":
+        hardware = torch.cuda.get_device_name(runner.device)
+    else:
+        hardware = f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
+    return f"{hardware}, torch {torch.__version__}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
