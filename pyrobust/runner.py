@@ -314,6 +314,15 @@ def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int],
         yield lambda done: None
 
 
+def model_name(model: Classifier) -> str:
+    """Name a model by its class, or a function by its own name.
+
+    >>> model_name(nn.Linear(2, 2)), model_name(torch.relu)
+    ('Linear', 'relu')
+    """
+    return str(getattr(model, "__name__", type(model).__name__))
+
+
 _CPU = torch.device("cpu")
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyrobust.checks import choice, image_indices, summary
 from pyrobust.errors import InputError
+from pyrobust.frames import Tabular
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
 from .apgd import APGD
@@ -52,7 +53,7 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class AutoAttackResult:
+class AutoAttackResult(Tabular):
     """The outcome of each attack.
 
     Attributes:
@@ -67,6 +68,13 @@ class AutoAttackResult:
     accuracy: dict[str, float]
     forwards: int
     flags: tuple[Flag, ...] = ()
+
+    def _columns(self) -> dict[str, Any]:
+        """One row for each example."""
+        return {"broken_by": [name or "" for name in self.broken_by]}
+
+    def _attributes(self) -> dict[str, Any]:
+        return {name: value for name, value in self.to_dict().items() if name != "broken_by"}
 
     @property
     def robust_accuracy(self) -> float:

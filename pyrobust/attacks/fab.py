@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyrobust.checks import class_labels, count, finite, flag, share, summary
 from pyrobust.errors import InputError
+from pyrobust.frames import Tabular
 from pyrobust.ops.examples import put_rows
 from pyrobust.ops.logits import FOOLED, ROBUST
 from pyrobust.ops.perturbation import add_perturbation
@@ -35,7 +36,7 @@ _DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 
 
 @dataclass(frozen=True)
-class MinimalPerturbation:
+class MinimalPerturbation(Tabular):
     """The nearest adversarial examples found.
 
     Attributes:
@@ -55,6 +56,10 @@ class MinimalPerturbation:
             found=len(finite),
             median_distance=float(self.distance.median()) if len(finite) else None,
         )
+
+    def _columns(self) -> dict[str, Any]:
+        """One row for each example."""
+        return {"distance": self.distance.numpy()}
 
     def to_dict(self) -> dict[str, list[float]]:
         """Convert to plain Python: the distances."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from pyrobust.auditing.certification_log import CertificationLog
@@ -21,6 +21,7 @@ from pyrobust.auditing.check_run import check_run
 from pyrobust.auditing.findings import Finding
 from pyrobust.auditing.metrics import CertificationMetrics, certification_metrics
 from pyrobust.checks import summary
+from pyrobust.frames import Tabular
 from pyrobust.runs.run import Run
 
 # Above this share of a data set, its figures are taken as those of the whole.
@@ -28,7 +29,7 @@ _WHOLE = 0.99
 
 
 @dataclass(frozen=True, eq=False)
-class Audit:
+class Audit(Tabular):
     """The findings of an audit and the metrics of the log.
 
     Attributes:
@@ -47,6 +48,15 @@ class Audit:
     def __repr__(self) -> str:
         path, counted = str(self.log.path), self.metrics.images
         return summary(self, path=path, images=counted, faults=len(self.faults), notes=len(self.notes))
+
+    def _columns(self) -> dict[str, Any]:
+        """One row for each finding."""
+        found = [finding.to_dict() for finding in self.findings]
+        names = [field.name for field in fields(Finding)]
+        return {name: [finding[name] for finding in found] for name in names}
+
+    def _attributes(self) -> dict[str, Any]:
+        return {"path": str(self.log.path), "exit_status": self.exit_status}
 
     @property
     def faults(self) -> list[Finding]:

@@ -17,6 +17,7 @@ from pyrobust.auditing.log_reader import read_text_columns
 from pyrobust.auditing.saturation import USUAL_ALPHA, USUAL_N, find_saturation
 from pyrobust.checks import count, file_path, number, summary
 from pyrobust.errors import FileFormatError, InputError
+from pyrobust.frames import Tabular
 from pyrobust.metrics.votes import significant_decimals
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run
@@ -32,7 +33,7 @@ _MAX_DECIMALS = 17
 
 
 @dataclass(frozen=True, eq=False)
-class CertificationLog:
+class CertificationLog(Tabular):
     """The rows of a certification exactly as written; nothing is repaired.
 
     Attributes:
@@ -99,6 +100,16 @@ class CertificationLog:
             alpha=self.alpha,
             findings=len(self.findings),
         )
+
+    def _columns(self) -> dict[str, Any]:
+        """One row for each row of the log."""
+        names = ("index", "label", "prediction", "radius", "correct", "seconds", "votes")
+        columns = {name: getattr(self, name) for name in names}
+        return {name: column for name, column in columns.items() if column is not None}
+
+    def _attributes(self) -> dict[str, Any]:
+        names = ("name", "kind", "n", "alpha", "sigma", "norm", "noise")
+        return {"path": str(self.path), **{name: getattr(self, name) for name in names}}
 
     @property
     def right(self) -> npt.NDArray[np.bool_]:

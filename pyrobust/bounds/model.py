@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.bounds.engines.denormals import denormals_kept
+from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.select import check_engine, engine_for
 from pyrobust.bounds.graph.capture import capture
+from pyrobust.bounds.graph.nodes import in_order
 from pyrobust.bounds.input_set import InputSet, ball, box
 from pyrobust.bounds.lipschitz.bound import LipschitzEngine
 from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, merge_options
@@ -19,8 +21,10 @@ from pyrobust.bounds.radius_search import search_radius
 from pyrobust.bounds.result import Bounds, Verdicts
 from pyrobust.bounds.specification import check_rows, margins
 from pyrobust.bounds.verify import Attack, run_cascade
-from pyrobust.checks import class_labels, non_negative
+from pyrobust.checks import class_labels, non_negative, summary
 from pyrobust.errors import InputError
+from pyrobust.runner import Runner, model_name
+from pyrobust.zoo.hashing import hash_tensors
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -80,8 +84,31 @@ class BoundedModel:
         self.outputs = self.output.size
         place = next((t.device for t in (*model.parameters(), *model.buffers())), example_input.device)
         self._engine = engine_for(self.output, example_input.dtype, place, engine)
+        self._engine_name = engine
         self._lipschitz = LipschitzEngine(self.output)
         self.device = self._engine.device
+        self._example = example_input.detach()[:0].clone()
+        self._sha256 = _parameters_hash(model)
+
+    def __repr__(self) -> str:
+        engine = "native" if isinstance(self._engine, Engine) else "torch"
+        return summary(
+            self,
+            model=model_name(self.model),
+            shape=self.shape,
+            outputs=self.outputs,
+            layers=len(in_order(self.output)),
+            engine=engine,
+            device=str(self.device),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the model; unpickling captures it and packs the engine's weights again."""
+        if _parameters_hash(self.model) != self._sha256:
+            raise InputError(
+                "model: expected the parameters of the construction, got others; make a new BoundedModel to pickle it"
+            )
+        return _restored, (self.model, self._example, self._engine_name)
 
     @denormals_kept()
     def bounds(
@@ -328,6 +355,16 @@ class BoundedModel:
         if options.semantics == "float32" and not self._engine.deployable:
             raise InputError('semantics: expected "real" for a model in 16-bit floats, got "float32"')
         return Query(options.single_method(), options.sound, options.semantics, options.memory_limit)
+
+
+def _parameters_hash(model: nn.Module) -> str:
+    return hash_tensors({**dict(model.named_parameters()), **dict(model.named_buffers())})
+
+
+def _restored(model: nn.Module, example: Tensor, engine: str | None) -> BoundedModel:
+    """Make a pickled BoundedModel again, also of a model that has been put into training mode."""
+    with Runner(model).session(gradients=True):
+        return BoundedModel(model, example, engine=engine)
 
 
 def compute_ibp_bounds(model: nn.Module, x: Tensor, epsilon: Any) -> tuple[Tensor, Tensor]:

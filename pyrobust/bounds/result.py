@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pyrobust.checks import summary
+from pyrobust.frames import Tabular
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Bounds:
+class Bounds(Tabular):
     """Bounds of S specification rows over all inputs of each of B sets.
 
     Attributes:
@@ -43,6 +45,14 @@ class Bounds:
             semantics=self.semantics,
         )
 
+    def _columns(self) -> dict[str, Any]:
+        """One row for each set and specification row."""
+        sets, rows = np.indices(self.lower.shape).reshape(2, -1)
+        return {"set": sets, "row": rows, "lower": self.lower.flatten().numpy(), "upper": self.upper.flatten().numpy()}
+
+    def _attributes(self) -> dict[str, Any]:
+        return {"method": self.method, "norm": self.norm, "sound": self.sound, "semantics": self.semantics}
+
     def positive(self) -> Tensor:
         """Return whether all rows of each set are proved to be above zero, bool [B]; False for NaN."""
         return (self.lower > 0).all(1)
@@ -54,7 +64,7 @@ class Bounds:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Verdicts:
+class Verdicts(Tabular):
     """Verdicts of ``BoundedModel.verify``, one for each example.
 
     Attributes:
@@ -73,6 +83,10 @@ class Verdicts:
     def __repr__(self) -> str:
         counts = {status: self.status.count(status) for status in ("verified", "falsified", "unknown")}
         return summary(self, examples=len(self.status), **counts)
+
+    def _columns(self) -> dict[str, Any]:
+        """One row for each example."""
+        return {"status": self.status, "stage": self.stage, "margin": self.margin.numpy()}
 
     @property
     def verified(self) -> Tensor:

@@ -11,19 +11,20 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pyrobust.checks import class_labels, finite_values, float_tensor, items, kind, non_negatives, shape_text, summary
-from pyrobust.errors import InputError, InputTypeError, MissingExtraError
+from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.robustness_search import search_broken_epsilons
+from pyrobust.frames import Tabular
 from pyrobust.metrics import estimate_rate
 from pyrobust.runner import Classifier, Progress
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 Epsilon = TypeVar("Epsilon", bound=Hashable)
 
 
 @dataclass(frozen=True, eq=False)
-class RobustnessCurve:
+class RobustnessCurve(Tabular):
     """Robust accuracy of a classifier under an attack at P epsilons, on N examples.
 
     Each point is an upper bound: a stronger attack can only lower it. The curve never rises with epsilon, by
@@ -90,22 +91,14 @@ class RobustnessCurve:
         values["robust_accuracy"] = self.robust_accuracy
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return one row for each point, in the order passed, and properties of the whole curve in ``.attrs``.
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        """One row for each point, in the order passed."""
+        columns = {"robust_accuracy": self.robust_accuracy, "counts": self.counts}
+        return {"epsilon": self.epsilons, **columns, "lower": self.lower, "upper": self.upper}
 
-        Raises:
-            MissingExtraError: pandas is not installed.
-        """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingExtraError("to_pandas: pandas is not installed: pip install pandas") from error
-
-        values = self.to_dict()
-        points = ["epsilons", "robust_accuracy", "counts", "lower", "upper"]
-        frame = pd.DataFrame({name: values[name] for name in points}).rename(columns={"epsilons": "epsilon"})
-        frame.attrs.update({name: value for name, value in values.items() if name not in points})
-        return frame
+    def _attributes(self) -> dict[str, Any]:
+        points = ("epsilons", "robust_accuracy", "counts", "lower", "upper")
+        return {name: value for name, value in self.to_dict().items() if name not in points}
 
 
 def compute_robustness_curve(

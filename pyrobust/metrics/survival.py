@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pyrobust.checks import count, number, summary
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.frames import Tabular
 
 from .arguments import aligned, checked_flags, checked_integers
 from .distance import perturbation_quantiles
@@ -53,7 +54,7 @@ class ClassSummary:
 
 
 @dataclass(frozen=True, eq=False)
-class SurvivalCurve:
+class SurvivalCurve(Tabular):
     """Survival curve of p̂_A: ``share[i]`` of all examples are classified correctly with ``p̂_A ≥ thresholds[i]``.
 
     Abstentions and wrong predictions count with p̂_A = 0. Make one with ``survival_curve``.
@@ -79,6 +80,13 @@ class SurvivalCurve:
 
     def __repr__(self) -> str:
         return summary(self, examples=len(self.p_a), area=self.area, share_below_half=self.share_below_half)
+
+    def _columns(self) -> dict[str, Any]:
+        """One row for each threshold."""
+        return {"threshold": self.thresholds, "share": self.share, "lower": self.lower, "upper": self.upper}
+
+    def _attributes(self) -> dict[str, Any]:
+        return {"examples": len(self.p_a), "area": self.area, "share_below_half": self.share_below_half}
 
     @property
     def area(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import math
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from pyrobust.checks import choice
 from pyrobust.errors import InputError
+from pyrobust.frames import Tabular, html_table
 
 # Enough digits for every double.
 _EXACT = Context(prec=400)
@@ -99,7 +101,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class ReportTable:
+class ReportTable(Tabular):
     """A table, independent of its form; rich's ``Console().print(table)`` prints it.
 
     Attributes:
@@ -131,6 +133,20 @@ class ReportTable:
 
     def __rich__(self) -> Table:
         return rich_table(self)
+
+    def _columns(self) -> dict[str, list[Any]]:
+        """Exact values, as in CSV."""
+        return dict(_exact_columns(self))
+
+    def _attributes(self) -> dict[str, Any]:
+        return {"title": self.title, "notes": list(self.notes)}
+
+    def _repr_html_(self) -> str:
+        """The whole table with its title and notes; for notebooks."""
+        names = [plain_text(column.name) for column in self.columns]
+        table = html_table(names, [[list(_texts(self, row)) for row in section] for section in self.sections])
+        notes = "".join(f"<li>{html.escape(plain_text(note))}</li>" for note in self.notes)
+        return f"<p><b>{html.escape(plain_text(self.title))}</b></p>{table}{notes and f'<ul>{notes}</ul>'}"
 
 
 def rich_table(table: ReportTable) -> Table:
@@ -231,26 +247,30 @@ def _ampersands(cells: Any) -> str:
 
 
 def _csv(table: ReportTable) -> str:
-    header: list[str] = []
-    columns: list[list[Any]] = []  # of the file: a value, and the ends of its interval where any cell has them
+    columns = _exact_columns(table)
+    out = io.StringIO()
+    writer = csv.writer(out)  # its default dialect is RFC 4180
+    writer.writerow([_no_formula(name) for name, _ in columns])
+    writer.writerows([_field(column[place]) for _, column in columns] for place in range(len(table.rows)))
+    return out.getvalue()
+
+
+def _exact_columns(table: ReportTable) -> list[tuple[str, list[Any]]]:
+    """Columns of exact values by name, and of the ends of intervals where any cell has them."""
+    columns: list[tuple[str, list[Any]]] = []
     for place, column in enumerate(table.columns):
         cells = [row[place] for row in table.rows]
         intervals = [isinstance(cell, Interval) for cell in cells]
-        name = _no_formula(column.name)
+        name = plain_text(column.name)
         if not any(intervals) or not all(cell in ("", None) or isinstance(cell, Interval) for cell in cells):
-            header.append(name)
-            columns.append([cell.value if isinstance(cell, Quantity) else cell for cell in cells])
+            columns.append((name, [cell.value if isinstance(cell, Quantity) else cell for cell in cells]))
         if any(intervals) or any(isinstance(cell, Quantity) and cell.lower is not None for cell in cells):
             ends = [
                 (cell.lower, cell.upper) if isinstance(cell, Quantity | Interval) else (None, None) for cell in cells
             ]
-            header += [f"{name} lower", f"{name} upper"]
-            columns += [[lower for lower, _ in ends], [upper for _, upper in ends]]
-    out = io.StringIO()
-    writer = csv.writer(out)  # its default dialect is RFC 4180
-    writer.writerow(header)
-    writer.writerows([_field(column[place]) for column in columns] for place in range(len(table.rows)))
-    return out.getvalue()
+            columns.append((f"{name} lower", [lower for lower, _ in ends]))
+            columns.append((f"{name} upper", [upper for _, upper in ends]))
+    return columns
 
 
 def _field(cell: Any) -> str:

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pyrobust.checks import choice, file_path, first_values, image_indices, non_negatives, number, positive, summary
-from pyrobust.errors import FileFormatError, InputError, MissingExtraError
+from pyrobust.errors import FileFormatError, InputError
+from pyrobust.frames import Tabular
 from pyrobust.metrics import Rate, estimate_rate
 from pyrobust.metrics.accuracy import robust_examples
 from pyrobust.runs.examples import read_examples
@@ -33,12 +34,12 @@ from pyrobust.runs.schema import COMMON, LAYOUTS
 from pyrobust.runs.verdicts import decode_verdicts
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 _DTYPES = {"INTEGER": np.int64, "REAL": np.float64, "TEXT": np.str_}
 
 
-class Run:
+class Run(Tabular):
     """The results of a sweep, read lazily from its file.
 
     A run can be read while it is being written; ``table`` then holds what was committed when it was first read.
@@ -320,19 +321,11 @@ class Run:
         """Return header and table as plain lists, numbers and strings."""
         return dataclasses.asdict(self.header) | {name: column.tolist() for name, column in self.table.items()}
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the table as a data frame with the header in ``attrs``.
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        return self.table
 
-        Raises:
-            MissingExtraError: pandas is not installed.
-        """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingExtraError("to_pandas: pandas is not installed: pip install pandas") from error
-        frame = pd.DataFrame(self.table)
-        frame.attrs = dataclasses.asdict(self.header)
-        return frame
+    def _attributes(self) -> dict[str, Any]:
+        return dataclasses.asdict(self.header)
 
     def _examples(self, indices: list[int]) -> Tensor:
         with self._open() as (connection, path):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pyrobust.checks import summary
-from pyrobust.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from pyrobust.frames import Tabular
 
 #: Prediction of an example for which no class could be certified.
 ABSTAIN = -1
@@ -26,7 +23,7 @@ _Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class _Results:
+class _Results(Tabular):
     """Fields and conversions common to all results of a smoothed classifier."""
 
     indices: _Ints
@@ -51,28 +48,14 @@ class _Results:
                 values[name] = str(value)
         return values
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return a data frame with one row per example and the parameters in ``.attrs``; histograms are left out.
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        """One row per example; histograms are left out."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray) and value.ndim == 1}
 
-        Raises:
-            MissingExtraError: pandas is not installed.
-        """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingExtraError("to_pandas: pandas is not installed: pip install pandas") from error
-
-        columns: dict[str, Any] = {}
-        attributes: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, np.ndarray) and value.ndim == 1:
-                columns[field.name] = value
-            elif not isinstance(value, np.ndarray):
-                attributes[field.name] = value
-        frame = pd.DataFrame(columns)
-        frame.attrs.update(attributes)
-        return frame
+    def _attributes(self) -> dict[str, Any]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if not isinstance(value, np.ndarray)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -13,6 +13,7 @@ from scipy import special
 
 from pyrobust.checks import array, count, first_values, non_negative, non_negatives, probability
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.frames import Tabular
 from pyrobust.smoothing.checks import samples
 from pyrobust.smoothing.radius import required_probability
 from pyrobust.stats import MAX_TRIALS, SequentialRule, exact_error, fixed_count, lattice_outcome
@@ -50,7 +51,7 @@ class PlannedMethod:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Tabular):
     """Comparison of the sampling methods.
 
     Attributes:
@@ -101,6 +102,20 @@ class Plan:
         """
         samples = non_negative("budget", budget)
         return {method.name: int(samples // method.samples) for method in self.methods}
+
+    def _columns(self) -> dict[str, Any]:
+        """One row for each method and radius."""
+        pairs = [(method, i) for method in self.methods for i in range(len(self.radii))]
+        columns: dict[str, Any] = {"method": [method.name for method, _ in pairs]}
+        columns["radius"] = [self.radii[i] for _, i in pairs]
+        for name in ("samples", "standard_error"):
+            columns[name] = [getattr(method, name) for method, _ in pairs]
+        for name in ("samples_alone", "certified", "undecided", "error"):
+            columns[name] = [getattr(method, name)[i] for method, i in pairs]
+        return columns
+
+    def _attributes(self) -> dict[str, Any]:
+        return {name: value for name, value in self.to_dict().items() if name not in ("methods", "radii")}
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain lists, numbers and strings."""

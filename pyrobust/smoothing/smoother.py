@@ -11,9 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import WORDS, count, flag, integer, probability, shown
+from pyrobust.checks import WORDS, count, flag, integer, probability, shown, summary
 from pyrobust.errors import InputError
-from pyrobust.runner import Classifier, Progress, Runner, reporting
+from pyrobust.runner import Classifier, Progress, Runner, model_name, reporting
 from pyrobust.stats import SHARE_AT_END
 
 from .batches import certify_fixed, certify_sequentially
@@ -98,6 +98,22 @@ class RandomizedSmoothing:
             None if normalize is None else channels(normalize, noise_dtype(self.runner), self.runner.device)
         )
         self.sampler = self._make_sampler()
+
+    def __repr__(self) -> str:
+        return summary(
+            self,
+            model=model_name(self.runner.model),
+            num_classes=self.num_classes,
+            sigma=self.sigma,
+            noise=self.noise,
+            norm=self.norm,
+            normalize=None if self.normalize is None else tuple(part.tolist() for part in self.normalize),
+            seed=self.seed,
+            grid=None if self.grid is None else str(self.grid),
+            batch_size=self.runner.given_batch_size,
+            device=str(self.runner.device),
+            dtype=str(self.runner.dtype).removeprefix("torch."),
+        )
 
     def on_grid_of(self, x: Tensor) -> RandomizedSmoothing:
         """Return a smoother with the grid detected from x if ``grid="auto"``, and this smoother otherwise.

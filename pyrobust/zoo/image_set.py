@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pyrobust.checks import first_wrong
+from pyrobust.checks import first_wrong, summary
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.zoo.hashing import hash_tensors
 
@@ -60,6 +60,10 @@ class ImageSet:
             raise InputError(
                 f"ImageSet {self.name}: y: expected non-negative labels, got {int(self.y[bad])} for image {bad}"
             )
+
+    def __repr__(self) -> str:
+        images, *shape = self.x.shape
+        return summary(self, name=self.name, images=images, shape=tuple(shape), classes=self.num_classes)
 
     def __len__(self) -> int:
         return len(self.y)

@@ -37,7 +37,7 @@ def load_npz(path: str | Path, name: str | None = None) -> ImageSet:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     np.savez(os.path.join(folder, "a.npz"), x=np.zeros((2, 8, 8), np.uint8), y=np.array([1, 0]))
     ...     load_npz(os.path.join(folder, "a.npz"), "mine")
-    ImageSet(name='mine')
+    ImageSet(name='mine', images=2, shape=(1, 8, 8), classes=2)
     """
     arrays = read_npz_arrays(path, ("x", "y"))
     x = as_nchw(as_pixels(arrays["x"], f"{path}: array x"), f"{path}: array x")

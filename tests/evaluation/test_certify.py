@@ -82,7 +82,7 @@ def test_to_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert frame["radius"].tolist() == run.table["radius"].tolist()
     assert frame.attrs["parameters"]["sigma"] == 0.1
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtraError, match="pip install pandas"):
+    with pytest.raises(MissingExtraError, match="needs pandas; install it with"):
         run.to_pandas()
 
 

@@ -12,8 +12,9 @@ from pyrobust.bounds.differentiable.intervals import Range, check_differentiable
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.nodes import in_order
 from pyrobust.bounds.input_set import clip_ends
-from pyrobust.checks import choice, dense, first_wrong, float_tensor, kind, non_negative, shape_text, shown
+from pyrobust.checks import choice, dense, first_wrong, float_tensor, kind, non_negative, shape_text, shown, summary
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.runner import model_name
 
 #: The methods that have differentiable bounds.
 METHODS = ("ibp", "crown-ibp")
@@ -64,6 +65,9 @@ class DifferentiableBounds:
         self.outputs = output.size
         self._order = in_order(output)
         check_differentiable(self._order)
+
+    def __repr__(self) -> str:
+        return summary(self, model=model_name(self.model), shape=self.shape, outputs=self.outputs)
 
     def bounds(
         self,

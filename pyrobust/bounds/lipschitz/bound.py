@@ -19,7 +19,9 @@ from pyrobust.bounds.input_set import InputSet, check_norm
 from pyrobust.bounds.lipschitz.composition import Constants, LayerNorm
 from pyrobust.bounds.lipschitz.observed import observed_slope
 from pyrobust.bounds.lipschitz.operator_norms import Weights
+from pyrobust.checks import summary
 from pyrobust.errors import InputError
+from pyrobust.frames import Tabular
 
 _UP = 1 + 2.0**-49
 _UNIT = 2.0**-53
@@ -30,7 +32,7 @@ _NUMBERS = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
-class LipschitzBound:
+class LipschitzBound(Tabular):
     """A number L with ‖f(x) − f(x′)‖ ≤ L·‖x − x′‖ for all x and x′.
 
     Attributes:
@@ -44,6 +46,17 @@ class LipschitzBound:
     value: float
     lower: float
     layers: tuple[LayerNorm, ...]
+
+    def __repr__(self) -> str:
+        return summary(self, norm=self.norm, value=self.value, lower=self.lower, layers=len(self.layers))
+
+    def _columns(self) -> dict[str, Any]:
+        """One row for each layer."""
+        names = [field.name for field in dataclasses.fields(LayerNorm)]
+        return {name: [getattr(layer, name) for layer in self.layers] for name in names}
+
+    def _attributes(self) -> dict[str, Any]:
+        return {"norm": self.norm, "value": self.value, "lower": self.lower}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python values."""

@@ -1,0 +1,87 @@
+"""Results as data frames, and as HTML tables in notebooks."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyrobust.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Rows of a notebook's table; to_pandas has all of them.
+_MOST_ROWS = 10
+
+
+class Tabular:
+    """Base of results that have columns of equal length.
+
+    >>> class Radii(Tabular):
+    ...     def _columns(self):
+    ...         return {"index": [0, 1], "radius": [0.25, 0.5]}
+    >>> Radii().to_pandas().radius.tolist()
+    [0.25, 0.5]
+    """
+
+    def _columns(self) -> Mapping[str, Any]:
+        """Columns by name."""
+        raise NotImplementedError
+
+    def _attributes(self) -> Mapping[str, Any]:
+        """What holds for all rows."""
+        return {}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the columns as a data frame, with the parameters that they depend on in ``attrs``.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            message = 'to_pandas: needs pandas; install it with pip install "pyrobust[pandas]"'
+            raise MissingExtraError(message) from error
+        frame = pd.DataFrame(dict(self._columns()))
+        frame.attrs.update(self._attributes())
+        return frame
+
+    def _repr_html_(self) -> str:
+        """The first rows as a table, below the ``repr``; for notebooks."""
+        columns = self._columns()
+        total = max(map(len, columns.values()), default=0)
+        rows = list(zip(*(_first(column) for column in columns.values()), strict=True))
+        more = f"<p>{len(rows)} of {total:,} rows</p>" if total > len(rows) else ""
+        return f"<p><code>{html.escape(repr(self))}</code></p>{html_table(list(columns), [rows])}{more}"
+
+
+def html_table(names: Sequence[str], sections: Sequence[Sequence[Sequence[Any]]]) -> str:
+    """Write a table as HTML, every text escaped.
+
+    Args:
+        names: of the columns.
+        sections: groups of rows, each a body of the table.
+
+    >>> html_table(["<radius>"], [[(0.25,)]])
+    '<table><thead><tr><th>&lt;radius&gt;</th></tr></thead><tbody><tr><td>0.25</td></tr></tbody></table>'
+    """
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    bodies = "".join(f"<tbody>{''.join(map(_row, section))}</tbody>" for section in sections)
+    return f"<table><thead><tr>{head}</tr></thead>{bodies}</table>"
+
+
+def _row(cells: Sequence[Any]) -> str:
+    return f"<tr>{''.join(f'<td>{html.escape(_text(cell))}</td>' for cell in cells)}</tr>"
+
+
+def _text(cell: Any) -> str:
+    return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
+
+
+def _first(column: Any) -> list[Any]:
+    values = column[:_MOST_ROWS]
+    return list(values.tolist() if isinstance(values, np.ndarray) else values)

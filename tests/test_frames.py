@@ -1,0 +1,138 @@
+"""Results as data frames and as HTML, and objects as text."""
+
+from __future__ import annotations
+
+import copy
+import html
+import pickle
+import re
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pyrobust
+from pyrobust.bounds.differentiable import DifferentiableBounds
+from pyrobust.errors import InputError, MissingExtraError
+from pyrobust.frames import Tabular
+from pyrobust.metrics import survival_curve
+from pyrobust.report import Column, Quantity, ReportTable
+from pyrobust.smoothing import plan
+from pyrobust.zoo import load_data, load_model
+
+MODEL, DATA = "zoo:digits-smooth-0.25", load_data("digits")
+
+
+NAMES = (
+    "Certificates",
+    "Predictions",
+    "Run",
+    "Bounds",
+    "Verdicts",
+    "LipschitzBound",
+    "RobustnessCurve",
+    "SurvivalCurve",
+    "Plan",
+    "AutoAttackResult",
+    "ReportTable",
+)
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Tabular]:
+    """One result of each kind."""
+    net = load_model(MODEL)
+    smoother = pyrobust.RandomizedSmoothing(net, 10, 0.25)
+    bounded = pyrobust.BoundedModel(net, DATA.x[:1])
+    x, y = DATA.x[:12], DATA.y[:12]
+    attack = pyrobust.AutoAttack(net, 0.3, attacks_to_run=["fab-t"], version="standard")
+    attack.generate(x[:2], y[:2])
+    assert attack.result is not None
+    return {
+        "Certificates": smoother.certify_batch(x, n=50),
+        "Predictions": smoother.predict_batch(x, n=50),
+        "Run": pyrobust.certify_dataset(smoother, DATA, n=50, max_images=12),
+        "Bounds": bounded.bounds(x[:2], 0.01, method="ibp"),
+        "Verdicts": bounded.verify(x, y, 0.01, method="ibp"),
+        "LipschitzBound": pyrobust.lipschitz_bound(net, x[:1], norm="linf"),
+        "RobustnessCurve": pyrobust.robustness_curve(pyrobust.FGSM, net, x, y, [0.0, 0.1]),
+        "SurvivalCurve": survival_curve(torch.tensor([90, 60]), 100, torch.tensor([True, True])),
+        "Plan": plan([0.9, 0.99], 0.25, [0.1, 0.25], n_max=1000),
+        "AutoAttackResult": attack.result,
+        "ReportTable": ReportTable("T", (Column("a"), Column("b")), (((1, Quantity(0.5, 0.25, 0.75)),),), ("note",)),
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_are_frames_and_html(results: dict[str, Tabular], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas", reason="the extra pandas")
+    result = results[name]
+    frame = result.to_pandas()
+    assert len(frame) > 0
+    page = result._repr_html_()
+    assert page.count("<tr>") - 1 == min(len(frame), 10)
+    assert ("rows</p>" in page) is (len(frame) > 10)
+    if name != "ReportTable":
+        assert html.escape(repr(result)) in page
+        assert all(f"<th>{html.escape(column)}</th>" in page for column in frame.columns)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match=r'^to_pandas: needs pandas; install it with .*"pyrobust\[pandas\]"'):
+        result.to_pandas()
+    assert result._repr_html_() == page
+
+
+def test_frames_hold_the_columns_and_their_parameters(results: dict[str, Tabular]) -> None:
+    pytest.importorskip("pandas", reason="the extra pandas")
+    bounds: Any = results["Bounds"]
+    frame = bounds.to_pandas()
+    assert frame[(frame.set == 1) & (frame.row == 3)].lower.item() == float(bounds.lower[1, 3])
+    assert frame.attrs["method"] == "ibp"
+    table = results["ReportTable"].to_pandas()
+    assert table.to_dict("list") == {"a": [1], "b": [0.5], "b lower": [0.25], "b upper": [0.75]}
+    assert table.attrs["notes"] == ["note"]
+    assert len(results["Plan"].to_pandas()) == 3 * 2
+
+
+def test_html_escapes_every_text() -> None:
+    table = ReportTable("<t>", (Column("<c>"),), ((("<cell>",),),), ("<note>",))
+    assert not re.search("<(t|c|cell|note)>", table._repr_html_())
+
+
+def test_objects_show_what_they_are_made_of(results: dict[str, Tabular]) -> None:
+    net = load_model(MODEL)
+    smoother = pyrobust.RandomizedSmoothing(net, 10, 0.25, grid="1/16", seed=3)
+    assert repr(smoother) == (
+        "RandomizedSmoothing(model='Sequential', num_classes=10, sigma=0.25, noise='gaussian', norm='l2', seed=3, "
+        "grid='1/16', device='cpu', dtype='float32')"
+    )
+    bounded = pyrobust.BoundedModel(net, DATA.x[:1], engine="torch")
+    assert repr(bounded) == (
+        "BoundedModel(model='Sequential', shape=(1, 8, 8), outputs=10, layers=9, engine='torch', device='cpu')"
+    )
+    assert repr(DifferentiableBounds(net, DATA.x[:1])) == (
+        "DifferentiableBounds(model='Sequential', shape=(1, 8, 8), outputs=10)"
+    )
+    assert repr(DATA) == "ImageSet(name='digits', images=382, shape=(1, 8, 8), classes=10)"
+    for result in results.values():
+        assert " object at 0x" not in repr(result)
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_a_bounded_model_is_pickled_with_its_engine(engine: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    x = torch.rand(5, 4)
+    bounded = pyrobust.BoundedModel(net, x, engine=engine)
+    net.train()  # the mode is no part of the bounds
+    for again in (pickle.loads(pickle.dumps(bounded)), copy.deepcopy(bounded)):
+        assert again.model.training
+        assert repr(again) == repr(bounded)
+        for method in ("ibp", "crown", "lipschitz"):
+            ours, theirs = (model.bounds(x, 0.1, method=method) for model in (bounded, again))
+            assert torch.equal(ours.lower, theirs.lower)
+            assert torch.equal(ours.upper, theirs.upper)
+    net[0].weight.data[0, 0] += 1
+    with pytest.raises(InputError, match="model: expected the parameters of the construction"):
+        pickle.dumps(bounded)
