@@ -80,10 +80,14 @@ class PGD(BatchAttack):
         loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)
         best = Best(state)
         for restart in range(self.restarts):
-            self._ascend(state, best, loss, state.start(restart) if self.random_start else state.x.clone())
+            self._ascend(state, best, loss, self._first(state, restart))
             if not len(state):
                 break
         state.finish(best.x)
+
+    def _first(self, state: AttackState, restart: int) -> Tensor:
+        """The start of a run, inside the ball and the clip range."""
+        return state.start(restart) if self.random_start else state.x.clone()
 
     def _ascend(self, state: AttackState, best: Best, loss: Loss, x_adv: Tensor) -> None:
         """Run the steps from one start, then one more forward pass for the last iterate."""

@@ -104,7 +104,7 @@ class Smooth:
         """Return the class and its certified l2 radius, or (``ABSTAIN``, 0.0); wrong with probability at most alpha.
 
         Args:
-            x: one example [C, H, W].
+            x: one example [C, H, W], or a batch [1, C, H, W] of it.
             n0: samples for selecting the class.
             n: samples for bounding its probability.
             alpha: probability of a wrong certificate, in (0, 1).
@@ -126,7 +126,7 @@ class Smooth:
         """Return the smoothed classifier's class, or ``ABSTAIN``; wrong with probability at most alpha.
 
         Args:
-            x: one example [C, H, W].
+            x: one example [C, H, W], or a batch [1, C, H, W] of it.
             n: number of samples.
             alpha: probability of a wrong prediction, in (0, 1).
             batch_size: rows per forward pass.
@@ -148,7 +148,7 @@ class Smooth:
         """Share of the votes of each class, float64 [num_classes]: an estimate, without a confidence bound.
 
         Args:
-            x: one example [C, H, W].
+            x: one example [C, H, W], or a batch [1, C, H, W] of it.
             n: number of samples.
             batch_size: rows per forward pass.
 
@@ -168,6 +168,7 @@ class Smooth:
 
     def _sample_noise(self, x: Tensor, num: int, batch_size: int) -> npt.NDArray[np.int64]:
         """Votes [num_classes] of ``num`` noisy copies of x, leaving out rows without a predicted class."""
+        x = x[0] if isinstance(x, Tensor) and x.dim() == 4 and len(x) == 1 else x  # a batch of one, as loaders yield it
         batch = one_example(x)
         key = _noise_key(self._seed, x)
         smoother = self._smoother(x.device)

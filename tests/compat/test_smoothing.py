@@ -284,6 +284,14 @@ def test_noise_does_not_depend_on_order_or_layout():
     assert len({tuple(counts) for counts in forward}) == 3
 
 
+def test_a_batch_of_one_is_its_image():
+    x = torch.full((3, 2, 2), 0.05)
+    expected = Smooth(halves, 2, 0.5).certify(x, 10, 500, 0.001, 50)
+    smooth = Smooth(halves, 2, 0.5)
+    assert smooth.certify(x[None], 10, 500, 0.001, 50) == expected
+    assert smooth.certify(x, 10, 500, 0.001, 50) != expected, "the same image gets fresh noise"
+
+
 def test_key_is_the_same_in_every_process():
     assert _noise_key(0, torch.arange(4.0)) == 3858158697188083446
     keys = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from typing import Any
 
 import pytest
@@ -197,6 +198,16 @@ def test_transfer_attacks_take_all_steps(name: str) -> None:
     torch.testing.assert_close(adv, explicit(name, model, x, y), rtol=0, atol=1e-6)
 
 
+def test_start_of_l2_is_uniform_in_its_distance() -> None:
+    model = net()
+    x = 0.3 + 0.4 * images(200)[0]
+    adv = torchattacks.PGDL2(model, eps=0.01, alpha=1e-9, steps=1)(x, model(x).argmax(1))
+    distance = (adv - x).flatten(1).norm(dim=1) / 0.01
+    assert 0.4 < distance.mean() < 0.6
+    assert distance.min() < 0.05
+    assert distance.max() > 0.95
+
+
 def test_diversity_and_smoothing_of_gradients() -> None:
     model = net()
     x, y = images(8)
@@ -216,6 +227,8 @@ def test_diversity_and_smoothing_of_gradients() -> None:
         assert (line[:2].diff() >= 0).all()
     with pytest.raises(InputError, match="kernel_name: expected gaussian, linear or uniform"):
         torchattacks.TIFGSM(model, kernel_name="box")
+    with pytest.raises(InputError, match=r"images: expected \[N, C, H, W\] for DIFGSM, got shape \(8, 72\)"):
+        make("DIFGSM", nn.Linear(72, CLASSES))(x.flatten(1), y)
     with pytest.raises(InputError, match="noise_type: expected"):
         torchattacks.PGDRS(model, noise_type="laplace")
 
@@ -281,6 +294,20 @@ def test_judged_attacks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     atk.set_model_training_mode(True)
     with pytest.raises(InputError, match=f"model_training: expected False for {name}"):
         atk(x, y)
+
+
+@pytest.mark.parametrize("name", sorted(set(SIGNATURES) - {"AutoAttack"}))
+def test_callers_inference_mode_and_copies(name: str) -> None:
+    """Attacks run in inference mode, on no images, and as copies."""
+    model = net()
+    x, y = images(6)
+    adv = make(name, model)(x, y)
+    with torch.inference_mode():
+        assert torch.equal(make(name, model)(x.clone(), y.clone()), adv)
+    atk = make(name, model)
+    assert atk(x[:0], y[:0]).shape == (0, 2, 6, 6)
+    copied = pickle.loads(pickle.dumps(atk))
+    assert torch.equal(copied(x, y), atk(x, y))
 
 
 def test_forward_takes_images_in_the_unit_range() -> None:
@@ -361,6 +388,9 @@ def test_multiattack_applies_settings_to_its_attacks(capsys: pytest.CaptureFixtu
     atk.set_model(other)
     atk.set_device("cpu")
     assert all(part.model is other and part.device.type == "cpu" for part in parts)
+    nested = torchattacks.MultiAttack([torchattacks.MultiAttack(parts), make("PGD", other)])
+    nested.set_normalization_used([0.5, 0.5], [0.5, 0.5])
+    assert nested((x - 0.5) / 0.5, y).shape == x.shape
     with pytest.raises(InputError, match="mode: expected default"):
         atk.set_mode_targeted_random()
     with pytest.raises(InputError, match="labels: expected"):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pyrobust.attacks.state import AttackState
+from pyrobust.checks import shape_text
 from pyrobust.errors import InputError
 
 from .served import AllSteps, Engine, Served, cross_entropy, slope, slope_of_labels
@@ -329,6 +330,16 @@ class DIFGSM(_AllSteps):
         self.resize_rate = resize_rate
         self.diversity_prob = diversity_prob
         self.random_start = random_start
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Generate adversarial images; arguments are as for ``Served.forward``.
+
+        Raises:
+            InputError: images that are not [N, C, H, W], or what ``Served.forward`` raises.
+        """
+        if images.dim() != 4:
+            raise InputError(f"images: expected [N, C, H, W] for {self.attack}, got shape {shape_text(images.shape)}")
+        return super().forward(images, labels)
 
     def _first(self, state: AttackState) -> Tensor:
         return state.start(0) if self.random_start else super()._first(state)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +17,8 @@ from pyrobust.attacks.losses import LOSSES, check_loss
 from pyrobust.attacks.state import AttackState
 from pyrobust.errors import InputError
 
-from .served import AllSteps, Engine, Served, slope_of_labels
-
-_NORMS = {"Linf": "linf", "L2": "l2", "L1": "l1"}
+from ..autoattack_settings import NORMS
+from .served import AllSteps, Engine, Served, Start, slope_of_labels
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,18 @@ class _Steps(Served):
             steps=plan.steps,
             step_size=plan.step_size,
             gradient=gradient,
-            start=(lambda state: state.start(0)) if plan.random_start else None,
+            start=self._random_start if plan.random_start else None,
             decay=plan.decay or None,
             seed=self._seed,
             batch_size=examples,
         )
 
+    def _random_start(self, state: AttackState) -> Tensor:
+        return state.start(0)
+
     def _until_fooled(self, model: nn.Module, plan: _Plan) -> BatchAttack:
-        return pgd.PGD(
+        return _PGD(
+            self._random_start,
             model,
             plan.epsilon,
             plan.norm,
@@ -78,6 +83,17 @@ class _Steps(Served):
             momentum=plan.decay,
             loss=plan.loss,
         )
+
+
+class _PGD(pgd.PGD):
+    """PGD with a random start of the drop-in replacement's."""
+
+    def __init__(self, start: Start, model: nn.Module, *settings: Any, **options: Any) -> None:
+        super().__init__(model, *settings, **options)
+        self._random_start = start
+
+    def _first(self, state: AttackState, restart: int) -> Tensor:
+        return self._random_start(state) if self.random_start else super()._first(state, restart)
 
 
 class FGSM(_Steps):
@@ -201,7 +217,7 @@ class PGDL2(_Steps):
         eps: radius of the ball.
         alpha: step size.
         steps: number of steps.
-        random_start: whether to start from a random point of the ball, rather than from the image.
+        random_start: whether to start in a random direction from the image, at a distance uniform up to eps.
         eps_for_division: accepted and unused; a gradient of zero gives no step.
         seed: random seed of random starts and random targets.
 
@@ -230,6 +246,10 @@ class PGDL2(_Steps):
 
     def _plan(self) -> _Plan:
         return _Plan(self.eps, self.alpha, self.steps, "l2", self.random_start)
+
+    def _random_start(self, state: AttackState) -> Tensor:
+        share = state.noise("uniform", 1, shape=(1,))[:, 0, 0].double() / math.sqrt(12) + 0.5
+        return state.place(state.norm.start(state.noise, 0, state.epsilon * share.clamp(0, 1)))
 
 
 class EOTPGD(_Steps):
@@ -331,20 +351,21 @@ class _Judged(Served):
                 "set_model_training_mode() first"
             )
         self._seen = 0
-        images = images.detach().to(self.device)
-        fooled = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-        self._fooled = fooled
+        self._fooled: list[int] = []
         adversarial = super().forward(images, labels)
-        return torch.where(fooled.view(-1, *[1] * (images.dim() - 1)), adversarial, images)
+        result = images.detach().to(adversarial.device).clone()
+        result[self._fooled] = adversarial[self._fooled]
+        return result
 
     def _native(self, model: nn.Module, examples: int) -> Engine:
-        if self.norm not in _NORMS:
-            raise InputError(f"norm: expected one of {', '.join(_NORMS)}, got {self.norm!r}")
-        native = self._judged(model, _NORMS[self.norm])
+        if self.norm not in NORMS:
+            raise InputError(f"norm: expected one of {', '.join(NORMS)}, got {self.norm!r}")
+        native = self._judged(model, NORMS[self.norm])
         fooled = self._fooled
 
         def note(row: int, success: bool, point: Tensor) -> None:
-            fooled[row] = success
+            if success:
+                fooled.append(row)
 
         native.callback = note
         return native
