@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,10 @@ from pyrobust.errors import InputError, InputTypeError
 
 WORDS: Final = 1 << 32
 """Image and sample indices are 32-bit words of the noise's counter, so this is also the largest number of images."""
+
+
+NormName: TypeAlias = Literal["linf", "l2", "l1"]
+"""The norms of perturbations, by name."""
 
 
 def integer(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:

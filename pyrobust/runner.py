@@ -149,8 +149,6 @@ class Runner:
         """
         if self.device.type == "cpu":
             keep_heap()
-        modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
-        modes = [module.training for module in modules]
         before = self._gradients
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.inference_mode(not gradients))
@@ -159,15 +157,12 @@ class Runner:
                 stack.enter_context(repeatable_kernels(self.device))
             if self._autocast:
                 stack.enter_context(torch.autocast(self.device.type, dtype=self.dtype))
+            stack.enter_context(evaluation_mode(self.model))
             try:
                 self._gradients = gradients
-                if isinstance(self.model, nn.Module):
-                    self.model.eval()
                 yield
             finally:
                 self._gradients = before
-                for module, mode in zip(modules, modes, strict=True):
-                    module.training = mode
 
     def batch(self, x: Tensor) -> Tensor:
         """Examples [N, ...] on the runner's device, images in its memory format; their dtype is kept.
@@ -289,6 +284,28 @@ class Runner:
         finally:
             torch.cuda.empty_cache()
         return max(1, min(_MAX_BATCH, int(_MEMORY_SHARE * free / max(1, peak)) * rows))
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: object) -> Iterator[None]:
+    """Put a module into evaluation mode, and every submodule back into its own mode on exit; do nothing to a callable.
+
+    >>> net = nn.Sequential(nn.Linear(2, 2), nn.Dropout().eval())
+    >>> with evaluation_mode(net):
+    ...     net.training
+    False
+    >>> net.training, net[1].training
+    (True, False)
+    """
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    modes = [module.training for module in modules]
+    try:
+        if isinstance(model, nn.Module):
+            model.eval()
+        yield
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode
 
 
 @contextlib.contextmanager

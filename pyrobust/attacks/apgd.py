@@ -7,18 +7,18 @@ import functools
 import logging
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pyrobust.checks import count, probability
+from pyrobust.checks import NormName, count, probability
 from pyrobust.errors import InputError
 from pyrobust.ops.examples import count_changed, put_rows
 from pyrobust.ops.steps import l1_step_in_ball
-from pyrobust.runner import Classifier
+from pyrobust.runner import Classifier, Progress
 
-from .engine import BatchAttack
+from .engine import BatchAttack, Callback
 from .losses import Loss, check_loss, dlr_toward, named_loss
 from .state import AttackState
 from .tracking import Best, replaced
@@ -53,7 +53,8 @@ class APGD(BatchAttack):
     range.)
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, options: see ``BatchAttack``.
+        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``BatchAttack``.
         loss: "ce", "dlr" (at least 3 classes, 4 where targeted), or "dlr-targeted" (at least 4), which targets the
             classes of the largest clean logits other than y in turn.
         steps: number of steps per run, at least 1.
@@ -77,20 +78,40 @@ class APGD(BatchAttack):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: str = "linf",
+        norm: NormName = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,
         *,
-        loss: str = "ce",
+        loss: Literal["ce", "dlr", "dlr-targeted"] = "ce",
         steps: int = 100,
         restarts: int = 1,
         targets: int = 9,
         rho: float = 0.75,
         multi_epsilon: bool = False,
-        **options: Any,
+        clip: tuple[float, float] | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        progress: bool | Progress = False,
+        callback: Callback | None = None,
     ) -> None:
-        super().__init__(model, epsilon, norm, clip_min, clip_max, device, **options)
+        super().__init__(
+            model,
+            epsilon,
+            norm,
+            clip_min,
+            clip_max,
+            device,
+            clip=clip,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+            callback=callback,
+        )
         self.loss = check_loss(loss, _LOSSES)
         self.steps = count("steps", steps)
         self.restarts = count("restarts", restarts)

@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import choice, image_indices, summary
+from pyrobust.checks import NormName, choice, image_indices, summary
 from pyrobust.errors import InputError
 from pyrobust.frames import Tabular
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
 from .apgd import APGD
-from .autoattack_versions import VERSIONS, checked_names, published_attack
+from .autoattack_versions import VERSIONS, Version, checked_names, published_attack
 from .base import AdversarialAttack
 from .engine import BatchAttack, Callback
 from .queries import Queries
@@ -121,7 +121,8 @@ class AutoAttack(AdversarialAttack):
     DLR loss has a gradient of zero; Square breaks more than 0.2 % of the examples after gradient-based attacks.
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device: see ``BatchAttack``.
+        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format: see
+            ``BatchAttack``.
         version: "standard", "plus" or "rand"; determines the attacks and their budgets.
         attacks_to_run: names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t" and "square", replacing the
             version's attacks.
@@ -129,7 +130,6 @@ class AutoAttack(AdversarialAttack):
         callback: called with (row, success, x_adv) for each example when it is done.
         after_attack: called with ("clean", robust [N], x_adv) before the first attack and with (name, robust, x_adv)
             after each.
-        options: keyword arguments of ``BatchAttack``: seed, batch_size, dtype, memory_format.
 
     Attributes:
         attacks: name → attack, in order; their settings may be changed, and entries removed.
@@ -151,28 +151,32 @@ class AutoAttack(AdversarialAttack):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: str = "linf",
+        norm: NormName = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,
         *,
-        version: str = "standard",
+        version: Version = "standard",
         attacks_to_run: Sequence[str] | None = None,
         progress: bool | Progress = False,
         callback: Callback | None = None,
         after_attack: AfterAttack | None = None,
-        **options: Any,
+        clip: tuple[float, float] | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
     ) -> None:
-        super().__init__(model, epsilon, norm, clip_min, clip_max, device)
+        super().__init__(model, epsilon, norm, clip_min, clip_max, device, clip=clip)
         choice("version", version, tuple(VERSIONS))
         self.version = version
         self.progress = progress
         self.callback = callback
         self.after_attack = after_attack
         self.attacks: dict[str, BatchAttack] = {}
-        running = {name: options.get(name) for name in ("batch_size", "dtype", "memory_format")}
+        running: dict[str, Any] = {"batch_size": batch_size, "dtype": dtype, "memory_format": memory_format}
         self.runner = Runner(model, device=device, **running)
-        options |= {"clip_min": clip_min, "clip_max": clip_max, "device": device}
+        options = {"clip_min": self.clip_min, "clip_max": self.clip_max, "device": device, "seed": seed, **running}
         for name in checked_names(VERSIONS[version] if attacks_to_run is None else attacks_to_run):
             self.attacks[name] = published_attack(name, model, self.epsilon, self.norm, version, options)
         self.result: AutoAttackResult | None = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
-from pyrobust.checks import choice, items
+from pyrobust.checks import NormName, choice, items
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier
 
@@ -17,6 +17,8 @@ from .eot import EOT
 from .fab import FAB
 from .square import Square
 
+#: The published versions.
+Version: TypeAlias = Literal["standard", "plus", "rand"]
 #: The attacks of each version, in order (Croce and Hein, 2020).
 VERSIONS: dict[str, tuple[str, ...]] = {
     "standard": ("apgd-ce", "apgd-t", "fab-t", "square"),
@@ -41,7 +43,7 @@ def checked_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def published_attack(
-    name: str, model: Classifier, epsilon: float | Tensor, norm: str, version: str, options: dict[str, Any]
+    name: str, model: Classifier, epsilon: float | Tensor, norm: NormName, version: str, options: dict[str, Any]
 ) -> BatchAttack:
     """Make an attack by name, with the version's budget; ``options`` are other arguments of ``BatchAttack``.
 
@@ -62,4 +64,6 @@ def published_attack(
         targets = 5 if l1 and version == "standard" else 9
         return APGD(model, epsilon, norm, loss="dlr-targeted", targets=targets, multi_epsilon=l1, **options)
     restarts = {"standard": 5 if l1 else 1, "plus": 5, "rand": 1}[version]
-    return APGD(model, epsilon, norm, loss=name[5:], restarts=restarts, multi_epsilon=l1, **options)
+    return APGD(
+        model, epsilon, norm, loss="ce" if name == "apgd-ce" else "dlr", restarts=restarts, multi_epsilon=l1, **options
+    )

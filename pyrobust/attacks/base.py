@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import abc
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pyrobust.checks import class_labels, finite, finite_values, float_tensor, radii, shape_text
+from pyrobust.checks import (
+    NormName,
+    class_labels,
+    clip_range,
+    finite,
+    finite_values,
+    float_tensor,
+    radii,
+    shape_text,
+    summary,
+)
 from pyrobust.errors import InputError
 from pyrobust.metrics import attack_success_rate, clean_accuracy, robust_accuracy
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball
-from pyrobust.runner import Classifier, Runner
+from pyrobust.runner import Classifier, Runner, evaluation_mode
 
 from .arguments import same_shape
 from .norms import Ball, norm_of
 from .queries import Queries
 
+# Attributes that ``repr`` shows in another form, or not at all.
+_NOT_SHOWN = ("model", "runner", "epsilon", "norm", "clip_min", "clip_max", "progress", "forwards", "result")
+
 
 class AdversarialAttack(abc.ABC):
     """An attack on a classifier: a search for a misclassified x_adv with ‖x_adv − x‖ ≤ epsilon in the clip range.
 
-    Subclasses define ``generate`` and inherit ``project`` and ``evaluate``. The constructor puts a module into
-    evaluation mode and moves it to the device, permanently; its parameters receive no gradients.
+    Subclasses define ``generate`` and inherit ``project`` and ``evaluate``. Both ``generate`` and ``evaluate`` run a
+    module in evaluation mode and put every submodule back into its own mode. The constructor moves a module to the
+    device, permanently; its parameters receive no gradients.
 
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
@@ -34,6 +51,7 @@ class AdversarialAttack(abc.ABC):
         clip_min: smallest valid input value.
         clip_max: largest valid input value, above clip_min.
         device: where to run; default: the device of the model's first parameter, else the CPU.
+        clip: (clip_min, clip_max), in their place.
 
     Raises:
         InputError: a value out of range, or an unknown norm.
@@ -55,23 +73,39 @@ class AdversarialAttack(abc.ABC):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: str = "linf",
+        norm: NormName = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,
+        *,
+        clip: tuple[float, float] | None = None,
     ) -> None:
         self._norm = norm_of(norm)
-        self.norm = self._norm.name
-        self.clip_min, self.clip_max = finite("clip_min", clip_min), finite("clip_max", clip_max)
-        if not self.clip_min < self.clip_max:
-            raise InputError(f"clip_max: expected a number above clip_min, {self.clip_min}, got {self.clip_max}")
+        self.norm: NormName = self._norm.name
+        self.clip_min, self.clip_max = _clip_range(clip_min, clip_max, clip)
         radius = radii("epsilon", epsilon)
         self.epsilon: float | Tensor = radius if radius.dim() else radius.item()
         self.runner = Runner(model, device=device)
         self.model = model
         if isinstance(model, nn.Module):
-            model.eval()
             model.to(self.runner.device)
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "generate" in vars(cls):  # a user's own runs the model without a session
+            cls.generate = _in_evaluation_mode(vars(cls)["generate"])  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        settings = {name: value for name, value in vars(self).items() if name[0] != "_" and name not in _NOT_SHOWN}
+        return summary(
+            self,
+            model=getattr(self.model, "__name__", type(self.model).__name__),
+            epsilon=self.epsilon if isinstance(self.epsilon, float) else f"{len(self.epsilon)} radii",
+            norm=self.norm,
+            clip=(self.clip_min, self.clip_max),
+            progress=True if getattr(self, "progress", False) else None,
+            **{name: tuple(value) if isinstance(value, dict) else value for name, value in settings.items()},
+        )
 
     @property
     def device(self) -> torch.device:
@@ -200,6 +234,27 @@ class AdversarialAttack(abc.ABC):
                     f"{high}; rescale x or set the clip range"
                 )
         return x
+
+
+def _clip_range(clip_min: float, clip_max: float, clip: tuple[float, float] | None) -> tuple[float, float]:
+    """The ends of the clip range, finite, the lower first."""
+    low, high = finite("clip_min", clip_min), finite("clip_max", clip_max)
+    if clip is not None:
+        low, high = clip_range("clip", clip)
+        if (clip_min, clip_max) not in ((0.0, 1.0), (low, high)):
+            raise InputError(f"clip: expected clip, or clip_min and clip_max, got {clip} and {clip_min}, {clip_max}")
+    if not low < high:
+        raise InputError(f"clip_max: expected a number above clip_min, {low}, got {high}")
+    return low, high
+
+
+def _in_evaluation_mode(generate: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(generate)
+    def wrapped(self: AdversarialAttack, *arguments: Any, **keywords: Any) -> Tensor:
+        with evaluation_mode(self.model):
+            return generate(self, *arguments, **keywords)
+
+    return wrapped
 
 
 def _rounded_perturbation(x_adv: Tensor, x: Tensor, delta: Tensor) -> Tensor:

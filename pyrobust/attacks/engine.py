@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import image_indices, integer
+from pyrobust.checks import NormName, image_indices, integer
 from pyrobust.errors import InputTypeError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
@@ -38,6 +38,7 @@ class BatchAttack(AdversarialAttack):
         clip_min: smallest valid input value.
         clip_max: largest valid input value.
         device: where to run; default: the device of the model's first parameter, else the CPU.
+        clip: (clip_min, clip_max), in their place.
         seed: random seed, in [0, 2**64).
         batch_size: rows per forward pass; default: found so that it fits in memory.
         dtype: of the batches, see ``pyrobust.runner.Runner``.
@@ -63,11 +64,12 @@ class BatchAttack(AdversarialAttack):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: str = "linf",
+        norm: NormName = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,
         *,
+        clip: tuple[float, float] | None = None,
         seed: int = 0,
         batch_size: int | None = None,
         dtype: torch.dtype | None = None,
@@ -75,7 +77,7 @@ class BatchAttack(AdversarialAttack):
         progress: bool | Progress = False,
         callback: Callback | None = None,
     ) -> None:
-        super().__init__(model, epsilon, norm, clip_min, clip_max, device)
+        super().__init__(model, epsilon, norm, clip_min, clip_max, device, clip=clip)
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         if callback is not None and not callable(callback):
             raise InputTypeError(f"callback: expected a callable, got {type(callback).__name__}")

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust.checks import class_labels, count, finite, flag, share, summary
+from pyrobust.checks import NormName, class_labels, count, finite, flag, share, summary
 from pyrobust.errors import InputError
 from pyrobust.frames import Tabular
 from pyrobust.ops.examples import put_rows
 from pyrobust.ops.logits import FOOLED, ROBUST
 from pyrobust.ops.perturbation import add_perturbation
-from pyrobust.runner import Classifier
+from pyrobust.runner import Classifier, Progress
 
-from .engine import BatchAttack
+from .engine import BatchAttack, Callback
 from .fab_projection import step_to_hyperplane
 from .losses import lead_of_target, margin, targeted_margin
 from .norms import per_example
@@ -84,7 +84,8 @@ class FAB(BatchAttack):
     Where it can, it lies so far beyond the boundary that rounding, which depends on the batch, cannot undo it.
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, options: see ``BatchAttack``.
+        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``BatchAttack``.
         steps: steps for each start and class, at least 1.
         restarts: number of starts; the first from x, the others from random points.
         targets: number of classes to try in turn, capped at K - 1; None: all at once, with K - 1 gradients per step.
@@ -109,7 +110,7 @@ class FAB(BatchAttack):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: str = "linf",
+        norm: NormName = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,
@@ -121,9 +122,29 @@ class FAB(BatchAttack):
         eta: float = 1.05,
         beta: float = 0.9,
         nearest: bool = True,
-        **options: Any,
+        clip: tuple[float, float] | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        progress: bool | Progress = False,
+        callback: Callback | None = None,
     ) -> None:
-        super().__init__(model, epsilon, norm, clip_min, clip_max, device, **options)
+        super().__init__(
+            model,
+            epsilon,
+            norm,
+            clip_min,
+            clip_max,
+            device,
+            clip=clip,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+            callback=callback,
+        )
         self.steps = count("steps", steps)
         self.restarts = count("restarts", restarts)
         self.targets = None if targets is None else count("targets", targets)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyrobust.runner import Classifier
+from pyrobust.checks import NormName
+from pyrobust.runner import Classifier, Progress
 
-from .engine import BatchAttack
-from .losses import LOSSES, check_loss, named_loss
+from .engine import BatchAttack, Callback
+from .losses import LOSSES, LossName, check_loss, named_loss
 from .state import AttackState
 
 
@@ -23,7 +23,8 @@ class FGSM(BatchAttack):
     inner product with the gradient.
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, options: see ``BatchAttack``.
+        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``BatchAttack``.
         loss: "ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``.
 
     Raises:
@@ -39,15 +40,35 @@ class FGSM(BatchAttack):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: str = "linf",
+        norm: NormName = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,
         *,
-        loss: str = "ce",
-        **options: Any,
+        loss: LossName = "ce",
+        clip: tuple[float, float] | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        progress: bool | Progress = False,
+        callback: Callback | None = None,
     ) -> None:
-        super().__init__(model, epsilon, norm, clip_min, clip_max, device, **options)
+        super().__init__(
+            model,
+            epsilon,
+            norm,
+            clip_min,
+            clip_max,
+            device,
+            clip=clip,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+            callback=callback,
+        )
         self.loss = check_loss(loss, LOSSES)
 
     def _run(self, state: AttackState) -> None:

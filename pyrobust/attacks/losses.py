@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from torch import Tensor
 
@@ -33,6 +33,9 @@ _VARIANTS = {
     "dlr": ("dlr", "targeted_dlr"),
 }
 
+Name = TypeVar("Name", bound=str)
+#: The names of ``LOSSES``.
+LossName: TypeAlias = Literal["ce", "dlr", "margin"]
 #: The losses that need no target class of their own.
 LOSSES = tuple(_VARIANTS)
 
@@ -53,6 +56,7 @@ def named_loss(logits: Tensor, y: Tensor, target: Tensor, *, name: str, targeted
     return logit_loss(logits, y, target, loss)
 
 
-def check_loss(name: str, known: tuple[str, ...]) -> str:
+def check_loss(name: Name, known: tuple[str, ...]) -> Name:
     """Return a known loss's name; raises InputError for any other."""
-    return choice("loss", name, known)
+    choice("loss", name, known)
+    return name

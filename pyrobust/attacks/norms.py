@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import choice
+from pyrobust.checks import NormName, choice
 from pyrobust.ops.norm_balls import project_l2_ball, project_linf_ball
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball_box
@@ -36,7 +36,7 @@ class Ball(NamedTuple):
 class Norm(abc.ABC):
     """The operations of an attack that depend on the norm. Shapes: x_adv, delta, gradient [B, ...]; step [B]."""
 
-    name: str
+    name: NormName
 
     @abc.abstractmethod
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:

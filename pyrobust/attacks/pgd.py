@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyrobust.checks import count, non_negative, positive
+from pyrobust.checks import NormName, count, non_negative, positive
 from pyrobust.errors import InputError
-from pyrobust.runner import Classifier
+from pyrobust.runner import Classifier, Progress
 
-from .engine import BatchAttack
-from .losses import LOSSES, Loss, check_loss, named_loss
+from .engine import BatchAttack, Callback
+from .losses import LOSSES, Loss, LossName, check_loss, named_loss
 from .norms import per_example
 from .state import AttackState
 from .tracking import Best
@@ -27,7 +26,8 @@ class PGD(BatchAttack):
     the gradient is replaced by g_{t+1} = μ·g_t + ∇L(x_t) / ‖∇L(x_t)‖₁ (MI-FGSM; Dong et al., 2018).
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, options: see ``BatchAttack``.
+        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``BatchAttack``.
         steps: number of gradient steps, at least 1.
         step_size: α, positive; default 2.5·epsilon / steps.
         random_start: whether to start from a uniformly random point of the ball, rather than from x.
@@ -51,7 +51,7 @@ class PGD(BatchAttack):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: str = "linf",
+        norm: NormName = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,
@@ -61,10 +61,30 @@ class PGD(BatchAttack):
         random_start: bool = True,
         restarts: int = 1,
         momentum: float = 0.0,
-        loss: str = "ce",
-        **options: Any,
+        loss: LossName = "ce",
+        clip: tuple[float, float] | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        progress: bool | Progress = False,
+        callback: Callback | None = None,
     ) -> None:
-        super().__init__(model, epsilon, norm, clip_min, clip_max, device, **options)
+        super().__init__(
+            model,
+            epsilon,
+            norm,
+            clip_min,
+            clip_max,
+            device,
+            clip=clip,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+            callback=callback,
+        )
         self.steps = count("steps", steps)
         self.step_size = None if step_size is None else positive("step_size", step_size)
         self.random_start = bool(random_start)
@@ -119,7 +139,8 @@ class BIM(PGD):
     """The basic iterative method (Kurakin, Goodfellow and Bengio, 2017): ``PGD`` started from x itself.
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, options: see ``BatchAttack``.
+        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``BatchAttack``.
         steps, step_size, momentum, loss: see ``PGD``.
 
     Raises:
@@ -135,7 +156,7 @@ class BIM(PGD):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: str = "linf",
+        norm: NormName = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,
@@ -143,8 +164,14 @@ class BIM(PGD):
         steps: int = 10,
         step_size: float | None = None,
         momentum: float = 0.0,
-        loss: str = "ce",
-        **options: Any,
+        loss: LossName = "ce",
+        clip: tuple[float, float] | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        progress: bool | Progress = False,
+        callback: Callback | None = None,
     ) -> None:
         super().__init__(
             model,
@@ -158,5 +185,11 @@ class BIM(PGD):
             random_start=False,
             momentum=momentum,
             loss=loss,
-            **options,
+            clip=clip,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+            callback=callback,
         )

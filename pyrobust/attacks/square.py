@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pyrobust.checks import count, finite
+from pyrobust.checks import NormName, count, finite
 from pyrobust.errors import InputError
 from pyrobust.ops.logits import ROBUST
-from pyrobust.runner import Classifier
+from pyrobust.runner import Classifier, Progress
 
-from .engine import BatchAttack
+from .engine import BatchAttack, Callback
 from .losses import check_loss, named_loss
 from .square_proposals import PROPOSALS
 from .square_windows import window_share
@@ -37,8 +37,8 @@ class Square(BatchAttack):
     Inputs other than images [N, C, H, W] are treated as one row of one channel.
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, options: see ``BatchAttack``; the model need not be
-            differentiable.
+        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``BatchAttack``; the model need not be differentiable.
         n_queries: queries per restart after the start, at least 1.
         p_init: share of the image that the first windows cover, in (0, 1].
         restarts: number of starts, at least 1.
@@ -59,7 +59,7 @@ class Square(BatchAttack):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: str = "linf",
+        norm: NormName = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,
@@ -67,11 +67,31 @@ class Square(BatchAttack):
         n_queries: int = 5000,
         p_init: float = 0.8,
         restarts: int = 1,
-        loss: str = "margin",
+        loss: Literal["margin", "ce"] = "margin",
         rescale_schedule: bool = True,
-        **options: Any,
+        clip: tuple[float, float] | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        progress: bool | Progress = False,
+        callback: Callback | None = None,
     ) -> None:
-        super().__init__(model, epsilon, norm, clip_min, clip_max, device, **options)
+        super().__init__(
+            model,
+            epsilon,
+            norm,
+            clip_min,
+            clip_max,
+            device,
+            clip=clip,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+            callback=callback,
+        )
         self.n_queries = count("n_queries", n_queries)
         self.p_init = finite("p_init", p_init)
         if not 0 < self.p_init <= 1:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyrobust.bounds.input_set import check_norm
-from pyrobust.checks import choice, clip_range, count, flag
+from pyrobust.checks import NormName, choice, clip_range, count, flag
 from pyrobust.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     class BoundKeywords(TypedDict, total=False):
         """The fields of ``BoundOptions`` as keyword arguments."""
 
-        norm: str
+        norm: NormName
         method: str | None
         clip: tuple[float, float] | None
+        clip_min: float | None
+        clip_max: float | None
         sound: bool
         semantics: str
         memory_limit: int | None
@@ -44,7 +46,8 @@ class BoundOptions:
         norm: norm of the balls: "linf", "l2" or "l1".
         method: "ibp", "crown-ibp", "crown" or "lipschitz"; for verification also "cascade": the first three in turn,
             each on the examples still undecided. Default: "crown"; for verification "cascade".
-        clip: (low, high), the range of valid input values, low < high; None for no limits.
+        clip: (low, high), the range of valid input values, low < high; None for no limits. Keyword arguments
+            ``clip_min=low, clip_max=high``, as attacks take them, set it, too.
         sound: True for bounds that account for every rounding error. False for plain floating-point bounds, which may
             be wrong in the last digits and prove nothing.
         semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass: direct
@@ -60,14 +63,17 @@ class BoundOptions:
     BoundOptions(norm='l2', method='ibp', clip=(0.0, 1.0), sound=True, semantics='real', memory_limit=None)
     """
 
-    norm: str = "linf"
+    norm: NormName = "linf"
     method: str | None = None
     clip: tuple[float, float] | None = None
     sound: bool = True
     semantics: str = "real"
     memory_limit: int | None = None
+    clip_min: dataclasses.InitVar[float | None] = None
+    clip_max: dataclasses.InitVar[float | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, clip_min: float | None, clip_max: float | None) -> None:
+        object.__setattr__(self, "clip", _joined_clip(self.clip, clip_min, clip_max))
         check_norm(self.norm)
         if self.method is not None:
             choice("method", self.method, (*METHODS, LIPSCHITZ, CASCADE))
@@ -102,7 +108,7 @@ class BoundOptions:
         return METHODS if self.method in (None, CASCADE) else (str(self.method),)
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(BoundOptions))
+_KEYWORDS = (*(field.name for field in dataclasses.fields(BoundOptions)), "clip_min", "clip_max")
 
 
 def merge_options(
@@ -121,8 +127,11 @@ def merge_options(
     pyrobust.errors.InputTypeError: bounds: unexpected keyword argument 'sond' (did you mean 'sound'?); expected ...
     """
     for name in keywords:
-        if name not in FIELDS:
+        if name not in _KEYWORDS:
             raise InputTypeError(_unexpected(call, name))
+    if "clip_min" in keywords or "clip_max" in keywords:
+        keywords = dict(keywords)
+        keywords["clip"] = _joined_clip(*(keywords.pop(name, None) for name in ("clip", "clip_min", "clip_max")))
     if options is None and default is None:  # the usual case: the fields are checked once
         return BoundOptions(**keywords)
     options = default if options is None else options
@@ -131,10 +140,24 @@ def merge_options(
     return dataclasses.replace(options, **keywords) if keywords else options
 
 
+def _joined_clip(
+    clip: tuple[float, float] | None, clip_min: float | None, clip_max: float | None
+) -> tuple[float, float] | None:
+    """The clip range, given in one of its two forms."""
+    if clip_min is None and clip_max is None:
+        return clip
+    if clip is not None:
+        raise InputError(f"clip: expected clip, or clip_min and clip_max, got {clip} and {clip_min}, {clip_max}")
+    if clip_min is None or clip_max is None:
+        name, other = ("clip_min", "clip_max") if clip_min is None else ("clip_max", "clip_min")
+        raise InputError(f"{name}: expected a number with {other}, got None")
+    return clip_min, clip_max
+
+
 def _unexpected(call: Callable[..., Any], name: str) -> str:
     parameters = inspect.signature(call).parameters.values()
     known = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
-    known += [field for field in FIELDS if field not in known]
+    known += [field for field in _KEYWORDS if field not in known]
     similar = difflib.get_close_matches(name, known, n=1)
     hint = f" (did you mean {similar[0]!r}?)" if similar else ""
     return f"{call.__name__}: unexpected keyword argument {name!r}{hint}; expected one of {', '.join(known)}"

@@ -11,7 +11,7 @@ from torch import Tensor
 from pyrobust.bounds.input_set import ball, clip_ends
 from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions
 from pyrobust.bounds.result import Verdicts
-from pyrobust.checks import class_labels, first_wrong, kind, radii, shape_text, shown
+from pyrobust.checks import NormName, class_labels, first_wrong, kind, radii, shape_text, shown
 from pyrobust.correctness import Judge
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics.distance import distances, is_within
@@ -77,7 +77,7 @@ def run_cascade(
     return Verdicts(status, stage, margin, counterexample)
 
 
-def _checked(x_adv: Any, x: Tensor, norm: str, epsilon: Tensor, clip: tuple[float, float] | None) -> Tensor:
+def _checked(x_adv: Any, x: Tensor, norm: NormName, epsilon: Tensor, clip: tuple[float, float] | None) -> Tensor:
     """Return what the attack returned, checked to lie in the sets."""
     if not isinstance(x_adv, Tensor) or not x_adv.dtype.is_floating_point:
         raise InputTypeError(f"attack: expected it to return a float tensor, got {kind(x_adv)}")

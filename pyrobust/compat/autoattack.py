@@ -9,7 +9,7 @@ Change ``from autoattack import AutoAttack`` to ``from pyrobust.compat.autoattac
 - an example counts as broken only if it is misclassified also in a batch of one, and perturbations lie exactly inside
   the ball and [0, 1];
 - images outside [0, 1] are an error, where the reference clips them;
-- the model is put into evaluation mode and moved to ``device``, permanently;
+- the model runs in evaluation mode, gets its own mode back, and is moved to ``device``, permanently;
 - with fewer than four classes the attacks on DLR losses are replaced as in ``pyrobust.attacks.AutoAttack``, and no
   attack aims at more target classes than there are;
 - without a GPU the default device is the CPU;
@@ -347,7 +347,8 @@ class AutoAttack:
             native: NativeAutoAttack = _OwnEpsilons(self.model, epsilon, norm, **options)
         else:
             native = _Reporting(self, bs, self.model, epsilon, norm, **options)
-        native.version = self.version  # "rand" does not flag a randomized model
+        if self.version == "rand":
+            native.version = "rand"  # does not flag a randomized model
         settings: dict[str, AttackSettings] = {
             "apgd-ce": self.apgd,
             "apgd-dlr": self.apgd,

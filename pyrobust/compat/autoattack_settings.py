@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
@@ -19,12 +19,12 @@ from pyrobust.attacks.fab import FAB
 from pyrobust.attacks.losses import named_loss
 from pyrobust.attacks.queries import Queries
 from pyrobust.attacks.square import Square
-from pyrobust.checks import class_labels
+from pyrobust.checks import NormName, class_labels
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier
 
 #: The reference's names of norms → pyrobust's.
-NORMS = {"Linf": "linf", "L2": "l2", "L1": "l1"}
+NORMS: dict[str, NormName] = {"Linf": "linf", "L2": "l2", "L1": "l1"}
 
 
 class Evaluation(Protocol):
@@ -218,7 +218,7 @@ class SquareSettings(AttackSettings):
     n_queries: int = 5000
     p_init: float = 0.8
     n_restarts: int = 1
-    loss: str = "margin"
+    loss: Literal["margin", "ce"] = "margin"
     rescale_schedule: bool = False
 
     def native(self, name: str, model: Classifier, options: dict[str, Any]) -> BatchAttack:

@@ -9,7 +9,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from pyrobust.checks import choice, finite_values, float_tensor, numbers
+from pyrobust.checks import NormName, choice, finite_values, float_tensor, numbers
 from pyrobust.errors import InputError, InputTypeError
 
 from .arguments import checked_distances
@@ -19,7 +19,7 @@ _ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
 _CHUNK = 1 << 22
 
 
-def distances(x_adv: Tensor, x: Tensor, norm: str = "linf") -> Tensor:
+def distances(x_adv: Tensor, x: Tensor, norm: NormName = "linf") -> Tensor:
     """Distance ``‖x_advᵢ − xᵢ‖`` of each example, computed in float64.
 
     Args:
@@ -59,7 +59,7 @@ def distances(x_adv: Tensor, x: Tensor, norm: str = "linf") -> Tensor:
     return torch.cat(norms)
 
 
-def is_within(x_adv: Tensor, x: Tensor, norm: str, epsilon: Tensor) -> Tensor:
+def is_within(x_adv: Tensor, x: Tensor, norm: NormName, epsilon: Tensor) -> Tensor:
     """Whether ``‖x_advᵢ − xᵢ‖ ≤ εᵢ`` in exact arithmetic, bool [N] on the CPU; epsilon is float64 [N].
 
     Float64 sums decide where rounding cannot matter, rational numbers elsewhere.

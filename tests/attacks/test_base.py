@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import pickle
+import sys
 import types
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
-from attack_models import NORMS, inside, random, small_net
+from attack_models import NORMS, images, inside, random, small_net
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pyrobust import metrics
-from pyrobust.attacks import AdversarialAttack
+from pyrobust.attacks import APGD, BIM, FAB, FGSM, PGD, AdversarialAttack, AutoAttack, Square
 from pyrobust.errors import InputError, InputTypeError, ModelError
 
+ATTACKS = [FGSM, BIM, PGD, APGD, FAB, Square, AutoAttack]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
@@ -53,17 +57,127 @@ def test_user_defined_attack(norm: str) -> None:
     }
 
 
-def test_constructor_puts_the_model_into_evaluation_mode() -> None:
+def test_constructor() -> None:
     model = small_net().train()
     flags = [parameter.requires_grad_(i % 2 == 0).requires_grad for i, parameter in enumerate(model.parameters())]
     attack = Noise(model)
     assert (attack.epsilon, attack.norm, attack.clip_min, attack.clip_max) == (8 / 255, "linf", 0.0, 1.0)
     assert attack.device.type == "cpu"
-    assert not any(module.training for module in model.modules())
     assert [parameter.requires_grad for parameter in model.parameters()] == flags
-    attack.evaluate(torch.rand(2, 1, 6, 6).double(), torch.tensor([0, 1]), torch.rand(2, 1, 6, 6).double())
-    assert not any(module.training for module in model.modules())
     assert Noise(first, device="cpu").device.type == "cpu"
+
+
+class Modes(nn.Module):
+    """Records whether each forward pass is in training mode; its dropout is frozen by the user."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4), nn.Dropout().eval(), nn.Linear(4, 3))
+        self.seen: set[bool] = set()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.add(any(module.training for module in self.modules()))
+        return self.layers(x)
+
+
+class OwnSteps(AdversarialAttack):
+    """A user's attack, which runs the model itself."""
+
+    def generate(self, x: Tensor, y: Tensor, targeted: bool = False, target_labels: Tensor | None = None) -> Tensor:
+        """Take one step."""
+        leaf = x.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(self.model(leaf), y), leaf)
+        return x + self.project(self.epsilon * gradient.sign(), x)
+
+
+@pytest.mark.parametrize("attack_class", [OwnSteps, FGSM, BIM, PGD, APGD, FAB, Square, AutoAttack])
+def test_every_submodule_gets_its_mode_back(attack_class: type[AdversarialAttack]) -> None:
+    model = Modes().train()
+    model.layers[2].eval()
+    before = [module.training for module in model.modules()]
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    attack = attack_class(model, 0.1)
+    for name in ("steps", "n_queries"):
+        for part in (attack, *getattr(attack, "attacks", {}).values()):
+            if hasattr(part, name):
+                setattr(part, name, 2)
+    assert [module.training for module in model.modules()] == before
+    x, y = random(3, 1, 2, 2), torch.tensor([0, 1, 2])
+    x_adv = attack.generate(x, y)
+    attack.evaluate(x, y, x_adv)
+    if attack_class is FAB:
+        attack.minimal_perturbation(x, y)
+    assert model.seen == {False}
+    assert [module.training for module in model.modules()] == before
+    assert all(torch.equal(now, then) for now, then in zip(model.buffers(), buffers, strict=True))
+    with pytest.raises(InputError):
+        attack.generate(x * 3, y)
+    assert [module.training for module in model.modules()] == before
+
+
+def test_generate_of_a_subclass_keeps_its_signature_and_text() -> None:
+    assert list(inspect.signature(OwnSteps.generate).parameters) == ["self", "x", "y", "targeted", "target_labels"]
+    assert OwnSteps.generate.__doc__ == "Take one step."
+
+
+@pytest.mark.parametrize("attack_class", ATTACKS)
+def test_options_are_named_and_typed(attack_class: type[AdversarialAttack]) -> None:
+    """So that editors complete them."""
+    parameters = inspect.signature(attack_class).parameters
+    assert all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values())
+    assert {"clip", "seed", "batch_size", "dtype", "memory_format", "progress", "callback"} <= set(parameters)
+    hints = get_type_hints(attack_class.__init__, vars(sys.modules[attack_class.__module__]))
+    assert set(get_args(hints["norm"])) == set(NORMS)
+    with pytest.raises(TypeError, match="step_sizes"):
+        attack_class(first, step_sizes=0.1)
+
+
+@pytest.mark.parametrize("attack_class", [Noise, *ATTACKS])
+def test_clip_is_another_spelling_of_clip_min_and_clip_max(attack_class: type[AdversarialAttack]) -> None:
+    for attack in (attack_class(first, clip=(-1, 2)), attack_class(first, clip_min=-1.0, clip_max=2.0)):
+        assert (attack.clip_min, attack.clip_max) == (-1.0, 2.0)
+        for part in getattr(attack, "attacks", {}).values():
+            assert (part.clip_min, part.clip_max) == (-1.0, 2.0)
+    assert attack_class(first, clip_min=-1, clip_max=2, clip=(-1, 2)).clip_max == 2.0
+    with pytest.raises(InputError, match=r"^clip: expected clip, or clip_min and clip_max, got \(0, 2\) and 0\.5, 1"):
+        attack_class(first, clip_min=0.5, clip=(0, 2))
+
+
+@pytest.mark.parametrize("attack_class", ATTACKS)
+def test_repr_shows_the_settings(attack_class: type[AdversarialAttack]) -> None:
+    shown = repr(attack_class(small_net(), 0.25, "l2", clip=(0, 2), seed=7, progress=True))
+    start = f"{attack_class.__name__}(model='Sequential', epsilon=0.25, norm='l2', clip=(0.0, 2.0), progress=True, "
+    assert shown.startswith(start)
+    assert "object at" not in shown
+    assert "progress" not in repr(attack_class(small_net()))
+
+
+def test_repr_by_hand() -> None:
+    assert repr(PGD(first, torch.tensor([0.1, 0.2]), steps=5)) == (
+        "PGD(model='first', epsilon='2 radii', norm='linf', clip=(0.0, 1.0), seed=0, steps=5, random_start=True, "
+        "restarts=1, momentum=0.0, loss='ce')"
+    )
+    assert repr(AutoAttack(first, 0.1, attacks_to_run=["apgd-ce", "square"])) == (
+        "AutoAttack(model='first', epsilon=0.1, norm='linf', clip=(0.0, 1.0), version='standard', "
+        "attacks=('apgd-ce', 'square'))"
+    )
+    assert repr(OwnSteps(first, 0.5)) == "OwnSteps(model='first', epsilon=0.5, norm='linf', clip=(0.0, 1.0))"
+
+
+@pytest.mark.parametrize("attack_class", ATTACKS)
+@pytest.mark.parametrize("norm", NORMS)
+def test_attacks_pickle(attack_class: type[AdversarialAttack], norm: str) -> None:
+    x, y = images(6)
+    attack = attack_class(small_net(), 0.02, norm, seed=3)
+    for part in (attack, *getattr(attack, "attacks", {}).values()):
+        for name in ("steps", "n_queries"):
+            if hasattr(part, name):
+                setattr(part, name, 2)
+    before = attack.generate(x, y)
+    copied = pickle.loads(pickle.dumps(attack))
+    assert copied.model is copied.runner.model
+    assert repr(copied) == repr(attack)
+    assert torch.equal(copied.generate(x, y), before)
 
 
 def test_evaluate_by_hand() -> None:
@@ -199,6 +313,9 @@ BAD_CONSTRUCTION: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"clip_min": 1.0, "clip_max": 1.0}, InputError, r"^clip_max: expected a number above clip_min, 1.0, got 1.0"),
     ({"clip_min": float("-inf")}, InputError, r"^clip_min: expected a finite number"),
     ({"clip_max": None}, InputTypeError, r"^clip_max: expected a number, got None"),
+    ({"clip": (1.0, 0.0)}, InputError, r"^clip: expected two finite numbers, low < high, got \(1.0, 0.0\)"),
+    ({"clip": (0.0, float("inf"))}, InputError, r"^clip: expected two finite numbers"),
+    ({"clip": "01"}, InputTypeError, r"^clip: expected two finite numbers, low < high, got '01'"),
     ({"device": "tpu"}, InputError, r"^device: expected cpu or cuda"),
     ({"model": 3}, InputTypeError, r"^model: expected a torch.nn.Module or a callable, got int"),
 ]

@@ -68,7 +68,7 @@ def test_exceptions_of_the_model_propagate() -> None:
     net.register_forward_hook(fail)
     with pytest.raises(Broken, match="in the hook"):
         attack.generate(*images(4))
-    assert not net.training
+    assert all(module.training for module in net.modules())
     assert torch.is_grad_enabled()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -381,6 +382,27 @@ def test_keywords_override_the_options_object(model: BoundedModel) -> None:
     assert model.verify(X, right, 0.001, options=options).stage == ["ibp"] * 3
     assert model.verify(X, right, 0.001, method="crown").stage == ["crown"] * 3
     assert model.verify(X, right, 0.001, options=options, methods=("crown-ibp",)).stage == ["crown-ibp"] * 3
+
+
+def test_clip_min_and_clip_max_spell_the_clip_range_as_attacks_do(model: BoundedModel) -> None:
+    expected = model.bounds(X, 0.5, clip=(-0.25, 1.25)).lower
+    assert not torch.equal(expected, model.bounds(X, 0.5).lower)
+    options = BoundOptions(clip_min=-0.25, clip_max=1.25)
+    assert options == BoundOptions(clip=(-0.25, 1.25))
+    assert dataclasses.replace(options, method="ibp").clip == (-0.25, 1.25)
+    assert dataclasses.replace(options, clip=None).clip is None
+    for lower in (
+        model.bounds(X, 0.5, clip_min=-0.25, clip_max=1.25).lower,
+        model.bounds(X, 0.5, options=options).lower,
+        model.bounds(X, 0.5, options=BoundOptions(clip=(-9, 9)), clip_min=-0.25, clip_max=1.25).lower,
+    ):
+        assert torch.equal(lower, expected)
+    with pytest.raises(InputError, match=r"clip: expected clip, or clip_min and clip_max, got \(0, 1\) and"):
+        model.bounds(X, 0.5, clip=(0, 1), clip_min=-0.25, clip_max=1.25)
+    with pytest.raises(InputError, match="clip_max: expected a number with clip_min, got None"):
+        model.margins(X, torch.tensor([0, 0, 0]), 0.5, clip_min=-0.25)
+    with pytest.raises(InputError, match="clip: expected two finite numbers, low < high"):
+        BoundOptions(clip_min=2, clip_max=-1)
 
 
 @pytest.mark.parametrize(

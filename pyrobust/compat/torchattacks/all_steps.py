@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pyrobust.attacks.state import AttackState
-from pyrobust.checks import shape_text
+from pyrobust.checks import NormName, shape_text
 from pyrobust.errors import InputError
 
 from .served import AllSteps, Engine, Served, cross_entropy, slope, slope_of_labels
@@ -19,7 +19,7 @@ from .served import AllSteps, Engine, Served, cross_entropy, slope, slope_of_lab
 class _AllSteps(Served):
     """Signed or normalized gradient steps; subclasses define ``_gradient`` or ``_cost``."""
 
-    _norm = "linf"
+    _norm: NormName = "linf"
     decay: float | None = None
 
     def __init__(self, name: str, model: nn.Module, eps: float, alpha: float, steps: int, seed: int) -> None:

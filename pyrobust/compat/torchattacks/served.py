@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pyrobust.attacks.engine import BatchAttack
-from pyrobust.attacks.losses import named_loss
+from pyrobust.attacks.losses import LossName, named_loss
 from pyrobust.attacks.norms import per_example
 from pyrobust.attacks.queries import Queries
 from pyrobust.attacks.state import AttackState
-from pyrobust.checks import count, positive
+from pyrobust.checks import NormName, count, positive
 from pyrobust.errors import InputError
 
 from .attack import Attack
@@ -86,7 +86,7 @@ class AllSteps(BatchAttack):
         self,
         model: nn.Module,
         epsilon: float,
-        norm: str = "linf",
+        norm: NormName = "linf",
         device: torch.device | str | None = None,
         *,
         steps: int,
@@ -140,7 +140,7 @@ def slope(x: Tensor, cost: Callable[[Tensor], Tensor]) -> Tensor:
     return torch.autograd.grad(total, leaf)[0]
 
 
-def slope_of_labels(state: AttackState, x: Tensor, *, coupled: bool, loss: str = "ce") -> Tensor:
+def slope_of_labels(state: AttackState, x: Tensor, *, coupled: bool, loss: LossName = "ce") -> Tensor:
     """Gradient [B, ...] of the loss, up to a positive factor for each example.
 
     The factors avoid underflow. Where examples are coupled, there are none, because each would weigh the example's

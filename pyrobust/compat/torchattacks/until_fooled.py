@@ -5,16 +5,17 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from pyrobust.attacks import apgd, autoattack, fab, fgsm, pgd, square
+from pyrobust.attacks import apgd, autoattack, autoattack_versions, fab, fgsm, pgd, square
 from pyrobust.attacks.engine import BatchAttack
 from pyrobust.attacks.eot import EOT
-from pyrobust.attacks.losses import LOSSES, check_loss
+from pyrobust.attacks.losses import LOSSES, LossName, check_loss
 from pyrobust.attacks.state import AttackState
+from pyrobust.checks import NormName
 from pyrobust.errors import InputError
 
 from ..autoattack_settings import NORMS
@@ -28,10 +29,10 @@ class _Plan:
     epsilon: float
     step_size: float
     steps: int
-    norm: str = "linf"
+    norm: NormName = "linf"
     random_start: bool = False
     decay: float = 0.0
-    loss: str = "ce"
+    loss: LossName = "ce"
     draws: int = 1
 
 
@@ -316,7 +317,7 @@ class UPGD(_Steps):
         alpha: float = 2 / 255,
         steps: int = 10,
         random_start: bool = False,
-        loss: str = "ce",
+        loss: LossName = "ce",
         decay: float = 1.0,
         eot_iter: int = 1,
         *,
@@ -371,7 +372,7 @@ class _Judged(Served):
         return native
 
     @abc.abstractmethod
-    def _judged(self, model: nn.Module, norm: str) -> BatchAttack | autoattack.AutoAttack:
+    def _judged(self, model: nn.Module, norm: NormName) -> BatchAttack | autoattack.AutoAttack:
         """Make the attack with the current settings."""
 
 
@@ -402,7 +403,7 @@ class APGD(_Judged):
         steps: int = 10,
         n_restarts: int = 1,
         seed: int = 0,
-        loss: str = "ce",
+        loss: Literal["ce", "dlr"] = "ce",
         eot_iter: int = 1,
         rho: float = 0.75,
         verbose: bool = False,
@@ -418,7 +419,7 @@ class APGD(_Judged):
         self.thr_decr = rho
         self.verbose = verbose
 
-    def _judged(self, model: nn.Module, norm: str) -> BatchAttack:
+    def _judged(self, model: nn.Module, norm: NormName) -> BatchAttack:
         return apgd.APGD(
             EOT(model, self.eot_iter) if self.eot_iter > 1 else model,
             self.eps,
@@ -475,7 +476,7 @@ class APGDT(_Judged):
         self.verbose = verbose
         self.n_target_classes = n_classes - 1
 
-    def _judged(self, model: nn.Module, norm: str) -> BatchAttack:
+    def _judged(self, model: nn.Module, norm: NormName) -> BatchAttack:
         return apgd.APGD(
             EOT(model, self.eot_iter) if self.eot_iter > 1 else model,
             self.eps,
@@ -540,7 +541,7 @@ class FAB(_Judged):
         self.n_target_classes = n_classes - 1
         self.supported_mode = ["default", "targeted"]
 
-    def _judged(self, model: nn.Module, norm: str) -> BatchAttack:
+    def _judged(self, model: nn.Module, norm: NormName) -> BatchAttack:
         return fab.FAB(
             model,
             self.eps,
@@ -583,7 +584,7 @@ class Square(_Judged):
         n_queries: int = 5000,
         n_restarts: int = 1,
         p_init: float = 0.8,
-        loss: str = "margin",
+        loss: Literal["margin", "ce"] = "margin",
         resc_schedule: bool = True,
         seed: int = 0,
         verbose: bool = False,
@@ -600,7 +601,7 @@ class Square(_Judged):
         self.verbose = verbose
         self.supported_mode = ["default", "targeted"]
 
-    def _judged(self, model: nn.Module, norm: str) -> BatchAttack:
+    def _judged(self, model: nn.Module, norm: NormName) -> BatchAttack:
         return square.Square(
             model,
             self.eps,
@@ -636,7 +637,7 @@ class AutoAttack(_Judged):
         model: nn.Module,
         norm: str = "Linf",
         eps: float = 8 / 255,
-        version: str = "standard",
+        version: autoattack_versions.Version = "standard",
         n_classes: int = 10,
         seed: int | None = None,
         verbose: bool = False,
@@ -649,7 +650,7 @@ class AutoAttack(_Judged):
         self.seed = 0 if seed is None else seed
         self.verbose = verbose
 
-    def _judged(self, model: nn.Module, norm: str) -> autoattack.AutoAttack:
+    def _judged(self, model: nn.Module, norm: NormName) -> autoattack.AutoAttack:
         native = autoattack.AutoAttack(model, self.eps, norm, device=self.device, seed=self.seed, version=self.version)
         for attack in native.attacks.values():
             if isinstance(attack, apgd.APGD | fab.FAB) and attack.targets is not None:
