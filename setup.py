@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -36,6 +37,7 @@ class CMakeBuild(build_ext):
         if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11):
             raise SystemExit(f"torch: expected 2.11 or newer, got {torch.__version__}; upgrade torch, then build again")
         source = Path(__file__).resolve().parent
+        source_hash = runpy.run_path(str(source / "pyrobust" / "native_module.py"))["source_hash"]
         target = Path(self.get_ext_fullpath(ext.name)).resolve().parent
         cuda = cuda_wanted(torch.version.cuda)
         # cmake and ninja stand beside the Python that builds, also where its environment is not activated.
@@ -49,6 +51,7 @@ class CMakeBuild(build_ext):
                 "cmake", "-S", str(source), "-B", str(build), "-G", "Ninja",
                 f"-DPYROBUST_TORCH_DIR={Path(torch.__file__).parent}",
                 f"-DPYROBUST_TORCH_VERSION={torch.__version__}",
+                f"-DPYROBUST_SOURCES={source_hash(source)}",
                 f"-DPYROBUST_CUDA={'ON' if cuda else 'OFF'}",
                 f"-DPYROBUST_SANITIZE={'ON' if os.environ.get('PYROBUST_SANITIZE') == '1' else 'OFF'}",
                 *([f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []),

@@ -43,6 +43,7 @@ py::dict build_info() {
   py::dict info;
   info["compiler"] = PYROBUST_COMPILER;
   info["torch_headers"] = PYROBUST_TORCH_VERSION;
+  info["sources"] = PYROBUST_SOURCES;
 #ifdef PYROBUST_WITH_CUDA
   info["cuda"] = std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10);
   info["cuda_architectures"] = PYROBUST_CUDA_ARCHITECTURES;

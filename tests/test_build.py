@@ -18,7 +18,8 @@ import pytest
 import torch
 
 import pyrobust
-from pyrobust import _C
+from pyrobust import _C, native_module
+from pyrobust.native_module import source_hash
 from pyrobust.ops import build_info
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -138,6 +139,75 @@ def test_importing_without_the_native_module_is_one_clear_error(tmp_path):
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: pyrobust._C, the native module, could not be loaded")
     assert "pip install --no-build-isolation" in last
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A source folder without a native module, and beside it an installed package with one that says it fits."""
+    root = tmp_path / "clone"
+    ignored = shutil.ignore_patterns("_C*.so", "__pycache__")
+    for name in ("pyrobust", "csrc"):
+        source = Path(pyrobust.__file__).parent if name == "pyrobust" else ROOT / name
+        shutil.copytree(source, root / name, ignore=ignored)
+    for name in ("pyproject.toml", "CMakeLists.txt"):
+        shutil.copy(ROOT / name, root / name)
+    (tmp_path / "site" / "pyrobust").mkdir(parents=True)
+    (tmp_path / "site" / "pyrobust" / "_C.py").write_text(
+        "import importlib.util, sys\n"
+        f"spec = importlib.util.spec_from_file_location('pyrobust._C', {_C.__file__!r})\n"
+        "real = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(real)\n"
+        "globals().update({name: value for name, value in vars(real).items() if not name.startswith('_')})\n"
+        f"build_info = lambda: real.build_info() | {{'sources': {source_hash(root)!r}}}\n"
+    )
+    return root
+
+
+def test_a_clone_uses_the_installed_native_module_of_its_sources(clone):
+    # Python code may differ, as in an editable install.
+    (clone / "pyrobust" / "errors.py").open("a").write("HERE = 1\n")
+    code = "import pyrobust; print(pyrobust.__file__, pyrobust.errors.HERE, pyrobust._C.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(clone.parent / "site")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=clone, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    package, native = clone / "pyrobust" / "__init__.py", clone.parent / "site" / "pyrobust" / "_C.py"
+    assert done.stdout.split() == [str(package), "1", str(native)]
+
+
+@pytest.mark.parametrize("change", ["csrc/smoothing/philox.h", "csrc/new.h", "CMakeLists.txt", "version", "no hash"])
+def test_a_native_module_of_other_sources_is_refused(clone, monkeypatch, change):
+    """A clone that was pulled after the install, or that installs an older build."""
+    installed = clone.parent / "site" / "pyrobust" / "_C.py"
+    if change == "no hash":
+        installed.write_text("build_info = dict")
+    elif change == "version":
+        project = (clone / "pyproject.toml").read_text()
+        (clone / "pyproject.toml").write_text(project.replace('version = "', 'version = "9.'))
+    else:
+        (clone / change).open("a").write("// changed\n")
+    with pytest.raises(ImportError, match=r"the source folder .*clone hides .*, was built from other sources: leave"):
+        _load_in(clone, monkeypatch, [str(clone), str(installed.parent.parent)])
+    assert sys.modules["pyrobust._C"] is _C
+
+
+def test_a_clone_without_an_install_says_so(clone, monkeypatch):
+    with pytest.raises(ImportError, match=r"the source folder .*clone has none, and none is installed"):
+        _load_in(clone, monkeypatch, [str(clone), str(clone.parent)])
+    shutil.rmtree(clone / "csrc")
+    with pytest.raises(ImportError, match="pyrobust has none"):
+        _load_in(clone, monkeypatch, [str(clone.parent / "site")])
+
+
+def _load_in(clone, monkeypatch, paths):
+    """Load the native module as the package of the clone would."""
+
+    def missing(name):
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(native_module, "import_module", missing)
+    monkeypatch.setattr(native_module, "__file__", str(clone / "pyrobust" / "native_module.py"))
+    monkeypatch.setattr(sys, "path", paths)
+    native_module.load_native_module()
 
 
 def test_the_cmake_list_names_every_source_file():

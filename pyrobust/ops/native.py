@@ -8,8 +8,10 @@ from typing import TypeVar
 import torch  # loads libtorch, which the native module links to
 
 from pyrobust.errors import InputError
+from pyrobust.native_module import load_native_module
 
 try:
+    load_native_module()
     from pyrobust import _C
 except ImportError as error:
     raise ImportError(
@@ -66,7 +68,7 @@ def build_info() -> dict[str, str | int | list[str] | None]:
     """Describe the native build and this process.
 
     Returns:
-        Of the build: ``compiler``, ``torch_headers``, ``cuda`` and ``cuda_architectures`` (None without CUDA). Of the
+        Of the build: ``compiler``, ``torch_headers``, ``sources`` (`source_hash`), ``cuda`` and ``cuda_architectures`` (None without CUDA). Of the
         process: ``simd``, the instruction set in use, ``simd_levels`` that the machine can run, and ``threads``.
 
     >>> build_info()["simd"] in build_info()["simd_levels"]
