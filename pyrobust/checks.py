@@ -12,6 +12,7 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -465,6 +466,20 @@ def shape_text(shape: Iterable[int | str]) -> str:
     if not sizes:
         return "() of a single number"
     return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+
+
+def number_text(value: float) -> str:
+    """Write a number in six digits, or as a fraction of small integers where that is exact and the digits are not.
+
+    >>> number_text(0.1), number_text(8 / 255), number_text(0.123456789)
+    ('0.1', '8/255', '0.123457')
+    """
+    text = f"{value:g}"
+    if not math.isfinite(value) or float(text) == value:
+        return text
+    fraction = Fraction(value).limit_denominator(1000)
+    exact = fraction.numerator / fraction.denominator == value
+    return str(fraction) if exact else text
 
 
 def summary(result: object, **facts: Any) -> str:

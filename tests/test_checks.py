@@ -35,6 +35,7 @@ from pyrobust.checks import (
     non_negative,
     non_negatives,
     number,
+    number_text,
     numbers,
     positive,
     probability,
@@ -546,3 +547,18 @@ def test_shapes_are_written_without_quotes() -> None:
     assert shape_text(("B", 1, 28, 28)) == "(B, 1, 28, 28)"
     assert shape_text(torch.zeros(2, 3).shape) == "(2, 3)"
     assert shape_text((4,)) == "(4,)"
+
+
+def test_numbers_are_written_as_fractions_where_digits_would_lose_them() -> None:
+    for value, text in (
+        (1 / 255, "1/255"),
+        (8 / 255, "8/255"),
+        (0.1, "0.1"),
+        (3.0, "3"),
+        (1 / 3, "1/3"),
+        (2e-7, "2e-07"),
+    ):
+        assert number_text(value) == text
+    assert number_text(5e-324) == "4.94066e-324"
+    assert number_text(0.1 + 0.2) == "0.3"
+    assert (number_text(math.inf), number_text(math.nan)) == ("inf", "nan")

@@ -28,6 +28,7 @@ _Floats = npt.NDArray[np.float64]
 _SQLITE = b"SQLite format 3\0"
 _SIGMA = r"{}[_=-]?(?:sd[_=-]?)?(\d+(?:\.\d+)?)"
 # Larger than any noise on pixels in [0, 1]: "sigma25" means something else.
+_ENDINGS = {".csv", ".db", ".log", ".sqlite", ".tsv", ".txt"}
 _MAX_SIGMA = 10.0
 _MAX_DECIMALS = 17
 
@@ -175,7 +176,7 @@ def read_certification_log(
     _assume_usual(given, origins, radius, decimals)
     return CertificationLog(
         path=path,
-        name=path.stem,
+        name=_short_name(path),
         kind="certify",
         index=text.values["idx"],
         label=text.values["label"],
@@ -233,7 +234,7 @@ def _from_run(run: Run, path: Path, given: dict[str, Any]) -> CertificationLog:
         raise FileFormatError(f"{path}: run is empty; resume it first")
     return CertificationLog(
         path=path,
-        name=path.stem,
+        name=_short_name(path),
         kind=run.kind,
         index=table["index"],
         label=table["label"],
@@ -260,6 +261,11 @@ def _votes(run: Run) -> _Ints:
     top = run.histogram("counts0")[:, :-1].argmax(axis=1)
     votes: _Ints = run.histogram("counts")[np.arange(len(top)), top]
     return np.where(run.table["prediction"] < 0, 0, votes)
+
+
+def _short_name(path: Path) -> str:
+    """The file's name without its ending, where that is one of a log: "sigma_0.25" has none."""
+    return path.stem if path.suffix.lower() in _ENDINGS else path.name
 
 
 def _sigma_from_name(path: Path) -> tuple[float | None, str]:

@@ -7,7 +7,7 @@ import hashlib
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from pyrobust.cli.shell import INTERRUPTED_STATUS, describe_path, note, show_pro
 if TYPE_CHECKING:
     from pyrobust.evaluation import Run, SweepProgress
     from pyrobust.evaluation.progress import Report
+    from pyrobust.report import ReportTable
 
 # File systems take 255 bytes, SQLite adds "-journal".
 _LONGEST_NAME = 160
@@ -83,7 +84,7 @@ def show_run(run: Run) -> None:
 
     from pyrobust.report import attack_table, certified_accuracy_table, prediction_table, verification_table
 
-    tables = {
+    tables: dict[str, Callable[[Run], ReportTable]] = {
         "certify": certified_accuracy_table,
         "predict": prediction_table,
         "attack": attack_table,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pyrobust.checks import flag
+from pyrobust.checks import flag, number_text
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class SweepProgress:
             return f"{right}, robust: {100 * self.robust / self.done:.1f} %"
         if self.certified is None:
             return right
-        return f"{right}, R>={self.radius:g}: {100 * self.certified / self.done:.1f} %"
+        return f"{right}, R>={number_text(self.radius)}: {100 * self.certified / self.done:.1f} %"
 
 
 Report: TypeAlias = Callable[[SweepProgress], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyrobust.checks import first_values
+from pyrobust.checks import first_values, number_text
 from pyrobust.evaluation import Run
 
 # Digits of a hash: enough to tell apart the data sets and models that one compares.
@@ -59,7 +59,7 @@ def describe_attack(name: str, norm: str, clip: Sequence[float], settings: dict[
         budget = [f"{describe_budget(name, settings)}: {', '.join(_part(attack, settings) for attack in attacks)}"]
     else:
         budget = [f"{key} {value}" for key, value in settings.items() if value is not None]
-    begin = f"{name} in {norm} and [{clip[0]:g}, {clip[1]:g}]" + ("" if seed is None else f", seed {seed}")
+    begin = f"{name} in {norm} and {_range(clip)}" + ("" if seed is None else f", seed {seed}")
     return "; ".join([begin, ", ".join(budget)]) if budget else begin
 
 
@@ -127,7 +127,7 @@ def _smoothed(run: Run) -> list[str]:
         what += f"; {parameters['norm']} radii, method {parameters['method']}, {_guarantee(run)}"
         budget = f"n0 {parameters['n0']}, n {parameters['n']} samples an image"
         if run.header.layout == "sequential":
-            what += f"; decided: radius {first_values(parameters['radii'], '{:g}'.format, _MOST)}"
+            what += f"; decided: radius {first_values(parameters['radii'], number_text, _MOST)}"
             what += f"; {parameters['hybrid']:g} of alpha for one bound at n" if parameters["hybrid"] else ""
             what += "; two classes bounded" if parameters["two_class"] else ""
             budget = f"n0 {parameters['n0']}, n at most {parameters['n']} samples an image"
@@ -151,21 +151,26 @@ def _guarantee(run: Run) -> str:
 
 def _attacked(parameters: dict[str, Any]) -> list[str]:
     names = ("attack", "norm", "clip", "settings", "seed")
+    budget = f"{parameters['norm']} epsilon {number_text(parameters['epsilon'])}"
     return [
-        f"Under attack, {parameters['norm']} epsilon {parameters['epsilon']:g}; robust accuracy is an upper bound",
+        f"Under attack, {budget}; robust accuracy is an upper bound",
         describe_attack(*(parameters[name] for name in names)),
     ]
+
+
+def _range(clip: Sequence[float]) -> str:
+    return f"[{number_text(clip[0])}, {number_text(clip[1])}]"
 
 
 def _verified(run: Run) -> list[str]:
     parameters = run.parameters
     method, norm, clip, attack = (parameters[name] for name in ("method", "norm", "clip", "attack"))
     what = "ibp, crown-ibp, crown in turn" if method == "cascade" else method
-    where = "no clip range" if clip is None else f"clip range [{clip[0]:g}, {clip[1]:g}]"
+    where = "no clip range" if clip is None else f"clip range {_range(clip)}"
     if parameters["epsilons"] is None:
-        budget = f"certified radii up to {parameters['largest']:g}"
+        budget = f"certified radii up to {number_text(parameters['largest'])}"
     else:
-        budget = f"epsilon {first_values(parameters['epsilons'], '{:g}'.format, _MOST)}"
+        budget = f"epsilon {first_values(parameters['epsilons'], number_text, _MOST)}"
     lines = [
         f"{'Lipschitz constant' if method == 'lipschitz' else f'Bound propagation, {what}'}; {norm}, {where}; {budget}",
         f"guarantee {run.header.guarantee}, semantics {parameters['semantics']}"

@@ -9,10 +9,11 @@ import numpy as np
 
 from pyrobust.auditing.certification_log import CertificationLog
 from pyrobust.auditing.votes import survival_of
-from pyrobust.checks import numbers
+from pyrobust.checks import number_text, numbers
 from pyrobust.evaluation import Run
 from pyrobust.metrics.certified import (
     average_certified_radius,
+    average_radius,
     certified_accuracy,
     certified_accuracy_with_confidence,
 )
@@ -86,7 +87,10 @@ def comparison_table(
         _sureness(curves, alpha),
         _accuracies(logs, radii, alpha),
         _truly(logs, radii, delta),
-        (("average certified radius", *(_mean_radius(log, alpha) for log in logs)),),
+        (
+            ("average certified radius", *(_mean_radius(log, alpha) for log in logs)),
+            ("mean radius (correct only)", *(Quantity(average_radius(log.radius, log.right)) for log in logs)),
+        ),
     )
     return ReportTable(
         title="Certification" if len(logs) == 1 else "Certification, ranked by the survival curve of p_A",
@@ -160,7 +164,7 @@ def _sureness(curves: Sequence[SurvivalCurve | None], alpha: float) -> tuple[Row
 def _accuracies(logs: Sequence[CertificationLog], radii: Sequence[float], alpha: float) -> tuple[Row, ...]:
     rates = [certified_accuracy(log.radius, log.certified, radii, alpha) for log in logs]
     return tuple(
-        (f"certified at {radius:g}", *(Quantity(r.value, r.lower, r.upper, 2, percent=True) for r in at))
+        (f"certified at {number_text(radius)}", *(Quantity(r.value, r.lower, r.upper, 2, percent=True) for r in at))
         for radius, *at in zip(radii, *rates, strict=True)
     )
 
@@ -175,7 +179,9 @@ def _truly(logs: Sequence[CertificationLog], radii: Sequence[float], delta: floa
         lower = certified_accuracy_with_confidence(count, len(log), log.alpha, delta).lower
         return Quantity(lower, percent=True, digits=2, down=True)
 
-    return tuple((f"of these at least, at {radius:g}", *(bound(log, radius) for log in logs)) for radius in radii)
+    return tuple(
+        (f"of these at least, at {number_text(radius)}", *(bound(log, radius) for log in logs)) for radius in radii
+    )
 
 
 def _mean_radius(log: CertificationLog, alpha: float) -> Quantity:

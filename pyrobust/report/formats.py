@@ -50,12 +50,13 @@ class Quantity:
             return self.text
         if math.isnan(self.value):
             return "–"
-        text = self._rounded(self.value, ROUND_FLOOR if self.down else ROUND_HALF_EVEN) + (" %" if self.percent else "")
+        text = self.rounded(self.value, ROUND_FLOOR if self.down else ROUND_HALF_EVEN) + (" %" if self.percent else "")
         if self.lower is None or self.upper is None:
             return text
-        return f"{text} ({self._rounded(self.lower, ROUND_FLOOR)} to {self._rounded(self.upper, ROUND_CEILING)})"
+        return f"{text} ({self.rounded(self.lower, ROUND_FLOOR)} to {self.rounded(self.upper, ROUND_CEILING)})"
 
-    def _rounded(self, number: float, rounding: str) -> str:
+    def rounded(self, number: float, rounding: str) -> str:
+        """Write a number with the digits of this quantity."""
         if math.isinf(number):
             return str(number)
         # Scaled as decimal digits: a binary product can be off by an ulp, and its floor then by a whole unit.
@@ -65,7 +66,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Interval:
-    """The ends of a confidence interval of a share, in a cell of its own; rounded outward in text.
+    """The ends of a confidence interval, of a share if in percent, in a cell of its own; rounded outward in text.
 
     >>> str(Interval(0.4439, 0.9748))
     '44.3 to 97.5 %'
@@ -73,9 +74,13 @@ class Interval:
 
     lower: float
     upper: float
+    percent: bool = True
 
     def __str__(self) -> str:
-        return f"{math.floor(1000 * self.lower) / 10:.1f} to {math.ceil(1000 * self.upper) / 10:.1f} %"
+        digits = 1 if self.percent else 4
+        form = Quantity(0.0, digits=digits, percent=self.percent)
+        low, high = form.rounded(self.lower, ROUND_FLOOR), form.rounded(self.upper, ROUND_CEILING)
+        return f"{low} to {high}{' %' if self.percent else ''}"
 
 
 #: Content of a cell; None where there is nothing to say.

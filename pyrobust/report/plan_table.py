@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyrobust.checks import number_text
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
 from pyrobust.smoothing import Plan, PlannedMethod
 
@@ -32,7 +33,8 @@ def plan_table(plan: Plan, budget: float | None = None) -> ReportTable:
 
     def per_radius(name: str, cell: Callable[[PlannedMethod, int], Cell]) -> list[Row]:
         return [
-            (f"{name} {radius:g}", *(cell(method, i) for method in plan.methods)) for i, radius in enumerate(plan.radii)
+            (f"{name} {number_text(radius)}", *(cell(method, i) for method in plan.methods))
+            for i, radius in enumerate(plan.radii)
         ]
 
     def share(value: float) -> Quantity:

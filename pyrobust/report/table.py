@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pyrobust.checks import non_negatives
+from pyrobust.checks import non_negatives, number_text
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
 from pyrobust.evaluation.robustness_curve import RobustnessCurve
-from pyrobust.metrics import Rate, estimate_rate
+from pyrobust.metrics import Rate, average_certified_radius, average_radius, estimate_rate
 from pyrobust.metrics.radii import quarters, rising
 from pyrobust.report.caption import describe_run, planned_attacks
 from pyrobust.report.formats import Column, Interval, Quantity, ReportTable, Row
@@ -43,12 +43,13 @@ def default_radii(run: Run) -> list[float]:
     return quarters(float(run.table["radius"].max()) if len(run) else 0.0)
 
 
-def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None) -> ReportTable:
-    """Certified accuracy at several radii, with counts, below the run's totals.
+def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alpha: float = 0.05) -> ReportTable:
+    """Certified accuracy at several radii, with counts and intervals, below the run's totals.
 
     Args:
         run: of kind certify, with at least one image.
         radii: at least 0, in the unit of the input; default `default_radii`.
+        alpha: probability that one of the intervals misses, in (0, 1).
 
     Returns:
         A table to print or to write, its notes `describe_run`.
@@ -63,33 +64,32 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None) -> 
     >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
     >>> run = certify_dataset(smoother, load_data("digits"), n=1000, max_images=4)
     >>> len(certified_accuracy_table(run, [0.0, 0.25]).rows)
-    6
+    7
     """
     radii = default_radii(run) if radii is None else non_negatives("radii", radii, infinite=True)
     accuracies = run.certified_accuracy(radii)
-    totals = _prediction_rows(run)
+    totals = _prediction_rows(run, alpha)
     if "samples" in run.table:
         # The radii of a sequential run do not exceed those asked for: their mean would say little.
         samples = float(run.table["samples"].mean())
-        totals.append(("mean samples of an image", Quantity(samples, text=f"{samples:,.0f}"), ""))
+        totals.append(("mean samples of an image", Quantity(samples, text=f"{samples:,.0f}"), "", ""))
         undecided = sum("1" in digits for digits in run.table["undecided"].tolist())
-        totals.append(_count("with a radius undecided at n samples", undecided, run))
+        totals.append((*_count("with a radius undecided at n samples", undecided, run), ""))
     else:
-        right = run.right
-        mean = float(run.table["radius"][right].mean()) if right.any() else 0.0
-        totals.append(("average radius of the right ones", Quantity(mean, text=f"{mean:.4f}"), ""))
+        totals += _radius_rows(run, alpha)
     certified: list[Row] = [
-        (f"certified at radius {radius:g}", _share(accuracy), round(accuracy * len(run)))
+        _rate(f"certified at radius {number_text(radius)}", estimate_rate(round(accuracy * len(run)), len(run), alpha))
         for radius, accuracy in zip(radii, accuracies.tolist(), strict=True)
     ]
-    return _table("Certified accuracy", describe_run(run), totals, certified)
+    return _table("Certified accuracy", describe_run(run), totals, certified, alpha=alpha)
 
 
-def prediction_table(run: Run) -> ReportTable:
+def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
     """Accuracy and abstentions of a run with the smoothed classifier.
 
     Args:
         run: of kind certify or predict, with at least one image.
+        alpha: probability that the interval of the accuracy misses, in (0, 1).
 
     Returns:
         A table to print or to write, its notes `describe_run`.
@@ -108,7 +108,7 @@ def prediction_table(run: Run) -> ReportTable:
     if run.kind in ("attack", "verify"):
         name = {"attack": "attack_table", "verify": "verification_table"}[run.kind]
         raise InputError(f"run: expected a run of kind certify or predict, got {run.kind}; use {name}")
-    return _table("Predictions", describe_run(run), _prediction_rows(run))
+    return _table("Predictions", describe_run(run), _prediction_rows(run, alpha), alpha=alpha)
 
 
 def attack_table(run: Run, alpha: float = 0.05) -> ReportTable:
@@ -178,12 +178,11 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     norm, epsilons = run.parameters["norm"], run.parameters["epsilons"]
     sections: list[list[Row]] = [totals]
     if epsilons is None:
-        radius = run.table["radius"]
-        totals.append(("average radius of the right ones", _mean(radius[run.right].tolist()), "", ""))
+        totals += _radius_rows(run, alpha)
         sections.append(
             [
-                _rate(f"verified at {norm} {value:g}", run.verified_accuracy(value, alpha))
-                for value in rising(float(radius.max()))
+                _rate(f"verified at {norm} {number_text(value)}", run.verified_accuracy(value, alpha))
+                for value in rising(float(run.table["radius"].max()))
             ]
         )
     for epsilon in epsilons or ():
@@ -211,7 +210,7 @@ def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> ReportTable:
     """
     columns = (curve.epsilons, curve.robust_accuracy, curve.counts, curve.lower, curve.upper)
     rows: list[Row] = [
-        (f"{curve.norm} epsilon {epsilon:.4g}", _share(accuracy), count, Interval(lower, upper))
+        (f"{curve.norm} epsilon {number_text(epsilon)}", _share(accuracy), count, Interval(lower, upper))
         for epsilon, accuracy, count, lower, upper in zip(*(column.tolist() for column in columns), strict=True)
     ]
     return _table("Robust accuracy", caption, rows, alpha=curve.alpha)
@@ -228,19 +227,35 @@ def _check_images(run: Run) -> None:
         raise InputError("run: expected at least one image, got none; resume it first")
 
 
-def _prediction_rows(run: Run) -> list[Row]:
+def _prediction_rows(run: Run, alpha: float) -> list[Row]:
     _check_images(run)
-    right, abstained = int(run.right.sum()), int((run.table["prediction"] < 0).sum())
+    right, abstained = run.clean_accuracy(alpha), int((run.table["prediction"] < 0).sum())
     # A sequential run gives an image up before it knows whether it would abstain.
     without = "abstained or given up" if run.header.layout == "sequential" else "abstained"
-    return [("images", "", len(run)), _count("smoothed prediction right", right, run), _count(without, abstained, run)]
+    return [
+        ("images", "", len(run), ""),
+        _rate("smoothed prediction right", right),
+        (*_count(without, abstained, run), ""),
+    ]
+
+
+def _radius_rows(run: Run, alpha: float) -> list[Row]:
+    """The average certified radius, over all images, and the mean radius of the correct ones."""
+    radius, right = run.table["radius"], run.right
+    average = average_certified_radius(radius, right, alpha)
+    mean = average_radius(radius, right)
+    interval = Interval(average.lower, average.upper, percent=False)
+    return [
+        ("average certified radius", Quantity(average.value), "", interval),
+        ("mean radius (correct only)", Quantity(mean) if right.any() else "none", "", ""),
+    ]
 
 
 def _verdict_rows(run: Run, epsilon: float, alpha: float) -> list[Row]:
     """Rows of one epsilon: the verified rate, then the images of each verdict by the stage that gave it."""
     verdicts = run.verdicts(epsilon)
     verified = int((verdicts["verdict"] == "verified").sum())
-    name = f"verified at {run.parameters['norm']} epsilon {epsilon:.4g}"
+    name = f"verified at {run.parameters['norm']} epsilon {number_text(epsilon)}"
     rows: list[Row] = [_rate(name, estimate_rate(verified, len(run), alpha))]
     for verdict, form in {"verified": "  by {}", "falsified": "falsified by {}", "unknown": "unknown"}.items():
         stages = verdicts["stage"][verdicts["verdict"] == verdict].tolist()

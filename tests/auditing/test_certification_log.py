@@ -311,3 +311,13 @@ def test_logs_written_by_this_project_are_read(tmp_path: Path) -> None:
     assert np.array_equal(log.right, run.right)
     assert log.decimals is not None
     assert (log.decimals == 6).all()
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("sigma_0.25", "sigma_0.25"), ("sigma_0.25.tsv", "sigma_0.25"), ("a.LOG", "a"), ("b.txt", "b")]
+)
+def test_names_keep_sigma(tmp_path: Path, file: str, name: str) -> None:
+    (tmp_path / file).write_text("idx\tlabel\tpredict\tradius\tcorrect\n0\t1\t1\t0.25\t1\n")
+    log = read_certification_log(tmp_path / file)
+    assert log.name == name
+    assert log.sigma == (0.25 if "sigma" in file else None)

@@ -24,6 +24,7 @@ from pyrobust.evaluation import (
     robustness_curve,
     verify_dataset,
 )
+from pyrobust.metrics import average_certified_radius, estimate_rate
 from pyrobust.report import (
     ReportTable,
     attack_table,
@@ -36,6 +37,7 @@ from pyrobust.report import (
     prediction_table,
     verification_table,
 )
+from pyrobust.report.formats import Interval, Quantity
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import load_data, load_model
 
@@ -179,3 +181,30 @@ def test_nothing_right_is_drawn_too(tmp_path: Path) -> None:
     wrong = certify_dataset(smoother(), (data.x[:3], (data.y[:3] + 1) % 10), n=50)
     plot_certified_accuracy(wrong, tmp_path / "curve.png")
     assert "0.0 %" in rendered(certified_accuracy_table(wrong))
+
+
+def test_the_table_of_a_certification_has_intervals_and_both_mean_radii(run: Run) -> None:
+    table = certified_accuracy_table(run, [0.0, 0.25], alpha=0.1)
+    assert table.columns[-1].name == "90 % interval"
+    rows = {str(row[0]): row for row in table.rows}
+    count = int((run.table["radius"][run.right] >= 0.25).sum())
+    rate = estimate_rate(count, len(run), 0.1)
+    assert rows["certified at radius 0.25"][2:] == (count, Interval(rate.lower, rate.upper))
+    average = average_certified_radius(run.table["radius"], run.right, 0.1)
+    assert rows["average certified radius"][1] == Quantity(average.value)
+    assert rows["average certified radius"][3] == Interval(average.lower, average.upper, percent=False)
+    mean = float(run.table["radius"][run.right].mean())
+    assert rows["mean radius (correct only)"][1] == Quantity(mean)
+    assert average.value == pytest.approx(mean * run.right.mean())
+    assert not run.right.all(), "the test needs a wrong prediction"
+
+
+def test_epsilons_are_shown_as_fractions() -> None:
+    model, data = load_model(NAME), load_data("digits")
+    attacked = attack_dataset(FGSM(model, 8 / 255), data, max_images=2)
+    verified = verify_dataset(model, data, epsilons=[1 / 255, 0.02], max_images=2)
+    curve = robustness_curve(FGSM, model, data.x[:2], data.y[:2], [0.0, 1 / 255])
+    assert "linf epsilon 8/255; " in describe_run(attacked)[0]
+    assert "epsilon 1/255, 0.02" in describe_run(verified)[0]
+    assert "verified at linf epsilon 1/255" in [row[0] for row in verification_table(verified).rows]
+    assert [row[0] for row in curve_table(curve, []).rows] == ["linf epsilon 0", "linf epsilon 1/255"]
