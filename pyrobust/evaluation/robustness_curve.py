@@ -1,4 +1,4 @@
-"""Robust accuracy as a function of epsilon, at little more than the cost of one point."""
+"""Robust accuracy as a function of epsilon: each example bisects over the points."""
 
 from __future__ import annotations
 
