@@ -44,6 +44,9 @@ SIGNATURES = {
     "PGDL2": "eps=1.0, alpha=0.2, steps=10, random_start=True, eps_for_division=1e-10",
     "PGDRSL2": "eps=1.0, alpha=0.2, steps=10, noise_type='guassian', noise_sd=0.5, noise_batch_size=5, "
     "batch_max=2048, eps_for_division=1e-10",
+    "PIFGSM": "max_epsilon=16 / 255, num_iter_set=10, momentum=1.0, amplification=10.0, prob=0.7",
+    "PIFGSMPP": "max_epsilon=16 / 255, num_iter_set=10, momentum=1.0, amplification=10.0, prob=0.7, project_factor=0.8",
+    "SPSA": "eps=0.3, delta=0.01, lr=0.01, nb_iter=1, nb_sample=128, max_batch_size=64",
     "APGD": "norm='Linf', eps=8 / 255, steps=10, n_restarts=1, seed=0, loss='ce', eot_iter=1, rho=0.75, verbose=False",
     "APGDT": "norm='Linf', eps=8 / 255, steps=10, n_restarts=1, seed=0, eot_iter=1, rho=0.75, verbose=False, "
     "n_classes=10",
@@ -53,11 +56,11 @@ SIGNATURES = {
     "resc_schedule=True, seed=0, verbose=False",
     "AutoAttack": "norm='Linf', eps=8 / 255, version='standard', n_classes=10, seed=None, verbose=False",
 }
-UNTARGETED = {"VANILA", "GN", "TPGD", "APGD", "APGDT", "AutoAttack"}
+UNTARGETED = {"VANILA", "GN", "TPGD", "PIFGSM", "APGD", "APGDT", "AutoAttack"}
 UNTIL_FOOLED = ["FGSM", "FFGSM", "BIM", "PGD", "PGDL2", "EOTPGD", "UPGD"]
 JUDGED = ["APGD", "APGDT", "FAB", "Square", "AutoAttack"]
 TRANSFER = ["MIFGSM", "NIFGSM", "SINIFGSM", "VMIFGSM", "VNIFGSM", "DIFGSM", "TIFGSM"]
-ALL_STEPS = [*TRANSFER, "RFGSM", "TPGD", "Jitter", "PGDRS", "PGDRSL2"]
+ALL_STEPS = [*TRANSFER, "RFGSM", "TPGD", "PIFGSM", "PIFGSMPP", "Jitter", "PGDRS", "PGDRSL2", "SPSA"]
 
 
 def net(batch_norm: bool = False) -> nn.Sequential:
@@ -83,6 +86,7 @@ def make(name: str, model: nn.Module, **options: Any) -> torchattacks.Attack:
     attack: Any = getattr(torchattacks, name)
     known = inspect.signature(attack).parameters
     small = {"eps": 0.3 if "L2" in name else EPS, "alpha": 0.1 if "L2" in name else ALPHA, "steps": 4, "n_queries": 40}
+    small |= {"max_epsilon": EPS, "num_iter_set": 4, "nb_sample": 50, "nb_iter": 4, "lr": ALPHA}
     small |= {"len_kernel": 3, "noise_sd": 0.05, "n_classes": CLASSES}
     made: torchattacks.Attack = attack(model, **{k: v for k, v in small.items() if k in known} | options)
     return made
@@ -196,6 +200,40 @@ def test_transfer_attacks_take_all_steps(name: str) -> None:
     options = {"beta": 0.0} if name.startswith("V") else {}
     adv = make(name, model, **options)(x, y)
     torch.testing.assert_close(adv, explicit(name, model, x, y), rtol=0, atol=1e-6)
+
+
+def test_patchwise_moves() -> None:
+    """PIFGSM's published iteration: what exceeds eps in a pixel moves its neighbors, too."""
+    model = net()
+    x, y = images(6)
+    eps, steps = 4 / 255, 5
+    size = eps / steps * 3.0
+    kernel = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 1.0]]).expand(2, 1, 3, 3)
+    adv, moved = x.clone(), torch.zeros_like(x)
+    for _ in range(steps):
+        leaf = adv.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(functional.cross_entropy(model(leaf), y), leaf)
+        moved = moved + size * slope.sign()
+        excess = (moved.abs() - eps).clamp(min=0) * moved.sign()
+        spread = size * functional.conv2d(excess, kernel, padding=1, groups=2).sign()
+        moved = moved + spread
+        adv = (x + (adv + size * slope.sign() + spread - x).clamp(-eps, eps)).clamp(0, 1)
+    result = torchattacks.PIFGSM(model, max_epsilon=eps, num_iter_set=steps, amplification=3.0)(x, y)
+    torch.testing.assert_close(result, adv, rtol=0, atol=1e-6)
+    with pytest.raises(InputError, match=r"images: expected \[N, C, H, W\] for PIFGSM"):
+        torchattacks.PIFGSM(nn.Linear(72, CLASSES))(x.flatten(1), y)
+
+
+def test_spsa_goes_up_the_margin() -> None:
+    signs = torch.tensor([1.0, -1.0, -1.0, 1.0, -1.0])
+    x, y = torch.full((3, 5), 0.5), torch.tensor([0, 1, 0])
+
+    class Signs(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([x @ signs, -x @ signs], 1).detach()  # no gradient
+
+    adv = torchattacks.SPSA(Signs(5, 2), lr=0.01, nb_sample=200)(x, y)
+    torch.testing.assert_close(adv - x, 0.01 * (2.0 * y - 1)[:, None] * signs, rtol=0, atol=1e-6)
 
 
 def test_start_of_l2_is_uniform_in_its_distance() -> None:

@@ -1,16 +1,15 @@
 """Drop-in replacement for torchattacks (Kim, 2020, "Torchattacks: a PyTorch repository for adversarial attacks").
 
-Change ``import torchattacks`` to ``import pyrobust.compat.torchattacks as torchattacks``. 27 of its 39 classes are
+Change ``import torchattacks`` to ``import pyrobust.compat.torchattacks as torchattacks``. 30 of its 39 classes are
 here:
 
 - attacks that end for an example as soon as it is fooled: FGSM, FFGSM, BIM, PGD, PGDL2, EOTPGD, UPGD, APGD, APGDT, FAB,
   Square, AutoAttack;
 - attacks that take all their steps on every example: RFGSM, TPGD, MIFGSM, NIFGSM, SINIFGSM, VMIFGSM, VNIFGSM, DIFGSM,
-  TIFGSM, Jitter, PGDRS, PGDRSL2;
+  TIFGSM, PIFGSM, PIFGSMPP, Jitter, PGDRS, PGDRSL2, SPSA;
 - MultiAttack, VANILA, GN, and ``Attack``, the base class of users' own.
 
-Not here, and an error that says so: CW, DeepFool, EADEN, EADL1, JSMA, LGV, OnePixel, PIFGSM, PIFGSMPP, Pixle, SPSA,
-SparseFool.
+Not here, and an error that says so: CW, DeepFool, EADEN, EADL1, JSMA, LGV, OnePixel, Pixle, SparseFool.
 
 Differences:
 
@@ -46,6 +45,7 @@ from .all_steps import (
     Jitter,
 )
 from .attack import Attack
+from .moves import PIFGSM, PIFGSMPP, SPSA
 from .multiattack import MultiAttack
 from .until_fooled import APGD, APGDT, BIM, EOTPGD, FAB, FFGSM, FGSM, PGD, PGDL2, UPGD, AutoAttack, Square
 from .without_model import GN, VANILA
@@ -66,8 +66,11 @@ __all__ = [
     "PGDL2",
     "PGDRS",
     "PGDRSL2",
+    "PIFGSM",
+    "PIFGSMPP",
     "RFGSM",
     "SINIFGSM",
+    "SPSA",
     "TIFGSM",
     "TPGD",
     "UPGD",
@@ -90,10 +93,7 @@ NOT_SERVED = (
     "JSMA",
     "LGV",
     "OnePixel",
-    "PIFGSM",
-    "PIFGSMPP",
     "Pixle",
-    "SPSA",
     "SparseFool",
 )
 

@@ -13,6 +13,7 @@ from pyrobust.attacks.state import AttackState
 from pyrobust.checks import NormName, shape_text
 from pyrobust.errors import InputError
 
+from .moves import smoothed
 from .served import AllSteps, Engine, Served, cross_entropy, slope, slope_of_labels
 
 
@@ -43,10 +44,6 @@ class _AllSteps(Served):
             seed=self._seed,
             batch_size=self._batch_size(examples),
         )
-
-    def _batch_size(self, examples: int) -> int | None:
-        """Rows per forward pass: all of them where a row's result depends on the others, else what fits."""
-        return examples if self._modes[0] else None
 
     def _first(self, state: AttackState) -> Tensor:
         return state.x.clone()
@@ -410,10 +407,7 @@ class TIFGSM(DIFGSM):
 
     def _gradient(self, state: AttackState, x_adv: Tensor, velocity: Tensor, t: int) -> Tensor:
         gradient = super()._gradient(state, x_adv, velocity, t)
-        line = self._weights().to(gradient)
-        channels = gradient.shape[1]
-        kernel = torch.outer(line, line).expand(channels, 1, -1, -1)
-        return functional.conv2d(gradient, kernel, padding="same", groups=channels)
+        return smoothed(gradient, self._weights().to(gradient))
 
     def _weights(self) -> Tensor:
         """One side of the kernel, which is the outer product of two; sums to 1."""

@@ -75,11 +75,16 @@ class Served(Attack, abc.ABC):
     def _native(self, model: nn.Module, examples: int) -> Engine:
         """Make the attack on a batch with the current settings."""
 
+    def _batch_size(self, examples: int) -> int | None:
+        """Rows per forward pass: all where a row's result depends on the others, else what fits memory."""
+        return examples if self._modes[0] else None
+
 
 class AllSteps(BatchAttack):
     """Signed or normalized gradient steps of every example to the last iterate, fooled or not.
 
-    x_{t+1} = Π(x_t + step_size·d(g_t)), g_t = decay·g_{t−1} + ∇_t / mean|∇_t|, or ∇_t if decay is None.
+    x_{t+1} = Π(x_t + step_size·d(g_t)), g_t = decay·g_{t−1} + ∇_t / mean|∇_t|, or ∇_t if decay is None. With
+    step_size None, x_{t+1} = Π(x_t + g_t).
     """
 
     def __init__(
@@ -90,7 +95,7 @@ class AllSteps(BatchAttack):
         device: torch.device | str | None = None,
         *,
         steps: int,
-        step_size: float,
+        step_size: float | None,
         gradient: Gradient,
         start: Start | None = None,
         decay: float | None = None,
@@ -99,7 +104,7 @@ class AllSteps(BatchAttack):
     ) -> None:
         super().__init__(model, epsilon, norm, device=device, seed=seed, batch_size=batch_size)
         self.steps = count("steps", steps)
-        self.step_size = positive("alpha", step_size)
+        self.step_size = None if step_size is None else positive("alpha", step_size)
         self.decay = decay
         self._gradient = gradient
         self._start = start
@@ -109,14 +114,16 @@ class AllSteps(BatchAttack):
 
     def _run(self, state: AttackState) -> None:
         x_adv = state.x.clone() if self._start is None else self._start(state)
-        step = torch.full_like(state.epsilon, self.step_size)
         velocity = torch.zeros_like(x_adv)
         for t in range(self.steps):
             gradient = self._gradient(state, x_adv, velocity, t)
             if self.decay is not None:
                 velocity = velocity.mul_(self.decay).add_(over_mean(gradient))
                 gradient = velocity.clone()
-            x_adv = state.step(x_adv, gradient, step)
+            if self.step_size is None:
+                x_adv = state.place(gradient.add_(x_adv).sub_(state.x))
+            else:
+                x_adv = state.step(x_adv, gradient, torch.full_like(state.epsilon, self.step_size))
         state.finish(x_adv)
 
 
