@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +9,8 @@ from pyrobust.cli import attack_options, options
 from pyrobust.cli.attack_options import AttackName
 from pyrobust.cli.options import NormName
 from pyrobust.cli.parsing import images_to_read, input_paths, parse_clip, parse_epsilon, parse_shard
-from pyrobust.cli.shell import check_outputs, describe_path, note, reports_errors, show_progress
-from pyrobust.cli.sweep import resumable, run_name, show_run
+from pyrobust.cli.shell import describe_path, note, reports_errors, show_progress
+from pyrobust.cli.sweep import check_json, resumable, run_name, show_run, write_json
 from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,7 +60,9 @@ def attack(
         raise InputError(f"--epsilon: expected either --epsilon or --curve, got {'both' if curve else 'neither'}")
     size = None if epsilon is None else parse_epsilon("--epsilon", epsilon)
     points = [] if curve is None else attack_options.parse_curve(curve)
-    unused: dict[str, object] = {"--plot": plot, "--json": json_file, "--replace": replace or None}
+    unused: dict[str, object] = {"--plot": plot}
+    if json_file in (None, "-"):
+        unused["--replace"] = replace or None
     if curve is not None:
         unused = {"--out": out, "--shard": part, "--no-examples": no_examples or None}
     for name, value in unused.items():
@@ -70,7 +71,7 @@ def attack(
             raise InputError(f"{name}: expected none {why}; leave it out")
     if plot is not None and plot.suffix.lower() not in _PLOTS:
         raise InputError(f"--plot: expected a file name that ends in {', '.join(_PLOTS)}, got {str(plot)!r}")
-    check_outputs([("--plot", plot), ("--json", json_file)], inputs=input_paths(data, weights), replace=replace)
+    check_json(json_file, [*input_paths(data, weights), *([] if out is None else [out])], replace, plot)
     net, images, work = attack_options.load_target(
         model=model,
         weights=weights,
@@ -101,7 +102,7 @@ def attack(
                 allow_changed_code=allow_changed_code,
                 progress=progress,
             )
-        show_run(run)
+        show_run(run, json_file)
         return
 
     from rich.console import Console
@@ -111,7 +112,6 @@ def attack(
     from pyrobust.report import caption as caption_of
     from pyrobust.report import curve_table, plot_curve
     from pyrobust.zoo import model_hash
-    from pyrobust.zoo.files import write_atomically
 
     attacker = attack_class(net, points[-1], **arguments)
     # Hashed before its first forward pass, which may change its buffers.
@@ -125,18 +125,17 @@ def attack(
         caption_of.describe_model(model, sha256, str(attacker.runner.dtype).removeprefix("torch.")),
         caption_of.describe_data(images.name, images.sha256, selection, len(x)),
     ]
-    Console().print(curve_table(result, caption))
+    Console(stderr=json_file == "-").print(curve_table(result, caption))
     if json_file is not None:
         about = {"model": model, "model_sha256": sha256, "data": images.name, "data_sha256": images.sha256}
-        write_atomically(json_file, _json(result, about | {"about": caption} | selection))
-        note(f"json: {describe_path(json_file)}")
+        write_json(about | {"about": caption} | selection | _values(result), json_file)
     if plot is not None:
         plot_curve(result, plot, caption)
         note(f"plot: {describe_path(plot)}")
 
 
-def _json(curve: RobustnessCurve, about: dict[str, Any]) -> bytes:
-    """Return a curve as JSON; the epsilon that broke an image is null, for infinity, where none did."""
+def _values(curve: RobustnessCurve) -> dict[str, Any]:
+    """Return a curve for JSON; the epsilon that broke an image is null, for infinity, where none did."""
     values = curve.to_dict()
     values["broken_epsilon"] = [value if math.isfinite(value) else None for value in values["broken_epsilon"]]
-    return (json.dumps(about | values, allow_nan=False, indent=1) + "\n").encode()
+    return values

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyrobust.cli.options import PERTURBATION_PANEL, DType, NormName
+from pyrobust.cli.options import PERTURBATION_PANEL, RUN_PANEL, DType, NormName
 from pyrobust.cli.parsing import parse_epsilon
 from pyrobust.errors import InputError
 
@@ -95,13 +95,18 @@ Plot = Annotated[
     typer.Option(metavar="FILE", help="Draw the curve (.png, .pdf or .svg).", rich_help_panel=_CURVE_PANEL),
 ]
 Json = Annotated[
-    Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the curve as JSON.", rich_help_panel=_CURVE_PANEL),
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Write a summary, with --curve the curve, as JSON; - for standard output.",
+        rich_help_panel=RUN_PANEL,
+    ),
 ]
 Replace = Annotated[
     bool,
     typer.Option(
-        "--replace", help="Overwrite existing files of --plot and --json; never inputs.", rich_help_panel=_CURVE_PANEL
+        "--replace", help="Overwrite existing files of --plot and --json; never inputs.", rich_help_panel=RUN_PANEL
     ),
 ]
 

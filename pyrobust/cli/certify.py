@@ -10,10 +10,10 @@ import typer
 from typer.core import TyperCommand
 
 from pyrobust.cli import options, smoothing_options
-from pyrobust.cli.parsing import images_to_read, parse_epsilons, parse_shard
+from pyrobust.cli.parsing import images_to_read, input_paths, parse_epsilons, parse_shard
 from pyrobust.cli.shell import ERROR_STATUS, note, reports_errors
 from pyrobust.cli.smoothing_options import Noise, SamplingName
-from pyrobust.cli.sweep import resumable, run_name, show_run
+from pyrobust.cli.sweep import check_json, resumable, run_name, show_run
 from pyrobust.cli.verify import MethodName
 from pyrobust.errors import InputError
 
@@ -61,6 +61,7 @@ def certify(
     device: options.Device = None,
     dtype: options.DTypeName = None,
     allow_changed_code: options.AllowChangedCode = False,
+    json_file: options.Json = None,
     out: options.Out = None,
 ) -> None:
     """Certify a classifier on a data set by randomized smoothing.
@@ -73,6 +74,7 @@ def certify(
     Example: pyrobust certify --model zoo:digits-smooth-0.25 --data digits --sigma 0.25 --method sequential --radii 0.25
     """
     part = parse_shard(shard)
+    check_json(json_file, [*input_paths(data, weights), out])
     if method is not SamplingName.sequential:
         for name in ("radii", "hybrid", "two_class"):
             if _typed(context, name):
@@ -119,7 +121,7 @@ def certify(
             allow_changed_code=allow_changed_code,
             progress=progress,
         )
-    show_run(run)
+    show_run(run, json_file)
 
 
 def _typed(context: Any, name: str) -> bool:

@@ -29,7 +29,7 @@ class NormName(str, Enum):
 MODEL_PANEL = "Model and data"
 PERTURBATION_PANEL = "Perturbation"
 _IMAGES_PANEL = "Images"
-_RUN_PANEL = "Run"
+RUN_PANEL = "Run"
 
 Model = Annotated[
     str,
@@ -68,27 +68,27 @@ Shard = Annotated[
         rich_help_panel=_IMAGES_PANEL,
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Random seed.", rich_help_panel=_RUN_PANEL)]
+Seed = Annotated[int, typer.Option(metavar="N", help="Random seed.", rich_help_panel=RUN_PANEL)]
 BatchSize = Annotated[
     int | None,
     typer.Option(
-        metavar="N", min=1, help="Rows per forward pass. Default: chosen by the memory.", rich_help_panel=_RUN_PANEL
+        metavar="N", min=1, help="Rows per forward pass. Default: chosen by the memory.", rich_help_panel=RUN_PANEL
     ),
 ]
 ChunkSize = Annotated[
     int | None,
-    typer.Option("--batch-size", metavar="N", min=1, help="Images per chunk. Default: 32.", rich_help_panel=_RUN_PANEL),
+    typer.Option("--batch-size", metavar="N", min=1, help="Images per chunk. Default: 32.", rich_help_panel=RUN_PANEL),
 ]
 Device = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="Device: cpu, cuda or cuda:N. Default: the model's own.", rich_help_panel=_RUN_PANEL
+        metavar="NAME", help="Device: cpu, cuda or cuda:N. Default: the model's own.", rich_help_panel=RUN_PANEL
     ),
 ]
 DTypeName = Annotated[
     DType | None,
     typer.Option(
-        "--dtype", help="Number format of the forward passes. Default: the model's own.", rich_help_panel=_RUN_PANEL
+        "--dtype", help="Number format of the forward passes. Default: the model's own.", rich_help_panel=RUN_PANEL
     ),
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Overwrite existing files; inputs are never overwritten.")]
@@ -97,7 +97,16 @@ AllowChangedCode = Annotated[
     typer.Option(
         "--allow-changed-code",
         help="Resume although the model's code has changed, where its outputs are the same; recorded in the run.",
-        rich_help_panel=_RUN_PANEL,
+        rich_help_panel=RUN_PANEL,
+    ),
+]
+Json = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Write a summary as JSON: parameters and rates with their intervals; - for standard output.",
+        rich_help_panel=RUN_PANEL,
     ),
 ]
 Out = Annotated[
@@ -105,6 +114,6 @@ Out = Annotated[
     typer.Option(
         metavar="RUN",
         help="Run file; an existing run is resumed. Default: named after the arguments.",
-        rich_help_panel=_RUN_PANEL,
+        rich_help_panel=RUN_PANEL,
     ),
 ]

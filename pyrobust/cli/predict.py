@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pyrobust.cli import options, smoothing_options
-from pyrobust.cli.parsing import images_to_read, parse_shard
+from pyrobust.cli.parsing import images_to_read, input_paths, parse_shard
 from pyrobust.cli.shell import reports_errors
 from pyrobust.cli.smoothing_options import Noise
-from pyrobust.cli.sweep import resumable, run_name, show_run
+from pyrobust.cli.sweep import check_json, resumable, run_name, show_run
 
 
 @reports_errors
@@ -29,6 +29,7 @@ def predict(
     device: options.Device = None,
     dtype: options.DTypeName = None,
     allow_changed_code: options.AllowChangedCode = False,
+    json_file: options.Json = None,
     out: options.Out = None,
 ) -> None:
     """Predict a data set with a smoothed classifier.
@@ -39,6 +40,7 @@ def predict(
     Example: pyrobust predict --model zoo:digits-smooth-0.25 --data digits --sigma 0.25 --n 1000
     """
     part = parse_shard(shard)
+    check_json(json_file, [*input_paths(data, weights), out])
     smoother, images = smoothing_options.load_smoother(
         model=model,
         weights=weights,
@@ -71,4 +73,4 @@ def predict(
             allow_changed_code=allow_changed_code,
             progress=progress,
         )
-    show_run(run)
+    show_run(run, json_file)

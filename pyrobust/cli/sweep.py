@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
+import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pyrobust.cli.shell import INTERRUPTED_STATUS, describe_path, note, show_progress
+from pyrobust.cli.shell import INTERRUPTED_STATUS, check_outputs, describe_path, note, show_progress
+from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
     from pyrobust.evaluation import Run, SweepProgress
@@ -78,8 +81,40 @@ def _resuming(report: Report, out: str) -> Report:
     return forward
 
 
-def show_run(run: Run) -> None:
-    """Print the table of a run, and where it is saved on standard error."""
+# A summary is overwritten by another.
+_SUMMARY_BEGINS = b'{\n "kind": '
+
+
+def check_json(
+    json_file: str | None, inputs: Sequence[Path | None], replace: bool = False, plot: Path | None = None
+) -> None:
+    """Raise InputError unless the files of ``--json`` and ``--plot`` may be written, before any work is done.
+
+    ``inputs`` are files that are never overwritten, the run among them.
+    """
+    file = None if json_file in (None, "-") else Path(str(json_file))
+    never = [path for path in inputs if path is not None]
+    begins = {"--json": _SUMMARY_BEGINS}
+    check_outputs([("--plot", plot), ("--json", file)], inputs=never, replace=replace, begins=begins)
+
+
+def write_json(content: dict[str, Any], json_file: str) -> None:
+    """Write JSON to a file, or to standard output for "-"."""
+    from pyrobust.zoo.files import write_atomically
+
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    if json_file == "-":
+        typer.echo(text, nl=False)
+    else:
+        write_atomically(json_file, text.encode())
+        note(f"json: {describe_path(json_file)}")
+
+
+def show_run(run: Run, json_file: str | None = None) -> None:
+    """Print the table of a run, and where it is saved on standard error; write its summary as JSON.
+
+    JSON on standard output, for "-", stands there alone.
+    """
     from rich.console import Console
 
     from pyrobust.report import attack_table, certified_accuracy_table, prediction_table, verification_table
@@ -91,9 +126,20 @@ def show_run(run: Run) -> None:
         "verify": verification_table,
     }
     if len(run):
-        Console().print(tables[run.kind](run))
+        Console(stderr=json_file == "-").print(tables[run.kind](run))
+        _write_summary(run, json_file)
     else:
         note("empty shard: no images to process")
     if run.path is not None:
         path = describe_path(run.path)
         note(f"run: {path} (export its log: {shlex.join(['pyrobust', 'log', path])})")
+
+
+def _write_summary(run: Run, json_file: str | None) -> None:
+    from pyrobust.report import run_summary
+
+    if json_file is None:
+        return
+    if run.path is not None and os.path.realpath(json_file) == os.path.realpath(run.path):
+        raise InputError(f"--json: expected another file than the run, got {json_file!r}")
+    write_json(run_summary(run), json_file)

@@ -9,9 +9,9 @@ import typer
 
 from pyrobust.cli import options
 from pyrobust.cli.options import PERTURBATION_PANEL, NormName
-from pyrobust.cli.parsing import images_to_read, parse_clip, parse_epsilon, parse_epsilons, parse_shard
+from pyrobust.cli.parsing import images_to_read, input_paths, parse_clip, parse_epsilon, parse_epsilons, parse_shard
 from pyrobust.cli.shell import reports_errors
-from pyrobust.cli.sweep import resumable, run_name, show_run
+from pyrobust.cli.sweep import check_json, resumable, run_name, show_run
 from pyrobust.errors import InputError
 
 
@@ -128,6 +128,7 @@ def verify(
     batch_size: options.ChunkSize = None,
     device: options.Device = None,
     allow_changed_code: options.AllowChangedCode = False,
+    json_file: options.Json = None,
     out: options.Out = None,
 ) -> None:
     """Verify a classifier on a data set by bound propagation.
@@ -141,6 +142,7 @@ def verify(
     Example: pyrobust verify --model zoo:digits-smooth-0.25 --data digits --radius --method crown --norm l2
     """
     part = parse_shard(shard)
+    check_json(json_file, [*input_paths(data, weights), out])
     if (epsilon is None) != radius:
         raise InputError(f"--epsilon: expected either --epsilon or --radius, got {'both' if radius else 'neither'}")
     limits = None if clip == "none" else parse_clip(clip)
@@ -181,4 +183,4 @@ def verify(
             progress=progress,
             options=bound_options,
         )
-    show_run(run)
+    show_run(run, json_file)

@@ -1,0 +1,109 @@
+"""Summaries of runs for programs: what was run, and every rate with its interval, as plain values."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from pyrobust.checks import non_negatives
+from pyrobust.evaluation import Run
+from pyrobust.metrics import average_certified_radius, average_radius, estimate_rate
+from pyrobust.metrics.radii import usual_radii
+from pyrobust.report.table import default_radii
+
+_HEADER = ("model", "model_sha256", "data", "data_sha256", "guarantee", "parameters", "versions")
+
+
+def run_summary(run: Run, radii: Sequence[float] | None = None, alpha: float = 0.05) -> dict[str, Any]:
+    """Summarize a run as plain dictionaries, lists, numbers and strings.
+
+    Args:
+        run: of any kind, with at least one image.
+        radii: radii of certified accuracies, at least 0; default: those of the run's table. Attacks and predictions
+            have none.
+        alpha: probability that one of the intervals misses, in (0, 1).
+
+    Returns:
+        ``kind``, ``path``, ``images``, ``expected_images``, ``complete``, the header's fields and ``interval_alpha``;
+        ``clean_accuracy`` (of the smoothed classifier for certifications and predictions) and the rates of the kind,
+        each with ``successes``, ``n``, ``value``, ``lower`` and ``upper``.
+
+    Raises:
+        InputError: the run holds no image, or a radius or alpha is out of range.
+
+    >>> from pyrobust.attacks import FGSM
+    >>> from pyrobust.evaluation import attack_dataset
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> run = attack_dataset(FGSM(load_model("zoo:digits-smooth-0.25"), 0.1), load_data("digits"), max_images=4)
+    >>> run_summary(run)["robust_accuracy"]["n"]
+    4
+    """
+    summary: dict[str, Any] = {
+        "kind": run.kind,
+        "path": None if run.path is None else str(run.path),
+        "images": len(run),
+        "expected_images": len(run.expected),
+        "complete": run.complete,
+        **{name: getattr(run.header, name) for name in _HEADER},
+        "interval_alpha": alpha,
+        "clean_accuracy": run.clean_accuracy(alpha).to_dict(),
+    }
+    return summary | _RATES[run.kind](run, radii, alpha)
+
+
+def _predicted(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
+    abstained = int((run.table["prediction"] < 0).sum())
+    return {"abstained": estimate_rate(abstained, len(run), alpha).to_dict()}
+
+
+def _certified(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
+    rates = _predicted(run, radii, alpha) | _radii(run, default_radii(run) if radii is None else radii, alpha)
+    if "samples" in run.table:
+        rates["mean_samples"] = float(run.table["samples"].mean())
+        rates["undecided"] = sum("1" in digits for digits in run.table["undecided"].tolist())
+    return rates
+
+
+def _verified(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
+    epsilons = run.parameters["epsilons"]
+    if epsilons is None:
+        return _radii(run, usual_radii(float(run.table["radius"].max())) if radii is None else radii, alpha)
+    return {
+        "verified_accuracy": [
+            {
+                "epsilon": epsilon,
+                **run.verified_accuracy(epsilon, alpha).to_dict(),
+                "verdicts": dict(sorted(Counter(run.verdicts(epsilon)["verdict"].tolist()).items())),
+            }
+            for epsilon in epsilons
+        ]
+    }
+
+
+def _attacked(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
+    broken = run.right & ~run.robust
+    distance = float(run.table["distance"][broken].mean()) if broken.any() else None
+    return {
+        "robust_accuracy": run.robust_accuracy(alpha).to_dict(),
+        "broken_by": dict(sorted(Counter(name for name in run.table["broken_by"].tolist() if name).items())),
+        "mean_distance": distance,
+    }
+
+
+def _radii(run: Run, radii: Sequence[float], alpha: float) -> dict[str, Any]:
+    radii = non_negatives("radii", radii, infinite=True)
+    counts = [round(accuracy * len(run)) for accuracy in run.certified_accuracy(radii).tolist()]
+    mean = average_radius(run.table["radius"], run.right)
+    return {
+        "certified_accuracy": [
+            {"radius": radius, **estimate_rate(count, len(run), alpha).to_dict()}
+            for radius, count in zip(radii, counts, strict=True)
+        ],
+        "average_certified_radius": average_certified_radius(run.table["radius"], run.right, alpha).to_dict(),
+        "mean_radius_correct_only": None if math.isnan(mean) else mean,
+    }
+
+
+_RATES = {"certify": _certified, "predict": _predicted, "verify": _verified, "attack": _attacked}
