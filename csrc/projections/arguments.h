@@ -23,10 +23,23 @@ inline void check_radius(const char* op, const Tensor& radius, const Tensor& v) 
   if (!radius.is_cpu()) return;
   const auto* values = static_cast<const double*>(radius.const_data_ptr());
   const int64_t count = radius.size(0);
-  for (int64_t i = 0; i < count; ++i)
-    if (!(values[i] >= 0 && values[i] <= kLargestRadius))
-      check(false, op, ": radius: expected 0 to 2**960, got ", values[i],
-            count > 1 ? " in row " + std::to_string(i) : "");
+  const auto good = [&](int64_t i) { return values[i] >= 0 && values[i] <= kLargestRadius; };
+  unsigned all = 1;  // no branch for each of many rows
+  for (int64_t i = 0; i < count; ++i) all &= static_cast<unsigned>(good(i));
+  if (all != 0) return;
+  int64_t bad = 0;
+  while (good(bad)) ++bad;
+  check(false, op, ": radius: expected 0 to 2**960, got ", values[bad],
+        count > 1 ? " in row " + std::to_string(bad) : "");
+}
+
+// out: contiguous and like v, which it may not share memory with.
+inline void check_out(const char* op, const Tensor& out, const Tensor& v) {
+  bool alike = out.dim() == v.dim() && out.scalar_type() == v.scalar_type();
+  for (int64_t i = 0; alike && i < v.dim(); ++i) alike = out.size(i) == v.size(i);
+  check(alike && out.is_contiguous(), op, ": out: expected a contiguous tensor of v's dtype and shape, ", shape_of(v),
+        ", got ", shape_of(out));
+  check_same_device(op, "out", out, v);
 }
 
 inline int64_t radius_stride(const Tensor& radius) { return radius.size(0) == 1 ? 0 : 1; }

@@ -12,7 +12,8 @@ namespace {
 constexpr const char* kOp = "project_l1_ball_box";
 
 // delta, x: [R, D]; radius: [R] or [1]
-Tensor checked_output(const Tensor& delta, const Tensor& x, const Tensor& radius, double lower, double upper) {
+void check_arguments(const Tensor& delta, const Tensor& x, const Tensor& radius, double lower, double upper,
+                     const Tensor& out) {
   check_rows(kOp, "delta", delta);
   check_rows(kOp, "x", x);
   check(x.size(0) == delta.size(0) && x.size(1) == delta.size(1) && x.scalar_type() == delta.scalar_type(), kOp,
@@ -20,12 +21,12 @@ Tensor checked_output(const Tensor& delta, const Tensor& x, const Tensor& radius
   check_same_device(kOp, "x", x, delta);
   check_radius(kOp, radius, delta);
   check_box(kOp, lower, upper);
-  return torch::stable::empty_like(delta);
+  check_out(kOp, out, delta);
 }
 
-Tensor project_cpu(Tensor delta, Tensor x, Tensor radius, double lower, double upper) {
-  Tensor z = checked_output(delta, x, radius, lower, upper);
-  if (delta.numel() == 0) return z;
+void project_into_cpu(Tensor delta, Tensor x, Tensor radius, double lower, double upper, Tensor z) {
+  check_arguments(delta, x, radius, lower, upper, z);
+  if (delta.numel() == 0) return;
   const cpu::KeepDenormals keep;
   for_dtype(kOp, "delta", delta, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
@@ -37,13 +38,12 @@ Tensor project_cpu(Tensor delta, Tensor x, Tensor radius, double lower, double u
     check_finite(kOp, "delta", bad.y);
     check_in_box(kOp, bad.x, lower, upper);
   });
-  return z;
 }
 
 #ifdef PYROBUST_WITH_CUDA
-Tensor project_cuda(Tensor delta, Tensor x, Tensor radius, double lower, double upper) {
-  Tensor z = checked_output(delta, x, radius, lower, upper);
-  if (delta.numel() == 0) return z;
+void project_into_cuda(Tensor delta, Tensor x, Tensor radius, double lower, double upper, Tensor z) {
+  check_arguments(delta, x, radius, lower, upper, z);
+  if (delta.numel() == 0) return;
   const torch::stable::accelerator::DeviceGuard guard(delta.get_device_index());
   const cudaStream_t stream = current_stream(kOp, delta);
   for_dtype(kOp, "delta", delta, [&](auto* tag) {
@@ -53,17 +53,32 @@ Tensor project_cuda(Tensor delta, Tensor x, Tensor radius, double lower, double 
                           static_cast<T*>(z.mutable_data_ptr()), static_cast<const double*>(radius.const_data_ptr()),
                           radius_stride(radius), delta.size(0), delta.size(1), lower, upper, stream));
   });
-  return z;
 }
 #endif
+
+template <auto into>
+Tensor project(Tensor delta, Tensor x, Tensor radius, double lower, double upper) {
+  Tensor z = torch::stable::empty_like(delta);
+  into(delta, x, radius, lower, upper, z);
+  return z;
+}
 
 }  // namespace
 }  // namespace pyrobust
 
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("project_l1_ball_box(Tensor delta, Tensor x, Tensor radius, float lower, float upper) -> Tensor");
+  m.def(
+      "project_l1_ball_box.into(Tensor delta, Tensor x, Tensor radius, float lower, float upper, Tensor(a!) out) -> "
+      "()");
 }
-STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) { m.impl("project_l1_ball_box", TORCH_BOX(&pyrobust::project_cpu)); }
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
+  m.impl("project_l1_ball_box", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cpu>));
+  m.impl("project_l1_ball_box.into", TORCH_BOX(&pyrobust::project_into_cpu));
+}
 #ifdef PYROBUST_WITH_CUDA
-STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) { m.impl("project_l1_ball_box", TORCH_BOX(&pyrobust::project_cuda)); }
+STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
+  m.impl("project_l1_ball_box", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cuda>));
+  m.impl("project_l1_ball_box.into", TORCH_BOX(&pyrobust::project_into_cuda));
+}
 #endif

@@ -14,16 +14,16 @@ using cpu::NormBall;
 const char* name(NormBall ball) { return ball == NormBall::kL2 ? "project_l2_ball" : "project_linf_ball"; }
 
 // v: [R, D]; radius: [R] or [1]
-Tensor checked_output(NormBall ball, const Tensor& v, const Tensor& radius) {
+void check_arguments(NormBall ball, const Tensor& v, const Tensor& radius, const Tensor& out) {
   check_rows(name(ball), "v", v);
   check_radius(name(ball), radius, v);
-  return torch::stable::empty_like(v);
+  check_out(name(ball), out, v);
 }
 
 template <NormBall ball>
-Tensor project_cpu(Tensor v, Tensor radius) {
-  Tensor z = checked_output(ball, v, radius);
-  if (v.numel() == 0) return z;
+void project_into_cpu(Tensor v, Tensor radius, Tensor z) {
+  check_arguments(ball, v, radius, z);
+  if (v.numel() == 0) return;
   const cpu::KeepDenormals keep;
   for_dtype(name(ball), "v", v, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
@@ -33,14 +33,13 @@ Tensor project_cpu(Tensor v, Tensor radius) {
                      static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius), v.size(0), v.size(1),
                      static_cast<int>(torch::stable::get_num_threads()), kParallelFor));
   });
-  return z;
 }
 
 #ifdef PYROBUST_WITH_CUDA
 template <NormBall ball>
-Tensor project_cuda(Tensor v, Tensor radius) {
-  Tensor z = checked_output(ball, v, radius);
-  if (v.numel() == 0) return z;
+void project_into_cuda(Tensor v, Tensor radius, Tensor z) {
+  check_arguments(ball, v, radius, z);
+  if (v.numel() == 0) return;
   const torch::stable::accelerator::DeviceGuard guard(v.get_device_index());
   const cudaStream_t stream = current_stream(name(ball), v);
   for_dtype(name(ball), "v", v, [&](auto* tag) {
@@ -51,24 +50,38 @@ Tensor project_cuda(Tensor v, Tensor radius) {
                                             static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius),
                                             v.size(0), v.size(1), stream));
   });
-  return z;
 }
 #endif
+
+template <auto into>
+Tensor project(Tensor v, Tensor radius) {
+  Tensor z = torch::stable::empty_like(v);
+  into(v, radius, z);
+  return z;
+}
 
 }  // namespace
 }  // namespace pyrobust
 
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("project_l2_ball(Tensor v, Tensor radius) -> Tensor");
+  m.def("project_l2_ball.into(Tensor v, Tensor radius, Tensor(a!) out) -> ()");
   m.def("project_linf_ball(Tensor v, Tensor radius) -> Tensor");
+  m.def("project_linf_ball.into(Tensor v, Tensor radius, Tensor(a!) out) -> ()");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("project_l2_ball", TORCH_BOX(&pyrobust::project_cpu<pyrobust::cpu::NormBall::kL2>));
-  m.impl("project_linf_ball", TORCH_BOX(&pyrobust::project_cpu<pyrobust::cpu::NormBall::kLinf>));
+  m.impl("project_l2_ball", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cpu<pyrobust::cpu::NormBall::kL2>>));
+  m.impl("project_l2_ball.into", TORCH_BOX(&pyrobust::project_into_cpu<pyrobust::cpu::NormBall::kL2>));
+  m.impl("project_linf_ball",
+         TORCH_BOX(&pyrobust::project<pyrobust::project_into_cpu<pyrobust::cpu::NormBall::kLinf>>));
+  m.impl("project_linf_ball.into", TORCH_BOX(&pyrobust::project_into_cpu<pyrobust::cpu::NormBall::kLinf>));
 }
 #ifdef PYROBUST_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
-  m.impl("project_l2_ball", TORCH_BOX(&pyrobust::project_cuda<pyrobust::cpu::NormBall::kL2>));
-  m.impl("project_linf_ball", TORCH_BOX(&pyrobust::project_cuda<pyrobust::cpu::NormBall::kLinf>));
+  m.impl("project_l2_ball", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cuda<pyrobust::cpu::NormBall::kL2>>));
+  m.impl("project_l2_ball.into", TORCH_BOX(&pyrobust::project_into_cuda<pyrobust::cpu::NormBall::kL2>));
+  m.impl("project_linf_ball",
+         TORCH_BOX(&pyrobust::project<pyrobust::project_into_cuda<pyrobust::cpu::NormBall::kLinf>>));
+  m.impl("project_linf_ball.into", TORCH_BOX(&pyrobust::project_into_cuda<pyrobust::cpu::NormBall::kLinf>));
 }
 #endif

@@ -13,19 +13,20 @@ constexpr const char* kSimplex = "project_simplex";
 constexpr const char* kBall = "project_l1_ball";
 
 // v: [R, D]; radius: [R] or [1]
-Tensor checked_output(bool ball, const Tensor& v, const Tensor& radius) {
+void check_arguments(bool ball, const Tensor& v, const Tensor& radius) {
   const char* op = ball ? kBall : kSimplex;
   check_rows(op, "v", v);
   check_radius(op, radius, v);
   check(ball || v.size(1) > 0 || v.size(0) == 0, op, ": v: expected at least one element a row, got ", shape_of(v));
-  return torch::stable::empty_like(v);
 }
 
+// z: like v
 template <bool ball>
-Tensor project_cpu(Tensor v, Tensor radius) {
+void project_into_cpu(Tensor v, Tensor radius, Tensor z) {
   const char* op = ball ? kBall : kSimplex;
-  Tensor z = checked_output(ball, v, radius);
-  if (v.numel() == 0) return z;
+  check_arguments(ball, v, radius);
+  check_out(op, z, v);
+  if (v.numel() == 0) return;
   const cpu::KeepDenormals keep;
   for_dtype(op, "v", v, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
@@ -35,15 +36,15 @@ Tensor project_cpu(Tensor v, Tensor radius) {
                            static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius), v.size(0),
                            v.size(1), ball, static_cast<int>(torch::stable::get_num_threads()), kParallelFor));
   });
-  return z;
 }
 
 #ifdef PYROBUST_WITH_CUDA
 template <bool ball>
-Tensor project_cuda(Tensor v, Tensor radius) {
+void project_into_cuda(Tensor v, Tensor radius, Tensor z) {
   const char* op = ball ? kBall : kSimplex;
-  Tensor z = checked_output(ball, v, radius);
-  if (v.numel() == 0) return z;
+  check_arguments(ball, v, radius);
+  check_out(op, z, v);
+  if (v.numel() == 0) return;
   const torch::stable::accelerator::DeviceGuard guard(v.get_device_index());
   const cudaStream_t stream = current_stream(op, v);
   for_dtype(op, "v", v, [&](auto* tag) {
@@ -53,24 +54,36 @@ Tensor project_cuda(Tensor v, Tensor radius) {
                                 static_cast<const double*>(radius.const_data_ptr()), radius_stride(radius), v.size(0),
                                 v.size(1), ball, stream));
   });
-  return z;
 }
 #endif
+
+template <auto into>
+Tensor project(Tensor v, Tensor radius) {
+  Tensor z = torch::stable::empty_like(v);
+  into(v, radius, z);
+  return z;
+}
 
 }  // namespace
 }  // namespace pyrobust
 
 STABLE_TORCH_LIBRARY_FRAGMENT(pyrobust, m) {
   m.def("project_simplex(Tensor v, Tensor radius) -> Tensor");
+  m.def("project_simplex.into(Tensor v, Tensor radius, Tensor(a!) out) -> ()");
   m.def("project_l1_ball(Tensor v, Tensor radius) -> Tensor");
+  m.def("project_l1_ball.into(Tensor v, Tensor radius, Tensor(a!) out) -> ()");
 }
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CPU, m) {
-  m.impl("project_simplex", TORCH_BOX(&pyrobust::project_cpu<false>));
-  m.impl("project_l1_ball", TORCH_BOX(&pyrobust::project_cpu<true>));
+  m.impl("project_simplex", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cpu<false>>));
+  m.impl("project_simplex.into", TORCH_BOX(&pyrobust::project_into_cpu<false>));
+  m.impl("project_l1_ball", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cpu<true>>));
+  m.impl("project_l1_ball.into", TORCH_BOX(&pyrobust::project_into_cpu<true>));
 }
 #ifdef PYROBUST_WITH_CUDA
 STABLE_TORCH_LIBRARY_IMPL(pyrobust, CUDA, m) {
-  m.impl("project_simplex", TORCH_BOX(&pyrobust::project_cuda<false>));
-  m.impl("project_l1_ball", TORCH_BOX(&pyrobust::project_cuda<true>));
+  m.impl("project_simplex", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cuda<false>>));
+  m.impl("project_simplex.into", TORCH_BOX(&pyrobust::project_into_cuda<false>));
+  m.impl("project_l1_ball", TORCH_BOX(&pyrobust::project<pyrobust::project_into_cuda<true>>));
+  m.impl("project_l1_ball.into", TORCH_BOX(&pyrobust::project_into_cuda<true>));
 }
 #endif

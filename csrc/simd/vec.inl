@@ -47,6 +47,16 @@ struct V2 {
 PYROBUST_TARGET inline V2 widen(W a) { return {{first(a), last(a)}}; }
 PYROBUST_TARGET inline V2 add(V2 a, V2 b) { return {{add(a.half[0], b.half[0]), add(a.half[1], b.half[1])}}; }
 
+// Copies rows of n elements to another distance apart, n or at least 4.
+inline void copy_rows(const float* from, int64_t from_apart, float* to, int64_t to_apart, int64_t n, int rows) {
+  int row = 0;
+  // Four at a time where there are as many: the next row overwrites the ones too many.
+  if (n < 4)
+    for (; row * n + 4 <= rows * n; ++row) memcpy(to + row * to_apart, from + row * from_apart, 4 * sizeof(float));
+  for (; row < rows; ++row)
+    memcpy(to + row * to_apart, from + row * from_apart, static_cast<size_t>(n) * sizeof(float));
+}
+
 // Calls four(d) for columns d to d + 3 of n >= 4 columns; the last call may overlap the one before.
 template <class Four>
 PYROBUST_TARGET inline void for_columns(int64_t n, const Four& four) {

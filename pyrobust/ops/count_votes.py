@@ -8,6 +8,7 @@ from torch import Tensor
 from pyrobust.errors import InputError, InputTypeError
 
 from . import native
+from .transforms import refuse_tangents
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -58,6 +59,7 @@ def count_votes(logits: Tensor, image: Tensor, counts: Tensor) -> Tensor:
             f"count_votes: expected one device, got logits on {logits.device}, image on {image.device}, "
             f"counts on {counts.device}"
         )
+    refuse_tangents("count_votes", logits)
     native.call(torch.ops.pyrobust.count_votes, logits.detach().contiguous(), image.contiguous(), counts)
     return counts
 

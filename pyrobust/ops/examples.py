@@ -11,6 +11,7 @@ from pyrobust.errors import InputError, InputTypeError
 
 from . import native
 from .rows import check_alike, check_float, nhwc
+from .transforms import refuse_tangents
 
 
 def put_rows(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
@@ -48,6 +49,7 @@ def put_rows(chosen: Tensor, source: Tensor, target: Tensor) -> Tensor:
         )
     if target.dim() < 1 or chosen.shape != target.shape[:1]:
         raise InputError(f"{op}: chosen: expected shape {tuple(target.shape[:1])}, got {tuple(chosen.shape)}")
+    refuse_tangents(op, source, target)
     if nhwc(target):
         p, q = source.detach().permute(0, 2, 3, 1), target.detach().permute(0, 2, 3, 1)
     elif target.is_contiguous():
@@ -86,6 +88,7 @@ def count_changed(x_adv: Tensor, x: Tensor) -> Tensor:
         return torch.zeros(len(x), dtype=torch.int64, device=x.device)
     if nhwc(x_adv, x):
         x_adv, x = x_adv.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)
+    refuse_tangents(op, x_adv, x)
     p, q = (t.detach().reshape(len(t), -1).contiguous() for t in (x_adv, x))
     return native.call(_COUNT, p, q)
 

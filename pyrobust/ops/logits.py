@@ -12,6 +12,7 @@ from pyrobust.checks import choice
 from pyrobust.errors import InputError, InputTypeError
 
 from . import native
+from .transforms import refuse_tangents
 
 #: Minimum number of classes of each loss, in the order of the native op's enumeration.
 LOSSES = {
@@ -132,6 +133,7 @@ def _check(op: str, logits: Tensor, **classes: Tensor) -> None:
             raise InputError(f"{op}: {name}: expected shape ({len(logits)},), got {tuple(value.shape)}")
         if value.device != logits.device:
             raise InputError(f"{op}: {name}: expected it on {logits.device}, got {value.device}")
+    refuse_tangents(op, logits)
 
 
 # --- fake kernels and gradients of the raw ops

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import TypeVar
 
 import torch  # loads libtorch, which the native module links to
 
 from pyrobust.errors import InputError
 from pyrobust.native_module import load_native_module
+
+from .transforms import refuse_tangents, transformed
 
 try:
     load_native_module()
@@ -54,6 +57,9 @@ _OPS = (
 
 def call(op: Callable[..., Result], *args: object) -> Result:
     """Call a native op; turn an error of its own argument checks into an InputError."""
+    # Calls that transforms.differentiable returns are functions, with a forward mode; a raw op would drop tangents.
+    if transformed() and not isinstance(op, FunctionType):
+        refuse_tangents(str(op).removeprefix("pyrobust."), *(arg for arg in args if isinstance(arg, torch.Tensor)))
     try:
         return op(*args)
     except RuntimeError as error:

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from .rows import project_rows
+from .transforms import batch_of_rows, differentiable, keep
 
 
-def project_l2_ball(v: Tensor, radius: float | Tensor) -> Tensor:
+def project_l2_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = None) -> Tensor:
     """Project each row onto the l2 ball {‖z‖₂ ≤ radius}.
 
     A row with ‖v‖₂ ≤ radius, decided exactly, is returned bit for bit; else z = v·radius / ‖v‖₂ (Boyd and Vandenberghe,
     "Convex optimization", 2004, 8.1.1). On the returned numbers, squared and added exactly, Σ z² ≤ radius², and
-    |zᵢ| ≤ |vᵢ|.
+    |zᵢ| ≤ |vᵢ|; in float32 and float64 ‖z‖₂ falls short of the radius by at most 2⁻²¹ of it, unless the dtype has no
+    numbers that small.
 
     Gradient: the identity for a row inside; else, with n = v / ‖v‖₂,
     dz = (dv - n·⟨n, dv⟩)·radius / ‖v‖₂ + n·dradius.
@@ -24,22 +26,23 @@ def project_l2_ball(v: Tensor, radius: float | Tensor) -> Tensor:
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
+        out: where to write the result, v itself or of its shape, dtype and device; without derivatives.
 
     Returns:
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
 
     Raises:
-        InputError: a radius of the wrong shape or out of range, or a v that is not finite (CPU).
+        InputError: a radius of the wrong shape or out of range, a v that is not finite (CPU), or an unfit out.
         InputTypeError: an unsupported dtype.
 
     >>> project_l2_ball(torch.tensor([[3.0, -4.0], [0.5, 0.0]]), 1.0)
     tensor([[ 0.6000, -0.8000],
             [ 0.5000,  0.0000]])
     """
-    return project_rows("project_l2_ball", _L2_BALL, v, radius)
+    return project_rows("project_l2_ball", _L2_BALL, _L2_BALL_INTO, v, radius, out)
 
 
-def project_linf_ball(v: Tensor, radius: float | Tensor) -> Tensor:
+def project_linf_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = None) -> Tensor:
     """Project each row onto the l∞ ball {‖z‖_∞ ≤ radius}.
 
     zᵢ = vᵢ where |vᵢ| ≤ radius, else ±radius rounded inward to the dtype (Boyd and Vandenberghe,
@@ -50,56 +53,77 @@ def project_linf_ball(v: Tensor, radius: float | Tensor) -> Tensor:
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
+        out: where to write the result, v itself or of its shape, dtype and device; without derivatives.
 
     Returns:
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
 
     Raises:
-        InputError: a radius of the wrong shape or out of range, or a v that is not finite (CPU).
+        InputError: a radius of the wrong shape or out of range, a v that is not finite (CPU), or an unfit out.
         InputTypeError: an unsupported dtype.
 
     >>> project_linf_ball(torch.tensor([[3.0, -4.0], [0.5, 0.0]]), torch.tensor([1.0, 2.0]))
     tensor([[ 1.0000, -1.0000],
             [ 0.5000,  0.0000]])
     """
-    return project_rows("project_linf_ball", _LINF_BALL, v, radius)
+    return project_rows("project_linf_ball", _LINF_BALL, _LINF_BALL_INTO, v, radius, out)
 
 
 # --- fake kernels and gradients of the raw ops
 
-_L2_BALL: Callable[..., Tensor] = torch.ops.pyrobust.project_l2_ball
-_LINF_BALL: Callable[..., Tensor] = torch.ops.pyrobust.project_linf_ball
+_L2_BALL_INTO: Callable[..., None] = torch.ops.pyrobust.project_l2_ball.into
+_LINF_BALL_INTO: Callable[..., None] = torch.ops.pyrobust.project_linf_ball.into
 
 
 def _fake(v: Tensor, radius: Tensor) -> Tensor:
     return torch.empty_like(v)
 
 
+def _fake_into(v: Tensor, radius: Tensor, out: Tensor) -> None:
+    return None
+
+
 def _save_l2_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
     v, radius = inputs
-    ctx.save_for_backward(v, radius, (output == v).all(1, keepdim=True))
+    keep(ctx, v, radius, (output == v).all(1, keepdim=True))
 
 
 def _save_linf_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
     # One byte per element: the sign where clipped, else zero.
     v, radius = inputs
-    ctx.save_for_backward(torch.where(output == v, 0, v.sign()).to(torch.int8))
-    ctx.one_radius = radius.numel() == 1
+    keep(ctx, torch.where(output == v, 0, v.sign()).to(torch.int8))
+    ctx.one_radius, ctx.dtype = radius.numel() == 1, v.dtype
 
 
-def _backward_l2_ball(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+def _unit_l2(ctx: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """V / ‖v‖₂ [R, D], radius / ‖v‖₂ [R, 1] of the rows outside and 1 inside, and which are inside [R, 1]."""
     v, radius, inside = ctx.saved_tensors
     real = torch.float64 if v.dtype == torch.float64 else torch.float32
     # Squares of v / largest neither overflow nor vanish. A row of zeros is inside.
     largest = v.abs().amax(1, keepdim=True).to(real)
     unit = v / torch.where(largest > 0, largest, 1)
     length = torch.linalg.vector_norm(unit, dim=1, keepdim=True).clamp(min=1)
-    unit = unit / length
-    along = (unit * grad).sum(1, keepdim=True).masked_fill(inside, 0)
     scale = (radius[:, None] / length / torch.where(largest > 0, largest, 1)).masked_fill(inside, 1)
-    of_v = ((grad - unit * along) * scale.to(real)).to(v.dtype)
+    return unit / length, scale.to(real), inside
+
+
+def _backward_l2_ball(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    unit, scale, inside = _unit_l2(ctx)
+    along = (unit * grad).sum(1, keepdim=True).masked_fill(inside, 0)
+    of_v = ((grad - unit * along) * scale).to(grad.dtype)
     of_radius = along[:, 0].double()
-    return of_v, of_radius.sum(0, keepdim=True) if radius.numel() == 1 else of_radius
+    return of_v, of_radius.sum(0, keepdim=True) if ctx.saved_tensors[1].numel() == 1 else of_radius
+
+
+def _jvp_l2_ball(ctx: Any, v: Tensor | None, radius: Tensor | None) -> Tensor:
+    unit, scale, inside = _unit_l2(ctx)
+    moved = torch.zeros_like(unit)
+    if v is not None:
+        along = (unit * v).sum(1, keepdim=True).masked_fill(inside, 0)
+        moved = (v - unit * along) * scale
+    if radius is not None:
+        moved = moved + unit * radius[:, None].to(unit.dtype).masked_fill(inside, 0)
+    return moved.to(ctx.saved_tensors[0].dtype)
 
 
 def _backward_linf_ball(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,9 +133,14 @@ def _backward_linf_ball(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
     return grad.masked_fill(clipped != 0, 0), of_radius.sum(0, keepdim=True) if ctx.one_radius else of_radius
 
 
-for _name, _save, _backward in (
-    ("project_l2_ball", _save_l2_ball, _backward_l2_ball),
-    ("project_linf_ball", _save_linf_ball, _backward_linf_ball),
-):
+def _jvp_linf_ball(ctx: Any, v: Tensor | None, radius: Tensor | None) -> Tensor:
+    (clipped,) = ctx.saved_tensors
+    moved = torch.zeros_like(clipped, dtype=ctx.dtype) if v is None else v.masked_fill(clipped != 0, 0)
+    return moved if radius is None else moved + clipped * radius[:, None].to(ctx.dtype)
+
+
+for _name in ("project_l2_ball", "project_linf_ball"):
     torch.library.register_fake(f"pyrobust::{_name}", _fake)
-    torch.library.register_autograd(f"pyrobust::{_name}", _backward, setup_context=_save)
+    torch.library.register_fake(f"pyrobust::{_name}.into", _fake_into)
+_L2_BALL = differentiable("project_l2_ball", _save_l2_ball, _backward_l2_ball, _jvp_l2_ball, batch_of_rows)
+_LINF_BALL = differentiable("project_linf_ball", _save_linf_ball, _backward_linf_ball, _jvp_linf_ball, batch_of_rows)

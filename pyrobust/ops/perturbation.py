@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from . import native
 from .rows import box, check_alike, check_float, nhwc, round_inward
+from .transforms import batch_of_rows, differentiable, keep
 
 
 def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
@@ -57,8 +57,6 @@ def add_perturbation(x: Tensor, z: Tensor, lower: float = 0.0, upper: float = 1.
 
 # --- fake kernel and gradient of the raw op
 
-_ADD: Callable[..., Tensor] = torch.ops.pyrobust.add_perturbation
-
 
 def _fake(x: Tensor, z: Tensor, lower: float, upper: float) -> Tensor:
     return torch.empty_like(x)
@@ -68,7 +66,7 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor, float, float], output: Tensor)
     # One byte per element. The result meets the bounds rounded into the box.
     _, _, lower, upper = inputs
     low, high = round_inward(lower, output.dtype, -1), round_inward(upper, output.dtype, 1)
-    ctx.save_for_backward((output > low) & (output < high))
+    keep(ctx, (output > low) & (output < high))
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
@@ -77,5 +75,11 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
     return moved, moved, None, None
 
 
+def _jvp(ctx: Any, x: Tensor | None, z: Tensor | None, *_: None) -> Tensor:
+    (inside,) = ctx.saved_tensors
+    moved = sum(tangent for tangent in (x, z) if tangent is not None)
+    return torch.where(inside, moved, 0)
+
+
 torch.library.register_fake("pyrobust::add_perturbation", _fake)
-torch.library.register_autograd("pyrobust::add_perturbation", _backward, setup_context=_save)
+_ADD = differentiable("add_perturbation", _save, _backward, _jvp, batch_of_rows)

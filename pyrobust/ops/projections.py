@@ -10,11 +10,11 @@ from torch import Tensor
 
 from pyrobust.errors import InputError
 
-from . import native
-from .rows import box, check_alike, check_float, nhwc, project_rows, radii
+from .rows import box, check_alike, check_float, check_out, nhwc, project, project_rows, radii
+from .transforms import batch_of_rows, differentiable, keep
 
 
-def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
+def project_simplex(v: Tensor, radius: float | Tensor = 1.0, *, out: Tensor | None = None) -> Tensor:
     """Project each row onto the simplex {z ≥ 0, Σ z = radius}.
 
     zᵢ = max(vᵢ - θ, 0) with the θ that gives the sum (Held, Wolfe and Crowder, "Validation of subgradient
@@ -26,12 +26,14 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite, D ≥ 1.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
+        out: where to write the result, v itself or of its shape, dtype and device; without derivatives.
 
     Returns:
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
 
     Raises:
-        InputError: D = 0, a radius of the wrong shape or out of range, or a v that is not finite (CPU).
+        InputError: D = 0, a radius of the wrong shape or out of range, a v that is not finite (CPU), or an out that
+            does not fit.
         InputTypeError: an unsupported dtype.
 
     >>> project_simplex(torch.tensor([0.5, 1.0, -2.0]))
@@ -39,10 +41,10 @@ def project_simplex(v: Tensor, radius: float | Tensor = 1.0) -> Tensor:
     """
     if isinstance(v, Tensor) and v.dim() and v.shape[-1] == 0:
         raise InputError(f"project_simplex: v: expected [..., D] with D >= 1, got {tuple(v.shape)}")
-    return project_rows("project_simplex", _SIMPLEX, v, radius)
+    return project_rows("project_simplex", _SIMPLEX, _SIMPLEX_INTO, v, radius, out)
 
 
-def project_l1_ball(v: Tensor, radius: float | Tensor) -> Tensor:
+def project_l1_ball(v: Tensor, radius: float | Tensor, *, out: Tensor | None = None) -> Tensor:
     """Project each row onto the l1 ball {‖z‖₁ ≤ radius}.
 
     A row with ‖v‖₁ ≤ radius, decided exactly, is returned bit for bit. Else zᵢ = sign(vᵢ)·max(|vᵢ| - θ, 0) with the θ
@@ -55,23 +57,30 @@ def project_l1_ball(v: Tensor, radius: float | Tensor) -> Tensor:
     Args:
         v: [..., D], float32, float64, bfloat16 or float16, finite.
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor that broadcasts to the shape [...] of the rows.
+        out: where to write the result, v itself or of its shape, dtype and device; without derivatives.
 
     Returns:
         [..., D], same dtype as v. On a GPU a row whose v or radius is out of range is NaN.
 
     Raises:
-        InputError: a radius of the wrong shape or out of range, or a v that is not finite (CPU).
+        InputError: a radius of the wrong shape or out of range, a v that is not finite (CPU), or an unfit out.
         InputTypeError: an unsupported dtype.
 
     >>> project_l1_ball(torch.tensor([[0.5, -0.25], [-3.0, 2.0]]), 1.0)
     tensor([[ 0.5000, -0.2500],
             [-1.0000,  0.0000]])
     """
-    return project_rows("project_l1_ball", _L1_BALL, v, radius)
+    return project_rows("project_l1_ball", _L1_BALL, _L1_BALL_INTO, v, radius, out)
 
 
 def project_l1_ball_box(
-    delta: Tensor, x: Tensor, radius: float | Tensor, lower: float = 0.0, upper: float = 1.0
+    delta: Tensor,
+    x: Tensor,
+    radius: float | Tensor,
+    lower: float = 0.0,
+    upper: float = 1.0,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Project each example's delta onto {‖z‖₁ ≤ radius, lower ≤ x + z ≤ upper}, the exact intersection.
 
@@ -89,14 +98,15 @@ def project_l1_ball_box(
         radius: 0 to 2⁹⁶⁰; a number, or a float tensor [B].
         lower: smallest value of x + z, a binary64 number in every dtype.
         upper: largest value of x + z, likewise.
+        out: where to write the result, delta itself or of its shape, dtype and device; without derivatives.
 
     Returns:
         [B, ...], same dtype as delta; channels_last if delta and x are. On a GPU an example with an argument out of
         range is NaN.
 
     Raises:
-        InputError: mismatched shapes, a radius or box out of range, or (CPU) a delta that is not finite or an x
-            outside the box.
+        InputError: mismatched shapes, a radius or box out of range, an unfit out, or (CPU) a delta that is not
+            finite or an x outside the box.
         InputTypeError: an unsupported dtype.
 
     >>> x = torch.tensor([[0.75, 0.5, 0.5]])
@@ -112,40 +122,53 @@ def project_l1_ball_box(
     lower, upper = box(op, lower, upper)
     column = radii(op, radius, delta.shape[:1], delta.device)
     if delta.numel() == 0:
-        return delta.clone()
-    rows = delta.shape[0]
+        return delta.clone() if out is None else check_out(op, delta, out)
     if nhwc(delta, x):
+        # The same example with its channels last: rows in the order of memory.
         y, point = delta.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)
-        z = native.call(_L1_BALL_BOX, y.reshape(rows, -1), point.reshape(rows, -1), column, lower, upper)
-        return z.reshape(y.shape).permute(0, 3, 1, 2)
-    y, point = delta.contiguous(), x.contiguous()
-    z = native.call(_L1_BALL_BOX, y.reshape(rows, -1), point.reshape(rows, -1), column, lower, upper)
-    return z.reshape(delta.shape)
+        inner = None if out is None else check_out(op, delta, out).permute(0, 2, 3, 1)
+        z = _box_rows(y, point, column, lower, upper, inner)
+        return z.permute(0, 3, 1, 2) if out is None else out
+    return _box_rows(delta.contiguous(), x.contiguous(), column, lower, upper, out)
+
+
+def _box_rows(delta: Tensor, x: Tensor, column: Tensor, lower: float, upper: float, out: Tensor | None) -> Tensor:
+    rows = (delta.reshape(len(delta), -1), x.reshape(len(x), -1))
+    arguments = (*rows, column, lower, upper)
+    return project("project_l1_ball_box", _L1_BALL_BOX, _L1_BALL_BOX_INTO, arguments, delta, out)
 
 
 # --- fake kernels and gradients of the raw ops
 
-_SIMPLEX: Callable[..., Tensor] = torch.ops.pyrobust.project_simplex
-_L1_BALL: Callable[..., Tensor] = torch.ops.pyrobust.project_l1_ball
-_L1_BALL_BOX: Callable[..., Tensor] = torch.ops.pyrobust.project_l1_ball_box
+_SIMPLEX_INTO: Callable[..., None] = torch.ops.pyrobust.project_simplex.into
+_L1_BALL_INTO: Callable[..., None] = torch.ops.pyrobust.project_l1_ball.into
+_L1_BALL_BOX_INTO: Callable[..., None] = torch.ops.pyrobust.project_l1_ball_box.into
 
 
 def _fake(v: Tensor, radius: Tensor) -> Tensor:
     return torch.empty_like(v)
 
 
+def _fake_into(v: Tensor, radius: Tensor, out: Tensor) -> None:
+    return None
+
+
 def _fake_box(delta: Tensor, x: Tensor, radius: Tensor, lower: float, upper: float) -> Tensor:
     return torch.empty_like(delta)
 
 
+def _fake_box_into(delta: Tensor, x: Tensor, radius: Tensor, lower: float, upper: float, out: Tensor) -> None:
+    return None
+
+
 def _save_simplex(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(output)
+    keep(ctx, output)
     ctx.one_radius = inputs[1].numel() == 1
 
 
 def _save_l1_ball(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
     inside = (output == inputs[0]).all(1, keepdim=True)
-    ctx.save_for_backward(output, inside)
+    keep(ctx, output, inside)
     ctx.one_radius = inputs[1].numel() == 1
 
 
@@ -160,7 +183,7 @@ def _save_box(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float, float], out
     reach = size * (1 + info.eps) + info.smallest_normal * info.eps
     same = output == delta
     clipped = ~same & (reach >= room)
-    ctx.save_for_backward(output, clipped, (same | clipped).all(1, keepdim=True))
+    keep(ctx, output, clipped, (same | clipped).all(1, keepdim=True))
     ctx.one_radius = radius.numel() == 1
 
 
@@ -203,11 +226,42 @@ def _of_radius(ctx: Any, mean: Tensor) -> Tensor:
     return rows.sum(0, keepdim=True) if ctx.one_radius else rows
 
 
-for _name, _save, _backward in (
-    ("project_simplex", _save_simplex, _backward_simplex),
-    ("project_l1_ball", _save_l1_ball, _backward_l1_ball),
-):
+def _jvp_simplex(ctx: Any, v: Tensor | None, radius: Tensor | None) -> Tensor:
+    (z,) = ctx.saved_tensors
+    free = z != 0
+    moved = torch.zeros_like(z) if v is None else v
+    mean = (_mean(moved, z, free) - _share(radius, free)).to(z.dtype)
+    return torch.where(free, moved - mean, 0)
+
+
+def _jvp_l1_ball(ctx: Any, v: Tensor | None, radius: Tensor | None) -> Tensor:
+    z, inside = ctx.saved_tensors
+    free = z != 0
+    moved = torch.zeros_like(z) if v is None else v
+    mean = (_mean(moved, z, free) - _share(radius, free)).masked_fill(inside, 0).to(z.dtype)
+    return torch.where(free | inside, moved - z.sign() * mean, 0)
+
+
+def _jvp_box(ctx: Any, delta: Tensor | None, x: Tensor | None, radius: Tensor | None, *_: None) -> Tensor:
+    z, clipped, inside = ctx.saved_tensors
+    free, full = ~clipped & (z != 0), clipped & (z != 0)
+    moved = torch.zeros_like(z) if delta is None else delta
+    room = torch.zeros_like(z) if x is None else torch.where(full, -x, 0)
+    spent = _mean(room, z, full) * full.sum(1, keepdim=True).clamp(min=1) / free.sum(1, keepdim=True).clamp(min=1)
+    mean = (_mean(moved, z, free) + spent - _share(radius, free)).masked_fill(inside, 0).to(z.dtype)
+    return torch.where(free | (inside & ~clipped), moved - z.sign() * mean, room)
+
+
+def _share(radius: Tensor | None, free: Tensor) -> Tensor | float:
+    """Dradius / |F| of each row, [R, 1]."""
+    return 0.0 if radius is None else radius[:, None] / free.sum(1, keepdim=True).clamp(min=1)
+
+
+for _name in ("project_simplex", "project_l1_ball"):
     torch.library.register_fake(f"pyrobust::{_name}", _fake)
-    torch.library.register_autograd(f"pyrobust::{_name}", _backward, setup_context=_save)
+    torch.library.register_fake(f"pyrobust::{_name}.into", _fake_into)
 torch.library.register_fake("pyrobust::project_l1_ball_box", _fake_box)
-torch.library.register_autograd("pyrobust::project_l1_ball_box", _backward_box, setup_context=_save_box)
+torch.library.register_fake("pyrobust::project_l1_ball_box.into", _fake_box_into)
+_SIMPLEX = differentiable("project_simplex", _save_simplex, _backward_simplex, _jvp_simplex, batch_of_rows)
+_L1_BALL = differentiable("project_l1_ball", _save_l1_ball, _backward_l1_ball, _jvp_l1_ball, batch_of_rows)
+_L1_BALL_BOX = differentiable("project_l1_ball_box", _save_box, _backward_box, _jvp_box, batch_of_rows)

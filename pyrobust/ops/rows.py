@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from pyrobust.checks import number
 from pyrobust.errors import InputError, InputTypeError
 
 from . import native
+from .transforms import transformed, untracked
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _LARGEST_RADIUS = 2.0**960  # limit of the native ops: sums of squares below it cannot overflow
@@ -67,19 +70,98 @@ def radii(op: str, radius: float | Tensor, rows: torch.Size, device: torch.devic
     return radius.to(torch.float64).reshape(-1).contiguous()
 
 
-def project_rows(op: str, raw: Callable[..., Tensor], v: Tensor, radius: float | Tensor) -> Tensor:
+def project_rows(
+    op: str,
+    raw: Callable[..., Tensor],
+    into: Callable[..., None],
+    v: Tensor,
+    radius: float | Tensor,
+    out: Tensor | None,
+) -> Tensor:
     """Check the arguments of a projection of the rows of v [..., D] and call its native op on [R, D].
 
-    >>> project_rows("project_l1_ball", torch.ops.pyrobust.project_l1_ball, torch.tensor([3.0, 1.0]), 2.0)
+    >>> ball = torch.ops.pyrobust.project_l1_ball
+    >>> project_rows("project_l1_ball", ball.default, ball.into, torch.tensor([3.0, 1.0]), 2.0, None)
     tensor([2., 0.])
     """
     check_float(op, "v", v)
     if v.dim() < 1:
         raise InputError(f"{op}: v: expected [..., D], got a scalar")
-    column = radii(op, radius, v.shape[:-1], v.device)
+    if type(radius) is float and 0 <= radius <= _LARGEST_RADIUS and untracked(v) and v.is_cpu:
+        column = _constant(radius)
+    else:
+        column = radii(op, radius, v.shape[:-1], v.device)
     if v.numel() == 0:
-        return v.clone()
-    return native.call(raw, v.reshape(-1, v.shape[-1]).contiguous(), column).reshape(v.shape)
+        return v.clone() if out is None else check_out(op, v, out)
+    rows = v if v.dim() == 2 and v.is_contiguous() else v.reshape(-1, v.shape[-1]).contiguous()
+    return project(op, raw, into, (rows, column), v, out)
+
+
+@functools.lru_cache(maxsize=64)
+def _constant(radius: float) -> Tensor:
+    """The radius as float64 [1], shared by calls: the ops only read it."""
+    with torch.inference_mode(False):
+        return torch.full((1,), radius, dtype=torch.float64)
+
+
+def project(
+    op: str,
+    raw: Callable[..., Tensor],
+    into: Callable[..., None],
+    arguments: tuple[Any, ...],
+    v: Tensor,
+    out: Tensor | None,
+) -> Tensor:
+    """Call a native projection on rows of v [R, D]; return the result in v's shape, in out if that is given.
+
+    >>> ball, v = torch.ops.pyrobust.project_l1_ball, torch.tensor([[3.0, 1.0]])
+    >>> project("project_l1_ball", ball.default, ball.into, (v, torch.tensor([2.0]).double()), v, None)
+    tensor([[2., 0.]])
+    """
+    rows = arguments[0]
+    tensors = [value for value in arguments if isinstance(value, Tensor)]
+    if out is not None:
+        check_out(op, v, out)
+        if transformed() or (torch.is_grad_enabled() and any(value.requires_grad for value in tensors)):
+            raise InputError(
+                f"{op}: out: expected arguments without a derivative, since out= has none; leave it out, or call it "
+                "under torch.no_grad()"
+            )
+        alone = not torch.compiler.is_compiling() and not any(_share_memory(out, value) for value in tensors)
+        direct = alone and out.is_contiguous()
+        z = out.view(rows.shape) if direct else torch.empty_like(rows)
+        native.call(into, *arguments, z)
+        return out if direct else out.copy_(z.view(v.shape))
+    if untracked(*tensors):  # no need of what the gradient costs
+        z = torch.empty_like(rows)
+        native.call(into, *arguments, z)
+    else:
+        z = native.call(raw, *arguments)
+    return z if v.dim() == 2 else z.reshape(v.shape)
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def check_out(op: str, v: Tensor, out: Tensor) -> Tensor:
+    """Refuse an out that cannot hold the projection of v.
+
+    >>> check_out("project_l1_ball", torch.zeros(2), torch.zeros(3))
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: project_l1_ball: out: expected v's shape, (2,), got (3,)
+    """
+    check_float(op, "out", out)
+    for what, expected, got in (
+        ("shape", tuple(v.shape), tuple(out.shape)),
+        ("dtype", v.dtype, out.dtype),
+        ("device", v.device, out.device),
+    ):
+        if expected != got:
+            raise InputError(f"{op}: out: expected v's {what}, {expected}, got {got}")
+    if out.requires_grad and torch.is_grad_enabled():
+        raise InputError(f"{op}: out: expected no gradient, since out= has none; call it under torch.no_grad()")
+    return out
 
 
 def nhwc(*tensors: Tensor) -> bool:

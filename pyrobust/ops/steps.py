@@ -11,6 +11,7 @@ from pyrobust.errors import InputError, InputTypeError
 
 from . import native
 from .rows import box, check_alike, check_float, nhwc, radii
+from .transforms import refuse_tangents
 
 
 def linf_step(
@@ -103,6 +104,7 @@ def linf_momentum_step(
     _check(op, x, x_adv, gradient)
     check_float(op, "before", before)
     check_alike(op, "before", before, x)
+    refuse_tangents(op, before)
     lower, upper = box(op, lower, upper)
     column, radius = _per_row(op, "step", step, x), radii(op, epsilon, x.shape[:1], x.device)
     if x.numel() == 0:
@@ -216,6 +218,7 @@ def _check(op: str, x: Tensor, x_adv: Tensor, gradient: Tensor) -> None:
     for name, value in (("x_adv", x_adv), ("gradient", gradient)):
         check_float(op, name, value)
         check_alike(op, name, value, x)
+    refuse_tangents(op, x, x_adv, gradient)
 
 
 def _per_row(op: str, name: str, values: Tensor, x: Tensor) -> Tensor:

@@ -60,6 +60,7 @@ def faults(op: str, v: Tensor, radius: Tensor, z: Tensor) -> dict[str, Tensor]:
         outside = (z.double().abs() > radius[:, None]).any(1)
         far = z.double() != exact_linf_projection(v, radius).double()
         far = far.any(1)
+        short = torch.zeros_like(far)
     else:
         inside, outside = l2_holds(v, radius), ~l2_holds(z, radius)
         want = reference.project_l2_ball(v.double(), radius)
@@ -68,8 +69,12 @@ def faults(op: str, v: Tensor, radius: Tensor, z: Tensor) -> dict[str, Tensor]:
         # Scaled to keep squares from underflow and overflow.
         scale = room.clamp(min=smallest(torch.float64))
         far = ((z.double() - want) / scale[:, None]).square().sum(1) > 1.0 + 1e-9
+        length = (z.double() / radius[:, None]).square().sum(1).sqrt()
+        least = 1 - 2.0**-21 - v.shape[1] * smallest(v.dtype) / radius
+        short = ~inside & (length < least) & (v.dtype in (torch.float32, torch.float64))
     return {
         "far": far,
+        "short": short,
         "outside": outside,
         "grown": ~shrinks(z, v),
         "changed inside": inside & changed,
@@ -127,6 +132,7 @@ def test_the_checks_detect_faults() -> None:
     z = ops.project_l2_ball(v, radius)
     for fault, wrong in {
         "far": z * (1 - 1e-5),
+        "short": z * (1 - 2**-20),
         "outside": z * (1 + 2**-20),
         "grown": -z,
         "unchanged outside": v,

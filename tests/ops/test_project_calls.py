@@ -11,8 +11,8 @@ from projection_inputs import OPS, PLAIN, REALS, call, l1_holds, l2_holds, norma
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pyrobust import reference
-from pyrobust.errors import InputError
+from pyrobust import ops, reference
+from pyrobust.errors import InputError, InputTypeError
 
 
 @pytest.mark.parametrize("op", PLAIN)
@@ -86,6 +86,68 @@ def test_a_result_never_aliases_its_argument(op: str) -> None:
     assert op == "project_simplex" or same_bits(z, v)
 
 
+# --- out
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("shape", [(5,), (4, 30), (2, 3, 5), (0, 5)])
+def test_out(op: str, shape: tuple[int, ...]) -> None:
+    if op == "project_l1_ball_box" and len(shape) == 1:
+        shape = (5, 1)
+    v = normal_values(*shape)
+    want = call(op, v, 0.5)
+    out = torch.full(shape, math.nan)
+    assert into(op, v, out) is out
+    assert same_bits(out, want)
+    transposed = torch.full((*shape[:-2], *shape[:-3:-1]), math.nan).mT if len(shape) > 1 else out
+    assert same_bits(into(op, v, transposed), want)
+    strided = torch.full((*shape, 2), math.nan)[..., 0]
+    assert same_bits(into(op, v, strided), want)
+    for in_place in (v.clone(), torch.stack([v, v], -1)[..., 1]):
+        assert same_bits(into(op, in_place, in_place), want)
+    both = torch.cat([v.flatten(), v.flatten()[:1]])  # overlapping by all but one element
+    assert same_bits(into(op, both[: v.numel()].view(shape), both[-v.numel() :].view(shape)), want) or not v.numel()
+
+
+def into(op: str, v: Tensor, out: Tensor) -> Tensor:
+    if op == "project_l1_ball_box":
+        return ops.project_l1_ball_box(v, torch.full_like(v, 0.5), 0.5, -0.25, 1.0, out=out)
+    return getattr(ops, op)(v, 0.5, out=out)
+
+
+def test_out_of_the_box_in_channels_last() -> None:
+    delta = normal_values(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    for out in (torch.empty_like(delta), torch.empty(2, 3, 4, 4)):
+        assert same_bits(into("project_l1_ball_box", delta, out), call("project_l1_ball_box", delta, 0.5))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_out_that_does_not_fit(op: str) -> None:
+    v = normal_values(3, 5)
+    for out, message in (
+        (torch.empty(5, 3), r"out: expected v's shape, \(3, 5\), got \(5, 3\)"),
+        (torch.empty(3, 5, dtype=torch.float64), "out: expected v's dtype, torch.float32, got torch.float64"),
+        (torch.empty(3, 5, requires_grad=True), "out: expected no gradient"),
+    ):
+        with pytest.raises(InputError, match=f"^{op}: {message}"):
+            into(op, v, out)
+    with pytest.raises(InputTypeError, match=f"^{op}: out: expected a tensor, got list"):
+        into(op, v, [0.0])
+    with pytest.raises(InputError, match="out= has none"):
+        into(op, v.clone().requires_grad_(), torch.empty(3, 5))
+    with pytest.raises(InputError, match="out= has none"):
+        torch.func.jvp(lambda w: into(op, w, torch.empty(3, 5)), (v,), (v,))
+    with torch.no_grad():
+        assert same_bits(into(op, v.clone().requires_grad_(), torch.empty(3, 5)), call(op, v, 0.5))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_out_under_compile(op: str) -> None:
+    v, out = normal_values(3, 5), torch.zeros(3, 5)
+    torch.compile(lambda w, z: into(op, w, z), fullgraph=True, backend="aot_eager")(v, out)
+    assert same_bits(out, call(op, v, 0.5))
+
+
 # --- torch
 
 
@@ -95,6 +157,8 @@ def test_opcheck(device: torch.device, op: str, dtype: torch.dtype) -> None:
     v, radius = (t.to(device) for t in rows_of("normal", 4, 20, dtype))
     torch.library.opcheck(*raw(op, v, radius))
     torch.library.opcheck(*raw(op, v.clone().requires_grad_(), radius[:1].clone().requires_grad_()))
+    _, arguments = raw(op, v, radius)
+    torch.library.opcheck(getattr(torch.ops.pyrobust, op).into, (*arguments, torch.empty_like(v)))
 
 
 @pytest.mark.parametrize("op", OPS)

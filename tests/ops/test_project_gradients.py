@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from projection_inputs import OPS, PLAIN, REALS, call, normal_values
 from torch import Tensor
 
 from pyrobust import ops
+from pyrobust.errors import InputError
 
 
 def jacobian_inputs(op: str, where: str, size: int) -> tuple[Tensor, Tensor]:
@@ -27,10 +30,11 @@ def jacobian_inputs(op: str, where: str, size: int) -> tuple[Tensor, Tensor]:
 def test_gradcheck(op: str, size: int, where: str) -> None:
     v, radius = jacobian_inputs(op, where, size)
     project = getattr(ops, op)
-    torch.autograd.gradcheck(project, (v.clone().requires_grad_(), radius.clone().requires_grad_()), atol=1e-6)
+    check = functools.partial(torch.autograd.gradcheck, atol=1e-6, check_forward_ad=True)
+    check(project, (v.clone().requires_grad_(), radius.clone().requires_grad_()))
     first_radius = radius[:1].clone()
-    torch.autograd.gradcheck(lambda w: project(w, first_radius[0].item()), (v.clone().requires_grad_(),), atol=1e-6)
-    torch.autograd.gradcheck(lambda r: project(v, r), (first_radius.requires_grad_(),), atol=1e-6)
+    check(lambda w: project(w, first_radius[0].item()), (v.clone().requires_grad_(),))
+    check(lambda r: project(v, r), (first_radius.requires_grad_(),))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +51,14 @@ def test_gradcheck_of_the_box(size: int, where: str, radius: float | None) -> No
     clipped = z.abs() >= room - 1e-12
     assert clipped.any() == (where in ("clipped", "both", "mixed") and (size == 12 or where == "clipped")) or size == 2
     arguments = tuple(t.clone().requires_grad_() for t in (delta, x, each))
-    torch.autograd.gradcheck(ops.project_l1_ball_box, arguments, atol=1e-6)
+    torch.autograd.gradcheck(ops.project_l1_ball_box, arguments, atol=1e-6, check_forward_ad=True)
+    for i, argument in enumerate(arguments):  # tangents of one argument alone
+        alone = functools.partial(with_argument, ops.project_l1_ball_box, arguments, i)
+        torch.autograd.gradcheck(alone, (argument,), atol=1e-6, check_forward_ad=True)
+
+
+def with_argument(op: Callable[..., Tensor], arguments: tuple[Tensor, ...], i: int, value: Tensor) -> Tensor:
+    return op(*(value if j == i else other.detach() for j, other in enumerate(arguments)))
 
 
 @pytest.mark.parametrize("op", PLAIN)
@@ -83,3 +94,92 @@ def test_gradient_at_the_center_and_of_extreme_rows(op: str) -> None:
         call(op, v, r).sum().backward()
         assert v.grad.isfinite().all()
         assert r.grad.isfinite()
+
+
+# --- torch.func and forward mode
+
+
+def loss(op: str, v: Tensor, radius: Tensor | float) -> Tensor:
+    return (call(op, v, radius) ** 3).sum()
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_transforms_agree_with_reverse_mode(op: str) -> None:
+    """Forward mode, torch.func.grad, Jacobians and forward over reverse give what plain reverse mode gives."""
+    v = normal_values(3, 5, dtype=torch.float64)
+    radius = torch.tensor([0.4, 1.0, 20.0]).double()
+    leaves = v.clone().requires_grad_(), radius.clone().requires_grad_()
+    z = call(op, *leaves)
+    want = torch.autograd.functional.jacobian(functools.partial(call, op), (v, radius))
+    tangents = normal_values(3, 5, dtype=torch.float64, seed=1), torch.tensor([0.5, -2.0, 1.0]).double()
+    got, moved = torch.func.jvp(functools.partial(call, op), (v, radius), tangents)
+    assert torch.equal(got, z)
+    expected = (want[0] * tangents[0]).sum((2, 3)) + (want[1] * tangents[1]).sum(2)
+    torch.testing.assert_close(moved, expected)
+    assert moved.abs().sum() > 1
+    for jacobian in (torch.func.jacfwd, torch.func.jacrev):
+        pairs = zip(jacobian(functools.partial(call, op), argnums=(0, 1))(v, radius), want, strict=True)
+        assert all(torch.allclose(a, b, atol=1e-12) for a, b in pairs)
+    slopes = torch.func.grad(functools.partial(loss, op), argnums=(0, 1))(v, radius)
+    for a, b in zip(slopes, torch.autograd.grad(loss(op, *leaves), leaves), strict=True):
+        torch.testing.assert_close(a, b)
+    second = torch.autograd.functional.hessian(functools.partial(loss, op, radius=1.0), v)
+    torch.testing.assert_close(torch.func.hessian(functools.partial(loss, op))(v, 1.0), second)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_forward_mode_levels(op: str) -> None:
+    v, tangent = normal_values(3, 5, dtype=torch.float64), normal_values(3, 5, dtype=torch.float64, seed=1)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(v, tangent)
+        got = torch.autograd.forward_ad.unpack_dual(call(op, dual, 0.7)).tangent
+    assert torch.equal(got, torch.func.jvp(lambda w: call(op, w, 0.7), (v,), (tangent,))[1])
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_vmap(op: str) -> None:
+    v = normal_values(4, 3, 5)
+    each = torch.tensor([0.3, 1.0, 2.0, 50.0])
+    want = torch.stack([call(op, w, r.item()) for w, r in zip(v, each, strict=True)])
+    assert torch.equal(torch.vmap(functools.partial(call, op))(v, each), want)
+    assert torch.equal(torch.vmap(functools.partial(call, op), in_dims=(1, 0))(v.transpose(0, 1), each), want)
+    over_radii = torch.vmap(functools.partial(call, op, v[0]))(each)
+    assert torch.equal(over_radii, torch.stack([call(op, v[0], r.item()) for r in each]))
+    per_example = torch.vmap(torch.func.grad(functools.partial(loss, op)))(v, each)
+    leaf = v.clone().requires_grad_()
+    sum(loss(op, w, r.item()) for w, r in zip(leaf, each, strict=True)).backward()
+    torch.testing.assert_close(per_example, leaf.grad)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_forward_mode_under_compile(op: str) -> None:
+    v, tangent = normal_values(3, 5), normal_values(3, 5, seed=1)
+
+    def along(w: Tensor) -> Tensor:
+        return torch.func.jvp(lambda u: call(op, u, 0.7), (w,), (tangent,))[1]
+
+    assert torch.equal(torch.compile(along, backend="aot_eager")(v), along(v))
+
+
+def test_ops_without_a_forward_mode_refuse_tangents() -> None:
+    x, y, one = torch.full((2, 3), 0.5), torch.tensor([0, 1]), torch.tensor([0.1])
+    counts, runs = torch.zeros(2, 4, dtype=torch.int64), [(0, 0, 0, 1)]
+    rows = torch.ones(1, 2, 3)
+    calls: dict[str, Callable[[Tensor], object]] = {
+        "linf_step": lambda t: ops.linf_step(t, x, x, one, 0.1),
+        "linf_momentum_step": lambda t: ops.linf_momentum_step(x, x, x, t, one, 0.1),
+        "l1_step": lambda t: ops.l1_step(x, t, x, one, torch.tensor([1])),
+        "l1_step_in_ball": lambda t: ops.l1_step_in_ball(x, x, t, one, torch.tensor([1]), 0.1),
+        "count_votes": lambda t: ops.count_votes(t, y, counts),
+        "put_rows": lambda t: ops.put_rows(torch.tensor([True, False]), t, x.clone()),
+        "count_changed": lambda t: ops.count_changed(t, x),
+        "logit_loss": lambda t: ops.logit_loss(t, y, y, "margin").value,
+        "logit_verdict": lambda t: ops.logit_verdict(t, y, targeted=False),
+        "sample_noise": lambda t: ops.sample_noise(t, runs, sigma=0.1),
+        "relax_coefficients": lambda t: ops.relax_coefficients(rows, t[:1] - 1, t[:1]),
+        "batch_last_concretize": lambda t: ops.batch_last_concretize(t[None], x[:1], x[:1]),
+    }
+    for op, function in calls.items():
+        with pytest.raises(InputError, match=f"^{op}: expected inputs without a forward-mode derivative"):
+            torch.func.jvp(function, (x,), (x,))
+        function(x)

@@ -112,15 +112,13 @@ PYROBUST_TARGET unsigned short_boxes(const float* y, const float* x, float* z, c
   for (int row = 0; row < kShortRows; ++row) r[row] = radius[(row < rows ? row : 0) * radius_stride];
   if (rows == kShortRows && n >= 4) return sixteen_boxes(y, x, z, r, n, n, box);
   const int64_t apart = n < 4 ? 4 : n;
-  float from_y[kShortRow * kShortRows] = {}, from_x[kShortRow * kShortRows] = {}, to[kShortRow * kShortRows];
-  for (int row = 0; row < rows; ++row)
-    for (int64_t d = 0; d < n; ++d) {
-      from_y[row * apart + d] = y[row * n + d];
-      from_x[row * apart + d] = x[row * n + d];
-    }
+  float from_y[kShortRow * kShortRows], from_x[kShortRow * kShortRows], to[kShortRow * kShortRows];
+  std::fill_n(from_y, apart * kShortRows, 0.0f);
+  std::fill_n(from_x, apart * kShortRows, 0.0f);
+  copy_rows(y, n, from_y, apart, n, rows);
+  copy_rows(x, n, from_x, apart, n, rows);
   const unsigned open = sixteen_boxes(from_y, from_x, to, r, n, apart, box);
-  for (int row = 0; row < rows; ++row)
-    for (int64_t d = 0; d < n; ++d) z[row * n + d] = to[row * apart + d];
+  copy_rows(to, apart, z, n, n, rows);
   return open & ((1u << rows) - 1u);
 }
 

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "common/directed_rounding.h"
 #include "common/row_loop.h"
 #include "projections/cpu/norm_balls_kernels.h"
 
@@ -11,10 +12,11 @@ namespace {
 // The power of two that brings a positive number to about 1, so that squares neither overflow nor vanish.
 double to_about_one(double a) { return std::ldexp(1.0, std::clamp(-std::ilogb(a), -1000, 1000)); }
 
+// A row in the l2 ball by exact comparisons, whatever the range of its elements.
 template <class T>
-class Row {
+class ExactL2Row {
  public:
-  Row(const T* v, T* z, int64_t n, double radius)
+  ExactL2Row(const T* v, T* z, int64_t n, double radius)
       : kernels_(norm_ball_kernels<T>()),
         v_(v),
         z_(z),
@@ -25,21 +27,19 @@ class Row {
 
   // False where an element is not finite.
   template <class Each>
-  bool project(NormBall ball, const Each& each) {
+  bool project(const Each& each) {
     each(chunks_, [&](int64_t c) { partial(c).largest = kernels_.largest(v_ + c * kChunk, size(c)); });
     double top = 0;
     for (int64_t c = 0; c < chunks_; ++c) {
       if (!partial(c).largest.finite) return false;
       top = std::max(top, partial(c).largest.top);
     }
-    if (ball == NormBall::kLinf) {
-      each(chunks_, [&](int64_t c) { kernels_.clip(v_ + c * kChunk, z_ + c * kChunk, size(c), radius_); });
-    } else if (top == 0) {
+    if (top == 0) {
       std::copy(v_, v_ + n_, z_);
     } else if (radius_ == 0) {
       std::fill(z_, z_ + n_, T{});
     } else {
-      project_l2(each, top);
+      shrink(each, top);
     }
     return true;
   }
@@ -80,7 +80,7 @@ class Row {
   }
 
   template <class Each>
-  void project_l2(const Each& each, double top) {
+  void shrink(const Each& each, double top) {
     if (top <= radius_ && inside(each, v_)) {
       std::copy(v_, v_ + n_, z_);
       return;
@@ -106,15 +106,97 @@ class Row {
   std::vector<Partial> partial_;
 };
 
+template <class T>
+bool all_finite(const T* v, int64_t n) {
+  return std::all_of(v, v + n, [](T value) { return std::isfinite(to_float(value)); });
+}
+
+template <class T>
+void project_l2(const T* v, T* z, const double* radius, int64_t radius_stride, int64_t rows, int64_t n, int threads,
+                const ParallelFor& parallel_for, FirstRow& bad) {
+  const auto exactly = [&](int64_t i, const auto& each) {
+    if (!ExactL2Row<T>(v + i * n, z + i * n, n, radius[i * radius_stride]).project(each)) bad.note(i);
+  };
+  if constexpr (std::is_same_v<T, float>) {
+    if (n < kLanes) {
+      const ShortL2 kernel = short_l2_kernel();
+      const auto open = [&](int64_t first, int count) {
+        const int64_t at = first * n;
+        return kernel(v + at, z + at, radius + first * radius_stride, radius_stride, n, count);
+      };
+      return for_short_rows(rows, n, parallel_for, open, [&](int64_t i) { exactly(i, each_in_turn); });
+    }
+  }
+  const NormBallKernels<T>& kernels = norm_ball_kernels<T>();
+  const int64_t chunks = (n + kChunk - 1) / kChunk;
+  for_rows(rows, n, threads, parallel_for, [&](int64_t i, const auto& each) {
+    const T* from = v + i * n;
+    T* to = z + i * n;
+    const auto size = [&](int64_t c) { return std::min(kChunk, n - c * kChunk); };
+    double sum = 0;
+    if (chunks == 1) {
+      sum = kernels.plain_squares(from, n);
+    } else {
+      std::vector<double> part(static_cast<size_t>(chunks));
+      each(chunks,
+           [&](int64_t c) { part[static_cast<size_t>(c)] = kernels.plain_squares(from + c * kChunk, size(c)); });
+      for (double square : part) sum += square;
+    }
+    const Factor<T> factor = l2_factor<T>(sum, radius[i * radius_stride], n);
+    if (factor < 0) return exactly(i, each);
+    each(chunks, [&](int64_t c) { kernels.multiply(from + c * kChunk, to + c * kChunk, size(c), factor); });
+  });
+}
+
+template <class T>
+void project_linf(const T* v, T* z, const double* radius, int64_t radius_stride, int64_t rows, int64_t n,
+                  const ParallelFor& parallel_for, FirstRow& bad) {
+  const NormBallKernels<T>& kernels = norm_ball_kernels<T>();
+  const auto bound = [&](int64_t i) { return round_toward<T>(radius[i * radius_stride], 0.0); };
+  const auto note = [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i)
+      if (!all_finite(v + i * n, n)) return bad.note(i);
+  };
+  if (radius_stride == 0) {
+    // One bound: rows make no difference.
+    const T one = bound(0);
+    return parallel_for(0, rows * n, kChunk, [&](int64_t begin, int64_t end) {
+      if (!kernels.clip(v + begin, z + begin, end - begin, one)) note(begin / n, (end + n - 1) / n);
+    });
+  }
+  if (n > kShortRow) {
+    return parallel_for(0, rows, std::max<int64_t>(1, kChunk / n), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        if (!kernels.clip(v + i * n, z + i * n, n, bound(i))) bad.note(i);
+    });
+  }
+  constexpr int64_t kBlock = 1024;  // bounds at a time, one for each element
+  const int64_t block = kBlock / n;
+  parallel_for(0, (rows + block - 1) / block, std::max<int64_t>(1, kChunk / kBlock), [&](int64_t begin, int64_t end) {
+    T bounds[kBlock], each[kBlock];
+    for (int64_t first = begin * block; first < std::min(rows, end * block); first += block) {
+      const int64_t last = std::min(rows, first + block);
+      kernels.truncate(radius + first, n == 1 ? bounds : each, last - first);
+      if (n > 1) {
+        T* next = bounds;
+        for (int64_t i = 0; i < last - first; ++i)
+          for (int64_t d = 0; d < n; ++d) *next++ = each[i];
+      }
+      if (!kernels.clip_each(v + first * n, z + first * n, (last - first) * n, bounds)) note(first, last);
+    }
+  });
+}
+
 }  // namespace
 
 template <class T>
 int64_t project_norm_ball(NormBall ball, const T* v, T* z, const double* radius, int64_t radius_stride, int64_t rows,
                           int64_t n, int threads, const ParallelFor& parallel_for) {
   FirstRow bad(rows);
-  for_rows(rows, n, threads, parallel_for, [&](int64_t i, const auto& each) {
-    if (!Row<T>(v + i * n, z + i * n, n, radius[i * radius_stride]).project(ball, each)) bad.note(i);
-  });
+  if (ball == NormBall::kLinf || n == 1)  // the balls are the same interval
+    project_linf(v, z, radius, radius_stride, rows, n, parallel_for, bad);
+  else
+    project_l2(v, z, radius, radius_stride, rows, n, threads, parallel_for, bad);
   return bad.row();
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/row_loop.h"
+#include "projections/cpu/norm_balls.h"
 #include "projections/cpu/simplex_l1_float32.h"
 #include "projections/cpu/simplex_l1_kernels.h"
 
@@ -157,6 +158,8 @@ class Row {
 template <class T>
 int64_t project_l1(const T* v, T* z, const double* radius, int64_t radius_stride, int64_t rows, int64_t n,
                    bool absolute, int threads, const ParallelFor& parallel_for) {
+  if (absolute && n == 1)  // the ball is an interval
+    return project_norm_ball(NormBall::kLinf, v, z, radius, radius_stride, rows, n, threads, parallel_for);
   const SimplexL1Kernels<T>& kernels = absolute ? simplex_l1_kernels<T>().ball : simplex_l1_kernels<T>().simplex;
   FirstRow bad(rows);
   const auto row = [&](int64_t i, const auto& each) {

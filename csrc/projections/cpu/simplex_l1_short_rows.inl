@@ -59,14 +59,13 @@ PYROBUST_TARGET W reach_sorted(const W* t, W radius, std::index_sequence<i...>) 
   W s[n];
   for (int k = 0; k < n; ++k) s[k] = t[k];
   (exchange<kNetwork<n>[i].first, kNetwork<n>[i].second>(s), ...);
-  W sum = radius, found = radius, count = wide(1);
+  // The sum over any k of them is at most the radius, so the reach is the least of all that solve for k.
+  W sum = radius, reach = radius;
   for (int k = 0; k < n; ++k) {
-    const W k16 = wide(static_cast<float>(k + 1)), spread = mul(s[k], k16);
     sum = add(sum, s[k]);
-    found = where_less(spread, sum, sum, found);
-    count = where_less(spread, sum, k16, count);
+    reach = min(mul(sum, wide(1 / static_cast<float>(k + 1))), reach);
   }
-  return min(div(found, count), radius);
+  return reach;
 }
 using ReachSorted = W (*)(const W* t, W radius);
 template <int n>
@@ -104,17 +103,22 @@ PYROBUST_TARGET unsigned sixteen_rows(const float* v, float* z, const double* r,
   W v16[kShortRow], t[kShortRow];
   for_columns(apart, [&](int64_t d) PYROBUST_TARGET { load_columns(v + d, apart, v16 + d); });
   const W zero16 = wide(0);
-  const V zero = splat(0), one = splat(1);
-  W top = magnitude<absolute>(v16[0]);
-  V2 total{{zero, zero}};
+  const V zero = splat(0);
+  W top = magnitude<absolute>(v16[0]), total16 = zero16;
   for (int64_t d = 0; d < n; ++d) {
     const W a = magnitude<absolute>(v16[d]);
     top = max(a, top);
-    total = add(total, widen(a));
+    total16 = add(total16, a);
   }
   for (int64_t d = 0; d < n; ++d) t[d] = sub(top, magnitude<absolute>(v16[d]));
   const V2 radius{{load(r), load(r + 8)}};
   const W radius16 = narrow(radius.half[0], radius.half[1]);
+  // The sum in float64, unless the one in float32 puts all rows outside: it is off by less than 2^-17.
+  V2 total{{splat(INFINITY), splat(INFINITY)}};
+  if (n > kSortedFloats || (absolute && less_bits(mul(radius16, wide(1 + 0x1p-16f)), total16) != 0xffffu)) {
+    total = {{zero, zero}};
+    for (int64_t d = 0; d < n; ++d) total = add(total, widen(magnitude<absolute>(v16[d])));
+  }
   W reach;
   if (n <= kSortedFloats) {
     reach = kReachSorted[static_cast<size_t>(n - 1)](t, radius16);
@@ -132,6 +136,8 @@ PYROBUST_TARGET unsigned sixteen_rows(const float* v, float* z, const double* r,
     sum = add(sum, widen(max(sub(a, theta), zero16)));
     count = add(count, where_less(theta, a, wide(1)));
   }
+  const W difference = sub(total16, total16);  // NaN where not finite
+  const unsigned finite = less_bits(difference, wide(1)) & less_bits(wide(-1), difference);
   unsigned done = 0;
   V high[2], low[2], least[2];
   const V2 theta2 = widen(theta), count2 = widen(count);
@@ -139,10 +145,10 @@ PYROBUST_TARGET unsigned sixteen_rows(const float* v, float* z, const double* r,
     const V r8 = radius.half[h], s8 = sum.half[h];
     const V less = mul(r8, splat(1 - 0x1p-22));
     const V target = where_less(s8, r8, less, where_less(r8, s8, less, r8));
-    const V excess = sub(s8, target), difference = sub(total.half[h], total.half[h]);
+    const V excess = sub(s8, target);
     high[h] = theta2.half[h], low[h] = div(excess, count2.half[h]);
     least[h] = mul(r8, splat(0x1p-29));
-    unsigned good = less_bits(difference, one) & less_bits(splat(-1), difference);  // NaN where not finite
+    unsigned good = finite >> (8 * h);
     good &=
         less_bits(splat(0x1p-90), r8) & less_bits(r8, splat(0x1p100)) & less_bits(abs(excess), mul(r8, splat(0.25)));
     if constexpr (absolute) {
@@ -184,12 +190,11 @@ PYROBUST_TARGET unsigned short_floats(const float* v, float* z, const double* ra
   for (int row = 0; row < kShortRows; ++row) r[row] = radius[(row < rows ? row : 0) * radius_stride];
   if (rows == kShortRows && n >= 4) return sixteen_rows<absolute>(v, z, r, n, n);
   const int64_t apart = n < 4 ? 4 : n;
-  float from[kShortRow * kShortRows] = {}, to[kShortRow * kShortRows];
-  for (int row = 0; row < rows; ++row)
-    for (int64_t d = 0; d < n; ++d) from[row * apart + d] = v[row * n + d];
+  float from[kShortRow * kShortRows], to[kShortRow * kShortRows];
+  std::fill_n(from, apart * kShortRows, 0.0f);
+  copy_rows(v, n, from, apart, n, rows);
   const unsigned open = sixteen_rows<absolute>(from, to, r, n, apart);
-  for (int row = 0; row < rows; ++row)
-    for (int64_t d = 0; d < n; ++d) z[row * n + d] = to[row * apart + d];
+  copy_rows(to, apart, z, n, n, rows);
   return open & ((1u << rows) - 1u);
 }
 
