@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,10 @@ _OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
     "ones": torch.ones_like,
     "others": lambda batch: 1 - batch.flip(0),
 }
+
+
+#: Device, address and version of each tensor.
+Versions: TypeAlias = tuple[tuple[torch.device, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,18 @@ class RowProbe:
         self._random = torch.Generator("cpu").manual_seed(0)
         self._first: _Compared | None = None
         self._bits_repeat = True
+        self._versions: Versions = ()
         #: Forward passes of the probe so far.
         self.passes = 0
 
     def expect_known_modules(self) -> None:
-        """Raise RowDependenceError for modules known to mix rows or to draw random numbers; call it in a session."""
+        """Raise RowDependenceError for modules known to mix rows or to draw random numbers; call it in a session.
+
+        A model whose tensors changed since the last call, by training for one, is another model: its probe begins anew.
+        """
+        versions = tensor_versions(self._model) if isinstance(self._model, nn.Module) else ()
+        if versions != self._versions:
+            self._versions, self._first, self._batches = versions, None, 0
         if self._first is None and isinstance(self._model, nn.Module):
             for name, module in self._model.named_modules():
                 problem = _known_problem(module)
@@ -170,6 +181,19 @@ class RowProbe:
             f"{compared.rows} changed by {size:.3g} {_EVENTS[kind]}; the first module where they differ is {where}; "
             f"{advice}. Nothing can be certified otherwise"
         )
+
+
+def tensor_versions(module: nn.Module) -> Versions:
+    """Where a module's parameters and buffers are, and how often each was changed in place.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> before = tensor_versions(layer)
+    >>> _ = nn.init.zeros_(layer.weight)
+    >>> tensor_versions(layer) == before
+    False
+    """
+    tensors = [*module.parameters(), *module.buffers()]
+    return tuple((t.device, t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:

@@ -233,6 +233,21 @@ def test_a_model_that_changes_late_in_a_long_run_is_refused() -> None:
         run()
 
 
+def test_a_model_that_is_trained_between_certificates_is_probed_anew() -> None:
+    model = nn.Linear(12, CLASSES)
+    smoother = RandomizedSmoothing(model, CLASSES, 0.5, batch_size=4)
+    x = torch.rand(1, 12)
+    for passes in (4, 8):
+        smoother.certify_batch(x, n0=4, n=8)
+        assert smoother.runner.row_probe.passes == passes
+        with torch.no_grad():
+            model.weight.mul_(1.5)
+    smoother.certify_batch(x, n0=4, n=7000)  # long enough to compare a later batch with the first
+    with torch.no_grad():
+        model.weight.mul_(1.5)
+    smoother.certify_batch(x, n0=4, n=7000)
+
+
 def test_single_rows_are_repeated_once() -> None:
     probe = RowProbe(linear, linear)
     for _ in range(10):

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from pyrobust.checks import integer, kind, probability, summary
 from pyrobust.errors import InputError, ModelError
+from pyrobust.row_independence import tensor_versions
 from pyrobust.runner import Classifier
 from pyrobust.smoothing import ABSTAIN, RandomizedSmoothing, certified_radius
 from pyrobust.smoothing.checks import one_example, samples
@@ -191,7 +192,7 @@ class Smooth:
                 'certificate here, so certify the votes of the arg-max with mode="hard"'
             )
         classifier = self.base_classifier
-        versions = _versions(classifier) if isinstance(classifier, nn.Module) else ()
+        versions = tensor_versions(classifier) if isinstance(classifier, nn.Module) else ()
         settings = (classifier, self.num_classes, self.sigma, self.device, where, versions)
         if self._built is None or self._built[0] != settings:
             if isinstance(classifier, nn.Module):
@@ -236,12 +237,6 @@ def _logits_of(classifier: Classifier, num_classes: int, batch: Tensor) -> Any:
             f"shape, got {type(output).__name__} of ({parts}); return the logits, as in lambda x: model(x)[0]"
         )
     return output[0]
-
-
-def _versions(module: nn.Module) -> tuple[tuple[Any, ...], ...]:
-    """Where the module's tensors are, and how often they were changed in place."""
-    tensors = [*module.parameters(), *module.buffers()]
-    return tuple((t.device, t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
 
 
 def _noise_key(seed: int, x: Tensor) -> int:
