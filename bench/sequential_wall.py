@@ -76,8 +76,8 @@ def settings() -> list[str]:
 def load(name: str) -> tuple[RandomizedSmoothing, zoo.ImageSet]:
     if name == "oval_base":
         net, x, y = nets.load(name, Path(os.environ["PYROBUST_DATA"]))
-        return RandomizedSmoothing(net, 10, SIGMA), zoo.ImageSet(name, x, y)
-    return RandomizedSmoothing(zoo.load_model(f"zoo:{name}"), 10, SIGMA), zoo.load_data("digits")
+        return RandomizedSmoothing(net, 10, SIGMA, grid=None), zoo.ImageSet(name, x, y)
+    return RandomizedSmoothing(zoo.load_model(f"zoo:{name}"), 10, SIGMA, grid=None), zoo.load_data("digits")
 
 
 def compare(name: str, images: int, n: int, radius: float) -> dict[str, Any]:

@@ -105,8 +105,8 @@ class Runner:
         #: Probe of the rows of certified batches; it counts the batches of this runner.
         self.row_probe = RowProbe(model, self.logits)
         self._gradients = False  # whether a session with gradients is open: the model may compute some of its own
-        #: Whether examples without a predicted class have been logged.
-        self.warned_no_class = False
+        #: Whether examples without a predicted class, and those on no grid, have been logged.
+        self.warned_no_class = self.warned_no_grid = False
 
     @property
     def device(self) -> torch.device:

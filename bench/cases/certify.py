@@ -37,8 +37,8 @@ def cases(device: torch.device) -> list[Case]:
     net, x, mean, std = net.to(device).eval(), x.to(device), mean.to(device), std.to(device)
     layered = nn.Sequential(Normalize(mean, std), net).eval()
     samples = _IMAGES * (_N0 + _N)
-    with_layer = RandomizedSmoothing(layered, 10, _SIGMA)
-    fused = RandomizedSmoothing(net, 10, _SIGMA, normalize=(mean, std))
+    with_layer = RandomizedSmoothing(layered, 10, _SIGMA, grid=None)
+    fused = RandomizedSmoothing(net, 10, _SIGMA, grid=None, normalize=(mean, std))
     size = with_layer.runner.batch_size(tuple(x.shape[1:]))
     certify = {"n0": _N0, "n": _N, "alpha": _ALPHA}
     baseline = {f"plain PyTorch loop, batch {_LOOP_BATCH}": partial(_loop, layered, x)}

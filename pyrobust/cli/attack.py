@@ -10,7 +10,7 @@ from pyrobust.cli.attack_options import AttackName
 from pyrobust.cli.options import NormName
 from pyrobust.cli.parsing import images_to_read, input_paths, parse_clip, parse_epsilon, parse_shard
 from pyrobust.cli.shell import describe_path, note, reports_errors, show_progress
-from pyrobust.cli.sweep import check_json, resumable, run_name, show_run, write_json
+from pyrobust.cli.sweep import check_json, model_name, note_guessing, resumable, run_name, show_run, write_json
 from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def attack(
 
         attacker = attack_class(net, size, **arguments)
         names = [norm.value, f"eps{size:g}"]
-        out = out or run_name(["attack", attack.value, model], data, names, part)
+        out = out or run_name(["attack", attack.value, model], weights, data, names, part)
         with resumable(out) as progress:
             run = attack_dataset(
                 attacker,
@@ -98,11 +98,12 @@ def attack(
                 shard=part,
                 keep_examples=not no_examples,
                 batch_size=batch_size,
-                model_name=model,
+                model_name=model_name(model, weights),
                 allow_changed_code=allow_changed_code,
                 progress=progress,
             )
         show_run(run, json_file)
+        note_guessing(run, model, weights)
         return
 
     from rich.console import Console

@@ -13,7 +13,7 @@ from pyrobust.cli import options, smoothing_options
 from pyrobust.cli.parsing import images_to_read, input_paths, parse_epsilons, parse_shard
 from pyrobust.cli.shell import ERROR_STATUS, note, reports_errors
 from pyrobust.cli.smoothing_options import Noise, SamplingName
-from pyrobust.cli.sweep import check_json, resumable, run_name, show_run
+from pyrobust.cli.sweep import check_json, model_name, note_guessing, resumable, run_name, show_run
 from pyrobust.cli.verify import MethodName
 from pyrobust.errors import InputError
 
@@ -100,7 +100,7 @@ def certify(
     from pyrobust.evaluation import certify_dataset
 
     sampling = [*_sequential_name(targets, hybrid, two_class), f"n{n}"]
-    out = out or run_name(["certify", model], data, [f"sigma{sigma:g}", *sampling], part)
+    out = out or run_name(["certify", model], weights, data, [f"sigma{sigma:g}", *sampling], part)
     with resumable(out) as progress:
         run = certify_dataset(
             smoother,
@@ -117,11 +117,12 @@ def certify(
             max_images=max,
             shard=part,
             batch_size=batch_size,
-            model_name=model,
+            model_name=model_name(model, weights),
             allow_changed_code=allow_changed_code,
             progress=progress,
         )
     show_run(run, json_file)
+    note_guessing(run, model, weights)
 
 
 def _typed(context: Any, name: str) -> bool:

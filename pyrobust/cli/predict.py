@@ -6,7 +6,7 @@ from pyrobust.cli import options, smoothing_options
 from pyrobust.cli.parsing import images_to_read, input_paths, parse_shard
 from pyrobust.cli.shell import reports_errors
 from pyrobust.cli.smoothing_options import Noise
-from pyrobust.cli.sweep import check_json, resumable, run_name, show_run
+from pyrobust.cli.sweep import check_json, model_name, note_guessing, resumable, run_name, show_run
 
 
 @reports_errors
@@ -57,7 +57,7 @@ def predict(
     )
     from pyrobust.evaluation import predict_dataset
 
-    out = out or run_name(["predict", model], data, [f"sigma{sigma:g}", f"n{n}"], part)
+    out = out or run_name(["predict", model], weights, data, [f"sigma{sigma:g}", f"n{n}"], part)
     with resumable(out) as progress:
         run = predict_dataset(
             smoother,
@@ -69,8 +69,9 @@ def predict(
             max_images=max,
             shard=part,
             batch_size=batch_size,
-            model_name=model,
+            model_name=model_name(model, weights),
             allow_changed_code=allow_changed_code,
             progress=progress,
         )
     show_run(run, json_file)
+    note_guessing(run, model, weights)

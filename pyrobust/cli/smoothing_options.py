@@ -11,7 +11,6 @@ import typer
 
 from pyrobust.cli.options import MODEL_PANEL, DType
 from pyrobust.cli.parsing import parse_normalize
-from pyrobust.cli.shell import note
 from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def load_smoother(
             f"--normalize: expected a mean and a std for each channel of the images, {images.x.shape[1]}, got "
             f"{len(channels[0])}"
         )
-    step = _grid_step(images, grid, noise)
+    step = _grid_step(grid, noise)
     if step is not None:
         prepare_cublas()
     net = load_model(model, weights)
@@ -179,8 +178,8 @@ def load_smoother(
     return smoother, images
 
 
-def _grid_step(images: ImageSet, grid: str, noise: Noise) -> Fraction | str | None:
-    """Return the step that --grid names or detects; None without a grid."""
+def _grid_step(grid: str, noise: Noise) -> Fraction | str | None:
+    """Return the step that --grid names, or "auto"; None without a grid."""
     if grid not in ("auto", "none"):
         from pyrobust.smoothing.grid import read_grid
 
@@ -196,11 +195,4 @@ def _grid_step(images: ImageSet, grid: str, noise: Noise) -> Fraction | str | No
                 "--grid: expected a positive fraction of integers below 2**24, such as 1/255, or auto or none, "
                 f"got {grid[:40]!r}"
             ) from None
-    if grid == "none" or noise is not Noise.gaussian:
-        return None
-    from pyrobust.smoothing.grid import find_grid
-
-    step = find_grid(images.x)
-    if step is None:
-        note("no usual grid found in the images: guarantee real, which idealises the noise; name the step with --grid")
-    return step
+    return None if grid == "none" or noise is not Noise.gaussian else "auto"

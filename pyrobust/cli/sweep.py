@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pyrobust.cli.shell import INTERRUPTED_STATUS, check_outputs, describe_path, note, show_progress
-from pyrobust.errors import InputError
+from pyrobust.errors import InputError, ModelError, PyrobustError
 
 if TYPE_CHECKING:
     from pyrobust.evaluation import Run, SweepProgress
@@ -25,16 +25,25 @@ if TYPE_CHECKING:
 
 # File systems take 255 bytes, SQLite adds "-journal".
 _LONGEST_NAME = 160
+# Images from which on an accuracy says something.
+_ENOUGH = 10
 
 
-def run_name(begin: Sequence[str], data: str, end: Sequence[str], shard: tuple[int, int] | None) -> Path:
+def run_name(
+    begin: Sequence[str],
+    weights: Path | None,
+    data: str,
+    end: Sequence[str],
+    shard: tuple[int, int] | None,
+) -> Path:
     """Return the default file name of a run, readable and the same for the same arguments.
 
-    >>> run_name(["attack", "zoo:net"], "npz:/data/cifar.npz", ["eps0.1"], (1, 2))
-    PosixPath('attack-net-cifar-eps0.1-shard1of2.db')
-    >>> run_name(["certify"], "digits", ["r" * 200, "n1000"], None).name[-20:]
+    >>> run_name(["attack", "zoo:net"], Path("runs/best.pt"), "npz:/data/cifar.npz", ["eps0.1"], (1, 2))
+    PosixPath('attack-net-best-cifar-eps0.1-shard1of2.db')
+    >>> run_name(["certify"], None, "digits", ["r" * 200, "n1000"], None).name[-20:]
     'rrrr-13d5d5e2f137.db'
     """
+    begin = [*begin, *([] if weights is None else [weights.stem])]
     names = [*(part.removeprefix("zoo:") for part in begin), data, *end]
     form, _, rest = data.partition(":")
     if form in ("npz", "folder", "mnist") and rest:
@@ -65,6 +74,20 @@ def resumable(out: Path) -> Iterator[Report]:
             note(f"interrupted; {len(run)} of {len(run.expected)} images are saved in {describe_path(out)}")
             note(f"resume with: {shlex.join(['pyrobust', *sys.argv[1:]])}")
         raise typer.Exit(INTERRUPTED_STATUS) from None
+    except PyrobustError:
+        raise
+    except Exception as error:
+        from pyrobust.evaluation import Run
+
+        if not out.is_file():
+            raise
+        run = Run(out)
+        note(f"{len(run)} of {len(run.expected)} images are saved in {describe_path(out)}; when the model is repaired,")
+        note(f"resume with: {shlex.join(['pyrobust', *sys.argv[1:]])}")
+        raise ModelError(
+            f"model: failed after {len(run)} of {len(run.expected)} images: {type(error).__name__}: {error}; "
+            "pyrobust --debug shows the traceback"
+        ) from error
 
 
 def _resuming(report: Report, out: str) -> Report:
@@ -79,6 +102,15 @@ def _resuming(report: Report, out: str) -> Report:
         report(now)
 
     return forward
+
+
+def model_name(model: str, weights: Path | None) -> str:
+    """Return the model's name in runs and tables, with its weight file.
+
+    >>> model_name("mynet:make", Path("runs/best.pt"))
+    'mynet:make, weights best.pt'
+    """
+    return model if weights is None else f"{model}, weights {weights.name}"
 
 
 # A summary is overwritten by another.
@@ -143,3 +175,16 @@ def _write_summary(run: Run, json_file: str | None) -> None:
     if run.path is not None and os.path.realpath(json_file) == os.path.realpath(run.path):
         raise InputError(f"--json: expected another file than the run, got {json_file!r}")
     write_json(run_summary(run), json_file)
+
+
+def note_guessing(run: Run, model: str, weights: Path | None) -> None:
+    """Say so where a user's model without a weight file is right no more often than a guess."""
+    if weights is not None or model.startswith("zoo:") or len(run) < _ENOUGH:
+        return
+    classes = run.parameters["num_classes"]
+    accuracy = run.clean_accuracy()
+    if accuracy.lower <= 1 / classes:
+        note(
+            f"warning: right on {100 * float(accuracy):.1f} % of the images, no better than a guess among {classes} "
+            "classes, and no weights were given: pass --weights FILE, or load them in the model's function"
+        )

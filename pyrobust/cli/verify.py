@@ -11,7 +11,7 @@ from pyrobust.cli import options
 from pyrobust.cli.options import PERTURBATION_PANEL, NormName
 from pyrobust.cli.parsing import images_to_read, input_paths, parse_clip, parse_epsilon, parse_epsilons, parse_shard
 from pyrobust.cli.shell import reports_errors
-from pyrobust.cli.sweep import check_json, resumable, run_name, show_run
+from pyrobust.cli.sweep import check_json, model_name, note_guessing, resumable, run_name, show_run
 from pyrobust.errors import InputError
 
 
@@ -162,7 +162,7 @@ def verify(
     images = load_data(data, images_to_read(skip, max))
     net = load_model(model, weights)
     radii = "radius" if epsilons is None else f"eps{','.join(f'{size:g}' for size in epsilons)}"
-    out = out or run_name(["verify", method.value, model], data, [norm.value, radii], part)
+    out = out or run_name(["verify", method.value, model], weights, data, [norm.value, radii], part)
     with resumable(out) as progress:
         run = verify_dataset(
             net,
@@ -178,9 +178,10 @@ def verify(
             shard=part,
             batch_size=batch_size,
             device=device,
-            model_name=model,
+            model_name=model_name(model, weights),
             allow_changed_code=allow_changed_code,
             progress=progress,
             options=bound_options,
         )
     show_run(run, json_file)
+    note_guessing(run, model, weights)

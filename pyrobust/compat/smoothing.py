@@ -199,7 +199,7 @@ class Smooth:
                 classifier = _LogitsOf(classifier, self.num_classes)
             elif callable(classifier):
                 classifier = partial(_logits_of, classifier, self.num_classes)
-            smoother = RandomizedSmoothing(classifier, self.num_classes, self.sigma, device=self.device)
+            smoother = RandomizedSmoothing(classifier, self.num_classes, self.sigma, grid=None, device=self.device)
             self._built = settings, smoother
         return self._built[1]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+import torch.utils.data
 from torch import Tensor, nn
 
 from pyrobust.checks import WORDS, count, integer
@@ -13,27 +15,37 @@ from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.smoothing.grid import to_grid
-from pyrobust.zoo import ImageSet, model_hash
+from pyrobust.zoo import ImageSet, as_image_set, model_hash
 
-Data: TypeAlias = ImageSet | tuple[Tensor, Tensor]
+#: Labelled images: an ImageSet, a pair (x, y), or what `pyrobust.zoo.as_image_set` reads.
+Data: TypeAlias = ImageSet | tuple[Any, Any] | Iterable[Any] | torch.utils.data.Dataset[Any]
 
 
-def check_images(smoother: RandomizedSmoothing, data: Data) -> ImageSet:
+def check_images(smoother: RandomizedSmoothing, data: Data, skip: int, max_images: int | None) -> ImageSet:
     """Return the images; raise unless the smoother has a class for every label."""
     if not isinstance(smoother, RandomizedSmoothing):
         raise InputTypeError(f"smoother: expected a RandomizedSmoothing, got {type(smoother).__name__}")
-    images = image_set(data)
+    images = image_set(data, skip, max_images)
     check_labels(images, smoother.num_classes, "the smoother's")
     return images
 
 
-def image_set(data: Data) -> ImageSet:
-    """Return the images, with tensors (x, y) wrapped as an ImageSet."""
+def image_set(data: Data, skip: int = 1, max_images: int | None = None) -> ImageSet:
+    """Return the images in memory; of data without a length, such as a generator, as many as the selection needs."""
+    if isinstance(data, ImageSet):
+        return data
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
-        data = ImageSet("tensors", data[0].detach().cpu(), data[1].detach().cpu())
-    if not isinstance(data, ImageSet):
-        raise InputTypeError(f"data: expected an ImageSet or tensors (x, y), got {type(data).__name__}")
-    return data
+        return ImageSet("tensors", data[0].detach().cpu(), data[1].detach().cpu())
+    skip = count("skip", skip, WORDS)
+    most = None if max_images is None else skip * (count("max_images", max_images, WORDS) - 1) + 1
+    iterable = hasattr(data, "__iter__") or hasattr(data, "__getitem__")
+    if isinstance(data, str | Tensor | np.ndarray | dict) or not iterable:
+        raise InputTypeError(
+            "data: expected an ImageSet, a pair (x, y), or an iterable of pairs such as a DataLoader or Dataset, got "
+            f"{type(data).__name__}" + ("; read it with load_data" if isinstance(data, str) else "")
+        )
+    source = getattr(data, "dataset", data)  # of a DataLoader
+    return as_image_set(data, type(source).__name__, most)
 
 
 def check_labels(data: ImageSet, classes: int, whose: str) -> None:

@@ -62,7 +62,8 @@ def attack_dataset(
     Args:
         attack: the attack, with its model, norm, epsilon and seed. ``generate(x, y)`` gets x and y on its device, and
             the data-set indices as ``indices=`` if it takes them.
-        data: the images, or (x, y) with x float32 [N, C, H, W] in the attack's clip range and y int64 [N].
+        data: images in the attack's clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
+            and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
         out: run file to create or resume. Default: in memory.
         skip: use every skip-th image, starting with the first; at least 1.
         max_images: stop after this many images. Default: all.
@@ -103,7 +104,7 @@ def attack_dataset(
         raise InputTypeError(f"attack: expected an AdversarialAttack, got {type(attack).__name__}")
     flag("keep_examples", keep_examples)
     flag("allow_changed_code", allow_changed_code)
-    images = image_set(data)
+    images = image_set(data, skip, max_images)
     selection = {"images": len(images), **check_selection(skip=skip, max=max_images, shard=shard)}
     check_range(images, selection, (attack.clip_min, attack.clip_max), "the attack's clip range")
     batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)

@@ -73,7 +73,8 @@ def certify_dataset(
 
     Args:
         smoother: the smoothed classifier, with its model, sigma, noise and seed.
-        data: the images, or (x, y) with x float32 [N, C, H, W] and y int64 [N].
+        data: images, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W] and y int64
+            [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
         out: run file to create or resume. Default: in memory.
         n0: samples to select the class.
         n: samples to bound its probability.
@@ -112,7 +113,7 @@ def certify_dataset(
     (array([  0, 100, 200, 300]), True)
     """
     n0, n, alpha = samples("n0", n0), samples("n", n), probability("alpha", alpha)
-    images = check_images(smoother, data)
+    images = check_images(smoother, data, skip, max_images)
     smoother = smoother.on_grid_of(images.x)
     selection = {"skip": skip, "max": max_images, "shard": shard}
     changed = flag("allow_changed_code", allow_changed_code)
@@ -161,7 +162,8 @@ def predict_dataset(
 
     Args:
         smoother: the smoothed classifier, with its model, sigma, noise and seed.
-        data: the images, or (x, y) with x float32 [N, C, H, W] and y int64 [N].
+        data: images, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W] and y int64
+            [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
         out: run file to create or resume. Default: in memory.
         n: samples for each image.
         alpha: probability that one prediction differs from the smoothed classifier's, in (0, 1).
@@ -190,7 +192,7 @@ def predict_dataset(
     array([ True,  True,  True])
     """
     n, alpha = samples("n", n), probability("alpha", alpha)
-    images = check_images(smoother, data)
+    images = check_images(smoother, data, skip, max_images)
     smoother = smoother.on_grid_of(images.x)
 
     def predict(x: Tensor, indices: range, report: Advance) -> dict[str, Any]:
@@ -228,6 +230,8 @@ def _sweep(
     name, model_sha256 = identify_model(model_name, smoother.runner.model, out)
     stored = stored_parameters(out)
     given = smoother.runner.given_batch_size
+    if given is not None:
+        count("batch_size", given, WORDS)
     if batch_size is not None or "batch_size" in stored:
         smoother.runner.set_batch_size(stored["batch_size"] if batch_size is None else batch_size)
     try:

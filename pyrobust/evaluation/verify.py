@@ -76,7 +76,8 @@ def verify_dataset(
 
     Args:
         model: a module that can be bounded, see ``BoundedModel``; in evaluation mode meanwhile.
-        data: the images, or (x, y) with x float32 [N, C, H, W] in the clip range and y int64 [N].
+        data: images in the clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W] and y
+            int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
         out: run file to create or resume. Default: in memory.
         epsilons: perturbation radii > 0, without duplicates, in any order.
         radius: True to search for certified radii in place of verdicts at epsilons.
@@ -134,7 +135,7 @@ def verify_dataset(
     limits = options.clip
     if attack is not None and (sizes is None or limits is None):
         raise InputError("attack: expected None without epsilons and a clip range")
-    images = image_set(data)
+    images = image_set(data, skip, max_images)
     selection = {"images": len(images), **check_selection(skip=skip, max=max_images, shard=shard)}
     if limits is not None:
         check_range(images, selection, limits, "the clip range")

@@ -77,17 +77,6 @@ def find_grid(x: Tensor) -> Fraction | None:
     return None
 
 
-def usual_grid(x: Tensor) -> Fraction:
-    """Return the grid that `find_grid` detects; raise InputError if it detects none."""
-    step = find_grid(x)
-    if step is None:
-        raise InputError(
-            f"grid: expected x on one of the usual grids {', '.join(map(str, CANDIDATES))}, got values on none of "
-            'them; pass the step of the grid of x, or grid=None (--grid none) for guarantee="real"'
-        )
-    return step
-
-
 def to_grid(x: Tensor, step: Fraction) -> Tensor:
     """Convert the values k·step of x to the integers k, int32, in x's shape and on its device.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -25,6 +26,11 @@ from .grid import sample_delta
 
 #: (row of x, image index, first sample, number of samples), see ``pyrobust.ops.sample_noise``.
 SampleRun: TypeAlias = tuple[int, int, int, int]
+
+logger = logging.getLogger(__name__)
+
+# Share of samples without a predicted class that is not worth a warning: noise in the tails on a grid is among them.
+_FEW_LOST = 0.001
 
 
 class Sampler:
@@ -130,9 +136,12 @@ class Sampler:
                 current += 1
             report(end)
 
+        before = counts[:, -1].sum()
         with self.runner.session(pinned=pinned):
             self.runner.row_probe.expect_known_modules()
             self.runner.for_each(total, shape, step, pinned=pinned)
+        if not self.runner.warned_no_class:
+            self._note_no_class(int(counts[:, -1].sum() - before), total)
 
     def votes(
         self, x: Tensor, index: Sequence[int], n: int, stage: str, report: Callable[[int], None]
@@ -148,6 +157,17 @@ class Sampler:
         if len(votes) and not bool((votes.sum(axis=1) == n).all()):
             raise ModelError(f"smoothing: expected {n} votes for each example, got {votes.sum(axis=1).tolist()}")
         return votes
+
+    def _note_no_class(self, lost: int, total: int) -> None:
+        """Warn, once per runner, where samples have no predicted class."""
+        if lost > _FEW_LOST * total:
+            self.runner.warned_no_class = True
+            logger.warning(
+                "%d of %d samples have no predicted class and vote against every certificate: their logits hold NaN or "
+                "+inf; check the weights, and the range and normalisation of the images",
+                lost,
+                total,
+            )
 
     def _logits(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import logging
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -20,11 +22,13 @@ from .batches import certify_fixed, certify_sequentially
 from .certificates import Certificates, Predictions
 from .checks import Channels, certified_radii, channels, one_example, samples
 from .examples import checked_examples, noise_dtype
-from .grid import read_grid, usual_grid
+from .grid import find_grid, read_grid
 from .prediction import decide, joint_delta
 from .radius import certified_radius
 from .sampling import Sampler
 from .sequential import CertificationRule
+
+logger = logging.getLogger(__name__)
 
 
 class RandomizedSmoothing:
@@ -49,11 +53,12 @@ class RandomizedSmoothing:
         normalize: (mean, std) per channel, applied after the noise in the same pass. Bit-identical in float32 to a
             normalisation layer in front of the model, and cheaper. x and sigma stay in the unnormalised unit.
         seed: random seed in [0, 2**64).
-        grid: step of the grid of the images, an exact fraction such as "1/255" (bytes divided by 255), or "auto" to
-            detect it from the examples of each call. Gaussian noise only. The noise is rounded to the grid, so that no
-            floating-point rounding can make a certificate false for an image on the grid (``guarantee="grid"``,
-            docs/how-to/grid.md); the model then runs on batches of one size with deterministic kernels. Default: no
-            grid.
+        grid: step of the grid of the images, an exact fraction such as "1/255" (bytes divided by 255); "auto" to detect
+            it from the examples of each call, with a warning and no grid where they are on none; None for no grid.
+            Gaussian noise only. The noise is rounded to the grid, so that no floating-point rounding can make a
+            certificate false for an image on the grid (``guarantee="grid"``, docs/how-to/grid.md); the model then runs
+            on batches of one size with deterministic kernels. Without a grid the noise is idealised as real-valued
+            (``guarantee="real"``).
         batch_size: rows per forward pass; default: chosen to fit in memory.
         device, dtype, memory_format: how the model runs, see ``pyrobust.runner.Runner``.
 
@@ -78,7 +83,7 @@ class RandomizedSmoothing:
         norm: str = "l2",
         normalize: tuple[Channels, Channels] | None = None,
         seed: int = 0,
-        grid: Fraction | str | None = None,
+        grid: Fraction | str | None = "auto",
         batch_size: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -91,8 +96,12 @@ class RandomizedSmoothing:
         self.norm = norm
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         self.grid = read_grid(grid)
-        if grid is not None and noise != "gaussian":
-            raise InputError(f"grid: expected None for {noise} noise; only gaussian noise has a certificate on a grid")
+        if noise != "gaussian":
+            if self.grid not in (None, "auto"):
+                raise InputError(
+                    f"grid: expected None for {noise} noise; only gaussian noise has a certificate on a grid"
+                )
+            self.grid = None
         self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
         self.normalize = (
             None if normalize is None else channels(normalize, noise_dtype(self.runner), self.runner.device)
@@ -118,19 +127,28 @@ class RandomizedSmoothing:
     def on_grid_of(self, x: Tensor) -> RandomizedSmoothing:
         """Return a smoother with the grid detected from x if ``grid="auto"``, and this smoother otherwise.
 
+        Where x is on none of the usual grids, or its grid is too fine for sigma, the smoother returned has no grid, and
+        the first time a warning is logged.
+
         Args:
             x: all examples that share the smoothed classifier, because the grid is part of it.
-
-        Raises:
-            InputError: x is on none of the usual grids.
-            InputTypeError: x is not a tensor of float32 or float64.
         """
         if self.grid != "auto":
             return self
-        step = usual_grid(x)
         smoother = copy.copy(self)
-        smoother.grid = step
+        smoother.grid = find_grid(x) if isinstance(x, Tensor) and x.dtype in (torch.float32, torch.float64) else None
+        if smoother.grid is not None:
+            with contextlib.suppress(InputError):  # too many steps for the noise
+                smoother.sampler = smoother._make_sampler()
+                return smoother
+        smoother.grid = None
         smoother.sampler = smoother._make_sampler()
+        if not self.runner.warned_no_grid:
+            self.runner.warned_no_grid = True
+            logger.warning(
+                "no usual grid found in the images: guarantee real, which idealises the noise as real-valued; name the "
+                "step with grid= (--grid), or pass grid=None (--grid none)"
+            )
         return smoother
 
     def _make_sampler(self) -> Sampler:

@@ -10,7 +10,7 @@ torch.Size([5])
 from __future__ import annotations
 
 from pyrobust.zoo.code_hash import code_hash
-from pyrobust.zoo.data import load_data
+from pyrobust.zoo.data import as_image_set, load_data
 from pyrobust.zoo.digits import load_digits
 from pyrobust.zoo.hashing import model_hash
 from pyrobust.zoo.image_set import ImageSet
@@ -20,6 +20,7 @@ from pyrobust.zoo.weights import load_weights, read_state_dict, save_state_dict
 
 __all__ = [
     "ImageSet",
+    "as_image_set",
     "code_hash",
     "digits_convnet",
     "list_models",

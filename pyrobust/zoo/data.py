@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,6 +21,10 @@ from pyrobust.zoo.untrusted import as_labels, as_pixels
 from pyrobust.zoo.user_code import find_object, working_directory_importable
 
 FORMS = "digits[:train|:all], mnist:DIR[:train|:test], npz:FILE, folder:DIR, module:callable"
+
+# Of data sets whose rows are dictionaries.
+_IMAGE_KEYS = ("image", "img", "pixel_values", "x")
+_LABEL_KEYS = ("label", "labels", "y")
 
 
 def load_data(spec: str, most: int | None = None) -> ImageSet:
@@ -84,47 +89,83 @@ def _load_from_code(spec: str, most: int | None) -> ImageSet:
             raise InputError(f"{error}; expected one of {FORMS}") from error
         if not callable(function):
             raise InputTypeError(f"data: {spec}: expected a callable, got {type(function).__name__}")
-        returned = function()
-        if _has_length(returned):
-            most = None
-        xs: list[Tensor] = []
-        ys: list[Tensor] = []
-        missing = most
-        for x, y in _batches(returned, spec):
-            xs.append(x[:missing])
-            ys.append(y[:missing])
-            if missing is not None:
-                missing -= len(xs[-1])
-                if not missing:
-                    break
+        return as_image_set(function(), spec, most)
+
+
+def as_image_set(data: Any, name: str, most: int | None = None) -> ImageSet:
+    """Read labelled images of any of the usual forms into memory.
+
+    Args:
+        data: a pair (x, y) of tensors or arrays; or an iterable or map-style data set, such as a ``DataLoader`` or
+            ``Dataset`` of torch, of pairs, each an image with its label or a batch with labels; or of dictionaries, as
+            in data sets of Hugging Face, with an image (key "image", "img", "pixel_values" or "x") and a label (key
+            "label", "labels" or "y"). Images are tensors or arrays [C, H, W], or pictures of Pillow. Floats are used
+            unchanged, whatever their range; uint8 is divided by 255.
+        name: name of the set.
+        most: number of images after which reading stops, if the data have no length. Default: all.
+
+    Returns:
+        The images and labels.
+
+    Raises:
+        InputError: other data, no image, or images of different shapes.
+
+    >>> as_image_set([(torch.zeros(1, 8, 8), 3), (torch.ones(1, 8, 8), 1)], "two")
+    ImageSet(name='two')
+    """
+    if _has_length(data):
+        most = None
+    xs: list[Tensor] = []
+    ys: list[Tensor] = []
+    missing = most
+    for x, y in _batches(data, name):
+        xs.append(x[:missing])
+        ys.append(y[:missing])
+        if missing is not None:
+            missing -= len(xs[-1])
+            if not missing:
+                break
     if not xs:
-        raise InputError(f"data: {spec}: expected at least one image, got none")
+        raise InputError(f"data: {name}: expected at least one image, got none")
     if len({tuple(x.shape[1:]) for x in xs}) > 1:
         raise InputError(
-            f"data: {spec}: expected images of the same shape, got {sorted({tuple(x.shape[1:]) for x in xs})}; "
+            f"data: {name}: expected images of the same shape, got {sorted({tuple(x.shape[1:]) for x in xs})}; "
             "resize them"
         )
-    return ImageSet(spec, torch.cat(xs), torch.cat(ys))
+    return ImageSet(name, torch.cat(xs), torch.cat(ys))
 
 
-def _batches(returned: Any, spec: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches ([N, C, H, W], [N]) from the return value of the user's callable."""
-    if isinstance(returned, tuple | list) and len(returned) == 2 and all(_is_array(part) for part in returned):
-        yield _batch(returned, spec)
+def _batches(data: Any, name: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches ([N, C, H, W], [N]) from data of any form."""
+    if isinstance(data, tuple | list) and len(data) == 2 and all(_is_array(part) for part in data):
+        yield _batch(data[0], data[1], name)
         return
-    if not isinstance(returned, Iterable) and hasattr(returned, "__getitem__") and hasattr(returned, "__len__"):
-        returned = map(returned.__getitem__, range(len(returned)))  # a map-style torch Dataset
-    if not isinstance(returned, Iterable) or isinstance(returned, str | bytes | dict):
-        raise InputError(f"data: {spec}: expected (x, y) or an iterable of (x, y), got {type(returned).__name__}")
-    for pair in returned:
+    if not isinstance(data, Iterable) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        data = map(data.__getitem__, range(len(data)))  # a map-style torch Dataset
+    if not isinstance(data, Iterable) or isinstance(data, str | bytes | dict | Tensor | np.ndarray):
+        raise InputError(f"data: {name}: expected (x, y) or an iterable of (x, y), got {type(data).__name__}")
+    for pair in data:
+        if isinstance(pair, Mapping):
+            yield _batch(_entry(pair, _IMAGE_KEYS, name), _entry(pair, _LABEL_KEYS, name), name)
+            continue
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise InputError(f"data: {spec}: expected pairs (x, y), got {type(pair).__name__}")
-        yield _batch(pair, spec)
+            raise InputError(f"data: {name}: expected pairs (x, y), got {type(pair).__name__}")
+        yield _batch(pair[0], pair[1], name)
 
 
-def _has_length(returned: object) -> bool:
+def _entry(row: Mapping[str, Any], keys: tuple[str, ...], name: str) -> Any:
+    found = [key for key in keys if key in row]
+    if len(found) != 1:
+        raise InputError(
+            f"data: {name}: expected one of the keys {', '.join(keys)} in each row, got {', '.join(map(str, row))}; "
+            "pass pairs (row[image], row[label]) with the keys of this data set"
+        )
+    return row[found[0]]
+
+
+def _has_length(data: object) -> bool:
     try:
-        len(returned)  # type: ignore[arg-type]
+        len(data)  # type: ignore[arg-type]
     except TypeError:  # also raised by a loader of an iterable data set
         return False
     return True
@@ -134,11 +175,21 @@ def _is_array(part: object) -> bool:
     return isinstance(part, Tensor | np.ndarray) and part.ndim > 0
 
 
-def _batch(pair: tuple[Any, Any] | list[Any], spec: str) -> tuple[Tensor, Tensor]:
-    images, labels = (part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part) for part in pair)
+def _array(part: Any) -> npt.NDArray[Any]:
+    """Return a tensor, an array, or a picture of Pillow as an array, channels first."""
+    if isinstance(part, Tensor):
+        return part.detach().cpu().numpy()
+    if hasattr(part, "getbands"):
+        picture = np.asarray(part)
+        return picture[None] if picture.ndim == 2 else np.moveaxis(picture, -1, 0)
+    return np.asarray(part)
+
+
+def _batch(image: Any, label: Any, name: str) -> tuple[Tensor, Tensor]:
+    images, labels = _array(image), _array(label)
     try:
-        x = as_pixels(images, f"{spec}: x", unit_range=False)
-        y = as_labels(labels, f"{spec}: y")
+        x = as_pixels(images, f"{name}: x", unit_range=False)
+        y = as_labels(labels, f"{name}: y")
     except FileFormatError as error:
         raise InputError(f"data: {error}") from error
     if y.dim() == 0:
@@ -147,7 +198,7 @@ def _batch(pair: tuple[Any, Any] | list[Any], spec: str) -> tuple[Tensor, Tensor
         x = x.unsqueeze(1)
     if x.dim() != 4 or y.shape != x.shape[:1]:
         raise InputError(
-            f"data: {spec}: expected images [N, C, H, W] with labels [N], or one [C, H, W] with its label; "
+            f"data: {name}: expected images [N, C, H, W] with labels [N], or one [C, H, W] with its label; "
             f"got x {list(images.shape)} and y {list(labels.shape)}"
         )
     return x, y

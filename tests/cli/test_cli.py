@@ -358,4 +358,4 @@ def test_no_progress_when_piped(tmp_path: Path) -> None:
     ],
 )
 def test_default_names_are_file_names(data: str, name: str) -> None:
-    assert str(run_name(["certify", "net"], data, ["sigma0.5", "n10"], None)) == name
+    assert str(run_name(["certify", "net"], None, data, ["sigma0.5", "n10"], None)) == name

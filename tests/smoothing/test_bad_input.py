@@ -158,7 +158,7 @@ def test_indices_of_any_sequence_type():
 
 
 def test_shared_index_is_logged(caplog):
-    smoother = RandomizedSmoothing(first_two, 2, 0.5)
+    smoother = RandomizedSmoothing(first_two, 2, 0.5, grid=None)
     smoother.votes(X, n=5, indices=[1, 2, 3])
     assert not caplog.records
     smoother.votes(X, n=5, indices=[1, 2, 1])

@@ -234,7 +234,7 @@ def test_missing_votes_raise_an_error(device: torch.device, how: str, monkeypatc
 def test_chosen_batch_size_fits_in_memory(device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).to(device)
-    smoother, shape = smooth(model, 32), (3, 128, 128)
+    smoother, shape = smooth(model, 32, grid=None), (3, 128, 128)
     size = smoother.runner.batch_size(shape)
     assert 1 <= size <= 4096
     if device.type == "cpu":

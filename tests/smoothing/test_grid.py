@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pyrobust import RandomizedSmoothing
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.smoothing.grid import find_grid, lower_by, read_grid, sample_delta, to_grid, usual_grid
+from pyrobust.smoothing.grid import find_grid, lower_by, read_grid, sample_delta, to_grid
 from pyrobust.zoo import load_data
 
 BYTE = Fraction(1, 255)
@@ -122,13 +122,8 @@ def test_usual_grids_are_detected(x, step):
 
 def test_bundled_digits_are_multiples_of_a_sixteenth():
     x = load_data("digits").x
-    assert find_grid(x) == usual_grid(x) == Fraction(1, 16)
+    assert find_grid(x) == Fraction(1, 16)
     assert int(to_grid(x, Fraction(1, 16)).max()) == 16
-
-
-def test_values_on_no_usual_grid_are_rejected():
-    with pytest.raises(InputError, match="grid: expected x on one of the usual grids 1/255, 1/16, 1/256"):
-        usual_grid(torch.tensor([0.1234]))
 
 
 @pytest.mark.parametrize(

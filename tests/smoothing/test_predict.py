@@ -15,7 +15,7 @@ def predict_from(counts, alpha=0.05):
     counts = np.asarray(counts, dtype=np.int64)
     n = int(counts[0].sum())
     assert (counts.sum(1) == n).all()
-    smoother = RandomizedSmoothing(lambda x: x, counts.shape[1] - 1, 1.0)
+    smoother = RandomizedSmoothing(lambda x: x, counts.shape[1] - 1, 1.0, grid=None)
 
     def votes(x, index, num, stage, report):
         assert (num, stage) == (n, "predict")
@@ -65,7 +65,7 @@ def test_samples_without_a_winner_prevent_a_prediction():
     def model(batch):
         return torch.where(batch[:, :1] > 0, torch.tensor([[1.0, 0.0]]), torch.tensor([[float("nan"), 5.0]]))
 
-    smoother = RandomizedSmoothing(model, 2, 1.0)
+    smoother = RandomizedSmoothing(model, 2, 1.0, grid=None)
     result = smoother.predict_batch(torch.tensor([[2.0], [0.0], [-2.0]]), n=1000, alpha=0.001)
     assert result.prediction.tolist() == [0, ABSTAIN, ABSTAIN]
     assert (result.counts[:, 1] == 0).all()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError, PyrobustError
-from pyrobust.zoo import load_data, load_digits
+from pyrobust.zoo import as_image_set, load_data, load_digits
 from pyrobust.zoo.folder import load_folder
 
 X = torch.rand(6, 3, 4, 5, generator=torch.Generator().manual_seed(0)) * 4 - 2
@@ -245,3 +245,48 @@ def test_data_with_a_length_are_read_whole(user: ModuleType) -> None:
     for most in (0, -1):
         with pytest.raises(InputError, match="most: expected at least 1"):
             load_data("digits", most)
+
+
+class Rows(Dataset[object]):
+    """A map-style data set, whose rows one of the usual ways of torch and Hugging Face holds."""
+
+    def __init__(self, row: Callable[[int], object]) -> None:
+        self.row = row
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, i: int) -> object:
+        return self.row(i)
+
+
+LEVELS = (np.arange(6 * 3 * 4 * 5).reshape(6, 3, 4, 5) % 256).astype(np.uint8)
+
+
+def pillow_image(i: int) -> object:
+    pillow = pytest.importorskip("PIL.Image")
+    return pillow.fromarray(np.moveaxis(LEVELS[i], 0, -1))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda i: (torch.from_numpy(LEVELS[i]).float() / 255, i),
+        lambda i: (LEVELS[i], np.int64(i)),
+        lambda i: (pillow_image(i), i),
+        lambda i: {"image": pillow_image(i), "label": i},
+        lambda i: {"img": LEVELS[i], "labels": i, "fine_label": 0},
+    ],
+)
+def test_data_sets_of_torch_and_hugging_face(row: Callable[[int], object]) -> None:
+    data = as_image_set(Rows(row), "rows")
+    assert torch.equal(data.x, torch.from_numpy(LEVELS).float() / 255)
+    assert data.y.tolist() == list(range(6))
+    if not isinstance(row(0), dict) and not hasattr(row(0)[0], "getbands"):
+        loaded = as_image_set(DataLoader(Rows(row), batch_size=4), "loader")
+        assert loaded.sha256 == data.sha256
+
+
+def test_unknown_keys_of_rows_are_listed() -> None:
+    with pytest.raises(InputError, match=r"expected one of the keys image, img.*got picture, label; pass pairs"):
+        as_image_set(Rows(lambda i: {"picture": LEVELS[i], "label": i}), "rows")
