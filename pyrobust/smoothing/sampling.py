@@ -140,7 +140,7 @@ class Sampler:
         with self.runner.session(pinned=pinned):
             self.runner.row_probe.expect_known_modules()
             self.runner.for_each(total, shape, step, pinned=pinned)
-        if not self.runner.warned_no_class:
+        if total > 1 and not self.runner.warned_no_class:
             self._note_no_class(int(counts[:, -1].sum() - before), total)
 
     def votes(
