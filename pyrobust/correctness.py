@@ -76,8 +76,8 @@ class Judge:
 
     def classes_alone(self, x: Tensor) -> Tensor:
         """Like ``classes``, but every example in a batch of one, however far apart its logits are."""
-        classes = torch.empty(len(x), dtype=torch.int64, device="cpu")
         with self.runner.session(gradients=True):
+            classes = torch.empty(len(x), dtype=torch.int64, device="cpu")
             for i in range(len(x)):
                 classes[i] = predicted_classes(self._logits(self.runner.batch(x[i : i + 1].detach())))[0]
         self._note_no_class(classes)
@@ -103,7 +103,8 @@ class Judge:
 
     def _classes(self, x: Tensor, y: Tensor | None, name: str) -> Tensor:
         """Predicted classes, certain in what y asks: which class, or where None whether it is the label."""
-        classes = torch.empty(len(x), dtype=torch.int64, device="cpu")
+        with torch.inference_mode(False):  # the session, which leaves a caller's inference mode, writes to it
+            classes = torch.empty(len(x), dtype=torch.int64, device="cpu")
 
         def step(begin: int, end: int) -> None:
             batch = self.runner.batch(x[begin:end].detach())

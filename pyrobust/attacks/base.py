@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import math
 from collections.abc import Callable
@@ -251,7 +252,10 @@ def _clip_range(clip_min: float, clip_max: float, clip: tuple[float, float] | No
 def _in_evaluation_mode(generate: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(generate)
     def wrapped(self: AdversarialAttack, *arguments: Any, **keywords: Any) -> Tensor:
-        with evaluation_mode(self.model):
+        with contextlib.ExitStack() as stack:
+            if torch.is_inference_mode_enabled():  # gradients cannot be taken in it
+                stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(evaluation_mode(self.model))
             return generate(self, *arguments, **keywords)
 
     return wrapped

@@ -115,6 +115,23 @@ def test_every_submodule_gets_its_mode_back(attack_class: type[AdversarialAttack
     assert [module.training for module in model.modules()] == before
 
 
+@pytest.mark.parametrize("attack_class", [PGD, FAB, AutoAttack])
+def test_attacks_run_inside_inference_mode(attack_class: type[AdversarialAttack]) -> None:
+    net = small_net()
+    attack = attack_class(net, 0.02)
+    for part in (attack, *getattr(attack, "attacks", {}).values()):
+        for name in ("steps", "n_queries"):
+            if hasattr(part, name):
+                setattr(part, name, 2)
+    expected = attack.generate(*images(4))
+    with torch.inference_mode():
+        x, y = images(4)
+        x_adv = attack.generate(x, y)
+        rates = attack.evaluate(x, y, x_adv)
+    assert torch.equal(x_adv, expected)
+    assert rates == attack.evaluate(*images(4), expected)
+
+
 def test_generate_of_a_subclass_keeps_its_signature_and_text() -> None:
     assert list(inspect.signature(OwnSteps.generate).parameters) == ["self", "x", "y", "targeted", "target_labels"]
     assert OwnSteps.generate.__doc__ == "Take one step."
