@@ -17,6 +17,7 @@ def main() -> None:
     handled = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
     if handled:
         _signal.signal(_signal.SIGINT, lambda *_: os._exit(_INTERRUPTED_STATUS))
+    prepare_threads(os.environ)
     import pyrobust.cli.app  # noqa: F401 - imports torch
 
     if handled:
@@ -24,6 +25,48 @@ def main() -> None:
     from pyrobust.cli import main as run
 
     run()
+
+
+def prepare_threads(environment: "os._Environ[str] | dict[str, str]") -> None:
+    """Set OpenMP's variables, which it reads once, when torch is loaded; each only unless the user set it.
+
+    Threads that wait for others sleep instead of spinning: on a busy machine, spinning takes the processor from the
+    thread that is waited for. Where control groups, as of a container, allow fewer processors than torch sees, it
+    starts no more threads than these.
+    """
+    if "GOMP_SPINCOUNT" not in environment:
+        environment.setdefault("OMP_WAIT_POLICY", "passive")
+    allowed = allowed_processors()
+    if allowed is not None and allowed < len(os.sched_getaffinity(0)):
+        environment.setdefault("OMP_NUM_THREADS", str(allowed))
+
+
+def allowed_processors(root: str = "") -> "int | None":
+    """Return how many processors the control groups of this process allow it, rounded up; None without a limit."""
+    counts = []
+    for line in _lines(f"{root}/proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        folder = f"{root}/sys/fs/cgroup" + ("/cpu" if controllers else "")
+        # Limits of the groups above hold, too; those outside a container cannot be seen.
+        for part in ("", *path.strip("/").split("/")):
+            folder = f"{folder}/{part}" if part else folder
+            if controllers:  # version 1 of control groups
+                limit = [*_lines(f"{folder}/cpu.cfs_quota_us"), *_lines(f"{folder}/cpu.cfs_period_us")]
+            else:
+                limit = [word for line in _lines(f"{folder}/cpu.max") for word in line.split()]
+            if len(limit) == 2 and limit[0].isdigit() and limit[1].isdigit() and int(limit[1]):
+                counts.append(max(1, -(-int(limit[0]) // int(limit[1]))))
+    return min(counts, default=None)
+
+
+def _lines(file: str) -> "list[str]":
+    try:
+        with open(file) as stream:
+            return stream.read().split("\n")[:-1]
+    except OSError:
+        return []
 
 
 if __name__ == "__main__":

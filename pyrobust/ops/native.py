@@ -74,8 +74,9 @@ def build_info() -> dict[str, str | int | list[str] | None]:
     """Describe the native build and this process.
 
     Returns:
-        Of the build: ``compiler``, ``torch_headers``, ``sources`` (`source_hash`), ``cuda`` and ``cuda_architectures`` (None without CUDA). Of the
-        process: ``simd``, the instruction set in use, ``simd_levels`` that the machine can run, and ``threads``.
+        Of the build: ``compiler``, ``torch_headers``, ``sources`` (`source_hash` of the native sources), ``cuda`` and
+        ``cuda_architectures`` (None without CUDA). Of the process: ``simd``, the instruction set in use,
+        ``simd_levels`` that the machine can run, and ``threads``.
 
     >>> build_info()["simd"] in build_info()["simd_levels"]
     True

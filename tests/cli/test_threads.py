@@ -1,0 +1,83 @@
+"""OpenMP's variables, which the command sets before torch is loaded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pyrobust_command
+from pyrobust_command import allowed_processors, prepare_threads
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"OMP_WAIT_POLICY": "passive"}),
+        ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
+        ({"GOMP_SPINCOUNT": "1000"}, {"GOMP_SPINCOUNT": "1000"}),
+    ],
+)
+def test_waiting_threads_sleep_unless_the_user_chose(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: dict[str, str]
+) -> None:
+    monkeypatch.setattr(pyrobust_command, "allowed_processors", lambda: None)
+    prepare_threads(given)
+    assert given == expected
+
+
+@pytest.mark.parametrize(
+    ("allowed", "given", "expected"),
+    [(2, None, "2"), (4, None, None), (5, None, None), (2, "3", "3"), (None, None, None)],
+)
+def test_no_more_threads_than_the_container_allows(
+    monkeypatch: pytest.MonkeyPatch, allowed: int | None, given: str | None, expected: str | None
+) -> None:
+    monkeypatch.setattr(pyrobust_command, "allowed_processors", lambda: allowed)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
+    environment = {} if given is None else {"OMP_NUM_THREADS": given}
+    prepare_threads(environment)
+    assert environment.get("OMP_NUM_THREADS") == expected
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("0::/\n", {"cpu.max": "200000 100000\n"}, 2),
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 2),  # rounded up
+        ("0::/\n", {"cpu.max": "1000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, None),
+        ("0::/\n", {}, None),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "300000 100000\n", "cpu.max": "800000 100000\n"}, 3),
+        (
+            "4:memory:/\n1:cpu,cpuacct:/a\n",
+            {"cpu/a/cpu.cfs_quota_us": "50000\n", "cpu/a/cpu.cfs_period_us": "10000\n"},
+            5,
+        ),
+        ("1:cpu:/\n0::/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ("2:cpuset:/\n", {"cpu/cpu.cfs_quota_us": "100000\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ("0::/\n", {"cpu.max": "100000 0\n"}, None),
+        ("0::/\n", {"cpu.max": "\n"}, None),
+        (None, {}, None),
+    ],
+)
+def test_control_groups(tmp_path: Path, groups: str | None, files: dict[str, str], expected: int | None) -> None:
+    contents = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    if groups is not None:
+        contents["proc/self/cgroup"] = groups
+    for name, text in contents.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert allowed_processors(str(tmp_path)) == expected
+
+
+def test_torch_finds_the_variables_set(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import os\nprint(os.environ['OMP_WAIT_POLICY'])\nos._exit(0)\n")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP", "GOMP"))}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-u", "-c", "import pyrobust_command; pyrobust_command.main()"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "passive\n", "")
