@@ -120,7 +120,7 @@ class APGD(BatchAttack):
         self.multi_epsilon = bool(multi_epsilon)
         if self.multi_epsilon and self.norm != "l1":
             raise InputError(f'multi_epsilon: expected norm="l1", got {self.norm!r}')
-        self._warned_zero_gradient = False
+        self._warned: set[str] = set()  # shared by the copies that sweeps make for each chunk
 
     def _run(self, state: AttackState) -> None:
         best = Best(state)
@@ -181,8 +181,8 @@ class APGD(BatchAttack):
 
     def _flag_zero_gradient(self, count: int) -> None:
         """Warn about ``count`` examples without a gradient, once per attack."""
-        if not self._warned_zero_gradient:
-            self._warned_zero_gradient = True
+        if "zero-gradient" not in self._warned:
+            self._warned.add("zero-gradient")
             logger.warning(
                 "%d examples have a gradient of zero: gradient-based attacks cannot move there; add an attack on the "
                 "logits alone, such as Square",

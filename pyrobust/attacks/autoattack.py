@@ -181,6 +181,7 @@ class AutoAttack(AdversarialAttack):
             self.attacks[name] = published_attack(name, model, self.epsilon, self.norm, version, options)
         self.result: AutoAttackResult | None = None
         self._flags: dict[str, Flag] = {}
+        self._warned: set[str] = set()  # shared by the copies that sweeps make for each chunk
 
     def generate(
         self,
@@ -260,8 +261,9 @@ class AutoAttack(AdversarialAttack):
         return x_adv
 
     def _flag(self, flag: Flag) -> None:
-        """Keep a flag, and log the first one of its name."""
-        if flag.name not in self._flags:
+        """Keep a flag, and log the first one of its name in the life of the attack."""
+        if flag.name not in self._warned:
+            self._warned.add(flag.name)
             logger.warning("%s", flag.message)
         self._flags.setdefault(flag.name, flag)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from attack_runs import EPSILON, IMAGES, Crowd, Mine, digits, pgd, same
 
-from pyrobust.attacks import EOT, FGSM, AutoAttack
+from pyrobust.attacks import APGD, EOT, FGSM, AutoAttack
 from pyrobust.errors import InputError, InputTypeError, StoreError
 from pyrobust.evaluation import Run, SweepProgress, attack_dataset, format_log, merge_runs, read_log, write_log
 from pyrobust.metrics import distances, estimate_rate
@@ -229,3 +229,22 @@ def test_the_log_matches_the_run(tmp_path: Path) -> None:
         assert np.array_equal(log[name], run.table[column], equal_nan=name == "distance")
     assert np.array_equal(log["robust"], run.robust)
     assert np.array_equal(log["correct"], run.right)
+
+
+def test_flags_are_logged_once_in_a_run(caplog):
+    """Not once for each chunk."""
+
+    class Flat(torch.nn.Module):
+        def forward(self, x):
+            mean = (x.mean((1, 2, 3)) * 8).round() / 8
+            return torch.stack([mean, 1 - mean, torch.zeros_like(mean), -mean], 1).softmax(1)
+
+    x, y = torch.full((6, 1, 2, 2), 0.9), torch.zeros(6, dtype=torch.int64)
+    attack = AutoAttack(Flat(), epsilon=0.01, attacks_to_run=["apgd-dlr"])
+    attack.attacks["apgd-dlr"].steps = 1
+    attack_dataset(attack, (x, y), batch_size=2)
+    lines = [line for line in caplog.messages if "gradient of zero" in line or "probabilities" in line]
+    assert len(lines) == 2
+    caplog.clear()
+    attack_dataset(APGD(Flat(), 0.01, loss="dlr", steps=1), (x, y), batch_size=2)
+    assert sum("gradient of zero" in line for line in caplog.messages) == 1
