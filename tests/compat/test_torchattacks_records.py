@@ -50,7 +50,7 @@ def attack(normalized: bool = False) -> torchattacks.PGD:
 
 @pytest.mark.parametrize("normalized", [False, True])
 def test_save_and_load(normalized: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(tmp_path / "adv.pt")
+    path = tmp_path / "adv.pt"
     model = Shifted(False)
     x, y = images()
     expected = attack()(x, y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -253,7 +254,7 @@ class Attack:
     def save(
         self,
         data_loader: Batches,
-        save_path: str | None = None,
+        save_path: str | os.PathLike[str] | None = None,
         verbose: bool = True,
         return_verbose: bool = False,
         save_predictions: bool = False,
@@ -294,7 +295,7 @@ class Attack:
 
     @staticmethod
     def load(
-        load_path: str,
+        load_path: str | os.PathLike[str],
         batch_size: int = 128,
         shuffle: bool = False,
         normalize: dict[str, Sequence[float]] | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -116,7 +117,7 @@ class MultiAttack(Attack):
     def save(
         self,
         data_loader: Batches,
-        save_path: str | None = None,
+        save_path: str | os.PathLike[str] | None = None,
         verbose: bool = True,
         return_verbose: bool = False,
         save_predictions: bool = False,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -68,7 +70,7 @@ class Record:
         right = 100 * float((labels == predictions).double().mean())
         return right, float(torch.cat(self._distances).double().mean()), self._seconds
 
-    def write(self, path: str, *, predictions: bool, clean_inputs: bool) -> None:
+    def write(self, path: str | os.PathLike[str], *, predictions: bool, clean_inputs: bool) -> None:
         """Write the file."""
         content: dict[str, Any] = {"adv_inputs": torch.cat(self._adversarial), "labels": torch.cat(self.labels)}
         if predictions:
@@ -84,12 +86,12 @@ class Record:
         write_atomically(path, stream.getbuffer())
 
 
-def read_record(path: str, names: list[str]) -> dict[str, Tensor]:
+def read_record(path: str | os.PathLike[str], names: list[str]) -> dict[str, Tensor]:
     """Read the named parts of a file; images come as floats in [0, 1].
 
     Raises FileFormatError for a file that is missing, damaged or lacks a part.
     """
-    content = read_torch(existing_file(path))
+    content = read_torch(existing_file(Path(path)))
     parts = dict(content) if isinstance(content, Mapping) else {}
     missing = [name for name in names if not isinstance(parts.get(name), Tensor)]
     if missing:
