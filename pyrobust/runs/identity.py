@@ -19,8 +19,8 @@ class Identity:
         code: hashes of the code (`pyrobust.zoo.code_hash`), the first at the start of the run; further ones where a
             change was allowed. Empty without source files.
         machine: hardware, number of threads and torch; equal bits are expected where it is equal.
-        bits: SHA-256 of the logits on the probe inputs; "" for a model that does not repeat.
-        logits: the first logits of each probe input, finite numbers or None.
+        bits: SHA-256 of the logits on the probe inputs; "" where kernels need not repeat their bits.
+        logits: the first logits of each probe input, finite numbers or None; empty for a model that does not repeat.
         tolerance: largest difference of two logits on different machines, as a share of the largest of their row.
         void: why the results must not be used; "" for a sound run.
 
@@ -44,13 +44,13 @@ class Identity:
         if (self.code or other.code) and not set(self.code) & set(other.code):
             first, second = ((code[-1][:16] if code else "none") for code in (self.code, other.code))
             phrases.append(f"code of the model: {first!r} {wording[0]}, {second!r} {wording[1]}")
-        if self.bits and other.bits and self.bits != other.bits:
-            if self.machine == other.machine:
+        if self.bits and other.bits and self.machine == other.machine:
+            if self.bits != other.bits:
                 phrases.append("logits on probe inputs: other bits on equal hardware, threads and torch")
-            elif not self._close(other):
-                phrases.append(
-                    f"logits on probe inputs: they differ by more than {self.tolerance:.2g} of the largest logit"
-                )
+        elif self.logits and other.logits and not self._close(other):
+            phrases.append(
+                f"logits on probe inputs: they differ by more than {self.tolerance:.2g} of the largest logit"
+            )
         return phrases
 
     def _close(self, other: Identity) -> bool:
