@@ -37,11 +37,9 @@ def identify(runner: Runner, image: Tensor, *, pinned: bool = False) -> Identity
     x = image.detach().cpu().float()[None]
     x = sample_noise(x, [(0, 0, 0, PROBES)], sigma=_SIGMA, noise="gaussian", stage="predict", seed=0)
     with runner.session(gradients=True, pinned=pinned):
-        first, again = (
-            _seeded(runner.device, lambda: runner.logits(runner.batch(x).to(runner.dtype)).detach()) for _ in range(2)
-        )
+        passes = [_seeded(runner.device, lambda: runner.logits(runner.batch(x).to(runner.dtype))) for _ in range(2)]
     digest = code_hash(runner.model)
-    one, two = (
+    first, again = (
         Identity(
             code=(digest,) if digest else (),
             machine=_machine(runner),
@@ -51,13 +49,13 @@ def identify(runner: Runner, image: Tensor, *, pinned: bool = False) -> Identity
             ),
             tolerance=torch.finfo(runner.dtype).eps ** 0.5,
         )
-        for logits in (first.cpu().double(), again.cpu().double())
+        for logits in (output.detach().cpu().double() for output in passes)
     )
     # A GPU may choose other kernels another time, unless it is kept from it.
-    if one == two and (pinned or runner.device.type == "cpu"):
-        return one
-    one = replace(one, bits="")
-    return replace(one, logits=()) if one.differences(two) else one
+    if first == again and (pinned or runner.device.type == "cpu"):
+        return first
+    first = replace(first, bits="")
+    return replace(first, logits=()) if first.differences(again) else first
 
 
 def _seeded(device: torch.device, run: Callable[[], Tensor]) -> Tensor:

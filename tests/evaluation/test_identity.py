@@ -188,3 +188,12 @@ def test_a_random_model_has_no_logits_but_can_be_attacked(tmp_path: Path) -> Non
     identity = identify(Runner(Random()), X[0])
     assert (identity.bits, identity.logits) == ("", ())
     assert attack_dataset(PGD(Random(), 0.1, steps=2), (X, Y), out=tmp_path / "run.db").complete
+
+
+def test_kernels_that_round_differently_are_compared_within_the_tolerance() -> None:
+    factors = iter([1.0, 1.0 + 1e-6, 1.0, 1.0 + 1e-6, 2.0, 2.0])
+    runner = Runner(lambda x: x[:, :3] * next(factors))
+    before, after, doubled = (identify(runner, torch.arange(4.0)) for _ in range(3))
+    assert before.bits == ""
+    assert before.differences(after) == []
+    assert "more than" in before.differences(doubled)[0]
