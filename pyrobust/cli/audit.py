@@ -104,11 +104,9 @@ def audit(
     elif json_out != "-":
         from dataclasses import replace
 
-        from pyrobust.report import rich_table
-
         # The findings are printed above the table already.
         for table in _tables([replace(log, findings=()) for log in counted]):
-            console.print(rich_table(table))
+            console.print(table)
     _write(contents, json_out, {"exit_status": status, "logs": results})
     if status:
         raise typer.Exit(status)

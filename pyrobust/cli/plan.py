@@ -52,7 +52,7 @@ def plan(
 
     from pyrobust.auditing.votes import votes_of
     from pyrobust.evaluation import read_certification_log
-    from pyrobust.report import plan_table, rich_table
+    from pyrobust.report import plan_table
     from pyrobust.smoothing import pilot_probabilities
     from pyrobust.smoothing import plan as compare
 
@@ -93,7 +93,7 @@ def plan(
         images = {} if budget is None else {"budget": budget, "images_for_budget": comparison.images_for(budget)}
         typer.echo(json.dumps(comparison.to_dict() | images, indent=1, allow_nan=False))
     else:
-        Console().print(rich_table(table))
+        Console().print(table)
 
 
 def _radii(text: str | None, log: CertificationLog) -> list[float]:

@@ -57,7 +57,7 @@ def report(
     from rich.console import Console
 
     from pyrobust.evaluation import read_certification_log
-    from pyrobust.report import comparison_table, format_table, rich_table
+    from pyrobust.report import comparison_table, format_table
 
     read = [_examined(read_certification_log(path, n=n, alpha=alpha, sigma=sigma)) for path in logs]
     table = comparison_table(read, columns)
@@ -69,7 +69,7 @@ def report(
             raise
         note(f"no figures: {error}")
     _write(out, files, logs, overwrite)
-    Console().print(rich_table(table))
+    Console().print(table)
     for log in read:
         if log.findings:
             count = "1 fault" if len(log.findings) == 1 else f"{len(log.findings)} faults"

@@ -97,6 +97,7 @@ def comparison_table(
         columns=(Column("", "left"), *map(Column, names)),
         sections=tuple(section for section in sections if section),
         notes=tuple(_notes(logs, curves, names, alpha, delta)),
+        aside=("data sha256", "model sha256"),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any, Literal, TypeAlias
 
+from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +23,8 @@ from pyrobust.frames import Tabular, html_table
 
 # Enough digits for every double.
 _EXACT = Context(prec=400)
+# Width of a column that its contents do not need, on a narrow terminal.
+_NARROWEST = 12
 
 
 @dataclass(frozen=True)
@@ -107,13 +110,16 @@ class Column:
 
 @dataclass(frozen=True)
 class ReportTable(Tabular):
-    """A table, independent of its form; rich's ``Console().print(table)`` prints it.
+    """A table, independent of its form.
+
+    Rich's ``Console().print(table)`` prints it: in blocks of columns where it is wider than the terminal.
 
     Attributes:
         title: one line.
         columns: at least one.
         sections: groups of rows, separated by a rule or a gap.
         notes: lines below the table.
+        aside: names of rows, such as hashes, that a paper has no room for: LaTeX holds them as comments.
 
     Raises:
         InputError: no column, or a row of another length.
@@ -123,6 +129,7 @@ class ReportTable(Tabular):
     columns: tuple[Column, ...]
     sections: tuple[tuple[Row, ...], ...]
     notes: tuple[str, ...] = ()
+    aside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.columns:
@@ -136,8 +143,8 @@ class ReportTable(Tabular):
         """The rows of all sections, in order."""
         return [row for section in self.sections for row in section]
 
-    def __rich__(self) -> Table:
-        return rich_table(self)
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
+        yield from _fitting_tables(self, options.max_width)
 
     def _columns(self) -> dict[str, list[Any]]:
         """Exact values, as in CSV."""
@@ -155,7 +162,7 @@ class ReportTable(Tabular):
 
 
 def rich_table(table: ReportTable) -> Table:
-    """Render a table for the terminal, its notes as the caption.
+    """Render a table as one of rich, however wide, its notes as the caption.
 
     Args:
         table: any table.
@@ -166,21 +173,77 @@ def rich_table(table: ReportTable) -> Table:
     >>> rich_table(ReportTable("Radii", (Column("log"), Column("mean")), ((("a", Quantity(0.5)),),))).row_count
     1
     """
-    # The width keeps the notes of a narrow table from being folded.
+    return _rich_block(table, range(len(table.columns)), _contents(table), None)
+
+
+def _contents(table: ReportTable) -> list[list[list[str]]]:
+    """The texts of all cells, by section and row."""
+    return [[list(_texts(table, row)) for row in section] for section in table.sections]
+
+
+def _rich_block(
+    table: ReportTable,
+    chosen: Sequence[int],
+    contents: list[list[list[str]]],
+    widths: Sequence[int] | None,
+    *,
+    title: bool = True,
+    notes: bool = True,
+) -> Table:
+    """Some columns of a table as one of rich."""
     made = Table(
-        title=Text(plain_text(table.title)),
-        caption=Text("\n".join(map(plain_text, table.notes))),
+        title=Text(plain_text(table.title)) if title else None,
+        caption=_notes(table) if notes else None,
         title_justify="left",
         caption_justify="left",
-        min_width=78,
+        # keeps the notes of a narrow table from being folded
+        min_width=78 if widths is None else None,
     )
-    for column in table.columns:
-        made.add_column(Text(plain_text(column.name)), justify=column.align)
-    for section in table.sections:
+    for place in chosen:
+        column = table.columns[place]
+        width = None if widths is None else widths[place]
+        made.add_column(Text(plain_text(column.name), overflow="fold"), justify=column.align, width=width)
+    for section in contents:
         for row in section:
-            made.add_row(*(Text(text) for text in _texts(table, row)))
+            made.add_row(*(Text(row[place], overflow="fold") for place in chosen))
         made.add_section()
     return made
+
+
+def _fitting_tables(table: ReportTable, width: int) -> Iterator[Table | Text]:
+    """The table, or where it is wider than the terminal blocks of its columns, each with the names of the rows."""
+    contents = _contents(table)
+    rows = [[column.name for column in table.columns], *(row for section in contents for row in section)]
+    natural = [max(len(plain_text(row[place])) for row in rows) for place in range(len(table.columns))]
+    if sum(natural) + _frame(len(natural)) <= width or len(natural) == 1:
+        yield rich_table(table)
+        return
+    # Intervals below their values, long names folded.
+    contents = [
+        [[name, *(text.replace(" (", "\n(") for text in texts)] for name, *texts in section] for section in contents
+    ]
+    lines = [row for section in contents for row in section]
+    widths = [max([_NARROWEST, *(len(word) for row in rows for word in row[0].split())])]
+    for place in range(1, len(natural)):
+        widths.append(max([_NARROWEST, *(len(line) for row in lines for line in row[place].split("\n"))]))
+    begin = 1
+    while begin < len(widths):
+        end = begin + 1
+        while end < len(widths) and widths[0] + sum(widths[begin : end + 1]) + _frame(end + 2 - begin) <= width:
+            end += 1
+        block = [0, *range(begin, end)]
+        yield _rich_block(table, block, contents, widths, title=begin == 1, notes=False)
+        begin = end
+    yield _notes(table)
+
+
+def _notes(table: ReportTable) -> Text:
+    return Text("\n".join(map(plain_text, table.notes)), style="table.caption")
+
+
+def _frame(columns: int) -> int:
+    """Width of the lines and gaps around columns."""
+    return 3 * columns + 1
 
 
 def format_table(table: ReportTable, form: TableForm) -> str:
@@ -202,7 +265,7 @@ def format_table(table: ReportTable, form: TableForm) -> str:
         InputError: an unknown form.
 
     >>> table = ReportTable("Radii", (Column("log", "left"), Column("mean")), ((("a_b", Quantity(0.25)),),))
-    >>> print(format_table(table, "tex").splitlines()[8])
+    >>> print(format_table(table, "tex").splitlines()[9])
     a\_b & 0.2500 \\
     >>> format_table(table, "csv")
     'log,mean\r\na_b,0.25\r\n'
@@ -225,24 +288,40 @@ def _piped(cells: Any) -> str:
 
 
 def _latex(table: ReportTable) -> str:
+    aside = [row for row in table.rows if str(row[0]) in table.aside]
     lines = [
-        r"% Needs \usepackage{booktabs}.",
+        r"% Needs \usepackage{booktabs,graphicx}.",
+        *(f"% {', '.join(_texts(table, row))}" for row in aside),
+        *(f"% {plain_text(note)}" for note in table.notes),
         r"\begin{table}",
-        r"\centering",
+        r"\centering\footnotesize",
         rf"\caption{{{_escaped(table.title, _LATEX)}}}",
+        # shrunk where it is wider than the page
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{{''.join(column.align[0] for column in table.columns)}}}",
         r"\toprule",
         _ampersands(_escaped(column.name, _LATEX) for column in table.columns),
     ]
     for section in table.sections:
         lines.append(r"\midrule")
-        lines += [_ampersands(_escaped(text, _LATEX) for text in _texts(table, row)) for row in section]
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    if table.notes:
-        notes = (_escaped(note, _LATEX) for note in table.notes)
-        lines += ["", r"\medskip", r"\begin{minipage}{\linewidth}\footnotesize", "\\par\n".join(notes)]
-        lines.append(r"\end{minipage}")
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
+        for row in section:
+            if str(row[0]) not in table.aside:
+                lines += _latex_row(table, row)
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}}", r"\end{table}"]) + "\n"
+
+
+def _latex_row(table: ReportTable, row: Row) -> list[str]:
+    """A row, with the intervals of its values in a line below them, which keeps columns narrow."""
+    texts = list(_texts(table, row))
+    ends = [
+        isinstance(cell, Quantity) and cell.lower is not None and " (" in text
+        for cell, text in zip(row, texts, strict=True)
+    ]
+    if not any(ends):
+        return [_ampersands(_escaped(text, _LATEX) for text in texts)]
+    parts = [text.split(" (") if end else [text, ""] for text, end in zip(texts, ends, strict=True)]
+    below = (rf"{{\scriptsize ({_escaped(interval, _LATEX)}}}" if interval else "" for _, interval in parts)
+    return [_ampersands(_escaped(value, _LATEX) for value, _ in parts), _ampersands(below)]
 
 
 def _ampersands(cells: Any) -> str:

@@ -145,8 +145,8 @@ def test_latex_is_a_booktabs_float():
     assert r"a & 50.0000 \% \\" in text
     # not the argument of the line break before it
     assert r"{}[b] & 2 \\" in text
-    assert "50 \\% of it" in text
-    for word in ("table", "tabular", "minipage"):
+    assert "\n% 50 % of it\n" in text
+    for word in ("table", "tabular"):
         assert text.count(rf"\begin{{{word}}}") == text.count(rf"\end{{{word}}}") == 1
     assert [text.count(rf"\{rule}") for rule in ("toprule", "midrule", "bottomrule")] == [1, 1, 1]
     assert text.count("{") == text.count("}")
@@ -184,3 +184,49 @@ def test_bad_tables():
         table(("a",))
     with pytest.raises(InputError, match="form: expected one of md, tex, csv, json, got 'html'"):
         format_table(table(), "html")
+
+
+def test_latex_keeps_hashes_paths_and_notes_in_comments_and_intervals_below_their_values():
+    wide = ReportTable(
+        "A table",
+        (Column("", "left"), Column("a"), Column("b")),
+        ((("data sha256", "ab12", "cd34"), ("rate", Quantity(0.5, 0.25, 0.75), 3)),),
+        ("from /some/path",),
+        aside=("data sha256",),
+    )
+    text = format_table(wide, "tex")
+    page = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
+    assert "sha256" not in page
+    assert "path" not in page
+    assert "% data sha256, ab12, cd34" in text
+    assert "rate & 0.5000 & 3 \\\\\n & {\\scriptsize (0.2500 to 0.7500)} &  \\\\" in page
+    assert text.count("{") == text.count("}")
+    for form in ("md", "csv", "json"):
+        assert "sha256" in format_table(wide, form)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_wide_tables_are_printed_in_blocks_without_cutting_names(width):
+    names = [f"smoothadv_cifar10_sigma_0.{i}" for i in range(10, 17)]
+    rows = (("share of images", *(Quantity(i / 7, i / 9, i / 6) for i in range(7))), ("mean (correct only)", *range(7)))
+    wide = ReportTable("A table", (Column("", "left"), *map(Column, names)), (rows,), ("a note",))
+    console = Console(file=io.StringIO(), width=width)
+    console.print(wide)
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("A table") == text.count("a note") == 1
+    # the letters of every heading, in order, within one column of a block
+    heads, reading = [], False
+    for line in text.splitlines():
+        if line.startswith("┏"):
+            reading, parts = True, None
+        elif line.startswith("┡"):
+            heads += parts[1:]
+            reading = False
+        elif reading:
+            cells = [cell.strip() for cell in line.strip("┃").split("┃")]
+            parts = cells if parts is None else [a + b for a, b in zip(parts, cells, strict=True)]
+    assert heads == names
+    for value in rows[0][1:]:
+        assert str(value).partition(" (")[0] in text
