@@ -15,6 +15,7 @@ from pyrobust.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from pyrobust.auditing.certification_log import CertificationLog
+    from pyrobust.evaluation import Run
     from pyrobust.report.formats import TableForm
 
 _FIGURES = ("png", "pdf", "svg")
@@ -25,7 +26,7 @@ _TABLES: tuple[TableForm, ...] = ("md", "tex", "csv", "json")
 def report(
     logs: Annotated[
         list[Path],
-        typer.Argument(metavar="LOG...", help="Runs of certify or verify, or tab-separated logs of any program."),
+        typer.Argument(metavar="LOG...", help="Runs of certify, verify or attack, or text logs of any program."),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for figures and tables.")],
     formats: Annotated[
@@ -45,10 +46,13 @@ def report(
     ] = None,
     overwrite: Replace = False,
 ) -> None:
-    """Compare certifications in a table and figures, for the terminal, a paper or a program.
+    """Compare certifications and attacks in tables and figures, for the terminal, a paper or a program.
 
     Ranks the classifiers by the probability of the right class under noise (p_A); also shows certified accuracy and
     the average certified radius. Writes certified_accuracy and survival (png, pdf, svg) and table (md, tex, csv, json).
+
+    Runs of attack, with those of verify beside them, bound robust accuracy from above and below: robust_accuracy (png,
+    pdf, svg) and robustness (md, tex, csv, json).
 
     Example: pyrobust report cohen_sigma0.25.tsv run.db --out comparison
     """
@@ -56,20 +60,40 @@ def report(
     columns = None if radii is None else parse_epsilons("--radii", radii)
     from rich.console import Console
 
-    from pyrobust.evaluation import read_certification_log
-    from pyrobust.report import comparison_table, format_table
+    from pyrobust.auditing.certification_log import is_run
+    from pyrobust.evaluation import Run, read_certification_log
+    from pyrobust.report import comparison_table, format_table, robustness_table
 
-    read = [_examined(read_certification_log(path, n=n, alpha=alpha, sigma=sigma)) for path in logs]
-    table = comparison_table(read, columns)
-    files = {f"table.{form}": format_table(table, form).encode() for form in _TABLES if form in endings}
+    runs = {path: Run(path) for path in logs if is_run(path)}
+    attacked = any(run.kind == "attack" for run in runs.values())
+    # Verifications stand beside attacks, too.
+    bounds = [run for run in runs.values() if run.kind == "attack" or (attacked and run.parameters.get("epsilons"))]
+    certified = [path for path in logs if path not in runs or runs[path].kind != "attack"]
+    read = [_examined(read_certification_log(path, n=n, alpha=alpha, sigma=sigma)) for path in certified]
+    norms = list(dict.fromkeys(log.norm for log in read))
+    # Radii of different norms do not compare: a table and figures each.
+    ends = {norm: f"_{norm}" if len(norms) > 1 else "" for norm in norms}
+    tables = {
+        f"table{end}": comparison_table([log for log in read if log.norm == norm], columns)
+        for norm, end in ends.items()
+    }
+    if bounds:
+        tables["robustness"] = robustness_table(bounds)
+    files = {
+        f"{name}.{form}": format_table(table, form).encode()
+        for name, table in tables.items()
+        for form in _TABLES
+        if form in endings
+    }
     try:
-        files |= _figures(read, [form for form in _FIGURES if form in endings])
+        files |= _figures(read, ends, bounds, [form for form in _FIGURES if form in endings])
     except MissingExtraError as error:
         if formats is not None:
             raise
         note(f"no figures: {error}")
     _write(out, files, logs, overwrite)
-    Console().print(table)
+    for table in tables.values():
+        Console().print(table)
     for log in read:
         if log.findings:
             count = "1 fault" if len(log.findings) == 1 else f"{len(log.findings)} faults"
@@ -100,18 +124,30 @@ def _examined(log: CertificationLog) -> CertificationLog:
     return replace(log, findings=tuple(result.faults), n=result.counted.n, alpha=result.counted.alpha)
 
 
-def _figures(logs: list[CertificationLog], forms: list[str]) -> dict[str, bytes]:
+def _figures(
+    logs: list[CertificationLog], ends: dict[str, str], bounds: list[Run], forms: list[str]
+) -> dict[str, bytes]:
     from pyrobust.auditing.votes import survival_of
-    from pyrobust.report.figures import certified_accuracy_frame, survival_frame
+    from pyrobust.report.axes import LineStyles
+    from pyrobust.report.figures import certified_accuracy_frame, robust_accuracy_frame, survival_frame
 
     if not forms:
         return {}
-    frames = {"certified_accuracy": certified_accuracy_frame(logs)}
+    styles = LineStyles()
+    frames = {}
+    for norm, end in ends.items():
+        chosen = [log for log in logs if log.norm == norm]
+        frames[f"certified_accuracy{end}"] = certified_accuracy_frame(chosen, styles=styles)
+        voted = [log for log in chosen if survival_of(log) is not None]
+        if voted:
+            frames[f"survival{end}"] = survival_frame(voted, styles)
     voted = [log for log in logs if survival_of(log) is not None]
-    if voted:
-        frames["survival"] = survival_frame(voted)
     if len(voted) < len(logs):
         note(f"survival: {len(voted)} of {len(logs)} logs; no votes follow from the others (see the table's notes)")
+    attacked = dict.fromkeys(run.parameters["norm"] for run in bounds)
+    for norm in attacked:
+        name = f"robust_accuracy_{norm}" if len(attacked) > 1 else "robust_accuracy"
+        frames[name] = robust_accuracy_frame([run for run in bounds if run.parameters["norm"] == norm], styles=styles)
     return {f"{name}.{form}": frame.render(form) for name, frame in frames.items() for form in forms}
 
 

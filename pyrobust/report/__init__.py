@@ -8,6 +8,7 @@ from pyrobust.report.curve import plot_curve
 from pyrobust.report.figures import plot_certified_accuracy, plot_survival
 from pyrobust.report.formats import Column, Quantity, ReportTable, format_table, rich_table
 from pyrobust.report.plan_table import plan_table
+from pyrobust.report.robustness_table import robustness_table
 from pyrobust.report.summary import run_summary
 from pyrobust.report.table import (
     attack_table,
@@ -35,6 +36,7 @@ __all__ = [
     "plot_survival",
     "prediction_table",
     "rich_table",
+    "robustness_table",
     "run_summary",
     "verification_table",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from pyrobust.checks import file_path
@@ -50,6 +50,23 @@ def line_style(place: int) -> dict[str, Any]:
     dashes = _DASHES[(place + place // count) % count]
     # not clipped, so that a line along 0 or 100 is not hidden by the frame
     return {"color": _INKS[place % count], "linestyle": dashes, "linewidth": 1.6, "clip_on": False, "zorder": 3}
+
+
+class LineStyles:
+    """Styles of lines by classifier: each keeps its colour and dashes through all figures that share this object.
+
+    >>> styles = LineStyles()
+    >>> styles.of(["a", "b"])[1] == styles.of(["b"])[0]
+    True
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[Hashable, int] = {}
+
+    def of(self, classifiers: Sequence[Hashable]) -> list[dict[str, Any]]:
+        """Styles of the lines of one figure; several lines of one classifier have one each."""
+        keys = [(key, classifiers[:place].count(key)) for place, key in enumerate(classifiers)]
+        return [line_style(self._places.setdefault(key, len(self._places))) for key in keys]
 
 
 class Frame:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,18 @@ from pyrobust.auditing.votes import survival_of
 from pyrobust.errors import InputError
 from pyrobust.evaluation import Run
 from pyrobust.metrics.certified import certified_accuracy
-from pyrobust.report.axes import Frame, figure_format, line_style
+from pyrobust.report.axes import Frame, LineStyles, figure_format
 from pyrobust.report.caption import describe_run
 from pyrobust.report.formats import plain_text
-from pyrobust.report.subjects import checked_logs, checked_norm, distinct_names, facts_of, why_no_votes
+from pyrobust.report.robustness_table import by_classifier, checked_robustness_runs, rates_of
+from pyrobust.report.subjects import (
+    checked_logs,
+    checked_norm,
+    distinct_names,
+    distinct_run_names,
+    facts_of,
+    why_no_votes,
+)
 
 _Logs = CertificationLog | Sequence[CertificationLog]
 # More steps than these cannot be distinguished and would make files of megabytes.
@@ -28,6 +37,7 @@ _STEPS, _BAND = 4000, 120
 class _Steps:
     caption: str
     norm: str
+    classifier: Hashable
     radius: npt.NDArray[np.float64]
     certified: npt.NDArray[np.bool_]
 
@@ -98,8 +108,11 @@ def plot_survival(logs: _Logs, path: str | os.PathLike[str]) -> None:
     survival_frame(logs).write(path)
 
 
-def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05) -> Frame:
-    """Draw the figure of `plot_certified_accuracy`, to be rendered in any number of formats."""
+def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05, styles: LineStyles | None = None) -> Frame:
+    """Draw the figure of `plot_certified_accuracy`, to be rendered in any number of formats.
+
+    With ``styles``, a classifier has the same line as in other figures.
+    """
     steps = [_of_run(logs)] if isinstance(logs, Run) else _of_logs(checked_logs(logs))
     norm = checked_norm({each.norm for each in steps})
     largest = max(float(each.radius[each.certified].max(initial=0.0)) for each in steps)
@@ -111,8 +124,8 @@ def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05) -> Frame:
         [each.caption for each in steps],
     )
     lines = []
-    for place, each in enumerate(steps):
-        style = line_style(place)
+    shown = (styles or LineStyles()).of([each.classifier for each in steps])
+    for style, each in zip(shown, steps, strict=True):
         radii = np.linspace(0.0, end, _BAND)
         rates = certified_accuracy(each.radius, each.certified, radii.tolist(), alpha)
         band = ([100 * rate.lower for rate in rates], [100 * rate.upper for rate in rates])
@@ -125,8 +138,8 @@ def certified_accuracy_frame(logs: Run | _Logs, alpha: float = 0.05) -> Frame:
     return frame
 
 
-def survival_frame(logs: _Logs) -> Frame:
-    """Draw the figure of `plot_survival`, to be rendered in any number of formats."""
+def survival_frame(logs: _Logs, styles: LineStyles | None = None) -> Frame:
+    """Draw the figure of `plot_survival`, to be rendered in any number of formats; ``styles`` as above."""
     logs = checked_logs(logs)
     curves = [survival_of(log) for log in logs]
     for log, curve in zip(logs, curves, strict=True):
@@ -139,14 +152,63 @@ def survival_frame(logs: _Logs) -> Frame:
         _captions(logs),
     )
     lines = []
-    for place, curve in enumerate(curves):
+    shown = (styles or LineStyles()).of([_classifier(log) for log in logs])
+    for style, curve in zip(shown, curves, strict=True):
         assert curve is not None
-        style = line_style(place)
         frame.axes.fill_between(
             curve.thresholds, 100 * curve.lower, 100 * curve.upper, color=style["color"], alpha=0.25, lw=0
         )
         lines += frame.axes.plot(curve.thresholds, 100 * curve.share, **style)
     frame.axes.set_xlim(0.5, 1.0)
+    frame.label(lines)
+    return frame
+
+
+def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles: LineStyles | None = None) -> Frame:
+    """Draw bounds of robust accuracy over epsilon, of one norm: attacked from above, verified from below.
+
+    Args:
+        runs: of kind attack, or verify at given epsilons; runs of one classifier and kind are joined to one line.
+        alpha: probability that one of the intervals misses, in (0, 1).
+        styles: as above.
+
+    Raises:
+        InputError: no run, several norms, or a run that does not bound robust accuracy.
+        InputTypeError: an argument that is not a run.
+    """
+    checked = checked_robustness_runs(runs)
+    norm = checked_norm({run.parameters["norm"] for run in checked})
+    groups: dict[tuple[tuple[Any, ...], str], list[Run]] = {}
+    for (model, sha256, _), group in by_classifier(checked).items():
+        for run in sorted(group, key=lambda run: run.kind):
+            groups.setdefault(((model, sha256, None, ""), run.kind), []).append(run)
+    bound = {"attack": "under attack, an upper bound", "verify": "verified, a lower bound"}
+    names = dict(zip(map(id, checked), distinct_run_names(checked), strict=True))
+    captions = [
+        f"{plain_text(key[0])}, {bound[kind]}: {plain_text(', '.join(names[id(run)] for run in runs_of))}"
+        for (key, kind), runs_of in groups.items()
+    ]
+    frame = Frame(
+        f"Robust accuracy, with intervals of {100 * (1 - alpha):g} % at each epsilon",
+        f"{norm} epsilon, in the unit of the input",
+        "robust accuracy (%)",
+        captions,
+    )
+    styles = styles or LineStyles()
+    lines, largest = [], 0.0
+    for (key, kind), runs_of in groups.items():
+        points = [(point[1], rate) for run in runs_of for point, rate in rates_of(run, alpha).items()]
+        points = [(0.0, runs_of[0].clean_accuracy(alpha)), *sorted(points, key=lambda point: point[0])]
+        x = [epsilon for epsilon, _ in points]
+        value, lower, upper = (
+            100 * np.array([getattr(rate, name) for _, rate in points]) for name in ("value", "lower", "upper")
+        )
+        [style] = styles.of([key])
+        frame.axes.errorbar(x, value, [value - lower, upper - value], fmt="none", ecolor=style["color"], alpha=0.4)
+        marker = "v" if kind == "attack" else "^"
+        lines += frame.axes.plot(x, value, marker=marker, markersize=5, **style)
+        largest = max(largest, *x)
+    frame.axes.set_xlim(0, 1.05 * largest or 1.0)
     frame.label(lines)
     return frame
 
@@ -157,13 +219,21 @@ def _of_run(run: Run) -> _Steps:
     radius = run.table["radius"]
     # A verification with radius 0 proved nothing, not even for the image itself.
     certified = run.right & ((radius > 0) | (run.kind != "verify"))
-    return _Steps("\n".join(describe_run(run)), run.parameters["norm"], radius, certified)
+    return _Steps("\n".join(describe_run(run)), run.parameters["norm"], run.header.model_sha256, radius, certified)
 
 
 def _of_logs(logs: Sequence[CertificationLog]) -> list[_Steps]:
     return [
-        _Steps(caption, log.norm, log.radius, log.certified) for caption, log in zip(_captions(logs), logs, strict=True)
+        _Steps(caption, log.norm, _classifier(log), log.radius, log.certified)
+        for caption, log in zip(_captions(logs), logs, strict=True)
     ]
+
+
+def _classifier(log: CertificationLog) -> Hashable:
+    """The network and its noise; the file where a log does not state the network."""
+    if log.header is None or not log.header.model_sha256:
+        return str(log.path)
+    return (log.header.model, log.header.model_sha256, log.sigma, log.noise)
 
 
 def _captions(logs: Sequence[CertificationLog]) -> list[str]:

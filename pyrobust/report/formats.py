@@ -232,7 +232,9 @@ def _fitting_tables(table: ReportTable, width: int) -> Iterator[Table | Text]:
         while end < len(widths) and widths[0] + sum(widths[begin : end + 1]) + _frame(end + 2 - begin) <= width:
             end += 1
         block = [0, *range(begin, end)]
-        yield _rich_block(table, block, contents, widths, title=begin == 1, notes=False)
+        room = width - sum(widths[place] for place in block) - _frame(len(block))
+        fitted = [widths[0] + max(0, min(room, natural[0] - widths[0])), *widths[1:]]
+        yield _rich_block(table, block, contents, fitted, title=begin == 1, notes=False)
         begin = end
     yield _notes(table)
 

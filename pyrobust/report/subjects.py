@@ -10,6 +10,7 @@ import numpy as np
 from pyrobust.auditing.certification_log import CertificationLog
 from pyrobust.checks import items
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.evaluation import Run
 
 
 def checked_logs(logs: CertificationLog | Sequence[CertificationLog]) -> list[CertificationLog]:
@@ -48,15 +49,34 @@ def checked_norm(norms: set[str]) -> str:
 
 def distinct_names(logs: Sequence[CertificationLog]) -> list[str]:
     """Name each log: by its own name, with its folder where several share it, with a number where they still do."""
-    names = [log.name for log in logs]
+    return _distinct([log.name for log in logs], [Path(log.path) for log in logs])
+
+
+def distinct_run_names(runs: Sequence[Run]) -> list[str]:
+    """Name each run by its file, one in memory by its model, as `distinct_names` does for logs."""
+    paths = [run.path for run in runs]
+    names = [run.header.model if path is None else path.stem for run, path in zip(runs, paths, strict=True)]
+    return _distinct(names, [Path() if path is None else path for path in paths])
+
+
+def _distinct(names: list[str], paths: Sequence[Path]) -> list[str]:
     if len(set(names)) < len(names):
-        where = [Path(log.path).absolute().parent.name for log in logs]
+        where = [path.absolute().parent.name for path in paths]
         names = [f"{where[i]}/{name}" if names.count(name) > 1 else name for i, name in enumerate(names)]
-    distinct: list[str] = []
+    return distinct(names)
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Number names that several share.
+
+    >>> distinct(["net", "net"])
+    ['net', 'net (2)']
+    """
+    found: list[str] = []
     for name in names:
-        number = next(i for i in range(1, len(names) + 2) if (f"{name} ({i})" if i > 1 else name) not in distinct)
-        distinct.append(f"{name} ({number})" if number > 1 else name)
-    return distinct
+        number = next(i for i in range(1, len(names) + 2) if (f"{name} ({i})" if i > 1 else name) not in found)
+        found.append(f"{name} ({number})" if number > 1 else name)
+    return found
 
 
 def facts_of(log: CertificationLog) -> list[str]:

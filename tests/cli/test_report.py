@@ -161,3 +161,22 @@ def test_a_run_is_accepted_as_a_log(pyrobust, tmp_path):
     assert rows["guarantee"] == "grid of 1/16"
     assert 0 <= rows["area under the survival curve of p_A"]["lower"] <= 1
     assert "the area, for possible votes" not in rows
+
+
+def test_attacks_and_verifications_are_reported(pyrobust, tmp_path, log, plotting):
+    model = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--max", 6)
+    assert pyrobust("attack", *model, "--epsilon", "8/255", "--attack", "fgsm", "--out", "a.db").status == 0
+    assert pyrobust("verify", *model, "--epsilon", "8/255", "--method", "ibp", "--out", "v.db").status == 0
+    done = pyrobust("report", "a.db", "--out", "alone")
+    assert done.status == 0
+    names = {f"robust_accuracy.{form}" for form in ("png", "pdf", "svg")}
+    names |= {f"robustness.{form}" for form in ("md", "tex", "csv", "json")}
+    assert {file.name for file in (tmp_path / "alone").iterdir()} == names
+    # beside logs in another norm
+    assert pyrobust("report", log, "v.db", "a.db", "--out", "all", "--formats", "json,png").status == 0
+    assert {file.name for file in (tmp_path / "all").iterdir()} == {
+        *("table_l2.json", "table_linf.json", "robustness.json", "robust_accuracy.png", "survival_l2.png"),
+        *("certified_accuracy_l2.png", "certified_accuracy_linf.png"),
+    }
+    rows = [row[0] for row in json.loads((tmp_path / "all" / "robustness.json").read_text())["rows"]]
+    assert {"linf 8/255: robust under attack, FGSM", "linf 8/255: verified, ibp"} < set(rows)

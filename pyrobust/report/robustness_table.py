@@ -1,0 +1,153 @@
+"""Table that compares attacked and verified runs: upper and lower bounds of robust accuracy side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrobust.checks import items, number_text
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.evaluation import Run
+from pyrobust.metrics import Rate
+from pyrobust.report.caption import describe_budget, describe_run
+from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
+from pyrobust.report.subjects import distinct, distinct_run_names
+
+_HASH = 12
+
+
+def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTable:
+    """Compare runs of attacks and verifications: clean accuracy, and robust accuracy between its two bounds.
+
+    One column per classifier and data set. A row per norm, epsilon and method holds the share that is verified, a
+    proved lower bound of robust accuracy, or the share that withstood the attack, an upper bound. A verified image that
+    an attack broke, of the same model and data, is a fault of one of the two and is reported in the notes.
+
+    Args:
+        runs: of kind attack, or of kind verify at given epsilons, each with at least one image.
+        alpha: probability that one of the intervals misses, in (0, 1).
+
+    Returns:
+        A table to print or to write; its notes say what it depends on.
+
+    Raises:
+        InputError: no run, a run of another kind or without images, or alpha out of range.
+        InputTypeError: an argument that is not a run.
+
+    >>> from pyrobust.attacks import FGSM
+    >>> from pyrobust.evaluation import attack_dataset
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> run = attack_dataset(FGSM(load_model("zoo:digits-smooth-0.25"), 8 / 255), load_data("digits"), max_images=4)
+    >>> [row[0] for row in robustness_table(run).rows][-1]
+    'linf 8/255: robust under attack, FGSM'
+    """
+    checked = checked_robustness_runs(runs)
+    names = distinct_run_names(checked)
+    groups = by_classifier(checked)
+    columns = list(groups.values())
+    cells: dict[tuple[str, float, str], dict[int, Rate]] = {}
+    for place, group in enumerate(columns):
+        for run in group:
+            for (norm, epsilon, what), rate in rates_of(run, alpha).items():
+                key = (norm, epsilon, f"{what}, {_method(run)}")
+                if place in cells.get(key, {}):  # two runs of one method, with other seeds or images
+                    key = (norm, epsilon, f"{key[2]}, {names[checked.index(run)]}")
+                cells.setdefault(key, {})[place] = rate
+    bounds: list[Row] = [
+        (f"{norm} {number_text(epsilon)}: {what}", *(_share(found.get(place)) for place in range(len(columns))))
+        for (norm, epsilon, what), found in sorted(cells.items())
+    ]
+    clean: Row = ("clean accuracy", *(_share(group[0].clean_accuracy(alpha)) for group in columns))
+    notes = [f"{name}: {line}" for name, run in zip(names, checked, strict=True) for line in describe_run(run)]
+    notes.append(
+        f"Verified: proved, a lower bound of robust accuracy. Robust under attack: an upper bound, which a stronger "
+        f"attack can lower. In brackets intervals of {100 * (1 - alpha):g} % each, for other images of the same kind."
+    )
+    return ReportTable(
+        title="Robust accuracy",
+        columns=(Column("", "left"), *map(Column, distinct([key[0] for key in groups]))),
+        sections=(_facts(columns), (clean, *bounds)),
+        notes=(*notes, *_crossings(checked, names)),
+        aside=("data sha256", "model sha256"),
+    )
+
+
+def checked_robustness_runs(runs: Run | Sequence[Run]) -> list[Run]:
+    """Return runs that bound robust accuracy: attacks, and verifications at given epsilons, with images."""
+    checked = [runs] if isinstance(runs, Run) else items("runs", runs, "runs")
+    for run in checked:
+        if not isinstance(run, Run):
+            raise InputTypeError(f"runs: expected runs, got {type(run).__name__}")
+        if not (run.kind == "attack" or (run.kind == "verify" and run.parameters["epsilons"])) or not len(run):
+            kind = f"one of kind {run.kind} with {len(run)} images"
+            raise InputError(f"runs: expected runs of kind attack, or verify at epsilons, with images, got {kind}")
+    if not checked:
+        raise InputError("runs: expected at least one, got none")
+    return checked
+
+
+def rates_of(run: Run, alpha: float) -> dict[tuple[str, float, str], Rate]:
+    """Bounds of a run by norm, epsilon and kind."""
+    norm = run.parameters["norm"]
+    if run.kind == "attack":
+        return {(norm, run.parameters["epsilon"], "robust under attack"): run.robust_accuracy(alpha)}
+    return {(norm, size, "verified"): run.verified_accuracy(size, alpha) for size in run.parameters["epsilons"]}
+
+
+def by_classifier(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Run]]:
+    """Group runs by model and data: names of the model, hashes of the model and of the data."""
+    groups: dict[tuple[str, str, str], list[Run]] = {}
+    for run in runs:
+        header = run.header
+        groups.setdefault((header.model, header.model_sha256, header.data_sha256), []).append(run)
+    return groups
+
+
+def _facts(columns: Sequence[Sequence[Run]]) -> tuple[Row, ...]:
+    wanted: dict[str, Callable[[Run], str]] = {
+        "images": lambda run: f"{len(run):,}",
+        "data sha256": lambda run: run.header.data_sha256[:_HASH],
+        "model sha256": lambda run: run.header.model_sha256[:_HASH] or "unknown",
+    }
+    return tuple(
+        (name, *(", ".join(dict.fromkeys(map(fact, group))) for group in columns)) for name, fact in wanted.items()
+    )
+
+
+def _method(run: Run) -> str:
+    parameters = run.parameters
+    if run.kind == "verify":
+        return f"{parameters['method']}{'' if parameters['sound'] else ', not sound'}"
+    budget = describe_budget(parameters["attack"], parameters["settings"])
+    return f"{parameters['attack']}{budget and f', {budget}'}"
+
+
+def _share(rate: Rate | None) -> Cell:
+    return None if rate is None else Quantity(rate.value, rate.lower, rate.upper, 2, percent=True)
+
+
+def _crossings(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+    """Notes on images that one run verified and another broke within the verified radius."""
+
+    def subject(run: Run) -> tuple[Any, ...]:
+        return (run.header.model_sha256, run.header.data_sha256, run.parameters["norm"])
+
+    notes = []
+    for attacked, name in zip(runs, names, strict=True):
+        for verified, other in zip(runs, names, strict=True):
+            if (attacked.kind, verified.kind) != ("attack", "verify") or subject(attacked) != subject(verified):
+                continue
+            proved = verified.right & (verified.table["radius"] >= attacked.parameters["epsilon"])
+            broken = attacked.right & ~attacked.robust
+            both: npt.NDArray[np.int64] = np.intersect1d(
+                verified.table["index"][proved], attacked.table["index"][broken]
+            )
+            if len(both) and subject(attacked)[0]:
+                notes.append(
+                    f"CROSSING: {name} broke image {both[0]}{f' and {len(both) - 1} more' if len(both) > 1 else ''}, "
+                    f"which {other} verified at this epsilon; one of the two is wrong, please report it."
+                )
+    return notes
