@@ -53,18 +53,12 @@ class Quantity:
             return self.text
         if math.isnan(self.value):
             return "–"
-        text = self.rounded(self.value, ROUND_FLOOR if self.down else ROUND_HALF_EVEN) + (" %" if self.percent else "")
+        text = _rounded(self, self.value, ROUND_FLOOR if self.down else ROUND_HALF_EVEN) + (
+            " %" if self.percent else ""
+        )
         if self.lower is None or self.upper is None:
             return text
-        return f"{text} ({self.rounded(self.lower, ROUND_FLOOR)} to {self.rounded(self.upper, ROUND_CEILING)})"
-
-    def rounded(self, number: float, rounding: str) -> str:
-        """Write a number with the digits of this quantity."""
-        if math.isinf(number):
-            return str(number)
-        # Scaled as decimal digits: a binary product can be off by an ulp, and its floor then by a whole unit.
-        scaled = Decimal(float.__repr__(number)).scaleb(2 if self.percent else 0)
-        return f"{scaled.quantize(Decimal(1).scaleb(-self.digits), rounding, _EXACT):f}"
+        return f"{text} ({_rounded(self, self.lower, ROUND_FLOOR)} to {_rounded(self, self.upper, ROUND_CEILING)})"
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,7 @@ class Interval:
     def __str__(self) -> str:
         digits = 1 if self.percent else 4
         form = Quantity(0.0, digits=digits, percent=self.percent)
-        low, high = form.rounded(self.lower, ROUND_FLOOR), form.rounded(self.upper, ROUND_CEILING)
+        low, high = _rounded(form, self.lower, ROUND_FLOOR), _rounded(form, self.upper, ROUND_CEILING)
         return f"{low} to {high}{' %' if self.percent else ''}"
 
 
@@ -159,6 +153,15 @@ class ReportTable(Tabular):
         table = html_table(names, [[list(_texts(self, row)) for row in section] for section in self.sections])
         notes = "".join(f"<li>{html.escape(plain_text(note))}</li>" for note in self.notes)
         return f"<p><b>{html.escape(plain_text(self.title))}</b></p>{table}{notes and f'<ul>{notes}</ul>'}"
+
+
+def _rounded(form: Quantity, number: float, rounding: str) -> str:
+    """Write a number with the digits of a quantity."""
+    if math.isinf(number):
+        return str(number)
+    # Scaled as decimal digits: a binary product can be off by an ulp, and its floor then by a whole unit.
+    scaled = Decimal(float.__repr__(number)).scaleb(2 if form.percent else 0)
+    return f"{scaled.quantize(Decimal(1).scaleb(-form.digits), rounding, _EXACT):f}"
 
 
 def rich_table(table: ReportTable) -> Table:
