@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shlex
 import sys
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pyrobust.cli.shell import INTERRUPTED_STATUS, check_outputs, describe_path, note, show_progress
-from pyrobust.errors import InputError, ModelError, PyrobustError
+from pyrobust.errors import ModelError, PyrobustError
 
 if TYPE_CHECKING:
     from pyrobust.evaluation import Run, SweepProgress
@@ -169,11 +168,13 @@ def show_run(run: Run, json_file: str | None = None) -> None:
 
 def _write_summary(run: Run, json_file: str | None) -> None:
     from pyrobust.report import run_summary
+    from pyrobust.zoo.files import check_output
 
     if json_file is None:
         return
-    if run.path is not None and os.path.realpath(json_file) == os.path.realpath(run.path):
-        raise InputError(f"--json: expected another file than the run, got {json_file!r}")
+    if json_file != "-":
+        # The run's file may be new, or have a name that the arguments gave it.
+        check_output("--json", json_file, inputs=run.files, replace=True)
     write_json(run_summary(run), json_file)
 
 

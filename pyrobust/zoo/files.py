@@ -161,7 +161,7 @@ def _temporary_file(path: Path, content: bytes | memoryview) -> Iterator[str]:
     """Write the content to a temporary file beside the path; remove it afterwards unless it was renamed."""
     temporary = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".pyrobust.", delete=False) as file:
             temporary = file.name
             file.write(content)
             file.flush()

@@ -56,3 +56,15 @@ def test_a_summary_overwrites_neither_a_run_nor_another_file(pyrobust, tmp_path)
     assert "--json: expected" in pyrobust(*arguments, "--out", "run.db", "--json", "no/such/folder.json").error
     assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.json"]
     assert (tmp_path / "mine.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize("name", ["certify-digits-smooth-0.25-digits-sigma0.25-n100.db", "run.db-wal"])
+def test_a_new_run_is_not_overwritten_by_its_summary(pyrobust, tmp_path, name):
+    arguments = ["certify", *MODEL, "--sigma", "0.25", "--n", "100", "--max", "2"]
+    arguments += ["--out", "run.db"] if name.startswith("run") else []
+    done = pyrobust(*arguments, "--json", name)
+    assert done.status == 2
+    assert "error: --json: expected a file" in done.err
+    run = name.removesuffix("-wal")
+    assert [file.name for file in tmp_path.iterdir()] == [run]
+    assert pyrobust("log", run).status == 0

@@ -135,6 +135,15 @@ def test_links_are_followed_and_permissions_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["far", "link.tsv", "loop", "lost"]
 
 
+def test_a_file_may_have_the_longest_name(tmp_path: Path) -> None:
+    """The temporary file beside it has a name of its own length."""
+    longest = "n" * os.pathconf(tmp_path, "PC_NAME_MAX")
+    write_atomically(tmp_path / longest, b"text")
+    assert [path.name for path in tmp_path.iterdir()] == [longest]
+    with pytest.raises(StoreError, match="File name too long"):
+        write_atomically(tmp_path / f"{longest}n", b"text")
+
+
 def test_devices_and_pipes_are_written_to(tmp_path: Path) -> None:
     write_atomically(os.devnull, b"text")
     assert Path(os.devnull).is_char_device()
