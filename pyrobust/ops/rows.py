@@ -170,7 +170,8 @@ def nhwc(*tensors: Tensor) -> bool:
     >>> nhwc(torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last))
     True
     """
-    return all(
+    # Under torch.func.vmap the memory format is not known.
+    return not transformed() and all(
         t.dim() == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last) for t in tensors
     )
 

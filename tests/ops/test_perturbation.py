@@ -161,7 +161,7 @@ def test_opcheck(device: torch.device, dtype: torch.dtype) -> None:
 def test_gradients() -> None:
     x = torch.tensor([0.2, 0.9, 0.1, 0.5, 0.0, 1.0], dtype=torch.float64, requires_grad=True)
     z = torch.tensor([0.3, 0.4, -0.3, -0.1, 0.25, -0.5], dtype=torch.float64, requires_grad=True)
-    torch.autograd.gradcheck(lambda p, q: ops.add_perturbation(p, q, -0.5, 1.5), (x, z))
+    torch.autograd.gradcheck(lambda p, q: ops.add_perturbation(p, q, -0.5, 1.5), (x, z), check_forward_ad=True)
     ops.add_perturbation(x, z).backward(torch.arange(1.0, 7.0).double())
     assert x.grad.tolist() == z.grad.tolist() == [1.0, 0.0, 0.0, 4.0, 5.0, 6.0]
 
@@ -172,6 +172,18 @@ def test_no_gradient_at_an_end_between_two_floats(dtype: torch.dtype) -> None:
     z = torch.tensor([1.0, -1.0, 0.01], dtype=dtype)
     ops.add_perturbation(x, z, 0.1, 0.2).sum().backward()
     assert x.grad.tolist() == [0.0, 0.0, 1.0]
+
+
+def test_transforms() -> None:
+    x, z = torch.rand(3, 2, 4, 5), torch.randn(3, 2, 4, 5)
+    want, inside = ops.add_perturbation(x, z), (x + z > 0) & (x + z < 1)
+    assert torch.equal(torch.vmap(ops.add_perturbation)(x, z), want)
+    assert torch.equal(torch.vmap(ops.add_perturbation, in_dims=(1, 1), out_dims=1)(x, z), want)
+    shared = torch.vmap(ops.add_perturbation, in_dims=(None, 0))(x[0], z)
+    assert torch.equal(shared, ops.add_perturbation(x[:1].expand(3, -1, -1, -1), z))
+    tangents = torch.ones_like(x), torch.full_like(x, 2.0)
+    assert torch.equal(torch.func.jvp(ops.add_perturbation, (x, z), tangents)[1], 3.0 * inside)
+    assert torch.equal(torch.func.grad(lambda p: ops.add_perturbation(p, z).sum())(x), inside.float())
 
 
 def test_compiles_into_one_graph() -> None:

@@ -151,6 +151,13 @@ def test_vmap(op: str) -> None:
     torch.testing.assert_close(per_example, leaf.grad)
 
 
+def test_vmap_of_the_box_in_channels_last() -> None:
+    x = torch.rand(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    deltas = torch.stack([x - 0.3, 2 * x - 1])
+    want = torch.stack([ops.project_l1_ball_box(delta, x, 0.5) for delta in deltas])
+    assert torch.equal(torch.vmap(lambda delta: ops.project_l1_ball_box(delta, x, 0.5))(deltas), want)
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_forward_mode_under_compile(op: str) -> None:
     v, tangent = normal_values(3, 5), normal_values(3, 5, seed=1)

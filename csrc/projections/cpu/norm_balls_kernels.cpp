@@ -21,12 +21,16 @@ namespace {
 // Loads eight elements from v + i on, or the last ones of n padded with zeros.
 template <class T>
 PYROBUST_TARGET inline V load_block(const T* v, int64_t i, int64_t n) {
-  return n - i >= 8 ? load(v + i) : load(Tail<T>(v + i, n - i, T{}).element);
+  if constexpr (std::is_same_v<T, double>)
+    return load_up_to(v, i, n);
+  else
+    return n - i >= 8 ? load(v + i) : load(Tail<T>(v + i, n - i, T{}).element);
 }
 
 // Stores eight elements at z + i, or those that exist, rounded toward zero.
 template <class T>
 PYROBUST_TARGET inline void put_block(T* z, int64_t i, int64_t n, V a) {
+  if constexpr (std::is_same_v<T, double>) return store_up_to(z, i, n, a);
   if (n - i >= 8) {
     put_truncated(z + i, a);
     return;
