@@ -35,7 +35,7 @@ def images(count: int = 40, classes: int = CLASSES) -> ImageSet:
 
 
 def smoother(model: Any = None, **options: Any) -> RandomizedSmoothing:
-    return RandomizedSmoothing(model or Bands(), CLASSES, 0.1, **({"batch_size": 64} | options))
+    return RandomizedSmoothing(model or Bands(), CLASSES, 0.1, **({"batch_size": 64, "grid": None} | options))
 
 
 def same(one: Run, other: Run) -> bool:

@@ -233,7 +233,7 @@ def test_tables() -> None:
         caption = "\n".join(verification_table(other).notes)
         assert "guarantee deterministic, semantics real" in caption
         assert other.header.data_sha256[:12] in caption
-    assert len(certified_accuracy_table(run, [0.01]).rows) == 5
+    assert len(certified_accuracy_table(run, [0.01]).rows) == 6
     assert len(verification_table(verify(load, data=(digits().x[:1], digits().y[:1] + 1), epsilons=0.1)).rows) > 3
 
 
