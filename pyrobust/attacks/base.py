@@ -18,6 +18,7 @@ from pyrobust.checks import (
     clip_range,
     finite,
     finite_values,
+    flag,
     float_tensor,
     radii,
     shape_text,
@@ -207,7 +208,7 @@ class AdversarialAttack(abc.ABC):
     def _success_labels(self, y: Tensor, targeted: bool, target_labels: Tensor | None, examples: int) -> Tensor:
         """Labels that decide success, int64 [N] on the CPU: y, or the target labels where targeted."""
         y = class_labels("y", y, examples)
-        if not targeted:
+        if not flag("targeted", targeted):
             return y
         if target_labels is None:
             raise InputError("target_labels: expected one label per example with targeted=True, got None")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pyrobust.cli.options import PERTURBATION_PANEL, RUN_PANEL, DType, NormName
-from pyrobust.cli.parsing import parse_epsilon
+from pyrobust.cli.parsing import parse_epsilon, whole_number
 from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ Epsilon = Annotated[
 Steps = Annotated[
     int | None,
     typer.Option(
+        parser=whole_number,
         metavar="N",
         help="Number of steps; for square, of queries. Default: the attack's own.",
         rich_help_panel=_ATTACK_PANEL,
@@ -64,7 +65,12 @@ Steps = Annotated[
 ]
 Restarts = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Number of starts. Default: the attack's own.", rich_help_panel=_ATTACK_PANEL),
+    typer.Option(
+        parser=whole_number,
+        metavar="N",
+        help="Number of starts. Default: the attack's own.",
+        rich_help_panel=_ATTACK_PANEL,
+    ),
 ]
 Version = Annotated[
     VersionName | None,

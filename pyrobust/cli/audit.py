@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pyrobust.cli.options import Replace
+from pyrobust.cli.parsing import real_number, whole_number
 from pyrobust.cli.shell import ERROR_STATUS, check_outputs, describe_path, note, reports_errors
 from pyrobust.errors import FileFormatError, InputError, StoreError
 
@@ -43,17 +44,26 @@ def audit(
     ],
     n: Annotated[
         int | None,
-        typer.Option("--n", metavar="N", help="Samples per image. Default: 100000, unless saturated radii contradict."),
+        typer.Option(
+            "--n",
+            parser=whole_number,
+            metavar="N",
+            help="Samples per image. Default: 100000, unless saturated radii contradict.",
+        ),
     ] = None,
     alpha: Annotated[
         float | None,
         typer.Option(
+            parser=real_number,
             metavar="A",
             help="Highest probability that a certificate is wrong. Default: 0.001, unless saturated radii contradict.",
         ),
     ] = None,
     sigma: Annotated[
-        float | None, typer.Option(metavar="S", help="Standard deviation of the noise. Default: from the file name.")
+        float | None,
+        typer.Option(
+            parser=real_number, metavar="S", help="Standard deviation of the noise. Default: from the file name."
+        ),
     ] = None,
     form: Annotated[
         FormName | None,

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from pyrobust.cli.parsing import positive_number, whole_number
+
 
 class DType(str, Enum):
     """Number formats that a model can run in."""
@@ -55,10 +57,14 @@ Weights = Annotated[
 ]
 Norm = Annotated[NormName, typer.Option("--norm", help="Norm of the perturbation.", rich_help_panel=PERTURBATION_PANEL)]
 Skip = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Stride: take every N-th image.", rich_help_panel=_IMAGES_PANEL)
+    int,
+    typer.Option(
+        parser=positive_number, metavar="N", help="Stride: take every N-th image.", rich_help_panel=_IMAGES_PANEL
+    ),
 ]
 Max = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Stop after N images.", rich_help_panel=_IMAGES_PANEL)
+    int | None,
+    typer.Option(parser=positive_number, metavar="N", help="Stop after N images.", rich_help_panel=_IMAGES_PANEL),
 ]
 Shard = Annotated[
     str | None,
@@ -68,16 +74,25 @@ Shard = Annotated[
         rich_help_panel=_IMAGES_PANEL,
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Random seed.", rich_help_panel=RUN_PANEL)]
+Seed = Annotated[int, typer.Option(parser=whole_number, metavar="N", help="Random seed.", rich_help_panel=RUN_PANEL)]
 BatchSize = Annotated[
     int | None,
     typer.Option(
-        metavar="N", min=1, help="Rows per forward pass. Default: chosen by the memory.", rich_help_panel=RUN_PANEL
+        parser=positive_number,
+        metavar="N",
+        help="Rows per forward pass. Default: chosen by the memory.",
+        rich_help_panel=RUN_PANEL,
     ),
 ]
 ChunkSize = Annotated[
     int | None,
-    typer.Option("--batch-size", metavar="N", min=1, help="Images per chunk. Default: 32.", rich_help_panel=RUN_PANEL),
+    typer.Option(
+        "--batch-size",
+        parser=positive_number,
+        metavar="N",
+        help="Images per chunk. Default: 32.",
+        rich_help_panel=RUN_PANEL,
+    ),
 ]
 Device = Annotated[
     str | None,

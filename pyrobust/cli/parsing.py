@@ -6,6 +6,8 @@ import math
 import re
 from pathlib import Path
 
+import typer
+
 from pyrobust.errors import InputError
 
 # Means and standard deviations of torchvision's weights, and of the reference implementation's CIFAR-10 nets.
@@ -13,6 +15,43 @@ _NORMALIZE = {
     "imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
     "cifar10": ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]),
 }
+
+
+def whole_number(text: str | int) -> int:
+    """Parse the integer of an option; a default passes.
+
+    >>> whole_number("7")
+    7
+    """
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected a whole number such as 1000, got {text!r}") from None
+
+
+def positive_number(text: str | int) -> int:
+    """Parse an integer of at least 1.
+
+    >>> positive_number("7")
+    7
+    """
+    value = whole_number(text)
+    if value < 1:
+        raise typer.BadParameter(f"expected at least 1, got {value}")
+    return value
+
+
+def real_number(text: str | float) -> float:
+    """Parse the number of an option, which may be a fraction, NaN or an infinity; a default passes.
+
+    >>> real_number("1/4"), real_number("nan")
+    (0.25, nan)
+    """
+    numerator, slash, denominator = str(text).partition("/")
+    try:
+        return float(numerator) / float(denominator) if slash else float(numerator)
+    except (ValueError, ZeroDivisionError):
+        raise typer.BadParameter(f"expected a number such as 0.25 or 1/4, got {text!r}") from None
 
 
 def parse_number(option: str, text: str) -> float:

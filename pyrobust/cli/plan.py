@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pyrobust.cli.parsing import parse_epsilons
+from pyrobust.cli.parsing import parse_epsilons, real_number, whole_number
 from pyrobust.cli.shell import describe_path, note, reports_errors
 from pyrobust.errors import InputError
 
@@ -25,18 +25,34 @@ def plan(
     radii: Annotated[
         str | None, typer.Option(metavar="R[,R...]", help="Radii to certify. Default: quarters up to the largest.")
     ] = None,
-    n_max: Annotated[int, typer.Option("--n-max", metavar="N", help="Maximum samples per image.")] = 100_000,
-    n0: Annotated[int, typer.Option("--n0", metavar="N", help="Samples per image to select the class.")] = 100,
-    alpha: Annotated[float, typer.Option(metavar="A", help="Highest probability that a certificate is wrong.")] = 0.001,
+    n_max: Annotated[
+        int, typer.Option("--n-max", parser=whole_number, metavar="N", help="Maximum samples per image.")
+    ] = 100_000,
+    n0: Annotated[
+        int, typer.Option("--n0", parser=whole_number, metavar="N", help="Samples per image to select the class.")
+    ] = 100,
+    alpha: Annotated[
+        float, typer.Option(parser=real_number, metavar="A", help="Highest probability that a certificate is wrong.")
+    ] = 0.001,
     hybrid: Annotated[
-        float, typer.Option(metavar="SHARE", help="Share of alpha for the hybrid's bound at the last sample.")
+        float,
+        typer.Option(
+            parser=real_number, metavar="SHARE", help="Share of alpha for the hybrid's bound at the last sample."
+        ),
     ] = 0.5,
     budget: Annotated[
-        float | None, typer.Option(metavar="SAMPLES", help="Total samples: print how many images they suffice for.")
+        float | None,
+        typer.Option(
+            parser=real_number, metavar="SAMPLES", help="Total samples: print how many images they suffice for."
+        ),
     ] = None,
     sigma: Annotated[
         float | None,
-        typer.Option(metavar="S", help="Standard deviation of the noise of a text log. Default: from the file name."),
+        typer.Option(
+            parser=real_number,
+            metavar="S",
+            help="Standard deviation of the noise of a text log. Default: from the file name.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:

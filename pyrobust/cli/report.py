@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pyrobust.cli.options import Replace
-from pyrobust.cli.parsing import parse_epsilons
+from pyrobust.cli.parsing import parse_epsilons, real_number, whole_number
 from pyrobust.cli.shell import describe_path, note, reports_errors
 from pyrobust.errors import InputError, MissingExtraError
 
@@ -36,13 +36,22 @@ def report(
     radii: Annotated[
         str | None, typer.Option(metavar="R[,R...]", help="Radii in the table. Default: steps up to the largest.")
     ] = None,
-    n: Annotated[int | None, typer.Option("--n", metavar="N", help="Samples per image in text logs.")] = None,
+    n: Annotated[
+        int | None, typer.Option("--n", parser=whole_number, metavar="N", help="Samples per image in text logs.")
+    ] = None,
     alpha: Annotated[
-        float | None, typer.Option(metavar="A", help="Highest probability that a certificate of a text log is wrong.")
+        float | None,
+        typer.Option(
+            parser=real_number, metavar="A", help="Highest probability that a certificate of a text log is wrong."
+        ),
     ] = None,
     sigma: Annotated[
         float | None,
-        typer.Option(metavar="S", help="Standard deviation of the noise of text logs. Default: from the file name."),
+        typer.Option(
+            parser=real_number,
+            metavar="S",
+            help="Standard deviation of the noise of text logs. Default: from the file name.",
+        ),
     ] = None,
     overwrite: Replace = False,
 ) -> None:

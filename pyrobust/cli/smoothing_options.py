@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pyrobust.cli.options import MODEL_PANEL, DType
-from pyrobust.cli.parsing import parse_normalize
+from pyrobust.cli.parsing import parse_normalize, positive_number, real_number, whole_number
 from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ _SEQUENTIAL_PANEL = "Smoothing with --method sequential"
 NumClasses = Annotated[
     int | None,
     typer.Option(
+        parser=positive_number,
         metavar="K",
-        min=1,
         help="Number of classes. Default: length of the model's output.",
         rich_help_panel=MODEL_PANEL,
     ),
@@ -57,6 +57,7 @@ Normalize = Annotated[
 Sigma = Annotated[
     float,
     typer.Option(
+        parser=real_number,
         metavar="S",
         help="Standard deviation of the noise in every pixel, in the unit of the pixels.",
         rich_help_panel=_PANEL,
@@ -89,18 +90,26 @@ Samples = Annotated[
     int,
     typer.Option(
         "--n",
+        parser=whole_number,
         metavar="N",
         help="Samples per image for the bound; with --method sequential, their maximum.",
         rich_help_panel=_PANEL,
     ),
 ]
-Votes = Annotated[int, typer.Option("--n", metavar="N", help="Samples per image.", rich_help_panel=_PANEL)]
+Votes = Annotated[
+    int, typer.Option("--n", parser=whole_number, metavar="N", help="Samples per image.", rich_help_panel=_PANEL)
+]
 Selection = Annotated[
-    int, typer.Option("--n0", metavar="N", help="Samples per image to select the class.", rich_help_panel=_PANEL)
+    int,
+    typer.Option(
+        "--n0", parser=whole_number, metavar="N", help="Samples per image to select the class.", rich_help_panel=_PANEL
+    ),
 ]
 Alpha = Annotated[
     float,
-    typer.Option(metavar="A", help="Highest probability that a result is wrong.", rich_help_panel=_PANEL),
+    typer.Option(
+        parser=real_number, metavar="A", help="Highest probability that a result is wrong.", rich_help_panel=_PANEL
+    ),
 ]
 Radii = Annotated[
     str | None,
@@ -109,6 +118,7 @@ Radii = Annotated[
 Hybrid = Annotated[
     float | None,
     typer.Option(
+        parser=real_number,
         metavar="SHARE",
         help="Share of alpha for one Clopper-Pearson bound at n samples. Default: 0.01.",
         rich_help_panel=_SEQUENTIAL_PANEL,

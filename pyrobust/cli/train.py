@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from pyrobust.cli.options import Replace
+from pyrobust.cli.parsing import real_number, whole_number
 from pyrobust.cli.shell import check_outputs, describe_path, note, reports_errors, show_progress
 
 train_app = typer.Typer(help="Train the bundled nets.", no_args_is_help=True)
@@ -24,10 +25,17 @@ def _train() -> None:
 @reports_errors
 def digits_smooth(
     sigma: Annotated[
-        float, typer.Option(metavar="S", help="Standard deviation of the noise in every pixel, pixels in [0, 1].")
+        float,
+        typer.Option(
+            parser=real_number, metavar="S", help="Standard deviation of the noise in every pixel, pixels in [0, 1]."
+        ),
     ] = 0.25,
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed of weights, order, warps and noise.")] = 0,
-    epochs: Annotated[int, typer.Option(metavar="N", help="Passes over the training images.")] = 300,
+    seed: Annotated[
+        int, typer.Option(parser=whole_number, metavar="N", help="Random seed of weights, order, warps and noise.")
+    ] = 0,
+    epochs: Annotated[
+        int, typer.Option(parser=whole_number, metavar="N", help="Passes over the training images.")
+    ] = 300,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="File of the weights. Default: digits-smooth-SIGMA.pt in this folder."),
@@ -55,11 +63,15 @@ def digits_smooth(
 @reports_errors
 def digits_ibp(
     epsilon: Annotated[
-        float, typer.Option(metavar="E", help="Radius of the l-infinity balls, pixels in [0, 1].")
+        float, typer.Option(parser=real_number, metavar="E", help="Radius of the l-infinity balls, pixels in [0, 1].")
     ] = 0.1,
     method: Annotated[str, typer.Option(metavar="NAME", help="Bounds in the loss: ibp or crown-ibp.")] = "ibp",
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed of weights, order and warps.")] = 0,
-    epochs: Annotated[int, typer.Option(metavar="N", help="Passes over the training images.")] = 200,
+    seed: Annotated[
+        int, typer.Option(parser=whole_number, metavar="N", help="Random seed of weights, order and warps.")
+    ] = 0,
+    epochs: Annotated[
+        int, typer.Option(parser=whole_number, metavar="N", help="Passes over the training images.")
+    ] = 200,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="File of the weights. Default: digits-ibp-EPSILON.pt in this folder."),

@@ -63,6 +63,7 @@ def empty_batch(
     op: str, name: str, x: Tensor, total: int, dtype: torch.dtype, memory_format: torch.memory_format
 ) -> Tensor:
     """Allocate `total` noisy copies of the images x, which the op calls `name`."""
+    check_dtype(op, dtype)
     if memory_format not in (torch.contiguous_format, torch.channels_last):
         raise InputError(
             f"{op}: memory_format: expected torch.contiguous_format or torch.channels_last, got {memory_format}"

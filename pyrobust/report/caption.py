@@ -6,12 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyrobust.checks import first_values, number_text
+from pyrobust.errors import InputTypeError
 from pyrobust.evaluation import Run
 
 # Digits of a hash: enough to tell apart the data sets and models that one compares.
 _DIGITS = 12
 # Radii and epsilons listed in a caption; the table has all of them.
 _MOST = 12
+
+
+def checked_run(run: Run) -> Run:
+    """Return a run; raise InputTypeError for anything else."""
+    if not isinstance(run, Run):
+        raise InputTypeError(f"run: expected a Run, got {type(run).__name__}; Run(path) reads one")
+    return run
 
 
 def describe_run(run: Run) -> list[str]:
@@ -31,7 +39,7 @@ def describe_run(run: Run) -> list[str]:
     >>> print(describe_run(run)[0])
     Smoothed classifier, gaussian noise of sigma 0.25; l2 radii, method fixed, guarantee real
     """
-    header, parameters = run.header, run.parameters
+    header, parameters = checked_run(run).header, run.parameters
     unfinished = "" if run.complete else f"; NOT FINISHED: {len(run)} of {len(run.expected)} images"
     return [
         *_of_kind(run),

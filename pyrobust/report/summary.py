@@ -11,6 +11,7 @@ from pyrobust.checks import non_negatives
 from pyrobust.evaluation import Run
 from pyrobust.metrics import average_certified_radius, average_radius, estimate_rate
 from pyrobust.metrics.radii import usual_radii
+from pyrobust.report.caption import checked_run
 from pyrobust.report.table import default_radii
 
 _HEADER = ("model", "model_sha256", "data", "data_sha256", "guarantee", "parameters", "versions")
@@ -41,7 +42,7 @@ def run_summary(run: Run, radii: Sequence[float] | None = None, alpha: float = 0
     4
     """
     summary: dict[str, Any] = {
-        "kind": run.kind,
+        "kind": checked_run(run).kind,
         "path": None if run.path is None else str(run.path),
         "images": len(run),
         "expected_images": len(run.expected),

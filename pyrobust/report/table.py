@@ -12,7 +12,7 @@ from pyrobust.evaluation import Run
 from pyrobust.evaluation.robustness_curve import RobustnessCurve
 from pyrobust.metrics import Rate, average_certified_radius, average_radius, estimate_rate
 from pyrobust.metrics.radii import quarters, rising
-from pyrobust.report.caption import describe_run, planned_attacks
+from pyrobust.report.caption import checked_run, describe_run, planned_attacks
 from pyrobust.report.formats import Column, Interval, Quantity, ReportTable, Row
 from pyrobust.runs.verdicts import STAGES
 
@@ -66,6 +66,7 @@ def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alp
     >>> len(certified_accuracy_table(run, [0.0, 0.25]).rows)
     7
     """
+    checked_run(run)
     radii = default_radii(run) if radii is None else non_negatives("radii", radii, infinite=True)
     accuracies = run.certified_accuracy(radii)
     totals = _prediction_rows(run, alpha)
@@ -105,7 +106,7 @@ def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
     >>> len(prediction_table(run).rows)
     3
     """
-    if run.kind in ("attack", "verify"):
+    if checked_run(run).kind in ("attack", "verify"):
         name = {"attack": "attack_table", "verify": "verification_table"}[run.kind]
         raise InputError(f"run: expected a run of kind certify or predict, got {run.kind}; use {name}")
     return _table("Predictions", describe_run(run), _prediction_rows(run, alpha), alpha=alpha)
@@ -131,7 +132,7 @@ def attack_table(run: Run, alpha: float = 0.05) -> ReportTable:
     >>> len(attack_table(run).rows)
     5
     """
-    robust = run.robust
+    robust = checked_run(run).robust
     _check_images(run)
     totals: list[Row] = [
         ("images", "", len(run), ""),
@@ -170,7 +171,7 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
     >>> verification_table(run).rows[0][0], len(verification_table(run).rows) > 4
     ('images', True)
     """
-    if run.kind != "verify":
+    if checked_run(run).kind != "verify":
         raise InputError(f"run: expected a run of kind verify, got {run.kind}")
     _check_images(run)
     totals: list[Row] = [("images", "", len(run), ""), _rate("clean accuracy", run.clean_accuracy(alpha))]

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyrobust.checks import dense
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.ops.grid_table import grid_noise
 
@@ -139,6 +140,7 @@ def _grid_dtypes(x: Tensor) -> tuple[torch.dtype, ...]:
     if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
         got = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
         raise InputTypeError(f"x: expected a float32 or float64 tensor for values on a grid, got {got}")
+    dense("x", x)
     return (torch.float64, torch.float32) if x.dtype == torch.float64 else (torch.float32,)
 
 

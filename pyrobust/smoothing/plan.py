@@ -218,7 +218,7 @@ def plan(
         raise InputError(f"p: expected a list of at least one probability in [0, 1], got {got}")
     if not radii:
         raise InputError("radii: expected at least one, got none")
-    n_max, n0, alpha = samples("n_max", n_max), count("n0", n0), probability("alpha", alpha)
+    n_max, n0, alpha = samples("n_max", n_max), samples("n0", n0), probability("alpha", alpha)
     share = probability("hybrid", hybrid)
     needed = [
         min(required_probability(radius, sigma, noise=noise, norm=norm), math.nextafter(1.0, 0.0)) for radius in radii

@@ -62,3 +62,27 @@ def test_file_names_are_not_taken_for_options(pyrobust: Any) -> None:
     # Files named like options.
     assert pyrobust("plan", "sigma").error.startswith("error: sigma: file not found; expected a certification log")
     assert pyrobust("log", "out").error.startswith("error: out: file not found; expected a run of pyrobust")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--sigma", "x", "expected a number such as 0.25 or 1/4, got 'x'"),
+        ("--sigma", "1/0", "expected a number such as 0.25 or 1/4, got '1/0'"),
+        ("--n", "1e5", "expected a whole number such as 1000, got '1e5'"),
+        ("--seed", "1.5", "expected a whole number such as 1000, got '1.5'"),
+        ("--skip", "0", "expected at least 1, got 0"),
+        ("--max", "-1", "expected at least 1, got -1"),
+    ],
+)
+def test_values_of_options_are_named(pyrobust, option, value, words):
+    done = pyrobust("certify", *SMOOTH, "--sigma", 0.25, option, value)
+    assert done.status == 2
+    shown = " ".join(done.err.replace("│", " ").split())
+    assert f"Invalid value for '{option}': {words}" in shown
+
+
+def test_numbers_may_be_fractions(pyrobust):
+    done = pyrobust("certify", *SMOOTH, "--sigma", "1/4", "--n", 20, "--max", 1, "--out", "run.db")
+    assert done.status == 0
+    assert "sigma 0.25" in done.out

@@ -176,7 +176,7 @@ class DifferentiableBounds:
     def _box(self, x: Tensor, epsilon: Any, clip: tuple[float, float] | None) -> Range:
         if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
             raise InputTypeError(f"x: expected a tensor of float32 or float64, got {kind(x)}")
-        if x.layout != torch.strided:
+        if x.layout != torch.strided or x.is_meta:
             dense("x", x)
         if tuple(x.shape[1:]) != self.shape or x.dim() != len(self.shape) + 1:
             raise InputError(f"x: expected shape {shape_text(('B', *self.shape))}, got {shape_text(x.shape)}")
