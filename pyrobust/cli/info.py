@@ -10,7 +10,7 @@ import typer
 from pyrobust.cli.shell import reports_errors
 
 #: Extras and their modules.
-_EXTRAS = {"plot": "matplotlib", "data": "PIL", "safetensors": "safetensors"}
+_EXTRAS = {"plot": "matplotlib", "data": "PIL", "pandas": "pandas", "safetensors": "safetensors"}
 
 
 @reports_errors

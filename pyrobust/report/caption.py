@@ -34,7 +34,7 @@ def describe_run(run: Run) -> list[str]:
     >>> from pyrobust.evaluation import certify_dataset
     >>> from pyrobust.smoothing import RandomizedSmoothing
     >>> from pyrobust.zoo import load_data, load_model
-    >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25)
+    >>> smoother = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, sigma=0.25, grid=None)
     >>> run = certify_dataset(smoother, load_data("digits"), n=100, max_images=2, model_name="zoo:digits-smooth-0.25")
     >>> print(describe_run(run)[0])
     Smoothed classifier, gaussian noise of sigma 0.25; l2 radii, method fixed, guarantee real

@@ -62,7 +62,7 @@ def test_radii_are_merged_and_logged(pyrobust: Any) -> None:
     done = pyrobust(*radii, "--out", "whole.db")
     assert done.status == 0
     assert "certified radii up to 0.5" in " ".join(done.out.split())
-    assert cells(done.out, "average radius of the right ones")[0] != "none"
+    assert cells(done.out, "mean radius (correct only)")[0] != "none"
     assert pyrobust("log", "1.db", "2.db", "--out", "merged.tsv").status == 0
     merged, run = read_log("merged.tsv"), Run("whole.db")
     assert np.array_equal(merged["idx"], run.table["index"])

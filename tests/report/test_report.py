@@ -98,7 +98,7 @@ def test_tables_of_every_kind_are_exported(run: Run, predictions: Run) -> None:
 def test_tables_say_what_their_rates_depend_on(run: Run, predictions: Run) -> None:
     for text in ("\n".join(describe_run(run)), rendered(certified_accuracy_table(run))):
         for words in (
-            *("method fixed", "l2", "gaussian", "sigma 0.25", "n0 100", "n 500", "alpha 0.001", "guarantee real"),
+            *("method fixed", "l2", "gaussian", "sigma 0.25", "n0 100", "n 500", "alpha 0.001", "guarantee grid"),
             *(NAME, run.header.model_sha256[:12], run.header.data_sha256[:12], "39 of 382 images", "one in 10"),
         ):
             assert words in text
