@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import TypeVar
 
@@ -66,8 +67,21 @@ def call(op: Callable[..., Result], *args: object) -> Result:
         # Failed checks read "op: argument: expected ..."; failures of the device begin with "CUDA: " and pass
         # unchanged.
         if str(error).startswith(_OPS):
-            raise InputError(str(error)) from None
+            raise InputError(_with_value(str(error), args)) from None
         raise
+
+
+def _with_value(message: str, args: Sequence[object]) -> str:
+    """Name the value in an error of the kernels, which know its row alone: "got nan in row 1"."""
+    found = re.fullmatch(r"(.*expected (?:finite numbers|values in \[(.*), (.*)\]), got) .*( in row (\d+))", message)
+    if found is None:
+        return message
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.dim() == 2]
+    # The point x, whose range is checked, follows the perturbation.
+    place = 0 if found[2] is None else 1
+    row = tensors[place].detach()[int(found[5])].double()
+    wrong = ~row.isfinite() if found[2] is None else ~((row >= float(found[2])) & (row <= float(found[3])))
+    return f"{found[1]} {row[wrong][0].item():.9g}{found[4]}" if bool(wrong.any()) else message
 
 
 def build_info() -> dict[str, str | int | list[str] | None]:

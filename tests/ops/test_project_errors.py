@@ -124,3 +124,22 @@ def test_the_raw_op_refuses_too(op: str) -> None:
         function, arguments = raw(op, v, radius)
         with pytest.raises(RuntimeError, match=rf"^{op}: \w+.*: expected"):
             function(*arguments)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["project_simplex", "project_l1_ball", "project_l2_ball", "project_linf_ball"])
+def test_the_first_value_that_is_not_finite_is_named(name: str, value: float) -> None:
+    v = torch.zeros(3, 5)
+    v[1, 2] = value
+    with pytest.raises(InputError, match=rf"^{name}: v: expected finite numbers, got {value} in row 1$"):
+        getattr(ops, name)(v, 1.0)
+
+
+def test_the_first_value_outside_the_box_is_named() -> None:
+    delta, x = torch.full((2, 4), 7.0), torch.full((2, 4), 0.5)
+    x[1, 3] = 1.5
+    with pytest.raises(InputError, match=r"x: expected values in \[0, 1\], got 1.5 in row 1$"):
+        ops.project_l1_ball_box(delta, x, 1.0, 0.0, 1.0)
+    delta[0, 1] = math.nan
+    with pytest.raises(InputError, match=r"delta: expected finite numbers, got nan in row 0$"):
+        ops.project_l1_ball_box(delta, torch.full((2, 4), 0.5), 1.0, 0.0, 1.0)
