@@ -127,6 +127,7 @@ def compute_robustness_curve(
     Raises:
         InputError, InputTypeError: as ``robustness_curve``.
 
+    >>> import torch
     >>> class Shift:
     ...     def __init__(self, model, epsilon):
     ...         self.epsilon = epsilon
@@ -192,6 +193,7 @@ def robustness_curve(
         InputTypeError: x that is not float, y that is not integer, an attack class without ``generate``.
         ModelError: a model that does not return logits.
 
+    >>> import torch
     >>> class Shift:
     ...     def __init__(self, model, epsilon):
     ...         self.epsilon = epsilon

@@ -111,7 +111,7 @@ def as_image_set(data: Any, name: str, most: int | None = None) -> ImageSet:
         InputError: other data, no image, or images of different shapes.
 
     >>> as_image_set([(torch.zeros(1, 8, 8), 3), (torch.ones(1, 8, 8), 1)], "two")
-    ImageSet(name='two')
+    ImageSet(name='two', images=2, shape=(1, 8, 8), classes=4)
     """
     if _has_length(data):
         most = None
