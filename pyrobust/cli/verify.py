@@ -58,11 +58,11 @@ Radius = Annotated[
     ),
 ]
 Largest = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--largest",
         metavar="R",
-        help="Largest radius that --radius tries.",
+        help="Largest radius that --radius tries. Default: 1.",
         rich_help_panel=PERTURBATION_PANEL,
     ),
 ]
@@ -115,7 +115,7 @@ def verify(
     norm: options.Norm = NormName.linf,
     epsilon: Epsilons = None,
     radius: Radius = False,
-    largest: Largest = "1",
+    largest: Largest = None,
     clip: Clip = "0:1",
     method: Method = MethodName.cascade,
     semantics: Semantics = SemanticsName.real,
@@ -151,7 +151,9 @@ def verify(
     if attack is not None and limits is None:
         raise InputError(f"--attack: expected none with --clip none, got {attack.value}; attacks need a clip range")
     epsilons = None if epsilon is None else parse_epsilons("--epsilon", epsilon)
-    end = parse_epsilon("--largest", largest)
+    if largest is not None and not radius:
+        raise InputError(f"--largest: expected none without --radius, got {largest}; leave it out")
+    end = parse_epsilon("--largest", largest or "1")
     from pyrobust.bounds import BoundOptions
     from pyrobust.evaluation import verify_dataset
     from pyrobust.zoo import load_data, load_model

@@ -86,3 +86,8 @@ def test_numbers_may_be_fractions(pyrobust):
     done = pyrobust("certify", *SMOOTH, "--sigma", "1/4", "--n", 20, "--max", 1, "--out", "run.db")
     assert done.status == 0
     assert "sigma 0.25" in done.out
+
+
+def test_an_option_that_would_do_nothing_is_refused(pyrobust):
+    error = pyrobust("verify", *VERIFY, "--epsilon", "0.1", "--largest", "1/2").error
+    assert "--largest: expected none without --radius, got 1/2" in error
