@@ -59,7 +59,7 @@ def bits(tensor):
 
 def record_samples(batch_size, *, x=None, indices=None, method="certify_batch", n=45, **options):
     recorder = Recorder()
-    options = {"seed": 3, "noise": "gaussian"} | options
+    options = {"seed": 3, "noise": "gaussian", "grid": None} | options
     smoother = RandomizedSmoothing(
         recorder, 3, 0.3, norm=NORMS[options["noise"]], batch_size=batch_size, device="cpu", **options
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import logging
 from collections.abc import Sequence
@@ -137,17 +136,19 @@ class RandomizedSmoothing:
             return self
         smoother = copy.copy(self)
         smoother.grid = find_grid(x) if isinstance(x, Tensor) and x.dtype in (torch.float32, torch.float64) else None
-        if smoother.grid is not None:
-            with contextlib.suppress(InputError):  # too many steps for the noise
-                smoother.sampler = smoother._make_sampler()
-                return smoother
-        smoother.grid = None
-        smoother.sampler = smoother._make_sampler()
-        if not self.runner.warned_no_grid:
+        reason = "no usual grid found in the images"
+        try:
+            smoother.sampler = smoother._make_sampler()
+        except InputError:  # too many steps for the noise
+            reason = f"the grid of the images, {smoother.grid}, is too fine for sigma {self.sigma:g}"
+            smoother.grid = None
+            smoother.sampler = smoother._make_sampler()
+        if smoother.grid is None and not self.runner.warned_no_grid:
             self.runner.warned_no_grid = True
             logger.warning(
-                "no usual grid found in the images: guarantee real, which idealises the noise as real-valued; name the "
-                "step with grid= (--grid), or pass grid=None (--grid none)"
+                "%s: guarantee real, which idealises the noise as real-valued; name the step with grid= (--grid), or "
+                "pass grid=None (--grid none)",
+                reason,
             )
         return smoother
 

@@ -22,7 +22,7 @@ ATTACK = (*NET, "--epsilon", "0.1", "--attack")
             "--grid: expected none with --noise laplace, got '1/16'",
         ),
         (("certify", *SMOOTH, "--sigma", "-1"), "--sigma: expected a positive number"),
-        (("certify", *SMOOTH, "--sigma", "1e9"), "--sigma: expected at most 2**13 steps"),
+        (("certify", *SMOOTH, "--sigma", "1e9", "--grid", "1/16"), "--sigma: expected at most 2**13 steps"),
         (("certify", *SMOOTH, "--alpha", "2"), "--alpha: expected a number in (0, 1), got 2.0"),
         (("certify", *SMOOTH, "--n", "0"), "--n: expected at least 1, got 0"),
         (("certify", *SMOOTH, "--n0", "0"), "--n0: expected at least 1, got 0"),
