@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from pyrobust.auditing.findings import Finding
 from pyrobust.auditing.log_reader import read_text_columns
-from pyrobust.auditing.saturation import USUAL_ALPHA, USUAL_N, find_saturation
+from pyrobust.auditing.printed_radii import Judgement, Parameters, PrintedRadii
+from pyrobust.auditing.saturation import USUAL_ALPHA, USUAL_N
 from pyrobust.checks import count, file_path, number, summary
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.frames import Tabular
@@ -31,6 +32,10 @@ _SIGMA = r"{}[_=-]?(?:sd[_=-]?)?(\d+(?:\.\d+)?)"
 _ENDINGS = {".csv", ".db", ".log", ".sqlite", ".tsv", ".txt"}
 _MAX_SIGMA = 10.0
 _MAX_DECIMALS = 17
+# Larger radii count as infinite; sums and third powers of smaller ones do not overflow.
+MAX_RADIUS = 1e90
+# Share of distinct radii that must end in the last digit of a style, for it to be clear.
+_CLEAR_STYLE = 0.7
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +65,7 @@ class CertificationLog(Tabular):
         findings: faults and notes from reading the file.
         header: header of a run; None for text.
         run: the run itself; None for text.
+        judgement: what the radii of a text log say about n, alpha and sigma; None without sigma.
     """
 
     path: Path
@@ -83,6 +89,7 @@ class CertificationLog(Tabular):
     findings: tuple[Finding, ...] = ()
     header: Header | None = None
     run: Run | None = None
+    judgement: Judgement | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -173,7 +180,8 @@ def read_certification_log(
         value, origin = _sigma_from_name(path)
         if value is not None:
             given["sigma"], origins["sigma"] = value, origin
-    _assume_usual(given, origins, radius, decimals)
+    usable = (radius > 0) & (radius <= MAX_RADIUS) & (text.values["predict"] >= 0)
+    judgement = _judge(given, origins, PrintedRadii(radius[usable], decimals[usable]))
     return CertificationLog(
         path=path,
         name=_short_name(path),
@@ -191,6 +199,7 @@ def read_certification_log(
         lines=np.arange(2, 2 + len(radius)),
         origins=origins,
         findings=text.findings,
+        judgement=judgement,
     )
 
 
@@ -281,18 +290,24 @@ def _printed_decimals(radius: _Floats, written: _Ints) -> _Ints:
     """Infer the decimals each radius was printed to before trailing zeros were dropped.
 
     Radii have a fixed number of either decimals or significant digits. Nine in ten numbers do not end in zero, so the
-    more frequent count tells which. A radius written with more decimals keeps those.
+    more frequent count among distinct radii tells which. A radius written with more decimals keeps those, and all keep
+    what is written where no style is clear: fewer decimals stand for a wider range of votes.
     """
+    written = np.minimum(written, _MAX_DECIMALS)
     certified = np.isfinite(radius) & (radius > 0)
     if not certified.any():
-        return np.minimum(written, _MAX_DECIMALS)
-    values, places = radius[certified], np.minimum(written[certified], _MAX_DECIMALS)
+        return written
+    values, first = np.unique(radius[certified], return_index=True)
+    places = written[certified][first]
     # The first digit stands at 10^floor(log10(value)), the last at 10^-places.
     digits = np.clip(places + 1 + np.floor(np.log10(values)).astype(np.int64), 0, _MAX_DECIMALS)
     fixed, significant = _most_common(places), _most_common(digits)
-    if (digits == significant).sum() > (places == fixed).sum() and significant > 0:
+    by_places, by_digits = int((places == fixed).sum()), int((digits == significant).sum())
+    if max(by_places, by_digits) < _CLEAR_STYLE * len(values):
+        return written
+    if by_digits > by_places and significant > 0:
         style = np.full(len(radius), significant, dtype=np.int64)
-        style[certified] = significant_decimals(values, significant)
+        style[certified] = significant_decimals(radius[certified], significant)
     else:
         style = np.full(len(radius), fixed, dtype=np.int64)
     return np.minimum(np.maximum(written, style), _MAX_DECIMALS)
@@ -303,15 +318,17 @@ def _most_common(counts: _Ints) -> int:
     return int(_MAX_DECIMALS - np.bincount(counts, minlength=_MAX_DECIMALS + 1)[::-1].argmax())
 
 
-def _assume_usual(given: dict[str, Any], origins: dict[str, str], radius: _Floats, decimals: _Ints) -> None:
-    """Add the usual n and alpha where they are not given, unless saturated radii contradict them."""
+def _judge(given: dict[str, Any], origins: dict[str, str], printed: PrintedRadii) -> Judgement | None:
+    """Judge printed radii, with the usual n and alpha where they are not given; None for an unknown sigma.
+
+    The usual values are added to those given unless others are likelier.
+    """
+    if "sigma" not in given:
+        return None
     unknown = {name: usual for name, usual in (("n", USUAL_N), ("alpha", USUAL_ALPHA)) if name not in given}
-    if not unknown or "sigma" not in given:
-        return
-    assumed = unknown | given
-    pile = find_saturation(radius, decimals)
-    if pile is not None and not pile.agrees(assumed["n"], assumed["alpha"], assumed["sigma"]):
-        return
-    given |= unknown
-    origin = "assumed, as usual; " + ("nothing confirms it" if pile is None else "saturated radii agree")
-    origins |= dict.fromkeys(unknown, origin)
+    judgement = printed.judge(Parameters(**unknown | given))
+    if judgement.better is None:
+        given |= unknown
+        confirmed = "nothing confirms it" if judgement.saturation is None else "saturated radii agree"
+        origins |= dict.fromkeys(unknown, f"assumed, as usual; {confirmed}")
+    return judgement

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special
 
 from pyrobust.auditing.certification_log import CertificationLog
 from pyrobust.auditing.findings import Finding, format_rows, list_numbers, rows_fault
@@ -15,8 +16,18 @@ from pyrobust.runs.parameters import chosen_indices
 _Mask = npt.NDArray[np.bool_]
 
 _MAX_LINES = 100
+# Share of rows up to which classes outside those of the other rows are strays; rows of a class that is surely one; and
+# the logarithm of the probability below which a log is not believed to lack classes by chance.
+_STRAY, _SEEN, _LOG_CHANCE = 0.01, 8, float(np.log(1e-9))
+# Share of a data set of a known size below which missing images at the end are an unfinished log, not a choice.
+_MISSING_AT_END = 0.05
 #: Sizes of the data sets most often certified.
-KNOWN_SIZES = {10_000: "the test sets of MNIST and CIFAR", 50_000: "ImageNet's validation set"}
+KNOWN_SIZES = {
+    10_000: "the test sets of MNIST and CIFAR",
+    26_032: "the test set of SVHN",
+    50_000: "ImageNet's validation set",
+    60_000: "the training set of MNIST",
+}
 
 
 def row_fault(log: CertificationLog, kind: str, rows: _Mask, problem: str, consequence: str = "") -> Finding:
@@ -87,11 +98,24 @@ def _text_coverage(index: npt.NDArray[np.int64]) -> Iterator[Finding]:
         listed = list_numbers(examples, total, "index")
         message = f"{total:,} missing {'image' if total == 1 else 'images'} ({listed})"
         yield Finding("missing", "fault", message + (f" at a stride of {stride:,}" if stride > 1 else ""))
+    yield from _missing_at_end(index, stride)
     if stride > 1:
         size = minimum_size(index)
         yield Finding("stride", "note", f"every {stride:,}th image: {len(index):,} of about {size:,}")
     if index[0] >= stride:
         yield Finding("start", "note", f"first index {int(index[0]):,}: part of a data set")
+
+
+def _missing_at_end(index: npt.NDArray[np.int64], stride: int) -> Iterator[Finding]:
+    """Flag a log that ends shortly before the end of a data set of a known size, unless at a round number of images."""
+    last = int(index[-1])
+    size = min((size for size in KNOWN_SIZES if size > last), default=0)
+    expected, count = range(0, size, stride), last // stride + 1
+    missing = len(expected) - count
+    if 0 < missing < _MISSING_AT_END * len(expected) and count % 100:
+        listed = list_numbers(list(expected[count:][:_MAX_LINES]), missing, "index")
+        images = f"{missing:,} missing {'image' if missing == 1 else 'images'} at the end ({listed})"
+        yield Finding("missing", "fault", f"{images} of {size:,}, the size of {KNOWN_SIZES[size]}")
 
 
 def minimum_size(index: npt.NDArray[np.int64]) -> int:
@@ -107,11 +131,52 @@ def minimum_size(index: npt.NDArray[np.int64]) -> int:
 
 
 def check_classes(log: CertificationLog) -> Iterator[Finding]:
-    """Flag labels and predictions that are not classes."""
-    if (log.label < 0).any():
-        yield row_fault(log, "label", log.label < 0, "negative label")
-    if (log.prediction < -1).any():
-        yield row_fault(log, "prediction", log.prediction < -1, "prediction below -1 (-1 is an abstention)")
+    """Flag labels and predictions that are not classes, or not among the classes that the other rows have."""
+    classes = None if log.header is None else int(log.header.parameters["num_classes"])
+    for kind, column, lowest, problem in (
+        ("label", log.label, 0, "negative label"),
+        ("prediction", log.prediction, -1, "prediction below -1 (-1 is an abstention)"),
+    ):
+        if (column < lowest).any():
+            yield row_fault(log, kind, column < lowest, problem)
+    label = log.label[log.label >= 0]
+    if classes is None:
+        last_label = _last_class(label)
+        labels, counts = np.unique(label[label <= last_label], return_counts=True)
+        if len(labels) == last_label + 1 and counts.min() >= _SEEN:
+            last = last_label  # every class is among the labels
+        else:
+            last = max(
+                last_label, _last_class(np.append(label[label <= last_label], log.prediction[log.prediction >= 0]))
+            )
+    else:
+        last_label = last = classes - 1
+    for kind, column, largest in (("label", log.label, last_label), ("prediction", log.prediction, last)):
+        outside = column > largest
+        if outside.any():
+            problem = f"{kind} {int(column[outside].max())}, outside the {largest + 1:,} classes of the other rows"
+            if outside.sum() <= max(1, _STRAY * len(log)):
+                yield row_fault(log, kind, outside, problem)
+            else:
+                yield Finding("classes", "note", f"{problem}: {format_rows(int(outside.sum()))}")
+
+
+def _last_class(values: npt.NDArray[np.int64]) -> int:
+    """Return the largest class that is not a stray, -1 without any.
+
+    A stray is rare, and either so far above all others that classes of any balance within a factor of four would lie in
+    between, or much rarer than all others, with a probability below 10⁻⁹ each.
+    """
+    classes, counts = np.unique(values, return_counts=True)
+    while len(classes) > 1:
+        largest, count, others = int(classes[-1]), int(counts[-1]), int(counts[:-1].sum())
+        gap = (largest - int(classes[-2]) - 1) / (4 * (largest + 1))
+        far = others * np.log1p(-gap) < _LOG_CHANCE
+        rare = special.pdtr(count, counts[:-1].min() / 4) < np.exp(_LOG_CHANCE)
+        if count > max(1, _STRAY * others) or not (far or rare):
+            break
+        classes, counts = classes[:-1], counts[:-1]
+    return int(classes[-1]) if len(classes) else -1
 
 
 def check_correct(log: CertificationLog) -> Iterator[Finding]:

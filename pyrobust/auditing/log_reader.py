@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ _KNOWN = (*REQUIRED, "time")
 _EXPECTED = f"{' '.join(REQUIRED)} and optionally time, separated by tabs"
 _LOWEST_CLASS = -(1 << 30)
 _BLOCK = 1 << 21
+_TIME_END = re.compile(rb":\d\d:\d\d(\.\d{6})?$")
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class TextColumns:
 def read_text_columns(path: Path) -> TextColumns:
     r"""Read an untrusted tab-separated log with columns in any order.
 
-    An incomplete last line is dropped and reported as a finding; other damage raises FileFormatError naming the line.
+    An incomplete last line is dropped and reported as a finding; one that lacks only its end counts. Other damage
+    raises FileFormatError naming the line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +63,7 @@ def read_text_columns(path: Path) -> TextColumns:
             names = _parse_header(file.readline(MAX_LINE_BYTES), findings)
             parts = {name: [] for name in (*_KNOWN, "decimals") if name in names or name == "decimals"}
             line = 2
-            for block in _blocks(file, len(names), findings):
+            for block in _blocks(file, names, findings):
                 line += _read_block(block, names, line, parts)
     except (OSError, ValueError, MemoryError) as error:
         raise FileFormatError(f"{path}: {error}") from None
@@ -117,24 +120,43 @@ def _parse_header(line: bytes, findings: list[Finding]) -> list[str]:
     return names
 
 
-def _blocks(file: Any, width: int, findings: list[Finding]) -> Iterator[bytes]:
+def _blocks(file: Any, names: list[str], findings: list[Finding]) -> Iterator[bytes]:
     """Yield the rest of a file in blocks of whole lines, without an incomplete last line."""
+    width, last_line = len(names), b""
     carry, piece = b"", file.read(_BLOCK)
     while piece:
         following = file.read(_BLOCK)
         block = carry + piece
         end = block.rfind(b"\n") + 1
         if not following:
+            if _is_complete(block[end:], block[:end].rstrip(b"\r\n").rpartition(b"\n")[2] or last_line, names):
+                block += b"\n"
+                end = len(block)
             truncated = bool(block[end:].strip())
             if truncated:
                 _report_truncated(block[end:], findings)
             block = _strip_end(block[:end], width, findings, truncated)
             end = len(block)
         carry, piece = block[end:], following
+        last_line = block[:end].rstrip(b"\r\n").rpartition(b"\n")[2] or last_line
         if len(carry) > MAX_LINE_BYTES:
             raise ValueError(f"not a text log: line longer than {MAX_LINE_BYTES} bytes: {carry[:40]!r}…")
         if end:
             yield block[:end]
+
+
+def _is_complete(line: bytes, previous: bytes, names: list[str]) -> bool:
+    """Whether a last line without its end has all fields, and a last one that looks like the one above it."""
+    fields = line.strip(b"\r\n").split(b"\t")
+    if len(fields) != len(names) or not all(fields):
+        return False
+    field, model = fields[-1], previous.rpartition(b"\t")[2].strip()
+    if names[-1] == "correct":
+        return field in (b"0", b"1", b"0.0", b"1.0", b"True", b"False")
+    if names[-1] == "time" and b":" in field + model:  # six decimals, or none where the time is whole seconds
+        return bool(_TIME_END.search(field)) and (b"." in field or b"." not in model)
+    # The start of a number is a number too; in a time that changes no certificate.
+    return names[-1] == "time" or (bool(model) and len(field) >= len(model))
 
 
 def _report_truncated(line: bytes, findings: list[Finding]) -> None:

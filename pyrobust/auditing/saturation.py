@@ -96,24 +96,24 @@ class Saturation:
         return {"radius": self.radius, "rows": self.rows, "decimals": self.decimals}
 
 
-def find_saturation(radius: npt.NDArray[np.float64], decimals: npt.NDArray[np.int64]) -> Saturation | None:
-    """Find the pile of equal radii at the upper end of radii [N] printed with decimals [N]; None without a clear one.
+def find_saturation(
+    radius: npt.NDArray[np.float64], decimals: npt.NDArray[np.int64], count: npt.NDArray[np.int64]
+) -> Saturation | None:
+    """Find the pile at the upper end of distinct radii [D], ascending, with decimals and numbers of rows [D].
 
-    NaN, infinite and non-positive radii are ignored.
+    None without a clear pile: among the largest radii, or of all, the one with most rows, if few are above it.
 
-    >>> find_saturation(np.array([0.3, 0.5, 0.8, 0.8, 0.8, 0.8]), np.full(6, 1))
+    >>> find_saturation(np.array([0.3, 0.5, 0.8]), np.full(3, 1), np.array([1, 1, 4]))
     Saturation(radius=0.8, rows=4, decimals=1)
     """
-    certified = np.isfinite(radius) & (radius > 0)
-    values, first_rows, counts = np.unique(radius[certified], return_index=True, return_counts=True)
-    if not len(values):
+    if not len(radius):
         return None
-    first = max(0, len(values) - 1 - _NEIGHBOURS)
-    pile = first + int(counts[first:].argmax())
-    rows, below, above = int(counts[pile]), counts[max(0, pile - _NEIGHBOURS) : pile], int(counts[pile + 1 :].sum())
-    if rows < _MIN_ROWS or rows < 2 * below.max(initial=0) or above > _SHARE_ABOVE * rows:
-        return None
-    return Saturation(float(values[pile]), rows, int(decimals[certified][first_rows[pile]]))
+    first = max(0, len(radius) - 1 - _NEIGHBOURS)
+    for pile in (first + int(count[first:].argmax()), int(count.argmax())):
+        rows, below, above = int(count[pile]), count[max(0, pile - _NEIGHBOURS) : pile], int(count[pile + 1 :].sum())
+        if rows >= _MIN_ROWS and rows >= 2 * below.max(initial=0) and above <= _SHARE_ABOVE * rows:
+            return Saturation(float(radius[pile]), rows, int(decimals[pile]))
+    return None
 
 
 def _log_phi(z: float) -> float:

@@ -146,7 +146,7 @@ def test_a_wrong_n_is_found_without_saturated_radii(tmp_path: Path) -> None:
     text = made_up(400, n=1000, show=four, beta=(8, 4))
     found = audited(tmp_path, text)
     assert kinds(found) == ["parameters"]
-    assert "among the few that n 1,000 with alpha 0.001 gives" in found.faults[0].message
+    assert "all 310 radii are among the few that n 1,000 gives" in found.faults[0].message
     assert found.metrics.survival is None
     assert not audited(tmp_path, text, n=1000).faults
     assert not audited(tmp_path, made_up(400, show=four, beta=(8, 4))).faults
@@ -161,7 +161,7 @@ def test_a_wrong_sigma_is_found(tmp_path: Path) -> None:
 def test_saturated_radii_imply_alpha(tmp_path: Path) -> None:
     found = audited(tmp_path, made_up(1000, alpha=0.0005, show=six_down, beta=(4, 0.2)))
     assert "parameters" in kinds(found)
-    assert "alpha 0.0005 at n 100,000 (alpha 0.0005 fits)" in found.faults[0].message
+    assert "made with alpha 0.0005 (not 0.001): pass --alpha 0.0005" in found.faults[0].message
     assert (found.counted.n, found.counted.alpha) == (None, None)
     assert not found.metrics.bounds
     assert "in doubt" in next(note.message for note in found.notes if note.kind == "no-votes")

@@ -165,7 +165,7 @@ def test_block_boundaries_do_not_matter(tmp_path: Path, monkeypatch: pytest.Monk
         (ROW, "line 1: expected the columns"),
         (HEADER, "expected at least one complete row"),
         (HEADER[:-1], "line 1: incomplete"),
-        (HEADER + ROW[:-1], "expected at least one complete row"),
+        (HEADER + ROW[:-3], "expected at least one complete row"),
         (HEADER + "\n" + ROW, "line 2: expected 6 fields separated by tabs, got 1"),
         (HEADER + "0\t1\t1\t0.5\t1\n" + ROW, "line 2: expected 6 fields separated by tabs, got 5"),
         (HEADER + ROW + "0\t1\t1\t0.5\t1\t0:00:01\t7\n", "line 3: expected 6 fields separated by tabs, got 7"),
@@ -321,3 +321,27 @@ def test_names_keep_sigma(tmp_path: Path, file: str, name: str) -> None:
     log = read_certification_log(tmp_path / file)
     assert log.name == name
     assert log.sigma == (0.25 if "sigma" in file else None)
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "last", "complete"),
+    [
+        (HEADER, ROW, "1\t4\t4\t0.25\t1\t0:00:14.172309", True),
+        (HEADER, ROW, "1\t4\t4\t0.25\t1\t0:00:14.1723", False),
+        (HEADER, ROW, "1\t4\t4\t0.25\t1\t0:00:14", False),  # of another time with six decimals
+        (HEADER, ROW, "1\t4\t4\t0.25\t1\t0", False),
+        (HEADER, ROW, "1\t4\t4\t0.25\t1\t", False),
+        (HEADER, ROW, "1\t4\t4\t0.25\t1", False),
+        (HEADER, "0\t3\t3\t0.377\t1\t0:00:14\n", "1\t4\t4\t0.25\t1\t0:00:15", True),
+        (HEADER, "0\t3\t3\t0.377\t1\t14.25\n", "1\t4\t4\t0.25\t1\t15.5", True),
+        ("idx\tlabel\tpredict\tradius\tcorrect\n", "0\t3\t3\t0.377\t1\n", "1\t4\t4\t0.25\t1", True),
+        ("idx\tlabel\tpredict\tcorrect\tradius\n", "0\t3\t3\t1\t0.377\n", "1\t4\t4\t1\t0.2", False),
+        ("idx\tlabel\tpredict\tcorrect\tradius\n", "0\t3\t3\t1\t0.377\n", "1\t4\t4\t1\t0.251", True),
+    ],
+)
+def test_a_last_line_without_its_end_counts_if_complete(
+    tmp_path: Path, header: str, row: str, last: str, complete: bool
+) -> None:
+    log = read(tmp_path, header + row + last)
+    assert len(log) == 1 + complete
+    assert [finding.kind for finding in log.findings] == ([] if complete else ["truncated"])
