@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,14 @@ from pyrobust.checks import count, file_path, number, summary
 from pyrobust.errors import FileFormatError, InputError
 from pyrobust.frames import Tabular
 from pyrobust.metrics.votes import significant_decimals
-from pyrobust.runs.reader import Header
+from pyrobust.runs.log_header import header_path, read_log_header
+from pyrobust.runs.merge import group_shards, merge_shards
+from pyrobust.runs.reader import Header, is_run
 from pyrobust.runs.run import Run
 
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 
-_SQLITE = b"SQLite format 3\0"
 _SIGMA = r"{}[_=-]?(?:sd[_=-]?)?(\d+(?:\.\d+)?)"
 # Larger than any noise on pixels in [0, 1]: "sigma25" means something else.
 _ENDINGS = {".csv", ".db", ".log", ".sqlite", ".tsv", ".txt"}
@@ -63,7 +64,7 @@ class CertificationLog(Tabular):
         lines: [N], int64, line number of each row; None for a run.
         origins: where sigma, n and alpha come from, by name.
         findings: faults and notes from reading the file.
-        header: header of a run; None for text.
+        header: header of a run, or of a log that `pyrobust.evaluation.write_log` exported; else None.
         run: the run itself; None for text.
         judgement: what the radii of a text log say about n, alpha and sigma; None without sigma.
     """
@@ -143,7 +144,8 @@ def read_certification_log(
     h:mm:ss or "1 day, h:mm:ss". Other columns are ignored. An incomplete last line is dropped and reported as a
     finding. `pyrobust.auditing.audit` checks whether the rows can be true.
 
-    A run stores its own n, alpha and sigma; differing arguments are ignored, with a note.
+    A run stores its own n, alpha and sigma, and so does the header that ``pyrobust log`` writes beside a log; differing
+    arguments are ignored, with a note.
 
     Args:
         path: the file; untrusted, at most 1 GiB.
@@ -174,15 +176,13 @@ def read_certification_log(
     if is_run(path):
         return _from_run(Run(path), path, given)
     text = read_text_columns(path)
+    header, findings = None, list(text.findings)
+    try:
+        header = read_log_header(path)
+    except ValueError as error:
+        findings.append(Finding("header", "fault", f"{header_path(path).name} is not used: {error}"))
     radius, decimals = text.values["radius"], _printed_decimals(text.values["radius"], text.decimals)
-    origins = dict.fromkeys(given, "given")
-    if "sigma" not in given:
-        value, origin = _sigma_from_name(path)
-        if value is not None:
-            given["sigma"], origins["sigma"] = value, origin
-    usable = (radius > 0) & (radius <= MAX_RADIUS) & (text.values["predict"] >= 0)
-    judgement = _judge(given, origins, PrintedRadii(radius[usable], decimals[usable]))
-    return CertificationLog(
+    log = CertificationLog(
         path=path,
         name=_short_name(path),
         kind="certify",
@@ -193,14 +193,54 @@ def read_certification_log(
         correct=text.values["correct"],
         seconds=text.values.get("time"),
         decimals=decimals,
-        n=given.get("n"),
-        alpha=given.get("alpha"),
-        sigma=given.get("sigma"),
+        n=None,
+        alpha=None,
+        sigma=None,
         lines=np.arange(2, 2 + len(radius)),
-        origins=origins,
-        findings=text.findings,
-        judgement=judgement,
+        findings=tuple(findings),
     )
+    if header is not None and header.kind in ("certify", "verify"):
+        log = replace(log, **_stored(header, header_path(path).name, given), header=header)
+        log = replace(log, findings=(*findings, *log.findings))
+        if header.layout != "certify" or log.noise != "gaussian":
+            return log
+        given = {name: getattr(log, name) for name in ("n", "alpha", "sigma")}
+    origins = dict(log.origins) or dict.fromkeys(given, "given")
+    if "sigma" not in given:
+        value, origin = _sigma_from_name(path)
+        if value is not None:
+            given["sigma"], origins["sigma"] = value, origin
+    usable = (radius > 0) & (radius <= MAX_RADIUS) & (log.prediction >= 0)
+    judgement = _judge(given, origins, PrintedRadii(radius[usable], decimals[usable]))
+    return replace(log, **given, origins=origins, judgement=judgement)
+
+
+def read_certification_logs(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    n: int | None = None,
+    alpha: float | None = None,
+    sigma: float | None = None,
+) -> list[CertificationLog]:
+    """Read several logs as `read_certification_log` does, and the shards of one sweep as one log.
+
+    >>> read_certification_logs([])
+    []
+    """
+    groups = group_shards(paths)
+    return [read_shards(group, n=n, alpha=alpha, sigma=sigma) for group in groups]
+
+
+def read_shards(
+    paths: Sequence[Path], *, n: int | None = None, alpha: float | None = None, sigma: float | None = None
+) -> CertificationLog:
+    """Read one log, or the shards of one sweep as `pyrobust.runs.merge.group_shards` returns them."""
+    if len(paths) == 1:
+        return read_certification_log(paths[0], n=n, alpha=alpha, sigma=sigma)
+    log = _from_run(merge_shards(paths), paths[0], _check_given(n, alpha, sigma))
+    first, last = min(path.stem for path in paths), max(path.stem for path in paths)
+    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return replace(log, name=first[:same].rstrip("-_. ") or log.name)
 
 
 def _check_given(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
@@ -217,34 +257,15 @@ def _check_given(n: Any, alpha: Any, sigma: Any) -> dict[str, Any]:
     return given
 
 
-def is_run(path: Path) -> bool:
-    """Whether a file is a SQLite database, as runs are."""
-    try:
-        if not path.is_file():  # opening a pipe would block
-            return False
-        with path.open("rb") as file:
-            return file.read(len(_SQLITE)) == _SQLITE
-    except OSError:
-        return False  # the text reader raises the error
-
-
 def _from_run(run: Run, path: Path, given: dict[str, Any]) -> CertificationLog:
     if run.kind not in ("certify", "verify"):
         raise FileFormatError(f"{path}: expected a run of kind certify or verify, got {run.kind}, which has no radii")
-    smoothed = run.kind == "certify"
-    parameters = run.parameters
-    findings = tuple(
-        Finding("given", "note", f"{name} {value:,} ignored; {name} of the run is {parameters.get(name, 'undefined')}")
-        for name, value in given.items()
-        if value != parameters.get(name)
-    )
     table = run.table
     if not len(run):
         raise FileFormatError(f"{path}: run is empty; resume it first")
     return CertificationLog(
         path=path,
         name=_short_name(path),
-        kind=run.kind,
         index=table["index"],
         label=table["label"],
         prediction=table["prediction"],
@@ -252,17 +273,29 @@ def _from_run(run: Run, path: Path, given: dict[str, Any]) -> CertificationLog:
         correct=run.right.astype(np.float64),
         seconds=table["seconds"],
         decimals=None,
-        n=parameters["n"] if smoothed else None,
-        alpha=parameters["alpha"] if smoothed else None,
-        sigma=parameters["sigma"] if smoothed else None,
-        norm=parameters["norm"],
-        noise=parameters["noise"] if smoothed else "",
         votes=_votes(run) if run.header.layout == "certify" else None,
-        origins=dict.fromkeys(("n", "alpha", "sigma"), "the run") if smoothed else {},
-        findings=findings,
         header=run.header,
         run=run,
+        **_stored(run.header, "the run", given),
     )
+
+
+def _stored(header: Header, origin: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a log that the header of its run states, with notes on arguments that differ."""
+    smoothed, parameters = header.kind == "certify", header.parameters
+    names = ("n", "alpha", "sigma")
+    return {
+        "kind": header.kind,
+        **{name: parameters[name] if smoothed else None for name in names},
+        "norm": parameters["norm"],
+        "noise": parameters["noise"] if smoothed else "",
+        "origins": dict.fromkeys(names, origin) if smoothed else {},
+        "findings": tuple(
+            Finding("given", "note", f"{name} {value:,} ignored; {name} of {origin} is {stored}")
+            for name, value in given.items()
+            if value != (stored := parameters.get(name, "undefined"))
+        ),
+    }
 
 
 def _votes(run: Run) -> _Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import astuple, replace
 
@@ -14,6 +15,7 @@ from pyrobust.auditing.findings import Finding, format_rows
 from pyrobust.auditing.printed_radii import ROUND_N, USUAL_SIGMA, Judgement, Parameters, Pile, PrintedRadii
 from pyrobust.auditing.saturation import ROUNDING, USUAL_ALPHA, USUAL_N, Saturation
 from pyrobust.metrics.votes import attainable_radii, maximum_radius
+from pyrobust.smoothing import certified_radius
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -83,7 +85,8 @@ def check_certificates(log: CertificationLog) -> Iterator[Finding]:
     usable = (log.radius > 0) & (log.radius <= MAX_RADIUS) & (log.prediction >= 0)
     printed = PrintedRadii(log.radius[usable], log.decimals[usable])
     if log.judgement is None:
-        yield from _check_without_sigma(log, printed)
+        check = _check_without_sigma(log, printed) if log.sigma is None else _check_maximum(log, usable)
+        yield from check
         return
     yield from _lead(log, log.judgement)
     yield Finding("sigma", "note", f"sigma {log.judgement.assumed.sigma:g}: {log.origins.get('sigma', 'given')}")
@@ -110,6 +113,20 @@ def _check_without_sigma(log: CertificationLog, printed: PrintedRadii) -> Iterat
                 )
                 yield row_fault(log, "above-maximum", above, problem)
     yield Finding("sigma-unknown", "note", message)
+
+
+def _check_maximum(log: CertificationLog, usable: _Mask) -> Iterator[Finding]:
+    """Check printed radii of other noise or of a sequential run against the largest that n unanimous votes prove."""
+    if log.n is None or log.alpha is None or log.sigma is None or log.header is None or log.decimals is None:
+        return
+    if log.header.parameters.get("two_class"):  # a rival without votes allows larger radii
+        return
+    p_lower = math.exp(math.log(log.alpha) / log.n)
+    maximum = float(certified_radius(p_lower, log.sigma, noise=log.noise, norm=log.norm))
+    above = usable & (log.radius > maximum * (1 + ROUNDING) + 0.5 * 10.0**-log.decimals)
+    if above.any():
+        problem = f"radius up to {float(log.radius[above].max()):g}, above the maximum {maximum:.6g}"
+        yield row_fault(log, "above-maximum", above, problem)
 
 
 def _lead(log: CertificationLog, judgement: Judgement) -> Iterator[Finding]:

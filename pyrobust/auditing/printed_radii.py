@@ -32,8 +32,8 @@ ROUND_N = (*(m * 10**e for e in range(1, 6) for m in (1, 2, 5)), 10**6)
 ROUND_ALPHA = (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 5e-4, 2e-4, 1e-4, 5e-5, 2e-5, 1e-5, 1e-6, 1e-7)
 USUAL_SIGMA = (0.06, 0.1, 0.12, 0.125, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.75, 1.0, 1.25, 1.5, 2.0)
 # Probability that a row of a log is spoiled, as a likelihood; and the natural logarithm of the likelihood ratio at
-# which other parameters are believed: with about 300 candidates, false by chance in one of 10¹⁰ logs.
-_LOG_SPOILED, _BELIEVED = float(np.log(1e-3)), 30.0
+# which other parameters are believed: with about 300 candidates, false by chance in one of 10⁷ logs.
+_LOG_SPOILED, _BELIEVED = float(np.log(1e-3)), 24.0
 # Logarithm of the likelihood ratio against a binomial mixture at which equal radii are a pile, and their least number.
 _PILE, _MIN_PILE = 22.0, 8
 # Rows of a pile that other parameters must have as their maximum.

@@ -17,9 +17,10 @@ Votes: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArr
 def votes_of(log: CertificationLog) -> Votes | None:
     """Return the votes n_A of each image as (point, least, most), see ``votes_for_radius``; all equal for a run.
 
-    None for logs without votes: verifications, text logs of non-Gaussian noise, unknown n, alpha or sigma.
+    None for logs without votes: verifications, sequential runs, text logs of non-Gaussian noise, unknown n, alpha or
+    sigma.
     """
-    if log.kind == "verify" or log.n is None:
+    if log.kind == "verify" or log.n is None or (log.header is not None and log.header.layout == "sequential"):
         return None
     if log.votes is not None:
         return log.votes, log.votes, log.votes

@@ -138,28 +138,30 @@ def _audit(
 ) -> tuple[list[CertificationLog], list[dict[str, Any]], int]:
     """Return the readable logs as counted, the JSON entries of all, and the worst exit status."""
     from pyrobust.auditing.audit import audit_run
-    from pyrobust.auditing.certification_log import is_run
-    from pyrobust.evaluation import Run, read_certification_log
+    from pyrobust.auditing.certification_log import read_shards
     from pyrobust.evaluation import audit as examine
+    from pyrobust.runs.merge import group_shards, merge_shards
+    from pyrobust.runs.reader import is_run
 
     counted: list[CertificationLog] = []
     results: list[dict[str, Any]] = []
     status = 0
-    for path in logs:
+    for paths in group_shards(logs):
+        name = ", ".join(map(str, paths))
         try:
-            if is_run(path) and (run := Run(path)).kind not in ("certify", "verify"):
-                results.append(audit_run(run))
+            if is_run(paths[0]) and (run := merge_shards(paths)).kind not in ("certify", "verify"):
+                results.append(audit_run(run) | {"path": name})
                 status = max(status, results[-1]["exit_status"])
                 continue
-            result = examine(read_certification_log(path, n=n, alpha=alpha, sigma=sigma))
+            result = examine(read_shards(paths, n=n, alpha=alpha, sigma=sigma))
         except (FileFormatError, StoreError) as error:
             text = " ".join(str(error).split())
             note(f"error: {text}")
-            results.append({"path": str(path), "exit_status": ERROR_STATUS, "error": text})
+            results.append({"path": name, "exit_status": ERROR_STATUS, "error": text})
             status = ERROR_STATUS
         else:
             # The audit itself is not kept: its curve has more numbers than the log.
-            results.append(result.to_dict())
+            results.append(result.to_dict() | {"path": name})
             counted.append(result.counted)
             status = max(status, result.exit_status)
             del result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
 
 @reports_errors
 def plan(
-    log: Annotated[
-        Path,
-        typer.Argument(metavar="LOG", help="Run of certify, such as a small pilot, or a log of any program."),
+    logs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="LOG...", help="Runs of certify, such as a small pilot, its shards, or logs of any program."
+        ),
     ],
     radii: Annotated[
         str | None, typer.Option(metavar="R[,R...]", help="Radii to certify. Default: quarters up to the largest.")
@@ -46,6 +49,9 @@ def plan(
             parser=real_number, metavar="SAMPLES", help="Total samples: print how many images they suffice for."
         ),
     ] = None,
+    n: Annotated[
+        int | None, typer.Option("--n", metavar="N", help="Samples per image in text logs. Default: 100000.")
+    ] = None,
     sigma: Annotated[
         float | None,
         typer.Option(
@@ -60,56 +66,77 @@ def plan(
 
     Recovers the probabilities behind a pilot's radii and simulates three sampling methods: a fixed n, a confidence
     sequence, and the hybrid of both. Prints samples, certified and undecided shares and the exact error, and
-    recommends a method.
+    recommends a method. Several logs give a plan each, the shards of one sweep a single one.
 
     Example: pyrobust plan cohen_sigma0.25.tsv --radii 0.25,0.5
     """
     from rich.console import Console
 
+    from pyrobust.auditing.certification_log import read_certification_logs
     from pyrobust.auditing.votes import votes_of
-    from pyrobust.evaluation import read_certification_log
     from pyrobust.report import plan_table
     from pyrobust.smoothing import pilot_probabilities
     from pyrobust.smoothing import plan as compare
 
-    read = read_certification_log(log, sigma=sigma)
-    if read.header is not None and read.header.parameters.get("method") == "sequential":
-        raise InputError(
-            f"{describe_path(log)}: expected a run with a fixed n, got a sequential one, whose sampling stops once its "
-            "radii are decided; certify a few hundred images with --method fixed"
+    plans = []
+    for pilot in read_certification_logs(logs, n=n, sigma=sigma):
+        read = _with_votes(pilot, {"n": n, "sigma": sigma})
+        votes = votes_of(read)
+        if votes is None or read.n is None or read.sigma is None:
+            unknown = [f"--{name}" for name in ("n", "sigma") if getattr(read, name) is None]
+            raise InputError(
+                f"{describe_path(read.path)}: expected a log from which votes follow; pass "
+                f"{' and '.join(unknown) or '--sigma'}, or a run of certify with a fixed n"
+            )
+        comparison = compare(
+            pilot_probabilities(votes[0], read.n),
+            read.sigma,
+            _radii(radii, read),
+            n_max=n_max,
+            n0=n0,
+            alpha=alpha,
+            hybrid=hybrid,
+            noise=read.noise,
+            norm=read.norm,
+            pilot_n=read.n,
         )
-    votes = votes_of(read)
-    if votes is None or read.n is None or read.sigma is None:
-        raise InputError(
-            f"{describe_path(log)}: expected a log from which votes follow; pass --sigma, or a run of certify with a "
-            "fixed n"
-        )
-    if sigma is not None and sigma != read.sigma:
-        raise InputError(
-            f"--sigma: expected none for {describe_path(log)}, which states {read.sigma:g}, got {sigma:g}; leave it out"
-        )
-    comparison = compare(
-        pilot_probabilities(votes[0], read.n),
-        read.sigma,
-        _radii(radii, read),
-        n_max=n_max,
-        n0=n0,
-        alpha=alpha,
-        hybrid=hybrid,
-        noise=read.noise,
-        norm=read.norm,
-    )
-    if read.header is not None:
-        note(
-            f"the pilot drew the noise of seed {read.header.parameters['seed']}: certify with another --seed, because "
-            "samples that chose the method cannot also prove with it"
-        )
-    table = plan_table(comparison, budget)
+        if read.header is not None:
+            note(
+                f"the pilot drew the noise of seed {read.header.parameters['seed']}: certify with another --seed, "
+                "because samples that chose the method cannot also prove with it"
+            )
+        plans.append((read, comparison, plan_table(comparison, budget)))
     if as_json:
-        images = {} if budget is None else {"budget": budget, "images_for_budget": comparison.images_for(budget)}
-        typer.echo(json.dumps(comparison.to_dict() | images, indent=1, allow_nan=False))
-    else:
+        entries = []
+        for read, comparison, _ in plans:
+            images = {} if budget is None else {"budget": budget, "images_for_budget": comparison.images_for(budget)}
+            entries.append(({"path": str(read.path)} if len(plans) > 1 else {}) | comparison.to_dict() | images)
+        typer.echo(json.dumps(entries[0] if len(entries) == 1 else entries, indent=1, allow_nan=False))
+        return
+    for read, _, table in plans:
+        if len(plans) > 1:
+            table = replace(table, title=f"{read.name}: {table.title}")
         Console().print(table)
+
+
+def _with_votes(log: CertificationLog, given: dict[str, float | None]) -> CertificationLog:
+    """Return a log with the n, alpha and sigma that its radii were made with; refuse those that give no votes."""
+    if log.header is not None and log.header.parameters.get("method") == "sequential":
+        raise InputError(
+            f"{describe_path(log.path)}: expected a run with a fixed n, got a sequential one, whose sampling stops "
+            "once its radii are decided; certify a few hundred images with --method fixed"
+        )
+    for name, value in given.items():
+        if value is not None and log.header is not None and value != getattr(log, name):
+            raise InputError(
+                f"--{name}: expected none for {describe_path(log.path)}, which states {getattr(log, name):,}, got "
+                f"{value:,}; leave it out"
+            )
+    if log.judgement is None or log.judgement.better is None:
+        return log
+    better = log.judgement.better
+    note(f"{describe_path(log.path)}: made with {better}, not {log.judgement.assumed}; the plan uses these")
+    return replace(log, n=better.n, alpha=better.alpha, sigma=better.sigma)
 
 
 def _radii(text: str | None, log: CertificationLog) -> list[float]:

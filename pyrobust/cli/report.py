@@ -69,16 +69,18 @@ def report(
     columns = None if radii is None else parse_epsilons("--radii", radii)
     from rich.console import Console
 
-    from pyrobust.auditing.certification_log import is_run
-    from pyrobust.evaluation import Run, read_certification_log
+    from pyrobust.auditing.certification_log import read_shards
     from pyrobust.report import comparison_table, format_table, robustness_table
+    from pyrobust.runs.merge import group_shards, merge_shards
+    from pyrobust.runs.reader import is_run
 
-    runs = {path: Run(path) for path in logs if is_run(path)}
+    groups = group_shards(logs)
+    runs = {i: merge_shards(paths) for i, paths in enumerate(groups) if is_run(paths[0])}
     attacked = any(run.kind == "attack" for run in runs.values())
     # Verifications stand beside attacks, too.
     bounds = [run for run in runs.values() if run.kind == "attack" or (attacked and run.parameters.get("epsilons"))]
-    certified = [path for path in logs if path not in runs or runs[path].kind != "attack"]
-    read = [_examined(read_certification_log(path, n=n, alpha=alpha, sigma=sigma)) for path in certified]
+    certified = [paths for i, paths in enumerate(groups) if i not in runs or runs[i].kind != "attack"]
+    read = [_examined(read_shards(paths, n=n, alpha=alpha, sigma=sigma)) for paths in certified]
     norms = list(dict.fromkeys(log.norm for log in read))
     # Radii of different norms do not compare: a table and figures each.
     ends = {norm: f"_{norm}" if len(norms) > 1 else "" for norm in norms}

@@ -10,7 +10,6 @@ import numpy as np
 from pyrobust.auditing.certification_log import CertificationLog
 from pyrobust.auditing.votes import survival_of
 from pyrobust.checks import number_text, numbers
-from pyrobust.evaluation import Run
 from pyrobust.metrics.certified import (
     average_certified_radius,
     average_radius,
@@ -220,9 +219,12 @@ def _notes(
 
 
 def _origin(log: CertificationLog) -> list[str]:
+    if log.run is not None:
+        return describe_run(log.run)
+    source = "model and data not stated"
     if log.header is not None:
-        return describe_run(Run(log.path))
-    facts = [f"{', '.join(facts_of(log))}; model and data not stated"]
+        source = f"{log.header.model} on {log.header.data}"
+    facts = [f"{', '.join(facts_of(log))}; {source}"]
     for origin in dict.fromkeys(log.origins.values()):
         facts.append(f"{', '.join(name for name, value in log.origins.items() if value == origin)}: {origin}")
     return [". ".join(facts), *(finding.message for finding in log.findings)]

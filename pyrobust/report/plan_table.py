@@ -58,8 +58,10 @@ def plan_table(plan: Plan, budget: float | None = None) -> ReportTable:
         sections=sections,
         notes=(
             f"Recommended: {plan.recommended}: {plan.reason}.",
-            f"From {plan.images:,} probabilities, {plan.draws:,} simulated images; samples with a standard error of "
-            f"{max(method.standard_error for method in plan.methods):,.0f}, with the {plan.n0} that select the class.",
+            f"From {plan.images:,} probabilities, {plan.draws:,} simulated images. Samples include the {plan.n0} that "
+            "select the class; standard errors, for a run of as many images: "
+            + ", ".join(f"{method.name} {method.standard_error:,.0f}" for method in plan.methods[1:])
+            + ".",
             "Certified: of all images, whether or not the class is right. Exact error: of an image just short of that "
             f"radius. The hybrid keeps {plan.hybrid:g} of alpha for one bound at the last sample.",
         ),

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pyrobust.checks import WORDS, file_path, flag
 from pyrobust.errors import FileFormatError
+from pyrobust.runs.log_header import BEGINS, encode_header, header_path
 from pyrobust.runs.parameters import is_name
 from pyrobust.runs.reader import expect_file
 from pyrobust.runs.run import Run
@@ -102,7 +103,10 @@ def format_log(run: Run) -> str:
 
 
 def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) -> None:
-    """Write the text of `format_log` to a file, whole or not at all.
+    """Write the text of `format_log` to a file, whole or not at all, and the run's parameters beside it.
+
+    The second file has the name of the log and the ending ``.json``: kind, parameters, model, data and guarantee of the
+    run, and the log's hash. `pyrobust.evaluation.read_certification_log` reads sigma, n, alpha and method from it.
 
     Args:
         run: a run of any kind.
@@ -124,14 +128,19 @@ def write_log(run: Run, path: str | os.PathLike[str], *, replace: bool = False) 
     ...     read_log(Path(folder) / "log.tsv")["predict"]
     array([0, 1, 2, 3])
     """
-    check_log_output("path", run, file_path("path", path), replace=flag("replace", replace))
-    write_atomically(path, format_log(run).encode())
+    path = file_path("path", path)
+    check_log_output("path", run, path, replace=flag("replace", replace))
+    content = format_log(run).encode()
+    write_atomically(path, content)
+    if path.is_file():  # no device or pipe
+        write_atomically(header_path(path), encode_header(run.header, content))
 
 
 def check_log_output(option: str, run: Run, path: str | os.PathLike[str], *, replace: bool) -> None:
     """Raise InputError unless the log of a run may be written to a file, which the option or argument names."""
     header = "\t".join(COLUMNS[run.kind]) + "\n"
     check_output(option, path, inputs=run.files, replace=replace, begins=header.encode())
+    check_output(option, header_path(Path(path)), inputs=run.files, replace=replace, begins=BEGINS)
 
 
 def read_log(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.errors import InputError, InputTypeError
+from pyrobust.errors import InputError, InputTypeError, PyrobustError
 from pyrobust.runs.parameters import EXECUTION, EXECUTION_ON_GRID
+from pyrobust.runs.reader import is_run
 from pyrobust.runs.run import Run
 
 
@@ -83,11 +84,7 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
     for run in runs:
         if run.parameters["shard"] is None:
             raise InputError(f"merge_runs: {run.path}: not a shard; only runs made with --shard I/K can be merged")
-        ignore = EXECUTION_ON_GRID if "grid" in first.parameters else EXECUTION
-        differences = first.header.differences(run.header, ("in the first", "in the second"), ignore)
-        if first.parameters["shard"][1] != run.parameters["shard"][1]:
-            counts = first.parameters["shard"][1], run.parameters["shard"][1]
-            differences.append("shard: of {} in the first, of {} in the second".format(*counts))
+        differences = _differences(first, run)
         if differences:
             raise InputError(
                 f"merge_runs: {first.path} and {run.path} are shards of different sweeps: {'; '.join(differences)}"
@@ -101,6 +98,58 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
         named = ", ".join(f"{i}/{count}" for i in missing[:20]) + (" …" if len(missing) > 20 else "")
         raise InputError(f"merge_runs: missing shards: {named}; add their files, or export the others one by one")
     return _MergedRun(runs)
+
+
+def group_shards(paths: Sequence[str | os.PathLike[str]]) -> list[list[Path]]:
+    """Group the shards of each sweep, in the order of the first; every other file, readable or not, is alone.
+
+    >>> group_shards(["log.tsv", "log.tsv"])
+    [[PosixPath('log.tsv')], [PosixPath('log.tsv')]]
+    """
+    groups: list[list[Path]] = []
+    shards: list[tuple[list[Path], dict[int, Run]]] = []
+    for path in map(Path, paths):
+        run = _shard_at(path)
+        if run is not None:
+            number = run.parameters["shard"][0]
+            for group, known in shards:
+                if number not in known and not _differences(next(iter(known.values())), run):
+                    known[number] = run
+                    group.append(path)
+                    break
+            else:
+                shards.append(([path], {number: run}))
+                groups.append(shards[-1][0])
+        else:
+            groups.append([path])
+    return groups
+
+
+def merge_shards(paths: Sequence[str | os.PathLike[str]]) -> Run:
+    """Merge shards of one sweep, as `group_shards` returns them; others may be missing."""
+    runs = [Run(path) for path in paths]
+    return runs[0] if len(runs) == 1 else _MergedRun(runs)
+
+
+def _shard_at(path: Path) -> Run | None:
+    """The run in a file if it is a shard; None for any other file, which is reported when it is read."""
+    try:
+        if not is_run(path):
+            return None
+        run = Run(path)
+    except PyrobustError:
+        return None
+    return None if run.parameters["shard"] is None else run
+
+
+def _differences(first: Run, second: Run) -> list[str]:
+    """Describe in what two shards belong to different sweeps."""
+    ignore = EXECUTION_ON_GRID if "grid" in first.parameters else EXECUTION
+    differences = first.header.differences(second.header, ("in the first", "in the second"), ignore)
+    counts = [run.parameters["shard"][1] for run in (first, second)]
+    if counts[0] != counts[1]:
+        differences.append("shard: of {} in the first, of {} in the second".format(*counts))
+    return differences
 
 
 def _shard(run: Run) -> str:

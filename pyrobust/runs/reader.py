@@ -44,6 +44,7 @@ from pyrobust.runs.schema import (
     create_statements,
 )
 
+_SQLITE = b"SQLite format 3\0"
 _TYPES = {"INTEGER": int, "TEXT": str, "REAL": float, "BLOB": bytes}
 
 
@@ -139,6 +140,17 @@ def decode_counts(text: str, num_classes: int) -> dict[int, int]:
             raise ValueError(f"invalid number of votes for class {name}")
         counts[num_classes if name == "nan" else int(name)] = votes
     return counts
+
+
+def is_run(path: Path) -> bool:
+    """Whether a file is a SQLite database, as runs are."""
+    try:
+        if not path.is_file():  # opening a pipe would block
+            return False
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False  # the text reader raises the error
 
 
 def expect_file(path: Path, description: str) -> None:

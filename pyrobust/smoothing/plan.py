@@ -34,7 +34,8 @@ class PlannedMethod:
     Attributes:
         name: "fixed" (n_max samples and one Clopper-Pearson bound), "sequential" or "hybrid".
         samples: expected number of samples per image until all radii are decided, including n0.
-        standard_error: standard error of ``samples`` due to the simulation; 0.0 for "fixed".
+        standard_error: standard error of ``samples`` for a run of as many images as the pilot, due to which images
+            these are, their sampling, and the pilot's; 0.0 for "fixed". A run of the pilot's own images varies less.
         samples_alone: expected number of samples per image if only this radius had to be decided, per radius.
         certified: share of images certified, right or wrong class, per radius.
         undecided: share of images neither certified nor given up before n_max, per radius.
@@ -174,6 +175,7 @@ def plan(
     norm: str = "l2",
     draws: int = 20_000,
     seed: int = 0,
+    pilot_n: int | None = None,
 ) -> Plan:
     """Compare the sampling methods on a distribution of top-class probabilities.
 
@@ -198,6 +200,7 @@ def plan(
         norm: "l2" for gaussian, "l1" for the others.
         draws: number of images to simulate; rounded up to a multiple of the number of probabilities.
         seed: random seed of the simulation.
+        pilot_n: samples for each image of the pilot, for the standard errors. Default: the probabilities are exact.
 
     Returns:
         The comparison, with a recommendation.
@@ -237,12 +240,22 @@ def plan(
             for start in range(0, len(simulated), rows)
         ]
         stops, gained, undecided = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-        last_stop = stops.max(axis=1)
+        last_stop = spread = stops.max(axis=1)
+        if pilot_n is not None:
+            # Jeffreys' posterior after the pilot's votes has the mean p.
+            total = count("pilot_n", pilot_n) + 1
+            drawn = rng.beta(np.maximum(total * simulated, 0.5), np.maximum(total * (1 - simulated), 0.5))
+            spread = np.concatenate(
+                [
+                    _simulate(rule, drawn[start : start + rows], tables, fixed_counts, rng)[0].max(axis=1)
+                    for start in range(0, len(drawn), rows)
+                ]
+            )
         methods.append(
             PlannedMethod(
                 name,
                 float(n0 + last_stop.mean()),
-                float(last_stop.std() / math.sqrt(len(simulated))),
+                float(spread.std() / math.sqrt(len(probabilities))),
                 tuple((n0 + stops.mean(axis=0)).tolist()),
                 tuple(np.clip(np.array(fixed.certified) + gained.mean(axis=0), 0.0, 1.0).tolist()),
                 tuple(undecided.mean(axis=0).tolist()),

@@ -1,0 +1,79 @@
+"""The header of a run beside its exported log: a JSON file named after the log, tied to it by a hash."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from pyrobust.runs.parameters import check_parameters
+from pyrobust.runs.reader import Header
+from pyrobust.runs.schema import KINDS
+
+_FORMAT = "header of a pyrobust log"
+#: First bytes of every such file.
+BEGINS = f'{{\n "format": "{_FORMAT}"'.encode()
+_MAX_BYTES = 1 << 24
+_TEXTS = ("model", "model_sha256", "data", "data_sha256", "guarantee")
+
+
+def header_path(log: Path) -> Path:
+    """Return the path of the header of a log.
+
+    >>> header_path(Path("runs/log.tsv")).name
+    'log.tsv.json'
+    """
+    return log.with_name(f"{log.name}.json")
+
+
+def encode_header(header: Header, content: bytes) -> bytes:
+    """Encode the header of the run that a log with this content was exported from.
+
+    >>> encode_header(Header("predict", {}, "net", "", "digits", "", "real", {}), b"idx").startswith(BEGINS)
+    True
+    """
+    fields = {name: getattr(header, name) for name in ("kind", "parameters", *_TEXTS, "versions")}
+    log = {"rows": content.count(b"\n") - 1, "sha256": hashlib.sha256(content).hexdigest()}
+    return (json.dumps({"format": _FORMAT, "log": log, "run": fields}, indent=1, allow_nan=False) + "\n").encode()
+
+
+def read_log_header(log: Path) -> Header | None:
+    """Read the header beside a log; None without one, or for a file of another kind. Both files are untrusted.
+
+    Raises:
+        ValueError: the header is damaged, or belongs to another log.
+    """
+    path = header_path(log)
+    try:
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES)
+    except OSError:
+        return None
+    if not content.startswith(BEGINS):
+        return None
+    try:
+        stored = json.loads(content)
+        fields, described = stored["run"], stored["log"]
+        header = Header(**fields)
+        texts = all(isinstance(getattr(header, name), str) for name in _TEXTS)
+        if not texts or header.kind not in KINDS or header.identity is not None or not _is_software(header.versions):
+            raise ValueError("unexpected values")
+        check_parameters(header.kind, header.parameters)
+        rows, expected = int(described["rows"]), str(described["sha256"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"damaged ({' '.join(str(error).split())[:100]})") from None
+    digest = hashlib.sha256()
+    with log.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    if digest.hexdigest() != expected:
+        raise ValueError(f"it belongs to another log, of {rows:,} rows, or the log was changed since it was exported")
+    return dataclasses.replace(header, versions=dict(header.versions))
+
+
+def _is_software(versions: Any) -> bool:
+    return isinstance(versions, dict) and all(isinstance(text, str) for text in versions.values())
