@@ -83,10 +83,10 @@ def plan(
         read = _with_votes(pilot, {"n": n, "sigma": sigma})
         votes = votes_of(read)
         if votes is None or read.n is None or read.sigma is None:
-            unknown = [f"--{name}" for name in ("n", "sigma") if getattr(read, name) is None]
+            option = "--n" if read.sigma is not None and read.n is None else "--sigma"
             raise InputError(
-                f"{describe_path(read.path)}: expected a log from which votes follow; pass "
-                f"{' and '.join(unknown) or '--sigma'}, or a run of certify with a fixed n"
+                f"{describe_path(read.path)}: expected a log from which votes follow; pass {option}, or a run of "
+                "certify with a fixed n"
             )
         comparison = compare(
             pilot_probabilities(votes[0], read.n),

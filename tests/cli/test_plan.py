@@ -74,3 +74,25 @@ def test_bad_input(pyrobust: Any) -> None:
     assert "missing.tsv" in pyrobust("plan", "missing.tsv").error
     Path("none_sigma0.25.tsv").write_text("idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t-1\t0.0\t0\n")
     assert "expected a certified radius above 0, got none" in pyrobust("plan", "none_sigma0.25.tsv").error
+
+
+def test_shards_and_exported_logs_give_the_plan_of_their_run(pyrobust: Any) -> None:
+    for shard in ("1/2", "2/2"):
+        pyrobust("certify", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", 0.5, "--n", 200,
+                 "--max", 20, "--shard", shard, "--out", f"part{shard[0]}.db")  # fmt: skip
+    options = ("--radii", "0.1", "--n-max", "1000", "--json")
+    shards = json.loads(pyrobust("plan", "part1.db", "part2.db", *options).out)
+    assert shards["images"] == 20
+    pyrobust("log", "part1.db", "part2.db", "--out", "log.tsv")
+    assert json.loads(pyrobust("plan", "log.tsv", *options).out)["sigma"] == 0.5
+    first, second = json.loads(pyrobust("plan", "part1.db", log(), *options).out)
+    assert (first["images"], second["images"]) == (10, 400)
+    assert "--n: expected none for part1.db, which states 200" in pyrobust("plan", "part1.db", "--n", 100).error
+
+
+def test_votes_follow_the_alpha_that_the_radii_have(pyrobust: Any) -> None:
+    path = Path("net_sigma0.25.tsv")
+    path.write_text(made_up(1000, alpha=0.01))
+    done = pyrobust("plan", path, "--radii", "0.5", "--n-max", "1000", "--json")
+    assert done.status == 0
+    assert "made with n 100,000, alpha 0.01 and sigma 0.25, not n 100,000, alpha 0.001" in done.err

@@ -54,7 +54,7 @@ def test_simulation_agrees_with_the_exact_lattice(comparison: Plan, name: str, h
         assert method.error[i] == worst.certified_at_most <= 0.01
     # Deciding all radii takes at least as long as the slowest, and less than deciding each separately.
     assert max(method.samples_alone) < method.samples < sum(method.samples_alone)
-    assert 0 < method.standard_error < 30
+    assert 0 < method.standard_error < 150
 
 
 def test_cheapest_method_with_little_loss_is_recommended(comparison: Plan) -> None:
@@ -156,3 +156,15 @@ def test_invalid_arguments_are_rejected(given: dict, error: type[Exception], mat
     arguments = {"p": [0.9], "sigma": 0.25, "radii": [0.25], "n_max": 100, "draws": 10} | given
     with pytest.raises(error, match=match):
         plan(arguments.pop("p"), arguments.pop("sigma"), arguments.pop("radii"), **arguments)
+
+
+def test_standard_errors_cover_the_sampling_of_a_run() -> None:
+    """Means over as many images vary as much as the standard error says."""
+    random = np.random.default_rng(0)
+    p = random.beta(4.0, 0.8, 100)
+    comparison = plan(p, 0.25, [0.25], n_max=5000, pilot_n=500)
+    said = comparison["sequential"].standard_error
+    means = [plan(random.beta(4.0, 0.8, 100), 0.25, [0.25], n_max=5000, draws=100, seed=i)["sequential"].samples
+             for i in range(40)]  # fmt: skip
+    assert 0.6 * np.std(means) < said < 1.7 * np.std(means)
+    assert plan(p, 0.25, [0.25], n_max=5000)["sequential"].standard_error <= 1.05 * said
