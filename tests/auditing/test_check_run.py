@@ -108,7 +108,11 @@ for sequential in ("sequential", "hybrid", "two_class", "sequential_grid"):
     ]
 CHANGES += [
     ("two_class", "UPDATE result SET rival_upper = 1e-6", "limits of the probabilities that its votes cannot give"),
-    ("hybrid", "UPDATE result SET undecided = '000' WHERE undecided <> '000'", "undecided radii that differ"),
+    (
+        "hybrid",
+        "UPDATE result SET undecided = '001' WHERE samples = 500 AND radius < 0.5 AND undecided = '000'",
+        "undecided radii that differ",
+    ),
 ]
 
 
