@@ -102,7 +102,7 @@ class FAB(BatchAttack):
     >>> model = torch.nn.Linear(2, 2)
     >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
     >>> x, y = torch.tensor([[0.7, 0.5]]), torch.tensor([0])
-    >>> print(round(float(FAB(model, norm="l2").minimal_perturbation(x, y).distance), 3))  # 0.2 / sqrt(2)
+    >>> print(round(float(FAB(model, norm="l2").minimal_perturbation(x, y).distance), 3))  # 0.2 / sqrt(2) and a margin
     0.142
     """
 

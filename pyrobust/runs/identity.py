@@ -24,6 +24,7 @@ class Identity:
         tolerance: largest difference of two logits on different machines, as a share of the largest of their row.
         void: why the results must not be used; "" for a sound run.
 
+    >>> from dataclasses import replace
     >>> stored = Identity(("a" * 64,), "cpu", "b" * 64, ((1.0, 2.0),), 1e-3)
     >>> stored.differences(replace(stored, machine="gpu", bits="c" * 64, logits=((1.0, 2.001),)))
     []

@@ -81,7 +81,7 @@ def fixed_results(
 
     >>> counts = np.array([[95, 5, 0], [55, 45, 0]])
     >>> fixed_results(counts, 10 * counts, 0.001, 0.5, "gaussian", "l2", 0.0)["radius"].round(3)
-    array([0.713, 0.001])
+    array([0.72 , 0.001])
     """
     top = counts0[:, :-1].argmax(axis=1)
     votes, n = counts[np.arange(len(top)), top], counts.sum(axis=1)
