@@ -32,7 +32,7 @@ class Tabular:
         raise NotImplementedError
 
     def _attributes(self) -> Mapping[str, Any]:
-        """What holds for all rows."""
+        """Values that hold for all rows, by name."""
         return {}
 
     def to_pandas(self) -> pd.DataFrame:

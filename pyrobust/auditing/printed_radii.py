@@ -86,7 +86,7 @@ class Pile:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What printed radii say about assumed parameters.
+    """Judgement of assumed parameters by printed radii.
 
     Attributes:
         assumed: the parameters that were assumed.

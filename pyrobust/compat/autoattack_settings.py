@@ -28,7 +28,7 @@ NORMS: dict[str, NormName] = {"Linf": "linf", "L2": "l2", "L1": "l1"}
 
 
 class Evaluation(Protocol):
-    """What an attack's settings need of the AutoAttack that they belong to."""
+    """The parts of an AutoAttack that the settings of its attacks need."""
 
     model: Classifier
 

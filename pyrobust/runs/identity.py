@@ -13,7 +13,7 @@ PROBES, LOGITS = 8, 16
 
 @dataclass(frozen=True)
 class Identity:
-    """What a model computes, as far as a run can check it when it is resumed or merged.
+    """Fingerprint of what a model computes, compared when a run is resumed or merged.
 
     Attributes:
         code: hashes of the code (`pyrobust.zoo.code_hash`), the first at the start of the run; further ones where a

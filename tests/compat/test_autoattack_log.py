@@ -1,4 +1,4 @@
-"""What AutoAttack prints and logs, line by line, as the reference implementation does.
+"""The lines that AutoAttack prints and logs, as the reference implementation does.
 
 The expected lines are those of the reference on the same models, images and settings, as the programs that read its
 logs see them: with any number of seconds, and each flag up to its advice.

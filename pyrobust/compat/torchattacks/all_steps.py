@@ -55,7 +55,7 @@ class _AllSteps(Served):
         return slope_of_labels(state, x, coupled=self._modes[0])
 
     def _cost(self, state: AttackState, x_adv: Tensor, *, t: int) -> Tensor:
-        """What the attack maximizes, [B]."""
+        """Objective that the attack maximizes, [B]."""
         return cross_entropy(state, state.logits(x_adv))
 
 

@@ -366,7 +366,7 @@ class Attack:
         return f"{self.attack}({shown}, normalization_used={self.normalization_used is not None})"
 
     def _progress_line(self, share: float, accuracy: float, distance: float, seconds: float) -> str:
-        """What ``save`` prints after a batch."""
+        """Line that ``save`` prints after a batch."""
         return (
             f"- Save progress: {100 * share:.2f} % / Robust accuracy: {accuracy:.2f} % / L2: {distance:.5f} "
             f"({seconds:.3f} s for the last batch)"

@@ -1,4 +1,4 @@
-"""What the attacks that pyrobust's engine runs share, and its full-length gradient attack."""
+"""Parts shared by the attacks that run on pyrobust's engine, and its gradient attack of full length."""
 
 from __future__ import annotations
 
