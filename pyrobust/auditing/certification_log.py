@@ -35,8 +35,8 @@ _MAX_SIGMA = 10.0
 _MAX_DECIMALS = 17
 # Larger radii count as infinite; sums and third powers of smaller ones do not overflow.
 MAX_RADIUS = 1e90
-# Share of distinct radii that must end in the last digit of a style, for it to be clear.
-_CLEAR_STYLE = 0.7
+# Shares of distinct radii that end in the last digit of a style, for it to be clear, or plausible.
+_CLEAR_STYLE, _PLAUSIBLE_STYLE = 0.7, 0.45
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +169,7 @@ def read_certification_log(
     ...     _ = file.write_text("idx\tlabel\tpredict\tradius\tcorrect\n0\t3\t3\t0.377\t1\n1\t8\t8\t0.48\t1\n")
     ...     log = read_certification_log(file)
     >>> log.sigma, log.origins["sigma"], log.decimals
-    (0.25, 'the name of the file', array([3, 3]))
+    (0.25, 'the name of the file', array([3, 2]))
     """
     path = file_path("path", path)
     given = _check_given(n, alpha, sigma)
@@ -338,11 +338,13 @@ def _printed_decimals(radius: _Floats, written: _Ints) -> _Ints:
     by_places, by_digits = int((places == fixed).sum()), int((digits == significant).sum())
     if max(by_places, by_digits) < _CLEAR_STYLE * len(values):
         return written
-    if by_digits > by_places and significant > 0:
-        style = np.full(len(radius), significant, dtype=np.int64)
-        style[certified] = significant_decimals(radius[certified], significant)
-    else:
-        style = np.full(len(radius), fixed, dtype=np.int64)
+    style = np.full(len(radius), _MAX_DECIMALS, dtype=np.int64)
+    # Where both styles are plausible, as in short logs, the fewer decimals are safe.
+    if by_places >= _PLAUSIBLE_STYLE * len(values):
+        style[:] = fixed
+    if by_digits >= _PLAUSIBLE_STYLE * len(values) and significant > 0:
+        style[certified] = np.minimum(style[certified], significant_decimals(radius[certified], significant))
+        style[~certified] = np.minimum(style[~certified], significant)
     return np.minimum(np.maximum(written, style), _MAX_DECIMALS)
 
 
