@@ -43,7 +43,7 @@ def test_certify_log_and_table(pyrobust: Any, tmp_path: Path) -> None:
     assert written.out == ""
     assert Path("log.tsv").read_text() == shown.out
     assert np.array_equal(read_log("log.tsv")["idx"], range(5))
-    assert files(tmp_path) == ["log.tsv", "run.db"]
+    assert files(tmp_path) == ["log.tsv", "log.tsv.json", "run.db"]
 
 
 def test_the_default_name_describes_the_run_which_is_resumed(pyrobust: Any, tmp_path: Path) -> None:
@@ -281,7 +281,12 @@ def test_quickstart(pyrobust: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert done.status == 0, done.err
         for words in ("certified at radius 0 ", "certified at radius 0.25", "191 of 382 images"):
             assert words in done.out
-        assert files(tmp_path / "pyrobust-quickstart") == ["certified_accuracy.png", "log.tsv", "run.db"]
+        assert files(tmp_path / "pyrobust-quickstart") == [
+            "certified_accuracy.png",
+            "log.tsv",
+            "log.tsv.json",
+            "run.db",
+        ]
         assert len(read_log("pyrobust-quickstart/log.tsv")["idx"]) == 191
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = pyrobust("quickstart", "--out", "other")
