@@ -168,9 +168,9 @@ def test_counts_of_the_bundled_nets(name, threads):
     np.testing.assert_array_equal(single.counts0, base.counts0[:4])
 
 
-def test_global_generators_are_untouched():
+def test_global_generators_are_untouched(monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
-        del sys.modules[name]  # importing rich draws from Python's generator
+        monkeypatch.delitem(sys.modules, name)  # importing rich draws from Python's generator
     model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)).train()
     smoother, smooth = RandomizedSmoothing(model, 3, 0.5), Smooth(model, 3, 0.5)
     # numpy's legacy global state must stay untouched.

@@ -41,7 +41,7 @@ def test_kernels_are_deterministic_inside_and_settings_are_restored(before):
     assert set(seen) == {(2, False)}
     assert settings() == before
     seen.clear()
-    RandomizedSmoothing(model, 2, 0.5).certify_batch(X, n0=5, n=10)
+    RandomizedSmoothing(model, 2, 0.5, grid=None).certify_batch(X, n0=5, n=10)
     assert set(seen) == {before}
 
 
@@ -62,7 +62,7 @@ def test_nondeterministic_kernel_raises_an_error():
 
     with pytest.raises(ModelError, match=r"expected kernels that repeat their bits, got put_.*grid=None"):
         RandomizedSmoothing(model, 2, 0.5, grid="1/255").votes(X, n=5)
-    assert RandomizedSmoothing(model, 2, 0.5).votes(X, n=5).sum() == 15
+    assert RandomizedSmoothing(model, 2, 0.5, grid=None).votes(X, n=5).sum() == 15
 
 
 def test_cublas_workspace_is_configured(monkeypatch):
@@ -113,6 +113,7 @@ def test_chosen_batch_size_is_halved_before_the_first_samples(monkeypatch):
     assert (result.counts == expected.counts).all()
 
 
+@pytest.mark.usefixtures("unprobed")
 def test_chosen_batch_size_is_not_halved_later(monkeypatch):
     monkeypatch.setattr(Runner, "_find_batch_size", lambda self, shape, gradients: 64)
     model = LimitedMemory(20, from_call=3)
@@ -121,7 +122,7 @@ def test_chosen_batch_size_is_not_halved_later(monkeypatch):
     assert model.sizes == [64, 64, 64]
     # Without a grid, a batch that does not fit in memory is halved at any time.
     model = LimitedMemory(20, from_call=3)
-    RandomizedSmoothing(model, 2, 0.5, batch_size=64).certify_batch(X, n0=5, n=100)
+    RandomizedSmoothing(model, 2, 0.5, grid=None, batch_size=64).certify_batch(X, n0=5, n=100)
     assert max(model.sizes[-3:]) <= 20
 
 

@@ -71,5 +71,5 @@ def test_a_non_finite_element_is_refused(value: float, dtype: torch.dtype) -> No
         ("x_lower", lambda: bounded.bounds(x_lower=bad, x_upper=HIGH.to(dtype))),
         ("x_upper", lambda: bounded.bounds(x_lower=LOW.to(dtype), x_upper=bad)),
     ):
-        with pytest.raises(InputError, match=f"^{name}: expected finite elements"):
+        with pytest.raises(InputError, match=f"^{name}: expected finite values"):
             call()
