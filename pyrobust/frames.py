@@ -28,7 +28,7 @@ class Tabular:
     """
 
     def _columns(self) -> Mapping[str, Any]:
-        """Columns by name."""
+        """Columns by name; every subclass has its own."""
         raise NotImplementedError
 
     def _attributes(self) -> Mapping[str, Any]:

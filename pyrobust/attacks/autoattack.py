@@ -298,6 +298,7 @@ class AutoAttack(AdversarialAttack):
         run = copy.copy(attack)
         run.callback = note
         if isinstance(run, APGD):
+            # of this copy alone, so that the flag reaches the whole evaluation; mypy forbids replacing any method
             run._flag_zero_gradient = self._flag_zero_gradient  # type: ignore[method-assign]
         points = run.generate(x[on_device], y[rows], targeted, y[rows], epsilon=radius[rows], indices=index[rows])
         attack.forwards = run.forwards

@@ -94,7 +94,8 @@ class AdversarialAttack(abc.ABC):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        if "generate" in vars(cls):  # a user's own runs the model without a session
+        # A user's own runs the model without a session; mypy forbids replacing any method.
+        if "generate" in vars(cls):
             cls.generate = _in_evaluation_mode(vars(cls)["generate"])  # type: ignore[method-assign]
 
     def __repr__(self) -> str:

@@ -101,6 +101,7 @@ def differentiable(
         "jvp": jvp,
         "vmap": batched,
     }
+    # mypy infers one type for functions of different signatures
     static: dict[str, Any] = {key: staticmethod(rule) for key, rule in rules.items()}  # type: ignore[arg-type]
     function: Any = type(name, (torch.autograd.Function,), static)
 
