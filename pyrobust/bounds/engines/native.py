@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds.engines.chunks import free_memory
-from pyrobust.bounds.engines.native_packing import native_network
+from pyrobust.bounds.engines.native_packing import has_offset, native_network
 from pyrobust.bounds.engines.query import Query
-from pyrobust.bounds.graph.nodes import Node
+from pyrobust.bounds.graph.nodes import Node, in_order
 from pyrobust.bounds.input_set import CPU, InputSet
 
 # Share of the free memory that a call may use by default, and the largest useful chunk: intervals take sixteen examples
@@ -38,6 +38,13 @@ class Engine:
         self._native = native_network(output, self._dtype)
 
     @functools.cached_property
+    def _deployed(self) -> Any:
+        """The network for ``semantics="float32"``: another one only where a rule depends on that."""
+        if not any(map(has_offset, in_order(self._output))):
+            return self._native
+        return native_network(self._output, self._dtype, self._floats.eps / 2)
+
+    @functools.cached_property
     def _wide(self) -> Any:
         return native_network(self._output, torch.float64)
 
@@ -49,7 +56,8 @@ class Engine:
         Examples without a finite bound in float32 are bounded again in float64, as something may have overflowed; not
         for ``semantics="float32"``, where the deployed model would overflow, too.
         """
-        lower, upper = self._call(self._native, inputs, rows, query, with_upper)
+        native = self._deployed if query.semantics == "float32" else self._native
+        lower, upper = self._call(native, inputs, rows, query, with_upper)
         if query.sound and query.semantics == "real" and self._dtype != torch.float64:
             lost = ~lower.isfinite().all(1)
             if with_upper:

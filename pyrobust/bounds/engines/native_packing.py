@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from pyrobust import _C
-from pyrobust.bounds.graph.activations import required, row_of
+from pyrobust.bounds.graph.activations import RelaxationRule, required, row_of
 from pyrobust.bounds.graph.analysis import Analysis, Step
 from pyrobust.bounds.graph.nodes import (
     Activation,
@@ -30,20 +30,27 @@ from pyrobust.bounds.graph.rounded_constants import SCALE_ROUNDINGS, bias_of, ro
 ENGINE = "the native engine"
 
 _Planes = tuple[int, int, int]
+_Doubles = npt.NDArray[np.float64]
 
 
-def native_network(output: Node, dtype: torch.dtype) -> _C.BoundNetwork32:
+def native_network(output: Node, dtype: torch.dtype, deployed: float = 0.0) -> _C.BoundNetwork32:
     """The engine's network for a graph, in float32 or float64 arithmetic.
+
+    Args:
+        output: the graph.
+        dtype: of the arithmetic.
+        deployed: the unit roundoff of the forward pass that bounds hold for; 0 for real numbers.
 
     Raises:
         ModelError: a parameter is not finite, or has no relative error (it is zero, but not known exactly), or an
             activation has neither native code nor a rule.
     """
-    return _Packing(dtype).run(output)
+    return _Packing(dtype, deployed).run(output)
 
 
 class _Packing:
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, deployed: float) -> None:
+        self.deployed = deployed
         self.network: _C.BoundNetwork32 = _C.BoundNetwork64() if dtype == torch.float64 else _C.BoundNetwork32()
         self.dtype: npt.DTypeLike = np.float64 if dtype == torch.float64 else np.float32
         self.steps: list[Step] = []  # the layers of the network
@@ -112,9 +119,11 @@ class _Packing:
             return self._record(network.max_pool(first, node.windows.numpy(), planes), node, inputs, planes)
         assert isinstance(node, Activation)
         row = row_of(node, ENGINE)
-        rule = None if row.native_code else required(row.rule, node, "native code and no rule", ENGINE)
+        rule = None if row.native_code else required(row.rule, node, "native code and no rule", ENGINE)(node)
+        if rule is not None and has_offset(node):
+            rule = _widened(rule, 2 * self.deployed * row.roundings(node) * row.offset)
         code = row.native_code or node.function
-        number = network.activation(first, code, node.slope, node.lower, node.upper, row.roundings, rule)
+        number = network.activation(first, code, node.slope, node.lower, node.upper, row.roundings(node), rule)
         return self._record(number, node, inputs, self.planes[first])
 
     def _in_planes(self, number: int, planes: _Planes) -> int:
@@ -126,6 +135,21 @@ class _Packing:
         source, index = self.steps[number].node, torch.arange(math.prod(planes), device="cpu")
         node = Gather(name=source.name, shape=planes, inputs=(source,), index=index)
         return self._record(self.network.gather([number], index.numpy(), planes), node, [number], planes)
+
+
+def has_offset(node: Node) -> bool:
+    """Whether a deployed forward pass has errors at a node that are not relative to its value."""
+    return isinstance(node, Activation) and row_of(node, ENGINE).offset > 0
+
+
+def _widened(rule: RelaxationRule, error: float) -> RelaxationRule:
+    """A rule with intercepts and values widened by an error."""
+    signs = (0.0, -1.0, 0.0, 1.0, -1.0, 1.0)
+
+    def apply(l: _Doubles, u: _Doubles) -> tuple[_Doubles, ...]:  # noqa: E741 - the field's names
+        return tuple(part + sign * error for part, sign in zip(rule(l, u), signs, strict=True))
+
+    return apply
 
 
 def _planes(shape: tuple[int, ...]) -> _Planes:

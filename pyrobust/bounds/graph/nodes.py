@@ -102,12 +102,16 @@ class Activation(Node):
         slope: slope of leaky_relu below 0, in [0, 1].
         lower: lower end of clamp.
         upper: upper end of clamp.
+        parameters: of other functions, in the order of their lowering rule.
+        weight: slopes of prelu below 0, broadcast to [1, *shape].
     """
 
     function: str
     slope: float = 0.0
     lower: float = -math.inf
     upper: float = math.inf
+    parameters: tuple[float, ...] = ()
+    weight: Constant | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

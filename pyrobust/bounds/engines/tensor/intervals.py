@@ -69,10 +69,11 @@ def deployed_error(layer: Layer, lower: Tensor, upper: Tensor, arithmetic: Arith
     node, share = layer.node, arithmetic.share(layer.roundings)
     if share == 0 or not isinstance(node, Activation):
         return None
-    exact_from = row_of(node, ENGINE).exact_from(node)
+    row = row_of(node, ENGINE)
+    exact_from = row.exact_from(node)
     if exact_from == -torch.inf:
         return None
-    error = share * (magnitude(lower, upper) + FLUSHED)
+    error = share * (magnitude(lower, upper) + row.offset + FLUSHED)
     return error if exact_from == torch.inf else error.where(lower < exact_from, 0.0)
 
 

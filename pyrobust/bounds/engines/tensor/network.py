@@ -138,7 +138,7 @@ class Network:
             row = row_of(node, ENGINE)
             required(row.interval, node, "interval", ENGINE)
             required(row.relaxation, node, "linear relaxation", ENGINE)
-            layer.roundings = row.roundings
+            layer.roundings = row.roundings(node)
         return layer
 
     def _tensor(self, array: npt.NDArray[np.float64]) -> Tensor:

@@ -16,7 +16,10 @@ from pyrobust.bounds.graph.activations import (
     RelaxationRule,
     row_from_rule,
 )
-from pyrobust.bounds.graph.lowering.registry import RULES, Lowering, Z, lowers, lowers_together
+from pyrobust.bounds.graph.constants import Constant
+from pyrobust.bounds.graph.lowering.affine import add, subtract
+from pyrobust.bounds.graph.lowering.registry import RULES, Lowering, Value, Z, lowers, lowers_together
+from pyrobust.bounds.graph.lowering.registry import number as constant
 from pyrobust.bounds.graph.nodes import Activation, Node
 from pyrobust.checks import number
 from pyrobust.errors import InputError, InputTypeError
@@ -32,10 +35,20 @@ def activation(
     slope: float = 0.0,
     lower: float = -math.inf,
     upper: float = math.inf,
+    parameters: tuple[float, ...] = (),
+    weight: Constant | None = None,
 ) -> Node:
     """The node of an elementwise function."""
     return Activation(
-        name=lowering.name, shape=z.shape, inputs=(z,), function=function, slope=slope, lower=lower, upper=upper
+        name=lowering.name,
+        shape=z.shape,
+        inputs=(z,),
+        function=function,
+        slope=slope,
+        lower=lower,
+        upper=upper,
+        parameters=parameters,
+        weight=weight,
     )
 
 
@@ -47,10 +60,47 @@ def relu(lowering: Lowering, z: Node) -> Node:
 
 @lowers(aten.leaky_relu.default)
 def leaky_relu(lowering: Lowering, z: Node, slope: float = 0.01) -> Node:
-    """The larger of z and slope·z."""
-    if not 0 <= slope <= 1:
-        raise lowering.unsupported(f"expected a slope in [0, 1], got {slope}")
-    return activation(lowering, z, "leaky_relu", slope=slope)
+    """Z above 0, slope·z below."""
+    if 0 <= slope <= 1:
+        return activation(lowering, z, "leaky_relu", slope=slope)
+    if not math.isfinite(slope):
+        raise lowering.unsupported(f"expected a finite slope, got {slope}")
+    return activation(lowering, z, "prelu", weight=constant(slope))
+
+
+@lowers(aten.prelu.default)
+def prelu(lowering: Lowering, z: Node, weight: Value) -> Node:
+    """Z above 0, below 0 times a slope, one for all elements or one for each channel."""
+    if not isinstance(weight, Constant):
+        raise lowering.unsupported("its slopes depend on the input")
+    slopes = weight.moved(lambda w: w.view(-1, *[1] * (len(z.shape) - 1)))
+    return activation(lowering, z, "prelu", weight=slopes)
+
+
+@lowers(aten.rrelu.default)
+def rrelu(lowering: Lowering, z: Node, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Node:
+    """In evaluation mode a leaky ReLU with the mean of the slopes."""
+    if training:
+        raise lowering.unsupported("expected training=False, got random slopes")
+    return leaky_relu(lowering, z, (lower + upper) / 2)
+
+
+@lowers(aten.maximum.default, aten.max.other)
+def maximum(lowering: Lowering, a: Value, b: Value) -> Node:
+    """The larger of two tensors, b + ReLU(a − b)."""
+    if not isinstance(a, Node):
+        a, b = b, a
+    excess = relu(lowering, subtract(lowering, a, b))
+    return add(lowering, excess, b)
+
+
+@lowers(aten.minimum.default, aten.min.other)
+def minimum(lowering: Lowering, a: Value, b: Value) -> Node:
+    """The smaller of two tensors, b − ReLU(b − a)."""
+    if not isinstance(a, Node):
+        a, b = b, a
+    excess = relu(lowering, subtract(lowering, b, a))
+    return subtract(lowering, b, excess)
 
 
 @lowers(aten.clamp.default, aten.hardtanh.default)
@@ -82,16 +132,34 @@ def clamp_max(lowering: Lowering, z: Node, upper: float) -> Node:
     return clamp(lowering, z, None, upper)
 
 
-@lowers(aten.sigmoid.default)
-def sigmoid(lowering: Lowering, z: Node) -> Node:
-    """1/(1 + e⁻ᶻ)."""
-    return activation(lowering, z, "sigmoid")
+def _plain(*functions: str) -> None:
+    """Register operators of a tensor alone that are named as their rows."""
+    for function in functions:
+
+        def rule(lowering: Lowering, z: Node, function: str = function) -> Node:
+            return activation(lowering, z, function)
+
+        lowers(getattr(aten, function).default)(rule)
 
 
-@lowers(aten.tanh.default)
-def tanh(lowering: Lowering, z: Node) -> Node:
-    """The hyperbolic tangent."""
-    return activation(lowering, z, "tanh")
+_plain("sigmoid", "tanh", "erf", "exp", "log", "square", "sqrt", "rsqrt", "reciprocal", "abs")
+
+
+@lowers(aten.gelu.default)
+def gelu(lowering: Lowering, z: Node, *, approximate: str = "none") -> Node:
+    """The product of z and the normal distribution function of z."""
+    if approximate != "none":
+        raise lowering.unsupported(f"expected approximate='none', got {approximate!r}")
+    return activation(lowering, z, "gelu")
+
+
+@lowers(aten.pow.Tensor_Scalar)
+def power(lowering: Lowering, z: Node, exponent: float) -> Node:
+    """A constant power of z."""
+    p = float(exponent)
+    if not math.isfinite(p) or p == 0:
+        raise lowering.unsupported(f"expected a finite exponent other than 0, got {exponent}")
+    return z if p == 1 else activation(lowering, z, "power", parameters=(p,))
 
 
 @lowers_together((aten.div.Tensor, Z, (aten.add.Tensor, (aten.abs.default, Z), 1)))
@@ -113,7 +181,7 @@ def register_rule(
     unless ``slope_range`` is given, ``DifferentiableBounds`` unless ``differentiable`` is.
 
     Args:
-        operator: as torch.export names it, such as ``torch.ops.aten.softplus.default``; called with the tensor alone.
+        operator: as torch.export names it, such as ``torch.ops.aten.asinh.default``; called with the tensor alone.
         rule: (l, u) → (lower slope, lower intercept, upper slope, upper intercept, lower, upper), float64 arrays of the
             length of l and u, with lower slope·z + lower intercept ≤ f(z) ≤ upper slope·z + upper intercept and
             lower ≤ f(z) ≤ upper for all real z in [l, u]. It must round outward; l and u may be infinite. It is called
@@ -128,19 +196,19 @@ def register_rule(
 
     >>> import numpy as np
     >>> from pyrobust.bounds import BoundedModel
-    >>> def absolute(l, u):
-    ...     zero, one, most = np.zeros_like(l), np.ones_like(l), np.maximum(-l, u)
-    ...     return zero, zero, zero, most, np.maximum(np.maximum(l, -u), 0), most
-    >>> register_rule(torch.ops.aten.abs.default, absolute, slope_range=(-1.0, 1.0))
+    >>> def floor(l, u):  # between z − 1 and z
+    ...     zero, one = np.zeros_like(l), np.ones_like(l)
+    ...     return one, -one, one, zero, np.floor(l), np.floor(u)
+    >>> register_rule(torch.ops.aten.floor.default, floor)
     >>> class Model(torch.nn.Module):
     ...     def forward(self, x):
-    ...         return x.abs()
+    ...         return x.floor()
     >>> bounds = BoundedModel(Model().eval(), torch.zeros(1, 1)).bounds(torch.zeros(1, 1), 1.0)
     >>> bool(bounds.upper >= 1), bool(bounds.upper < 1.001)
     (True, True)
     """
     if not isinstance(operator, torch._ops.OpOverload):
-        raise InputTypeError(f"operator: expected one such as torch.ops.aten.abs.default, got {operator!r}")
+        raise InputTypeError(f"operator: expected one such as torch.ops.aten.asinh.default, got {operator!r}")
     if not callable(rule):
         raise InputTypeError(f"rule: expected a function, got {type(rule).__name__}")
     if differentiable is not None and not callable(differentiable):

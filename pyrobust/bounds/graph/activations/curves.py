@@ -1,0 +1,305 @@
+"""Linear relaxations of curves: functions that are convex or concave between at most two known points.
+
+The slope is that of the concave envelope in the middle of the range, which is the relaxation of the smallest area: a
+chord, a tangent in the middle, or a tangent through an end of the range. Any slope s is sound, however it was found,
+because the intercept bounds the maximum of f(z) − s·z over the range: on a convex piece it is at an end, on a concave
+piece below the tangent at any point t, f(z) − s·z ≤ f(t) − s·t + (f'(t) − s)·(z − t). The lower relaxation is the upper
+one of −f.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pyrobust.bounds.graph.activations.table import ActivationRow, LinearRelaxation, RelaxationRule
+from pyrobust.bounds.graph.nodes import Activation
+
+#: Relative error of values and slopes in float64: of functions of torch, at most a few units in the last place each,
+#: and of a few operations with them. Numbers that may be flushed to zero are below ``TINY``.
+ERROR = 2.0**-46
+TINY = 1e-300
+
+#: Halvings of the bracket of a tangent point; an inexact point costs tightness only.
+_HALVINGS = 40
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A function f of one variable, with three pieces (one and two may be empty), alternately convex and concave.
+
+    Attributes:
+        value: z → f(z) in differentiable torch operations.
+        slope: (z, i) → f'(z) on piece i, at its ends the one-sided derivative from inside.
+        breaks: where the second piece begins and ends.
+        middle_convex: whether the second piece is convex.
+        stationary: minima and maxima of f.
+        limits: f(−∞) and f(∞).
+        image: numbers that all values lie between.
+        domain: the smallest and the largest z with a value; ranges that reach beyond are unknown.
+        value_floor: f(z) has the error ERROR·(|f(z)| + value_floor).
+        slope_floor: f'(z) has the error ERROR·(|f'(z)| + slope_floor).
+    """
+
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor, int], Tensor]
+    breaks: tuple[float, float]
+    middle_convex: bool
+    stationary: tuple[float, ...] = ()
+    limits: tuple[float, float] = (-math.inf, math.inf)
+    image: tuple[float, float] = (-math.inf, math.inf)
+    domain: tuple[float, float] = (-math.inf, math.inf)
+    value_floor: float = 0.0
+    slope_floor: float = 0.0
+
+    def known(self, lower: Tensor, upper: Tensor) -> Tensor:
+        """Bool: whether f is defined on the whole range."""
+        return (lower >= self.domain[0]) & (upper <= self.domain[1])
+
+
+def curve_interval(curve: Curve, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """Bounds of the values on ranges, float64; infinite where unknown, NaN for NaN."""
+    at_lower, at_upper = (_value_at(curve, end) for end in (lower, upper))
+    low, high = torch.minimum(at_lower, at_upper), torch.maximum(at_lower, at_upper)
+    for point in curve.stationary:
+        inside = (lower <= point) & (upper >= point)
+        value = curve.value(torch.tensor(point, dtype=low.dtype, device=low.device))
+        low, high = torch.where(inside, low.minimum(value), low), torch.where(inside, high.maximum(value), high)
+    low, high = low - _value_error(curve, low), high + _value_error(curve, high)
+    low, high = low.clamp(*curve.image), high.clamp(*curve.image)
+    unknown = ~curve.known(lower, upper) & ~(lower.isnan() | upper.isnan())
+    return low.where(~unknown, -torch.inf), high.where(~unknown, torch.inf)
+
+
+def _value_at(curve: Curve, z: Tensor) -> Tensor:
+    value = curve.value(z.where(z.isfinite(), 1.0))
+    for end, limit in zip((-torch.inf, torch.inf), curve.limits, strict=True):
+        value = value.where(z != end, limit)
+    return value.where(~z.isnan(), torch.nan)
+
+
+def _value_error(curve: Curve, value: Tensor) -> Tensor:
+    return (value.abs() + curve.value_floor) * ERROR + TINY
+
+
+def curve_relaxation(curve: Curve, lower: Tensor, upper: Tensor) -> LinearRelaxation:
+    """The relaxation on ranges, rounded outward: float64, constants where an end is infinite or numbers overflow."""
+    low, high = curve_interval(curve, lower, upper)
+    known = lower.isfinite() & upper.isfinite() & curve.known(lower, upper)
+    l, u = lower.where(known, 1.0), upper.where(known, 1.0)  # noqa: E741 - the field's names
+    ends = curve.value(l), curve.value(u)
+    parts = []
+    for sign, constant in ((-1, low), (1, high)):
+        side = _Side(curve, sign, l, u, sign * ends[0], sign * ends[1])
+        touch = side.relaxation()
+        intercept = side.intercept(touch)
+        usable = known & touch.slope.isfinite() & intercept.isfinite()
+        parts += [(sign * touch.slope).where(usable, 0.0), (sign * intercept).where(usable, constant)]
+    return LinearRelaxation(*parts)
+
+
+class Touch(NamedTuple):
+    """The slope of an upper relaxation, and points of the concave pieces in which tangents bound the function.
+
+    pieces: for each concave piece (begin, end, point, slope of the tangent); empty where begin ≥ end.
+    """
+
+    slope: Tensor
+    pieces: tuple[tuple[Tensor, Tensor, Tensor, Tensor], ...]
+
+
+class Contact(NamedTuple):
+    """Where a line through an end of the range touches a concave piece, its slope, and whether it exists."""
+
+    point: Tensor
+    slope: Tensor
+    exists: Tensor
+
+
+class _Side:
+    """The upper relaxation of F = sign·f on finite ranges [l, u]."""
+
+    def __init__(self, curve: Curve, sign: int, l: Tensor, u: Tensor, at_l: Tensor, at_u: Tensor) -> None:  # noqa: E741
+        self.curve, self.sign = curve, sign
+        self.l, self.u, self.at_l, self.at_u = l, u, at_l, at_u
+        self.middle = torch.minimum(torch.maximum(l / 2 + u / 2, l), u)
+
+    def value(self, z: Tensor) -> Tensor:
+        return self.sign * self.curve.value(z)
+
+    def slope(self, z: Tensor, piece: int) -> Tensor:
+        return self.sign * self.curve.slope(z, piece)
+
+    def relaxation(self) -> Touch:
+        return self._valley() if self.curve.middle_convex == (self.sign > 0) else self._hill()
+
+    def intercept(self, touch: Touch) -> Tensor:
+        """At least the maximum of F(z) − slope·z."""
+        curve, s = self.curve, touch.slope
+        highest = torch.maximum(self._excess(self.l, self.at_l, s), self._excess(self.u, self.at_u, s))
+        for point in curve.breaks:
+            if math.isfinite(point):
+                inside = (self.l < point) & (self.u > point)
+                z = torch.full_like(s, point)
+                highest = torch.where(inside, highest.maximum(self._excess(z, self.value(z), s)), highest)
+        for begin, end, t, slope in touch.pieces:
+            error = (slope.abs() + curve.slope_floor) * ERROR + s.abs() * 2.0**-50 + TINY
+            rise = (slope - s + error).clamp(min=0) * (end - t)
+            fall = (s - slope + error).clamp(min=0) * (t - begin)
+            beyond = torch.maximum(rise, fall) * (1 + 2.0**-50) + TINY
+            reached = self._excess(t, self.value(t), s) + beyond
+            highest = torch.where(begin < end, highest.maximum(reached + reached.abs() * 2.0**-50), highest)
+        return highest
+
+    def _excess(self, z: Tensor, value: Tensor, s: Tensor) -> Tensor:
+        """At least F(z) − s·z."""
+        product = s * z
+        return value - product + (value.abs() + product.abs()) * 2.0**-50 + _value_error(self.curve, value)
+
+    def _chord(self) -> Tensor:
+        """The slope of the chord; the derivative in the middle where rounding errors spoil the difference of values."""
+        difference = self.at_u - self.at_l
+        noise = _value_error(self.curve, self.at_l) + _value_error(self.curve, self.at_u)
+        chord = difference / (self.u - self.l)
+        doubtful = ~(difference.abs() > noise * 2.0**10)
+        if not bool(doubtful.any()):
+            return chord
+        return torch.where(doubtful, self._slope_anywhere(self.middle), chord)
+
+    def _slope_anywhere(self, z: Tensor) -> Tensor:
+        first, second = self.curve.breaks
+        return torch.where(z < first, self.slope(z, 0), torch.where(z > second, self.slope(z, 2), self.slope(z, 1)))
+
+    def _hill(self) -> Touch:
+        """F convex, concave, convex: a tangent of the middle piece, through an end or in the middle, or the chord."""
+        l, u, m = self.l, self.u, self.middle  # noqa: E741
+        first, second = self.curve.breaks
+        begin, end = l.clamp(min=first), u.clamp(max=second)
+        has = begin < end
+        from_left, from_right = (l < first) & has, (u > second) & has
+        right = self._contact(l, self.at_l, begin, end, 1, from_left)
+        left = self._contact(u, self.at_u, end, begin, 1, from_right)
+        right_point, left_point = torch.where(from_left, right.point, begin), torch.where(from_right, left.point, end)
+        tangent = has & (right.exists | ~from_left) & (left.exists | ~from_right) & (right_point <= left_point)
+        point = torch.minimum(torch.maximum(m, right_point), left_point)
+        if not bool(tangent.all()):
+            other = torch.where(left.exists, left_point, end.where(from_left, begin))
+            point = torch.where(tangent, point, torch.where(right.exists, right_point, other))
+        slope = self.slope(point, 1)
+        relaxed = torch.where(right.exists & (m < right_point), right.slope, slope)
+        relaxed = torch.where(left.exists & (m > left_point), left.slope, relaxed)
+        if not bool(tangent.all()):
+            relaxed = torch.where(tangent, relaxed, self._chord())
+        return Touch(relaxed, ((begin, end, point, slope),))
+
+    def _valley(self) -> Touch:
+        """F concave, convex, concave: a tangent in the middle of the range, or through an end, or the chord."""
+        l, u, m = self.l, self.u, self.middle  # noqa: E741
+        first, second = self.curve.breaks
+        in_left, in_right = u <= first, l >= second
+        bridged = ~(in_left | in_right)
+        right_begin, left_end = l.clamp(min=second), u.clamp(max=first)
+        right = self._contact(l, self.at_l, right_begin, u, 2, bridged & (u > second))
+        left = self._contact(u, self.at_u, left_end, l, 0, bridged & (l < first) & ~right.exists)
+        relaxed = self._chord() if bool((bridged & ~right.exists & ~left.exists).any()) else torch.zeros_like(l)
+        pieces = []
+        if second < math.inf:
+            point = torch.where(in_right, m, torch.where(right.exists, right.point.maximum(m), u)).maximum(right_begin)
+            slope = self.slope(point, 2)
+            pieces.append((right_begin, u, point, slope))
+            relaxed = torch.where(in_right | right.exists, slope, relaxed)
+            relaxed = torch.where(right.exists & (m < right.point), right.slope, relaxed)
+        if first > -math.inf:
+            point = torch.where(in_left, m, torch.where(left.exists, left.point.minimum(m), l)).minimum(left_end)
+            slope = self.slope(point, 0)
+            pieces.append((l, left_end, point, slope))
+            relaxed = torch.where(in_left | left.exists, slope, relaxed)
+            relaxed = torch.where(left.exists & (m > left.point), left.slope, relaxed)
+        return Touch(relaxed, tuple(pieces))
+
+    def _contact(
+        self, origin: Tensor, at_origin: Tensor, near: Tensor, far: Tensor, piece: int, wanted: Tensor
+    ) -> Contact:
+        """The line through (origin, F(origin)) that touches a concave piece between its near and far ends.
+
+        The height of the piece's tangent above the origin grows from the near to the far end: bisection, for the wanted
+        elements. At the point found it is not below F(origin). At a kink, the near end, the line is a chord.
+        """
+        point, line, touches = far.clone(), torch.zeros_like(far), torch.zeros_like(wanted)
+        (index,) = wanted.flatten().nonzero(as_tuple=True)
+        if not len(index):
+            return Contact(point, line, touches)
+        x, height, low, high = (part.flatten()[index] for part in (origin, at_origin, near, far))
+
+        def above(t: Tensor) -> Tensor:
+            return self.value(t) + self.slope(t, piece) * (x - t) >= height
+
+        exists, kink, corner = above(high), above(low), low
+        for _ in range(_HALVINGS):
+            t = low / 2 + high / 2
+            reaches = above(t)
+            low, high = torch.where(reaches, low, t), torch.where(reaches, t, high)
+        slope = self.slope(high, piece)
+        if bool(kink.any()):
+            high = torch.where(kink, corner, high)
+            slope = torch.where(kink, (self.value(corner) - height) / (corner - x), slope)
+        point.view(-1)[index], line.view(-1)[index], touches.view(-1)[index] = high, slope, exists
+        return Contact(point, line, touches)
+
+
+def row_of_curve(
+    forward: Callable[[Activation, Tensor], Tensor],
+    curve_of: Callable[[Activation], Curve],
+    *,
+    slope_range: Callable[[Activation], tuple[float, float]] | None = None,
+    roundings: Callable[[Activation], int] = lambda node: 16,
+    offset: float = 0.0,
+) -> ActivationRow:
+    """The row of a function that is a curve, for both engines."""
+    return row_of_bounds(
+        forward,
+        lambda node, lower, upper: curve_interval(curve_of(node), lower, upper),
+        lambda node, lower, upper: curve_relaxation(curve_of(node), lower, upper),
+        slope_range=slope_range,
+        roundings=roundings,
+        offset=offset,
+    )
+
+
+def row_of_bounds(
+    forward: Callable[[Activation, Tensor], Tensor],
+    interval: Callable[[Activation, Tensor, Tensor], tuple[Tensor, Tensor]],
+    relaxation: Callable[[Activation, Tensor, Tensor], LinearRelaxation],
+    *,
+    slope_range: Callable[[Activation], tuple[float, float]] | None = None,
+    roundings: Callable[[Activation], int] = lambda node: 16,
+    offset: float = 0.0,
+) -> ActivationRow:
+    """The row of a function with bounds in torch operations that round outward themselves."""
+
+    def rule(node: Activation) -> RelaxationRule:
+        def apply(l: npt.NDArray[np.float64], u: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], ...]:  # noqa: E741
+            lower, upper = torch.from_numpy(l), torch.from_numpy(u)
+            parts = *relaxation(node, lower, upper), *interval(node, lower, upper)
+            return tuple(part.numpy() for part in parts)
+
+        return apply
+
+    return ActivationRow(
+        forward=forward,
+        interval=lambda node, lower, upper, rounding: interval(node, lower, upper),
+        relaxation=lambda node, lower, upper, rounding: relaxation(node, lower, upper),
+        native_code=None,
+        rule=rule,
+        slope_range=slope_range,
+        differentiable=None,
+        roundings=roundings,
+        offset=offset,
+    )

@@ -1,0 +1,177 @@
+"""The table of activations: one row per elementwise function, with everything that an engine needs to bound it.
+
+Engines use only this table; none has a special case for a function. A missing row, or a missing part of a row, is an
+error that names the layer and the engine (``row_of``, ``required``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pyrobust.bounds.graph.nodes import Activation
+from pyrobust.errors import ModelError
+
+_Doubles = npt.NDArray[np.float64]
+_T = TypeVar("_T")
+
+
+class Rounding(Protocol):
+    """Directed rounding, or none for unsound bounds, see ``pyrobust.bounds.engines.tensor.directed_rounding``."""
+
+    def up(self, a: Tensor, /) -> Tensor:
+        """At least the real number whose nearest float64 is a."""
+        ...
+
+    def down(self, a: Tensor, /) -> Tensor:
+        """At most the real number whose nearest float64 is a."""
+        ...
+
+    def rounding_error(self, size: Tensor, /) -> Tensor:
+        """The rounding error of several sums and products with a total magnitude of at most ``size``."""
+        ...
+
+
+class LinearRelaxation(NamedTuple):
+    """lower_slope·z + lower_intercept ≤ f(z) ≤ upper_slope·z + upper_intercept for z in a range; of one shape."""
+
+    lower_slope: Tensor
+    lower_intercept: Tensor
+    upper_slope: Tensor
+    upper_intercept: Tensor
+
+
+#: (l [n], u [n]) → (lower slope, lower intercept, upper slope, upper intercept, lower, upper), each [n], float64: for
+#: z in [l, u], lower slope·z + lower intercept ≤ f(z) ≤ upper slope·z + upper intercept, and lower ≤ f(z) ≤ upper.
+RelaxationRule: TypeAlias = Callable[[_Doubles, _Doubles], tuple[_Doubles, ...]]
+
+
+class Differentiable(NamedTuple):
+    """Bounds of a function in differentiable torch operations, without directed rounding; ranges are [B, *shape].
+
+    Attributes:
+        interval: (node, lower, upper) → (lower, upper) of the values.
+        relaxation: (node, lower, upper) → its linear relaxation; None with ``kernels``.
+        kernels: whether the function is max(z, slope·z), which the fused kernels of ``pyrobust.ops`` bound.
+    """
+
+    interval: Callable[[Activation, Tensor, Tensor], tuple[Tensor, Tensor]]
+    relaxation: Callable[[Activation, Tensor, Tensor], LinearRelaxation] | None
+    kernels: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ActivationRow:
+    """An elementwise function; a missing part is None, and an engine that needs it refuses the model.
+
+    Attributes:
+        forward: (node, z) → f(z) in torch operations, differentiable.
+        interval: (node, lower, upper, rounding) → (lower, upper) of the values, float64 on any device; for the torch
+            engine.
+        relaxation: (node, lower, upper, rounding) → its linear relaxation, likewise.
+        native_code: the name of the native engine's own code for the function; without one it calls ``rule``.
+        rule: node → interval and relaxation in numpy.
+        slope_range: node → (smallest, largest) derivative.
+        differentiable: bounds to train with.
+        kinks: node → the points where linear pieces meet: a range is unstable where it holds one inside. None for a
+            curved function: every range of more than a point is unstable.
+        roundings: node → roundings of a deployed forward pass, for ``semantics="float32"``: 2 for a rounded parameter
+            and a product; approximations are right to a few units in the last place, 16 roundings.
+        offset: the largest intermediate result of a deployed forward pass beside its value, where the two may cancel:
+            an error is relative to |f(z)| + offset.
+        exact_from: node → the smallest value that a deployed forward pass does not round: −inf where it never rounds.
+    """
+
+    forward: Callable[[Activation, Tensor], Tensor] | None
+    interval: Callable[[Activation, Tensor, Tensor, Rounding], tuple[Tensor, Tensor]] | None
+    relaxation: Callable[[Activation, Tensor, Tensor, Rounding], LinearRelaxation] | None
+    native_code: str | None
+    rule: Callable[[Activation], RelaxationRule] | None
+    slope_range: Callable[[Activation], tuple[float, float]] | None
+    differentiable: Differentiable | None
+    kinks: Callable[[Activation], tuple[float, ...]] | None = None
+    roundings: Callable[[Activation], int] = lambda node: 16
+    offset: float = 0.0
+    exact_from: Callable[[Activation], float] = lambda node: math.inf
+
+    def lipschitz(self, node: Activation) -> float | None:
+        """The Lipschitz constant: the largest absolute slope; None where ``slope_range`` is."""
+        return None if self.slope_range is None else max(map(abs, self.slope_range(node)))
+
+
+#: By the name that ``Activation.function`` gives.
+ACTIVATIONS: dict[str, ActivationRow] = {}
+
+
+def row_of(node: Activation, engine: str) -> ActivationRow:
+    """Return the row of an activation; errors name the engine.
+
+    Raises:
+        ModelError: the table has no such function.
+
+    >>> row_of(Activation(name="0 (softplus)", shape=(), inputs=(), function="softplus"), "the native engine")
+    Traceback (most recent call last):
+    ...
+    pyrobust.errors.ModelError: model: 0 (softplus): the native engine does not support the activation 'softplus'
+    """
+    row = ACTIVATIONS.get(node.function)
+    if row is None:
+        raise ModelError(f"model: {node.name}: {engine} does not support the activation {node.function!r}")
+    return row
+
+
+def required(part: _T | None, node: Activation, what: str, engine: str) -> _T:
+    """Return a part of a row.
+
+    Raises:
+        ModelError: the row lacks it.
+    """
+    if part is None:
+        raise ModelError(f"model: {node.name} has no {what}, which {engine} needs for the activation {node.function!r}")
+    return part
+
+
+def row_from_rule(
+    forward: Callable[[Tensor], Tensor],
+    rule: RelaxationRule,
+    *,
+    slope_range: tuple[float, float] | None = None,
+    differentiable: Differentiable | None = None,
+) -> ActivationRow:
+    """The row of a function without parameters whose relaxation is a numpy rule, on the host, for both engines."""
+
+    def interval(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
+        *_, low, high = _apply_rule(node.function, rule, lower, upper)
+        return low, high
+
+    def relaxation(node: Activation, lower: Tensor, upper: Tensor, rounding: Rounding) -> LinearRelaxation:
+        return LinearRelaxation(*_apply_rule(node.function, rule, lower, upper)[:4])
+
+    return ActivationRow(
+        forward=lambda node, z: forward(z),
+        interval=interval,
+        relaxation=relaxation,
+        native_code=None,
+        rule=lambda node: rule,
+        slope_range=None if slope_range is None else lambda node: slope_range,
+        differentiable=differentiable,
+    )
+
+
+def _apply_rule(function: str, rule: RelaxationRule, lower: Tensor, upper: Tensor) -> list[Tensor]:
+    """Return the six tensors of a rule, of lower's shape; RuntimeError if the rule fails or returns anything else."""
+    ends = [end.flatten().cpu().numpy() for end in (lower, upper)]
+    try:
+        parts = [np.asarray(part, dtype=np.float64) for part in rule(*ends)]
+    except Exception as error:
+        raise RuntimeError(f"a bound rule failed: {type(error).__name__}: {error}") from error
+    if len(parts) != 6 or any(part.shape != ends[0].shape for part in parts):
+        raise RuntimeError(f"a bound rule: expected six arrays of {len(ends[0])} elements from {function}")
+    return [torch.tensor(part, device=lower.device).view_as(lower) for part in parts]
