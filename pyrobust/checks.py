@@ -30,6 +30,12 @@ WORDS: Final = 1 << 32
 NormName: TypeAlias = Literal["linf", "l2", "l1"]
 """The norms of perturbations, by name."""
 
+NormLike: TypeAlias = NormName | str | float
+"""A norm as callers may write it: a name in any spelling that ``norm_name`` reads, or its order."""
+
+NORMS: Final[tuple[NormName, ...]] = ("linf", "l2", "l1")
+_ORDERS: Final[dict[str, NormName]] = {"inf": "linf", "2": "l2", "1": "l1"}
+
 
 def integer(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
     """Return an integer in [least, most].
@@ -199,13 +205,32 @@ def file_path(name: str, value: Any) -> Path:
 def choice(name: str, value: Any, known: Sequence[str]) -> str:
     """Return one of several names.
 
-    >>> choice("norm", "L2", ("linf", "l2", "l1"))
+    >>> choice("semantics", "exact", ("real", "float32"))
     Traceback (most recent call last):
-    pyrobust.errors.InputError: norm: expected one of linf, l2, l1, got 'L2'
+    pyrobust.errors.InputError: semantics: expected one of real, float32, got 'exact'
     """
     if not isinstance(value, str) or value not in known:
         raise InputError(f"{name}: expected one of {', '.join(known)}, got {shown(value)}")
     return value
+
+
+def norm_name(name: str, value: Any) -> NormName:
+    """Return the name of a norm given by name or order: "linf", "L2", "l_inf", 2, ``math.inf``.
+
+    >>> [norm_name("norm", value) for value in ("linf", "L_inf", math.inf, np.float32(2), "L1")]
+    ['linf', 'linf', 'linf', 'l2', 'l1']
+    >>> norm_name("norm", 3)
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: norm: expected one of linf, l2, l1, got 3
+    """
+    if isinstance(value, str):
+        order = value.lower().removeprefix("l").lstrip("_-")
+    else:
+        parsed = _float(value)
+        order = "" if parsed is None else f"{parsed:g}"
+    if order not in _ORDERS:
+        raise InputError(f"{name}: expected one of {', '.join(NORMS)}, got {shown(value)}")
+    return _ORDERS[order]
 
 
 def items(name: str, values: Iterable[Any], of: str = "numbers") -> list[Any]:
@@ -270,26 +295,43 @@ def array(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     raise InputTypeError(f"{name}: expected a number or an array of numbers, got {shown(values)}")
 
 
-def radii(name: str, value: Any, examples: int | None = None) -> Tensor:
-    """Return a radius, or one for each example: finite numbers of at least 0, float64 on the CPU.
+def radii(
+    name: str,
+    value: Any,
+    examples: int | None = None,
+    shape: tuple[int, ...] | None = None,
+    *,
+    infinite: bool = False,
+) -> Tensor:
+    """Return a radius, one for each example, or one for each element: numbers of at least 0, float64 on the CPU.
 
     Args:
         name: of the argument.
-        value: a number, or a sequence, array or tensor [N]; [1] holds for every example.
+        value: a number, or a sequence, array or tensor [N]; [1] holds for every example. With ``shape`` also one with
+            the dimensions of the examples, [N, *shape], or of a single one, to which it broadcasts.
         examples: N where it is known; the result is then [N], else [] or [N].
+        shape: of one example, to take radii of elements; the result is then [N] or [N, *shape].
+        infinite: whether infinite radii are allowed.
 
     >>> radii("epsilon", 0.5), radii("epsilon", [0.5], 2)
     (tensor(0.5000, dtype=torch.float64), tensor([0.5000, 0.5000], dtype=torch.float64))
+    >>> radii("epsilon", torch.ones(3, 1, 1), 2, (3, 4, 4)).shape
+    torch.Size([2, 3, 4, 4])
     """
     if examples is not None and isinstance(value, float) and 0 <= value < math.inf:  # the usual case, at no cost
         return torch.full((examples,), value, dtype=torch.float64, device="cpu")
-    expected = f"a number or a tensor [{'N' if examples is None else examples}] of numbers"
+    sizes = "N" if examples is None else examples
+    expected = f"a number or a tensor [{sizes}] of numbers"
+    if shape is not None:
+        expected = f"a number, a tensor [{sizes}], or one that broadcasts to {shape_text((sizes, *shape))}"
     try:
         if isinstance(value, Tensor | np.ndarray | np.generic):
             # device: torch.set_default_device may name another
             given = torch.as_tensor(value, device="cpu").detach()
             number_like = given.dtype != torch.bool and not given.dtype.is_complex
             radius = given.double() if number_like else None
+        elif shape is not None and isinstance(value, list | tuple) and any(isinstance(v, list | tuple) for v in value):
+            radius = torch.from_numpy(array(name, value))
         elif isinstance(value, list | tuple):
             radius = torch.tensor(numbers(name, value), dtype=torch.float64, device="cpu")
         else:
@@ -301,17 +343,33 @@ def radii(name: str, value: Any, examples: int | None = None) -> Tensor:
         raise InputTypeError(
             f"{name}: expected {expected}, got {kind(value) if isinstance(value, Tensor) else shown(value)}"
         )
-    if radius.dim() > 1:
+    elements = None if shape is None or examples is None else _of_elements(radius, examples, shape)
+    if radius.dim() > 1 and elements is None:
         raise InputError(f"{name}: expected {expected}, got shape {shape_text(radius.shape)}")
-    wrong = ~(radius.isfinite() & (radius >= 0))
+    wrong = ~(radius >= 0) if infinite else ~(radius.isfinite() & (radius >= 0))
     if bool(wrong.any()):
-        plural = "finite numbers" if radius.dim() else "a finite number"
+        plural = "numbers" if radius.dim() else "a number"
+        plural = plural if infinite else plural.replace("number", "finite number")
         raise InputError(f"{name}: expected {plural} of at least 0, got {first_wrong(radius, wrong)}")
+    if elements is not None:
+        return elements
     if examples is None:
         return radius
     if radius.dim() == 1 and len(radius) not in (1, examples):
         raise InputError(f"{name}: expected one radius for each of the {examples} examples, got {len(radius)}")
     return radius.expand(examples).clone()
+
+
+def _of_elements(radius: Tensor, examples: int, shape: tuple[int, ...]) -> Tensor | None:
+    """Radii of elements [N, *shape], or [N] where all elements share one; None where the dimensions are others."""
+    if radius.dim() < 2 or radius.dim() not in (len(shape), 1 + len(shape)):
+        return None
+    sizes = (1,) * (1 + len(shape) - radius.dim()) + tuple(radius.shape)
+    if any(size not in (1, full) for size, full in zip(sizes, (examples, *shape), strict=True)):
+        return None
+    if radius.numel() == sizes[0]:
+        return radius.reshape(-1).expand(examples).clone()
+    return radius.reshape(sizes).expand(examples, *shape)
 
 
 def class_labels(name: str, value: Any, examples: int, classes: int | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormName, choice, image_indices, summary
+from pyrobust.checks import NormLike, choice, image_indices, summary
 from pyrobust.errors import InputError
 from pyrobust.frames import Tabular
 from pyrobust.runner import Classifier, Progress, Runner, reporting
@@ -151,7 +151,7 @@ class AutoAttack(AdversarialAttack):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: NormName = "linf",
+        norm: NormLike = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,

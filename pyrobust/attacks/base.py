@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.checks import (
+    NormLike,
     NormName,
     class_labels,
     clip_range,
@@ -75,7 +76,7 @@ class AdversarialAttack(abc.ABC):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: NormName = "linf",
+        norm: NormLike = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormName, image_indices, integer
+from pyrobust.checks import NormLike, image_indices, integer
 from pyrobust.errors import InputTypeError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
@@ -64,7 +64,7 @@ class BatchAttack(AdversarialAttack):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: NormName = "linf",
+        norm: NormLike = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormName, class_labels, count, finite, flag, share, summary
+from pyrobust.checks import NormLike, class_labels, count, finite, flag, share, summary
 from pyrobust.errors import InputError
 from pyrobust.frames import Tabular
 from pyrobust.ops.examples import put_rows
@@ -110,7 +110,7 @@ class FAB(BatchAttack):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: NormName = "linf",
+        norm: NormLike = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,

@@ -7,7 +7,7 @@ import functools
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormName
+from pyrobust.checks import NormLike
 from pyrobust.runner import Classifier, Progress
 
 from .engine import BatchAttack, Callback
@@ -40,7 +40,7 @@ class FGSM(BatchAttack):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: NormName = "linf",
+        norm: NormLike = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormName, choice
+from pyrobust.checks import NormLike, NormName, norm_name
 from pyrobust.ops.norm_balls import project_l2_ball, project_linf_ball
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball_box
@@ -209,9 +209,9 @@ class L1(Norm):
 NORMS: dict[str, Norm] = {norm.name: norm for norm in (Linf(), L2(), L1())}
 
 
-def norm_of(name: str) -> Norm:
-    """Look up a norm by name; raises InputError for any other name."""
-    return NORMS[choice("norm", name, tuple(NORMS))]
+def norm_of(norm: NormLike) -> Norm:
+    """Look up a norm by name or order; raises InputError for any other."""
+    return NORMS[norm_name("norm", norm)]
 
 
 def per_example(values: Tensor, like: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import functools
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormName, count, non_negative, positive
+from pyrobust.checks import NormLike, count, non_negative, positive
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress
 
@@ -51,7 +51,7 @@ class PGD(BatchAttack):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: NormName = "linf",
+        norm: NormLike = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,
@@ -156,7 +156,7 @@ class BIM(PGD):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: NormName = "linf",
+        norm: NormLike = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormName, count, finite
+from pyrobust.checks import NormLike, count, finite
 from pyrobust.errors import InputError
 from pyrobust.ops.logits import ROBUST
 from pyrobust.runner import Classifier, Progress
@@ -59,7 +59,7 @@ class Square(BatchAttack):
         self,
         model: Classifier,
         epsilon: float | Tensor = 8 / 255,
-        norm: NormName = "linf",
+        norm: NormLike = "linf",
         clip_min: float = 0.0,
         clip_max: float = 1.0,
         device: torch.device | str | None = None,

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import choice, clip_range, finite_values, first_wrong, float_tensor, radii, shape_text
+from pyrobust.checks import (
+    NormLike,
+    array,
+    clip_range,
+    finite_values,
+    first_wrong,
+    float_tensor,
+    norm_name,
+    radii,
+    shape_text,
+)
 from pyrobust.errors import InputError
 
 CPU = torch.device("cpu")
 
-#: Norms of balls.
-NORMS = ("linf", "l2", "l1")
+#: An end of a clip range: a number, or numbers that broadcast to one example.
+ClipEnd: TypeAlias = "float | Sequence[Any] | Tensor | npt.NDArray[Any]"
+ClipRange: TypeAlias = "tuple[ClipEnd, ClipEnd]"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,11 +37,12 @@ class InputSet:
     """B sets of inputs, in float64 on one device; boxes given in float32 stay in float32.
 
     Attributes:
-        lower: [B, n], lower corner of a box around each set, rounded down.
+        lower: [B, n], lower corner of a box around each set, rounded down; -inf for elements without a lower end.
         upper: [B, n], upper corner, rounded up.
         norm: norm of the balls; "linf" where the sets are the boxes themselves.
         center: [B, n], centers of the balls; None for boxes given by their corners.
-        epsilon: [B], radii of the balls; None for boxes given by their corners.
+        epsilon: [B], radii of balls that contain the sets; None for boxes given by their corners.
+        bounded: whether all corners are finite.
     """
 
     lower: Tensor
@@ -35,6 +50,7 @@ class InputSet:
     norm: str
     center: Tensor | None
     epsilon: Tensor | None
+    bounded: bool = True
 
     def __len__(self) -> int:
         return len(self.lower)
@@ -43,43 +59,72 @@ class InputSet:
         """Select sets by bool [B], indices or a slice."""
         center = None if self.center is None else self.center[chosen]
         epsilon = None if self.epsilon is None else self.epsilon[chosen]
-        return InputSet(self.lower[chosen], self.upper[chosen], self.norm, center, epsilon)
+        return InputSet(self.lower[chosen], self.upper[chosen], self.norm, center, epsilon, self.bounded)
 
     def cpu(self) -> InputSet:
         """Return the sets in host memory."""
         center = None if self.center is None else self.center.cpu()
         epsilon = None if self.epsilon is None else self.epsilon.cpu()
-        return InputSet(self.lower.cpu(), self.upper.cpu(), self.norm, center, epsilon)
+        return InputSet(self.lower.cpu(), self.upper.cpu(), self.norm, center, epsilon, self.bounded)
 
 
 def ball(
     x: Tensor,
     epsilon: Any,
-    norm: str,
-    clip: tuple[float, float] | None,
+    norm: NormLike,
+    clip: ClipRange | None,
     shape: tuple[int, ...],
     device: torch.device = CPU,
 ) -> InputSet:
-    """Return the inputs within epsilon of x [B, *shape] and in the clip range, for sets on a device."""
-    check_norm(norm)
+    """Return the inputs within epsilon of x [B, *shape] and in the clip range, for sets on a device.
+
+    Radii of elements, epsilon [B, *shape], are those of boxes; a radius may be infinite where there is a clip range.
+    """
+    norm = norm_name("norm", norm)
     center = _elements("x", x, shape, device).double()
-    radius = radii("epsilon", epsilon, len(center)).to(device)
-    lowest, highest = clip_ends(clip)
+    lowest, highest = clip_ends(clip, shape, device)
     outside = (center < lowest) | (center > highest)
     if bool(outside.any()):
         value = first_wrong(center.reshape(-1, *shape), outside.reshape(-1, *shape))
-        raise InputError(f"x: expected values in the clip range [{lowest}, {highest}], got {value}")
-    wide = radius[:, None]
+        ends = f"[{lowest}, {highest}]" if isinstance(lowest, float) else "of its element"
+        raise InputError(f"x: expected values in the clip range {ends}, got {value}")
+    radius = check_radii(epsilon, norm, clip, len(center), shape).to(device)
+    wide = radius[:, None] if radius.dim() == 1 else radius.reshape(len(center), -1)
     infinity = torch.tensor(torch.inf, dtype=torch.float64, device=device)
     # x ± 0 is exact; any other sum may be rounded inward
     lower = torch.where(wide == 0, center, torch.nextafter(center - wide, -infinity)).clamp(min=lowest)
     upper = torch.where(wide == 0, center, torch.nextafter(center + wide, infinity)).clamp(max=highest)
+    if radius.dim() > 1:
+        radius = wide.amax(1) if wide.shape[1] else wide.sum(1)
+    if clip is not None and bool(radius.isinf().any()):
+        radius = torch.where(radius.isinf(), _farthest(lower, center, upper, norm), radius)
     return InputSet(lower, upper, norm, center, radius)
 
 
+def check_radii(epsilon: Any, norm: str, clip: ClipRange | None, examples: int, shape: tuple[int, ...]) -> Tensor:
+    """Return radii of balls [B], or of the elements of boxes [B, *shape]: float64 on the CPU."""
+    radius = radii("epsilon", epsilon, examples, shape, infinite=clip is not None)
+    if radius.dim() > 1 and norm != "linf":
+        raise InputError(
+            f'epsilon: expected a number or a tensor [{examples}] with norm "{norm}", got one for each element; boxes '
+            'have norm "linf"'
+        )
+    return radius
+
+
+def _farthest(lower: Tensor, center: Tensor, upper: Tensor, norm: str) -> Tensor:
+    """At least the distance from the center to any point of a box: [B]; the l1 distance serves for l2."""
+    infinity = torch.tensor(torch.inf, dtype=torch.float64, device=center.device)
+    reach = torch.nextafter(torch.maximum(upper - center, center - lower), infinity)
+    if not reach.shape[1]:
+        return reach.sum(1)
+    return reach.amax(1) if norm == "linf" else reach.sum(1) * (1 + (reach.shape[1] + 2) * 2.0**-52)
+
+
 def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.device = CPU) -> InputSet:
-    """Return the inputs between two tensors [B, *shape], on a device."""
-    lower, upper = _elements("x_lower", x_lower, shape, device), _elements("x_upper", x_upper, shape, device)
+    """Return the inputs between two tensors [B, *shape], on a device; elements may lack an end, -inf or +inf."""
+    lower = _elements("x_lower", x_lower, shape, device, -torch.inf)
+    upper = _elements("x_upper", x_upper, shape, device, torch.inf)
     if lower.shape != upper.shape:
         raise InputError(f"x_upper: expected {len(lower)} examples as in x_lower, got {len(upper)}")
     if lower.dtype != upper.dtype:
@@ -89,21 +134,71 @@ def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.
         place = int(above.reshape(-1).nonzero()[0])
         value = first_wrong(lower.reshape(-1, *shape), above.reshape(-1, *shape))
         raise InputError(f"x_lower: expected at most x_upper, got {value}, above {upper.reshape(-1)[place].item()}")
-    return InputSet(lower, upper, "linf", None, None)
+    bounded = not lower.numel() or bool((lower.amin() > -torch.inf) & (upper.amax() < torch.inf))
+    return InputSet(lower, upper, "linf", None, None, bounded)
 
 
-def check_norm(norm: str) -> None:
-    """Refuse an unknown norm."""
-    choice("norm", norm, NORMS)
+def checked_clip(clip: ClipRange | None) -> tuple[Any, Any] | None:
+    """Return a clip range as two floats, or as two arrays in the form of nested tuples, which compare by value."""
+    if clip is None:
+        return None
+    per_element = isinstance(clip, tuple | list) and len(clip) == 2 and any(map(_is_array, clip))
+    if not per_element:
+        return clip_range("clip", clip)
+    low, high = (
+        array("clip", end.detach().cpu().double() if isinstance(end, Tensor) and end.is_floating_point() else end)
+        for end in clip
+    )
+    for end in (low, high):
+        if not np.isfinite(end).all():
+            raise InputError(f"clip: expected finite numbers, got {first_wrong(end, ~np.isfinite(end))}")
+    try:
+        below = low < high
+    except ValueError:
+        sizes = " and ".join(shape_text(end.shape) for end in (low, high))
+        raise InputError(f"clip: expected ends of one shape, got {sizes}") from None
+    if not below.all():
+        wrong = first_wrong(np.broadcast_to(low, below.shape), ~below)
+        raise InputError(f"clip: expected low < high for every element, got low {wrong}")
+    return _nested(low.tolist()), _nested(high.tolist())
 
 
-def clip_ends(clip: tuple[float, float] | None) -> tuple[float, float]:
-    """Return the ends of the clip range, ±inf for None."""
-    return (-math.inf, math.inf) if clip is None else clip_range("clip", clip)
+def clip_ends(
+    clip: ClipRange | None, shape: tuple[int, ...], device: torch.device = CPU
+) -> tuple[float, float] | tuple[Tensor, Tensor]:
+    """Return the ends of the clip range, ±inf for None: two floats, or two tensors [n] for one example of a shape."""
+    checked = checked_clip(clip)
+    if checked is None:
+        return -math.inf, math.inf
+    low, high = (np.asarray(end, dtype=np.float64) for end in checked)
+    if low.ndim == high.ndim == 0:
+        return float(low), float(high)
+    for end in (low, high):
+        fits = all(size in (1, full) for size, full in zip(end.shape, shape, strict=False))
+        if end.ndim not in (0, len(shape)) or not fits:
+            raise InputError(
+                f"clip: expected numbers, or tensors that broadcast to {shape_text(shape)}, got shape "
+                f"{shape_text(end.shape)}"
+            )
+    low, high = (np.broadcast_to(end, shape).reshape(-1) for end in (low, high))
+    return torch.tensor(low, device=device), torch.tensor(high, device=device)
 
 
-def _elements(name: str, x: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return x as [B, n] on a device, in float32 or float64, which hold every element exactly."""
+def _is_array(end: Any) -> bool:
+    return isinstance(end, list | tuple) or (isinstance(end, Tensor | np.ndarray) and end.ndim > 0)
+
+
+def _nested(end: Any) -> Any:
+    return tuple(map(_nested, end)) if isinstance(end, list) else end
+
+
+def _elements(
+    name: str, x: Tensor, shape: tuple[int, ...], device: torch.device, unbounded: float | None = None
+) -> Tensor:
+    """Return x as [B, n] on a device, in float32 or float64, which hold every element exactly.
+
+    Elements are finite, or ``unbounded`` where that is allowed.
+    """
     float_tensor(name, x)
     if tuple(x.shape[1:]) != shape or x.dim() != len(shape) + 1:
         raise InputError(f"{name}: expected shape {shape_text(('B', *shape))}, got {shape_text(x.shape)}")
@@ -111,5 +206,6 @@ def _elements(name: str, x: Tensor, shape: tuple[int, ...], device: torch.device
     flat = x.detach().to(device, dtype).reshape(len(x), math.prod(shape))
     # The minimum and maximum are NaN where any element is; isfinite would take several times the memory of x.
     if flat.numel() > 0 and not bool(torch.stack(flat.aminmax()).isfinite().all()):
-        finite_values(name, x.detach())
+        values = x.detach()
+        finite_values(name, values if unbounded is None else values.where(values != unbounded, 0))
     return flat

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from pyrobust.bounds.captured_state import CapturedState
 from pyrobust.bounds.engines.denormals import denormals_kept
 from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.select import check_engine, engine_for
+from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.nodes import in_order
-from pyrobust.bounds.input_set import InputSet, ball, box
+from pyrobust.bounds.input_set import CPU, InputSet, ball, box
 from pyrobust.bounds.lipschitz.bound import LipschitzEngine
 from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, merge_options
 from pyrobust.bounds.radius_search import search_radius
@@ -24,7 +27,6 @@ from pyrobust.bounds.verify import Attack, run_cascade
 from pyrobust.checks import class_labels, non_negative, summary
 from pyrobust.errors import InputError
 from pyrobust.runner import Runner, model_name
-from pyrobust.zoo.hashing import hash_tensors
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -35,8 +37,9 @@ if TYPE_CHECKING:
 class BoundedModel:
     """A network whose outputs can be bounded over sets of inputs.
 
-    The parameters are read once, at construction; later changes of the model do not affect the bounds. Three methods,
-    each usually tighter and slower than the one before:
+    The parameters are read once, at construction. A call after a change of the model raises a ModelError that names the
+    changed parameters and buffers; ``refresh`` reads them again. Three methods, each usually tighter and slower than
+    the one before:
 
     - "ibp": interval bounds, layer by layer (Gowal et al., 2018);
     - "crown-ibp": interval bounds for the hidden layers, then a backward pass of linear bounds from the output to the
@@ -77,18 +80,51 @@ class BoundedModel:
     def __init__(self, model: nn.Module, example_input: Tensor, *, engine: str | None = None) -> None:
         check_engine(engine)
         self.model = model
+        self._engine_name = engine
+        self._capture(example_input)
+
+    def _capture(self, example_input: Tensor) -> None:
+        """Read the model's graph and its parameters."""
+        model, engine = self.model, self._engine_name
         self.output = capture(model, example_input)
         if len(self.output.shape) != 1:
             raise InputError(f"model: expected outputs [B, K], got [B, {', '.join(map(str, self.output.shape))}]")
         self.shape = tuple(example_input.shape[1:])
         self.outputs = self.output.size
-        place = next((t.device for t in (*model.parameters(), *model.buffers())), example_input.device)
-        self._engine = engine_for(self.output, example_input.dtype, place, engine)
-        self._engine_name = engine
+        first = next((t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()), example_input)
+        self._parameter_dtype = first.dtype
+        self._engine = engine_for(self.output, example_input.dtype, first.device, engine)
         self._lipschitz = LipschitzEngine(self.output)
         self.device = self._engine.device
         self._example = example_input.detach()[:0].clone()
-        self._sha256 = _parameters_hash(model)
+        self._state = CapturedState(model)
+        self.__dict__.pop("_tensor_engine", None)
+
+    @functools.cached_property
+    def _tensor_engine(self) -> TensorEngine:
+        """The torch engine on this model's device, for what the native engine does not compute."""
+        engine = self._engine
+        return engine if isinstance(engine, TensorEngine) else TensorEngine(self.output, self._example.dtype, CPU)
+
+    @denormals_kept()
+    def refresh(self) -> None:
+        """Read the model again, after a change of its parameters, buffers, dtype or device.
+
+        Raises:
+            InputError: the model is in training mode.
+            ModelError: as at construction.
+
+        >>> model = nn.Linear(1, 1).eval()
+        >>> bounded = BoundedModel(model, torch.zeros(1, 1))
+        >>> _ = nn.init.constant_(model.weight, 2.0), nn.init.zeros_(model.bias)
+        >>> bounded.refresh()
+        >>> bounded.bounds(torch.ones(1, 1), 0.5, method="ibp").lower.round().item()
+        1.0
+        """
+        example = self._example
+        now = next((t for t in (*self.model.parameters(), *self.model.buffers()) if t.is_floating_point()), example)
+        dtype = now.dtype if example.dtype == self._parameter_dtype else example.dtype
+        self._capture(example.to(now.device, dtype))
 
     def __repr__(self) -> str:
         engine = "native" if isinstance(self._engine, Engine) else "torch"
@@ -104,10 +140,8 @@ class BoundedModel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the model; unpickling captures it and packs the engine's weights again."""
-        if _parameters_hash(self.model) != self._sha256:
-            raise InputError(
-                "model: expected the parameters of the construction, got others; make a new BoundedModel to pickle it"
-            )
+        if not self._state.same_values:
+            raise InputError("model: expected the parameters of the capture, got others; call refresh() to pickle it")
         return _restored, (self.model, self._example, self._engine_name)
 
     @denormals_kept()
@@ -128,10 +162,12 @@ class BoundedModel:
 
         Args:
             x: [B, ...], in the clip range.
-            epsilon: radius of the balls, at least 0: a number, or one for each example.
+            epsilon: radius of the balls, at least 0: a number, or one for each example, [B]. For norm "linf" also one
+                for each element, in a tensor with the dimensions of x or of one example, to which it broadcasts. It may
+                be infinite where there is a clip range.
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
-            x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon.
-            x_upper: [B, ...], upper corners.
+            x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon; an element may be -inf.
+            x_upper: [B, ...], upper corners; an element may be +inf.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``, such as ``norm="l2", method="ibp", clip=(0, 1)``; they override
                 ``options``.
@@ -142,6 +178,7 @@ class BoundedModel:
         Raises:
             InputError: a mismatched shape, a value out of range, or an unknown name.
             InputTypeError: an argument of the wrong type, or an unknown keyword.
+            ModelError: the model has changed since its capture, see ``refresh``.
 
         >>> model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).eval()
         >>> bounds = BoundedModel(model, torch.zeros(1, 1)).bounds(torch.zeros(1, 1), 0.5, method="ibp")
@@ -170,7 +207,7 @@ class BoundedModel:
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
-            epsilon: radius of the balls, at least 0: a number, or one for each example.
+            epsilon: radius of the balls, as for ``bounds``.
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon.
             x_upper: [B, ...], upper corners.
             options: settings; default: ``BoundOptions()``.
@@ -182,6 +219,7 @@ class BoundedModel:
         Raises:
             InputError: a mismatched shape, a value out of range, or an unknown name.
             InputTypeError: an argument of the wrong type, or an unknown keyword.
+            ModelError: the model has changed since its capture, see ``refresh``.
 
         >>> model = nn.Linear(2, 3).eval()
         >>> BoundedModel(model, torch.zeros(1, 2)).margins(torch.zeros(4, 2), torch.zeros(4).long(), 0.1).lower.shape
@@ -210,7 +248,7 @@ class BoundedModel:
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
-            epsilon: radius of the balls, at least 0: a number, or one for each example.
+            epsilon: radius of the balls, as for ``bounds``.
             x_lower: [B, ...], with x_upper in place of x and epsilon, which must then be None.
             x_upper: [B, ...], upper corners.
             options: settings; default: ``BoundOptions()``.
@@ -222,6 +260,7 @@ class BoundedModel:
         Raises:
             InputError: a mismatched shape, a value out of range, or an unknown name.
             InputTypeError: an argument of the wrong type, or an unknown keyword.
+            ModelError: the model has changed since its capture, see ``refresh``.
 
         >>> model = nn.Linear(2, 2).eval()
         >>> BoundedModel(model, torch.zeros(1, 2)).certify(torch.zeros(1, 2), torch.tensor([0]), 1e6)
@@ -259,8 +298,10 @@ class BoundedModel:
         Raises:
             InputError: a mismatched shape, a value out of range, or an unknown name.
             InputTypeError: an argument of the wrong type, or an unknown keyword.
+            ModelError: the model has changed since its capture, see ``refresh``.
         """
         options = merge_options(BoundedModel.certified_radius, options, keywords)
+        self._state.check()
         query = self._query(options)
         limit = non_negative("largest", largest)
         centers = ball(x, 0.0, options.norm, options.clip, self.shape, self.device)
@@ -289,14 +330,13 @@ class BoundedModel:
     ) -> Verdicts:
         """Decide for each ball: "verified", "falsified" or "unknown".
 
-        First, a forward pass: an example that the model misclassifies is falsified by x itself. The model must be
-        unchanged since construction. Then the methods run in turn, each on the examples that are still undecided, and
-        finally the attack.
+        First, a forward pass: an example that the model misclassifies is falsified by x itself. Then the methods run in
+        turn, each on the examples that are still undecided, and finally the attack.
 
         Args:
             x: [B, ...], in the clip range.
             y: [B], the labels.
-            epsilon: radius of the balls, at least 0: a number, or one for each example.
+            epsilon: radius of the balls, as for ``bounds``.
             methods: names among "lipschitz", "ibp", "crown-ibp" and "crown", each at most once, in the order to run;
                 default: those of the options' ``method``.
             attack: called as attack(x, y) with the undecided examples; returns x_adv in the ball and the clip range;
@@ -311,7 +351,7 @@ class BoundedModel:
             InputError: a mismatched shape, a value out of range, an unknown name, or an attack that returns points
                 outside the set.
             InputTypeError: an argument of the wrong type, or an unknown keyword.
-            ModelError: the model failed in the forward pass.
+            ModelError: the model failed in the forward pass, or has changed since its capture, see ``refresh``.
 
         >>> model = nn.Linear(2, 2).eval()
         >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
@@ -334,6 +374,7 @@ class BoundedModel:
         x_lower: Tensor | None,
         x_upper: Tensor | None,
     ) -> InputSet:
+        self._state.check()
         if x_lower is None and x_upper is None:
             if x is None or epsilon is None:
                 raise InputError("x, epsilon: expected both, or x_lower and x_upper")
@@ -346,7 +387,11 @@ class BoundedModel:
         self, inputs: InputSet, rows: Tensor | None, options: BoundOptions, *, with_upper: bool = True
     ) -> Bounds:
         query = self._query(options)
-        engine = self._lipschitz if query.method == LIPSCHITZ else self._engine
+        engine: Engine | TensorEngine | LipschitzEngine = self._engine
+        if query.method == LIPSCHITZ:
+            engine = self._lipschitz
+        elif not inputs.bounded:
+            engine = self._tensor_engine
         lower, upper = engine.run(inputs, rows, query, with_upper=with_upper)
         return Bounds(lower, upper, query.method, inputs.norm, query.sound, query.semantics)
 
@@ -355,10 +400,6 @@ class BoundedModel:
         if options.semantics == "float32" and not self._engine.deployable:
             raise InputError('semantics: expected "real" for a model in 16-bit floats, got "float32"')
         return Query(options.single_method(), options.sound, options.semantics, options.memory_limit)
-
-
-def _parameters_hash(model: nn.Module) -> str:
-    return hash_tensors({**dict(model.named_parameters()), **dict(model.named_buffers())})
 
 
 def _restored(model: nn.Module, example: Tensor, engine: str | None) -> BoundedModel:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyrobust.bounds.input_set import check_norm
-from pyrobust.checks import NormName, choice, clip_range, count, flag
+from pyrobust.bounds.input_set import ClipRange, checked_clip
+from pyrobust.checks import NormLike, NormName, choice, count, flag, norm_name
 from pyrobust.errors import InputError, InputTypeError
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     class BoundKeywords(TypedDict, total=False):
         """The fields of ``BoundOptions`` as keyword arguments."""
 
-        norm: NormName
+        norm: NormLike
         method: str | None
-        clip: tuple[float, float] | None
-        clip_min: float | None
-        clip_max: float | None
+        clip: ClipRange | None
+        clip_min: Any
+        clip_max: Any
         sound: bool
         semantics: str
         memory_limit: int | None
@@ -35,6 +35,20 @@ CASCADE = "cascade"
 SEMANTICS = ("real", "float32")
 
 
+def method_name(name: str, value: Any, known: Sequence[str] = (*METHODS, LIPSCHITZ)) -> str:
+    """Return the name of a method, written in any case and with "-" or "_".
+
+    >>> method_name("method", "CROWN_IBP")
+    'crown-ibp'
+    """
+    return choice(name, spelled_method(value), known)
+
+
+def spelled_method(value: Any) -> Any:
+    """Return a name in the spelling of ``METHODS``; anything but a string unchanged."""
+    return value.lower().replace("_", "-") if isinstance(value, str) else value
+
+
 @dataclasses.dataclass(frozen=True)
 class BoundOptions:
     """Settings shared by all calls of bound propagation.
@@ -43,11 +57,12 @@ class BoundOptions:
     each field as a keyword argument, or all of them as ``options=``. A keyword overrides the field of ``options``.
 
     Attributes:
-        norm: norm of the balls: "linf", "l2" or "l1".
+        norm: norm of the balls: "linf", "l2" or "l1"; "L2", 2 and ``math.inf``, for example, are understood, too.
         method: "ibp", "crown-ibp", "crown" or "lipschitz"; for verification also "cascade": the first three in turn,
             each on the examples still undecided. Default: "crown"; for verification "cascade".
-        clip: (low, high), the range of valid input values, low < high; None for no limits. Keyword arguments
-            ``clip_min=low, clip_max=high``, as attacks take them, set it, too.
+        clip: (low, high), the range of valid input values, low < high; None for no limits. Each end is a number, or a
+            tensor or nested sequence with as many dimensions as one example, to which it broadcasts: [C, 1, 1] for
+            ends of each channel. Keyword arguments ``clip_min=low, clip_max=high``, as attacks take them, set it, too.
         sound: True for bounds that account for every rounding error. False for plain floating-point bounds, which may
             be wrong in the last digits and prove nothing.
         semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass: direct
@@ -65,20 +80,19 @@ class BoundOptions:
 
     norm: NormName = "linf"
     method: str | None = None
-    clip: tuple[float, float] | None = None
+    clip: ClipRange | None = None
     sound: bool = True
     semantics: str = "real"
     memory_limit: int | None = None
-    clip_min: dataclasses.InitVar[float | None] = None
-    clip_max: dataclasses.InitVar[float | None] = None
+    clip_min: dataclasses.InitVar[Any] = None
+    clip_max: dataclasses.InitVar[Any] = None
 
-    def __post_init__(self, clip_min: float | None, clip_max: float | None) -> None:
-        object.__setattr__(self, "clip", _joined_clip(self.clip, clip_min, clip_max))
-        check_norm(self.norm)
+    def __post_init__(self, clip_min: Any, clip_max: Any) -> None:
+        object.__setattr__(self, "clip", checked_clip(_joined_clip(self.clip, clip_min, clip_max)))
+        object.__setattr__(self, "norm", norm_name("norm", self.norm))
         if self.method is not None:
-            choice("method", self.method, (*METHODS, LIPSCHITZ, CASCADE))
-        if self.clip is not None:
-            object.__setattr__(self, "clip", clip_range("clip", self.clip))
+            method = method_name("method", self.method, (*METHODS, LIPSCHITZ, CASCADE))
+            object.__setattr__(self, "method", method)
         flag("sound", self.sound)
         choice("semantics", self.semantics, SEMANTICS)
         if self.memory_limit is not None:
@@ -140,9 +154,7 @@ def merge_options(
     return dataclasses.replace(options, **keywords) if keywords else options
 
 
-def _joined_clip(
-    clip: tuple[float, float] | None, clip_min: float | None, clip_max: float | None
-) -> tuple[float, float] | None:
+def _joined_clip(clip: Any, clip_min: Any, clip_max: Any) -> Any:
     """The clip range, given in one of its two forms."""
     if clip_min is None and clip_max is None:
         return clip

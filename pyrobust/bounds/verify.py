@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.input_set import ball, clip_ends
-from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions
+from pyrobust.bounds.input_set import ClipRange, ball, check_radii, clip_ends
+from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions, spelled_method
 from pyrobust.bounds.result import Verdicts
-from pyrobust.checks import NormName, class_labels, first_wrong, kind, radii, shape_text, shown
+from pyrobust.checks import NormName, class_labels, first_wrong, kind, shape_text, shown
 from pyrobust.correctness import Judge
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.metrics.distance import distances, is_within
@@ -35,8 +35,9 @@ def run_cascade(
 ) -> Verdicts:
     """Run the stages of ``BoundedModel.verify``."""
     known = (*METHODS, LIPSCHITZ)
-    named = isinstance(methods, tuple | list) and len(methods) > 0 and all(method in known for method in methods)
-    if not named or len(set(methods)) != len(methods):
+    named = isinstance(methods, tuple | list) and len(methods) > 0
+    names = [spelled_method(method) for method in methods] if named else []
+    if not named or any(name not in known for name in names) or len(set(names)) != len(names):
         raise InputError(
             f"methods: expected names among {', '.join(known)}, each at most once, such as ('ibp', 'crown'), got "
             f"{shown(methods)}"
@@ -46,8 +47,8 @@ def run_cascade(
     norm, clip = options.norm, options.clip
     ball(x, epsilon, norm, clip, bounded.shape, bounded.device)  # checks them
     labels = class_labels("y", y, len(x), bounded.outputs)
-    sizes = radii("epsilon", epsilon, len(x))
-    for method in methods:  # checks what each method supports before any work
+    sizes = check_radii(epsilon, norm, clip, len(x), bounded.shape)
+    for method in names:  # checks what each method supports before any work
         bounded.margins(x[:0], labels[:0], 0.0, method=method, options=options)
     judge = Judge(Runner(bounded.model))
     status, stage = ["unknown"] * len(x), [""] * len(x)
@@ -61,7 +62,7 @@ def run_cascade(
     right = judge.right(x, labels)
     settle((~right).nonzero()[:, 0], "falsified", "forward")
     left = right.nonzero()[:, 0]
-    for method in methods:
+    for method in names:
         if not len(left):
             break
         bounds = bounded.margins(x[left], labels[left], sizes[left], method=method, options=options)
@@ -77,18 +78,28 @@ def run_cascade(
     return Verdicts(status, stage, margin, counterexample)
 
 
-def _checked(x_adv: Any, x: Tensor, norm: NormName, epsilon: Tensor, clip: tuple[float, float] | None) -> Tensor:
+def _checked(x_adv: Any, x: Tensor, norm: NormName, epsilon: Tensor, clip: ClipRange | None) -> Tensor:
     """Return what the attack returned, checked to lie in the sets."""
     if not isinstance(x_adv, Tensor) or not x_adv.dtype.is_floating_point:
         raise InputTypeError(f"attack: expected it to return a float tensor, got {kind(x_adv)}")
     if x_adv.shape != x.shape:
         raise InputError(f"attack: expected it to return shape {shape_text(x.shape)}, got {shape_text(x_adv.shape)}")
     points: Tensor = x_adv.detach().to(x)  # checked in the dtype that the result has
-    lowest, highest = clip_ends(clip)
-    wrong = ~(points.isfinite() & (points.double() >= lowest) & (points.double() <= highest))
+    lowest, highest = clip_ends(clip, tuple(x.shape[1:]), x.device)
+    flat = points.double().flatten(1)
+    wrong = ~(flat.isfinite() & (flat >= lowest) & (flat <= highest)).view_as(points)
     if bool(wrong.any()):
-        limits = "finite values" if clip is None else f"values in the clip range [{lowest}, {highest}]"
+        limits = "finite values" if clip is None else "values in the clip range"
+        limits += f" [{lowest}, {highest}]" if clip is not None and isinstance(lowest, float) else ""
         raise InputError(f"attack: expected it to return {limits}, got {first_wrong(points, wrong)}")
+    if epsilon.dim() > 1:
+        above = _exceeds(points.double(), x.double(), epsilon.to(x.device))
+        if bool(above.any()):
+            raise InputError(
+                "attack: expected it to return points within epsilon of every element, got "
+                f"{first_wrong(points, above)} for {first_wrong(x, above)}"
+            )
+        return points
     beyond = ~is_within(points, x, norm, epsilon)
     if bool(beyond.any()):
         example = int(beyond.nonzero()[0])
@@ -98,3 +109,12 @@ def _checked(x_adv: Any, x: Tensor, norm: NormName, epsilon: Tensor, clip: tuple
             f"{distance} for example {example} of {len(x)}"
         )
     return points
+
+
+def _exceeds(a: Tensor, b: Tensor, epsilon: Tensor) -> Tensor:
+    """Whether |a − b| > epsilon in exact arithmetic, elementwise: the rounded difference, then its error (Knuth)."""
+    difference = a - b
+    part = difference - a
+    error = (a - (difference - part)) + (-b - part)
+    rounded = difference.abs()
+    return (rounded > epsilon) | ((rounded == epsilon) & (error * difference.sign() > 0))

@@ -55,7 +55,10 @@ Weights = Annotated[
         metavar="FILE", help="State dict to load into the model (.pt or .safetensors).", rich_help_panel=MODEL_PANEL
     ),
 ]
-Norm = Annotated[NormName, typer.Option("--norm", help="Norm of the perturbation.", rich_help_panel=PERTURBATION_PANEL)]
+Norm = Annotated[
+    NormName,
+    typer.Option("--norm", help="Norm of the perturbation.", case_sensitive=False, rich_help_panel=PERTURBATION_PANEL),
+]
 Skip = Annotated[
     int,
     typer.Option(

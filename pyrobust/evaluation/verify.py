@@ -14,7 +14,7 @@ from torch import nn
 from pyrobust.attacks import PGD, AdversarialAttack
 from pyrobust.bounds import BoundedModel, BoundOptions
 from pyrobust.bounds.options import CASCADE, merge_options
-from pyrobust.checks import WORDS, count, first_values, flag, non_negative, non_negatives
+from pyrobust.checks import WORDS, clip_range, count, first_values, flag, non_negative, non_negatives
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import (
     Data,
@@ -132,7 +132,7 @@ def verify_dataset(
     end = non_negative("largest", largest)
     if attack not in (None, "pgd"):
         raise InputError(f"attack: expected pgd or None, got {attack!r}")
-    limits = options.clip
+    limits = None if options.clip is None else clip_range("clip", options.clip)  # a run stores two numbers
     if attack is not None and (sizes is None or limits is None):
         raise InputError("attack: expected None without epsilons and a clip range")
     images = image_set(data, skip, max_images)

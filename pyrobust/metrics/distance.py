@@ -9,7 +9,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormName, choice, finite_values, float_tensor, numbers
+from pyrobust.checks import NormLike, finite_values, float_tensor, norm_name, numbers
 from pyrobust.errors import InputError, InputTypeError
 
 from .arguments import checked_distances
@@ -19,7 +19,7 @@ _ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
 _CHUNK = 1 << 22
 
 
-def distances(x_adv: Tensor, x: Tensor, norm: NormName = "linf") -> Tensor:
+def distances(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
     """Distance ``‖x_advᵢ − xᵢ‖`` of each example, computed in float64.
 
     Args:
@@ -39,7 +39,7 @@ def distances(x_adv: Tensor, x: Tensor, norm: NormName = "linf") -> Tensor:
     >>> [float(distances(x_adv, x, norm)) for norm in ("linf", "l2", "l1")]
     [4.0, 5.0, 7.0]
     """
-    choice("norm", norm, tuple(_ORDERS))
+    norm = norm_name("norm", norm)
     for name, value in (("x_adv", x_adv), ("x", x)):
         float_tensor(name, value)
         if value.dim() < 2 or (len(value) and value[:1].numel() == 0):
@@ -59,7 +59,7 @@ def distances(x_adv: Tensor, x: Tensor, norm: NormName = "linf") -> Tensor:
     return torch.cat(norms)
 
 
-def is_within(x_adv: Tensor, x: Tensor, norm: NormName, epsilon: Tensor) -> Tensor:
+def is_within(x_adv: Tensor, x: Tensor, norm: NormLike, epsilon: Tensor) -> Tensor:
     """Whether ``‖x_advᵢ − xᵢ‖ ≤ εᵢ`` in exact arithmetic, bool [N] on the CPU; epsilon is float64 [N].
 
     Float64 sums decide where rounding cannot matter, rational numbers elsewhere.
@@ -68,6 +68,7 @@ def is_within(x_adv: Tensor, x: Tensor, norm: NormName, epsilon: Tensor) -> Tens
     >>> is_within(x_adv, x, "linf", torch.tensor([0.1, 0.11], dtype=torch.float64))
     tensor([False,  True])
     """
+    norm = norm_name("norm", norm)
     distance, radius = distances(x_adv, x, norm).cpu(), epsilon.detach().cpu()
     within = distance <= radius
     # Far more than the rounding error of the sums; squares of numbers below the second limit underflow.

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.checks import array, count, first_values, non_negative, non_negatives, probability
+from pyrobust.checks import NormLike, array, count, first_values, non_negative, non_negatives, probability
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.frames import Tabular
 from pyrobust.smoothing.checks import samples
@@ -172,7 +172,7 @@ def plan(
     alpha: float = 0.001,
     hybrid: float = 0.5,
     noise: str = "gaussian",
-    norm: str = "l2",
+    norm: NormLike = "l2",
     draws: int = 20_000,
     seed: int = 0,
     pilot_n: int | None = None,

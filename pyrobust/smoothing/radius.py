@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from pyrobust.checks import array, first_wrong, non_negative, number
+from pyrobust.checks import NormLike, array, first_wrong, non_negative, norm_name, number
 from pyrobust.errors import InputError
 from pyrobust.stats import normal_quantile_lower
 
@@ -33,7 +33,7 @@ def _checked_sigma(sigma: float) -> float:
 
 
 def certified_radius(
-    p_lower: npt.ArrayLike, sigma: float, *, noise: str = "gaussian", norm: str = "l2"
+    p_lower: npt.ArrayLike, sigma: float, *, noise: str = "gaussian", norm: NormLike = "l2"
 ) -> npt.NDArray[np.float64]:
     """Certified radius of the smoothed classifier, rounded down to lie strictly inside the open ball of the theorem.
 
@@ -61,6 +61,7 @@ def certified_radius(
     >>> [f"{radius:.6f}" for radius in certified_radius([0.4, 0.5, 0.9, 0.99], 0.25)]
     ['0.000000', '0.000000', '0.320388', '0.581587']
     """
+    norm = norm_name("norm", norm)
     if (noise, norm) not in CERTIFIED:
         pairs = ", ".join(f"{a} with {b}" for a, b in CERTIFIED)
         raise InputError(f"noise, norm: expected {pairs}, got {noise} with {norm}")
@@ -88,7 +89,7 @@ def certified_radius(
     return radius
 
 
-def required_probability(radius: float, sigma: float, *, noise: str = "gaussian", norm: str = "l2") -> float:
+def required_probability(radius: float, sigma: float, *, noise: str = "gaussian", norm: NormLike = "l2") -> float:
     """Smallest p_lower at which certified_radius reaches a given radius.
 
     Args:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import WORDS, count, flag, integer, probability, shown, summary
+from pyrobust.checks import WORDS, NormLike, count, flag, integer, norm_name, probability, shown, summary
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress, Runner, model_name, reporting
 from pyrobust.stats import SHARE_AT_END
@@ -79,7 +79,7 @@ class RandomizedSmoothing:
         sigma: float,
         *,
         noise: str = "gaussian",
-        norm: str = "l2",
+        norm: NormLike = "l2",
         normalize: tuple[Channels, Channels] | None = None,
         seed: int = 0,
         grid: Fraction | str | None = "auto",
@@ -92,7 +92,7 @@ class RandomizedSmoothing:
         certified_radius(0.0, sigma, noise=noise, norm=norm)  # checks sigma, noise and norm
         self.sigma = float(sigma)
         self.noise = noise
-        self.norm = norm
+        self.norm: str = norm_name("norm", norm)
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         self.grid = read_grid(grid)
         if noise != "gaussian":

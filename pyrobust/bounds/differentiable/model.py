@@ -11,8 +11,8 @@ from pyrobust.bounds.differentiable.backward import lower_bounds, read_ranges
 from pyrobust.bounds.differentiable.intervals import Range, check_differentiable, intervals
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.nodes import in_order
-from pyrobust.bounds.input_set import clip_ends
-from pyrobust.checks import choice, dense, first_wrong, float_tensor, kind, non_negative, shape_text, shown, summary
+from pyrobust.bounds.options import method_name
+from pyrobust.checks import clip_range, dense, first_wrong, float_tensor, kind, non_negative, shape_text, shown, summary
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.runner import model_name
 
@@ -103,7 +103,7 @@ class DifferentiableBounds:
         """
         box = self._box(x, epsilon, clip)
         rows = self._rows(C, x)
-        _check_method(method)
+        method = _method(method)
         with torch.autocast(x.device.type, enabled=False):
             if method == "ibp" and rows is None:
                 outputs = intervals(self._order, box, self._order[-1:])[self._order[-1]]
@@ -153,7 +153,7 @@ class DifferentiableBounds:
             raise InputTypeError(f"y: expected an int64 tensor, got {kind(y)}")
         if tuple(y.shape) != (len(x),):
             raise InputError(f"y: expected shape ({len(x)},), one label per example, got {shape_text(y.shape)}")
-        _check_method(method)
+        method = _method(method)
         if not torch.compiler.is_compiling() and len(y) > 0:  # compiled code cannot raise for numbers
             wrong = (y < 0) | (y >= self.outputs)
             if bool(wrong.any()):
@@ -198,7 +198,7 @@ class DifferentiableBounds:
             epsilon = x.new_full([1] * x.dim(), epsilon)
         if clip is None:
             return Range(x, epsilon.expand(-1, *self.shape))
-        lowest, highest = clip_ends(clip)
+        lowest, highest = clip_range("clip", clip)
         return Range.between((x - epsilon).clamp(min=lowest), (x + epsilon).clamp(max=highest))
 
     def _rows(self, rows: Tensor | None, x: Tensor) -> Tensor | None:
@@ -215,5 +215,5 @@ class DifferentiableBounds:
         return rows.unsqueeze(0) if shared else rows
 
 
-def _check_method(method: str) -> None:
-    choice("method", method, METHODS)
+def _method(method: str) -> str:
+    return method_name("method", method, METHODS)

@@ -15,11 +15,11 @@ from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.nodes import Linear, Node, Reshape
-from pyrobust.bounds.input_set import InputSet, check_norm
+from pyrobust.bounds.input_set import InputSet
 from pyrobust.bounds.lipschitz.composition import Constants, LayerNorm
 from pyrobust.bounds.lipschitz.observed import observed_slope
 from pyrobust.bounds.lipschitz.operator_norms import Weights
-from pyrobust.checks import NormName, summary
+from pyrobust.checks import NormLike, norm_name, summary
 from pyrobust.errors import InputError
 from pyrobust.frames import Tabular
 
@@ -64,7 +64,7 @@ class LipschitzBound(Tabular):
 
 
 @denormals_kept()
-def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: NormName = "l2") -> LipschitzBound:
+def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: NormLike = "l2") -> LipschitzBound:
     """Compute a proved upper bound of a network's Lipschitz constant, rounding errors included.
 
     The constants of the layers are multiplied along paths and added where paths meet. In l2, those of linear and
@@ -92,7 +92,7 @@ def lipschitz_bound(model: nn.Module, example_input: Tensor, norm: NormName = "l
     >>> round(constant.value, 6), round(constant.lower, 6), [layer.kind for layer in constant.layers]
     (6.0, 4.0, ['linear', 'activation', 'linear'])
     """
-    check_norm(norm)
+    norm = norm_name("norm", norm)
     output = capture(model, example_input)
     if not len(example_input):
         raise InputError("example_input: expected at least one example, got none")

@@ -22,6 +22,8 @@ from pyrobust.bounds.engines.tensor.relaxations import Pair, Relaxations
 from pyrobust.bounds.graph.nodes import Conv2d, Gather, Input, Linear, MaxPool, Scale, Sum
 from pyrobust.ops.relax_rows import concretize_rows, relax_rows
 
+_LARGEST = torch.finfo(torch.float64).max
+
 
 @dataclasses.dataclass(frozen=True)
 class Ball:
@@ -85,19 +87,38 @@ class BackwardPass:
                 total = self._concretize(image, a, total, window)
                 continue
             if self.stop and layer.nonlinear:
-                total = total + concretize_rows(a, image, *self.relaxations.box(i))
+                total = total + self._dot(a, image, *self.relaxations.box(i))
                 continue
             if layer.affine and not layer.fused:
-                total = total + concretize_rows(
-                    a, image, *(cropped(t, shape, window) for t in self.relaxations.pair(i))
-                )
+                total = total + self._dot(a, image, *(cropped(t, shape, window) for t in self.relaxations.pair(i)))
             elif layer.nonlinear:
                 *relaxation, _ = self.relaxations.relaxation(i)
-                total = total + relax_rows(a, image, *(cropped(part, shape, window) for part in relaxation))
+                total = total + self._relax(a, image, *(cropped(part, shape, window) for part in relaxation))
             for source, part in self._to_inputs(i, image, a, windows).items():
                 coefficients[source] = coefficients[source].add_(part) if source in coefficients else part
         total = self.arithmetic.out.down(total - self.underflow[image])
         return total.where(total.isfinite(), -torch.inf)
+
+    def _dot(self, a: Tensor, image: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """``concretize_rows``, with 0·∞ = 0 where the input is unbounded."""
+        if not self.arithmetic.unbounded:
+            return concretize_rows(a, image, low, high)
+        return self._unknown(a, image, low, concretize_rows(a, image, low.clamp(min=-_LARGEST), high))
+
+    def _relax(
+        self, a: Tensor, image: Tensor, lower_slope: Tensor, upper_slope: Tensor, low: Tensor, high: Tensor
+    ) -> Tensor:
+        """``relax_rows``, with 0·∞ = 0 where the input is unbounded."""
+        if not self.arithmetic.unbounded:
+            return relax_rows(a, image, lower_slope, upper_slope, low, high)
+        positive = a > 0  # a is overwritten
+        total = relax_rows(a, image, lower_slope, upper_slope, low.clamp(min=-_LARGEST), high)
+        return self._unknown(positive, image, low, total)
+
+    @staticmethod
+    def _unknown(a: Tensor, image: Tensor, low: Tensor, total: Tensor) -> Tensor:
+        """−inf for rows with a positive coefficient where low is −inf; kernels take high for negative ones alone."""
+        return total.where(~((a > 0) & (low[image] == -torch.inf)).any(1), -torch.inf)
 
     def _to_inputs(self, i: int, image: Tensor, a: Tensor, windows: Windows) -> dict[int, Tensor]:
         """The coefficients of a layer's inputs, in separate memory; ``a`` is overwritten."""
@@ -140,7 +161,7 @@ class BackwardPass:
     def _concretize(self, image: Tensor, a: Tensor, total: Tensor, window: Window | None) -> Tensor:
         """Lower bounds on the input set: on its box and, for a ball, the better of that and the bound on the ball."""
         shape = self.network.layers[0].node.shape
-        box = total + concretize_rows(a, image, *(cropped(t, shape, window) for t in self.relaxations.box(0)))
+        box = total + self._dot(a, image, *(cropped(t, shape, window) for t in self.relaxations.box(0)))
         if self.ball is None:
             return box
         out = self.arithmetic.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import torch
@@ -64,7 +65,7 @@ class TensorEngine:
         check_products(network.device)
         out = Outward(query.sound)
         deployed = self._floats.eps / 2 if query.semantics == "float32" and query.sound else 0.0
-        arithmetic = Arithmetic(out, deployed, self._floats.max)
+        arithmetic = Arithmetic(out, deployed, self._floats.max, not inputs.bounded)
         device = network.device
         count = network.layers[network.output].size if rows is None else rows.shape[-2]
         lower = torch.full((len(inputs), count), -torch.inf, dtype=torch.float64, device=device)
@@ -85,7 +86,12 @@ class TensorEngine:
             if not is_out_of_memory(error):
                 raise
             raise ModelError(f"model: the bounds of one example do not fit the memory of {device}") from error
-        return lower.cpu(), upper.cpu()
+        lower, upper = lower.cpu(), upper.cpu()
+        if not inputs.bounded and query.method != "ibp":
+            # a backward pass charges rounding errors without limit where intervals may still know one end
+            low, high = self.run(inputs, rows, dataclasses.replace(query, method="ibp"), with_upper=with_upper)
+            lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)
+        return lower, upper
 
 
 class _Chunk:

@@ -22,11 +22,17 @@ class Arithmetic:
         out: directed rounding of the engine.
         deployed: the unit roundoff of the deployed forward pass, whose sums may run in any order; 0 for real numbers.
         deployed_max: its largest float.
+        unbounded: whether elements of the input may lack an end, so that 0·∞ has to be 0.
     """
 
     out: Outward
     deployed: float
     deployed_max: float
+    unbounded: bool = False
+
+    def times(self, a: Tensor, b: Tensor) -> Tensor:
+        """The product, 0 where a factor is 0."""
+        return torch.where((a == 0) | (b == 0), 0.0, a * b) if self.unbounded else a * b
 
     def share(self, roundings: int) -> float:
         """The relative error of ``roundings`` roundings of the deployed forward pass."""
@@ -95,7 +101,27 @@ def _range(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
     return Range(*interval(node, first.lower, first.upper, arithmetic.out))
 
 
+def _unbounded_products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
+    """Sums of products of ranges without an end, each in place of a point: its other end, or 0.
+
+    A sum has no end that such an element reaches with a weight other than 0.
+    """
+    below, above = z.lower == -torch.inf, z.upper == torch.inf
+    low = z.lower.where(~below, z.upper.where(~above, 0.0))
+    high = z.upper.where(~above, low)
+    known = _products(layer, Range(low, high), dataclasses.replace(arithmetic, unbounded=False))
+    assert known.sum is not None
+    both = torch.cat([below, above]).to(low.dtype)
+    plus, minus = (forward(layer, sign.to(low.dtype), both) > 0 for sign in (layer.weight > 0, layer.weight < 0))
+    count = len(low)
+    no_lower, no_upper = plus[:count] | minus[count:], plus[count:] | minus[:count]
+    lower, upper = known.lower.where(~no_lower, -torch.inf), known.upper.where(~no_upper, torch.inf)
+    return Range(lower, upper, known.sum.where(~(no_lower | no_upper), torch.inf))
+
+
 def _products(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
+    if arithmetic.unbounded:
+        return _unbounded_products(layer, z, arithmetic)
     out, weight, bias = arithmetic.out, layer.weight, layer.bias
     fan_in = layer.fan_in(backward=False)
     center = z.lower / 2 + z.upper / 2

@@ -67,7 +67,7 @@ class Relaxations:
     def pair(self, i: int) -> Pair:
         """The bias of an affine layer, minus and plus the error of the step."""
         if i not in self._pairs:
-            self._pairs[i] = self.with_rounding_error(*self._pair(i))
+            self._pairs[i] = self._known(self.with_rounding_error(*self._pair(i)))
         return self._pairs[i]
 
     def relaxation(self, i: int) -> LayerRelaxation:
@@ -79,7 +79,15 @@ class Relaxations:
 
     def box(self, i: int) -> Pair:
         """The range of a layer where the backward pass ends."""
-        return self.with_rounding_error(self._ranges[i].lower, self._ranges[i].upper)
+        return self._known(self.with_rounding_error(self._ranges[i].lower, self._ranges[i].upper))
+
+    def _known(self, pair: Pair) -> Pair:
+        """Infinite where an unbounded input has left NaN."""
+        if not self._arithmetic.unbounded:
+            return pair
+        return Pair(
+            *(end.where(~end.isnan(), unknown) for end, unknown in zip(pair, (-torch.inf, torch.inf), strict=True))
+        )
 
     def with_rounding_error(self, low: Tensor, high: Tensor) -> Pair:
         """Ends lowered and raised by the rounding error of the sums of a row."""
@@ -95,12 +103,16 @@ class Relaxations:
         operations = layer.fan_in(backward=True) + 8 if layer.products else 8
         for source in layer.inputs:
             # of each coefficient the smallest product, times the values it is multiplied with
-            total = total + 2 * (self._ranges[source].magnitude() + 1).sum(1) * out.underflow(operations)
+            total = total + 2 * (self._finite(self._ranges[source].magnitude()) + 1).sum(1) * out.underflow(operations)
         magnitude_sum = self._ranges[i].sum
         if layer.affine and magnitude_sum is not None:
             # a coefficient that vanishes before the layer loses its share of the bias
-            total = total + 2 * (magnitude_sum + layer.bias.abs()).sum(1) * out.underflow(8)
+            total = total + 2 * (self._finite(magnitude_sum) + layer.bias.abs()).sum(1) * out.underflow(8)
         return out.up(total)
+
+    def _finite(self, magnitudes: Tensor) -> Tensor:
+        """Magnitudes less those of unbounded neurons, whose coefficients cost everything unless they are 0."""
+        return magnitudes.nan_to_num(torch.inf, 0.0) if self._arithmetic.unbounded else magnitudes
 
     def _costs(self, layer: Layer) -> tuple[float, float, float]:
         """The error of a step at an affine layer: its shares of Σ|w|m and of |bias|, and a constant."""
@@ -121,9 +133,11 @@ class Relaxations:
         if not out.sound:
             return Pair(bias, bias)
         sum_share, bias_share, constant = self._costs(layer)
+        if sum_share == 0:  # an exact step, of an unbounded neuron too
+            magnitude_sum = torch.zeros_like(magnitude_sum)
         error = sum_share * magnitude_sum + bias_share * bias.abs() + constant + layer.bias_error
         if isinstance(layer.node, Scale):
-            error = error + layer.scale_error * self._ranges[layer.inputs[0]].magnitude()
+            error = error + self._arithmetic.times(layer.scale_error, self._ranges[layer.inputs[0]].magnitude())
         error = error + out.rounding_error(error + bias.abs())
         return Pair(bias - error, bias + error)
 
@@ -139,6 +153,14 @@ class Relaxations:
         if error is not None:
             out = arithmetic.out
             relaxation = relaxation._replace(low=out.down(relaxation.low - error), high=out.up(relaxation.high + error))
+        if arithmetic.unbounded:  # constants where there is no other line
+            known_low, known_high = relaxation.low > -torch.inf, relaxation.high < torch.inf
+            relaxation = LayerRelaxation(
+                relaxation.lower_slope.where(known_low, 0.0),
+                relaxation.upper_slope.where(known_high, 0.0),
+                relaxation.low.where(known_low, values.lower),
+                relaxation.high.where(known_high, values.upper),
+            )
         return self._charged(relaxation, z.magnitude(), below, self._pair(layer.inputs[0]) if below.fused else None)
 
     def _maximum(self, i: int) -> LayerRelaxation:
@@ -162,18 +184,20 @@ class Relaxations:
 
     def _charged(self, relaxation: LayerRelaxation, m: Tensor, below: Layer, pair: Pair | None) -> LayerRelaxation:
         """Intercepts widened by the error of the step, |z| ≤ m, and by the pair of a fused layer below."""
-        out, s, t = self._arithmetic.out, relaxation.lower_slope, relaxation.upper_slope
+        out, times, s, t = self._arithmetic.out, self._arithmetic.times, relaxation.lower_slope, relaxation.upper_slope
         low, high = relaxation.low, relaxation.high
         low_size, high_size = low.abs(), high.abs()
         if pair is not None:
             # slope·bias − |slope|·error; the rounding of the coefficient meets the bias, too
             size = magnitude(*pair)
-            low = low + s * torch.where(s >= 0, pair.low, pair.high)
-            high = high + t * torch.where(t >= 0, pair.high, pair.low)
-            low_size, high_size, m = low_size + s.abs() * size, high_size + t.abs() * size, m + size
+            low = low + times(s, torch.where(s >= 0, pair.low, pair.high))
+            high = high + times(t, torch.where(t >= 0, pair.high, pair.low))
+            low_size, high_size, m = low_size + times(s.abs(), size), high_size + times(t.abs(), size), m + size
         added, multiplied = (torch.full_like(m, out.gamma(n)) for n in (below.adds, below.adds + 1))
-        low_cost, high_cost = (slope.abs() * m * added.where(slope.abs() == 1, multiplied) for slope in (s, t))
+        low_cost, high_cost = (
+            times(times(slope.abs(), m), added.where(slope.abs() == 1, multiplied)) for slope in (s, t)
+        )
         low = low - (low_cost + out.rounding_error(low_size + low_cost))
         high = high + (high_cost + out.rounding_error(high_size + high_cost))
-        low, high = self.with_rounding_error(low, high)
+        low, high = self._known(self.with_rounding_error(low, high))
         return LayerRelaxation(s.contiguous(), t.contiguous(), low.contiguous(), high.contiguous(), relaxation.chosen)

@@ -1,0 +1,181 @@
+"""Calls after a change of the model are refused, until ``refresh``."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from pyrobust.bounds import BoundedModel
+from pyrobust.bounds.captured_state import CapturedState
+from pyrobust.errors import InputError, ModelError
+
+X = torch.rand(3, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.tensor([0, 1, 2])
+
+
+class Shifted(nn.Module):
+    """A net with a plain tensor attribute, and a parameter in channels_last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3))
+        self.body[0].to(memory_format=torch.channels_last)
+        self.shift = torch.ones(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x) + self.shift
+
+
+def net() -> Shifted:
+    torch.manual_seed(0)
+    return Shifted().eval()
+
+
+def step(model: Shifted) -> None:
+    model(X).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def replaced(model: Shifted) -> None:
+    model.body[4].weight = nn.Parameter(model.body[4].weight + 1)
+
+
+def assigned(model: Shifted) -> None:
+    model.body[4].weight.data = model.body[4].weight.data + 1
+
+
+def loaded(model: Shifted) -> None:
+    model.load_state_dict({name: value + 1 for name, value in model.state_dict().items()})
+
+
+def in_place(model: Shifted) -> None:
+    with torch.no_grad():
+        model.body[4].weight[2, 5] += 1
+
+
+def through_data(model: Shifted) -> None:
+    model.body[0].weight.data.mul_(1.5)
+
+
+def through_numpy(model: Shifted) -> None:
+    model.body[4].bias.detach().numpy()[:] = 7
+
+
+def statistics(model: Shifted) -> None:
+    model.body[1].running_mean += 1
+
+
+CHANGES: list[tuple[Callable[[Shifted], object], str]] = [
+    (step, r"body\.0\.weight, .* have changed"),
+    (replaced, r"body\.4\.weight has changed"),
+    (assigned, r"body\.4\.weight has changed"),
+    (loaded, r"body\.0\.weight, .* and 4 more have changed"),
+    (in_place, r"body\.4\.weight has changed"),
+    (through_data, r"body\.0\.weight has changed"),
+    (through_numpy, r"body\.4\.bias has changed"),
+    (statistics, r"body\.1\.running_mean has changed"),
+    (lambda m: m.shift.add_(1), "model: shift has changed"),
+    (lambda m: setattr(m, "shift", torch.zeros(3)), "model: shift has changed"),
+    (lambda m: m.double(), r"body\.0\.weight \(now torch\.float64\)"),
+    (lambda m: setattr(m.body[1], "running_var", None), r"body\.1\.running_var \(removed\)"),
+    (lambda m: setattr(m, "body", nn.Sequential(*m.body, nn.ReLU())), "the submodules of the model has changed"),
+    (lambda m: m.body.append(nn.ReLU()), "the submodules of body has changed"),
+    (lambda m: m.train(), r"expected evaluation mode, got training mode; call model\.eval\(\) first"),
+    (lambda m: m.body[1].train(), r"got training mode of body\.1; call model\.eval\(\) first"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), CHANGES)
+def test_a_changed_model_is_noticed(change: Callable[[Shifted], object], words: str) -> None:
+    model = net()
+    state = CapturedState(model)
+    state.check()
+    change(model)
+    for _ in range(2):
+        with pytest.raises(ModelError, match=words):
+            state.check()
+
+
+def test_every_call_refuses_a_changed_model() -> None:
+    model = net()
+    bounded = BoundedModel(model, X)
+    before = bounded.bounds(X, 0.1)
+    in_place(model)
+    for call in (
+        lambda: bounded.bounds(X, 0.1),
+        lambda: bounded.bounds(x_lower=X, x_upper=X),
+        lambda: bounded.margins(X, Y, 0.1),
+        lambda: bounded.certify(X, Y, 0.1),
+        lambda: bounded.certified_radius(X, Y),
+        lambda: bounded.verify(X, Y, 0.1),
+    ):
+        with pytest.raises(ModelError, match=r"body\.4\.weight has changed since its capture; call refresh\(\)"):
+            call()
+    bounded.refresh()
+    after = bounded.bounds(X, 0.1)
+    assert not torch.equal(before.lower, after.lower)
+    assert torch.equal(BoundedModel(model, X).bounds(X, 0.1).lower, after.lower)
+
+
+def test_refresh_follows_the_dtype_and_refuses_training_mode() -> None:
+    model = net()
+    bounded = BoundedModel(model, X)
+    model.shift = model.shift.double()
+    model.double()
+    bounded.refresh()
+    assert torch.equal(bounded.bounds(X, 0.1).lower, BoundedModel(model, X.double()).bounds(X, 0.1).lower)
+    model.train()
+    with pytest.raises(InputError, match="evaluation mode"):
+        bounded.refresh()
+
+
+def test_the_same_values_are_no_change() -> None:
+    model = net()
+    bounded = BoundedModel(model, X)
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()})
+    model.body[4].weight = nn.Parameter(model.body[4].weight.detach().clone())
+    model.to(memory_format=torch.channels_last).requires_grad_(False)
+    model(X)
+    bounded.bounds(X, 0.1)
+    in_place(model)
+    with pytest.raises(ModelError, match="has changed"):
+        bounded.bounds(X, 0.1)
+
+
+def test_pickle_and_writes_that_no_call_notices() -> None:
+    model = net()
+    bounded = BoundedModel(model, X)
+    again = pickle.loads(pickle.dumps(bounded))
+    again.bounds(X, 0.1)
+    in_place(again.model)
+    with pytest.raises(ModelError, match="has changed"):
+        again.bounds(X, 0.1)
+    model.body[4].weight.data[2, 5] += 1  # between the elements compared
+    bounded.bounds(X, 0.1)
+    with pytest.raises(InputError, match=r"got others; call refresh\(\) to pickle it"):
+        pickle.dumps(bounded)
+
+
+def test_tensors_of_every_kind() -> None:
+    with torch.inference_mode():
+        frozen = nn.Linear(2, 2).eval()
+    state = CapturedState(frozen)
+    state.check()
+    with torch.inference_mode():
+        frozen.weight.add_(1)
+    with pytest.raises(ModelError, match="weight has changed"):
+        state.check()
+    for dtype in (torch.bfloat16, torch.float64, torch.complex128, torch.bool):
+        model = nn.Module()
+        model.eval().register_buffer("values", torch.zeros(9, 4, dtype=dtype)[::2])
+        model.register_buffer("empty", torch.zeros(0, 3, dtype=dtype))
+        model.register_buffer("single", torch.zeros((), dtype=dtype))
+        state = CapturedState(model)
+        state.check()
+        model.single.fill_(1)
+        with pytest.raises(ModelError, match="single has changed"):
+            state.check()
