@@ -5,13 +5,14 @@ from pyrobust.bounds.graph.lowering.elementwise import register_rule
 from pyrobust.bounds.lipschitz.bound import LipschitzBound, lipschitz_bound
 from pyrobust.bounds.model import BoundedModel, compute_ibp_bounds
 from pyrobust.bounds.options import BoundOptions
-from pyrobust.bounds.result import Bounds, Verdicts
+from pyrobust.bounds.result import Bounds, LinearBounds, Verdicts
 
 __all__ = [
     "BoundOptions",
     "BoundedModel",
     "Bounds",
     "DifferentiableBounds",
+    "LinearBounds",
     "LipschitzBound",
     "Verdicts",
     "compute_ibp_bounds",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,9 @@ from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.nodes import in_order
 from pyrobust.bounds.input_set import CPU, InputSet, ball, box
 from pyrobust.bounds.lipschitz.bound import LipschitzEngine
-from pyrobust.bounds.options import LIPSCHITZ, BoundOptions, merge_options
+from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions, merge_options
 from pyrobust.bounds.radius_search import search_radius
-from pyrobust.bounds.result import Bounds, Verdicts
+from pyrobust.bounds.result import Bounds, LinearBounds, Verdicts
 from pyrobust.bounds.specification import check_rows, margins
 from pyrobust.bounds.verify import Attack, run_cascade
 from pyrobust.checks import class_labels, non_negative, summary
@@ -189,6 +190,121 @@ class BoundedModel:
         inputs = self._inputs(x, epsilon, options, x_lower, x_upper)
         rows = None if C is None else check_rows(C, len(inputs), self.outputs, self.device)
         return self._bounds(inputs, rows, options)
+
+    @denormals_kept()
+    def linear_bounds(
+        self,
+        x: Tensor | None = None,
+        epsilon: Any = None,
+        *,
+        C: Tensor | None = None,
+        x_lower: Tensor | None = None,
+        x_upper: Tensor | None = None,
+        options: BoundOptions | None = None,
+        **keywords: Unpack[BoundKeywords],
+    ) -> LinearBounds:
+        """Bound C·f(x′) by linear functions of x′, for all inputs x′ of each set.
+
+        The functions that a backward pass ends with at the input (Zhang et al., 2018), before their minimum over the
+        set is taken: lower_A·x′ + lower_b ≤ C·f(x′) ≤ upper_A·x′ + upper_b. The rounding errors are in lower_b and
+        upper_b, so that the inequalities hold for the returned floats. Computed by the torch engine, in float64.
+
+        Args:
+            x: as for ``bounds``, like the other arguments.
+            epsilon: radius of the balls.
+            C: specification.
+            x_lower: lower corners of boxes.
+            x_upper: upper corners.
+            options: settings; the method is "crown" or "crown-ibp".
+            keywords: fields of ``BoundOptions``; they override ``options``.
+
+        Returns:
+            LinearBounds, with A [B, S, *input] and b [B, S].
+
+        Raises:
+            InputError: as for ``bounds``, or a method without linear bounds.
+            InputTypeError: as for ``bounds``.
+            ModelError: the model has changed since its capture, or the torch engine cannot bound it.
+
+        >>> bounded = BoundedModel(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)).eval(), torch.zeros(1, 2))
+        >>> linear = bounded.linear_bounds(torch.zeros(3, 2), 0.5)
+        >>> linear.lower_A.shape, linear.lower_b.shape
+        (torch.Size([3, 1, 2]), torch.Size([3, 1]))
+        >>> x = torch.rand(3, 2).double() - 0.5
+        >>> below = (linear.lower_A * x[:, None]).sum(2) + linear.lower_b
+        >>> bool((below <= bounded.model(x.float()).double() + 1e-6).all())
+        True
+        """
+        options = merge_options(BoundedModel.linear_bounds, options, keywords)
+        query = self._query(options)
+        if query.method not in ("crown", "crown-ibp"):
+            raise InputError(f'method: expected "crown" or "crown-ibp", which have linear bounds, got "{query.method}"')
+        inputs = self._inputs(x, epsilon, options, x_lower, x_upper)
+        rows = None if C is None else check_rows(C, len(inputs), self.outputs, self.device)
+        lower_a, lower_b, upper_a, upper_b = self._tensor_engine.linear(inputs, rows, query)
+        sizes = (*lower_b.shape, *self.shape)
+        return LinearBounds(
+            lower_a.view(sizes),
+            lower_b,
+            upper_a.view(sizes),
+            upper_b,
+            query.method,
+            inputs.norm,
+            query.sound,
+            query.semantics,
+        )
+
+    @denormals_kept()
+    def intermediate_bounds(
+        self,
+        x: Tensor | None = None,
+        epsilon: Any = None,
+        *,
+        x_lower: Tensor | None = None,
+        x_upper: Tensor | None = None,
+        options: BoundOptions | None = None,
+        **keywords: Unpack[BoundKeywords],
+    ) -> dict[str, Bounds]:
+        """Bound the values of every layer over all inputs of each set, the output's last.
+
+        These are the ranges that relaxations are made from: with "crown", a backward pass bounds the neurons whose
+        range holds a kink of the activation that reads them, and intervals bound all others. Computed by the torch
+        engine, in float64.
+
+        Args:
+            x: as for ``bounds``, like the other arguments.
+            epsilon: radius of the balls.
+            x_lower: lower corners of boxes.
+            x_upper: upper corners.
+            options: settings.
+            keywords: fields of ``BoundOptions``; they override ``options``.
+
+        Returns:
+            Bounds [B, *shape] by layer: "module path (operator)", as errors name it, with " #2", " #3" where a name
+            occurs again. Layers that only reshape are left out.
+
+        Raises:
+            InputError: as for ``bounds``, or method "lipschitz".
+            InputTypeError: as for ``bounds``.
+            ModelError: the model has changed since its capture, or the torch engine cannot bound it.
+
+        >>> bounded = BoundedModel(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)).eval(), torch.zeros(1, 2))
+        >>> [(name, tuple(z.lower.shape)) for name, z in bounded.intermediate_bounds(torch.zeros(3, 2), 0.5).items()]
+        [('0 (aten.linear)', (3, 4)), ('1 (aten.relu)', (3, 4)), ('2 (aten.linear)', (3, 1))]
+        """
+        options = merge_options(BoundedModel.intermediate_bounds, options, keywords)
+        query = self._query(options)
+        if query.method == LIPSCHITZ:
+            raise InputError(f'method: expected one of {", ".join(METHODS)}, got "lipschitz", which bounds no layers')
+        inputs = self._inputs(x, epsilon, options, x_lower, x_upper)
+        result: dict[str, Bounds] = {}
+        times: Counter[str] = Counter()
+        for node, lower, upper in self._tensor_engine.ranges(inputs, query):
+            times[node.name] += 1
+            name = node.name if times[node.name] == 1 else f"{node.name} #{times[node.name]}"
+            lower, upper = (end.view(len(inputs), *node.shape) for end in (lower, upper))
+            result[name] = Bounds(lower, upper, query.method, inputs.norm, query.sound, query.semantics)
+        return result
 
     @denormals_kept()
     def margins(

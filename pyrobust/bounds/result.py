@@ -1,8 +1,9 @@
-"""Results of bound propagation: bounds and verdicts."""
+"""Results of bound propagation: bounds, linear bounds and verdicts."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ from pyrobust.frames import Tabular
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bounds(Tabular):
-    """Bounds of S specification rows over all inputs of each of B sets.
+    """Bounds of S specification rows, or of a layer's neurons, over all inputs of each of B sets.
 
     Attributes:
-        lower: float64 [B, S], on the CPU; -inf where nothing could be proved.
-        upper: float64 [B, S], on the CPU; +inf where nothing could be proved, or only lower bounds were computed.
+        lower: float64 [B, S], or [B, *shape] of a layer, on the CPU; -inf where nothing could be proved.
+        upper: of the same shape; +inf where nothing could be proved, or only lower bounds were computed.
         method: "ibp", "crown-ibp", "crown" or "lipschitz".
         norm: norm of the balls; "linf" also for boxes.
         sound: True for proved bounds, False for plain floating-point bounds.
@@ -38,7 +39,7 @@ class Bounds(Tabular):
         return summary(
             self,
             sets=len(self.lower),
-            rows=self.lower.shape[1],
+            rows=math.prod(self.lower.shape[1:]),
             method=self.method,
             norm=self.norm,
             sound=self.sound,
@@ -47,7 +48,7 @@ class Bounds(Tabular):
 
     def _columns(self) -> dict[str, Any]:
         """One row for each set and specification row."""
-        sets, rows = np.indices(self.lower.shape).reshape(2, -1)
+        sets, rows = np.indices(self.lower.flatten(1).shape).reshape(2, -1)
         return {"set": sets, "row": rows, "lower": self.lower.flatten().numpy(), "upper": self.upper.flatten().numpy()}
 
     def _attributes(self) -> dict[str, Any]:
@@ -55,7 +56,52 @@ class Bounds(Tabular):
 
     def positive(self) -> Tensor:
         """Return whether all rows of each set are proved to be above zero, bool [B]; False for NaN."""
-        return (self.lower > 0).all(1)
+        return (self.lower > 0).flatten(1).all(1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python values, tensors as lists."""
+        result = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in result.items()}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinearBounds:
+    """Linear functions of the input between which S specification rows C·f lie, on each of B sets.
+
+    For every x′ of set i and row s: lower_A[i, s]·x′ + lower_b[i, s] ≤ (C·f(x′))_s ≤ upper_A[i, s]·x′ + upper_b[i, s].
+
+    Attributes:
+        lower_A: float64 [B, S, *input], on the CPU; 0 where nothing could be proved.
+        lower_b: float64 [B, S]; -inf where nothing could be proved.
+        upper_A: float64 [B, S, *input].
+        upper_b: float64 [B, S]; +inf where nothing could be proved.
+        method: "crown-ibp" or "crown".
+        norm: norm of the balls; "linf" also for boxes.
+        sound: True where the inequalities hold for these floats in exact arithmetic; products and sums that evaluate
+            them have a rounding error of their own.
+        semantics: network that the bounds hold for, see ``Bounds``.
+    """
+
+    lower_A: Tensor
+    lower_b: Tensor
+    upper_A: Tensor
+    upper_b: Tensor
+    method: str
+    norm: str
+    sound: bool
+    semantics: str
+
+    def __repr__(self) -> str:
+        return summary(
+            self,
+            sets=len(self.lower_b),
+            rows=self.lower_b.shape[1],
+            input=tuple(self.lower_A.shape[2:]),
+            method=self.method,
+            norm=self.norm,
+            sound=self.sound,
+            semantics=self.semantics,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python values, tensors as lists."""

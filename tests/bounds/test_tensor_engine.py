@@ -23,7 +23,8 @@ from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.engines.tensor.matmul import check_products
 from pyrobust.bounds.graph.activations import ACTIVATIONS, row_from_rule
 from pyrobust.bounds.graph.nodes import Activation, Gather, Input, Node
-from pyrobust.bounds.input_set import NORMS, InputSet, ball, box
+from pyrobust.bounds.input_set import InputSet, ball, box
+from pyrobust.checks import NORMS
 from pyrobust.errors import InputError, ModelError
 
 METHODS = ("ibp", "crown-ibp", "crown")

@@ -21,7 +21,7 @@ from pyrobust.bounds.engines.tensor.network import Network
 from pyrobust.bounds.engines.tensor.receptive_field import Window, cropped, moved, reach, tiles
 from pyrobust.bounds.graph.activations import ACTIVATIONS, row_from_rule
 from pyrobust.bounds.graph.nodes import Activation, Input, MaxPool
-from pyrobust.bounds.input_set import NORMS
+from pyrobust.checks import NORMS
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -76,14 +76,36 @@ class BackwardPass:
         total = torch.zeros(len(a), dtype=torch.float64, device=a.device)
         return self._propagate({output: a}, image, total, windows_below(self.network, output, None))
 
-    def _propagate(self, coefficients: dict[int, Tensor], image: Tensor, total: Tensor, windows: Windows) -> Tensor:
-        """Bounds from coefficients of layers and the constants [R] so far."""
+    def to_input(self, image: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+        """Lower bounds A·x + b of specification rows a [R, size], whose memory is overwritten: A [R, n], b [R].
+
+        The computed coefficients are the exact A: all errors are in b.
+        """
+        output, n = self.network.output, self.network.layers[0].size
+        total = torch.zeros(len(a), dtype=torch.float64, device=a.device)
+        kept = [a.new_zeros(len(a), n)]  # of a network that does not read its input
+        b = self._propagate({output: a}, image, total, windows_below(self.network, output, None), kept)
+        known = kept[-1].isfinite().all(1) & b.isfinite()
+        return kept[-1].where(known.unsqueeze(1), 0.0), b.where(known, -torch.inf)
+
+    def _propagate(
+        self,
+        coefficients: dict[int, Tensor],
+        image: Tensor,
+        total: Tensor,
+        windows: Windows,
+        kept: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Bounds from coefficients of layers and the constants [R] so far; ``kept`` takes those of the input."""
         for i in range(max(coefficients), -1, -1):
             if i not in coefficients:
                 continue
             layer, a = self.network.layers[i], coefficients.pop(i)
             shape, window = layer.node.shape, windows[i]
             if isinstance(layer.node, Input):
+                if kept is not None:
+                    kept.append(a)
+                    continue
                 total = self._concretize(image, a, total, window)
                 continue
             if self.stop and layer.nonlinear:

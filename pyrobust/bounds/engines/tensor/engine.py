@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,23 +63,66 @@ class TensorEngine:
             ModelError: matrix products on this device may not be IEEE float64, or one example does not fit its memory.
         """
         network = self._network
+        count = network.layers[network.output].size if rows is None else rows.shape[-2]
+        lower = torch.full((len(inputs), count), -torch.inf, dtype=torch.float64, device=network.device)
+        upper = torch.full_like(lower, torch.inf)
+
+        def work(chunk: _Chunk, part: slice) -> None:
+            lower[part], upper[part] = chunk.run(_own(rows, part), with_upper)
+
+        self._in_parts(inputs, query, work)
+        lower, upper = lower.cpu(), upper.cpu()
+        if not inputs.bounded and query.method != "ibp":
+            # a backward pass charges rounding errors without limit where intervals may still know one end
+            low, high = self.run(inputs, rows, dataclasses.replace(query, method="ibp"), with_upper=with_upper)
+            lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)
+        return lower, upper
+
+    def ranges(self, inputs: InputSet, query: Query) -> Iterator[tuple[Node, Tensor, Tensor]]:
+        """(layer, lower, upper) for all layers but the input, in order; lower and upper [B, size] on the CPU."""
+        layers = self._network.layers[1:]
+        lower = [torch.full((len(inputs), layer.size), -torch.inf, dtype=torch.float64) for layer in layers]
+        upper = [torch.full_like(low, torch.inf) for low in lower]
+
+        def work(chunk: _Chunk, part: slice) -> None:
+            for k, z in enumerate(chunk.ranges()[1:]):
+                lower[k][part], upper[k][part] = z.lower.cpu(), z.upper.cpu()
+
+        self._in_parts(inputs, query, work)
+        return zip((layer.node for layer in layers), lower, upper, strict=True)
+
+    def linear(self, inputs: InputSet, rows: Tensor | None, query: Query) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(lower A [B, S, n], lower b [B, S], upper A, upper b) on the CPU: A·x + b bounds the rows on each set."""
+        network = self._network
+        if rows is None:
+            rows = torch.eye(network.layers[network.output].size, dtype=torch.float64, device=network.device)
+        sizes = (2, len(inputs), rows.shape[-2])
+        a = torch.zeros(*sizes, network.layers[0].size, dtype=torch.float64)
+        b = torch.full(sizes, -torch.inf, dtype=torch.float64)
+
+        def work(chunk: _Chunk, part: slice) -> None:
+            own = _own(rows, part)
+            for sign, signed in enumerate((own, -own)):
+                chunk.linear(signed, a[sign, part], b[sign, part])
+
+        self._in_parts(inputs, query, work)
+        return a[0], b[0], -a[1], -b[1]
+
+    def _in_parts(self, inputs: InputSet, query: Query, work: Callable[[_Chunk, slice], None]) -> None:
+        """Call ``work`` on chunks of sets, and the slice of their positions, that fit the memory."""
+        network = self._network
         check_products(network.device)
         out = Outward(query.sound)
         deployed = self._floats.eps / 2 if query.semantics == "float32" and query.sound else 0.0
         arithmetic = Arithmetic(out, deployed, self._floats.max, not inputs.bounded)
         device = network.device
-        count = network.layers[network.output].size if rows is None else rows.shape[-2]
-        lower = torch.full((len(inputs), count), -torch.inf, dtype=torch.float64, device=device)
-        upper = torch.full_like(lower, torch.inf)
         limit = query.memory_limit or int(_MEMORY_SHARE[device.type] * free_memory(device))
         kept = 8 * (_KEPT * network.neurons + 3 * max(patches_of(layer, None) for layer in network.layers))
         size = max(1, min(_MAX_EXAMPLES, limit // 2 // kept))
 
         def step(begin: int, end: int) -> None:
-            part = inputs.rows(slice(begin, end))
-            own = rows[begin:end] if rows is not None and rows.dim() == 3 else rows
-            chunk = _Chunk(network, part, query, arithmetic, self._fitting, limit // 2)
-            lower[begin:end], upper[begin:end] = chunk.run(own, with_upper)
+            part = slice(begin, end)
+            work(_Chunk(network, inputs.rows(part), query, arithmetic, self._fitting, limit // 2), part)
 
         try:
             in_chunks(len(inputs), size, step)
@@ -86,12 +130,11 @@ class TensorEngine:
             if not is_out_of_memory(error):
                 raise
             raise ModelError(f"model: the bounds of one example do not fit the memory of {device}") from error
-        lower, upper = lower.cpu(), upper.cpu()
-        if not inputs.bounded and query.method != "ibp":
-            # a backward pass charges rounding errors without limit where intervals may still know one end
-            low, high = self.run(inputs, rows, dataclasses.replace(query, method="ibp"), with_upper=with_upper)
-            lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)
-        return lower, upper
+
+
+def _own(rows: Any, part: slice) -> Any:
+    """The specification of the sets in a slice."""
+    return rows[part] if rows is not None and rows.dim() == 3 else rows
 
 
 class _Chunk:
@@ -124,6 +167,36 @@ class _Chunk:
             )
 
     def run(self, rows: Tensor | None, with_upper: bool) -> tuple[Tensor, Tensor]:
+        """Bounds of specification rows: [B, S]."""
+        self._propagate()
+        return self._finish(rows, with_upper)
+
+    def ranges(self) -> list[Range]:
+        """Ranges of all layers, for the output the bounds of ``run``."""
+        self._propagate()
+        self._ranges[self._network.output] = Range(*self._finish(None, True))
+        return self._ranges
+
+    def linear(self, rows: Tensor, a: Tensor, b: Tensor) -> None:
+        """Write linear lower bounds of specification rows to a [B, S, n] and b [B, S]."""
+        network, batch, count = self._network, len(self._inputs), rows.shape[-2]
+        if len(self._ranges) == 1:
+            self._propagate()
+        backward_pass = self._backward_pass()
+        every = torch.arange(batch * count, device=network.device)
+        image, row = every // max(1, count), every % max(1, count)
+
+        def step(begin: int, end: int) -> None:
+            chosen = image[begin:end], row[begin:end]
+            part = rows[chosen] if rows.dim() == 3 else rows[chosen[1]]  # a copy
+            to_input = backward_pass.to_input(chosen[0], part)
+            for target, values in zip((a, b), to_input, strict=True):
+                target[chosen[0].cpu(), chosen[1].cpu()] = values.cpu()
+
+        self._in_chunks(network.output, batch * count, 1, windows_below(network, network.output, None), step)
+
+    def _propagate(self) -> None:
+        """Compute the ranges of all layers."""
         network, ranges = self._network, self._ranges
         # coefficients and sums of every layer, and intercepts of the input
         self._underflow += self._arithmetic.out.underflow(64 * network.neurons)
@@ -136,7 +209,6 @@ class _Chunk:
             elif self._ball is not None and network.analysis.ends_affine_part[i]:
                 # Intervals see only the box of a ball: the dual norm enters where the network is still affine.
                 self._bound_neurons(i, torch.ones_like(ranges[i].lower, dtype=torch.bool))
-        return self._finish(rows, with_upper)
 
     def _refine(self, i: int) -> None:
         """Run backward passes for the neurons of an affine layer that are unstable for an activation or a maximum."""
