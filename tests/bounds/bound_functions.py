@@ -22,6 +22,34 @@ def power(p: float) -> Function:
     return lambda z: z ** int(p) if p == int(p) else z ** arb(p)
 
 
+def gated(gate: Function) -> Function:
+    """z times a function of z."""
+    return lambda z: z * gate(z)
+
+
+def mish_gate(z: arb) -> arb:
+    """tanh(log(1 + e^z))."""
+    w = z.exp()
+    return (w * w + 2 * w) / (w * w + 2 * w + 2)
+
+
+def elu(alpha: float, scale: float, input_scale: float) -> Function:
+    """scale·z above 0, alpha·scale·(e^(input_scale·z) − 1) below."""
+    return lambda z: scale * z if z > 0 else arb(alpha) * scale * (arb(input_scale) * z).expm1()
+
+
+def softplus(beta: float, threshold: float) -> Function:
+    """log(1 + e^(beta·z)) / beta up to a threshold, z beyond."""
+    return lambda z: z if beta * z > threshold else (arb(beta) * z).exp().log1p() / beta
+
+
+def softshrink(bound: float) -> Function:
+    """z moved towards 0."""
+    return lambda z: z - bound if z > bound else z + bound if z < -bound else arb(0)
+
+
+_GELU = 2 * (2 / arb.pi()).sqrt()
+
 #: "name:parameters" of a row → the function.
 FUNCTIONS: dict[str, Function] = {
     "sigmoid": lambda z: 1 / (1 + (-z).exp()),
@@ -35,11 +63,31 @@ FUNCTIONS: dict[str, Function] = {
     "rsqrt": lambda z: 1 / z.sqrt(),
     "reciprocal": lambda z: 1 / z,
     "abs": lambda z: abs(z),
+    "atan": lambda z: z.atan(),
+    "tanhshrink": lambda z: z - z.tanh(),
+    "exp2": lambda z: arb(2) ** z,
+    "expm1": lambda z: z.expm1(),
+    "log2": lambda z: z.log() / arb(2).log(),
+    "log1p": lambda z: z.log1p(),
+    "log_sigmoid": lambda z: -(-z).exp().log1p(),
+    "tanh_gelu": gated(lambda z: 1 / (1 + (-_GELU * (z + arb("0.044715") * z * z * z)).exp())),
+    "silu": gated(lambda z: 1 / (1 + (-z).exp())),
+    "mish": gated(mish_gate),
+    "hardswish": gated(lambda z: arb(0) if z < -3 else arb(1) if z > 3 else (z + 3) / 6),
+    "softsign": lambda z: z / (1 + abs(z)),
+    "sin": lambda z: z.sin(),
+    "cos": lambda z: z.cos(),
+    **{
+        f"elu:{a},{s},{c}": elu(a, s, c)
+        for a, s, c in ((1, 1, 1), (2, 1, 1), (2, 1, 0.5), (-0.5, 1, 1), (1.75, 1.125, 1))
+    },
+    **{f"softplus:{b},{t}": softplus(b, t) for b, t in ((1, 20), (0.5, 2), (7, 80))},
+    "softshrink:0.5": softshrink(0.5),
     **{f"power:{p}": power(p) for p in (3, 4, -2, -3, 2.5, 0.3, -0.7)},
 }
 
 #: Functions of z > 0 only.
-POSITIVE = ("log", "sqrt", "rsqrt", "power:2.5", "power:0.3", "power:-0.7")
+POSITIVE = ("log", "log2", "log1p", "sqrt", "rsqrt", "power:2.5", "power:0.3", "power:-0.7")
 
 
 def node_of(name: str) -> Activation:
@@ -61,7 +109,7 @@ def intervals(name: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
     lower[2::7], upper[3::7] = np.minimum(0, upper[2::7]), np.maximum(0, lower[3::7])  # ends at 0
     if name in POSITIVE or (name.startswith(("reciprocal", "power:-")) and seed % 2):
         lower, upper = np.minimum(abs(lower), abs(upper)), np.maximum(abs(lower), abs(upper))
-        if name in ("log", "rsqrt", "reciprocal") or ":-" in name:
+        if name in ("log", "log2", "rsqrt", "reciprocal") or ":-" in name:
             lower, upper = np.maximum(lower, 1e-9), np.maximum(upper, 1e-9)
     return torch.from_numpy(lower), torch.from_numpy(upper)
 

@@ -29,10 +29,15 @@ from pyrobust.errors import InputError, InputTypeError, ModelError
 CPU = torch.device("cpu")
 
 
+#: Of functions with another number of parameters than one.
+PARAMETERS = {"elu": (2.0, 1.0, 0.5), "softplus": (2.0, 20.0)}
+
+
 def activation(function: str) -> Activation:
     x = Input(name="x", shape=(2,), inputs=())
     weight = Constant.of(torch.tensor([-0.5, 2.0]))
-    parameters: dict[str, Any] = {"lower": -1.0, "upper": 1.0, "parameters": (2.0,), "weight": weight}
+    parameters: dict[str, Any] = {"lower": -1.0, "upper": 1.0, "weight": weight}
+    parameters["parameters"] = PARAMETERS.get(function, (2.0,))
     return Activation(name="1 (planted)", shape=(2,), inputs=(x,), function=function, **parameters)
 
 
@@ -99,7 +104,7 @@ def test_the_native_engine_refuses_unknown_code(monkeypatch: pytest.MonkeyPatch)
 
 
 #: Functions without a finite Lipschitz constant.
-STEEP = {"exp", "log", "power", "reciprocal", "rsqrt", "sqrt", "square"}
+STEEP = {"exp", "exp2", "expm1", "log", "log1p", "log2", "power", "reciprocal", "rsqrt", "sqrt", "square"}
 
 
 @pytest.mark.parametrize("function", sorted(ACTIVATIONS))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from pyrobust import _C
-from pyrobust.bounds.graph.activations import RelaxationRule, required, row_of
+from pyrobust.bounds.graph.activations import LARGEST, RelaxationRule, required, row_of
 from pyrobust.bounds.graph.analysis import Analysis, Step
 from pyrobust.bounds.graph.nodes import (
     Activation,
@@ -121,7 +121,8 @@ class _Packing:
         row = row_of(node, ENGINE)
         rule = None if row.native_code else required(row.rule, node, "native code and no rule", ENGINE)(node)
         if rule is not None and has_offset(node):
-            rule = _widened(rule, 2 * self.deployed * row.roundings(node) * row.offset)
+            error = 2 * self.deployed * row.roundings(node) * row.offset(node)
+            rule = _widened(rule, error, float(np.finfo(self.dtype).max) * LARGEST if self.deployed else math.inf)
         code = row.native_code or node.function
         number = network.activation(first, code, node.slope, node.lower, node.upper, row.roundings(node), rule)
         return self._record(number, node, inputs, self.planes[first])
@@ -139,15 +140,17 @@ class _Packing:
 
 def has_offset(node: Node) -> bool:
     """Whether a deployed forward pass has errors at a node that are not relative to its value."""
-    return isinstance(node, Activation) and row_of(node, ENGINE).offset > 0
+    return isinstance(node, Activation) and row_of(node, ENGINE).offset(node) > 0
 
 
-def _widened(rule: RelaxationRule, error: float) -> RelaxationRule:
-    """A rule with intercepts and values widened by an error."""
-    signs = (0.0, -1.0, 0.0, 1.0, -1.0, 1.0)
+def _widened(rule: RelaxationRule, error: float, largest: float) -> RelaxationRule:
+    """A rule with intercepts and values widened by an error, and unknown where values exceed ``largest``."""
 
     def apply(l: _Doubles, u: _Doubles) -> tuple[_Doubles, ...]:  # noqa: E741 - the field's names
-        return tuple(part + sign * error for part, sign in zip(rule(l, u), signs, strict=True))
+        lower_slope, lower, upper_slope, upper, low, high = rule(l, u)
+        errors = np.where(np.maximum(-low, high) > largest, np.inf, error)
+        slopes = (np.where(errors < np.inf, slope, 0.0) for slope in (lower_slope, upper_slope))
+        return next(slopes), lower - errors, next(slopes), upper + errors, low - errors, high + errors
 
     return apply
 

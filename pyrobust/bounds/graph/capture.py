@@ -138,9 +138,9 @@ class _Translation:
             if call in replaced:
                 continue
             if call in composites:
-                operand, rule = composites[call]
+                operand, rule, numbers = composites[call]
                 self._enter(call)
-                self.values[call] = rule(self.lowering, self.values[operand])
+                self.values[call] = rule(self.lowering, self.values[operand], *numbers)
             elif call.op == "placeholder":
                 if call.name in constants:
                     self.values[call] = Constant.of(constants[call.name])
@@ -153,9 +153,9 @@ class _Translation:
                 return self._output(call)
         raise ModelError("model: expected an output, got none")
 
-    def _composites(self) -> tuple[dict[fx.Node, tuple[fx.Node, Rule]], set[fx.Node]]:
-        """Calls that end a pattern of ``COMPOSITES``, each with its operand and rule; and the calls inside patterns."""
-        ends: dict[fx.Node, tuple[fx.Node, Rule]] = {}
+    def _composites(self) -> tuple[dict[fx.Node, tuple[fx.Node, Rule, tuple[float, ...]]], set[fx.Node]]:
+        """Calls that end a pattern of ``COMPOSITES``: operand, rule and numbers; and the calls inside them."""
+        ends: dict[fx.Node, tuple[fx.Node, Rule, tuple[float, ...]]] = {}
         replaced: set[fx.Node] = set()
         inputs = set(self.program.graph_signature.user_inputs)
         dependent: set[fx.Node] = set()  # on the input
@@ -165,7 +165,7 @@ class _Translation:
             for pattern, rule in COMPOSITES.get(call.target, ()):
                 matched = match(call, pattern)
                 if matched is not None and matched[0] in dependent:
-                    ends[call] = matched[0], rule
+                    ends[call] = matched[0], rule, matched[2]
                     replaced |= matched[1]
         return ends, replaced
 

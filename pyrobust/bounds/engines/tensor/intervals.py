@@ -10,7 +10,7 @@ from torch import Tensor
 from pyrobust.bounds.engines.tensor.directed_rounding import FLUSHED, Outward, magnitude
 from pyrobust.bounds.engines.tensor.matmul import forward
 from pyrobust.bounds.engines.tensor.network import ENGINE, Layer
-from pyrobust.bounds.graph.activations import required, row_of
+from pyrobust.bounds.graph.activations import LARGEST, required, row_of
 from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Linear, MaxPool, Scale, Sum
 
 
@@ -79,7 +79,10 @@ def deployed_error(layer: Layer, lower: Tensor, upper: Tensor, arithmetic: Arith
     exact_from = row.exact_from(node)
     if exact_from == -torch.inf:
         return None
-    error = share * (magnitude(lower, upper) + row.offset + FLUSHED)
+    size, offset = magnitude(lower, upper), row.offset(node)
+    error = share * (size + offset + FLUSHED)
+    if offset > 0:  # intermediate results may overflow before the value
+        error = error.where(size <= LARGEST * arithmetic.deployed_max, torch.inf)
     return error if exact_from == torch.inf else error.where(lower < exact_from, 0.0)
 
 

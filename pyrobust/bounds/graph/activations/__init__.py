@@ -1,8 +1,16 @@
 """The table of activations: one row per elementwise function, with everything that an engine needs to bound it."""
 
-from pyrobust.bounds.graph.activations import piecewise, powers, smooth, softsign  # noqa: F401 - each adds its rows
+from pyrobust.bounds.graph.activations import (  # noqa: F401 - each adds its rows
+    parametric,
+    periodic,
+    piecewise,
+    powers,
+    smooth,
+    softsign,
+)
 from pyrobust.bounds.graph.activations.table import (
     ACTIVATIONS,
+    LARGEST,
     ActivationRow,
     Differentiable,
     LinearRelaxation,
@@ -15,6 +23,7 @@ from pyrobust.bounds.graph.activations.table import (
 
 __all__ = [
     "ACTIVATIONS",
+    "LARGEST",
     "ActivationRow",
     "Differentiable",
     "LinearRelaxation",

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.graph.activations.table import ActivationRow, LinearRelaxation, RelaxationRule
+from pyrobust.bounds.graph.activations.table import ActivationRow, Differentiable, LinearRelaxation, RelaxationRule
 from pyrobust.bounds.graph.nodes import Activation
 
 #: Relative error of values and slopes in float64: of functions of torch, at most a few units in the last place each,
@@ -59,6 +59,13 @@ class Curve:
     value_floor: float = 0.0
     slope_floor: float = 0.0
 
+    def slope_at(self, z: Tensor) -> Tensor:
+        """f'(z) on the piece that z is in."""
+        first, second = self.breaks
+        slope = self.slope(z, 1)
+        slope = torch.where(z < first, self.slope(z, 0), slope) if first > -math.inf else slope
+        return torch.where(z > second, self.slope(z, 2), slope) if second < math.inf else slope
+
     def known(self, lower: Tensor, upper: Tensor) -> Tensor:
         """Bool: whether f is defined on the whole range."""
         return (lower >= self.domain[0]) & (upper <= self.domain[1])
@@ -66,16 +73,22 @@ class Curve:
 
 def curve_interval(curve: Curve, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     """Bounds of the values on ranges, float64; infinite where unknown, NaN for NaN."""
+    low, high = _extremes(curve, lower, upper)
+    low, high = low - _value_error(curve, low), high + _value_error(curve, high)
+    low, high = low.clamp(*curve.image), high.clamp(*curve.image)
+    unknown = ~curve.known(lower, upper) & ~(lower.isnan() | upper.isnan())
+    return low.where(~unknown, -torch.inf), high.where(~unknown, torch.inf)
+
+
+def _extremes(curve: Curve, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest value on ranges, as computed."""
     at_lower, at_upper = (_value_at(curve, end) for end in (lower, upper))
     low, high = torch.minimum(at_lower, at_upper), torch.maximum(at_lower, at_upper)
     for point in curve.stationary:
         inside = (lower <= point) & (upper >= point)
         value = curve.value(torch.tensor(point, dtype=low.dtype, device=low.device))
         low, high = torch.where(inside, low.minimum(value), low), torch.where(inside, high.maximum(value), high)
-    low, high = low - _value_error(curve, low), high + _value_error(curve, high)
-    low, high = low.clamp(*curve.image), high.clamp(*curve.image)
-    unknown = ~curve.known(lower, upper) & ~(lower.isnan() | upper.isnan())
-    return low.where(~unknown, -torch.inf), high.where(~unknown, torch.inf)
+    return low, high
 
 
 def _value_at(curve: Curve, z: Tensor) -> Tensor:
@@ -106,12 +119,18 @@ def curve_relaxation(curve: Curve, lower: Tensor, upper: Tensor) -> LinearRelaxa
 
 
 class Touch(NamedTuple):
-    """The slope of an upper relaxation, and points of the concave pieces in which tangents bound the function.
+    """An upper relaxation, and points of the concave pieces in which tangents bound the function.
 
-    pieces: for each concave piece (begin, end, point, slope of the tangent); empty where begin ≥ end.
+    Attributes:
+        slope: of the relaxation.
+        left: where it touches the function: it is a tangent at left = right, else a chord.
+        right: the same, at least left.
+        pieces: for each concave piece (begin, end, point, slope of the tangent); empty where begin ≥ end.
     """
 
     slope: Tensor
+    left: Tensor
+    right: Tensor
     pieces: tuple[tuple[Tensor, Tensor, Tensor, Tensor], ...]
 
 
@@ -171,11 +190,7 @@ class _Side:
         doubtful = ~(difference.abs() > noise * 2.0**10)
         if not bool(doubtful.any()):
             return chord
-        return torch.where(doubtful, self._slope_anywhere(self.middle), chord)
-
-    def _slope_anywhere(self, z: Tensor) -> Tensor:
-        first, second = self.curve.breaks
-        return torch.where(z < first, self.slope(z, 0), torch.where(z > second, self.slope(z, 2), self.slope(z, 1)))
+        return torch.where(doubtful, self.sign * self.curve.slope_at(self.middle), chord)
 
     def _hill(self) -> Touch:
         """F convex, concave, convex: a tangent of the middle piece, through an end or in the middle, or the chord."""
@@ -193,11 +208,13 @@ class _Side:
             other = torch.where(left.exists, left_point, end.where(from_left, begin))
             point = torch.where(tangent, point, torch.where(right.exists, right_point, other))
         slope = self.slope(point, 1)
-        relaxed = torch.where(right.exists & (m < right_point), right.slope, slope)
-        relaxed = torch.where(left.exists & (m > left_point), left.slope, relaxed)
+        through_l, through_u = right.exists & (m < right_point), left.exists & (m > left_point)
+        relaxed = torch.where(through_l, right.slope, torch.where(through_u, left.slope, slope))
         if not bool(tangent.all()):
             relaxed = torch.where(tangent, relaxed, self._chord())
-        return Touch(relaxed, ((begin, end, point, slope),))
+        first_touch = torch.where(through_l | ~tangent, l, point)
+        last_touch = torch.where(through_u | ~tangent, u, point)
+        return Touch(relaxed, first_touch, last_touch, ((begin, end, point, slope),))
 
     def _valley(self) -> Touch:
         """F concave, convex, concave: a tangent in the middle of the range, or through an end, or the chord."""
@@ -209,20 +226,23 @@ class _Side:
         right = self._contact(l, self.at_l, right_begin, u, 2, bridged & (u > second))
         left = self._contact(u, self.at_u, left_end, l, 0, bridged & (l < first) & ~right.exists)
         relaxed = self._chord() if bool((bridged & ~right.exists & ~left.exists).any()) else torch.zeros_like(l)
-        pieces = []
+        first_touch, last_touch, pieces = l, u, []
         if second < math.inf:
             point = torch.where(in_right, m, torch.where(right.exists, right.point.maximum(m), u)).maximum(right_begin)
             slope = self.slope(point, 2)
             pieces.append((right_begin, u, point, slope))
-            relaxed = torch.where(in_right | right.exists, slope, relaxed)
-            relaxed = torch.where(right.exists & (m < right.point), right.slope, relaxed)
+            through_l, touched = right.exists & (m < right.point), in_right | right.exists
+            relaxed = torch.where(through_l, right.slope, torch.where(touched, slope, relaxed))
+            first_touch, last_touch = torch.where(touched & ~through_l, point, l), torch.where(touched, point, u)
         if first > -math.inf:
             point = torch.where(in_left, m, torch.where(left.exists, left.point.minimum(m), l)).minimum(left_end)
             slope = self.slope(point, 0)
             pieces.append((l, left_end, point, slope))
-            relaxed = torch.where(in_left | left.exists, slope, relaxed)
-            relaxed = torch.where(left.exists & (m > left.point), left.slope, relaxed)
-        return Touch(relaxed, tuple(pieces))
+            through_u, touched = left.exists & (m > left.point), in_left | left.exists
+            relaxed = torch.where(through_u, left.slope, torch.where(touched, slope, relaxed))
+            first_touch = torch.where(touched, point, first_touch)
+            last_touch = torch.where(touched & ~through_u, point, last_touch)
+        return Touch(relaxed, first_touch, last_touch, tuple(pieces))
 
     def _contact(
         self, origin: Tensor, at_origin: Tensor, near: Tensor, far: Tensor, piece: int, wanted: Tensor
@@ -254,21 +274,50 @@ class _Side:
         return Contact(point, line, touches)
 
 
+def differentiable_curve(curve_of: Callable[[Activation], Curve]) -> Differentiable:
+    """The bounds of a curve for training.
+
+    The points where a relaxation touches the curve are constants to differentiation, unless they are an end or the
+    middle of the range: the slope of a tangent through an end does not change as its point of contact moves.
+    """
+
+    def interval(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        return _extremes(curve_of(node), lower, upper)
+
+    def relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxation:
+        curve, middle = curve_of(node), (lower + upper) / 2
+        l, u = lower.detach().double(), upper.detach().double()  # noqa: E741
+        parts = []
+        for sign in (-1, 1):
+            with torch.no_grad():
+                touch = _Side(curve, sign, l, u, sign * curve.value(l), sign * curve.value(u)).relaxation()
+            tangent = touch.left >= touch.right
+            begin = torch.where(touch.left <= l, lower, touch.left.to(lower.dtype)).where(~tangent, middle)
+            end = torch.where(touch.right >= u, upper, touch.right.to(upper.dtype)).where(~tangent, middle)
+            tangent = begin >= end
+            value = curve.value(begin)
+            chord = (curve.value(end) - value) / torch.where(tangent, 1, end - begin)
+            slope = torch.where(tangent, curve.slope_at(begin), chord)
+            parts += [slope, value - slope * begin]
+        return LinearRelaxation(*parts)
+
+    return Differentiable(interval, relaxation)
+
+
 def row_of_curve(
     forward: Callable[[Activation, Tensor], Tensor],
     curve_of: Callable[[Activation], Curve],
     *,
     slope_range: Callable[[Activation], tuple[float, float]] | None = None,
-    roundings: Callable[[Activation], int] = lambda node: 16,
-    offset: float = 0.0,
+    offset: Callable[[Activation], float] = lambda node: 0.0,
 ) -> ActivationRow:
-    """The row of a function that is a curve, for both engines."""
+    """The row of a function that is a curve."""
     return row_of_bounds(
         forward,
         lambda node, lower, upper: curve_interval(curve_of(node), lower, upper),
         lambda node, lower, upper: curve_relaxation(curve_of(node), lower, upper),
         slope_range=slope_range,
-        roundings=roundings,
+        differentiable=differentiable_curve(curve_of),
         offset=offset,
     )
 
@@ -279,8 +328,9 @@ def row_of_bounds(
     relaxation: Callable[[Activation, Tensor, Tensor], LinearRelaxation],
     *,
     slope_range: Callable[[Activation], tuple[float, float]] | None = None,
+    differentiable: Differentiable | None = None,
     roundings: Callable[[Activation], int] = lambda node: 16,
-    offset: float = 0.0,
+    offset: Callable[[Activation], float] = lambda node: 0.0,
 ) -> ActivationRow:
     """The row of a function with bounds in torch operations that round outward themselves."""
 
@@ -299,7 +349,7 @@ def row_of_bounds(
         native_code=None,
         rule=rule,
         slope_range=slope_range,
-        differentiable=None,
+        differentiable=differentiable,
         roundings=roundings,
         offset=offset,
     )

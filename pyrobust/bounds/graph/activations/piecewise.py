@@ -193,9 +193,9 @@ def _linear_pieces_relaxation(
         best, slope = torch.full_like(middle, -torch.inf), torch.zeros_like(middle)
         for i, left in enumerate(points):
             for j, right in list(enumerate(points))[i + 1 :]:
-                chord = (values[j] - values[i]) / (right - left)
+                chord = (values[j] - values[i]) / torch.where(right > left, right - left, 1)
                 height = values[i] + chord * (middle - left)
-                higher = (left <= middle) & (middle <= right) & (height > best)
+                higher = (left < right) & (left <= middle) & (middle <= right) & (height > best)
                 best, slope = torch.where(higher, height, best), torch.where(higher, chord, slope)
         excesses = []
         for z, value in zip(points, values, strict=True):
@@ -207,12 +207,51 @@ def _linear_pieces_relaxation(
     return LinearRelaxation(*parts)
 
 
-ACTIVATIONS["abs"] = row_of_bounds(
-    lambda node, z: z.abs(),
-    lambda node, lower, upper: _linear_pieces_interval(torch.abs, torch.abs, lower, upper, (0.0,)),
-    lambda node, lower, upper: _linear_pieces_relaxation(torch.abs, torch.abs, lower, upper, (0.0,)),
-    slope_range=lambda node: (-1.0, 1.0),
-    roundings=lambda node: 0,
+Ends = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+
+
+def _row_of_linear_pieces(
+    forward: Callable[[Activation, Tensor], Tensor],
+    knots: Callable[[Activation], tuple[float, ...]],
+    *,
+    slope_range: Callable[[Activation], tuple[float, float]],
+    roundings: int,
+    ends: Callable[[Activation, Tensor], Ends] | None = None,
+    offset: Callable[[Activation], float] = lambda node: 0.0,
+) -> ActivationRow:
+    """The row of a function that is linear between knots; ``ends``: two functions around it where it is not exact."""
+
+    def exact(node: Activation, like: Tensor) -> Ends:
+        def value(z: Tensor) -> Tensor:
+            return forward(node, z)
+
+        return value, value
+
+    ends = ends or exact
+    return row_of_bounds(
+        forward,
+        lambda node, lower, upper: _linear_pieces_interval(*ends(node, lower), lower, upper, knots(node)),
+        lambda node, lower, upper: _linear_pieces_relaxation(*ends(node, lower), lower, upper, knots(node)),
+        slope_range=slope_range,
+        differentiable=Differentiable(
+            lambda node, lower, upper: _linear_pieces_interval(*exact(node, lower), lower, upper, knots(node)),
+            lambda node, lower, upper: _linear_pieces_relaxation(*exact(node, lower), lower, upper, knots(node)),
+        ),
+        roundings=lambda node: roundings,
+        offset=offset,
+    )
+
+
+ACTIVATIONS["abs"] = _row_of_linear_pieces(
+    lambda node, z: z.abs(), lambda node: (0.0,), slope_range=lambda node: (-1.0, 1.0), roundings=0
+)
+# parameters: (bound,)
+ACTIVATIONS["softshrink"] = _row_of_linear_pieces(
+    lambda node, z: functional.softshrink(z, node.parameters[0]),
+    lambda node: (-node.parameters[0], node.parameters[0]),
+    slope_range=lambda node: (0.0, 1.0),
+    roundings=2,
+    offset=lambda node: node.parameters[0],
 )
 
 
@@ -224,7 +263,7 @@ def _prelu(node: Activation, z: Tensor) -> Tensor:
     return torch.where(z >= 0, z, node.weight.value().to(z.device, z.dtype) * z)
 
 
-def _prelu_ends(node: Activation, like: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+def _prelu_ends(node: Activation, like: Tensor) -> Ends:
     """The smallest and the largest function for the slopes of the node's elements, all in one row."""
     assert node.weight is not None
     ends = [end.to(like).expand(node.shape).flatten() for end in node.weight.enclosure()]
@@ -238,10 +277,6 @@ def _prelu_slopes(node: Activation) -> tuple[float, float]:
     return min(1.0, float(least.min())), max(1.0, float(most.max()))
 
 
-ACTIVATIONS["prelu"] = row_of_bounds(
-    _prelu,
-    lambda node, lower, upper: _linear_pieces_interval(*_prelu_ends(node, lower), lower, upper, (0.0,)),
-    lambda node, lower, upper: _linear_pieces_relaxation(*_prelu_ends(node, lower), lower, upper, (0.0,)),
-    slope_range=_prelu_slopes,
-    roundings=lambda node: 2,
+ACTIVATIONS["prelu"] = _row_of_linear_pieces(
+    _prelu, lambda node: (0.0,), slope_range=_prelu_slopes, roundings=2, ends=_prelu_ends
 )

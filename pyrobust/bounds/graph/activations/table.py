@@ -84,8 +84,9 @@ class ActivationRow:
             curved function: every range of more than a point is unstable.
         roundings: node → roundings of a deployed forward pass, for ``semantics="float32"``: 2 for a rounded parameter
             and a product; approximations are right to a few units in the last place, 16 roundings.
-        offset: the largest intermediate result of a deployed forward pass beside its value, where the two may cancel:
-            an error is relative to |f(z)| + offset.
+        offset: node → a number that errors of a deployed forward pass are relative to, beside |f(z)|: the size of
+            intermediate results that may cancel. Where there are such, a pass overflows only if a value exceeds
+            ``LARGEST`` times the largest float.
         exact_from: node → the smallest value that a deployed forward pass does not round: −inf where it never rounds.
     """
 
@@ -98,13 +99,16 @@ class ActivationRow:
     differentiable: Differentiable | None
     kinks: Callable[[Activation], tuple[float, ...]] | None = None
     roundings: Callable[[Activation], int] = lambda node: 16
-    offset: float = 0.0
+    offset: Callable[[Activation], float] = lambda node: 0.0
     exact_from: Callable[[Activation], float] = lambda node: math.inf
 
     def lipschitz(self, node: Activation) -> float | None:
         """The Lipschitz constant: the largest absolute slope; None where ``slope_range`` is."""
         return None if self.slope_range is None else max(map(abs, self.slope_range(node)))
 
+
+#: The share of the largest float that intermediate results stay below, see ``ActivationRow.offset``.
+LARGEST = 1 / 16
 
 #: By the name that ``Activation.function`` gives.
 ACTIVATIONS: dict[str, ActivationRow] = {}

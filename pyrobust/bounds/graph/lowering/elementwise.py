@@ -17,8 +17,8 @@ from pyrobust.bounds.graph.activations import (
     row_from_rule,
 )
 from pyrobust.bounds.graph.constants import Constant
-from pyrobust.bounds.graph.lowering.affine import add, subtract
-from pyrobust.bounds.graph.lowering.registry import RULES, Lowering, Value, Z, lowers, lowers_together
+from pyrobust.bounds.graph.lowering.affine import add, divide, subtract
+from pyrobust.bounds.graph.lowering.registry import NUMBER, RULES, Lowering, Value, Z, lowers, lowers_together
 from pyrobust.bounds.graph.lowering.registry import number as constant
 from pyrobust.bounds.graph.nodes import Activation, Node
 from pyrobust.checks import number
@@ -142,15 +142,69 @@ def _plain(*functions: str) -> None:
         lowers(getattr(aten, function).default)(rule)
 
 
-_plain("sigmoid", "tanh", "erf", "exp", "log", "square", "sqrt", "rsqrt", "reciprocal", "abs")
+_plain("sigmoid", "tanh", "erf", "atan", "exp", "exp2", "expm1", "log", "log2", "log1p", "log_sigmoid")
+_plain("square", "sqrt", "rsqrt", "reciprocal", "abs", "silu", "mish", "hardswish", "sin", "cos")
 
 
 @lowers(aten.gelu.default)
 def gelu(lowering: Lowering, z: Node, *, approximate: str = "none") -> Node:
     """The product of z and the normal distribution function of z."""
-    if approximate != "none":
-        raise lowering.unsupported(f"expected approximate='none', got {approximate!r}")
-    return activation(lowering, z, "gelu")
+    return activation(lowering, z, "gelu" if approximate == "none" else "tanh_gelu")
+
+
+@lowers(aten.hardsigmoid.default)
+def hardsigmoid(lowering: Lowering, z: Node) -> Node:
+    """One sixth of the element of [0, 6] nearest to z + 3."""
+    return divide(lowering, clamp(lowering, add(lowering, z, 3.0), 0.0, 6.0), 6.0)
+
+
+@lowers(aten.elu.default)
+def elu(lowering: Lowering, z: Node, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Node:
+    """Positive z times a scale, alpha·scale·(exp(input_scale·z) − 1) below 0."""
+    parameters = (float(alpha), float(scale), float(input_scale))
+    if not (math.isfinite(alpha) and 0 < scale < math.inf and 0 < input_scale < math.inf):
+        raise lowering.unsupported(f"expected a finite alpha and positive scales, got {parameters}")
+    return activation(lowering, z, "elu", parameters=parameters)
+
+
+@lowers(aten.celu.default)
+def celu(lowering: Lowering, z: Node, alpha: float = 1.0) -> Node:
+    """Positive z, alpha·(exp(z/alpha) − 1) below 0."""
+    if not 0 < alpha < math.inf:
+        raise lowering.unsupported(f"expected a positive alpha, got {alpha}")
+    return elu(lowering, z, alpha, 1.0, 1 / alpha)
+
+
+@lowers(aten.selu.default)
+def selu(lowering: Lowering, z: Node) -> Node:
+    """ELU with the constants of Klambauer et al. (2017)."""
+    return elu(lowering, z, 1.6732632423543772, 1.0507009873554805, 1.0)
+
+
+@lowers(aten.softplus.default)
+def softplus(lowering: Lowering, z: Node, beta: float = 1, threshold: float = 20) -> Node:
+    """The logarithm of 1 + exp(beta·z), over beta; z where beta·z exceeds the threshold."""
+    if not 0 < beta < math.inf:
+        raise lowering.unsupported(f"expected a positive beta, got {beta}")
+    if not 0 <= threshold <= 80:  # a deployed forward pass overflows beyond
+        raise lowering.unsupported(f"expected a threshold in [0, 80], got {threshold}")
+    return activation(lowering, z, "softplus", parameters=(float(beta), float(threshold)))
+
+
+@lowers(aten.threshold.default)
+def threshold(lowering: Lowering, z: Node, least: float, value: float) -> Node:
+    """The larger of z and a threshold; with another value below the threshold the function is not continuous."""
+    if least != value:
+        raise lowering.unsupported(
+            f"it jumps at {least}, where no linear relaxation is tight; expected value={least}, got value={value}"
+        )
+    return clamp(lowering, z, value)
+
+
+@lowers(*(getattr(aten, name).Scalar for name in ("gt", "ge", "lt", "le", "eq", "ne")), aten.sign.default)
+def step(lowering: Lowering, z: Node, *rest: float) -> Node:
+    """Refuse comparisons."""
+    raise lowering.unsupported("a step of its operand jumps, so that no linear relaxation is tight")
 
 
 @lowers(aten.pow.Tensor_Scalar)
@@ -160,6 +214,21 @@ def power(lowering: Lowering, z: Node, exponent: float) -> Node:
     if not math.isfinite(p) or p == 0:
         raise lowering.unsupported(f"expected a finite exponent other than 0, got {exponent}")
     return z if p == 1 else activation(lowering, z, "power", parameters=(p,))
+
+
+@lowers_together((aten.sub.Tensor, Z, (aten.tanh.default, Z)))
+def tanhshrink(lowering: Lowering, z: Node) -> Node:
+    """The difference of z and its hyperbolic tangent."""
+    return activation(lowering, z, "tanhshrink")
+
+
+_SHRUNK = (aten.sub.Tensor, Z, (aten.mul.Tensor, (aten.sign.default, Z), NUMBER))
+
+
+@lowers_together((aten.where.self, (aten.gt.Scalar, (aten.abs.default, Z), NUMBER), _SHRUNK, (aten.mul.Tensor, Z, 0)))
+def softshrink(lowering: Lowering, z: Node, bound: float) -> Node:
+    """Z moved towards 0 by a bound, as ``torch.nn.functional.softshrink`` computes it."""
+    return activation(lowering, z, "softshrink", parameters=(bound,))
 
 
 @lowers_together((aten.div.Tensor, Z, (aten.add.Tensor, (aten.abs.default, Z), 1)))

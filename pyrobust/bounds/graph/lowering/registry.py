@@ -66,10 +66,14 @@ def lowers(*operators: Any) -> Callable[[_F], _F]:
 #: The operand of a pattern.
 Z = object()
 
-#: (operator, *arguments), as traced: an argument is ``Z``, a number, or a pattern.
+#: A number of a pattern that its rule takes as an argument, the same in all places.
+NUMBER = object()
+
+#: (operator, *arguments), as traced: an argument is ``Z``, ``NUMBER``, a number, or a pattern.
 Pattern: TypeAlias = tuple[Any, ...]
 
-#: Last operator → patterns of calls that one rule lowers together, and their rules: (lowering, operand) → node.
+#: Last operator → patterns of calls that one rule lowers together, and their rules: (lowering, operand, *numbers) →
+#: node.
 COMPOSITES: dict[Any, list[tuple[Pattern, Rule]]] = {}
 
 
@@ -83,19 +87,24 @@ def lowers_together(pattern: Pattern) -> Callable[[_F], _F]:
     return register
 
 
-def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node]] | None:
-    """The operand of a pattern that ends in a call, and the other calls that it replaces; None without a match.
+def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node], tuple[float, ...]] | None:
+    """The operand of a pattern that ends in a call, the other calls that it replaces, its number; None without a match.
 
     A call that is also used elsewhere is no match: its value is needed.
     """
     operands: set[fx.Node] = set()
     inner: set[fx.Node] = set()
+    numbers: set[float] = set()
 
     def matches(value: Any, expected: Any) -> bool:
         if expected is Z:
             if isinstance(value, fx.Node):
                 operands.add(value)
             return isinstance(value, fx.Node)
+        if expected is NUMBER:
+            if isinstance(value, int | float):
+                numbers.add(float(value))
+            return isinstance(value, int | float)
         if not isinstance(expected, tuple):
             return not isinstance(value, fx.Node) and value == expected
         if not isinstance(value, fx.Node) or value.target != expected[0] or value.kwargs:
@@ -104,11 +113,11 @@ def match(call: fx.Node, pattern: Pattern) -> tuple[fx.Node, set[fx.Node]] | Non
             inner.add(value)
         return len(value.args) == len(expected) - 1 and all(map(matches, value.args, expected[1:]))
 
-    if not matches(call, pattern) or len(operands) != 1:
+    if not matches(call, pattern) or len(operands) != 1 or len(numbers) > 1:
         return None
     if any(user is not call and user not in inner for node in inner for user in node.users):
         return None
-    return operands.pop(), inner
+    return operands.pop(), inner, tuple(numbers)
 
 
 def number(value: float) -> Constant:
