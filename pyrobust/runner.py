@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, SupportsIndex, TypeAlias
 
 import torch
@@ -175,10 +175,7 @@ class Runner:
 
     def logits(self, batch: Tensor) -> Tensor:
         """Logits [N, K] of a batch [N, ...] on the runner's device; call it inside a session."""
-        output = self.model(batch)
-        logits = getattr(output, "logits", output)
-        if not isinstance(logits, Tensor):
-            raise ModelError(f"model: expected logits, or an object with .logits, got {type(output).__name__}")
+        logits = logits_of(self.model(batch))
         if logits.dim() != 2 or logits.shape[0] != batch.shape[0] or logits.shape[1] < 1:
             raise ModelError(f"model: expected logits of shape ({batch.shape[0]}, K), got {tuple(logits.shape)}")
         if not logits.dtype.is_floating_point:
@@ -329,6 +326,24 @@ def reporting(progress: bool | Progress, total: int) -> Iterator[Callable[[int],
             yield lambda done: bar.update(task, completed=done)
     else:
         yield lambda done: None
+
+
+def logits_of(output: object) -> Tensor:
+    """Return the logits in a model's output: a tensor, an object with ``.logits``, or a dict with "logits".
+
+    Raises:
+        ModelError: the output is something else, such as a tuple, whose first tensor may be features or a loss.
+
+    >>> logits_of({"logits": torch.ones(1), "loss": torch.zeros(1)})
+    tensor([1.])
+    """
+    logits = getattr(output, "logits", output)
+    if isinstance(logits, Mapping):
+        logits = logits.get("logits")
+    if isinstance(logits, Tensor):
+        return logits
+    hint = "; wrap the model in a module that returns the logits alone" if isinstance(output, tuple | list) else ""
+    raise ModelError(f"model: expected logits, or an object with .logits, got {type(output).__name__}{hint}")
 
 
 def model_name(model: Classifier) -> str:

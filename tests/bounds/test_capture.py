@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from bound_engines import NAMES, engine_of
+from bound_layers import FLAT, LAYERS, LINE, PLANE, Called, normalized
 from torch import Tensor, nn
 from torch.nn import functional as f
 
 from pyrobust.bounds import BoundedModel
-from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.evaluate import forward
@@ -19,33 +20,7 @@ from pyrobust.bounds.graph.lowering.registry import RULES
 from pyrobust.bounds.graph.nodes import Sum
 from pyrobust.bounds.input_set import ball
 from pyrobust.errors import InputError, InputTypeError, ModelError
-
-FLAT, LINE, PLANE = (6,), (4, 7), (4, 6, 5)
-
-
-class Called(nn.Module):
-    """A module that calls a function with parameters."""
-
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.function = function
-        generator = torch.Generator().manual_seed(0)
-        self.matrix = nn.Parameter(torch.randn(6, 6, generator=generator))
-        self.row = nn.Parameter(torch.rand(6, generator=generator) + 0.5)
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x, self) if self.function.__code__.co_argcount == 2 else self.function(x)
-
-
-def normalized(layer: nn.Module) -> nn.Module:
-    layer.running_mean.normal_()
-    layer.running_var.uniform_(0.1, 3)
-    if layer.affine:
-        nn.init.normal_(layer.weight)
-        nn.init.normal_(layer.bias)
-    return layer
-
+from pyrobust.runner import logits_of
 
 CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     # affine
@@ -190,6 +165,7 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     (PLANE, nn.Dropout()),
     (PLANE, nn.Dropout2d()),
     (PLANE, nn.Identity()),
+    *LAYERS,
 ]
 
 
@@ -214,17 +190,24 @@ def test_the_graph_matches_the_module(case: int, monkeypatch: pytest.MonkeyPatch
     shape, module = CASES[case]
     model = (module if isinstance(module, nn.Module) else Called(module)).eval().double()
     x = torch.randn(3, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 3
-    with torch.no_grad():
-        expected = model(x.clone())
+    expected = logits_of(model(x.clone())).detach()
     output = capture(model, x)
     assert output.shape == tuple(expected.shape[1:])
     torch.testing.assert_close(forward(output, x), expected, rtol=1e-12, atol=1e-12)
-    # The engine computes the graph, too; a sum of one term covers graphs without any operation.
-    engine = Engine(Sum(name="sum", shape=output.shape, inputs=(output,), signs=(1,)), torch.float64)
-    lower, upper = engine.run(ball(x, 1e-9, "linf", None, shape), None, Query("crown", True, "real", None))
-    value = expected.flatten(1)
-    assert ((lower <= value + 1e-12) & (value <= upper + 1e-12)).all()
-    assert ((upper - lower) < 1e-4).all()
+    # The engines compute the graph, too; a sum of one term covers graphs without any operation.
+    graph = Sum(name="sum", shape=output.shape, inputs=(output,), signs=(1,))
+    corners = torch.randint(2, (8, *x.shape), generator=torch.Generator().manual_seed(2)).double() * 0.25 - 0.125
+    values = [logits_of(model(x + corner)).detach().reshape(3, -1) for corner in corners]
+    for name in NAMES:
+        engine = engine_of(graph, torch.float64, name)
+        for method in ("ibp", "crown"):
+            query = Query(method, True, "real", None)
+            lower, upper = engine.run(ball(x, 1e-9, "linf", None, shape), None, query)
+            value = expected.reshape(3, -1)
+            assert ((lower <= value + 1e-12) & (value <= upper + 1e-12)).all()
+            assert ((upper - lower) < 1e-4).all()
+            lower, upper = engine.run(ball(x, 0.125, "linf", None, shape), None, query)
+            assert all(((lower <= value + 1e-12) & (value <= upper + 1e-12)).all() for value in values)
     RAN.add(case)
 
 
@@ -251,12 +234,16 @@ REFUSED: list[tuple[tuple[int, ...], Callable[..., Tensor], str]] = [
     (FLAT, lambda x: f.leaky_relu(x, math.nan), "leaky_relu"),
     (FLAT, lambda x: f.rrelu(x, training=True), "rrelu"),
     (FLAT, lambda x: f.linear(x, x), "linear"),
-    (PLANE, lambda x: f.pad(x, (1, 1), value=2.0), "pad"),
     (FLAT, lambda x: f.dropout(x, 0.5, training=True), "dropout"),
+    (FLAT, lambda x: x.double(), r"_to_copy.*float32 to torch.float64; convert the whole model"),
+    (FLAT, lambda x: torch.ops.aten.index_put(x, [None, torch.tensor([1, 1])], x[:, :2], True), "index_put"),
+    (PLANE, lambda x: f.grid_sample(x, torch.zeros(len(x), 3, 3, 2)), "grid_sampler"),
+    (LINE, lambda x: torch.einsum("bij,kl->bk", x, torch.ones(2, 2)), "einsum"),
+    (LINE, lambda x, m: torch.einsum("bij,ijk->kb", x, m.cube), "batch as the first"),
     (FLAT, lambda x: f.batch_norm(x, None, None, training=True), "batch_norm"),
-    (FLAT, lambda x: torch.cat([x, torch.ones(2, 6)], 1), "cat"),
-    (PLANE, lambda x: f.interpolate(x, scale_factor=2, mode="bilinear"), "upsample"),
-    (FLAT, lambda x, m: x @ m.matrix.exp(), "exp"),
+    (FLAT, lambda x: torch.cat([x, torch.ones(2, 6)], 1), "forward pass failed"),
+    (FLAT, lambda x: torch.cat([x, torch.arange(12.0).view(2, 6)], 1), "differs between the examples"),
+    (PLANE, lambda x: f.interpolate(x, scale_factor=2, mode="bilinear", antialias=True), "upsample"),
     # mixes the examples of a batch
     (FLAT, lambda x: x - x.mean(0), "mean"),
     (FLAT, lambda x: x.sum(0, keepdim=True) + x, "sum"),
@@ -269,6 +256,10 @@ REFUSED: list[tuple[tuple[int, ...], Callable[..., Tensor], str]] = [
     (FLAT, lambda x: x.t(), r"aten\.t"),
     (FLAT, lambda x: x + torch.arange(2.0)[:, None], "differs between the examples"),
     (FLAT, lambda x: x.amax(), "amax"),
+    (FLAT, lambda x: x.cumsum(0), "mixes"),
+    (FLAT, lambda x, m: m.cube[0, :2].mT @ x, "mixes"),
+    (LINE, lambda x, m: torch.einsum("bij,ijk->k", x, m.cube), "mixes"),
+    (FLAT, lambda x: torch.tensordot(x, torch.ones(2, 3), ([0], [0])), "mixes"),
 ]
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,14 +20,20 @@ from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.evaluate import forward_all
 from pyrobust.bounds.graph.lowering import (  # noqa: F401 - each registers its rules
     affine,
+    constant_calls,
+    contraction,
+    convolution,
     elementwise,
     layout,
     pooling,
+    resampling,
 )
-from pyrobust.bounds.graph.lowering.registry import BATCH, COMPOSITES, RULES, Lowering, Rule, match, number
+from pyrobust.bounds.graph.lowering.constant_calls import constant_call
+from pyrobust.bounds.graph.lowering.registry import BATCH, COMPOSITES, RULES, Lowering, Rule, match
 from pyrobust.bounds.graph.nodes import Input, Node
 from pyrobust.checks import float_tensor, shape_text
 from pyrobust.errors import InputError, InputTypeError, ModelError, PyrobustError
+from pyrobust.runner import logits_of
 
 #: Largest difference of graph and module, in roundoffs of the largest intermediate value: sums run in another order.
 _TOLERANCE = 2.0**10
@@ -59,13 +66,25 @@ def capture(model: nn.Module, example_input: Tensor) -> Node:
     generator = torch.Generator("cpu").manual_seed(0)
     shape = (2 * BATCH + 1, *example_input.shape[1:])
     examples = torch.rand(shape, dtype=torch.float64, generator=generator, device="cpu").to(example_input)
-    _run(model, examples[:BATCH])
-    program = _export(model, examples[:BATCH])
+    classifier = _Classifier(model)
+    program = _export(classifier, examples[:BATCH])
     with torch.device("cpu"):  # indices and constants; the parameters stay where they are
-        output = _Translation(model, program).run()
+        output = _Translation(classifier, program, examples.dtype).run()
     # another batch size, to detect one that was traced as a constant
-    _compare(model, output, examples[BATCH:])
+    _compare(classifier, output, examples[BATCH:])
     return output
+
+
+class _Classifier(nn.Module):
+    """A module whose output is the logits alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.training = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return logits_of(self.model(x))
 
 
 def _run(model: nn.Module, example: Tensor) -> Any:
@@ -73,6 +92,8 @@ def _run(model: nn.Module, example: Tensor) -> Any:
     try:
         with torch.no_grad():
             return model(example)
+    except PyrobustError:
+        raise
     except Exception as error:
         reason = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
         shape = shape_text(("B", *example.shape[1:]))
@@ -108,6 +129,7 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
             functional: torch.export.ExportedProgram = program.run_decompositions({})
             return functional
     except Exception as error:  # tracing raises errors of all types about the model
+        _run(model, example)  # a forward pass that fails by itself has a clearer error
         reason = (str(error).strip().splitlines() or [repr(error)])[0]
         hint = "; branches that depend on the data are not supported" if "data-dependent" in reason else ""
         raise ModelError(f"model: torch.export cannot trace it, so it cannot be bounded: {reason}{hint}") from error
@@ -124,10 +146,10 @@ _CHANGED = {
 class _Translation:
     """The translation of an exported program, call by call."""
 
-    def __init__(self, model: nn.Module, program: torch.export.ExportedProgram) -> None:
+    def __init__(self, model: nn.Module, program: torch.export.ExportedProgram, dtype: torch.dtype) -> None:
         self.model = model
         self.program = program
-        self.lowering = Lowering()
+        self.lowering = Lowering(dtype)
         self.values: dict[fx.Node, Any] = {}
 
     def run(self) -> Node:
@@ -182,8 +204,12 @@ class _Translation:
     def _enter(self, call: fx.Node) -> Lowering:
         """The translation, at a call."""
         self.lowering.name = _place(call)
-        value = call.meta.get("val")
-        self.lowering.shape = tuple(value.shape[1:]) if isinstance(value, Tensor) else None
+        result: Any = call.meta.get("val")
+        value = result[0] if isinstance(result, tuple | list) and result else result
+        is_tensor = isinstance(value, Tensor)
+        self.lowering.shape = tuple(value.shape[1:]) if is_tensor else None
+        self.lowering.dtype = value.dtype if is_tensor else None
+        self.lowering.device = value.device if is_tensor else None
         return self.lowering
 
     def _lower(self, call: fx.Node) -> Any:
@@ -191,16 +217,15 @@ class _Translation:
         arguments = fx.map_arg(call.args, lambda node: self.values[node])
         options = {key: fx.map_arg(option, lambda node: self.values[node]) for key, option in call.kwargs.items()}
         rule: Rule | None = RULES.get(call.target)
-        if not any(_is_node(argument) for argument in [*arguments, *options.values()]):
-            rule = functools.partial(_constant_call, target=call.target)
+        if not _is_node([*arguments, *options.values()]):
+            rule = functools.partial(constant_call, target=call.target)
         if rule is None:
-            raise lowering.unsupported(
-                f"no bound rule for {call.target}{_source(call)}; pyrobust.bounds.register_rule adds one"
-            )
+            raise lowering.unsupported(f"no bound rule for {call.target}{_source(call)}; {_advice(call, arguments)}")
         try:
             return rule(lowering, *arguments, **options)
-        except PyrobustError:
-            raise
+        except PyrobustError as error:
+            source = _source(call)
+            raise (type(error)(f"{error}{source}") if source and source not in str(error) else error) from error
         except Exception as error:  # the rule does not take these arguments
             raise lowering.unsupported(
                 f"{call.target} is called in a way that has no bound rule{_source(call)}"
@@ -211,7 +236,7 @@ class _Translation:
         outputs: Any = call.args[0]
         for value, spec in zip(outputs, self.program.graph_signature.output_specs, strict=True):
             if spec.kind in _CHANGED:
-                what = _CHANGED[spec.kind].format(spec.target)
+                what = _CHANGED[spec.kind].format(_own_name(spec.target or ""))
                 raise ModelError(
                     f"model: {_place(value)} changes {what} in place, which is not supported; use "
                     "inplace=False, or x.clone() before it"
@@ -227,65 +252,45 @@ class _Translation:
 
 def _place(call: fx.Node) -> str:
     stack = list(call.meta.get("nn_module_stack", {}).values())
-    path = stack[-1][0] if stack else ""
+    path = _own_name(stack[-1][0] if stack else "")
     return f"{path or 'the model itself'} ({_operator(call.target)})"
+
+
+def _own_name(name: str) -> str:
+    """The name of a module, parameter or buffer in the model, from that in ``_Classifier``."""
+    return name.removeprefix("model").removeprefix(".")
 
 
 def _operator(target: Any) -> str:
     return str(target).removesuffix(".default")
 
 
+#: Where the code of torch's own modules lies.
+_TORCH = str(Path(torch.__file__).parent)
+
+
 def _source(call: fx.Node) -> str:
-    """The place of the call, from the last line of the stack trace that names a file."""
+    """The place of the call in the user's code: the last one in the stack trace that is not torch's own code."""
     lines = [line.strip() for line in (call.meta.get("stack_trace") or "").splitlines() if line.strip()]
-    places = [i for i, line in enumerate(lines) if line.startswith("File ")]
+    places = [i for i, line in enumerate(lines) if line.startswith("File ") and _TORCH not in line]
+    places = [i for i in places if lines[i].split('"')[1] != __file__]
     if not places:
         return ""
     return f", called in {' '.join(lines[places[-1] : places[-1] + 2])}"
+
+
+def _advice(call: fx.Node, arguments: Sequence[Any]) -> str:
+    """What can be done about an operator without a rule."""
+    tensors = [argument for argument in call.all_input_nodes if isinstance(argument.meta.get("val"), Tensor)]
+    is_elementwise = torch.Tag.pointwise in getattr(call.target, "tags", ())
+    if is_elementwise and len(arguments) == 1 and not call.kwargs:
+        return "pyrobust.bounds.register_rule adds one"
+    if is_elementwise and len(tensors) == 1:
+        return "express it with supported functions, or in one operator for pyrobust.bounds.register_rule"
+    return "express it with supported operators (see the guide to bounds), or move it out of the model"
 
 
 def _is_node(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return any(_is_node(part) for part in value)
     return isinstance(value, Node)
-
-
-#: Calls on constants alone that move numbers without changing them.
-_MOVES = {
-    torch.ops.aten.view.default,
-    torch.ops.aten.permute.default,
-    torch.ops.aten.transpose.int,
-    torch.ops.aten.t.default,
-    torch.ops.aten.unsqueeze.default,
-    torch.ops.aten.squeeze.dim,
-    torch.ops.aten.squeeze.default,
-    torch.ops.aten.slice.Tensor,
-    torch.ops.aten.select.int,
-    torch.ops.aten.expand.default,
-    torch.ops.aten.clone.default,
-    torch.ops.aten.detach.default,
-    torch.ops.aten.alias.default,
-}
-_ARITHMETIC: dict[Any, Callable[..., Constant]] = {
-    torch.ops.aten.add.Tensor: lambda a, b: a + b,
-    torch.ops.aten.sub.Tensor: lambda a, b: a - b,
-    torch.ops.aten.mul.Tensor: lambda a, b: a * b,
-    torch.ops.aten.div.Tensor: lambda a, b: a / b,
-    torch.ops.aten.neg.default: lambda a: -a,
-    torch.ops.aten.sqrt.default: lambda a: a.sqrt(),
-    torch.ops.aten.rsqrt.default: lambda a: number(1.0) / a.sqrt(),
-    torch.ops.aten.reciprocal.default: lambda a: number(1.0) / a,
-}
-
-
-def _constant_call(lowering: Lowering, *arguments: Any, target: Any, **options: Any) -> Any:
-    """Lower a call on constants alone: a movement, interval arithmetic, or a fresh tensor such as torch.ones."""
-    tensors = [argument for argument in arguments if isinstance(argument, Constant)]
-    if not tensors:
-        fresh = target(*arguments, **options)
-        return Constant.of(fresh) if isinstance(fresh, Tensor) else fresh
-    if target in _MOVES and len(tensors) == 1 and arguments[0] is tensors[0]:
-        return tensors[0].moved(lambda tensor: target(tensor, *arguments[1:], **options))
-    if target in _ARITHMETIC and not options:
-        return _ARITHMETIC[target](*(a if isinstance(a, Constant) else number(a) for a in arguments))
-    raise lowering.unsupported("arithmetic on parameters alone that has no interval rule; compute it beforehand")

@@ -3,12 +3,15 @@
 A constant has two forms. ``value()`` is the tensor that the model computes, connected to the parameters, so that it
 follows them through training. ``enclosure()`` is an interval around the real number: exact for a parameter, but wider
 than a point for 1/std or γ/√(v + ε), which a forward pass rounds.
+
+Other functions of parameters, such as weight normalisation or a matrix exponential, are evaluated: the floats that the
+model computes are taken as parameters of the real network, see ``Constant.evaluated``.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -28,58 +31,113 @@ class Enclosure(NamedTuple):
 class Constant:
     """A tensor that does not depend on the input.
 
+    Args:
+        compute: the values of the operands → the value.
+        enclosure: returns the enclosure.
+        operands: constants that the value is computed from.
+        exact: returns the real numbers where floats hold them, else None.
+
     >>> third = Constant.of(torch.tensor([1.0])) / Constant.of(torch.tensor([3.0]))
     >>> lower, upper = third.enclosure()
     >>> bool(lower < upper), float(third.value())
     (True, 0.3333333432674408)
     """
 
-    def __init__(self, value: Callable[[], Tensor], enclosure: Callable[[], Enclosure]) -> None:
-        self.value = value
+    def __init__(
+        self,
+        compute: Callable[..., Tensor],
+        enclosure: Callable[[], Enclosure],
+        operands: tuple[Constant, ...] = (),
+        exact: Callable[[], Tensor | None] = lambda: None,
+    ) -> None:
         self.enclosure = enclosure
+        self.exact = exact
+        self._compute = compute
+        self._operands = operands
+        #: Whether it is, or is computed from, the float result of a function without interval arithmetic.
+        self.is_evaluated: bool = any(operand.is_evaluated for operand in operands)
+
+    def value(self) -> Tensor:
+        """The tensor that the model computes, differentiable by the parameters."""
+        values: list[Tensor] = []
+        for compute, places in self._schedule:
+            values.append(compute(*[values[i] for i in places]))
+        return values[-1]
+
+    @functools.cached_property
+    def shape(self) -> torch.Size:
+        """The shape of the value."""
+        with torch.no_grad():
+            return self.value().shape
+
+    @functools.cached_property
+    def _schedule(self) -> list[tuple[Callable[..., Tensor], tuple[int, ...]]]:
+        """Every computation behind the value once, each after those of its operands, with their places in the list."""
+        place: dict[Constant, int] = {}
+        schedule: list[tuple[Callable[..., Tensor], tuple[int, ...]]] = []
+        stack = [self]
+        while stack:
+            constant = stack[-1]
+            missing = [operand for operand in constant._operands if operand not in place]
+            if missing:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            if constant not in place:
+                place[constant] = len(schedule)
+                schedule.append((constant._compute, tuple(place[operand] for operand in constant._operands)))
+        return schedule
 
     @classmethod
     def of(cls, tensor: Tensor) -> Constant:
-        """The exact floats of a tensor; the enclosure is computed at its first use.
+        """The exact floats of a tensor, read at the first use of ``exact`` or the enclosure.
 
         Raises:
-            ModelError: an element is NaN or infinite (at the first use of the enclosure).
+            ModelError: an element is NaN or infinite (at that first use).
         """
+        enclosure, exact = _frozen(lambda: tensor)
+        return cls(lambda: tensor, enclosure, (), exact)
 
-        @functools.cache
-        def enclosure() -> Enclosure:
-            exact = tensor.detach().to("cpu", torch.float64, copy=True)
-            if not bool(exact.isfinite().all()):
-                got = first_wrong(exact, ~exact.isfinite())
-                raise ModelError(
-                    f"model: expected finite parameters and buffers, got {got} of {shape_text(exact.shape)}"
-                )
-            return Enclosure(exact, exact)
-
-        return cls(lambda: tensor, enclosure)
+    @classmethod
+    def evaluated(cls, function: Callable[..., Tensor], operands: Sequence[Constant]) -> Constant:
+        """A function of constants whose float result is a parameter of the real network; ModelError as for ``of``."""
+        constant = cls(function, lambda: enclosure(), tuple(operands), lambda: exact())
+        enclosure, exact = _frozen(constant.value)
+        constant.is_evaluated = True
+        return constant
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Constant:
         """The same numbers in a view, permutation or slice."""
-        return Constant(lambda: move(self.value()), lambda: Enclosure(*(move(end) for end in self.enclosure())))
+        return Constant.arranged(move, [self])
+
+    @classmethod
+    def arranged(cls, move: Callable[..., Tensor], constants: Sequence[Constant]) -> Constant:
+        """Numbers of several constants, and zeros, in an arrangement that ``move`` makes of the tensors."""
+
+        def enclosure() -> Enclosure:
+            lower, upper = zip(*(constant.enclosure() for constant in constants), strict=True)
+            return Enclosure(move(*lower), move(*upper))
+
+        def exact() -> Tensor | None:
+            tensors = [constant.exact() for constant in constants]
+            return None if any(tensor is None for tensor in tensors) else move(*tensors)
+
+        return cls(move, enclosure, tuple(constants), exact)
 
     def __neg__(self) -> Constant:
-        return Constant(lambda: -self.value(), lambda: _negative(self.enclosure()))
+        return Constant(lambda a: -a, lambda: _negative(self.enclosure()), (self,))
 
     def __add__(self, other: Constant) -> Constant:
-        return _computed(lambda: self.value() + other.value(), lambda: _sum(self.enclosure(), other.enclosure()))
+        return _computed(lambda a, b: a + b, _sum, self, other)
 
     def __sub__(self, other: Constant) -> Constant:
-        return _computed(
-            lambda: self.value() - other.value(), lambda: _sum(self.enclosure(), _negative(other.enclosure()))
-        )
+        return _computed(lambda a, b: a - b, lambda a, b: _sum(a, _negative(b)), self, other)
 
     def __mul__(self, other: Constant) -> Constant:
-        return _computed(lambda: self.value() * other.value(), lambda: _product(self.enclosure(), other.enclosure()))
+        return _computed(lambda a, b: a * b, _product, self, other)
 
     def __truediv__(self, other: Constant) -> Constant:
-        return _computed(
-            lambda: self.value() / other.value(), lambda: _product(self.enclosure(), _inverse(other.enclosure()))
-        )
+        return _computed(lambda a, b: a / b, lambda a, b: _product(a, _inverse(b)), self, other)
 
     def sqrt(self) -> Constant:
         """The square roots.
@@ -87,19 +145,39 @@ class Constant:
         Raises:
             ModelError: a number is negative (at the first use of the enclosure).
         """
-        return _computed(lambda: self.value().sqrt(), lambda: _root(self.enclosure()))
+        return _computed(lambda a: a.sqrt(), _root, self)
 
 
-def _computed(value: Callable[[], Tensor], exact: Callable[[], Enclosure]) -> Constant:
+def _frozen(value: Callable[[], Tensor]) -> tuple[Callable[[], Enclosure], Callable[[], Tensor]]:
+    """(enclosure, exact) of the floats that a tensor holds at the first use of either."""
+
+    @functools.cache
+    def exact() -> Tensor:
+        with torch.no_grad():
+            floats = value().detach().to("cpu", copy=True)
+        if not bool(floats.isfinite().all()):
+            got = first_wrong(floats, ~floats.isfinite())
+            raise ModelError(f"model: expected finite parameters and buffers, got {got} of {shape_text(floats.shape)}")
+        return floats
+
+    def enclosure() -> Enclosure:
+        floats = exact().double()
+        return Enclosure(floats, floats)
+
+    return enclosure, exact
+
+
+def _computed(compute: Callable[..., Tensor], interval: Callable[..., Enclosure], *operands: Constant) -> Constant:
     """A result of arithmetic; its enclosure includes the model's own value, so that it serves both semantics."""
 
     @functools.cache
     def enclosure() -> Enclosure:
-        lower, upper = exact()
-        deployed = value().detach().to("cpu", torch.float64)
+        lower, upper = interval(*(operand.enclosure() for operand in operands))
+        deployed = constant.value().detach().to("cpu", torch.float64)
         return Enclosure(torch.minimum(lower, deployed), torch.maximum(upper, deployed))
 
-    return Constant(value, enclosure)
+    constant = Constant(compute, enclosure, operands)
+    return constant
 
 
 def _outward(lower: Tensor, upper: Tensor) -> Enclosure:
@@ -113,12 +191,27 @@ def _negative(a: Enclosure) -> Enclosure:
 
 
 def _sum(a: Enclosure, b: Enclosure) -> Enclosure:
-    return _outward(a.lower + b.lower, a.upper + b.upper)
+    lower, upper = a.lower + b.lower, a.upper + b.upper
+    exact = _is_zero(a) | _is_zero(b)
+    outward = _outward(lower, upper)
+    return Enclosure(lower.where(exact, outward.lower), upper.where(exact, outward.upper))
+
+
+def _is_zero(a: Enclosure) -> Tensor:
+    return (a.lower == 0) & (a.upper == 0)
 
 
 def _product(a: Enclosure, b: Enclosure) -> Enclosure:
     corners = torch.stack([a.lower * b.lower, a.lower * b.upper, a.upper * b.lower, a.upper * b.upper])
-    return _outward(corners.amin(0), corners.amax(0))
+    lower, upper = corners.amin(0), corners.amax(0)
+    exact = _is_trivial_factor(a) | _is_trivial_factor(b)  # no rounding: a mask keeps its zeros
+    outward = _outward(lower, upper)
+    return Enclosure(lower.where(exact, outward.lower), upper.where(exact, outward.upper))
+
+
+def _is_trivial_factor(a: Enclosure) -> Tensor:
+    """Whether a factor is exactly 0, 1 or −1."""
+    return _is_zero(a) | ((a.lower == a.upper) & (a.lower.abs() == 1))
 
 
 def _inverse(a: Enclosure) -> Enclosure:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from pyrobust.bounds.graph.constants import Constant
@@ -37,12 +38,16 @@ def rounded(constant: Constant | None, shape: tuple[int, ...] | None, default: f
     return Rounded(value, _distance(value, lower, upper))
 
 
-def weights_of(node: Node, constant: Constant, dtype: npt.DTypeLike) -> tuple[_Doubles, float]:
+def weights_of(node: Node, constant: Constant, dtype: npt.DTypeLike) -> tuple[npt.NDArray[Any], float]:
     """The weights of a node in floats of a dtype, and their largest relative error.
 
     Raises:
         ModelError: a weight has no relative error, because it is zero but not exactly known.
     """
+    exact = constant.exact()
+    floating = torch.float64 if np.dtype(dtype) == np.float64 else torch.float32
+    if exact is not None and exact.dtype in (torch.float32, floating):
+        return exact.to(floating).contiguous().numpy(), 0.0
     floats = rounded(constant, None, 0.0, dtype)
     if not floats.error.any():
         return floats.value, 0.0

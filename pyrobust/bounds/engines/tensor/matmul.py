@@ -96,7 +96,7 @@ def patches_of(layer: Layer, window: Window | None) -> int:
 
 
 def _kernel(node: Conv2d) -> tuple[int, int]:
-    shape = node.weight.value().shape
+    shape = node.weight.shape
     return shape[2], shape[3]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +76,7 @@ class Layer:
     def fan_in(self, *, backward: bool) -> int:
         """Number of products in one sum: of a value or, with ``backward``, of an input's coefficient."""
         if isinstance(self.node, Conv2d):
-            kernel = self.node.weight.value().shape[2:].numel()
+            kernel = self.node.weight.shape[2:].numel()
             return self.weight.shape[1] * kernel if backward else self.weight.shape[2]
         return self.weight.shape[0 if backward else 1]
 
@@ -141,7 +142,7 @@ class Network:
             layer.roundings = row.roundings(node)
         return layer
 
-    def _tensor(self, array: npt.NDArray[np.float64]) -> Tensor:
+    def _tensor(self, array: npt.NDArray[Any]) -> Tensor:
         return torch.tensor(array, dtype=torch.float64, device=self.device)  # a copy: parameters may change
 
     def _count_additions(self) -> None:

@@ -43,7 +43,7 @@ class Window(NamedTuple):
 
 def reach(node: Conv2d, window: Window) -> Window:
     """The window of a convolution's input that a window of its output reads, padding included."""
-    kernel = node.weight.value().shape[2:]
+    kernel = node.weight.shape[2:]
     ends = []
     for axis, (begin, end) in enumerate(((window.y0, window.y1), (window.x0, window.x1))):
         first = begin * node.stride[axis] - node.padding[axis]

@@ -1,15 +1,13 @@
-"""Lowering rules of affine operators: linear layers, convolutions, normalisation, arithmetic with constants."""
+"""Lowering rules of affine operators: linear layers, normalisation, arithmetic with constants."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from pyrobust.bounds.graph.constants import Constant
-from pyrobust.bounds.graph.lowering.layout import broadcast, moved, reshaped
-from pyrobust.bounds.graph.lowering.registry import Lowering, Value, lowers, number, pair
+from pyrobust.bounds.graph.lowering.contraction import product
+from pyrobust.bounds.graph.lowering.layout import broadcast, moved
+from pyrobust.bounds.graph.lowering.registry import Lowering, Value, as_constant, lowers, number
 from pyrobust.bounds.graph.nodes import Conv2d, Linear, Node, Scale, Sum
 
 aten = torch.ops.aten
@@ -42,18 +40,10 @@ def linear(lowering: Lowering, z: Node, weight: Value, bias: Constant | None = N
 
 @lowers(aten.matmul.default, aten.mm.default)
 def matmul(lowering: Lowering, a: Value, b: Value) -> Node:
-    """Lower a product with a constant matrix on either side."""
-    if isinstance(a, Node) and isinstance(b, Constant):
-        weight = matrix(lowering, b)
-        return linear(lowering, a, weight.moved(lambda w: w.mT))
-    if isinstance(b, Node) and isinstance(a, Constant) and len(b.shape) >= 2:
-        turned = moved(lowering, b, lambda t: t.mT)
-        out = lowering.shape
-        lowering.shape = (*out[:-2], out[-1], out[-2]) if out else None
-        product = linear(lowering, turned, matrix(lowering, a))
-        lowering.shape = out
-        return moved(lowering, product, lambda t: t.mT)
-    raise lowering.unsupported("expected one factor that is a constant matrix")
+    """Lower a product with a constant on either side."""
+    if isinstance(a, Node) and isinstance(b, Constant) and len(b.shape) == 2:
+        return linear(lowering, a, b.moved(lambda w: w.mT))
+    return product(lowering, a, b)
 
 
 @lowers(aten.addmm.default)
@@ -62,88 +52,6 @@ def addmm(lowering: Lowering, bias: Constant, z: Node, weight: Value, *, beta: f
     if beta != 1 or alpha != 1 or not isinstance(weight, Constant) or not isinstance(bias, Constant):
         raise lowering.unsupported("expected a constant matrix and bias, with beta = alpha = 1")
     return linear(lowering, z, weight.moved(lambda w: w.mT), bias)
-
-
-def matrix(lowering: Lowering, constant: Constant) -> Constant:
-    """The constant, if it is a matrix."""
-    if constant.value().dim() != 2:
-        raise lowering.unsupported("expected a constant matrix")
-    return constant
-
-
-@lowers(aten.conv2d.default, aten.conv1d.default)
-def convolution(
-    lowering: Lowering,
-    z: Node,
-    weight: Value,
-    bias: Constant | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Node:
-    """Lower a convolution; a one-dimensional one gets height 1."""
-    if not isinstance(weight, Constant):
-        raise lowering.unsupported("its weight depends on the input")
-    flat = len(z.shape) == 2
-    out = lowering.out_shape()
-    if flat:
-        z = reshaped(lowering, z, (z.shape[0], 1, z.shape[1]))
-        weight = weight.moved(lambda w: w.unsqueeze(2))
-    node = Conv2d(
-        name=lowering.name,
-        shape=(out[0], 1, out[1]) if flat else out,
-        inputs=(z,),
-        weight=weight,
-        bias=bias,
-        stride=pair(stride, 1, flat=flat),
-        padding=pair(padding, 0, flat=flat),
-        dilation=pair(dilation, 1, flat=flat),
-        groups=groups,
-    )
-    return reshaped(lowering, node, out)
-
-
-@lowers(aten.conv2d.padding, aten.conv1d.padding)
-def padded_convolution(
-    lowering: Lowering,
-    z: Node,
-    weight: Constant,
-    bias: Constant | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: str = "valid",
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Node:
-    """A convolution whose padding is "same" or "valid"."""
-    dimensions = len(z.shape) - 1
-    kernel = weight.value().shape[2:]
-    steps = [dilation] * dimensions if isinstance(dilation, int) else list(dilation) * (dimensions // len(dilation))
-    total = [d * (k - 1) if padding == "same" else 0 for d, k in zip(steps, kernel, strict=True)]
-    if any(t % 2 for t in total):  # more padding on the right, which Conv2d does not support
-        sides = [side for t in reversed(total) for side in (t // 2, t - t // 2)]
-        z = moved(lowering, z, lambda t: torch.nn.functional.pad(t, sides))
-        total = [0] * dimensions
-    return convolution(lowering, z, weight, bias, stride, [t // 2 for t in total], dilation, groups)
-
-
-@lowers(aten.convolution.default)
-def general_convolution(
-    lowering: Lowering,
-    z: Node,
-    weight: Constant,
-    bias: Constant | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> Node:
-    """Lower the operator behind all convolutions."""
-    if transposed or len(z.shape) not in (2, 3):
-        raise lowering.unsupported("transposed and three-dimensional convolutions have no bound rule")
-    return convolution(lowering, z, weight, bias, stride, padding, dilation, groups)
 
 
 @lowers(aten._native_batch_norm_legit_no_training.default)
@@ -214,9 +122,42 @@ def divide(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
     return scaled(lowering, a, number(1.0) / as_constant(b), None)
 
 
-def as_constant(value: Any) -> Constant:
-    """Convert a number to a constant; return a constant unchanged."""
-    return value if isinstance(value, Constant) else number(value)
+@lowers(aten.addcmul.default)
+def add_product(lowering: Lowering, a: Value, b: Value, c: Value, *, value: float = 1) -> Node:
+    """Lower a + value·b·c, with b or c constant."""
+    return _combined(lowering, a, _product_of(lowering, b, c), value)
+
+
+@lowers(aten.addcdiv.default)
+def add_quotient(lowering: Lowering, a: Value, b: Value, c: Value, *, value: float = 1) -> Node:
+    """Lower a + value·b/c, with c constant."""
+    if isinstance(c, Node):
+        raise lowering.unsupported("a division by a tensor that depends on the input is not affine")
+    return _combined(lowering, a, _product_of(lowering, b, number(1.0) / c), value)
+
+
+@lowers(aten.lerp.Scalar, aten.lerp.Tensor)
+def interpolate(lowering: Lowering, a: Value, b: Value, weight: float | Constant) -> Node:
+    """Lower a + weight·(b − a), with a constant weight."""
+    share = as_constant(weight)
+    return _combined(lowering, _product_of(lowering, a, number(1.0) - share), _product_of(lowering, b, share), 1)
+
+
+def _product_of(lowering: Lowering, a: Value, b: Value) -> Value:
+    """The product of a constant and a node or another constant."""
+    if isinstance(a, Constant) and isinstance(b, Constant):
+        return a * b
+    return multiply(lowering, a, b)
+
+
+@lowers(aten.diff.default)
+def difference(lowering: Lowering, z: Node, n: int = 1, dim: int = -1) -> Node:
+    """Lower the differences of neighbours along a dimension."""
+    for _ in range(n):
+        after = moved(lowering, z, lambda t: t.narrow(dim, 1, t.shape[dim] - 1))
+        before = moved(lowering, z, lambda t: t.narrow(dim, 0, t.shape[dim] - 1))
+        z = Sum(name=lowering.name, shape=after.shape, inputs=(after, before), signs=(1, -1))
+    return z
 
 
 def scaled(lowering: Lowering, z: Node, scale: Constant | None, shift: Constant | None) -> Node:

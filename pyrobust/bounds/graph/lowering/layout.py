@@ -1,6 +1,7 @@
-"""Lowering rules of operators that only move elements: views, permutations, slices, concatenation, padding.
+"""Lowering rules of operators that only move elements: views, permutations, selections, concatenation, padding.
 
-One rule serves all of them: it runs the operator itself on the indices of the elements.
+One rule serves all of them: it runs the operator itself on the numbers of the elements. Elements of constants have
+numbers, too, so that a class token can be concatenated, or a mask fill in a value.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.node import map_aggregate
 
 from pyrobust.bounds.graph.constants import Constant
-from pyrobust.bounds.graph.lowering.registry import Lowering, lowers
-from pyrobust.bounds.graph.nodes import Gather, Node, Reshape
+from pyrobust.bounds.graph.lowering.registry import Lowering, Value, as_constant, lowers
+from pyrobust.bounds.graph.nodes import Gather, Node, Reshape, Scale
 
 aten = torch.ops.aten
 
@@ -24,25 +26,65 @@ def moved(lowering: Lowering, z: Node, move: Callable[[Tensor], Tensor]) -> Node
     return gathered(lowering, (z,), move)
 
 
-def gathered(lowering: Lowering, nodes: Sequence[Node], move: Callable[..., Tensor]) -> Node:
-    """The result of a movement of elements of several nodes; zeros that it inserts are the number 0.
+def gathered(lowering: Lowering, parts: Sequence[Value], move: Callable[..., Tensor]) -> Node:
+    """The result of a movement of elements of nodes and constants; zeros that it inserts are the number 0."""
+    return _node_of(lowering, parts, move(*_numbered(lowering, parts)))
 
-    Elements are numbered from 1, in float64, which holds the numbers exactly and which every operator supports.
+
+def _numbered(lowering: Lowering, parts: Sequence[Value]) -> list[Tensor]:
+    """Tensors like the parts, with the numbers of their elements: from 1, those of nodes first, example by example.
+
+    They are in float64, which holds them exactly and which every operator supports.
     """
+    total = sum(part.size for part in parts if isinstance(part, Node))
+    begin, constant = 1, 1 + lowering.batch * total
+    numbered = []
+    for part in parts:
+        if isinstance(part, Node):
+            index = torch.arange(begin, begin + part.size, dtype=torch.float64).view(1, *part.shape)
+            numbered.append(torch.cat([index + i * total for i in range(lowering.batch)]))
+            begin += part.size
+        else:
+            size = part.shape.numel()
+            numbered.append(torch.arange(constant, constant + size, dtype=torch.float64).view(part.shape))
+            constant += size
+    return numbered
+
+
+def _node_of(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node:
+    """The node of a movement that yields these numbers; 0 is the number 0."""
+    nodes = [part for part in parts if isinstance(part, Node)]
+    constants = [part for part in parts if isinstance(part, Constant)]
     total = sum(node.size for node in nodes)
-    indices, begin = [], 1
-    for node in nodes:
-        index = torch.arange(begin, begin + node.size, dtype=torch.float64).view(1, *node.shape)
-        indices.append(torch.cat([index + i * total for i in range(lowering.batch)]))
-        begin += node.size
-    result = move(*indices)
-    first, rest = result[:1], result[1:]
-    if len(result) != lowering.batch or not bool((rest == torch.where(first > 0, first + total, first)).all()):
+    if len(result) != lowering.batch:
         raise lowering.unsupported("it mixes the examples of a batch")
-    index = first[0].long() - 1
+    first, rest = result[0].long(), result[1:].long()
+    fixed = first > lowering.batch * total
+    if not bool((fixed | (rest == torch.where(first > 0, first + total, 0))).all()):
+        raise lowering.unsupported("it mixes the examples of a batch")
+    index = torch.where(fixed, -1, first - 1)
     if len(nodes) == 1 and index.numel() == total and bool((index.flatten() == torch.arange(total)).all()):
         return reshaped(lowering, nodes[0], tuple(index.shape))
-    return Gather(name=lowering.name, shape=tuple(index.shape), inputs=tuple(nodes), index=index.contiguous())
+    node = Gather(name=lowering.name, shape=tuple(index.shape), inputs=tuple(nodes), index=index.contiguous())
+    if not bool(fixed.any()):
+        return node
+    begin = lowering.batch * total
+
+    def of_constants(numbers: Tensor) -> Callable[..., Tensor]:
+        places = (numbers - begin).clamp(min=0)  # 0 is the number 0 before them
+
+        def pick(*tensors: Tensor) -> Tensor:
+            flat = [tensor.to(tensors[0].device).flatten() for tensor in tensors]
+            return torch.cat([flat[0].new_zeros(1), *flat])[places.to(flat[0].device)]
+
+        return pick
+
+    with torch.no_grad():
+        values = [constant.value() for constant in constants]
+        if any(not torch.equal(of_constants(row)(*values), of_constants(first)(*values)) for row in rest):
+            raise lowering.unsupported("a constant of it differs between the examples of a batch")
+    shift = Constant.arranged(of_constants(first), constants)
+    return Scale(name=lowering.name, shape=node.shape, inputs=(node,), scale=None, shift=shift)
 
 
 def reshaped(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
@@ -65,17 +107,41 @@ def broadcast(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
 
 
 def _moves(*operators: Any) -> None:
-    """Register operators (tensor, ...) that only move elements."""
+    """Register operators that only move elements of their tensors, or insert zeros; indices and masks are constant."""
     for operator_ in operators:
 
-        def rule(lowering: Lowering, z: Node, *rest: Any, call: Any = operator_, **options: Any) -> Node:
-            options.pop("memory_format", None)
-            return moved(lowering, z, lambda t: call(t, *rest, **options))
+        def rule(lowering: Lowering, *arguments: Any, call: Any = operator_, **options: Any) -> Node | list[Node]:
+            parts: dict[Value, None] = {}
+
+            def noted(value: Any) -> Any:
+                if isinstance(value, Node) or (isinstance(value, Constant) and value.value().is_floating_point()):
+                    parts[value] = None
+                return value
+
+            map_aggregate((arguments, options), noted)
+            numbered = dict(zip(parts, _numbered(lowering, list(parts)), strict=True))
+
+            def filled(value: Any) -> Any:
+                if isinstance(value, Node | Constant):
+                    return (
+                        value.value().cpu()
+                        if isinstance(value, Constant) and value not in numbered
+                        else numbered[value]
+                    )
+                return value
+
+            kept = {key: value for key, value in options.items() if key != "memory_format"}
+            rest, named = map_aggregate((arguments, kept), filled)
+            result = call(*rest, **named)
+            if isinstance(result, Tensor):
+                return _node_of(lowering, list(parts), result)
+            return [_node_of(lowering, list(parts), piece) for piece in result]
 
         lowers(operator_)(rule)
 
 
 _moves(
+    # views
     aten.view.default,
     aten._unsafe_view.default,
     aten.permute.default,
@@ -84,16 +150,54 @@ _moves(
     aten.squeeze.default,
     aten.squeeze.dim,
     aten.squeeze.dims,
+    aten.expand.default,
+    aten.unfold.default,
+    aten.diagonal.default,
+    # selections and repetitions
     aten.slice.Tensor,
     aten.select.int,
-    aten.expand.default,
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+    aten.unbind.int,
+    aten.index.Tensor,
+    aten.index_select.default,
+    aten.gather.default,
+    aten.take_along_dim.default,
     aten.repeat.default,
+    aten.tile.default,
+    aten.repeat_interleave.self_int,
+    aten.repeat_interleave.self_Tensor,
+    aten.tril.default,
+    aten.triu.default,
+    aten.where.self,
+    # permutations
     aten.flip.default,
     aten.roll.default,
+    aten.rot90.default,
     aten.pixel_shuffle.default,
     aten.pixel_unshuffle.default,
     aten.channel_shuffle.default,
+    aten.im2col.default,
+    # several tensors
+    aten.cat.default,
+    aten.concat.default,
+    aten.stack.default,
+    aten.hstack.default,
+    aten.vstack.default,
+    aten.dstack.default,
+    aten.column_stack.default,
+    aten.diag_embed.default,
+    aten.slice_scatter.default,
+    aten.select_scatter.default,
+    aten.index_copy.default,
+    aten.copy.default,
+    # up-sampling
+    aten.upsample_nearest1d.vec,
     aten.upsample_nearest2d.vec,
+    aten.upsample_nearest3d.vec,
+    aten._upsample_nearest_exact1d.vec,
+    aten._upsample_nearest_exact2d.vec,
+    aten._upsample_nearest_exact3d.vec,
 )
 
 
@@ -101,57 +205,79 @@ _moves(
     aten.clone.default,
     aten.detach.default,
     aten.alias.default,
+    aten.contiguous.default,
+    aten.lift_fresh_copy.default,
 )
 def same(lowering: Lowering, z: Node, **options: Any) -> Node:
     """The input, for operators that change nothing."""
     return z
 
 
-@lowers(aten.cat.default)
-def concatenated(lowering: Lowering, parts: Sequence[Node | Constant], dim: int = 0) -> Node:
-    """Concatenated tensors, none of them constant."""
-    return gathered(lowering, _nodes(lowering, parts), lambda *tensors: torch.cat(tensors, dim))
+@lowers(aten._to_copy.default, aten.type_as.default)
+def converted(lowering: Lowering, z: Value, *arguments: Any, **options: Any) -> Value:
+    """The input of a conversion to its own dtype, on whatever device."""
+    if isinstance(z, Constant):
+        dtype = lowering.dtype
+        return Constant.evaluated(lambda tensor: tensor.to(dtype), [z])
+    if lowering.dtype != lowering.input_dtype:
+        raise lowering.unsupported(
+            f"it converts {lowering.input_dtype} to {lowering.dtype}; convert the whole model, and pass inputs of that "
+            "dtype"
+        )
+    return z
 
 
-@lowers(aten.stack.default)
-def stacked(lowering: Lowering, parts: Sequence[Node | Constant], dim: int = 0) -> Node:
-    """Tensors stacked along a new dimension, none of them constant."""
-    return gathered(lowering, _nodes(lowering, parts), lambda *tensors: torch.stack(tensors, dim))
+@lowers(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(lowering: Lowering, z: Node, mask: Constant, value: float | Constant) -> Node:
+    """The input, with a number in the places of a constant mask."""
+    return gathered(lowering, (as_constant(value), z), _choice(mask))
 
 
-def _nodes(lowering: Lowering, parts: Sequence[Node | Constant]) -> list[Node]:
-    nodes = [part for part in parts if isinstance(part, Node)]
-    if len(nodes) != len(parts):
-        raise lowering.unsupported("a constant cannot be concatenated with what depends on the input")
-    return nodes
+@lowers(aten.where.ScalarOther)
+def where_other(lowering: Lowering, mask: Constant, z: Node, other: float) -> Node:
+    """The input in the places of a constant mask, elsewhere a number."""
+    return gathered(lowering, (z, as_constant(other)), _choice(mask))
+
+
+@lowers(aten.where.ScalarSelf)
+def where_self(lowering: Lowering, mask: Constant, other: float, z: Node) -> Node:
+    """A number in the places of a constant mask, elsewhere the input."""
+    return gathered(lowering, (as_constant(other), z), _choice(mask))
+
+
+def _choice(mask: Constant) -> Callable[[Tensor, Tensor], Tensor]:
+    """The movement that takes the first of two tensors in the places of a mask, elsewhere the second."""
+    places = mask.value().cpu()
+    return lambda a, b: torch.where(places, a, b)
 
 
 @lowers(aten.pad.default, aten.constant_pad_nd.default)
 def padded(
     lowering: Lowering, z: Node, sides: Sequence[int], mode: str | float = "constant", value: float | None = None
 ) -> Node:
-    """Padding with zeros, or with elements of the tensor itself."""
+    """Padding with a number, or with elements of the tensor itself."""
     fill = value if isinstance(mode, str) else mode
     kind = mode if isinstance(mode, str) else "constant"
-    if kind == "constant" and fill:
-        raise lowering.unsupported("padding with a number other than 0 has no bound rule")
-    return moved(lowering, z, lambda t: torch.nn.functional.pad(t, list(sides), kind))
+    pad = torch.nn.functional.pad
+    if kind != "constant" or not fill:
+        return moved(lowering, z, lambda t: pad(t, list(sides), kind))
+    return gathered(lowering, (z, as_constant(fill)), lambda t, c: pad(t, list(sides), value=float(c)))
 
 
-def _splits(*operators: Any) -> None:
-    """Register operators (tensor, ...) that split a tensor."""
-    for operator_ in operators:
-
-        def rule(lowering: Lowering, z: Node, *rest: Any, call: Any = operator_) -> list[Node]:
-            def piece(i: int) -> Node:
-                return moved(lowering, z, lambda t: call(t, *rest)[i])
-
-            return [piece(i) for i in range(len(call(torch.zeros(lowering.batch, *z.shape), *rest)))]
-
-        lowers(operator_)(rule)
+@lowers(aten.index_put.default)
+def put(lowering: Lowering, z: Value, indices: Sequence[Any], values: Value, accumulate: bool = False) -> Node:
+    """Values written to constant places of a tensor."""
+    if accumulate:
+        raise lowering.unsupported("expected accumulate=False")
+    places = [None if index is None else index.value().cpu() for index in indices]
+    return gathered(lowering, (z, values), lambda t, v: aten.index_put.default(t, places, v))
 
 
-_splits(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
+@lowers(aten.fill.Scalar, aten.fill.Tensor)
+def filled(lowering: Lowering, z: Node, value: float | Constant) -> Constant:
+    """A constant in the shape of the input."""
+    shape = (lowering.batch, *z.shape)
+    return Constant.arranged(lambda number: number.expand(shape), [as_constant(value)])
 
 
 @lowers(operator.getitem)

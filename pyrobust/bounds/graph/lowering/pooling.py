@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.lowering.layout import moved, reshaped
-from pyrobust.bounds.graph.lowering.registry import Lowering, lowers, pair
+from pyrobust.bounds.graph.lowering.registry import Lowering, lowers, sizes
 from pyrobust.bounds.graph.nodes import Conv2d, MaxPool, Node, Scale
 
 aten = torch.ops.aten
 
 
-@lowers(aten.max_pool2d.default, aten.max_pool1d.default)
+@lowers(aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default)
 def max_pool(
     lowering: Lowering,
     z: Node,
@@ -31,6 +32,23 @@ def max_pool(
     return MaxPool(name=lowering.name, shape=lowering.out_shape(), inputs=(z,), windows=windows)
 
 
+@lowers(
+    aten.max_pool1d_with_indices.default,
+    aten.max_pool2d_with_indices.default,
+    aten.max_pool3d_with_indices.default,
+)
+def max_pool_with_indices(lowering: Lowering, z: Node, *arguments: Any) -> tuple[Node]:
+    """The largest element of each window, as the first of two results; the other has no bounds."""
+    return (max_pool(lowering, z, *arguments),)
+
+
+@lowers(aten.adaptive_max_pool1d.default, aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
+def adaptive_max_pool(lowering: Lowering, z: Node, size: Sequence[int]) -> tuple[Node]:
+    """The largest element of windows that cover the tensor evenly, as the first of two results."""
+    shape = lowering.out_shape()
+    return (MaxPool(name=lowering.name, shape=shape, inputs=(z,), windows=_adaptive_windows(z, shape)),)
+
+
 @lowers(aten.amax.default)
 def largest(lowering: Lowering, z: Node, dims: Sequence[int] = (), keepdim: bool = False) -> Node:
     """The largest element along dimensions."""
@@ -38,7 +56,7 @@ def largest(lowering: Lowering, z: Node, dims: Sequence[int] = (), keepdim: bool
     return MaxPool(name=lowering.name, shape=lowering.out_shape(), inputs=(z,), windows=windows)
 
 
-@lowers(aten.avg_pool2d.default, aten.avg_pool1d.default)
+@lowers(aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)
 def average_pool(
     lowering: Lowering,
     z: Node,
@@ -60,22 +78,10 @@ def average_pool(
     return _averages(lowering, z, windows, divisors)
 
 
-@lowers(aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool1d.default)
+@lowers(aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default)
 def adaptive_average_pool(lowering: Lowering, z: Node, size: Sequence[int]) -> Node:
-    """The mean of windows that cover the tensor evenly: from ⌊i·n/s⌋ to ⌈(i + 1)·n/s⌉ along each axis."""
-    spatial, out = z.shape[1:], lowering.out_shape()
-    axes = [[range(i * n // s, -(-(i + 1) * n // s)) for i in range(s)] for n, s in zip(spatial, out[1:], strict=True)]
-    index = torch.arange(z.size).view(z.shape)
-    if len(axes) == 1:
-        cells = [index[c, list(row)].flatten() for c in range(z.shape[0]) for row in axes[0]]
-    else:
-        cells = [
-            index[c][list(row)][:, list(column)].flatten()
-            for c in range(z.shape[0])
-            for row in axes[0]
-            for column in axes[1]
-        ]
-    windows = torch.nn.utils.rnn.pad_sequence(cells, batch_first=True, padding_value=-1)
+    """The mean of windows that cover the tensor evenly."""
+    windows = _adaptive_windows(z, lowering.out_shape())
     return _averages(lowering, z, windows, (windows >= 0).sum(1))
 
 
@@ -90,6 +96,30 @@ def mean(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool = False
 def total(lowering: Lowering, z: Node, dims: Sequence[int], keepdim: bool = False) -> Node:
     """The sum along dimensions."""
     windows = _groups(lowering, z, dims)
+    return _averages(lowering, z, windows, torch.ones(len(windows), dtype=torch.int64))
+
+
+@lowers(aten.cumsum.default)
+def running_sum(lowering: Lowering, z: Node, dim: int, *, dtype: torch.dtype | None = None) -> Node:
+    """The sum of the elements up to each one along a dimension."""
+    if dim % (len(z.shape) + 1) == 0:
+        raise lowering.unsupported("it mixes the examples of a batch")
+    index = torch.arange(z.size).view(z.shape).movedim(dim % (len(z.shape) + 1) - 1, -1)
+    n = index.shape[-1]
+    windows = index.unsqueeze(-2).expand(*index.shape, n).masked_fill(torch.ones(n, n).triu(1).bool(), -1)
+    windows = windows.movedim(-2, dim % (len(z.shape) + 1) - 1).reshape(z.size, n)
+    return _averages(lowering, z, windows, torch.ones(z.size, dtype=torch.int64))
+
+
+@lowers(aten.col2im.default)
+def fold(lowering: Lowering, z: Node, size: Sequence[int], *arguments: Any) -> Node:
+    """The sum of patches where they overlap, each back at its place."""
+    out = lowering.out_shape()
+    numbers = torch.arange(1, math.prod(out) + 1, dtype=torch.float64).view(1, *out)
+    target = aten.im2col(numbers, *arguments).flatten().long() - 1  # of each element of z, -1 in the padding
+    order = target.argsort(stable=True)[int((target < 0).sum()) :]
+    counts = torch.bincount(target[order], minlength=math.prod(out))
+    windows = torch.nn.utils.rnn.pad_sequence(list(order.split(counts.tolist())), batch_first=True, padding_value=-1)
     return _averages(lowering, z, windows, torch.ones(len(windows), dtype=torch.int64))
 
 
@@ -117,20 +147,34 @@ def _windows(
     dilation: int | Sequence[int] = 1,
 ) -> Tensor:
     """[outputs, K]: the flat indices of the elements in each window, -1 in the padding."""
-    flat = len(z.shape) == 2
-    channels, height, width = (z.shape[0], 1, z.shape[1]) if flat else z.shape
-    out = lowering.out_shape()
-    rows, columns = (1, out[1]) if flat else (out[1], out[2])
-    size = pair(kernel, 1, flat=flat)
-    steps = pair(stride if stride else kernel, 1, flat=flat)
-    border, gap = pair(padding, 0, flat=flat), pair(dilation, 1, flat=flat)
-    y = (torch.arange(rows) * steps[0] - border[0])[:, None] + torch.arange(size[0]) * gap[0]  # [rows, kh]
-    x = (torch.arange(columns) * steps[1] - border[1])[:, None] + torch.arange(size[1]) * gap[1]  # [columns, kw]
-    inside = ((y >= 0) & (y < height))[:, None, :, None] & ((x >= 0) & (x < width))[None, :, None, :]
-    place = torch.where(inside, y[:, None, :, None] * width + x[None, :, None, :], -1)
-    offset = (torch.arange(channels) * height * width).view(-1, 1, 1, 1, 1)
-    windows = torch.where(place >= 0, place + offset, -1)
-    return windows.reshape(lowering_size(lowering), -1)
+    spatial, axes = z.shape[1:], []
+    chosen = (sizes(value, len(spatial)) for value in (kernel, stride or kernel, padding, dilation))
+    for n, count, k, step, border, gap in zip(spatial, lowering.out_shape()[1:], *chosen, strict=True):
+        place = (torch.arange(count) * step - border)[:, None] + torch.arange(k) * gap
+        axes.append(torch.where((place >= 0) & (place < n), place, -1))
+    return _combined(z, axes)
+
+
+def _adaptive_windows(z: Node, out: Sequence[int]) -> Tensor:
+    """[outputs, K]: windows from ⌊i·n/s⌋ to ⌈(i + 1)·n/s⌉ along each axis of n elements, s of them in the output."""
+    axes = []
+    for n, s in zip(z.shape[1:], out[1:], strict=True):
+        begin, end = torch.arange(s) * n // s, -(-(torch.arange(s) + 1) * n // s)
+        place = begin[:, None] + torch.arange(int((end - begin).max()))
+        axes.append(torch.where(place < end[:, None], place, -1))
+    return _combined(z, axes)
+
+
+def _combined(z: Node, axes: Sequence[Tensor]) -> Tensor:
+    """[outputs, K]: the flat indices in z [C, ...] of windows that are [count, k] indices along each axis, or -1."""
+    windows = torch.zeros(1, 1, dtype=torch.int64)
+    for n, place in zip(z.shape[1:], axes, strict=True):
+        both = windows[:, None, :, None] * n + place[:, None, :]
+        inside = (windows >= 0)[:, None, :, None] & (place >= 0)[:, None, :]
+        windows = torch.where(inside, both, -1).reshape(len(windows) * len(place), -1)
+    channels, area = z.shape[0], math.prod(z.shape[1:])
+    offset = (torch.arange(channels) * area).view(-1, 1, 1)
+    return torch.where(windows >= 0, windows + offset, -1).flatten(0, 1)
 
 
 def _counts_with_padding(
@@ -141,17 +185,13 @@ def _counts_with_padding(
     padding: int | Sequence[int],
 ) -> Tensor:
     """The number of elements of each window inside the padded tensor; a window may reach beyond it."""
-    flat = len(z.shape) == 2
-    size, border = pair(kernel, 1, flat=flat), pair(padding, 0, flat=flat)
-    steps = pair(stride if stride else kernel, 1, flat=flat)
-    out, spatial = lowering.out_shape(), (1, z.shape[1]) if flat else z.shape[1:]
-    rows, columns = (1, out[1]) if flat else (out[1], out[2])
-    counts = []
-    for axis, count in ((0, rows), (1, columns)):
-        begin = torch.arange(count) * steps[axis] - border[axis]
-        end = (begin + size[axis]).clamp(max=spatial[axis] + border[axis])
-        counts.append(end - begin)
-    return (counts[0][:, None] * counts[1]).expand(out[0], rows, columns).flatten()
+    out, counts = lowering.out_shape(), torch.ones(1, dtype=torch.int64)
+    chosen = (sizes(value, len(out) - 1) for value in (kernel, stride or kernel, padding))
+    for n, count, k, step, border in zip(z.shape[1:], out[1:], *chosen, strict=True):
+        begin = torch.arange(count) * step - border
+        end = (begin + k).clamp(max=n + border)
+        counts = (counts[:, None] * (end - begin)).flatten()
+    return counts.repeat(out[0])
 
 
 def _averages(lowering: Lowering, z: Node, windows: Tensor, divisors: Tensor) -> Node:

@@ -24,12 +24,18 @@ class Lowering:
 
     Attributes:
         name: "module path (operator)" of the call being lowered, the name of the nodes made from it.
-        shape: of one example of the call's result; None where the result is not a tensor.
+        shape: of one example of the call's result, the first of several; None where it is not a tensor.
+        dtype: of the call's result, likewise.
+        device: of the call's result, likewise.
+        input_dtype: of the network's input, and of every node.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, input_dtype: torch.dtype) -> None:
+        self.input_dtype = input_dtype
         self.name = ""
         self.shape: tuple[int, ...] | None = None
+        self.dtype: torch.dtype | None = None
+        self.device: torch.device | None = None
         self.batch = BATCH
 
     def out_shape(self) -> tuple[int, ...]:
@@ -125,9 +131,12 @@ def number(value: float) -> Constant:
     return Constant.of(torch.tensor(float(value), dtype=torch.float64, device="cpu"))
 
 
-def pair(value: int | Sequence[int], first: int, *, flat: bool) -> tuple[int, int]:
-    """A size along both axes; in one dimension with ``first`` for the height."""
+def as_constant(value: Any) -> Constant:
+    """Convert a number to a constant; return a constant unchanged."""
+    return value if isinstance(value, Constant) else number(value)
+
+
+def sizes(value: int | Sequence[int], dimensions: int) -> tuple[int, ...]:
+    """A size along each dimension, from one number for all of them or one for each."""
     values = [value] if isinstance(value, int) else list(value)
-    if flat:
-        return first, values[0]
-    return values[0], values[-1]
+    return tuple(values * dimensions if len(values) == 1 else values)

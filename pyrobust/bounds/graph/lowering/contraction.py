@@ -1,0 +1,180 @@
+"""Lowering rules of products with a constant tensor that sum over some dimensions: matmul, bmm, einsum, tensordot."""
+
+from __future__ import annotations
+
+import functools
+import string
+from collections.abc import Sequence
+
+import torch
+
+from pyrobust.bounds.graph.constants import Constant
+from pyrobust.bounds.graph.lowering.layout import moved, reshaped
+from pyrobust.bounds.graph.lowering.registry import Lowering, Value, lowers
+from pyrobust.bounds.graph.nodes import Conv2d, Linear, Node
+
+aten = torch.ops.aten
+
+
+def contraction(lowering: Lowering, z: Node, weight: Constant, of_z: str, of_weight: str, of_result: str) -> Node:
+    """Lower einsum("of_z, of_weight -> of_result"), one letter per dimension without the batch of z and the result.
+
+    Dimensions of z and weight are summed where the result lacks them; those of z alone, too, with equal weights.
+    """
+    size = dict(zip(of_weight, weight.shape, strict=True)) | dict(zip(of_z, z.shape, strict=True))
+    groups = [d for d in of_z if d in of_weight and d in of_result]
+    summed = [d for d in of_z if d not in of_result]
+    free = [d for d in of_z if d not in of_weight and d in of_result]
+    outputs = [d for d in of_weight if d not in of_z and d in of_result]
+    if len(set(of_z)) < len(of_z) or len(set(of_weight)) < len(of_weight) or set(of_weight) - set(of_z + of_result):
+        raise lowering.unsupported("expected each dimension once in each tensor, and in the result or the other tensor")
+
+    def count(dimensions: Sequence[str]) -> int:
+        return torch.Size(size[d] for d in dimensions).numel()
+
+    def columns(t: torch.Tensor) -> torch.Tensor:
+        order = [1 + of_z.index(d) for d in (*groups, *summed, *free)]
+        return t.permute(0, *order).reshape(len(t), count(groups) * count(summed), 1, count(free))
+
+    def matrices(w: torch.Tensor) -> torch.Tensor:
+        alone = [d for d in summed if d not in of_weight]
+        w = w.expand(*(size[d] for d in alone), *w.shape)
+        names = [*alone, *of_weight]
+        w = w.permute([names.index(d) for d in (*groups, *outputs, *summed)])
+        return w.reshape(count(groups) * count(outputs), count(summed), 1, 1)
+
+    rows, kernels = count(groups) * count(outputs), weight.moved(matrices)
+    if count(free) == 1 and count(groups) == 1:
+        flat = reshaped(lowering, moved(lowering, z, columns), (count(summed),))
+        product: Node = Linear(
+            name=lowering.name,
+            shape=(rows,),
+            inputs=(flat,),
+            weight=kernels.moved(lambda w: w.flatten(1)),
+            bias=None,
+        )
+    else:
+        product = Conv2d(
+            name=lowering.name,
+            shape=(rows, 1, count(free)),
+            inputs=(moved(lowering, z, columns),),
+            weight=kernels,
+            bias=None,
+            stride=(1, 1),
+            padding=(0, 0),
+            dilation=(1, 1),
+            groups=count(groups),
+        )
+    names = [*groups, *outputs, *free]
+
+    def arranged(t: torch.Tensor) -> torch.Tensor:
+        t = t.reshape(len(t), *(size[d] for d in names))
+        return t.permute(0, *(1 + names.index(d) for d in of_result))
+
+    return moved(lowering, product, arranged)
+
+
+@lowers(aten.einsum.default)
+def einsum(lowering: Lowering, equation: str, operands: Sequence[Value]) -> Node:
+    """Lower an einsum of one node and at most one constant."""
+    inputs, explicit, result = equation.replace(" ", "").partition("->")
+    letters = inputs.split(",")
+    if not explicit:
+        once = sorted(d for d in set(inputs) - set(".,") if inputs.count(d) == 1)
+        result = ("..." if "..." in inputs else "") + "".join(once)
+    if "..." in inputs:
+        letters, result = _without_ellipsis(lowering, letters, result, operands)
+    nodes = [i for i, operand in enumerate(operands) if isinstance(operand, Node)]
+    if len(nodes) != 1 or len(operands) > 2:
+        raise lowering.unsupported("expected an einsum of one tensor that depends on the input and one constant")
+    z, own = operands[nodes[0]], letters[nodes[0]]
+    assert isinstance(z, Node)
+    weight, others = Constant.of(torch.ones((), device="cpu")), ""
+    if len(operands) == 2:
+        other = operands[1 - nodes[0]]
+        assert isinstance(other, Constant)
+        weight, others = other, letters[1 - nodes[0]]
+    batch = own[0]
+    if result[:1] != batch or own.count(batch) > 1:
+        if batch not in result or own.count(batch) > 1:
+            raise lowering.unsupported("it mixes the examples of a batch")
+        raise lowering.unsupported("expected the batch as the first dimension of the result")
+    if batch in others:
+        place = others.index(batch)
+        weight = of_any_example(lowering, weight, place)
+        others = others.replace(batch, "")
+    return contraction(lowering, z, weight, own[1:], others, result[1:])
+
+
+def _without_ellipsis(
+    lowering: Lowering, letters: list[str], result: str, operands: Sequence[Value]
+) -> tuple[list[str], str]:
+    """The letters of the operands and of the result, with letters of their own for the dimensions of "..."."""
+    unused = [d for d in string.ascii_letters if d not in "".join(letters)]
+    ranks = [
+        len(o.shape) + isinstance(o, Node) - len(own.replace("...", ""))
+        for o, own in zip(operands, letters, strict=True)
+    ]
+    most = max(rank for rank, own in zip(ranks, letters, strict=True) if "..." in own)
+    if any(1 in operand.shape for operand in operands):
+        raise lowering.unsupported('expected an einsum without "...", or without dimensions of size 1')
+    named = [own.replace("...", "".join(unused[most - rank : most])) for rank, own in zip(ranks, letters, strict=True)]
+    return named, result.replace("...", "".join(unused[:most]))
+
+
+def of_any_example(lowering: Lowering, constant: Constant, place: int) -> Constant:
+    """A constant without its batch dimension, along which it must not change."""
+    value = constant.value()
+    if not torch.equal(value, value.narrow(place, 0, 1).expand_as(value)):
+        raise lowering.unsupported("a constant of it differs between the examples of a batch")
+    return constant.moved(lambda t: t.select(place, 0))
+
+
+@lowers(aten.bmm.default, aten.mv.default, aten.dot.default)
+def product(lowering: Lowering, a: Value, b: Value) -> Node:
+    """Lower a matrix product with a constant on either side, broadcast as by ``torch.matmul``."""
+    if isinstance(a, Node) == isinstance(b, Node):
+        raise lowering.unsupported("expected one factor that is constant")
+    ranks = [len(factor.shape) + isinstance(factor, Node) for factor in (a, b)]
+    left = ("i" if ranks[0] > 1 else "") + "k"
+    right = "k" + ("j" if ranks[1] > 1 else "")
+    stacks = [string.ascii_uppercase[: max(0, rank - 2)][::-1] for rank in ranks]
+    letters = [stacks[0] + left, stacks[1] + right]
+    result = max(stacks, key=len) + left[:-1] + right[1:]
+    z, weight = (a, b) if isinstance(a, Node) else (b, a)
+    own, others = letters if isinstance(a, Node) else letters[::-1]
+    assert isinstance(z, Node)
+    assert isinstance(weight, Constant)
+    if not own or result[:1] != own[0]:
+        raise lowering.unsupported("it mixes the examples of a batch")
+    for place in reversed(range(len(others) - 2)):
+        if weight.shape[place] == 1 and others[place] in own:
+            weight = weight.moved(functools.partial(torch.squeeze, dim=place))
+            others = others.replace(others[place], "")
+    if own[0] in others:
+        weight, others = of_any_example(lowering, weight, others.index(own[0])), others.replace(own[0], "")
+    # a dimension of size 1 of z alone is summed, which takes it away
+    broadcast = [d for d, n in zip(own[1:], z.shape, strict=True) if n == 1 and d in others and d in result]
+    for i, d in enumerate(broadcast):
+        own = own.replace(d, string.digits[i])
+    return contraction(lowering, z, weight, own[1:], others, result[1:])
+
+
+@lowers(aten.inner.default)
+def inner(lowering: Lowering, a: Node, b: Constant) -> Node:
+    """Lower the product of the last dimensions."""
+    return tensordot(lowering, a, b, [len(a.shape)], [len(b.shape) - 1])
+
+
+@lowers(aten.tensordot.default)
+def tensordot(lowering: Lowering, a: Node, b: Constant, dims_a: Sequence[int], dims_b: Sequence[int]) -> Node:
+    """Lower the product of a tensor that depends on the input and a constant, summed over pairs of dimensions."""
+    rank, other = 1 + len(a.shape), len(b.shape)
+    own = list(string.ascii_lowercase[:rank])
+    others = list(string.ascii_uppercase[:other])
+    for i, j in zip(dims_a, dims_b, strict=True):
+        others[j % other] = own[i % rank]
+    if own[0] in others:
+        raise lowering.unsupported("it mixes the examples of a batch")
+    result = [d for d in own + others if (d in own) != (d in others)]
+    return contraction(lowering, a, b, "".join(own[1:]), "".join(others), "".join(result[1:]))
