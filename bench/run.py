@@ -1,6 +1,6 @@
 """Measure pyrobust against plain PyTorch and against the floor, side by side in one run.
 
-python bench/run.py [--only TEXT] [--json FILE] [--device cpu|cuda] [--threads N] [--repeats N]
+python bench/run.py [--group FILE] [--only TEXT] [--json FILE] [--device cpu|cuda] [--threads N] [--repeats N]
 """
 
 from __future__ import annotations
@@ -54,17 +54,20 @@ def table(case: Case, times: dict[str, Timing]) -> Table:
     per = "" if case.items == 1 else f" per item of {case.items}"
     out = Table(title=case.name, title_justify="left")
     out.add_column("variant")
-    for column in (f"median {unit}{per}", "min", "max", "x native"):
+    forward = times.get("plain forward pass")
+    for column in (f"median {unit}{per}", "min", "max", "x native", *(["x forward pass"] if forward else [])):
         out.add_column(column, justify="right")
     for name, t in times.items():
         cells = [f"{value / case.items * scale:.3f}" for value in (t.median, t.low, t.high)]
-        out.add_row(name, *cells, f"{t.median / native:.2f}")
+        ratios = [f"{t.median / base.median:.2f}" for base in (next(iter(times.values())), forward) if base]
+        out.add_row(name, *cells, *ratios)
     return out
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="run the cases whose name contains this text")
+    parser.add_argument("--group", default="", help="run the cases of this file of bench/cases alone, such as bounds")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, help="CPU threads, default torch's")
@@ -75,7 +78,7 @@ def main() -> None:
     device = torch.device(args.device)
     console = Console(width=110)
     results = []
-    for module in sorted(m.name for m in pkgutil.iter_modules(cases.__path__)):
+    for module in sorted(m.name for m in pkgutil.iter_modules(cases.__path__) if args.group in ("", m.name)):
         for case in importlib.import_module(f"cases.{module}").cases(device):
             if args.only not in case.name:
                 continue
@@ -92,7 +95,7 @@ def main() -> None:
                 }
             )
     if not results:
-        raise SystemExit(f"--only {args.only}: no case name contains it")
+        raise SystemExit(f"--group {args.group} --only {args.only}: no such case")
     if args.json:
         command = "python bench/run.py " + shlex.join(sys.argv[1:])
         args.json.write_text(json.dumps({"command": command, "machine": machine(device), "results": results}, indent=1))
