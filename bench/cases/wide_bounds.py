@@ -55,4 +55,4 @@ def _case(name: str, batch: int, method: str, device: torch.device) -> Case:
     variants: dict[str, Call] = {engine: bound(engine)}
     variants |= {peer.name: bound(peer.name) for peer in peers.installed() if method in peer.margins}
     variants["plain forward pass"] = lambda: _net(name, device)(box()[0])
-    return Case(f"{method} margins, {name}, epsilon 1/255, batch {batch}", variants, {"examples": batch}, items=batch)
+    return Case(f"{method}, wide: {name}, epsilon 1/255, batch {batch}", variants, {"examples": batch}, items=batch)

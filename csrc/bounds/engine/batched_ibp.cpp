@@ -47,7 +47,8 @@ LaneIntervals<T>::LaneIntervals(const BoundNetwork<T>& network, const std::vecto
   for (int64_t i = 1; i < network.size() && plain; ++i) {
     const Layer<T>& layer = network.layer(i);
     const int64_t input = layer.inputs[0];
-    if (relu(layer)) {
+    // A backward pass that reaches a ReLU, the output alone, needs the ranges of single examples, too.
+    if (relu(layer) && reached[static_cast<size_t>(i)] == 0) {
       // fused with the products that only it consumes
       const Layer<T>& products = network.layer(input);
       if ((products.kind != Kind::kLinear && products.kind != Kind::kConv) ||
