@@ -104,7 +104,7 @@ def fill(net: nn.Module, style: str, rng: np.random.Generator) -> nn.Module:
 
 
 def function(rng: np.random.Generator, *, smooth: bool = False) -> nn.Module:
-    kind = rng.integers(6 if smooth else 4)
+    kind = rng.integers(11 if smooth else 4)
     if kind < 2:
         return nn.ReLU()
     if kind == 2:
@@ -112,7 +112,9 @@ def function(rng: np.random.Generator, *, smooth: bool = False) -> nn.Module:
     if kind == 3:
         low = float(rng.choice([-1.0, -0.3, 0.0]))
         return nn.Hardtanh(low, low + float(rng.choice([0.7, 1.0, 6.0])))
-    return nn.Sigmoid() if kind == 4 else nn.Tanh()
+    if kind == 4:
+        return nn.PReLU()
+    return (nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus)[kind - 5]()
 
 
 def dense(rng: np.random.Generator, style: str, dtype: torch.dtype) -> nn.Sequential:
@@ -169,6 +171,11 @@ def convolutional(rng: np.random.Generator, style: str, dtype: torch.dtype) -> t
             [nn.AvgPool2d(2, 1)],
             [nn.AvgPool2d(3, 2, 1, count_include_pad=bool(rng.random() < 0.5))],
             [nn.AdaptiveAvgPool2d((2, 3))],
+            [
+                nn.ConvTranspose2d(
+                    4, 2, 2, int(rng.integers(1, 3)), int(rng.integers(0, 2)), groups=int(rng.choice([1, 2]))
+                )
+            ],
             [Permute(1, 2, 0)],
             [Concat(nn.Conv2d(4, 2, 1), nn.Conv2d(4, 3, 1)), Slice(1, 4)],
             [Residual(nn.Conv2d(4, 4, 3, padding=1), int(rng.choice([1, -1])))],

@@ -193,6 +193,101 @@ def _tanh(_: nn.Tanh, z: Exact) -> Exact:
     return _curve(lambda a: a.tanh(), -1, z)
 
 
+def _grid_ends(value: flint.arb) -> tuple[int, int]:
+    """Round a ball outward to multiples of 2^-_GRID."""
+    ends = []
+    for end, up in ((value.lower(), 0), (value.upper(), 1)):
+        man, exp = end.man_exp()
+        shift = int(exp) + _GRID
+        ends.append(int(man) << shift if shift >= 0 else (int(man) >> -shift) + up)
+    return ends[0], ends[1]
+
+
+def _smooth(f: Any, low: int, high: int, z: Exact) -> Exact:
+    """Evaluate, in ball arithmetic, a function that is within 2^-1000 of low below -2000, and of high·z above 2000.
+
+    Enclosures of an inner interval are those of its ball: wide ones are loose, as balls do not see that a function is
+    monotone.
+    """
+
+    def enclosure(n: int, m: int) -> tuple[int, int]:
+        if max(abs(n), abs(m)) > 2000 * z.divisor and (n < 0) == (m < 0):
+            tail = 1 << (_GRID - 1000)
+            if n < 0:
+                return (low << _GRID) - tail, (low << _GRID) + tail
+            return ((high * n) << _GRID) // z.divisor - tail, ((high * m) << _GRID) // z.divisor + 1 + tail
+        ball = flint.arb(flint.fmpq(n, z.divisor))
+        return _grid_ends(f(ball if n == m else ball.union(flint.arb(flint.fmpq(m, z.divisor)))))
+
+    flint.ctx.prec = _BITS + _GRID
+    ends = [enclosure(int(n), int(m)) for n, m in zip(z.lower.flat, z.upper.flat, strict=True)]
+    lower, upper = (np.array([end[i] for end in ends], dtype=object).reshape(z.lower.shape) for i in (0, 1))
+    return Exact(lower, upper, 1 << _GRID)
+
+
+def _elu(m: nn.ELU, z: Exact) -> Exact:
+    if m.alpha != 1:
+        raise ValueError("alpha: expected 1")
+    return _smooth(lambda a: a if a > 0 else a.expm1() if a < 0 else a.union(a.expm1()), -1, 1, z)
+
+
+def _softplus(m: nn.Softplus, z: Exact) -> Exact:
+    """Up to the threshold; the pieces beyond it are those of torch."""
+    if m.beta != 1:
+        raise ValueError("beta: expected 1")
+
+    def value(a: flint.arb) -> flint.arb:
+        below = a.exp().log1p()
+        return a if a > m.threshold else below if a <= m.threshold else below.union(a)
+
+    return _smooth(value, 0, 1, z)
+
+
+def _prelu(m: nn.PReLU, z: Exact) -> Exact:
+    """Use one slope for all channels, of any size and sign."""
+    slope = known(m.weight)
+    n, d = int(slope.lower[0]), slope.divisor
+    first, second = (np.where(end >= 0, end * d, end * n) for end in (z.lower, z.upper))
+    if z.is_known:
+        return Exact.known(first, z.divisor * d)
+    corner = np.where((z.lower < 0) & (z.upper > 0), 0, first)
+    ends = [first, second, corner]
+    return Exact(functools.reduce(np.minimum, ends), functools.reduce(np.maximum, ends), z.divisor * d)
+
+
+def _transposed(m: nn.ConvTranspose2d, z: Exact) -> Exact:
+    """Add each input's multiple of the kernel where it belongs."""
+    height, width = z.lower.shape[2:]
+    kernel, groups = m.weight.shape[2:], m.groups
+    inputs, outputs = m.in_channels // groups, m.out_channels // groups
+    size = [
+        (n - 1) * m.stride[i] + m.dilation[i] * (kernel[i] - 1) + m.output_padding[i] + 1
+        for i, n in enumerate((height, width))
+    ]
+    total: Exact | None = None
+    for y, x in np.ndindex(height, width):
+        for a, b in np.ndindex(*kernel):
+            place = (y * m.stride[0] + a * m.dilation[0], x * m.stride[1] + b * m.dilation[1])
+            parts = [
+                z.map(lambda n, g=g, y=y, x=x: n[:, g * inputs : (g + 1) * inputs, y, x]).times(
+                    m.weight[g * inputs : (g + 1) * inputs, :, a, b].T
+                )
+                for g in range(groups)
+            ]
+
+            def spread(n: Whole, place: tuple[int, int] = place) -> Whole:
+                out = np.full((len(n), groups * outputs, *size), 0, dtype=object)
+                out[:, :, place[0], place[1]] = n
+                return out
+
+            part = joined(parts, 1).map(spread)
+            total = part if total is None else total + part
+    assert total is not None
+    cut = tuple(slice(p, n - p) for p, n in zip(m.padding, size, strict=True))
+    out = total.map(lambda n: n[(slice(None), slice(None), *cut)])
+    return out if m.bias is None else out + known(m.bias.view(1, -1, 1, 1))
+
+
 def _softsign(_: nn.Softsign, z: Exact) -> Exact:
     """Map n/d to n / (d + |n|) on a grid of 2^-1500: floor below, ceiling above."""
 
@@ -296,6 +391,12 @@ _RULES: dict[type[nn.Module], Any] = {
     nn.Sigmoid: _sigmoid,
     nn.Tanh: _tanh,
     nn.Softsign: _softsign,
+    nn.GELU: lambda _, z: _smooth(lambda a: a * (-a / flint.arb(2).sqrt()).erfc() / 2, 0, 1, z),
+    nn.SiLU: lambda _, z: _smooth(lambda a: a / (1 + (-a).exp()), 0, 1, z),
+    nn.ELU: _elu,
+    nn.Softplus: _softplus,
+    nn.PReLU: _prelu,
+    nn.ConvTranspose2d: _transposed,
     nn.AvgPool2d: _average_pool,
     nn.AdaptiveAvgPool2d: _adaptive_pool,
     nn.MaxPool2d: _max_pool,
