@@ -167,6 +167,11 @@ LAYERS: list[tuple[tuple[int, ...], nn.Module | Callable[..., Any]]] = [
     (FLAT, lambda x: torch.diag_embed(x)),
     (LINE, lambda x: x.tril() + 2 * x.triu(1)),
     (PLANE, lambda x: x.movedim(1, 3).swapaxes(1, 2)),
+    # the batch is elsewhere in between
+    (LINE, lambda x: torch.stack(x.view(len(x), 4, 1, 7).expand(-1, -1, 3, -1).permute(2, 0, 1, 3).unbind(0), 1)),
+    (LINE, lambda x: x.permute(2, 0, 1).transpose(0, 1)),
+    (FLAT, lambda x: x.ravel().view(-1, 6) + x.unsqueeze(0).squeeze(0) + x.expand(3, -1, -1)[0] + x.t().t()),
+    (FLAT, lambda x, m: torch.cat([x.t(), m.row[:2, None].expand(2, len(x))]).t()),
     # several tensors, constants among them
     (FLAT, lambda x: torch.hstack([x, x])),
     (PLANE, lambda x: torch.concat([x, x], 2)),

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import OutputKind
+from torch.fx.node import map_aggregate
 
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.evaluate import forward_all
@@ -29,6 +30,7 @@ from pyrobust.bounds.graph.lowering import (  # noqa: F401 - each registers its 
     resampling,
 )
 from pyrobust.bounds.graph.lowering.constant_calls import constant_call
+from pyrobust.bounds.graph.lowering.layout import MOVES, Displaced
 from pyrobust.bounds.graph.lowering.registry import BATCH, COMPOSITES, RULES, Lowering, Rule, match
 from pyrobust.bounds.graph.nodes import Input, Node
 from pyrobust.checks import float_tensor, shape_text
@@ -221,6 +223,8 @@ class _Translation:
             rule = functools.partial(constant_call, target=call.target)
         if rule is None:
             raise lowering.unsupported(f"no bound rule for {call.target}{_source(call)}; {_advice(call, arguments)}")
+        if call.target not in MOVES:
+            map_aggregate((arguments, options), _check_in_place)
         try:
             return rule(lowering, *arguments, **options)
         except PyrobustError as error:
@@ -244,7 +248,7 @@ class _Translation:
             results.append(value)
         if len(results) != 1 or not isinstance(results[0], fx.Node):
             raise ModelError(f"model: expected one tensor of logits, got {len(results)} results")
-        result = self.values[results[0]]
+        result = _check_in_place(self.values[results[0]])
         if not isinstance(result, Node):
             raise ModelError("model: expected logits that depend on the input, got a constant")
         return result
@@ -293,4 +297,11 @@ def _advice(call: fx.Node, arguments: Sequence[Any]) -> str:
 def _is_node(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return any(_is_node(part) for part in value)
-    return isinstance(value, Node)
+    return isinstance(value, Node | Displaced)
+
+
+def _check_in_place(value: Any) -> Any:
+    """Return the value; raise the error of elements whose batch is not the first dimension."""
+    if isinstance(value, Displaced):
+        raise value.error
+    return value

@@ -6,6 +6,7 @@ numbers, too, so that a class token can be concatenated, or a mask fill in a val
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from torch.fx.node import map_aggregate
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.lowering.registry import Lowering, Value, as_constant, lowers
 from pyrobust.bounds.graph.nodes import Gather, Node, Reshape, Scale
+from pyrobust.errors import ModelError
 
 aten = torch.ops.aten
 
@@ -106,37 +108,73 @@ def broadcast(lowering: Lowering, z: Node, shape: tuple[int, ...]) -> Node:
     return moved(lowering, z, lambda t: t.reshape(t.shape[0], *padded).expand(t.shape[0], *shape))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Displaced:
+    """Elements whose batch is not, or not alone, the first dimension; further movements may put it there again.
+
+    Attributes:
+        parts: the tensors that the elements come from.
+        numbers: their numbers in the traced batch, as of ``_numbered``.
+        error: for operators that need the batch first.
+    """
+
+    parts: tuple[Value, ...]
+    numbers: Tensor
+    error: ModelError
+
+    def numbers_in(self, lowering: Lowering, numbered: dict[Value, Tensor]) -> Tensor:
+        """The numbers of the same elements among more parts."""
+        own = torch.cat([torch.zeros(1), *(t.flatten() for t in _numbered(lowering, self.parts))]).long()
+        theirs = torch.cat([torch.zeros(1), *(numbered[part].flatten() for part in self.parts)]).double()
+        table = torch.zeros(len(own), dtype=torch.float64)
+        table[own] = theirs
+        return table[self.numbers.long()]
+
+
+def _in_place(lowering: Lowering, parts: Sequence[Value], result: Tensor) -> Node | Displaced:
+    """The node of a movement, or what waits for further ones."""
+    try:
+        return _node_of(lowering, parts, result)
+    except ModelError as error:
+        return Displaced(tuple(parts), result, error)
+
+
+#: Operators that also take ``Displaced`` elements.
+MOVES: set[Any] = {operator.getitem, aten._assert_tensor_metadata.default}
+
+
 def _moves(*operators: Any) -> None:
     """Register operators that only move elements of their tensors, or insert zeros; indices and masks are constant."""
     for operator_ in operators:
 
-        def rule(lowering: Lowering, *arguments: Any, call: Any = operator_, **options: Any) -> Node | list[Node]:
+        def rule(lowering: Lowering, *arguments: Any, call: Any = operator_, **options: Any) -> Any:
+            kept = {key: value for key, value in options.items() if key != "memory_format"}
             parts: dict[Value, None] = {}
 
             def noted(value: Any) -> Any:
-                if isinstance(value, Node) or (isinstance(value, Constant) and value.value().is_floating_point()):
+                if isinstance(value, Displaced):
+                    parts.update(dict.fromkeys(value.parts))
+                elif isinstance(value, Node) or (isinstance(value, Constant) and value.value().is_floating_point()):
                     parts[value] = None
                 return value
 
-            map_aggregate((arguments, options), noted)
+            map_aggregate((arguments, kept), noted)
             numbered = dict(zip(parts, _numbered(lowering, list(parts)), strict=True))
 
             def filled(value: Any) -> Any:
-                if isinstance(value, Node | Constant):
-                    return (
-                        value.value().cpu()
-                        if isinstance(value, Constant) and value not in numbered
-                        else numbered[value]
-                    )
-                return value
+                if isinstance(value, Displaced):
+                    return value.numbers_in(lowering, numbered)
+                if isinstance(value, Constant) and value not in numbered:
+                    return value.value().cpu()
+                return numbered[value] if isinstance(value, Node | Constant) else value
 
-            kept = {key: value for key, value in options.items() if key != "memory_format"}
             rest, named = map_aggregate((arguments, kept), filled)
             result = call(*rest, **named)
             if isinstance(result, Tensor):
-                return _node_of(lowering, list(parts), result)
-            return [_node_of(lowering, list(parts), piece) for piece in result]
+                return _in_place(lowering, list(parts), result)
+            return [_in_place(lowering, list(parts), piece) for piece in result]
 
+        MOVES.add(operator_)
         lowers(operator_)(rule)
 
 
@@ -146,6 +184,7 @@ _moves(
     aten._unsafe_view.default,
     aten.permute.default,
     aten.transpose.int,
+    aten.t.default,
     aten.unsqueeze.default,
     aten.squeeze.default,
     aten.squeeze.dim,
@@ -201,13 +240,17 @@ _moves(
 )
 
 
-@lowers(
+_SAME = (
     aten.clone.default,
     aten.detach.default,
     aten.alias.default,
     aten.contiguous.default,
     aten.lift_fresh_copy.default,
 )
+MOVES.update(_SAME)
+
+
+@lowers(*_SAME)
 def same(lowering: Lowering, z: Node, **options: Any) -> Node:
     """The input, for operators that change nothing."""
     return z
