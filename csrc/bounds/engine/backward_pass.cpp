@@ -311,15 +311,8 @@ class BackwardPass<T>::Impl {
 
   // Concretizes the rows on the range of layer i.
   void add_range(int64_t i) {
-    const Outward out(options_.sound);
-    const double share = dot_error(network_, out);
-    const LayerState<T>& s = state(i);
-    std::vector<T> low(s.lower.size()), high(s.lower.size());
-    for (size_t k = 0; k < low.size(); ++k) {
-      const double below = std::fabs(s.lower[k]), above = std::fabs(s.upper[k]);
-      low[k] = out.down_to<T>(s.lower[k] - (share * below + out.rounding_error<T>(below)));
-      high[k] = out.up_to<T>(s.upper[k] + (share * above + out.rounding_error<T>(above)));
-    }
+    std::vector<T> low, high;
+    range_factors(network_, options_, state(i), low, high);
     for_runs(
         i, [&](T* a, int64_t n, int64_t k) { engine_kernels<T>().dot(a, n, low.data() + k, high.data() + k, bias_); });
   }

@@ -5,11 +5,45 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "bounds/engine/example_state.h"
 #include "bounds/engine/kernels.h"
 
 namespace pyrobust::cpu {
+
+// The better of a bound on the box and one at the center of a ball, less the dual norm of the row times the radius.
+inline double better_bound(const BoundOptions& options, double box, double center, double epsilon, double dual) {
+  const Outward out(options.sound);
+  const double ball = out.add_down(center, -out.mul_up(epsilon, dual));
+  return std::isfinite(box) && (box >= ball || !std::isfinite(ball)) ? box : ball;
+}
+
+// An upper bound of the dual norm of a row of n coefficients: the root of the sum of squares for l2, the largest
+// coefficient for l1.
+inline double dual_norm(const BoundOptions& options, double squares, double largest, int64_t n) {
+  const Outward out(options.sound);
+  if (std::isnan(squares)) return squares;
+  if (options.norm == Norm::kL1) return largest;
+  const double root = std::sqrt(squares) * (1 + static_cast<double>(n + 8) * (out.sound() ? 0x1p-52 : 0));
+  // Squares of tiny numbers underflow: where that can matter, bound all coefficients by the largest.
+  if (squares > 0x1p-900 && squares < INFINITY) return out.up(root);
+  return largest == 0 ? 0 : out.up(largest * std::sqrt(static_cast<double>(n)) * (1 + 0x1p-50));
+}
+
+// The factors of a coefficient, by its sign, on the range of a layer, widened by the error of the loops.
+template <class T>
+void range_factors(const BoundNetwork<T>& network, const BoundOptions& options, const LayerState<T>& state,
+                   std::vector<T>& low, std::vector<T>& high) {
+  const Outward out(options.sound);
+  const double share = dot_error(network, out);
+  low.resize(state.lower.size()), high.resize(state.lower.size());
+  for (size_t k = 0; k < low.size(); ++k) {
+    const double below = std::fabs(state.lower[k]), above = std::fabs(state.upper[k]);
+    low[k] = out.down_to<T>(state.lower[k] - (share * below + out.rounding_error<T>(below)));
+    high[k] = out.up_to<T>(state.upper[k] + (share * above + out.rounding_error<T>(above)));
+  }
+}
 
 template <class T>
 class InputConcretization {
@@ -39,30 +73,13 @@ class InputConcretization {
       const double box = bias[lane] + box_[lane];
       bias[lane] = options_.norm == Norm::kLinf
                        ? box
-                       : better(box, bias[lane] + ball_[lane], epsilon, dual_norm(squares_[lane], largest_[lane], n));
+                       : better_bound(options_, box, bias[lane] + ball_[lane], epsilon,
+                                        dual_norm(options_, squares_[lane], largest_[lane], n));
     }
   }
 
  private:
   static constexpr int64_t L = kLanes<T>;
-
-  double better(double box, double ball, double epsilon, double dual) const {
-    const Outward out(options_.sound);
-    ball = out.add_down(ball, -out.mul_up(epsilon, dual));
-    return std::isfinite(box) && (box >= ball || !std::isfinite(ball)) ? box : ball;
-  }
-
-  // Returns an upper bound of the dual norm of a row: the root of the sum of squares for l2, the largest coefficient
-  // for l1.
-  double dual_norm(double squares, double largest, int64_t n) const {
-    const Outward out(options_.sound);
-    if (std::isnan(squares)) return squares;
-    if (options_.norm == Norm::kL1) return largest;
-    const double root = std::sqrt(squares) * (1 + static_cast<double>(n + 8) * (out.sound() ? 0x1p-52 : 0));
-    // Squares of tiny numbers underflow: where that can matter, bound all coefficients by the largest.
-    if (squares > 0x1p-900 && squares < INFINITY) return out.up(root);
-    return largest == 0 ? 0 : out.up(largest * std::sqrt(static_cast<double>(n)) * (1 + 0x1p-50));
-  }
 
   BoundOptions options_;
   bool any_ = false;

@@ -98,7 +98,7 @@ void for_panels(const Layer<T>& layer, const Shape& from, const F& f) {
 template <class T>
 RangeCosts range_costs(const Layer<T>& layer, const BoundOptions& options) {
   const Outward out(options.sound);
-  const int64_t fan_in = layer.forward[0].fan_in;
+  const int64_t fan_in = layer.forward_fan_in;
   const double gamma = out.gamma<T>(std::min(fan_in, kBlock) + 2 + (fan_in + kBlock - 1) / kBlock);
   const double deployed = out.gamma(fan_in + 4, options.deployed);
   RangeCosts costs;

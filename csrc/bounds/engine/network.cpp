@@ -49,9 +49,8 @@ int64_t BoundNetwork<T>::add_linear(int64_t input, int64_t outputs, const T* wei
   layer.kind = Kind::kLinear;
   layer.shape = {outputs, 1, 1};
   layer.inputs = {input};
-  layer.backward = packed<T>(inputs, outputs, [&](int64_t k, int64_t i) { return weight[k * inputs + i]; });
-  layer.forward.push_back(packed<T>(outputs, inputs, [&](int64_t i, int64_t k) { return weight[k * inputs + i]; }));
-  layer.forward_abs.push_back(magnitude(layer.forward[0]));
+  layer.forward_fan_in = inputs;
+  layer.weight.assign(weight, weight + outputs * inputs);
   return add(std::move(layer));
 }
 
@@ -60,8 +59,36 @@ int64_t BoundNetwork<T>::add_conv(int64_t input, const T* weight, Layer<T> layer
   const ConvSizes& s = layer.conv;
   layer.kind = Kind::kConv;
   layer.inputs = {input};
-  const int64_t inputs = this->layer(input).shape.channels / s.groups, outputs = layer.shape.channels / s.groups;
-  const int64_t kernel = s.kernel_h * s.kernel_w;
+  layer.forward_fan_in = s.kernel_h * s.kernel_w * (this->layer(input).shape.channels / s.groups);
+  layer.weight.assign(weight, weight + layer.shape.channels * layer.forward_fan_in);
+  return add(std::move(layer));
+}
+
+template <class T>
+void BoundNetwork<T>::pack() const {
+  std::call_once(packed_, [&] {
+    for (Layer<T>& layer : layers_) {
+      if (layer.kind == Kind::kLinear) pack_linear(layer);
+      if (layer.kind == Kind::kConv) pack_conv(layer);
+    }
+  });
+}
+
+template <class T>
+void BoundNetwork<T>::pack_linear(Layer<T>& layer) const {
+  const T* const weight = layer.weight.data();
+  const int64_t inputs = layer.forward_fan_in, outputs = layer.shape.size();
+  layer.backward = packed<T>(inputs, outputs, [&](int64_t k, int64_t i) { return weight[k * inputs + i]; });
+  layer.forward.push_back(packed<T>(outputs, inputs, [&](int64_t i, int64_t k) { return weight[k * inputs + i]; }));
+  layer.forward_abs.push_back(magnitude(layer.forward[0]));
+}
+
+template <class T>
+void BoundNetwork<T>::pack_conv(Layer<T>& layer) const {
+  const ConvSizes& s = layer.conv;
+  const T* const weight = layer.weight.data();
+  const int64_t inputs = this->layer(layer.inputs[0]).shape.channels / s.groups;
+  const int64_t outputs = layer.shape.channels / s.groups, kernel = s.kernel_h * s.kernel_w;
   for (int64_t g = 0; g < s.groups; ++g) {
     const T* w = weight + g * outputs * inputs * kernel;
     // fan-in in the order [place in the kernel][channel]
@@ -73,7 +100,6 @@ int64_t BoundNetwork<T>::add_conv(int64_t input, const T* weight, Layer<T> layer
   layer.cells = backward_cells<T>(s, inputs, outputs, [&](int64_t g, int64_t place, int64_t co, int64_t ci) {
     return weight[((g * outputs + co) * inputs + ci) * kernel + place];
   });
-  return add(std::move(layer));
 }
 
 template <class T>
@@ -106,7 +132,6 @@ void BoundNetwork<T>::finish(const GraphAnalysis& analysis) {
     layer.ends_affine_part = i > 0 && layer.affine_in_input && to_nonaffine[i] != 0;
     expect(analysis.consumers[i] == consumers[i] && (analysis.fused[i] != 0) == layer.fused &&
            (analysis.ends_affine_part[i] != 0) == layer.ends_affine_part);
-    const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
     const bool moves = layer.kind == Kind::kGather || layer.kind == Kind::kMaxPool;
     expect(analysis.repeats[i].size() == layer.inputs.size());
     for (size_t k = 0; k < layer.inputs.size(); ++k) {
@@ -115,7 +140,7 @@ void BoundNetwork<T>::finish(const GraphAnalysis& analysis) {
       expect(repeats == (moves ? count_repeats(layers_, layer, layer.inputs[k]) : 1));
       Layer<T>& source = layers_[static_cast<size_t>(layer.inputs[k])];
       if (moves || consumers[static_cast<size_t>(layer.inputs[k])] > 1)
-        source.adds += products ? (layer.fan_in() + kBlock - 1) / kBlock : repeats;
+        source.adds += layer.products() ? (layer.fan_in() + kBlock - 1) / kBlock : repeats;
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <vector>
 
 #include "bounds/engine/conv_cells.h"
@@ -52,8 +53,11 @@ struct Layer {
   Shape shape;
   std::vector<int64_t> inputs;  // indices of earlier layers
 
-  // linear and conv; one set of panels for each group
+  // linear and conv: weight [outputs, inputs] or [outputs, channels / groups, kernel_h, kernel_w], and the same packed
+  // for the kernels, one set of panels for each group
   ConvSizes conv;
+  std::vector<T> weight;
+  int64_t forward_fan_in = 0;
   std::vector<Panels<T>> forward, forward_abs;  // abs: of |w|
   Panels<T> backward;                           // linear
   std::vector<Cells<T>> cells;                  // conv, backward
@@ -84,6 +88,8 @@ struct Layer {
   bool affine_in_input = false;   // an affine function of the network's input
   bool ends_affine_part = false;  // that, and the output or read by a layer that is not
 
+  bool products() const { return kind == Kind::kLinear || kind == Kind::kConv; }
+  // Products in the sum of a coefficient of the input.
   int64_t fan_in() const {
     return kind == Kind::kLinear ? shape.size() : conv.kernel_h * conv.kernel_w * shape.channels / conv.groups;
   }
@@ -102,6 +108,9 @@ class BoundNetwork {
   int64_t add_conv(int64_t input, const T* weight, Layer<T> layer);
   // Takes what depends on the whole graph, whose last layer is the output; throws where it does not fit the layers.
   void finish(const GraphAnalysis& analysis);
+  // Packs the weights for the kernels at the first call, from any thread: a network whose products a library computes
+  // never needs the three further copies.
+  void pack() const;
 
   const std::vector<Layer<T>>& layers() const { return layers_; }
   const Layer<T>& layer(int64_t i) const { return layers_[static_cast<size_t>(i)]; }
@@ -110,9 +119,11 @@ class BoundNetwork {
   int64_t neurons() const { return neurons_; }
 
   // Roundings of a product a w in the backward step at a layer until it is in the input's memory.
-  int64_t depth(const Layer<T>& layer) const {
-    const int64_t fan_in = layer.fan_in();
-    return std::min(fan_in, kBlock) + 1 + std::max((fan_in + kBlock - 1) / kBlock, input_adds(layer));
+  // library: of a library's sums, in any order, too.
+  int64_t depth(const Layer<T>& layer, bool library) const {
+    const int64_t fan_in = layer.fan_in(), adds = input_adds(layer);
+    const int64_t blocked = std::min(fan_in, kBlock) + 1 + std::max((fan_in + kBlock - 1) / kBlock, adds);
+    return library ? std::max(blocked, fan_in + 1 + adds) : blocked;
   }
   int64_t input_adds(const Layer<T>& layer) const {
     int64_t adds = 0;
@@ -121,7 +132,11 @@ class BoundNetwork {
   }
 
  private:
-  std::vector<Layer<T>> layers_;
+  void pack_linear(Layer<T>& layer) const;
+  void pack_conv(Layer<T>& layer) const;
+
+  mutable std::vector<Layer<T>> layers_;
+  mutable std::once_flag packed_;
   int64_t neurons_ = 0;
 };
 

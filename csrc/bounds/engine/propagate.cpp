@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 
 #include "bounds/engine/backward_pass.h"
 #include "bounds/engine/batched_ibp.h"
 #include "bounds/engine/schedule.h"
 #include "bounds/engine/unstable_neurons.h"
+#include "bounds/engine/wide_backward.h"
+#include "bounds/engine/wide_intervals.h"
 
 namespace pyrobust::cpu {
 namespace {
@@ -14,7 +17,8 @@ namespace {
 template <class T>
 class Propagation {
  public:
-  Propagation(const BoundNetwork<T>& network, const BoundOptions& options, int threads, const ParallelFor& parallel_for)
+  Propagation(const BoundNetwork<T>& network, const BoundOptions& options, int threads, const ParallelFor& parallel_for,
+              const LibraryProduct<T>& product)
       : network_(network),
         options_(options),
         threads_(threads),
@@ -22,7 +26,11 @@ class Propagation {
         reached_(list_reached(network, options)),
         read_last_(list_read_last(network, options, reached_)),
         rooms_(list_rooms(network)),
-        lanes_(network, reached_, options) {
+        lanes_(network, reached_, options),
+        product_(product) {
+    if (product_) wide_.emplace(network, reached_, options, product_, parallel_for);
+    // Rows of neurons always go through the kernels, many to a tile.
+    if (!product_ || packed()) network.pack();
     for (int64_t i = 0; i < network.size(); ++i) {
       const Layer<T>& layer = network.layer(i);
       // Inputs of activations: their ranges decide the linear relaxation, so they are worth a backward pass.
@@ -33,7 +41,7 @@ class Propagation {
   void run(const InputSet& inputs, int64_t first, int64_t count, const Specification& spec, double* lower,
            double* upper) {
     begin(inputs, first, count);
-    if (options_.method != Method::kCrown && options_.norm == Norm::kLinf) {
+    if (!wide_ && options_.method != Method::kCrown && options_.norm == Norm::kLinf) {
       // One example group after the other, so that its ranges stay in the cache.
       for_groups([&](ExampleState<T>* const* group, int64_t from, int64_t group_size) {
         Room<T> room(rooms_);
@@ -48,16 +56,20 @@ class Propagation {
       });
       return finish(spec, first, count, lower, upper);
     }
+    if (wide_) wide_->begin(inputs, first, count);
     for (int64_t i = 0; i < network_.size(); ++i) {
-      for_groups([&](ExampleState<T>* const* group, int64_t, int64_t group_size) {
-        Room<T> room(rooms_);
-        intervals(i, group, group_size, room);
-      });
+      if (wide_)
+        wide_->run(i, examples_);
+      else
+        for_groups([&](ExampleState<T>* const* group, int64_t, int64_t group_size) {
+          Room<T> room(rooms_);
+          intervals(i, group, group_size, room);
+        });
       if (reached_[static_cast<size_t>(i)] != 0)
         in_parallel(count, [&](int64_t e) { prepare(network_, i, examples_[static_cast<size_t>(e)], options_); });
       if (options_.method == Method::kCrown) refine(i);
       // Intervals only see the ball's box: while the network is still affine, a backward pass uses the dual norm.
-      else if (network_.layer(i).ends_affine_part)
+      else if (options_.norm != Norm::kLinf && network_.layer(i).ends_affine_part)
         refine_all(i);
       for (ExampleState<T>& example : examples_) forget(i, example);
     }
@@ -94,7 +106,7 @@ class Propagation {
       example.underflow_error = out.underflow<T>(static_cast<double>(16 * network_.neurons()));
       example.epsilon = options_.norm == Norm::kLinf ? 0 : inputs.epsilon[first + e];
       LayerState<T>& state = example[0];
-      if (lanes_.asked(0) || reached_[0] != 0) {
+      if (wide_ ? wide_->hands_out(0) : lanes_.asked(0) || reached_[0] != 0) {
         inputs.lower.read(first + e, static_cast<int64_t>(n), state.lower);
         inputs.upper.read(first + e, static_cast<int64_t>(n), state.upper);
       }
@@ -183,6 +195,7 @@ class Propagation {
         if (std::isfinite(l) && std::isfinite(u) && l <= u) state.lower[k] = l, state.upper[k] = u;
       }
     }
+    if (wide_) wide_->take(i, examples_);
   }
 
   // Runs all tiles; each thread takes the next one.
@@ -203,6 +216,14 @@ class Propagation {
     });
   }
 
+  // The specification in T, and the error of rounding it to T.
+  struct Rows {
+    std::vector<T> rows;
+    std::vector<double> error;  // [count][spec.count]
+  };
+
+  bool packed() const { return options_.method == Method::kCrown || options_.norm != Norm::kLinf; }
+
   void finish(const Specification& spec, int64_t first, int64_t count, double* lower, double* upper) {
     const int64_t output = network_.output(), n = network_.layer(output).shape.size();
     if (spec.rows == nullptr && options_.method == Method::kIbp) {
@@ -214,6 +235,7 @@ class Propagation {
       return;
     }
     const Rows rows = rounded(spec, first, count, n);
+    if (wide_ && !packed()) return finish_wide(rows, spec, first, count, lower, upper);
     std::vector<Tile<T>> tiles;
     for (int64_t e = 0; e < count; ++e) {
       Tile<T> tile;
@@ -231,28 +253,59 @@ class Propagation {
     }
     std::vector<double> bounds(tiles.size() * static_cast<size_t>(L));
     backward_pass(tiles, options_.method == Method::kIbp, bounds.data());
-    const Outward out(options_.sound);
     for (size_t t = 0; t < tiles.size(); ++t)
-      for (int64_t lane = 0; lane < tiles[t].count; ++lane) {
-        const int64_t target = (first + tiles[t].example) * spec.count + tiles[t].neuron[lane];
-        double bound = bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane)];
-        if (!rows.error.empty()) {
-          const double error = rows.error[static_cast<size_t>(tiles[t].example * spec.count + tiles[t].neuron[lane])];
-          if (error > 0) bound = out.down(bound - error);
-          if (std::isnan(bound)) bound = -INFINITY;
-        }
-        if (tiles[t].sign[lane] > 0)
-          lower[target] = bound;
-        else
-          upper[target] = -bound;
-      }
+      for (int64_t lane = 0; lane < tiles[t].count; ++lane)
+        store(rows, spec, first, tiles[t].example, tiles[t].neuron[lane], tiles[t].sign[lane] > 0,
+              bounds[t * static_cast<size_t>(L) + static_cast<size_t>(lane)], lower, upper);
   }
 
-  // The specification in T, and the error of rounding it to T.
-  struct Rows {
-    std::vector<T> rows;
-    std::vector<double> error;  // [count][spec.count]
+  // Bounds of row s of the specification for an example, or minus the bound of minus the row.
+  struct RowOf {
+    int64_t example, row;
+    bool positive;
   };
+  void finish_wide(const Rows& rows, const Specification& spec, int64_t first, int64_t count, double* lower,
+                   double* upper) {
+    const int64_t n = network_.layer(network_.output()).shape.size();
+    WideBackward<T> backward(network_, options_, product_, parallel_for_);
+    std::vector<RowOf> wanted;
+    for (int64_t e = 0; e < count; ++e)
+      for (const bool positive : {true, false})
+        for (int64_t s = 0; s < (positive || spec.upper ? spec.count : 0); ++s) wanted.push_back({e, s, positive});
+    const auto most = static_cast<size_t>(backward.most_rows());
+    std::vector<T> a;
+    std::vector<int64_t> example;
+    std::vector<double> bounds;
+    for (size_t begin = 0; begin < wanted.size(); begin += most) {
+      const size_t end = std::min(wanted.size(), begin + most);
+      a.clear(), example.clear(), bounds.resize(end - begin);
+      for (size_t r = begin; r < end; ++r) {
+        const T* const row =
+            rows.rows.data() + ((spec.per_example ? wanted[r].example * spec.count : 0) + wanted[r].row) * n;
+        for (int64_t k = 0; k < n; ++k) a.push_back(wanted[r].positive ? row[k] : -row[k]);
+        example.push_back(wanted[r].example);
+      }
+      backward.run(examples_, example, a.data(), bounds.data());
+      for (size_t r = begin; r < end; ++r)
+        store(rows, spec, first, wanted[r].example, wanted[r].row, wanted[r].positive, bounds[r - begin], lower, upper);
+    }
+  }
+
+  // Stores the bound of a row, less the error of rounding the row to T.
+  void store(const Rows& rows, const Specification& spec, int64_t first, int64_t example, int64_t row, bool positive,
+             double bound, double* lower, double* upper) const {
+    const int64_t target = (first + example) * spec.count + row;
+    if (!rows.error.empty()) {
+      const double error = rows.error[static_cast<size_t>(example * spec.count + row)];
+      if (error > 0) bound = Outward(options_.sound).down(bound - error);
+      if (std::isnan(bound)) bound = -INFINITY;
+    }
+    if (positive)
+      lower[target] = bound;
+    else
+      upper[target] = -bound;
+  }
+
   Rows rounded(const Specification& spec, int64_t first, int64_t count, int64_t n) {
     Rows rows;
     const int64_t sets = spec.per_example ? count : 1, length = spec.count * n;
@@ -291,6 +344,8 @@ class Propagation {
   std::vector<std::vector<int64_t>> read_last_;
   std::vector<int64_t> rooms_;
   LaneIntervals<T> lanes_;
+  const LibraryProduct<T>& product_;
+  std::optional<WideIntervals<T>> wide_;
   std::vector<ExampleState<T>> examples_;
 };
 
@@ -298,9 +353,9 @@ class Propagation {
 
 template <class T>
 void propagate(const BoundNetwork<T>& network, const InputSet& inputs, int64_t batch, const Specification& spec,
-               const BoundOptions& options, int64_t chunk, int threads, const ParallelFor& parallel_for, double* lower,
-               double* upper) {
-  Propagation<T> propagation(network, options, threads, parallel_for);
+               const BoundOptions& options, int64_t chunk, int threads, const ParallelFor& parallel_for,
+               const LibraryProduct<T>& product, double* lower, double* upper) {
+  Propagation<T> propagation(network, options, threads, parallel_for, product);
   for (int64_t first = 0; first < batch; first += chunk)
     propagation.run(inputs, first, std::min(chunk, batch - first), spec, lower, upper);
 }
@@ -311,10 +366,8 @@ int64_t bytes_per_example(const BoundNetwork<T>& network) {
   return network.neurons() * static_cast<int64_t>(3 * sizeof(double) + 6 * sizeof(T) + 10);
 }
 
-template void propagate<float>(const BoundNetwork<float>&, const InputSet&, int64_t, const Specification&,
-                               const BoundOptions&, int64_t, int, const ParallelFor&, double*, double*);
-template void propagate<double>(const BoundNetwork<double>&, const InputSet&, int64_t, const Specification&,
-                                const BoundOptions&, int64_t, int, const ParallelFor&, double*, double*);
+template void propagate<float>(const BoundNetwork<float>&, const InputSet&, int64_t, const Specification&, const BoundOptions&, int64_t, int, const ParallelFor&, const LibraryProduct<float>&, double*, double*);
+template void propagate<double>(const BoundNetwork<double>&, const InputSet&, int64_t, const Specification&, const BoundOptions&, int64_t, int, const ParallelFor&, const LibraryProduct<double>&, double*, double*);
 template int64_t bytes_per_example<float>(const BoundNetwork<float>&);
 template int64_t bytes_per_example<double>(const BoundNetwork<double>&);
 

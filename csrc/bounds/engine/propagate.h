@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "bounds/engine/example_state.h"
+#include "bounds/engine/library_products.h"
 #include "common/parallel.h"
 
 namespace pyrobust::cpu {
@@ -18,11 +19,12 @@ struct Specification {
 };
 
 // lower and upper: [B][count]; upper is not written unless the specification wants it. Examples are processed `chunk` at
-// a time, which bounds the memory: bytes_per_example of each, and a tile for each thread.
+// a time, which bounds the memory: bytes_per_example of each, and a tile for each thread. With `product`, unless empty,
+// a library computes the products of intervals and, where no rows of neurons are needed, those of the output's rows.
 template <class T>
 void propagate(const BoundNetwork<T>& network, const InputSet& inputs, int64_t batch, const Specification& spec,
-               const BoundOptions& options, int64_t chunk, int threads, const ParallelFor& parallel_for, double* lower,
-               double* upper);
+               const BoundOptions& options, int64_t chunk, int threads, const ParallelFor& parallel_for,
+               const LibraryProduct<T>& product, double* lower, double* upper);
 
 template <class T>
 int64_t bytes_per_example(const BoundNetwork<T>& network);

@@ -193,7 +193,8 @@ class Network {
   py::tuple propagate(const Array<E>& lower, const Array<E>& upper, const std::optional<Doubles>& center,
                       const std::optional<Doubles>& epsilon, const std::optional<Doubles>& rows,
                       const std::string& method, const std::string& norm, bool sound, double deployed,
-                      double deployed_max, bool with_upper, int64_t chunk) const {
+                      double deployed_max, bool with_upper, int64_t chunk,
+                      const std::optional<py::function>& product) const {
     check(finished_, "BoundNetwork: expected a finished network");
     check(chunk > 0, "BoundNetwork: chunk: expected a positive number");
     const int64_t n = network_.layer(0).shape.size(), outputs = network_.layer(network_.output()).shape.size();
@@ -203,6 +204,7 @@ class Network {
           "BoundNetwork: upper: expected lower's shape");
     cpu::BoundOptions options;
     options.sound = sound, options.deployed = deployed, options.deployed_max = deployed_max;
+    options.library = product.has_value();
     options.method = chosen<cpu::Method>(
         method, "method",
         {{"ibp", cpu::Method::kIbp}, {"crown-ibp", cpu::Method::kCrownIbp}, {"crown", cpu::Method::kCrown}});
@@ -229,15 +231,44 @@ class Network {
     if (batch > 0) {
       const py::gil_scoped_release unlocked;
       const cpu::KeepDenormals keep;
+      const cpu::LibraryProduct<T> library = product ? library_product(*product) : cpu::LibraryProduct<T>();
       cpu::propagate(network_, set, batch, spec, options, chunk, static_cast<int>(torch::stable::get_num_threads()),
-                     kParallelFor, low_data, high_data);
+                     kParallelFor, library, low_data, high_data);
     }
     return py::make_tuple(low, high);
+  }
+
+  // The weight of a layer of products, flat, without a copy: it lives as long as the network.
+  static Array<T> weight(const py::object& self, int64_t i) {
+    const auto& network = self.cast<const Network&>();
+    const std::vector<T>& weight = network.source(i).weight;
+    return Array<T>(static_cast<py::ssize_t>(weight.size()), weight.data(), self);
   }
 
   int64_t bytes_per_example() const { return cpu::bytes_per_example(network_); }
 
  private:
+  // A Python function (layer, product, [batch, inputs]) -> [batch, outputs].
+  cpu::LibraryProduct<T> library_product(const py::function& function) const {
+    return [this, &function](int64_t i, cpu::Product product, int64_t batch, const T* in) {
+      const Layer<T>& layer = network_.layer(i);
+      const int64_t from = network_.layer(layer.inputs[0]).shape.size(), to = layer.shape.size();
+      const bool back = product == cpu::Product::kBackward;
+      const py::gil_scoped_acquire lock;
+      const Array<T> operand(std::vector<py::ssize_t>{batch, back ? to : from}, in, py::none());
+      // The array is released under the lock, whoever holds it last.
+      auto* const kept = new Array<T>(function(i, static_cast<int>(product), operand).template cast<Array<T>>());
+      cpu::LibraryResult<T> result;
+      result.owner = std::shared_ptr<void>(kept, [](void* p) {
+        const py::gil_scoped_acquire lock;
+        delete static_cast<Array<T>*>(p);
+      });
+      check(kept->size() == batch * (back ? from : to), "BoundNetwork: product: expected ", batch * (back ? from : to),
+            " elements, got ", kept->size());
+      result.data = kept->mutable_data();
+      return result;
+    };
+  }
   const Layer<T>& source(int64_t i) const {
     check(i >= 0 && i < network_.size(), "BoundNetwork: input: expected an earlier layer, got ", i);
     return network_.layer(i);
@@ -281,7 +312,7 @@ void bind_propagate(py::class_<N>& network, bool exact) {
   network.def("propagate", &N::template propagate<E>, py::arg("lower").noconvert(exact),
               py::arg("upper").noconvert(exact), py::arg("center"), py::arg("epsilon"), py::arg("rows"),
               py::arg("method"), py::arg("norm"), py::arg("sound"), py::arg("deployed"), py::arg("deployed_max"),
-              py::arg("with_upper"), py::arg("chunk"));
+              py::arg("with_upper"), py::arg("chunk"), py::arg("product"));
 }
 
 template <class T>
@@ -304,6 +335,7 @@ void bind(py::module_& m, const char* name) {
       .def("max_pool", &N::max_pool, py::arg("input"), py::arg("windows"), py::arg("shape"))
       .def("finish", &N::finish, py::arg("consumers"), py::arg("fused"), py::arg("affine_in_input"),
            py::arg("ends_affine_part"), py::arg("repeats"))
+      .def("weight", &N::weight, py::arg("layer"))
       .def("bytes_per_example", &N::bytes_per_example);
 }
 

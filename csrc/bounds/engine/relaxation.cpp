@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "bounds/engine/example_state.h"
+#include "bounds/engine/library_products.h"
 #include "bounds/engine/relaxation_kernels.h"
 #include "simd/dispatch.h"
 
@@ -33,10 +34,10 @@ StepCosts costs_of(const BoundNetwork<T>& network, const Layer<T>& layer, const 
   costs.added = out.gamma<T>(layer.adds);
   costs.multiplied = out.gamma<T>(layer.adds + 1);
   if (!options.sound || !layer.affine()) return costs;
-  const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
+  const bool products = layer.products();
   const int64_t adds = network.input_adds(layer);
-  const int64_t depth = products ? network.depth(layer) : layer.kind == Kind::kScale ? adds + 1 : adds;
-  const double deployed = out.gamma(products ? layer.forward[0].fan_in + 4 : layer.roundings, options.deployed);
+  const int64_t depth = products ? network.depth(layer, options.library) : layer.kind == Kind::kScale ? adds + 1 : adds;
+  const double deployed = out.gamma(products ? layer.forward_fan_in + 4 : layer.roundings, options.deployed);
   costs.sum = out.gamma<T>(depth) + layer.weight_error + deployed;
   costs.bias = deployed;
   costs.flushed = deployed * kFlushed + layer.bias_error;
@@ -272,15 +273,20 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
   } else if (layer.kind == Kind::kMaxPool) {
     prepare_maximum(network, i, example, options);
   }
-  const bool products = layer.kind == Kind::kLinear || layer.kind == Kind::kConv;
-  if (layer.fused) {
-    // A coefficient that underflows above a fused layer also loses its share of that layer's bias.
+  // A library may take subnormal operands and results for zero.
+  const bool flushes = options.library && layer.products();
+  if (layer.fused || flushes) {
+    // A coefficient that underflows above a fused layer also loses its share of that layer's bias; one that a library
+    // flushes loses all that it is multiplied by.
     double total = std::cmp_equal(example[i].sum.size(), layer.shape.size()) ? 0 : INFINITY;
     for (size_t k = 0; k < example[i].sum.size(); ++k)
       total += example[i].sum[k] + std::fabs(layer.kind == Kind::kScale ? layer.shift[k] : layer.bias[k]);
-    example.underflow_error = out.add_up(example.underflow_error, 2 * total * out.underflow<T>(8));
+    const double lost = out.underflow<T>(8) + (flushes && options.sound ? 2 * kSmallestNormal<T> : 0);
+    example.underflow_error = out.add_up(example.underflow_error, 2 * total * lost);
   }
-  for (const int64_t from : layer.inputs) count_underflow(from, static_cast<double>(products ? layer.fan_in() + 8 : 8));
+  const double flushed = flushes ? 2 * kSmallestNormal<T> / Unit<T>::kTiny : 1;
+  for (const int64_t from : layer.inputs)
+    count_underflow(from, (layer.products() ? static_cast<double>(layer.fan_in() + 8) : 8.0) * flushed);
 }
 
 template void prepare<float>(const BoundNetwork<float>&, int64_t, ExampleState<float>&, const BoundOptions&);

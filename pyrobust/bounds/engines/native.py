@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from pyrobust.bounds.engines.chunks import free_memory
-from pyrobust.bounds.engines.native_packing import has_offset, native_network
+from pyrobust.bounds.engines.native_packing import Packed, has_offset, native_network
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.nodes import Node, in_order
 from pyrobust.bounds.input_set import CPU, InputSet
@@ -38,14 +36,14 @@ class Engine:
         self._native = native_network(output, self._dtype)
 
     @functools.cached_property
-    def _deployed(self) -> Any:
+    def _deployed(self) -> Packed:
         """The network for ``semantics="float32"``: another one only where a rule depends on that."""
         if not any(map(has_offset, in_order(self._output))):
             return self._native
         return native_network(self._output, self._dtype, self._floats.eps / 2)
 
     @functools.cached_property
-    def _wide(self) -> Any:
+    def _wide(self) -> Packed:
         return native_network(self._output, torch.float64)
 
     def run(
@@ -70,13 +68,13 @@ class Engine:
         return lower, upper
 
     def _call(
-        self, native: Any, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool
+        self, packed: Packed, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool
     ) -> tuple[Tensor, Tensor]:
         limit = query.memory_limit or int(_MEMORY_SHARE * free_memory(CPU))
         enough = max(_LEAST_CHUNK, _EXAMPLES_PER_THREAD * torch.get_num_threads())
-        chunk = max(1, min(enough, limit // max(1, native.bytes_per_example())))
+        chunk = max(1, min(enough, limit // max(1, packed.network.bytes_per_example())))
         ball = inputs.norm != "linf"  # an l∞ ball is a box
-        results = native.propagate(
+        results = packed.network.propagate(
             inputs.lower.numpy(),
             inputs.upper.numpy(),
             inputs.center.numpy() if ball and inputs.center is not None else None,
@@ -89,6 +87,7 @@ class Engine:
             self._floats.max,
             with_upper,
             chunk,
+            packed.products if packed.products.chosen() else None,
         )
         lower = torch.from_numpy(results[0])
         upper = torch.from_numpy(results[1]) if with_upper else torch.full_like(lower, torch.inf)

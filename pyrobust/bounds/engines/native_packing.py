@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import torch
 
 from pyrobust import _C
 from pyrobust.bounds.graph.activations import LARGEST, RelaxationRule, required, row_of
+from pyrobust.bounds.engines.library_products import LibraryProducts
 from pyrobust.bounds.graph.analysis import Analysis, Step
 from pyrobust.bounds.graph.nodes import (
     Activation,
@@ -33,7 +35,14 @@ _Planes = tuple[int, int, int]
 _Doubles = npt.NDArray[np.float64]
 
 
-def native_network(output: Node, dtype: torch.dtype, deployed: float = 0.0) -> _C.BoundNetwork32:
+class Packed(NamedTuple):
+    """The engine's network for a graph, and the products of its layers by a library."""
+
+    network: _C.BoundNetwork32
+    products: LibraryProducts
+
+
+def native_network(output: Node, dtype: torch.dtype, deployed: float = 0.0) -> Packed:
     """The engine's network for a graph, in float32 or float64 arithmetic.
 
     Args:
@@ -57,7 +66,7 @@ class _Packing:
         self.planes: list[_Planes] = []
         self.number: dict[Node, int] = {}
 
-    def run(self, output: Node) -> _C.BoundNetwork32:
+    def run(self, output: Node) -> Packed:
         for node in in_order(output):
             if isinstance(node, Reshape):
                 self.number[node] = self.number[node.inputs[0]]
@@ -73,7 +82,12 @@ class _Packing:
             analysis.ends_affine_part,
             [analysis.repeats_in_all(i) for i in range(len(self.steps))],
         )
-        return self.network
+        products = [
+            (i, step.node, self.network.weight(i))
+            for i, step in enumerate(self.steps)
+            if isinstance(step.node, Linear | Conv2d)
+        ]
+        return Packed(self.network, LibraryProducts(products))
 
     def _record(self, number: int, node: Node, inputs: list[int], planes: _Planes) -> int:
         """Record the layer just added to the network, and return its index."""

@@ -1,0 +1,68 @@
+// Backward passes of a wide network from its output: all rows of several examples at once, [row][neuron], products by
+// the library.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "bounds/engine/example_state.h"
+#include "bounds/engine/library_products.h"
+#include "common/parallel.h"
+
+namespace pyrobust::cpu {
+
+template <class T>
+class WideBackward {
+ public:
+  WideBackward(const BoundNetwork<T>& network, const BoundOptions& options, const LibraryProduct<T>& product,
+               const ParallelFor& parallel_for);
+
+  // Lower bounds of `count` linear functions of the output, rows [count][outputs], each on the set of one example.
+  // Writes -inf where none could be proved.
+  void run(const std::vector<ExampleState<T>>& examples, const std::vector<int64_t>& example, const T* rows,
+           double* bounds);
+
+  // Rows that one pass takes at most: more gain nothing.
+  int64_t most_rows() const;
+
+ private:
+  // Coefficients of one layer; `shared` data belongs to the library.
+  struct Part {
+    std::unique_ptr<T[]> own;
+    std::shared_ptr<void> shared;
+    T* a = nullptr;
+  };
+  Part& part(int64_t i) { return parts_[static_cast<size_t>(i)]; }
+  int64_t size_of(int64_t i) const { return network_.layer(i).shape.size(); }
+  const LayerState<T>& state(int64_t i, int64_t row) const {
+    return (*examples_)[static_cast<size_t>((*example_)[static_cast<size_t>(row)])][i];
+  }
+
+  template <class F>
+  void for_blocks(int64_t n, const F& f);
+  T* zeros(int64_t i);
+  void put(int64_t i, Part&& coefficients);
+  void visit(int64_t i);
+  bool stops(const Layer<T>& layer) const { return options_.method == Method::kIbp && layer.nonlinear(); }
+  void elementwise(int64_t i);
+  void sum(int64_t i);
+  void gather(int64_t i);
+  void maximum(int64_t i);
+  void take_in();
+  void take_range(int64_t i);
+
+  const BoundNetwork<T>& network_;
+  BoundOptions options_;
+  const LibraryProduct<T>& product_;
+  const ParallelFor& parallel_for_;
+  std::vector<Part> parts_;
+  const std::vector<ExampleState<T>>* examples_ = nullptr;
+  const std::vector<int64_t>* example_ = nullptr;
+  std::vector<double> bias_;
+};
+
+extern template class WideBackward<float>;
+extern template class WideBackward<double>;
+
+}  // namespace pyrobust::cpu

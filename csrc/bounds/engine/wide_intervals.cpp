@@ -1,0 +1,267 @@
+#include "bounds/engine/wide_intervals.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "bounds/engine/batch_first_kernels.h"
+
+namespace pyrobust::cpu {
+namespace {
+
+// Neurons of a piece of work: their constants stay in the cache while the examples pass by.
+constexpr int64_t kBlockSize = 4096;
+
+template <class T>
+std::unique_ptr<T[]> room_for(int64_t n) {
+  return std::make_unique_for_overwrite<T[]>(static_cast<size_t>(n));
+}
+
+}  // namespace
+
+template <class T>
+WideIntervals<T>::WideIntervals(const BoundNetwork<T>& network, const std::vector<uint8_t>& reached,
+                                const BoundOptions& options, const LibraryProduct<T>& product,
+                                const ParallelFor& parallel_for)
+    : network_(network),
+      reached_(reached),
+      options_(options),
+      product_(product),
+      parallel_for_(parallel_for),
+      largest_(options.deployed > 0 ? options.deployed_max : INFINITY),
+      sums_(static_cast<size_t>(network.size()), 0),
+      handed_out_(static_cast<size_t>(network.size()), 0),
+      freed_(static_cast<size_t>(network.size())),
+      ranges_(static_cast<size_t>(network.size())) {
+  std::vector<int64_t> last(static_cast<size_t>(network.size()), network.output());
+  for (int64_t i = 0; i < network.size(); ++i) {
+    const auto at = static_cast<size_t>(i);
+    // A deployed pass may overflow within a sum.
+    sums_[at] = network.layer(i).affine() && (is_reached(i) || options.deployed > 0);
+    handed_out_[at] |= is_reached(i);
+    for (const int64_t input : network.layer(i).inputs) {
+      last[static_cast<size_t>(input)] = i;
+      handed_out_[static_cast<size_t>(input)] |= is_reached(i);
+    }
+  }
+  for (int64_t i = 0; i < network.output(); ++i)
+    freed_[static_cast<size_t>(last[static_cast<size_t>(i)])].push_back(i);
+}
+
+template <class T>
+typename WideIntervals<T>::Ranges& WideIntervals<T>::make(int64_t i) {
+  Ranges& made = ranges(i);
+  const int64_t n = count_ * size_of(i);
+  made.lower = room_for<T>(n), made.upper = room_for<T>(n);
+  if (sums_[static_cast<size_t>(i)] != 0) made.sum = room_for<T>(n);
+  return made;
+}
+
+// Calls f(first, size, offset) for pieces of n neurons of every example: neurons first .. first + size - 1, at `offset`.
+template <class T>
+template <class F>
+void WideIntervals<T>::for_blocks(int64_t n, const F& f) const {
+  const int64_t blocks = (n + kBlockSize - 1) / kBlockSize;
+  parallel_for_(0, blocks * count_, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) {
+      const int64_t first = k / count_ * kBlockSize;
+      f(first, std::min(kBlockSize, n - first), k % count_ * n + first);
+    }
+  });
+}
+
+template <class T>
+void WideIntervals<T>::begin(const InputSet& inputs, int64_t first, int64_t count) {
+  count_ = count;
+  const Outward out(options_.sound);
+  const int64_t n = size_of(0);
+  Ranges& input = make(0);
+  parallel_for_(0, count, 1, [&](int64_t begin, int64_t end) {
+    std::vector<double> lower, upper;
+    for (int64_t e = begin; e < end; ++e) {
+      inputs.lower.read(first + e, n, lower), inputs.upper.read(first + e, n, upper);
+      for (int64_t k = 0; k < n; ++k) {
+        const auto at = static_cast<size_t>(k);
+        input.lower[static_cast<size_t>(e * n) + at] = out.down_to<T>(lower[at]);
+        input.upper[static_cast<size_t>(e * n) + at] = out.up_to<T>(upper[at]);
+      }
+    }
+  });
+}
+
+template <class T>
+void WideIntervals<T>::run(int64_t i, std::vector<ExampleState<T>>& examples) {
+  const Layer<T>& layer = network_.layer(i);
+  switch (layer.kind) {
+    case Kind::kInput:
+      break;
+    case Kind::kLinear:
+    case Kind::kConv:
+      products(i);
+      break;
+    case Kind::kScale:
+      scale(i);
+      break;
+    case Kind::kSum:
+      sum(i);
+      break;
+    default:
+      if (layer.kind == Kind::kActivation && layer.function == Function::kLeakyRelu && layer.slope == 0) {
+        const Ranges& from = ranges(layer.inputs[0]);
+        Ranges& to = make(i);
+        for_blocks(layer.shape.size(), [&](int64_t, int64_t n, int64_t at) {
+          batch_first_kernels<T>().relu(from.lower.get() + at, from.upper.get() + at, n, to.lower.get() + at,
+                                        to.upper.get() + at);
+        });
+      } else {
+        other(i);
+      }
+  }
+  if (hands_out(i) && i > 0) hand_out(i, examples);
+  for (const int64_t j : freed_[static_cast<size_t>(i)]) ranges(j) = {};
+  if (i == network_.output()) ranges(i) = {};
+}
+
+// With z = c + d, |d| <= r, w z differs from the computed w c by at most
+//   sum |w| r + s sum |w| m,  m >= |z| and |c|, s the share of gamma and of weights that are not exact,
+// and as |c| + r is such an m, that is at most sum |w| (r + s (|c| + r)): where nothing else reads sum |w| m, two
+// products are enough.
+template <class T>
+void WideIntervals<T>::products(int64_t i) {
+  const Layer<T>& layer = network_.layer(i);
+  const int64_t input = layer.inputs[0], n = size_of(input), outputs = layer.shape.size();
+  const bool with_sum = sums_[static_cast<size_t>(i)] != 0;
+  const RangeCosts costs = library_costs(layer, options_);
+  const double flushed = options_.sound ? kFlushedOperand + (options_.deployed > 0 ? kFlushed : 0) : 0;
+  const Ranges& from = ranges(input);
+  std::unique_ptr<T[]> center = room_for<T>(count_ * n), radius = room_for<T>((with_sum ? 2 : 1) * count_ * n);
+  T* const magnitude = with_sum ? radius.get() + count_ * n : nullptr;
+  for_blocks(n, [&](int64_t, int64_t size, int64_t at) {
+    batch_first_kernels<T>().spread(from.lower.get() + at, from.upper.get() + at, size, with_sum ? 0 : costs.sum,
+                                    flushed, options_.sound, center.get() + at, radius.get() + at,
+                                    with_sum ? magnitude + at : nullptr);
+  });
+  const LibraryResult<T> centers = product_(i, Product::kForward, count_, center.get());
+  center.reset();
+  const LibraryResult<T> radii = product_(i, Product::kMagnitude, (with_sum ? 2 : 1) * count_, radius.get());
+  radius.reset();
+  const T* const magnitudes = with_sum ? radii.data + count_ * outputs : nullptr;
+  Ranges& to = make(i);
+  for_blocks(outputs, [&](int64_t first, int64_t size, int64_t at) {
+    T* const sums = with_sum ? to.sum.get() + at : nullptr;
+    batch_first_kernels<T>().range(centers.data + at, radii.data + at, with_sum ? magnitudes + at : nullptr,
+                                   layer.bias.data() + first, size, costs, to.lower.get() + at, to.upper.get() + at,
+                                   sums);
+    batch_first_kernels<T>().check(size, 0, 0, largest_, sums, to.lower.get() + at, to.upper.get() + at);
+  });
+}
+
+template <class T>
+void WideIntervals<T>::scale(int64_t i) {
+  const Layer<T>& layer = network_.layer(i);
+  const Ranges& from = ranges(layer.inputs[0]);
+  Ranges& to = make(i);
+  const Outward out(options_.sound);
+  const ScaleCosts costs{out.gamma(layer.roundings, options_.deployed), options_.deployed > 0 ? kFlushed : 0,
+                         options_.sound};
+  for_blocks(layer.shape.size(), [&](int64_t first, int64_t n, int64_t at) {
+    T* const sums = to.sum ? to.sum.get() + at : nullptr;
+    batch_first_kernels<T>().scale(from.lower.get() + at, from.upper.get() + at, n, layer.scale.data() + first,
+                                   layer.shift.data() + first, layer.scale_error.data() + first,
+                                   layer.shift_error.data() + first, costs, to.lower.get() + at, to.upper.get() + at,
+                                   sums);
+    batch_first_kernels<T>().check(n, 0, 0, largest_, sums, to.lower.get() + at, to.upper.get() + at);
+  });
+}
+
+template <class T>
+void WideIntervals<T>::sum(int64_t i) {
+  const Layer<T>& layer = network_.layer(i);
+  Ranges& to = make(i);
+  const Outward out(options_.sound);
+  const double share = out.gamma(layer.roundings, options_.deployed);
+  for_blocks(layer.shape.size(), [&](int64_t, int64_t n, int64_t at) {
+    T *const lower = to.lower.get() + at, *const upper = to.upper.get() + at;
+    T* const sums = to.sum ? to.sum.get() + at : nullptr;
+    std::fill(lower, lower + n, T(0)), std::fill(upper, upper + n, T(0));
+    if (sums != nullptr) std::fill(sums, sums + n, T(0));
+    for (size_t j = 0; j < layer.inputs.size(); ++j) {
+      const Ranges& from = ranges(layer.inputs[j]);
+      batch_first_kernels<T>().add(from.lower.get() + at, from.upper.get() + at, n, layer.signs[j], options_.sound,
+                                   lower, upper, sums);
+    }
+    if (share > 0)  // relative to the sum of magnitudes, which no intermediate result exceeds
+      for (int64_t k = 0; k < n; ++k) {
+        const double error = out.mul_up(share, static_cast<double>(sums[k]) + kFlushed);
+        lower[k] = out.down_to<T>(out.add_down(lower[k], -error)), upper[k] = out.up_to<T>(out.add_up(upper[k], error));
+      }
+    batch_first_kernels<T>().check(n, 0, 0, largest_, sums, lower, upper);
+  });
+}
+
+// All other layers, by the interval pass of single examples.
+template <class T>
+void WideIntervals<T>::other(int64_t i) {
+  const Layer<T>& layer = network_.layer(i);
+  Ranges& to = make(i);
+  const Outward out(options_.sound);
+  const int64_t n = layer.shape.size();
+  parallel_for_(0, count_, 1, [&](int64_t begin, int64_t end) {
+    const std::vector<int64_t> none;
+    Room<T> room(none);
+    ExampleState<T> example;
+    example.layer.resize(static_cast<size_t>(network_.size()));
+    for (int64_t e = begin; e < end; ++e) {
+      for (const int64_t input : layer.inputs) {
+        const auto at = static_cast<size_t>(e * size_of(input)), next = at + static_cast<size_t>(size_of(input));
+        const Ranges& from = ranges(input);
+        example[input].lower.assign(from.lower.get() + at, from.lower.get() + next);
+        example[input].upper.assign(from.upper.get() + at, from.upper.get() + next);
+      }
+      ExampleState<T>* const group[1] = {&example};
+      propagate_intervals(network_, i, group, 1, options_, room);
+      for (int64_t k = 0; k < n; ++k) {
+        const auto from = static_cast<size_t>(k), at = static_cast<size_t>(e * n + k);
+        to.lower[at] = out.down_to<T>(example[i].lower[from]), to.upper[at] = out.up_to<T>(example[i].upper[from]);
+        if (to.sum) to.sum[at] = out.up_to<T>(example[i].sum[from]);
+      }
+    }
+  });
+}
+
+template <class T>
+void WideIntervals<T>::hand_out(int64_t i, std::vector<ExampleState<T>>& examples) {
+  const Ranges& from = ranges(i);
+  const auto n = static_cast<size_t>(size_of(i));
+  parallel_for_(0, count_, 1, [&](int64_t begin, int64_t end) {
+    for (auto e = static_cast<size_t>(begin); e < static_cast<size_t>(end); ++e) {
+      LayerState<T>& state = examples[e][i];
+      const auto copy = [&](const std::unique_ptr<T[]>& ends, std::vector<double>& out) {
+        out.assign(ends.get() + e * n, ends.get() + (e + 1) * n);
+      };
+      copy(from.lower, state.lower), copy(from.upper, state.upper);
+      if (from.sum) copy(from.sum, state.sum);
+    }
+  });
+}
+
+template <class T>
+void WideIntervals<T>::take(int64_t i, const std::vector<ExampleState<T>>& examples) {
+  Ranges& to = ranges(i);
+  if (!to.lower) return;  // no later layer reads it
+  const Outward out(options_.sound);
+  const auto n = static_cast<size_t>(size_of(i));
+  parallel_for_(0, count_, 1, [&](int64_t begin, int64_t end) {
+    for (auto e = static_cast<size_t>(begin); e < static_cast<size_t>(end); ++e) {
+      const LayerState<T>& state = examples[e][i];
+      for (size_t k = 0; k < n; ++k) {
+        to.lower[e * n + k] = out.down_to<T>(state.lower[k]);
+        to.upper[e * n + k] = out.up_to<T>(state.upper[k]);
+      }
+    }
+  });
+}
+
+template class WideIntervals<float>;
+template class WideIntervals<double>;
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,65 @@
+// The interval pass of a wide network: layer by layer for all examples of a chunk, products by the library, everything
+// else in one pass over the ranges.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "bounds/engine/example_state.h"
+#include "bounds/engine/library_products.h"
+#include "common/parallel.h"
+
+namespace pyrobust::cpu {
+
+template <class T>
+class WideIntervals {
+ public:
+  // reached: [layers of the network], whether a backward pass can reach a layer.
+  WideIntervals(const BoundNetwork<T>& network, const std::vector<uint8_t>& reached, const BoundOptions& options,
+                const LibraryProduct<T>& product, const ParallelFor& parallel_for);
+
+  // Whether the ranges of layer i are also needed by example.
+  bool hands_out(int64_t i) const { return handed_out_[static_cast<size_t>(i)] != 0; }
+
+  // Loads the inputs of `count` examples from `first` on.
+  void begin(const InputSet& inputs, int64_t first, int64_t count);
+  // Computes the range of layer i, and stores it for each example where a backward pass or its preparation reads it.
+  void run(int64_t i, std::vector<ExampleState<T>>& examples);
+  // Takes over the ranges of layer i, which a backward pass has improved.
+  void take(int64_t i, const std::vector<ExampleState<T>>& examples);
+
+ private:
+  // [count][size] each; sum only where it is needed.
+  struct Ranges {
+    std::unique_ptr<T[]> lower, upper, sum;
+  };
+  Ranges& make(int64_t i);
+  Ranges& ranges(int64_t i) { return ranges_[static_cast<size_t>(i)]; }
+  int64_t size_of(int64_t i) const { return network_.layer(i).shape.size(); }
+  bool is_reached(int64_t i) const { return reached_[static_cast<size_t>(i)] != 0; }
+
+  template <class F>
+  void for_blocks(int64_t n, const F& f) const;
+  void products(int64_t i);
+  void scale(int64_t i);
+  void sum(int64_t i);
+  void other(int64_t i);
+  void hand_out(int64_t i, std::vector<ExampleState<T>>& examples);
+
+  const BoundNetwork<T>& network_;
+  const std::vector<uint8_t>& reached_;
+  BoundOptions options_;
+  const LibraryProduct<T>& product_;
+  const ParallelFor& parallel_for_;
+  double largest_;                           // of the deployed pass
+  std::vector<uint8_t> sums_, handed_out_;   // by layer: whether sums, or ranges by example, are needed
+  std::vector<std::vector<int64_t>> freed_;  // by layer: the layers that it is the last to read
+  std::vector<Ranges> ranges_;
+  int64_t count_ = 0;
+};
+
+extern template class WideIntervals<float>;
+extern template class WideIntervals<double>;
+
+}  // namespace pyrobust::cpu

@@ -1,0 +1,148 @@
+"""Products of wide layers by the machine's matrix and convolution routines, for the native engine.
+
+The bounds on their rounding hold for direct algorithms in IEEE arithmetic with sums in any order. Therefore operators
+are called by name, so that no dispatch picks Winograd or FFT, and not at all where a setting allows another format.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pyrobust.bounds.engines.denormals import denormals_kept
+from pyrobust.bounds.graph.nodes import Conv2d, Linear
+
+_Floats = npt.NDArray[Any]
+
+#: (layer, product, operand [batch, inputs]) → [batch, outputs]; product is one of the three below.
+Product = Callable[[int, int, _Floats], _Floats]
+FORWARD, MAGNITUDE, BACKWARD = range(3)
+
+# Multiplications of one example, on average over the layers of products, from which a call of the library is worth
+# its overhead.
+_WIDE = 1 << 20
+
+_forced: ContextVar[bool | None] = ContextVar("forced", default=None)
+
+
+@contextlib.contextmanager
+def forced(library: bool) -> Iterator[None]:
+    """Send all products in the block to the library, or none, whatever the size of the layers; for tests.
+
+    Settings that are not strict still exclude the library.
+    """
+    token = _forced.set(library)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def strict() -> bool:
+    """Whether the library's routines exist here and every setting leaves float32 products in float32.
+
+    >>> before = torch.get_float32_matmul_precision()
+    >>> torch.set_float32_matmul_precision("medium")
+    >>> strict()
+    False
+    >>> torch.set_float32_matmul_precision(before)
+    """
+    if not torch.backends.mkldnn.is_available() or torch.get_float32_matmul_precision() != "highest":
+        return False
+    if os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "strict").lower() != "strict":
+        return False
+    mkldnn = torch.backends.mkldnn
+    settings = [torch.backends, mkldnn, mkldnn.conv, mkldnn.matmul]
+    return all(getattr(place, "fp32_precision", "none") in ("none", "ieee") for place in settings)
+
+
+class LibraryProducts:
+    """The products of one network's layers, called by the native engine.
+
+    Args:
+        layers: for each layer of products its number, its node and its weight in the engine's floats, flat.
+    """
+
+    def __init__(self, layers: list[tuple[int, Linear | Conv2d, _Floats]]) -> None:
+        self._layers = {i: _Layer(node, torch.from_numpy(weight)) for i, node, weight in layers}
+
+    def chosen(self) -> bool:
+        """Whether the library computes the products of this network now."""
+        wanted = _forced.get()
+        if wanted is None:
+            work = [layer.work for layer in self._layers.values()]
+            wanted = sum(work) >= _WIDE * len(work)
+        return wanted and bool(self._layers) and strict() and all(layer.weight.dtype == torch.float32 and layer.normal for layer in self._layers.values())
+
+    @denormals_kept()
+    def __call__(self, i: int, product: int, operand: _Floats) -> _Floats:
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            layer, z = self._layers[i], torch.from_numpy(operand)
+            result = layer.backward(z) if product == BACKWARD else layer.forward(z, magnitude=product == MAGNITUDE)
+            return result.contiguous().numpy()
+
+
+class _Layer:
+    def __init__(self, node: Linear | Conv2d, weight: Tensor) -> None:
+        self.node = node
+        if isinstance(node, Conv2d):
+            shape = node.weight.value().shape
+            self.work = weight[: shape[1:].numel()].numel() * node.size
+            self.weight = weight.view(shape)
+        else:
+            self.work = weight.numel()
+            self.weight = weight.view(node.size, -1)
+        sizes = weight.abs()
+        # a library may take subnormal weights for zero
+        self.normal = not bool(((sizes > 0) & (sizes < torch.finfo(weight.dtype).smallest_normal)).any())
+        self._magnitude: Tensor | None = None
+
+    def forward(self, z: Tensor, *, magnitude: bool) -> Tensor:
+        if magnitude and self._magnitude is None:
+            self._magnitude = self.weight.abs()
+        weight = self._magnitude if magnitude else self.weight
+        assert weight is not None
+        if not isinstance(self.node, Conv2d):
+            return _linear(z, weight)
+        z = z.view(-1, *self.node.inputs[0].shape)
+        return _convolution(z, weight, self.node).flatten(1)
+
+    def backward(self, a: Tensor) -> Tensor:
+        if not isinstance(self.node, Conv2d):
+            return _linear(a, self.weight.mT.contiguous())
+        a = a.view(-1, *self.node.shape)
+        return _transposed_convolution(a, self.weight, self.node).flatten(1)
+
+
+def _linear(z: Tensor, weight: Tensor) -> Tensor:
+    if z.dtype == torch.float32:
+        return torch.ops.mkldnn._linear_pointwise(z, weight, None, "none", [], "")
+    return torch.mm(z, weight.mT)  # float64 products have no other format
+
+
+def _convolution(z: Tensor, weight: Tensor, node: Conv2d) -> Tensor:
+    return torch.ops.aten.mkldnn_convolution(
+        z, weight, None, node.padding, node.stride, node.dilation, node.groups
+    )
+
+
+def _transposed_convolution(a: Tensor, weight: Tensor, node: Conv2d) -> Tensor:
+    kernel = weight.shape[2:]
+    ends = [
+        (out - 1) * stride - 2 * padding + dilation * (k - 1) + 1
+        for out, stride, padding, dilation, k in zip(
+            node.shape[1:], node.stride, node.padding, node.dilation, kernel, strict=True
+        )
+    ]
+    rest = [size - end for size, end in zip(node.inputs[0].shape[1:], ends, strict=True)]
+    return torch.ops.mkldnn._convolution_transpose_pointwise(
+        a, weight, None, node.padding, rest, node.stride, node.dilation, node.groups, "none", [], ""
+    )
