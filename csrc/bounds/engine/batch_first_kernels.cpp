@@ -116,8 +116,8 @@ PYROBUST_TARGET void range(const T* center, const T* radius, const T* magnitude,
 
 template <class T>
 PYROBUST_TARGET void scale(const T* lower, const T* upper, int64_t n, const T* scale, const double* shift,
-                           const double* scale_error, const double* shift_error, const ScaleCosts& costs, T* lower_out,
-                           T* upper_out, T* sum) {
+                           const double* scale_error, const double* shift_error, const double* shift_excess,
+                           const ScaleCosts& costs, T* lower_out, T* upper_out, T* sum) {
   const Directed<T> directed(costs.sound);
   const V share = splat(costs.share), flushed = splat(costs.flushed), none = splat(0);
   const V rounding = splat(costs.sound ? 0x1p-49 : 0), smallest = splat(costs.sound ? 0x1p-1070 : 0);
@@ -131,6 +131,7 @@ PYROBUST_TARGET void scale(const T* lower, const T* upper, int64_t n, const T* s
     if (costs.sound) {
       error = add(mul(load(se8.at), m), load(te8.at));
       error = add(error, mul(share, add(add(sized, abs(t)), flushed)));
+      if (shift_excess != nullptr) error = add(error, mul(share, load(Eight<double>(shift_excess, i, n).at)));
       // Zero where everything is: a zero scale of an exact range.
       const V total = add(error, add(sized, abs(t)));
       error = add(error, where_less(none, total, fused(total, rounding, smallest), mul(total, none)));

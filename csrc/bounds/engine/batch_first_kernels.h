@@ -9,7 +9,7 @@
 
 namespace pyrobust::cpu {
 
-// Rounding errors of a deployed scale z + shift, relative to |scale| |z| + |shift| + flushed.
+// Rounding errors of a deployed scale z + shift, relative to |scale| |z| + |shift| + excess + flushed.
 struct ScaleCosts {
   double share = 0, flushed = 0;
   bool sound = true;
@@ -26,10 +26,11 @@ struct BatchFirstKernels {
   // sum |w| m, where magnitude is given.
   void (*range)(const T* center, const T* radius, const T* magnitude, const double* bias, int64_t n,
                 const RangeCosts& costs, T* lower, T* upper, T* sum);
-  // Computes the ranges of scale z + shift, and upper bounds of |scale| |z| unless sum is null.
+  // Computes the ranges of scale z + shift, and upper bounds of |scale| |z| unless sum is null; shift_excess may be
+  // null.
   void (*scale)(const T* lower, const T* upper, int64_t n, const T* scale, const double* shift,
-                const double* scale_error, const double* shift_error, const ScaleCosts& costs, T* lower_out,
-                T* upper_out, T* sum);
+                const double* scale_error, const double* shift_error, const double* shift_excess,
+                const ScaleCosts& costs, T* lower_out, T* upper_out, T* sum);
   // Adds sign times the ranges of a term to n ranges, and its largest |z| to sum unless null.
   void (*add)(const T* lower, const T* upper, int64_t n, double sign, bool sound, T* lower_out, T* upper_out, T* sum);
   // Computes the ranges of max(z, 0).

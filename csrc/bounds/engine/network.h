@@ -68,6 +68,8 @@ struct Layer {
   // scale z + shift, whose exact values are within these errors
   std::vector<T> scale;
   std::vector<double> shift, scale_error, shift_error;
+  // what the terms that a deployed pass adds up to the shift exceed it by; empty for none
+  std::vector<double> shift_excess;
 
   std::vector<int64_t> index;  // gather: into the concatenated inputs; -1 is zero
   std::vector<double> signs;   // sum

@@ -18,12 +18,14 @@ template <class T>
 class Propagation {
  public:
   Propagation(const BoundNetwork<T>& network, const BoundOptions& options, int threads, const ParallelFor& parallel_for,
-              const LibraryProduct<T>& product)
+              const LibraryProduct<T>& product, bool rows)
       : network_(network),
         options_(options),
         threads_(threads),
         parallel_for_(parallel_for),
-        reached_(list_reached(network, options)),
+        reached_(product && !rows && ends_with_intervals(options)
+                     ? std::vector<uint8_t>(static_cast<size_t>(network.size()), 0)
+                     : list_reached(network, options)),
         read_last_(list_read_last(network, options, reached_)),
         rooms_(list_rooms(network)),
         lanes_(network, reached_, options),
@@ -222,6 +224,10 @@ class Propagation {
     std::vector<double> error;  // [count][spec.count]
   };
 
+  // Whether the intervals of the output are the bounds, unless there are rows.
+  static bool ends_with_intervals(const BoundOptions& options) {
+    return options.method == Method::kIbp && options.norm == Norm::kLinf;
+  }
   bool packed() const { return options_.method == Method::kCrown || options_.norm != Norm::kLinf; }
 
   void finish(const Specification& spec, int64_t first, int64_t count, double* lower, double* upper) {
@@ -355,7 +361,7 @@ template <class T>
 void propagate(const BoundNetwork<T>& network, const InputSet& inputs, int64_t batch, const Specification& spec,
                const BoundOptions& options, int64_t chunk, int threads, const ParallelFor& parallel_for,
                const LibraryProduct<T>& product, double* lower, double* upper) {
-  Propagation<T> propagation(network, options, threads, parallel_for, product);
+  Propagation<T> propagation(network, options, threads, parallel_for, product, spec.rows != nullptr);
   for (int64_t first = 0; first < batch; first += chunk)
     propagation.run(inputs, first, std::min(chunk, batch - first), spec, lower, upper);
 }

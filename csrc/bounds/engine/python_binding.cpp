@@ -113,13 +113,14 @@ class Network {
   }
 
   int64_t scale(int64_t input, const Array<T>& scale, const Doubles& shift, const Doubles& scale_error,
-                const Doubles& shift_error, int64_t roundings) {
+                const Doubles& shift_error, const Doubles& shift_excess, int64_t roundings) {
     Layer<T> layer = like(input, Kind::kScale);
     const int64_t n = layer.shape.size();
     layer.scale = values(scale, n, "scale");
     layer.shift = values(shift, n, "shift");
     layer.scale_error = values(scale_error, n, "scale_error");
     layer.shift_error = values(shift_error, n, "shift_error");
+    if (shift_excess.size() > 0) layer.shift_excess = values(shift_excess, n, "shift_excess");
     layer.roundings = roundings;
     return network_.add(std::move(layer));
   }
@@ -327,7 +328,7 @@ void bind(py::module_& m, const char* name) {
       .def("conv", &N::conv, py::arg("input"), py::arg("weight"), py::arg("bias"), py::arg("weight_error"),
            py::arg("bias_error"), py::arg("sizes"), py::arg("shape"))
       .def("scale", &N::scale, py::arg("input"), py::arg("scale"), py::arg("shift"), py::arg("scale_error"),
-           py::arg("shift_error"), py::arg("roundings"))
+           py::arg("shift_error"), py::arg("shift_excess"), py::arg("roundings"))
       .def("gather", &N::gather, py::arg("inputs"), py::arg("index"), py::arg("shape"))
       .def("sum", &N::sum, py::arg("inputs"), py::arg("signs"), py::arg("roundings"))
       .def("activation", &N::activation, py::arg("input"), py::arg("function"), py::arg("slope"), py::arg("low"),

@@ -53,6 +53,7 @@ Pair affine_pair(const Layer<T>& layer, const ExampleState<T>& example, const La
     const LayerState<T>& input = example[layer.inputs[0]];
     bias = layer.shift[k];
     known = layer.shift_error[k] + layer.scale_error[k] * magnitude(input.lower[k], input.upper[k]);
+    if (!layer.shift_excess.empty()) known += costs.bias * layer.shift_excess[k];
   } else {
     bias = layer.bias[k];
   }
@@ -61,6 +62,23 @@ Pair affine_pair(const Layer<T>& layer, const ExampleState<T>& example, const La
   double error = costs.sum * state.sum[k] + costs.bias * size + costs.flushed + known;
   error += Outward(true).rounding_error<T>(error + size);
   return {bias - error, bias + error};
+}
+
+// The part of a scale's error that differs by neuron; empty for other layers.
+template <class T>
+std::vector<double> known_errors(const Layer<T>& layer, const ExampleState<T>& example, const StepCosts& costs) {
+  std::vector<double> known;
+  if (layer.kind != Kind::kScale || !costs.sound) return known;
+  const LayerState<T>& input = example[layer.inputs[0]];
+  known.resize(layer.shift.size());
+  for (size_t k = 0; k < known.size(); ++k)
+    known[k] = layer.shift_error[k] + layer.scale_error[k] * magnitude(input.lower[k], input.upper[k]);
+  for (size_t k = 0; k < layer.shift_excess.size(); ++k) known[k] += costs.bias * layer.shift_excess[k];
+  return known;
+}
+template <class T>
+const std::vector<double>& offsets(const Layer<T>& layer) {
+  return layer.kind == Kind::kScale ? layer.shift : layer.bias;
 }
 
 // Stores a pair in T, widened by the relative error of the loops.
@@ -166,10 +184,11 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
   resize_relaxation(state, n);
   const StepCosts step = costs_of(network, below, options);
   const bool relu = layer.function == Function::kLeakyRelu && layer.slope == 0;
-  if (relu && (!below.fused || below.kind != Kind::kScale) && finite(input)) {
+  if (relu && finite(input)) {
+    const std::vector<double> known = below.fused ? known_errors(below, example, step) : std::vector<double>();
     relaxation_kernels<T>().relu_relaxation(
-        input.lower.data(), input.upper.data(), below.fused ? input.sum.data() : nullptr, below.bias.data(),
-        static_cast<int64_t>(n), step, state.lower_slope.data(), state.upper_slope.data(), state.lower_intercept.data(),
+        input.lower.data(), input.upper.data(), below.fused ? input.sum.data() : nullptr, offsets(below).data(),
+        known.empty() ? nullptr : known.data(), static_cast<int64_t>(n), step, state.lower_slope.data(), state.upper_slope.data(), state.lower_intercept.data(),
         state.upper_intercept.data(), state.alive.data());
     state.needed = state.alive;  // the intercepts of the others are zero
     return;
@@ -262,12 +281,9 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
     const auto n = static_cast<size_t>(layer.shape.size());
     const StepCosts costs = costs_of(network, layer, options);
     state.low.resize(n), state.high.resize(n);
-    if (layer.kind == Kind::kScale)
-      for (size_t k = 0; k < n; ++k)
-        store_pair(out, costs.share, affine_pair(layer, example, state, costs, k), state.low[k], state.high[k]);
-    else
-      relaxation_kernels<T>().affine_pairs(state.sum.data(), layer.bias.data(), static_cast<int64_t>(n), costs,
-                                           state.low.data(), state.high.data());
+    const std::vector<double> known = known_errors(layer, example, costs);
+    relaxation_kernels<T>().affine_pairs(state.sum.data(), offsets(layer).data(), known.empty() ? nullptr : known.data(),
+                                         static_cast<int64_t>(n), costs, state.low.data(), state.high.data());
   } else if (layer.kind == Kind::kActivation) {
     prepare_activation(network, i, example, options);
   } else if (layer.kind == Kind::kMaxPool) {

@@ -16,13 +16,13 @@ template <class T>
 struct RelaxationKernels {
   // Stores n pairs in T, at most low and at least high, widened by the relative error of the loops.
   void (*pairs)(const double* low, const double* high, int64_t n, double share, bool sound, T* low_out, T* high_out);
-  // The same for bias -+ error.
-  void (*affine_pairs)(const double* sum, const double* bias, int64_t n, const StepCosts& costs, T* low_out,
-                       T* high_out);
+  // The same for bias -+ error; known, unless null, is a part of the error.
+  void (*affine_pairs)(const double* sum, const double* bias, const double* known, int64_t n, const StepCosts& costs,
+                       T* low_out, T* high_out);
   // Linear relaxations of n ReLUs with finite ranges, with intercepts widened by the rounding error, and by that of the
-  // layer below where sum and bias are given.
-  void (*relu_relaxation)(const double* lower, const double* upper, const double* sum, const double* bias, int64_t n,
-                          const StepCosts& costs, T* lower_slope, T* upper_slope, T* lower_intercept,
+  // layer below where sum and bias are given, and perhaps a known part of its error.
+  void (*relu_relaxation)(const double* lower, const double* upper, const double* sum, const double* bias,
+                          const double* known, int64_t n, const StepCosts& costs, T* lower_slope, T* upper_slope, T* lower_intercept,
                           T* upper_intercept, uint8_t* alive);
 };
 

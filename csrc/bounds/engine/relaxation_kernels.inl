@@ -34,9 +34,9 @@ struct LowHigh {
   V low, high;
 };
 template <class T>
-PYROBUST_TARGET inline LowHigh errors(const Steps<T>& steps, const StepCosts& costs, V sum, V bias) {
+PYROBUST_TARGET inline LowHigh errors(const Steps<T>& steps, const StepCosts& costs, V sum, V bias, V known) {
   const V size = abs(bias);
-  V error = fused(splat(costs.sum), sum, fused(splat(costs.bias), size, splat(costs.flushed)));
+  V error = fused(splat(costs.sum), sum, fused(splat(costs.bias), size, add(splat(costs.flushed), known)));
   error = add(error, steps.rounding_error(add(error, size)));
   return {sub(bias, error), add(bias, error)};
 }
@@ -70,12 +70,12 @@ PYROBUST_TARGET void pairs(const double* low, const double* high, int64_t n, dou
 }
 
 template <class T>
-PYROBUST_TARGET void affine_pairs(const double* sum, const double* bias, int64_t n, const StepCosts& costs, T* low_out,
-                                  T* high_out) {
+PYROBUST_TARGET void affine_pairs(const double* sum, const double* bias, const double* known, int64_t n,
+                                  const StepCosts& costs, T* low_out, T* high_out) {
   const Steps<T> steps(costs.sound);
   for (int64_t i = 0; i < n; i += 8) {
-    const Eight s(sum, i, n), b(bias, i, n);
-    const LowHigh pair = errors(steps, costs, load(s.at), load(b.at));
+    const Eight s(sum, i, n), b(bias, i, n), e(known == nullptr ? bias : known, i, n);
+    const LowHigh pair = errors(steps, costs, load(s.at), load(b.at), known == nullptr ? splat(0) : load(e.at));
     T low[8], high[8];
     put_pair<T>(steps, splat(costs.share), pair.low, pair.high, low, high);
     copy_out(low, low_out, i, n), copy_out(high, high_out, i, n);
@@ -84,7 +84,7 @@ PYROBUST_TARGET void affine_pairs(const double* sum, const double* bias, int64_t
 
 template <class T>
 PYROBUST_TARGET void relu_relaxation(const double* lower, const double* upper, const double* sum, const double* bias,
-                                     int64_t n, const StepCosts& costs, T* lower_slope, T* upper_slope,
+                                     const double* known, int64_t n, const StepCosts& costs, T* lower_slope, T* upper_slope,
                                      T* lower_intercept, T* upper_intercept, uint8_t* alive) {
   const Steps<T> steps(costs.sound);
   const V none = splat(0), one = splat(1);
@@ -103,8 +103,9 @@ PYROBUST_TARGET void relu_relaxation(const double* lower, const double* upper, c
     high = where_less(none, active, none, high);
     V low = none, m = max(abs(l), abs(u)), low_size = none, high_size = high;
     if (sum != nullptr) {
-      const Eight sum8(sum, i, n), bias8(bias, i, n);
-      const LowHigh pair = errors(steps, costs, load(sum8.at), load(bias8.at));
+      const Eight sum8(sum, i, n), bias8(bias, i, n), known8(known == nullptr ? bias : known, i, n);
+      const LowHigh pair =
+          errors(steps, costs, load(sum8.at), load(bias8.at), known == nullptr ? none : load(known8.at));
       const V size = max(abs(pair.low), abs(pair.high));
       low = mul(s, pair.low), high = fused(t, pair.high, high);
       low_size = mul(s, size), high_size = fused(t, size, high_size);

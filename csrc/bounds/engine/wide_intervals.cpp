@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "bounds/engine/batch_first_kernels.h"
 
@@ -43,6 +44,7 @@ WideIntervals<T>::WideIntervals(const BoundNetwork<T>& network, const std::vecto
       handed_out_[static_cast<size_t>(input)] |= is_reached(i);
     }
   }
+  handed_out_.back() = 1;
   for (int64_t i = 0; i < network.output(); ++i)
     freed_[static_cast<size_t>(last[static_cast<size_t>(i)])].push_back(i);
 }
@@ -103,6 +105,12 @@ void WideIntervals<T>::run(int64_t i, std::vector<ExampleState<T>>& examples) {
       break;
     case Kind::kSum:
       sum(i);
+      break;
+    case Kind::kGather:
+      gather(i);
+      break;
+    case Kind::kMaxPool:
+      maximum(i);
       break;
     default:
       if (layer.kind == Kind::kActivation && layer.function == Function::kLeakyRelu && layer.slope == 0) {
@@ -167,8 +175,9 @@ void WideIntervals<T>::scale(int64_t i) {
     T* const sums = to.sum ? to.sum.get() + at : nullptr;
     batch_first_kernels<T>().scale(from.lower.get() + at, from.upper.get() + at, n, layer.scale.data() + first,
                                    layer.shift.data() + first, layer.scale_error.data() + first,
-                                   layer.shift_error.data() + first, costs, to.lower.get() + at, to.upper.get() + at,
-                                   sums);
+                                   layer.shift_error.data() + first,
+                                   layer.shift_excess.empty() ? nullptr : layer.shift_excess.data() + first, costs,
+                                   to.lower.get() + at, to.upper.get() + at, sums);
     batch_first_kernels<T>().check(n, 0, 0, largest_, sums, to.lower.get() + at, to.upper.get() + at);
   });
 }
@@ -195,6 +204,53 @@ void WideIntervals<T>::sum(int64_t i) {
         lower[k] = out.down_to<T>(out.add_down(lower[k], -error)), upper[k] = out.up_to<T>(out.add_up(upper[k], error));
       }
     batch_first_kernels<T>().check(n, 0, 0, largest_, sums, lower, upper);
+  });
+}
+
+template <class T>
+void WideIntervals<T>::gather(int64_t i) {
+  const Layer<T>& layer = network_.layer(i);
+  Ranges& to = make(i);
+  for_blocks(layer.shape.size(), [&](int64_t first, int64_t n, int64_t at) {
+    const int64_t example = at / layer.shape.size();
+    for (int64_t k = 0; k < n; ++k) {
+      int64_t from = layer.index[static_cast<size_t>(first + k)];
+      T lower = 0, upper = 0;
+      for (const int64_t input : layer.inputs) {
+        const int64_t size = size_of(input);
+        if (from >= 0 && from < size) {
+          const auto place = static_cast<size_t>(example * size + from);
+          lower = ranges(input).lower[place], upper = ranges(input).upper[place];
+        }
+        from -= size;
+        if (from < 0) break;
+      }
+      const auto place = static_cast<size_t>(at + k);
+      to.lower[place] = lower, to.upper[place] = upper;
+      if (to.sum) to.sum[place] = std::max(std::fabs(lower), std::fabs(upper));
+    }
+  });
+}
+
+template <class T>
+void WideIntervals<T>::maximum(int64_t i) {
+  const Layer<T>& layer = network_.layer(i);
+  const Ranges& from = ranges(layer.inputs[0]);
+  Ranges& to = make(i);
+  const int64_t size = size_of(layer.inputs[0]);
+  for_blocks(layer.shape.size(), [&](int64_t first, int64_t n, int64_t at) {
+    const int64_t example = at / layer.shape.size();
+    const T *const lowers = from.lower.get() + example * size, *const uppers = from.upper.get() + example * size;
+    for (int64_t k = 0; k < n; ++k) {
+      const int64_t* const window = layer.windows.data() + (first + k) * layer.window;
+      T lower = -std::numeric_limits<T>::infinity(), upper = lower;
+      for (int64_t j = 0; j < layer.window; ++j) {
+        if (window[j] < 0) continue;
+        lower = std::max(lower, lowers[window[j]]), upper = std::max(upper, uppers[window[j]]);
+      }
+      to.lower[static_cast<size_t>(at + k)] = lower, to.upper[static_cast<size_t>(at + k)] = upper;
+    }
+    batch_first_kernels<T>().check(n, 0, 0, largest_, nullptr, to.lower.get() + at, to.upper.get() + at);
   });
 }
 

@@ -44,6 +44,8 @@ class WideIntervals {
   void products(int64_t i);
   void scale(int64_t i);
   void sum(int64_t i);
+  void gather(int64_t i);
+  void maximum(int64_t i);
   void other(int64_t i);
   void hand_out(int64_t i, std::vector<ExampleState<T>>& examples);
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -59,8 +58,8 @@ def strict() -> bool:
         return False
     if os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "strict").lower() != "strict":
         return False
-    mkldnn = torch.backends.mkldnn
-    settings = [torch.backends, mkldnn, mkldnn.conv, mkldnn.matmul]
+    settings: list[Any] = [torch.backends, torch.backends.mkldnn]
+    settings += [getattr(torch.backends.mkldnn, part, None) for part in ("conv", "matmul")]
     return all(getattr(place, "fp32_precision", "none") in ("none", "ieee") for place in settings)
 
 
@@ -80,10 +79,16 @@ class LibraryProducts:
         if wanted is None:
             work = [layer.work for layer in self._layers.values()]
             wanted = sum(work) >= _WIDE * len(work)
-        return wanted and bool(self._layers) and strict() and all(layer.weight.dtype == torch.float32 and layer.normal for layer in self._layers.values())
+        return (
+            wanted
+            and bool(self._layers)
+            and strict()
+            and all(layer.weight.dtype == torch.float32 and layer.normal for layer in self._layers.values())
+        )
 
     @denormals_kept()
     def __call__(self, i: int, product: int, operand: _Floats) -> _Floats:
+        """The products of layer i."""
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             layer, z = self._layers[i], torch.from_numpy(operand)
             result = layer.backward(z) if product == BACKWARD else layer.forward(z, magnitude=product == MAGNITUDE)
@@ -124,14 +129,13 @@ class _Layer:
 
 def _linear(z: Tensor, weight: Tensor) -> Tensor:
     if z.dtype == torch.float32:
-        return torch.ops.mkldnn._linear_pointwise(z, weight, None, "none", [], "")
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(z, weight, None, "none", [], "")
+        return result
     return torch.mm(z, weight.mT)  # float64 products have no other format
 
 
 def _convolution(z: Tensor, weight: Tensor, node: Conv2d) -> Tensor:
-    return torch.ops.aten.mkldnn_convolution(
-        z, weight, None, node.padding, node.stride, node.dilation, node.groups
-    )
+    return torch.ops.aten.mkldnn_convolution(z, weight, None, node.padding, node.stride, node.dilation, node.groups)
 
 
 def _transposed_convolution(a: Tensor, weight: Tensor, node: Conv2d) -> Tensor:
@@ -143,6 +147,7 @@ def _transposed_convolution(a: Tensor, weight: Tensor, node: Conv2d) -> Tensor:
         )
     ]
     rest = [size - end for size, end in zip(node.inputs[0].shape[1:], ends, strict=True)]
-    return torch.ops.mkldnn._convolution_transpose_pointwise(
-        a, weight, None, node.padding, rest, node.stride, node.dilation, node.groups, "none", [], ""
-    )
+    sizes = node.padding, rest, node.stride, node.dilation
+    call = torch.ops.mkldnn._convolution_transpose_pointwise
+    result: Tensor = call(a, weight, None, *sizes, node.groups, "none", [], "")
+    return result

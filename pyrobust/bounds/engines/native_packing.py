@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 
 from pyrobust import _C
-from pyrobust.bounds.graph.activations import LARGEST, RelaxationRule, required, row_of
 from pyrobust.bounds.engines.library_products import LibraryProducts
-from pyrobust.bounds.graph.analysis import Analysis, Step
+from pyrobust.bounds.graph.activations import LARGEST, RelaxationRule, required, row_of
+from pyrobust.bounds.graph.analysis import Analysis, Step, consumers
 from pyrobust.bounds.graph.nodes import (
     Activation,
     Conv2d,
@@ -26,7 +26,7 @@ from pyrobust.bounds.graph.nodes import (
     Sum,
     in_order,
 )
-from pyrobust.bounds.graph.rounded_constants import SCALE_ROUNDINGS, bias_of, rounded, weights_of
+from pyrobust.bounds.graph.rounded_constants import SCALE_ROUNDINGS, Rounded, bias_of, rounded, weights_of
 
 #: The name of this engine in errors.
 ENGINE = "the native engine"
@@ -65,10 +65,14 @@ class _Packing:
         self.steps: list[Step] = []  # the layers of the network
         self.planes: list[_Planes] = []
         self.number: dict[Node, int] = {}
+        self.joined: dict[Scale, Scale] = {}
 
     def run(self, output: Node) -> Packed:
-        for node in in_order(output):
-            if isinstance(node, Reshape):
+        order = in_order(output)
+        self.joined = _joined_shifts(order, output)
+        left_out = set(self.joined.values())
+        for node in order:
+            if isinstance(node, Reshape) or node in left_out:
                 self.number[node] = self.number[node.inputs[0]]
             else:
                 self.number[node] = self._add(node)
@@ -117,9 +121,12 @@ class _Packing:
         if isinstance(node, Scale):
             scale = rounded(node.scale, node.shape, 1.0, self.dtype)
             shift = rounded(node.shift, node.shape, 0.0, np.float64)
-            value, offset = scale.value.ravel(), shift.value.ravel()
-            errors = scale.error.ravel(), shift.error.ravel()
-            number = network.scale(first, value, offset, *errors, SCALE_ROUNDINGS)
+            excess = np.zeros(0)
+            if node in self.joined:
+                before = rounded(self.joined[node].shift, node.shape, 0.0, np.float64)
+                shift, excess = _joined(before, scale, shift)
+            parts = (scale.value, shift.value, scale.error, shift.error, excess)
+            number = network.scale(first, *(part.ravel() for part in parts), SCALE_ROUNDINGS)
             return self._record(number, node, inputs, self.planes[first])
         if isinstance(node, Sum):
             shapes = {self.planes[source] for source in inputs}
@@ -167,6 +174,29 @@ def _widened(rule: RelaxationRule, error: float, largest: float) -> RelaxationRu
         return next(slopes), lower - errors, next(slopes), upper + errors, low - errors, high + errors
 
     return apply
+
+
+def _joined_shifts(order: list[Node], output: Node) -> dict[Scale, Scale]:
+    """Scales, each with the shift right before it that only it reads, as batch norm has: one layer takes both."""
+    readers = consumers(order, [output])
+    joined: dict[Scale, Scale] = {}
+    for node in order:
+        before = node.inputs[0] if node.inputs else None
+        if not isinstance(node, Scale) or not isinstance(before, Scale) or before in joined:
+            continue
+        if before.scale is None and before is not output and readers[before] == [node]:
+            joined[node] = before
+    return joined
+
+
+def _joined(before: Rounded, scale: Rounded, shift: Rounded) -> tuple[Rounded, npt.NDArray[np.float64]]:
+    """The shift of scale·(z + before) + shift, and what its terms exceed it by in magnitude."""
+    product = scale.value * before.value
+    value = product + shift.value
+    size = np.abs(product) + np.abs(shift.value)
+    error = scale.error * (np.abs(before.value) + before.error) + np.abs(scale.value) * before.error + shift.error
+    error = (error + 2.0**-51 * size) * (1 + 2.0**-48) + 2.0**-1060
+    return Rounded(value, error), np.maximum(0.0, (size - np.abs(value)) + 2.0**-50 * size)
 
 
 def _planes(shape: tuple[int, ...]) -> _Planes:
