@@ -60,8 +60,8 @@ class BoundNetwork32:
     ) -> None: ...
     def propagate(
         self,
-        lower: _Doubles,
-        upper: _Doubles,
+        lower: _Array,
+        upper: _Array,
         center: _Doubles | None,
         epsilon: _Doubles | None,
         rows: _Doubles | None,
@@ -72,7 +72,10 @@ class BoundNetwork32:
         deployed_max: float,
         with_upper: bool,
         chunk: int,
-        product: Callable[[int, int, _Array], _Array] | None,
+        product: Callable[[int, int, _Array], _Array] | None = None,
+        radius: _Doubles | None = None,
+        clip_low: float = ...,
+        clip_high: float = ...,
     ) -> tuple[_Doubles, _Doubles]: ...
     def weight(self, layer: int) -> _Array: ...
     def bytes_per_example(self) -> int: ...

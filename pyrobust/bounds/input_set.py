@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,39 +34,78 @@ ClipRange: TypeAlias = "tuple[ClipEnd, ClipEnd]"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class InputSet:
-    """B sets of inputs, in float64 on one device; boxes given in float32 stay in float32.
+class Around:
+    """Boxes around centers, in a clip range: for most models cheaper to read than their corners.
 
     Attributes:
-        lower: [B, n], lower corner of a box around each set, rounded down; -inf for elements without a lower end.
-        upper: [B, n], upper corner, rounded up.
+        center: [B, n], float32 or float64.
+        radius: [B], float64, finite.
+        lowest: lower end of the clip range.
+        highest: upper end.
+    """
+
+    center: Tensor
+    radius: Tensor
+    lowest: float
+    highest: float
+
+    def corners(self) -> tuple[Tensor, Tensor]:
+        """The corners of the boxes, rounded outward."""
+        return _corners(self.center.double(), self.radius[:, None], self.lowest, self.highest)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class InputSet:
+    """B sets of inputs, on one device, each in a box.
+
+    Attributes:
+        boxes: their lower and upper corners [B, n], in float64 or as given in float32, rounded outward, with -inf and
+            inf for elements without an end; or their centers.
         norm: norm of the balls; "linf" where the sets are the boxes themselves.
-        center: [B, n], centers of the balls; None for boxes given by their corners.
+        center: [B, n], centers of the balls, float64 unless the norm is "linf"; None for boxes given by their corners.
         epsilon: [B], radii of balls that contain the sets; None for boxes given by their corners.
         bounded: whether all corners are finite.
     """
 
-    lower: Tensor
-    upper: Tensor
+    boxes: tuple[Tensor, Tensor] | Around
     norm: str
     center: Tensor | None
     epsilon: Tensor | None
     bounded: bool = True
 
+    @functools.cached_property
+    def _corners(self) -> tuple[Tensor, Tensor]:
+        return self.boxes.corners() if isinstance(self.boxes, Around) else self.boxes
+
+    @property
+    def lower(self) -> Tensor:
+        """The lower corners [B, n]."""
+        return self._corners[0]
+
+    @property
+    def upper(self) -> Tensor:
+        """The upper corners [B, n]."""
+        return self._corners[1]
+
     def __len__(self) -> int:
-        return len(self.lower)
+        return len(self.boxes.center if isinstance(self.boxes, Around) else self.boxes[0])
 
     def rows(self, chosen: Tensor | slice) -> InputSet:
         """Select sets by bool [B], indices or a slice."""
-        center = None if self.center is None else self.center[chosen]
-        epsilon = None if self.epsilon is None else self.epsilon[chosen]
-        return InputSet(self.lower[chosen], self.upper[chosen], self.norm, center, epsilon, self.bounded)
+        return self._mapped(lambda t: t[chosen])
 
     def cpu(self) -> InputSet:
         """Return the sets in host memory."""
-        center = None if self.center is None else self.center.cpu()
-        epsilon = None if self.epsilon is None else self.epsilon.cpu()
-        return InputSet(self.lower.cpu(), self.upper.cpu(), self.norm, center, epsilon, self.bounded)
+        return self._mapped(Tensor.cpu)
+
+    def _mapped(self, f: Callable[[Tensor], Tensor]) -> InputSet:
+        boxes = self.boxes
+        if isinstance(boxes, Around):
+            boxes = Around(f(boxes.center), f(boxes.radius), boxes.lowest, boxes.highest)
+        else:
+            boxes = f(boxes[0]), f(boxes[1])
+        center, epsilon = (None if t is None else f(t) for t in (self.center, self.epsilon))
+        return InputSet(boxes, self.norm, center, epsilon, self.bounded)
 
 
 def ball(
@@ -81,24 +121,44 @@ def ball(
     Radii of elements, epsilon [B, *shape], are those of boxes; a radius may be infinite where there is a clip range.
     """
     norm = norm_name("norm", norm)
-    center = _elements("x", x, shape, device).double()
+    center = _elements("x", x, shape, device)
     lowest, highest = clip_ends(clip, shape, device)
-    outside = (center < lowest) | (center > highest)
-    if bool(outside.any()):
-        value = first_wrong(center.reshape(-1, *shape), outside.reshape(-1, *shape))
-        ends = f"[{lowest}, {highest}]" if isinstance(lowest, float) else "of its element"
-        raise InputError(f"x: expected values in the clip range {ends}, got {value}")
+    if clip is not None:
+        _check_inside(center, lowest, highest, shape)
     radius = check_radii(epsilon, norm, clip, len(center), shape).to(device)
+    exact = center if norm == "linf" else center.double()
+    if radius.dim() == 1 and isinstance(lowest, float) and isinstance(highest, float) and bool(radius.isfinite().all()):
+        return InputSet(Around(center, radius, lowest, highest), norm, exact, radius)
+    center = center.double()
     wide = radius[:, None] if radius.dim() == 1 else radius.reshape(len(center), -1)
-    infinity = torch.tensor(torch.inf, dtype=torch.float64, device=device)
-    # x ± 0 is exact; any other sum may be rounded inward
-    lower = torch.where(wide == 0, center, torch.nextafter(center - wide, -infinity)).clamp(min=lowest)
-    upper = torch.where(wide == 0, center, torch.nextafter(center + wide, infinity)).clamp(max=highest)
+    lower, upper = _corners(center, wide, lowest, highest)
     if radius.dim() > 1:
         radius = wide.amax(1) if wide.shape[1] else wide.sum(1)
     if clip is not None and bool(radius.isinf().any()):
         radius = torch.where(radius.isinf(), _farthest(lower, center, upper, norm), radius)
-    return InputSet(lower, upper, norm, center, radius)
+    return InputSet((lower, upper), norm, exact, radius)
+
+
+def _check_inside(center: Tensor, lowest: float | Tensor, highest: float | Tensor, shape: tuple[int, ...]) -> None:
+    """Raise InputError where an element is outside the clip range."""
+    if isinstance(lowest, float) and isinstance(highest, float) and center.numel():
+        least, most = (float(end) for end in center.aminmax())
+        if lowest <= least and most <= highest:
+            return
+    outside = (center.double() < lowest) | (center.double() > highest)
+    if bool(outside.any()):
+        value = first_wrong(center.reshape(-1, *shape), outside.reshape(-1, *shape))
+        ends = f"[{lowest}, {highest}]" if isinstance(lowest, float) else "of its element"
+        raise InputError(f"x: expected values in the clip range {ends}, got {value}")
+
+
+def _corners(center: Tensor, radius: Tensor, lowest: float | Tensor, highest: float | Tensor) -> tuple[Tensor, Tensor]:
+    """The corners of boxes around float64 centers, rounded outward, in a clip range."""
+    infinity = torch.tensor(torch.inf, dtype=torch.float64, device=center.device)
+    # x ± 0 is exact; any other sum may be rounded inward
+    lower = torch.where(radius == 0, center, torch.nextafter(center - radius, -infinity))
+    upper = torch.where(radius == 0, center, torch.nextafter(center + radius, infinity))
+    return lower.clamp(min=lowest), upper.clamp(max=highest)
 
 
 def check_radii(epsilon: Any, norm: str, clip: ClipRange | None, examples: int, shape: tuple[int, ...]) -> Tensor:
@@ -135,7 +195,7 @@ def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.
         value = first_wrong(lower.reshape(-1, *shape), above.reshape(-1, *shape))
         raise InputError(f"x_lower: expected at most x_upper, got {value}, above {upper.reshape(-1)[place].item()}")
     bounded = not lower.numel() or bool((lower.amin() > -torch.inf) & (upper.amax() < torch.inf))
-    return InputSet(lower, upper, "linf", None, None, bounded)
+    return InputSet((lower, upper), "linf", None, None, bounded)
 
 
 def checked_clip(clip: ClipRange | None) -> tuple[Any, Any] | None:

@@ -24,11 +24,13 @@ struct BoundOptions {
   bool library = false;            // whether a library multiplies coefficients: in any order, flushing underflow to zero
 };
 
-// Corners of boxes [B][n], in float64 or in float32, converted when read: a float64 copy of all of them would be
-// most of IBP's memory.
+// One side of boxes [B][n], in float64 or in float32, converted when read: a float64 copy of all of them would be most
+// of IBP's memory. Boxes around centers are given by those, a radius for each example and the clip range.
 struct Corners {
   const double* wide = nullptr;
   const float* narrow = nullptr;
+  const double* radius = nullptr;  // [B]
+  double sign = -1, low = -INFINITY, high = INFINITY;
 
   Corners() = default;
   explicit Corners(const double* corners) : wide(corners) {}
@@ -38,6 +40,15 @@ struct Corners {
       out.assign(wide + example * n, wide + (example + 1) * n);
     else
       out.assign(narrow + example * n, narrow + (example + 1) * n);
+    if (radius == nullptr) return;
+    // x -+ 0 is exact; any other sum may be rounded inward.
+    const double reach = sign * radius[example];
+    if (reach != 0)
+      for (double& z : out) {
+        const double end = z + reach;
+        z = end + sign * (std::fabs(end) * 0x1p-52 + 0x1p-1074);
+      }
+    for (double& z : out) z = z < low ? low : z > high ? high : z;
   }
 };
 

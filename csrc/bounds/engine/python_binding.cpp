@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cmath>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -189,13 +190,15 @@ class Network {
     finished_ = true;
   }
 
-  // lower, upper, center: [B, n]; epsilon: [B]; rows: [S, K], [B, S, K] or None
+  // lower, upper, center: [B, n]; epsilon: [B]; rows: [S, K], [B, S, K] or None. With radius [B], the boxes are those
+  // around lower in the clip range [low, high], and upper is not read.
   template <class E>
   py::tuple propagate(const Array<E>& lower, const Array<E>& upper, const std::optional<Doubles>& center,
                       const std::optional<Doubles>& epsilon, const std::optional<Doubles>& rows,
                       const std::string& method, const std::string& norm, bool sound, double deployed,
                       double deployed_max, bool with_upper, int64_t chunk,
-                      const std::optional<py::function>& product) const {
+                      const std::optional<py::function>& product, const std::optional<Doubles>& radius,
+                      double clip_low, double clip_high) const {
     check(finished_, "BoundNetwork: expected a finished network");
     check(chunk > 0, "BoundNetwork: chunk: expected a positive number");
     const int64_t n = network_.layer(0).shape.size(), outputs = network_.layer(network_.output()).shape.size();
@@ -225,8 +228,14 @@ class Network {
     }
     const std::vector<py::ssize_t> shape{batch, spec.count};
     Doubles low(shape), high(with_upper ? shape : std::vector<py::ssize_t>{0, spec.count});
-    const cpu::InputSet set{cpu::Corners(lower.data()), cpu::Corners(upper.data()), center ? center->data() : nullptr,
-                            epsilon ? epsilon->data() : nullptr};
+    cpu::InputSet set{cpu::Corners(lower.data()), cpu::Corners(upper.data()), center ? center->data() : nullptr,
+                      epsilon ? epsilon->data() : nullptr};
+    if (radius) {
+      check(radius->size() == batch, "BoundNetwork: radius: expected [", batch, "]");
+      for (cpu::Corners* corners : {&set.lower, &set.upper})
+        corners->radius = radius->data(), corners->low = clip_low, corners->high = clip_high;
+      set.upper.sign = 1;
+    }
     double* const low_data = low.mutable_data();
     double* const high_data = high.mutable_data();
     if (batch > 0) {
@@ -313,7 +322,8 @@ void bind_propagate(py::class_<N>& network, bool exact) {
   network.def("propagate", &N::template propagate<E>, py::arg("lower").noconvert(exact),
               py::arg("upper").noconvert(exact), py::arg("center"), py::arg("epsilon"), py::arg("rows"),
               py::arg("method"), py::arg("norm"), py::arg("sound"), py::arg("deployed"), py::arg("deployed_max"),
-              py::arg("with_upper"), py::arg("chunk"), py::arg("product"));
+              py::arg("with_upper"), py::arg("chunk"), py::arg("product") = py::none(), py::arg("radius") = py::none(),
+              py::arg("clip_low") = -INFINITY, py::arg("clip_high") = INFINITY);
 }
 
 template <class T>

@@ -54,7 +54,7 @@ def strict() -> bool:
     False
     >>> torch.set_float32_matmul_precision(before)
     """
-    if not torch.backends.mkldnn.is_available() or torch.get_float32_matmul_precision() != "highest":
+    if not torch._C._has_mkldnn or torch.get_float32_matmul_precision() != "highest":
         return False
     if os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "strict").lower() != "strict":
         return False
@@ -128,14 +128,14 @@ class _Layer:
 
 
 def _linear(z: Tensor, weight: Tensor) -> Tensor:
-    if z.dtype == torch.float32:
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(z, weight, None, "none", [], "")
-        return result
-    return torch.mm(z, weight.mT)  # float64 products have no other format
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(z, weight, None, "none", [], "")
+    return result
 
 
 def _convolution(z: Tensor, weight: Tensor, node: Conv2d) -> Tensor:
-    return torch.ops.aten.mkldnn_convolution(z, weight, None, node.padding, node.stride, node.dilation, node.groups)
+    call = torch.ops.aten.mkldnn_convolution
+    result: Tensor = call(z, weight, None, node.padding, node.stride, node.dilation, node.groups)
+    return result
 
 
 def _transposed_convolution(a: Tensor, weight: Tensor, node: Conv2d) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from pyrobust.bounds.engines.chunks import free_memory
 from pyrobust.bounds.engines.native_packing import Packed, has_offset, native_network
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.nodes import Node, in_order
-from pyrobust.bounds.input_set import CPU, InputSet
+from pyrobust.bounds.input_set import CPU, Around, InputSet
 
 # Share of the free memory that a call may use by default, and the largest useful chunk: intervals take sixteen examples
 # at once for each thread.
@@ -75,9 +76,11 @@ class Engine:
         enough = max(_LEAST_CHUNK, _EXAMPLES_PER_THREAD * torch.get_num_threads())
         chunk = max(1, min(enough, limit // max(1, packed.network.bytes_per_example())))
         ball = inputs.norm != "linf"  # an l∞ ball is a box
+        around = inputs.boxes if isinstance(inputs.boxes, Around) else None
+        lower, upper = (inputs.lower, inputs.upper) if around is None else (around.center, around.center)
         results = packed.network.propagate(
-            inputs.lower.numpy(),
-            inputs.upper.numpy(),
+            lower.numpy(),
+            upper.numpy(),
             inputs.center.numpy() if ball and inputs.center is not None else None,
             inputs.epsilon.numpy() if ball and inputs.epsilon is not None else None,
             None if rows is None else rows.numpy(),
@@ -89,6 +92,9 @@ class Engine:
             with_upper,
             chunk,
             packed.products if packed.products.chosen() else None,
+            None if around is None else around.radius.numpy(),
+            -math.inf if around is None else around.lowest,
+            math.inf if around is None else around.highest,
         )
         lower = torch.from_numpy(results[0])
         upper = torch.from_numpy(results[1]) if with_upper else torch.full_like(lower, torch.inf)

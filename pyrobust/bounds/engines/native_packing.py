@@ -125,8 +125,8 @@ class _Packing:
             if node in self.joined:
                 before = rounded(self.joined[node].shift, node.shape, 0.0, np.float64)
                 shift, excess = _joined(before, scale, shift)
-            parts = (scale.value, shift.value, scale.error, shift.error, excess)
-            number = network.scale(first, *(part.ravel() for part in parts), SCALE_ROUNDINGS)
+            parts = [part.ravel() for part in (scale.value, shift.value, scale.error, shift.error, excess)]
+            number = network.scale(first, parts[0], parts[1], parts[2], parts[3], parts[4], SCALE_ROUNDINGS)
             return self._record(number, node, inputs, self.planes[first])
         if isinstance(node, Sum):
             shapes = {self.planes[source] for source in inputs}

@@ -155,7 +155,7 @@ class LipschitzEngine:
     def _at_centers(self, center: Tensor, rows: Tensor, query: Query, with_upper: bool) -> tuple[Tensor, Tensor]:
         if query.semantics != "real":
             raise InputError(f'semantics: expected "real" with method "lipschitz", got {query.semantics!r}')
-        points = InputSet(center, center, "linf", None, None)
+        points = InputSet((center, center), "linf", None, None)
         return self._values.run(points, rows, dataclasses.replace(query, method="crown"), with_upper=with_upper)
 
     def _of(self, norm: str) -> _RowSlopes:
