@@ -112,6 +112,12 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     (LINE, nn.MaxPool1d(3, 2, 1)),
     (PLANE, lambda x: x.amax((2, 3))),
     (PLANE, lambda x: x.amax(1, keepdim=True)),
+    (PLANE, lambda x: x.amin((1, 3))),
+    (PLANE, lambda x: x[:, :2].amin(1, keepdim=True) - x[:, 1:3].amax(1, keepdim=True)),
+    (PLANE, lambda x: x.max(2)[0].min(1, keepdim=True).values),
+    (LINE, lambda x: x.sort(1)[0] + x.sort(descending=True).values + torch.sort(x, dim=1, stable=True)[0]),
+    (PLANE, lambda x: torch.cat([torch.max(*x.chunk(2, 1)), torch.min(*x.chunk(2, 1))], 1)),
+    (PLANE, lambda x: torch.maximum(x, x[:, :1]) - torch.minimum(torch.ones(5, dtype=x.dtype), x)),
     (PLANE, nn.AvgPool2d(2)),
     (PLANE, nn.AvgPool2d(3, 2, 1)),
     (PLANE, nn.AvgPool2d(3, 2, 1, count_include_pad=False)),
@@ -260,6 +266,8 @@ REFUSED: list[tuple[tuple[int, ...], Callable[..., Tensor], str]] = [
     (FLAT, lambda x, m: m.cube[0, :2].mT @ x, "mixes"),
     (LINE, lambda x, m: torch.einsum("bij,ijk->k", x, m.cube), "mixes"),
     (FLAT, lambda x: torch.tensordot(x, torch.ones(2, 3), ([0], [0])), "mixes"),
+    (FLAT, lambda x: x.sort(0)[0], "sort"),
+    (FLAT, lambda x: x + x.max(1, keepdim=True)[1], "add"),
 ]
 
 

@@ -16,7 +16,21 @@ from torch import Tensor
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.evaluate import forward
-from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Scale, Sum, in_order
+from pyrobust.bounds.graph.lowering.registry import Lowering
+from pyrobust.bounds.graph.lowering.sorting import exchanged
+from pyrobust.bounds.graph.nodes import (
+    Activation,
+    Conv2d,
+    Gather,
+    Input,
+    Linear,
+    MaxPool,
+    Node,
+    Scale,
+    Sort,
+    Sum,
+    in_order,
+)
 
 METHODS = ("ibp", "crown-ibp", "crown")
 
@@ -47,6 +61,9 @@ def _value(node: Node, inputs: list[Exact]) -> Exact:
         for term in terms[1:]:
             total = total + term
         return total
+    if isinstance(node, Sort):
+        pairs, larger = node.pairs.numpy(), node.larger.numpy()
+        return inputs[-1].map(lambda n: np.where(larger, n[:, pairs].max(2), n[:, pairs].min(2)))
     if isinstance(node, (Gather, MaxPool)):
         zero = Exact.known(np.full((len(z.lower), 1), 0, dtype=object), 1)
         every = joined([*inputs, zero], 1)
@@ -94,7 +111,7 @@ class Maker:
         z, rng = self.any(), self.rng
         size = int(rng.integers(1, 9))
         flat = {"name": "node", "shape": z.shape, "inputs": (z,)}
-        kind = rng.integers(9)
+        kind = rng.integers(10)
         node: Node
         if kind == 0:
             node = Linear(
@@ -131,7 +148,11 @@ class Maker:
                 [self.index(z.size, (size, 3)), torch.from_numpy(rng.integers(z.size, size=(size, 1)))], 1
             )
             node = MaxPool(name="m", shape=(size,), inputs=(z,), windows=windows)
-        elif kind == 6:
+        elif kind == 6 and z.size >= 2:
+            places = torch.from_numpy(rng.permutation(z.size)[: z.size // 2 * 2]).view(2, -1)
+            count = int(rng.integers(1, places.shape[1] + 1))
+            node = exchanged(Lowering(torch.float32), z, *places[:, :count])
+        elif kind == 7:
             low = float(rng.choice([-1.0, 0.0, 0.3]))
             node = Activation(**flat, function="clamp", lower=low, upper=low + float(rng.choice([0.0, 0.5, 3.0])))
         else:

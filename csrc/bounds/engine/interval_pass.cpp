@@ -82,6 +82,20 @@ void products(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const*
   });
 }
 
+// Intersects the range of an element with that of the smaller or larger of the pair that it is.
+template <class T>
+void intersect_with_pair(const Layer<T>& layer, const LayerState<T>& pairs, size_t k, LayerState<T>& state) {
+  const auto a = static_cast<size_t>(layer.windows[2 * k]), b = static_cast<size_t>(layer.windows[2 * k + 1]);
+  const bool larger = layer.larger[k] != 0;
+  const auto of_pair = [&](double x, double y) { return larger ? std::max(x, y) : std::min(x, y); };
+  const double lower = of_pair(pairs.lower[a], pairs.lower[b]), upper = of_pair(pairs.upper[a], pairs.upper[b]);
+  const double low = std::max(lower, state.lower[k]), high = std::min(upper, state.upper[k]);
+  // Without directed rounding, the two may miss each other.
+  state.lower[k] = low <= high ? low : lower;
+  state.upper[k] = low <= high ? high : upper;
+  state.sum[k] = magnitude(state.lower[k], state.upper[k]);
+}
+
 // All other layers, one example at a time, in float64.
 template <class T>
 void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example, const BoundOptions& options) {
@@ -125,6 +139,7 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
           from -= size;
           if (from < 0) break;
         }
+        if (!layer.larger.empty()) intersect_with_pair(layer, example[layer.inputs.back()], k, state);
       }
       break;
     case Kind::kSum:

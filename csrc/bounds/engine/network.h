@@ -78,8 +78,10 @@ struct Layer {
   double slope = 0, low = -INFINITY, high = INFINITY;
   RelaxationRule rule;
 
-  std::vector<int64_t> windows;  // maxpool: [size][width], -1 for none
+  // maxpool: [size][width], -1 for none; a gather of sorted pairs: [size][2] of the last input
+  std::vector<int64_t> windows;
   int64_t window = 0;
+  std::vector<int64_t> larger;  // of such a gather: whether each element is the larger of its pair
 
   int64_t roundings = 0;  // of the deployed forward pass, for semantics = "float32"
 

@@ -127,14 +127,19 @@ class Network {
   }
 
   int64_t gather(const std::vector<int64_t>& inputs, const Integers& index, const std::vector<int64_t>& shape) {
-    Layer<T> layer;
-    layer.kind = Kind::kGather;
-    layer.shape = shape_of(shape);
-    layer.inputs = inputs;
-    int64_t total = 0;
-    for (const int64_t i : inputs) total += source(i).shape.size();
-    layer.index = values(index, layer.shape.size(), "index");
-    check_indices(layer.index, total);
+    return network_.add(gathered(inputs, index, shape));
+  }
+
+  // A gather whose element k is the smaller or larger of two elements [size, 2] of the last input.
+  int64_t sort(const std::vector<int64_t>& inputs, const Integers& index, const Integers& pairs, const Integers& larger,
+               const std::vector<int64_t>& shape) {
+    check(!inputs.empty(), "BoundNetwork: inputs: expected at least one");
+    Layer<T> layer = gathered(inputs, index, shape);
+    layer.window = 2;
+    layer.windows = values(pairs, 2 * layer.shape.size(), "pairs");
+    layer.larger = values(larger, layer.shape.size(), "larger");
+    check_indices(layer.windows, source(inputs.back()).shape.size());
+    for (const int64_t from : layer.windows) check(from >= 0, "BoundNetwork: pairs: expected elements, got none");
     return network_.add(std::move(layer));
   }
 
@@ -290,6 +295,18 @@ class Network {
     layer.inputs = {input};
     return layer;
   }
+  Layer<T> gathered(const std::vector<int64_t>& inputs, const Integers& index,
+                    const std::vector<int64_t>& shape) const {
+    Layer<T> layer;
+    layer.kind = Kind::kGather;
+    layer.shape = shape_of(shape);
+    layer.inputs = inputs;
+    int64_t total = 0;
+    for (const int64_t i : inputs) total += source(i).shape.size();
+    layer.index = values(index, layer.shape.size(), "index");
+    check_indices(layer.index, total);
+    return layer;
+  }
   static void check_indices(const std::vector<int64_t>& indices, int64_t size) {
     for (const int64_t i : indices)
       check(i >= -1 && i < size, "BoundNetwork: index: expected -1 to ", size - 1, ", got ", i);
@@ -340,6 +357,7 @@ void bind(py::module_& m, const char* name) {
       .def("scale", &N::scale, py::arg("input"), py::arg("scale"), py::arg("shift"), py::arg("scale_error"),
            py::arg("shift_error"), py::arg("shift_excess"), py::arg("roundings"))
       .def("gather", &N::gather, py::arg("inputs"), py::arg("index"), py::arg("shape"))
+      .def("sort", &N::sort, py::arg("inputs"), py::arg("index"), py::arg("pairs"), py::arg("larger"), py::arg("shape"))
       .def("sum", &N::sum, py::arg("inputs"), py::arg("signs"), py::arg("roundings"))
       .def("activation", &N::activation, py::arg("input"), py::arg("function"), py::arg("slope"), py::arg("low"),
            py::arg("high"), py::arg("roundings"), py::arg("rule"))

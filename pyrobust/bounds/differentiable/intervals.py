@@ -13,7 +13,19 @@ from pyrobust.bounds.differentiable.cpu_kernels import Move, affine_intervals, r
 from pyrobust.bounds.graph.activations import ACTIVATIONS, Differentiable, row_of
 from pyrobust.bounds.graph.analysis import consumers
 from pyrobust.bounds.graph.evaluate import affine, like
-from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum
+from pyrobust.bounds.graph.nodes import (
+    Activation,
+    Conv2d,
+    Gather,
+    Input,
+    Linear,
+    MaxPool,
+    Node,
+    Reshape,
+    Scale,
+    Sort,
+    Sum,
+)
 from pyrobust.errors import ModelError
 
 #: The name of these bounds in errors.
@@ -96,6 +108,10 @@ def _range(node: Node, ranges: Mapping[Node, Range]) -> Range:
     if isinstance(node, Scale):
         center = affine(node, [first.center])
         return Range(center, first.radius if node.scale is None else first.radius * like(node.scale, center).abs())
+    if isinstance(node, Sort):
+        pairs, larger = node.pairs.to(first.center.device), node.larger.to(first.center.device)
+        ends = [end.flatten(1)[:, pairs] for end in (inputs[-1].lower, inputs[-1].upper)]
+        return Range.between(*(torch.where(larger, e.amax(2), e.amin(2)).view(-1, *node.shape) for e in ends))
     if isinstance(node, Gather | Reshape):
         return Range(affine(node, [z.center for z in inputs]), affine(node, _radii(inputs)))
     if isinstance(node, Sum):

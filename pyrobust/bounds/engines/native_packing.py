@@ -23,6 +23,7 @@ from pyrobust.bounds.graph.nodes import (
     Node,
     Reshape,
     Scale,
+    Sort,
     Sum,
     in_order,
 )
@@ -135,7 +136,12 @@ class _Packing:
             number = network.sum(inputs, np.array(node.signs, dtype=np.float64), len(inputs) - 1)
             return self._record(number, node, inputs, common)
         if isinstance(node, Gather):
-            return self._record(network.gather(inputs, node.index.numpy().ravel(), planes), node, inputs, planes)
+            index = node.index.numpy().ravel()
+            if isinstance(node, Sort):
+                number = network.sort(inputs, index, node.pairs.numpy(), node.larger.numpy(), planes)
+            else:
+                number = network.gather(inputs, index, planes)
+            return self._record(number, node, inputs, planes)
         if isinstance(node, MaxPool):
             return self._record(network.max_pool(first, node.windows.numpy(), planes), node, inputs, planes)
         assert isinstance(node, Activation)

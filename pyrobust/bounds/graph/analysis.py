@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Scale, Sum
+from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum
 
 
 def consumers(order: Sequence[Node], wanted: Collection[Node]) -> dict[Node, list[Node]]:
@@ -42,6 +42,41 @@ def read_counts(node: Gather | MaxPool) -> list[Tensor]:
     index = node.index if isinstance(node, Gather) else node.windows
     counts = torch.bincount(index.flatten() + 1, minlength=1 + sum(sizes))[1:]  # -1 reads the number 0
     return list(torch.split(counts, sizes))
+
+
+class Origin(NamedTuple):
+    """Elements by where they come from: numbers in the concatenation of distinct nodes, −1 for the constant 0."""
+
+    nodes: tuple[Node, ...]
+    places: Tensor
+
+    def repeats(self) -> bool:
+        """Whether an element occurs more than once."""
+        return bool((torch.bincount(self.places + 1)[1:] > 1).any())
+
+
+def origin(node: Node) -> Origin:
+    """The elements [size] of a node, through all ``Gather`` and ``Reshape`` that only moved them.
+
+    >>> x = Input(name="x", shape=(2,), inputs=())
+    >>> last = Gather(name="g", shape=(1,), inputs=(x,), index=torch.tensor([1]))
+    >>> origin(Gather(name="h", shape=(2,), inputs=(last, x), index=torch.tensor([0, 1]))).places
+    tensor([1, 0])
+    """
+    if isinstance(node, Reshape):
+        return origin(node.inputs[0])
+    if type(node) is not Gather:
+        return Origin((node,), torch.arange(node.size))
+    begin: dict[Node, int] = {}
+    parts = []
+    for source in map(origin, node.inputs):
+        sizes = [inner.size for inner in source.nodes]
+        known = []
+        for inner, size in zip(source.nodes, sizes, strict=True):
+            begin.setdefault(inner, sum(other.size for other in begin))
+            known.append(torch.arange(begin[inner], begin[inner] + size))
+        parts.append(torch.cat([*known, torch.tensor([-1])])[source.places])  # -1 is the last
+    return Origin(tuple(begin), torch.cat([*parts, torch.tensor([-1])])[node.index.flatten()])
 
 
 def is_affine(node: Node) -> bool:

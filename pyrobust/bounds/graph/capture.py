@@ -28,6 +28,7 @@ from pyrobust.bounds.graph.lowering import (  # noqa: F401 - each registers its 
     layout,
     pooling,
     resampling,
+    sorting,
 )
 from pyrobust.bounds.graph.lowering.constant_calls import constant_call
 from pyrobust.bounds.graph.lowering.layout import MOVES, Displaced

@@ -2,7 +2,7 @@
 
 Every node is a function of its input nodes; shapes are those of one example. A node is an affine map (``Linear``,
 ``Conv2d``, ``Scale``, ``Gather``, ``Sum``, ``Reshape``), an elementwise function (``Activation``), or a ``MaxPool``.
-Average pooling, for instance, is a convolution with ones and a ``Scale``.
+Average pooling, for instance, is a convolution with ones and a ``Scale``; sorting is a chain of ``Sort``.
 """
 
 from __future__ import annotations
@@ -78,6 +78,23 @@ class Gather(Node):
     """
 
     index: Tensor
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Sort(Gather):
+    """Disjoint pairs of elements in ascending order: element i is the smaller or larger of a pair of its last input.
+
+    It is gathered from its first inputs, which compute min(a, b) = a − relu(a − b) and max(a, b) = b + relu(a − b), so
+    that linear bounds pass through them. The pair also gives its range, often a smaller one than theirs, and its
+    Lipschitz constant: sorting moves no two points apart in any p-norm.
+
+    Attributes:
+        pairs: int64 [size, 2], the two elements of the last input; the same one twice where it is only passed on.
+        larger: bool [size], whether the element is the larger of its pair.
+    """
+
+    pairs: Tensor
+    larger: Tensor
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

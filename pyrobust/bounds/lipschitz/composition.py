@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from pyrobust.bounds.graph.activations import row_of
-from pyrobust.bounds.graph.analysis import consumers, read_counts
+from pyrobust.bounds.graph.analysis import origin
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.nodes import (
     Activation,
@@ -21,6 +23,7 @@ from pyrobust.bounds.graph.nodes import (
     Node,
     Reshape,
     Scale,
+    Sort,
     Sum,
     in_order,
 )
@@ -37,7 +40,7 @@ class LayerNorm:
 
     Attributes:
         name: "module path (operator)".
-        kind: the operation: "linear", "conv2d", "scale", "sum", "gather", "maxpool" or "activation".
+        kind: the operation: "linear", "conv2d", "scale", "sum", "gather", "sort", "maxpool" or "activation".
         value: the bound, from its concatenated inputs to its output; for a sum the number of its terms.
     """
 
@@ -54,7 +57,10 @@ class Constants:
     - ``Scale``: the largest |scale|.
     - ``Sum``: the sum of the constants of its terms, by the triangle inequality.
     - ``Gather``: with an element of input i read at most rᵢ times, ‖out‖₂² ≤ Σ rᵢ‖zᵢ‖₂² and ‖out‖₁ ≤ Σ rᵢ‖zᵢ‖₁; in l∞
-      the largest of its inputs.
+      the largest of its inputs. Several in a row are one, so that splitting and concatenating again costs nothing;
+      relu(z) and relu(−z) count as z, as only one of them moves at a time. One that pads a convolution's input with
+      its own elements is part of the convolution.
+    - ``Sort``: 1, as sorting does not move two tuples apart (Anil, Lucas and Grosse, 2019).
     - ``MaxPool``: the maxima of a window differ by at most the largest difference in it, hence 1 in l∞; if an element
       is in at most r windows, Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², hence √r in l2, and likewise r in l1.
     - ``Activation``: the largest absolute slope.
@@ -71,8 +77,8 @@ class Constants:
         self.norm = norm
         self.layers: list[LayerNorm] = []
         self.value: dict[Node, float] = {}
-        order = in_order(output)
-        self._readers = {node: len(readers) for node, readers in consumers(order, [output]).items()}
+        order = _read_nodes(output)
+        self._readers = collections.Counter(source for node in order for source in _sources(node))
         self._folds = {node for node in order if self._folded(node) is not None}
         folded = {self._folded(node) for node in self._folds}
         for node in order:
@@ -84,7 +90,7 @@ class Constants:
         return self.value[node]
 
     def _of(self, node: Node) -> float:
-        inputs = [self.value[source] for source in node.inputs]
+        inputs = [self.value[source] for source in _sources(node)]
         if isinstance(node, Input):
             return 1.0
         if isinstance(node, Reshape):
@@ -104,6 +110,11 @@ class Constants:
             for value in inputs:
                 total = _up(total + value)
             return total
+        if isinstance(node, Sort):
+            first = node.inputs[-1]
+            if not (isinstance(first, Sort) and first.name == node.name):  # a further step of the same sort
+                self.layers.append(LayerNorm(node.name, "sort", 1.0))
+            return inputs[0]
         if isinstance(node, Gather):
             return self._gather(node)
         if isinstance(node, MaxPool):
@@ -173,10 +184,7 @@ class Constants:
         return float(count) if self.norm == "l1" else 1.0
 
     def _gather(self, node: Gather) -> float:
-        read: dict[Node, Tensor] = {}
-        for source, counts in zip(node.inputs, read_counts(node), strict=True):
-            read[source] = read[source] + counts if source in read else counts
-        most = {source: int(part.amax()) for source, part in read.items() if part.numel() and bool(part.any())}
+        most = {source: int(part.amax()) for source, part in _reads(node).items() if bool(part.any())}
         self.layers.append(LayerNorm(node.name, "gather", self._repeated(max(most.values(), default=0))))
         if self.norm == "linf":
             return max((self.value[source] for source in most), default=0.0)
@@ -188,6 +196,57 @@ class Constants:
             value = self.value[source]
             total = _up(total + _product(float(count), _product(value, value) if self.norm == "l2" else value))
         return _up(math.sqrt(total)) if self.norm == "l2" else total
+
+
+def _sources(node: Node) -> tuple[Node, ...]:
+    """The nodes from whose constants that of a node is composed."""
+    if isinstance(node, Sort):
+        return node.inputs[-1:]
+    return origin(node).nodes if isinstance(node, Gather) else node.inputs
+
+
+def _read_nodes(output: Node) -> list[Node]:
+    """The nodes that the constant of the output is composed from, each after its own."""
+    order = in_order(output)
+    read = {output}
+    for node in reversed(order):
+        if node in read:
+            read.update(_sources(node))
+    return [node for node in order if node in read]
+
+
+def _reads(node: Gather) -> dict[Node, Tensor]:
+    """How often a gather reads each element of the nodes that it reads; relu(z) and relu(−z) are reads of z."""
+    source = origin(node)
+    counts = torch.bincount(source.places + 1, minlength=1 + sum(part.size for part in source.nodes))[1:]
+    read = dict(zip(source.nodes, torch.split(counts, [part.size for part in source.nodes]), strict=True))
+    for part in source.nodes:
+        opposite = _opposite_relu(part, read)
+        if opposite is not None:
+            z, both = part.inputs[0], torch.maximum(read.pop(part), read.pop(opposite))
+            read[z] = read[z] + both if z in read else both
+    return read
+
+
+def _opposite_relu(node: Node, others: Iterable[Node]) -> Node | None:
+    """The relu(−z) among the others, for a node relu(z)."""
+    return next(
+        (other for other in others if _is_relu(node) and _is_relu(other) and _negates(other.inputs[0], node.inputs[0])),
+        None,
+    )
+
+
+def _is_relu(node: Node) -> bool:
+    return isinstance(node, Activation) and node.function == "leaky_relu" and node.slope == 0
+
+
+def _negates(node: Node, z: Node) -> bool:
+    """Whether a node is −z."""
+    if isinstance(node, Sum):
+        return node.inputs == (z,) and node.signs == (-1,)
+    if not isinstance(node, Scale) or node.scale is None or node.shift is not None or node.inputs[0] is not z:
+        return False
+    return all(bool((end == -1).all()) for end in node.scale.enclosure())
 
 
 def _most_windows(node: MaxPool) -> int:

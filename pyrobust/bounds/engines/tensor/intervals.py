@@ -11,7 +11,7 @@ from pyrobust.bounds.engines.tensor.directed_rounding import FLUSHED, Outward, m
 from pyrobust.bounds.engines.tensor.matmul import forward
 from pyrobust.bounds.engines.tensor.network import ENGINE, Layer
 from pyrobust.bounds.graph.activations import LARGEST, required, row_of
-from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Linear, MaxPool, Scale, Sum
+from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Linear, MaxPool, Scale, Sort, Sum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +94,8 @@ def _range(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
         return _scaled(layer, first, arithmetic)
     if isinstance(node, Gather):
         lower, upper = (gathered(layer, ends) for ends in ([z.lower for z in inputs], [z.upper for z in inputs]))
+        if isinstance(node, Sort):
+            lower, upper = _sorted(layer, lower, upper, inputs[-1])
         return Range(lower, upper, magnitude(lower, upper))
     if isinstance(node, Sum):
         return _summed(layer, node, inputs, arithmetic)
@@ -177,6 +179,17 @@ def gathered(layer: Layer, inputs: list[Tensor]) -> Tensor:
     """The elements [B, size] that a Gather takes from its inputs [B, ...]."""
     flat = torch.cat([*inputs, inputs[0].new_zeros(len(inputs[0]), 1)], 1)
     return flat[:, layer.index]  # -1 is the last
+
+
+def _sorted(layer: Layer, lower: Tensor, upper: Tensor, z: Range) -> tuple[Tensor, Tensor]:
+    """Ranges of sorted pairs: those of the smaller and larger ends of the pair, and the given ones."""
+    ends = []
+    for end in (z.lower, z.upper):
+        pair = end[:, layer.pairs]
+        ends.append(torch.where(layer.larger, pair.amax(2), pair.amin(2)))
+    low, high = torch.maximum(lower, ends[0]), torch.minimum(upper, ends[1])
+    # Without directed rounding, the two may miss each other.
+    return torch.where(low <= high, low, ends[0]), torch.where(low <= high, high, ends[1])
 
 
 def windows(layer: Layer, z: Tensor, outside: float) -> Tensor:

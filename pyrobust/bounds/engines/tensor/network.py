@@ -12,7 +12,19 @@ from torch import Tensor
 
 from pyrobust.bounds.graph.activations import required, row_of
 from pyrobust.bounds.graph.analysis import Analysis, Step, is_affine, is_nonlinear
-from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Linear, MaxPool, Node, Reshape, Scale, Sum, in_order
+from pyrobust.bounds.graph.nodes import (
+    Activation,
+    Conv2d,
+    Gather,
+    Linear,
+    MaxPool,
+    Node,
+    Reshape,
+    Scale,
+    Sort,
+    Sum,
+    in_order,
+)
 from pyrobust.bounds.graph.rounded_constants import SCALE_ROUNDINGS, bias_of, rounded, weights_of
 
 #: The name of this engine in errors.
@@ -35,6 +47,8 @@ class Layer:
         scale: of a Scale [size].
         scale_error: [size].
         index: of a Gather [size]; of a MaxPool its windows [size, K].
+        pairs: of a Sort [size, 2].
+        larger: of a Sort [size].
         roundings: of the deployed forward pass, unless the layer is a sum of products.
         adds: additions into its coefficients in a backward pass, where several consumers write them.
         fused: see ``Analysis``.
@@ -49,6 +63,8 @@ class Layer:
     scale: Tensor = _NONE
     scale_error: Tensor = _NONE
     index: Tensor = _NONE
+    pairs: Tensor = _NONE
+    larger: Tensor = _NONE
     roundings: int = 0
     adds: int = 0
     fused: bool = False
@@ -131,6 +147,8 @@ class Network:
             layer.bias = torch.zeros(node.size, dtype=torch.float64, device=self.device)
             if isinstance(node, Gather):
                 layer.index = node.index.flatten().to(self.device)
+                if isinstance(node, Sort):
+                    layer.pairs, layer.larger = node.pairs.to(self.device), node.larger.to(self.device)
             else:
                 layer.roundings = len(inputs) - 1
         elif isinstance(node, MaxPool):

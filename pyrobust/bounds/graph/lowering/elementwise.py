@@ -17,7 +17,7 @@ from pyrobust.bounds.graph.activations import (
     row_from_rule,
 )
 from pyrobust.bounds.graph.constants import Constant
-from pyrobust.bounds.graph.lowering.affine import add, divide, subtract
+from pyrobust.bounds.graph.lowering.affine import add, divide
 from pyrobust.bounds.graph.lowering.registry import NUMBER, RULES, Lowering, Value, Z, lowers, lowers_together
 from pyrobust.bounds.graph.lowering.registry import number as constant
 from pyrobust.bounds.graph.nodes import Activation, Node
@@ -83,24 +83,6 @@ def rrelu(lowering: Lowering, z: Node, lower: float = 1 / 8, upper: float = 1 / 
     if training:
         raise lowering.unsupported("expected training=False, got random slopes")
     return leaky_relu(lowering, z, (lower + upper) / 2)
-
-
-@lowers(aten.maximum.default, aten.max.other)
-def maximum(lowering: Lowering, a: Value, b: Value) -> Node:
-    """The larger of two tensors, b + ReLU(a − b)."""
-    if not isinstance(a, Node):
-        a, b = b, a
-    excess = relu(lowering, subtract(lowering, a, b))
-    return add(lowering, excess, b)
-
-
-@lowers(aten.minimum.default, aten.min.other)
-def minimum(lowering: Lowering, a: Value, b: Value) -> Node:
-    """The smaller of two tensors, b − ReLU(b − a)."""
-    if not isinstance(a, Node):
-        a, b = b, a
-    excess = relu(lowering, subtract(lowering, b, a))
-    return subtract(lowering, b, excess)
 
 
 @lowers(aten.clamp.default, aten.hardtanh.default)

@@ -49,13 +49,6 @@ def adaptive_max_pool(lowering: Lowering, z: Node, size: Sequence[int]) -> tuple
     return (MaxPool(name=lowering.name, shape=shape, inputs=(z,), windows=_adaptive_windows(z, shape)),)
 
 
-@lowers(aten.amax.default)
-def largest(lowering: Lowering, z: Node, dims: Sequence[int] = (), keepdim: bool = False) -> Node:
-    """The largest element along dimensions."""
-    windows = _groups(lowering, z, dims)
-    return MaxPool(name=lowering.name, shape=lowering.out_shape(), inputs=(z,), windows=windows)
-
-
 @lowers(aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)
 def average_pool(
     lowering: Lowering,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.nodes import Node
@@ -28,6 +28,7 @@ class Lowering:
         dtype: of the call's result, likewise.
         device: of the call's result, likewise.
         input_dtype: of the network's input, and of every node.
+        sorts: pairs of elements that were compared, and where their order is found; see ``lowering.sorting``.
     """
 
     def __init__(self, input_dtype: torch.dtype) -> None:
@@ -37,6 +38,7 @@ class Lowering:
         self.dtype: torch.dtype | None = None
         self.device: torch.device | None = None
         self.batch = BATCH
+        self.sorts: dict[tuple[Any, ...], tuple[Node, Tensor, Tensor]] = {}
 
     def out_shape(self) -> tuple[int, ...]:
         """The shape of one example of the result."""
