@@ -515,6 +515,13 @@ class BoundedModel:
         """Return what an engine needs of the options; norm and clip range are in the input set."""
         if options.semantics == "float32" and not self._engine.deployable:
             raise InputError('semantics: expected "real" for a model in 16-bit floats, got "float32"')
+        if options.semantics == "float32":
+            fused = next((node.name for node in in_order(self.output) if not node.deployable), None)
+            if fused is not None:
+                raise InputError(
+                    f'semantics: expected "real", since the rounding of {fused} in a forward pass is not bounded, got '
+                    '"float32"'
+                )
         return Query(options.single_method(), options.sound, options.semantics, options.memory_limit)
 
 

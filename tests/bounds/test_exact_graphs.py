@@ -26,6 +26,7 @@ from pyrobust.bounds.graph.nodes import (
     Linear,
     MaxPool,
     Node,
+    Product,
     Scale,
     Sort,
     Sum,
@@ -70,6 +71,8 @@ def _value(node: Node, inputs: list[Exact]) -> Exact:
         if isinstance(node, Gather):
             return every.map(lambda n: n[:, node.index.flatten().numpy()])
         return every.map(lambda n: np.stack([n[:, [i for i in w if i >= 0]].max(1) for w in node.windows.tolist()], 1))
+    if isinstance(node, Product):
+        return inputs[0] * inputs[1]
     assert isinstance(node, Activation)
     if node.function == "clamp":
         low, high = known(torch.tensor([[node.lower, node.upper]], dtype=torch.float64)).over(2**80).lower[0]
@@ -94,8 +97,9 @@ def dense_weight(node: Conv2d) -> Tensor:
 class Maker:
     """Builder of random graphs; constants are float32 numbers of several scales."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
+    def __init__(self, rng: np.random.Generator, *, products: bool = False) -> None:
         self.rng = rng
+        self.kinds = 12 if products else 10
         self.scale = 10.0 ** rng.integers(-12, 13) if rng.random() < 0.3 else 1.0
         self.nodes: list[Node] = [Input(name="x", shape=(int(rng.integers(1, 9)),), inputs=())]
 
@@ -111,7 +115,7 @@ class Maker:
         z, rng = self.any(), self.rng
         size = int(rng.integers(1, 9))
         flat = {"name": "node", "shape": z.shape, "inputs": (z,)}
-        kind = rng.integers(10)
+        kind = rng.integers(self.kinds)
         node: Node
         if kind == 0:
             node = Linear(
@@ -135,7 +139,7 @@ class Maker:
         elif kind == 2:
             node = Scale(**flat, scale=self.constant(*z.shape), shift=self.constant(*z.shape))
         elif kind == 3:
-            others = [other for other in self.nodes if other.shape == z.shape]
+            others = self.like(z)
             chosen = tuple(others[i] for i in rng.integers(len(others), size=rng.integers(1, 5)))
             signs = tuple(int(s) for s in rng.choice([1, -1], size=len(chosen)))
             node = Sum(name="s", shape=z.shape, inputs=chosen, signs=signs)
@@ -155,9 +159,16 @@ class Maker:
         elif kind == 7:
             low = float(rng.choice([-1.0, 0.0, 0.3]))
             node = Activation(**flat, function="clamp", lower=low, upper=low + float(rng.choice([0.0, 0.5, 3.0])))
+        elif kind >= 10:
+            others = self.like(z)
+            node = Product(name="p", shape=z.shape, inputs=(z, others[int(rng.integers(len(others)))]))
         else:
             node = Activation(**flat, function="leaky_relu", slope=float(rng.choice([0, 0, 0, 0.1, 0.7])))
         self.nodes.append(node)
+
+    def like(self, z: Node) -> list[Node]:
+        """Return the nodes of the same shape."""
+        return [other for other in self.nodes if other.shape == z.shape]
 
     def index(self, total: int, shape: tuple[int, ...]) -> Tensor:
         """Draw element indices with repetition; -1 stands for no element."""
@@ -181,12 +192,14 @@ def slopes(output: Node, sets: Sets) -> np.ndarray:
     return np.stack([np.zeros(x.shape) if g is None else g.nan_to_num(0, 1, -1).numpy() for g in per_row])
 
 
-def run(seed: int, graphs: int, count: int, names: Sequence[str] = NAMES) -> dict[tuple[str, bool], int]:
+def run(
+    seed: int, graphs: int, count: int, names: Sequence[str] = NAMES, *, products: bool = False
+) -> dict[tuple[str, bool], int]:
     """Return the number of violated bounds by engine and soundness."""
     rng = np.random.default_rng(seed)
     outside = dict.fromkeys(itertools.product(names, (True, False)), 0)
     for _ in range(graphs):
-        maker = Maker(rng)
+        maker = Maker(rng, products=products)
         for _ in range(rng.integers(2, 12)):
             maker.add()
         output = maker.output()
@@ -219,6 +232,12 @@ def test_random_graphs() -> None:
         assert outside[name, False] > 0
 
 
+def test_random_graphs_with_products() -> None:
+    outside = run(23, 120, 8, ["torch"], products=True)
+    assert outside["torch", True] == 0
+    assert outside["torch", False] > 0
+
+
 def test_random_graphs_at_every_level(simd_level: str) -> None:
     assert run(22, 40, 4, ["native"])["native", True] == 0
 
@@ -228,3 +247,4 @@ def test_random_graphs_at_every_level(simd_level: str) -> None:
 def test_random_graphs_at_length(seed: int) -> None:
     outside = run(seed, 2000, 8)
     assert all(outside[name, True] == 0 for name in NAMES)
+    assert run(seed, 2000, 8, ["torch"], products=True)["torch", True] == 0

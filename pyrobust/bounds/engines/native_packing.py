@@ -21,6 +21,7 @@ from pyrobust.bounds.graph.nodes import (
     Linear,
     MaxPool,
     Node,
+    Product,
     Reshape,
     Scale,
     Sort,
@@ -28,6 +29,7 @@ from pyrobust.bounds.graph.nodes import (
     in_order,
 )
 from pyrobust.bounds.graph.rounded_constants import SCALE_ROUNDINGS, Rounded, bias_of, rounded, weights_of
+from pyrobust.errors import ModelError
 
 #: The name of this engine in errors.
 ENGINE = "the native engine"
@@ -144,6 +146,11 @@ class _Packing:
             return self._record(number, node, inputs, planes)
         if isinstance(node, MaxPool):
             return self._record(network.max_pool(first, node.windows.numpy(), planes), node, inputs, planes)
+        if isinstance(node, Product):
+            raise ModelError(
+                f"model: {node.name}: {ENGINE} does not support products of two tensors that depend on the input; "
+                'expected engine="torch" or None'
+            )
         assert isinstance(node, Activation)
         row = row_of(node, ENGINE)
         rule = None if row.native_code else required(row.rule, node, "native code and no rule", ENGINE)(node)

@@ -6,7 +6,8 @@ import torch
 
 from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
-from pyrobust.bounds.graph.nodes import Node
+from pyrobust.bounds.graph.analysis import is_beyond_native
+from pyrobust.bounds.graph.nodes import Node, in_order
 from pyrobust.bounds.input_set import CPU
 from pyrobust.errors import InputError
 
@@ -22,11 +23,16 @@ def check_engine(name: str | None) -> None:
 def engine_for(output: Node, dtype: torch.dtype, place: torch.device, name: str | None) -> Engine | TensorEngine:
     """The engine of that name; by default "native" for a model on the CPU, "torch" for one on a GPU.
 
+    Also "torch" on the CPU for a graph that the native engine cannot bound, or less tightly.
+
     Raises:
         InputError: "torch" for a model on another device.
         ModelError: see the engines.
     """
-    if name == "native" or (name is None and place.type != "cuda"):
+    if name is None:
+        needed = place.type == "cpu" and is_beyond_native(in_order(output))
+        name = "torch" if needed or place.type == "cuda" else "native"
+    if name == "native":
         return Engine(output, dtype)
     if place.type not in ("cpu", "cuda"):
         raise InputError(f'engine: expected "native" for a model on {place}, got "torch"')

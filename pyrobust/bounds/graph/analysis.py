@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Input, Linear, MaxPool, Node, Reshape, Scale, Sum
+from pyrobust.bounds.graph.nodes import (
+    Activation,
+    Conv2d,
+    Gather,
+    Input,
+    Linear,
+    MaxPool,
+    Node,
+    Product,
+    Reshape,
+    Scale,
+    Sum,
+)
 
 
 def consumers(order: Sequence[Node], wanted: Collection[Node]) -> dict[Node, list[Node]]:
@@ -86,7 +99,13 @@ def is_affine(node: Node) -> bool:
 
 def is_nonlinear(node: Node) -> bool:
     """Whether a node has a relaxation of its own."""
-    return isinstance(node, Activation | MaxPool)
+    return isinstance(node, Activation | MaxPool | Product)
+
+
+def is_beyond_native(nodes: Iterable[Node]) -> bool:
+    """Whether a graph has products of two nodes, or known ranges, which only the torch engine uses."""
+    everything = (-math.inf, math.inf)
+    return any(isinstance(node, Product) or node.known != everything for node in nodes)
 
 
 class Step(NamedTuple):

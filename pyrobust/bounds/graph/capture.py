@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch.export.graph_signature import OutputKind
 from torch.fx.node import map_aggregate
 
+from pyrobust.bounds.graph.attention_module import batch_kept_first
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.evaluate import forward_all
 from pyrobust.bounds.graph.lowering import (  # noqa: F401 - each registers its rules
@@ -26,7 +27,9 @@ from pyrobust.bounds.graph.lowering import (  # noqa: F401 - each registers its 
     convolution,
     elementwise,
     layout,
+    normalization,
     pooling,
+    products,
     resampling,
     sorting,
 )
@@ -125,7 +128,7 @@ def _compare(model: nn.Module, output: Node, example: Tensor) -> None:
 
 def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), batch_kept_first(model), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch, about its own code
             # an empty table decomposes nothing, but makes in-place operations functional
             program: torch.export.ExportedProgram = torch.export.export(model, (example,), strict=False)

@@ -16,6 +16,7 @@ from pyrobust.bounds.graph.nodes import (
     Linear,
     MaxPool,
     Node,
+    Product,
     Reshape,
     Scale,
     Sum,
@@ -41,6 +42,8 @@ def forward_all(output: Node, x: Tensor) -> dict[Node, Tensor]:
             values[node] = x
         elif isinstance(node, Activation):
             values[node] = activate(node, values[node.inputs[0]])
+        elif isinstance(node, Product):
+            values[node] = values[node.inputs[0]] * values[node.inputs[1]]
         elif isinstance(node, MaxPool):
             flat = values[node.inputs[0]].flatten(1)
             low = torch.full((len(flat), 1), -torch.inf, dtype=flat.dtype, device=flat.device)

@@ -1,8 +1,9 @@
 """The graph of a classifier, in the kinds of node that bounds propagate through.
 
 Every node is a function of its input nodes; shapes are those of one example. A node is an affine map (``Linear``,
-``Conv2d``, ``Scale``, ``Gather``, ``Sum``, ``Reshape``), an elementwise function (``Activation``), or a ``MaxPool``.
-Average pooling, for instance, is a convolution with ones and a ``Scale``; sorting is a chain of ``Sort``.
+``Conv2d``, ``Scale``, ``Gather``, ``Sum``, ``Reshape``), an elementwise function (``Activation``), an elementwise
+``Product`` of two nodes, or a ``MaxPool``. Average pooling, for instance, is a convolution with ones and a ``Scale``;
+sorting is a chain of ``Sort``.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ class Node:
         name: its origin, "module path (operator)", for messages.
         shape: shape of one example.
         inputs: nodes that it is computed from.
+        known: (lower, upper) of its values whatever the input, for real numbers, such as 0 below a sum of squares.
+        deployable: whether ``semantics="float32"`` covers the operator it comes from; not for fused kernels.
     """
 
     name: str
     shape: tuple[int, ...]
     inputs: tuple[Node, ...]
+    known: tuple[float, float] = (-math.inf, math.inf)
+    deployable: bool = True
 
     @property
     def size(self) -> int:
@@ -129,6 +134,11 @@ class Activation(Node):
     upper: float = math.inf
     parameters: tuple[float, ...] = ()
     weight: Constant | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Product(Node):
+    """The elementwise product of its two inputs, both of the node's shape."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

@@ -21,6 +21,7 @@ from pyrobust.bounds.graph.nodes import (
     Linear,
     MaxPool,
     Node,
+    Product,
     Reshape,
     Scale,
     Sort,
@@ -119,6 +120,10 @@ class Constants:
             return self._gather(node)
         if isinstance(node, MaxPool):
             return self._layer(node, self._repeated(_most_windows(node)), inputs[0])
+        if isinstance(node, Product):
+            raise ModelError(
+                f"model: {node.name} has no Lipschitz constant: it multiplies two tensors that depend on the input"
+            )
         assert isinstance(node, Activation)
         steepest = row_of(node, ENGINE).lipschitz(node)
         if steepest is None:

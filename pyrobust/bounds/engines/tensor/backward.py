@@ -19,7 +19,7 @@ from pyrobust.bounds.engines.tensor.matmul import backward, patches_of, units_ba
 from pyrobust.bounds.engines.tensor.network import Layer, Network
 from pyrobust.bounds.engines.tensor.receptive_field import Window, Windows, cropped, moved, units, windows_below
 from pyrobust.bounds.engines.tensor.relaxations import Pair, Relaxations
-from pyrobust.bounds.graph.nodes import Conv2d, Gather, Input, Linear, MaxPool, Scale, Sum
+from pyrobust.bounds.graph.nodes import Conv2d, Gather, Input, Linear, MaxPool, Product, Scale, Sum
 from pyrobust.ops.relax_rows import concretize_rows, relax_rows
 
 _LARGEST = torch.finfo(torch.float64).max
@@ -55,11 +55,15 @@ class BackwardPass:
     stop: bool = False
 
     def from_neurons(self, i: int, image: Tensor, neuron: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
-        """(lower, upper) [R] of neurons [R] of an affine layer i, one example each; ``windows``: see ``Windows``."""
+        """(lower, upper) [R] of neurons [R], one example each, of layer i, affine or a product; see ``Windows``."""
         layer, count = self.network.layers[i], len(neuron)
         sign = torch.ones(2 * count, dtype=torch.float64, device=image.device)
         sign[count:] = -1
         both, neurons = image.repeat(2), neuron.repeat(2)
+        if isinstance(layer.node, Product):
+            start = units(neurons, sign, layer.node.shape, windows[i], layer.size)
+            bounds = self._propagate({i: start}, both, torch.zeros_like(sign), windows)
+            return bounds[:count], -bounds[count:]
         pair = self.relaxations.pair(i)
         total = torch.cat([pair.low[image, neuron], -pair.high[image, neuron]])
         if layer.products:
@@ -113,11 +117,15 @@ class BackwardPass:
                 continue
             if layer.affine and not layer.fused:
                 total = total + self._dot(a, image, *(cropped(t, shape, window) for t in self.relaxations.pair(i)))
+            elif isinstance(layer.node, Product):
+                constant, below = self._to_factors(i, image, a, windows)
+                total = total + constant
+                _accumulate(coefficients, below)
+                continue
             elif layer.nonlinear:
                 *relaxation, _ = self.relaxations.relaxation(i)
                 total = total + self._relax(a, image, *(cropped(part, shape, window) for part in relaxation))
-            for source, part in self._to_inputs(i, image, a, windows).items():
-                coefficients[source] = coefficients[source].add_(part) if source in coefficients else part
+            _accumulate(coefficients, self._to_inputs(i, image, a, windows))
         total = self.arithmetic.out.down(total - self.underflow[image])
         return total.where(total.isfinite(), -torch.inf)
 
@@ -162,6 +170,17 @@ class BackwardPass:
             coefficients[source] = coefficients[source].add_(part) if source in coefficients else part
         return coefficients
 
+    def _to_factors(self, i: int, image: Tensor, a: Tensor, windows: Windows) -> tuple[Tensor, dict[int, Tensor]]:
+        """The constant [R] and the coefficients of the factors of a product; ``a`` is overwritten."""
+        layer, window = self.network.layers[i], windows[i]
+        shape = layer.node.shape
+        total, coefficients = a.new_zeros(len(a)), dict[int, Tensor]()
+        factors = zip(layer.inputs, (a.clone(), a), self.relaxations.product(i), strict=True)
+        for source, own, (*relaxation, _) in factors:
+            total = total + self._relax(own, image, *(cropped(part, shape, window) for part in relaxation))
+            _accumulate(coefficients, {source: moved(own, shape, window, windows[source])})
+        return total, coefficients
+
     def _to_chosen(self, i: int, image: Tensor, a: Tensor) -> dict[int, Tensor]:
         """Move coefficients of maxima to the elements that represent them."""
         first, chosen = self.network.layers[i].inputs[0], self.relaxations.relaxation(i).chosen
@@ -204,6 +223,12 @@ class BackwardPass:
         squares = (a / torch.where(largest > 0, largest, 1).unsqueeze(1)).square_().sum(1)
         root = squares.sqrt() * (1 + (2 * (a.shape[1] + 8) * ROUNDOFF if out.sound else 0.0))
         return out.up(out.up(root) * largest)
+
+
+def _accumulate(coefficients: dict[int, Tensor], parts: dict[int, Tensor]) -> None:
+    """Add parts to the coefficients of their layers, in place."""
+    for source, part in parts.items():
+        coefficients[source] = coefficients[source].add_(part) if source in coefficients else part
 
 
 def row_size(network: Network, i: int, windows: Windows) -> int:

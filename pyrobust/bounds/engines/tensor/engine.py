@@ -19,7 +19,7 @@ from pyrobust.bounds.engines.tensor.network import ENGINE, Layer, Network
 from pyrobust.bounds.engines.tensor.receptive_field import Window, Windows, tiles, windows_below
 from pyrobust.bounds.engines.tensor.relaxations import Relaxations
 from pyrobust.bounds.graph.activations import row_of
-from pyrobust.bounds.graph.nodes import Activation, MaxPool, Node
+from pyrobust.bounds.graph.nodes import Activation, MaxPool, Node, Product
 from pyrobust.bounds.input_set import InputSet
 from pyrobust.errors import ModelError
 from pyrobust.machine import is_out_of_memory
@@ -211,9 +211,12 @@ class _Chunk:
                 self._bound_neurons(i, torch.ones_like(ranges[i].lower, dtype=torch.bool))
 
     def _refine(self, i: int) -> None:
-        """Run backward passes for the neurons of an affine layer that are unstable for an activation or a maximum."""
+        """Run backward passes for the neurons of a layer that are unstable for a nonlinear layer above.
+
+        Only affine layers and products: those of a monotone function follow from its input's.
+        """
         network = self._network
-        if not network.layers[i].affine:
+        if not (network.layers[i].affine or isinstance(network.layers[i].node, Product)):
             return
         readers = [network.layers[reader] for reader in dict.fromkeys(network.analysis.consumers[i])]
         takers = [layer for layer in readers if layer.nonlinear]
@@ -237,6 +240,9 @@ class _Chunk:
             low, high = backward_pass.from_neurons(i, *chosen, windows)
             # A bound that is not finite leaves the range as it was.
             usable = low.isfinite() & high.isfinite() & (low <= high)
+            if network.intersects:
+                low, high = torch.maximum(low, old.lower[chosen]), torch.minimum(high, old.upper[chosen])
+                usable &= low <= high
             lower[chosen] = low.where(usable, old.lower[chosen])
             upper[chosen] = high.where(usable, old.upper[chosen])
 
@@ -257,7 +263,8 @@ class _Chunk:
         batch, count = len(self._inputs), rows.shape[-2]
         lower = rows.new_full((batch * count,), -torch.inf)
         upper = torch.full_like(lower, torch.inf)
-        backward_pass = self._backward_pass(stop=self._query.method == "ibp")
+        stops = [True] if self._query.method == "ibp" else [False, True] if network.intersects else [False]
+        passes = [self._backward_pass(stop=stop) for stop in stops]
         every = torch.arange(batch * count, device=network.device)
         image, row = every // max(1, count), every % max(1, count)
 
@@ -265,10 +272,13 @@ class _Chunk:
             images, indices = image[begin:end], row[begin:end]
             a = rows[images, indices] if rows.dim() == 3 else rows[indices]
             if with_upper:
-                both = backward_pass.from_specification(images.repeat(2), torch.cat([a, -a]))
-                lower[begin:end], upper[begin:end] = both[: len(images)], -both[len(images) :]
-            else:
-                lower[begin:end] = backward_pass.from_specification(images, a)
+                images, a = images.repeat(2), torch.cat([a, -a])
+            # the better of linear and interval bounds, where both are computed
+            results = [one.from_specification(images, a.clone()) for one in passes]
+            both = torch.stack(results).amax(0)
+            lower[begin:end] = both[: end - begin]
+            if with_upper:
+                upper[begin:end] = -both[end - begin :]
 
         windows = windows_below(network, output, None)
         self._in_chunks(output, batch * count, 2 if with_upper else 1, windows, step)
@@ -293,6 +303,8 @@ def _unstable(function: Layer, z: Range) -> Tensor:
     node, lower, upper = function.node, z.lower, z.upper
     if isinstance(node, MaxPool):
         return _unstable_windows(function, z)
+    if isinstance(node, Product):
+        return lower < upper
     assert isinstance(node, Activation)
     kinks = row_of(node, ENGINE).kinks
     if kinks is None:

@@ -11,7 +11,7 @@ from pyrobust.bounds.engines.tensor.directed_rounding import FLUSHED, Outward, m
 from pyrobust.bounds.engines.tensor.matmul import forward
 from pyrobust.bounds.engines.tensor.network import ENGINE, Layer
 from pyrobust.bounds.graph.activations import LARGEST, required, row_of
-from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Linear, MaxPool, Scale, Sort, Sum
+from pyrobust.bounds.graph.nodes import Activation, Conv2d, Gather, Linear, MaxPool, Product, Scale, Sort, Sum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +67,8 @@ def range_of(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range
         if result.sum is not None:
             usable &= ~(result.sum > most)
     lower, upper = result.lower.where(usable, -torch.inf), result.upper.where(usable, torch.inf)
+    least, most = layer.node.known
+    lower, upper = lower.clamp(min=least), upper.clamp(max=most)
     return Range(lower, upper, result.sum)
 
 
@@ -101,6 +103,8 @@ def _range(layer: Layer, inputs: list[Range], arithmetic: Arithmetic) -> Range:
         return _summed(layer, node, inputs, arithmetic)
     if isinstance(node, MaxPool):
         return Range(windows(layer, first.lower, -torch.inf).amax(2), windows(layer, first.upper, -torch.inf).amax(2))
+    if isinstance(node, Product):
+        return _multiplied(first, inputs[1], arithmetic)
     assert isinstance(node, Activation)
     interval = required(row_of(node, ENGINE).interval, node, "interval", ENGINE)
     return Range(*interval(node, first.lower, first.upper, arithmetic.out))
@@ -173,6 +177,24 @@ def _summed(layer: Layer, node: Sum, inputs: list[Range], arithmetic: Arithmetic
         error = out.up(share * (size + FLUSHED))
         lower, upper = out.down(lower - error), out.up(upper + error)
     return Range(lower, upper, size)
+
+
+def _multiplied(x: Range, y: Range, arithmetic: Arithmetic) -> Range:
+    out = arithmetic.out
+    corners = torch.stack([a * b for a in (x.lower, x.upper) for b in (y.lower, y.upper)])
+    lower, upper = out.down(corners.amin(0)), out.up(corners.amax(0))
+    error = deployed_product_error(x, y, arithmetic)
+    return Range(lower, upper) if error is None else Range(out.down(lower - error), out.up(upper + error))
+
+
+def deployed_product_error(x: Range, y: Range, arithmetic: Arithmetic) -> Tensor | None:
+    """The rounding error of a deployed product, also of factors flushed to zero; None for 0."""
+    share, out = arithmetic.share(1), arithmetic.out
+    if share == 0:
+        return None
+    a, b = x.magnitude(), y.magnitude()
+    size = a * b + FLUSHED * (1 + a + b)
+    return out.up(share * (size + out.rounding_error(size)))
 
 
 def gathered(layer: Layer, inputs: list[Tensor]) -> Tensor:

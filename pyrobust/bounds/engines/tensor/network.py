@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds.graph.activations import required, row_of
-from pyrobust.bounds.graph.analysis import Analysis, Step, is_affine, is_nonlinear
+from pyrobust.bounds.graph.analysis import Analysis, Step, is_affine, is_beyond_native, is_nonlinear
 from pyrobust.bounds.graph.nodes import (
     Activation,
     Conv2d,
@@ -19,6 +19,7 @@ from pyrobust.bounds.graph.nodes import (
     Linear,
     MaxPool,
     Node,
+    Product,
     Reshape,
     Scale,
     Sort,
@@ -86,7 +87,7 @@ class Layer:
 
     @property
     def nonlinear(self) -> bool:
-        """Whether the layer is an activation or a maximum."""
+        """Whether the layer is an activation, a maximum or a product of two layers."""
         return is_nonlinear(self.node)
 
     def fan_in(self, *, backward: bool) -> int:
@@ -123,6 +124,8 @@ class Network:
         self.output = number[output]
         self.neurons = sum(layer.size for layer in self.layers)
         self.analysis = Analysis([Step(layer.node, layer.inputs) for layer in self.layers], self.output)
+        # Reciprocals and roots need ranges that intervals know to be positive and a backward pass may not.
+        self.intersects = is_beyond_native(layer.node for layer in self.layers)
         self._count_additions()
 
     def _layer(self, node: Node, inputs: tuple[int, ...]) -> Layer:
@@ -153,6 +156,8 @@ class Network:
                 layer.roundings = len(inputs) - 1
         elif isinstance(node, MaxPool):
             layer.index = node.windows.to(self.device)
+        elif isinstance(node, Product):
+            layer.roundings = 1
         elif isinstance(node, Activation):
             row = row_of(node, ENGINE)
             required(row.interval, node, "interval", ENGINE)

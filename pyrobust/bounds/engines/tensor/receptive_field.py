@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pyrobust.bounds.engines.tensor.network import Layer, Network
-from pyrobust.bounds.graph.nodes import Activation, Conv2d, Scale, Sum
+from pyrobust.bounds.graph.nodes import Activation, Conv2d, Product, Scale, Sum
 
 Planes = tuple[int, ...]
 
@@ -75,7 +75,7 @@ def _below(layer: Layer, window: Window | None) -> Window | None:
     node = layer.node
     if isinstance(node, Conv2d):
         return reach(node, window or Window.whole(node.shape)).within(node.inputs[0].shape)
-    return window if isinstance(node, Scale | Sum | Activation) else None
+    return window if isinstance(node, Scale | Sum | Activation | Product) else None
 
 
 def cropped(t: Tensor, planes: Planes, window: Window | None) -> Tensor:

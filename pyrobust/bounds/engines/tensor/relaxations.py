@@ -4,7 +4,7 @@ A coefficient a of a neuron z in [l, u], m the largest |z|, costs
 
 - at a sum of products: the computed coefficients are taken as exact, which is wrong by at most γ Σ|a w|; times the
   inputs that is |a|·γ·Σ|w|m. The same holds for weights, biases and deployed sums that are not exact;
-- at a function: a times a slope is rounded, which is wrong by |a|·u·|slope|·m;
+- at a function, or a factor of a product: a times a slope is rounded, which is wrong by |a|·u·|slope|·m;
 - where several consumers add to one coefficient: a rounding for each addition.
 
 All of it is subtracted from lower intercepts and added to upper ones, so that the backward pass is plain arithmetic;
@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.engines.tensor.directed_rounding import FLUSHED, magnitude
-from pyrobust.bounds.engines.tensor.intervals import Arithmetic, Range, deployed_error, windows
+from pyrobust.bounds.engines.tensor.directed_rounding import FLUSHED, Outward, magnitude
+from pyrobust.bounds.engines.tensor.intervals import Arithmetic, Range, deployed_error, deployed_product_error, windows
 from pyrobust.bounds.engines.tensor.network import ENGINE, Layer, Network
 from pyrobust.bounds.graph.activations import required, row_of
 from pyrobust.bounds.graph.nodes import Activation, MaxPool, Scale
@@ -60,6 +60,7 @@ class Relaxations:
         self._ranges = ranges
         self._pairs: dict[int, Pair] = {}
         self._by_layer: dict[int, LayerRelaxation] = {}
+        self._products: dict[int, tuple[LayerRelaxation, LayerRelaxation]] = {}
         out = arithmetic.out
         # the sums of a row: a product and an addition for every intercept
         self._share = out.gamma(2 * network.neurons + 64)
@@ -76,6 +77,12 @@ class Relaxations:
             node = self._network.layers[i].node
             self._by_layer[i] = self._maximum(i) if isinstance(node, MaxPool) else self._function(i)
         return self._by_layer[i]
+
+    def product(self, i: int) -> tuple[LayerRelaxation, LayerRelaxation]:
+        """The linear relaxation of a product, by its first factor plus by its second."""
+        if i not in self._products:
+            self._products[i] = self._product(i)
+        return self._products[i]
 
     def box(self, i: int) -> Pair:
         """The range of a layer where the backward pass ends."""
@@ -163,6 +170,26 @@ class Relaxations:
             )
         return self._charged(relaxation, z.magnitude(), below, self._pair(layer.inputs[0]) if below.fused else None)
 
+    def _product(self, i: int) -> tuple[LayerRelaxation, LayerRelaxation]:
+        """The planes; the intercepts, with the error of the deployed product, go to the first factor."""
+        factors, out = self._network.layers[i].inputs, self._arithmetic.out
+        x, y = (self._ranges[source] for source in factors)
+        under, over = product_planes(x, y, out)
+        least, most = self._network.layers[i].node.known
+        lower_x, lower_y, low = _better(under, x, y, least)
+        upper_x, upper_y, high = _better(over.negative(), x, y, -most).negative()
+        error = deployed_product_error(x, y, self._arithmetic)
+        if error is not None:
+            low, high = out.down(low - error), out.up(high + error)
+        zero = torch.zeros_like(low)
+        first = LayerRelaxation(lower_x, upper_x, low, high)
+        second = LayerRelaxation(lower_y, upper_y, zero, zero)
+        below = [self._network.layers[source] for source in factors]
+        return (
+            self._charged(first, x.magnitude(), below[0], None),
+            self._charged(second, y.magnitude(), below[1], None),
+        )
+
     def _maximum(self, i: int) -> LayerRelaxation:
         """Any element of the window is a lower bound; it is the maximum where no other can exceed it."""
         layer = self._network.layers[i]
@@ -201,3 +228,60 @@ class Relaxations:
         high = high + (high_cost + out.rounding_error(high_size + high_cost))
         low, high = self._known(self.with_rounding_error(low, high))
         return LayerRelaxation(s.contiguous(), t.contiguous(), low.contiguous(), high.contiguous(), relaxation.chosen)
+
+
+class Plane(NamedTuple):
+    """p·x + q·y + c, a bound of x·y; [B, size] each."""
+
+    p: Tensor
+    q: Tensor
+    c: Tensor
+
+    def negative(self) -> Plane:
+        """The plane of the other sign."""
+        return Plane(-self.p, -self.q, -self.c)
+
+
+def product_planes(x: Range, y: Range, out: Outward) -> tuple[Plane, Plane]:
+    """Planes below and above x·y on a box; constant and infinite where the box is unbounded.
+
+    The planes of McCormick (1976), p = l_y, q = l_x and p = u_y, q = u_x below, and every plane between them, are
+    equally tight in the middle of the box and on average (Shi et al., 2020, appendix B). Among them is one whose
+    minimum on the box is that of x·y, where p or q is 0 or on either end: it is taken.
+    """
+    finite = x.lower.isfinite() & x.upper.isfinite() & y.lower.isfinite() & y.upper.isfinite()
+    (xl, xu), (yl, yu) = ((z.lower.where(finite, 0), z.upper.where(finite, 0)) for z in (x, y))
+    below, negative = _plane_below(xl, xu, yl, yu, out), _plane_below(-xu, -xl, yl, yu, out)
+    low = below.c.where(finite & below.c.isfinite(), -torch.inf)
+    high = (-negative.c).where(finite & negative.c.isfinite(), torch.inf)
+    return below._replace(c=low), Plane(negative.p, -negative.q, high)
+
+
+def _better(plane: Plane, x: Range, y: Range, least: float) -> Plane:
+    """A plane below a product, or the known least value of the product where that is higher in the middle."""
+    if least == -torch.inf:
+        return plane
+    middle_x, middle_y = (z.lower / 2 + z.upper / 2 for z in (x, y))
+    higher = plane.p * middle_x + plane.q * middle_y + plane.c >= least  # false for NaN
+    return Plane(plane.p.where(higher, 0), plane.q.where(higher, 0), plane.c.where(higher, least))
+
+
+def _plane_below(xl: Tensor, xu: Tensor, yl: Tensor, yu: Tensor, out: Outward) -> Plane:
+    """A plane below x·y, its slopes as rounded: x·y − p·x − q·y is bilinear, hence smallest in a corner."""
+    best, most = Plane(yl, xl, yl), torch.full_like(xl, -torch.inf)
+    level_x, level_y = (
+        (-low / (high - low)).nan_to_num(0.5, 0.5, 0.5).clamp(0, 1) for low, high in ((xl, xu), (yl, yu))
+    )
+    for share in (torch.full_like(xl, 0.5), level_x, level_y, torch.zeros_like(xl), torch.ones_like(xl)):
+        p, q = yl + share * (yu - yl), xl + share * (xu - xl)
+        c = torch.full_like(xl, torch.inf)
+        for a in (xl, xu):
+            for b in (yl, yu):
+                terms = a * b, p * a, q * b
+                size = terms[0].abs() + terms[1].abs() + terms[2].abs()
+                c = torch.minimum(c, out.down(terms[0] - terms[1] - terms[2] - out.rounding_error(size)))
+        least = torch.minimum(p * xl, p * xu) + torch.minimum(q * yl, q * yu) + c
+        better = least > most
+        best = Plane(*(new.where(better, old) for new, old in zip((p, q, c), best, strict=True)))
+        most = least.where(better, most)
+    return best._replace(c=best.c.where(most > -torch.inf, -torch.inf))

@@ -38,7 +38,6 @@ def linear(lowering: Lowering, z: Node, weight: Value, bias: Constant | None = N
     return moved(lowering, convolved, lambda t: t.squeeze(2).mT.reshape(t.shape[0], *out))
 
 
-@lowers(aten.matmul.default, aten.mm.default)
 def matmul(lowering: Lowering, a: Value, b: Value) -> Node:
     """Lower a product with a constant on either side."""
     if isinstance(a, Node) and isinstance(b, Constant) and len(b.shape) == 2:
@@ -104,7 +103,6 @@ def negative(lowering: Lowering, z: Node) -> Node:
     return scaled(lowering, z, number(-1.0), None)
 
 
-@lowers(aten.mul.Tensor, aten.mul.Scalar)
 def multiply(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
     """Lower a product with a constant."""
     if isinstance(a, Node) and isinstance(b, Node):
@@ -114,7 +112,6 @@ def multiply(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
     return scaled(lowering, z, as_constant(factor), None)
 
 
-@lowers(aten.div.Tensor, aten.div.Scalar)
 def divide(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
     """Lower a quotient by a constant."""
     if not isinstance(a, Node) or isinstance(b, Node):
@@ -122,13 +119,11 @@ def divide(lowering: Lowering, a: Value | float, b: Value | float) -> Node:
     return scaled(lowering, a, number(1.0) / as_constant(b), None)
 
 
-@lowers(aten.addcmul.default)
 def add_product(lowering: Lowering, a: Value, b: Value, c: Value, *, value: float = 1) -> Node:
     """Lower a + value·b·c, with b or c constant."""
     return _combined(lowering, a, _product_of(lowering, b, c), value)
 
 
-@lowers(aten.addcdiv.default)
 def add_quotient(lowering: Lowering, a: Value, b: Value, c: Value, *, value: float = 1) -> Node:
     """Lower a + value·b/c, with c constant."""
     if isinstance(c, Node):

@@ -74,7 +74,6 @@ def contraction(lowering: Lowering, z: Node, weight: Constant, of_z: str, of_wei
     return moved(lowering, product, arranged)
 
 
-@lowers(aten.einsum.default)
 def einsum(lowering: Lowering, equation: str, operands: Sequence[Value]) -> Node:
     """Lower an einsum of one node and at most one constant."""
     inputs, explicit, result = equation.replace(" ", "").partition("->")
@@ -130,7 +129,7 @@ def of_any_example(lowering: Lowering, constant: Constant, place: int) -> Consta
     return constant.moved(lambda t: t.select(place, 0))
 
 
-@lowers(aten.bmm.default, aten.mv.default, aten.dot.default)
+@lowers(aten.mv.default, aten.dot.default)
 def product(lowering: Lowering, a: Value, b: Value) -> Node:
     """Lower a matrix product with a constant on either side, broadcast as by ``torch.matmul``."""
     if isinstance(a, Node) == isinstance(b, Node):
