@@ -17,9 +17,9 @@ from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.lowering.affine import batch_norm, scaled
 from pyrobust.bounds.graph.lowering.elementwise import activation
 from pyrobust.bounds.graph.lowering.layout import moved, reshaped
-from pyrobust.bounds.graph.lowering.pooling import largest
 from pyrobust.bounds.graph.lowering.products import columns, contracted, summed
 from pyrobust.bounds.graph.lowering.registry import Lowering, lowers, number
+from pyrobust.bounds.graph.lowering.sorting import largest
 from pyrobust.bounds.graph.nodes import Node, Product, Scale, Sum
 
 aten = torch.ops.aten
