@@ -10,6 +10,7 @@ one of −f.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -27,11 +28,11 @@ from pyrobust.bounds.graph.nodes import Activation
 ERROR = 2.0**-46
 TINY = 1e-300
 
-#: Halvings of the bracket of a tangent point; an inexact point costs tightness only.
-_HALVINGS = 40
+#: Halvings of the bracket of a point of contact; an inexact point costs tightness only.
+_HALVINGS = 60
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Curve:
     """A function f of one variable, with three pieces (one and two may be empty), alternately convex and concave.
 
@@ -249,14 +250,37 @@ class _Side:
     ) -> Contact:
         """The line through (origin, F(origin)) that touches a concave piece between its near and far ends.
 
-        The height of the piece's tangent above the origin grows from the near to the far end: bisection, for the wanted
-        elements. At the point found it is not below F(origin). At a kink, the near end, the line is a chord.
+        The height of the piece's tangent above the origin grows from the near to the far end: a table of points found
+        by bisection and a Newton step, for the wanted elements. At a kink, the near end, the line is a chord.
         """
         point, line, touches = far.clone(), torch.zeros_like(far), torch.zeros_like(wanted)
         (index,) = wanted.flatten().nonzero(as_tuple=True)
         if not len(index):
             return Contact(point, line, touches)
         x, height, low, high = (part.flatten()[index] for part in (origin, at_origin, near, far))
+        direction = 1 if bool(high[0] > low[0]) else -1
+        table = _contacts(self.curve, self.sign, piece, direction)
+        t = table.near + direction * table.offsets(direction * (table.near - x))
+        (rest,) = t.isnan().nonzero(as_tuple=True)
+        if len(rest):
+            t[rest] = self._bisected(x[rest], height[rest], low[rest], high[rest], piece)
+        exists, kink = direction * (high - t) >= 0, t == table.near
+        t = torch.where(exists, t, high)
+        slope = self.slope(t, piece)
+        # one step of Newton's method, with a difference for the second derivative
+        step = (t - table.near) * 2.0**-10
+        bend = (self.slope(t + step, piece) - slope) / step
+        better = t - (self.value(t) + slope * (x - t) - height) / (bend * (x - t))
+        better = torch.minimum(torch.maximum(better, torch.minimum(low, high)), torch.maximum(low, high))
+        t = torch.where(better.isfinite() & ~kink, better, t)
+        slope = self.slope(t, piece)
+        if bool(kink.any()):
+            slope = torch.where(kink, (self.value(t) - height) / (t - x), slope)
+        point.view(-1)[index], line.view(-1)[index], touches.view(-1)[index] = t, slope, exists
+        return Contact(point, line, touches)
+
+    def _bisected(self, x: Tensor, height: Tensor, low: Tensor, high: Tensor, piece: int) -> Tensor:
+        """Where the tangent of a concave piece between low, nearer to x, and high meets (x, height); NaN if nowhere."""
 
         def above(t: Tensor) -> Tensor:
             return self.value(t) + self.slope(t, piece) * (x - t) >= height
@@ -266,12 +290,39 @@ class _Side:
             t = low / 2 + high / 2
             reaches = above(t)
             low, high = torch.where(reaches, low, t), torch.where(reaches, t, high)
-        slope = self.slope(high, piece)
-        if bool(kink.any()):
-            high = torch.where(kink, corner, high)
-            slope = torch.where(kink, (self.value(corner) - height) / (corner - x), slope)
-        point.view(-1)[index], line.view(-1)[index], touches.view(-1)[index] = high, slope, exists
-        return Contact(point, line, touches)
+        return torch.where(exists, torch.where(kink, corner, high), torch.nan)
+
+
+class _Contacts(NamedTuple):
+    """Points of contact by the distance of the origin from the piece, at geometric distances, for a start."""
+
+    near: float
+    found: Tensor
+
+    def offsets(self, distance: Tensor) -> Tensor:
+        """The distance of the point of contact from the near end of the piece; NaN where it is not known."""
+        place = (distance.log() - _FIRST) / _STEP
+        place = place.where(place < len(self.found) - 1, torch.nan)
+        index = place.nan_to_num(0).clamp(min=0).long()
+        share = place.clamp(min=0) - index
+        offset = self.found[index] * (1 - share) + self.found[index + 1] * share
+        return torch.where(place < 0, self.found[0] * (distance / math.exp(_FIRST)), offset)
+
+
+_FIRST, _STEP, _KNOTS = math.log(1e-3), 0.01, 1400  # distances up to about 1200
+
+
+@functools.cache
+def _contacts(curve: Curve, sign: int, piece: int, direction: int) -> _Contacts:
+    """The contacts of one piece, towards larger z (direction 1) or smaller z (−1)."""
+    ends = (-math.inf, *curve.breaks, math.inf)[piece : piece + 2]
+    near, far = ends if direction > 0 else ends[::-1]
+    distance = torch.exp(_FIRST + _STEP * torch.arange(_KNOTS, dtype=torch.float64))
+    x = near - direction * distance
+    side = _Side(curve, sign, x, x, sign * curve.value(x), sign * curve.value(x))
+    last = torch.full_like(x, far if math.isfinite(far) else near + direction * 1e4)
+    point = side._bisected(x, side.at_l, torch.full_like(x, near), last, piece)
+    return _Contacts(near, (point - near) * direction)
 
 
 def differentiable_curve(curve_of: Callable[[Activation], Curve]) -> Differentiable:
