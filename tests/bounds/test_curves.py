@@ -1,9 +1,21 @@
-"""Relaxations of smooth functions against ball arithmetic."""
+"""Relaxations of smooth functions: against ball arithmetic, the smallest area, auto_LiRPA's bounds, and in training."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
 import pytest
-from bound_functions import FUNCTIONS, intervals, violations
+import torch
+from bound_data import folder
+from bound_engines import NAMES
+from bound_functions import FUNCTIONS, intervals, node_of, violations
+from bound_nets import fill
+from torch import Tensor, nn
+
+from pyrobust.bounds import BoundedModel, DifferentiableBounds
+from pyrobust.bounds.graph.activations import ACTIVATIONS, LARGEST, curves
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -17,3 +29,180 @@ def test_relaxations_enclose_the_function(name: str) -> None:
 def test_relaxations_enclose_the_function_at_length(name: str) -> None:
     for seed in range(2, 102):
         assert violations(name, *intervals(name, 10_000, seed)) == (0, 0)
+
+
+def test_faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the tests above can fail: without margins, and with a tangent in place of its bound."""
+    for margin in ("ERROR", "ROUNDED", "TINY"):
+        monkeypatch.setattr(curves, margin, 0.0)
+    relaxed, ranged = violations("sigmoid", *intervals("sigmoid", 300, 0))
+    assert relaxed > 20
+    assert ranged > 20
+    monkeypatch.undo()
+    row = ACTIVATIONS["tanh"]
+    monkeypatch.setattr(
+        curves._Side, "intercept", lambda side, touch: side.value(touch.left) - touch.slope * touch.left + 1e-9
+    )
+    monkeypatch.setitem(ACTIVATIONS, "tanh", dataclasses.replace(row, slope_range=None))
+    monkeypatch.setattr(curves, "_contacts", lambda *arguments: curves._Contacts(0.0, torch.full((1400,), 1e-3)))
+    assert violations("tanh", *intervals("tanh", 300, 0))[0] > 20
+
+
+def rounding_errors(name: str, stride: int) -> float:
+    """The largest error of a float32 forward pass, in roundings of |f(z)| + offset, over every ``stride``-th float."""
+    node = node_of(name)
+    row = ACTIVATIONS[node.function]
+    assert row.rule is not None
+    assert row.forward is not None
+    positive = torch.arange(0, 0x7F800000, stride, dtype=torch.int32).view(torch.float32)
+    largest = 0.0
+    for z in torch.cat([positive, -positive]).split(2**20):
+        low, high = (torch.from_numpy(part) for part in row.rule(node)(z.double().numpy(), z.double().numpy())[4:])
+        value, size = row.forward(node, z).double(), torch.maximum(low.abs(), high.abs())
+        error = torch.maximum(low - value, value - high).nan_to_num(torch.inf) / (size + row.offset(node) + 2.0**-100)
+        known = low.isfinite() & high.isfinite() & (size < LARGEST * 2.0**128)
+        largest = max(largest, float(error[known].max()) * 2.0**24)
+    return largest
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_float32_functions_err_less_than_their_roundings(name: str) -> None:
+    node = node_of(name)
+    assert rounding_errors(name, 100_003) <= ACTIVATIONS[node.function].roundings(node)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_all_float32_functions_err_less_than_their_roundings(name: str) -> None:
+    node = node_of(name)
+    assert rounding_errors(name, 101) <= ACTIVATIONS[node.function].roundings(node)
+
+
+def envelope(values: Tensor) -> Tensor:
+    """The concave envelope of samples [K, n] at the middle one, by all chords over it."""
+    half = len(values) // 2
+    left, right = values[: half + 1, None], values[None, half:]
+    i, j = torch.arange(half + 1)[:, None, None], torch.arange(half, len(values))[None, :, None]
+    height = left + (right - left) * ((half - i) / (j - i).clamp(min=1))
+    return height.flatten(0, 1).amax(0)
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "softplus:0.5,2"])  # that jumps
+def test_relaxations_have_the_smallest_area(name: str) -> None:
+    """Compare the height between both lines in the middle of the range, which is the area over the width."""
+    node, rng = node_of(name), np.random.default_rng(0)
+    row = ACTIVATIONS[node.function]
+    assert row.rule is not None
+    center, radius = rng.normal(0, 2, 60), rng.uniform(0.01, 1.5, 60)
+    lower, upper = center - radius, center + radius
+    if row.rule(node)(lower, upper)[4].min() == -np.inf:  # not defined for all
+        lower, upper = 0.1 + np.minimum(abs(lower), abs(upper)), 0.1 + np.maximum(abs(lower), abs(upper))
+    below, low, above, high = row.rule(node)(lower, upper)[:4]
+    height = (above - below) * (lower + upper) / 2 + high - low
+    assert row.forward is not None
+    share = torch.linspace(0, 1, 201, dtype=torch.float64)[:, None]
+    values = row.forward(node, torch.from_numpy(lower) * (1 - share) + torch.from_numpy(upper) * share)
+    best = (envelope(values) + envelope(-values)).numpy()
+    excess = (height - best) / (best + 1e-3)
+    # two neighbouring humps of a sine have a common tangent, which is not looked for
+    assert np.quantile(excess, 0.8 if name in ("sin", "cos") else 1) < 0.02
+    assert np.median(excess) < 1e-3
+
+
+def smooth_net(function: Callable[[], nn.Module], seed: int) -> nn.Module:
+    net = nn.Sequential(nn.Linear(4, 9), function(), nn.Linear(9, 7), function(), nn.Linear(7, 3)).double().eval()
+    return fill(net, "normal", np.random.default_rng(seed)).requires_grad_()
+
+
+MODULES: list[Callable[[], nn.Module]] = [
+    nn.Sigmoid,
+    nn.Tanh,
+    nn.GELU,
+    nn.SiLU,
+    nn.Mish,
+    nn.ELU,
+    nn.SELU,
+    nn.Softplus,
+    nn.Hardswish,
+    nn.PReLU,
+    nn.LogSigmoid,
+    nn.Tanhshrink,
+    nn.Softshrink,
+]
+
+
+@pytest.mark.parametrize("function", MODULES)
+def test_training_bounds_are_the_engines(function: Callable[[], nn.Module]) -> None:
+    """Compare differentiable bounds to the engine's, and their gradients to differences of bounds."""
+    net = smooth_net(function, 0)
+    x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    trained, bounded = DifferentiableBounds(net, x), BoundedModel(net, x)
+    for method in ("ibp", "crown-ibp"):
+        for epsilon in (0.0, 0.05, 0.5):
+            lower, upper = trained.bounds(x, epsilon, method=method)
+            expected = bounded.bounds(x, epsilon, method=method)
+            torch.testing.assert_close(lower, expected.lower, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(upper, expected.upper, rtol=1e-6, atol=1e-6)
+    bias = net.get_parameter("0.bias")
+
+    def total() -> Tensor:
+        lower, upper = trained.bounds(x, 0.3, method="crown-ibp")
+        return (upper - lower).sum()
+
+    (gradient,) = torch.autograd.grad(total(), bias)
+    with torch.no_grad():
+        direction, start = torch.ones_like(bias), bias.clone()
+        ends = []
+        for step in (1e-5, -1e-5):
+            bias.copy_(start + step * direction)
+            ends.append(total())
+        bias.copy_(start)
+    torch.testing.assert_close((ends[0] - ends[1]) / 2e-5, (gradient * direction).sum(), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_deployed_values_are_inside(module: Callable[[], nn.Module]) -> None:
+    """Compare bounds of float32 forward passes with the values themselves, where they cancel or vanish, too."""
+    z = torch.randn(8, 500, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 2, 500)
+    net = module().eval()
+    for engine in NAMES:
+        bounds = BoundedModel(net, z, engine=engine).bounds(z, 0.0, semantics="float32")
+        with torch.no_grad():
+            value = net(z).double()
+        assert bool(((bounds.lower <= value) & (value <= bounds.upper)).all())
+
+
+def conv_small_sigmoid() -> tuple[nn.Module, Tensor, Tensor]:
+    """The net of alpha-beta-CROWN's benchmarks and images that it classifies rightly."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 4, 2),
+        nn.Sigmoid(),
+        nn.Conv2d(16, 32, 4, 2),
+        nn.Sigmoid(),
+        nn.Flatten(),
+        nn.Linear(1152, 100),
+        nn.Sigmoid(),
+        nn.Linear(100, 10),
+    ).eval()
+    net.load_state_dict(torch.load(folder() / "nets" / "cifar_conv_small_sigmoid.pt", weights_only=True))
+    with np.load(folder() / "images" / "cifar_sdp.npz") as file:
+        images, labels = torch.from_numpy(file["X"]), torch.from_numpy(file["y"])
+    with torch.no_grad():
+        right = net(_normalized(images)).argmax(1) == labels
+    return net, images[right][:96], labels[right][:96]
+
+
+def _normalized(images: Tensor) -> Tensor:
+    mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2023, 0.1994, 0.2010])
+    return (images - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+
+
+def test_certified_images_of_a_sigmoid_net() -> None:
+    """Compare certified images with auto_LiRPA 0.7.1, which certifies 82, 60 and 28 of 96."""
+    net, images, labels = conv_small_sigmoid()
+    model = BoundedModel(net, images)
+    for radius, expected in ((1, 82), (2, 60), (3, 28)):
+        lower, upper = ((images + sign * radius / 255).clamp(0, 1) for sign in (-1, 1))
+        box = {"x_lower": _normalized(lower), "x_upper": _normalized(upper)}
+        margins = model.margins(y=labels, method="crown", **box).lower
+        assert int((margins.amin(1) > 0).sum()) >= expected

@@ -6,7 +6,6 @@ from pyrobust.bounds.graph.activations import (  # noqa: F401 - each adds its ro
     piecewise,
     powers,
     smooth,
-    softsign,
 )
 from pyrobust.bounds.graph.activations.table import (
     ACTIVATIONS,

@@ -27,6 +27,8 @@ from pyrobust.bounds.graph.nodes import Activation
 #: and of a few operations with them. Numbers that may be flushed to zero are below ``TINY``.
 ERROR = 2.0**-46
 TINY = 1e-300
+#: Relative error of a few sums and products.
+ROUNDED = 2.0**-50
 
 #: Halvings of the bracket of a point of contact; an inexact point costs tightness only.
 _HALVINGS = 60
@@ -104,7 +106,7 @@ def _value_error(curve: Curve, value: Tensor) -> Tensor:
 
 
 def curve_relaxation(curve: Curve, lower: Tensor, upper: Tensor) -> LinearRelaxation:
-    """The relaxation on ranges, rounded outward: float64, constants where an end is infinite or numbers overflow."""
+    """The relaxation on ranges, rounded outward: float64; constants where an end is infinite or numbers overflow."""
     low, high = curve_interval(curve, lower, upper)
     known = lower.isfinite() & upper.isfinite() & curve.known(lower, upper)
     l, u = lower.where(known, 1.0), upper.where(known, 1.0)  # noqa: E741 - the field's names
@@ -114,7 +116,8 @@ def curve_relaxation(curve: Curve, lower: Tensor, upper: Tensor) -> LinearRelaxa
         side = _Side(curve, sign, l, u, sign * ends[0], sign * ends[1])
         touch = side.relaxation()
         intercept = side.intercept(touch)
-        usable = known & touch.slope.isfinite() & intercept.isfinite()
+        # a constant where it is lower in the middle, as for several humps
+        usable = known & touch.slope.isfinite() & (touch.slope * side.middle + intercept <= sign * constant)
         parts += [(sign * touch.slope).where(usable, 0.0), (sign * intercept).where(usable, constant)]
     return LinearRelaxation(*parts)
 
@@ -148,8 +151,8 @@ class _Side:
 
     def __init__(self, curve: Curve, sign: int, l: Tensor, u: Tensor, at_l: Tensor, at_u: Tensor) -> None:  # noqa: E741
         self.curve, self.sign = curve, sign
-        self.l, self.u, self.at_l, self.at_u = l, u, at_l, at_u
-        self.middle = torch.minimum(torch.maximum(l / 2 + u / 2, l), u)
+        self.l, self.u, self.at_l, self.at_u = (part.contiguous() for part in (l, u, at_l, at_u))
+        self.middle = torch.minimum(torch.maximum(self.l / 2 + self.u / 2, self.l), self.u)
 
     def value(self, z: Tensor) -> Tensor:
         return self.sign * self.curve.value(z)
@@ -170,18 +173,18 @@ class _Side:
                 z = torch.full_like(s, point)
                 highest = torch.where(inside, highest.maximum(self._excess(z, self.value(z), s)), highest)
         for begin, end, t, slope in touch.pieces:
-            error = (slope.abs() + curve.slope_floor) * ERROR + s.abs() * 2.0**-50 + TINY
+            error = (slope.abs() + curve.slope_floor) * ERROR + s.abs() * ROUNDED + TINY
             rise = (slope - s + error).clamp(min=0) * (end - t)
             fall = (s - slope + error).clamp(min=0) * (t - begin)
-            beyond = torch.maximum(rise, fall) * (1 + 2.0**-50) + TINY
+            beyond = torch.maximum(rise, fall) * (1 + ROUNDED) + TINY
             reached = self._excess(t, self.value(t), s) + beyond
-            highest = torch.where(begin < end, highest.maximum(reached + reached.abs() * 2.0**-50), highest)
+            highest = torch.where(begin < end, highest.maximum(reached + reached.abs() * ROUNDED), highest)
         return highest
 
     def _excess(self, z: Tensor, value: Tensor, s: Tensor) -> Tensor:
         """At least F(z) − s·z."""
         product = s * z
-        return value - product + (value.abs() + product.abs()) * 2.0**-50 + _value_error(self.curve, value)
+        return value - product + (value.abs() + product.abs()) * ROUNDED + _value_error(self.curve, value)
 
     def _chord(self) -> Tensor:
         """The slope of the chord; the derivative in the middle where rounding errors spoil the difference of values."""
@@ -264,7 +267,7 @@ class _Side:
         (rest,) = t.isnan().nonzero(as_tuple=True)
         if len(rest):
             t[rest] = self._bisected(x[rest], height[rest], low[rest], high[rest], piece)
-        exists, kink = direction * (high - t) >= 0, t == table.near
+        exists, kink = (direction * (high - t) >= 0) & t.isfinite(), t == table.near
         t = torch.where(exists, t, high)
         slope = self.slope(t, piece)
         # one step of Newton's method, with a difference for the second derivative
@@ -294,18 +297,20 @@ class _Side:
 
 
 class _Contacts(NamedTuple):
-    """Points of contact by the distance of the origin from the piece, at geometric distances, for a start."""
+    """Points of contact by the distance of the origin from the piece, at geometric distances; infinite for none."""
 
     near: float
     found: Tensor
 
     def offsets(self, distance: Tensor) -> Tensor:
-        """The distance of the point of contact from the near end of the piece; NaN where it is not known."""
+        """The distance of the point of contact from the near end of the piece; infinite for none, NaN where unknown."""
         place = (distance.log() - _FIRST) / _STEP
         place = place.where(place < len(self.found) - 1, torch.nan)
         index = place.nan_to_num(0).clamp(min=0).long()
         share = place.clamp(min=0) - index
-        offset = self.found[index] * (1 - share) + self.found[index + 1] * share
+        left, right = self.found[index], self.found[index + 1]
+        offset = torch.where(left == right, left, left * (1 - share) + right * share).where(place.isfinite(), torch.nan)
+        offset = offset.where(left.isfinite() == right.isfinite(), torch.nan)
         return torch.where(place < 0, self.found[0] * (distance / math.exp(_FIRST)), offset)
 
 
@@ -322,7 +327,7 @@ def _contacts(curve: Curve, sign: int, piece: int, direction: int) -> _Contacts:
     side = _Side(curve, sign, x, x, sign * curve.value(x), sign * curve.value(x))
     last = torch.full_like(x, far if math.isfinite(far) else near + direction * 1e4)
     point = side._bisected(x, side.at_l, torch.full_like(x, near), last, piece)
-    return _Contacts(near, (point - near) * direction)
+    return _Contacts(near, ((point - near) * direction).nan_to_num(math.inf))
 
 
 def differentiable_curve(curve_of: Callable[[Activation], Curve]) -> Differentiable:

@@ -1,4 +1,4 @@
-"""Sine and cosine: S-shaped curves between two neighbouring extremes, after a shift by a multiple of π."""
+"""Sine and cosine: convex, concave and convex on the three half periods around a maximum, after a shift."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pyrobust.bounds.graph.nodes import Activation
 _CURVE = Curve(
     value=torch.sin,
     slope=lambda z, piece: torch.cos(z),
-    breaks=(0.0, math.inf),
+    breaks=(0.0, math.pi),
     middle_convex=False,
-    stationary=(-math.pi / 2, math.pi / 2),
+    stationary=(-math.pi / 2, math.pi / 2, 3 * math.pi / 2),
     image=(-1.0, 1.0),
     slope_floor=1.0,
 )
@@ -27,11 +27,11 @@ _SHIFTED = 2.0**-49
 
 
 def _reduced(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """(lower, upper, shift, sign, whether usable): f(z) = sign·sin(z − shift) on ranges of less than a half period."""
+    """(lower, upper, shift, sign, whether usable): f(z) = sign·sin(z − shift), shifted by half periods."""
     origin = -math.pi / 2 if node.function == "cos" else 0.0
-    usable = (upper - lower < 3.14) & (lower.abs() < _LARGEST) & (upper.abs() < _LARGEST)
+    usable = (upper - lower < 6.28) & (lower.abs() < _LARGEST) & (upper.abs() < _LARGEST)
     l, u = lower.where(usable, 0.0), upper.where(usable, 0.0)  # noqa: E741 - the field's names
-    turns = torch.round(((l + u) / 2 - origin) / math.pi)
+    turns = torch.floor(((l + u) / 2 - origin) / math.pi)  # the middle is then between 0 and π
     shift = turns * math.pi + origin
     margin = _SHIFTED * (1 + l.abs().maximum(u.abs()))
     return l - shift - margin, u - shift + margin, shift, 1 - 2 * turns.remainder(2), usable

@@ -77,6 +77,13 @@ _add(
     (0.0, 1.0),
 )
 
+_add(
+    "softsign",
+    functional.softsign,
+    _s_shaped(lambda z: z / (1 + z.abs()), lambda z: 1 / (1 + z.abs()).square(), (-1.0, 1.0)),
+    (0.0, 1.0),
+)
+
 # --- concave below 0 and convex above
 
 
