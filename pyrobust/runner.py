@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 Progress: TypeAlias = Callable[[int, int], None]
 """A function of (done, total)."""
 Classifier: TypeAlias = Callable[[Tensor], Any]
-"""Module or callable: batch [N, ...] → logits [N, K], or an object with ``.logits``."""
+"""Module or callable: batch [N, ...] → logits [N, K], an object with ``.logits``, or a dict with "logits"."""
 
 # On the CPU, a batch whose largest activation has about this many bytes stays near the caches; larger batches gain
 # nothing.

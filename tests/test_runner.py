@@ -128,6 +128,7 @@ def test_objects_with_logits_and_plain_callables():
     for wrapped in (
         lambda batch: model(batch),
         lambda batch: types.SimpleNamespace(logits=model(batch)),
+        lambda batch: {"loss": None, "logits": model(batch)},
         model.forward,
     ):
         np.testing.assert_array_equal(RandomizedSmoothing(wrapped, 5, 0.5, batch_size=20).votes(X, n=40), expected)

@@ -56,8 +56,9 @@ class BoundedModel:
     and the other settings that the methods below share; each is also a keyword argument of theirs.
 
     Args:
-        model: a module in evaluation mode that maps [B, ...] to outputs [B, K], made of linear and convolution layers,
-            batch norm, pooling, ReLU and other elementwise functions, and residual connections.
+        model: a module in evaluation mode that maps [B, ...] to outputs [B, K] or an object with ``.logits``, made of
+            linear and convolution layers, batch norm, pooling, ReLU and other elementwise functions, residual
+            connections, and operators that move elements.
         example_input: [B, ...], of the shape and dtype of later inputs; its values do not matter.
         engine: "native" computes on the CPU, wherever the model is; "torch" in float64 torch operations on the model's
             device. Default: "native" for a model on the CPU, "torch" for one on a GPU.

@@ -130,6 +130,8 @@ def _export(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     try:
         with torch.no_grad(), batch_kept_first(model), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch, about its own code
+            # hooks, as of weight normalisation and pruning, compute the weight again in every forward pass
+            warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)
             # an empty table decomposes nothing, but makes in-place operations functional
             program: torch.export.ExportedProgram = torch.export.export(model, (example,), strict=False)
             functional: torch.export.ExportedProgram = program.run_decompositions({})
