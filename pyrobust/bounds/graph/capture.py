@@ -211,7 +211,7 @@ class _Translation:
 
     def _enter(self, call: fx.Node) -> Lowering:
         """The translation, at a call."""
-        self.lowering.name = _place(call)
+        self.lowering.name, self.lowering.source = _place(call), _source(call)
         result: Any = call.meta.get("val")
         value = result[0] if isinstance(result, tuple | list) and result else result
         is_tensor = isinstance(value, Tensor)
@@ -228,18 +228,15 @@ class _Translation:
         if not _is_node([*arguments, *options.values()]):
             rule = functools.partial(constant_call, target=call.target)
         if rule is None:
-            raise lowering.unsupported(f"no bound rule for {call.target}{_source(call)}; {_advice(call, arguments)}")
+            raise lowering.unsupported(f"no bound rule for {call.target}; {_advice(call, arguments)}")
         if call.target not in MOVES:
             map_aggregate((arguments, options), _check_in_place)
         try:
             return rule(lowering, *arguments, **options)
-        except PyrobustError as error:
-            source = _source(call)
-            raise (type(error)(f"{error}{source}") if source and source not in str(error) else error) from error
+        except PyrobustError:
+            raise
         except Exception as error:  # the rule does not take these arguments
-            raise lowering.unsupported(
-                f"{call.target} is called in a way that has no bound rule{_source(call)}"
-            ) from error
+            raise lowering.unsupported(f"{call.target} is called in a way that has no bound rule") from error
 
     def _output(self, call: fx.Node) -> Node:
         results = []

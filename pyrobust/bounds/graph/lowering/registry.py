@@ -24,6 +24,7 @@ class Lowering:
 
     Attributes:
         name: "module path (operator)" of the call being lowered, the name of the nodes made from it.
+        source: place of the call in the user's code, for messages; empty if unknown.
         shape: of one example of the call's result, the first of several; None where it is not a tensor.
         dtype: of the call's result, likewise.
         device: of the call's result, likewise.
@@ -34,6 +35,7 @@ class Lowering:
     def __init__(self, input_dtype: torch.dtype) -> None:
         self.input_dtype = input_dtype
         self.name = ""
+        self.source = ""
         self.shape: tuple[int, ...] | None = None
         self.dtype: torch.dtype | None = None
         self.device: torch.device | None = None
@@ -48,7 +50,7 @@ class Lowering:
 
     def unsupported(self, why: str) -> ModelError:
         """The error that names the call."""
-        return ModelError(f"model: {self.name} cannot be bounded: {why}")
+        return ModelError(f"model: {self.name} cannot be bounded: {why}{self.source}")
 
 
 #: (lowering, *arguments of the call) → its result. Nodes and constants stand for tensors, lists for lists of them.
