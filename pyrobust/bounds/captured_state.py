@@ -57,7 +57,7 @@ class CapturedState:
         """Raise ModelError for a model that has changed, or is in training mode."""
         for _, holder, key, tensor, version, address, _, _, _, sample, values in self._tensors:
             if (
-                holder.get(key) is not tensor
+                _current(holder, key) is not tensor
                 or (version is not None and tensor._version != version)
                 or tensor.data_ptr() != address
                 or (sample is not None and sample.tobytes() != values)
@@ -86,7 +86,7 @@ class CapturedState:
     @staticmethod
     def _difference(held: _Held) -> str:
         """Name a tensor that has changed; "" for none."""
-        now = held.holder.get(held.key)
+        now = _current(held.holder, held.key)
         if not isinstance(now, Tensor):
             return f"{held.name} (removed)"
         if now.dtype != held.dtype:
@@ -108,6 +108,11 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
             for key, value in holder.items():
                 if isinstance(value, Tensor):
                     yield f"{name}.{key}".removeprefix("."), holder, key
+
+
+def _current(holder: Any, key: str) -> Any:
+    """The element of a module's table; those of a traced module have no get."""
+    return holder[key] if key in holder else None  # noqa: SIM401
 
 
 def _held(name: str, holder: dict[str, Any], key: str) -> _Held:
