@@ -21,6 +21,7 @@ from pyrobust.bounds.graph.nodes import (
     Linear,
     MaxPool,
     Node,
+    Product,
     Reshape,
     Scale,
     Sort,
@@ -57,6 +58,8 @@ class Range(NamedTuple):
 def check_differentiable(order: Sequence[Node]) -> None:
     """Raise ModelError for an activation without differentiable bounds."""
     for node in order:
+        if isinstance(node, Product):
+            raise ModelError(f"model: {node.name} has no differentiable bounds: it multiplies two tensors")
         if isinstance(node, Activation):
             differentiable_of(node)
 

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from pyrobust.bounds.engines.denormals import denormals_kept
 from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
+from pyrobust.bounds.engines.select import engine_for
+from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.nodes import Linear, Node, Reshape
-from pyrobust.bounds.input_set import InputSet
+from pyrobust.bounds.input_set import CPU, InputSet
 from pyrobust.bounds.lipschitz.composition import Constants, LayerNorm
 from pyrobust.bounds.lipschitz.observed import observed_slope
 from pyrobust.bounds.lipschitz.operator_norms import Weights
@@ -113,9 +115,9 @@ class LipschitzEngine:
         self._slopes: dict[str, _RowSlopes] = {}
 
     @functools.cached_property
-    def _values(self) -> Engine:
+    def _values(self) -> Engine | TensorEngine:
         """The engine that encloses the values at centers, in float64."""
-        return Engine(self._output, torch.float64)
+        return engine_for(self._output, torch.float64, CPU, None)
 
     def run(
         self, inputs: InputSet, rows: Tensor | None, query: Query, *, with_upper: bool = True

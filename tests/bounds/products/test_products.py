@@ -1,0 +1,237 @@
+"""Products of two tensors: planes against rational numbers, networks against samples and attacks, errors."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as f
+
+from pyrobust.bounds import BoundedModel, DifferentiableBounds
+from pyrobust.bounds.engines.tensor.directed_rounding import Outward
+from pyrobust.bounds.engines.tensor.intervals import Range
+from pyrobust.bounds.engines.tensor.relaxations import Plane, product_planes
+from pyrobust.bounds.graph.nodes import Product, in_order
+from pyrobust.errors import InputError, ModelError
+from pyrobust.runner import logits_of
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.floats(-3, 3) | st.sampled_from([0.0, 5e-324, -1e-310])
+METHODS = ("ibp", "crown-ibp", "crown")
+
+
+def planes(x: tuple[float, float], y: tuple[float, float]) -> tuple[Plane, Plane]:
+    ends = [torch.tensor([[end]], dtype=torch.float64) for end in (*x, *y)]
+    return product_planes(Range(*ends[:2]), Range(*ends[2:]), Outward(True))
+
+
+def outside(below: Plane, above: Plane, x: tuple[float, float], y: tuple[float, float]) -> bool:
+    """Return whether a plane is on the wrong side of the product in a corner or the middle."""
+    for share in (Fraction(0), Fraction(1, 2), Fraction(1)):
+        for other in (Fraction(0), Fraction(1, 3), Fraction(1)):
+            a = Fraction(x[0]) + share * (Fraction(x[1]) - Fraction(x[0]))
+            b = Fraction(y[0]) + other * (Fraction(y[1]) - Fraction(y[0]))
+            for plane, sign in ((below, 1), (above, -1)):
+                p, q, c = (float(part) for part in plane)
+                if c != -sign * float("inf") and sign * (Fraction(p) * a + Fraction(q) * b + Fraction(c) - a * b) > 0:
+                    return True
+    return False
+
+
+@given(*[NUMBERS] * 4)
+def test_planes_enclose_the_product(a: float, b: float, c: float, d: float) -> None:
+    x, y = (min(a, b), max(a, b)), (min(c, d), max(c, d))
+    assert not outside(*planes(x, y), x, y)
+
+
+@given(*[st.floats(-3, 3)] * 4)
+def test_planes_reach_the_interval_bounds(a: float, b: float, c: float, d: float) -> None:
+    x, y = (min(a, b), max(a, b)), (min(c, d), max(c, d))
+    below, above = planes(x, y)
+    corners = [s * t for s in x for t in y]
+    lowest = float(below.c) + sum(min(float(s) * e for e in z) for s, z in ((below.p, x), (below.q, y)))
+    highest = float(above.c) + sum(max(float(s) * e for e in z) for s, z in ((above.p, x), (above.q, y)))
+    assert lowest >= min(corners) - 1e-12
+    assert highest <= max(corners) + 1e-12
+
+
+def test_faults_in_planes_are_seen() -> None:
+    x, y = (-1.0, 3.0), (2.0, 5.0)
+    below, above = planes(x, y)
+    assert outside(above, below, x, y)
+    assert outside(below._replace(c=below.c + 1e-12), above, x, y)
+    assert outside(below, above._replace(p=below.p, q=above.q), x, y)
+
+
+@pytest.mark.parametrize("end", [float("inf"), 1e300])
+def test_unbounded_factors_give_no_plane(end: float) -> None:
+    below, above = planes((0.0, end), (-1e300, 1e300))
+    assert float(below.c) == -torch.inf
+    assert float(above.c) == torch.inf
+
+
+class Gate(nn.Module):
+    """Squeeze and excitation (Hu et al., 2018): channels times a gate computed from their means."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(4, 2), nn.Linear(2, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = torch.sigmoid(self.up(f.relu(self.down(x.mean((2, 3))))))
+        return x * gate[:, :, None, None]
+
+
+class Vit(nn.Module):
+    """A vision transformer: patches, class token, positions, blocks, head (Dosovitskiy et al., 2021)."""
+
+    def __init__(self, blocks: int = 2) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(1, 8, 3, 3)
+        self.token = nn.Parameter(torch.randn(1, 1, 8) * 0.1)
+        self.positions = nn.Parameter(torch.randn(1, 5, 8) * 0.1)
+        options: dict[str, Any] = {"batch_first": True, "norm_first": True, "activation": "gelu"}
+        self.blocks = nn.ModuleList([nn.TransformerEncoderLayer(8, 2, 16, **options) for _ in range(blocks)])
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.patches(x).flatten(2).mT
+        z = torch.cat([self.token.expand(len(z), -1, -1), z], 1) + self.positions
+        for block in self.blocks:
+            z = block(z)
+        return self.head(self.norm(z[:, 0]))
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, need_weights: bool) -> None:
+        super().__init__()
+        self.attention, self.need_weights = nn.MultiheadAttention(6, 2, batch_first=True), need_weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        z, weights = self.attention(x, x[:, 1:], x[:, 1:], need_weights=self.need_weights)
+        return (z if weights is None else torch.cat([z, weights], 2)).flatten(1)
+
+
+def norm_net(norm: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+
+
+NETS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "group norm": (lambda: norm_net(nn.GroupNorm(2, 4)), (1, 6, 6)),
+    "instance norm": (lambda: norm_net(nn.InstanceNorm2d(4)), (1, 6, 6)),
+    "layer norm": (lambda: norm_net(nn.LayerNorm((4, 4, 4))), (1, 6, 6)),
+    "gate": (lambda: norm_net(Gate()), (1, 6, 6)),
+    "attention": (lambda: SelfAttention(False), (3, 6)),
+    "attention weights": (lambda: SelfAttention(True), (3, 6)),
+    "vision transformer": (Vit, (1, 6, 6)),
+}
+
+
+def made(name: str) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    make, shape = NETS[name]
+    return make().eval().requires_grad_(False), torch.rand(2, *shape)
+
+
+def attacked(net: nn.Module, x: Tensor, epsilon: float, c: Tensor) -> Tensor:
+    """Return the points of the ball that a few steps of projected gradient descent find for c·f."""
+    delta = torch.zeros_like(x)
+    for _ in range(8):
+        delta.requires_grad_(True)
+        (slope,) = torch.autograd.grad((logits_of(net(x + delta)) * c).sum(), delta)
+        delta = (delta.detach() - epsilon / 3 * slope.sign()).clamp(-epsilon, epsilon)
+    return x + delta * (1 - 1e-12)
+
+
+def check(net: nn.Module, x: Tensor, epsilon: float) -> None:
+    """Compare bounds with the values at random points, corners and points of attacks, in float64."""
+    net, x = net.double(), x.double()
+    bounded = BoundedModel(net, x)
+    k = bounded.outputs
+    signs = [torch.randint(2, x.shape) * 2 - 1 for _ in range(20)]
+    chosen = [x + sign * epsilon * (1 - 1e-12) for sign in signs] + [
+        x + sign * torch.rand_like(x) * epsilon for sign in signs
+    ]
+    chosen += [attacked(net, x, epsilon, sign * torch.eye(k)[i % k]) for i in range(3) for sign in (1.0, -1.0)]
+    values = torch.stack([logits_of(net(point)).detach() for point in chosen])
+    widths = []
+    for method in METHODS:
+        bounds = bounded.bounds(x, epsilon, method=method)
+        assert (bounds.lower <= values + 1e-9).all(), method
+        assert (bounds.upper >= values - 1e-9).all(), method
+        widths.append(float((bounds.upper - bounds.lower).mean()))
+    assert widths[2] <= widths[1] <= widths[0] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_networks_are_enclosed(name: str) -> None:
+    net, x = made(name)
+    check(net, x, 0.01)
+
+
+def test_hugging_face_image_classifier() -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = transformers.ViTConfig(image_size=6, patch_size=3, num_channels=1, num_labels=3, **sizes)
+    check(transformers.ViTForImageClassification(config).eval().requires_grad_(False), torch.rand(1, 1, 6, 6), 0.01)
+
+
+class Quotient(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :1] / x[:, 1:]
+
+
+def test_a_quotient_of_a_range_around_zero_is_unknown() -> None:
+    bounded = BoundedModel(Quotient().eval(), torch.zeros(1, 2))
+    for method in METHODS:
+        bounds = bounded.bounds(torch.tensor([[1.0, 0.5], [1.0, 2.0]]), 1.0, method=method)
+        assert (bounds.lower[0], bounds.upper[0]) == (-torch.inf, torch.inf)
+        assert bounds.lower[1] <= 0
+        assert 2 <= bounds.upper[1] < 3.6
+
+
+def test_the_engine_is_chosen_and_others_are_refused() -> None:
+    net, x = made("layer norm")
+    assert "engine='torch'" in repr(BoundedModel(net, x))
+    with pytest.raises(ModelError, match=r"1 \(aten.layer_norm\): the native engine does not support products"):
+        BoundedModel(net, x, engine="native")
+    with pytest.raises(ModelError, match=r"1 \(aten.layer_norm\) has no differentiable bounds"):
+        DifferentiableBounds(net, x)
+    with pytest.raises(ModelError, match=r"1 \(aten.layer_norm\) has no known Lipschitz constant"):
+        BoundedModel(net, x).bounds(x, 0.1, method="lipschitz")
+    with pytest.raises(InputError, match=r"the rounding of 1 \(aten.layer_norm\) in a forward pass is not bounded"):
+        BoundedModel(net, x).bounds(x, 0.1, semantics="float32")
+
+
+class Squares(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.flip(1) * x.roll(1, 1)
+
+
+def test_deployed_products_are_enclosed() -> None:
+    x = torch.rand(50, 6, generator=torch.Generator().manual_seed(0)) * 10 - 5
+    bounded = BoundedModel(Squares().eval(), x)
+    assert sum(isinstance(node, Product) for node in in_order(bounded.output)) == 2
+    for method in METHODS:
+        bounds = bounded.bounds(x, 0.0, method=method, semantics="float32")
+        assert ((bounds.lower <= Squares()(x)) & (Squares()(x) <= bounds.upper)).all()
+        real = bounded.bounds(x, 0.0, method=method)
+        assert not ((real.lower <= Squares()(x)) & (Squares()(x) <= real.upper)).all()  # the test can fail
+
+
+def test_attention_modules_are_left_as_they_were() -> None:
+    net, x = made("attention")
+    before = net(x)
+    BoundedModel(net, x)
+    assert "forward" not in net.attention.__dict__
+    assert torch.equal(net(x), before)
+
+
+def test_a_softmax_of_too_many_elements_is_refused() -> None:
+    with pytest.raises(ModelError, match="a softmax of 5000 elements in 1 rows needs 25000000 differences"):
+        BoundedModel(nn.Softmax(1).eval(), torch.zeros(1, 5000))
