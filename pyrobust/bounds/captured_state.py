@@ -68,7 +68,7 @@ class CapturedState:
             if module.training:
                 part = f" of {name}" if name else ""
                 raise ModelError(f"model: expected evaluation mode, got training mode{part}; call model.eval() first")
-            if module._modules != children:
+            if dict(module._modules) != children:
                 raise _changed([f"the submodules of {name or 'the model'}"])
 
     @property
@@ -112,7 +112,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 def _current(holder: Any, key: str) -> Any:
     """The element of a module's table; those of a traced module have no get."""
-    return holder[key] if key in holder else None  # noqa: SIM401
+    return holder[key] if key in holder else None
 
 
 def _held(name: str, holder: dict[str, Any], key: str) -> _Held:
