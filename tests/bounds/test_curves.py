@@ -24,6 +24,29 @@ def test_relaxations_enclose_the_function(name: str) -> None:
         assert violations(name, *intervals(name, 300, seed)) == (0, 0)
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_extreme_ranges_are_unknown_or_right(name: str) -> None:
+    """Check huge, denormal and infinite ends: no NaN but for NaN, and no bound that a value refutes."""
+    sizes = [5e-324, 1e-300, 1e-5, 30.0, 800.0, 1e30, 1e308, np.inf]
+    ends = [-size for size in sizes] + [0.0] + sizes
+    lower, upper = np.array([(a, b) for a in ends for b in ends if (a <= b and abs(a + b) < np.inf) or a < b]).T
+    node = node_of(name)
+    row = ACTIVATIONS[node.function]
+    assert row.rule is not None
+    assert row.forward is not None
+    below, low, above, high, least, most = parts = row.rule(node)(lower, upper)
+    assert not any(np.isnan(part).any() for part in parts)
+    for share in np.linspace(0, 1, 7):
+        z = np.clip(np.clip(lower, -1e308, 1e308) * (1 - share) + np.clip(upper, -1e308, 1e308) * share, lower, upper)
+        value = row.forward(node, torch.from_numpy(z)).numpy()
+        right = np.isfinite(value)
+        error = 1e-12 * (np.abs(value) + np.abs(below * z) + np.abs(above * z)) + 1e-18
+        for bound, side in ((least, 1), (most, -1), (below * z + low, 1), (above * z + high, -1)):
+            assert (side * (value - bound) >= -error)[right].all()
+        assert np.isinf(low[np.isnan(value)]).all()  # where the function is undefined
+    assert not any(np.isfinite(part).any() for part in row.rule(node)(np.array([np.nan]), np.array([np.nan]))[4:])
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_relaxations_enclose_the_function_at_length(name: str) -> None:

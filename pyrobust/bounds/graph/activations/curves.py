@@ -79,8 +79,10 @@ def curve_interval(curve: Curve, lower: Tensor, upper: Tensor) -> tuple[Tensor, 
     low, high = _extremes(curve, lower, upper)
     low, high = low - _value_error(curve, low), high + _value_error(curve, high)
     low, high = low.clamp(*curve.image), high.clamp(*curve.image)
-    unknown = ~curve.known(lower, upper) & ~(lower.isnan() | upper.isnan())
-    return low.where(~unknown, -torch.inf), high.where(~unknown, torch.inf)
+    given = ~(lower.isnan() | upper.isnan())
+    unknown = ~curve.known(lower, upper)  # also NaN, of values that overflow
+    low = low.where(~(given & (unknown | low.isnan())), -torch.inf)
+    return low, high.where(~(given & (unknown | high.isnan())), torch.inf)
 
 
 def _extremes(curve: Curve, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
