@@ -134,5 +134,5 @@ def test_a_bounded_model_is_pickled_with_its_engine(engine: str) -> None:
             assert torch.equal(ours.lower, theirs.lower)
             assert torch.equal(ours.upper, theirs.upper)
     net[0].weight.data[0, 0] += 1
-    with pytest.raises(InputError, match="model: expected the parameters of the construction"):
+    with pytest.raises(InputError, match="model: expected the parameters of the capture"):
         pickle.dumps(bounded)
