@@ -1,10 +1,11 @@
 """Peak memory of bounding margins, pyrobust against its peers, each measurement in a separate process. Linux only.
 
-python bench/bounds_memory.py [--only TEXT] [--json FILE] [--threads N] [--repeats N]
+python bench/bounds_memory.py [--only TEXT] [--json FILE] [--threads N] [--repeats N] [--limit MB]
 
 The figure is the increase of the resident size during one call, at its peak, after a call with one example has
 triggered lazy loading and the C library has returned its free memory: the lowest of --repeats processes, since an
-allocator may keep more. The settings are the batched ones of bench/cases/bounds.py.
+allocator may keep more. The settings are the batched ones of bench/cases/bounds.py. With --limit, both engines of
+pyrobust are measured with that memory_limit, and a figure above it is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from run import machine
 
-_NATIVE = {"native": True, "native, sound=False": False}
+_OURS = {"native": ("native", True), "native, sound=False": ("native", False), "torch": ("torch", True)}
 
 
 def main() -> None:
@@ -37,9 +38,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument("--repeats", type=int, default=3, help="processes of each variant, the lowest counts")
+    parser.add_argument("--limit", type=int, help="memory_limit in MB, for both engines of pyrobust")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     others = [peer.name for peer in peers.installed() if peer.margins]
+    variants = ["native", "torch"] if args.limit else ["native", "native, sound=False", *others]
     results: dict[str, dict[str, float]] = {}
     # One process per task: memory that a call leaves in the allocator would be free for the next.
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
@@ -50,10 +53,10 @@ def main() -> None:
                     continue
                 results[setting] = {
                     variant: min(
-                        pool.apply(_megabytes, (name, epsilon, batch, method, variant, args.threads))
+                        pool.apply(_megabytes, (name, epsilon, batch, method, variant, args.threads, args.limit))
                         for _ in range(args.repeats)
                     )
-                    for variant in (*_NATIVE, *others)
+                    for variant in variants
                 }
     if not results:
         raise SystemExit(f"--only {args.only}: no setting name contains it")
@@ -64,6 +67,9 @@ def main() -> None:
         figures = {"command": command, "machine": machine(torch.device("cpu")), "peak_megabytes": results}
         args.json.write_text(json.dumps(figures, indent=1))
         console.print(f"wrote {args.json}")
+    over = [name for name, row in results.items() if args.limit and max(row.values()) > args.limit]
+    if over:
+        raise SystemExit(f"above {args.limit} MB: {'; '.join(over)}")
 
 
 def _table(results: dict[str, dict[str, float]]) -> Table:
@@ -77,12 +83,15 @@ def _table(results: dict[str, dict[str, float]]) -> Table:
     return out
 
 
-def _megabytes(name: str, epsilon: float, batch: int, method: str, variant: str, threads: int) -> float:
+def _megabytes(
+    name: str, epsilon: float, batch: int, method: str, variant: str, threads: int, limit: int | None
+) -> float:
     torch.set_num_threads(threads)
     net, *box = boxes(name, epsilon, batch)
     example = box[0][:1]
-    if variant in _NATIVE:
-        margins = ours(net, example, method, _NATIVE[variant], "native")
+    if variant in _OURS:
+        engine, sound = _OURS[variant]
+        margins = ours(net, example, method, sound, engine, None if limit is None else limit * 10**6)
     else:
         margins = next(peer for peer in peers.installed() if peer.name == variant).margins[method](net, example)
     margins(*(t[:1] for t in box))

@@ -25,7 +25,7 @@ from intervals import flops, interval_margins
 from timing import Call, Case
 from torch import Tensor, nn
 
-from pyrobust import BoundedModel
+from pyrobust import BoundedModel, BoundOptions
 
 METHODS = ("ibp", "crown-ibp", "crown")
 # (net, epsilon as text, epsilon, batch, methods). interval_margins supports chains only.
@@ -62,11 +62,14 @@ def boxes(name: str, epsilon: float, batch: int) -> tuple[nn.Sequential, Tensor,
     return net, before((x - epsilon).clamp(0, 1)), before((x + epsilon).clamp(0, 1)), y
 
 
-def ours(net: nn.Module, example: Tensor, method: str, sound: bool, engine: str) -> peers.Margins:
+def ours(
+    net: nn.Module, example: Tensor, method: str, sound: bool, engine: str, memory_limit: int | None = None
+) -> peers.Margins:
     bounded = BoundedModel(net, example, engine=engine)
 
     def margins(x_lower: Tensor, x_upper: Tensor, y: Tensor) -> Tensor:
-        return bounded.margins(x_lower=x_lower, x_upper=x_upper, y=y, method=method, sound=sound).lower
+        options = BoundOptions(method=method, sound=sound, memory_limit=memory_limit)
+        return bounded.margins(x_lower=x_lower, x_upper=x_upper, y=y, options=options).lower
 
     return margins
 

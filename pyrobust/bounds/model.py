@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from pyrobust.bounds.captured_state import CapturedState
+from pyrobust.bounds.engines.chunks import ENGINE_SHARE
 from pyrobust.bounds.engines.denormals import denormals_kept
 from pyrobust.bounds.engines.native import Engine
 from pyrobust.bounds.engines.query import Query
@@ -18,7 +21,7 @@ from pyrobust.bounds.engines.select import check_engine, engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.nodes import in_order
-from pyrobust.bounds.input_set import CPU, InputSet, ball, box
+from pyrobust.bounds.input_set import CPU, InputSet, ball, box, check_radii
 from pyrobust.bounds.lipschitz.bound import LipschitzEngine
 from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions, merge_options
 from pyrobust.bounds.radius_search import search_radius
@@ -33,6 +36,19 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from pyrobust.bounds.options import BoundKeywords
+
+
+# Float64 copies of an input while its set is made.
+_SET_COPIES = 8
+
+
+class _Sets(NamedTuple):
+    """The arguments that describe input sets, as given."""
+
+    x: Tensor | None
+    epsilon: Any
+    x_lower: Tensor | None
+    x_upper: Tensor | None
 
 
 class BoundedModel:
@@ -188,9 +204,19 @@ class BoundedModel:
         True
         """
         options = merge_options(BoundedModel.bounds, options, keywords)
-        inputs = self._inputs(x, epsilon, options, x_lower, x_upper)
-        rows = None if C is None else check_rows(C, len(inputs), self.outputs, self.device)
-        return self._bounds(inputs, rows, options)
+
+        def part(chosen: slice, own: _Sets) -> Bounds:
+            inputs = self._inputs(*own, options)
+            rows = C[chosen] if isinstance(C, Tensor) and C.dim() == 3 else C
+            rows = None if rows is None else check_rows(rows, len(inputs), self.outputs, self.device)
+            return self._bounds(inputs, rows, options)
+
+        shared = not isinstance(C, Tensor) or C.dim() != 3
+        row_numbers = 0 if shared or C is None else C[:1].numel()
+        parts = self._parts(_Sets(x, epsilon, x_lower, x_upper), options, row_numbers)
+        if not shared and C is not None and len(parts) > 1:
+            check_rows(C[:, :0], parts[-1][0].stop, self.outputs, self.device)
+        return _joined([part(chosen, own) for chosen, own in parts])
 
     @denormals_kept()
     def linear_bounds(
@@ -240,7 +266,7 @@ class BoundedModel:
         query = self._query(options)
         if query.method not in ("crown", "crown-ibp"):
             raise InputError(f'method: expected "crown" or "crown-ibp", which have linear bounds, got "{query.method}"')
-        inputs = self._inputs(x, epsilon, options, x_lower, x_upper)
+        inputs = self._inputs(x, epsilon, x_lower, x_upper, options)
         rows = None if C is None else check_rows(C, len(inputs), self.outputs, self.device)
         lower_a, lower_b, upper_a, upper_b = self._tensor_engine.linear(inputs, rows, query)
         sizes = (*lower_b.shape, *self.shape)
@@ -297,7 +323,7 @@ class BoundedModel:
         query = self._query(options)
         if query.method == LIPSCHITZ:
             raise InputError(f'method: expected one of {", ".join(METHODS)}, got "lipschitz", which bounds no layers')
-        inputs = self._inputs(x, epsilon, options, x_lower, x_upper)
+        inputs = self._inputs(x, epsilon, x_lower, x_upper, options)
         result: dict[str, Bounds] = {}
         times: Counter[str] = Counter()
         for node, lower, upper in self._tensor_engine.ranges(inputs, query):
@@ -343,9 +369,17 @@ class BoundedModel:
         torch.Size([4, 2])
         """
         options = merge_options(BoundedModel.margins, options, keywords)
-        inputs = self._inputs(x, epsilon, options, x_lower, x_upper)
-        labels = class_labels("y", y, len(inputs), self.outputs)
-        return self._bounds(inputs, margins(labels.to(self.device), self.outputs), options, with_upper=False)
+        parts = self._parts(_Sets(x, epsilon, x_lower, x_upper), options, 3 * self.outputs**2)
+        labels = y
+        if len(parts) > 1:
+            labels = class_labels("y", y, parts[-1][0].stop, self.outputs)
+
+        def part(chosen: slice, own: _Sets) -> Bounds:
+            inputs = self._inputs(*own, options)
+            classes = class_labels("y", labels if labels is None else labels[chosen], len(inputs), self.outputs)
+            return self._bounds(inputs, margins(classes.to(self.device), self.outputs), options, with_upper=False)
+
+        return _joined([part(chosen, own) for chosen, own in parts])
 
     def certify(
         self,
@@ -421,6 +455,13 @@ class BoundedModel:
         self._state.check()
         query = self._query(options)
         limit = non_negative("largest", largest)
+        parts = self._parts(_Sets(x, 0.0, None, None), options, 3 * self.outputs**2)
+        if len(parts) > 1:
+            labels = class_labels("y", y, len(x), self.outputs)
+            radii = [
+                self.certified_radius(x[chosen], labels[chosen], largest=limit, options=options) for chosen, _ in parts
+            ]
+            return torch.cat(radii)
         centers = ball(x, 0.0, options.norm, options.clip, self.shape, self.device)
         labels = class_labels("y", y, len(centers), self.outputs)
         rows = margins(labels.to(self.device), self.outputs)
@@ -483,13 +524,34 @@ class BoundedModel:
         chosen = options.methods() if methods is None else methods
         return run_cascade(self, x, y, epsilon, chosen, attack, options)
 
+    def _parts(self, sets: _Sets, options: BoundOptions, row_numbers: int) -> list[tuple[slice, _Sets]]:
+        """Parts of a batch whose input sets take a share of the memory limit; ``row_numbers``: of an example's C."""
+        self._state.check()
+        given = [t for t in (sets.x, sets.x_lower, sets.x_upper) if t is not None]
+        whole = [(slice(None), sets)]
+        usual = all(isinstance(t, Tensor) and t.dim() == 1 + len(self.shape) for t in given)
+        if options.memory_limit is None or not given or not usual or len({len(t) for t in given}) > 1:
+            return whole  # wrong shapes are errors elsewhere
+        count = len(given[0])
+        example = 8 * (_SET_COPIES * math.prod(self.shape) + row_numbers)
+        size = max(1, int(options.memory_limit * (1 - ENGINE_SHARE)) // example)
+        if count <= size:
+            return whole
+        epsilon = sets.epsilon
+        if epsilon is not None:
+            epsilon = check_radii(epsilon, options.norm, options.clip, count, self.shape)
+        return [
+            (part, _Sets(*(None if t is None else t[part] for t in (sets.x, epsilon, sets.x_lower, sets.x_upper))))
+            for part in (slice(begin, min(begin + size, count)) for begin in range(0, count, size))
+        ]
+
     def _inputs(
         self,
         x: Tensor | None,
         epsilon: Any,
-        options: BoundOptions,
         x_lower: Tensor | None,
         x_upper: Tensor | None,
+        options: BoundOptions,
     ) -> InputSet:
         self._state.check()
         if x_lower is None and x_upper is None:
@@ -524,6 +586,14 @@ class BoundedModel:
                     '"float32"'
                 )
         return Query(options.single_method(), options.sound, options.semantics, options.memory_limit)
+
+
+def _joined(parts: list[Bounds]) -> Bounds:
+    """The bounds of a batch from those of its parts."""
+    if len(parts) == 1:
+        return parts[0]
+    lower, upper = (torch.cat([getattr(part, end) for part in parts]) for end in ("lower", "upper"))
+    return dataclasses.replace(parts[0], lower=lower, upper=upper)
 
 
 def _restored(model: nn.Module, example: Tensor, engine: str | None) -> BoundedModel:

@@ -67,7 +67,9 @@ class BoundOptions:
             be wrong in the last digits and prove nothing.
         semantics: "real" for the network in exact arithmetic; "float32" for its deployed forward pass: direct
             algorithms in the model's floats, sums in any order. "lipschitz" supports only "real".
-        memory_limit: bytes of memory to use; a single example may need more. Default: a share of the free memory.
+        memory_limit: bytes of memory that a call may use beyond its arguments, its results and the network itself, in
+            as many parts as that takes; an error says how much one example needs where that is more. The forward passes
+            and the attack of ``verify`` are not counted. Default: a share of the free memory.
 
     Raises:
         InputError: a field has an unknown name or a value out of range.

@@ -340,7 +340,7 @@ def test_threads_and_chunks_change_no_bit(method: str, norm: str, threads_restor
     model, x = images()
     y = torch.arange(37) % 4
     results = []
-    for threads, limit in ((1, None), (2, None), (1, 1), (2, 200_000), (1, 10**7)):
+    for threads, limit in ((1, None), (2, None), (1, 200_000), (2, 400_000), (1, 10**7)):
         torch.set_num_threads(threads)
         assert _C.num_threads() == threads
         results.append(model.bounds(x, 0.03125, norm=norm, method=method, clip=(0.0, 1.0), memory_limit=limit))

@@ -124,17 +124,20 @@ def test_chunks_and_other_examples_change_only_rounding(method: str, norm: str) 
     bounded, x = model("torch"), images()[1][:9]
     options = {"norm": norm, "method": method, "clip": (0.0, 1.0)}
     together = bounded.bounds(x, 0.03125, **options)
-    for limit in (40_000, 1_000_000):
+    for limit in (400_000, 1_000_000):
         assert_close(bounded.bounds(x, 0.03125, memory_limit=limit, **options), together, 1e-12)
     for i in (0, 5):
         alone = bounded.bounds(x[i : i + 1], 0.03125, **options)
         torch.testing.assert_close(alone.lower[0], together.lower[i], rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(alone.upper[0], together.upper[i], rtol=1e-12, atol=1e-12)
     margins = bounded.margins(x, torch.arange(9) % 4, 0.03125, **options)
-    limited = bounded.margins(x, torch.arange(9) % 4, 0.03125, memory_limit=100_000, **options)
+    limited = bounded.margins(x, torch.arange(9) % 4, 0.03125, memory_limit=400_000, **options)
     torch.testing.assert_close(margins.lower, limited.lower, rtol=1e-12, atol=1e-12)
     assert (margins.upper == torch.inf).all()
-    row_by_row = bounded.bounds(x[:1], 0.03125, memory_limit=1, **options)  # row by row
+    with pytest.raises(InputError, match=r"memory_limit: expected at least \d+ bytes, .* got 1$") as caught:
+        bounded.bounds(x[:1], 0.03125, memory_limit=1, **options)
+    least = int(str(caught.value).split()[4])
+    row_by_row = bounded.bounds(x[:1], 0.03125, memory_limit=least, **options)
     torch.testing.assert_close(row_by_row.lower[0], together.lower[0], rtol=1e-12, atol=1e-12)
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
+from pyrobust.bounds.graph.nodes import Node
+from pyrobust.errors import InputError
 from pyrobust.machine import in_batches
 
 logger = logging.getLogger(__name__)
+
+#: Share of a memory limit for the engine.
+ENGINE_SHARE = 0.75
 
 
 def free_memory(device: torch.device) -> int:
@@ -22,6 +28,23 @@ def free_memory(device: torch.device) -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):  # not on every system
         return 1 << 30
+
+
+def engine_limit(limit: int, needed: int) -> int:
+    """Return the bytes of a memory limit for an engine that needs some for one example; the rest is for input sets.
+
+    Raises:
+        InputError: one example does not fit.
+
+    >>> engine_limit(1_000_000, 3_000_000)
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: memory_limit: expected at least 4000000 bytes, which one example needs, got 1000000
+    """
+    own = int(limit * ENGINE_SHARE)
+    if own < needed:
+        least = math.ceil(needed / ENGINE_SHARE)
+        raise InputError(f"memory_limit: expected at least {least} bytes, which one example needs, got {limit}")
+    return own
 
 
 def in_chunks(total: int, size: int, step: Callable[[int, int], None]) -> int:
@@ -46,3 +69,13 @@ def in_chunks(total: int, size: int, step: Callable[[int, int], None]) -> int:
 
     in_batches(total, lambda: size, step, shrink)
     return size
+
+
+def most_live(nodes: Sequence[Node]) -> int:
+    """Largest number of coefficients that a row of a backward pass through these nodes, in order, has at once."""
+    live, most = {nodes[-1]}, 0
+    for node in reversed(nodes):
+        below = live | set(node.inputs)
+        most = max(most, sum(part.size for part in below))
+        live = below - {node}
+    return most

@@ -8,7 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.engines.chunks import free_memory
+from pyrobust import _C
+from pyrobust.bounds.engines.chunks import engine_limit, free_memory, most_live
 from pyrobust.bounds.engines.native_packing import Packed, has_offset, native_network
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.nodes import Node, in_order
@@ -19,6 +20,11 @@ from pyrobust.bounds.input_set import CPU, Around, InputSet
 _MEMORY_SHARE = 0.25
 _EXAMPLES_PER_THREAD = 16
 _LEAST_CHUNK = 32
+# Bytes of the rows that library products take together (kElements in wide_backward.cpp), with those of the layers
+# around, and of a number in them.
+_LIBRARY_ITEM = 4
+_LIBRARY_ROWS = 4 * (1 << 23) * _LIBRARY_ITEM
+_VECTOR = 64  # bytes of one number for each of the examples or rows that a SIMD loop takes together
 
 
 class Engine:
@@ -69,12 +75,35 @@ class Engine:
                 upper[lost] = torch.minimum(upper[lost], again[1])
         return lower, upper
 
+    def _memory(self, packed: Packed, row_numbers: int) -> tuple[int, int]:
+        """(bytes of all threads, bytes of an example) of a network, with our own kernels."""
+        item = 4 if packed.network.__class__ is _C.BoundNetwork32 else 8
+        lanes = _VECTOR // item
+        nodes = in_order(self._output)
+        total, largest = sum(node.size for node in nodes), max(node.size for node in nodes)
+        # tiles of coefficients, which free blocks may double; the ranges of a group of examples, and its inputs
+        thread = 2 * _VECTOR * (most_live(nodes) + total) + 3 * _VECTOR * largest
+        # lists of the tiles of a layer's neurons, both signs, held twice, and their bounds
+        tiles = 2 * largest * (2 * (32 + 8 * lanes + _VECTOR) + 8 * lanes) // lanes
+        return torch.get_num_threads() * thread, packed.network.bytes_per_example() + tiles + row_numbers * (item + 8)
+
     def _call(
         self, packed: Packed, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool
     ) -> tuple[Tensor, Tensor]:
-        limit = query.memory_limit or int(_MEMORY_SHARE * free_memory(CPU))
         enough = max(_LEAST_CHUNK, _EXAMPLES_PER_THREAD * torch.get_num_threads())
-        chunk = max(1, min(enough, limit // max(1, packed.network.bytes_per_example())))
+        row_numbers = self._output.size * (self._output.size if rows is None else rows.shape[-2])
+        threads, example = self._memory(packed, row_numbers)
+        products = packed.products if packed.products.chosen() else None
+        if query.memory_limit is None:
+            chunk = max(1, min(enough, int(_MEMORY_SHARE * free_memory(CPU)) // example))
+        else:
+            limit = engine_limit(query.memory_limit, threads + example)
+            own = _LIBRARY_ROWS, example + 16 * _LIBRARY_ITEM * max(node.size for node in in_order(self._output))
+            if products is not None and threads + sum(own) <= limit:
+                threads, example = threads + own[0], own[1]
+            else:
+                products = None
+            chunk = min(enough, (limit - threads) // example)
         ball = inputs.norm != "linf"  # an l∞ ball is a box
         around = inputs.boxes if isinstance(inputs.boxes, Around) else None
         lower, upper = (inputs.lower, inputs.upper) if around is None else (around.center, around.center)
@@ -91,7 +120,7 @@ class Engine:
             self._floats.max,
             with_upper,
             chunk,
-            packed.products if packed.products.chosen() else None,
+            products,
             None if around is None else around.radius.numpy(),
             -math.inf if around is None else around.lowest,
             math.inf if around is None else around.highest,

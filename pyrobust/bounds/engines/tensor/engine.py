@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.engines.chunks import free_memory, in_chunks
+from pyrobust.bounds.engines.chunks import engine_limit, free_memory, in_chunks
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.tensor.backward import BackwardPass, Ball, row_size
 from pyrobust.bounds.engines.tensor.directed_rounding import Outward
@@ -116,13 +116,18 @@ class TensorEngine:
         deployed = self._floats.eps / 2 if query.semantics == "float32" and query.sound else 0.0
         arithmetic = Arithmetic(out, deployed, self._floats.max, not inputs.bounded)
         device = network.device
-        limit = query.memory_limit or int(_MEMORY_SHARE[device.type] * free_memory(device))
         kept = 8 * (_KEPT * network.neurons + 3 * max(patches_of(layer, None) for layer in network.layers))
+        if query.memory_limit is None:
+            limit = int(_MEMORY_SHARE[device.type] * free_memory(device))
+        else:
+            row = row_size(network, network.output, windows_below(network, network.output, None))
+            limit = engine_limit(query.memory_limit, kept + 2 * 8 * row)
         size = max(1, min(_MAX_EXAMPLES, limit // 2 // kept))
+        row_bytes = max(limit // 2, limit - size * kept)
 
         def step(begin: int, end: int) -> None:
             part = slice(begin, end)
-            work(_Chunk(network, inputs.rows(part), query, arithmetic, self._fitting, limit // 2), part)
+            work(_Chunk(network, inputs.rows(part), query, arithmetic, self._fitting, row_bytes), part)
 
         try:
             in_chunks(len(inputs), size, step)

@@ -1,0 +1,81 @@
+"""Calls stay within memory_limit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from pyrobust.bounds import BoundedModel
+from pyrobust.errors import InputError
+
+_LIMIT = 24_000_000
+_MEASURE = f"""
+import ctypes, gc, re, torch
+from pathlib import Path
+from torch import nn
+from pyrobust.bounds import BoundedModel
+
+def resident(field):
+    return 1024 * int(re.search(field + r":\\s+(\\d+)", Path("/proc/self/status").read_text()).group(1))
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+x, y = torch.rand(256, 3, 16, 16), torch.zeros(256).long()
+layers = [nn.Conv2d(3, 16, 4, 2, 1), nn.ReLU(), nn.Conv2d(16, 16, 4, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10)]
+for engine in ("native", "torch"):
+    bounded = BoundedModel(nn.Sequential(*layers).eval(), x[:1], engine=engine)
+    for method in ("ibp", "crown-ibp", "crown"):
+        bounded.margins(x[:1], y[:1], 0.01, method=method)
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+        before = resident("VmRSS")
+        bounded.margins(x, y, 0.01, method=method, memory_limit={_LIMIT})
+        print(engine, method, resident("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_call_stays_within_its_limit() -> None:
+    run = subprocess.run([sys.executable, "-c", _MEASURE], capture_output=True, text=True, check=False)
+    if "Permission denied" in run.stderr:
+        pytest.skip("/proc/self/clear_refs cannot be written")
+    lines = [line.split() for line in run.stdout.splitlines()]
+    assert len(lines) == 6, run.stderr
+    assert all(0 < int(peak) <= _LIMIT for *_, peak in lines), run.stdout
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_parts_of_a_batch_have_the_bounds_of_all_of_it(engine: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(300, 20), nn.ReLU(), nn.Linear(20, 3)).eval()
+    x, y = torch.rand(40, 300), torch.arange(40) % 3
+    bounded = BoundedModel(net, x, engine=engine)
+    rows = torch.randn(40, 2, 3).double()
+    epsilon = torch.rand(40, 300) / 10
+    with pytest.raises(InputError, match="memory_limit: expected at least") as caught:
+        bounded.bounds(x, epsilon, C=rows, memory_limit=1)
+    least = int(str(caught.value).split()[4])
+    with pytest.raises(InputError, match=f"memory_limit: expected at least {least} bytes, .* got {least - 1}$"):
+        bounded.bounds(x, epsilon, C=rows, memory_limit=least - 1)
+    for own in (epsilon, 0.01, epsilon[:, 0]):
+        whole, parts = (bounded.bounds(x, own, C=rows, memory_limit=limit) for limit in (None, least))
+        torch.testing.assert_close(parts.lower, whole.lower, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(parts.upper, whole.upper, rtol=1e-12, atol=1e-12)
+    boxes = {"x_lower": x - 0.1, "x_upper": x + 0.1}
+    whole, parts = (bounded.margins(**boxes, y=y, memory_limit=limit) for limit in (None, least))
+    torch.testing.assert_close(parts.lower, whole.lower, rtol=1e-12, atol=1e-12)
+    right = net(x).argmax(1)
+    radii = [bounded.certified_radius(x, right, method="ibp", memory_limit=limit) for limit in (None, least)]
+    torch.testing.assert_close(*radii, rtol=1e-6, atol=1e-6)
+    for bad, words in (({"C": rows[:3]}, "^C: expected shape"), ({"C": None, "x": x[:, :3]}, "^x: expected shape")):
+        with pytest.raises(InputError, match=words):
+            bounded.bounds(**({"x": x, "epsilon": 0.1, "memory_limit": least} | bad))
+    with pytest.raises(InputError, match=r"^y: expected shape"):
+        bounded.margins(x, y[:3], 0.1, memory_limit=least)
+    with pytest.raises(InputError, match=r"^epsilon: expected one radius for each of the 40 examples"):
+        bounded.margins(x, y, [0.1, 0.2], memory_limit=least)
