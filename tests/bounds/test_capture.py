@@ -158,6 +158,8 @@ CASES: list[tuple[tuple[int, ...], nn.Module | Callable[..., Tensor]]] = [
     (LINE, lambda x: x.sort(1)[0] + x.sort(descending=True).values + torch.sort(x, dim=1, stable=True)[0]),
     (PLANE, lambda x: torch.cat([torch.max(*x.chunk(2, 1)), torch.min(*x.chunk(2, 1))], 1)),
     (PLANE, lambda x: torch.maximum(x, x[:, :1]) - torch.minimum(torch.ones(5, dtype=x.dtype), x)),
+    (PLANE, lambda x: torch.linalg.vector_norm(x, dim=(2, 3)) + x.norm(1, (2, 3)) - x.norm(torch.inf, (2, 3))),
+    (PLANE, nn.LPPool2d(2, 3, 1)),
     (PLANE, nn.AvgPool2d(2)),
     (PLANE, nn.AvgPool2d(3, 2, 1)),
     (PLANE, nn.AvgPool2d(3, 2, 1, count_include_pad=False)),
@@ -309,6 +311,7 @@ REFUSED: list[tuple[tuple[int, ...], Callable[..., Tensor], str]] = [
     (LINE, lambda x, m: torch.einsum("bij,ijk->k", x, m.cube), "mixes"),
     (FLAT, lambda x: torch.tensordot(x, torch.ones(2, 3), ([0], [0])), "mixes"),
     (FLAT, lambda x: x.sort(0)[0], "sort"),
+    (FLAT, lambda x: x.norm(3, 1), "linalg_vector_norm"),
     (FLAT, lambda x: x + x.max(1, keepdim=True)[1], "add"),
 ]
 

@@ -92,6 +92,36 @@ def origin(node: Node) -> Origin:
     return Origin(tuple(begin), torch.cat([*parts, torch.tensor([-1])])[node.index.flatten()])
 
 
+def squares_below(node: Node) -> tuple[list[Node], Node] | None:
+    """The nodes (from the output) that sum squares with weights and shifts ≥ 0, and the node of what is squared.
+
+    None for a node that is not such a sum. ReLU changes nothing in it.
+    """
+    chain = []
+    while not (isinstance(node, Activation) and _power(node) == 2):
+        relu = isinstance(node, Activation) and node.function == "leaky_relu"
+        moves = isinstance(node, Reshape) or (type(node) is Gather and len(node.inputs) == 1)
+        if isinstance(node, Linear | Conv2d | Scale):
+            parts = (node.scale, node.shift) if isinstance(node, Scale) else (node.weight, node.bias)
+            if not all(part is None or bool((part.enclosure().lower >= 0).all()) for part in parts):
+                return None
+        elif not relu and not moves:
+            return None
+        chain.append(node)
+        node = node.inputs[0]
+    return chain, node.inputs[0]
+
+
+def _power(node: Activation) -> float | None:
+    """The exponent of a power."""
+    return node.parameters[0] if node.function == "power" else {"square": 2.0, "sqrt": 0.5}.get(node.function)
+
+
+def seminorm(node: Node) -> tuple[list[Node], Node] | None:
+    """``squares_below`` the root of which a node is; None for any other node."""
+    return squares_below(node.inputs[0]) if isinstance(node, Activation) and _power(node) == 0.5 else None
+
+
 def is_affine(node: Node) -> bool:
     """Whether a node is an affine map of its inputs."""
     return isinstance(node, Linear | Conv2d | Scale | Gather | Sum)

@@ -28,6 +28,7 @@ from pyrobust.bounds.graph.lowering import (  # noqa: F401 - each registers its 
     elementwise,
     layout,
     normalization,
+    norms,
     pooling,
     products,
     resampling,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds.graph.activations import row_of
-from pyrobust.bounds.graph.analysis import origin
+from pyrobust.bounds.graph.analysis import origin, seminorm
 from pyrobust.bounds.graph.constants import Constant
 from pyrobust.bounds.graph.nodes import (
     Activation,
@@ -41,7 +41,7 @@ class LayerNorm:
 
     Attributes:
         name: "module path (operator)".
-        kind: the operation: "linear", "conv2d", "scale", "sum", "gather", "sort", "maxpool" or "activation".
+        kind: the operation: "linear", "conv2d", "scale", "sum", "gather", "sort", "norm", "maxpool" or "activation".
         value: the bound, from its concatenated inputs to its output; for a sum the number of its terms.
     """
 
@@ -59,8 +59,9 @@ class Constants:
     - ``Sum``: the sum of the constants of its terms, by the triangle inequality.
     - ``Gather``: with an element of input i read at most rᵢ times, ‖out‖₂² ≤ Σ rᵢ‖zᵢ‖₂² and ‖out‖₁ ≤ Σ rᵢ‖zᵢ‖₁; in l∞
       the largest of its inputs. Several in a row are one, so that splitting and concatenating again costs nothing;
-      relu(z) and relu(−z) count as z, as only one of them moves at a time. One that pads a convolution's input with
-      its own elements is part of the convolution.
+      relu(z) and relu(−z) count as z, as only one of them moves at a time.
+    - The root of a sum of squares with weights A ≥ 0, √(A z² + b), is a tuple of weighted l2 norms, which
+      differ by at most √(A Δ²): √‖A‖₁ in l2, √‖A‖∞ in l∞ and ‖√A‖₁ in l1; hence 1 for an l2 norm of disjoint windows.
     - ``Sort``: 1, as sorting does not move two tuples apart (Anil, Lucas and Grosse, 2019).
     - ``MaxPool``: the maxima of a window differ by at most the largest difference in it, hence 1 in l∞; if an element
       is in at most r windows, Σ_w max_{i in w} dᵢ² ≤ r·Σ dᵢ², hence √r in l2, and likewise r in l1.
@@ -125,6 +126,10 @@ class Constants:
                 f"model: {node.name} has no Lipschitz constant: it multiplies two tensors that depend on the input"
             )
         assert isinstance(node, Activation)
+        known = seminorm(node)
+        if known is not None:
+            self.layers.append(LayerNorm(node.name, "norm", self._root_of_squares(known[0])))
+            return _product(self.layers[-1].value, inputs[0])
         steepest = row_of(node, ENGINE).lipschitz(node)
         if steepest is None:
             raise ModelError(
@@ -181,11 +186,30 @@ class Constants:
             return None
         return layer if isinstance(layer, Linear) or _per_channel(_scale(node)) is not None else None
 
+    def _root_of_squares(self, chain: list[Node]) -> float:
+        """The constant of √(A z² + b), by the product of the factors of A."""
+        factor, norm = 1.0, "linf" if self.norm == "linf" else "l1"
+        for node in chain:
+            if isinstance(node, (Linear, Conv2d)):
+                value = map_norm(node, self._rooted(Weights.of(*node.weight.enclosure())), norm)
+            elif isinstance(node, Scale) and node.scale is not None:
+                value = float(self._rooted(_scale(node)).magnitude().amax()) if node.size else 0.0
+            elif isinstance(node, Gather) and norm == "l1":
+                value = float(torch.bincount(node.index.flatten() + 1, minlength=2)[1:].amax())
+            else:
+                continue
+            factor = _product(factor, value)
+        return factor if self.norm == "l1" else _root(factor)
+
+    def _rooted(self, weights: Weights) -> Weights:
+        """Upper bounds of the weights, or of their roots in l1."""
+        size = weights.magnitude()
+        return Weights(size.sqrt() * (1 + 2.0**-50) if self.norm == "l1" else size, torch.zeros_like(size))
+
     def _repeated(self, count: int) -> float:
         """The factor on a distance whose elements occur ``count`` times."""
         if self.norm == "l2":
-            root = math.sqrt(count)
-            return root if root * root == count and root.is_integer() else _up(root)
+            return _root(count)
         return float(count) if self.norm == "l1" else 1.0
 
     def _gather(self, node: Gather) -> float:
@@ -207,6 +231,9 @@ def _sources(node: Node) -> tuple[Node, ...]:
     """The nodes from whose constants that of a node is composed."""
     if isinstance(node, Sort):
         return node.inputs[-1:]
+    known = seminorm(node)
+    if known is not None:
+        return (known[1],)
     return origin(node).nodes if isinstance(node, Gather) else node.inputs
 
 
@@ -291,6 +318,12 @@ def _rows(layer: Linear | Conv2d, scale: Weights) -> Weights:
 def _shifts(node: Node) -> bool:
     """Whether a node adds constants only."""
     return isinstance(node, Scale) and node.scale is None
+
+
+def _root(value: float) -> float:
+    """The square root, rounded up."""
+    root = math.sqrt(value)
+    return root if root * root == value and root.is_integer() else _up(root)
 
 
 def _up(value: float) -> float:

@@ -317,3 +317,37 @@ def test_real_nets() -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_real_nets_at_length(name: str) -> None:
     check_real_net(name, NORMS, 100_000)
+
+
+class Called(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+NORMED: dict[str, tuple[Any, tuple[float, float, float]]] = {  # function, and its constants in l2, l∞, l1
+    "norm": (lambda x: torch.linalg.vector_norm(x, dim=(2, 3)), (1, 4, 1)),
+    "pool": (lambda x: nn.functional.lp_pool2d(x, 2, 2), (1, 2, 1)),
+    "overlapping": (lambda x: nn.functional.lp_pool2d(x, 2, 2, 1), (2, 2, 4)),
+    "shifted": (lambda x: (nn.functional.avg_pool2d(x**2, 2) * 4 + 1e-3).sqrt(), (1, 2, 1)),
+    "opposite": (lambda x: torch.cat([x.relu(), (-x).relu()], 1), (1, 1, 1)),
+    "split": (lambda x: torch.cat([x[:, ::2], x[:, 1::2]], 1), (1, 1, 1)),
+    "sorted": (lambda x: torch.cat([x.flatten(1).sort(1)[0], x.flatten(1)], 1), (2**0.5, 1, 2)),
+}
+
+
+@pytest.mark.parametrize("name", NORMED)
+def test_norms_sorting_and_parts_have_their_constants(name: str) -> None:
+    function, expected = NORMED[name]
+    net = Called(function).eval()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 2, 4, 4, generator=generator).double()
+    other = torch.cat([x[:100] + 1e-3 * torch.randn(100, 2, 4, 4, generator=generator), x[100:] * -0.5])
+    for norm, constant in zip(NORMS, expected, strict=True):
+        bound = lipschitz_bound(net, x[:2], norm=norm)
+        assert bound.lower <= bound.value <= constant * (1 + 1e-9)
+        change, distance = (d.flatten(1).norm(ORDERS[norm], 1) for d in (net(x) - net(other), x - other))
+        assert (change <= distance * bound.value * (1 + 1e-12)).all()

@@ -1,0 +1,21 @@
+"""Lowering rule of a step of norm pooling."""
+
+from __future__ import annotations
+
+import torch
+
+from pyrobust.bounds.graph.analysis import squares_below
+from pyrobust.bounds.graph.lowering.elementwise import relu
+from pyrobust.bounds.graph.lowering.registry import Lowering, Z, lowers_together
+from pyrobust.bounds.graph.nodes import Node
+
+aten = torch.ops.aten
+
+
+@lowers_together((aten.mul.Tensor, (aten.sign.default, Z), (aten.relu.default, (aten.abs.default, Z))))
+def sign_times_size(lowering: Lowering, z: Node) -> Node:
+    """sign(z)·ReLU(|z|) is z, which ``torch.nn.functional.lp_pool2d`` computes of a mean of powers.
+
+    Means of even powers are at least 0, where ReLU changes nothing but the rounded bounds.
+    """
+    return relu(lowering, z) if squares_below(z) is not None else z
