@@ -82,9 +82,7 @@ def check_certificates(steps: int) -> None:
     for radius in radii.values():
         assert (radius <= distance).all()
     medians = [round(part.median().item(), 3) for part in (radii["lipschitz"], radii["crown"], distance)]
-    print(
-        f"constant {constants[1].value:.4f}; medians: radius by it {medians[0]}, by CROWN {medians[1]}, attack {medians[2]}"
-    )
+    print(f"constant {constants[1].value:.4f}; medians: {medians} by it, by CROWN, of the attack")
     assert 0.1 < medians[0] < medians[2]
 
 
