@@ -17,6 +17,8 @@ _EPSILON = 0.05
 #: Each probe of this many is part of the usual run.
 _SHARE = 6
 _TOLERANCE = 1e-5  # of float32 forward passes; the tests of exact values have none
+#: Functions that jump: torch's softplus is z beyond its threshold.
+JUMPS = {"Softplus(beta=2, threshold=1) on 4x6x6"}
 
 CASES = [
     pytest.param(probe, id=probe.name, marks=[] if i % _SHARE == 0 else pytest.mark.full)
@@ -61,7 +63,7 @@ def test_probe(probe: Probe) -> None:
         assert (values - tolerance <= bounds.upper).all()
         assert ((bounds.upper - bounds.lower) >= (values.amax(0) - values.amin(0) - tolerance.amax(0))).all()
     thin = bounded.bounds(x, 1e-6)
-    assert ((thin.upper - thin.lower) < 1e-3).all()
+    assert probe.name in JUMPS or ((thin.upper - thin.lower) < 1e-3).all()
     deployed_encloses(bounded, x, values)
 
 
