@@ -13,10 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as f
 
 from pyrobust.bounds import BoundedModel, DifferentiableBounds
+from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.engines.tensor.directed_rounding import Outward
+from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.engines.tensor.intervals import Range
 from pyrobust.bounds.engines.tensor.relaxations import Plane, product_planes
-from pyrobust.bounds.graph.nodes import Product, in_order
+from pyrobust.bounds.graph.nodes import Gather, Input, Product, in_order
+from pyrobust.bounds.input_set import box
 from pyrobust.errors import InputError, ModelError
 from pyrobust.runner import logits_of
 
@@ -65,6 +68,25 @@ def test_faults_in_planes_are_seen() -> None:
     assert outside(above, below, x, y)
     assert outside(below._replace(c=below.c + 1e-12), above, x, y)
     assert outside(below, above._replace(p=below.p, q=above.q), x, y)
+
+
+def violations(method: str) -> int:
+    """Return how many bounds of x·y, the output itself, exclude a corner of the box of x and y."""
+    x = torch.randn(200, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    node = Input(name="x", shape=(2,), inputs=())
+    turned = Gather(name="g", shape=(2,), inputs=(node,), index=torch.tensor([1, 0]))
+    engine = TensorEngine(Product(name="p", shape=(2,), inputs=(node, turned)), torch.float64, torch.device("cpu"))
+    upper = x + x.abs() / 3
+    ends = engine.run(box(x, upper, (2,)), None, Query(method, True, "real", None))
+    corners = zip(*(torch.stack([x, upper], 2).tolist(), ends[0][:, 0].tolist(), ends[1][:, 0].tolist()), strict=True)
+    values = [([Fraction(a) * Fraction(b) for a in pair[0] for b in pair[1]], low, high) for pair, low, high in corners]
+    return sum(min(products) < low or max(products) > high for products, low, high in values)
+
+
+def test_products_at_the_output_are_enclosed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [violations(method) for method in METHODS] == [0, 0, 0]
+    monkeypatch.setattr(Outward, "down", lambda self, a: a)
+    assert violations("ibp") > 0  # the test can fail
 
 
 @pytest.mark.parametrize("end", [float("inf"), 1e300])
