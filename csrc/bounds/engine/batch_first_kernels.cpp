@@ -68,6 +68,23 @@ class Target {
   T copy_[8];
 };
 
+// The ends in float64 are within a step of it, which Directed covers.
+template <class T>
+PYROBUST_TARGET void around(const float* x, int64_t n, double reach, double low, double high, bool sound, T* lower,
+                            T* upper) {
+  const Directed<T> directed(sound && reach != 0);
+  const V r = splat(reach), first = splat(low), last = splat(high);
+  for (int64_t i = 0; i < n; i += 8) {
+    const Eight<float> x8(x, i, n);
+    Target<T> low8(lower, i, n), high8(upper, i, n);
+    const V c = load(x8.at);
+    // The ends of the clip range are float64 numbers: rounded to T, they may lie inside it.
+    const V l = max(sub(c, r), first), u = min(add(c, r), last);
+    directed.put_down(low8.get(), l);
+    directed.put_up(high8.get(), u);
+  }
+}
+
 template <class T>
 PYROBUST_TARGET void spread(const T* lower, const T* upper, int64_t n, double share, double more, bool sound, T* center,
                             T* radius, T* magnitude) {
@@ -236,7 +253,7 @@ PYROBUST_TARGET void scale_row(const T* a, int64_t n, const T* s, T sign, bool a
 }
 
 template <class T>
-constexpr BatchFirstKernels<T> kBatchFirst = {spread<T>, range<T>,     scale<T>,   add_term<T>, relu<T>,
+constexpr BatchFirstKernels<T> kBatchFirst = {around<T>, spread<T>, range<T>,     scale<T>,   add_term<T>, relu<T>,
                                               check<T>,  relax_row<T>, dot_row<T>, scale_row<T>};
 
 }  // namespace

@@ -17,6 +17,8 @@ struct ScaleCosts {
 
 template <class T>
 struct BatchFirstKernels {
+  // Computes the ends of n ranges around x in a clip range, or the ranges [x, x] where reach is 0, rounded outward.
+  void (*around)(const float* x, int64_t n, double reach, double low, double high, bool sound, T* lower, T* upper);
   // Computes a center of n ranges and radius + share (|center| + radius + more), rounded up, where radius is an upper
   // bound of the distance of the ends from the center. magnitude, unless null, is at least `more` above the largest
   // |z| and |center|.

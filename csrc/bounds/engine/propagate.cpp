@@ -233,6 +233,7 @@ class Propagation {
   void finish(const Specification& spec, int64_t first, int64_t count, double* lower, double* upper) {
     const int64_t output = network_.output(), n = network_.layer(output).shape.size();
     if (spec.rows == nullptr && options_.method == Method::kIbp) {
+      if (wide_) return wide_->store_output(lower + first * n, spec.upper ? upper + first * n : nullptr);
       for (int64_t e = 0; e < count; ++e) {
         const LayerState<T>& state = examples_[static_cast<size_t>(e)][output];
         std::copy(state.lower.begin(), state.lower.end(), lower + (first + e) * n);

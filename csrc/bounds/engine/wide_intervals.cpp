@@ -12,11 +12,6 @@ namespace {
 // Neurons of a piece of work: their constants stay in the cache while the examples pass by.
 constexpr int64_t kBlockSize = 4096;
 
-template <class T>
-std::unique_ptr<T[]> room_for(int64_t n) {
-  return std::make_unique_for_overwrite<T[]>(static_cast<size_t>(n));
-}
-
 }  // namespace
 
 template <class T>
@@ -44,7 +39,6 @@ WideIntervals<T>::WideIntervals(const BoundNetwork<T>& network, const std::vecto
       handed_out_[static_cast<size_t>(input)] |= is_reached(i);
     }
   }
-  handed_out_.back() = 1;
   for (int64_t i = 0; i < network.output(); ++i)
     freed_[static_cast<size_t>(last[static_cast<size_t>(i)])].push_back(i);
 }
@@ -53,8 +47,8 @@ template <class T>
 typename WideIntervals<T>::Ranges& WideIntervals<T>::make(int64_t i) {
   Ranges& made = ranges(i);
   const int64_t n = count_ * size_of(i);
-  made.lower = room_for<T>(n), made.upper = room_for<T>(n);
-  if (sums_[static_cast<size_t>(i)] != 0) made.sum = room_for<T>(n);
+  made.lower = pool_.take(n), made.upper = pool_.take(n);
+  if (sums_[static_cast<size_t>(i)] != 0) made.sum = pool_.take(n);
   return made;
 }
 
@@ -77,17 +71,33 @@ void WideIntervals<T>::begin(const InputSet& inputs, int64_t first, int64_t coun
   const Outward out(options_.sound);
   const int64_t n = size_of(0);
   Ranges& input = make(0);
+  const Corners &low = inputs.lower, &high = inputs.upper;
+  if (low.narrow != nullptr && low.radius != nullptr) {
+    for_blocks(n, [&](int64_t at, int64_t size, int64_t to) {
+      const int64_t e = first + to / n;
+      batch_first_kernels<T>().around(low.narrow + e * n + at, size, low.radius[e], low.low, low.high, options_.sound,
+                                      input.lower.get() + to, input.upper.get() + to);
+    });
+    return;
+  }
   parallel_for_(0, count, 1, [&](int64_t begin, int64_t end) {
     std::vector<double> lower, upper;
     for (int64_t e = begin; e < end; ++e) {
-      inputs.lower.read(first + e, n, lower), inputs.upper.read(first + e, n, upper);
+      low.read(first + e, n, lower), high.read(first + e, n, upper);
       for (int64_t k = 0; k < n; ++k) {
-        const auto at = static_cast<size_t>(k);
-        input.lower[static_cast<size_t>(e * n) + at] = out.down_to<T>(lower[at]);
-        input.upper[static_cast<size_t>(e * n) + at] = out.up_to<T>(upper[at]);
+        input.lower.get()[e * n + k] = out.down_to<T>(lower[static_cast<size_t>(k)]);
+        input.upper.get()[e * n + k] = out.up_to<T>(upper[static_cast<size_t>(k)]);
       }
     }
   });
+}
+
+template <class T>
+void WideIntervals<T>::store_output(double* lower, double* upper) {
+  const Ranges& from = ranges(network_.output());
+  const int64_t n = count_ * size_of(network_.output());
+  std::copy(from.lower.get(), from.lower.get() + n, lower);
+  if (upper != nullptr) std::copy(from.upper.get(), from.upper.get() + n, upper);
 }
 
 template <class T>
@@ -125,8 +135,8 @@ void WideIntervals<T>::run(int64_t i, std::vector<ExampleState<T>>& examples) {
       }
   }
   if (hands_out(i) && i > 0) hand_out(i, examples);
-  for (const int64_t j : freed_[static_cast<size_t>(i)]) ranges(j) = {};
-  if (i == network_.output()) ranges(i) = {};
+  for (const int64_t j : freed_[static_cast<size_t>(i)])
+    for (Buffer<T>* const ends : {&ranges(j).lower, &ranges(j).upper, &ranges(j).sum}) pool_.give_back(*ends);
 }
 
 // With z = c + d, |d| <= r, w z differs from the computed w c by at most
@@ -141,7 +151,7 @@ void WideIntervals<T>::products(int64_t i) {
   const RangeCosts costs = library_costs(layer, options_);
   const double flushed = options_.sound ? kFlushedOperand + (options_.deployed > 0 ? kFlushed : 0) : 0;
   const Ranges& from = ranges(input);
-  std::unique_ptr<T[]> center = room_for<T>(count_ * n), radius = room_for<T>((with_sum ? 2 : 1) * count_ * n);
+  Buffer<T> center = pool_.take(count_ * n), radius = pool_.take((with_sum ? 2 : 1) * count_ * n);
   T* const magnitude = with_sum ? radius.get() + count_ * n : nullptr;
   for_blocks(n, [&](int64_t, int64_t size, int64_t at) {
     batch_first_kernels<T>().spread(from.lower.get() + at, from.upper.get() + at, size, with_sum ? 0 : costs.sum,
@@ -149,9 +159,9 @@ void WideIntervals<T>::products(int64_t i) {
                                     with_sum ? magnitude + at : nullptr);
   });
   const LibraryResult<T> centers = product_(i, Product::kForward, count_, center.get());
-  center.reset();
+  pool_.give_back(center);
   const LibraryResult<T> radii = product_(i, Product::kMagnitude, (with_sum ? 2 : 1) * count_, radius.get());
-  radius.reset();
+  pool_.give_back(radius);
   const T* const magnitudes = with_sum ? radii.data + count_ * outputs : nullptr;
   Ranges& to = make(i);
   for_blocks(outputs, [&](int64_t first, int64_t size, int64_t at) {
@@ -220,14 +230,14 @@ void WideIntervals<T>::gather(int64_t i) {
         const int64_t size = size_of(input);
         if (from >= 0 && from < size) {
           const auto place = static_cast<size_t>(example * size + from);
-          lower = ranges(input).lower[place], upper = ranges(input).upper[place];
+          lower = ranges(input).lower.get()[place], upper = ranges(input).upper.get()[place];
         }
         from -= size;
         if (from < 0) break;
       }
       const auto place = static_cast<size_t>(at + k);
-      to.lower[place] = lower, to.upper[place] = upper;
-      if (to.sum) to.sum[place] = std::max(std::fabs(lower), std::fabs(upper));
+      to.lower.get()[place] = lower, to.upper.get()[place] = upper;
+      if (to.sum) to.sum.get()[place] = std::max(std::fabs(lower), std::fabs(upper));
     }
   });
 }
@@ -248,7 +258,7 @@ void WideIntervals<T>::maximum(int64_t i) {
         if (window[j] < 0) continue;
         lower = std::max(lower, lowers[window[j]]), upper = std::max(upper, uppers[window[j]]);
       }
-      to.lower[static_cast<size_t>(at + k)] = lower, to.upper[static_cast<size_t>(at + k)] = upper;
+      to.lower.get()[at + k] = lower, to.upper.get()[at + k] = upper;
     }
     batch_first_kernels<T>().check(n, 0, 0, largest_, nullptr, to.lower.get() + at, to.upper.get() + at);
   });
@@ -277,8 +287,9 @@ void WideIntervals<T>::other(int64_t i) {
       propagate_intervals(network_, i, group, 1, options_, room);
       for (int64_t k = 0; k < n; ++k) {
         const auto from = static_cast<size_t>(k), at = static_cast<size_t>(e * n + k);
-        to.lower[at] = out.down_to<T>(example[i].lower[from]), to.upper[at] = out.up_to<T>(example[i].upper[from]);
-        if (to.sum) to.sum[at] = out.up_to<T>(example[i].sum[from]);
+        to.lower.get()[at] = out.down_to<T>(example[i].lower[from]);
+        to.upper.get()[at] = out.up_to<T>(example[i].upper[from]);
+        if (to.sum) to.sum.get()[at] = out.up_to<T>(example[i].sum[from]);
       }
     }
   });
@@ -291,7 +302,7 @@ void WideIntervals<T>::hand_out(int64_t i, std::vector<ExampleState<T>>& example
   parallel_for_(0, count_, 1, [&](int64_t begin, int64_t end) {
     for (auto e = static_cast<size_t>(begin); e < static_cast<size_t>(end); ++e) {
       LayerState<T>& state = examples[e][i];
-      const auto copy = [&](const std::unique_ptr<T[]>& ends, std::vector<double>& out) {
+      const auto copy = [&](const Buffer<T>& ends, std::vector<double>& out) {
         out.assign(ends.get() + e * n, ends.get() + (e + 1) * n);
       };
       copy(from.lower, state.lower), copy(from.upper, state.upper);
@@ -310,8 +321,8 @@ void WideIntervals<T>::take(int64_t i, const std::vector<ExampleState<T>>& examp
     for (auto e = static_cast<size_t>(begin); e < static_cast<size_t>(end); ++e) {
       const LayerState<T>& state = examples[e][i];
       for (size_t k = 0; k < n; ++k) {
-        to.lower[e * n + k] = out.down_to<T>(state.lower[k]);
-        to.upper[e * n + k] = out.up_to<T>(state.upper[k]);
+        to.lower.get()[e * n + k] = out.down_to<T>(state.lower[k]);
+        to.upper.get()[e * n + k] = out.up_to<T>(state.upper[k]);
       }
     }
   });

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "bounds/engine/example_state.h"
@@ -11,6 +12,39 @@
 #include "common/parallel.h"
 
 namespace pyrobust::cpu {
+
+// Memory that several layers use in turn: fresh pages for each would cost a good part of the work.
+template <class T>
+struct Buffer {
+  std::unique_ptr<T[]> memory;
+  int64_t capacity = 0;
+  T* get() const { return memory.get(); }
+  explicit operator bool() const { return memory != nullptr; }
+};
+template <class T>
+class BufferPool {
+ public:
+  // At least n numbers, uninitialised.
+  Buffer<T> take(int64_t n) {
+    size_t best = free_.size();
+    for (size_t k = 0; k < free_.size(); ++k)
+      if (free_[k].capacity >= n && (best == free_.size() || free_[k].capacity < free_[best].capacity)) best = k;
+    if (best == free_.size() || free_[best].capacity > 2 * n + 1024)
+      return {std::make_unique_for_overwrite<T[]>(static_cast<size_t>(n)), n};
+    Buffer<T> found = std::move(free_[best]);
+    free_.erase(free_.begin() + static_cast<int64_t>(best));
+    return found;
+  }
+  void give_back(Buffer<T>& buffer) {
+    if (buffer) free_.push_back(std::move(buffer));
+    buffer = {};
+    // Layers shrink towards the output: what later ones do not take is worth less than its memory.
+    if (free_.size() > 6) free_.erase(free_.begin());
+  }
+
+ private:
+  std::vector<Buffer<T>> free_;
+};
 
 template <class T>
 class WideIntervals {
@@ -26,13 +60,15 @@ class WideIntervals {
   void begin(const InputSet& inputs, int64_t first, int64_t count);
   // Computes the range of layer i, and stores it for each example where a backward pass or its preparation reads it.
   void run(int64_t i, std::vector<ExampleState<T>>& examples);
+  // Writes the ranges of the output, [count][outputs]; upper may be null.
+  void store_output(double* lower, double* upper);
   // Takes over the ranges of layer i, which a backward pass has improved.
   void take(int64_t i, const std::vector<ExampleState<T>>& examples);
 
  private:
   // [count][size] each; sum only where it is needed.
   struct Ranges {
-    std::unique_ptr<T[]> lower, upper, sum;
+    Buffer<T> lower, upper, sum;
   };
   Ranges& make(int64_t i);
   Ranges& ranges(int64_t i) { return ranges_[static_cast<size_t>(i)]; }
@@ -58,6 +94,7 @@ class WideIntervals {
   std::vector<uint8_t> sums_, handed_out_;   // by layer: whether sums, or ranges by example, are needed
   std::vector<std::vector<int64_t>> freed_;  // by layer: the layers that it is the last to read
   std::vector<Ranges> ranges_;
+  BufferPool<T> pool_;
   int64_t count_ = 0;
 };
 

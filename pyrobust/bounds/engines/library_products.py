@@ -54,13 +54,20 @@ def strict() -> bool:
     False
     >>> torch.set_float32_matmul_precision(before)
     """
-    if not torch._C._has_mkldnn or torch.get_float32_matmul_precision() != "highest":
+    if not torch._C._has_mkldnn or not _highest_matmul_precision():
         return False
     if os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "strict").lower() != "strict":
         return False
     settings: list[Any] = [torch.backends, torch.backends.mkldnn]
     settings += [getattr(torch.backends.mkldnn, part, None) for part in ("conv", "matmul")]
     return all(getattr(place, "fp32_precision", "none") in ("none", "ieee") for place in settings)
+
+
+def _highest_matmul_precision() -> bool:
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # torch raises where the newer settings contradict each other
+        return False
 
 
 class LibraryProducts:
@@ -72,6 +79,7 @@ class LibraryProducts:
 
     def __init__(self, layers: list[tuple[int, Linear | Conv2d, _Floats]]) -> None:
         self._layers = {i: _Layer(node, torch.from_numpy(weight)) for i, node, weight in layers}
+        self.largest = max((max(node.size, node.inputs[0].size) for _, node, _ in layers), default=1)
 
     def chosen(self) -> bool:
         """Whether the library computes the products of this network now."""

@@ -32,6 +32,8 @@ _LARGE_MARGIN = 64
 _LIBRARY_ITEM = 4
 _LIBRARY_ROWS = 4 * (1 << 23) * _LIBRARY_ITEM
 _VECTOR = 64  # bytes of one number for each of the examples or rows that a SIMD loop takes together
+# Elements of the largest layer in a chunk of a wide network: more leave the cache and gain nothing.
+_WIDE_ELEMENTS = 1 << 20
 
 
 class Engine:
@@ -126,6 +128,8 @@ class Engine:
         row_numbers = self._output.size * (self._output.size if rows is None else rows.shape[-2])
         threads, example = self._memory(packed, row_numbers)
         products = packed.products if packed.products.chosen() else None
+        if products is not None:
+            enough = max(1, _WIDE_ELEMENTS // products.largest)
         if query.memory_limit is None:
             chunk = max(1, min(enough, int(_MEMORY_SHARE * free_memory(CPU)) // example))
         else:

@@ -1,0 +1,183 @@
+"""Products by the machine's routines: chosen by width, never where a setting is not strict, and accounted for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pyrobust.bounds import BoundedModel
+from pyrobust.bounds.engines import library_products
+from pyrobust.bounds.engines.library_products import LibraryProducts, forced
+
+METHODS = ("ibp", "crown-ibp", "crown")
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, 1, 2, dilation=2, groups=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32, 16),
+        nn.ReLU(),
+        nn.Linear(16, 5),
+    ).eval()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The products that the library has computed."""
+    made: list[int] = []
+    original = LibraryProducts.__call__
+
+    def counted(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
+        made.append(product)
+        return original(self, i, product, operand)
+
+    monkeypatch.setattr(LibraryProducts, "__call__", counted)
+    return made
+
+
+def _all_bounds(bounded: BoundedModel, x: Tensor) -> list[Tensor]:
+    found = []
+    for method in METHODS:
+        bounds = bounded.bounds(x, 2 / 255, method=method, clip=(0, 1))
+        found += [bounds.lower, bounds.upper]
+    return found
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("method", METHODS)
+def test_both_paths_agree_up_to_rounding(method: Any, norm: Any, calls: list[int]) -> None:
+    bounded, x = BoundedModel(net(), torch.zeros(1, 3, 8, 8)), torch.rand(5, 3, 8, 8)
+    results = []
+    for library in (False, True):
+        with forced(library):
+            results.append(bounded.bounds(x, 2 / 255, method=method, norm=norm, clip=(0, 1)))
+        assert bool(calls) == library
+    ours, theirs = results
+    torch.testing.assert_close(theirs.lower, ours.lower, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(theirs.upper, ours.upper, atol=2e-5, rtol=1e-5)
+
+
+def test_the_library_serves_wide_layers_only(calls: list[int]) -> None:
+    narrow = BoundedModel(net(), torch.zeros(1, 3, 8, 8))
+    narrow.bounds(torch.rand(1, 3, 8, 8), 0.01, method="ibp")
+    assert not calls
+    wide = nn.Sequential(nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.Flatten()).eval()
+    BoundedModel(wide, torch.zeros(1, 32, 16, 16)).bounds(torch.rand(1, 32, 16, 16), 0.01, method="ibp")
+    assert calls == [library_products.FORWARD, library_products.MAGNITUDE] * 2
+
+
+@pytest.fixture(params=["matmul", "conv", "all", "environment"])
+def loose_setting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A setting that lets float32 products round to another format."""
+    backend: Any = torch.backends.mkldnn
+    before = torch.get_float32_matmul_precision()
+    if request.param == "matmul":
+        torch.set_float32_matmul_precision("medium")
+    elif request.param == "environment":
+        monkeypatch.setitem(os.environ, "ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
+    elif request.param == "conv":
+        backend.conv.fp32_precision = "bf16"
+    else:
+        backend.set_flags(_fp32_precision="tf32")
+    yield
+    backend.conv.fp32_precision = "none"
+    backend.set_flags(_fp32_precision="none")
+    torch.set_float32_matmul_precision(before)
+
+
+def test_a_setting_that_is_not_strict_sends_the_work_to_the_kernels(loose_setting: None, calls: list[int]) -> None:
+    bounded, x = BoundedModel(net(), torch.zeros(1, 3, 8, 8)), torch.rand(3, 3, 8, 8)
+    with forced(True):
+        found = _all_bounds(bounded, x)
+    assert not calls
+    with forced(False):
+        expected = _all_bounds(bounded, x)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("setting", ["mkldnn off", "autocast"])
+def test_other_settings_change_no_bit(setting: str, calls: list[int]) -> None:
+    bounded, x = BoundedModel(net(), torch.zeros(1, 3, 8, 8)), torch.rand(3, 3, 8, 8)
+    with forced(True):
+        expected = _all_bounds(bounded, x)
+        made = list(calls)
+        if setting == "autocast":
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                found = _all_bounds(bounded, x)
+        else:
+            with torch.backends.mkldnn.flags(enabled=False):
+                found = _all_bounds(bounded, x)
+    assert calls[len(made) :] == made  # the same path
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def _linear_bounds_hold(layers: int = 40) -> bool:
+    """Whether bounds of a point enclose the exact value of a sum of many products, which cancels."""
+    rng = np.random.default_rng(0)
+    held = True
+    for _ in range(layers):
+        weight = torch.tensor(rng.standard_normal((4, 300)), dtype=torch.float32)
+        x = torch.tensor(rng.random((1, 300)), dtype=torch.float32)
+        layer = nn.Linear(300, 4, bias=False).eval()
+        layer.weight.data = weight
+        model = nn.Sequential(layer, nn.ReLU(), nn.Linear(4, 4)).eval()
+        model[2].weight.data = torch.eye(4)
+        model[2].bias.data = torch.zeros(4)
+        exact = (x.double() @ weight.double().mT).clamp(min=0)  # right to 2⁻⁴⁴ of the sum, far below float32
+        for method in METHODS:
+            with forced(True):
+                bounds = BoundedModel(model, x).bounds(x, 0.0, method=method)
+            slack = 1e-9
+            held &= bool((bounds.lower <= exact + slack).all() and (bounds.upper >= exact - slack).all())
+    return held
+
+
+def test_bounds_of_points_enclose_exact_values() -> None:
+    assert _linear_bounds_hold(5)
+
+
+def test_a_product_that_rounds_to_bfloat16_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = LibraryProducts.__call__
+
+    def rounded(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
+        return original(self, i, product, torch.from_numpy(operand).bfloat16().float().numpy())
+
+    monkeypatch.setattr(LibraryProducts, "__call__", rounded)
+    assert not _linear_bounds_hold(5)
+
+
+def test_subnormal_weights_are_left_to_the_kernels(calls: list[int]) -> None:
+    model = nn.Linear(4, 2).eval()
+    with torch.no_grad():
+        model.weight[0, 0] = 1e-40
+    with forced(True):
+        BoundedModel(model, torch.zeros(1, 4)).bounds(torch.ones(1, 4), 0.1)
+    assert not calls
+
+
+def test_float64_models_are_left_to_the_kernels(calls: list[int]) -> None:
+    with forced(True):
+        BoundedModel(net().double(), torch.zeros(1, 3, 8, 8).double()).bounds(torch.rand(1, 3, 8, 8).double(), 0.1)
+    assert not calls
+
+
+def test_an_error_of_a_product_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(LibraryProducts, "__call__", fails)
+    with forced(True), pytest.raises(MemoryError, match="no room"):
+        BoundedModel(net(), torch.zeros(1, 3, 8, 8)).bounds(torch.rand(2, 3, 8, 8), 0.1, method="ibp")
