@@ -148,11 +148,11 @@ bool unstable(const Layer<T>& activation, double lower, double upper) {
   throw std::logic_error("BoundNetwork: unknown activation");
 }
 
-// Relative error of sums of products in T over blocks that are flushed to float64, with the conversions.
+// Relative error of sums of products in T over runs that are flushed to float64, with the conversions.
 template <class T>
 double dot_error(const BoundNetwork<T>& network, const Outward& out) {
   if (!out.sound()) return 0;
-  return out.gamma<T>(kBlock + 4) + static_cast<double>(2 * network.neurons() + 64) * 0x1p-52;
+  return out.gamma<T>(kRun + 4) + static_cast<double>(2 * network.neurons() + 64) * 0x1p-52;
 }
 
 // Computes the range of layer i from those of its inputs, and `sum` for affine layers, for a group of at most kLanes

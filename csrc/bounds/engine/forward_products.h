@@ -99,7 +99,7 @@ template <class T>
 RangeCosts range_costs(const Layer<T>& layer, const BoundOptions& options) {
   const Outward out(options.sound);
   const int64_t fan_in = layer.forward_fan_in;
-  const double gamma = out.gamma<T>(std::min(fan_in, kBlock) + 2 + (fan_in + kBlock - 1) / kBlock);
+  const double gamma = out.gamma<T>(roundings_in_block(fan_in) + 1 + blocks_of(fan_in));
   const double deployed = out.gamma(fan_in + 4, options.deployed);
   RangeCosts costs;
   costs.sound = options.sound;

@@ -61,27 +61,32 @@ PYROBUST_TARGET void multiply_outputs(const T* a, const FanIn* fan_in, int64_t c
   for (int64_t j = 0; j < J; ++j) weights[j] = kPicked ? w + column[j] : w + j;
   const FanIn* const end = fan_in + count;
   do {
-    L sum[kChains][J];
-    for (int64_t c = 0; c < kChains; ++c)
-      for (int64_t j = 0; j < J; ++j) sum[c][j] = same(T(0));
     const FanIn* const stop = end - fan_in < kBlock ? end : fan_in + kBlock;
-    for (; fan_in + kChains <= stop; fan_in += kChains)
-      for (int64_t c = 0; c < kChains; ++c) {
-        const L lanes = lanes_of(a + fan_in[c].offset);
-        const int64_t weight_offset = fan_in[c].weight * kPanel;
-        for (int64_t j = 0; j < J; ++j) sum[c][j] = fused(lanes, same(weights[j][weight_offset]), sum[c][j]);
+    L total[J];
+    for (bool first = true; first || fan_in < stop; first = false) {
+      L sum[kChains][J];
+      for (int64_t c = 0; c < kChains; ++c)
+        for (int64_t j = 0; j < J; ++j) sum[c][j] = same(T(0));
+      const FanIn* const pause = stop - fan_in < kRun * kChains ? stop : fan_in + kRun * kChains;
+      for (; fan_in + kChains <= pause; fan_in += kChains)
+        for (int64_t c = 0; c < kChains; ++c) {
+          const L lanes = lanes_of(a + fan_in[c].offset);
+          const int64_t weight_offset = fan_in[c].weight * kPanel;
+          for (int64_t j = 0; j < J; ++j) sum[c][j] = fused(lanes, same(weights[j][weight_offset]), sum[c][j]);
+        }
+      for (; fan_in < pause; ++fan_in) {
+        const L lanes = lanes_of(a + fan_in->offset);
+        const int64_t weight_offset = fan_in->weight * kPanel;
+        for (int64_t j = 0; j < J; ++j) sum[0][j] = fused(lanes, same(weights[j][weight_offset]), sum[0][j]);
       }
-    for (; fan_in < stop; ++fan_in) {
-      const L lanes = lanes_of(a + fan_in->offset);
-      const int64_t weight_offset = fan_in->weight * kPanel;
-      for (int64_t j = 0; j < J; ++j) sum[0][j] = fused(lanes, same(weights[j][weight_offset]), sum[0][j]);
+      for (int64_t j = 0; j < J; ++j) {
+        L run = sum[0][j];
+        if constexpr (kChains == 2) run = add(run, sum[1][j]);
+        if constexpr (kChains == 4) run = add(add(run, sum[1][j]), add(sum[2][j], sum[3][j]));
+        total[j] = first ? run : add(total[j], run);
+      }
     }
-    for (int64_t j = 0; j < J; ++j) {
-      L total = sum[0][j];
-      if constexpr (kChains == 2) total = add(total, sum[1][j]);
-      if constexpr (kChains == 4) total = add(add(total, sum[1][j]), add(sum[2][j], sum[3][j]));
-      put(out + at[j], add_to ? add(lanes_of(out + at[j]), total) : total);
-    }
+    for (int64_t j = 0; j < J; ++j) put(out + at[j], add_to ? add(lanes_of(out + at[j]), total[j]) : total[j]);
     add_to = true;
   } while (fan_in < end);
 }
@@ -135,7 +140,7 @@ PYROBUST_TARGET void relax(T* a, int64_t n, const T* lower_slope, const T* upper
   const L zero = same(T(0));
   for (int64_t i = 0; i < n;) {
     L sum = zero;
-    const int64_t stop = n - i < kBlock ? n : i + kBlock;
+    const int64_t stop = n - i < kRun ? n : i + kRun;
     for (; i < stop; ++i) {
       const L c = lanes_of(a + i * kCount);
       put(a + i * kCount, mul(c, where_less(c, zero, same(upper_slope[i]), same(lower_slope[i]))));
@@ -152,7 +157,7 @@ PYROBUST_TARGET void dot(const T* a, int64_t n, const T* low, const T* high, dou
   const L zero = same(T(0));
   for (int64_t i = 0; i < n;) {
     L sum = zero;
-    const int64_t stop = n - i < kBlock ? n : i + kBlock;
+    const int64_t stop = n - i < kRun ? n : i + kRun;
     for (; i < stop; ++i) {
       const L c = lanes_of(a + i * kCount);
       sum = fused(c, where_less(c, zero, same(high[i]), same(low[i])), sum);

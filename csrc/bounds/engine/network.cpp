@@ -140,7 +140,7 @@ void BoundNetwork<T>::finish(const GraphAnalysis& analysis) {
       expect(repeats == (moves ? count_repeats(layers_, layer, layer.inputs[k]) : 1));
       Layer<T>& source = layers_[static_cast<size_t>(layer.inputs[k])];
       if (moves || consumers[static_cast<size_t>(layer.inputs[k])] > 1)
-        source.adds += layer.products() ? (layer.fan_in() + kBlock - 1) / kBlock : repeats;
+        source.adds += layer.products() ? blocks_of(layer.fan_in()) : repeats;
     }
   }
 }

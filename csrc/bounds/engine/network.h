@@ -1,6 +1,7 @@
 // A network for bound propagation on the CPU: a list of layers, with weights packed for the inner loops.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -17,9 +18,17 @@ namespace pyrobust::cpu {
 // Rows of a tile, or examples of a group, that the inner loops process at once.
 template <class T>
 inline constexpr int64_t kLanes = sizeof(T) == 4 ? 16 : 8;
-// Products that are summed in registers before the sum goes to memory: the depth of a sum of n is about kBlock + n /
-// kBlock.
-inline constexpr int64_t kBlock = 32;
+// Sums of products: runs of kRun products are summed in registers, the runs of a block of kBlock products too, and the
+// blocks in memory.
+inline constexpr int64_t kRun = 8, kBlock = 64;
+
+inline int64_t blocks_of(int64_t products) { return (products + kBlock - 1) / kBlock; }
+// Roundings of a product in a sum of n until the sum of its block is complete: at most kRun in its run, and one for each
+// further run. Where a few outputs share the registers, a run is split into up to four sums, of at most kRun products
+// but for a remainder of two: one rounding more at most.
+inline int64_t roundings_in_block(int64_t n) {
+  return std::min(n, kRun) + (std::min(n, kBlock) + kRun - 1) / kRun;
+}
 
 enum class Kind { kInput, kLinear, kConv, kScale, kGather, kSum, kActivation, kMaxPool };
 // The functions with code of their own; every switch over them lists all, so that a new one cannot be taken for another.
@@ -126,7 +135,7 @@ class BoundNetwork {
   // library: of a library's sums, in any order, too.
   int64_t depth(const Layer<T>& layer, bool library) const {
     const int64_t fan_in = layer.fan_in(), adds = input_adds(layer);
-    const int64_t blocked = std::min(fan_in, kBlock) + 1 + std::max((fan_in + kBlock - 1) / kBlock, adds);
+    const int64_t blocked = roundings_in_block(fan_in) + std::max(blocks_of(fan_in), adds);
     return library ? std::max(blocked, fan_in + 1 + adds) : blocked;
   }
   int64_t input_adds(const Layer<T>& layer) const {

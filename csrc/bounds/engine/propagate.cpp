@@ -8,8 +8,8 @@
 #include "bounds/engine/batched_ibp.h"
 #include "bounds/engine/schedule.h"
 #include "bounds/engine/unstable_neurons.h"
-#include "bounds/engine/wide_backward.h"
-#include "bounds/engine/wide_intervals.h"
+#include "bounds/engine/wide/backward.h"
+#include "bounds/engine/wide/intervals.h"
 
 namespace pyrobust::cpu {
 namespace {

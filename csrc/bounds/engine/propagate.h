@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "bounds/engine/example_state.h"
-#include "bounds/engine/library_products.h"
+#include "bounds/engine/wide/library_products.h"
 #include "common/parallel.h"
 
 namespace pyrobust::cpu {

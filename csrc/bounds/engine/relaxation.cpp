@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "bounds/engine/example_state.h"
-#include "bounds/engine/library_products.h"
+#include "bounds/engine/wide/library_products.h"
 #include "bounds/engine/relaxation_kernels.h"
 #include "simd/dispatch.h"
 

@@ -8,7 +8,6 @@ import math
 import torch
 from torch import Tensor
 
-from pyrobust import _C
 from pyrobust.bounds.engines.chunks import engine_limit, free_memory, most_live
 from pyrobust.bounds.engines.native_packing import Packed, has_offset, native_network
 from pyrobust.bounds.engines.query import Query
@@ -27,7 +26,7 @@ _LEAST_CHUNK = 32
 _LOSS = 4e-4
 # The value at the center is computed only for bounds nearer to zero than the loss at this distance, larger than most.
 _LARGE_MARGIN = 64
-# Bytes of the rows that library products take together (kElements in wide_backward.cpp), with those of the layers
+# Bytes of the rows that library products take together (kElements in csrc/bounds/engine/wide/backward.cpp), with those of the layers
 # around, and of a number in them.
 _LIBRARY_ITEM = 4
 _LIBRARY_ROWS = 4 * (1 << 23) * _LIBRARY_ITEM
@@ -111,7 +110,7 @@ class Engine:
 
     def _memory(self, packed: Packed, row_numbers: int) -> tuple[int, int]:
         """(bytes of all threads, bytes of an example) of a network, with our own kernels."""
-        item = 4 if packed.network.__class__ is _C.BoundNetwork32 else 8
+        item = packed.item
         lanes = _VECTOR // item
         nodes = in_order(self._output)
         total, largest = sum(node.size for node in nodes), max(node.size for node in nodes)

@@ -43,6 +43,7 @@ class Packed(NamedTuple):
 
     network: _C.BoundNetwork32
     products: LibraryProducts
+    item: int  # bytes of a number
 
 
 def native_network(output: Node, dtype: torch.dtype, deployed: float = 0.0) -> Packed:
@@ -94,7 +95,7 @@ class _Packing:
             for i, step in enumerate(self.steps)
             if isinstance(step.node, Linear | Conv2d)
         ]
-        return Packed(self.network, LibraryProducts(products))
+        return Packed(self.network, LibraryProducts(products), np.dtype(self.dtype).itemsize)
 
     def _record(self, number: int, node: Node, inputs: list[int], planes: _Planes) -> int:
         """Record the layer just added to the network, and return its index."""

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bounds/engine/example_state.h"
-#include "bounds/engine/library_products.h"
+#include "bounds/engine/wide/library_products.h"
 #include "common/parallel.h"
 
 namespace pyrobust::cpu {

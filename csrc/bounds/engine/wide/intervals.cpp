@@ -1,10 +1,10 @@
-#include "bounds/engine/wide_intervals.h"
+#include "bounds/engine/wide/intervals.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "bounds/engine/batch_first_kernels.h"
+#include "bounds/engine/wide/batch_first_kernels.h"
 
 namespace pyrobust::cpu {
 namespace {

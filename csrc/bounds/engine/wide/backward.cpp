@@ -1,10 +1,10 @@
-#include "bounds/engine/wide_backward.h"
+#include "bounds/engine/wide/backward.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
-#include "bounds/engine/batch_first_kernels.h"
+#include "bounds/engine/wide/batch_first_kernels.h"
 #include "bounds/engine/concretize.h"
 
 namespace pyrobust::cpu {

@@ -1,5 +1,5 @@
 // The inner loops beside library products.
-#include "bounds/engine/batch_first_kernels.h"
+#include "bounds/engine/wide/batch_first_kernels.h"
 
 #include <cmath>
 #include <cstring>
@@ -8,7 +8,7 @@
 
 #include "simd/dispatch.h"
 
-#define PYROBUST_KERNELS "bounds/engine/batch_first_kernels.cpp"
+#define PYROBUST_KERNELS "bounds/engine/wide/batch_first_kernels.cpp"
 #include "simd/foreach_level.h"
 
 #ifdef PYROBUST_LEVEL
