@@ -17,7 +17,7 @@ assert torch.cuda.is_available(), "no GPU"
 print(torch.__version__, torch.cuda.get_device_name(), build_info())
 PY
 (cd tests && python3 -m pytest -q ops reference test_runner.py test_determinism.py smoothing compat attacks evaluation/test_smoothed_accuracy.py evaluation/test_robustness_curve.py \
-  bounds/test_tensor_engine.py) \
+  bounds/engines/test_tensor_engine.py) \
   2>&1 | tee "$results/gpu-tests.txt"
 if command -v compute-sanitizer >/dev/null; then
   (cd tests && compute-sanitizer --error-exitcode 1 python3 -m pytest -q ops -k "cuda") 2>&1 | tail -n 20 |

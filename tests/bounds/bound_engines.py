@@ -13,9 +13,10 @@ from pyrobust.bounds.engines.select import ENGINES, engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.graph.nodes import Node
 
-#: The native engine with products by the library, however small the layers are, beside the engines themselves.
+NAMES = ENGINES
+#: The engines, and the native one with products by the library, however small the layers are.
 LIBRARY = "library"
-NAMES = (*ENGINES, LIBRARY)
+PATHS = (*ENGINES, LIBRARY)
 
 
 class _LibraryEngine(Engine):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from bound_deployed import SUMS, deployed
-from bound_engines import NAMES, engine_of
+from bound_engines import LIBRARY, NAMES, engine_of
 from bound_graphs import graph_of
 from torch import Tensor, nn
 
@@ -75,7 +75,7 @@ def outside_of_dense(kind: str, nets: int, seed: int, semantics: str, name: str)
     return cases, outside, finite
 
 
-@pytest.mark.parametrize(("name", "nets"), [("native", 300), ("torch", 150)])
+@pytest.mark.parametrize(("name", "nets"), [("native", 300), ("torch", 150), (LIBRARY, 150)])
 @pytest.mark.parametrize("kind", ["relu", "leaky_relu", "hardtanh"])
 def test_dense_nets_in_any_order(kind: str, name: str, nets: int) -> None:
     cases, outside, finite = outside_of_dense(kind, nets, 11, "float32", name)

@@ -10,7 +10,7 @@ import bound_nets
 import numpy as np
 import pytest
 import torch
-from bound_engines import NAMES, engine_of
+from bound_engines import PATHS, engine_of
 from bound_graphs import graph_of
 from bound_sets import KINDS, Sets, extreme_values, random_sets, violated
 from torch import Tensor, nn
@@ -71,7 +71,7 @@ def compare(
         tallies[name].cases += len(sets.x)
 
 
-def dense_cases(seed: int, nets: int, count: int, names: Sequence[str] = NAMES) -> dict[str, Tally]:
+def dense_cases(seed: int, nets: int, count: int, names: Sequence[str] = PATHS) -> dict[str, Tally]:
     rng = np.random.default_rng(seed)
     tallies = {name: Tally() for name in names}
     for i in range(nets):
@@ -86,12 +86,12 @@ def dense_cases(seed: int, nets: int, count: int, names: Sequence[str] = NAMES) 
 
 def layered_cases(seed: int, nets: int, count: int) -> dict[str, Tally]:
     rng = np.random.default_rng(seed)
-    tallies = {name: Tally() for name in NAMES}
+    tallies = {name: Tally() for name in PATHS}
     for i in range(nets):
         dtype = torch.float64 if rng.random() < 0.15 else torch.float32
         net, shape = bound_nets.convolutional(rng, bound_nets.STYLES[i % len(bound_nets.STYLES)], dtype)
         graph = BoundedModel(net, torch.zeros(1, *shape, dtype=dtype)).output
-        engines = {name: engine_of(graph, dtype, name) for name in NAMES}
+        engines = {name: engine_of(graph, dtype, name) for name in PATHS}
         outputs = net(torch.zeros(1, *shape, dtype=dtype)).shape[1]
         for kind in KINDS:
             compare(engines, net, random_sets(kind, count, shape, dtype, rng), rng, outputs, tallies)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from bound_engines import NAMES, engine_of
+from bound_engines import PATHS, engine_of
 from bound_sets import KINDS, Sets, directions, points, random_sets, violated, within
 from exact import Exact, joined, known
 from torch import Tensor
@@ -193,7 +193,7 @@ def slopes(output: Node, sets: Sets) -> np.ndarray:
 
 
 def run(
-    seed: int, graphs: int, count: int, names: Sequence[str] = NAMES, *, products: bool = False
+    seed: int, graphs: int, count: int, names: Sequence[str] = PATHS, *, products: bool = False
 ) -> dict[tuple[str, bool], int]:
     """Return the number of violated bounds by engine and soundness."""
     rng = np.random.default_rng(seed)
@@ -227,7 +227,7 @@ def run(
 
 def test_random_graphs() -> None:
     outside = run(21, 300, 8)
-    for name in NAMES:
+    for name in PATHS:
         assert outside[name, True] == 0
         assert outside[name, False] > 0
 
@@ -246,5 +246,5 @@ def test_random_graphs_at_every_level(simd_level: str) -> None:
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_random_graphs_at_length(seed: int) -> None:
     outside = run(seed, 2000, 8)
-    assert all(outside[name, True] == 0 for name in NAMES)
+    assert all(outside[name, True] == 0 for name in PATHS)
     assert run(seed, 2000, 8, ["torch"], products=True)["torch", True] == 0

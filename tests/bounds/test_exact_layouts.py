@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import bound_nets
 import numpy as np
 import pytest
 import torch
-from bound_engines import NAMES, engine_of
+from bound_engines import PATHS, engine_of
 from bound_graphs import graph_of
 from bound_sets import Sets, extreme_values, random_sets, violated
 from test_exact import METHODS, Tally, check, compare
@@ -44,7 +45,7 @@ def strided(rng: np.random.Generator, style: str, dtype: torch.dtype) -> tuple[n
     return bound_nets.fill(nn.Sequential(*layers).to(dtype), style, rng), shape
 
 
-def strided_cases(seed: int, nets: int, names: Sequence[str] = NAMES) -> dict[str, Tally]:
+def strided_cases(seed: int, nets: int, names: Sequence[str] = PATHS) -> dict[str, Tally]:
     rng = np.random.default_rng(seed)
     tallies = {name: Tally() for name in names}
     for i in range(nets):
@@ -72,7 +73,7 @@ def test_convolutions_at_a_point() -> None:
         net, shape = strided(rng, "normal", torch.float32)
         model = BoundedModel(net, torch.zeros(1, *shape))
         x = torch.from_numpy(rng.standard_normal((17, *shape))).float()
-        value = net.double()(x.double())
+        value = copy.deepcopy(net).double()(x.double())
         for method in METHODS:
             bounds = model.bounds(x_lower=x, x_upper=x, method=method)
             torch.testing.assert_close(bounds.lower, value, rtol=1e-4, atol=1e-4 * float(value.abs().max()) + 1e-12)

@@ -71,10 +71,9 @@ class InputConcretization {
   void finish(double epsilon, int64_t n, double* bias) const {
     for (int64_t lane = 0; any_ && lane < L; ++lane) {
       const double box = bias[lane] + box_[lane];
-      bias[lane] = options_.norm == Norm::kLinf
-                       ? box
-                       : better_bound(options_, box, bias[lane] + ball_[lane], epsilon,
-                                        dual_norm(options_, squares_[lane], largest_[lane], n));
+      bias[lane] = options_.norm == Norm::kLinf ? box
+                                                : better_bound(options_, box, bias[lane] + ball_[lane], epsilon,
+                                                               dual_norm(options_, squares_[lane], largest_[lane], n));
     }
   }
 

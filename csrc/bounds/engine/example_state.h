@@ -21,7 +21,7 @@ struct BoundOptions {
   // Unit roundoff of the deployed forward pass, whose sums may run in any order; 0 for real arithmetic.
   double deployed = 0;
   double deployed_max = INFINITY;  // the largest finite float of the deployed pass
-  bool library = false;            // whether a library multiplies coefficients: in any order, flushing underflow to zero
+  bool library = false;  // whether a library multiplies coefficients: in any order, flushing underflow to zero
 };
 
 // One side of boxes [B][n], in float64 or in float32, converted when read: a float64 copy of all of them would be most

@@ -120,7 +120,8 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
         if (!out.sound()) continue;
         double error = out.add_up(out.mul_up(layer.scale_error[k], m), layer.shift_error[k]);
         const double excess = layer.shift_excess.empty() ? 0 : layer.shift_excess[k];
-        error = out.add_up(error, out.mul_up(share, state.sum[k] + std::fabs(t) + excess + kFlushed));
+        error =
+            out.add_up(error, out.mul_up(share, state.sum[k] + std::fabs(t) + excess + kFlushed * (1 + std::fabs(s))));
         widen(k, error);
       }
       break;

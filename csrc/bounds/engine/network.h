@@ -26,9 +26,7 @@ inline int64_t blocks_of(int64_t products) { return (products + kBlock - 1) / kB
 // Roundings of a product in a sum of n until the sum of its block is complete: at most kRun in its run, and one for each
 // further run. Where a few outputs share the registers, a run is split into up to four sums, of at most kRun products
 // but for a remainder of two: one rounding more at most.
-inline int64_t roundings_in_block(int64_t n) {
-  return std::min(n, kRun) + (std::min(n, kBlock) + kRun - 1) / kRun;
-}
+inline int64_t roundings_in_block(int64_t n) { return std::min(n, kRun) + (std::min(n, kBlock) + kRun - 1) / kRun; }
 
 enum class Kind { kInput, kLinear, kConv, kScale, kGather, kSum, kActivation, kMaxPool };
 // The functions with code of their own; every switch over them lists all, so that a new one cannot be taken for another.

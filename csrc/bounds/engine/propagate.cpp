@@ -373,8 +373,12 @@ int64_t bytes_per_example(const BoundNetwork<T>& network) {
   return network.neurons() * static_cast<int64_t>(3 * sizeof(double) + 6 * sizeof(T) + 10);
 }
 
-template void propagate<float>(const BoundNetwork<float>&, const InputSet&, int64_t, const Specification&, const BoundOptions&, int64_t, int, const ParallelFor&, const LibraryProduct<float>&, double*, double*);
-template void propagate<double>(const BoundNetwork<double>&, const InputSet&, int64_t, const Specification&, const BoundOptions&, int64_t, int, const ParallelFor&, const LibraryProduct<double>&, double*, double*);
+template void propagate<float>(const BoundNetwork<float>&, const InputSet&, int64_t, const Specification&,
+                               const BoundOptions&, int64_t, int, const ParallelFor&, const LibraryProduct<float>&,
+                               double*, double*);
+template void propagate<double>(const BoundNetwork<double>&, const InputSet&, int64_t, const Specification&,
+                                const BoundOptions&, int64_t, int, const ParallelFor&, const LibraryProduct<double>&,
+                                double*, double*);
 template int64_t bytes_per_example<float>(const BoundNetwork<float>&);
 template int64_t bytes_per_example<double>(const BoundNetwork<double>&);
 

@@ -201,9 +201,8 @@ class Network {
   py::tuple propagate(const Array<E>& lower, const Array<E>& upper, const std::optional<Doubles>& center,
                       const std::optional<Doubles>& epsilon, const std::optional<Doubles>& rows,
                       const std::string& method, const std::string& norm, bool sound, double deployed,
-                      double deployed_max, bool with_upper, int64_t chunk,
-                      const std::optional<py::function>& product, const std::optional<Doubles>& radius,
-                      double clip_low, double clip_high) const {
+                      double deployed_max, bool with_upper, int64_t chunk, const std::optional<py::function>& product,
+                      const std::optional<Doubles>& radius, double clip_low, double clip_high) const {
     check(finished_, "BoundNetwork: expected a finished network");
     check(chunk > 0, "BoundNetwork: chunk: expected a positive number");
     const int64_t n = network_.layer(0).shape.size(), outputs = network_.layer(network_.output()).shape.size();

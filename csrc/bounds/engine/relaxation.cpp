@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "bounds/engine/example_state.h"
-#include "bounds/engine/wide/library_products.h"
 #include "bounds/engine/relaxation_kernels.h"
+#include "bounds/engine/wide/library_products.h"
 #include "simd/dispatch.h"
 
 namespace pyrobust::cpu {
@@ -54,6 +54,7 @@ Pair affine_pair(const Layer<T>& layer, const ExampleState<T>& example, const La
     bias = layer.shift[k];
     known = layer.shift_error[k] + layer.scale_error[k] * magnitude(input.lower[k], input.upper[k]);
     if (!layer.shift_excess.empty()) known += costs.bias * layer.shift_excess[k];
+    known += costs.bias * kFlushed * std::fabs(static_cast<double>(layer.scale[k]));
   } else {
     bias = layer.bias[k];
   }
@@ -74,6 +75,9 @@ std::vector<double> known_errors(const Layer<T>& layer, const ExampleState<T>& e
   for (size_t k = 0; k < known.size(); ++k)
     known[k] = layer.shift_error[k] + layer.scale_error[k] * magnitude(input.lower[k], input.upper[k]);
   for (size_t k = 0; k < layer.shift_excess.size(); ++k) known[k] += costs.bias * layer.shift_excess[k];
+  // a deployed pass may flush the input to zero
+  for (size_t k = 0; costs.bias > 0 && k < known.size(); ++k)
+    known[k] += costs.bias * kFlushed * std::fabs(static_cast<double>(layer.scale[k]));
   return known;
 }
 template <class T>
@@ -188,8 +192,8 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
     const std::vector<double> known = below.fused ? known_errors(below, example, step) : std::vector<double>();
     relaxation_kernels<T>().relu_relaxation(
         input.lower.data(), input.upper.data(), below.fused ? input.sum.data() : nullptr, offsets(below).data(),
-        known.empty() ? nullptr : known.data(), static_cast<int64_t>(n), step, state.lower_slope.data(), state.upper_slope.data(), state.lower_intercept.data(),
-        state.upper_intercept.data(), state.alive.data());
+        known.empty() ? nullptr : known.data(), static_cast<int64_t>(n), step, state.lower_slope.data(),
+        state.upper_slope.data(), state.lower_intercept.data(), state.upper_intercept.data(), state.alive.data());
     state.needed = state.alive;  // the intercepts of the others are zero
     return;
   }
@@ -282,8 +286,9 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
     const StepCosts costs = costs_of(network, layer, options);
     state.low.resize(n), state.high.resize(n);
     const std::vector<double> known = known_errors(layer, example, costs);
-    relaxation_kernels<T>().affine_pairs(state.sum.data(), offsets(layer).data(), known.empty() ? nullptr : known.data(),
-                                         static_cast<int64_t>(n), costs, state.low.data(), state.high.data());
+    relaxation_kernels<T>().affine_pairs(state.sum.data(), offsets(layer).data(),
+                                         known.empty() ? nullptr : known.data(), static_cast<int64_t>(n), costs,
+                                         state.low.data(), state.high.data());
   } else if (layer.kind == Kind::kActivation) {
     prepare_activation(network, i, example, options);
   } else if (layer.kind == Kind::kMaxPool) {

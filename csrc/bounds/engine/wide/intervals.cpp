@@ -39,8 +39,7 @@ WideIntervals<T>::WideIntervals(const BoundNetwork<T>& network, const std::vecto
       handed_out_[static_cast<size_t>(input)] |= is_reached(i);
     }
   }
-  for (int64_t i = 0; i < network.output(); ++i)
-    freed_[static_cast<size_t>(last[static_cast<size_t>(i)])].push_back(i);
+  for (int64_t i = 0; i < network.output(); ++i) freed_[static_cast<size_t>(last[static_cast<size_t>(i)])].push_back(i);
 }
 
 template <class T>

@@ -160,7 +160,7 @@ def _scaled(layer: Layer, z: Range, arithmetic: Arithmetic) -> Range:
     lower, upper = out.down(lower + shift), out.up(upper + shift)
     if out.sound:
         error = layer.scale_error * z.magnitude() + layer.bias_error
-        error = error + arithmetic.share(layer.roundings) * (size + shift.abs() + FLUSHED)
+        error = error + arithmetic.share(layer.roundings) * (size + shift.abs() + FLUSHED * (1 + scale.abs()))
         error = error + out.rounding_error(error)
         lower, upper = out.down(lower - error), out.up(upper + error)
     return Range(lower, upper, size)

@@ -145,6 +145,7 @@ class Relaxations:
         error = sum_share * magnitude_sum + bias_share * bias.abs() + constant + layer.bias_error
         if isinstance(layer.node, Scale):
             error = error + self._arithmetic.times(layer.scale_error, self._ranges[layer.inputs[0]].magnitude())
+            error = error + bias_share * FLUSHED * layer.scale.abs()
         error = error + out.rounding_error(error + bias.abs())
         return Pair(bias - error, bias + error)
 
