@@ -7,7 +7,9 @@ are called by name, so that no dispatch picks Winograd or FFT, and not at all wh
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import platform
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -28,6 +30,9 @@ FORWARD, MAGNITUDE, BACKWARD = range(3)
 # Multiplications of one example, on average over the layers of products, from which a call of the library is worth
 # its overhead.
 _WIDE = 1 << 20
+
+# Where oneDNN's routines are its own; on others it hands them to further libraries, whose algorithms are not known here.
+_MACHINES = ("x86_64", "AMD64")
 
 _forced: ContextVar[bool | None] = ContextVar("forced", default=None)
 
@@ -54,7 +59,7 @@ def strict() -> bool:
     False
     >>> torch.set_float32_matmul_precision(before)
     """
-    if not torch._C._has_mkldnn or not _highest_matmul_precision():
+    if not torch._C._has_mkldnn or platform.machine() not in _MACHINES or not _highest_matmul_precision():
         return False
     if os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "strict").lower() != "strict":
         return False
@@ -113,16 +118,19 @@ class _Layer:
         else:
             self.work = weight.numel()
             self.weight = weight.view(node.size, -1)
-        sizes = weight.abs()
-        # a library may take subnormal weights for zero
-        self.normal = not bool(((sizes > 0) & (sizes < torch.finfo(weight.dtype).smallest_normal)).any())
-        self._magnitude: Tensor | None = None
+
+    @functools.cached_property
+    def normal(self) -> bool:
+        """Whether no weight is subnormal, which a library may take for zero."""
+        sizes = self._magnitude
+        return not bool(((sizes > 0) & (sizes < torch.finfo(sizes.dtype).smallest_normal)).any())
+
+    @functools.cached_property
+    def _magnitude(self) -> Tensor:
+        return self.weight.abs()
 
     def forward(self, z: Tensor, *, magnitude: bool) -> Tensor:
-        if magnitude and self._magnitude is None:
-            self._magnitude = self.weight.abs()
         weight = self._magnitude if magnitude else self.weight
-        assert weight is not None
         if not isinstance(self.node, Conv2d):
             return _linear(z, weight)
         z = z.view(-1, *self.node.inputs[0].shape)

@@ -288,7 +288,7 @@ def _source(call: fx.Node) -> str:
 
 
 def _advice(call: fx.Node, arguments: Sequence[Any]) -> str:
-    """What can be done about an operator without a rule."""
+    """Advice about an operator without a rule."""
     tensors = [argument for argument in call.all_input_nodes if isinstance(argument.meta.get("val"), Tensor)]
     is_elementwise = torch.Tag.pointwise in getattr(call.target, "tags", ())
     if is_elementwise and len(arguments) == 1 and not call.kwargs:

@@ -151,7 +151,7 @@ class Contact(NamedTuple):
 class _Side:
     """The upper relaxation of F = sign·f on finite ranges [l, u]."""
 
-    def __init__(self, curve: Curve, sign: int, l: Tensor, u: Tensor, at_l: Tensor, at_u: Tensor) -> None:  # noqa: E741
+    def __init__(self, curve: Curve, sign: int, l: Tensor, u: Tensor, at_l: Tensor, at_u: Tensor) -> None:  # noqa: E741 - the field's names
         self.curve, self.sign = curve, sign
         self.l, self.u, self.at_l, self.at_u = (part.contiguous() for part in (l, u, at_l, at_u))
         self.middle = torch.minimum(torch.maximum(self.l / 2 + self.u / 2, self.l), self.u)
@@ -200,7 +200,7 @@ class _Side:
 
     def _hill(self) -> Touch:
         """F convex, concave, convex: a tangent of the middle piece, through an end or in the middle, or the chord."""
-        l, u, m = self.l, self.u, self.middle  # noqa: E741
+        l, u, m = self.l, self.u, self.middle  # noqa: E741 - the field's names
         first, second = self.curve.breaks
         begin, end = l.clamp(min=first), u.clamp(max=second)
         has = begin < end
@@ -224,7 +224,7 @@ class _Side:
 
     def _valley(self) -> Touch:
         """F concave, convex, concave: a tangent in the middle of the range, or through an end, or the chord."""
-        l, u, m = self.l, self.u, self.middle  # noqa: E741
+        l, u, m = self.l, self.u, self.middle  # noqa: E741 - the field's names
         first, second = self.curve.breaks
         in_left, in_right = u <= first, l >= second
         bridged = ~(in_left | in_right)
@@ -344,7 +344,7 @@ def differentiable_curve(curve_of: Callable[[Activation], Curve]) -> Differentia
 
     def relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxation:
         curve, middle = curve_of(node), (lower + upper) / 2
-        l, u = lower.detach().double(), upper.detach().double()  # noqa: E741
+        l, u = lower.detach().double(), upper.detach().double()  # noqa: E741 - the field's names
         parts = []
         for sign in (-1, 1):
             with torch.no_grad():
@@ -393,7 +393,7 @@ def row_of_bounds(
     """The row of a function with bounds in torch operations that round outward themselves."""
 
     def rule(node: Activation) -> RelaxationRule:
-        def apply(l: npt.NDArray[np.float64], u: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], ...]:  # noqa: E741
+        def apply(l: npt.NDArray[np.float64], u: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], ...]:  # noqa: E741 - the field's names
             lower, upper = torch.from_numpy(l), torch.from_numpy(u)
             parts = *relaxation(node, lower, upper), *interval(node, lower, upper)
             return tuple(part.numpy() for part in parts)

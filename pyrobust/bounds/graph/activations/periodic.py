@@ -38,7 +38,7 @@ def _reduced(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Te
 
 
 def _interval(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    l, u, _, sign, usable = _reduced(node, lower, upper)  # noqa: E741
+    l, u, _, sign, usable = _reduced(node, lower, upper)  # noqa: E741 - the field's names
     low, high = curve_interval(_CURVE, l, u)
     low, high = torch.where(sign > 0, low, -high), torch.where(sign > 0, high, -low)
     unknown = lower.isnan() | upper.isnan()
@@ -50,7 +50,7 @@ def _interval(node: Activation, lower: Tensor, upper: Tensor) -> tuple[Tensor, T
 
 def _relaxation(node: Activation, lower: Tensor, upper: Tensor) -> LinearRelaxation:
     """The relaxation of the shifted curve, moved back; on longer ranges the constants."""
-    l, u, shift, sign, usable = _reduced(node, lower, upper)  # noqa: E741
+    l, u, shift, sign, usable = _reduced(node, lower, upper)  # noqa: E741 - the field's names
     below, low, above, high = curve_relaxation(_CURVE, l, u)
     below, low, above, high = (
         torch.where(sign > 0, *pair) for pair in ((below, -above), (low, -high), (above, -below), (high, -low))
