@@ -31,7 +31,7 @@ FORWARD, MAGNITUDE, BACKWARD = range(3)
 # its overhead.
 _WIDE = 1 << 20
 
-# Where oneDNN's routines are its own; on others it hands them to further libraries, whose algorithms are not known here.
+# Where oneDNN's routines are its own; elsewhere it calls further libraries, whose algorithms are not known here.
 _MACHINES = ("x86_64", "AMD64")
 
 _forced: ContextVar[bool | None] = ContextVar("forced", default=None)
