@@ -269,7 +269,7 @@ def test_wrong_arguments() -> None:
         with pytest.raises(InputError, match="attacks_to_run: expected"):
             AutoAttack(net, attacks_to_run=names)
     with pytest.raises(InputError, match="norm: expected"):
-        AutoAttack(net, norm="Linf")
+        AutoAttack(net, norm="l3")
 
 
 def test_no_examples() -> None:

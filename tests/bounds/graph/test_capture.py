@@ -259,11 +259,19 @@ def test_the_graph_matches_the_module(case: int, monkeypatch: pytest.MonkeyPatch
     RAN.add(case)
 
 
+#: Rules that name what cannot be bounded.
+REFUSING = {f"aten.{name}.Scalar" for name in ("eq", "ge", "gt", "le", "lt", "ne")} | {"aten.sign.default"}
+#: Operators that this torch replaces by others while it traces.
+OF_OTHER_TORCHES = {
+    f"aten.{name}" for name in ("contiguous.default", "fill.Scalar", "lift_fresh_copy.default", "vstack.default")
+}
+
+
 def test_every_rule_was_used() -> None:
     """Check that the cases cover every operator with a lowering rule."""
     if len(RAN) < len(CASES):
         pytest.skip("only some of the cases were run")
-    assert sorted(map(str, set(RULES) - NOTED.asked)) == []
+    assert sorted(set(map(str, set(RULES) - NOTED.asked)) - REFUSING - OF_OTHER_TORCHES) == []
 
 
 REFUSED: list[tuple[tuple[int, ...], Callable[..., Tensor], str]] = [
