@@ -134,19 +134,7 @@ class BoundNetwork {
   int64_t depth(const Layer<T>& layer, bool library) const {
     const int64_t fan_in = layer.fan_in(), adds = input_adds(layer);
     const int64_t blocked = roundings_in_block(fan_in) + std::max(blocks_of(fan_in), adds);
-    return library ? std::max(blocked, library_summands(layer) + adds) : blocked;
-  }
-  // Output channels of a layer whose products a library sums at once in a backward step; the parts are then added.
-  static int64_t library_part(const Layer<T>& layer) {
-    if (layer.conv.groups > 1) return layer.shape.channels;
-    const int64_t each = layer.kind == Kind::kConv ? layer.conv.kernel_h * layer.conv.kernel_w : 1;
-    return std::max<int64_t>(1, std::min(layer.shape.channels, std::max<int64_t>(16, 144 / each)));
-  }
-  // Roundings of a product in a library's backward step: its part in any order, and the sum of the parts.
-  static int64_t library_summands(const Layer<T>& layer) {
-    if (layer.conv.groups > 1) return layer.fan_in() + 1;
-    const int64_t channels = std::max<int64_t>(1, layer.shape.channels), part = library_part(layer);
-    return layer.fan_in() / channels * part + 1 + (channels + part - 1) / part;
+    return library ? std::max(blocked, fan_in + 1 + adds) : blocked;
   }
   int64_t input_adds(const Layer<T>& layer) const {
     int64_t adds = 0;

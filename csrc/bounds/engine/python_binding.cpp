@@ -259,8 +259,6 @@ class Network {
     return Array<T>(static_cast<py::ssize_t>(weight.size()), weight.data(), self);
   }
 
-  int64_t library_part(int64_t i) const { return cpu::BoundNetwork<T>::library_part(source(i)); }
-
   int64_t bytes_per_example() const { return cpu::bytes_per_example(network_); }
 
  private:
@@ -366,7 +364,6 @@ void bind(py::module_& m, const char* name) {
       .def("finish", &N::finish, py::arg("consumers"), py::arg("fused"), py::arg("affine_in_input"),
            py::arg("ends_affine_part"), py::arg("repeats"))
       .def("weight", &N::weight, py::arg("layer"))
-      .def("library_part", &N::library_part, py::arg("layer"))
       .def("bytes_per_example", &N::bytes_per_example);
 }
 

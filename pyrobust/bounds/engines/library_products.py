@@ -79,13 +79,12 @@ class LibraryProducts:
     """The products of one network's layers, called by the native engine.
 
     Args:
-        layers: for each layer of products its number, its node, its weight in the engine's floats, flat, and the
-            output channels whose products a backward step sums at once.
+        layers: for each layer of products its number, its node and its weight in the engine's floats, flat.
     """
 
-    def __init__(self, layers: list[tuple[int, Linear | Conv2d, _Floats, int]]) -> None:
-        self._layers = {i: _Layer(node, torch.from_numpy(weight), part) for i, node, weight, part in layers}
-        self.largest = max((max(node.size, node.inputs[0].size) for _, node, _, _ in layers), default=1)
+    def __init__(self, layers: list[tuple[int, Linear | Conv2d, _Floats]]) -> None:
+        self._layers = {i: _Layer(node, torch.from_numpy(weight)) for i, node, weight in layers}
+        self.largest = max((max(node.size, node.inputs[0].size) for _, node, _ in layers), default=1)
 
     def chosen(self) -> bool:
         """Whether the library computes the products of this network now."""
@@ -110,9 +109,8 @@ class LibraryProducts:
 
 
 class _Layer:
-    def __init__(self, node: Linear | Conv2d, weight: Tensor, part: int) -> None:
+    def __init__(self, node: Linear | Conv2d, weight: Tensor) -> None:
         self.node = node
-        self.part = part
         if isinstance(node, Conv2d):
             shape = node.weight.value().shape
             self.work = weight[: shape[1:].numel()].numel() * node.size
@@ -139,17 +137,10 @@ class _Layer:
         return _convolution(z, weight, self.node).flatten(1)
 
     def backward(self, a: Tensor) -> Tensor:
-        """Sums of short parts, added: rounding errors grow with the length of a library's sum, in any order."""
+        if not isinstance(self.node, Conv2d):
+            return _linear(a, self.weight.mT.contiguous())
         a = a.view(-1, *self.node.shape)
-        total: Tensor | None = None
-        for coefficients, weight in zip(torch.split(a, self.part, 1), torch.split(self.weight, self.part), strict=True):
-            if isinstance(self.node, Conv2d):
-                result = _transposed_convolution(coefficients.contiguous(), weight, self.node)
-            else:
-                result = _linear(coefficients.contiguous(), weight.mT.contiguous())
-            total = result if total is None else total.add_(result)
-        assert total is not None
-        return total.flatten(1)
+        return _transposed_convolution(a, self.weight, self.node).flatten(1)
 
 
 def _linear(z: Tensor, weight: Tensor) -> Tensor:

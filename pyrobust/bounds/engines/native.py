@@ -130,7 +130,8 @@ class Engine:
     ) -> tuple[Tensor, Tensor]:
         enough = max(_LEAST_CHUNK, _EXAMPLES_PER_THREAD * torch.get_num_threads())
         threads, example = self._memory(packed, self._row_numbers(rows))
-        products = packed.products if packed.products.chosen() else None
+        # CROWN's backward passes stay in the kernels, and intervals of unblocked sums would cost it margin.
+        products = packed.products if query.method != "crown" and packed.products.chosen() else None
         if products is not None:
             enough = max(1, _WIDE_ELEMENTS // products.largest)
         if query.memory_limit is None:

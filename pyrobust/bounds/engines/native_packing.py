@@ -91,7 +91,7 @@ class _Packing:
             [analysis.repeats_in_all(i) for i in range(len(self.steps))],
         )
         products = [
-            (i, step.node, self.network.weight(i), self.network.library_part(i))
+            (i, step.node, self.network.weight(i))
             for i, step in enumerate(self.steps)
             if isinstance(step.node, Linear | Conv2d)
         ]

@@ -64,7 +64,7 @@ def test_both_paths_agree_up_to_rounding(method: Any, norm: Any, calls: list[int
     for library in (False, True):
         with forced(library):
             results.append(bounded.bounds(x, 2 / 255, method=method, norm=norm, clip=(0, 1)))
-        assert bool(calls) == library
+        assert bool(calls) == (library and method != "crown")
     ours, theirs = results
     torch.testing.assert_close(theirs.lower, ours.lower, atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(theirs.upper, ours.upper, atol=2e-5, rtol=1e-5)
