@@ -120,10 +120,10 @@ def row_of(node: Activation, engine: str) -> ActivationRow:
     Raises:
         ModelError: the table has no such function.
 
-    >>> row_of(Activation(name="0 (softplus)", shape=(), inputs=(), function="softplus"), "the native engine")
+    >>> row_of(Activation(name="0 (gumbel)", shape=(), inputs=(), function="gumbel"), "the native engine")
     Traceback (most recent call last):
     ...
-    pyrobust.errors.ModelError: model: 0 (softplus): the native engine does not support the activation 'softplus'
+    pyrobust.errors.ModelError: model: 0 (gumbel): the native engine does not support the activation 'gumbel'
     """
     row = ACTIVATIONS.get(node.function)
     if row is None:
