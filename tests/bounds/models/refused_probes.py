@@ -6,8 +6,6 @@ REFUSED: dict[str, str] = {
     "Hardshrink(0.5) on 4x6x6": "le.Scalar",
     "Threshold(threshold=0.1, value=-1.0) on 4x6x6": "threshold",
     "BatchNorm2d(4, track_running_stats=False) on 4x6x6": "_native_batch_norm_legit",
-    "LPPool1d(norm_type=2, 2, stride=None, ceil_mode=False) on 4x8": "sign",
-    "LPPool2d(norm_type=2, 2, stride=None, ceil_mode=False) on 4x6x6": "sign",
     "FractionalMaxPool2d() on 4x6x6": "fractional_max_pool2d",
     "ConstantPad1d(padding=(2, 2), value=-inf) on 4x8": "-inf",
     "LSTM(8, 3, batch_first=True) on 5x8": "lstm",
