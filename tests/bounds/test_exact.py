@@ -10,7 +10,7 @@ import bound_nets
 import numpy as np
 import pytest
 import torch
-from bound_engines import PATHS, engine_of
+from bound_engines import LIBRARY, PATHS, engine_of
 from bound_graphs import graph_of
 from bound_sets import KINDS, Sets, extreme_values, random_sets, violated
 from torch import Tensor, nn
@@ -108,7 +108,7 @@ def test_dense_nets() -> None:
 
 
 def test_dense_nets_at_every_level(simd_level: str) -> None:
-    check(dense_cases(2, nets=50, count=8, names=["native"]), 400)
+    check(dense_cases(2, nets=50, count=8, names=["native", LIBRARY]), 400)
 
 
 def test_nets_of_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from bound_engines import PATHS, engine_of
+from bound_engines import LIBRARY, PATHS, engine_of
 from bound_sets import KINDS, Sets, directions, points, random_sets, violated, within
 from exact import Exact, joined, known
 from torch import Tensor
@@ -239,7 +239,9 @@ def test_random_graphs_with_products() -> None:
 
 
 def test_random_graphs_at_every_level(simd_level: str) -> None:
-    assert run(22, 40, 4, ["native"])["native", True] == 0
+    outside = run(22, 40, 4, ["native", LIBRARY])
+    assert outside["native", True] == outside[LIBRARY, True] == 0
+    assert outside[LIBRARY, False] > 0
 
 
 @pytest.mark.full

@@ -1,0 +1,384 @@
+"""The worst products that a library may compute: bounds pay for all of their errors, and for hardly more.
+
+A library's sum of n products is right up to gamma(n) times the sum of magnitudes, with operands and results below the
+smallest normal number taken for zero. The products injected here err by just that, against the bounds.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from bound_engines import LIBRARY, engine_of
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pyrobust.bounds import BoundedModel
+from pyrobust.bounds.engines.library_products import BACKWARD, MAGNITUDE, LibraryProducts, forced
+from pyrobust.bounds.engines.query import Query
+from pyrobust.bounds.graph.constants import Constant
+from pyrobust.bounds.graph.nodes import Input, Linear
+from pyrobust.bounds.input_set import box
+
+_U = 2.0**-24
+_SMALLEST = 2.0**-126
+_INF = torch.tensor(math.inf)
+Inject = Callable[..., None]
+
+
+def gamma(n: int) -> float:
+    return n * _U / (1 - n * _U)
+
+
+def _fan_in(layer: Any, product: int) -> int:
+    weight = layer.weight
+    if product != BACKWARD:
+        return weight[0].numel()
+    return weight[:, 0].numel() // (1 if isinstance(layer.node, Linear) else layer.node.groups)
+
+
+def _exact(layer: Any, product: int, z: Tensor, weight: Tensor) -> Tensor:
+    """Compute the products in float64, right to the precision of these tests."""
+    node, z, w = layer.node, z.double(), weight.double()
+    if isinstance(node, Linear):
+        return z @ w if product == BACKWARD else z @ w.mT
+    options = node.stride, node.padding, node.dilation, node.groups
+    if product == BACKWARD:
+        a = z.view(-1, *node.shape)
+        return torch.nn.grad.conv2d_input((len(a), *node.inputs[0].shape), w, a, *options).flatten(1)
+    return F.conv2d(z.view(-1, *node.inputs[0].shape), w, None, *options).flatten(1)
+
+
+def _flushed(z: Tensor) -> Tensor:
+    return z.where(z.abs() >= _SMALLEST, 0.0)
+
+
+@pytest.fixture
+def inject(monkeypatch: pytest.MonkeyPatch) -> Inject:
+    """Replace the library's products by the worst ones, their errors of this sign and multiplied by this factor."""
+
+    def start(sign: float, factor: float = 1.0, *, flushes: bool = False) -> None:
+        def worst(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
+            layer, z = self._layers[i], torch.from_numpy(operand)
+            weight = layer.weight.abs() if product == MAGNITUDE else layer.weight
+            exact = _exact(layer, product, z, weight)
+            if flushes:
+                return _flushed(_exact(layer, product, _flushed(z), _flushed(weight))).float().numpy()
+            # lower bounds are sums of coefficients times positive numbers; radii are least where they are too small
+            toward = {MAGNITUDE: -1.0, BACKWARD: 1.0}.get(product, sign)
+            error = factor * gamma(_fan_in(layer, product)) * _exact(layer, product, z.abs(), weight.abs())
+            result = (exact + toward * error).float()
+            beyond = (result - exact) * toward > error
+            return torch.where(beyond, torch.nextafter(result, -toward * _INF), result).numpy()
+
+        monkeypatch.setattr(LibraryProducts, "__call__", worst)
+
+    return start
+
+
+def net(seed: int) -> nn.Sequential:
+    """A net whose neurons are active on inputs between 0.5 and 1, with errors that add up from layer to layer."""
+    torch.manual_seed(seed)
+    layers = nn.Sequential(
+        nn.Conv2d(4, 6, 3, 2, 1, groups=2), nn.ReLU(), nn.Conv2d(6, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)
+    )
+    for module in layers:
+        for parameter in module.parameters():
+            nn.init.normal_(parameter)
+    nn.init.constant_(layers[0].bias, 30.0)
+    for layer in (layers[2], layers[5]):
+        layer.weight.data.abs_()
+    return layers.eval().requires_grad_(False)
+
+
+def intervals(layers: nn.Sequential, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute exact interval bounds, up to float64."""
+    low, high = lower.double(), upper.double()
+    for layer in layers:
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            wide = type(layer).__new__(type(layer))
+            wide.__dict__.update(layer.__dict__)
+            weight = layer.weight.double()
+            options = (
+                (layer.stride, layer.padding, layer.dilation, layer.groups) if isinstance(layer, nn.Conv2d) else ()
+            )
+            f: Any = F.conv2d if options else F.linear
+            c, r = (
+                f((low + high) / 2, weight, layer.bias.double(), *options),
+                f((high - low) / 2, weight.abs(), None, *options),
+            )
+            low, high = c - r, c + r
+        else:
+            low, high = layer(low), layer(high)
+    return low, high
+
+
+def _bounds(layers: nn.Module, lower: Tensor, upper: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    with forced(True):
+        bounds = BoundedModel(layers, lower[:1]).bounds(x_lower=lower, x_upper=upper, **options)
+    return bounds.lower, bounds.upper
+
+
+def _holds(inject: Inject, method: str, factor: float, width: float) -> bool:
+    """Whether bounds of several nets enclose what they have to, with errors of a sign, and of the other one."""
+    held = True
+    for seed, sign in ((0, 1.0), (1, -1.0), (2, 1.0)):
+        inject(sign, factor)
+        layers = net(seed)
+        lower = 0.5 + torch.rand(4, 4, 6, 6) / 4
+        upper = lower + width
+        low, high = intervals(layers, lower, upper)
+        slack = 1e-13 * (1 + low.abs() + high.abs())
+        found = _bounds(layers, lower, upper, method=method)
+        held &= bool((found[0] <= low + slack).all() and (found[1] >= high - slack).all())
+    return held
+
+
+@pytest.mark.parametrize("width", [0.0, 1e-6, 0.1])
+def test_intervals_pay_for_the_worst_products(inject: Inject, width: float, simd_level: str) -> None:
+    assert _holds(inject, "ibp", 1.0, width)
+
+
+def test_backward_passes_pay_for_the_worst_products(inject: Inject, simd_level: str) -> None:
+    assert _holds(inject, "crown-ibp", 1.0, 0.0)
+
+
+@pytest.mark.parametrize("method", ["ibp", "crown-ibp"])
+def test_halving_what_is_paid_would_be_seen(inject: Inject, method: str) -> None:
+    """Errors twice as large are to the bounds what half of gamma would be to those that are possible."""
+    assert not _holds(inject, method, 2.0, 0.0)
+
+
+@pytest.mark.parametrize("width", [0.0, 2.0])
+def test_long_sums_of_radii_may_be_too_small(inject: Inject, width: float) -> None:
+    """A sum of 2^16 products is so far off that the error of the error counts."""
+    inject(1.0)
+    layer = nn.Sequential(nn.Linear(2**16, 1, bias=False)).eval()
+    nn.init.constant_(layer[0].weight, 1 / 3)
+    lower = torch.full((1, 2**16), 1.0 - width)
+    found = _bounds(layer, lower, lower + width, method="ibp")
+    exact = 2**16 * layer[0].weight[0, 0].double()
+    assert found[0] <= exact * (1 - width)
+    assert found[1] >= exact
+
+
+def test_what_a_library_flushes_is_paid_for(inject: Inject, simd_level: str) -> None:
+    inject(0.0, flushes=True)
+    layer = nn.Sequential(nn.Linear(2, 1, bias=False)).eval()
+    for weight, x in ((2.0**30, 2.0**-127), (2.0**-70, 2.0**-60)):  # an operand, and a result
+        nn.init.constant_(layer[0].weight, weight)
+        point = torch.full((1, 2), x)
+        for method in ("ibp", "crown-ibp"):
+            lower, upper = _bounds(layer, point, point, method=method)
+            assert lower <= 2 * weight * x <= upper
+
+
+def test_coefficients_that_a_library_flushes_are_paid_for(inject: Inject) -> None:
+    inject(0.0, flushes=True)
+    layers = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False)).eval()
+    nn.init.constant_(layers[0].weight, 2.0**-60)
+    nn.init.constant_(layers[2].weight, 2.0**-80)
+    point = torch.full((1, 1), 2.0**100)
+    lower, upper = _bounds(layers, point, point, method="crown-ibp")
+    assert lower <= 2.0**-40 <= upper
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("semantics", ["real", "float32"])
+def test_a_product_that_is_not_finite_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, value: float, semantics: str
+) -> None:
+    original = LibraryProducts.__call__
+
+    def fails(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
+        result = original(self, i, product, operand)
+        if i == min(self._layers):
+            result[:, 0] = value
+        return result
+
+    monkeypatch.setattr(LibraryProducts, "__call__", fails)
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2)).eval()
+    x = torch.rand(2, 3)
+    for method in ("ibp", "crown-ibp"):
+        lower, upper = _bounds(layers, x, x + 0.1, method=method, semantics=semantics)
+        if semantics == "float32":
+            assert not lower.isfinite().any()
+            assert not upper.isfinite().any()
+        else:  # decided in float64
+            assert (lower <= layers(x)).all()
+            assert (upper >= layers(x)).all()
+
+
+def test_overflow_below_a_relu_is_not_lost(simd_level: str) -> None:
+    layers = nn.Sequential(nn.Linear(2, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False)).eval()
+    nn.init.constant_(layers[0].weight, 3e38)
+    nn.init.constant_(layers[2].weight, 1e-38)
+    x = torch.ones(1, 2)
+    for method in ("ibp", "crown-ibp"):
+        lower, upper = _bounds(layers, x, x, method=method)
+        assert lower <= 6
+        assert upper >= 5.99
+        lower, upper = _bounds(layers, x, x, method=method, semantics="float32")
+        assert not upper.isfinite()
+
+
+def test_a_deployed_sum_may_overflow_before_it_cancels() -> None:
+    layer = nn.Sequential(nn.Linear(4, 1, bias=False)).eval()
+    layer[0].weight.data = torch.tensor([[3e38, 3e38, -3e38, -3e38]])
+    for method in ("ibp", "crown-ibp"):
+        lower, upper = _bounds(layer, torch.ones(1, 4), torch.ones(1, 4), method=method, semantics="float32")
+        assert not lower.isfinite().any()
+        assert not upper.isfinite().any()
+
+
+@pytest.mark.parametrize("method", ["ibp", "crown-ibp"])
+def test_deployed_additions_to_the_bias_are_counted(inject: Inject, method: str) -> None:
+    """A pass that begins with the bias loses all of these products, one after the other."""
+    inject(1.0)
+    n = 1000
+    layer = nn.Sequential(nn.Linear(n, 1)).eval()
+    nn.init.constant_(layer[0].weight, 2.0**-25)
+    nn.init.constant_(layer[0].bias, 1.0)
+    x = torch.ones(1, n)
+    deployed = np.float32(1)
+    for w in layer[0].weight.detach()[0].numpy():
+        deployed += w
+    assert deployed == 1
+    lower, upper = _bounds(layer, x, x, method=method, semantics="float32")
+    assert lower <= float(deployed) <= upper
+
+
+@pytest.mark.parametrize("method", ["ibp", "crown-ibp"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_deployed_sums_err_beside_the_products(inject: Inject, method: str, sign: float) -> None:
+    inject(sign)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        layer = nn.Sequential(nn.Linear(200, 3)).eval()
+        x = torch.rand(2, 200)
+        weight, bias = layer[0].weight.double(), layer[0].bias.double()
+        exact, size = F.linear(x.double(), weight, bias), F.linear(x.double(), weight.abs(), bias.abs())
+        lower, upper = _bounds(layer, x, x, method=method, semantics="float32")
+        deployed = exact - sign * gamma(201) * size
+        assert (lower <= deployed).all()
+        assert (deployed <= upper).all()
+
+
+def _product(factors: Tensor) -> Constant:
+    """Multiply constants [12, ...], in exact arithmetic; the engine's floats differ by up to twelve roundings."""
+    return functools.reduce(operator.mul, [Constant.of(factor) for factor in factors])
+
+
+@pytest.mark.parametrize("part", ["weight", "bias"])
+@pytest.mark.parametrize("method", ["ibp", "crown-ibp"])
+def test_errors_of_constants_are_paid_for(inject: Inject, part: str, method: str) -> None:
+    for seed in range(10):
+        inject((-1.0) ** seed)
+        torch.manual_seed(seed)
+        weight, bias = 1 + torch.rand(12, 2, 3) / 10, 1 + torch.rand(12, 2) / 10
+        if part == "bias":
+            weight = torch.full((1, 2, 3), 2.0**-60)
+        else:
+            bias = torch.zeros(1, 2)
+        x = torch.rand(3, 3)
+        point = Input(name="x", shape=(3,), inputs=())
+        node = Linear(name="l", shape=(2,), inputs=(point,), weight=_product(weight), bias=_product(bias))
+        lower, upper = engine_of(node, torch.float32, LIBRARY).run(
+            box(x, x, (3,)), None, Query(method, True, "real", None)
+        )
+        exact = F.linear(x.double(), weight.double().prod(0), bias.double().prod(0))
+        assert (lower <= exact + 1e-14).all()
+        assert (exact - 1e-14 <= upper).all()
+
+
+def test_operands_enclose_the_input(monkeypatch: pytest.MonkeyPatch, simd_level: str) -> None:
+    """Centers and radii contain the ball, and magnitudes its largest number: later errors would hide a failure."""
+    operands: list[Tensor] = []
+    original = LibraryProducts.__call__
+
+    def recorded(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
+        operands.append(torch.from_numpy(operand).double())
+        return original(self, i, product, operand)
+
+    monkeypatch.setattr(LibraryProducts, "__call__", recorded)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(16, 33, generator=generator) * 10.0 ** torch.randint(-3, 4, (16, 33), generator=generator)
+    layers = nn.Sequential(nn.Linear(33, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    for epsilon in (1e-9, 1e-3, 0.3):
+        operands.clear()
+        with forced(True):
+            BoundedModel(layers, x).bounds(x, epsilon, method="crown-ibp")
+        center, (radius, magnitude) = operands[0], operands[1].view(2, 16, 33)
+        wide = x.double()
+        # in float64 the ends are right to 2^-53, and exactly representable differences compared
+        low, high = wide - epsilon, wide + epsilon
+        slack = 2.0**-52 * (1 + wide.abs())
+        assert (center - radius <= low + slack).all()
+        assert (center + radius >= high - slack).all()
+        assert (magnitude >= torch.maximum(torch.maximum(low.abs(), high.abs()), center.abs()) - slack).all()
+
+
+def test_boxes_are_read_without_rounding_inward(monkeypatch: pytest.MonkeyPatch, simd_level: str) -> None:
+    operands: list[Tensor] = []
+    original = LibraryProducts.__call__
+
+    def recorded(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
+        operands.append(torch.from_numpy(operand).double())
+        return original(self, i, product, operand)
+
+    monkeypatch.setattr(LibraryProducts, "__call__", recorded)
+    generator = torch.Generator().manual_seed(0)
+    lower = torch.randn(16, 33, generator=generator)
+    upper = lower + torch.rand(16, 33, generator=generator) * 10.0 ** torch.randint(
+        -7, 3, (16, 33), generator=generator
+    )
+    layers = nn.Sequential(nn.Linear(33, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    _bounds(layers, lower, upper, method="crown-ibp")
+    center, (radius, magnitude) = operands[0], operands[1].view(2, 16, 33)
+    assert (center - radius <= lower.double()).all()  # exact in float64
+    assert (center + radius >= upper.double()).all()
+    assert (magnitude >= torch.maximum(lower.abs(), upper.abs())).all()
+    assert (magnitude >= center.abs()).all()
+
+
+class _Last(nn.Module):
+    """A net whose output is not a sum of products: its rounding is not hidden by theirs."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.layer = nn.Linear(3, 3, bias=kind == "bias")
+        nn.init.normal_(self.layer.weight, std=2.0**-14)
+        self.scale = nn.Parameter(torch.rand(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "bias":
+            return self.layer(x)
+        if self.kind == "sum":
+            return x + self.layer(x)
+        return x * self.scale + 1.0
+
+
+@pytest.mark.parametrize("kind", ["bias", "sum", "scale"])
+def test_ends_are_rounded_outward(kind: str, simd_level: str) -> None:
+    torch.manual_seed(0)
+    module = _Last(kind).eval()
+    x = torch.rand(200, 3)
+    wide = x.double()
+    if kind == "scale":
+        exact = wide * module.scale.double() + 1
+    else:
+        exact = wide @ module.layer.weight.double().mT
+        exact = exact + module.layer.bias.double() if kind == "bias" else exact + wide
+    lower, upper = _bounds(module, x, x, method="ibp")
+    assert (lower <= exact).all()
+    assert (exact <= upper).all()
+    if kind != "scale":
+        assert (upper - lower < 2.0**-21 * (1 + exact.abs())).all()
