@@ -51,6 +51,9 @@ class BoundNetwork32:
         high: float,
         roundings: int,
         rule: Callable[[_Doubles, _Doubles], tuple[_Doubles, ...]] | None,
+        parameters: Sequence[float] = ...,
+        error: float = 0.0,
+        largest: float = ...,
     ) -> int: ...
     def max_pool(self, input: int, windows: _Array, shape: Sequence[int]) -> int: ...
     def finish(
@@ -84,3 +87,10 @@ class BoundNetwork32:
     def bytes_per_example(self) -> int: ...
 
 class BoundNetwork64(BoundNetwork32): ...
+
+def curve_interval(
+    function: str, parameters: Sequence[float], lower: _Doubles, upper: _Doubles
+) -> tuple[_Doubles, _Doubles]: ...
+def curve_relaxation(
+    function: str, parameters: Sequence[float], lower: _Doubles, upper: _Doubles
+) -> tuple[_Doubles, ...]: ...

@@ -159,10 +159,8 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
       break;
     case Kind::kActivation:
       if (layer.function == Function::kRule) {
-        std::vector<double> relaxation(4 * n);
-        layer.rule(static_cast<int64_t>(n), first.lower.data(), first.upper.data(), relaxation.data(),
-                   relaxation.data() + n, relaxation.data() + 2 * n, relaxation.data() + 3 * n, state.lower.data(),
-                   state.upper.data());
+        layer.range_rule(static_cast<int64_t>(n), first.lower.data(), first.upper.data(), state.lower.data(),
+                         state.upper.data());
         break;
       }
       if (layer.function == Function::kLeakyRelu && layer.slope == 0) {

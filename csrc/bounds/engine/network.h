@@ -40,7 +40,8 @@ struct Shape {
   bool operator==(const Shape&) const = default;
 };
 
-// Linear relaxation and range, for n numbers between l and u, of an activation that the engine does not know.
+// Range, and linear relaxation with it, for n numbers between l and u, of an activation without a case of its own here.
+using RangeRule = std::function<void(int64_t n, const double* l, const double* u, double* lower, double* upper)>;
 using RelaxationRule =
     std::function<void(int64_t n, const double* l, const double* u, double* lower_slope, double* lower_intercept,
                        double* upper_slope, double* upper_intercept, double* lower, double* upper)>;
@@ -83,7 +84,8 @@ struct Layer {
 
   Function function = Function::kLeakyRelu;
   double slope = 0, low = -INFINITY, high = INFINITY;
-  RelaxationRule rule;
+  RangeRule range_rule;
+  RelaxationRule relaxation_rule;
 
   // maxpool: [size][width], -1 for none; a gather of sorted pairs: [size][2] of the last input
   std::vector<int64_t> windows;

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bounds/curves/curves.h"
 #include "bounds/engine/network.h"
 #include "bounds/engine/propagate.h"
 #include "bounds/engine/python_binding.h"
@@ -43,6 +44,60 @@ Shape shape_of(const std::vector<int64_t>& sizes) {
   check(static_cast<double>(sizes[0]) * static_cast<double>(sizes[1]) * static_cast<double>(sizes[2]) <= 0x1p26,
         "BoundNetwork: shape: expected at most 2^26 elements");
   return {sizes[0], sizes[1], sizes[2]};
+}
+
+// The smooth function of a name, with its parameters, as pyrobust/bounds/graph/activations has them; none for others.
+std::optional<cpu::CurveFunction> curve_named(const std::string& name, const std::vector<double>& parameters) {
+  using cpu::Curve;
+  static const std::pair<const char*, Curve> kCurves[] = {
+      {"sigmoid", Curve::kSigmoid},    {"tanh", Curve::kTanh}, {"gelu", Curve::kGelu},
+      {"tanh_gelu", Curve::kTanhGelu}, {"silu", Curve::kSilu}, {"mish", Curve::kMish},
+      {"softplus", Curve::kSoftplus}};
+  for (const auto& [known, curve] : kCurves) {
+    if (name != known) continue;
+    cpu::CurveFunction function{.curve = curve};
+    if (curve == Curve::kSoftplus) {
+      check(parameters.size() == 2 && parameters[0] > 0, "softplus: expected a positive beta and a threshold");
+      function.beta = parameters[0], function.threshold = parameters[1];
+    }
+    return function;
+  }
+  return std::nullopt;
+}
+
+cpu::CurveFunction known_curve(const std::string& name, const std::vector<double>& parameters) {
+  const auto function = curve_named(name, parameters);
+  check(function.has_value(), "curve: unknown: ", name);
+  return *function;
+}
+
+void check_ranges(const Doubles& lower, const Doubles& upper) {
+  check(lower.ndim() == 1 && upper.ndim() == 1 && lower.size() == upper.size(),
+        "curve: expected lower [n] and upper [n]");
+}
+
+// (low, high) of the values on ranges, each [n].
+py::tuple curve_interval(const std::string& name, const std::vector<double>& parameters, const Doubles& lower,
+                         const Doubles& upper) {
+  const cpu::CurveFunction function = known_curve(name, parameters);
+  check_ranges(lower, upper);
+  Doubles low(lower.size()), high(lower.size());
+  const cpu::KeepDenormals keep;
+  cpu::bound_curve(function, lower.size(), lower.data(), upper.data(), low.mutable_data(), high.mutable_data());
+  return py::make_tuple(low, high);
+}
+
+// (lower slope, lower intercept, upper slope, upper intercept, low, high) on ranges, each [n].
+py::tuple curve_relaxation(const std::string& name, const std::vector<double>& parameters, const Doubles& lower,
+                           const Doubles& upper) {
+  const cpu::CurveFunction function = known_curve(name, parameters);
+  check_ranges(lower, upper);
+  Doubles parts[6];
+  for (Doubles& part : parts) part = Doubles(lower.size());
+  const cpu::KeepDenormals keep;
+  cpu::relax_curve(function, lower.size(), lower.data(), upper.data(), parts[0].mutable_data(), parts[1].mutable_data(),
+                   parts[2].mutable_data(), parts[3].mutable_data(), parts[4].mutable_data(), parts[5].mutable_data());
+  return py::make_tuple(parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]);
 }
 
 // A Python function (l, u) -> six arrays like l, called from any thread.
@@ -154,17 +209,33 @@ class Network {
     return network_.add(std::move(layer));
   }
 
+  // parameters: of a smooth function; error, largest: see CurveFunction.
   int64_t activation(int64_t input, const std::string& function, double slope, double low, double high,
-                     int64_t roundings, const std::optional<py::function>& rule) {
+                     int64_t roundings, const std::optional<py::function>& rule, const std::vector<double>& parameters,
+                     double error, double largest) {
     Layer<T> layer = like(input, Kind::kActivation);
     check(slope >= 0 && slope <= 1 && low <= high, "BoundNetwork: expected a slope in [0, 1] and low <= high");
     check(roundings >= 0, "BoundNetwork: roundings: expected at least 0, got ", roundings);
-    layer.function = rule ? Function::kRule
-                          : chosen<Function>(function, "function without a rule",
-                                             {{"leaky_relu", Function::kLeakyRelu}, {"clamp", Function::kClamp}});
+    auto curve = rule ? std::nullopt : curve_named(function, parameters);
+    layer.function = rule || curve
+                         ? Function::kRule
+                         : chosen<Function>(function, "function without a rule",
+                                            {{"leaky_relu", Function::kLeakyRelu}, {"clamp", Function::kClamp}});
     layer.slope = slope, layer.low = low, layer.high = high;
     layer.roundings = roundings;
-    if (rule) layer.rule = relaxation_rule(*rule);
+    if (rule) {
+      layer.relaxation_rule = relaxation_rule(*rule);
+      layer.range_rule = [whole = layer.relaxation_rule](int64_t n, const double* l, const double* u, double* lower,
+                                                         double* upper) {
+        std::vector<double> lines(static_cast<size_t>(4 * n));
+        double* const p = lines.data();
+        whole(n, l, u, p, p + n, p + 2 * n, p + 3 * n, lower, upper);
+      };
+    } else if (curve) {
+      curve->error = error, curve->largest = largest;
+      layer.relaxation_rule = [f = *curve](auto... arguments) { cpu::relax_curve(f, arguments...); };
+      layer.range_rule = [f = *curve](auto... arguments) { cpu::bound_curve(f, arguments...); };
+    }
     return network_.add(std::move(layer));
   }
 
@@ -359,7 +430,8 @@ void bind(py::module_& m, const char* name) {
       .def("sort", &N::sort, py::arg("inputs"), py::arg("index"), py::arg("pairs"), py::arg("larger"), py::arg("shape"))
       .def("sum", &N::sum, py::arg("inputs"), py::arg("signs"), py::arg("roundings"))
       .def("activation", &N::activation, py::arg("input"), py::arg("function"), py::arg("slope"), py::arg("low"),
-           py::arg("high"), py::arg("roundings"), py::arg("rule"))
+           py::arg("high"), py::arg("roundings"), py::arg("rule"), py::arg("parameters") = std::vector<double>(),
+           py::arg("error") = 0.0, py::arg("largest") = INFINITY)
       .def("max_pool", &N::max_pool, py::arg("input"), py::arg("windows"), py::arg("shape"))
       .def("finish", &N::finish, py::arg("consumers"), py::arg("fused"), py::arg("affine_in_input"),
            py::arg("ends_affine_part"), py::arg("repeats"))
@@ -372,6 +444,10 @@ void bind(py::module_& m, const char* name) {
 void bind_bound_networks(py::module_& m) {
   bind<float>(m, "BoundNetwork32");
   bind<double>(m, "BoundNetwork64");
+  m.def("curve_interval", curve_interval, py::arg("function"), py::arg("parameters"), py::arg("lower"),
+        py::arg("upper"));
+  m.def("curve_relaxation", curve_relaxation, py::arg("function"), py::arg("parameters"), py::arg("lower"),
+        py::arg("upper"));
 }
 
 }  // namespace pyrobust

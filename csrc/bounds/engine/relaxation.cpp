@@ -201,8 +201,9 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
   std::vector<double> given;
   if (layer.function == Function::kRule) {
     given.resize(6 * n);
-    layer.rule(static_cast<int64_t>(n), input.lower.data(), input.upper.data(), given.data(), given.data() + n,
-               given.data() + 2 * n, given.data() + 3 * n, given.data() + 4 * n, given.data() + 5 * n);
+    layer.relaxation_rule(static_cast<int64_t>(n), input.lower.data(), input.upper.data(), given.data(),
+                          given.data() + n, given.data() + 2 * n, given.data() + 3 * n, given.data() + 4 * n,
+                          given.data() + 5 * n);
   }
   const double share = out.gamma(layer.roundings, options.deployed);
   for (size_t k = 0; k < n; ++k) {

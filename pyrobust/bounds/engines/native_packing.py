@@ -155,11 +155,23 @@ class _Packing:
         assert isinstance(node, Activation)
         row = row_of(node, ENGINE)
         rule = None if row.native_code else required(row.rule, node, "native code and no rule", ENGINE)(node)
-        if rule is not None and has_offset(node):
+        error, largest = 0.0, math.inf
+        if self.deployed and has_offset(node):
             error = 2 * self.deployed * row.roundings(node) * row.offset(node)
-            rule = _widened(rule, error, float(np.finfo(self.dtype).max) * LARGEST if self.deployed else math.inf)
-        code = row.native_code or node.function
-        number = network.activation(first, code, node.slope, node.lower, node.upper, row.roundings(node), rule)
+            largest = float(np.finfo(self.dtype).max) * LARGEST
+            rule = rule and _widened(rule, error, largest)
+        number = network.activation(
+            first,
+            row.native_code or node.function,
+            node.slope,
+            node.lower,
+            node.upper,
+            row.roundings(node),
+            rule,
+            node.parameters,
+            error,
+            largest,
+        )
         return self._record(number, node, inputs, self.planes[first])
 
     def _in_planes(self, number: int, planes: _Planes) -> int:

@@ -58,17 +58,17 @@ def test_faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that the tests above can fail: without margins, and with a tangent in place of its bound."""
     for margin in ("ERROR", "ROUNDED", "TINY"):
         monkeypatch.setattr(curves, margin, 0.0)
-    relaxed, ranged = violations("sigmoid", *intervals("sigmoid", 300, 0))
+    relaxed, ranged = violations("atan", *intervals("atan", 300, 0))
     assert relaxed > 20
     assert ranged > 20
     monkeypatch.undo()
-    row = ACTIVATIONS["tanh"]
+    row = ACTIVATIONS["atan"]
     monkeypatch.setattr(
         curves._Side, "intercept", lambda side, touch: side.value(touch.left) - touch.slope * touch.left + 1e-9
     )
-    monkeypatch.setitem(ACTIVATIONS, "tanh", dataclasses.replace(row, slope_range=None))
+    monkeypatch.setitem(ACTIVATIONS, "atan", dataclasses.replace(row, slope_range=None))
     monkeypatch.setattr(curves, "_contacts", lambda *arguments: curves._Contacts(0.0, torch.full((1400,), 1e-3)))
-    assert violations("tanh", *intervals("tanh", 300, 0))[0] > 20
+    assert violations("atan", *intervals("atan", 300, 0))[0] > 20
 
 
 def rounding_errors(name: str, stride: int) -> float:
@@ -164,8 +164,9 @@ def test_training_bounds_are_the_engines(function: Callable[[], nn.Module]) -> N
         for epsilon in (0.0, 0.05, 0.5):
             lower, upper = trained.bounds(x, epsilon, method=method)
             expected = bounded.bounds(x, epsilon, method=method)
-            torch.testing.assert_close(lower, expected.lower, rtol=1e-6, atol=1e-6)
-            torch.testing.assert_close(upper, expected.upper, rtol=1e-6, atol=1e-6)
+            # points of contact from tables are not exact
+            torch.testing.assert_close(lower, expected.lower, rtol=3e-6, atol=3e-6)
+            torch.testing.assert_close(upper, expected.upper, rtol=3e-6, atol=3e-6)
     bias = net.get_parameter("0.bias")
 
     def total() -> Tensor:

@@ -2,6 +2,7 @@
 
 # the names are for the engines, not for users: no __all__
 from pyrobust.bounds.graph.activations import (  # noqa: F401 - each adds its rows
+    kernels,
     parametric,
     periodic,
     piecewise,
