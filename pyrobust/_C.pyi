@@ -79,6 +79,7 @@ class BoundNetwork32:
         with_upper: bool,
         chunk: int,
         product: Callable[[int, int, _Array], _Array] | None = None,
+        product_least: int = 0,
         radius: _Doubles | None = None,
         clip_low: float = ...,
         clip_high: float = ...,

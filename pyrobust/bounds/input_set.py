@@ -87,6 +87,13 @@ class InputSet:
         """The upper corners [B, n]."""
         return self._corners[1]
 
+    def points(self) -> tuple[Tensor, Tensor] | Around:
+        """A point of each set, in the form of ``boxes``: its center, or the middle of its box."""
+        if isinstance(self.boxes, Around):
+            return dataclasses.replace(self.boxes, radius=torch.zeros_like(self.boxes.radius))
+        middle = self.lower.double() / 2 + self.upper.double() / 2
+        return middle, middle
+
     def __len__(self) -> int:
         return len(self.boxes.center if isinstance(self.boxes, Around) else self.boxes[0])
 
@@ -121,10 +128,10 @@ def ball(
     Radii of elements, epsilon [B, *shape], are those of boxes; a radius may be infinite where there is a clip range.
     """
     norm = norm_name("norm", norm)
-    center = _elements("x", x, shape, device)
+    center, extremes = _elements("x", x, shape, device)
     lowest, highest = clip_ends(clip, shape, device)
     if clip is not None:
-        _check_inside(center, lowest, highest, shape)
+        _check_inside(center, extremes, lowest, highest, shape)
     radius = check_radii(epsilon, norm, clip, len(center), shape).to(device)
     exact = center if norm == "linf" else center.double()
     if radius.dim() == 1 and isinstance(lowest, float) and isinstance(highest, float) and bool(radius.isfinite().all()):
@@ -139,12 +146,16 @@ def ball(
     return InputSet((lower, upper), norm, exact, radius)
 
 
-def _check_inside(center: Tensor, lowest: float | Tensor, highest: float | Tensor, shape: tuple[int, ...]) -> None:
+def _check_inside(
+    center: Tensor,
+    extremes: tuple[float, float],
+    lowest: float | Tensor,
+    highest: float | Tensor,
+    shape: tuple[int, ...],
+) -> None:
     """Raise InputError where an element is outside the clip range."""
-    if isinstance(lowest, float) and isinstance(highest, float) and center.numel():
-        least, most = (float(end) for end in center.aminmax())
-        if lowest <= least and most <= highest:
-            return
+    if isinstance(lowest, float) and isinstance(highest, float) and lowest <= extremes[0] and extremes[1] <= highest:
+        return
     outside = (center.double() < lowest) | (center.double() > highest)
     if bool(outside.any()):
         value = first_wrong(center.reshape(-1, *shape), outside.reshape(-1, *shape))
@@ -183,8 +194,8 @@ def _farthest(lower: Tensor, center: Tensor, upper: Tensor, norm: str) -> Tensor
 
 def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.device = CPU) -> InputSet:
     """Return the inputs between two tensors [B, *shape], on a device; elements may lack an end, -inf or +inf."""
-    lower = _elements("x_lower", x_lower, shape, device, -torch.inf)
-    upper = _elements("x_upper", x_upper, shape, device, torch.inf)
+    lower, (least, _) = _elements("x_lower", x_lower, shape, device, -torch.inf)
+    upper, (_, most) = _elements("x_upper", x_upper, shape, device, torch.inf)
     if lower.shape != upper.shape:
         raise InputError(f"x_upper: expected {len(lower)} examples as in x_lower, got {len(upper)}")
     if lower.dtype != upper.dtype:
@@ -194,8 +205,7 @@ def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.
         place = int(above.reshape(-1).nonzero()[0])
         value = first_wrong(lower.reshape(-1, *shape), above.reshape(-1, *shape))
         raise InputError(f"x_lower: expected at most x_upper, got {value}, above {upper.reshape(-1)[place].item()}")
-    bounded = not lower.numel() or bool((lower.amin() > -torch.inf) & (upper.amax() < torch.inf))
-    return InputSet((lower, upper), "linf", None, None, bounded)
+    return InputSet((lower, upper), "linf", None, None, least > -math.inf and most < math.inf)
 
 
 def checked_clip(clip: ClipRange | None) -> tuple[Any, Any] | None:
@@ -254,8 +264,8 @@ def _nested(end: Any) -> Any:
 
 def _elements(
     name: str, x: Tensor, shape: tuple[int, ...], device: torch.device, unbounded: float | None = None
-) -> Tensor:
-    """Return x as [B, n] on a device, in float32 or float64, which hold every element exactly.
+) -> tuple[Tensor, tuple[float, float]]:
+    """Return x as [B, n] on a device, in float32 or float64, which hold every element exactly, and its extremes.
 
     Elements are finite, or ``unbounded`` where that is allowed.
     """
@@ -264,8 +274,11 @@ def _elements(
         raise InputError(f"{name}: expected shape {shape_text(('B', *shape))}, got {shape_text(x.shape)}")
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     flat = x.detach().to(device, dtype).reshape(len(x), math.prod(shape))
+    if flat.numel() == 0:
+        return flat, (math.inf, -math.inf)
     # The minimum and maximum are NaN where any element is; isfinite would take several times the memory of x.
-    if flat.numel() > 0 and not bool(torch.stack(flat.aminmax()).isfinite().all()):
+    least, most = torch.stack(flat.aminmax()).tolist()
+    if not (math.isfinite(least) and math.isfinite(most)):
         values = x.detach()
         finite_values(name, values if unbounded is None else values.where(values != unbounded, 0))
-    return flat
+    return flat, (least, most)

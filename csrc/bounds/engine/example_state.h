@@ -22,6 +22,8 @@ struct BoundOptions {
   double deployed = 0;
   double deployed_max = INFINITY;  // the largest finite float of the deployed pass
   bool library = false;  // whether a library multiplies coefficients: in any order, flushing underflow to zero
+  // Multiplications of one example from which a call of the library is worth its overhead in the interval pass.
+  int64_t library_least = 0;
 };
 
 // One side of boxes [B][n], in float64 or in float32, converted when read: a float64 copy of all of them would be most

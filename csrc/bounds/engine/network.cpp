@@ -65,12 +65,14 @@ int64_t BoundNetwork<T>::add_conv(int64_t input, const T* weight, Layer<T> layer
 }
 
 template <class T>
-void BoundNetwork<T>::pack() const {
-  std::call_once(packed_, [&] {
-    for (Layer<T>& layer : layers_) {
-      if (layer.kind == Kind::kLinear) pack_linear(layer);
-      if (layer.kind == Kind::kConv) pack_conv(layer);
-    }
+void BoundNetwork<T>::pack(int64_t i) const {
+  Layer<T>& layer = layers_[static_cast<size_t>(i)];
+  if (!layer.products()) return;
+  std::call_once(packed_[static_cast<size_t>(i)], [&] {
+    if (layer.kind == Kind::kLinear)
+      pack_linear(layer);
+    else
+      pack_conv(layer);
   });
 }
 
@@ -107,6 +109,7 @@ void BoundNetwork<T>::finish(const GraphAnalysis& analysis) {
   const size_t n = layers_.size();
   expect(analysis.consumers.size() == n && analysis.fused.size() == n && analysis.affine_in_input.size() == n &&
          analysis.ends_affine_part.size() == n && analysis.repeats.size() == n);
+  packed_ = std::vector<std::once_flag>(n);
   // the layers that read each one; whether an activation does, and one that is not affine in the input
   std::vector<int64_t> consumers(n, 0);
   std::vector<uint8_t> to_activation(n, 0), to_nonaffine(n, 0);

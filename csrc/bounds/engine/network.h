@@ -106,6 +106,8 @@ struct Layer {
   int64_t fan_in() const {
     return kind == Kind::kLinear ? shape.size() : conv.kernel_h * conv.kernel_w * shape.channels / conv.groups;
   }
+  // Multiplications of one example.
+  int64_t multiplications() const { return shape.size() * forward_fan_in; }
   bool affine() const { return kind != Kind::kInput && kind != Kind::kActivation && kind != Kind::kMaxPool; }
   bool nonlinear() const { return kind == Kind::kActivation || kind == Kind::kMaxPool; }
 };
@@ -121,9 +123,12 @@ class BoundNetwork {
   int64_t add_conv(int64_t input, const T* weight, Layer<T> layer);
   // Takes what depends on the whole graph, whose last layer is the output; throws where it does not fit the layers.
   void finish(const GraphAnalysis& analysis);
-  // Packs the weights for the kernels at the first call, from any thread: a network whose products a library computes
-  // never needs the three further copies.
-  void pack() const;
+  // Packs the weights of layer i, or of all, for the kernels at the first call, from any thread: a layer whose products a
+  // library computes never needs the three further copies.
+  void pack(int64_t i) const;
+  void pack() const {
+    for (int64_t i = 0; i < size(); ++i) pack(i);
+  }
 
   const std::vector<Layer<T>>& layers() const { return layers_; }
   const Layer<T>& layer(int64_t i) const { return layers_[static_cast<size_t>(i)]; }
@@ -149,7 +154,7 @@ class BoundNetwork {
   void pack_conv(Layer<T>& layer) const;
 
   mutable std::vector<Layer<T>> layers_;
-  mutable std::once_flag packed_;
+  mutable std::vector<std::once_flag> packed_;  // by layer
   int64_t neurons_ = 0;
 };
 

@@ -273,7 +273,8 @@ class Network {
                       const std::optional<Doubles>& epsilon, const std::optional<Doubles>& rows,
                       const std::string& method, const std::string& norm, bool sound, double deployed,
                       double deployed_max, bool with_upper, int64_t chunk, const std::optional<py::function>& product,
-                      const std::optional<Doubles>& radius, double clip_low, double clip_high) const {
+                      int64_t product_least, const std::optional<Doubles>& radius, double clip_low,
+                      double clip_high) const {
     check(finished_, "BoundNetwork: expected a finished network");
     check(chunk > 0, "BoundNetwork: chunk: expected a positive number");
     const int64_t n = network_.layer(0).shape.size(), outputs = network_.layer(network_.output()).shape.size();
@@ -283,7 +284,7 @@ class Network {
           "BoundNetwork: upper: expected lower's shape");
     cpu::BoundOptions options;
     options.sound = sound, options.deployed = deployed, options.deployed_max = deployed_max;
-    options.library = product.has_value();
+    options.library = product.has_value(), options.library_least = product_least;
     options.method = chosen<cpu::Method>(
         method, "method",
         {{"ibp", cpu::Method::kIbp}, {"crown-ibp", cpu::Method::kCrownIbp}, {"crown", cpu::Method::kCrown}});
@@ -409,8 +410,8 @@ void bind_propagate(py::class_<N>& network, bool exact) {
   network.def("propagate", &N::template propagate<E>, py::arg("lower").noconvert(exact),
               py::arg("upper").noconvert(exact), py::arg("center"), py::arg("epsilon"), py::arg("rows"),
               py::arg("method"), py::arg("norm"), py::arg("sound"), py::arg("deployed"), py::arg("deployed_max"),
-              py::arg("with_upper"), py::arg("chunk"), py::arg("product") = py::none(), py::arg("radius") = py::none(),
-              py::arg("clip_low") = -INFINITY, py::arg("clip_high") = INFINITY);
+              py::arg("with_upper"), py::arg("chunk"), py::arg("product") = py::none(), py::arg("product_least") = 0,
+              py::arg("radius") = py::none(), py::arg("clip_low") = -INFINITY, py::arg("clip_high") = INFINITY);
 }
 
 template <class T>

@@ -261,6 +261,16 @@ void prepare_maximum(const BoundNetwork<T>& network, int64_t i, ExampleState<T>&
   }
 }
 
+// The sum of f(k), k < n, in four chains: one would wait for every addition.
+template <class F>
+double sum_of(size_t n, const F& f) {
+  double a = 0, b = 0, c = 0, d = 0;
+  size_t k = 0;
+  for (; k + 4 <= n; k += 4) a += f(k), b += f(k + 1), c += f(k + 2), d += f(k + 3);
+  for (; k < n; ++k) a += f(k);
+  return (a + b) + (c + d);
+}
+
 }  // namespace
 
 template <class T>
@@ -272,11 +282,10 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
     const LayerState<T>& input = example[from];
     // Ranges are freed after their last reader: a missing one must not make the bound smaller.
     if (std::cmp_not_equal(input.lower.size(), network.layer(from).shape.size())) example.underflow_error = INFINITY;
-    double total[4] = {};
-    for (size_t k = 0; k < input.lower.size(); ++k)
-      total[k % 4] += std::max(std::fabs(input.lower[k]), std::fabs(input.upper[k])) + 1;
-    example.underflow_error = out.add_up(
-        example.underflow_error, 2 * (total[0] + total[1] + total[2] + total[3]) * out.underflow<T>(operations));
+    const double total = sum_of(input.lower.size(), [&](size_t k) {
+      return std::max(std::fabs(input.lower[k]), std::fabs(input.upper[k])) + 1;
+    });
+    example.underflow_error = out.add_up(example.underflow_error, 2 * total * out.underflow<T>(operations));
   };
   if (i == 0) prepare_input(network, example, options);
   // Only rows that start at a fused layer read its factors.
@@ -301,8 +310,8 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
     // A coefficient that underflows above a fused layer also loses its share of that layer's bias; one that a library
     // flushes loses all that it is multiplied by.
     double total = std::cmp_equal(example[i].sum.size(), layer.shape.size()) ? 0 : INFINITY;
-    for (size_t k = 0; k < example[i].sum.size(); ++k)
-      total += example[i].sum[k] + std::fabs(layer.kind == Kind::kScale ? layer.shift[k] : layer.bias[k]);
+    const std::vector<double>& constants = layer.kind == Kind::kScale ? layer.shift : layer.bias;
+    total += sum_of(example[i].sum.size(), [&](size_t k) { return example[i].sum[k] + std::fabs(constants[k]); });
     const double lost = out.underflow<T>(8) + (flushes && options.sound ? 2 * kSmallestNormal<T> : 0);
     example.underflow_error = out.add_up(example.underflow_error, 2 * total * lost);
   }

@@ -18,7 +18,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.bounds.engines.denormals import denormals_kept
 from pyrobust.bounds.graph.nodes import Conv2d, Linear
 
 _Floats = npt.NDArray[Any]
@@ -30,6 +29,9 @@ FORWARD, MAGNITUDE, BACKWARD = range(3)
 # Multiplications of one example, on average over the layers of products, from which a call of the library is worth
 # its overhead.
 _WIDE = 1 << 20
+
+# Multiplications of one example below which a layer of such a network, like a pooling, stays with the kernels.
+_SMALL = 1 << 15
 
 # Where oneDNN's routines are its own; elsewhere it calls further libraries, whose algorithms are not known here.
 _MACHINES = ("x86_64", "AMD64")
@@ -99,13 +101,22 @@ class LibraryProducts:
             and all(layer.weight.dtype == torch.float32 and layer.normal for layer in self._layers.values())
         )
 
-    @denormals_kept()
+    @property
+    def least(self) -> int:
+        """Multiplications of one example from which intervals take a layer to the library."""
+        return 0 if _forced.get() else _SMALL
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Around calls: no state of the caller's changes the operators' arithmetic, or records gradients."""
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            yield
+
     def __call__(self, i: int, product: int, operand: _Floats) -> _Floats:
         """The products of layer i."""
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            layer, z = self._layers[i], torch.from_numpy(operand)
-            result = layer.backward(z) if product == BACKWARD else layer.forward(z, magnitude=product == MAGNITUDE)
-            return result.contiguous().numpy()
+        layer, z = self._layers[i], torch.from_numpy(operand)
+        result = layer.backward(z) if product == BACKWARD else layer.forward(z, magnitude=product == MAGNITUDE)
+        return result.contiguous().numpy()
 
 
 class _Layer:
@@ -115,6 +126,8 @@ class _Layer:
             shape = node.weight.value().shape
             self.work = weight[: shape[1:].numel()].numel() * node.size
             self.weight = weight.view(shape)
+            self.inputs = (-1, *node.inputs[0].shape)
+            self.sizes = node.padding, node.stride, node.dilation, node.groups
         else:
             self.work = weight.numel()
             self.weight = weight.view(node.size, -1)
@@ -133,24 +146,17 @@ class _Layer:
         weight = self._magnitude if magnitude else self.weight
         if not isinstance(self.node, Conv2d):
             return _linear(z, weight)
-        z = z.view(-1, *self.node.inputs[0].shape)
-        return _convolution(z, weight, self.node).flatten(1)
+        result: Tensor = torch.ops.aten.mkldnn_convolution.default(z.view(self.inputs), weight, None, *self.sizes)
+        return result
 
     def backward(self, a: Tensor) -> Tensor:
         if not isinstance(self.node, Conv2d):
             return _linear(a, self.weight.mT.contiguous())
-        a = a.view(-1, *self.node.shape)
-        return _transposed_convolution(a, self.weight, self.node).flatten(1)
+        return _transposed_convolution(a.view(-1, *self.node.shape), self.weight, self.node)
 
 
 def _linear(z: Tensor, weight: Tensor) -> Tensor:
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(z, weight, None, "none", [], "")
-    return result
-
-
-def _convolution(z: Tensor, weight: Tensor, node: Conv2d) -> Tensor:
-    call = torch.ops.aten.mkldnn_convolution
-    result: Tensor = call(z, weight, None, node.padding, node.stride, node.dilation, node.groups)
+    result: Tensor = torch.ops.mkldnn._linear_pointwise.default(z, weight, None, "none", [], "")
     return result
 
 
@@ -164,6 +170,6 @@ def _transposed_convolution(a: Tensor, weight: Tensor, node: Conv2d) -> Tensor:
     ]
     rest = [size - end for size, end in zip(node.inputs[0].shape[1:], ends, strict=True)]
     sizes = node.padding, rest, node.stride, node.dilation
-    call = torch.ops.mkldnn._convolution_transpose_pointwise
+    call = torch.ops.mkldnn._convolution_transpose_pointwise.default
     result: Tensor = call(a, weight, None, *sizes, node.groups, "none", [], "")
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 
@@ -29,7 +30,7 @@ _LARGE_MARGIN = 64
 # Bytes of the rows that library products take together (kElements in wide/backward.cpp), with those of the layers
 # around, and of a number in them.
 _LIBRARY_ITEM = 4
-_LIBRARY_ROWS = 4 * (1 << 23) * _LIBRARY_ITEM
+_LIBRARY_ROWS = 4 * (1 << 21) * _LIBRARY_ITEM
 _VECTOR = 64  # bytes of one number for each of the examples or rows that a SIMD loop takes together
 # Elements of the largest layer in a chunk of a wide network: more leave the cache and gain nothing.
 _WIDE_ELEMENTS = 1 << 20
@@ -87,7 +88,7 @@ class Engine:
         if not with_upper and rows is not None:
             again = self._undecided(inputs, rows, query, lower)
         if not deployed:
-            again |= ~(lower.isfinite().all(1) & (upper.isfinite().all(1) | (not with_upper)))
+            again |= ~(_all_finite(lower) & (_all_finite(upper) | (not with_upper)))
         if not bool(again.any()):
             return lower, upper
         wide = self._deployed_wide if deployed else self._wide
@@ -102,8 +103,7 @@ class Engine:
         undecided = (lower <= 0).any(1) & (lower > -_LARGE_MARGIN * self._loss).all(1)
         if bool(undecided.any()):
             chosen = inputs.rows(undecided)
-            center = chosen.lower.double() / 2 + chosen.upper.double() / 2
-            points = InputSet((center, center), "linf", None, None)
+            points = InputSet(chosen.points(), "linf", None, None)
             plain = Query("ibp", False, "real", query.memory_limit)
             value, _ = self._call(self._native, points, _rows_of(rows, undecided), plain, False)
             bound = lower[undecided]
@@ -147,27 +147,36 @@ class Engine:
         ball = inputs.norm != "linf"  # an l∞ ball is a box
         around = inputs.boxes if isinstance(inputs.boxes, Around) else None
         lower, upper = (inputs.lower, inputs.upper) if around is None else (around.center, around.center)
-        results = packed.network.propagate(
-            lower.numpy(),
-            upper.numpy(),
-            inputs.center.numpy() if ball and inputs.center is not None else None,
-            inputs.epsilon.numpy() if ball and inputs.epsilon is not None else None,
-            None if rows is None else rows.numpy(),
-            query.method,
-            inputs.norm,
-            query.sound,
-            self._floats.eps / 2 if query.semantics == "float32" else 0.0,
-            self._floats.max,
-            with_upper,
-            chunk,
-            products,
-            None if around is None else around.radius.numpy(),
-            -math.inf if around is None else around.lowest,
-            math.inf if around is None else around.highest,
-        )
+        with contextlib.nullcontext() if products is None else products.computing():
+            results = packed.network.propagate(
+                lower.numpy(),
+                upper.numpy(),
+                inputs.center.numpy() if ball and inputs.center is not None else None,
+                inputs.epsilon.numpy() if ball and inputs.epsilon is not None else None,
+                None if rows is None else rows.numpy(),
+                query.method,
+                inputs.norm,
+                query.sound,
+                self._floats.eps / 2 if query.semantics == "float32" else 0.0,
+                self._floats.max,
+                with_upper,
+                chunk,
+                products,
+                0 if products is None else products.least,
+                None if around is None else around.radius.numpy(),
+                -math.inf if around is None else around.lowest,
+                math.inf if around is None else around.highest,
+            )
         lower = torch.from_numpy(results[0])
         upper = torch.from_numpy(results[1]) if with_upper else torch.full_like(lower, torch.inf)
         return lower, upper
+
+
+def _all_finite(bounds: Tensor) -> Tensor:
+    """Whether all bounds of a set are finite: bool [B]; the extremes of all of them usually tell."""
+    if bounds.numel() and bool(torch.stack(bounds.aminmax()).isfinite().all()):
+        return torch.ones(len(bounds), dtype=torch.bool, device=CPU)
+    return bounds.isfinite().all(1)
 
 
 def _rows_of(rows: Tensor | None, chosen: Tensor) -> Tensor | None:

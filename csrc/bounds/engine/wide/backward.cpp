@@ -11,7 +11,7 @@ namespace pyrobust::cpu {
 namespace {
 
 // Elements of the largest layer's coefficients in one pass.
-constexpr int64_t kElements = int64_t{1} << 23;
+constexpr int64_t kElements = int64_t{1} << 21;
 
 // Whether a gather keeps every element in its place.
 template <class T>

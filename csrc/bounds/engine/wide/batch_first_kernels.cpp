@@ -86,22 +86,50 @@ PYROBUST_TARGET void around(const float* x, int64_t n, double reach, double low,
 }
 
 template <class T>
-PYROBUST_TARGET void spread(const T* lower, const T* upper, int64_t n, double share, double more, bool sound, T* center,
-                            T* radius, T* magnitude) {
-  const Directed<T> directed(sound);
-  const V half = splat(0.5), enlarged = splat(share), extra = splat(more);
-  for (int64_t i = 0; i < n; i += 8) {
-    const Eight<T> l8(lower, i, n), u8(upper, i, n);
+class Spread {
+ public:
+  PYROBUST_TARGET Spread(double share, double more, bool sound)
+      : directed_(sound), half_(splat(0.5)), share_(splat(share)), more_(splat(more)) {}
+
+  // The eight ranges [l, u] from i on.
+  PYROBUST_TARGET void put(V l, V u, int64_t i, int64_t n, T* center, T* radius, T* magnitude) const {
     Target<T> c8(center, i, n), r8(radius, i, n);
-    const V l = load(l8.at), u = load(u8.at);
-    put_nearest(c8.get(), add(mul(l, half), mul(u, half)));
+    put_nearest(c8.get(), add(mul(l, half_), mul(u, half_)));
     const V c = load(c8.get());
     const V r = max(sub(u, c), sub(c, l));
     // Twice the share covers the rounding of the three operations.
-    directed.put_up(r8.get(), add(r, mul(enlarged, add(add(abs(c), r), extra))));
-    if (magnitude == nullptr) continue;
+    directed_.put_up(r8.get(), add(r, mul(share_, add(add(abs(c), r), more_))));
+    if (magnitude == nullptr) return;
     Target<T> m8(magnitude, i, n);
-    directed.put_up(m8.get(), add(max(max(abs(l), abs(u)), abs(c)), extra));
+    directed_.put_up(m8.get(), add(max(max(abs(l), abs(u)), abs(c)), more_));
+  }
+
+ private:
+  Directed<T> directed_;
+  V half_, share_, more_;
+};
+
+template <class T>
+PYROBUST_TARGET void spread(const T* lower, const T* upper, int64_t n, double share, double more, bool sound, T* center,
+                            T* radius, T* magnitude) {
+  const Spread<T> to(share, more, sound);
+  for (int64_t i = 0; i < n; i += 8) {
+    const Eight<T> l8(lower, i, n), u8(upper, i, n);
+    to.put(load(l8.at), load(u8.at), i, n, center, radius, magnitude);
+  }
+}
+
+template <class T>
+PYROBUST_TARGET void spread_around(const float* x, int64_t n, double reach, double low, double high, double share,
+                                   double more, bool sound, T* center, T* radius, T* magnitude) {
+  const Spread<T> to(share, more, sound);
+  const Directed<double> directed(sound && reach != 0);
+  const V r = splat(reach), first = splat(low), last = splat(high);
+  for (int64_t i = 0; i < n; i += 8) {
+    const Eight<float> x8(x, i, n);
+    const V c = load(x8.at), l = sub(c, r), u = add(c, r);
+    to.put(max(sub(l, directed.beyond(l)), first), min(add(u, directed.beyond(u)), last), i, n, center, radius,
+           magnitude);
   }
 }
 
@@ -209,33 +237,49 @@ PYROBUST_TARGET void check(int64_t n, double share, double flushed, double large
     if (!(sum[i] <= most)) lower[i] = -all, upper[i] = all;
 }
 
+// sum + a times low where a >= 0 and high where a < 0, for eight elements.
+template <class T>
+PYROBUST_TARGET V dot_eight(const T* a, const T* low, const T* high, V sum) {
+  const V c = load(a);
+  return fused(c, where_less(c, splat(0), load(high), load(low)), sum);
+}
+
 // A comparison with NaN is false, so that NaN stays NaN.
+template <class T>
+PYROBUST_TARGET void scale_eight(const T* a, const T* low, const T* high, T* out) {
+  const V c = load(a);
+  put_nearest(out, mul(c, where_less(c, splat(0), load(high), load(low))));
+}
+
 template <class T>
 PYROBUST_TARGET double relax_row(T* a, int64_t n, const T* lower_slope, const T* upper_slope, const T* lower_intercept,
                                  const T* upper_intercept) {
-  const V none = splat(0);
-  V sums[4] = {none, none, none, none};
-  for (int64_t i = 0; i < n; i += 8) {
-    const Eight<T> a8(a, i, n), s8(lower_slope, i, n), t8(upper_slope, i, n), l8(lower_intercept, i, n),
-        h8(upper_intercept, i, n);
-    const V c = load(a8.at);
-    const int64_t j = i / 8 % 4;
-    sums[j] = fused(c, where_less(c, none, load(h8.at), load(l8.at)), sums[j]);
-    Target<T> out(a, i, n);
-    put_nearest(out.get(), mul(c, where_less(c, none, load(t8.at), load(s8.at))));
+  V even = splat(0), odd = even;
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    even = dot_eight(a + i, lower_intercept + i, upper_intercept + i, even);
+    odd = dot_eight(a + i + 8, lower_intercept + i + 8, upper_intercept + i + 8, odd);
+    scale_eight(a + i, lower_slope + i, upper_slope + i, a + i);
+    scale_eight(a + i + 8, lower_slope + i + 8, upper_slope + i + 8, a + i + 8);
   }
-  return lane_sum(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+  for (; i < n; i += 8) {
+    const Eight<T> a8(a, i, n), l8(lower_intercept, i, n), h8(upper_intercept, i, n);
+    even = dot_eight(a8.at, l8.at, h8.at, even);
+    Target<T> out(a, i, n);
+    scale_eight(a8.at, Eight<T>(lower_slope, i, n).at, Eight<T>(upper_slope, i, n).at, out.get());
+  }
+  return lane_sum(add(even, odd));
 }
 
 template <class T>
 PYROBUST_TARGET double dot_row(const T* a, int64_t n, const T* low, const T* high) {
-  const V none = splat(0);
-  V sums[4] = {none, none, none, none};
-  for (int64_t i = 0; i < n; i += 8) {
+  V sums[4] = {splat(0), splat(0), splat(0), splat(0)};
+  int64_t i = 0;
+  for (; i + 32 <= n; i += 32)
+    for (int j = 0; j < 4; ++j) sums[j] = dot_eight(a + i + 8 * j, low + i + 8 * j, high + i + 8 * j, sums[j]);
+  for (; i < n; i += 8) {
     const Eight<T> a8(a, i, n), l8(low, i, n), h8(high, i, n);
-    const V c = load(a8.at);
-    const int64_t j = i / 8 % 4;
-    sums[j] = fused(c, where_less(c, none, load(h8.at), load(l8.at)), sums[j]);
+    sums[0] = dot_eight(a8.at, l8.at, h8.at, sums[0]);
   }
   return lane_sum(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
 }
@@ -253,8 +297,9 @@ PYROBUST_TARGET void scale_row(const T* a, int64_t n, const T* s, T sign, bool a
 }
 
 template <class T>
-constexpr BatchFirstKernels<T> kBatchFirst = {around<T>, spread<T>, range<T>,     scale<T>,   add_term<T>,
-                                              relu<T>,   check<T>,  relax_row<T>, dot_row<T>, scale_row<T>};
+constexpr BatchFirstKernels<T> kBatchFirst = {around<T>,    spread<T>,   spread_around<T>, range<T>,
+                                              scale<T>,     add_term<T>, relu<T>,          check<T>,
+                                              relax_row<T>, dot_row<T>,  scale_row<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu::PYROBUST_LEVEL

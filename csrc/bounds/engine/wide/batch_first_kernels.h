@@ -25,6 +25,9 @@ struct BatchFirstKernels {
   // |z| and |center|.
   void (*spread)(const T* lower, const T* upper, int64_t n, double share, double more, bool sound, T* center, T* radius,
                  T* magnitude);
+  // The same for the ranges around x in a clip range, or the points x where reach is 0.
+  void (*spread_around)(const float* x, int64_t n, double reach, double low, double high, double share, double more,
+                        bool sound, T* center, T* radius, T* magnitude);
   // Computes n ranges from the sums w c and |w| r, and from |w| m unless magnitude is null; sum is at least the exact
   // sum |w| m, where magnitude is given.
   void (*range)(const T* center, const T* radius, const T* magnitude, const double* bias, int64_t n,

@@ -37,6 +37,7 @@ WideIntervals<T>::WideIntervals(const BoundNetwork<T>& network, const std::vecto
     for (const int64_t input : network.layer(i).inputs) {
       last[static_cast<size_t>(input)] = i;
       handed_out_[static_cast<size_t>(input)] |= is_reached(i);
+      if (input == 0) input_multiplied_ &= library(network.layer(i));
     }
   }
   for (int64_t i = 0; i < network.output(); ++i) freed_[static_cast<size_t>(last[static_cast<size_t>(i)])].push_back(i);
@@ -66,12 +67,15 @@ void WideIntervals<T>::for_blocks(int64_t n, const F& f) const {
 
 template <class T>
 void WideIntervals<T>::begin(const InputSet& inputs, int64_t first, int64_t count) {
-  count_ = count;
+  count_ = count, first_ = first;
   const Outward out(options_.sound);
   const int64_t n = size_of(0);
-  Ranges& input = make(0);
   const Corners &low = inputs.lower, &high = inputs.upper;
-  if (low.narrow != nullptr && low.radius != nullptr) {
+  const bool around = low.narrow != nullptr && low.radius != nullptr;
+  around_ = around && input_multiplied_ && !hands_out(0) ? &low : nullptr;
+  if (around_ != nullptr) return;
+  Ranges& input = make(0);
+  if (around) {
     for_blocks(n, [&](int64_t at, int64_t size, int64_t to) {
       const int64_t e = first + to / n;
       batch_first_kernels<T>().around(low.narrow + e * n + at, size, low.radius[e], low.low, low.high, options_.sound,
@@ -107,7 +111,10 @@ void WideIntervals<T>::run(int64_t i, std::vector<ExampleState<T>>& examples) {
       break;
     case Kind::kLinear:
     case Kind::kConv:
-      products(i);
+      if (library(layer))
+        products(i);
+      else
+        other(i);
       break;
     case Kind::kScale:
       scale(i);
@@ -152,10 +159,16 @@ void WideIntervals<T>::products(int64_t i) {
   const Ranges& from = ranges(input);
   Buffer<T> center = pool_.take(count_ * n), radius = pool_.take((with_sum ? 2 : 1) * count_ * n);
   T* const magnitude = with_sum ? radius.get() + count_ * n : nullptr;
-  for_blocks(n, [&](int64_t, int64_t size, int64_t at) {
-    batch_first_kernels<T>().spread(from.lower.get() + at, from.upper.get() + at, size, with_sum ? 0 : costs.sum,
-                                    flushed, options_.sound, center.get() + at, radius.get() + at,
-                                    with_sum ? magnitude + at : nullptr);
+  const double share = with_sum ? 0 : costs.sum;
+  for_blocks(n, [&](int64_t first, int64_t size, int64_t at) {
+    T *const c = center.get() + at, *const r = radius.get() + at, *const m = with_sum ? magnitude + at : nullptr;
+    if (input == 0 && around_ != nullptr)
+      batch_first_kernels<T>().spread_around(around_->narrow + first_ * n + at, size,
+                                             around_->radius[first_ + (at - first) / n], around_->low, around_->high,
+                                             share, flushed, options_.sound, c, r, m);
+    else
+      batch_first_kernels<T>().spread(from.lower.get() + at, from.upper.get() + at, size, share, flushed,
+                                      options_.sound, c, r, m);
   });
   const LibraryResult<T> centers = product_(i, Product::kForward, count_, center.get());
   pool_.give_back(center);
@@ -263,32 +276,44 @@ void WideIntervals<T>::maximum(int64_t i) {
   });
 }
 
-// All other layers, by the interval pass of single examples.
+// All other layers, by the interval pass of examples, products of as many as its lanes take.
 template <class T>
 void WideIntervals<T>::other(int64_t i) {
   const Layer<T>& layer = network_.layer(i);
   Ranges& to = make(i);
   const Outward out(options_.sound);
-  const int64_t n = layer.shape.size();
-  parallel_for_(0, count_, 1, [&](int64_t begin, int64_t end) {
-    const std::vector<int64_t> none;
-    Room<T> room(none);
-    ExampleState<T> example;
-    example.layer.resize(static_cast<size_t>(network_.size()));
-    for (int64_t e = begin; e < end; ++e) {
-      for (const int64_t input : layer.inputs) {
-        const auto at = static_cast<size_t>(e * size_of(input)), next = at + static_cast<size_t>(size_of(input));
-        const Ranges& from = ranges(input);
-        example[input].lower.assign(from.lower.get() + at, from.lower.get() + next);
-        example[input].upper.assign(from.upper.get() + at, from.upper.get() + next);
-      }
-      ExampleState<T>* const group[1] = {&example};
-      propagate_intervals(network_, i, group, 1, options_, room);
-      for (int64_t k = 0; k < n; ++k) {
-        const auto from = static_cast<size_t>(k), at = static_cast<size_t>(e * n + k);
-        to.lower.get()[at] = out.down_to<T>(example[i].lower[from]);
-        to.upper.get()[at] = out.up_to<T>(example[i].upper[from]);
-        if (to.sum) to.sum.get()[at] = out.up_to<T>(example[i].sum[from]);
+  const int64_t n = layer.shape.size(), most = layer.products() ? kLanes<T> : 1;
+  network_.pack(i);
+  std::vector<int64_t> rooms(static_cast<size_t>(network_.size()), 0);
+  if (layer.products()) rooms[static_cast<size_t>(i)] = 3 * kLanes<T> * size_of(layer.inputs[0]);
+  parallel_for_(0, (count_ + most - 1) / most, 1, [&](int64_t begin, int64_t end) {
+    Room<T> room(rooms);
+    std::vector<ExampleState<T>> examples(static_cast<size_t>(std::min(most, count_)));
+    std::vector<ExampleState<T>*> group;
+    for (ExampleState<T>& example : examples) {
+      example.layer.resize(static_cast<size_t>(network_.size()));
+      group.push_back(&example);
+    }
+    for (int64_t g = begin; g < end; ++g) {
+      const int64_t first = g * most, size = std::min(most, count_ - first);
+      for (int64_t e = 0; e < size; ++e)
+        for (const int64_t input : layer.inputs) {
+          const auto at = static_cast<size_t>((first + e) * size_of(input)),
+                     next = at + static_cast<size_t>(size_of(input));
+          const Ranges& from = ranges(input);
+          LayerState<T>& state = examples[static_cast<size_t>(e)][input];
+          state.lower.assign(from.lower.get() + at, from.lower.get() + next);
+          state.upper.assign(from.upper.get() + at, from.upper.get() + next);
+        }
+      propagate_intervals(network_, i, group.data(), size, options_, room);
+      for (int64_t e = 0; e < size; ++e) {
+        const LayerState<T>& state = examples[static_cast<size_t>(e)][i];
+        for (int64_t k = 0; k < n; ++k) {
+          const auto from = static_cast<size_t>(k), at = static_cast<size_t>((first + e) * n + k);
+          to.lower.get()[at] = out.down_to<T>(state.lower[from]);
+          to.upper.get()[at] = out.up_to<T>(state.upper[from]);
+          if (to.sum) to.sum.get()[at] = out.up_to<T>(state.sum[from]);
+        }
       }
     }
   });

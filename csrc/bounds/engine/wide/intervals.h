@@ -83,6 +83,9 @@ class WideIntervals {
   void gather(int64_t i);
   void maximum(int64_t i);
   void other(int64_t i);
+  bool library(const Layer<T>& layer) const {
+    return layer.products() && layer.multiplications() >= options_.library_least;
+  }
   void hand_out(int64_t i, std::vector<ExampleState<T>>& examples);
 
   const BoundNetwork<T>& network_;
@@ -90,8 +93,11 @@ class WideIntervals {
   BoundOptions options_;
   const LibraryProduct<T>& product_;
   const ParallelFor& parallel_for_;
-  double largest_;                           // of the deployed pass
-  std::vector<uint8_t> sums_, handed_out_;   // by layer: whether sums, or ranges by example, are needed
+  double largest_;                          // of the deployed pass
+  std::vector<uint8_t> sums_, handed_out_;  // by layer: whether sums, or ranges by example, are needed
+  bool input_multiplied_ = true;            // whether only the library reads the input
+  const Corners* around_ = nullptr;         // the input, where it is read as it was given
+  int64_t first_ = 0;
   std::vector<std::vector<int64_t>> freed_;  // by layer: the layers that it is the last to read
   std::vector<Ranges> ranges_;
   BufferPool<T> pool_;
