@@ -69,7 +69,7 @@ class CapturedState:
                 part = f" of {name}" if name else ""
                 raise ModelError(f"model: expected evaluation mode, got training mode{part}; call model.eval() first")
             if dict(module._modules) != children:
-                raise _changed([f"the submodules of {name or 'the model'}"])
+                raise _changed([f"the list of submodules of {name or 'the model'}"])
 
     @property
     def same_values(self) -> bool:

@@ -370,13 +370,11 @@ class BoundedModel:
         """
         options = merge_options(BoundedModel.margins, options, keywords)
         parts = self._parts(_Sets(x, epsilon, x_lower, x_upper), options, 3 * self.outputs**2)
-        labels = y
-        if len(parts) > 1:
-            labels = class_labels("y", y, parts[-1][0].stop, self.outputs)
+        every = class_labels("y", y, parts[-1][0].stop, self.outputs) if len(parts) > 1 else None
 
         def part(chosen: slice, own: _Sets) -> Bounds:
             inputs = self._inputs(*own, options)
-            classes = class_labels("y", labels if labels is None else labels[chosen], len(inputs), self.outputs)
+            classes = class_labels("y", y, len(inputs), self.outputs) if every is None else every[chosen]
             return self._bounds(inputs, margins(classes.to(self.device), self.outputs), options, with_upper=False)
 
         return _joined([part(chosen, own) for chosen, own in parts])

@@ -127,6 +127,8 @@ BAD: list[tuple[Callable[[BoundedModel], object], str]] = [
     (lambda m: m.margins(X, Y.float(), 0.1), "y: expected integer labels"),
     (lambda m: m.margins(X, Y[:2], 0.1), "y: expected shape"),
     (lambda m: m.margins(X, Y + 1, 0.1), "y: expected labels"),
+    (lambda m: m.margins(X, 0, 0.1), "y: expected shape"),
+    (lambda m: m.margins(X, torch.cat([Y, Y]), 0.1), "y: expected shape"),
     (lambda m: m.certify(X, Y - 1, 0.1), "y: expected labels"),
     (lambda m: m.certify(X, Y, -1.0), "epsilon"),
     (lambda m: m.certified_radius(X, Y, largest=-1.0), "largest: expected"),

@@ -96,6 +96,7 @@ class LibraryProducts:
             wanted = sum(work) >= _WIDE * len(work)
         return (
             wanted
+            and all(layer.weight.numel() for layer in self._layers.values())  # an empty product is no call
             and bool(self._layers)
             and strict()
             and all(layer.weight.dtype == torch.float32 and layer.normal for layer in self._layers.values())
@@ -130,7 +131,7 @@ class _Layer:
             self.sizes = node.padding, node.stride, node.dilation, node.groups
         else:
             self.work = weight.numel()
-            self.weight = weight.view(node.size, -1)
+            self.weight = weight.view(node.size, node.inputs[0].size)
 
     @functools.cached_property
     def normal(self) -> bool:

@@ -23,11 +23,12 @@ from pyrobust.bounds import BoundedModel
 from pyrobust.bounds.engines.library_products import BACKWARD, MAGNITUDE, LibraryProducts, forced
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.constants import Constant
-from pyrobust.bounds.graph.nodes import Input, Linear
-from pyrobust.bounds.input_set import box
+from pyrobust.bounds.graph.nodes import Gather, Input, Linear, Sum
+from pyrobust.bounds.input_set import ball, box
 
 _U = 2.0**-24
 _SMALLEST = 2.0**-126
+_BELOW_ONE, _TIMES = 1 - _U, 100
 _INF = torch.tensor(math.inf)
 Inject = Callable[..., None]
 
@@ -271,9 +272,10 @@ def test_deployed_sums_err_beside_the_products(inject: Inject, method: str, sign
         assert (deployed <= upper).all()
 
 
-def _product(factors: Tensor) -> Constant:
-    """Multiply constants [12, ...], in exact arithmetic; the engine's floats differ by up to twelve roundings."""
-    return functools.reduce(operator.mul, [Constant.of(factor) for factor in factors])
+def _product(first: Tensor) -> Constant:
+    """Multiply a constant by 1 - 2^-24 many times: each time the model's own float loses two of that instead."""
+    factor = Constant.of(torch.full_like(first, _BELOW_ONE))
+    return functools.reduce(operator.mul, [factor] * _TIMES, Constant.of(first))
 
 
 @pytest.mark.parametrize("part", ["weight", "bias"])
@@ -282,20 +284,20 @@ def test_errors_of_constants_are_paid_for(inject: Inject, part: str, method: str
     for seed in range(10):
         inject((-1.0) ** seed)
         torch.manual_seed(seed)
-        weight, bias = 1 + torch.rand(12, 2, 3) / 10, 1 + torch.rand(12, 2) / 10
-        if part == "bias":
-            weight = torch.full((1, 2, 3), 2.0**-60)
-        else:
-            bias = torch.zeros(1, 2)
-        x = torch.rand(3, 3)
+        weight, bias, x = 1 + torch.rand(2, 3) / 10, 1 + torch.rand(2), torch.rand(3, 3)
         point = Input(name="x", shape=(3,), inputs=())
-        node = Linear(name="l", shape=(2,), inputs=(point,), weight=_product(weight), bias=_product(bias))
+        if part == "weight":
+            constants = _product(weight), None
+        else:
+            constants = Constant.of(weight * 2.0**-60), _product(bias)
+        node = Linear(name="l", shape=(2,), inputs=(point,), weight=constants[0], bias=constants[1])
         lower, upper = engine_of(node, torch.float32, LIBRARY).run(
             box(x, x, (3,)), None, Query(method, True, "real", None)
         )
-        exact = F.linear(x.double(), weight.double().prod(0), bias.double().prod(0))
-        assert (lower <= exact + 1e-14).all()
-        assert (exact - 1e-14 <= upper).all()
+        below = _BELOW_ONE**_TIMES
+        exact = x.double() @ weight.double().mT * below if part == "weight" else bias.double().expand(3, -1) * below
+        assert (lower <= exact + 1e-12).all()
+        assert (exact - 1e-12 <= upper).all()
 
 
 def test_operands_enclose_the_input(monkeypatch: pytest.MonkeyPatch, simd_level: str) -> None:
@@ -349,36 +351,67 @@ def test_boxes_are_read_without_rounding_inward(monkeypatch: pytest.MonkeyPatch,
 
 
 class _Last(nn.Module):
-    """A net whose output is not a sum of products: its rounding is not hidden by theirs."""
+    """A net whose output is more than a sum of products, whose errors would hide those of the rest."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
         self.layer = nn.Linear(3, 3, bias=kind == "bias")
         nn.init.normal_(self.layer.weight, std=2.0**-14)
-        self.scale = nn.Parameter(torch.rand(3))
+        self.norm = nn.BatchNorm1d(3)
+        for parameter in (self.norm.weight, self.norm.bias, self.norm.running_var):
+            nn.init.uniform_(parameter, 0.5, 1.0)
+        nn.init.constant_(self.norm.running_mean, 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
+        z = self.layer(x)
         if self.kind == "bias":
-            return self.layer(x)
+            return z
+        return torch.cat([x + z if self.kind == "sum" else self.norm(x), z], 1)
+
+    def real(self, x: Tensor) -> Tensor:
+        """Compute what comes before the layer's own outputs, or these, in float64."""
+        z = x.double() @ self.layer.weight.double().mT
+        if self.kind == "bias":
+            return z + self.layer.bias.double()
         if self.kind == "sum":
-            return x + self.layer(x)
-        return x * self.scale + 1.0
+            return z + x.double()
+        mean, variance, weight, bias = (
+            t.double() for t in (self.norm.running_mean, self.norm.running_var, self.norm.weight, self.norm.bias)
+        )
+        return (x.double() - mean) / (variance + self.norm.eps).sqrt() * weight + bias
 
 
-@pytest.mark.parametrize("kind", ["bias", "sum", "scale"])
+@pytest.mark.parametrize("kind", ["bias", "sum", "scale", "cancelling scale"])
 def test_ends_are_rounded_outward(kind: str, simd_level: str) -> None:
     torch.manual_seed(0)
-    module = _Last(kind).eval()
-    x = torch.rand(200, 3)
-    wide = x.double()
-    if kind == "scale":
-        exact = wide * module.scale.double() + 1
-    else:
-        exact = wide @ module.layer.weight.double().mT
-        exact = exact + module.layer.bias.double() if kind == "bias" else exact + wide
-    lower, upper = _bounds(module, x, x, method="ibp")
-    assert (lower <= exact).all()
-    assert (exact <= upper).all()
-    if kind != "scale":
-        assert (upper - lower < 2.0**-21 * (1 + exact.abs())).all()
+    module = _Last(kind).eval().requires_grad_(False)
+    x = torch.rand(200, 3) + (0.5 if kind == "cancelling scale" else 0.0)
+    if kind == "cancelling scale":  # of the mean, the bias
+        module.norm.bias.copy_(-((x[0] - 1) / (module.norm.running_var + module.norm.eps).sqrt() * module.norm.weight))
+        x = x[:1] * (1 + 1e-6 * torch.rand(200, 3))
+    with forced(True):
+        bounds = BoundedModel(module, x).bounds(x, 0.0, method="ibp")
+    exact, lower, upper = module.real(x), bounds.lower[:, :3], bounds.upper[:, :3]
+    assert (lower <= exact + 1e-15).all()
+    assert (exact - 1e-15 <= upper).all()
+    assert (upper - lower < 2.0**-20 * (1 + exact.abs())).all()
+
+
+def test_deployed_sums_of_nodes_in_any_order() -> None:
+    """Terms that cancel one by one, summed in an order where they first add up."""
+    count = 128
+    x = Input(name="x", shape=(count,), inputs=())
+    terms = [Gather(name="g", shape=(1,), inputs=(x,), index=torch.tensor([k])) for k in range(count)]
+    total = Sum(name="s", shape=(1,), inputs=tuple(terms), signs=(1, -1) * (count // 2))
+    layer = Linear(name="l", shape=(1,), inputs=(x,), weight=Constant.of(torch.ones(1, count)), bias=None)
+    output = Gather(name="o", shape=(2,), inputs=(total, layer), index=torch.arange(2))
+    points = 1 + torch.rand(16, count, generator=torch.Generator().manual_seed(0))
+    points[:, 1::2] = points[:, ::2] * (1 + 1e-6)
+    sets = ball(points, 0.0, "linf", None, (count,))
+    lower, upper = engine_of(output, torch.float32, LIBRARY).run(sets, None, Query("ibp", True, "float32", None))
+    sums = np.zeros(16, np.float32)
+    for k in (*range(0, count, 2), *range(1, count, 2)):
+        sums += (-1) ** k * points[:, k].numpy()
+    assert (lower[:, 0].numpy() <= sums).all()
+    assert (sums <= upper[:, 0].numpy()).all()

@@ -174,6 +174,18 @@ def test_float64_models_are_left_to_the_kernels(calls: list[int]) -> None:
     assert not calls
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("sizes", [(2, 0, 3), (0, 2, 3), (2, 3, 0)])
+@pytest.mark.parametrize("library", [False, True])
+def test_layers_without_elements(sizes: tuple[int, int, int], library: bool) -> None:
+    first, hidden, last = sizes
+    model, x = nn.Sequential(nn.Linear(first, hidden), nn.ReLU(), nn.Linear(hidden, last)).eval(), torch.ones(2, first)
+    for method in METHODS:
+        with forced(library):
+            bounds = BoundedModel(model, x).bounds(x, 0.1, method=method)
+        assert ((bounds.lower <= model(x)) & (model(x) <= bounds.upper)).all()
+
+
 def test_an_error_of_a_product_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: LibraryProducts, i: int, product: int, operand: Any) -> Any:
         raise MemoryError("no room")

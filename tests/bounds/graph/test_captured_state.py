@@ -82,8 +82,11 @@ CHANGES: list[tuple[Callable[[Shifted], object], str]] = [
     (lambda m: setattr(m, "shift", torch.zeros(3)), "model: shift has changed"),
     (lambda m: m.double(), r"body\.0\.weight \(now torch\.float64\)"),
     (lambda m: setattr(m.body[1], "running_var", None), r"body\.1\.running_var \(removed\)"),
-    (lambda m: setattr(m, "body", nn.Sequential(*m.body, nn.ReLU())), "the submodules of the model has changed"),
-    (lambda m: m.body.append(nn.ReLU()), "the submodules of body has changed"),
+    (
+        lambda m: setattr(m, "body", nn.Sequential(*m.body, nn.ReLU())),
+        "the list of submodules of the model has changed",
+    ),
+    (lambda m: m.body.append(nn.ReLU()), "the list of submodules of body has changed"),
     (lambda m: m.train(), r"expected evaluation mode, got training mode; call model\.eval\(\) first"),
     (lambda m: m.body[1].train(), r"got training mode of body\.1; call model\.eval\(\) first"),
 ]
