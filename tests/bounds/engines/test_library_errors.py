@@ -126,24 +126,31 @@ def _bounds(layers: nn.Module, lower: Tensor, upper: Tensor, **options: Any) -> 
     return bounds.lower, bounds.upper
 
 
-def _holds(inject: Inject, method: str, factor: float, width: float) -> bool:
+def _holds(inject: Inject, method: str, factor: float, width: float, *, box: bool = False) -> bool:
     """Whether bounds of several nets enclose what they have to, with errors of a sign, and of the other one."""
     held = True
     for seed, sign in ((0, 1.0), (1, -1.0), (2, 1.0)):
         inject(sign, factor)
         layers = net(seed)
-        lower = 0.5 + torch.rand(4, 4, 6, 6) / 4
-        upper = lower + width
+        x = 0.6 + torch.rand(4, 4, 6, 6) / 4
+        lower, upper = x.double() - width, x.double() + width
+        if box:
+            lower, upper = lower.float(), upper.float()
+            found = _bounds(layers, lower, upper, method=method)
+        else:
+            with forced(True):
+                bounds = BoundedModel(layers, x).bounds(x, width, method=method)
+            found = bounds.lower, bounds.upper
         low, high = intervals(layers, lower, upper)
         slack = 1e-13 * (1 + low.abs() + high.abs())
-        found = _bounds(layers, lower, upper, method=method)
         held &= bool((found[0] <= low + slack).all() and (found[1] >= high - slack).all())
     return held
 
 
+@pytest.mark.parametrize("box", [False, True])
 @pytest.mark.parametrize("width", [0.0, 1e-6, 0.1])
-def test_intervals_pay_for_the_worst_products(inject: Inject, width: float, simd_level: str) -> None:
-    assert _holds(inject, "ibp", 1.0, width)
+def test_intervals_pay_for_the_worst_products(inject: Inject, width: float, box: bool, simd_level: str) -> None:
+    assert _holds(inject, "ibp", 1.0, width, box=box)
 
 
 def test_backward_passes_pay_for_the_worst_products(inject: Inject, simd_level: str) -> None:
@@ -300,7 +307,11 @@ def test_errors_of_constants_are_paid_for(inject: Inject, part: str, method: str
         assert (exact - 1e-12 <= upper).all()
 
 
-def test_operands_enclose_the_input(monkeypatch: pytest.MonkeyPatch, simd_level: str) -> None:
+@pytest.mark.parametrize(("method", "semantics"), [("crown-ibp", "real"), ("ibp", "real"), ("ibp", "float32")])
+@pytest.mark.parametrize("clipped", [False, True])
+def test_operands_enclose_the_input(
+    monkeypatch: pytest.MonkeyPatch, method: str, semantics: str, clipped: bool, simd_level: str
+) -> None:
     """Centers and radii contain the ball, and magnitudes its largest number: later errors would hide a failure."""
     operands: list[Tensor] = []
     original = LibraryProducts.__call__
@@ -312,19 +323,23 @@ def test_operands_enclose_the_input(monkeypatch: pytest.MonkeyPatch, simd_level:
     monkeypatch.setattr(LibraryProducts, "__call__", recorded)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(16, 33, generator=generator) * 10.0 ** torch.randint(-3, 4, (16, 33), generator=generator)
-    layers = nn.Sequential(nn.Linear(33, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
-    for epsilon in (1e-9, 1e-3, 0.3):
+    clip = (float(x.min()), float(x.max()) + 0.1) if clipped else None
+    bounded = BoundedModel(nn.Sequential(nn.Linear(33, 4), nn.ReLU(), nn.Linear(4, 2)).eval(), x)
+    for epsilon in (0.0, 1e-9, 1e-3, 0.3):
         operands.clear()
         with forced(True):
-            BoundedModel(layers, x).bounds(x, epsilon, method="crown-ibp")
-        center, (radius, magnitude) = operands[0], operands[1].view(2, 16, 33)
+            bounded.bounds(x, epsilon, method=method, semantics=semantics, clip=clip)
+        center, rest = operands[0], operands[1].view(-1, 16, 33)
         wide = x.double()
-        # in float64 the ends are right to 2^-53, and exactly representable differences compared
-        low, high = wide - epsilon, wide + epsilon
-        slack = 2.0**-52 * (1 + wide.abs())
-        assert (center - radius <= low + slack).all()
-        assert (center + radius >= high - slack).all()
-        assert (magnitude >= torch.maximum(torch.maximum(low.abs(), high.abs()), center.abs()) - slack).all()
+        low, high = wide - epsilon, wide + epsilon  # right to 2^-53
+        if clip is not None:
+            low, high = low.clamp(min=clip[0]), high.clamp(max=clip[1])
+        slack = 2.0**-52 * (wide.abs() + epsilon)
+        assert (center - rest[0] <= low + slack).all()
+        assert (center + rest[0] >= high - slack).all()
+        assert len(rest) == (1 if (method, semantics) == ("ibp", "real") else 2)
+        if len(rest) == 2:
+            assert (rest[1] >= torch.maximum(torch.maximum(low.abs(), high.abs()), center.abs()) - slack).all()
 
 
 def test_boxes_are_read_without_rounding_inward(monkeypatch: pytest.MonkeyPatch, simd_level: str) -> None:
