@@ -92,7 +92,7 @@ class Engine:
         if not bool(again.any()):
             return lower, upper
         wide = self._deployed_wide if deployed else self._wide
-        if query.memory_limit is None or fits(query.memory_limit, sum(self._memory(wide, self._row_numbers(rows)))):
+        if query.memory_limit is None or fits(query.memory_limit, sum(self._memory(wide, rows, query))):
             better = self._call(wide, inputs.rows(again), _rows_of(rows, again), query, with_upper)
             lower[again] = torch.maximum(lower[again], better[0])
             upper[again] = torch.minimum(upper[again], better[1])
@@ -110,26 +110,32 @@ class Engine:
             undecided[undecided.clone()] = (bound + self._loss * (value - bound) > 0).all(1)
         return undecided
 
-    def _row_numbers(self, rows: Tensor | None) -> int:
-        return self._output.size * (self._output.size if rows is None else rows.shape[-2])
-
-    def _memory(self, packed: Packed, row_numbers: int) -> tuple[int, int]:
+    def _memory(self, packed: Packed, rows: Tensor | None, query: Query) -> tuple[int, int]:
         """(bytes of all threads, bytes of an example) of a network, with our own kernels."""
-        item = packed.item
+        item, intervals = packed.item, rows is None and query.method == "ibp"
+        row_numbers = self._output.size * (1 if intervals else self._output.size if rows is None else rows.shape[-2])
         lanes = _VECTOR // item
         nodes = in_order(self._output)
         total, largest = sum(node.size for node in nodes), max(node.size for node in nodes)
         # tiles of coefficients, which free blocks may double; the ranges of a group of examples, and its inputs
-        thread = 2 * _VECTOR * (most_live(nodes) + total) + 3 * _VECTOR * largest
+        thread = 2 * _VECTOR * ((0 if intervals else most_live(nodes)) + total) + 3 * _VECTOR * largest
         # lists of the tiles of a layer's neurons, both signs, held twice, and their bounds
         tiles = 2 * largest * (2 * (32 + 8 * lanes + _VECTOR) + 8 * lanes) // lanes
         return torch.get_num_threads() * thread, packed.network.bytes_per_example() + tiles + row_numbers * (item + 8)
+
+    def _library_memory(
+        self, kernels: tuple[int, int], rows: Tensor | None, query: Query, norm: str
+    ) -> tuple[int, int]:
+        """The same with a library's products; for balls other than boxes, some backward passes are the kernels'."""
+        threads = _LIBRARY_ROWS if rows is not None or query.method != "ibp" else 0
+        largest = max(node.size for node in in_order(self._output))
+        return threads + (kernels[0] if norm != "linf" else 0), kernels[1] + 16 * _LIBRARY_ITEM * largest
 
     def _call(
         self, packed: Packed, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool
     ) -> tuple[Tensor, Tensor]:
         enough = max(_LEAST_CHUNK, _EXAMPLES_PER_THREAD * torch.get_num_threads())
-        threads, example = self._memory(packed, self._row_numbers(rows))
+        threads, example = self._memory(packed, rows, query)
         # CROWN's backward passes stay in the kernels, and intervals of unblocked sums would cost it margin.
         products = packed.products if query.method != "crown" and packed.products.chosen() else None
         if products is not None:
@@ -137,12 +143,13 @@ class Engine:
         if query.memory_limit is None:
             chunk = max(1, min(enough, int(_MEMORY_SHARE * free_memory(CPU)) // example))
         else:
+            if products is not None:
+                wide = self._library_memory((threads, example), rows, query, inputs.norm)
+                if fits(query.memory_limit, sum(wide)) or sum(wide) <= threads + example:
+                    threads, example = wide
+                else:
+                    products = None
             limit = engine_limit(query.memory_limit, threads + example)
-            own = _LIBRARY_ROWS, example + 16 * _LIBRARY_ITEM * max(node.size for node in in_order(self._output))
-            if products is not None and threads + sum(own) <= limit:
-                threads, example = threads + own[0], own[1]
-            else:
-                products = None
             chunk = min(enough, (limit - threads) // example)
         ball = inputs.norm != "linf"  # an l∞ ball is a box
         around = inputs.boxes if isinstance(inputs.boxes, Around) else None
