@@ -38,6 +38,9 @@ def _through(layer: nn.Module, pair: Pair) -> Pair:
         return F.conv2d(centre, layer.weight, layer.bias, **where), F.conv2d(radius, layer.weight.abs(), **where)
     if isinstance(layer, nn.ReLU):
         return _relu(pair)
+    if isinstance(layer, nn.Sigmoid):
+        lower, upper = torch.sigmoid(pair[0] - pair[1]), torch.sigmoid(pair[0] + pair[1])
+        return (lower + upper) / 2, (upper - lower) / 2
     if isinstance(layer, nn.Flatten):
         return layer(centre), layer(radius)
     raise TypeError(f"layer: no interval bounds of {type(layer).__name__}")
@@ -76,12 +79,12 @@ def flops(net: nn.Module, x_lower: Tensor, x_upper: Tensor, method: str) -> dict
 
     "ibp" is a centre and a radius through every layer. "crown-ibp" adds a row for each margin: products with every
     layer but the last, whose weights the row is read off. "crown" adds two rows, lower and upper, to each neuron before
-    a ReLU: products with every layer between the input and the one that the row is read off.
+    an activation: products with every layer between the input and the one that the row is read off.
 
     Returns:
-        "dense" counts the rows of all neurons, "undecided" those whose interval bounds straddle zero in their own
-        example: the rest need no row. Work that uses the receptive fields of convolutions, or that leaves out neurons
-        which tighter bounds decide, can be less.
+        "dense" counts the rows of all neurons, "undecided" those before a sigmoid, or whose interval bounds straddle
+        zero in their own example: the rest need no row. Work that uses the receptive fields of convolutions, or that
+        leaves out neurons which tighter bounds decide, can be less.
     """
     intervals = _Intervals(net)
     intervals.run(((x_lower + x_upper) / 2, (x_upper - x_lower) / 2))
@@ -98,13 +101,14 @@ def flops(net: nn.Module, x_lower: Tensor, x_upper: Tensor, method: str) -> dict
             passed[node] = set(above[node])
             above[node].add(node)
             products[node] = intervals.env[node][0][0].numel() * layer.weight[0].numel()
-        elif isinstance(layer, nn.ReLU) or node.target is torch.relu:
+        elif isinstance(layer, nn.ReLU | nn.Sigmoid) or node.target is torch.relu:
             passed[node] = above[node]
             if method == "crown":
                 centre, radius = intervals.env[inputs[0]]
                 row = 2 * sum(products[n] for n in passed[inputs[0]])
                 dense += row * centre.numel()
-                undecided += row * int((centre.abs() < radius).sum())
+                curved = isinstance(layer, nn.Sigmoid)
+                undecided += row * (centre.numel() if curved else int((centre.abs() < radius).sum()))
         else:
             passed[node] = set().union(*(passed[n] for n in inputs))
     least = 2 * batch * sum(products.values())

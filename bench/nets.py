@@ -59,6 +59,19 @@ def convolutional(channels: tuple[int, int, int], features: int) -> nn.Sequentia
     )
 
 
+def conv_small_sigmoid() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 4, 2),
+        nn.Sigmoid(),
+        nn.Conv2d(16, 32, 4, 2),
+        nn.Sigmoid(),
+        nn.Flatten(),
+        nn.Linear(1152, 100),
+        nn.Sigmoid(),
+        nn.Linear(100, 10),
+    )
+
+
 def mnist_6_100() -> nn.Sequential:
     layers: list[nn.Module] = [nn.Flatten(), nn.Linear(784, 100), nn.ReLU()]
     for _ in range(4):
@@ -89,6 +102,9 @@ def load(name: str, data: Path | None) -> tuple[nn.Sequential, Tensor, Tensor]:
             net, images = convolutional((1, 16, 32), 1568), "mnist_sdp"
         elif name == "cifar_resnet2b":
             net, before = ResNet2b(), Normalize((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
+            images = "cifar_sdp"
+        elif name == "cifar_conv_small_sigmoid":
+            net, before = conv_small_sigmoid(), Normalize((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
             images = "cifar_sdp"
         elif name == "oval_base":
             net, before = convolutional((3, 8, 16), 1024), Normalize((0.485, 0.456, 0.406), (0.225, 0.225, 0.225))

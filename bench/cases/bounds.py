@@ -36,6 +36,8 @@ SETTINGS = (
     ("mnist_cnn_a_adv", "0.1", 0.1, 100, ("crown-ibp", "crown")),
     ("mnist_cnn_a_adv", "0.1", 0.1, 1, ("crown",)),
     ("cifar_resnet2b", "1/255", 1 / 255, 8, ("crown-ibp", "crown")),
+    ("cifar_conv_small_sigmoid", "1/255", 1 / 255, 96, METHODS),
+    ("cifar_conv_small_sigmoid", "1/255", 1 / 255, 1, ("crown",)),
 )
 _LARGEST = 2048
 
