@@ -16,6 +16,8 @@ PYROBUST_TARGET inline V either(V a, V b) { return max(a, b); }
 PYROBUST_TARGET inline V both(V a, V b) { return mul(a, b); }
 PYROBUST_TARGET inline V neither(V a) { return sub(splat(1), a); }
 PYROBUST_TARGET inline bool any(V flag) { return less_bits(splat(0), flag) != 0; }
+// The larger, or NaN where either is NaN or infinite: an intercept that overflowed must not be lost.
+PYROBUST_TARGET inline V larger(V a, V b) { return add(max(a, b), mul(splat(0), add(a, b))); }
 PYROBUST_TARGET inline V between(V z, V low, V high) { return min(max(z, low), high); }
 
 // The upper relaxation of F = kSign f on finite ranges.
@@ -113,7 +115,8 @@ struct Side {
     const V fall = mul(max(add(sub(s, tangent.slope), error), none), sub(t, begin));
     const V beyond = fused(max(rise, fall), splat(1 + kRounded), splat(kTiny));
     const V reached = add(excess(t, tangent.value, s), beyond);
-    return where_less(begin, end, fused(abs(reached), splat(kRounded), reached), splat(-kInfinity));
+    return where_less(begin, end, fused(abs(reached), splat(kRounded), reached),
+                      splat(-std::numeric_limits<double>::max()));
   }
 
   // The slope of a chord; another one where rounding errors spoil the difference of values.
@@ -122,7 +125,7 @@ struct Side {
     return where_less(mul(noise, splat(1024)), abs(difference), div(difference, sub(end, begin)), otherwise);
   }
 
-  PYROBUST_TARGET V excess_at_ends(V s) const { return max(excess(l, at_l, s), excess(u, at_u, s)); }
+  PYROBUST_TARGET V excess_at_ends(V s) const { return larger(excess(l, at_l, s), excess(u, at_u, s)); }
 
   PYROBUST_TARGET Line line() const {
     if constexpr (F::kMiddleConvex == (kSign > 0))
@@ -165,7 +168,7 @@ struct Side {
     const V s = chord(where(through_u, t, l), where(through_u, touched.value, at_l), where(through_l, t, u),
                       where(through_l, touched.value, at_u), touched.slope);
     const V slope = where(either(missing, either(through_l, through_u)), s, touched.slope);
-    return {slope, max(excess_at_ends(slope), excess_on_piece(begin, end, t, touched, slope))};
+    return {slope, larger(excess_at_ends(slope), excess_on_piece(begin, end, t, touched, slope))};
   }
 
   // F concave, convex, concave: a tangent in the middle of the range, or through an end, or the chord.
@@ -216,8 +219,9 @@ struct Side {
     slope = where(tangent, slope, chord(begin, at_begin, end, at_end, spare));
     V highest = excess_at_ends(slope);
     if constexpr (F::kSecond < kInfinity)
-      highest = max(highest, excess_on_piece(right_begin, u, right_point, right, slope));
-    if constexpr (F::kFirst > -kInfinity) highest = max(highest, excess_on_piece(l, left_end, left_point, left, slope));
+      highest = larger(highest, excess_on_piece(right_begin, u, right_point, right, slope));
+    if constexpr (F::kFirst > -kInfinity)
+      highest = larger(highest, excess_on_piece(l, left_end, left_point, left, slope));
     return {slope, highest};
   }
 };
