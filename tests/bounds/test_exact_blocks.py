@@ -22,6 +22,7 @@ from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph import capture as capture_module
 from pyrobust.bounds.graph.nodes import Node
 from pyrobust.bounds.input_set import InputSet, ball, box
+from pyrobust.errors import ModelError
 
 METHODS = ("ibp", "crown-ibp", "crown")
 GROUPS = 32
@@ -317,13 +318,19 @@ def run(
     rng = np.random.default_rng(seed)
     tallies = {name: Tally() for name in PATHS}
     export = capture_module._export
-    for step in range(math.ceil(nets / GROUPS)):
+    for step in itertools.count():
+        if all(tally.nets >= nets for tally in tallies.values()):
+            break
         if step % settings == 0:
             net, shape = architecture(rng)
             program = export(capture_module._Classifier(net), torch.zeros(2, *shape))
         fill(net, rng)
         sets = draw_sets(shape, rng)
-        output = captured(net, sets.x, program, monkeypatch)
+        try:
+            output = captured(net, sets.x, program, monkeypatch)
+        except ModelError as error:  # two forward passes in float32 differ, so badly conditioned are these nets
+            assert "other outputs than the module" in str(error)  # noqa: PT017
+            continue
         points = extreme_points(net, sets, rng)
         values = evaluate(net, Ball(points, torch.zeros_like(points)))
         inputs = sets.of_engine()
