@@ -58,11 +58,6 @@ def image_224() -> nn.Sequential:
     )
 
 
-def wide_convolution() -> nn.Sequential:
-    """One wide convolution on 64x32x32 features, and the mean of its ReLUs."""
-    return nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-
-
 def sigmoid_net() -> nn.Sequential:
     """cifar_conv_small_sigmoid's architecture."""
     return nn.Sequential(
@@ -82,7 +77,6 @@ WIDE_NETS: dict[str, tuple[Callable[[], nn.Sequential], tuple[int, ...]]] = {
     "ResNet-18 of width 64": (resnet18, (3, 32, 32)),
     "VGG with batch norm and max-pool": (vgg, (3, 32, 32)),
     "3x224x224 net": (image_224, (3, 224, 224)),
-    "Conv2d(64, 64, 3)": (wide_convolution, (64, 32, 32)),
     "sigmoid net": (sigmoid_net, (3, 32, 32)),
 }
 

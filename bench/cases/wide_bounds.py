@@ -1,4 +1,5 @@
-"""Lower bounds of the margins of wide nets by IBP and CROWN-IBP, against the peers; the floor is one forward pass.
+"""Lower bounds of the margins of wide nets by IBP and CROWN-IBP, against the peers; the floor is one forward pass. And
+the range of every output of one wide convolution, against the floor.
 
 Random weights and random images, epsilon 1/255. "native" is the engine in native code, on the CPU; "torch" the one in
 float64 torch operations, on a GPU. A net is made, captured and handed to the peers when its case is first timed, so
@@ -15,6 +16,8 @@ from timing import Call, Case
 from torch import Tensor, nn
 from wide_nets import WIDE_NETS, wide_net
 
+from pyrobust import BoundedModel
+
 from .bounds import ours
 
 BATCHES = (1, 2, 16, 64)
@@ -23,7 +26,8 @@ EPSILON = 1 / 255
 
 
 def cases(device: torch.device) -> list[Case]:
-    return [_case(name, batch, method, device) for name in WIDE_NETS for method in METHODS for batch in BATCHES]
+    margins = [_case(name, batch, method, device) for name in WIDE_NETS for method in METHODS for batch in BATCHES]
+    return margins + [_convolution_case(batch, device) for batch in BATCHES]
 
 
 @functools.cache
@@ -38,6 +42,20 @@ def _margins(name: str, variant: str, method: str, device: torch.device) -> peer
     if variant in ("native", "torch"):
         return ours(net, example, method, True, variant)
     return next(peer.margins[method] for peer in peers.installed() if peer.name == variant)(net, example)
+
+
+def _convolution_case(batch: int, device: torch.device) -> Case:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.Flatten()).eval().requires_grad_(False).to(device)
+        x = torch.rand(batch, 64, 32, 32).to(device)
+    bounded = BoundedModel(layer, x[:1])
+    variants: dict[str, Call] = {
+        "torch" if device.type == "cuda" else "native": lambda: bounded.bounds(x, EPSILON, method="ibp"),
+        "plain forward pass": lambda: layer(x),
+    }
+    title = f"ibp, wide: Conv2d(64, 64, 3) on 32x32, every output, epsilon 1/255, batch {batch}"
+    return Case(title, variants, {"examples": batch}, items=batch)
 
 
 def _case(name: str, batch: int, method: str, device: torch.device) -> Case:

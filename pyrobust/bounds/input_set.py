@@ -91,7 +91,7 @@ class InputSet:
         """A point of each set, in the form of ``boxes``: its center, or the middle of its box."""
         if isinstance(self.boxes, Around):
             return dataclasses.replace(self.boxes, radius=torch.zeros_like(self.boxes.radius))
-        middle = self.lower.double() / 2 + self.upper.double() / 2
+        middle = self.lower / 2 + self.upper / 2
         return middle, middle
 
     def __len__(self) -> int:

@@ -77,15 +77,15 @@ class Engine:
 
         Sound bounds in float32 are tried again in float64, example by example, where that may change what they are good
         for: without a finite bound, as something may have overflowed (not for ``semantics="float32"``, where the
-        deployed model would overflow, too), and, without ``with_upper``, where the sign of lower bounds decides, if
-        rounding errors may be all that keeps them from being positive.
+        deployed model would overflow, too), and, by CROWN and CROWN-IBP without ``with_upper``, where the sign of lower
+        bounds decides, if rounding errors may be all that keeps them from being positive.
         """
         deployed = query.semantics == "float32"
         lower, upper = self._call(self._deployed if deployed else self._native, inputs, rows, query, with_upper)
         if not query.sound or self._dtype == torch.float64:
             return lower, upper
         again = torch.zeros(len(lower), dtype=torch.bool, device=CPU)
-        if not with_upper and rows is not None:
+        if not with_upper and rows is not None and query.method != "ibp":
             again = self._undecided(inputs, rows, query, lower)
         if not deployed:
             again |= ~(_all_finite(lower) & (_all_finite(upper) | (not with_upper)))

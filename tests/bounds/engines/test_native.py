@@ -68,7 +68,7 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> Spied:
     return Spied(monkeypatch)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS[1:])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_float64_decides_what_float32_does_not(spied: Spied, method: str, norm: Any) -> None:
     x, label, epsilon = spied.near_zero(method, norm=norm)

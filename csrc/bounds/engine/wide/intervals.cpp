@@ -71,15 +71,21 @@ void WideIntervals<T>::begin(const InputSet& inputs, int64_t first, int64_t coun
   const Outward out(options_.sound);
   const int64_t n = size_of(0);
   const Corners &low = inputs.lower, &high = inputs.upper;
-  const bool around = low.narrow != nullptr && low.radius != nullptr;
-  around_ = around && input_multiplied_ && !hands_out(0) ? &low : nullptr;
-  if (around_ != nullptr) return;
+  // Float32 corners are those of this arithmetic; a library never computes in another.
+  const bool narrow = low.narrow != nullptr && sizeof(T) == sizeof(float);
+  given_ = narrow && input_multiplied_ ? &inputs : nullptr;
+  if (given_ != nullptr) return;
   Ranges& input = make(0);
-  if (around) {
+  if (narrow) {
     for_blocks(n, [&](int64_t at, int64_t size, int64_t to) {
       const int64_t e = first + to / n;
-      batch_first_kernels<T>().around(low.narrow + e * n + at, size, low.radius[e], low.low, low.high, options_.sound,
-                                      input.lower.get() + to, input.upper.get() + to);
+      T *const lower = input.lower.get() + to, *const upper = input.upper.get() + to;
+      if (low.radius != nullptr) {
+        batch_first_kernels<T>().around(low.narrow + e * n + at, size, low.radius[e], low.low, low.high, options_.sound,
+                                        lower, upper);
+      } else {
+        std::copy_n(low.narrow + e * n + at, size, lower), std::copy_n(high.narrow + e * n + at, size, upper);
+      }
     });
     return;
   }
@@ -156,20 +162,9 @@ void WideIntervals<T>::products(int64_t i) {
   const bool with_sum = sums_[static_cast<size_t>(i)] != 0;
   const RangeCosts costs = library_costs(layer, options_);
   const double flushed = options_.sound ? kFlushedOperand + (options_.deployed > 0 ? kFlushed : 0) : 0;
-  const Ranges& from = ranges(input);
   Buffer<T> center = pool_.take(count_ * n), radius = pool_.take((with_sum ? 2 : 1) * count_ * n);
   T* const magnitude = with_sum ? radius.get() + count_ * n : nullptr;
-  const double share = with_sum ? 0 : costs.sum;
-  for_blocks(n, [&](int64_t first, int64_t size, int64_t at) {
-    T *const c = center.get() + at, *const r = radius.get() + at, *const m = with_sum ? magnitude + at : nullptr;
-    if (input == 0 && around_ != nullptr)
-      batch_first_kernels<T>().spread_around(around_->narrow + first_ * n + at, size,
-                                             around_->radius[first_ + (at - first) / n], around_->low, around_->high,
-                                             share, flushed, options_.sound, c, r, m);
-    else
-      batch_first_kernels<T>().spread(from.lower.get() + at, from.upper.get() + at, size, share, flushed,
-                                      options_.sound, c, r, m);
-  });
+  spread(input, with_sum ? 0 : costs.sum, flushed, center.get(), radius.get(), magnitude);
   const LibraryResult<T> centers = product_(i, Product::kForward, count_, center.get());
   pool_.give_back(center);
   const LibraryResult<T> radii = product_(i, Product::kMagnitude, (with_sum ? 2 : 1) * count_, radius.get());
@@ -182,6 +177,26 @@ void WideIntervals<T>::products(int64_t i) {
                                    layer.bias.data() + first, size, costs, to.lower.get() + at, to.upper.get() + at,
                                    sums);
     batch_first_kernels<T>().check(size, 0, 0, largest_, sums, to.lower.get() + at, to.upper.get() + at);
+  });
+}
+
+template <class T>
+void WideIntervals<T>::spread(int64_t i, double share, double more, T* center, T* radius, T* magnitude) const {
+  const int64_t n = size_of(i);
+  for_blocks(n, [&](int64_t first, int64_t size, int64_t at) {
+    T *const c = center + at, *const r = radius + at, *const m = magnitude == nullptr ? nullptr : magnitude + at;
+    const T *lower = nullptr, *upper = nullptr;
+    if (i > 0 || given_ == nullptr) {
+      lower = ranges(i).lower.get() + at, upper = ranges(i).upper.get() + at;
+    } else if constexpr (sizeof(T) == sizeof(float)) {
+      const Corners& low = given_->lower;
+      const int64_t begin = first_ * n + at;
+      if (low.radius != nullptr)
+        return batch_first_kernels<T>().spread_around(low.narrow + begin, size, low.radius[first_ + (at - first) / n],
+                                                      low.low, low.high, share, more, options_.sound, c, r, m);
+      lower = low.narrow + begin, upper = given_->upper.narrow + begin;
+    }
+    batch_first_kernels<T>().spread(lower, upper, size, share, more, options_.sound, c, r, m);
   });
 }
 

@@ -71,6 +71,7 @@ class WideIntervals {
     Buffer<T> lower, upper, sum;
   };
   Ranges& make(int64_t i);
+  const Ranges& ranges(int64_t i) const { return ranges_[static_cast<size_t>(i)]; }
   Ranges& ranges(int64_t i) { return ranges_[static_cast<size_t>(i)]; }
   int64_t size_of(int64_t i) const { return network_.layer(i).shape.size(); }
   bool is_reached(int64_t i) const { return reached_[static_cast<size_t>(i)] != 0; }
@@ -78,6 +79,8 @@ class WideIntervals {
   template <class F>
   void for_blocks(int64_t n, const F& f) const;
   void products(int64_t i);
+  // Computes center, radius and, unless null, magnitude (see BatchFirstKernels::spread) of the ranges of layer i.
+  void spread(int64_t i, double share, double more, T* center, T* radius, T* magnitude) const;
   void scale(int64_t i);
   void sum(int64_t i);
   void gather(int64_t i);
@@ -96,7 +99,7 @@ class WideIntervals {
   double largest_;                          // of the deployed pass
   std::vector<uint8_t> sums_, handed_out_;  // by layer: whether sums, or ranges by example, are needed
   bool input_multiplied_ = true;            // whether only the library reads the input
-  const Corners* around_ = nullptr;         // the input, where it is read as it was given
+  const InputSet* given_ = nullptr;         // the input, where it is read as it was given
   int64_t first_ = 0;
   std::vector<std::vector<int64_t>> freed_;  // by layer: the layers that it is the last to read
   std::vector<Ranges> ranges_;
