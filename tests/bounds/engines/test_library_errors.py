@@ -10,6 +10,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -307,6 +308,10 @@ def test_errors_of_constants_are_paid_for(inject: Inject, part: str, method: str
         assert (exact - 1e-12 <= upper).all()
 
 
+def _fractions(values: Tensor) -> Any:
+    return np.array([Fraction(value) for value in values.flatten().tolist()], dtype=object)
+
+
 @pytest.mark.parametrize(("method", "semantics"), [("crown-ibp", "real"), ("ibp", "real"), ("ibp", "float32")])
 @pytest.mark.parametrize("clipped", [False, True])
 def test_operands_enclose_the_input(
@@ -329,17 +334,15 @@ def test_operands_enclose_the_input(
         operands.clear()
         with forced(True):
             bounded.bounds(x, epsilon, method=method, semantics=semantics, clip=clip)
-        center, rest = operands[0], operands[1].view(-1, 16, 33)
-        wide = x.double()
-        low, high = wide - epsilon, wide + epsilon  # right to 2^-53
+        center, *rest = (_fractions(part) for part in (operands[0], *operands[1].view(-1, 16 * 33)))
+        low, high = _fractions(x) - Fraction(epsilon), _fractions(x) + Fraction(epsilon)
         if clip is not None:
-            low, high = low.clamp(min=clip[0]), high.clamp(max=clip[1])
-        slack = 2.0**-52 * (wide.abs() + epsilon)
-        assert (center - rest[0] <= low + slack).all()
-        assert (center + rest[0] >= high - slack).all()
+            low, high = np.maximum(low, Fraction(clip[0])), np.minimum(high, Fraction(clip[1]))
+        assert (center - rest[0] <= low).all()
+        assert (center + rest[0] >= high).all()
         assert len(rest) == (1 if (method, semantics) == ("ibp", "real") else 2)
         if len(rest) == 2:
-            assert (rest[1] >= torch.maximum(torch.maximum(low.abs(), high.abs()), center.abs()) - slack).all()
+            assert (rest[1] >= np.maximum(np.maximum(abs(low), abs(high)), abs(center))).all()
 
 
 def test_boxes_are_read_without_rounding_inward(monkeypatch: pytest.MonkeyPatch, simd_level: str) -> None:
