@@ -38,6 +38,7 @@ class BackwardPass<T>::Impl {
   void run(const Tile<T>& tile, const ExampleState<T>& example, double* bounds) {
     tile_ = &tile, example_ = &example;
     std::fill(bias_, bias_ + L, 0.0);
+    std::fill(start_, start_ + L, 0.0);
     concretization_.clear();
     place_windows();
     start();
@@ -46,7 +47,7 @@ class BackwardPass<T>::Impl {
     concretization_.finish(example.epsilon, size_of(0), bias_);
     const Outward out(options_.sound);
     for (int64_t lane = 0; lane < tile.count; ++lane) {
-      const double total = out.down(bias_[lane] - example.underflow_error);
+      const double total = out.down(out.add_down(bias_[lane], start_[lane]) - example.underflow_error);
       bounds[lane] = std::isfinite(total) ? total : -INFINITY;
     }
     std::fill(part_.begin(), part_.end(), Part<T>());
@@ -115,6 +116,7 @@ class BackwardPass<T>::Impl {
       for (int64_t lane = 0; lane < tile_->count; ++lane) {
         const T* const row = tile_->rows + tile_->neuron[lane] * n;
         for (int64_t k = 0; k < n; ++k) a[k * L + lane] = tile_->sign[lane] * row[k];
+        add_origins(row, n, lane);
       }
       return;
     }
@@ -123,10 +125,25 @@ class BackwardPass<T>::Impl {
       const int64_t k = tile_->neuron[lane], channel = k / plane, y = k % plane / width, x = k % width;
       const int64_t position = (channel * window.height() + y - window.y0) * window.width() + x - window.x0;
       a[position * L + lane] = tile_->sign[lane];
+      start_[lane] = static_cast<double>(tile_->sign[lane]) * origin_of(state(i), static_cast<size_t>(k));
       alive_[static_cast<size_t>(k)] = 1;
       marked_.push_back(k);
     }
     part(i).alive = alive_.data();
+  }
+
+  // Computes a lower bound of a row's value at the origins of the tile's layer.
+  void add_origins(const T* row, int64_t n, int64_t lane) {
+    const std::vector<double>& origin = state(tile_->layer).origin;
+    if (origin.empty()) return;
+    double value = 0, size = 0;
+    for (int64_t k = 0; k < n; ++k) {
+      const double product = static_cast<double>(row[k]) * origin[static_cast<size_t>(k)];
+      value += product, size += std::fabs(product);
+    }
+    const Outward out(options_.sound);
+    start_[lane] = out.add_down(static_cast<double>(tile_->sign[lane]) * value,
+                                -out.mul_up(out.gamma(2 * n + 2, Unit<double>::kRoundoff), size));
   }
 
   void visit(int64_t i) {
@@ -334,6 +351,7 @@ class BackwardPass<T>::Impl {
   std::vector<int64_t> marked_;
   std::vector<uint8_t> alive_;
   double bias_[L];
+  double start_[L];  // the rows at the origins of their layer
 };
 
 template <class T>

@@ -2,6 +2,7 @@
 // rounding error, that the backward pass multiplies coefficients by.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -64,9 +65,17 @@ struct InputSet {
 template <class T>
 struct LayerState {
   std::vector<double> lower, upper;
+  // In the centered form (see relaxation.cpp), a number of type T near the middle of each range, from which backward
+  // passes measure the neuron, and the largest |origin|. Without it, empty: neurons are measured from zero.
+  std::vector<double> origin;
+  double origin_size = 0;
+  // affine layers, in the centered form: their values at their inputs' origins, less their own origins, within
+  // offset_error; and the error of inexact weights, empty for none
+  std::vector<double> offset, weight_error;
+  double offset_error = 0;
   // affine and input layers: the factor of a coefficient a >= 0 (low) or a < 0 (high) in a lower bound: the bias
-  // widened by the error of the step, or the box. sum: sum |w| m before the bias, which rounding errors are
-  // proportional to
+  // widened by the error of the step, or the box. sum: sum |w| m before the bias, m the largest distance of each input
+  // from its origin, which rounding errors are proportional to
   std::vector<double> sum;
   std::vector<T> low, high;
   // input, for a ball: its center
@@ -91,6 +100,14 @@ struct ExampleState {
 // Added to magnitudes to cover deployed products, and inputs below the smallest normal float, that flush to zero: its
 // share of any sum is at least 4 u 2^-100, more than 2^-126.
 inline constexpr double kFlushed = 0x1p-100;
+
+// Whether backward passes measure neurons from the middle of their ranges. The rounding errors of a deployed pass are
+// those of whole numbers, and a library's loops measure from zero.
+template <class T>
+bool centered(const BoundOptions& options) {
+  return sizeof(T) == sizeof(float) && options.method != Method::kIbp && options.sound && options.deployed == 0 &&
+         !options.library;
+}
 
 // Memory of one thread, passed from layer to layer of a group: fresh pages for each layer would cost more than the
 // work. It shrinks where no later layer needs as much, because the input takes several times the memory of other
@@ -120,6 +137,19 @@ class Room {
 
 // The largest |z| of a range.
 inline double magnitude(double lower, double upper) { return std::fmax(std::fabs(lower), std::fabs(upper)); }
+
+// The largest |z - origin| of a range, but for its rounding error.
+inline double distance(double lower, double upper, double origin) { return std::max(upper - origin, origin - lower); }
+
+// The origins, or null for zeros.
+template <class T>
+const double* origins_of(const LayerState<T>& state) {
+  return state.origin.empty() ? nullptr : state.origin.data();
+}
+template <class T>
+double origin_of(const LayerState<T>& state, size_t k) {
+  return state.origin.empty() ? 0 : state.origin[k];
+}
 
 // Error of a deployed activation: the ends of a clamp, a slope and the product are rounded, and other functions are
 // approximations. share: relative error of `roundings` roundings.
@@ -158,10 +188,14 @@ double dot_error(const BoundNetwork<T>& network, const Outward& out) {
 }
 
 // Computes the range of layer i from those of its inputs, and `sum` for affine layers, for a group of at most kLanes
-// examples.
+// examples; in the centered form, their origins and offsets, too.
 template <class T>
 void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
                          const BoundOptions& options, Room<T>& room);
+
+// Puts the origins of a layer in the middle of its ranges, zero where nothing is known, and subtracts them from offset.
+template <class T>
+void choose_origins(LayerState<T>& state);
 
 // Computes low and high, or the linear relaxation, of layer i from final ranges.
 template <class T>

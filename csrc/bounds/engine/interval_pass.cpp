@@ -82,6 +82,106 @@ void products(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const*
   });
 }
 
+// The same in the centered form. The sums of the origins are taken in float64, where products of two float32 numbers are
+// exact: all that float32 errs by is proportional to the radius.
+template <class T>
+void centered_products(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
+                       const BoundOptions& options, Room<T>& room) {
+  constexpr int64_t L = kLanes<T>;
+  const Layer<T>& layer = network.layer(i);
+  const Outward out(options.sound);
+  const Shape& from = network.layer(layer.inputs[0]).shape;
+  const bool inexact = layer.weight_error > 0;
+  T* const radius = room.take(i);
+  T* const magnitude = inexact ? radius + from.size() * L : nullptr;
+  if (count < L) std::fill(radius, radius + (inexact ? 2 : 1) * from.size() * L, T(0));
+  const double share = out.gamma(layer.forward_fan_in + 3, Unit<double>::kRoundoff);
+  const double *origins[L], *points[L];
+  double errors[L] = {};
+  for (int64_t e = 0; e < count; ++e) {
+    const LayerState<T>& input = (*group[e])[layer.inputs[0]];
+    LayerState<T>& state = (*group[e])[i];
+    engine_kernels<T>().spread_around(input.origin.data(), input.lower.data(), input.upper.data(), from.size(), e,
+                                      radius, magnitude);
+    const double size = out.add_up(out.mul_up(layer.weight_size, input.origin_size), layer.bias_size);
+    errors[e] = state.offset_error = out.mul_up(share, size);
+    if (inexact) state.weight_error.resize(state.lower.size());
+    origins[e] = input.origin.data();
+  }
+  RangeCosts costs = range_costs(layer, options);
+  costs.sum = layer.weight_error;
+  // of each example, and of one neuron
+  double *lowers[L], *uppers[L], *all_sums[L], *offsets[L], *weight_errors[L];
+  for (int64_t e = 0; e < count; ++e) {
+    LayerState<T>& state = (*group[e])[i];
+    lowers[e] = state.lower.data(), uppers[e] = state.upper.data(), all_sums[e] = state.sum.data();
+    offsets[e] = state.offset.data(), weight_errors[e] = state.weight_error.data();
+  }
+  Sums<T> sums;
+  double values[kPanel * L], value[L] = {}, lower[L], upper[L], sum[L], weight_error[L];
+  for_panels(layer, from, [&](const ForwardPanel& panel) {
+    panel.multiply(radius, layer.forward_abs, sums.radius);
+    if (inexact) panel.multiply(magnitude, layer.forward_abs, sums.magnitude);
+    for (int64_t e = 0; e < count; ++e) points[e] = origins[e] + panel.offset / L;
+    engine_kernels<T>().evaluate(points, count, panel.fan_in.data(), static_cast<int64_t>(panel.fan_in.size()),
+                                 layer.forward[panel.group].panel(panel.panel), values);
+    for (int64_t j = 0; j < panel.width; ++j) {
+      const auto at = static_cast<size_t>(panel.first + j * panel.apart);
+      for (int64_t e = 0; e < count; ++e) value[e] = values[e * kPanel + j] + layer.bias[at];
+      engine_kernels<T>().centered_range(value, sums.radius + j * L, inexact ? sums.magnitude + j * L : nullptr, errors,
+                                         costs, lower, upper, sum, weight_error);
+      for (int64_t e = 0; e < count; ++e) {
+        lowers[e][at] = lower[e], uppers[e][at] = upper[e], all_sums[e][at] = sum[e], offsets[e][at] = value[e];
+        if (inexact) weight_errors[e][at] = weight_error[e];
+      }
+    }
+  });
+}
+
+// Computes `sum` and `offset` (but for the own origin) of an affine layer without products in the centered form.
+template <class T>
+void measure_from_origins(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example) {
+  const Layer<T>& layer = network.layer(i);
+  const Outward out(true);
+  LayerState<T>& state = example[i];
+  const size_t n = state.sum.size();
+  std::fill(state.offset.begin(), state.offset.end(), 0.0), std::fill(state.sum.begin(), state.sum.end(), 0.0);
+  double size = 0;  // of an offset's terms
+  const auto add = [&](size_t k, const LayerState<T>& source, size_t from, double factor) {
+    const double origin = source.origin[from];
+    state.offset[k] += factor * origin;
+    state.sum[k] += out.up(std::fabs(factor) * distance(source.lower[from], source.upper[from], origin));
+  };
+  switch (layer.kind) {
+    case Kind::kScale:
+      for (size_t k = 0; k < n; ++k) {
+        add(k, example[layer.inputs[0]], k, layer.scale[k]);
+        size = std::max(size, std::fabs(state.offset[k]) + std::fabs(layer.shift[k]));
+        state.offset[k] += layer.shift[k];
+      }
+      break;
+    case Kind::kSum:
+      for (size_t j = 0; j < layer.inputs.size(); ++j) {
+        const LayerState<T>& source = example[layer.inputs[j]];
+        for (size_t k = 0; k < n; ++k) add(k, source, k, layer.signs[j]);
+        size += std::fabs(layer.signs[j]) * source.origin_size;
+      }
+      break;
+    default:  // gather
+      for (size_t k = 0; k < n; ++k) {
+        int64_t from = layer.index[k];
+        for (size_t j = 0; from >= 0 && j < layer.inputs.size(); ++j) {
+          const int64_t elements = network.layer(layer.inputs[j]).shape.size();
+          if (from < elements) add(k, example[layer.inputs[j]], static_cast<size_t>(from), 1);
+          from -= elements;
+        }
+      }
+  }
+  const auto terms = static_cast<int64_t>(layer.inputs.size()) + 4;
+  for (size_t k = 0; k < n; ++k) state.sum[k] *= 1 + static_cast<double>(terms) * 0x1p-52;
+  state.offset_error = out.mul_up(out.gamma(terms, Unit<double>::kRoundoff), size);
+}
+
 // Intersects the range of an element with that of the smaller or larger of the pair that it is.
 template <class T>
 void intersect_with_pair(const Layer<T>& layer, const LayerState<T>& pairs, size_t k, LayerState<T>& state) {
@@ -204,6 +304,14 @@ void elementwise(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& exa
 }  // namespace
 
 template <class T>
+void choose_origins(LayerState<T>& state) {
+  state.origin.resize(state.lower.size());
+  state.origin_size =
+      engine_kernels<T>().middles(state.lower.data(), state.upper.data(), static_cast<int64_t>(state.lower.size()),
+                                  state.origin.data(), state.offset.empty() ? nullptr : state.offset.data());
+}
+
+template <class T>
 void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState<T>* const* group, int64_t count,
                          const BoundOptions& options, Room<T>& room) {
   const Layer<T>& layer = network.layer(i);
@@ -212,8 +320,11 @@ void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState
     LayerState<T>& state = (*group[e])[i];
     state.lower.resize(n), state.upper.resize(n);
     if (layer.affine()) state.sum.resize(n);
+    if (layer.affine() && centered<T>(options)) state.offset.resize(n);
   }
-  if (layer.kind == Kind::kLinear || layer.kind == Kind::kConv)
+  if (layer.products() && centered<T>(options))
+    centered_products(network, i, group, count, options, room);
+  else if (layer.products())
     products(network, i, group, count, options, room);
   else
     for (int64_t e = 0; e < count; ++e) elementwise(network, i, *group[e], options);
@@ -226,19 +337,21 @@ void propagate_intervals(const BoundNetwork<T>& network, int64_t i, ExampleState
       const double error = deployed_error(layer, state.lower[k], state.upper[k], share);
       state.lower[k] -= error, state.upper[k] += error;
     }
-    int64_t usable = 0;
-    for (size_t k = 0; k < n; ++k)
-      usable += static_cast<int64_t>(state.lower[k] <= state.upper[k]) &
-                static_cast<int64_t>(state.lower[k] >= -largest) & static_cast<int64_t>(state.upper[k] <= largest);
-    if (usable == static_cast<int64_t>(n) && !(largest < INFINITY)) continue;
-    for (size_t k = 0; k < n; ++k) {
+    const bool usable = largest == INFINITY &&
+                        engine_kernels<T>().ordered(state.lower.data(), state.upper.data(), static_cast<int64_t>(n));
+    for (size_t k = 0; k < n && !usable; ++k) {
       const bool large = layer.affine() && state.sum[k] > largest;
       if (!(state.lower[k] <= state.upper[k]) || state.lower[k] < -largest || state.upper[k] > largest || large)
         state.lower[k] = -INFINITY, state.upper[k] = INFINITY;
     }
+    if (!centered<T>(options)) continue;
+    if (layer.affine() && !layer.products()) measure_from_origins(network, i, *group[e]);
+    choose_origins(state);
   }
 }
 
+template void choose_origins<float>(LayerState<float>&);
+template void choose_origins<double>(LayerState<double>&);
 template void propagate_intervals<float>(const BoundNetwork<float>&, int64_t, ExampleState<float>* const*, int64_t,
                                          const BoundOptions&, Room<float>&);
 template void propagate_intervals<double>(const BoundNetwork<double>&, int64_t, ExampleState<double>* const*, int64_t,

@@ -177,6 +177,58 @@ PYROBUST_TARGET void scale(const T* a, int64_t n, const T* s, int64_t stride, T*
   }
 }
 
+// J points at once: a panel of weights is converted for all of them.
+template <class T, int64_t J>
+PYROBUST_TARGET inline void evaluate_points(const double* const* points, const FanIn* fan_in, int64_t count, const T* w,
+                                            double* out) {
+  V sum[J];
+  for (int64_t j = 0; j < J; ++j) sum[j] = splat(0);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto place = static_cast<uint32_t>(fan_in[i].offset) / static_cast<uint32_t>(kLanes<T>);
+    const V weights = load(w + fan_in[i].weight * kPanel);
+    for (int64_t j = 0; j < J; ++j) sum[j] = fused(weights, splat(points[j][place]), sum[j]);
+  }
+  for (int64_t j = 0; j < J; ++j) put(out + j * kPanel, sum[j]);
+}
+
+template <class T>
+PYROBUST_TARGET void evaluate(const double* const* points, int64_t points_count, const FanIn* fan_in, int64_t count,
+                              const T* w, double* out) {
+  static_assert(kPanel == 8);
+  constexpr int64_t kMost = 8 / kRegisters;
+  for (; points_count >= kMost; points += kMost, points_count -= kMost, out += kMost * kPanel)
+    evaluate_points<T, kMost>(points, fan_in, count, w, out);
+  if (points_count >= 4) {
+    evaluate_points<T, 4>(points, fan_in, count, w, out);
+    points += 4, points_count -= 4, out += 4 * kPanel;
+  }
+  if (points_count >= 2) {
+    evaluate_points<T, 2>(points, fan_in, count, w, out);
+    points += 2, points_count -= 2, out += 2 * kPanel;
+  }
+  if (points_count >= 1) evaluate_points<T, 1>(points, fan_in, count, w, out);
+}
+
+template <class T>
+PYROBUST_TARGET void centered_range(const double* value, const T* radius, const T* magnitude, const double* errors,
+                                    const RangeCosts& costs, double* lower, double* upper, double* sum,
+                                    double* weight_error) {
+  const V more = splat(costs.more), tiny = splat(costs.tiny), share = splat(0x1p-49);
+  for (int64_t half = 0; half < Wide<T>::kCount; half += 8) {
+    const V middle = load(value + half), r = add(mul(load(radius + half), more), tiny);
+    V error = add(add(r, load(errors + half)), splat(costs.constant));
+    if (magnitude != nullptr) {
+      const V weights = mul(add(mul(load(magnitude + half), more), tiny), splat(costs.sum));
+      error = add(error, weights);
+      put(weight_error + half, add(weights, mul(weights, share)));
+    }
+    error = add(error, mul(share, add(error, abs(middle))));
+    put(lower + half, sub(middle, error));
+    put(upper + half, add(middle, error));
+    put(sum + half, r);
+  }
+}
+
 template <class T>
 PYROBUST_TARGET void range(const T* center, const T* radius, const T* magnitude, double bias, const RangeCosts& costs,
                            double* lower, double* upper, double* sum) {
@@ -277,6 +329,54 @@ PYROBUST_TARGET void spread(const double* lower, const double* upper, int64_t n,
 }
 
 template <class T>
+PYROBUST_TARGET void spread_around(const double* center, const double* lower, const double* upper, int64_t n, int64_t e,
+                                   T* radius, T* magnitude) {
+  constexpr int64_t kCount = Wide<T>::kCount;
+  const Outside<T> outside(true);
+  for (int64_t i = 0; i < n; i += 8) {
+    const Eight c8(center, i, n), l8(lower, i, n), u8(upper, i, n);
+    const V c = load(c8.at), l = load(l8.at), u = load(u8.at);
+    T r8[8], m8[8];
+    put_nearest(r8, outside.round(max(sub(u, c), sub(c, l))));
+    const int64_t count = n - i < 8 ? n - i : 8;
+    for (int64_t j = 0; j < count; ++j) radius[(i + j) * kCount + e] = r8[j];
+    if (magnitude == nullptr) continue;
+    put_nearest(m8, outside.round(max(abs(l), abs(u))));
+    for (int64_t j = 0; j < count; ++j) magnitude[(i + j) * kCount + e] = m8[j];
+  }
+}
+
+template <class T>
+PYROBUST_TARGET double middles(const double* lower, const double* upper, int64_t n, double* middle, double* offset) {
+  // Just off the middle, which is often a tie in float32: then the last bits of float64 ends would decide.
+  const V zero = splat(0), half = splat(0.5 + 0x1p-41), infinite = splat(std::numeric_limits<double>::infinity());
+  V largest = zero;
+  for (int64_t i = 0; i < n; i += 8) {
+    const Eight l8(lower, i, n), u8(upper, i, n);
+    T nearest[8];
+    put_nearest(nearest, add(mul(load(l8.at), half), mul(load(u8.at), half)));
+    V c = load(nearest);
+    c = where_less(abs(c), infinite, c, zero);
+    largest = max(largest, abs(c));
+    double c8[8];
+    put(i + 8 <= n ? middle + i : c8, c);
+    if (i + 8 > n) copy_out(c8, middle, i, n);
+  }
+  for (int64_t i = 0; offset != nullptr && i < n; ++i) offset[i] -= middle[i];
+  return lane_max(largest);
+}
+
+PYROBUST_TARGET bool ordered(const double* lower, const double* upper, int64_t n) {
+  const V below = splat(-std::numeric_limits<double>::denorm_min());
+  unsigned all = 0xff;
+  for (int64_t i = 0; i < n; i += 8) {
+    const Eight l(lower, i, n), u(upper, i, n);
+    all &= less_bits(below, sub(load(u.at), load(l.at)));
+  }
+  return all == 0xff;
+}
+
+template <class T>
 PYROBUST_TARGET void lengths(const T* a, int64_t n, double* squares, double* largest) {
   constexpr int64_t kCount = Wide<T>::kCount;
   for (int64_t half = 0; half < kCount; half += 8) {
@@ -292,8 +392,9 @@ PYROBUST_TARGET void lengths(const T* a, int64_t n, double* squares, double* lar
 }
 
 template <class T>
-constexpr EngineKernels<T> kKernels = {multiply<T>, multiply_picked<T>, relax<T>,   dot<T>,    scale<T>,
-                                       range<T>,    relu_range<T>,      enlarge<T>, spread<T>, lengths<T>};
+constexpr EngineKernels<T> kKernels = {multiply<T>, multiply_picked<T>, relax<T>,          dot<T>,        scale<T>,
+                                       evaluate<T>, range<T>,           centered_range<T>, relu_range<T>, enlarge<T>,
+                                       spread<T>,   spread_around<T>,   middles<T>,        ordered,       lengths<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu::PYROBUST_LEVEL

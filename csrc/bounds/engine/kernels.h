@@ -41,9 +41,17 @@ struct EngineKernels {
   void (*dot)(const T* a, int64_t n, const T* low, const T* high, double* sum);
   // out (+)= a s, n neurons; s of length n, or one number where stride is 0.
   void (*scale)(const T* a, int64_t n, const T* s, int64_t stride, T* out, bool add);
+  // Computes the sums of `count` products of points with a panel, in float64: out [points_count][kPanel]. Weights of
+  // fan-in i multiply point[offset / kLanes].
+  void (*evaluate)(const double* const* points, int64_t points_count, const FanIn* fan_in, int64_t count, const T* w,
+                   double* out);
   // Computes the ranges and sum |w| m of kLanes examples at one neuron from the sums w c, |w| r and |w| m.
   void (*range)(const T* center, const T* radius, const T* magnitude, double bias, const RangeCosts& costs,
                 double* lower, double* upper, double* sum);
+  // The same in the centered form: from w c + bias within `errors`, and sum |w| r, which becomes `sum`; with the error of
+  // inexact weights from sum |w| m where magnitude is not null.
+  void (*centered_range)(const double* value, const T* radius, const T* magnitude, const double* errors,
+                         const RangeCosts& costs, double* lower, double* upper, double* sum, double* weight_error);
   // The same for ReLU, from w c and |w| r alone: a center in T and an upper bound of the distance of the ends from it.
   void (*relu_range)(const T* center, const T* radius, double bias, const RangeCosts& costs, T* center_out,
                      T* radius_out);
@@ -54,6 +62,14 @@ struct EngineKernels {
   // may be null.
   void (*spread)(const double* lower, const double* upper, int64_t n, int64_t e, double more, bool sound, T* center,
                  T* radius, T* magnitude);
+  // The same for given centers: the radius and, unless null, the magnitude.
+  void (*spread_around)(const double* center, const double* lower, const double* upper, int64_t n, int64_t e, T* radius,
+                        T* magnitude);
+  // Writes the middle of n ranges, but for rounding to T, zero where it is not finite, and subtracts it from offset,
+  // unless null. Returns the largest magnitude.
+  double (*middles)(const double* lower, const double* upper, int64_t n, double* middle, double* offset);
+  // Whether lower <= upper everywhere; may be false where both are the same infinity.
+  bool (*ordered)(const double* lower, const double* upper, int64_t n);
   // Adds a^2 to squares[lane], in float64, and takes the largest |a| into largest[lane].
   void (*lengths)(const T* a, int64_t n, double* squares, double* largest);
 };

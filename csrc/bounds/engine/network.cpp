@@ -33,6 +33,18 @@ int64_t count_repeats(const std::vector<Layer<T>>& layers, const Layer<T>& layer
   return most;
 }
 
+// Computes weight_size and bias_size of a layer of products.
+template <class T>
+void measure(Layer<T>& layer) {
+  const auto n = static_cast<size_t>(layer.forward_fan_in);
+  for (size_t k = 0; n > 0 && k < layer.weight.size(); k += n) {
+    double total = 0;
+    for (size_t j = k; j < k + n; ++j) total += std::fabs(static_cast<double>(layer.weight[j]));
+    layer.weight_size = std::fmax(layer.weight_size, total * (1 + static_cast<double>(n + 2) * 0x1p-52));
+  }
+  for (const double b : layer.bias) layer.bias_size = std::fmax(layer.bias_size, std::fabs(b));
+}
+
 }  // namespace
 
 template <class T>
@@ -83,6 +95,7 @@ void BoundNetwork<T>::pack_linear(Layer<T>& layer) const {
   layer.backward = packed<T>(inputs, outputs, [&](int64_t k, int64_t i) { return weight[k * inputs + i]; });
   layer.forward.push_back(packed<T>(outputs, inputs, [&](int64_t i, int64_t k) { return weight[k * inputs + i]; }));
   layer.forward_abs.push_back(magnitude(layer.forward[0]));
+  measure(layer);
 }
 
 template <class T>
@@ -91,6 +104,7 @@ void BoundNetwork<T>::pack_conv(Layer<T>& layer) const {
   const T* const weight = layer.weight.data();
   const int64_t inputs = this->layer(layer.inputs[0]).shape.channels / s.groups;
   const int64_t outputs = layer.shape.channels / s.groups, kernel = s.kernel_h * s.kernel_w;
+  measure(layer);
   for (int64_t g = 0; g < s.groups; ++g) {
     const T* w = weight + g * outputs * inputs * kernel;
     // fan-in in the order [place in the kernel][channel]

@@ -70,6 +70,7 @@ struct Layer {
   Panels<T> backward;                           // linear
   std::vector<Cells<T>> cells;                  // conv, backward
   std::vector<double> bias;                     // of every neuron; also zeros of gather and sum
+  double weight_size = 0, bias_size = 0;        // upper bounds of sum |w| and |bias| of any neuron
   double bias_error = 0;                        // absolute, the largest
   double weight_error = 0;                      // the exact weight is w (1 + e), |e| <= weight_error
 

@@ -94,7 +94,9 @@ class Propagation {
   // Frees ranges that no layer after j reads: keeping all of them would double an example's memory.
   void forget(int64_t j, ExampleState<T>& example) const {
     for (const int64_t i : read_last_[static_cast<size_t>(j)])
-      for (auto* ranges : {&example[i].lower, &example[i].upper, &example[i].sum}) std::vector<double>().swap(*ranges);
+      for (auto* part : {&example[i].lower, &example[i].upper, &example[i].sum, &example[i].origin, &example[i].offset,
+                         &example[i].weight_error})
+        std::vector<double>().swap(*part);
   }
 
   void begin(const InputSet& inputs, int64_t first, int64_t count) {
@@ -112,13 +114,15 @@ class Propagation {
         inputs.lower.read(first + e, static_cast<int64_t>(n), state.lower);
         inputs.upper.read(first + e, static_cast<int64_t>(n), state.upper);
       }
+      if (centered<T>(options_)) choose_origins(state);
       if (options_.norm == Norm::kLinf) return;
       const double* const c = inputs.center + static_cast<size_t>(first + e) * n;
       state.center_low.resize(n), state.center_high.resize(n);
       for (size_t k = 0; k < n; ++k) {
-        const double error = out.mul_up(share, std::fabs(c[k]));
-        state.center_low[k] = out.down_to<T>(out.add_down(c[k], -error));
-        state.center_high[k] = out.up_to<T>(out.add_up(c[k], error));
+        const double center = c[k] - origin_of(state, k), size = std::fabs(center);
+        const double error = out.add_up(out.mul_up(share, size), state.origin.empty() ? 0 : out.up(size) - size);
+        state.center_low[k] = out.down_to<T>(out.add_down(center, -error));
+        state.center_high[k] = out.up_to<T>(out.add_up(center, error));
       }
     });
   }
@@ -369,8 +373,11 @@ void propagate(const BoundNetwork<T>& network, const InputSet& inputs, int64_t b
 
 template <class T>
 int64_t bytes_per_example(const BoundNetwork<T>& network) {
-  // lower, upper and sum; low, high and four lines; two flags and a picked element
-  return network.neurons() * static_cast<int64_t>(3 * sizeof(double) + 6 * sizeof(T) + 10);
+  // lower, upper and sum, and in float32 origin, offset and weight_error; low, high and four lines; two flags and a
+  // picked element
+  const int64_t numbers = sizeof(T) == sizeof(float) ? 6 : 3;
+  return network.neurons() *
+         (numbers * static_cast<int64_t>(sizeof(double)) + static_cast<int64_t>(6 * sizeof(T)) + 10);
 }
 
 template void propagate<float>(const BoundNetwork<float>&, const InputSet&, int64_t, const Specification&,

@@ -6,6 +6,15 @@
 //     times the inputs, |a| gamma sum |w| m. The same holds for weights, biases and deployed sums that are not exact;
 //   - at a function: a times a slope is rounded, which is off by |a| u |slope| m;
 //   - where several consumers add to one coefficient: a rounding for each addition.
+//
+// The centered form measures every neuron from a number c near the middle of its range, its origin, fixed for the example:
+// where z' = W z + b,
+//     a (z' - c') = a W (z - c) + a (W c + b - c'),
+// and for lines s z + h of a function, s z + h - c' = s (z - c) + (s c + h - c'). The backward pass is the same, with the
+// intercepts in parentheses, but m is the largest |z - c|: rounding errors shrink with the input set, whatever the values.
+// Any c is sound, as long as the same one stands on both sides of a layer. W c is a sum in float64, off by offset_error;
+// the row's value at the origins of its own layer is added at the end. What errs by a share of z itself, weights that are
+// not exact, stays proportional to |z|. Without the centered form, c = 0.
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
@@ -26,7 +35,8 @@ struct Pair {
 
 // Rounding errors of the step at an affine layer, and at an activation that consumes it.
 template <class T>
-StepCosts costs_of(const BoundNetwork<T>& network, const Layer<T>& layer, const BoundOptions& options) {
+StepCosts costs_of(const BoundNetwork<T>& network, const Layer<T>& layer, const LayerState<T>& state,
+                   const BoundOptions& options) {
   const Outward out(options.sound);
   StepCosts costs;
   costs.sound = options.sound;
@@ -38,9 +48,9 @@ StepCosts costs_of(const BoundNetwork<T>& network, const Layer<T>& layer, const 
   const int64_t adds = network.input_adds(layer);
   const int64_t depth = products ? network.depth(layer, options.library) : layer.kind == Kind::kScale ? adds + 1 : adds;
   const double deployed = out.gamma(products ? layer.forward_fan_in + 4 : layer.roundings, options.deployed);
-  costs.sum = out.gamma<T>(depth) + layer.weight_error + deployed;
+  costs.sum = out.gamma<T>(depth) + (centered<T>(options) ? 0 : layer.weight_error) + deployed;
   costs.bias = deployed;
-  costs.flushed = deployed * kFlushed + layer.bias_error;
+  costs.flushed = deployed * kFlushed + layer.bias_error + state.offset_error;
   return costs;
 }
 
@@ -58,6 +68,8 @@ Pair affine_pair(const Layer<T>& layer, const ExampleState<T>& example, const La
   } else {
     bias = layer.bias[k];
   }
+  if (!state.offset.empty()) bias = state.offset[k];
+  if (!state.weight_error.empty()) known += state.weight_error[k];
   if (!costs.sound) return {bias, bias};
   const double size = std::fabs(bias);
   double error = costs.sum * state.sum[k] + costs.bias * size + costs.flushed + known;
@@ -65,10 +77,11 @@ Pair affine_pair(const Layer<T>& layer, const ExampleState<T>& example, const La
   return {bias - error, bias + error};
 }
 
-// The part of a scale's error that differs by neuron; empty for other layers.
+// The part of the error that differs by neuron and is not proportional to `sum`; empty for none.
 template <class T>
-std::vector<double> known_errors(const Layer<T>& layer, const ExampleState<T>& example, const StepCosts& costs) {
-  std::vector<double> known;
+std::vector<double> known_errors(const Layer<T>& layer, const ExampleState<T>& example, const LayerState<T>& state,
+                                 const StepCosts& costs) {
+  std::vector<double> known = state.weight_error;
   if (layer.kind != Kind::kScale || !costs.sound) return known;
   const LayerState<T>& input = example[layer.inputs[0]];
   known.resize(layer.shift.size());
@@ -81,7 +94,8 @@ std::vector<double> known_errors(const Layer<T>& layer, const ExampleState<T>& e
   return known;
 }
 template <class T>
-const std::vector<double>& offsets(const Layer<T>& layer) {
+const std::vector<double>& offsets(const Layer<T>& layer, const LayerState<T>& state) {
+  if (!state.offset.empty()) return state.offset;
   return layer.kind == Kind::kScale ? layer.shift : layer.bias;
 }
 
@@ -100,7 +114,8 @@ void prepare_input(const BoundNetwork<T>& network, ExampleState<T>& example, con
   LayerState<T>& state = example[0];
   const size_t n = state.lower.size();
   state.low.resize(n), state.high.resize(n);
-  for (size_t k = 0; k < n; ++k) store_pair(out, share, {state.lower[k], state.upper[k]}, state.low[k], state.high[k]);
+  relaxation_kernels<T>().pairs(state.lower.data(), state.upper.data(), origins_of(state), static_cast<int64_t>(n),
+                                share, options.sound, state.low.data(), state.high.data());
 }
 
 template <class T>
@@ -126,12 +141,16 @@ class RelaxationErrors {
  public:
   explicit RelaxationErrors(const StepCosts& costs) : out_(costs.sound), costs_(costs) {}
 
-  // m: the largest |z| below; pair: the factors of the layer below, where it is fused.
-  void store(LayerState<T>& state, size_t k, const LinearRelaxation<double>& relaxation, double m,
+  // m: the largest |z - origin| below; pair: the factors of the layer below, where it is fused.
+  void store(LayerState<T>& state, size_t k, const LinearRelaxation<double>& relaxation, double m, double origin,
              const Pair* pair) const {
-    const double s = relaxation.lower_slope, t = relaxation.upper_slope;
+    const double s = relaxation.lower_slope, t = relaxation.upper_slope, own = origin_of(state, k);
     double low = relaxation.lower_intercept, high = relaxation.upper_intercept;
     double low_size = std::fabs(low), high_size = std::fabs(high);
+    if (origin != 0 || own != 0) {
+      low += s * origin - own, high += t * origin - own;
+      low_size += std::fabs(s * origin) + std::fabs(own), high_size += std::fabs(t * origin) + std::fabs(own);
+    }
     if (pair != nullptr) {
       // slope b - |slope| error; the rounding of the coefficient affects b, too
       const double size = std::fmax(std::fabs(pair->low), std::fabs(pair->high));
@@ -170,9 +189,8 @@ void resize_relaxation(LayerState<T>& state, size_t n) {
 
 template <class T>
 bool finite(const LayerState<T>& state) {
-  double total = 0;
-  for (size_t k = 0; k < state.lower.size(); ++k) total += 0 * state.lower[k] + 0 * state.upper[k];
-  return total == 0;
+  return std::isfinite(relaxation_kernels<T>().total_distance(state.lower.data(), state.upper.data(), nullptr,
+                                                              static_cast<int64_t>(state.lower.size())));
 }
 
 template <class T>
@@ -186,14 +204,15 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
   const Outward out(options.sound);
   const auto n = static_cast<size_t>(layer.shape.size());
   resize_relaxation(state, n);
-  const StepCosts step = costs_of(network, below, options);
+  const StepCosts step = costs_of(network, below, input, options);
   const bool relu = layer.function == Function::kLeakyRelu && layer.slope == 0;
   if (relu && finite(input)) {
-    const std::vector<double> known = below.fused ? known_errors(below, example, step) : std::vector<double>();
+    const std::vector<double> known = below.fused ? known_errors(below, example, input, step) : std::vector<double>();
     relaxation_kernels<T>().relu_relaxation(
-        input.lower.data(), input.upper.data(), below.fused ? input.sum.data() : nullptr, offsets(below).data(),
-        known.empty() ? nullptr : known.data(), static_cast<int64_t>(n), step, state.lower_slope.data(),
-        state.upper_slope.data(), state.lower_intercept.data(), state.upper_intercept.data(), state.alive.data());
+        input.lower.data(), input.upper.data(), origins_of(input), state.origin.data(),
+        below.fused ? input.sum.data() : nullptr, offsets(below, input).data(), known.empty() ? nullptr : known.data(),
+        static_cast<int64_t>(n), step, state.lower_slope.data(), state.upper_slope.data(), state.lower_intercept.data(),
+        state.upper_intercept.data(), state.alive.data());
     state.needed = state.alive;  // the intercepts of the others are zero
     return;
   }
@@ -225,11 +244,12 @@ void prepare_activation(const BoundNetwork<T>& network, int64_t i, ExampleState<
       relaxation.lower_intercept = out.add_down(relaxation.lower_intercept, -error);
       relaxation.upper_intercept = out.add_up(relaxation.upper_intercept, error);
     }
+    const double origin = origin_of(input, k), far = distance(l, u, origin);
     if (below.fused) {
       const Pair pair = affine_pair(below, example, input, step, k);
-      costs.store(state, k, relaxation, magnitude(l, u), &pair);
+      costs.store(state, k, relaxation, far, origin, &pair);
     } else {
-      costs.store(state, k, relaxation, magnitude(l, u), nullptr);
+      costs.store(state, k, relaxation, far, origin, nullptr);
     }
   }
 }
@@ -243,7 +263,7 @@ void prepare_maximum(const BoundNetwork<T>& network, int64_t i, ExampleState<T>&
   const auto width = static_cast<size_t>(layer.window);
   resize_relaxation(state, n);
   state.picked.resize(n);
-  const RelaxationErrors<T> costs(costs_of(network, network.layer(layer.inputs[0]), options));
+  const RelaxationErrors<T> costs(costs_of(network, network.layer(layer.inputs[0]), input, options));
   for (size_t k = 0; k < n; ++k) {
     const int64_t* window = layer.windows.data() + k * width;
     const auto lower = [&](int64_t j) { return input.lower[static_cast<size_t>(j)]; };
@@ -257,18 +277,9 @@ void prepare_maximum(const BoundNetwork<T>& network, int64_t i, ExampleState<T>&
     // Any element of the window is a lower bound; it is the maximum where no other can exceed it.
     const LinearRelaxation<double> relaxation{1, largest ? 1.0 : 0.0, 0, largest ? 0 : state.upper[k]};
     state.picked[k] = best;
-    costs.store(state, k, relaxation, magnitude(lower(best), upper(best)), nullptr);
+    const double origin = origin_of(input, static_cast<size_t>(best));
+    costs.store(state, k, relaxation, distance(lower(best), upper(best), origin), origin, nullptr);
   }
-}
-
-// The sum of f(k), k < n, in four chains: one would wait for every addition.
-template <class F>
-double sum_of(size_t n, const F& f) {
-  double a = 0, b = 0, c = 0, d = 0;
-  size_t k = 0;
-  for (; k + 4 <= n; k += 4) a += f(k), b += f(k + 1), c += f(k + 2), d += f(k + 3);
-  for (; k < n; ++k) a += f(k);
-  return (a + b) + (c + d);
 }
 
 }  // namespace
@@ -282,9 +293,10 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
     const LayerState<T>& input = example[from];
     // Ranges are freed after their last reader: a missing one must not make the bound smaller.
     if (std::cmp_not_equal(input.lower.size(), network.layer(from).shape.size())) example.underflow_error = INFINITY;
-    const double total = sum_of(input.lower.size(), [&](size_t k) {
-      return std::max(std::fabs(input.lower[k]), std::fabs(input.upper[k])) + 1;
-    });
+    const double total =
+        relaxation_kernels<T>().total_distance(input.lower.data(), input.upper.data(), origins_of(input),
+                                               static_cast<int64_t>(input.lower.size())) +
+        static_cast<double>(input.lower.size());
     example.underflow_error = out.add_up(example.underflow_error, 2 * total * out.underflow<T>(operations));
   };
   if (i == 0) prepare_input(network, example, options);
@@ -293,10 +305,10 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
   if (layer.affine() && (!layer.fused || starts)) {
     LayerState<T>& state = example[i];
     const auto n = static_cast<size_t>(layer.shape.size());
-    const StepCosts costs = costs_of(network, layer, options);
+    const StepCosts costs = costs_of(network, layer, state, options);
     state.low.resize(n), state.high.resize(n);
-    const std::vector<double> known = known_errors(layer, example, costs);
-    relaxation_kernels<T>().affine_pairs(state.sum.data(), offsets(layer).data(),
+    const std::vector<double> known = known_errors(layer, example, state, costs);
+    relaxation_kernels<T>().affine_pairs(state.sum.data(), offsets(layer, state).data(),
                                          known.empty() ? nullptr : known.data(), static_cast<int64_t>(n), costs,
                                          state.low.data(), state.high.data());
   } else if (layer.kind == Kind::kActivation) {
@@ -309,9 +321,11 @@ void prepare(const BoundNetwork<T>& network, int64_t i, ExampleState<T>& example
   if (layer.fused || flushes) {
     // A coefficient that underflows above a fused layer also loses its share of that layer's bias; one that a library
     // flushes loses all that it is multiplied by.
-    double total = std::cmp_equal(example[i].sum.size(), layer.shape.size()) ? 0 : INFINITY;
-    const std::vector<double>& constants = layer.kind == Kind::kScale ? layer.shift : layer.bias;
-    total += sum_of(example[i].sum.size(), [&](size_t k) { return example[i].sum[k] + std::fabs(constants[k]); });
+    const std::vector<double>& sum = example[i].sum;
+    const double total =
+        std::cmp_equal(sum.size(), layer.shape.size())
+            ? relaxation_kernels<T>().total(sum.data(), offsets(layer, example[i]).data(), layer.shape.size())
+            : INFINITY;
     const double lost = out.underflow<T>(8) + (flushes && options.sound ? 2 * kSmallestNormal<T> : 0);
     example.underflow_error = out.add_up(example.underflow_error, 2 * total * lost);
   }

@@ -57,14 +57,16 @@ inline void copy_out(const T* eight, T* out, int64_t i, int64_t n) {
 }
 
 template <class T>
-PYROBUST_TARGET void pairs(const double* low, const double* high, int64_t n, double share, bool sound, T* low_out,
-                           T* high_out) {
+PYROBUST_TARGET void pairs(const double* low, const double* high, const double* origin, int64_t n, double share,
+                           bool sound, T* low_out, T* high_out) {
   const Steps<T> steps(sound);
   const V share8 = splat(share);
   for (int64_t i = 0; i < n; i += 8) {
     const Eight l(low, i, n), h(high, i, n);
     T a[8], b[8];
-    put_pair<T>(steps, share8, load(l.at), load(h.at), a, b);
+    V c = splat(0);
+    if (origin != nullptr) c = load(Eight(origin, i, n).at);
+    put_pair<T>(steps, share8, sub(load(l.at), c), sub(load(h.at), c), a, b);
     copy_out(a, low_out, i, n), copy_out(b, high_out, i, n);
   }
 }
@@ -83,7 +85,8 @@ PYROBUST_TARGET void affine_pairs(const double* sum, const double* bias, const d
 }
 
 template <class T>
-PYROBUST_TARGET void relu_relaxation(const double* lower, const double* upper, const double* sum, const double* bias,
+PYROBUST_TARGET void relu_relaxation(const double* lower, const double* upper, const double* origin,
+                                     const double* own_origin, const double* sum, const double* bias,
                                      const double* known, int64_t n, const StepCosts& costs, T* lower_slope,
                                      T* upper_slope, T* lower_intercept, T* upper_intercept, uint8_t* alive) {
   const Steps<T> steps(costs.sound);
@@ -102,13 +105,21 @@ PYROBUST_TARGET void relu_relaxation(const double* lower, const double* upper, c
     s = where_less(none, active, one, s), t = where_less(none, active, one, t);
     high = where_less(none, active, none, high);
     V low = none, m = max(abs(l), abs(u)), low_size = none, high_size = high;
+    if (origin != nullptr) {
+      const Eight origin8(origin, i, n), own8(own_origin, i, n);
+      const V c = load(origin8.at), own = load(own8.at), lowest = mul(s, c), highest = mul(t, c);
+      m = max(sub(u, c), sub(c, l));
+      low = sub(lowest, own), low_size = add(abs(lowest), abs(own));
+      high_size = add(high_size, add(abs(highest), abs(own)));
+      high = add(high, sub(highest, own));
+    }
     if (sum != nullptr) {
       const Eight sum8(sum, i, n), bias8(bias, i, n), known8(known == nullptr ? bias : known, i, n);
       const LowHigh pair =
           errors(steps, costs, load(sum8.at), load(bias8.at), known == nullptr ? none : load(known8.at));
       const V size = max(abs(pair.low), abs(pair.high));
-      low = mul(s, pair.low), high = fused(t, pair.high, high);
-      low_size = mul(s, size), high_size = fused(t, size, high_size);
+      low = fused(s, pair.low, low), high = fused(t, pair.high, high);
+      low_size = fused(s, size, low_size), high_size = fused(t, size, high_size);
       m = add(m, size);
     }
     const V low_cost = mul(mul(s, splat(costs.added)), m);
@@ -127,8 +138,29 @@ PYROBUST_TARGET void relu_relaxation(const double* lower, const double* upper, c
   }
 }
 
+PYROBUST_TARGET double total_distance(const double* lower, const double* upper, const double* origin, int64_t n) {
+  V sum = splat(0);
+  for (int64_t i = 0; i < n; i += 8) {
+    const Eight l(lower, i, n), u(upper, i, n);
+    V c = splat(0);
+    if (origin != nullptr) c = load(Eight(origin, i, n).at);
+    sum = add(sum, add(abs(sub(load(u.at), c)), abs(sub(c, load(l.at)))));  // NaN and infinities stay
+  }
+  return lane_sum(sum);
+}
+
+PYROBUST_TARGET double total(const double* a, const double* b, int64_t n) {
+  V sum = splat(0);
+  for (int64_t i = 0; i < n; i += 8) {
+    const Eight a8(a, i, n), b8(b, i, n);
+    sum = add(sum, add(load(a8.at), abs(load(b8.at))));
+  }
+  return lane_sum(sum);
+}
+
 template <class T>
-constexpr RelaxationKernels<T> kRelaxationKernels = {pairs<T>, affine_pairs<T>, relu_relaxation<T>};
+constexpr RelaxationKernels<T> kRelaxationKernels = {pairs<T>, affine_pairs<T>, total_distance, total,
+                                                     relu_relaxation<T>};
 
 }  // namespace
 }  // namespace pyrobust::cpu::PYROBUST_LEVEL

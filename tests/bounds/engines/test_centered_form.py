@@ -1,0 +1,170 @@
+"""The centered form of CROWN in float32: sound far from zero and in tiny sets, where it loses next to nothing."""
+
+from __future__ import annotations
+
+import itertools
+
+import bound_nets
+import numpy as np
+import pytest
+import torch
+from bound_engines import engine_of
+from bound_sets import KINDS, Sets, extreme_values, violated
+from torch import Tensor, nn
+
+from pyrobust.bounds import BoundedModel
+from pyrobust.bounds.engines.native import Engine
+from pyrobust.bounds.engines.query import Query
+from pyrobust.bounds.input_set import ball
+from pyrobust.bounds.specification import margins
+
+METHODS = ("crown-ibp", "crown")
+
+
+def native(net: nn.Module, shape: tuple[int, ...]) -> Engine:
+    engine = engine_of(BoundedModel(net, torch.zeros(1, *shape)).output, torch.float32)
+    assert isinstance(engine, Engine)
+    return engine
+
+
+def far_sets(kind: str, count: int, shape: tuple[int, ...], rng: np.random.Generator) -> Sets:
+    """Draw points and sets of radius 1e-9 to 1e-2, with centers of size 1 to 1e6."""
+    x = rng.uniform(0.5, 1, (count, *shape)) * rng.choice([-1, 1], (count, *shape))
+    center = torch.from_numpy(x * 10.0 ** rng.integers(0, 7, (count, *[1] * len(shape)))).float()
+    epsilon = 10.0 ** rng.uniform(-9, -2, count) * (rng.random(count) > 0.3)
+    width = torch.from_numpy(rng.random(x.shape) * epsilon.reshape(count, *[1] * len(shape)))
+    upper = torch.maximum(center, (center + width).float())
+    return Sets(kind, center, upper, torch.from_numpy(epsilon), None)
+
+
+def wide(rng: np.random.Generator, style: str) -> nn.Sequential:
+    """Draw a net whose sums have enough terms to cancel; its ReLUs are mostly stable on a tiny set."""
+    widths = [int(n) for n in rng.integers(5, 30, 3)]
+    layers: list[nn.Module] = []
+    for a, b in itertools.pairwise(widths):
+        layers += [nn.Linear(a, b), bound_nets.function(rng)]
+        if rng.random() < 0.5:
+            layers += [bound_nets.Residual(nn.Sequential(nn.Linear(b, b), nn.ReLU()), int(rng.choice([1, -1])))]
+    net = nn.Sequential(*layers, nn.Linear(widths[-1], 3)).float()
+    return bound_nets.fill(net, style, rng)
+
+
+def count_violations(net: nn.Module, shape: tuple[int, ...], rng: np.random.Generator) -> int:
+    engine, outside = native(net, shape), 0
+    outputs = net(torch.zeros(1, *shape)).shape[1]
+    for kind, norm_rows in itertools.product(KINDS, (False, True)):
+        sets = far_sets(kind, 4, shape, rng)
+        rows = torch.eye(outputs, dtype=torch.float64).expand(4, -1, -1)
+        if norm_rows:
+            rows = torch.from_numpy(rng.standard_normal((4, 2, outputs))).float().double()
+        values = extreme_values(net, sets, rows, rng)
+        for method in METHODS:
+            lower, upper = engine._call(
+                engine._native, sets.of_engine(), rows, Query(method, True, "real", None), with_upper=True
+            )
+            outside += violated(values, lower, upper)
+    return outside
+
+
+@pytest.mark.parametrize("style", ["normal", "cancel"])
+def test_dense_nets_far_from_zero(style: str) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        net = wide(rng, style)
+        assert count_violations(net, (net[0].in_features,), rng) == 0, net
+
+
+def test_nets_of_every_layer_far_from_zero() -> None:
+    rng = np.random.default_rng(1)
+    for i in range(5):
+        net, shape = bound_nets.convolutional(rng, ("normal", "cancel")[i % 2], torch.float32)
+        assert count_violations(net, shape, rng) == 0, net
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_nets_far_from_zero_at_length(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for i in range(150):
+        net = wide(rng, ("normal", "cancel")[i % 2])
+        assert count_violations(net, (net[0].in_features,), rng) == 0, net
+        net, shape = bound_nets.convolutional(rng, ("normal", "cancel")[i % 2], torch.float32)
+        assert count_violations(net, shape, rng) == 0, net
+
+
+def absorbing(fan_in: int) -> nn.Sequential:
+    """Build a net in whose backward sums 1 + d + d + ... of ``fan_in`` terms every d is rounded away.
+
+    Each hidden neuron is 4 + w·x[0], w = 1 for the first and d = 0.49·2^-23 for the others; the output is their sum.
+    """
+    net = nn.Sequential(nn.Linear(8, fan_in), nn.ReLU(), nn.Linear(fan_in, 1, bias=False)).eval().requires_grad_(False)
+    net[0].weight.fill_(0)
+    net[0].weight[:, 0] = 0.49 * 2.0**-23
+    net[0].weight[0, 0] = 1
+    net[0].bias.fill_(4)
+    net[2].weight.fill_(1)
+    return net
+
+
+@pytest.mark.parametrize("fan_in", [4, 6, 8])
+def test_coefficients_that_lose_every_term(fan_in: int, simd_level: str) -> None:
+    """On the unit l2 ball the minimum is 4 fan_in - (1 + (fan_in - 1) d); no dot product hides an error."""
+    net = absorbing(fan_in)
+    lower, upper = native(net, (8,)).run(
+        ball(torch.zeros(1, 8), torch.tensor([1.0]).double(), "l2", None, (8,)),
+        None,
+        Query("crown", True, "real", None),
+    )
+    reach = float(net[0].weight.double()[:, 0].sum())
+    assert float(lower) <= 4 * fan_in - reach
+    assert float(upper) >= 4 * fan_in + reach
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_values_at_the_origins_lose_terms(relu: bool, method: str) -> None:
+    """The sum 2^60 + 1 + ... + 1 - 2^60 = 6 is 0 in float64."""
+    net = nn.Sequential(nn.Linear(8, 1), *([nn.ReLU()] if relu else [])).eval().requires_grad_(False)
+    net[0].weight.fill_(1)
+    net[0].bias.fill_(-3)
+    x = torch.tensor([[2.0**60, 1, 1, 1, 1, 1, 1, -(2.0**60)]])
+    engine = native(net, (8,))
+    lower, upper = engine._call(
+        engine._native, ball(x, 0.0, "linf", None, (8,)), None, Query(method, True, "real", None), with_upper=True
+    )
+    assert float(lower) <= 3 <= float(upper)
+
+
+def loss(net: nn.Module, x: Tensor, epsilon: float, method: str) -> Tensor:
+    """Return how far float32 margins are below those in float64."""
+    engine = native(net, tuple(x.shape[1:]))
+    rows, inputs = margins(net(x).argmax(1), 10), ball(x, epsilon, "linf", None, tuple(x.shape[1:]))
+    query = Query(method, True, "real", None)
+    narrow, _ = engine._call(engine._native, inputs, rows, query, with_upper=False)
+    exact, _ = engine._call(engine._wide, inputs, rows, query, with_upper=False)
+    assert bool((narrow <= exact + 1e-9 * exact.abs()).all())
+    return exact - narrow
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rounding_errors_shrink_with_the_set(method: str) -> None:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.ReLU())]
+    net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), *layers, nn.Linear(64, 10)).eval().requires_grad_(False)
+    x = torch.rand(4, 20)
+    assert float(loss(net, x, 1e-6, method).max()) < 2e-7
+    assert float(loss(net, x, 1e-9, method).max()) < 5e-9  # at a point only products of two roundings are left
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bits_do_not_depend_on_the_batch(method: str) -> None:
+    rng = np.random.default_rng(2)
+    net, shape = bound_nets.convolutional(rng, "normal", torch.float32)
+    engine, sets = native(net, shape), far_sets("linf", 21, (*shape,), rng)
+    inputs, query = sets.of_engine(), Query(method, True, "real", None)
+    lower, upper = engine.run(inputs, None, query)
+    for count in (1, 2, 3, 5, 11, 16):
+        chosen = torch.arange(21) < count
+        first = engine.run(inputs.rows(chosen), None, query)
+        assert torch.equal(first[0], lower[:count])
+        assert torch.equal(first[1], upper[:count])
