@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds.engines.chunks import engine_limit, fits, free_memory, most_live
+from pyrobust.bounds.engines.library_products import LibraryProducts
 from pyrobust.bounds.engines.native_packing import Packed, has_offset, native_network
 from pyrobust.bounds.engines.query import Query
 from pyrobust.bounds.graph.nodes import Conv2d, Linear, Node, in_order
@@ -24,7 +25,9 @@ _LEAST_CHUNK = 32
 # Estimated loss of a lower bound by rounding errors of float32, relative to its distance from the value at the center,
 # of a network with one layer of weights; it grows with the square of their number, as measured on trained nets of four
 # to eighteen. Whatever is tried, bounds are proved.
-_LOSS = 4e-4
+_LOSS = 1e-5
+# The same where the engine measures neurons from zero (see csrc/bounds/engine/relaxation.cpp).
+_LOSS_FROM_ZERO = 4e-4
 # The value at the center is computed only for bounds nearer to zero than the loss at this distance, larger than most.
 _LARGE_MARGIN = 64
 # Bytes of the rows that library products take together (kElements in wide/backward.cpp), with those of the layers
@@ -51,7 +54,7 @@ class Engine:
         self._floats = torch.finfo(self._dtype)
         self.deployable = dtype in (torch.float32, torch.float64)
         self._native = native_network(output, self._dtype)
-        self._loss = _LOSS * sum(isinstance(node, Linear | Conv2d) for node in in_order(output)) ** 2
+        self._depth = sum(isinstance(node, Linear | Conv2d) for node in in_order(output))
 
     @functools.cached_property
     def _deployed(self) -> Packed:
@@ -100,14 +103,16 @@ class Engine:
 
     def _undecided(self, inputs: InputSet, rows: Tensor, query: Query, lower: Tensor) -> Tensor:
         """Whether rounding errors may be all that keeps the lower bounds of a set from being positive: bool [B]."""
-        undecided = (lower <= 0).any(1) & (lower > -_LARGE_MARGIN * self._loss).all(1)
+        from_zero = query.semantics == "float32" or self._products(self._native, query) is not None
+        loss = (_LOSS_FROM_ZERO if from_zero else _LOSS) * self._depth**2
+        undecided = (lower <= 0).any(1) & (lower > -_LARGE_MARGIN * loss).all(1)
         if bool(undecided.any()):
             chosen = inputs.rows(undecided)
             points = InputSet(chosen.points(), "linf", None, None)
             plain = Query("ibp", False, "real", query.memory_limit)
             value, _ = self._call(self._native, points, _rows_of(rows, undecided), plain, False)
             bound = lower[undecided]
-            undecided[undecided.clone()] = (bound + self._loss * (value - bound) > 0).all(1)
+            undecided[undecided.clone()] = (bound + loss * (value - bound) > 0).all(1)
         return undecided
 
     def _memory(self, packed: Packed, rows: Tensor | None, query: Query) -> tuple[int, int]:
@@ -131,13 +136,17 @@ class Engine:
         largest = max(node.size for node in in_order(self._output))
         return threads + (kernels[0] if norm != "linf" else 0), kernels[1] + 16 * _LIBRARY_ITEM * largest
 
+    @staticmethod
+    def _products(packed: Packed, query: Query) -> LibraryProducts | None:
+        """The library's products; CROWN stays with the kernels, as intervals of unblocked sums would cost it margin."""
+        return packed.products if query.method != "crown" and packed.products.chosen() else None
+
     def _call(
         self, packed: Packed, inputs: InputSet, rows: Tensor | None, query: Query, with_upper: bool
     ) -> tuple[Tensor, Tensor]:
         enough = max(_LEAST_CHUNK, _EXAMPLES_PER_THREAD * torch.get_num_threads())
         threads, example = self._memory(packed, rows, query)
-        # CROWN's backward passes stay in the kernels, and intervals of unblocked sums would cost it margin.
-        products = packed.products if query.method != "crown" and packed.products.chosen() else None
+        products = self._products(packed, query)
         if products is not None:
             enough = max(1, _WIDE_ELEMENTS // products.largest)
         if query.memory_limit is None:
