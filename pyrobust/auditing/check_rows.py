@@ -143,7 +143,7 @@ def check_classes(log: CertificationLog) -> Iterator[Finding]:
     if classes is None:
         last_label = _last_class(label)
         labels, counts = np.unique(label[label <= last_label], return_counts=True)
-        if len(labels) == last_label + 1 and counts.min() >= _SEEN:
+        if 0 < len(labels) == last_label + 1 and counts.min() >= _SEEN:
             last = last_label  # every class is among the labels
         else:
             last = max(

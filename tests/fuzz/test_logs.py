@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "auditing")]
@@ -54,6 +54,7 @@ ROWS = st.tuples(
 
 
 @QUICK
+@example([(0, -1, 0, 0.0, 0)])  # no label is a class
 @given(st.lists(ROWS, min_size=1, max_size=12))
 def test_any_numbers_form_a_log(path: Path, rows: list[tuple[Any, ...]]) -> None:
     header = HEADER.removesuffix("\ttime")
