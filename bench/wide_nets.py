@@ -58,26 +58,11 @@ def image_224() -> nn.Sequential:
     )
 
 
-def sigmoid_net() -> nn.Sequential:
-    """cifar_conv_small_sigmoid's architecture."""
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 4, 2),
-        nn.Sigmoid(),
-        nn.Conv2d(16, 32, 4, 2),
-        nn.Sigmoid(),
-        nn.Flatten(),
-        nn.Linear(1152, 100),
-        nn.Sigmoid(),
-        nn.Linear(100, 10),
-    )
-
-
 #: Name → (function that makes the net, shape of one input).
 WIDE_NETS: dict[str, tuple[Callable[[], nn.Sequential], tuple[int, ...]]] = {
     "ResNet-18 of width 64": (resnet18, (3, 32, 32)),
     "VGG with batch norm and max-pool": (vgg, (3, 32, 32)),
     "3x224x224 net": (image_224, (3, 224, 224)),
-    "sigmoid net": (sigmoid_net, (3, 32, 32)),
 }
 
 
