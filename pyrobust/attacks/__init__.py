@@ -16,12 +16,12 @@ from __future__ import annotations
 from .apgd import APGD
 from .autoattack import AutoAttack, AutoAttackResult, Flag
 from .base import AdversarialAttack
+from .black_box.square import Square
 from .engine import BatchAttack
 from .eot import EOT
-from .fab import FAB, MinimalPerturbation
 from .fgsm import FGSM
+from .minimum.fab import FAB, MinimalPerturbation
 from .pgd import BIM, PGD
-from .square import Square
 
 __all__ = [
     "APGD",

@@ -12,10 +12,10 @@ from pyrobust.errors import InputError
 from pyrobust.runner import Classifier
 
 from .apgd import APGD
+from .black_box.square import Square
 from .engine import BatchAttack
 from .eot import EOT
-from .fab import FAB
-from .square import Square
+from .minimum.fab import FAB
 
 #: The published versions.
 Version: TypeAlias = Literal["standard", "plus", "rand"]

@@ -13,12 +13,12 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from pyrobust.attacks.apgd import APGD
+from pyrobust.attacks.black_box.square import Square
 from pyrobust.attacks.engine import BatchAttack
 from pyrobust.attacks.eot import EOT
-from pyrobust.attacks.fab import FAB
 from pyrobust.attacks.losses import named_loss
+from pyrobust.attacks.minimum.fab import FAB
 from pyrobust.attacks.queries import Queries
-from pyrobust.attacks.square import Square
 from pyrobust.checks import NormName, class_labels
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from pyrobust.attacks import APGD, EOT
 from pyrobust.attacks.autoattack import AutoAttack
-from pyrobust.attacks.fab import FAB
-from pyrobust.attacks.square import Square
+from pyrobust.attacks.black_box.square import Square
+from pyrobust.attacks.minimum.fab import FAB
 from pyrobust.errors import InputError
 
 EPSILON = {"linf": 0.02, "l2": 0.1, "l1": 0.3}

@@ -14,12 +14,12 @@ from pyrobust.errors import InputError
 from pyrobust.ops.logits import ROBUST
 from pyrobust.runner import Classifier, Progress
 
-from .engine import BatchAttack, Callback
-from .losses import check_loss, named_loss
+from ..engine import BatchAttack, Callback
+from ..losses import check_loss, named_loss
+from ..state import AttackState
+from ..tracking import Best
 from .square_proposals import PROPOSALS
 from .square_windows import window_share
-from .state import AttackState
-from .tracking import Best
 
 # Queries whose random numbers are drawn at once.
 _QUERIES_PER_DRAW = 64

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from pyrobust.ops.perturbation import add_perturbation
 
-from .norms import per_example
+from ..norms import per_example
+from ..state import AttackState
 from .square_windows import Grid, pattern
-from .state import AttackState
 
 
 def _tiny(like: Tensor) -> float:

@@ -19,12 +19,12 @@ from pyrobust.ops.logits import FOOLED, ROBUST
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier, Progress
 
-from .engine import BatchAttack, Callback
+from ..engine import BatchAttack, Callback
+from ..losses import lead_of_target, margin, targeted_margin
+from ..norms import per_example
+from ..queries import Queries
+from ..state import AttackState
 from .fab_projection import step_to_hyperplane
-from .losses import lead_of_target, margin, targeted_margin
-from .norms import per_example
-from .queries import Queries
-from .state import AttackState
 
 # Steps of the final search on the segment from x to the nearest adversarial point, as in Croce and Hein.
 _FINAL_STEPS = 3

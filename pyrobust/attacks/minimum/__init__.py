@@ -1,0 +1,1 @@
+"""Minimum-norm attacks: the nearest adversarial example, regardless of epsilon."""
