@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, choice, image_indices, summary
+from pyrobust.checks import NormLike, image_indices, summary
 from pyrobust.errors import InputError
 from pyrobust.frames import Tabular
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
 from .apgd import APGD
-from .autoattack_versions import VERSIONS, Version, checked_names, published_attack
+from .autoattack_versions import Version, attack_names, published_attack
 from .base import AdversarialAttack
 from .engine import BatchAttack, Callback
 from .queries import Queries
@@ -109,6 +109,8 @@ class AutoAttack(AdversarialAttack):
       and FAB on nine target classes.
     - "rand", for randomized models: APGD on the cross entropy and on the DLR loss, averaged over 20 draws per step. A
       model that is already an ``EOT`` keeps its number of draws.
+    - "custom": the attacks of ``attacks_to_run``, in that order, with the budgets of "plus"; ``attacks`` has their
+      settings, as in ``attack.attacks["apgd-ce"].restarts = 1``.
 
     The DLR loss needs three classes and its targeted forms four. With three classes, "apgd-t" is replaced by
     "apgd-dlr"; with two, both are skipped, because the cross entropy's gradient then has the direction of any margin's.
@@ -123,9 +125,9 @@ class AutoAttack(AdversarialAttack):
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format: see
             ``BatchAttack``.
-        version: "standard", "plus" or "rand"; determines the attacks and their budgets.
+        version: "standard", "plus", "rand" or "custom"; determines the attacks and their budgets.
         attacks_to_run: names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t" and "square", replacing the
-            version's attacks.
+            version's attacks; required with "custom".
         progress: True for a progress bar on the terminal, or a function of (examples done, examples).
         callback: called with (row, success, x_adv) for each example when it is done.
         after_attack: called with ("clean", robust [N], x_adv) before the first attack and with (name, robust, x_adv)
@@ -168,7 +170,7 @@ class AutoAttack(AdversarialAttack):
         memory_format: torch.memory_format | None = None,
     ) -> None:
         super().__init__(model, epsilon, norm, clip_min, clip_max, device, clip=clip)
-        choice("version", version, tuple(VERSIONS))
+        names = attack_names(version, attacks_to_run)
         self.version = version
         self.progress = progress
         self.callback = callback
@@ -177,7 +179,7 @@ class AutoAttack(AdversarialAttack):
         running: dict[str, Any] = {"batch_size": batch_size, "dtype": dtype, "memory_format": memory_format}
         self.runner = Runner(model, device=device, **running)
         options = {"clip_min": self.clip_min, "clip_max": self.clip_max, "device": device, "seed": seed, **running}
-        for name in checked_names(VERSIONS[version] if attacks_to_run is None else attacks_to_run):
+        for name in names:
             self.attacks[name] = published_attack(name, model, self.epsilon, self.norm, version, options)
         self.result: AutoAttackResult | None = None
         self._flags: dict[str, Flag] = {}

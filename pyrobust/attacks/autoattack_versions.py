@@ -17,8 +17,8 @@ from .engine import BatchAttack
 from .eot import EOT
 from .minimum.fab import FAB
 
-#: The published versions.
-Version: TypeAlias = Literal["standard", "plus", "rand"]
+#: The published versions, and "custom" for attacks named by the user.
+Version: TypeAlias = Literal["standard", "plus", "rand", "custom"]
 #: The attacks of each version, in order (Croce and Hein, 2020).
 VERSIONS: dict[str, tuple[str, ...]] = {
     "standard": ("apgd-ce", "apgd-t", "fab-t", "square"),
@@ -42,6 +42,22 @@ def checked_names(names: Iterable[str]) -> tuple[str, ...]:
     return checked
 
 
+def attack_names(version: str, attacks_to_run: Iterable[str] | None) -> tuple[str, ...]:
+    """Check the attacks of a version; raises InputError for an unknown version, or "custom" without attacks.
+
+    >>> attack_names("rand", None), attack_names("custom", ["square"])
+    (('apgd-ce', 'apgd-dlr'), ('square',))
+    """
+    choice("version", version, (*VERSIONS, "custom"))
+    if attacks_to_run is not None:
+        return checked_names(attacks_to_run)
+    if version == "custom":
+        raise InputError(
+            f'attacks_to_run: expected one or more of {", ".join(_NAMES)} with version="custom", got None'
+        )
+    return VERSIONS[version]
+
+
 def published_attack(
     name: str, model: Classifier, epsilon: float | Tensor, norm: NormName, version: str, options: dict[str, Any]
 ) -> BatchAttack:
@@ -63,7 +79,7 @@ def published_attack(
     if name == "apgd-t":
         targets = 5 if l1 and version == "standard" else 9
         return APGD(model, epsilon, norm, loss="dlr-targeted", targets=targets, multi_epsilon=l1, **options)
-    restarts = {"standard": 5 if l1 else 1, "plus": 5, "rand": 1}[version]
+    restarts = {"standard": 5 if l1 else 1, "plus": 5, "custom": 5, "rand": 1}[version]
     return APGD(
         model, epsilon, norm, loss="ce" if name == "apgd-ce" else "dlr", restarts=restarts, multi_epsilon=l1, **options
     )

@@ -42,7 +42,7 @@ _NOT_SHOWN = ("model", "runner", "epsilon", "norm", "clip_min", "clip_max", "pro
 class AdversarialAttack(abc.ABC):
     """An attack on a classifier: a search for a misclassified x_adv with ‖x_adv − x‖ ≤ epsilon in the clip range.
 
-    Subclasses define ``generate`` and inherit ``project`` and ``evaluate``. Both ``generate`` and ``evaluate`` run a
+    Subclasses define ``generate`` and inherit ``project``, ``evaluate`` and the call ``attack(x, y)``. Both ``generate`` and ``evaluate`` run a
     module in evaluation mode and put every submodule back into its own mode. The constructor moves a module to the
     device, permanently; its parameters receive no gradients.
 
@@ -65,10 +65,10 @@ class AdversarialAttack(abc.ABC):
     ...         return x + self.project(torch.ones_like(x), x)
     >>> attack = Brighter(lambda x: torch.stack([x[:, 0], 1 - x[:, 0]], 1), epsilon=0.25)
     >>> x, y = torch.tensor([[0.4], [0.1]]), torch.tensor([1, 1])
-    >>> attack.generate(x, y)
+    >>> attack(x, y)  # attack.generate(x, y)
     tensor([[0.6500],
             [0.3500]])
-    >>> attack.evaluate(x, y, attack.generate(x, y))["robust_accuracy"]
+    >>> attack.evaluate(x, y, attack(x, y))["robust_accuracy"]
     0.5
     """
 
@@ -129,6 +129,10 @@ class AdversarialAttack(abc.ABC):
         Returns:
             [N, ...], the adversarial examples.
         """
+
+    def __call__(self, x: Tensor, y: Tensor, *arguments: Any, **keywords: Any) -> Tensor:
+        """Generate adversarial examples: ``attack(x, y)`` is ``attack.generate(x, y)``, with the same arguments."""
+        return self.generate(x, y, *arguments, **keywords)
 
     def project(self, delta: Tensor, x: Tensor) -> Tensor:
         """Project perturbations on the ball and the clip range.

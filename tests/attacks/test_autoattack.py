@@ -58,6 +58,22 @@ def test_published_budgets(norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
+def test_custom_has_the_budgets_of_plus(norm: str) -> None:
+    names = ["square", "fab", "apgd-ce", "apgd-t"]
+    custom = AutoAttack(small_net(), norm=norm, version="custom", attacks_to_run=names)
+    plus = AutoAttack(small_net(), norm=norm, version="plus").attacks
+    assert custom.version == "custom"
+    assert list(custom.attacks) == names
+    for name, attack in custom.attacks.items():
+        budget = {key: value for key, value in vars(attack).items() if isinstance(value, int | float | str | bool)}
+        assert budget == {key: vars(plus[name])[key] for key in budget}
+    with pytest.raises(InputError, match=r'^attacks_to_run: expected one or more of .* with version="custom", got No'):
+        AutoAttack(small_net(), norm=norm, version="custom")
+    with pytest.raises(InputError, match=r"^attacks_to_run: expected one or more distinct attacks, got none"):
+        AutoAttack(small_net(), norm=norm, version="custom", attacks_to_run=[])
+
+
+@pytest.mark.parametrize("norm", NORMS)
 def test_result_reports_each_attack(norm: str) -> None:
     x, y = images(16)
     net = small_net()

@@ -57,6 +57,27 @@ def test_user_defined_attack(norm: str) -> None:
     }
 
 
+def test_an_attack_is_called_as_it_generates() -> None:
+    """Also one of a user whose ``generate`` takes no targets."""
+
+    class Shift(AdversarialAttack):
+        def generate(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
+            return x + self.project(torch.ones_like(x), x)
+
+    net = small_net()
+    x, y = images(6)
+    goal = (y + 1) % 5
+    attack = PGD(net, 0.1, steps=3)
+    assert torch.equal(attack(x, y), attack.generate(x, y))
+    keywords: dict[str, Any] = {"targeted": True, "target_labels": goal, "indices": range(6, 12), "epsilon": 0.2}
+    expected = attack.generate(x, y, **keywords)
+    assert torch.equal(attack(x, y, **keywords), expected)
+    assert torch.equal(attack(x, y, True, goal, indices=range(6, 12), epsilon=0.2), expected)
+    assert not torch.equal(attack(x, y), expected)
+    shift = Shift(net, 0.1)
+    assert torch.equal(shift(x, y), shift.generate(x, y))
+
+
 def test_constructor() -> None:
     model = small_net().train()
     flags = [parameter.requires_grad_(i % 2 == 0).requires_grad for i, parameter in enumerate(model.parameters())]
