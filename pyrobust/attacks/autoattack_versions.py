@@ -52,9 +52,7 @@ def attack_names(version: str, attacks_to_run: Iterable[str] | None) -> tuple[st
     if attacks_to_run is not None:
         return checked_names(attacks_to_run)
     if version == "custom":
-        raise InputError(
-            f'attacks_to_run: expected one or more of {", ".join(_NAMES)} with version="custom", got None'
-        )
+        raise InputError(f'attacks_to_run: expected one or more of {", ".join(_NAMES)} with version="custom", got None')
     return VERSIONS[version]
 
 

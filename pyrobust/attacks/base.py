@@ -42,9 +42,9 @@ _NOT_SHOWN = ("model", "runner", "epsilon", "norm", "clip_min", "clip_max", "pro
 class AdversarialAttack(abc.ABC):
     """An attack on a classifier: a search for a misclassified x_adv with ‖x_adv − x‖ ≤ epsilon in the clip range.
 
-    Subclasses define ``generate`` and inherit ``project``, ``evaluate`` and the call ``attack(x, y)``. Both ``generate`` and ``evaluate`` run a
-    module in evaluation mode and put every submodule back into its own mode. The constructor moves a module to the
-    device, permanently; its parameters receive no gradients.
+    Subclasses define ``generate`` and inherit ``project``, ``evaluate`` and the call ``attack(x, y)``. Both
+    ``generate`` and ``evaluate`` run a module in evaluation mode and put every submodule back into its own mode. The
+    constructor moves a module to the device, permanently; its parameters receive no gradients.
 
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.

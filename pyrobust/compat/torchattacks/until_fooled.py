@@ -10,10 +10,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from pyrobust.attacks import apgd, autoattack, autoattack_versions, fab, fgsm, pgd, square
+from pyrobust.attacks import apgd, autoattack, autoattack_versions, fgsm, pgd
+from pyrobust.attacks.black_box import square
 from pyrobust.attacks.engine import BatchAttack
 from pyrobust.attacks.eot import EOT
 from pyrobust.attacks.losses import LOSSES, LossName, check_loss
+from pyrobust.attacks.minimum import fab
 from pyrobust.attacks.state import AttackState
 from pyrobust.checks import NormName
 from pyrobust.errors import InputError
