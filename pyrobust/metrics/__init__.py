@@ -34,6 +34,7 @@ from pyrobust.metrics.lipschitz import (
     CategoricalProvableRobustAccuracy,
 )
 from pyrobust.metrics.margins import binary_margins, categorical_margins
+from pyrobust.metrics.paired import PairedComparison, paired_test
 from pyrobust.metrics.rate import Rate, estimate_rate
 from pyrobust.metrics.subsets import subset_accuracy, subset_average_certified_radius
 from pyrobust.metrics.success import (
@@ -58,6 +59,7 @@ __all__ = [
     "CertifiedAccuracyBound",
     "ClassSummary",
     "Estimate",
+    "PairedComparison",
     "Rate",
     "SurvivalCurve",
     "attack_success_rate",
@@ -77,6 +79,7 @@ __all__ = [
     "maximum_radius",
     "mean_distance",
     "minimum_perturbation",
+    "paired_test",
     "perturbation_quantiles",
     "predicted_classes",
     "rank_by_survival",

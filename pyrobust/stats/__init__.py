@@ -1,9 +1,15 @@
-"""Binomial bounds, normal quantiles and confidence sequences, all rounded outward."""
+"""Binomial bounds and tests, normal quantiles and confidence sequences, all rounded outward."""
 
 from typing import Final
 
 from pyrobust.stats import arguments, decimals, rule
-from pyrobust.stats.binomial import binomial_test, clopper_pearson_lower, clopper_pearson_upper, fixed_count
+from pyrobust.stats.binomial import (
+    binomial_test,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    fixed_count,
+)
+from pyrobust.stats.holm import holm
 from pyrobust.stats.lattice import LatticeOutcome, exact_error, lattice_outcome
 from pyrobust.stats.normal import normal_quantile_lower
 from pyrobust.stats.rule import SequentialRule, looks
@@ -20,6 +26,7 @@ __all__ = [
     "clopper_pearson_upper",
     "exact_error",
     "fixed_count",
+    "holm",
     "lattice_outcome",
     "looks",
     "normal_quantile_lower",

@@ -17,14 +17,15 @@ method uses the slope d ln P / d ln p = k / S, which decreases in p, so in exact
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 from functools import lru_cache
-from typing import Final, overload
+from typing import Final, Literal, TypeAlias, overload
 
 import numpy.typing as npt
 from scipy import special
 
-from pyrobust.checks import probability
+from pyrobust.checks import choice, probability
 from pyrobust.stats.arguments import FloatArray, inputs, map_scalars
 from pyrobust.stats.decimals import MARGIN, MAX_NEWTON, context, log_factorial
 
@@ -104,9 +105,12 @@ def _upper(k: int, n: int, alpha: float) -> float:
 
 
 @lru_cache(maxsize=1 << 16)
-def _two_sided(k: int, n: int) -> float:
+def _tail_of_half(k: int, n: int, sides: int) -> float:
+    """Sides · P(Bin(n, 1/2) >= k), at most 1, rounded up."""
+    if k == 0:
+        return 1.0
     with localcontext(context()):
-        log_p = _log_tail(max(k, n - k), n, 1, 2)[0] + Decimal(2).ln()
+        log_p = _log_tail(k, n, 1, 2)[0] + Decimal(sides).ln()
         if log_p >= 0:
             return 1.0
         if log_p < -750:
@@ -114,6 +118,16 @@ def _two_sided(k: int, n: int) -> float:
         value = log_p.exp() * (1 + _LOG_ERROR)
         p = float(value)
         return p if Decimal(p) >= value else math.nextafter(p, 1.0)
+
+
+#: Alternative hypotheses about a proportion, each with its p-value.
+_TESTS: Final[dict[str, Callable[[int, int], float]]] = {
+    "two-sided": lambda k, n: _tail_of_half(max(k, n - k), n, 2),
+    "greater": lambda k, n: _tail_of_half(k, n, 1),
+    "less": lambda k, n: _tail_of_half(n - k, n, 1),
+}
+#: Alternative hypotheses of a test.
+Alternative: TypeAlias = Literal["two-sided", "greater", "less"]
 
 
 @overload
@@ -208,28 +222,30 @@ def fixed_count(n: int, p0: float, alpha: float) -> int:
 
 
 @overload
-def binomial_test(k: int, n: int) -> float: ...
+def binomial_test(k: int, n: int, alternative: Alternative = "two-sided") -> float: ...
 @overload
-def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike) -> float | FloatArray: ...
-def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike) -> float | FloatArray:
-    """P-value of the exact two-sided test of p = 1/2, given k successes in n trials.
+def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative = "two-sided") -> float | FloatArray: ...
+def binomial_test(k: npt.ArrayLike, n: npt.ArrayLike, alternative: Alternative = "two-sided") -> float | FloatArray:
+    """P-value of the exact test of p = 1/2, given k successes in n trials (the sign test, Arbuthnot, 1710).
 
-    Equals min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))), rounded up (the sign test, Arbuthnot, 1710).
+    Against p > 1/2 ("greater") it is P(Bin(n, 1/2) >= k), against p < 1/2 ("less") P(Bin(n, 1/2) <= k), and against
+    both min(1, 2 P(Bin(n, 1/2) >= max(k, n - k))); rounded up.
 
     Args:
         k: successes, integers in [0, n]; any shape that broadcasts with n.
         n: trials, integers in [1, 10**9].
+        alternative: "two-sided", "greater" or "less".
 
     Returns:
         Float64 array of the broadcast shape, or a float if both are scalars. In (0, 1], never below the exact p-value.
 
     Raises:
-        InputError: a value is out of range, or the shapes do not broadcast.
+        InputError: a value is out of range, the shapes do not broadcast, or the alternative is unknown.
         InputTypeError: counts are not integers.
 
-    >>> f"{binomial_test(9, 10):.8f}"
-    '0.02148438'
+    >>> f"{binomial_test(9, 10):.8f}", f"{binomial_test(9, 10, 'greater'):.8f}"
+    ('0.02148438', '0.01074219')
     >>> binomial_test(5, 10)
     1.0
     """
-    return map_scalars(_two_sided, *inputs(k, n))
+    return map_scalars(_TESTS[choice("alternative", alternative, tuple(_TESTS))], *inputs(k, n))
