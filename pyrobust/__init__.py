@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Final
 
 from pyrobust import smoothing
-from pyrobust.attacks import APGD, BIM, EOT, FAB, FGSM, PGD, AdversarialAttack, AutoAttack, Square
+from pyrobust.attacks import APGD, BIM, EOT, FAB, FGSM, PGD, AdversarialAttack, AutoAttack, Square, TransferAttack
 from pyrobust.bounds import (
     BoundedModel,
     BoundOptions,
@@ -85,6 +85,7 @@ __all__ = [
     "Run",
     "Square",
     "SurvivalCurve",
+    "TransferAttack",
     "Verdicts",
     "__version__",
     "attack_dataset",

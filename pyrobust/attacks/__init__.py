@@ -22,6 +22,7 @@ from .eot import EOT
 from .fgsm import FGSM
 from .minimum.fab import FAB, MinimalPerturbation
 from .pgd import BIM, PGD
+from .transfer import TransferAttack
 
 __all__ = [
     "APGD",
@@ -37,4 +38,5 @@ __all__ = [
     "Flag",
     "MinimalPerturbation",
     "Square",
+    "TransferAttack",
 ]

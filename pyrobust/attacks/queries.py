@@ -46,8 +46,15 @@ class Queries:
         batch = x.to(self.runner.dtype)
         return self._mean([self._forward(batch) for _ in range(self.draws)])
 
-    def gradient(self, x: Tensor, loss: Callable[[Tensor], LogitLoss]) -> tuple[Tensor, Tensor, Tensor]:
+    def gradient(
+        self,
+        x: Tensor,
+        loss: Callable[[Tensor], LogitLoss],
+        transform: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [B, K], value [B] in float64 and dvalue/dx [B, ...] of a loss of the logits.
+
+        With a differentiable ``transform``, these are the model's at transform(x).
 
         The gradient is scaled by a positive factor per example, the same for all draws of an ``EOT``: the backward pass
         starts from derivatives of size 1 by the logits, so it does not vanish where the loss is nearly flat.
@@ -57,7 +64,7 @@ class Queries:
         scale: Tensor | None = None  # size of the first draw's derivative by the logits
         for _ in range(self.draws):
             with torch.enable_grad():
-                output = self._forward(leaf)
+                output = self._forward(leaf if transform is None else transform(leaf))
             if not output.requires_grad:
                 raise ModelError(
                     "model: expected logits differentiable with respect to the input, got logits without a gradient; "

@@ -1,0 +1,260 @@
+"""Transfer attacks: gradient steps on surrogate models, judged on the attacked one."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pyrobust.checks import NormLike, count, items, kind, non_negative, positive, probability, shape_text, share
+from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.ops.logits import LogitLoss
+from pyrobust.runner import Classifier, Progress, Runner, logits_of
+
+from .engine import BatchAttack, Callback
+from .losses import LOSSES, LossName, check_loss, named_loss
+from .norms import per_example
+from .queries import Queries
+from .state import AttackState
+
+# Random numbers of one step and example: whether to resize, the size, and the place.
+_DRAWS = 4
+
+
+class TransferAttack(BatchAttack):
+    """Gradient steps on the loss of a surrogate, for a model whose gradients are unknown: MI-, DI- and TI-FGSM.
+
+    x_{t+1} = Π(x_t + α·d(g_{t+1})), where d is ``PGD``'s direction of the norm and
+    g_{t+1} = μ·g_t + W∗∇L(T(x_t)) / ‖W∗∇L(T(x_t))‖₁:
+
+    - momentum μ (MI-FGSM; Dong et al., 2018);
+    - diverse inputs T (DI-FGSM; Xie et al., 2019): with probability ``diversity``, an image is shrunk bilinearly to a
+      random size and put at a random place on zeros, independently in every step;
+    - W, a Gaussian kernel that the gradient is convolved with (TI-FGSM; Dong, Pang, Su and Zhu, 2019), which stands for
+      the mean over shifted images. Its standard deviation is k/√3 pixels, k = (kernel − 1)/2.
+
+    The three combine; the defaults are MI-FGSM's. Several surrogates are attacked through the mean of their logits.
+
+    The steps do not use the model, which may be any callable: it is run on x, whose misclassified examples are returned
+    as they are, and on the last iterates, which are returned whether or not they fool it. ``evaluate`` and
+    ``attack_dataset`` judge it as for any attack.
+
+    Args:
+        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``BatchAttack``; the model is the attacked one, and dtype its own.
+        surrogate: module or callable with the model's classes, differentiable, or a sequence of these. Each runs in its
+            own dtype, and modules are moved to the attack's device, permanently.
+        steps: number of steps, at least 1.
+        step_size: α, positive; default epsilon / steps.
+        momentum: μ ≥ 0.
+        diversity: probability in [0, 1] that an image is resized in a step.
+        resize: smallest size of a resized image over the image's, in (0, 1).
+        kernel: length of the Gaussian kernel, odd; None for no convolution.
+        loss: "ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``.
+
+    Raises:
+        InputError: a value out of range, or no surrogate.
+        InputTypeError: a value of the wrong type.
+
+    >>> surrogate = torch.nn.Linear(2, 2)
+    >>> _ = surrogate.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+    >>> def model(x):  # no gradients
+    ...     return torch.nn.functional.one_hot(x.argmax(1), 2).float()
+    >>> attack = TransferAttack(model, epsilon=0.25, surrogate=surrogate)
+    >>> x, y = torch.tensor([[0.5, 0.25], [0.9, 0.1]]), torch.tensor([0, 0])
+    >>> attack.evaluate(x, y, attack(x, y))["robust_accuracy"]
+    0.5
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        epsilon: float | Tensor = 8 / 255,
+        norm: NormLike = "linf",
+        clip_min: float = 0.0,
+        clip_max: float = 1.0,
+        device: torch.device | str | None = None,
+        *,
+        surrogate: Classifier | Sequence[Classifier],
+        steps: int = 10,
+        step_size: float | None = None,
+        momentum: float = 1.0,
+        diversity: float = 0.0,
+        resize: float = 0.9,
+        kernel: int | None = None,
+        loss: LossName = "ce",
+        clip: tuple[float, float] | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        progress: bool | Progress = False,
+        callback: Callback | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            epsilon,
+            norm,
+            clip_min,
+            clip_max,
+            device,
+            clip=clip,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+            callback=callback,
+        )
+        self.surrogate = _surrogates(surrogate)
+        self.steps = count("steps", steps)
+        self.step_size = None if step_size is None else positive("step_size", step_size)
+        self.momentum = non_negative("momentum", momentum)
+        self.diversity = share("diversity", diversity)
+        self.resize = probability("resize", resize)
+        self.kernel = None if kernel is None else count("kernel", kernel)
+        if self.kernel is not None and self.kernel % 2 == 0:
+            raise InputError(f"kernel: expected an odd number, got {kernel}")
+        self.loss = check_loss(loss, LOSSES)
+        where = self.device if isinstance(model, nn.Module) or device is not None else None
+        mean = self.surrogate[0] if len(self.surrogate) == 1 else _MeanLogits(self.surrogate)
+        self._surrogate = Runner(mean, device=where, memory_format=memory_format)
+
+    def _run(self, state: AttackState) -> None:
+        if (self.diversity or self.kernel) and state.x.dim() != 4:
+            raise InputError(
+                f"x: expected images [N, C, H, W] for diversity and kernel, got shape {shape_text(state.x.shape)}"
+            )
+        surrogate = Queries(self._surrogate)
+        device = self._surrogate.device_for(state.x)
+        weights = None if self.kernel is None else gaussian(self.kernel, state.x)
+        draws = self._draws(state)
+        step = state.epsilon / self.steps if self.step_size is None else torch.full_like(state.epsilon, self.step_size)
+        x_adv, velocity = state.x, torch.zeros_like(state.x)
+        y, last = state.y.to(device), int(state.y.max())
+
+        def loss(logits: Tensor) -> LogitLoss:
+            if logits.shape[1] <= last:
+                raise InputError(
+                    f"surrogate: expected the model's classes, up to {last}, got {logits.shape[1]} classes"
+                )
+            return named_loss(logits, y, y, name=self.loss, targeted=state.targeted)
+
+        # The model's session may have switched autocast on.
+        with torch.autocast(device.type, enabled=False), self._surrogate.session(gradients=True):
+            for t in range(self.steps):
+                transform = (
+                    None
+                    if draws is None
+                    else functools.partial(resized, draws=draws[:, t], chance=self.diversity, least=self.resize)
+                )
+                _, _, gradient = surrogate.gradient(x_adv.to(device), loss, transform)
+                gradient = gradient.to(state.x.device).nan_to_num_(0.0, 0.0, 0.0)
+                if weights is not None:
+                    gradient = smoothed(gradient, weights)
+                length = gradient.abs().flatten(1).sum(1).clamp_(min=torch.finfo(gradient.dtype).tiny)
+                velocity = velocity.mul_(self.momentum).add_(gradient / per_example(length, gradient))
+                x_adv = state.step(x_adv, velocity.clone(), step)
+        state.finish(*state.retire(state.verdict(state.logits(x_adv)), x_adv))
+
+    def _draws(self, state: AttackState) -> Tensor | None:
+        """Uniform numbers in [0, 1] of all steps, [B, steps, 4]."""
+        if not self.diversity:
+            return None
+        noise = state.noise("uniform", 0, shape=(self.steps * _DRAWS,))[:, 0]
+        return (noise.double() / math.sqrt(12) + 0.5).clamp_(0, 1).view(len(noise), self.steps, _DRAWS)
+
+
+class _MeanLogits(nn.Module):
+    """The mean of several models' logits, each in its own dtype."""
+
+    def __init__(self, models: Sequence[Classifier]) -> None:
+        super().__init__()
+        self.models = list(models)
+        self.dtypes = [Runner(model).dtype for model in models]
+        self.modules_among_them = nn.ModuleList([model for model in models if isinstance(model, nn.Module)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = [logits_of(model(x.to(dtype))) for model, dtype in zip(self.models, self.dtypes, strict=True)]
+        classes = {output.shape[1:] for output in outputs}
+        if len(classes) > 1:
+            shapes = " and ".join(sorted(shape_text(output.shape) for output in outputs))
+            raise ModelError(f"surrogate: expected logits of one shape from all surrogates, got {shapes}")
+        mean: Tensor = torch.stack([output.to(outputs[0].dtype) for output in outputs]).mean(0)
+        return mean
+
+
+def _surrogates(surrogate: Classifier | Sequence[Classifier]) -> list[Classifier]:
+    """Check one or more surrogates and return them in a list."""
+    # A Sequential is a sequence of layers, but one model.
+    models = [surrogate] if callable(surrogate) else items("surrogate", surrogate, "models")
+    if not models:
+        raise InputError("surrogate: expected at least one model, got none")
+    for model in models:
+        if not callable(model):
+            raise InputTypeError(f"surrogate: expected a torch.nn.Module or a callable, got {kind(model)}")
+    return models
+
+
+def resized(images: Tensor, draws: Tensor, *, chance: float, least: float) -> Tensor:
+    """Shrink images at random and put them at a random place on zeros (Xie et al., 2019).
+
+    The new sides are whole numbers of pixels from ⌈least·side⌉ up, each as likely; interpolation is bilinear.
+
+    Args:
+        images: [B, C, H, W].
+        draws: [B, 4], float64 in [0, 1]: an image is resized where the first is below ``chance``; the others determine
+            its size, its row and its column.
+        chance: probability of resizing.
+        least: smallest new side over the side.
+
+    Returns:
+        [B, C, H, W].
+
+    >>> draws = torch.tensor([[0.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
+    >>> resized(torch.ones(1, 1, 4, 4), draws, chance=1.0, least=0.5)[0, 0]
+    tensor([[0., 0., 0., 0.],
+            [0., 0., 0., 0.],
+            [1., 1., 0., 0.],
+            [1., 1., 0., 0.]])
+    """
+    kept = draws[:, 0] >= chance
+    rows = _interpolation(images.shape[2], draws[:, 1], draws[:, 2], least, kept).to(images)
+    columns = _interpolation(images.shape[3], draws[:, 1], draws[:, 3], least, kept).to(images)
+    return rows[:, None] @ images @ columns[:, None].mT
+
+
+def _interpolation(side: int, size: Tensor, place: Tensor, least: float, kept: Tensor) -> Tensor:
+    """Matrices [B, side, side] that shrink and move a signal; the identity where ``kept``."""
+    smallest = math.ceil(least * side)
+    new = (smallest + (size * (side - smallest + 1)).floor()).clamp_(max=side)
+    first = (place * (side - new + 1)).floor().minimum(side - new)
+    new, first = torch.where(kept, side, new), torch.where(kept, 0, first)
+    pixel = torch.arange(side, dtype=torch.float64, device=size.device)
+    offset = pixel - first[:, None]  # [B, side], within the resized signal
+    source = (offset + 0.5) * (side / new)[:, None] - 0.5
+    inside = (offset >= 0) & (offset < new[:, None])
+    return (1 - (source[:, :, None] - pixel).abs()).clamp_(min=0) * inside[:, :, None]
+
+
+def gaussian(length: int, like: Tensor) -> Tensor:
+    """Gaussian kernel [1, 1, length, length] with sum 1 and standard deviation k/√3, k = (length − 1)/2.
+
+    >>> gaussian(3, torch.zeros(1, dtype=torch.float64))[0, 0, 1]
+    tensor([0.1067, 0.4781, 0.1067], dtype=torch.float64)
+    """
+    reach = length // 2
+    place = torch.arange(-reach, reach + 1, dtype=torch.float64)
+    weight = torch.exp(-1.5 * (place / max(reach, 1)) ** 2)
+    weight /= weight.sum()
+    return torch.outer(weight, weight).to(like)[None, None]
+
+
+def smoothed(gradient: Tensor, kernel: Tensor) -> Tensor:
+    """Convolve each channel of a gradient [B, C, H, W] with a kernel [1, 1, k, k], with zeros around it."""
+    planes = functional.conv2d(gradient.reshape(-1, 1, *gradient.shape[2:]), kernel, padding=kernel.shape[-1] // 2)
+    return planes.view(gradient.shape)

@@ -1,0 +1,231 @@
+"""TransferAttack: iterates by hand, transforms against torch's own, and judgement on the attacked model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from attack_models import NORMS, Counting, fooled_alone, halfspace, images, inside, random, small_net
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pyrobust.attacks import EOT, TransferAttack
+from pyrobust.attacks.transfer import gaussian, resized, smoothed
+from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.evaluation import attack_dataset
+
+EPSILON = {"linf": 0.1, "l2": 0.5, "l1": 2.0}
+
+
+def right(x: Tensor) -> Tensor:
+    """A model that is right for every image of class 0, and has no gradient."""
+    return torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]]).repeat(len(x), 1)
+
+
+def test_momentum_by_hand() -> None:
+    """The gradient of the margin of (1, -2)·x turns into velocity (1 + μ + μ² …)·g, g = (-1/3, 2/3)."""
+    surrogate = halfspace(torch.tensor([1.0, -2.0]), 50.0)
+    x = torch.tensor([[0.5, 0.25]])
+    options: dict[str, Any] = {"surrogate": surrogate, "momentum": 0.5}
+    attack = TransferAttack(lambda z: z * 0 + torch.tensor([1.0, 0.0]), 0.25, "linf", steps=2, **options)
+    torch.testing.assert_close(attack(x, torch.tensor([0])), torch.tensor([[0.25, 0.5]]))
+    attack = TransferAttack(lambda z: z * 0 + torch.tensor([1.0, 0.0]), 0.25, "l2", steps=4, step_size=0.05, **options)
+    expected = x + 0.2 * torch.tensor([[-1.0, 2.0]]) / 5**0.5
+    torch.testing.assert_close(attack(x, torch.tensor([0])), expected)
+
+
+def test_momentum_follows_the_published_rule() -> None:
+    """Iterates in plain torch; the kernel convolves each gradient before it is normalized."""
+    net = small_net()
+    x, y = images(6)
+    y = net(x).argmax(1)
+    weights = gaussian(3, x)
+
+    def plain(kernel: bool) -> Tensor:
+        z, velocity = x.clone(), torch.zeros_like(x)
+        for _ in range(4):
+            z.requires_grad_()
+            (gradient,) = torch.autograd.grad(functional.cross_entropy(net(z), y, reduction="sum"), z)
+            if kernel:
+                gradient = functional.conv2d(gradient, weights, padding=1)
+            velocity = 0.9 * velocity + gradient / gradient.abs().sum((1, 2, 3), keepdim=True)
+            z = (x + (z.detach() + 0.025 * velocity.sign() - x).clamp(-0.1, 0.1)).clamp(0, 1)
+        return z
+
+    def model(batch: Tensor) -> Tensor:  # right wherever it is asked, so that every example takes all steps
+        return functional.one_hot(y[: len(batch)], 5).double()
+
+    for kernel in (None, 3):
+        attack = TransferAttack(model, 0.1, surrogate=net, steps=4, momentum=0.9, kernel=kernel, batch_size=6)
+        torch.testing.assert_close(attack(x, y), plain(kernel is not None), rtol=0, atol=1e-12)
+
+
+def test_compared_with_torchattacks() -> None:
+    """MI-FGSM reaches the same points; the victim is the surrogate, so that fewer steps would already fool it."""
+    torchattacks = pytest.importorskip("torchattacks")
+    net = small_net(torch.float32)
+    x, _ = images(8, torch.float32)
+    y = net(x).argmax(1)
+    theirs = torchattacks.MIFGSM(net, eps=0.1, alpha=0.01, steps=10, decay=1.0)(x, y)
+    ours = TransferAttack(net, 0.1, surrogate=net, steps=10, step_size=0.01)(x, y)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(9, 9), (8, 5), (3, 16)])
+def test_resized_images_are_interpolated_and_padded(shape: tuple[int, int]) -> None:
+    x = random(64, 2, *shape, seed=1, dtype=torch.float64)
+    draws = random(64, 4, seed=2, dtype=torch.float64)
+    got = resized(x, draws, chance=0.75, least=0.5)
+    sizes = set()
+    for image, result, draw in zip(x, got, draws.tolist(), strict=True):
+        if draw[0] >= 0.75:
+            assert torch.equal(result, image)
+            continue
+        new = [-(-side // 2) + int(draw[1] * (side - -(-side // 2) + 1)) for side in shape]
+        small = functional.interpolate(image[None], size=new, mode="bilinear", align_corners=False)[0]
+        top, left = (int(u * (side - n + 1)) for u, side, n in zip(draw[2:], shape, new, strict=True))
+        padding = (left, shape[1] - new[1] - left, top, shape[0] - new[0] - top)
+        torch.testing.assert_close(result, functional.pad(small, padding))
+        sizes.add(new[0])
+    assert sizes == set(range(-(-shape[0] // 2), shape[0] + 1))
+
+
+def test_gaussian_kernel() -> None:
+    kernel = gaussian(7, torch.zeros(1, dtype=torch.float64))[0, 0]
+    assert float(kernel.sum()) == pytest.approx(1)
+    assert float(kernel[3, 6] / kernel[3, 3]) == pytest.approx(float(torch.exp(torch.tensor(-9 / (2 * 3.0)))))
+    assert float(kernel[6, 0] / kernel[3, 3]) == pytest.approx(float(torch.exp(torch.tensor(-18 / (2 * 3.0)))))
+    assert gaussian(1, kernel).tolist() == [[[[1.0]]]]
+    point = torch.zeros(1, 2, 7, 7, dtype=torch.float64)
+    point[0, 1, 3, 3] = 2
+    torch.testing.assert_close(smoothed(point, gaussian(7, point))[0, 1], 2 * kernel)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_points_are_in_the_ball_whatever_the_batches(norm: str, dtype: torch.dtype) -> None:
+    net, x, y = small_net(dtype), *images(12, dtype)
+    torch.manual_seed(1)
+    other = nn.Sequential(nn.Flatten(), nn.Linear(36, 5)).to(dtype)
+    options: dict[str, Any] = {"surrogate": [net, other], "diversity": 0.7, "resize": 0.6, "kernel": 5, "steps": 4}
+    attack = TransferAttack(net, EPSILON[norm], norm, batch_size=12, **options)
+    x_adv = attack(x, y)
+    assert inside(x_adv, x, norm, EPSILON[norm])
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    parts = TransferAttack(net, EPSILON[norm], norm, batch_size=5, **options)(x[order], y[order], indices=order)
+    torch.testing.assert_close(parts, x_adv[order], rtol=0, atol=1e-4 if dtype == torch.float32 else 1e-9)
+    again = TransferAttack(net, EPSILON[norm], norm, seed=1, **options)(x, y)
+    assert not torch.equal(again, x_adv)
+
+
+def test_the_model_is_run_twice_and_judges() -> None:
+    net = small_net()
+    x, y = images(16)
+    victim = Counting(nn.Sequential(nn.Flatten(), nn.Linear(36, 5)).double())
+    victim.model.load_state_dict({"1.weight": random(5, 36, seed=9, dtype=torch.float64), "1.bias": torch.zeros(5)})
+    y = victim.model(x).argmax(1)
+    ended: dict[int, bool] = {}
+    attack = TransferAttack(
+        victim, 0.2, surrogate=net, batch_size=16, callback=lambda row, success, _: ended.__setitem__(row, success)
+    )
+    x_adv = attack(x, y)
+    assert attack.forwards == victim.rows == 32
+    broken = fooled_alone(victim.model, x_adv, y)
+    assert [ended[row] for row in range(16)] == broken
+    assert attack.evaluate(x, y, x_adv)["robust_accuracy"] == 1 - sum(broken) / 16
+    y[3] = (y[3] + 1) % 5
+    assert torch.equal(attack(x, y)[3], x[3])
+
+
+def test_targeted() -> None:
+    net = small_net()
+    x, y = images(12)
+    goal = net(x).topk(2).indices[:, 1]
+    attack = TransferAttack(net, 0.6, surrogate=net)
+    x_adv = attack(x, y, targeted=True, target_labels=goal)
+    assert torch.equal(net(x_adv).argmax(1), goal)
+
+
+def test_surrogates_of_other_kinds() -> None:
+    """A callable, an EOT, bfloat16 autocast of the model; modes are restored."""
+    net = small_net(torch.float32).train()
+    x, _ = images(6, torch.float32)
+    y = torch.zeros(6, dtype=torch.int64)
+    for surrogate in (lambda z: net(z), EOT(net, 2, lambda z: z + 0.0), [net, lambda z: net(z)]):
+        x_adv = TransferAttack(right, 0.1, surrogate=surrogate, steps=3)(x, y)
+        torch.testing.assert_close(x_adv, TransferAttack(right, 0.1, surrogate=net, steps=3)(x, y), rtol=0, atol=1e-5)
+    assert net.training
+    y = net(x).argmax(1)
+    seen: list[torch.dtype] = []
+    net.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    TransferAttack(small_net(torch.float32), 0.1, surrogate=net, steps=2, dtype=torch.bfloat16)(x, y)
+    TransferAttack(small_net(torch.bfloat16), 0.1, surrogate=net, steps=2)(x.bfloat16(), y)
+    assert set(seen) == {torch.float32}
+    x_adv = TransferAttack(right, 0.1, surrogate=net, diversity=1.0, steps=2, memory_format=torch.channels_last)(x, y)
+    assert inside(x_adv, x, "linf", 0.1)
+
+
+def test_nan_gradients_do_not_move() -> None:
+    """√|x₀·0| has derivative NaN at 0."""
+
+    def model(x: Tensor) -> Tensor:
+        z = x[:, 1] - 0.5 + (x[:, 0] * 0).sqrt()
+        return torch.stack([z, -z], 1)
+
+    x = torch.full((4, 3), 0.6)
+    x_adv = TransferAttack(model, 0.3, surrogate=model)(x, torch.zeros(4, dtype=torch.int64))
+    assert inside(x_adv, x, "linf", 0.3)
+    assert bool((x_adv[:, 1] < 0.5).all())
+
+
+def test_runs_are_stored_and_compare_the_surrogate(tmp_path: Any) -> None:
+    net = small_net(torch.float32)
+    x, _ = images(10, torch.float32)
+    y = net(x).argmax(1)
+    torch.manual_seed(5)
+    surrogate = nn.Sequential(nn.Flatten(), nn.Linear(36, 5))
+    path = tmp_path / "run.db"
+    run = attack_dataset(TransferAttack(net, 0.2, surrogate=surrogate, steps=3), (x, y), out=path, batch_size=4)
+    assert len(run) == 10
+    attack_dataset(TransferAttack(net, 0.2, surrogate=surrogate, steps=3), (x, y), out=path)
+    with torch.no_grad():
+        surrogate[1].bias += 1
+    with pytest.raises(RuntimeError, match="surrogate"):
+        attack_dataset(TransferAttack(net, 0.2, surrogate=surrogate, steps=3), (x, y), out=path)
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"surrogate": 3}, InputTypeError, r"^surrogate: expected a sequence of models, got 3"),
+    ({"surrogate": [3]}, InputTypeError, r"^surrogate: expected a torch.nn.Module or a callable, got int"),
+    ({"surrogate": []}, InputError, r"^surrogate: expected at least one model, got none"),
+    ({"steps": 0}, InputError, r"^steps: expected at least 1"),
+    ({"momentum": -1.0}, InputError, r"^momentum: expected"),
+    ({"diversity": 1.5}, InputError, r"^diversity: expected a number in \[0, 1\], got 1.5"),
+    ({"resize": 0}, InputError, r"^resize: expected a number in \(0, 1\), got 0"),
+    ({"kernel": 4}, InputError, r"^kernel: expected an odd number, got 4"),
+    ({"kernel": 2.5}, InputTypeError, r"^kernel: expected an integer"),
+    ({"loss": "x"}, InputError, r"^loss: expected one of"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), BAD, ids=lambda value: str(value)[:30])
+def test_bad_construction(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        TransferAttack(right, **{"surrogate": small_net(), **options})
+
+
+def test_bad_calls() -> None:
+    flat, y = torch.full((2, 36), 0.5), torch.tensor([4, 0])
+
+    def model(x: Tensor) -> Tensor:
+        return functional.one_hot(y[: len(x)], 5).float()
+
+    with pytest.raises(InputError, match=r"^x: expected images \[N, C, H, W\] for diversity and kernel, got shape"):
+        TransferAttack(model, surrogate=nn.Linear(36, 5), kernel=3)(flat, y)
+    with pytest.raises(InputError, match=r"^surrogate: expected the model's classes, up to 4, got 3 classes"):
+        TransferAttack(model, surrogate=nn.Linear(36, 3))(flat, y)
+    with pytest.raises(ModelError, match=r"^surrogate: expected logits of one shape"):
+        TransferAttack(model, surrogate=[nn.Linear(36, 5), nn.Linear(36, 6)])(flat, y)
+    with pytest.raises(ModelError, match=r"^model: expected logits differentiable"):
+        TransferAttack(model, surrogate=model)(flat, y)
