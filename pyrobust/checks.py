@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +30,15 @@ WORDS: Final = 1 << 32
 NormName: TypeAlias = Literal["linf", "l2", "l1"]
 """The norms of perturbations, by name."""
 
+AttackNormName: TypeAlias = Literal["linf", "l2", "l1", "l0"]
+"""The norms of attacks: l0 counts the changed coordinates."""
+
 NormLike: TypeAlias = NormName | str | float
 """A norm as callers may write it: a name in any spelling that ``norm_name`` reads, or its order."""
 
 NORMS: Final[tuple[NormName, ...]] = ("linf", "l2", "l1")
-_ORDERS: Final[dict[str, NormName]] = {"inf": "linf", "2": "l2", "1": "l1"}
+ATTACK_NORMS: Final[tuple[AttackNormName, ...]] = (*NORMS, "l0")
+_ORDERS: Final[dict[str, AttackNormName]] = {"inf": "linf", "2": "l2", "1": "l1", "0": "l0"}
 
 
 def integer(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
@@ -223,14 +227,35 @@ def norm_name(name: str, value: Any) -> NormName:
     Traceback (most recent call last):
     pyrobust.errors.InputError: norm: expected one of linf, l2, l1, got 3
     """
+    return _norm_among(name, value, NORMS)
+
+
+def attack_norm_name(name: str, value: Any, norms: tuple[AttackNormName, ...] = ATTACK_NORMS) -> AttackNormName:
+    """Return the name of one of these norms, as ``norm_name`` does; l0 is "l0" or 0.
+
+    >>> attack_norm_name("norm", "L0"), attack_norm_name("norm", 2, ("l2",))
+    ('l0', 'l2')
+    >>> attack_norm_name("norm", "l1", ("linf", "l2"))
+    Traceback (most recent call last):
+    pyrobust.errors.InputError: norm: expected one of linf, l2, got 'l1'
+    """
+    return _norm_among(name, value, norms)
+
+
+_Norm = TypeVar("_Norm", bound=str)
+
+
+def _norm_among(name: str, value: Any, norms: tuple[_Norm, ...]) -> _Norm:
     if isinstance(value, str):
         order = value.lower().removeprefix("l").lstrip("_-")
     else:
         parsed = _float(value)
         order = "" if parsed is None else f"{parsed:g}"
-    if order not in _ORDERS:
-        raise InputError(f"{name}: expected one of {', '.join(NORMS)}, got {shown(value)}")
-    return _ORDERS[order]
+    for norm in norms:
+        if _ORDERS.get(order) == norm:
+            return norm
+    expected = f"one of {', '.join(norms)}" if len(norms) > 1 else norms[0]
+    raise InputError(f"{name}: expected {expected}, got {shown(value)}")
 
 
 def items(name: str, values: Iterable[Any], of: str = "numbers") -> list[Any]:

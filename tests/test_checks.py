@@ -395,7 +395,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         bounded.bounds(x, 0.01),
         bounded.verify(x, y, 0.05),
         attack.result,
-        pyrobust.FAB(net, 0.1, steps=2).minimal_perturbation(x, y),
+        pyrobust.FAB(net, 0.1, steps=2).minimum(x, y),
         ops.grid_noise(0.25, Fraction(1, 255)),
     ]
     return {f"{type(result).__name__} {place}": result for place, result in enumerate(made)}

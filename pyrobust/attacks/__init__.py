@@ -20,7 +20,9 @@ from .black_box.square import Square
 from .engine import BatchAttack
 from .eot import EOT
 from .fgsm import FGSM
-from .minimum.fab import FAB, MinimalPerturbation
+from .minimum.engine import MinimumNormAttack
+from .minimum.fab import FAB
+from .minimum.result import MinimumNorm
 from .pgd import BIM, PGD
 from .transfer import TransferAttack
 
@@ -36,7 +38,8 @@ __all__ = [
     "AutoAttackResult",
     "BatchAttack",
     "Flag",
-    "MinimalPerturbation",
+    "MinimumNorm",
+    "MinimumNormAttack",
     "Square",
     "TransferAttack",
 ]

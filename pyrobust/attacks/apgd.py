@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, count, probability
+from pyrobust.checks import NORMS, NormLike, count, probability
 from pyrobust.errors import InputError
 from pyrobust.ops.examples import count_changed, put_rows
 from pyrobust.ops.steps import l1_step_in_ball
@@ -73,6 +73,8 @@ class APGD(BatchAttack):
     >>> attack.evaluate(x, y, attack.generate(x, y))["robust_accuracy"]  # the boundary is 0.18 and 0.28 away
     0.5
     """
+
+    norms = NORMS
 
     def __init__(
         self,

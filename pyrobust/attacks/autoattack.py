@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, image_indices, summary
+from pyrobust.checks import NORMS, NormLike, image_indices, summary
 from pyrobust.errors import InputError
 from pyrobust.frames import Tabular
 from pyrobust.runner import Classifier, Progress, Runner, reporting
@@ -148,6 +148,8 @@ class AutoAttack(AdversarialAttack):
     >>> attack.result.broken_by, attack.result.robust_accuracy
     (('apgd-ce', 'clean'), 0.0)
     """
+
+    norms = NORMS
 
     def __init__(
         self,

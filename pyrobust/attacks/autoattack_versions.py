@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
-from pyrobust.checks import NormName, choice, items
+from pyrobust.checks import AttackNormName, choice, items
 from pyrobust.errors import InputError
 from pyrobust.runner import Classifier
 
@@ -57,7 +57,7 @@ def attack_names(version: str, attacks_to_run: Iterable[str] | None) -> tuple[st
 
 
 def published_attack(
-    name: str, model: Classifier, epsilon: float | Tensor, norm: NormName, version: str, options: dict[str, Any]
+    name: str, model: Classifier, epsilon: float | Tensor, norm: AttackNormName, version: str, options: dict[str, Any]
 ) -> BatchAttack:
     """Make an attack by name, with the version's budget; ``options`` are other arguments of ``BatchAttack``.
 

@@ -7,14 +7,15 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from pyrobust.checks import (
+    ATTACK_NORMS,
+    AttackNormName,
     NormLike,
-    NormName,
     class_labels,
     clip_range,
     finite,
@@ -36,7 +37,18 @@ from .norms import Ball, norm_of
 from .queries import Queries
 
 # Attributes that ``repr`` shows in another form, or not at all.
-_NOT_SHOWN = ("model", "runner", "epsilon", "norm", "clip_min", "clip_max", "progress", "forwards", "result")
+_NOT_SHOWN = (
+    "model",
+    "runner",
+    "epsilon",
+    "norm",
+    "clip_min",
+    "clip_max",
+    "progress",
+    "forwards",
+    "backwards",
+    "result",
+)
 
 
 class AdversarialAttack(abc.ABC):
@@ -50,7 +62,8 @@ class AdversarialAttack(abc.ABC):
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
         epsilon: radius of the ball, in the input's unit: a finite number ≥ 0, or a tensor [N] with one radius per
             example.
-        norm: "linf", "l2" or "l1".
+        norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates), as far as the class attribute ``norms``
+            has them.
         clip_min: smallest valid input value.
         clip_max: largest valid input value, above clip_min.
         device: where to run; default: the device of the model's first parameter, else the CPU.
@@ -72,6 +85,9 @@ class AdversarialAttack(abc.ABC):
     0.5
     """
 
+    #: The norms that the attack knows.
+    norms: ClassVar[tuple[AttackNormName, ...]] = ATTACK_NORMS
+
     def __init__(
         self,
         model: Classifier,
@@ -83,8 +99,8 @@ class AdversarialAttack(abc.ABC):
         *,
         clip: tuple[float, float] | None = None,
     ) -> None:
-        self._norm = norm_of(norm)
-        self.norm: NormName = self._norm.name
+        self._norm = norm_of(norm, self.norms)
+        self.norm: AttackNormName = self._norm.name
         self.clip_min, self.clip_max = _clip_range(clip_min, clip_max, clip)
         radius = radii("epsilon", epsilon)
         self.epsilon: float | Tensor = radius if radius.dim() else radius.item()

@@ -34,7 +34,7 @@ class BatchAttack(AdversarialAttack):
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``; an ``EOT`` is averaged.
         epsilon: radius of the ball, a number or a tensor [N] with one radius per example.
-        norm: "linf", "l2" or "l1".
+        norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates).
         clip_min: smallest valid input value.
         clip_max: largest valid input value.
         device: where to run; default: the device of the model's first parameter, else the CPU.
@@ -84,8 +84,8 @@ class BatchAttack(AdversarialAttack):
         self.runner = Runner(model, device=device, dtype=dtype, memory_format=memory_format, batch_size=batch_size)
         self.progress = progress
         self.callback = callback
-        #: Rows pushed through the model in the last ``generate``.
-        self.forwards = 0
+        #: Rows pushed through the model in the last ``generate``, and gradients taken of one.
+        self.forwards = self.backwards = 0
 
     def generate(
         self,
@@ -142,7 +142,7 @@ class BatchAttack(AdversarialAttack):
                 todo = (~done).nonzero()[:, 0]
                 self._attack(queries, x, y, radius, index, todo, done, targeted, leave)
             finally:
-                self.forwards = queries.forwards
+                self.forwards, self.backwards = queries.forwards, queries.backwards
         return x_adv
 
     def _attack(

@@ -1,4 +1,4 @@
-"""The l∞, l2 and l1 norms of attacks: distance, projection on the feasible set, ascent step, random start.
+"""The l∞, l2, l1 and l0 norms of attacks: distance, projection on the feasible set, ascent step, random start.
 
 Every iterate of every attack comes from ``Norm.place`` or ``Norm.step``, whose last operation rounds toward the clean
 example: in exact arithmetic, the perturbation of a returned point lies inside the ball and the clip range.
@@ -14,7 +14,8 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, NormName, norm_name
+from pyrobust.checks import ATTACK_NORMS, AttackNormName, NormLike, attack_norm_name
+from pyrobust.ops.examples import count_changed
 from pyrobust.ops.norm_balls import project_l2_ball, project_linf_ball
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball_box
@@ -36,7 +37,7 @@ class Ball(NamedTuple):
 class Norm(abc.ABC):
     """The operations of an attack that depend on the norm. Shapes: x_adv, delta, gradient [B, ...]; step [B]."""
 
-    name: NormName
+    name: AttackNormName
 
     @abc.abstractmethod
     def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
@@ -52,7 +53,11 @@ class Norm(abc.ABC):
 
     @abc.abstractmethod
     def start(self, noise: Noise, draw: int, epsilon: Tensor) -> Tensor:
-        """Perturbation drawn uniformly from the ball of radius epsilon."""
+        """Perturbation drawn uniformly from the ball of radius epsilon; l0: before the projection, which chooses."""
+
+    def default_step(self, epsilon: Tensor, steps: int, width: float) -> Tensor:
+        """PGD's step size, which crosses the ball 1.25 times in all its steps."""
+        return epsilon * (2.5 / steps)
 
     @abc.abstractmethod
     def diameter(self, coordinates: int, width: float) -> float:
@@ -205,13 +210,71 @@ class L1(Norm):
         return self.place(torch.empty_like(clean).copy_(delta.reshape(clean.shape)), ball)
 
 
+class L0(Norm):
+    """‖z‖₀, the number of z_i ≠ 0; epsilon allows ⌊epsilon⌋ of them, each over the whole clip range."""
+
+    name = "l0"
+
+    def diameter(self, coordinates: int, width: float) -> float:
+        """D."""
+        return float(coordinates)
+
+    def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
+        """Number of changed coordinates."""
+        return count_changed(x_adv, x).double()
+
+    def project(self, delta: Tensor, ball: Ball) -> Tensor:
+        """Project delta on the intersection of ball and clip range.
+
+        A coordinate that is kept moves to its nearest valid value c and reduces the squared distance from δ² to
+        (δ − c)²: the projection keeps those with the largest c·(2δ − c), the lowest index on a tie.
+        """
+        clean, epsilon, lower, upper = ball
+        clipped = torch.minimum(torch.maximum(delta, lower - clean), upper - clean)
+        gain = (clipped * (2 * delta - clipped)).flatten(1)
+        return keep_largest(clipped.flatten(1), gain, epsilon).view(delta.shape)
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """Gradient over its largest coordinate; the projection makes the step sparse."""
+        return unit(gradient, gradient.abs().flatten(1).amax(1).double())
+
+    def start(self, noise: Noise, draw: int, epsilon: Tensor) -> Tensor:
+        """Normal variables; the projection keeps the largest."""
+        return noise("gaussian", draw)[:, 0]
+
+    def default_step(self, epsilon: Tensor, steps: int, width: float) -> Tensor:
+        """The width of the clip range: the ball bounds no coordinate, and what counts is which ones move."""
+        return torch.full_like(epsilon, width)
+
+    def single_step(self, gradient: Tensor, ball: Ball) -> Tensor:
+        """Move the coordinates of the largest products of |gradient| and room to their end of the clip range."""
+        clean, epsilon, lower, upper = ball
+        slope = gradient.nan_to_num(nan=0.0)
+        room = torch.where(slope > 0, upper - clean, lower - clean) * (slope != 0)
+        delta = keep_largest(room.flatten(1), (room * slope).flatten(1), epsilon).view(clean.shape)
+        return self.place(delta, ball)
+
+
 #: The norms by name.
-NORMS: dict[str, Norm] = {norm.name: norm for norm in (Linf(), L2(), L1())}
+NORMS: dict[str, Norm] = {norm.name: norm for norm in (Linf(), L2(), L1(), L0())}
 
 
-def norm_of(norm: NormLike) -> Norm:
-    """Look up a norm by name or order; raises InputError for any other."""
-    return NORMS[norm_name("norm", norm)]
+def norm_of(norm: NormLike, norms: tuple[AttackNormName, ...] = ATTACK_NORMS) -> Norm:
+    """Look up one of these norms by name or order; raises InputError for any other."""
+    return NORMS[attack_norm_name("norm", norm, norms)]
+
+
+def keep_largest(values: Tensor, gain: Tensor, count: Tensor) -> Tensor:
+    """Values [B, D], zero but for the ⌊count⌋ [B] coordinates of largest positive gain [B, D].
+
+    >>> keep_largest(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[5.0, 1.0, 7.0]]), torch.tensor([2.0]))
+    tensor([[1., 0., 3.]])
+    """
+    kept = count.clamp(0, values.shape[1]).long()
+    most = int(kept.max()) if len(kept) else 0
+    order = gain.topk(most, dim=1) if most < values.shape[1] else gain.sort(dim=1, descending=True, stable=True)
+    chosen = (torch.arange(most, device=values.device) < kept[:, None]) & (order.values > 0)
+    return torch.zeros_like(values).scatter_(1, order.indices, values.gather(1, order.indices) * chosen)
 
 
 def per_example(values: Tensor, like: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ class PGD(BatchAttack):
                 velocity = velocity.mul_(self.momentum).add_(gradient.div_(per_example(length, gradient)))
                 gradient = velocity.clone()
             if self.step_size is None:
-                step = state.epsilon * (2.5 / self.steps)
+                step = state.norm.default_step(state.epsilon, self.steps, state.upper - state.lower)
             else:
                 step = torch.full_like(state.epsilon, self.step_size)
             x_adv = state.step(x_adv, gradient, step)

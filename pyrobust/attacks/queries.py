@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -36,8 +36,8 @@ class Queries:
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self.draws = runner.model.samples if isinstance(runner.model, EOT) else 1
-        #: Rows pushed through the model so far.
-        self.forwards = 0
+        #: Rows pushed through the model so far, and gradients taken of one.
+        self.forwards = self.backwards = 0
         #: Judges by these logits.
         self.judge = Judge(runner, self.logits)
 
@@ -59,10 +59,22 @@ class Queries:
         The gradient is scaled by a positive factor per example, the same for all draws of an ``EOT``: the backward pass
         starts from derivatives of size 1 by the logits, so it does not vanish where the loss is nearly flat.
         """
+        logits, (value,), (gradient,) = self.gradients(x, [loss], transform)
+        return logits, value, gradient
+
+    def gradients(
+        self,
+        x: Tensor,
+        losses: Sequence[Callable[[Tensor], LogitLoss]],
+        transform: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Like ``gradient``, for several losses of the same logits: one forward pass, and one backward pass each."""
         leaf = x.detach().to(self.runner.dtype).requires_grad_()
-        logits, values, gradients = [], [], []
-        scale: Tensor | None = None  # size of the first draw's derivative by the logits
-        for _ in range(self.draws):
+        logits: list[Tensor] = []
+        values: list[list[Tensor]] = [[] for _ in losses]
+        gradients: list[list[Tensor]] = [[] for _ in losses]
+        scales: list[Tensor] = []  # sizes of the first draw's derivatives by the logits
+        for draw in range(self.draws):
             with torch.enable_grad():
                 output = self._forward(leaf if transform is None else transform(leaf))
             if not output.requires_grad:
@@ -71,15 +83,19 @@ class Queries:
                     "use a score-based attack such as Square"
                 )
             detached = output.detach()
-            value, slope, size = loss(detached)
-            if self.draws > 1:
-                scale = size.clamp(min=torch.finfo(size.dtype).tiny) if scale is None else scale
-                slope = (slope * (size / scale).unsqueeze(1)).to(slope.dtype)
-            (gradient,) = torch.autograd.grad(output, leaf, slope)
             logits.append(detached)
-            values.append(value)
-            gradients.append(gradient)
-        return self._mean(logits), self._mean(values), self._mean(gradients).to(x.dtype)
+            for i, loss in enumerate(losses):
+                value, slope, size = loss(detached)
+                if self.draws > 1:
+                    if draw == 0:
+                        scales.append(size.clamp(min=torch.finfo(size.dtype).tiny))
+                    slope = (slope * (size / scales[i]).unsqueeze(1)).to(slope.dtype)
+                (gradient,) = torch.autograd.grad(output, leaf, slope, retain_graph=i + 1 < len(losses))
+                self.backwards += len(x)
+                values[i].append(value)
+                gradients[i].append(gradient)
+        means = [self._mean(gradient).to(x.dtype) for gradient in gradients]
+        return self._mean(logits), [self._mean(value) for value in values], means
 
     def verdict(self, logits: Tensor, y: Tensor, targeted: bool) -> Tensor:
         """Verdict on each row, uint8 [B]: ``ROBUST``, ``FOOLED`` or ``CLOSE``.

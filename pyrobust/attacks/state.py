@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -107,6 +108,20 @@ class AttackState:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def rows(self) -> list[int]:
+        """The row of the call that each example is."""
+        return [int(row) for row in self._rows]
+
+    def take(self, rows: Tensor) -> AttackState:
+        """The examples of these rows [n], int64, as a state of their own, which reports to nobody when they leave."""
+        part = copy.copy(self)
+        part.x, part.y, part.epsilon, part.index = (own[rows] for own in (self.x, self.y, self.epsilon, self.index))
+        part._rows = self._rows[rows.cpu().numpy()]
+        part._leave = lambda rows, points, success: None
+        part._left, part._waiting, part._must_compact = set(), [], False
+        return part
 
     @property
     def ball(self) -> Ball:

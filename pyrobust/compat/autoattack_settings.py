@@ -187,7 +187,7 @@ class FABSettings(AttackSettings):
             raise InputError("use_rand_start: expected False: the first start is x; set n_restarts for random ones")
         single = dataclasses.replace(self, n_restarts=1)
         attack = single._fab("fab-t" if is_targeted else "fab", self._evaluation.model, self._options(x))
-        return attack.minimal_perturbation(x, self._labels(x, y)).x_adv
+        return attack.minimum(x, self._labels(x, y)).x_adv
 
     def native(self, name: str, model: Classifier, options: dict[str, Any]) -> BatchAttack:
         """Make the attack of that name with these settings."""

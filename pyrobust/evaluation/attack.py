@@ -30,7 +30,19 @@ from pyrobust.zoo import model_hash
 
 # Attributes that are run parameters of their own, or that do not affect results.
 _NOT_SETTINGS = frozenset(
-    {"model", "runner", "norm", "_norm", "epsilon", "clip_min", "clip_max", "progress", "callback", "forwards"}
+    {
+        "model",
+        "runner",
+        "norm",
+        "_norm",
+        "epsilon",
+        "clip_min",
+        "clip_max",
+        "progress",
+        "callback",
+        "forwards",
+        "backwards",
+    }
 )
 
 

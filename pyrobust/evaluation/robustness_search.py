@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pyrobust.attacks.queries import Queries
-from pyrobust.checks import NormName
+from pyrobust.checks import AttackNormName
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.attack_chunk import check_adversarial
 from pyrobust.metrics import distances
@@ -81,7 +81,7 @@ class _Search:
         runner = getattr(self.attack, "runner", None)
         self.queries = Queries(runner if isinstance(runner, Runner) else Runner(model))
         self.judge = self.queries.judge
-        self.norm: NormName = getattr(self.attack, "norm", "linf")
+        self.norm: AttackNormName = getattr(self.attack, "norm", "linf")
         self.attack_rows: int | None = 0
         self.right = self.judge.right(x, labels)
         self.low = torch.zeros(len(x), dtype=torch.int64)

@@ -25,7 +25,13 @@ from pyrobust.metrics.certified import (
     certified_accuracy,
     certified_accuracy_with_confidence,
 )
-from pyrobust.metrics.distance import distances, mean_distance, minimum_perturbation, perturbation_quantiles
+from pyrobust.metrics.distance import (
+    distances,
+    distances_above,
+    mean_distance,
+    minimum_perturbation,
+    perturbation_quantiles,
+)
 from pyrobust.metrics.estimate import Estimate
 from pyrobust.metrics.lipschitz import (
     BinaryProvableAvgRobustness,
@@ -74,6 +80,7 @@ __all__ = [
     "certified_accuracy_with_confidence",
     "clean_accuracy",
     "distances",
+    "distances_above",
     "estimate_rate",
     "is_attainable",
     "maximum_radius",

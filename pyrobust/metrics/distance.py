@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import decimal
 import math
 from collections.abc import Sequence
 from fractions import Fraction
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, finite_values, float_tensor, norm_name, numbers
+from pyrobust.checks import NormLike, attack_norm_name, finite_values, float_tensor, numbers
 from pyrobust.errors import InputError, InputTypeError
 
 from .arguments import checked_distances
 
-_ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
+_ORDERS = {"linf": math.inf, "l2": 2.0, "l1": 1.0, "l0": 0.0}
 # Numbers held in float64 at once: 32 MiB.
 _CHUNK = 1 << 22
+# Splits a float64 into two halves of 26 bits (Veltkamp, 1968), whose products are exact above the second number.
+_SPLITTER, _LEAST_SQUARED = float((1 << 27) + 1), 1e-120
 
 
 def distances(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
@@ -25,8 +30,8 @@ def distances(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
     Args:
         x_adv: [N, ...], float, finite.
         x: [N, ...], float, finite, on the same device.
-        norm: "linf" (largest absolute difference), "l2" (root of the sum of squares) or "l1" (sum of absolute
-            differences), over all dimensions of an example.
+        norm: "linf" (largest absolute difference), "l2" (root of the sum of squares), "l1" (sum of absolute
+            differences) or "l0" (number of different values), over all dimensions of an example.
 
     Returns:
         [N], float64, on x's device.
@@ -36,10 +41,10 @@ def distances(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
         InputTypeError: arguments that are not float tensors.
 
     >>> x, x_adv = torch.zeros(1, 2), torch.tensor([[3.0, -4.0]])
-    >>> [float(distances(x_adv, x, norm)) for norm in ("linf", "l2", "l1")]
-    [4.0, 5.0, 7.0]
+    >>> [float(distances(x_adv, x, norm)) for norm in ("linf", "l2", "l1", "l0")]
+    [4.0, 5.0, 7.0, 2.0]
     """
-    norm = norm_name("norm", norm)
+    norm = attack_norm_name("norm", norm)
     for name, value in (("x_adv", x_adv), ("x", x)):
         float_tensor(name, value)
         if value.dim() < 2 or (len(value) and value[:1].numel() == 0):
@@ -52,11 +57,90 @@ def distances(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
     for name, value in (("x_adv", x_adv), ("x", x)):
         finite_values(name, value.detach())
     rows = max(1, _CHUNK // max(1, x[:1].numel()))
-    norms = [
-        torch.linalg.vector_norm((a.double() - b.double()).flatten(1), _ORDERS[norm], dim=1)
-        for a, b in zip(torch.split(x_adv.detach(), rows), torch.split(x.detach(), rows), strict=True)
-    ]
-    return torch.cat(norms)
+    chunks = list(zip(torch.split(x_adv.detach(), rows), torch.split(x.detach(), rows), strict=True))
+    if norm == "l0":  # a difference may be flushed to zero, a comparison is exact
+        return torch.cat([(a.double() != b.double()).flatten(1).sum(1).double() for a, b in chunks])
+    return torch.cat(
+        [torch.linalg.vector_norm((a.double() - b.double()).flatten(1), _ORDERS[norm], dim=1) for a, b in chunks]
+    )
+
+
+def distances_above(x_adv: Tensor, x: Tensor, norm: NormLike = "linf") -> Tensor:
+    """Smallest float64 numbers of at least the exact ``‖x_advᵢ − xᵢ‖``: the distances, rounded up once.
+
+    Differences, sums and squares are exact (Dekker, 1971; Shewchuk, 1997, in Python's ``math.fsum``), so no float64
+    below the result bounds the distance of the two tensors as real numbers.
+
+    Args:
+        x_adv: see ``distances``.
+        x: see ``distances``.
+        norm: see ``distances``.
+
+    Returns:
+        [N], float64, on the CPU.
+
+    Raises:
+        InputError, InputTypeError: see ``distances``.
+
+    >>> x, x_adv = torch.zeros(1, 2), torch.tensor([[0.1, 0.2]])
+    >>> above, rounded = distances_above(x_adv, x, "l1"), distances(x_adv, x, "l1")
+    >>> float(above), bool(rounded <= above)
+    (0.30000000447034836, True)
+    """
+    norm = attack_norm_name("norm", norm)
+    rounded = distances(x_adv, x, norm).cpu()
+    if norm == "l0":
+        return rounded
+    rows = zip(*(tensor.detach().cpu().double().flatten(1).numpy() for tensor in (x_adv, x)), strict=True)
+    above = [_distance_above(a, b, norm) for a, b in rows]
+    return torch.tensor(above, dtype=torch.float64, device="cpu")
+
+
+def _distance_above(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], norm: str) -> float:
+    """Distance of one example, rounded up."""
+    delta = a - b
+    virtual = delta - a
+    error = (a - (delta - virtual)) - (b + virtual)  # the exact error of the difference (Knuth, TAOCP 2, 4.2.2)
+    size = np.abs(delta[delta != 0])
+    extreme = size.size and not (size.min() >= _LEAST_SQUARED and size.max() <= 1 / _LEAST_SQUARED)
+    if error.any() or (norm == "l2" and extreme):
+        return _rational_distance_above(a.tolist(), b.tolist(), norm)
+    if norm == "linf":
+        return float(size.max(initial=0.0))
+    if norm == "l1":
+        terms = size.tolist()
+        total = math.fsum(terms)
+        return math.nextafter(total, math.inf) if math.fsum([*terms, -total]) > 0 else total
+    squares = _square_terms(size)
+    root = math.sqrt(math.fsum(squares))
+    for _ in range(2):  # the rounded root may be too large as well as too small
+        root = math.nextafter(root, 0.0)
+    while math.fsum([*squares, *(-term for term in _square_terms(np.array([root])))]) > 0:
+        root = math.nextafter(root, math.inf)
+    return root
+
+
+def _square_terms(size: npt.NDArray[np.float64]) -> list[float]:
+    """Three numbers for each value, whose exact sum is its square."""
+    scaled = size * _SPLITTER
+    high = scaled - (scaled - size)
+    low = size - high
+    return [*(high * high).tolist(), *(2 * high * low).tolist(), *(low * low).tolist()]
+
+
+def _rational_distance_above(a: list[float], b: list[float], norm: str) -> float:
+    delta = [abs(Fraction(p) - Fraction(q)) for p, q in zip(a, b, strict=True) if p != q]
+    exact = max(delta) if norm == "linf" else sum((z * z if norm == "l2" else z for z in delta), Fraction(0))
+    # Decimal square roots neither overflow nor underflow; the loop corrects the last digits.
+    with decimal.localcontext() as context:
+        context.prec = 40
+        value = decimal.Decimal(exact.numerator) / decimal.Decimal(exact.denominator)
+        result = float(value.sqrt() if norm == "l2" else value)
+    for _ in range(2):
+        result = math.nextafter(result, 0.0)
+    while Fraction(result) ** (2 if norm == "l2" else 1) < exact:
+        result = math.nextafter(result, math.inf)
+    return result
 
 
 def is_within(x_adv: Tensor, x: Tensor, norm: NormLike, epsilon: Tensor) -> Tensor:
@@ -68,7 +152,7 @@ def is_within(x_adv: Tensor, x: Tensor, norm: NormLike, epsilon: Tensor) -> Tens
     >>> is_within(x_adv, x, "linf", torch.tensor([0.1, 0.11], dtype=torch.float64))
     tensor([False,  True])
     """
-    norm = norm_name("norm", norm)
+    norm = attack_norm_name("norm", norm)
     distance, radius = distances(x_adv, x, norm).cpu(), epsilon.detach().cpu()
     within = distance <= radius
     # Far more than the rounding error of the sums; squares of numbers below the second limit underflow.
@@ -81,6 +165,8 @@ def is_within(x_adv: Tensor, x: Tensor, norm: NormLike, epsilon: Tensor) -> Tens
 def _exactly_within(x_adv: Tensor, x: Tensor, norm: str, radius: Fraction) -> bool:
     pairs = zip(x_adv.flatten().tolist(), x.flatten().tolist(), strict=True)
     delta = [abs(Fraction(a) - Fraction(b)) for a, b in pairs if a != b]
+    if norm == "l0":
+        return len(delta) <= radius
     if norm == "l2":
         return sum((z * z for z in delta), Fraction(0)) <= radius * radius
     return (max(delta, default=Fraction(0)) if norm == "linf" else sum(delta, Fraction(0))) <= radius

@@ -127,7 +127,7 @@ def test_every_submodule_gets_its_mode_back(attack_class: type[AdversarialAttack
     x_adv = attack.generate(x, y)
     attack.evaluate(x, y, x_adv)
     if attack_class is FAB:
-        attack.minimal_perturbation(x, y)
+        attack.minimum(x, y)
     assert model.seen == {False}
     assert [module.training for module in model.modules()] == before
     assert all(torch.equal(now, then) for now, then in zip(model.buffers(), buffers, strict=True))
@@ -340,7 +340,7 @@ def test_project_l1_of_rows() -> None:
 
 X, Y = torch.full((2, 3), 0.5), torch.tensor([0, 1])
 BAD_CONSTRUCTION: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"norm": "l3"}, InputError, r"^norm: expected one of linf, l2, l1, got 'l3'"),
+    ({"norm": "l3"}, InputError, r"^norm: expected one of linf, l2, l1, l0, got 'l3'"),
     ({"norm": 3}, InputError, r"^norm: expected one of"),
     ({"epsilon": -0.1}, InputError, r"^epsilon: expected a finite number of at least 0, got -0.1"),
     ({"epsilon": float("nan")}, InputError, r"^epsilon: expected a finite number"),

@@ -127,7 +127,7 @@ def test_distance_of_linear_models_is_exact(norm: str, dtype: torch.dtype) -> No
     for row in range(20):
         model = halfspace(weight, float(bias[row]))
         example = x[row : row + 1]
-        nearest = FAB(model, 0.1, norm, steps=20).minimal_perturbation(example, torch.tensor([0]))
+        nearest = FAB(model, 0.1, norm, steps=20).minimum(example, torch.tensor([0]))
         gap = -float(model(example).detach()[0, 0])
         exact = shortest(example[0].double().numpy(), weight.double().numpy(), gap, norm)
         assert exact - 1e-6 <= float(nearest.distance) <= 1.01 * exact, row
@@ -139,7 +139,7 @@ def test_distance_of_linear_models_is_exact(norm: str, dtype: torch.dtype) -> No
 def test_success_matches_the_minimal_perturbation(norm: str) -> None:
     x, y = images(24)
     net = small_net()
-    full = FAB(net, norm=norm, steps=20).minimal_perturbation(x, y)
+    full = FAB(net, norm=norm, steps=20).minimum(x, y)
     wrong = torch.tensor(fooled_alone(net, x, y))
     assert wrong.any()
     assert torch.equal(full.distance == 0, wrong)
@@ -173,8 +173,8 @@ def test_results_do_not_depend_on_the_batch_size(norm: str, options: dict[str, A
 def test_all_classes_at_once_match_classes_in_turn(norm: str) -> None:
     x, y = images(16)
     net = small_net()
-    at_once = FAB(net, norm=norm, steps=20, targets=None).minimal_perturbation(x, y).distance
-    in_turn = FAB(net, norm=norm, steps=20).minimal_perturbation(x, y).distance
+    at_once = FAB(net, norm=norm, steps=20, targets=None).minimum(x, y).distance
+    in_turn = FAB(net, norm=norm, steps=20).minimum(x, y).distance
     torch.testing.assert_close(at_once, in_turn, rtol=0.1, atol=0)
 
 
@@ -186,21 +186,21 @@ def test_targeted() -> None:
         model.bias.copy_(torch.tensor([0.0, -0.2, -0.6]))
     x, y = torch.zeros(1, 2), torch.tensor([0])
     attack = FAB(model, 1.0, "l2", steps=20)
-    untargeted = attack.minimal_perturbation(x, y)
+    untargeted = attack.minimum(x, y)
     assert float(untargeted.distance) == pytest.approx(0.1, rel=0.01)
-    targeted = attack.minimal_perturbation(x, y, True, torch.tensor([2]))
+    targeted = attack.minimum(x, y, True, torch.tensor([2]))
     assert int(model(targeted.x_adv).argmax()) == 2
     assert float(targeted.distance) == pytest.approx(0.6 / 10**0.5, rel=0.01)
-    assert float(attack.minimal_perturbation(x, y, True, torch.tensor([0])).distance) == 0
+    assert float(attack.minimum(x, y, True, torch.tensor([0])).distance) == 0
 
 
 def test_no_adversarial_example_exists() -> None:
     model = nn.Sequential(nn.Flatten(), halfspace(torch.ones(4), 1.0))  # class 0 in the whole box
     x, y = random(3, 1, 2, 2), torch.zeros(3, dtype=torch.int64)
-    nearest = FAB(model, steps=5).minimal_perturbation(x, y)
+    nearest = FAB(model, steps=5).minimum(x, y)
     assert nearest.distance.tolist() == [float("inf")] * 3
     assert inside(FAB(model, 0.1, steps=5).generate(x, y), x, "linf", 0.1)
-    assert FAB(model).minimal_perturbation(x[:0], y[:0]).distance.shape == (0,)
+    assert FAB(model).minimum(x[:0], y[:0]).distance.shape == (0,)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -210,7 +210,7 @@ def test_generate_returns_the_nearest_point(norm: str) -> None:
     net = small_net()
     epsilon = {"linf": 0.2, "l2": 2.0, "l1": 5.0}[norm]
     attack = FAB(net, epsilon, norm, steps=10)
-    nearest, minimal = attack.generate(x, y), attack.minimal_perturbation(x, y)
+    nearest, minimal = attack.generate(x, y), attack.minimum(x, y)
     first = FAB(net, epsilon, norm, steps=10, nearest=False).generate(x, y)
     distance = norm_of(norm).distance
     torch.testing.assert_close(distance(nearest, x), minimal.distance, rtol=1e-3, atol=0)
@@ -234,7 +234,7 @@ def test_margin_survives_the_rounding_of_other_batches(norm: str) -> None:
     x, y = random(9, 12, seed=5), torch.zeros(9, dtype=torch.int64)
     x, y = x[plain(x).argmax(1) == 0][:5], y[:5]
     attack = FAB(model, 10.0 if norm == "l1" else 1.0, norm, steps=20)
-    safe, close = attack.minimal_perturbation(x, y), attack.minimal_perturbation(x, y, margin=False)
+    safe, close = attack.minimum(x, y), attack.minimum(x, y, margin=False)
     for points in (safe.x_adv, attack.generate(x, y)):
         assert (model(points.repeat(2, 1)).argmax(1) == 1).all()
         assert (model(points).argmax(1) == 1).all()
@@ -250,7 +250,7 @@ def test_points_without_a_margin_count_where_nothing_else_is_found() -> None:
     def flat(x: Tensor) -> Tensor:
         return torch.cat([1000 + 1e-2 * x, 1000 + 1e-2 * (1 - x)], 1)
 
-    nearest = FAB(flat, 1.0, steps=20).minimal_perturbation(x, y)
+    nearest = FAB(flat, 1.0, steps=20).minimum(x, y)
     assert nearest.distance == pytest.approx(torch.tensor([0.25, 0.25]).double(), rel=0.15)
     assert fooled_alone(flat, nearest.x_adv, y) == [True, True]
     assert fooled_alone(flat, FAB(flat, 0.3, steps=20).generate(x, y), y) == [True, True]
@@ -275,9 +275,9 @@ def test_wrong_arguments() -> None:
     with pytest.raises(InputTypeError, match="steps: expected an integer"):
         FAB(net, steps=1.5)
     with pytest.raises(InputError, match="target_labels: expected one"):
-        FAB(net).minimal_perturbation(*images(2), targeted=True)
+        FAB(net).minimum(*images(2), targeted=True)
     with pytest.raises(InputTypeError, match=r"margin: expected True or False, got 0\.1"):
-        FAB(net).minimal_perturbation(*images(2), margin=0.1)
+        FAB(net).minimum(*images(2), margin=0.1)
     with pytest.raises(InputTypeError, match="nearest: expected True or False, got 'yes'"):
         FAB(net, nearest="yes")
 
@@ -288,7 +288,7 @@ def test_mnist_net_is_fooled_closer_than_by_pgd(norm: str) -> None:
     from pyrobust.attacks import PGD
 
     net, x, y = mnist_net(12)
-    nearest = FAB(net, norm=norm, steps=20, targets=3).minimal_perturbation(x, y)
+    nearest = FAB(net, norm=norm, steps=20, targets=3).minimum(x, y)
     assert fooled_alone(net, nearest.x_adv, y) == [True] * 12
     assert inside(nearest.x_adv, x, norm, [float(d) * (1 + 1e-12) for d in nearest.distance])
     broken = PGD(net, 1.0, norm, steps=20, random_start=False).generate(x, y, epsilon=0.9 * nearest.distance)

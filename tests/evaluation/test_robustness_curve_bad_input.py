@@ -188,4 +188,4 @@ def test_invalid_alphas_are_refused(alpha):
 
 def test_errors_of_the_attack_propagate():
     with pytest.raises(InputError, match="norm: expected"):
-        robustness_curve(Untouched, sign_model, X, Y, [0.1], norm="l0")
+        robustness_curve(Untouched, sign_model, X, Y, [0.1], norm="l3")

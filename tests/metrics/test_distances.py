@@ -114,7 +114,7 @@ GOOD = torch.zeros(2, 3)
 @pytest.mark.parametrize(
     ("x_adv", "x", "norm", "error", "match"),
     [
-        (GOOD, GOOD, "l0", InputError, "norm: expected one of linf, l2, l1, got 'l0'"),
+        (GOOD, GOOD, "l3", InputError, "norm: expected one of linf, l2, l1, l0, got 'l3'"),
         (GOOD.tolist(), GOOD, "l2", InputTypeError, "x_adv: expected a tensor, got list"),
         (GOOD, GOOD.long(), "l2", InputTypeError, "x: expected a float tensor, got torch.int64"),
         (GOOD[:1], GOOD, "l2", InputError, r"x_adv: expected x's shape and device, \(2, 3\)"),

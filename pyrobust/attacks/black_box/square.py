@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, count, finite
+from pyrobust.checks import NORMS, NormLike, count, finite
 from pyrobust.errors import InputError
 from pyrobust.ops.logits import ROBUST
 from pyrobust.runner import Classifier, Progress
@@ -54,6 +54,8 @@ class Square(BatchAttack):
     >>> bool(attack.generate(x, torch.tensor([1])).sum() > 4)
     True
     """
+
+    norms = NORMS
 
     def __init__(
         self,

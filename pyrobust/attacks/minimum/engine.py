@@ -1,0 +1,144 @@
+"""The base class of minimum-norm attacks."""
+
+from __future__ import annotations
+
+import abc
+import copy
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pyrobust.checks import class_labels, flag
+from pyrobust.metrics import distances_above
+from pyrobust.ops.logits import FOOLED
+from pyrobust.ops.perturbation import add_perturbation
+
+from ..engine import BatchAttack
+from ..queries import Queries
+from ..state import AttackState
+from .nearest import Nearest, within
+from .result import MinimumNorm
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# Multiples of the nearest perturbation to try where rounding may undo the success of a point on the boundary.
+_OVERSHOOTS = (1.0, 1.0003, 1.001, 1.003, 1.01, 1.03, 1.1)
+
+
+class MinimumNormAttack(BatchAttack):
+    """An attack that searches for the nearest adversarial example, whatever its distance.
+
+    ``minimum`` returns the nearest ones found; ``generate`` those within epsilon, as other attacks do. Where it can, a
+    point lies so far beyond the boundary that rounding, which depends on the batch, cannot undo its success.
+
+    Subclasses define ``_search``.
+
+    Args:
+        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``BatchAttack``.
+
+    >>> class Nudge(MinimumNormAttack):
+    ...     def _search(self, state, nearest):
+    ...         x_adv = state.place(-torch.ones_like(state.x))
+    ...         nearest.offer(state, state.verdict(state.logits(x_adv)) > 0, x_adv)
+    >>> model = lambda x: torch.stack([x[:, 0], 1 - x[:, 0]], 1)
+    >>> result = Nudge(model).minimum(torch.tensor([[0.75], [0.25]]), torch.tensor([0, 0]))
+    >>> print(round(float(result.distance[0]), 3), result.found_by)  # the boundary is 0.25 away
+    0.25 ('Nudge', 'clean')
+    """
+
+    _margin = True  # see ``minimum``
+    _found_by: dict[int, str] | None = None  # by row, of the running ``minimum``
+
+    def minimum(
+        self,
+        x: Tensor,
+        y: Tensor,
+        targeted: bool = False,
+        target_labels: Tensor | None = None,
+        *,
+        indices: Sequence[int] | Tensor | None = None,
+        margin: bool = True,
+    ) -> MinimumNorm:
+        """Find the nearest adversarial examples, regardless of epsilon.
+
+        Args:
+            x: [N, ...], float, finite, in [clip_min, clip_max].
+            y: [N], integers, the labels.
+            targeted: an adversarial example is one that the model assigns to the target label, rather than to any class
+                but y.
+            target_labels: [N], integers, required with targeted=True.
+            indices: [N], see ``generate``.
+            margin: move each point beyond the boundary, by at most 10 % of its distance, until no rounding can undo its
+                success: by the rule of ``pyrobust.correctness``, until the logits differ by more than √ε of the model's
+                dtype times the largest |logit|. A point with which that fails, every point in l0, and every point with
+                False, is adversarial in a batch of one, but may not be in another batch.
+
+        Returns:
+            The points, and their exact distances.
+
+        Raises:
+            InputError, InputTypeError, ModelError: see ``generate``.
+        """
+        search = self._copy_for_minimum()
+        search._margin = flag("margin", margin)
+        found_by: dict[int, str] = {}
+        search._found_by = found_by
+        coordinates = x[0].numel() if isinstance(x, Tensor) and x.dim() and len(x) else 1
+        diameter = self._norm.diameter(coordinates, self.clip_max - self.clip_min)
+        x_adv = search.generate(x, y, targeted, target_labels, epsilon=diameter, indices=indices)
+        queries = Queries(self.runner)
+        goal = class_labels("y", target_labels if targeted and target_labels is not None else y, len(x))
+        success = ~self._right(queries, x_adv, goal, targeted=targeted)
+        self.forwards, self.backwards = search.forwards + queries.forwards, search.backwards
+        distance = distances_above(x_adv, x, self.norm) if len(x) else torch.zeros(0, dtype=torch.float64)
+        names = (found_by.get(row, "clean") if found else None for row, found in enumerate(success.tolist()))
+        distance = distance.masked_fill(~success, math.inf)
+        return MinimumNorm(x_adv, distance, success, tuple(names), self.norm, self.forwards, self.backwards)
+
+    def _copy_for_minimum(self) -> Self:
+        return copy.copy(self)
+
+    @abc.abstractmethod
+    def _search(self, state: AttackState, nearest: Nearest) -> None:
+        """Offer adversarial points of all examples of the state to ``nearest``; no example may leave the state."""
+
+    def _names(self) -> tuple[str, ...]:
+        """Names of the attacks, by the number of ``Nearest.attack``."""
+        return (type(self).__name__,)
+
+    def _run(self, state: AttackState) -> None:
+        nearest = Nearest(state)
+        self._search(state, nearest)
+        if self._found_by is not None:
+            names = self._names()
+            self._found_by |= {row: names[i] for row, i in zip(state.rows, nearest.source.tolist(), strict=True)}
+        self._retire_nearest(state, nearest)
+        if not len(state):
+            return state.finish(nearest.x)
+        # The nearest point is outside the ball; its projection may fool the model, too.
+        point = state.place(nearest.x - state.x)
+        point, _ = state.retire(state.verdict(state.logits(point)), point, nearest.x)
+        return state.finish(point)
+
+    def _retire_nearest(self, state: AttackState, nearest: Nearest) -> None:
+        """Retire the examples fooled by their nearest point, moved outward within epsilon as far as rounding asks."""
+        l0 = self.norm == "l0"  # a longer perturbation of as many coordinates is not nearer to failing
+        for certain in (True, False) if self._margin and not l0 else (False,):
+            for factor in _OVERSHOOTS[: 1 if l0 else None]:
+                point, distance = nearest.x.clone(), nearest.distance
+                if factor > 1:
+                    point = add_perturbation(state.x, point.sub_(state.x).mul_(factor), state.lower, state.upper)
+                    distance = state.norm.distance(point, state.x)
+                verdict = nearest.distance.isfinite() & within(distance, state.epsilon)
+                if certain:
+                    fooled = state.verdict(state.logits(point)) == FOOLED
+                    verdict = (verdict & fooled).to(torch.uint8).mul_(FOOLED)
+                _, *tensors = state.retire(verdict, point, *nearest.tensors)
+                nearest.tensors = tuple(tensors)
+                if not len(state):
+                    return
