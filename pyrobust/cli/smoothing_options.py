@@ -191,7 +191,7 @@ def load_smoother(
 def _grid_step(grid: str, noise: Noise) -> Fraction | str | None:
     """Return the step that --grid names, or "auto"; None without a grid."""
     if grid not in ("auto", "none"):
-        from pyrobust.smoothing.grid import read_grid
+        from pyrobust.grid import read_grid
 
         if noise is not Noise.gaussian:
             raise InputError(

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from pyrobust.checks import WORDS, count, integer
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.grid import to_grid
 from pyrobust.runs.parameters import chosen_indices
 from pyrobust.smoothing import RandomizedSmoothing
-from pyrobust.smoothing.grid import to_grid
 from pyrobust.zoo import ImageSet, as_image_set, model_hash
 
 #: Labelled images: an ImageSet, a pair (x, y), or what `pyrobust.zoo.as_image_set` reads.

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyrobust.checks import WORDS, is_finite, is_integer
 from pyrobust.errors import InputError
-from pyrobust.smoothing.grid import read_grid
+from pyrobust.grid import read_grid
 
 #: Execution settings that do not change results; shards of one sweep may differ in them.
 EXECUTION = frozenset({"shard", "batch_size", "chunk", "device"})

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from pyrobust.checks import finite_values, float_tensor, shape_text
 from pyrobust.errors import InputError
+from pyrobust.grid import to_grid
 from pyrobust.runner import Runner
 
 from .checks import noise_indices
-from .grid import to_grid
 
 
 def checked_examples(

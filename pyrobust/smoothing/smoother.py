@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pyrobust.checks import WORDS, NormLike, count, flag, integer, norm_name, probability, shown, summary
 from pyrobust.errors import InputError
+from pyrobust.grid import find_grid, read_grid
 from pyrobust.runner import Classifier, Progress, Runner, model_name, reporting
 from pyrobust.stats import SHARE_AT_END
 
@@ -21,7 +22,6 @@ from .batches import certify_fixed, certify_sequentially
 from .certificates import Certificates, Predictions
 from .checks import Channels, certified_radii, channels, one_example, samples
 from .examples import checked_examples, noise_dtype
-from .grid import find_grid, read_grid
 from .prediction import decide, joint_delta
 from .radius import certified_radius
 from .sampling import Sampler

@@ -1,0 +1,182 @@
+"""Grids of pixel values: read a grid's step, detect a grid, and convert images to integer multiples of its step.
+
+Image files store pixels as evenly spaced numbers; for bytes scaled to [0, 1] these are the multiples of 1/255. The
+nearest float identifies such a number exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from numbers import Rational
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrobust.checks import dense
+from pyrobust.errors import InputError, InputTypeError
+
+#: Steps that `find_grid` tries, in this order: bytes divided by 255, the bundled digits, bytes divided by 256. Step 1
+#: (raw bytes) is tried first if a value is above 1.
+CANDIDATES = (Fraction(1, 255), Fraction(1, 16), Fraction(1, 256))
+
+# float32 represents integers below 2^24 exactly, and a float32 is nearest to only one multiple k·step for k below 2^23.
+_EXACT, _DISTINCT = 1 << 24, 1 << 23
+# Elements converted at a time, so that temporaries stay small compared with a data set.
+_BLOCK = 1 << 22
+
+
+def read_grid(value: Fraction | str | int | None) -> Fraction | str | None:
+    """Parse the argument ``grid``: a Fraction, an int, a string such as "1/255" or "0.0625", "auto" or None.
+
+    >>> read_grid("1/255"), read_grid("auto"), read_grid(None)
+    (Fraction(1, 255), 'auto', None)
+    """
+    if value is None:
+        return None
+    if value == "auto":
+        return "auto"
+    if isinstance(value, bool) or not isinstance(value, (str, Rational)):
+        raise InputTypeError(
+            f'grid: expected a Fraction, a string such as "1/255", "auto" or None, got {value!r}'
+            + ("; a float does not represent the fraction exactly" if isinstance(value, float) else "")
+        )
+    try:
+        # Exponents are refused: Fraction("1e999999999") would have a billion digits.
+        plain = not isinstance(value, str) or (len(value) <= 40 and "e" not in value.lower())
+        step = Fraction(value) if plain else Fraction(0)
+    except (ValueError, ZeroDivisionError):
+        step = Fraction(0)
+    if not (step > 0 and step.numerator < _EXACT and step.denominator < _EXACT):
+        raise InputError(
+            f'grid: expected a positive fraction of integers below 2**24, such as "1/255", "auto" or None, '
+            f"got {str(value)[:40]!r}"
+        )
+    return step
+
+
+def simplest_fraction(value: float) -> Fraction:
+    """Return the fraction of the smallest denominator that rounds to a finite float.
+
+    A float that is one of float32 as well, such as an element of a float32 tensor, is read as the fraction that rounds
+    to it in float32 where the one in float64 has a denominator of 2**24 or more.
+
+    >>> simplest_fraction(8 / 255), simplest_fraction(0.1), simplest_fraction(float(np.float32(8 / 255)))
+    (Fraction(8, 255), Fraction(1, 10), Fraction(8, 255))
+    """
+    simplest = _simplest(value, np.float64)
+    if simplest.denominator < _EXACT or float(np.float32(value)) != value:
+        return simplest
+    return _simplest(value, np.float32)
+
+
+def find_grid(x: Tensor) -> Fraction | None:
+    """Return the first common grid that contains every value of x, as defined by `to_grid`, or None.
+
+    Tries the steps 1 (only if some |value| is above 1), 1/255, 1/16 and 1/256. Values on several of these grids, such
+    as an all-black image, count as bytes: the grid of a certificate is a declaration, which x cannot prove.
+
+    >>> find_grid(torch.arange(256).float() / 255), find_grid(torch.rand(9))
+    (Fraction(1, 255), None)
+    """
+    dtypes, blocks = _grid_dtypes(x), _blocks(x)
+    above_one = any(bool((block.abs() > 1).any()) for block in blocks)
+    candidates: tuple[Fraction, ...] = ((Fraction(1),) if above_one else ()) + CANDIDATES
+    for step in candidates:
+        for dtype in dtypes:
+            if all(bool(_multiples(block, step, dtype)[1].all()) for block in blocks):
+                return step
+    return None
+
+
+def to_grid(x: Tensor, step: Fraction) -> Tensor:
+    """Convert the values k·step of x to the integers k, int32, in x's shape and on its device.
+
+    A float is on the grid if it is the float nearest to k·step in x's dtype. A float64 tensor is on the grid if that
+    holds for all values in float64, or for all values in float32. Bytes divided by 255 on the CPU are on the grid; on a
+    GPU, torch multiplies by the rounded 1/255 instead, and some bytes miss it.
+
+    >>> to_grid(torch.tensor([0.0, 0.2, 1.0]), Fraction(1, 255))
+    tensor([  0,  51, 255], dtype=torch.int32)
+    """
+    misses: list[int] = []
+    for dtype in _grid_dtypes(x):
+        k = torch.empty(x.numel(), dtype=torch.int32, device=x.device)
+        begin = 0
+        for block in _blocks(x):
+            multiples, on_grid = _multiples(block, step, dtype)
+            if not bool(on_grid.all()):
+                misses.append(begin + int(on_grid.logical_not().nonzero()[0]))
+                break
+            k[begin : begin + len(block)] = multiples
+            begin += len(block)
+        else:
+            return k.view(x.shape)
+    raise InputError(_off_grid_message(x, max(misses), step))
+
+
+def _simplest(value: float, dtype: type[np.floating[Any]]) -> Fraction:
+    """The simplest fraction strictly between the midpoints of a float and its neighbors."""
+    exact = Fraction(abs(value))
+    if exact == 0:
+        return exact
+    below = Fraction(float(np.nextafter(dtype(abs(value)), dtype(0))))
+    above = float(np.nextafter(dtype(abs(value)), dtype(math.inf)))
+    high = 2 * exact - below if math.isinf(above) else Fraction(above)
+    simplest = _simplest_between((exact + below) / 2, (exact + high) / 2)
+    return -simplest if value < 0 else simplest
+
+
+def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
+    """The fraction of the smallest denominator in the open interval (low, high), 0 ≤ low < high."""
+    whole = math.floor(low)
+    if whole + 1 < high:
+        return Fraction(whole + 1)
+    # Every number of the interval has the integer part of its lower end: expand the reciprocal of the rest.
+    low, high = low - whole, high - whole
+    if low == 0:
+        return whole + Fraction(1, math.floor(1 / high) + 1)
+    return whole + 1 / _simplest_between(1 / high, 1 / low)
+
+
+def _grid_dtypes(x: Tensor) -> tuple[torch.dtype, ...]:
+    """Dtypes in which the values of x may be the floats nearest to grid points."""
+    if not isinstance(x, Tensor) or x.dtype not in (torch.float32, torch.float64):
+        got = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
+        raise InputTypeError(f"x: expected a float32 or float64 tensor for values on a grid, got {got}")
+    dense("x", x)
+    return (torch.float64, torch.float32) if x.dtype == torch.float64 else (torch.float32,)
+
+
+def _blocks(x: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(x.detach().reshape(-1), _BLOCK)
+
+
+def _multiples(x: Tensor, step: Fraction, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Nearest multiple k of each value, int32, and whether the value is the float of this dtype nearest to k·step."""
+    p, q = (torch.tensor(part, dtype=torch.float64, device=x.device) for part in step.as_integer_ratio())
+    wide = x.double()
+    k = (wide * q / p).round_()
+    # Also False for NaN.
+    inside = (k.abs() < _DISTINCT) & ((k * p).abs() < _EXACT)
+    k = torch.where(inside, k, 0.0)
+    # Dividing two integers that the dtype represents exactly rounds once. The divisor is a tensor, because on a GPU
+    # torch would multiply by the rounded reciprocal of a Python number.
+    nearest = (k * p).to(dtype) / q.to(dtype)
+    return k.to(torch.int32), inside & (nearest.double() == wide)
+
+
+def _off_grid_message(x: Tensor, first: int, step: Fraction) -> str:
+    value = float(x.detach().reshape(-1)[first])
+    position = list(map(int, np.unravel_index(first, tuple(x.shape))))
+    if abs(value) < _EXACT:
+        multiple = round(Fraction(value) / step) * step
+        nearest = f"the nearest multiple is {multiple} = {float(multiple):.9g}"
+    else:
+        nearest = "which is on no supported grid"
+    return (
+        f"x: expected the floats nearest to multiples of {step}, got {value!r} at {position}; {nearest}; "
+        'pass the step of the grid of x, or grid=None (--grid none) for guarantee="real"'
+    )
