@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Final
 
 from pyrobust import smoothing
-from pyrobust.attacks import APGD, BIM, EOT, FAB, FGSM, PGD, AdversarialAttack, AutoAttack, Square, TransferAttack
+from pyrobust.attacks import APGD, BIM, EOT, FAB, FGSM, PGD, SPSA, AdversarialAttack, AutoAttack, Square, TransferAttack
 from pyrobust.bounds import (
     BoundedModel,
     BoundOptions,
@@ -66,6 +66,7 @@ __all__ = [
     "FAB",
     "FGSM",
     "PGD",
+    "SPSA",
     "AdversarialAttack",
     "AutoAttack",
     "BinaryProvableAvgRobustness",

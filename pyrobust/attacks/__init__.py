@@ -16,6 +16,7 @@ from __future__ import annotations
 from .apgd import APGD
 from .autoattack import AutoAttack, AutoAttackResult, Flag
 from .base import AdversarialAttack
+from .black_box.spsa import SPSA
 from .black_box.square import Square
 from .engine import BatchAttack
 from .eot import EOT
@@ -33,6 +34,7 @@ __all__ = [
     "FAB",
     "FGSM",
     "PGD",
+    "SPSA",
     "AdversarialAttack",
     "AutoAttack",
     "AutoAttackResult",

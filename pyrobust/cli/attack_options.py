@@ -32,6 +32,7 @@ class AttackName(str, Enum):
     apgd_t = "apgd-t"
     fab_t = "fab-t"
     square = "square"
+    spsa = "spsa"
 
 
 class VersionName(str, Enum):
@@ -149,7 +150,7 @@ def choose_attack(
     >>> choose_attack(AttackName.square, NormName.l2, 100, None, None)[1]
     {'norm': 'l2', 'n_queries': 100}
     """
-    from pyrobust.attacks import APGD, BIM, FAB, FGSM, PGD, AutoAttack, Square
+    from pyrobust.attacks import APGD, BIM, FAB, FGSM, PGD, SPSA, AutoAttack, Square
 
     # AutoAttack's form of APGD in l1.
     phases = {"multi_epsilon": True} if norm is NormName.l1 else {}
@@ -164,6 +165,7 @@ def choose_attack(
         AttackName.apgd_t: (APGD, {"loss": "dlr-targeted", **phases}, "steps", "restarts"),
         AttackName.fab_t: (FAB, {}, "steps", "restarts"),
         AttackName.square: (Square, {}, "n_queries", "restarts"),
+        AttackName.spsa: (SPSA, {}, "steps", None),
     }
     attack_class, settings, steps_name, restarts_name = table[name]
     settings = {"norm": norm.value, **settings}

@@ -1,0 +1,134 @@
+"""SPSA: gradient ascent on the logits alone, with gradients estimated from finite differences."""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pyrobust.checks import NormLike, count, positive
+from pyrobust.runner import Classifier, Progress
+
+from ..engine import BatchAttack, Callback
+from ..losses import Loss, check_loss, named_loss
+from ..norms import per_example
+from ..state import AttackState
+from ..tracking import Best
+
+# Adam's constants (Kingma and Ba, 2015).
+_FIRST, _SECOND, _ADAM_EPSILON = 0.9, 0.999, 1e-8
+
+
+class SPSA(BatchAttack):
+    """Simultaneous perturbation stochastic approximation (Uesato, O'Donoghue, van den Oord and Kohli, 2018).
+
+    The gradient at an iterate is estimated as the mean over random vectors vᵢ of ±1 (Spall, 1992) of
+
+        (L(xₜ + delta·vᵢ) − L(xₜ − delta·vᵢ)) / (2·delta) · vᵢ,
+
+    Adam turns it into a step (Kingma and Ba, 2015), and the result is projected on ball and clip range; xₜ ± delta·vᵢ
+    is not. An image costs 2·samples + 1 forward passes per step, and leaves as soon as it is fooled.
+
+    Args:
+        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``BatchAttack``; the model need not be differentiable.
+        steps: number of steps, at least 1.
+        samples: random vectors per step, at least 1.
+        step_size: Adam's, in the input's unit, positive.
+        delta: size of the finite differences in each coordinate, positive.
+        loss: "margin" or "ce", see ``pyrobust.ops.logit_loss``.
+
+    Raises:
+        InputError: a value out of range.
+        InputTypeError: a value of the wrong type.
+
+    >>> def model(x):  # steps of 1/16: its gradient is 0
+    ...     return torch.stack([x[:, 0].mul(16).round(), x[:, 1].mul(16).round()], 1)
+    >>> attack = SPSA(model, epsilon=0.25, delta=0.1, samples=16, step_size=0.05)
+    >>> x, y = torch.tensor([[0.75, 0.5]]), torch.tensor([0])
+    >>> attack.evaluate(x, y, attack(x, y))["robust_accuracy"]
+    0.0
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        epsilon: float | Tensor = 8 / 255,
+        norm: NormLike = "linf",
+        clip_min: float = 0.0,
+        clip_max: float = 1.0,
+        device: torch.device | str | None = None,
+        *,
+        steps: int = 100,
+        samples: int = 128,
+        step_size: float = 0.01,
+        delta: float = 0.01,
+        loss: Literal["margin", "ce"] = "margin",
+        clip: tuple[float, float] | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        progress: bool | Progress = False,
+        callback: Callback | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            epsilon,
+            norm,
+            clip_min,
+            clip_max,
+            device,
+            clip=clip,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+            callback=callback,
+        )
+        self.steps = count("steps", steps)
+        self.samples = count("samples", samples)
+        self.step_size = positive("step_size", step_size)
+        self.delta = positive("delta", delta)
+        self.loss = check_loss(loss, ("margin", "ce"))
+
+    def _run(self, state: AttackState) -> None:
+        loss = functools.partial(named_loss, name=self.loss, targeted=state.targeted)
+        best = Best(state)
+        rows = len(state)  # a forward pass never has more, so that it fits memory
+        x_adv = state.x.clone()
+        first, second = torch.zeros_like(x_adv), torch.zeros_like(x_adv)
+        for t in range(self.steps):
+            gradient = self._estimate(state, x_adv, loss, t, rows)
+            first.lerp_(gradient, 1 - _FIRST)
+            second.lerp_(gradient.square(), 1 - _SECOND)
+            mean, scale = first / (1 - _FIRST ** (t + 1)), (second / (1 - _SECOND ** (t + 1))).sqrt_()
+            delta = mean.div_(scale.add_(_ADAM_EPSILON)).mul_(self.step_size).add_(x_adv).sub_(state.x)
+            x_adv = state.place(delta)
+            logits = state.logits(x_adv)
+            best.offer(loss(logits, state.y, state.y).value, x_adv)
+            x_adv, first, second, best.x, best.value = state.retire(
+                state.verdict(logits), x_adv, first, second, best.x, best.value
+            )
+            if not len(state):
+                break
+        state.finish(best.x)
+
+    def _estimate(self, state: AttackState, x_adv: Tensor, loss: Loss, step: int, rows: int) -> Tensor:
+        """Estimate of the gradient at x_adv [B, ...]; several vectors share a forward pass of at most ``rows`` rows."""
+        width = max(1, rows // (2 * len(x_adv)))
+        gradient = torch.zeros_like(x_adv)
+        for begin in range(0, self.samples, width):
+            vectors = state.noise("uniform", step * self.samples + begin, min(width, self.samples - begin)).sign()
+            tried = vectors.shape[1]
+            points = torch.stack([x_adv[:, None] + self.delta * vectors, x_adv[:, None] - self.delta * vectors], 1)
+            logits = torch.cat([state.logits(part) for part in points.flatten(0, 2).split(rows)])
+            y = state.y.repeat_interleave(2 * tried)
+            above, below = loss(logits, y, y).value.view(len(x_adv), 2, tried).unbind(1)
+            rise = ((above - below) / (2 * self.delta * self.samples)).nan_to_num_(0.0, 0.0, 0.0)
+            for i in range(tried):  # one by one, so that the sum does not depend on the width
+                gradient += vectors[:, i] * per_example(rise[:, i], gradient)
+        return gradient
