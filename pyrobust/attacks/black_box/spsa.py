@@ -125,7 +125,7 @@ class SPSA(BatchAttack):
             vectors = state.noise("uniform", step * self.samples + begin, min(width, self.samples - begin)).sign()
             tried = vectors.shape[1]
             points = torch.stack([x_adv[:, None] + self.delta * vectors, x_adv[:, None] - self.delta * vectors], 1)
-            logits = torch.cat([state.logits(part) for part in points.flatten(0, 2).split(rows)])
+            logits = torch.cat([state.logits(part) for part in torch.split(points.flatten(0, 2), rows)])
             y = state.y.repeat_interleave(2 * tried)
             above, below = loss(logits, y, y).value.view(len(x_adv), 2, tried).unbind(1)
             rise = ((above - below) / (2 * self.delta * self.samples)).nan_to_num_(0.0, 0.0, 0.0)
