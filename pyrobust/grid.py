@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from numbers import Rational
-from typing import Any
 
 import numpy as np
 import torch
@@ -60,16 +59,21 @@ def read_grid(value: Fraction | str | int | None) -> Fraction | str | None:
 def simplest_fraction(value: float) -> Fraction:
     """Return the fraction of the smallest denominator that rounds to a finite float.
 
-    A float that is one of float32 as well, such as an element of a float32 tensor, is read as the fraction that rounds
-    to it in float32 where the one in float64 has a denominator of 2**24 or more.
+    A float that float32 represents too, such as an element of a float32 tensor, is read as the fraction that rounds to
+    it in float32.
 
     >>> simplest_fraction(8 / 255), simplest_fraction(0.1), simplest_fraction(float(np.float32(8 / 255)))
     (Fraction(8, 255), Fraction(1, 10), Fraction(8, 255))
     """
-    simplest = _simplest(value, np.float64)
-    if simplest.denominator < _EXACT or float(np.float32(value)) != value:
-        return simplest
-    return _simplest(value, np.float32)
+    exact = Fraction(abs(value))
+    if exact == 0:
+        return exact
+    bits, smallest = (24, -149) if abs(value) < 2.0**128 and float(np.float32(value)) == value else (53, -1074)
+    half_ulp = Fraction(2) ** (max(math.frexp(value)[1] - bits, smallest) - 1)
+    # Below a power of two, floats are half as far apart.
+    power = math.frexp(abs(value))[0] == 0.5 and half_ulp > Fraction(2) ** (smallest - 1)
+    simplest = _simplest_between(exact - half_ulp / (2 if power else 1), exact + half_ulp)
+    return -simplest if value < 0 else simplest
 
 
 def find_grid(x: Tensor) -> Fraction | None:
@@ -115,18 +119,6 @@ def to_grid(x: Tensor, step: Fraction) -> Tensor:
         else:
             return k.view(x.shape)
     raise InputError(_off_grid_message(x, max(misses), step))
-
-
-def _simplest(value: float, dtype: type[np.floating[Any]]) -> Fraction:
-    """The simplest fraction strictly between the midpoints of a float and its neighbors."""
-    exact = Fraction(abs(value))
-    if exact == 0:
-        return exact
-    below = Fraction(float(np.nextafter(dtype(abs(value)), dtype(0))))
-    above = float(np.nextafter(dtype(abs(value)), dtype(math.inf)))
-    high = 2 * exact - below if math.isinf(above) else Fraction(above)
-    simplest = _simplest_between((exact + below) / 2, (exact + high) / 2)
-    return -simplest if value < 0 else simplest
 
 
 def _simplest_between(low: Fraction, high: Fraction) -> Fraction:
