@@ -10,7 +10,20 @@ from importlib.metadata import version
 from typing import Final
 
 from pyrobust import smoothing
-from pyrobust.attacks import APGD, BIM, EOT, FAB, FGSM, PGD, SPSA, AdversarialAttack, AutoAttack, Square, TransferAttack
+from pyrobust.attacks import (
+    APGD,
+    BIM,
+    BPDA,
+    EOT,
+    FAB,
+    FGSM,
+    PGD,
+    SPSA,
+    AdversarialAttack,
+    AutoAttack,
+    Square,
+    TransferAttack,
+)
 from pyrobust.bounds import (
     BoundedModel,
     BoundOptions,
@@ -62,6 +75,7 @@ __all__ = [
     "ABSTAIN",
     "APGD",
     "BIM",
+    "BPDA",
     "EOT",
     "FAB",
     "FGSM",

@@ -18,6 +18,7 @@ from .autoattack import AutoAttack, AutoAttackResult, Flag
 from .base import AdversarialAttack
 from .black_box.spsa import SPSA
 from .black_box.square import Square
+from .bpda import BPDA
 from .engine import BatchAttack
 from .eot import EOT
 from .fgsm import FGSM
@@ -30,6 +31,7 @@ from .transfer import TransferAttack
 __all__ = [
     "APGD",
     "BIM",
+    "BPDA",
     "EOT",
     "FAB",
     "FGSM",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import logging
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, TypeAlias
 
 import torch
@@ -23,16 +20,14 @@ from .apgd import APGD
 from .autoattack_versions import Version, attack_names, published_attack
 from .base import AdversarialAttack
 from .engine import BatchAttack, Callback
+from .model_checks import CHECKED_EXAMPLES, are_probabilities, differing_rows, watch_for_gradients
 from .queries import Queries
 
 logger = logging.getLogger(__name__)
 
 #: (attack or "clean", examples still robust [N], x_adv [N, ...] so far): called after each attack.
 AfterAttack: TypeAlias = Callable[[str, Tensor, Tensor], None]
-# Examples on which the model is checked; relative distance of logits that are considered equal; drop of accuracy
-# that is suspicious in a score-based attack after gradient-based ones.
-_CHECKED_EXAMPLES = 64
-_LOGIT_TOLERANCE = 1e-4
+# Drop of accuracy that is suspicious in a score-based attack after gradient-based ones.
 _SUSPICIOUS_DROP = 0.002
 
 
@@ -356,16 +351,15 @@ class AutoAttack(AdversarialAttack):
 
     def _check_model(self, queries: Queries, x: Tensor) -> int:
         """Return the number of classes; warn about models whose result would be unreliable."""
-        batch = self.runner.batch(x[:_CHECKED_EXAMPLES])
+        batch = self.runner.batch(x[:CHECKED_EXAMPLES])
         with self.runner.session(gradients=True):
-            first = queries.logits(batch).double()
-            with _watch_for_gradients() as gradients:
-                second = queries.logits(batch).double()
-        length = first.norm(dim=1).clamp_(min=1e-10)
-        if self.version != "rand" and bool(((first - second).norm(dim=1) > _LOGIT_TOLERANCE * length).any()):
+            first = queries.logits(batch)
+            with watch_for_gradients() as gradients:
+                second = queries.logits(batch)
+        if self.version != "rand" and bool(differing_rows(first, second).any()):
             message = 'the model is randomized: it returned other logits the second time; use version="rand"'
             self._flag(Flag("randomized", message))
-        if bool((first >= 0).all()) and bool(((first.sum(1) - 1).abs() < 1e-5).all()):
+        if are_probabilities(first):
             message = (
                 "the model's outputs look like probabilities: they are non-negative and sum to 1; return logits instead"
             )
@@ -377,24 +371,6 @@ class AutoAttack(AdversarialAttack):
             )
             self._flag(Flag("dynamic", message))
         return first.shape[1]
-
-
-@contextlib.contextmanager
-def _watch_for_gradients() -> Iterator[list[str]]:
-    """Yield a list that receives the names of torch's functions for gradients as Python code calls them."""
-    names = {function.__code__: function.__name__ for function in (torch.autograd.grad, torch.autograd.backward)}
-    seen: list[str] = []
-
-    def note(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and frame.f_code in names:
-            seen.append(names[frame.f_code])
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        yield seen
-    finally:
-        sys.setprofile(before)
 
 
 def _share(robust: Tensor) -> float:

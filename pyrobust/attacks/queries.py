@@ -16,6 +16,16 @@ from pyrobust.runner import Runner
 from .eot import EOT
 
 
+class NoGradientError(ModelError):
+    """The logits have no gradient with respect to the input."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "model: expected logits differentiable with respect to the input, got logits without a gradient; use a "
+            "score-based attack such as Square, or BPDA for the part without a gradient"
+        )
+
+
 class Gradient(NamedTuple):
     """Result of one forward and one backward pass for each example under attack."""
 
@@ -78,10 +88,7 @@ class Queries:
             with torch.enable_grad():
                 output = self._forward(leaf if transform is None else transform(leaf))
             if not output.requires_grad:
-                raise ModelError(
-                    "model: expected logits differentiable with respect to the input, got logits without a gradient; "
-                    "use a score-based attack such as Square"
-                )
+                raise NoGradientError
             detached = output.detach()
             logits.append(detached)
             for i, loss in enumerate(losses):
@@ -90,7 +97,11 @@ class Queries:
                     if draw == 0:
                         scales.append(size.clamp(min=torch.finfo(size.dtype).tiny))
                     slope = (slope * (size / scales[i]).unsqueeze(1)).to(slope.dtype)
-                (gradient,) = torch.autograd.grad(output, leaf, slope, retain_graph=i + 1 < len(losses))
+                (gradient,) = torch.autograd.grad(
+                    output, leaf, slope, retain_graph=i + 1 < len(losses), allow_unused=True
+                )
+                if gradient is None:  # the logits depend on parameters alone, as after a threshold
+                    raise NoGradientError
                 self.backwards += len(x)
                 values[i].append(value)
                 gradients[i].append(gradient)

@@ -89,3 +89,6 @@ def test_loss_unsuited_to_the_classes() -> None:
 def test_model_without_gradient() -> None:
     with pytest.raises(ModelError, match=r"^model: expected logits differentiable with respect to the input"):
         PGD(lambda x: torch.tensor([[1.0, 0.0]]).repeat(len(x), 1)).generate(X, Y * 0)
+    weight = torch.ones(2, requires_grad=True)  # a gradient, but not with respect to the input
+    with pytest.raises(ModelError, match=r"^model: expected logits differentiable with respect to the input"):
+        PGD(lambda x: (x[:, :2] > 0.5).float() * weight).generate(X, Y * 0)

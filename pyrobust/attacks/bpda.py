@@ -1,0 +1,100 @@
+"""Backward pass differentiable approximation, for parts of a model without a useful gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyrobust.checks import kind, shape_text
+from pyrobust.errors import InputTypeError, ModelError
+
+
+class BPDA(nn.Module):
+    """A part of a model that computes ``module`` and has the gradient of another function, ``backward``.
+
+    Backward pass differentiable approximation (Athalye, Carlini and Wagner, 2018): where g is not differentiable, or
+    its gradient is useless, f(g(x)) is attacked with ∂f at g(x) and the Jacobian of a differentiable h ≈ g at x. The
+    identity suits a g that returns nearly its input, such as quantization; one whose output has another shape, such as
+    a thermometer code, needs an h of that shape.
+
+    The output is exactly that of ``module``. ``module`` runs without gradients, so that its parameters receive none;
+    ``backward`` runs only where gradients are enabled. Second derivatives are refused.
+
+    Args:
+        module: g, module or callable, [N, ...] → float tensor of any shape.
+        backward: h, a differentiable module or callable, [N, ...] → a tensor of the shape of ``module``'s output;
+            default: the identity.
+
+    Raises:
+        InputTypeError: a module or backward that is not callable.
+
+    >>> quantize = BPDA(lambda x: (4 * x).round() / 4)
+    >>> x = torch.tensor([[0.3, 0.9]], requires_grad=True)
+    >>> y = quantize(x)
+    >>> y.detach(), torch.autograd.grad(y.sum(), x)
+    (tensor([[0.2500, 1.0000]]), (tensor([[1., 1.]]),))
+    """
+
+    def __init__(self, module: Callable[[Tensor], Tensor], backward: Callable[[Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        if not callable(module):
+            raise InputTypeError(f"module: expected a torch.nn.Module or a callable, got {type(module).__name__}")
+        if backward is not None and not callable(backward):
+            raise InputTypeError(
+                f"backward: expected a torch.nn.Module, a callable or None, got {type(backward).__name__}"
+            )
+        self.module = module
+        self.surrogate = backward
+
+    def extra_repr(self) -> str:
+        """The parts that are no modules, which torch does not show."""
+        parts = {"module": self.module, "backward": self.surrogate or "identity"}
+        return ", ".join(
+            f"{name}={getattr(part, '__name__', part)}"
+            for name, part in parts.items()
+            if not isinstance(part, nn.Module)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute ``module``'s output, with the gradient of ``backward``.
+
+        Raises:
+            ModelError: an output that is no float tensor, or a ``backward`` whose output has another shape.
+        """
+        with torch.no_grad():
+            value = self.module(x)
+        if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
+            raise ModelError(f"BPDA: module: expected a float tensor, got {kind(value)}; convert it inside the module")
+        if not torch.is_grad_enabled():
+            return value
+        surrogate = x if self.surrogate is None else self.surrogate(x)
+        if not isinstance(surrogate, Tensor) or not surrogate.dtype.is_floating_point:
+            raise ModelError(f"BPDA: backward: expected a float tensor, got {kind(surrogate)}")
+        if surrogate.shape != value.shape:
+            which = "the identity, whose output is the input" if self.surrogate is None else "backward"
+            raise ModelError(
+                f"BPDA: backward: expected the shape of module's output, {shape_text(value.shape)}, got "
+                f"{shape_text(surrogate.shape)} from {which}; pass a backward= that approximates module"
+            )
+        output: Tensor = _GradientOfSecond.apply(value, surrogate)  # type: ignore[no-untyped-call]
+        return output
+
+
+class _GradientOfSecond(torch.autograd.Function):
+    """(value, surrogate) → value, with the derivative of surrogate."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, surrogate: Tensor) -> Tensor:
+        ctx.dtype = surrogate.dtype  # autocast may have computed the value in another
+        return value.clone()  # the value may be the input itself, whose own gradient would be kept
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        if torch.is_grad_enabled():  # create_graph=True
+            raise ModelError(
+                "BPDA: expected first derivatives, got create_graph=True; the approximation has no second derivatives"
+            )
+        return None, gradients[0].to(ctx.dtype)
