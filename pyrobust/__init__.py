@@ -21,6 +21,7 @@ from pyrobust.attacks import (
     SPSA,
     AdversarialAttack,
     AutoAttack,
+    HopSkipJump,
     Square,
     TransferAttack,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "CategoricalProvableRobustAccuracy",
     "Certificates",
     "CertificationLog",
+    "HopSkipJump",
     "LipschitzBound",
     "Predictions",
     "PyrobustError",

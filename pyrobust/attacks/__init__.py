@@ -16,6 +16,7 @@ from __future__ import annotations
 from .apgd import APGD
 from .autoattack import AutoAttack, AutoAttackResult, Flag
 from .base import AdversarialAttack
+from .black_box.hop_skip_jump import HopSkipJump
 from .black_box.spsa import SPSA
 from .black_box.square import Square
 from .bpda import BPDA
@@ -42,6 +43,7 @@ __all__ = [
     "AutoAttackResult",
     "BatchAttack",
     "Flag",
+    "HopSkipJump",
     "MinimumNorm",
     "MinimumNormAttack",
     "Square",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pyrobust.checks import NormLike, count, items, kind, non_negative, positive, probability, shape_text, share
+from pyrobust.checks import NORMS, NormLike, count, items, kind, non_negative, positive, probability, shape_text, share
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.ops.logits import LogitLoss
 from pyrobust.runner import Classifier, Progress, Runner, logits_of
@@ -69,6 +69,8 @@ class TransferAttack(BatchAttack):
     >>> attack.evaluate(x, y, attack(x, y))["robust_accuracy"]
     0.5
     """
+
+    norms = NORMS
 
     def __init__(
         self,

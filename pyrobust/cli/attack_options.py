@@ -33,6 +33,7 @@ class AttackName(str, Enum):
     fab_t = "fab-t"
     square = "square"
     spsa = "spsa"
+    hop_skip_jump = "hop-skip-jump"
 
 
 class VersionName(str, Enum):
@@ -150,7 +151,7 @@ def choose_attack(
     >>> choose_attack(AttackName.square, NormName.l2, 100, None, None)[1]
     {'norm': 'l2', 'n_queries': 100}
     """
-    from pyrobust.attacks import APGD, BIM, FAB, FGSM, PGD, SPSA, AutoAttack, Square
+    from pyrobust.attacks import APGD, BIM, FAB, FGSM, PGD, SPSA, AutoAttack, HopSkipJump, Square
 
     # AutoAttack's form of APGD in l1.
     phases = {"multi_epsilon": True} if norm is NormName.l1 else {}
@@ -166,6 +167,7 @@ def choose_attack(
         AttackName.fab_t: (FAB, {}, "steps", "restarts"),
         AttackName.square: (Square, {}, "n_queries", "restarts"),
         AttackName.spsa: (SPSA, {}, "steps", None),
+        AttackName.hop_skip_jump: (HopSkipJump, {}, "steps", None),
     }
     attack_class, settings, steps_name, restarts_name = table[name]
     settings = {"norm": norm.value, **settings}

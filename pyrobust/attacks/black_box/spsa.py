@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, count, positive
+from pyrobust.checks import NORMS, NormLike, count, positive
 from pyrobust.runner import Classifier, Progress
 
 from ..engine import BatchAttack, Callback
@@ -51,6 +51,8 @@ class SPSA(BatchAttack):
     >>> attack.evaluate(x, y, attack(x, y))["robust_accuracy"]
     0.0
     """
+
+    norms = NORMS
 
     def __init__(
         self,

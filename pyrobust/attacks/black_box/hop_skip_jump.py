@@ -1,0 +1,251 @@
+"""HopSkipJump: minimum-norm adversarial examples from the predicted classes alone."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyrobust.checks import NormLike, count, finite_values, float_tensor, positive, shape_text
+from pyrobust.errors import InputError
+from pyrobust.metrics import predicted_classes
+from pyrobust.ops.perturbation import add_perturbation
+from pyrobust.runner import Classifier, Progress
+
+from ..engine import Callback
+from ..minimum.engine import MinimumNormAttack
+from ..minimum.nearest import Nearest
+from ..norms import per_example, unit
+from ..state import AttackState
+
+# Random starts are tried this many times.
+_STARTS = 100
+# Coarsest precision of the bisection: inputs of few coordinates would have none.
+_PRECISION = 1e-3
+# Halvings of a jump that leaves the adversarial side, and at most so many of a segment: no float32 tells more apart.
+_HALVINGS = 24
+
+
+class HopSkipJump(MinimumNormAttack):
+    """HopSkipJumpAttack (Chen, Jordan and Wainwright, 2020): it sees the predicted classes only.
+
+    A point on the decision boundary is improved ``steps`` times, d being the number of coordinates and ‖·‖ the norm:
+
+    1. The direction g of the boundary's normal is estimated from the decisions φᵢ = ±1 at xₜ + δ·uᵢ, for
+       min(samples·√t, max_samples) random unit vectors uᵢ (l2: Gaussian, linf: uniform): the mean of (φᵢ − φ̄)·uᵢ.
+       δ is a tenth of the clip range in the first step, then gamma·‖xₜ − x‖ / d.
+    2. xₜ jumps by ‖xₜ − x‖/√t along g (linf: sign g), halved until the point is adversarial.
+    3. Bisection to the boundary: on the segment to x (l2), or clipping to a shrinking ball about x (linf), to a
+       precision of gamma·d^(−3/2) (l2) or gamma·d^(−2) (linf), but at most 0.001, of the distance.
+
+    The start is a random image, or the nearest of ``starts`` that fools the model. ``minimum`` returns the nearest
+    points, ``generate`` those within epsilon; ``forwards`` counts the queries.
+
+    Args:
+        model, epsilon, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress, callback:
+            see ``BatchAttack``; the model need not be differentiable.
+        norm: "l2" or "linf".
+        steps: number of improvements, at least 1.
+        samples: queries for the first estimate of a direction, at least 1.
+        max_samples: upper limit of the queries for one.
+        gamma: precision of the bisection, positive.
+        starts: [M, ...], images to start from, in the clip range; if none of them fools the model, random ones are
+            tried. A targeted attack rarely succeeds without.
+
+    Raises:
+        InputError: a value out of range.
+        InputTypeError: a value of the wrong type.
+
+    >>> model = lambda x: torch.nn.functional.one_hot((x.sum(1) > 1).long(), 2).float()
+    >>> result = HopSkipJump(model, norm="l2", steps=10).minimum(torch.tensor([[0.25, 0.25]]), torch.tensor([0]))
+    >>> print(round(float(result.distance), 2))  # 0.5 / sqrt(2)
+    0.35
+    """
+
+    norms = ("linf", "l2")
+
+    def __init__(
+        self,
+        model: Classifier,
+        epsilon: float | Tensor = 8 / 255,
+        norm: NormLike = "linf",
+        clip_min: float = 0.0,
+        clip_max: float = 1.0,
+        device: torch.device | str | None = None,
+        *,
+        steps: int = 40,
+        samples: int = 100,
+        max_samples: int = 10_000,
+        gamma: float = 1.0,
+        starts: Tensor | None = None,
+        clip: tuple[float, float] | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        progress: bool | Progress = False,
+        callback: Callback | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            epsilon,
+            norm,
+            clip_min,
+            clip_max,
+            device,
+            clip=clip,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+            callback=callback,
+        )
+        self.steps = count("steps", steps)
+        self.samples = count("samples", samples)
+        self.max_samples = count("max_samples", max_samples)
+        self.gamma = positive("gamma", gamma)
+        self.starts = None if starts is None else self._checked_starts(starts)
+
+    def _checked_starts(self, starts: Tensor) -> Tensor:
+        """Check images to start from and return them detached."""
+        float_tensor("starts", starts)
+        finite_values("starts", starts)
+        if starts.dim() < 2 or not starts.numel():
+            raise InputError(f"starts: expected images [M, ...], at least one, got shape {shape_text(starts.shape)}")
+        low, high = (float(end) for end in starts.double().aminmax())
+        if low < self.clip_min or high > self.clip_max:
+            raise InputError(
+                f"starts: expected values in the clip range [{self.clip_min}, {self.clip_max}], got {low} to {high}"
+            )
+        return starts.detach()
+
+    def _search(self, state: AttackState, nearest: Nearest) -> None:
+        limit = len(state)  # rows of a forward pass, so that it fits memory
+        rows, x_adv = self._first_points(state, limit)
+        if not len(rows):
+            return
+        state = state.take(rows)
+        run = Nearest(state)
+        x_adv = self._bisect(state, x_adv, run)
+        drawn = _STARTS
+        for t in range(1, self.steps + 1):
+            samples = int(min(self.samples * math.sqrt(t), self.max_samples))
+            direction = self._direction(state, x_adv, t, samples, drawn, limit)
+            drawn += samples
+            x_adv = self._bisect(state, self._jump(state, x_adv, direction, t), run)
+        nearest.take(run, rows)
+
+    def _first_points(self, state: AttackState, limit: int) -> tuple[Tensor, Tensor]:
+        """Rows [n] for which an adversarial point was found, and these points [n, ...]."""
+        x_adv = state.x.clone()
+        found = torch.zeros(len(state), dtype=torch.bool, device=state.x.device)
+        if self.starts is not None:
+            found = self._nearest_starts(state, self.starts, x_adv, limit)
+        for draw in range(_STARTS):
+            rows = (~found).nonzero()[:, 0]
+            if not len(rows):
+                break
+            part = state.take(rows)
+            share = part.noise("uniform", draw)[:, 0].div_(math.sqrt(12)).add_(0.5).clamp_(0, 1)
+            point = self._inside(part, share.mul_(state.upper - state.lower).add_(state.lower))
+            fooled = _fooled(part.logits(point), part.y, part.targeted)
+            x_adv[rows[fooled]] = point[fooled]
+            found[rows[fooled]] = True
+        rows = found.nonzero()[:, 0]
+        return rows, x_adv[rows]
+
+    def _nearest_starts(self, state: AttackState, starts: Tensor, x_adv: Tensor, limit: int) -> Tensor:
+        """Write the nearest of the starts that fool into x_adv; return for which examples there is one, bool [B]."""
+        if starts.shape[1:] != state.x.shape[1:]:
+            expected = shape_text(("M", *state.x.shape[1:]))
+            raise InputError(f"starts: expected shape {expected}, as x, got {shape_text(starts.shape)}")
+        starts = starts.to(state.x)
+        classes = torch.cat([predicted_classes(state.logits(part)) for part in torch.split(starts, limit)])
+        fools = (classes == state.y[:, None]) == state.targeted  # [B, M]
+        order = 2 if state.norm.name == "l2" else math.inf
+        distance = torch.cdist(state.x.flatten(1).float(), starts.flatten(1).float(), order)
+        distance, place = distance.masked_fill(~fools, math.inf).min(1)
+        point = self._inside(state, starts[place])
+        found = distance.isfinite() & _fooled(state.logits(point), state.y, state.targeted)
+        x_adv[found] = point[found]
+        return found
+
+    def _direction(self, state: AttackState, x_adv: Tensor, step: int, samples: int, drawn: int, limit: int) -> Tensor:
+        """Estimated normal of the boundary, pointing to its adversarial side: of length 1, or of signs in linf."""
+        coordinates = x_adv[0].numel()
+        if step == 1:
+            size = torch.full_like(state.epsilon, 0.1 * (state.upper - state.lower))
+        else:
+            size = state.norm.distance(x_adv, state.x) * (self.gamma / coordinates)
+        family = "gaussian" if state.norm.name == "l2" else "uniform"
+        width = max(1, limit // len(state))
+        weighted, plain = torch.zeros_like(x_adv), torch.zeros_like(x_adv)
+        decisions = torch.zeros_like(state.epsilon)
+        for begin in range(0, samples, width):
+            tried = min(width, samples - begin)
+            vectors = state.noise(family, drawn + begin, tried)
+            length = vectors.flatten(2).norm(dim=2, dtype=torch.float64).flatten()
+            vectors = unit(vectors.flatten(0, 1), length).view_as(vectors)
+            reach = size.to(vectors.dtype).view(-1, *[1] * (vectors.dim() - 1))
+            points = (x_adv[:, None] + reach * vectors).clamp(state.lower, state.upper)
+            vectors = (points - x_adv[:, None]) / reach
+            y = state.y.repeat_interleave(tried)
+            fooled = _fooled(state.logits(points.flatten(0, 1)), y, state.targeted)
+            decision = fooled.view(len(x_adv), tried).to(vectors.dtype) * 2 - 1
+            for i in range(tried):  # one by one, so that the sums do not depend on the width
+                weighted += vectors[:, i] * per_example(decision[:, i], x_adv)
+                plain += vectors[:, i]
+                decisions += decision[:, i]
+        mean = decisions / samples
+        # Where all decisions agree, the mean vector is all that is known.
+        normal = weighted - plain * per_example(torch.where(mean.abs() == 1, 0.0, mean), x_adv)
+        return state.norm.direction(normal)
+
+    def _jump(self, state: AttackState, x_adv: Tensor, direction: Tensor, step: int) -> Tensor:
+        """Jump along the direction as far as the point stays adversarial; x_adv itself if no jump does."""
+        result = x_adv.clone()
+        size = state.norm.distance(x_adv, state.x) / math.sqrt(step)
+        rows = torch.arange(len(x_adv), device=x_adv.device)
+        for _ in range(_HALVINGS):
+            part = state.take(rows)
+            point = self._inside(part, x_adv[rows] + direction[rows] * per_example(size[rows], x_adv))
+            fooled = _fooled(part.logits(point), part.y, part.targeted)
+            result[rows[fooled]] = point[fooled]
+            rows = rows[~fooled]
+            if not len(rows):
+                break
+            size = size / 2
+        return result
+
+    def _bisect(self, state: AttackState, x_adv: Tensor, run: Nearest) -> Tensor:
+        """Move adversarial points toward x, until they are next to the boundary, and offer them to ``run``."""
+        coordinates = x_adv[0].numel()
+        precision = self.gamma * coordinates ** (-1.5 if state.norm.name == "l2" else -2)
+        delta = x_adv - state.x
+        radius = state.norm.distance(x_adv, state.x)
+        low, high = torch.zeros_like(radius), torch.ones_like(radius)
+        nearest = x_adv
+        for _ in range(min(_HALVINGS, math.ceil(-math.log2(min(precision, _PRECISION))))):
+            middle = (low + high) / 2
+            if state.norm.name == "l2":
+                moved = delta * per_example(middle, delta)
+            else:
+                reach = per_example(middle * radius, delta)
+                moved = torch.maximum(torch.minimum(delta, reach), -reach)
+            point = add_perturbation(state.x, moved, state.lower, state.upper)
+            fooled = _fooled(state.logits(point), state.y, state.targeted)
+            nearest = torch.where(fooled.view(-1, *[1] * (point.dim() - 1)), point, nearest)
+            low, high = torch.where(fooled, low, middle), torch.where(fooled, middle, high)
+        run.offer(state, torch.ones_like(run.distance, dtype=torch.bool), nearest)
+        return nearest
+
+    def _inside(self, state: AttackState, point: Tensor) -> Tensor:
+        """The point, rounded toward x and exactly inside the clip range."""
+        return add_perturbation(state.x, point - state.x, state.lower, state.upper)
+
+
+def _fooled(logits: Tensor, y: Tensor, targeted: bool) -> Tensor:
+    """Whether the predicted classes are another than y [B], or y where targeted; bool [B]."""
+    return (predicted_classes(logits) == y) == targeted

@@ -1,0 +1,173 @@
+"""HopSkipJump: closed forms, queries, starts, and models of which only the class is known."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from attack_models import Counting, fooled_alone, halfspace, images, inside, random, small_net
+from torch import Tensor, nn
+
+from pyrobust.attacks import HopSkipJump
+from pyrobust.errors import InputError, InputTypeError
+
+NORMS = ["linf", "l2"]
+WEIGHT = random(10, seed=5) * 2 - 1
+
+
+def decisions(model: nn.Module) -> Any:
+    """A model that reveals nothing but its class."""
+    return lambda x: nn.functional.one_hot(model(x).argmax(1), 5).to(x.dtype)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_distances_to_a_hyperplane(norm: str) -> None:
+    x = random(12, 10, seed=6) * 0.2 + 0.4  # far from the clip range
+    y = torch.zeros(12, dtype=torch.int64)
+    gap = 0.1 + 0.02 * torch.arange(12)
+    bias = gap - x @ WEIGHT
+    length = WEIGHT.norm() if norm == "l2" else WEIGHT.abs().sum()
+
+    for row in range(0, 12, 6):
+        net = halfspace(WEIGHT, float(bias[row]))
+        result = HopSkipJump(net, norm=norm, steps=25).minimum(x[row : row + 1], y[:1], indices=[row])
+        exact = float(gap[row] / length)
+        assert exact <= float(result.distance) * (1 + 1e-5)
+        assert float(result.distance) <= 1.03 * exact
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_points_are_adversarial_whatever_the_batches(norm: str) -> None:
+    net, (x, y) = small_net(), images(10)
+    options: dict[str, Any] = {"steps": 3, "samples": 20, "dtype": torch.float64}
+    attack = HopSkipJump(decisions(net), 0.2, norm, batch_size=10, **options)
+    result = attack.minimum(x, y)
+    assert bool(result.success.all())
+    assert fooled_alone(net, result.x_adv, y) == [True] * 10
+    assert inside(result.x_adv, x, norm, result.distance.tolist())
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(0))
+    parts = HopSkipJump(decisions(net), 0.2, norm, batch_size=3, **options).minimum(x[order], y[order], indices=order)
+    torch.testing.assert_close(parts.distance, result.distance[order], rtol=1e-9, atol=0)
+    assert not torch.equal(HopSkipJump(decisions(net), 0.2, norm, seed=1, **options).minimum(x, y).x_adv, result.x_adv)
+    x_adv = attack(x, y)
+    assert inside(x_adv, x, norm, 0.2)
+    near = result.distance <= 0.2
+    assert torch.equal(x_adv[near], result.x_adv[near])
+
+
+def test_the_queries_are_those_of_the_published_budget() -> None:
+    """One for x, the tries of a start, 10 halvings in each bisection, samples·√t for a direction, and the jumps."""
+    weight = torch.tensor([1.0, 0.0])
+    counting = Counting(halfspace(weight, -0.25))
+    x, y = torch.tensor([[0.75, 0.5]]), torch.tensor([0])
+    options: dict[str, Any] = {"samples": 9, "max_samples": 16, "starts": torch.zeros(1, 2), "batch_size": 4}
+    attack = HopSkipJump(counting, norm="l2", steps=4, **options)
+    result = attack.minimum(x, y, margin=False)
+    jumps = counting.rows - (1 + 1 + 1 + 5 * 10 + 9 + 12 + 15 + 16 + 1 + 1)
+    assert 4 <= jumps <= 4 * 24
+    assert result.forwards == counting.rows
+    assert result.backwards == 0
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_starts_and_targets(norm: str) -> None:
+    net = small_net()
+    x, _ = images(12)
+    y = net(x).argmax(1)
+    goal = y.roll(1)
+    goal = torch.where(goal == y, net(x).topk(2).indices[:, 1], goal)
+    far = HopSkipJump(decisions(net), norm=norm, steps=3, samples=20, dtype=torch.float64)
+    near = HopSkipJump(decisions(net), norm=norm, steps=3, samples=20, dtype=torch.float64, starts=x)
+    found = near.minimum(x, y, targeted=True, target_labels=goal)
+    there = torch.isin(goal, y)
+    assert bool(found.success[there].all())
+    assert torch.equal(net(found.x_adv[there]).argmax(1), goal[there])
+    assert inside(found.x_adv[there], x[there], norm, found.distance[there].tolist())
+    assert float(far.minimum(x, y).distance.median()) > 0
+    # With one step and one start, the result lies on the way to that start.
+    lone = HopSkipJump(decisions(net), norm="l2", steps=1, samples=1, dtype=torch.float64, starts=x[y != y[0]][:1])
+    result = lone.minimum(x[:1], y[:1])
+    assert float(result.distance) < float((x[y != y[0]][0] - x[0]).norm())
+
+
+def test_no_start() -> None:
+    """A model of one class: nothing is found, after the tries of a start."""
+    counting = Counting(halfspace(torch.ones(4), 50.0))
+    result = HopSkipJump(counting, norm="l2", steps=2).minimum(random(3, 4), torch.zeros(3, dtype=torch.int64))
+    assert result.distance.tolist() == [torch.inf] * 3
+    assert torch.equal(result.x_adv, random(3, 4))
+    assert counting.rows <= 3 * (1 + 100 + 10)
+
+
+def test_nan_is_no_success_of_a_target() -> None:
+    """NaN logits predict no class: they count as wrong, and never as the target."""
+
+    def model(x: Tensor) -> Tensor:
+        logits = torch.stack([x[:, 0], 0.6 + 0 * x[:, 0]], 1)
+        return logits.masked_fill(x[:, 1:] > 0.9, torch.nan)
+
+    x, y = torch.full((2, 2), 0.7), torch.zeros(2, dtype=torch.int64)
+    attack = HopSkipJump(model, norm="l2", steps=3, samples=20)
+    found = attack.minimum(x, y, targeted=True, target_labels=1 - y)
+    assert bool((found.x_adv[:, 0] <= 0.6).all())
+    assert bool((found.x_adv[:, 1] <= 0.9).all())
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "autocast", "channels_last"])
+def test_models_of_every_kind(kind: str) -> None:
+    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+    net, (x, y) = small_net(dtype), images(6, dtype)
+    options: dict[str, Any] = {"steps": 2, "samples": 10}
+    if kind == "autocast":
+        options["dtype"] = torch.bfloat16
+    elif kind == "channels_last":
+        options["memory_format"] = torch.channels_last
+    result = HopSkipJump(net, norm="l2", **options).minimum(x, y)
+    assert result.x_adv.dtype == dtype
+    assert bool(result.success.all())
+    assert inside(result.x_adv, x, "l2", result.distance.tolist())
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_no_farther_than_foolbox(norm: str) -> None:
+    """Same number of steps and queries per step, from its own starts."""
+    foolbox = pytest.importorskip("foolbox", exc_type=ImportError)
+    net, (x, y) = small_net(torch.float32).eval(), images(16, torch.float32)
+    right = net(x).argmax(1) == y
+    x, y = x[right], y[right]
+    theirs = foolbox.attacks.HopSkipJumpAttack(steps=8, constraint=norm)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        points = theirs.run(foolbox.PyTorchModel(net, bounds=(0, 1)), x, foolbox.criteria.Misclassification(y))
+    delta = (points - x).flatten(1)
+    distance = delta.norm(dim=1) if norm == "l2" else delta.abs().amax(1)
+    ours = HopSkipJump(net, norm=norm, steps=8).minimum(x, y)
+    assert float(ours.distance.median()) <= 1.02 * float(distance.median())
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"norm": "l1"}, InputError, r"^norm: expected .*linf.*l2"),
+    ({"steps": 0}, InputError, r"^steps: expected at least 1, got 0"),
+    ({"samples": 0}, InputError, r"^samples: expected at least 1, got 0"),
+    ({"max_samples": 1.5}, InputTypeError, r"^max_samples: expected an integer"),
+    ({"gamma": 0}, InputError, r"^gamma: expected a finite number above 0"),
+    ({"starts": [1]}, InputTypeError, r"^starts: expected a tensor, got list"),
+    ({"starts": torch.zeros(0, 1, 6, 6)}, InputError, r"^starts: expected images \[M, ...\], at least one, got shape"),
+    ({"starts": torch.full((1, 1, 6, 6), 2.0)}, InputError, r"^starts: expected values in the clip range"),
+    ({"starts": torch.full((1, 1, 6, 6), torch.nan)}, InputError, r"^starts: expected finite values"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), BAD, ids=lambda value: str(value)[:20])
+def test_bad_construction(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        HopSkipJump(small_net(), **options)
+
+
+def test_starts_of_another_shape() -> None:
+    x, y = images(2)
+    with pytest.raises(InputError, match=r"^starts: expected shape \(M, 1, 6, 6\), as x, got \(1, 1, 5, 5\)"):
+        HopSkipJump(small_net(), starts=torch.zeros(1, 1, 5, 5))(x, y)
