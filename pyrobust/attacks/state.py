@@ -14,6 +14,7 @@ from torch import Tensor
 from pyrobust.ops.logits import CLOSE, ROBUST
 from pyrobust.ops.sample_noise import sample_noise
 
+from .levels import Levels
 from .losses import Loss
 from .norms import Ball, Norm
 from .queries import Gradient, Queries
@@ -65,6 +66,9 @@ class AttackState:
     within the tensors passed to it, and on a GPU it keeps x_adv for some steps: make a new x_adv for each step rather
     than changing it in place.
 
+    On a grid of levels, iterates stay floats, and every query and every point that leaves is ``snap(x_adv)``: an attack
+    needs to do nothing about it.
+
     Attributes:
         x: [B, ...], the clean examples.
         y: [B], int64, their labels; the target labels where ``targeted``.
@@ -74,6 +78,8 @@ class AttackState:
         norm: the norm of the constraint.
         lower: lower end of the clip range.
         upper: upper end of the clip range.
+        levels: the grid that the model's inputs are on; None without one.
+        budget: [B], int64, radius of the ball in integers (``levels.budgets``); unused without a grid.
         in_place: whether an iterate's memory may be reused once it went through ``retire`` and was replaced.
     """
 
@@ -92,6 +98,8 @@ class AttackState:
         upper: float,
         seed: int,
         leave: Leave,
+        levels: Levels | None = None,
+        budget: Tensor | None = None,
     ) -> None:
         self.queries = queries
         self.norm = norm
@@ -104,7 +112,9 @@ class AttackState:
         self._left: set[int] = set()
         self._must_compact = False
         self.in_place = HostCopy.always_arrived(x.device)  # elsewhere, earlier iterates await their verdicts
-        self._waiting: list[tuple[HostCopy, Tensor, Tensor, npt.NDArray[np.int64]]] = []
+        self._waiting: list[tuple[HostCopy, Tensor, Tensor, npt.NDArray[np.int64], Tensor, Tensor]] = []
+        self.levels = levels
+        self.budget = torch.zeros_like(index) if budget is None else budget
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -118,6 +128,7 @@ class AttackState:
         """The examples of these rows [n], int64, as a state of their own, which reports to nobody when they leave."""
         part = copy.copy(self)
         part.x, part.y, part.epsilon, part.index = (own[rows] for own in (self.x, self.y, self.epsilon, self.index))
+        part.budget = self.budget[rows]
         part._rows = self._rows[rows.cpu().numpy()]
         part._leave = lambda rows, points, success: None
         part._left, part._waiting, part._must_compact = set(), [], False
@@ -128,9 +139,19 @@ class AttackState:
         """The feasible set of the examples."""
         return Ball(self.x, self.epsilon, self.lower, self.upper)
 
+    def snap(self, x_adv: Tensor) -> Tensor:
+        """The points that the model sees for iterates [B, ...]: on the grid, if there is one.
+
+        An iterate inside the ball has a point inside, one outside (of another phase, say) the nearest of the grid. Of
+        more or fewer points than examples each is rounded alone.
+        """
+        if self.levels is None:
+            return x_adv
+        return self.levels.snap(self.norm.name, x_adv, self.x if len(x_adv) == len(self) else None, self.budget)
+
     def logits(self, x_adv: Tensor) -> Tensor:
         """Logits [B, K], float32 or float64, without gradients."""
-        return self.queries.logits(x_adv)
+        return self.queries.logits(self.snap(x_adv))
 
     def verdict(self, logits: Tensor) -> Tensor:
         """Verdict of the logits on each example, uint8 [B]."""
@@ -139,7 +160,7 @@ class AttackState:
     def gradient(self, x_adv: Tensor, loss: Loss, target: Tensor | None = None) -> Gradient:
         """One forward and one backward pass of a loss at x_adv [B, ...]; target [B] defaults to y."""
         goal = self.y if target is None else target
-        logits, value, gradient = self.queries.gradient(x_adv, lambda z: loss(z, self.y, goal))
+        logits, value, gradient = self.queries.gradient(self.snap(x_adv), lambda z: loss(z, self.y, goal))
         return Gradient(logits, value, gradient, self.verdict(logits))
 
     def place(self, delta: Tensor) -> Tensor:
@@ -187,7 +208,7 @@ class AttackState:
         """
         if verdict.dtype == torch.bool:
             verdict = verdict.to(torch.uint8).mul_(CLOSE)
-        self._waiting.append((HostCopy(verdict), x_adv, self.y, self._rows))
+        self._waiting.append((HostCopy(verdict), x_adv, self.y, self._rows, self.x, self.budget))
         self._collect(_IN_FLIGHT)
         return self._compact((x_adv, *tensors))
 
@@ -196,29 +217,42 @@ class AttackState:
         self._collect(0)
         (best,) = self._compact((best,))
         if len(self):
-            self._leave(self._rows.tolist(), best, False)
+            self._leave(self._rows.tolist(), self._final(best, self.x, self.budget), False)
         self._rows = self._rows[:0]
 
     def _collect(self, in_flight: int) -> None:
         """Process the verdicts that have arrived; wait for all but the last ``in_flight``."""
         while self._waiting and (len(self._waiting) > in_flight or self._waiting[0][0].arrived()):
-            copy, x_adv, y, rows = self._waiting.pop(0)
+            copy, x_adv, y, rows, x, budget = self._waiting.pop(0)
             verdicts = copy.wait().numpy()
+            claimed = [place for place in np.flatnonzero(verdicts != ROBUST) if int(rows[place]) not in self._left]
+            if not claimed:
+                continue
+            chosen = torch.as_tensor(claimed, device=x_adv.device)
+            points = self._final(x_adv[chosen], x[chosen], budget[chosen])
+            judged = self._judged(points, x_adv[chosen], x[chosen], budget[chosen])
             fooled = []
-            for position in np.flatnonzero(verdicts != ROBUST):
-                if int(rows[position]) in self._left:
-                    continue
-                example = slice(position, position + 1)
-                if verdicts[position] == CLOSE and not self.queries.fooled_alone(
-                    x_adv[example], y[example], self.targeted
-                ):
-                    continue
-                fooled.append(position)
+            for i, place in enumerate(claimed):
+                example = points[i : i + 1], y[place : place + 1]
+                certain = verdicts[place] != CLOSE and judged[i]
+                if certain or self.queries.fooled_alone(*example, self.targeted):
+                    fooled.append(i)
             if fooled:
-                left = rows[fooled].tolist()
+                left = [int(rows[claimed[i]]) for i in fooled]
                 self._left.update(left)
                 self._must_compact = True
-                self._leave(left, x_adv[torch.as_tensor(fooled, device=x_adv.device)], True)
+                self._leave(left, points[torch.as_tensor(fooled, device=points.device)], True)
+
+    def _final(self, x_adv: Tensor, x: Tensor, budget: Tensor) -> Tensor:
+        """The points that leave: on a grid, those of ``snap``, inside the ball in any case."""
+        return x_adv if self.levels is None else self.levels.snap(self.norm.name, x_adv, x, budget, final=True)
+
+    def _judged(self, points: Tensor, x_adv: Tensor, x: Tensor, budget: Tensor) -> list[bool]:
+        """Whether the model saw the points that leave, rather than others outside the ball."""
+        if self.levels is None:
+            return [True] * len(points)
+        seen = self.levels.snap(self.norm.name, x_adv, x, budget)
+        return [bool(same) for same in (seen == points).flatten(1).all(1)]
 
     def _compact(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Drop the fooled examples' rows from the state's own tensors and the attack's."""
@@ -229,6 +263,7 @@ class AttackState:
         compact = (_fill_holes if self.in_place else _copy_staying)(staying)
         self._rows = compact(torch.from_numpy(self._rows)).numpy()
         self.x, self.y, self.epsilon, self.index = (compact(own) for own in (self.x, self.y, self.epsilon, self.index))
+        self.budget = compact(self.budget)
         return tuple(compact(tensor) for tensor in tensors)
 
 

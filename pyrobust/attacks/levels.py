@@ -1,0 +1,269 @@
+"""Attacks on a grid: points whose values are levels of an image file, in balls counted in levels.
+
+With a step h, a value of level k is the float nearest to k·h, as a loader makes it. An attack's iterates stay floats;
+the model sees only the points that ``Levels.snap`` makes of them, and those are what the attack returns. The ball is one
+of integers: with Δk the difference of the levels, max |Δk| ≤ ε/h (linf), Σ Δk² ≤ (ε/h)² (l2), Σ |Δk| ≤ ε/h (l1).
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from numbers import Rational
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrobust.checks import AttackNormName, finite
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.grid import read_grid, simplest_fraction
+
+#: A grid as callers may write it: a fraction, "1/255", a float read as the simplest fraction, "auto" or None.
+GridLike: TypeAlias = Fraction | str | float | None
+
+# A float32 tells this many levels apart with room for rounding errors of the scaled values; work is in float32 up to the
+# second number.
+_MOST_LEVELS, _FLOAT32_LEVELS = 1 << 20, 1 << 12
+# Steps of the search for the scale at which a rounded perturbation spends its budget.
+_SEARCH_STEPS = 6
+# Rounding is repaired where it loses more than this share of the norm's power.
+_LOST = 0.05
+
+
+def grid_argument(grid: GridLike) -> Fraction | str | None:
+    """Read the argument ``grid`` of attacks: the step as a fraction, "auto" or None.
+
+    >>> grid_argument("1/255"), grid_argument(1 / 255), grid_argument("auto")
+    (Fraction(1, 255), Fraction(1, 255), 'auto')
+    """
+    if isinstance(grid, float | np.floating):
+        return read_grid(simplest_fraction(finite("grid", grid)))
+    if grid is not None and not isinstance(grid, str | Rational):
+        raise InputTypeError(f'grid: expected a fraction such as "1/255", a number, "auto" or None, got {grid!r}')
+    return read_grid(grid)
+
+
+def budgets(norm: AttackNormName, epsilon: Tensor, step: Fraction) -> Tensor:
+    """Radii of the balls in integers, int64 [N]: ⌊ε/h⌋ (linf, l1), ⌊(ε/h)²⌋ (l2), ⌊ε⌋ changed coordinates (l0).
+
+    Each ε is the simplest fraction that rounds to the given number.
+
+    >>> budgets("linf", torch.tensor([8 / 255]).double(), Fraction(1, 255))
+    tensor([8])
+    """
+    radii: dict[float, int] = {}
+    for value in set(epsilon.tolist()):
+        radius = simplest_fraction(value) if norm == "l0" else simplest_fraction(value) / step
+        radii[value] = min(math.floor(radius**2 if norm == "l2" else radius), 1 << 62)
+    return torch.tensor([radii[value] for value in epsilon.tolist()], dtype=torch.int64, device="cpu")
+
+
+class Levels:
+    """The levels of a grid inside a clip range.
+
+    Args:
+        step: h.
+        lower: lower end of the clip range.
+        upper: upper end of the clip range.
+        dtype: that the loader rounds to, float32 or float64.
+
+    Raises:
+        InputError: no level, or more than 2**20, in the clip range.
+
+    >>> Levels(Fraction(1, 255), 0.0, 1.0).images(torch.tensor([[0.1, 0.5]])).mul(255)
+    tensor([[ 26., 128.]])
+    """
+
+    def __init__(self, step: Fraction, lower: float, upper: float, dtype: torch.dtype = torch.float32) -> None:
+        self.step, self.dtype = step, dtype
+        self.low, self.high = math.ceil(simplest_fraction(lower) / step), math.floor(simplest_fraction(upper) / step)
+        most = max(abs(self.low), abs(self.high))
+        if self.low > self.high or most > _MOST_LEVELS or most * step.numerator >= 1 << 24:
+            raise InputError(
+                f"grid: expected a step with 1 to {_MOST_LEVELS} levels in the clip range, {lower} to {upper}, "
+                f"got {step}"
+            )
+        # The float of the last level may lie outside the clip range.
+        while self.low <= self.high and self._number(self.low) < lower:
+            self.low += 1
+        while self.low <= self.high and self._number(self.high) > upper:
+            self.high -= 1
+        if self.low > self.high:
+            raise InputError(f"grid: expected a level whose float is in the clip range, {lower} to {upper}; got {step}")
+        single = dtype == torch.float32 and most <= _FLOAT32_LEVELS
+        self._work = torch.float32 if single else torch.float64
+        self._scale = float(1 / step)
+        # Scaled values this close to an integer are levels: more than the rounding errors of value and scale.
+        self._tolerance = max(most, 1) * (2.0**-22 if dtype == torch.float32 else 2.0**-50)
+
+    def _number(self, level: int) -> float:
+        return float(self.values(torch.tensor([float(level)], dtype=torch.float64), torch.zeros(1, dtype=self.dtype)))
+
+    def of(self, x: Tensor) -> Tensor:
+        """Nearest level of each value, whole numbers in float32 or float64."""
+        return x.to(self._work).mul(self._scale).round_().clamp_(self.low, self.high)
+
+    def values(self, levels: Tensor, like: Tensor) -> Tensor:
+        """The floats nearest to k·h in the loader's dtype, as a tensor of the dtype of ``like``; levels may be reused.
+
+        Numerator and denominator are exact in that dtype, so the division is the only rounding.
+        """
+        levels = levels.to(self.dtype)
+        if self.step.numerator != 1:
+            levels = levels.mul_(self.step.numerator)
+        # A tensor on the device: GPUs multiply by the rounded reciprocal of a Python number.
+        divisor = torch.tensor(self.step.denominator, dtype=self.dtype, device=levels.device)
+        return levels.div_(divisor).to(like.dtype)
+
+    def images(self, x: Tensor) -> Tensor:
+        """The nearest images on the grid."""
+        return self.values(self.of(x), x)
+
+    def radius(self, norm: AttackNormName, epsilon: Tensor, budget: Tensor, coordinates: int) -> Tensor:
+        """Radii [N] of the float balls that iterates stay in: those of the integer balls and the rounding of floats.
+
+        linf: ⌊ε/h⌋·h, in which every point rounds to one of the ball.
+        """
+        if norm == "l0":
+            return budget.double()
+        radius = budget.double() * float(self.step) if norm == "linf" else epsilon
+        slack = self._tolerance * float(self.step) / 8
+        return radius + slack * {"linf": 1.0, "l2": math.sqrt(coordinates), "l1": coordinates}[norm]
+
+    def snap(
+        self, norm: AttackNormName, x_adv: Tensor, x: Tensor | None, budget: Tensor, *, final: bool = False
+    ) -> Tensor:
+        """The point of the grid that stands for each iterate; a point of the grid in the ball is its own.
+
+        In l2 and l1 the nearest point of an iterate on the sphere is often outside the ball, or has lost small
+        perturbations: the perturbation is scaled (l2) or shifted toward zero (l1) before it is rounded, as far as the
+        integer ball asks, and of the coordinates that round differently next the first ones are raised. In l2, among
+        all points of as many squared levels, such a point has the largest inner product with the perturbation.
+
+        Args:
+            norm: of the ball.
+            x_adv: [B, ...], finite; other values become levels of the clip range.
+            x: [B, ...], the clean images, on the grid; None to round without a ball.
+            budget: [B], int64, see ``budgets``.
+            final: put every point into the ball, also one whose iterate is outside.
+
+        Returns:
+            [B, ...], like x_adv.
+        """
+        levels = self.of(x_adv)
+        if x is None or (norm in ("linf", "l0") and not final):
+            return self.values(levels, x_adv)
+        clean = self.of(x)
+        if norm == "linf":
+            reach = budget.to(clean).view(-1, *[1] * (x.dim() - 1))
+            return self.values(levels.clamp_(clean - reach, clean + reach), x_adv)
+        delta = (levels - clean).flatten(1)
+        if norm == "l0":
+            fitted = _largest(delta, budget) if final else delta
+        else:
+            scaled = x_adv.to(self._work).mul(self._scale).sub_(clean).flatten(1)
+            fitted = self._fit(scaled, delta, budget, 2 if norm == "l2" else 1, final)
+        return self.values(fitted.view(x.shape).add_(clean).clamp_(self.low, self.high), x_adv)
+
+    def _fit(self, scaled: Tensor, delta: Tensor, budget: Tensor, power: int, final: bool) -> Tensor:
+        """Rounded perturbations [B, D] inside their balls; ``delta`` is the nearest to each scaled one."""
+        size, length = _size(delta, power), _size(scaled, power)
+        limit = budget.double()
+        slack = self._tolerance * scaled.shape[1] ** (1 / power)
+        # The radius itself may lie up to one below the next integer.
+        inside = length ** (1 / power) <= (limit + 1) ** (1 / power) + slack
+        wanted = torch.minimum(length, limit)
+        spent = size > limit
+        # On the grid the two sizes differ by rounding errors only.
+        lost = (size < (1 - _LOST) * wanted - 2 * slack) & inside
+        fit = (spent & (inside | final)) | lost
+        if not scaled.is_cuda:
+            rows = fit.nonzero()[:, 0]
+            if len(rows) == 0:
+                return delta
+            if len(rows) < len(fit):
+                delta[rows] = _spend(scaled[rows], wanted[rows], power)
+                return delta
+        return torch.where(fit.unsqueeze(1), _spend(scaled, wanted, power), delta)
+
+    def distances(self, x_adv: Tensor, x: Tensor, norm: AttackNormName) -> Tensor:
+        """Exact distances of images on the grid, h times that of their levels, rounded up: float64 [N] on the CPU."""
+        delta = (self.of(x_adv.double()) - self.of(x.double())).abs().flatten(1).cpu().numpy().astype(np.int64)
+        if norm == "l0":
+            return torch.from_numpy((delta != 0).sum(1).astype(np.float64))
+        sums = {"linf": delta.max(1), "l2": (delta**2).sum(1), "l1": delta.sum(1)}[norm]
+        return torch.tensor([level_distance(int(total), self.step, norm) for total in sums], dtype=torch.float64)
+
+    def sizes(self, x_adv: Tensor, x: Tensor, norm: AttackNormName) -> Tensor:
+        """The integers that ``budgets`` bounds, int64 [N] on the CPU: max |Δk|, Σ Δk², Σ |Δk| or the number of Δk ≠ 0."""
+        delta = (self.of(x_adv.double()) - self.of(x.double())).abs().flatten(1).cpu().long()
+        if norm == "linf":
+            return delta.amax(1)
+        return {"l2": delta * delta, "l1": delta, "l0": (delta != 0).long()}[norm].sum(1)
+
+
+def level_distance(total: int, step: Fraction, norm: AttackNormName) -> float:
+    """Distance h·max |Δk|, h·√(Σ Δk²) or h·Σ |Δk| of that maximum or sum, rounded up to a float.
+
+    >>> level_distance(8, Fraction(1, 255), "linf"), level_distance(4, Fraction(1, 4), "l2")
+    (0.03137254901960785, 0.5)
+    """
+    exact = total * (step * step if norm == "l2" else step)
+    guess = math.sqrt(exact) if norm == "l2" else float(exact)
+    power = 2 if norm == "l2" else 1
+    while guess > 0 and Fraction(math.nextafter(guess, 0.0)) ** power >= exact:
+        guess = math.nextafter(guess, 0.0)
+    while Fraction(guess) ** power < exact:
+        guess = math.nextafter(guess, math.inf)
+    return guess
+
+
+def _size(v: Tensor, power: int) -> Tensor:
+    """Sum of |v|^power of each row in float64: exact for whole numbers."""
+    return (v.square() if power == 2 else v.abs()).sum(1, dtype=torch.float64)
+
+
+def _spend(scaled: Tensor, wanted: Tensor, power: int) -> Tensor:
+    """Whole numbers [B, D] with the signs of ``scaled`` and sizes of at most ``wanted`` [B], close to it."""
+    magnitude = scaled.abs()
+    length, coordinates = _size(magnitude, power), scaled.shape[1]
+    if power == 2:  # ‖round(s·u)‖ differs from s·‖u‖ by at most √D/2
+        root, target = length.sqrt().clamp_(min=1e-30), wanted.sqrt()
+        reach = math.sqrt(coordinates) / 2
+        low, high = ((target - reach) / root).clamp_(min=0), (target + reach + 1) / root
+    else:  # round(u − t)₊ has at most the size of u for t = 1/2, and at least for t = −1/2
+        low, high = -magnitude.amax(1).double() - 1, torch.full_like(wanted, 0.5)
+        low = torch.where(length <= wanted, -0.5, low)
+    below, above = _rounded(magnitude, low, power), _rounded(magnitude, high, power)
+    size_below, size_above = _size(below, power), _size(above, power)
+    for _ in range(_SEARCH_STEPS):
+        # The size is nearly linear in the square of the scale, or in the shift; stay off the ends of the bracket.
+        share = ((wanted - size_below) / (size_above - size_below)).nan_to_num_(0.5).clamp_(0.05, 0.95)
+        middle = low + (high - low) * share
+        candidate = _rounded(magnitude, middle, power)
+        size = _size(candidate, power)
+        fits = size <= wanted
+        low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
+        size_below, size_above = torch.where(fits, size, size_below), torch.where(fits, size_above, size)
+    below, above = _rounded(magnitude, low, power), _rounded(magnitude, high, power)
+    # Between the two, raise coordinates in their order as far as the budget goes.
+    cost = (above.square() - below.square() if power == 2 else above - below).cumsum(1, dtype=torch.float64)
+    raised = cost <= (wanted - _size(below, power)).unsqueeze(1)
+    return torch.where(raised, above, below).copysign_(scaled)
+
+
+def _rounded(magnitude: Tensor, parameter: Tensor, power: int) -> Tensor:
+    """round(s·u) for scales s [B] (l2), round(u + t)₊ for shifts t [B], and 0 where u is 0 (l1)."""
+    along = parameter.to(magnitude.dtype).unsqueeze(1)
+    if power == 2:
+        return magnitude.mul(along).round_()
+    return magnitude.add(along).round_().clamp_(min=0).masked_fill_(magnitude == 0, 0)
+
+
+def _largest(delta: Tensor, budget: Tensor) -> Tensor:
+    """The ``budget`` [B] largest coordinates of each row, the first on ties."""
+    order = delta.abs().argsort(dim=1, descending=True, stable=True)
+    rank = torch.empty_like(order).scatter_(1, order, torch.arange(delta.shape[1], device=delta.device).expand_as(order))
+    return delta.masked_fill(rank >= budget.unsqueeze(1), 0)
