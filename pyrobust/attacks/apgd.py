@@ -19,6 +19,7 @@ from pyrobust.ops.steps import l1_step_in_ball
 from pyrobust.runner import Classifier, Progress
 
 from .engine import BatchAttack, Callback
+from .levels import GridLike
 from .losses import Loss, check_loss, dlr_toward, named_loss
 from .state import AttackState
 from .tracking import Best, replaced
@@ -53,7 +54,7 @@ class APGD(BatchAttack):
     range.)
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+        model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``.
         loss: "ce", "dlr" (at least 3 classes, 4 where targeted), or "dlr-targeted" (at least 4), which targets the
             classes of the largest clean logits other than y in turn.
@@ -92,6 +93,7 @@ class APGD(BatchAttack):
         rho: float = 0.75,
         multi_epsilon: bool = False,
         clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
         dtype: torch.dtype | None = None,
@@ -107,6 +109,7 @@ class APGD(BatchAttack):
             clip_max,
             device,
             clip=clip,
+            grid=grid,
             seed=seed,
             batch_size=batch_size,
             dtype=dtype,

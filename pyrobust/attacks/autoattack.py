@@ -20,6 +20,7 @@ from .apgd import APGD
 from .autoattack_versions import Version, attack_names, published_attack
 from .base import AdversarialAttack
 from .engine import BatchAttack, Callback
+from .levels import GridLike
 from .model_checks import CHECKED_EXAMPLES, are_probabilities, differing_rows, watch_for_gradients
 from .queries import Queries
 
@@ -118,7 +119,7 @@ class AutoAttack(AdversarialAttack):
     DLR loss has a gradient of zero; Square breaks more than 0.2 % of the examples after gradient-based attacks.
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format: see
+        model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format: see
             ``BatchAttack``.
         version: "standard", "plus", "rand" or "custom"; determines the attacks and their budgets.
         attacks_to_run: names among "apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t" and "square", replacing the
@@ -161,12 +162,13 @@ class AutoAttack(AdversarialAttack):
         callback: Callback | None = None,
         after_attack: AfterAttack | None = None,
         clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format | None = None,
     ) -> None:
-        super().__init__(model, epsilon, norm, clip_min, clip_max, device, clip=clip)
+        super().__init__(model, epsilon, norm, clip_min, clip_max, device, clip=clip, grid=grid)
         names = attack_names(version, attacks_to_run)
         self.version = version
         self.progress = progress
@@ -175,7 +177,14 @@ class AutoAttack(AdversarialAttack):
         self.attacks: dict[str, BatchAttack] = {}
         running: dict[str, Any] = {"batch_size": batch_size, "dtype": dtype, "memory_format": memory_format}
         self.runner = Runner(model, device=device, **running)
-        options = {"clip_min": self.clip_min, "clip_max": self.clip_max, "device": device, "seed": seed, **running}
+        options = {
+            "clip_min": self.clip_min,
+            "clip_max": self.clip_max,
+            "device": device,
+            "seed": seed,
+            "grid": grid,
+            **running,
+        }
         for name in names:
             self.attacks[name] = published_attack(name, model, self.epsilon, self.norm, version, options)
         self.result: AutoAttackResult | None = None
@@ -296,6 +305,7 @@ class AutoAttack(AdversarialAttack):
         on_device = rows.to(x.device)
         run = copy.copy(attack)
         run.callback = note
+        run._levels = self._levels  # of all examples, where the grid is found in them
         if isinstance(run, APGD):
             # of this copy alone, so that the flag reaches the whole evaluation; mypy forbids replacing any method
             run._flag_zero_gradient = self._flag_zero_gradient  # type: ignore[method-assign]

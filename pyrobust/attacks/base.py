@@ -5,8 +5,10 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
+import logging
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import torch
@@ -26,16 +28,22 @@ from pyrobust.checks import (
     shape_text,
     summary,
 )
-from pyrobust.errors import InputError
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.grid import find_grid, to_grid
 from pyrobust.metrics import attack_success_rate, clean_accuracy, robust_accuracy
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball
 from pyrobust.runner import Classifier, Runner, evaluation_mode
 
 from .arguments import same_shape
+from .levels import GridLike, Levels, budgets, grid_argument
 from .norms import Ball, norm_of
 from .queries import Queries
 
+logger = logging.getLogger(__name__)
+
+# Examples moved to the grid at once.
+_SNAPPED_ROWS = 256
 # Attributes that ``repr`` shows in another form, or not at all.
 _NOT_SHOWN = (
     "model",
@@ -48,6 +56,7 @@ _NOT_SHOWN = (
     "forwards",
     "backwards",
     "result",
+    "grid",
 )
 
 
@@ -60,14 +69,19 @@ class AdversarialAttack(abc.ABC):
 
     Args:
         model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
-        epsilon: radius of the ball, in the input's unit: a finite number ≥ 0, or a tensor [N] with one radius per
-            example.
+        epsilon: radius of the ball, in the input's unit: a finite number ≥ 0, a fraction such as "8/255", or a tensor
+            [N] with one radius per example.
         norm: "linf", "l2", "l1" or "l0" (at most epsilon changed coordinates), as far as the class attribute ``norms``
             has them.
         clip_min: smallest valid input value.
         clip_max: largest valid input value, above clip_min.
         device: where to run; default: the device of the model's first parameter, else the CPU.
         clip: (clip_min, clip_max), in their place.
+        grid: step of the values that an image file can hold, such as "1/255": a fraction, a float read as the simplest
+            fraction that rounds to it, or "auto" for the grid that x is on. x is moved to the nearest levels k·h first,
+            with a warning where that changes it. ``generate`` returns float32(k·h) (float64 for an x in float64 that is
+            on no grid of float32), and the ball is exact in levels, with epsilon read as a fraction, too:
+            max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h. Default: None.
 
     Raises:
         InputError: a value out of range, or an unknown norm.
@@ -87,6 +101,11 @@ class AdversarialAttack(abc.ABC):
 
     #: The norms that the attack knows.
     norms: ClassVar[tuple[AttackNormName, ...]] = ATTACK_NORMS
+    #: Step of the grid of the values that the attack returns, or "auto".
+    grid: Fraction | str | None = None
+
+    _levels: Levels | None = None  # of the running ``generate``
+    _moved_reported = False
 
     def __init__(
         self,
@@ -98,12 +117,16 @@ class AdversarialAttack(abc.ABC):
         device: torch.device | str | None = None,
         *,
         clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
     ) -> None:
         self._norm = norm_of(norm, self.norms)
         self.norm: AttackNormName = self._norm.name
         self.clip_min, self.clip_max = _clip_range(clip_min, clip_max, clip)
-        radius = radii("epsilon", epsilon)
+        radius = radii("epsilon", read_epsilon(epsilon))
         self.epsilon: float | Tensor = radius if radius.dim() else radius.item()
+        self.grid = grid_argument(grid)
+        if isinstance(self.grid, Fraction):
+            Levels(self.grid, self.clip_min, self.clip_max)  # raises where the clip range has no level
         self.runner = Runner(model, device=device)
         self.model = model
         if isinstance(model, nn.Module):
@@ -113,7 +136,7 @@ class AdversarialAttack(abc.ABC):
         super().__init_subclass__(**keywords)
         # A user's own runs the model without a session; mypy forbids replacing any method.
         if "generate" in vars(cls):
-            cls.generate = _in_evaluation_mode(vars(cls)["generate"])  # type: ignore[method-assign]
+            cls.generate = _in_evaluation_mode(_on_grid(vars(cls)["generate"]))  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
         settings = {name: value for name, value in vars(self).items() if name[0] != "_" and name not in _NOT_SHOWN}
@@ -123,6 +146,7 @@ class AdversarialAttack(abc.ABC):
             epsilon=self.epsilon if isinstance(self.epsilon, float) else f"{len(self.epsilon)} radii",
             norm=self.norm,
             clip=(self.clip_min, self.clip_max),
+            grid=None if self.grid is None else str(self.grid),
             progress=True if getattr(self, "progress", False) else None,
             **{name: tuple(value) if isinstance(value, dict) else value for name, value in settings.items()},
         )
@@ -177,6 +201,50 @@ class AdversarialAttack(abc.ABC):
         x_adv = add_perturbation(x, projected, self.clip_min, self.clip_max)
         return _rounded_perturbation(x_adv, x, projected)
 
+    def snap(self, x: Tensor) -> Tensor:
+        """Move images to the nearest levels of the attack's grid; without a grid, return them as they are.
+
+        Args:
+            x: [N, ...], float32 or float64, in [clip_min, clip_max].
+
+        Returns:
+            [N, ...], in x's dtype. The first images that change are logged as a warning.
+
+        Raises:
+            InputError: values out of range, or grid="auto" and values on no common grid.
+            InputTypeError: an x that is not float32 or float64.
+
+        >>> class Still(AdversarialAttack):
+        ...     def generate(self, x, y, targeted=False, target_labels=None):
+        ...         return x
+        >>> Still(lambda x: x, grid="1/4").snap(torch.tensor([[0.25, 0.7]]))
+        tensor([[0.2500, 0.7500]])
+        """
+        x = self._examples(x)
+        levels = self._levels_of(x)
+        if levels is None:
+            return x
+        images = levels.images(x)
+        moved = images != x
+        if not self._moved_reported and bool(moved.any()):
+            self._moved_reported = True
+            logger.warning("%s", describe_moved(images, x, levels.step))
+        return images
+
+    def _levels_of(self, x: Tensor) -> Levels | None:
+        """The levels of the attack's grid, for images x; None without a grid."""
+        if self.grid is None or self._levels is not None:
+            return self._levels
+        if x.dtype not in (torch.float32, torch.float64):
+            raise InputTypeError(f"x: expected float32 or float64 for values on a grid, got {x.dtype}; use x.float()")
+        step = find_grid(x) if self.grid == "auto" else self.grid
+        if not isinstance(step, Fraction):
+            raise InputError(
+                'grid: expected x on one of the grids that "auto" finds, of 1/255, 1/16 or 1/256, got x on none; pass '
+                'the step, as in grid="1/255", to move x to its nearest levels'
+            )
+        return Levels(step, self.clip_min, self.clip_max, _loader_dtype(x, step))
+
     @staticmethod
     def _project_l1(v: Tensor, radius: float | Tensor) -> Tensor:
         """Project each row of v [..., D] on the l1 ball (Duchi et al., 2008)."""
@@ -190,7 +258,7 @@ class AdversarialAttack(abc.ABC):
         without a predicted class, because of NaN, say, is misclassified, and a warning is logged.
 
         Args:
-            x: [N, ...], in [clip_min, clip_max].
+            x: [N, ...], in [clip_min, clip_max]; moved to the grid, if there is one.
             y: [N], the labels.
             x_adv: [N, ...], finite; need not be in the ball.
 
@@ -205,7 +273,7 @@ class AdversarialAttack(abc.ABC):
             InputTypeError: images that are not float, or labels that are not integers.
             ModelError: a model that does not return logits.
         """
-        x = self._examples(x)
+        x = self.snap(x)
         y = class_labels("y", y, len(x))
         same_shape("x_adv", x_adv, x)
         if not len(x):
@@ -238,7 +306,7 @@ class AdversarialAttack(abc.ABC):
 
     def _epsilons(self, examples: int, epsilon: float | Tensor | None = None) -> Tensor:
         """Radius of each example, float64 [N] on the CPU."""
-        return radii("epsilon", self.epsilon if epsilon is None else epsilon, examples)
+        return radii("epsilon", self.epsilon if epsilon is None else read_epsilon(epsilon), examples)
 
     def _examples(self, x: Tensor) -> Tensor:
         """Check x and return it detached."""
@@ -270,6 +338,76 @@ def _clip_range(clip_min: float, clip_max: float, clip: tuple[float, float] | No
     if not low < high:
         raise InputError(f"clip_max: expected a number above clip_min, {low}, got {high}")
     return low, high
+
+
+def read_epsilon(epsilon: Any) -> Any:
+    """Read a fraction, given as text or as a ``Fraction``, as a float; return other values unchanged.
+
+    >>> read_epsilon("8/255") == 8 / 255
+    True
+    """
+    if isinstance(epsilon, Fraction):
+        return float(epsilon)
+    if not isinstance(epsilon, str) or "/" not in epsilon:
+        return epsilon
+    numerator, _, denominator = epsilon.partition("/")
+    try:
+        value = float(numerator) / float(denominator)
+    except (ValueError, ZeroDivisionError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f'epsilon: expected a finite number or a fraction such as "8/255", got {epsilon[:40]!r}')
+    return value
+
+
+def describe_moved(images: Tensor, x: Tensor, step: Fraction) -> str:
+    """How many values of x moved to the grid, and how far.
+
+    >>> describe_moved(torch.tensor([0.25, 0.5]), torch.tensor([0.25, 0.45]), Fraction(1, 4))
+    'x: moved 50.00 % of the pixels to the nearest multiple of 1/4, by at most 0.2 steps; distances are from there'
+    """
+    moved = images != x
+    furthest = float((images.double() - x.double()).abs().max() / float(step))
+    return (
+        f"x: moved {float(moved.double().mean()):.2%} of the pixels to the nearest multiple of {step}, by at most "
+        f"{furthest:.2g} steps; distances are from there"
+    ).replace("%", " %")
+
+
+def _loader_dtype(x: Tensor, step: Fraction) -> torch.dtype:
+    """The dtype that images on a grid were rounded to: float64 only if x is float64 and on the grid of float64."""
+    if x.dtype == torch.float64 and not bool((x.float().double() == x).all()):
+        try:
+            to_grid(x, step)
+        except InputError:
+            return torch.float32
+        return torch.float64
+    return torch.float32
+
+
+def _on_grid(generate: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Move x to the grid before a ``generate``, and its result to the grid and into the ball after it."""
+
+    @functools.wraps(generate)
+    def wrapped(self: AdversarialAttack, *arguments: Any, **keywords: Any) -> Tensor:
+        if self.grid is None:
+            return generate(self, *arguments, **keywords)
+        x = self.snap(arguments[0] if arguments else keywords.pop("x"))
+        arguments = arguments[1:]
+        before, self._levels = self._levels, self._levels_of(x)
+        levels = self._levels
+        try:
+            x_adv = generate(self, x, *arguments, **keywords)
+        finally:
+            self._levels = before
+        if levels is None or not isinstance(x_adv, Tensor) or x_adv.shape != x.shape or not len(x):
+            return x_adv
+        epsilon = self._epsilons(len(x), keywords.get("epsilon"))
+        budget = budgets(self.norm, epsilon, levels.step).to(x.device)
+        parts = zip(*(torch.split(tensor, _SNAPPED_ROWS) for tensor in (x_adv.to(x), x, budget)), strict=True)
+        return torch.cat([levels.snap(self.norm, *part, final=True) for part in parts])
+
+    return wrapped
 
 
 def _in_evaluation_mode(generate: Callable[..., Tensor]) -> Callable[..., Tensor]:

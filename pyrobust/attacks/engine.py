@@ -14,6 +14,7 @@ from pyrobust.errors import InputTypeError
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
 from .base import AdversarialAttack
+from .levels import GridLike, budgets
 from .queries import Queries
 from .state import AttackState
 
@@ -39,6 +40,8 @@ class BatchAttack(AdversarialAttack):
         clip_max: largest valid input value.
         device: where to run; default: the device of the model's first parameter, else the CPU.
         clip: (clip_min, clip_max), in their place.
+        grid: step of the values that an image file can hold, such as "1/255", see ``AdversarialAttack``; the model sees
+            only points on the grid.
         seed: random seed, in [0, 2**64).
         batch_size: rows per forward pass; default: found so that it fits in memory.
         dtype: of the batches, see ``pyrobust.runner.Runner``.
@@ -70,6 +73,7 @@ class BatchAttack(AdversarialAttack):
         device: torch.device | str | None = None,
         *,
         clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
         dtype: torch.dtype | None = None,
@@ -77,7 +81,7 @@ class BatchAttack(AdversarialAttack):
         progress: bool | Progress = False,
         callback: Callback | None = None,
     ) -> None:
-        super().__init__(model, epsilon, norm, clip_min, clip_max, device, clip=clip)
+        super().__init__(model, epsilon, norm, clip_min, clip_max, device, clip=clip, grid=grid)
         self.seed = integer("seed", seed, 0, (1 << 64) - 1)
         if callback is not None and not callable(callback):
             raise InputTypeError(f"callback: expected a callable, got {type(callback).__name__}")
@@ -121,6 +125,10 @@ class BatchAttack(AdversarialAttack):
         # No two valid inputs are further apart; a larger radius might overflow x's dtype.
         diameter = self._norm.diameter(x[:1].numel(), self.clip_max - self.clip_min)
         radius = self._epsilons(len(x), epsilon).clamp(max=diameter)
+        budget = torch.zeros(len(x), dtype=torch.int64)
+        if self._levels is not None:
+            budget = budgets(self.norm, radius, self._levels.step)
+            radius = self._levels.radius(self.norm, radius, budget, x[:1].numel())
         index = torch.tensor(image_indices(indices, len(x)), dtype=torch.int64)
         queries = Queries(self.runner)
         with torch.inference_mode(False), torch.no_grad(), reporting(self.progress, len(x)) as report:
@@ -140,7 +148,7 @@ class BatchAttack(AdversarialAttack):
                 if len(wrong):
                     leave(wrong.tolist(), x[wrong.to(x.device)], True)
                 todo = (~done).nonzero()[:, 0]
-                self._attack(queries, x, y, radius, index, todo, done, targeted, leave)
+                self._attack(queries, x, y, radius, budget, index, todo, done, targeted, leave)
             finally:
                 self.forwards, self.backwards = queries.forwards, queries.backwards
         return x_adv
@@ -151,6 +159,7 @@ class BatchAttack(AdversarialAttack):
         x: Tensor,
         y: Tensor,
         radius: Tensor,
+        budget: Tensor,
         index: Tensor,
         todo: Tensor,
         done: Tensor,
@@ -179,6 +188,8 @@ class BatchAttack(AdversarialAttack):
                 upper=self.clip_max,
                 seed=self.seed,
                 leave=leave,
+                levels=self._levels,
+                budget=budget[rows].to(device),
             )
             self._run(state)
 

@@ -11,6 +11,7 @@ from pyrobust.checks import NormLike
 from pyrobust.runner import Classifier, Progress
 
 from .engine import BatchAttack, Callback
+from .levels import GridLike
 from .losses import LOSSES, LossName, check_loss, named_loss
 from .state import AttackState
 
@@ -23,7 +24,7 @@ class FGSM(BatchAttack):
     inner product with the gradient.
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+        model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``.
         loss: "ce", "dlr" (at least 3 classes, 4 where targeted) or "margin", see ``pyrobust.ops.logit_loss``.
 
@@ -47,6 +48,7 @@ class FGSM(BatchAttack):
         *,
         loss: LossName = "ce",
         clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
         dtype: torch.dtype | None = None,
@@ -62,6 +64,7 @@ class FGSM(BatchAttack):
             clip_max,
             device,
             clip=clip,
+            grid=grid,
             seed=seed,
             batch_size=batch_size,
             dtype=dtype,

@@ -1,8 +1,8 @@
 """Attacks on a grid: points whose values are levels of an image file, in balls counted in levels.
 
 With a step h, a value of level k is the float nearest to k·h, as a loader makes it. An attack's iterates stay floats;
-the model sees only the points that ``Levels.snap`` makes of them, and those are what the attack returns. The ball is one
-of integers: with Δk the difference of the levels, max |Δk| ≤ ε/h (linf), Σ Δk² ≤ (ε/h)² (l2), Σ |Δk| ≤ ε/h (l1).
+the model sees only the points that ``Levels.snap`` makes of them, and those are what the attack returns. The ball is
+one of integers: with Δk the difference of the levels, max |Δk| ≤ ε/h (linf), Σ Δk² ≤ (ε/h)² (l2), Σ |Δk| ≤ ε/h (l1).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pyrobust.grid import read_grid, simplest_fraction
 #: A grid as callers may write it: a fraction, "1/255", a float read as the simplest fraction, "auto" or None.
 GridLike: TypeAlias = Fraction | str | float | None
 
-# A float32 tells this many levels apart with room for rounding errors of the scaled values; work is in float32 up to the
-# second number.
+# A float32 tells this many levels apart with room for rounding errors of the scaled values; work is in float32 up to
+# the second number.
 _MOST_LEVELS, _FLOAT32_LEVELS = 1 << 20, 1 << 12
 # Steps of the search for the scale at which a rounded perturbation spends its budget.
 _SEARCH_STEPS = 6
@@ -197,7 +197,7 @@ class Levels:
         return torch.tensor([level_distance(int(total), self.step, norm) for total in sums], dtype=torch.float64)
 
     def sizes(self, x_adv: Tensor, x: Tensor, norm: AttackNormName) -> Tensor:
-        """The integers that ``budgets`` bounds, int64 [N] on the CPU: max |Δk|, Σ Δk², Σ |Δk| or the number of Δk ≠ 0."""
+        """The integers that ``budgets`` bounds, int64 [N] on the CPU: max |Δk|, Σ Δk², Σ |Δk| or how many Δk ≠ 0."""
         delta = (self.of(x_adv.double()) - self.of(x.double())).abs().flatten(1).cpu().long()
         if norm == "linf":
             return delta.amax(1)
@@ -265,5 +265,7 @@ def _rounded(magnitude: Tensor, parameter: Tensor, power: int) -> Tensor:
 def _largest(delta: Tensor, budget: Tensor) -> Tensor:
     """The ``budget`` [B] largest coordinates of each row, the first on ties."""
     order = delta.abs().argsort(dim=1, descending=True, stable=True)
-    rank = torch.empty_like(order).scatter_(1, order, torch.arange(delta.shape[1], device=delta.device).expand_as(order))
+    rank = torch.empty_like(order).scatter_(
+        1, order, torch.arange(delta.shape[1], device=delta.device).expand_as(order)
+    )
     return delta.masked_fill(rank >= budget.unsqueeze(1), 0)

@@ -12,6 +12,7 @@ from pyrobust.errors import InputError
 from pyrobust.runner import Classifier, Progress
 
 from .engine import BatchAttack, Callback
+from .levels import GridLike
 from .losses import LOSSES, Loss, LossName, check_loss, named_loss
 from .norms import per_example
 from .state import AttackState
@@ -26,7 +27,7 @@ class PGD(BatchAttack):
     the gradient is replaced by g_{t+1} = μ·g_t + ∇L(x_t) / ‖∇L(x_t)‖₁ (MI-FGSM; Dong et al., 2018).
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+        model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``.
         steps: number of gradient steps, at least 1.
         step_size: α, positive; default 2.5·epsilon / steps.
@@ -63,6 +64,7 @@ class PGD(BatchAttack):
         momentum: float = 0.0,
         loss: LossName = "ce",
         clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
         dtype: torch.dtype | None = None,
@@ -78,6 +80,7 @@ class PGD(BatchAttack):
             clip_max,
             device,
             clip=clip,
+            grid=grid,
             seed=seed,
             batch_size=batch_size,
             dtype=dtype,
@@ -139,7 +142,7 @@ class BIM(PGD):
     """The basic iterative method (Kurakin, Goodfellow and Bengio, 2017): ``PGD`` started from x itself.
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+        model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``.
         steps, step_size, momentum, loss: see ``PGD``.
 
@@ -166,6 +169,7 @@ class BIM(PGD):
         momentum: float = 0.0,
         loss: LossName = "ce",
         clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
         dtype: torch.dtype | None = None,
@@ -186,6 +190,7 @@ class BIM(PGD):
             momentum=momentum,
             loss=loss,
             clip=clip,
+            grid=grid,
             seed=seed,
             batch_size=batch_size,
             dtype=dtype,

@@ -16,6 +16,7 @@ from pyrobust.ops.logits import LogitLoss
 from pyrobust.runner import Classifier, Progress, Runner, logits_of
 
 from .engine import BatchAttack, Callback
+from .levels import GridLike
 from .losses import LOSSES, LossName, check_loss, named_loss
 from .norms import per_example
 from .queries import Queries
@@ -44,7 +45,7 @@ class TransferAttack(BatchAttack):
     ``attack_dataset`` judge it as for any attack.
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+        model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``; the model is the attacked one, and dtype its own.
         surrogate: module or callable with the model's classes, differentiable, or a sequence of these. Each runs in its
             own dtype, and modules are moved to the attack's device, permanently.
@@ -90,6 +91,7 @@ class TransferAttack(BatchAttack):
         kernel: int | None = None,
         loss: LossName = "ce",
         clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
         dtype: torch.dtype | None = None,
@@ -105,6 +107,7 @@ class TransferAttack(BatchAttack):
             clip_max,
             device,
             clip=clip,
+            grid=grid,
             seed=seed,
             batch_size=batch_size,
             dtype=dtype,

@@ -12,6 +12,7 @@ from pyrobust.checks import NORMS, NormLike, count, positive
 from pyrobust.runner import Classifier, Progress
 
 from ..engine import BatchAttack, Callback
+from ..levels import GridLike
 from ..losses import Loss, check_loss, named_loss
 from ..norms import per_example
 from ..state import AttackState
@@ -32,7 +33,7 @@ class SPSA(BatchAttack):
     is not. An image costs 2·samples + 1 forward passes per step, and leaves as soon as it is fooled.
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+        model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``; the model need not be differentiable.
         steps: number of steps, at least 1.
         samples: random vectors per step, at least 1.
@@ -69,6 +70,7 @@ class SPSA(BatchAttack):
         delta: float = 0.01,
         loss: Literal["margin", "ce"] = "margin",
         clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
         dtype: torch.dtype | None = None,
@@ -84,6 +86,7 @@ class SPSA(BatchAttack):
             clip_max,
             device,
             clip=clip,
+            grid=grid,
             seed=seed,
             batch_size=batch_size,
             dtype=dtype,

@@ -15,6 +15,7 @@ from pyrobust.ops.logits import ROBUST
 from pyrobust.runner import Classifier, Progress
 
 from ..engine import BatchAttack, Callback
+from ..levels import GridLike
 from ..losses import check_loss, named_loss
 from ..state import AttackState
 from ..tracking import Best
@@ -37,7 +38,7 @@ class Square(BatchAttack):
     Inputs other than images [N, C, H, W] are treated as one row of one channel.
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+        model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``; the model need not be differentiable.
         n_queries: queries per restart after the start, at least 1.
         p_init: share of the image that the first windows cover, in (0, 1].
@@ -72,6 +73,7 @@ class Square(BatchAttack):
         loss: Literal["margin", "ce"] = "margin",
         rescale_schedule: bool = True,
         clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
         dtype: torch.dtype | None = None,
@@ -87,6 +89,7 @@ class Square(BatchAttack):
             clip_max,
             device,
             clip=clip,
+            grid=grid,
             seed=seed,
             batch_size=batch_size,
             dtype=dtype,

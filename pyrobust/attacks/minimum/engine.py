@@ -38,7 +38,7 @@ class MinimumNormAttack(BatchAttack):
     Subclasses define ``_search``.
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+        model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``.
 
     >>> class Nudge(MinimumNormAttack):
@@ -84,18 +84,21 @@ class MinimumNormAttack(BatchAttack):
         Raises:
             InputError, InputTypeError, ModelError: see ``generate``.
         """
+        x = self.snap(x)
+        levels = self._levels_of(x)
         search = self._copy_for_minimum()
         search._margin = flag("margin", margin)
         found_by: dict[int, str] = {}
         search._found_by = found_by
-        coordinates = x[0].numel() if isinstance(x, Tensor) and x.dim() and len(x) else 1
+        coordinates = x[0].numel() if len(x) else 1
         diameter = self._norm.diameter(coordinates, self.clip_max - self.clip_min)
         x_adv = search.generate(x, y, targeted, target_labels, epsilon=diameter, indices=indices)
         queries = Queries(self.runner)
         goal = class_labels("y", target_labels if targeted and target_labels is not None else y, len(x))
         success = ~self._right(queries, x_adv, goal, targeted=targeted)
         self.forwards, self.backwards = search.forwards + queries.forwards, search.backwards
-        distance = distances_above(x_adv, x, self.norm) if len(x) else torch.zeros(0, dtype=torch.float64)
+        measure = distances_above if levels is None else levels.distances
+        distance = measure(x_adv, x, self.norm) if len(x) else torch.zeros(0, dtype=torch.float64)
         names = (found_by.get(row, "clean") if found else None for row, found in enumerate(success.tolist()))
         distance = distance.masked_fill(~success, math.inf)
         return MinimumNorm(x_adv, distance, success, tuple(names), self.norm, self.forwards, self.backwards)

@@ -16,6 +16,7 @@ from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier, Progress
 
 from ..engine import Callback
+from ..levels import GridLike
 from ..losses import lead_of_target, targeted_margin
 from ..state import AttackState
 from .engine import MinimumNormAttack
@@ -45,7 +46,7 @@ class FAB(MinimumNormAttack):
     ``generate`` returns the nearest adversarial example found within epsilon, ``minimum`` at any distance.
 
     Args:
-        model, epsilon, norm, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress,
+        model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
             callback: see ``BatchAttack``.
         steps: steps for each start and class, at least 1.
         restarts: number of starts; the first from x, the others from random points.
@@ -86,6 +87,7 @@ class FAB(MinimumNormAttack):
         beta: float = 0.9,
         nearest: bool = True,
         clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
         dtype: torch.dtype | None = None,
@@ -101,6 +103,7 @@ class FAB(MinimumNormAttack):
             clip_max,
             device,
             clip=clip,
+            grid=grid,
             seed=seed,
             batch_size=batch_size,
             dtype=dtype,
@@ -204,7 +207,7 @@ class FAB(MinimumNormAttack):
             return value, gradient
         # One forward pass serves the hyperplanes of all classes.
         losses = [functools.partial(_lead, state.y, target) for target in ranking.unbind(1)]
-        _, values, gradients = state.queries.gradients(x_adv, losses)
+        _, values, gradients = state.queries.gradients(state.snap(x_adv), losses)
         value, gradient = torch.stack(values), torch.stack(gradients)
         slope = torch.linalg.vector_norm(gradient.flatten(2), _DUAL[self.norm], dim=2)
         chosen = (value.abs() / (slope + 1e-12)).argmin(0)
