@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import pyrobust.attacks
 from pyrobust.attacks import (
     APGD,
     BIM,
@@ -403,3 +405,11 @@ def test_arguments_in_their_forms() -> None:
     attack = PGD(small_net(torch.float32), Fraction(8, 255), grid="1/255")
     assert attack.epsilon == 8 / 255
     assert "grid='1/255'" in repr(attack)
+
+
+def test_every_attack_takes_a_grid() -> None:
+    classes = [value for value in vars(pyrobust.attacks).values() if isinstance(value, type)]
+    attacks = [value for value in classes if issubclass(value, AdversarialAttack)]
+    assert len(attacks) > 10
+    for attack in attacks:
+        assert "grid" in inspect.signature(attack).parameters, attack.__name__

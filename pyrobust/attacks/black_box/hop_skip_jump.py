@@ -14,6 +14,7 @@ from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier, Progress
 
 from ..engine import Callback
+from ..levels import GridLike
 from ..minimum.engine import MinimumNormAttack
 from ..minimum.nearest import Nearest
 from ..norms import per_example, unit
@@ -43,7 +44,7 @@ class HopSkipJump(MinimumNormAttack):
     points, ``generate`` those within epsilon; ``forwards`` counts the queries.
 
     Args:
-        model, epsilon, clip_min, clip_max, device, clip, seed, batch_size, dtype, memory_format, progress, callback:
+        model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress, callback:
             see ``BatchAttack``; the model need not be differentiable.
         norm: "l2" or "linf".
         steps: number of improvements, at least 1.
@@ -80,6 +81,7 @@ class HopSkipJump(MinimumNormAttack):
         gamma: float = 1.0,
         starts: Tensor | None = None,
         clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
         seed: int = 0,
         batch_size: int | None = None,
         dtype: torch.dtype | None = None,
@@ -95,6 +97,7 @@ class HopSkipJump(MinimumNormAttack):
             clip_max,
             device,
             clip=clip,
+            grid=grid,
             seed=seed,
             batch_size=batch_size,
             dtype=dtype,
