@@ -23,9 +23,16 @@ from .bpda import BPDA
 from .engine import BatchAttack
 from .eot import EOT
 from .fgsm import FGSM
+from .minimum.carlini_wagner import CarliniWagner
+from .minimum.ddn import DDN
+from .minimum.deepfool import DeepFool
+from .minimum.ead import EAD
 from .minimum.engine import MinimumNormAttack
+from .minimum.ensemble import MinimumNormEnsemble, minimum_norm
 from .minimum.fab import FAB
+from .minimum.fmn import FMN
 from .minimum.result import MinimumNorm
+from .minimum.sigma_zero import SigmaZero
 from .pgd import BIM, PGD
 from .transfer import TransferAttack
 
@@ -33,19 +40,27 @@ __all__ = [
     "APGD",
     "BIM",
     "BPDA",
+    "DDN",
+    "EAD",
     "EOT",
     "FAB",
     "FGSM",
+    "FMN",
     "PGD",
     "SPSA",
     "AdversarialAttack",
     "AutoAttack",
     "AutoAttackResult",
     "BatchAttack",
+    "CarliniWagner",
+    "DeepFool",
     "Flag",
     "HopSkipJump",
     "MinimumNorm",
     "MinimumNormAttack",
+    "MinimumNormEnsemble",
+    "SigmaZero",
     "Square",
     "TransferAttack",
+    "minimum_norm",
 ]

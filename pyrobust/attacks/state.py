@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.ops.logits import CLOSE, ROBUST
+from pyrobust.ops.logits import CLOSE, ROBUST, LogitLoss
 from pyrobust.ops.sample_noise import sample_noise
 
 from .levels import Levels
@@ -162,6 +162,12 @@ class AttackState:
         goal = self.y if target is None else target
         logits, value, gradient = self.queries.gradient(self.snap(x_adv), lambda z: loss(z, self.y, goal))
         return Gradient(logits, value, gradient, self.verdict(logits))
+
+    def gradients(
+        self, x_adv: Tensor, losses: Sequence[Callable[[Tensor], LogitLoss]]
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Logits [B, K], and the value and gradient of several losses of them: one forward pass for all."""
+        return self.queries.gradients(self.snap(x_adv), losses)
 
     def place(self, delta: Tensor) -> Tensor:
         """The point x + delta, projected on ball and clip range."""

@@ -44,8 +44,8 @@ class HopSkipJump(MinimumNormAttack):
     points, ``generate`` those within epsilon; ``forwards`` counts the queries.
 
     Args:
-        model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress, callback:
-            see ``BatchAttack``; the model need not be differentiable.
+        model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``BatchAttack``; the model need not be differentiable.
         norm: "l2" or "linf".
         steps: number of improvements, at least 1.
         samples: queries for the first estimate of a direction, at least 1.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 # Multiples of the nearest perturbation to try where rounding may undo the success of a point on the boundary.
-_OVERSHOOTS = (1.0, 1.0003, 1.001, 1.003, 1.01, 1.03, 1.1)
+_OVERSHOOTS = (1.0, 1.00003, 1.0001, 1.0003, 1.001, 1.003, 1.01, 1.03, 1.1)
 
 
 class MinimumNormAttack(BatchAttack):
@@ -45,6 +45,7 @@ class MinimumNormAttack(BatchAttack):
     ...     def _search(self, state, nearest):
     ...         x_adv = state.place(-torch.ones_like(state.x))
     ...         nearest.offer(state, state.verdict(state.logits(x_adv)) > 0, x_adv)
+    ...         nearest.tighten(state)
     >>> model = lambda x: torch.stack([x[:, 0], 1 - x[:, 0]], 1)
     >>> result = Nudge(model).minimum(torch.tensor([[0.75], [0.25]]), torch.tensor([0, 0]))
     >>> print(round(float(result.distance[0]), 3), result.found_by)  # the boundary is 0.25 away

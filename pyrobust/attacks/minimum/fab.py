@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -11,22 +10,20 @@ from torch import Tensor
 
 from pyrobust.checks import NORMS, NormLike, count, finite, flag, share
 from pyrobust.errors import InputError
-from pyrobust.ops.logits import ROBUST, LogitLoss
+from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier, Progress
 
 from ..engine import Callback
 from ..levels import GridLike
-from ..losses import lead_of_target, targeted_margin
 from ..state import AttackState
+from .boundary import leads, nearest_hyperplane, rivals
 from .engine import MinimumNormAttack
 from .fab_projection import step_to_hyperplane
 from .nearest import Nearest, within
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 
 
 class FAB(MinimumNormAttack):
@@ -137,9 +134,8 @@ class FAB(MinimumNormAttack):
         return state.finish(point)
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
-        logits = state.logits(state.x)
-        ranking = logits.scatter(1, state.y.unsqueeze(1), -math.inf).argsort(1, descending=True)[:, :-1]
-        turns = 1 if state.targeted or self.targets is None else min(self.targets, ranking.shape[1])
+        ranking = rivals(state, None)
+        turns = 1 if self.targets is None else min(self.targets, ranking.shape[1])
         for turn in range(turns):
             for restart in range(self.restarts):
                 ranking = self._search_once(state, turn, restart, ranking, nearest)
@@ -154,15 +150,16 @@ class FAB(MinimumNormAttack):
             delta = state.norm.start(state.noise, turn * self.restarts + restart, radius)
             x_adv = state.norm.place(delta, state.ball._replace(epsilon=radius))
         run = Nearest(state)
+        if self.nearest:
+            self._search_nearest(state, turn, ranking, run, x_adv)
+            nearest.take(run)
+            return ranking
         for _ in range(self.steps):
-            x_adv = self._iterate(state, turn, ranking, x_adv)
+            _, value, gradient = self._boundary(state, turn, ranking, x_adv)
+            x_adv = self._iterate(state, value, gradient, x_adv, x_adv)
             verdict = state.verdict(state.logits(x_adv))
             distance = run.offer(state, verdict != ROBUST, x_adv)
-            backward = add_perturbation(state.x, (x_adv - state.x).mul_(self.beta), state.lower, state.upper)
-            following = torch.where((verdict != ROBUST).view(-1, *[1] * (x_adv.dim() - 1)), backward, x_adv)
-            if self.nearest:
-                x_adv = following
-                continue
+            following = self._backward(state, verdict != ROBUST, x_adv)
             verdict = verdict.masked_fill(~within(distance, state.epsilon), ROBUST)
             _, x_adv, ranking, *tensors = state.retire(
                 verdict, x_adv, following, ranking, *run.tensors, *nearest.tensors
@@ -172,24 +169,36 @@ class FAB(MinimumNormAttack):
                 return ranking
         run.tighten(state)
         nearest.take(run)
-        if self.nearest:
-            return ranking
         inside = within(nearest.distance, state.epsilon)
         point = nearest.x.clone()  # later offers overwrite nearest.x
         _, ranking, *tensors = state.retire(inside, point, ranking, *nearest.tensors)
         nearest.tensors = tuple(tensors)
         return ranking
 
-    def _iterate(self, state: AttackState, turn: int, ranking: Tensor, x_adv: Tensor) -> Tensor:
-        """Compute xₜ₊₁ from xₜ."""
-        value, gradient = self._boundary(state, turn, ranking, x_adv)
+    def _search_nearest(self, state: AttackState, turn: int, ranking: Tensor, run: Nearest, x_adv: Tensor) -> None:
+        """Search to the end, with one forward pass per step: the boundary is linearized where the verdict was taken."""
+        for _ in range(self.steps):
+            logits, value, gradient = self._boundary(state, turn, ranking, x_adv)
+            fooled = state.verdict(logits) != ROBUST
+            run.offer(state, fooled, x_adv)
+            x_adv = self._iterate(state, value, gradient, x_adv, self._backward(state, fooled, x_adv))
+        run.offer(state, state.verdict(state.logits(x_adv)) != ROBUST, x_adv)
+        run.tighten(state)
+
+    def _backward(self, state: AttackState, fooled: Tensor, x_adv: Tensor) -> Tensor:
+        """The points that fool [B], moved toward x."""
+        backward = add_perturbation(state.x, (x_adv - state.x).mul_(self.beta), state.lower, state.upper)
+        return torch.where(fooled.view(-1, *[1] * (x_adv.dim() - 1)), backward, x_adv)
+
+    def _iterate(self, state: AttackState, value: Tensor, gradient: Tensor, at: Tensor, x_adv: Tensor) -> Tensor:
+        """Compute xₜ₊₁ from xₜ, with f and its gradient at a point ``at``."""
         moved = (x_adv - state.x).flatten(1)
         w = gradient.nan_to_num_(0.0, 0.0, 0.0).flatten(1)
-        # The hyperplane f(xₜ) + w·(z − xₜ) = 0, seen from xₜ and from x.
+        # The hyperplane f(at) + w·(z − at) = 0, seen from xₜ and from x.
         gap = -value.to(w.dtype)
-        gaps = torch.stack([gap, gap + (w * moved).sum(1)]).nan_to_num_(0.0)
+        gaps = torch.stack([gap + (w * (at - x_adv).flatten(1)).sum(1), gap + (w * (at - state.x).flatten(1)).sum(1)])
         points = torch.stack([x_adv.flatten(1), state.x.flatten(1)])
-        steps = step_to_hyperplane(points, w, gaps, self.norm, state.lower, state.upper)
+        steps = step_to_hyperplane(points, w, gaps.nan_to_num_(0.0), self.norm, state.lower, state.upper)
         lengths = torch.linalg.vector_norm(steps, {"linf": math.inf, "l2": 2, "l1": 1}[self.norm], dim=-1)
         current, clean = lengths.clamp_(min=1e-8).unsqueeze(-1)
         alpha = (current / (current + clean)).clamp_(max=self.alpha_max)
@@ -197,23 +206,9 @@ class FAB(MinimumNormAttack):
         delta = moved.add_(direct).mul_(1 - alpha).add_(biased.mul_(alpha))
         return add_perturbation(state.x, delta.view(state.x.shape), state.lower, state.upper)
 
-    def _boundary(self, state: AttackState, turn: int, ranking: Tensor, x_adv: Tensor) -> tuple[Tensor, Tensor]:
-        """f(x_adv) [B] and its gradient [B, ...], for the current class or the one whose hyperplane is nearest."""
-        if state.targeted:
-            _, value, gradient, _ = state.gradient(x_adv, targeted_margin)
-            return value, gradient
-        if self.targets is not None:
-            _, value, gradient, _ = state.gradient(x_adv, lead_of_target, ranking[:, turn])
-            return value, gradient
-        # One forward pass serves the hyperplanes of all classes.
-        losses = [functools.partial(_lead, state.y, target) for target in ranking.unbind(1)]
-        _, values, gradients = state.queries.gradients(state.snap(x_adv), losses)
-        value, gradient = torch.stack(values), torch.stack(gradients)
-        slope = torch.linalg.vector_norm(gradient.flatten(2), _DUAL[self.norm], dim=2)
-        chosen = (value.abs() / (slope + 1e-12)).argmin(0)
-        rows = torch.arange(len(chosen), device=chosen.device)
-        return value[chosen, rows], gradient[chosen, rows]
-
-
-def _lead(y: Tensor, target: Tensor, logits: Tensor) -> LogitLoss:
-    return lead_of_target(logits, y, target)
+    def _boundary(self, state: AttackState, turn: int, ranking: Tensor, x_adv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [B, K], f(x_adv) [B] and ∇f [B, ...], for the current class or the one whose hyperplane is nearest."""
+        if not state.targeted and self.targets is not None:
+            ranking = ranking[:, turn : turn + 1]
+        logits, values, gradients = state.gradients(x_adv, leads(state, ranking))
+        return logits, *nearest_hyperplane(values, gradients, self.norm)

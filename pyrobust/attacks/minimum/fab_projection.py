@@ -75,12 +75,12 @@ def _root(weight: Tensor, capacity: Tensor, rate: Tensor, gap: Tensor) -> Tensor
     t = torch.zeros_like(gap)
     largest = torch.finfo(gap.dtype).max
     for step in range(1, full.shape[-1] + 2):  # each step but the last saturates a coordinate
-        free = full > t * slope
-        tangent = (slope * free).sum(-1, keepdim=True)
-        saturated = full.masked_fill(free, 0).sum(-1, keepdim=True)
+        rising = t * slope
+        tangent = ((full > rising) * slope).sum(-1, keepdim=True)
+        missing = gap - torch.minimum(full, rising, out=rising).sum(-1, keepdim=True)
         # The tangent of a concave function never overshoots the root from below; rounding must not turn back.
-        following = torch.where(tangent > 0, (gap - saturated) / tangent, largest).clamp_(max=largest)
-        following = torch.where(gap > saturated, torch.maximum(following, t), t)
+        following = torch.where(tangent > 0, t + missing / tangent, largest).clamp_(max=largest)
+        following = torch.where(missing > 0, torch.maximum(following, t), t)
         if step % _STEPS_PER_TEST == 0 and bool((following == t).all()):
             return following
         t = following

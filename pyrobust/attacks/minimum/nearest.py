@@ -44,6 +44,7 @@ class Nearest:
 
     def offer(self, state: AttackState, fooled: Tensor, x_adv: Tensor) -> Tensor:
         """Keep the points that fool [B] and are nearer; return the distances [B] of all points."""
+        x_adv = state.snap(x_adv)
         distance = state.norm.distance(x_adv, state.x)
         self._keep(fooled & (distance < self.distance), distance, x_adv)
         return distance

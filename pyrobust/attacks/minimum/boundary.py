@@ -1,0 +1,51 @@
+"""Linearized decision boundaries: the hyperplanes f_c(z) = z_c − z_y = 0 of the other classes c."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pyrobust.ops.logits import LogitLoss
+
+from ..losses import lead_of_target, targeted_margin
+from ..state import AttackState
+
+#: Order of the norm in which a gradient bounds the change of f per unit of distance.
+DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
+
+
+def rivals(state: AttackState, most: int | None) -> Tensor:
+    """The classes other than y by decreasing clean logit [B, T], at most ``most``; one column where targeted."""
+    logits = state.logits(state.x)
+    ranking = logits.scatter(1, state.y.unsqueeze(1), -math.inf).argsort(1, descending=True)[:, :-1]
+    return ranking[:, : 1 if state.targeted else most]
+
+
+def leads(state: AttackState, ranking: Tensor) -> list[Callable[[Tensor], LogitLoss]]:
+    """The losses f_c of each column of classes [B, T]; where targeted, the margin of the target alone."""
+    if state.targeted:
+        return [functools.partial(_margin, state.y)]
+    return [functools.partial(_lead, state.y, classes) for classes in ranking.unbind(1)]
+
+
+def nearest_hyperplane(values: list[Tensor], gradients: list[Tensor], norm: str) -> tuple[Tensor, Tensor]:
+    """The f [B] and ∇f [B, ...] of the class whose hyperplane is nearest: least |f| / ‖∇f‖, in the dual norm."""
+    if len(values) == 1:
+        return values[0], gradients[0]
+    value, gradient = torch.stack(values), torch.stack(gradients)
+    slope = torch.linalg.vector_norm(gradient.flatten(2), DUAL[norm], dim=2)
+    chosen = (value.abs() / (slope + 1e-12)).argmin(0)
+    rows = torch.arange(len(chosen), device=chosen.device)
+    return value[chosen, rows], gradient[chosen, rows]
+
+
+def _lead(y: Tensor, target: Tensor, logits: Tensor) -> LogitLoss:
+    return lead_of_target(logits, y, target)
+
+
+def _margin(target: Tensor, logits: Tensor) -> LogitLoss:
+    return targeted_margin(logits, target, target)

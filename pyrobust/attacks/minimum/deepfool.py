@@ -1,0 +1,116 @@
+"""DeepFool: repeated steps to the nearest linearized decision boundary."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pyrobust.checks import NormLike, count, non_negative
+from pyrobust.ops.logits import ROBUST
+from pyrobust.ops.perturbation import add_perturbation
+from pyrobust.runner import Classifier, Progress
+
+from ..engine import Callback
+from ..levels import GridLike
+from ..state import AttackState
+from .boundary import leads, nearest_hyperplane, rivals
+from .engine import MinimumNormAttack
+from .fab_projection import step_to_hyperplane
+from .nearest import Nearest
+
+
+class DeepFool(MinimumNormAttack):
+    """DeepFool (Moosavi-Dezfooli, Fawzi and Frossard, 2016): steps to the nearest linearized boundary.
+
+    At xₜ, each of the ``candidates`` classes c of largest clean logits has the hyperplane on which f_c(z) = z_c − z_y,
+    linearized at xₜ, is zero; its distance is |f_c(xₜ)| / ‖∇f_c(xₜ)‖_q, with q dual to the norm. xₜ₊₁ is the point of
+    the clip range nearest to xₜ on the nearest hyperplane, moved beyond it by the share ``overshoot``. (The original
+    ignores the clip range.) An example leaves the batch as soon as it is fooled. At last, secant steps between x and
+    the point found shorten the perturbation. In a targeted attack, f is the target's logit minus the largest other one.
+
+    Fast and simple, but the first boundary on its way need not be the nearest.
+
+    Args:
+        model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``MinimumNormAttack``.
+        norm: "linf" or "l2".
+        steps: most steps for an example, at least 1.
+        candidates: number of classes to consider, capped at K - 1; each costs a backward pass per step.
+        overshoot: share by which a step passes the hyperplane, at least 0.
+
+    Raises:
+        InputError: a value out of range.
+        InputTypeError: a value of the wrong type.
+
+    >>> model = torch.nn.Linear(2, 2)
+    >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+    >>> x, y = torch.tensor([[0.7, 0.5]]), torch.tensor([0])
+    >>> print(round(float(DeepFool(model, norm="l2").minimum(x, y).distance), 3))  # 0.2 / sqrt(2) and a margin
+    0.142
+    """
+
+    norms = ("linf", "l2")
+
+    def __init__(
+        self,
+        model: Classifier,
+        epsilon: float | Tensor = 8 / 255,
+        norm: NormLike = "l2",
+        clip_min: float = 0.0,
+        clip_max: float = 1.0,
+        device: torch.device | str | None = None,
+        *,
+        steps: int = 50,
+        candidates: int = 10,
+        overshoot: float = 0.02,
+        clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        progress: bool | Progress = False,
+        callback: Callback | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            epsilon,
+            norm,
+            clip_min,
+            clip_max,
+            device,
+            clip=clip,
+            grid=grid,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+            callback=callback,
+        )
+        self.steps = count("steps", steps)
+        self.candidates = count("candidates", candidates)
+        self.overshoot = non_negative("overshoot", overshoot)
+
+    def _search(self, state: AttackState, nearest: Nearest) -> None:
+        ranking = rivals(state, self.candidates)
+        found = Nearest(state)
+        rows, part, x_adv = torch.arange(len(state), device=state.x.device), state, state.x
+        for _ in range(self.steps):
+            _, values, gradients = part.gradients(x_adv, leads(part, ranking[rows]))
+            value, gradient = nearest_hyperplane(values, gradients, self.norm)
+            w = gradient.nan_to_num_(0.0, 0.0, 0.0).flatten(1)
+            gap = value.mul(-1 - self.overshoot).to(w.dtype).nan_to_num_(0.0)
+            step = step_to_hyperplane(x_adv.flatten(1), w, gap, self.norm, part.lower, part.upper)
+            x_adv = add_perturbation(part.x, step.view(x_adv.shape).add_(x_adv).sub_(part.x), part.lower, part.upper)
+            fooled = part.verdict(part.logits(x_adv)) != ROBUST
+            if bool(fooled.any()):
+                reached = Nearest(part)
+                reached.offer(part, fooled, x_adv)
+                found.take(reached, rows)
+                staying = (~fooled).nonzero()[:, 0]
+                if not len(staying):
+                    break
+                rows, part, x_adv = rows[staying], part.take(staying), x_adv[staying]
+        found.tighten(state)
+        nearest.take(found)

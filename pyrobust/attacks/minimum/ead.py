@@ -1,0 +1,134 @@
+"""The elastic-net attack."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyrobust.checks import NormLike, count, non_negative, positive
+from pyrobust.ops.logits import ROBUST
+from pyrobust.ops.perturbation import add_perturbation
+from pyrobust.runner import Classifier, Progress
+
+from ..engine import Callback
+from ..levels import GridLike
+from ..losses import margin, targeted_margin
+from ..norms import per_example
+from ..state import AttackState
+from .engine import MinimumNormAttack
+from .nearest import Nearest
+from .search_constant import Constant
+
+
+class EAD(MinimumNormAttack):
+    """The elastic-net attack (Chen, Sharma, Zhang, Yi and Hsieh, 2018), decided by l1.
+
+    FISTA (Beck and Teboulle, 2009) minimizes c·max(z_y − max_{k≠y} z_k, −κ) + ‖z − x‖₂² + β·‖z − x‖₁ in the clip
+    range: gradient steps of the first two terms, each followed by shrinking z − x by β per coordinate, with momentum.
+    The step size falls with the root of the share of steps left. A binary search finds the constant c of each example,
+    as in ``CarliniWagner``. Secant steps between x and the nearest point come last.
+
+    Args:
+        model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``MinimumNormAttack``.
+        steps: steps for each constant, at least 1.
+        searches: number of constants to try, at least 1.
+        constant: first c, positive, for distances in widths of the clip range.
+        learning_rate: first step size, positive.
+        beta: β, at least 0, in widths of the clip range.
+        confidence: κ, at least 0, the margin of logits to reach.
+
+    Raises:
+        InputError: a value out of range.
+        InputTypeError: a value of the wrong type.
+
+    >>> model = torch.nn.Linear(2, 2)
+    >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+    >>> x, y = torch.tensor([[0.7, 0.5]]), torch.tensor([0])
+    >>> print(round(float(EAD(model).minimum(x, y).distance), 3))  # 0.2 and a margin
+    0.201
+    """
+
+    norms = ("l1",)
+
+    def __init__(
+        self,
+        model: Classifier,
+        epsilon: float | Tensor = 8 / 255,
+        norm: NormLike = "l1",
+        clip_min: float = 0.0,
+        clip_max: float = 1.0,
+        device: torch.device | str | None = None,
+        *,
+        steps: int = 500,
+        searches: int = 9,
+        constant: float = 1e-3,
+        learning_rate: float = 0.01,
+        beta: float = 0.01,
+        confidence: float = 0.0,
+        clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        progress: bool | Progress = False,
+        callback: Callback | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            epsilon,
+            norm,
+            clip_min,
+            clip_max,
+            device,
+            clip=clip,
+            grid=grid,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+            callback=callback,
+        )
+        self.steps = count("steps", steps)
+        self.searches = count("searches", searches)
+        self.constant = positive("constant", constant)
+        self.learning_rate = positive("learning_rate", learning_rate)
+        self.beta = non_negative("beta", beta)
+        self.confidence = non_negative("confidence", confidence)
+
+    def _search(self, state: AttackState, nearest: Nearest) -> None:
+        run = Nearest(state)
+        constant = Constant(state, self.constant)
+        for _ in range(self.searches):
+            constant.update(self._descend(state, run, constant.value))
+        run.tighten(state)
+        nearest.take(run)
+
+    def _descend(self, state: AttackState, run: Nearest, constant: Tensor) -> Tensor:
+        """Run FISTA for one constant [B]; return which examples were fooled, bool [B]."""
+        loss = targeted_margin if state.targeted else margin
+        width = state.upper - state.lower
+        fooled_once = torch.zeros_like(run.distance, dtype=torch.bool)
+        x_adv, ahead = state.x, state.x
+        for step in range(self.steps):
+            rate = self.learning_rate * math.sqrt(1 - step / self.steps)
+            _, value, gradient, verdict = state.gradient(ahead, loss)
+            fooled = verdict != ROBUST
+            run.offer(state, fooled, ahead)
+            fooled_once |= fooled & (value >= self.confidence)
+            active = constant * (value < self.confidence)
+            delta = ahead - state.x
+            # In widths of the clip range: c·∇f gains one width, and so does its step.
+            gradient = gradient.mul_(per_example(active * width**2, gradient)).nan_to_num_(0.0).sub_(delta, alpha=2)
+            delta = delta.add_(gradient, alpha=rate)
+            delta = delta.sign() * (delta.abs() - self.beta * width).clamp_(min=0)
+            following = add_perturbation(state.x, delta, state.lower, state.upper)
+            momentum = (following - x_adv).mul_(step / (step + 3)).add_(following).sub_(state.x)
+            x_adv, ahead = following, add_perturbation(state.x, momentum, state.lower, state.upper)
+        for point in (x_adv, ahead):
+            run.offer(state, state.verdict(state.logits(point)) != ROBUST, point)
+        return fooled_once

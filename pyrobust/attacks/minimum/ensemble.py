@@ -1,0 +1,212 @@
+"""An ensemble of minimum-norm attacks: the nearest point that any of them finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobust.checks import AttackNormName, NormLike, choice, items
+from pyrobust.errors import InputError
+from pyrobust.runner import Classifier, Progress
+
+from ..engine import Callback
+from ..levels import GridLike
+from ..state import AttackState
+from .carlini_wagner import CarliniWagner
+from .ddn import DDN
+from .deepfool import DeepFool
+from .ead import EAD
+from .engine import MinimumNormAttack
+from .fab import FAB
+from .fmn import FMN
+from .nearest import Nearest
+from .result import MinimumNorm
+from .sigma_zero import SigmaZero
+
+#: The attacks by name.
+ATTACKS: dict[str, type[MinimumNormAttack]] = {
+    "fab-t": FAB,
+    "fmn": FMN,
+    "ddn": DDN,
+    "deepfool": DeepFool,
+    "cw": CarliniWagner,
+    "ead": EAD,
+    "sigma-zero": SigmaZero,
+}
+#: The attacks that an ensemble runs by default, in order.
+DEFAULTS: dict[AttackNormName, tuple[str, ...]] = {
+    "linf": ("fab-t", "fmn"),
+    "l2": ("fab-t", "ddn", "fmn"),
+    "l1": ("fab-t", "fmn"),
+    "l0": ("sigma-zero", "fmn"),
+}
+
+
+class MinimumNormEnsemble(MinimumNormAttack):
+    """Runs minimum-norm attacks one after the other and keeps the nearest point of each example.
+
+    By default: linf and l1, FAB toward nine classes and FMN; l2, DDN as well; l0, σ-zero and FMN. DeepFool, CW and EAD
+    are slower or weaker than these and run where asked for.
+
+    Args:
+        model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``MinimumNormAttack``.
+        attacks: names among "fab-t", "fmn", "ddn", "deepfool", "cw", "ead" and "sigma-zero", as far as they know the
+            norm, in the order to run. Default: those above.
+
+    Attributes:
+        attacks: name → attack, in order; their settings may be changed.
+
+    Raises:
+        InputError: a value out of range; an unknown or repeated attack, none, or one that does not know the norm.
+        InputTypeError: a value of the wrong type.
+
+    >>> model = torch.nn.Linear(2, 2)
+    >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+    >>> result = MinimumNormEnsemble(model, norm="l2").minimum(torch.tensor([[0.7, 0.5]]), torch.tensor([0]))
+    >>> print(round(float(result.distance), 3))  # 0.2 / sqrt(2) and a margin
+    0.142
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        epsilon: float | Tensor = 8 / 255,
+        norm: NormLike = "linf",
+        clip_min: float = 0.0,
+        clip_max: float = 1.0,
+        device: torch.device | str | None = None,
+        *,
+        attacks: Sequence[str] | None = None,
+        clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        progress: bool | Progress = False,
+        callback: Callback | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            epsilon,
+            norm,
+            clip_min,
+            clip_max,
+            device,
+            clip=clip,
+            grid=grid,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+            callback=callback,
+        )
+        options: dict[str, Any] = {
+            "device": device,
+            "clip": (self.clip_min, self.clip_max),
+            "grid": self.grid,
+            "seed": seed,
+        }
+        names = DEFAULTS[self.norm] if attacks is None else _checked(attacks, self.norm)
+        self.attacks = {name: ATTACKS[name](model, self.epsilon, self.norm, **options) for name in names}
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self.attacks)
+
+    def _search(self, state: AttackState, nearest: Nearest) -> None:
+        for number, attack in enumerate(self.attacks.values()):
+            nearest.attack = number
+            attack._search(state, nearest)
+
+
+def minimum_norm(
+    model: Classifier,
+    x: Tensor,
+    y: Tensor,
+    norm: NormLike = "linf",
+    *,
+    clip_min: float = 0.0,
+    clip_max: float = 1.0,
+    grid: GridLike = None,
+    attacks: Sequence[str] | None = None,
+    targeted: bool = False,
+    target_labels: Tensor | None = None,
+    device: torch.device | str | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format | None = None,
+    progress: bool | Progress = False,
+) -> MinimumNorm:
+    """Find the nearest adversarial example of each input with an ensemble of minimum-norm attacks.
+
+    The distances are upper bounds on those to the decision boundary; the whole curve of robust accuracy over epsilon
+    follows from them (``MinimumNorm.robust_accuracy``).
+
+    Args:
+        model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
+        x: [N, ...], float, finite, in [clip_min, clip_max].
+        y: [N], integers, the labels.
+        norm: "linf", "l2", "l1" or "l0" (number of changed coordinates).
+        clip_min: smallest valid input value.
+        clip_max: largest valid input value.
+        grid: step of the values that an image file can hold, such as "1/255", see ``AdversarialAttack``.
+        attacks: names of attacks, see ``MinimumNormEnsemble``.
+        targeted: an adversarial example is one that the model assigns to the target label, rather than to any class
+            but y.
+        target_labels: [N], integers, required with targeted=True.
+        device: where to run; default: the device of the model's first parameter, else the CPU.
+        seed: random seed, in [0, 2**64).
+        batch_size: rows per forward pass; default: found so that it fits in memory.
+        dtype: of the batches, see ``pyrobust.runner.Runner``.
+        memory_format: of the batches, see ``pyrobust.runner.Runner``.
+        progress: True for a progress bar on the terminal, or a function of (examples done, examples).
+
+    Returns:
+        The points, and their exact distances, rounded up.
+
+    Raises:
+        InputError: mismatched shapes, values or labels out of range, an unknown norm or attack.
+        InputTypeError: images that are not float, or labels that are not integers.
+        ModelError: a model that does not return logits, or logits without a gradient.
+
+    >>> model = torch.nn.Linear(2, 2)
+    >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+    >>> x, y = torch.tensor([[0.75, 0.5], [0.5, 0.75]]), torch.tensor([0, 0])
+    >>> result = minimum_norm(model, x, y)
+    >>> [round(distance, 3) for distance in result.distance.tolist()], result.found_by[1]
+    ([0.125, 0.0], 'clean')
+    """
+    attack = MinimumNormEnsemble(
+        model,
+        norm=norm,
+        clip_min=clip_min,
+        clip_max=clip_max,
+        grid=grid,
+        device=device,
+        attacks=attacks,
+        seed=seed,
+        batch_size=batch_size,
+        dtype=dtype,
+        memory_format=memory_format,
+        progress=progress,
+    )
+    return attack.minimum(x, y, targeted, target_labels)
+
+
+def _checked(names: Iterable[str], norm: AttackNormName) -> tuple[str, ...]:
+    """Check names of attacks; raises InputError for an unknown or repeated one, none, or one without the norm."""
+    given = (names,) if isinstance(names, str) else tuple(items("attacks", names, "names of attacks"))
+    checked = tuple(choice("attacks", name, tuple(ATTACKS)) for name in given)
+    if not checked or len(set(checked)) < len(checked):
+        raise InputError(f"attacks: expected one or more distinct attacks, got {', '.join(checked) or 'none'}")
+    for name in checked:
+        if norm not in ATTACKS[name].norms:
+            known = ", ".join(other for other, attack in ATTACKS.items() if norm in attack.norms)
+            raise InputError(f"attacks: expected attacks that know {norm}, {known}; got {name!r}")
+    return checked

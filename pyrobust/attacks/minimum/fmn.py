@@ -1,0 +1,145 @@
+"""The fast minimum-norm attack."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyrobust.checks import ATTACK_NORMS, NormLike, count, positive, probability
+from pyrobust.ops.logits import ROBUST
+from pyrobust.runner import Classifier, Progress
+
+from ..engine import Callback
+from ..levels import GridLike
+from ..losses import margin, targeted_margin
+from ..norms import unit
+from ..state import AttackState
+from .boundary import DUAL
+from .engine import MinimumNormAttack
+from .nearest import Nearest
+
+
+class FMN(MinimumNormAttack):
+    """The fast minimum-norm attack (Pintor, Roli, Brendel and Biggio, 2021), for l∞, l2, l1 and l0.
+
+    Gradient ascent on the margin f(z) = max_{c≠y} z_c − z_y in a ball whose radius εₜ follows the decision boundary:
+
+        δₜ₊₁ = Π_εₜ(δₜ + αₜ·∇f / ‖∇f‖₂),
+
+    with Π the projection on ball and clip range. While no adversarial point is known, εₜ = ‖δₜ‖ + (1 + γₜ)·|f| / ‖∇f‖_q
+    (q dual to the norm), slightly beyond the estimated distance of the boundary; then εₜ shrinks by the share γₜ, and
+    below the best distance so far, at an adversarial δₜ, and grows by that share otherwise. In l0, where such an
+    estimate says nothing, εₜ shrinks and grows by at least one coordinate from the beginning. αₜ and γₜ fall along a
+    cosine to 1 % and 2 % of their first values. Secant steps between x and the nearest point, or in l0 the removal of
+    changes that are not needed, come last.
+
+    Args:
+        model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``MinimumNormAttack``.
+        norm: "linf", "l2", "l1" or "l0".
+        steps: number of steps for each start, at least 1.
+        step_size: α₀, positive, in widths of the clip range; default 1, and 10 for linf.
+        gamma: γ₀, in (0, 1).
+        restarts: number of starts; the first from x, the others from random points within half of the best distance.
+
+    Raises:
+        InputError: a value out of range.
+        InputTypeError: a value of the wrong type.
+
+    >>> model = torch.nn.Linear(2, 2)
+    >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+    >>> x, y = torch.tensor([[0.7, 0.5]]), torch.tensor([0])
+    >>> print(round(float(FMN(model, norm="l2").minimum(x, y).distance), 3))  # 0.2 / sqrt(2) and a margin
+    0.142
+    """
+
+    norms = ATTACK_NORMS
+
+    def __init__(
+        self,
+        model: Classifier,
+        epsilon: float | Tensor = 8 / 255,
+        norm: NormLike = "linf",
+        clip_min: float = 0.0,
+        clip_max: float = 1.0,
+        device: torch.device | str | None = None,
+        *,
+        steps: int = 100,
+        step_size: float | None = None,
+        gamma: float = 0.05,
+        restarts: int = 1,
+        clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        progress: bool | Progress = False,
+        callback: Callback | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            epsilon,
+            norm,
+            clip_min,
+            clip_max,
+            device,
+            clip=clip,
+            grid=grid,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+            callback=callback,
+        )
+        self.steps = count("steps", steps)
+        self.step_size = None if step_size is None else positive("step_size", step_size)
+        self.gamma = probability("gamma", gamma)
+        self.restarts = count("restarts", restarts)
+
+    def _search(self, state: AttackState, nearest: Nearest) -> None:
+        for restart in range(self.restarts):
+            run = Nearest(state)
+            x_adv = state.x
+            if restart:
+                radius = nearest.distance.clamp(max=state.norm.diameter(state.x[0].numel(), state.upper - state.lower))
+                radius = radius.div(2).ceil() if self.norm == "l0" else radius.div(2)
+                delta = state.norm.start(state.noise, restart - 1, radius)
+                x_adv = state.norm.place(delta, state.ball._replace(epsilon=radius))
+            self._descend(state, run, x_adv)
+            run.tighten(state)
+            nearest.take(run)
+
+    def _descend(self, state: AttackState, run: Nearest, x_adv: Tensor) -> None:
+        loss = targeted_margin if state.targeted else margin
+        width = state.upper - state.lower
+        l0 = self.norm == "l0"
+        largest = (10.0 if self.norm == "linf" else 1.0) * width if self.step_size is None else self.step_size * width
+        epsilon = torch.ones_like(state.epsilon) if l0 else torch.full_like(state.epsilon, math.inf)
+        diameter = state.norm.diameter(state.x[0].numel(), width)
+        for step in range(self.steps):
+            cosine = (1 + math.cos(math.pi * step / self.steps)) / 2
+            alpha, gamma = largest * (0.01 + 0.99 * cosine), self.gamma * (0.02 + 0.98 * cosine)
+            _, value, gradient, verdict = state.gradient(x_adv, loss)
+            fooled = verdict != ROBUST
+            distance = run.offer(state, fooled, x_adv)
+            shorter, longer = epsilon * (1 - gamma), epsilon * (1 + gamma)
+            if l0:
+                shorter, longer = (
+                    torch.minimum(epsilon - 1, shorter.floor_()),
+                    torch.maximum(epsilon + 1, longer.floor_()),
+                )
+            else:
+                slope = torch.linalg.vector_norm(gradient.flatten(1), DUAL[self.norm], dim=1, dtype=torch.float64)
+                # Slightly beyond: on a linear function the estimate itself is never crossed.
+                ahead = value.abs() / slope.clamp_(min=1e-12) * (1 + gamma)
+                estimate = distance + ahead.nan_to_num_(nan=math.inf)
+                longer = torch.where(run.distance.isfinite(), longer, estimate)
+            epsilon = torch.where(fooled, torch.minimum(shorter, run.distance), longer).clamp_(0, diameter)
+            length = torch.linalg.vector_norm(gradient.flatten(1), dim=1, dtype=torch.float64)
+            delta = unit(gradient, length).mul_(alpha).add_(x_adv).sub_(state.x)
+            x_adv = state.norm.place(delta, state.ball._replace(epsilon=epsilon))
+        run.offer(state, state.verdict(state.logits(x_adv)) != ROBUST, x_adv)

@@ -1,0 +1,129 @@
+"""The σ-zero attack."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pyrobust.checks import NormLike, count, positive, share
+from pyrobust.ops.logits import ROBUST
+from pyrobust.ops.perturbation import add_perturbation
+from pyrobust.runner import Classifier, Progress
+
+from ..engine import Callback
+from ..levels import GridLike
+from ..losses import margin, targeted_margin
+from ..norms import per_example, unit
+from ..state import AttackState
+from .engine import MinimumNormAttack
+from .nearest import Nearest
+
+
+class SigmaZero(MinimumNormAttack):
+    """The σ-zero attack (Cinà, Villani, Pintor, Schönherr, Biggio and Pelillo, 2025), l0.
+
+    Adam on max(z_y − max_{k≠y} z_k, 0) + (1/D)·Σ δᵢ² / (δᵢ² + σ), whose second term approximates ‖δ‖₀ / D, with the
+    gradient over its largest coordinate; δ stays in the clip range. After each step coordinates with |δᵢ| < τ become
+    zero; τ grows by ``threshold_step`` times the step size at an adversarial point and falls by it otherwise. The step
+    size falls along a cosine to 10 %. The removal of changes that are not needed comes last.
+
+    Args:
+        model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
+            callback: see ``MinimumNormAttack``.
+        steps: number of steps, at least 1.
+        step_size: first step size, positive, in widths of the clip range.
+        sigma: σ, positive: small values are close to ‖δ‖₀, large ones smooth.
+        threshold: first τ, in [0, 1], in widths of the clip range.
+        threshold_step: share of the step size by which τ changes, positive.
+
+    Raises:
+        InputError: a value out of range.
+        InputTypeError: a value of the wrong type.
+
+    >>> model = torch.nn.Linear(2, 2)
+    >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+    >>> x, y = torch.tensor([[0.7, 0.5]]), torch.tensor([0])
+    >>> print(round(float(SigmaZero(model, steps=100).minimum(x, y).distance), 3))  # one coordinate
+    1.0
+    """
+
+    norms = ("l0",)
+
+    def __init__(
+        self,
+        model: Classifier,
+        epsilon: float | Tensor = 8 / 255,
+        norm: NormLike = "l0",
+        clip_min: float = 0.0,
+        clip_max: float = 1.0,
+        device: torch.device | str | None = None,
+        *,
+        steps: int = 500,
+        step_size: float = 1.0,
+        sigma: float = 1e-3,
+        threshold: float = 0.3,
+        threshold_step: float = 0.01,
+        clip: tuple[float, float] | None = None,
+        grid: GridLike = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format | None = None,
+        progress: bool | Progress = False,
+        callback: Callback | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            epsilon,
+            norm,
+            clip_min,
+            clip_max,
+            device,
+            clip=clip,
+            grid=grid,
+            seed=seed,
+            batch_size=batch_size,
+            dtype=dtype,
+            memory_format=memory_format,
+            progress=progress,
+            callback=callback,
+        )
+        self.steps = count("steps", steps)
+        self.step_size = positive("step_size", step_size)
+        self.sigma = positive("sigma", sigma)
+        self.threshold = share("threshold", threshold)
+        self.threshold_step = positive("threshold_step", threshold_step)
+
+    def _search(self, state: AttackState, nearest: Nearest) -> None:
+        loss = targeted_margin if state.targeted else margin
+        width = state.upper - state.lower
+        coordinates = state.x[0].numel()
+        run, x_adv = Nearest(state), state.x
+        mean, square = torch.zeros_like(x_adv), torch.zeros_like(x_adv)
+        threshold = torch.full_like(state.epsilon, self.threshold)
+        rate = self.step_size
+        for step in range(self.steps):
+            _, value, gradient, verdict = state.gradient(x_adv, loss)
+            fooled = verdict != ROBUST
+            run.offer(state, fooled, x_adv)
+            delta = (x_adv - state.x).div_(width)
+            smooth = delta.square().add_(self.sigma)
+            gradient = gradient.mul_(per_example((value < 0) * -width, gradient)).nan_to_num_(0.0)
+            gradient.addcdiv_(delta, smooth.square_(), value=2 * self.sigma / coordinates)
+            gradient = unit(gradient, gradient.abs().flatten(1).amax(1).double())
+            mean.lerp_(gradient, 0.1)
+            square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+            scale = (square / (1 - 0.999 ** (step + 1))).sqrt_().add_(1e-8)
+            delta.addcdiv_(mean, scale, value=-rate / (1 - 0.9 ** (step + 1)))
+            rate = self.step_size * (0.1 + 0.9 * (1 + math.cos(math.pi * step / self.steps)) / 2)
+            change = self.threshold_step * rate
+            threshold = torch.where(fooled, threshold + change, threshold - change).clamp_(0, 1)
+            low, high = (state.lower - state.x).div_(width), (state.upper - state.x).div_(width)
+            delta = torch.minimum(torch.maximum(delta, low), high)
+            delta = delta.mul_(width).masked_fill_(delta.abs() < per_example(threshold * width, delta), 0.0)
+            x_adv = add_perturbation(state.x, delta, state.lower, state.upper)
+        run.offer(state, state.verdict(state.logits(x_adv)) != ROBUST, x_adv)
+        run.tighten(state)
+        nearest.take(run)
