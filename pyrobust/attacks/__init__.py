@@ -13,6 +13,7 @@ True
 
 from __future__ import annotations
 
+from .adapters import AdaptedAttack, AdaptedResult
 from .apgd import APGD
 from .autoattack import AutoAttack, AutoAttackResult, Flag
 from .base import AdversarialAttack
@@ -48,6 +49,8 @@ __all__ = [
     "FMN",
     "PGD",
     "SPSA",
+    "AdaptedAttack",
+    "AdaptedResult",
     "AdversarialAttack",
     "AutoAttack",
     "AutoAttackResult",

@@ -87,7 +87,7 @@ def attack(
 
         attacker = attack_class(net, size, **arguments)
         names = [norm.value, f"eps{size:g}"]
-        out = out or run_name(["attack", attack.value, model], weights, data, names, part)
+        out = out or run_name(["attack", str(getattr(attack, "value", attack)), model], weights, data, names, part)
         with resumable(out) as progress:
             run = attack_dataset(
                 attacker,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pyrobust.cli.options import PERTURBATION_PANEL, RUN_PANEL, DType, NormName
+from pyrobust.cli.own_attack import load_own_attack
 from pyrobust.cli.parsing import parse_epsilon, whole_number
 from pyrobust.errors import InputError
 
@@ -47,7 +48,31 @@ class VersionName(str, Enum):
 _ATTACK_PANEL = "Attack"
 _CURVE_PANEL = "Accuracy curve, in place of --epsilon"
 
-Attack = Annotated[AttackName, typer.Option("--attack", help="Attack to run.", rich_help_panel=_ATTACK_PANEL)]
+
+def attack_name(text: str | AttackName) -> AttackName | str:
+    """Parse the name of an attack, or ``module:callable``, which is returned as it is; a default passes.
+
+    >>> attack_name("pgd"), attack_name("my_attacks:Mine")
+    (<AttackName.pgd: 'pgd'>, 'my_attacks:Mine')
+    """
+    if text in [name.value for name in AttackName]:
+        return AttackName(text)
+    if ":" in text:
+        return str(text)
+    raise typer.BadParameter(f"expected one of {', '.join(AttackName)} or module:callable, got {text!r}")
+
+
+Attack = Annotated[
+    str,
+    typer.Option(
+        "--attack",
+        parser=attack_name,
+        metavar="NAME",
+        help=f"Attack to run: {', '.join(name.value for name in AttackName)}; or module:callable, your own or another "
+        "library's.",
+        rich_help_panel=_ATTACK_PANEL,
+    ),
+]
 Epsilon = Annotated[
     str | None,
     typer.Option(
@@ -144,15 +169,20 @@ def parse_curve(text: str) -> list[float]:
 
 
 def choose_attack(
-    name: AttackName, norm: NormName, steps: int | None, restarts: int | None, version: VersionName | None
+    name: AttackName | str, norm: NormName, steps: int | None, restarts: int | None, version: VersionName | None
 ) -> tuple[Callable[..., AdversarialAttack], dict[str, Any]]:
-    """Return the class of an attack and its settings.
+    """Return the class of an attack, or the function that makes a user's own, and its settings.
 
     >>> choose_attack(AttackName.square, NormName.l2, 100, None, None)[1]
     {'norm': 'l2', 'n_queries': 100}
     """
     from pyrobust.attacks import APGD, BIM, FAB, FGSM, PGD, SPSA, AutoAttack, HopSkipJump, Square
 
+    if not isinstance(name, AttackName):
+        for option, given in (("--steps", steps), ("--restarts", restarts), ("--version", version)):
+            if given is not None:
+                raise InputError(f"{option}: expected none with --attack {name}, got {given}; set it in your code")
+        return load_own_attack(name), {"norm": norm.value}
     # AutoAttack's form of APGD in l1.
     phases = {"multi_epsilon": True} if norm is NormName.l1 else {}
     # Class, settings, and keywords for steps and restarts.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from pyrobust.attacks import EOT, PGD, AdversarialAttack, AutoAttack, BatchAttack
+from pyrobust.attacks import EOT, PGD, AdaptedAttack, AdversarialAttack, AutoAttack, BatchAttack
 from pyrobust.checks import WORDS, count, flag
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import (
@@ -142,7 +142,7 @@ def attack_dataset(
             runner.set_batch_size(batch)
         own = {
             "num_classes": classes,
-            "attack": type(attack).__name__,
+            "attack": attack.name if isinstance(attack, AdaptedAttack) else type(attack).__name__,
             "norm": attack.norm,
             "epsilon": attack.epsilon,
             "clip": [attack.clip_min, attack.clip_max],
@@ -208,7 +208,7 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
     ignored = _NOT_SETTINGS
     if isinstance(attack, AutoAttack):
         ignored = ignored | {"attacks", "after_attack", "result"}
-    elif isinstance(attack, BatchAttack):
+    elif isinstance(attack, BatchAttack | AdaptedAttack):
         ignored = ignored | {"seed"}
     settings = _flatten(
         {
@@ -217,6 +217,8 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
             if name not in ignored and not (own and name.startswith("_"))
         }
     )
+    if isinstance(attack, AdaptedAttack):
+        settings |= attack.settings()
     if isinstance(attack, PGD) and attack.step_size is None:
         settings["step_size"] = "2.5 epsilon / steps"
     if isinstance(attack.runner.model, EOT):
@@ -226,7 +228,7 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
         settings["attacks"] = ", ".join(parts)
         for name, part in parts.items():
             settings |= {f"{name}.{key}": value for key, value in attack_settings(part)[1].items()}
-    seeds = {f"{name}.seed": part.seed for name, part in parts.items() if isinstance(part, BatchAttack)}
+    seeds = {f"{name}.seed": part.seed for name, part in parts.items() if isinstance(part, BatchAttack | AdaptedAttack)}
     if len(set(seeds.values())) > 1:
         return None, settings | seeds
     return next(iter(seeds.values()), None), settings

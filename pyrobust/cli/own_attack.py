@@ -1,0 +1,81 @@
+"""Attacks named ``module:callable``: users' own, and those of other libraries."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyrobust.errors import InputError
+
+if TYPE_CHECKING:
+    from pyrobust.attacks import AdversarialAttack
+
+
+def load_own_attack(spec: str) -> Callable[..., AdversarialAttack]:
+    """Import the attack of a spec, and return a function (model, epsilon, norm=, clip_min=, …) that makes it.
+
+    The spec names one of:
+
+    - a class of attacks, or a function that returns an attack, of pyrobust or of another library. It gets those of
+      model, epsilon (or eps), norm, clip_min, clip_max, seed, batch_size, device and dtype that it takes by name;
+    - a function (model, x, y) → x_adv, such as those of adversarial-lib;
+    - an attack object of another library that is made without a model, such as foolbox's.
+
+    All but pyrobust's own are run by ``AdaptedAttack``.
+
+    >>> from pyrobust.zoo import load_model
+    >>> load_own_attack("pyrobust.attacks:FGSM")(load_model("zoo:digits-smooth-0.25"), 0.1, norm="l2").norm
+    'l2'
+    """
+    from pyrobust.zoo.user_code import find_object, working_directory_importable
+
+    with working_directory_importable():
+        found = find_object(spec, "--attack")
+
+    def make(model: Any, epsilon: Any, **options: Any) -> AdversarialAttack:
+        with working_directory_importable():  # it may import while it runs
+            return _make(spec, found, model, epsilon, **options)
+
+    make.__name__ = spec.partition(":")[2]
+    return make
+
+
+def _make(spec: str, found: Any, model: Any, epsilon: Any, **options: Any) -> AdversarialAttack:
+    """Make the attack, and check that it has the ball and the clip range of the options."""
+    from pyrobust.attacks import AdaptedAttack, AdversarialAttack
+
+    offered = {"model": model, "epsilon": epsilon, **{k: value for k, value in options.items() if value is not None}}
+    attack: Any = found
+    if inspect.isclass(found) or inspect.isroutine(found):
+        taken, missing = _arguments(found, offered)
+        if not missing:
+            attack = found(**taken)
+        elif inspect.isclass(found):
+            raise InputError(
+                f"--attack: {spec}: expected a class that takes no more than {', '.join(offered)}, got one that needs "
+                f"{', '.join(missing)}; name a function that makes the attack"
+            )
+    if not isinstance(attack, AdversarialAttack):
+        attack = AdaptedAttack(attack=attack, **offered)
+    for option, name in (("--epsilon", "epsilon"), ("--norm", "norm"), ("--clip", "clip_min"), ("--clip", "clip_max")):
+        if name in offered and getattr(attack, name) != offered[name]:
+            raise InputError(
+                f"--attack: {spec}: expected an attack with {name} {offered[name]!r}, as in {option}, got "
+                f"{getattr(attack, name)!r}; take {name} as an argument"
+            )
+    result: AdversarialAttack = attack
+    return result
+
+
+def _arguments(found: Callable[..., Any], offered: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The offered arguments that a class or function takes, and the names of those that it needs beside."""
+    parameters = inspect.signature(found).parameters.values()
+    named = {parameter.name for parameter in parameters}
+    everything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    taken = {name: value for name, value in offered.items() if everything or name in named}
+    if "eps" in named:
+        taken["eps"] = offered["epsilon"]
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
+    return taken, [name for name in needed if name not in taken]
