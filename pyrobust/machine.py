@@ -59,6 +59,25 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
         torch.backends.cudnn.benchmark = benchmark
 
 
+@contextlib.contextmanager
+def seeded_generators(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's generators, on the CPU and on a GPU device; restore their state on exit.
+
+    >>> with seeded_generators(0, torch.device("cpu")):
+    ...     first = torch.rand(3)
+    >>> with seeded_generators(0, torch.device("cpu")):
+    ...     bool((torch.rand(3) == first).all())
+    True
+    """
+    cuda = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if cuda else []):
+        torch.default_generator.manual_seed(seed)
+        if cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
 def prepare_cublas() -> None:
     """Set cuBLAS's variable where it is unset; it takes effect before the first matrix product of the process."""
     os.environ.setdefault(CUBLAS_VARIABLE, _CUBLAS_WORKSPACE)

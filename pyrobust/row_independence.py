@@ -162,7 +162,7 @@ class RowProbe:
     ) -> None:
         row = int((got != compared.logits).any(dim=1).nonzero()[0])
         size = float((got - compared.logits)[row].abs().max())
-        where = _find_cause(self._model, self._forward, batch, changed, compared.positions)
+        where = find_cause(self._model, self._forward, batch, changed, compared.positions)
         if kind in ("repeat", "later"):
             advice = (
                 "it draws random numbers: draw them once and keep them, or seed a generator in forward, so that it is "
@@ -246,10 +246,18 @@ def _describe(name: str, module: Any) -> str:
     return f"{name} ({kind})" if name else f"the model itself ({kind})"
 
 
-def _find_cause(
+def find_cause(
     model: Any, logits: Callable[[Tensor], Tensor], batch: Tensor, changed: Tensor, positions: Tensor
 ) -> str:
-    """Name the innermost module that answers equal rows differently, the first in the order of the forward pass."""
+    """Name the innermost module that answers equal rows differently, the first in the order of the forward pass.
+
+    Args:
+        model: module or callable.
+        logits: batch [N, ...] → logits [N, K], inside a session of the model's runner.
+        batch: [N, ...].
+        changed: [N, ...], another batch, equal to it at the positions.
+        positions: [m], int64.
+    """
     if not isinstance(model, nn.Module):
         return _describe("", model)
     with _recorded(model, positions, len(batch)) as calls:

@@ -21,6 +21,7 @@ from .black_box.hop_skip_jump import HopSkipJump
 from .black_box.spsa import SPSA
 from .black_box.square import Square
 from .bpda import BPDA
+from .diagnosis import Diagnosis, Finding, diagnose
 from .engine import BatchAttack
 from .eot import EOT
 from .fgsm import FGSM
@@ -57,6 +58,8 @@ __all__ = [
     "BatchAttack",
     "CarliniWagner",
     "DeepFool",
+    "Diagnosis",
+    "Finding",
     "Flag",
     "HopSkipJump",
     "MinimumNorm",
@@ -65,5 +68,6 @@ __all__ = [
     "SigmaZero",
     "Square",
     "TransferAttack",
+    "diagnose",
     "minimum_norm",
 ]

@@ -104,7 +104,8 @@ class Queries:
                     raise NoGradientError
                 self.backwards += len(x)
                 values[i].append(value)
-                gradients[i].append(gradient)
+                # A sum's gradient is one number in many places, which attacks could not overwrite.
+                gradients[i].append(gradient.contiguous() if 0 in gradient.stride() else gradient)
         means = [self._mean(gradient).to(x.dtype) for gradient in gradients]
         return self._mean(logits), [self._mean(value) for value in values], means
 

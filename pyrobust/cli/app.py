@@ -11,6 +11,7 @@ import typer
 from pyrobust.cli.attack import attack
 from pyrobust.cli.audit import audit
 from pyrobust.cli.certify import CertifyCommand, certify
+from pyrobust.cli.diagnose import diagnose
 from pyrobust.cli.info import info
 from pyrobust.cli.log import log
 from pyrobust.cli.plan import plan
@@ -58,6 +59,7 @@ app.command(rich_help_panel="Certificates")(predict)
 app.command(rich_help_panel="Certificates")(verify)
 app.command(rich_help_panel="Certificates")(plan)
 app.command(rich_help_panel="Attacks")(attack)
+app.command(rich_help_panel="Attacks")(diagnose)
 app.command(rich_help_panel="Runs")(log)
 app.command(rich_help_panel="Runs")(audit)
 app.command(rich_help_panel="Runs")(report)

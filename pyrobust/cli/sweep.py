@@ -117,15 +117,21 @@ _SUMMARY_BEGINS = b'{\n "kind": '
 
 
 def check_json(
-    json_file: str | None, inputs: Sequence[Path | None], replace: bool = False, plot: Path | None = None
+    json_file: str | None,
+    inputs: Sequence[Path | None],
+    replace: bool = False,
+    plot: Path | None = None,
+    *,
+    json_begins: bytes = _SUMMARY_BEGINS,
 ) -> None:
     """Raise InputError unless the files of ``--json`` and ``--plot`` may be written, before any work is done.
 
-    ``inputs`` are files that are never overwritten, the run among them.
+    ``inputs`` are files that are never overwritten, the run among them; ``json_begins`` are the first bytes of JSON of
+    the same kind, which is overwritten without being asked.
     """
     file = None if json_file in (None, "-") else Path(str(json_file))
     never = [path for path in inputs if path is not None]
-    begins = {"--json": _SUMMARY_BEGINS}
+    begins = {"--json": json_begins}
     check_outputs([("--plot", plot), ("--json", file)], inputs=never, replace=replace, begins=begins)
 
 

@@ -20,6 +20,7 @@ from pyrobust.attacks.queries import Queries
 from pyrobust.checks import first_wrong, kind, shape_text
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.resume import Advance
+from pyrobust.machine import seeded_generators
 from pyrobust.metrics import distances
 from pyrobust.metrics.distance import is_within
 from pyrobust.runs.examples import encode_examples
@@ -144,11 +145,5 @@ def generators_from(text: str, device: torch.device) -> Iterator[None]:
     ...     bool((torch.rand(3) == first).all())
     True
     """
-    seed = random.Random(text).getrandbits(63)
-    cuda = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if cuda else []):
-        torch.default_generator.manual_seed(seed)
-        if cuda:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
+    with seeded_generators(random.Random(text).getrandbits(63), device):
         yield

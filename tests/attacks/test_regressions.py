@@ -67,3 +67,17 @@ def test_attack_without_settings_can_be_stored() -> None:
     attack = Nothing(nn.Sequential(nn.Flatten(), model), 0.1)
     run = attack_dataset(attack, (x.view(20, 3, 2, 2), y))
     assert run.robust_accuracy().value == 1.0
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_gradients_that_share_memory(norm: str) -> None:
+    """The gradient of a sum is one number in every place of an expanded tensor."""
+
+    def brightness(x: Tensor) -> Tensor:
+        total = x.sum((1, 2, 3))
+        return torch.stack([total, 9 - total], 1)
+
+    x = torch.rand(12, 1, 3, 3, generator=torch.Generator().manual_seed(1))
+    for attack in (APGD, PGD):
+        x_adv = attack(brightness, 0.01, norm).generate(x, brightness(x).argmax(1))
+        assert bool(x_adv.isfinite().all())

@@ -1,0 +1,62 @@
+"""Whether a model's outputs change smoothly, in jumps, or not at all; found from its outputs alone."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .subject import Subject
+
+Cause: TypeAlias = Literal["constant", "piecewise constant", "discontinuous", "replaced"]
+
+# Halvings of a segment, after which a continuous change is down to 2^-14 of the whole, times the largest slope over the
+# mean; and the share of the change that is a jump where it is left.
+_HALVINGS = 14
+_JUMP = 0.005
+# Lengths of short moves, as shares of the ball's radius.
+_MOVES = (2.0**-6, 2.0**-9, 2.0**-12)
+
+
+def find_cause_of_gradient(subject: Subject) -> Cause:
+    """Explain a gradient that is missing, zero or wrong.
+
+    - "constant": the outputs do not change anywhere tried, ends of the clip range included.
+    - "piecewise constant": most moves far below epsilon leave the logits bit for bit as they are.
+    - "discontinuous": halving a segment again and again, and keeping the half with the larger change, the change does
+      not shrink with the length, at more than half of the examples.
+    - "replaced": none of these; the outputs change smoothly, so they have a gradient, which is another one.
+    """
+    x = subject.x
+    end = subject.corner(x)
+    far = subject.corner(x, subject.norm.diameter(x[0].numel(), subject.upper - subject.lower))
+    start_logits, end_logits = subject.logits(x), subject.logits(end)
+    if torch.equal(start_logits, end_logits) and torch.equal(start_logits, subject.logits(far)):
+        return "constant"
+    for share in _MOVES:
+        middle = x + (end - x) * 0.37  # off a grid that the images may lie on
+        logits = subject.logits(middle)
+        moved = subject.logits(middle + (end - x) * share)
+        if float((moved == logits).all(1).double().mean()) > 0.5:
+            return "piecewise constant"
+    return "discontinuous" if _jumps(subject, x, end) else "replaced"
+
+
+def _jumps(subject: Subject, x: Tensor, end: Tensor) -> bool:
+    """Whether most segments hold a jump, which halving does not shrink."""
+    low, high = x, end
+    low_logits, high_logits = subject.logits(low), subject.logits(high)
+    total = (high_logits - low_logits).double().abs().amax(1)
+    for _ in range(_HALVINGS):
+        middle = low + (high - low) / 2
+        logits = subject.logits(middle)
+        first = (logits - low_logits).double().abs().amax(1) >= (high_logits - logits).double().abs().amax(1)
+        total = torch.maximum(total, (logits - low_logits).double().abs().amax(1))
+        rows = first.to(x.device).view(-1, *[1] * (x.dim() - 1))
+        low, high = low.where(rows, middle), middle.where(rows, high)
+        low_logits = low_logits.where(first[:, None], logits)
+        high_logits = logits.where(first[:, None], high_logits)
+    last = (high_logits - low_logits).double().abs().amax(1)
+    changing = total > 0
+    return bool(changing.any()) and float((last > _JUMP * total)[changing].double().mean()) > 0.5

@@ -1,0 +1,172 @@
+"""``diagnose``: does the failure of attacks on a model say that it is robust?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyrobust.checks import NormLike, class_labels, positive
+from pyrobust.errors import InputError, ModelError
+from pyrobust.machine import seeded_generators
+from pyrobust.runner import Classifier, Progress, reporting
+
+from ..model_checks import CHECKED_EXAMPLES
+from ..norms import norm_of
+from ..pgd import PGD
+from ..queries import Queries
+from .finding import Diagnosis
+from .forward import examine_forward
+from .gradient import examine_gradient
+from .notes import Notes
+from .subject import Subject
+from .trials import Trials
+
+# Steps of the progress bar: two examinations, eight attacks at most.
+_STAGES = 10
+
+
+def diagnose(
+    model: Classifier,
+    x: Tensor,
+    y: Tensor,
+    epsilon: float,
+    norm: NormLike = "linf",
+    *,
+    clip: tuple[float, float] = (0.0, 1.0),
+    surrogate: Classifier | Sequence[Classifier] | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format | None = None,
+    progress: bool | Progress = False,
+) -> Diagnosis:
+    """Tell a robust model from one whose gradients mislead attacks (obfuscated gradients; Athalye et al., 2018).
+
+    Three examinations, of AutoAttack's flags (Croce and Hein, 2020), the indicators of attack failure (Pintor et al.,
+    2022) and the signs of masked gradients (Athalye et al., 2018; Carlini et al., 2019):
+
+    - the forward pass, on at most 64 examples: random, another in training mode, NaN, probabilities or hard decisions
+      for logits, gradients computed inside;
+    - the gradient, on the same examples: missing, zero, not finite, saturated, or not that of the model. The last
+      compares the margin's change along segments of the ball with the integral of the gradient;
+    - attacks, on all examples that the model classifies correctly: one step fools more than many, queries (Square) or a
+      surrogate's adversarial examples fool more than gradients, more steps and restarts still gain, the loss does not
+      rise, an attack on the whole clip range fails. Not for a random model, where the attack with more draws wins.
+
+    A sign at single examples says nothing: it counts if it shows at more than 10 % of them with confidence 99 % (exact
+    binomial bound), and an attack fools more than another by an exact paired test, one-sided and Holm-corrected, at
+    level 0.01 for all comparisons together (``pyrobust.metrics.paired_test``, ``pyrobust.stats.holm``).
+
+    A module is run in evaluation mode and gets its modes back; torch's generators are seeded and restored.
+
+    Args:
+        model: module or callable, [N, ...] → logits [N, K], K ≥ 2, or an object with ``.logits``; an ``EOT`` is
+            averaged. It need not be differentiable.
+        x: [N, ...], N ≥ 1, float, finite, in the clip range. A hundred examples decide most questions.
+        y: [N], integers, the labels.
+        epsilon: radius of the ball at which the model is evaluated, above 0.
+        norm: "linf", "l2" or "l1".
+        clip: smallest and largest valid input value.
+        surrogate: model or models for the transfer attack, see ``TransferAttack``; default: a small net, trained here
+            on the model's classes at x and near it.
+        seed: random seed, in [0, 2**64).
+        batch_size: rows per forward pass; default: found so that it fits in memory.
+        device: where to run; default: the device of the model's first parameter, else the CPU.
+        dtype: of the batches, see ``pyrobust.runner.Runner``.
+        memory_format: of the batches, see ``pyrobust.runner.Runner``.
+        progress: True for a progress bar on the terminal, or a function of (stages done, stages).
+
+    Returns:
+        Diagnosis: the verdict, and each finding with its evidence, meaning, remedy and source.
+
+    Raises:
+        InputError: no examples, mismatched shapes, values or labels out of range.
+        InputTypeError: an argument of the wrong type.
+        ModelError: a model that does not return logits.
+
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> digits, net = load_data("digits"), load_model("zoo:digits-smooth-0.25")
+    >>> def quantized(x):
+    ...     return net((8 * x).round() / 8)
+    >>> diagnosis = diagnose(quantized, digits.x[:20], digits.y[:20], epsilon=0.1)
+    >>> diagnosis.verdict, diagnosis.findings[0].name, diagnosis.findings[0].evidence["cause"]
+    ('masked', 'zero-gradient', 'piecewise constant')
+    """
+    training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
+    radius = positive("epsilon", epsilon)
+    options: dict[str, Any] = {
+        "device": device,
+        "seed": seed,
+        "batch_size": batch_size,
+        "dtype": dtype,
+        "memory_format": memory_format,
+    }
+    # Checks all arguments that attacks share.
+    checked = PGD(model, radius, norm, clip=clip, **options)
+    x = checked._examples(x)
+    y = class_labels("y", y, len(x))
+    if not len(x):
+        raise InputError("x: expected at least one example, got none")
+    queries = Queries(checked.runner)
+    whole = Subject(
+        model=model,
+        queries=queries,
+        x=x,
+        y=y,
+        norm=norm_of(norm),
+        epsilon=min(radius, checked._norm.diameter(x[0].numel(), checked.clip_max - checked.clip_min)),
+        lower=checked.clip_min,
+        upper=checked.clip_max,
+        options=options,
+        generator=torch.Generator("cpu").manual_seed(checked.seed % (1 << 63)),
+    )
+    notes = Notes()
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        seeded_generators(checked.seed % (1 << 63), checked.runner.device_for(x)),
+        reporting(progress, _STAGES) as report,
+    ):
+        stages = iter(range(1, _STAGES))
+
+        def done() -> None:
+            report(next(stages, _STAGES))
+
+        right = queries.judge.right(x, y).nonzero()[:, 0]
+        wrong = torch.tensor(sorted({*range(len(x))} - {*right.tolist()}), dtype=torch.int64)
+        few = whole.rows(torch.cat([right, wrong])[:CHECKED_EXAMPLES])
+        logits = few.logits(few.x)
+        if logits.shape[1] < 2:
+            raise ModelError(f"model: expected logits of at least two classes, got shape {tuple(logits.shape)}")
+        few.y = few.predictions(logits)
+        forward = examine_forward(few, training)
+        notes.findings += forward.findings
+        done()
+        predicted = few.rows((few.y >= 0).nonzero()[:, 0])
+        differentiable = bool(len(predicted)) and examine_gradient(predicted, forward, notes)
+        if not len(predicted):
+            notes.undecided["gradient"] = "no example has a predicted class"
+        done()
+        fooled: dict[str, Tensor] = {}
+        if forward.random:
+            notes.undecided["attacks"] = "the model is random: an attack with more draws of its noise would win"
+        elif not len(right):
+            notes.undecided["attacks"] = "no example is classified correctly"
+        else:
+            trials = Trials(whole.rows(right), notes, done)
+            trials.run(differentiable=differentiable, classes=logits.shape[1], surrogate=surrogate)
+            fooled = trials.fooled
+        report(_STAGES)
+    return Diagnosis(
+        findings=tuple(notes.findings),
+        undecided=notes.undecided,
+        fooled={name: int(rows.sum()) for name, rows in fooled.items()},
+        examples=len(x),
+        right=len(right),
+        epsilon=radius,
+        norm=whole.norm.name,
+    )

@@ -1,0 +1,126 @@
+"""What a diagnosis finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from pyrobust.checks import summary
+from pyrobust.frames import Tabular
+from pyrobust.stats import clopper_pearson_lower
+
+#: Level of every decision; of the comparisons of attacks, together.
+ALPHA = 0.01
+# Shares of the examples, exceeded with confidence 1 - ALPHA, from which an observation is suspicious, or masks.
+_SUSPICIOUS, _MASKED = 0.1, 0.5
+
+Severity: TypeAlias = Literal["suspicious", "masked"]
+#: A diagnosis's conclusion: the worst severity of its findings.
+Verdict: TypeAlias = Literal["nothing found", "suspicious", "masked"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sign that attacks on the model fail for another reason than its robustness.
+
+    Attributes:
+        name: code for programs, such as "zero-gradient".
+        severity: "masked" if gradient-based attacks measure the failure of the gradient instead of robustness, else
+            "suspicious".
+        observation: the evidence in words.
+        evidence: the numbers: counts, attacks, p-values; only numbers, strings and lists of them.
+        meaning: the cause.
+        remedy: what to do.
+        source: where the sign and the remedy are described.
+    """
+
+    name: str
+    severity: Severity
+    observation: str
+    evidence: Mapping[str, Any]
+    meaning: str
+    remedy: str
+    source: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to a dictionary of all fields."""
+        return {**vars(self), "evidence": dict(self.evidence)}
+
+
+@dataclass(frozen=True)
+class Diagnosis(Tabular):
+    """Whether the failure of attacks on a model says that it is robust; made by ``diagnose``.
+
+    "nothing found" is no proof of robustness: it says that the gradients are those of the model, and that no attack
+    tried here is better than the gradient-based ones.
+
+    Attributes:
+        verdict: "nothing found", "suspicious" or "masked": the worst severity of the findings.
+        findings: in the order of the checks.
+        undecided: check → why it could not be decided.
+        fooled: attack → number of examples fooled, of those classified correctly.
+        examples: number of examples given.
+        right: number of examples classified correctly.
+        epsilon: radius of the ball.
+        norm: its norm.
+    """
+
+    findings: tuple[Finding, ...]
+    undecided: Mapping[str, str]
+    fooled: Mapping[str, int]
+    examples: int
+    right: int
+    epsilon: float
+    norm: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst severity of the findings."""
+        severities = {finding.severity for finding in self.findings}
+        return "masked" if "masked" in severities else "suspicious" if severities else "nothing found"
+
+    def __repr__(self) -> str:
+        return summary(
+            self,
+            verdict=self.verdict,
+            findings=tuple(finding.name for finding in self.findings),
+            undecided=tuple(self.undecided) or None,
+        )
+
+    def _columns(self) -> dict[str, Any]:
+        """One row for each finding."""
+        names = ("name", "severity", "observation", "meaning", "remedy", "source")
+        return {name: [getattr(finding, name) for finding in self.findings] for name in names}
+
+    def _attributes(self) -> dict[str, Any]:
+        return {name: value for name, value in self.to_dict().items() if name != "findings"}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain Python.
+
+        >>> Diagnosis((), {}, {"pgd": 3}, 10, 9, 0.1, "linf").to_dict()["verdict"]
+        'nothing found'
+        """
+        return {
+            "verdict": self.verdict,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "undecided": dict(self.undecided),
+            "fooled": dict(self.fooled),
+            "examples": self.examples,
+            "right": self.right,
+            "epsilon": self.epsilon,
+            "norm": self.norm,
+        }
+
+
+def share_severity(count: int, n: int) -> Severity | None:
+    """Severity of an observation at ``count`` of n examples, by the exact lower bound of its share.
+
+    A sound model shows some of the signs at single examples. The share exceeds 10 %, or 50 %, with confidence 99 %.
+
+    >>> share_severity(1, 1), share_severity(3, 3), share_severity(7, 7), share_severity(2, 60)
+    (None, 'suspicious', 'masked', None)
+    """
+    lower = float(clopper_pearson_lower(count, n, ALPHA)) if n else 0.0
+    return "masked" if lower > _MASKED else "suspicious" if lower > _SUSPICIOUS else None

@@ -1,0 +1,179 @@
+"""Signs in the forward pass: randomness, modes, outputs that are no logits, inner optimization."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pyrobust.row_independence import find_cause
+from pyrobust.runner import evaluation_mode, logits_of
+
+from ..eot import EOT
+from ..model_checks import are_probabilities, differing_rows, watch_for_gradients
+from ..queries import NoGradientError
+from .catalogue import make_finding
+from .finding import Finding
+from .operations import Operations, record_operations
+from .subject import Subject, cross_entropy
+
+# Median cosine of two draws' gradients below which a step follows the draw rather than the model.
+_SAME_DIRECTION = 0.5
+# Forward passes after the first: one draw of few values may repeat it.
+_REPEATS = 8
+# Examples whose operations are recorded.
+_RECORDED = 2
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The findings of the forward pass, and what the other checks need to know of it."""
+
+    findings: list[Finding]
+    random: bool
+    operations: Operations
+
+
+def examine_forward(subject: Subject, training: list[nn.Module]) -> Forward:
+    """Look at the outputs of the model, several times.
+
+    Args:
+        subject: the model and a few examples.
+        training: the submodules that were given in training mode.
+    """
+    first = subject.logits(subject.x)
+    with watch_for_gradients() as called:
+        repeats = [subject.logits(subject.x)]
+    repeats += [subject.logits(subject.x) for _ in range(_REPEATS - 1)]
+    few = subject.x[:_RECORDED]
+    operations = record_operations(lambda: subject.logits(few))
+    random = any(bool(differing_rows(first, other).any()) for other in repeats)
+    findings = [
+        *(_randomized(subject, first, repeats, operations) if random else _training_mode(subject, training)),
+        *_not_finite(first),
+        *_dynamic(called),
+        *_not_logits(first, operations),
+    ]
+    return Forward(findings, random, operations)
+
+
+def _training_mode(subject: Subject, training: list[nn.Module]) -> Iterator[Finding]:
+    """Compare the outputs in the mode that the module was given in with those in evaluation mode."""
+    model = subject.model
+    if not training or not isinstance(model, nn.Module):
+        return
+    # Copies, because batch normalization changes its statistics.
+    state = {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    batch = subject.queries.runner.batch(subject.x).to(subject.queries.runner.dtype)
+    with evaluation_mode(model):
+        usual = logits_of(functional_call(model, state, (batch,)))
+        for module in training:
+            module.training = True
+        try:
+            given = logits_of(functional_call(model, state, (batch,)))
+        except (RuntimeError, ValueError):  # as batch statistics of a single example
+            given = usual * torch.nan
+    changed = int(differing_rows(usual, given).sum()) if given.shape == usual.shape else len(usual)
+    if changed:
+        kinds = list(dict.fromkeys(type(module).__name__ for module in training if not list(module.children())))
+        yield make_finding(
+            "training-mode",
+            "suspicious",
+            f"{changed} of {len(usual)} examples have other logits in the mode in which the module was given",
+            {"changed": changed, "examples": len(usual), "modules": kinds},
+        )
+
+
+def _randomized(subject: Subject, first: Tensor, repeats: list[Tensor], operations: Operations) -> Iterator[Finding]:
+    changed = torch.stack([differing_rows(first, other) for other in repeats]).any(0)
+    classes = subject.predictions(first)
+    other_class = torch.stack([subject.predictions(other) != classes for other in repeats]).any(0)
+    moves = torch.stack([(other - first).double().norm(dim=1) for other in repeats]).amax(0)
+    change = float((moves / first.double().norm(dim=1).clamp(min=1e-10)).nanmedian())
+    cosine = _agreement(subject.rows((subject.y >= 0).nonzero()[:, 0]))
+    averaged = isinstance(subject.model, EOT)
+    follows_draw = cosine is not None and cosine < _SAME_DIRECTION
+    if averaged and not follows_draw:
+        return  # the remedy has been applied, and suffices
+    runner = subject.queries.runner
+    batch = runner.batch(subject.x)
+    with runner.session(gradients=True):
+        everywhere = torch.arange(len(batch), device=batch.device)
+        where = find_cause(subject.model, subject.queries.logits, batch, batch, everywhere)
+    text = (
+        f"{int(changed.sum())} of {len(first)} examples have other logits in {len(repeats)} more passes (median of the "
+        f"largest relative changes {change:.2g}), {int(other_class.sum())} another class; the first module that "
+        f"differs is {where}"
+    )
+    if cosine is not None:
+        text += f"; the gradients of two draws have a median cosine of {cosine:.2f}"
+    if averaged:
+        text += f", although each averages {subject.queries.draws} draws"
+    evidence = {
+        "changed": int(changed.sum()),
+        "examples": len(first),
+        "passes": len(repeats),
+        "other_class": int(other_class.sum()),
+        "relative_change": change if math.isfinite(change) else None,
+        "gradient_cosine": cosine,
+        "module": where,
+        "operations": operations.random,
+    }
+    yield make_finding("randomized", "masked" if follows_draw else "suspicious", text, evidence)
+
+
+def _agreement(subject: Subject) -> float | None:
+    """Median cosine between the gradients of different draws; None without gradients."""
+    if not len(subject):
+        return None
+    try:
+        a, *others = (subject.gradient(subject.x, cross_entropy)[2].double().flatten(1) for _ in range(_REPEATS))
+    except NoGradientError:
+        return None
+    cosines = torch.cat([(a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1)) for b in others])
+    cosines = cosines[cosines.isfinite()]  # NaN where a gradient is zero
+    return float(cosines.median()) if len(cosines) else None
+
+
+def _not_finite(logits: Tensor) -> Iterator[Finding]:
+    # -inf is the logit of a class that is switched off.
+    rows = int((logits.isnan() | (logits == torch.inf)).any(1).sum())
+    if rows:
+        yield make_finding(
+            "not-finite",
+            "suspicious",
+            f"{rows} of {len(logits)} examples have logits with NaN or +inf",
+            {"rows": rows, "examples": len(logits)},
+        )
+
+
+def _dynamic(called: list[str]) -> Iterator[Finding]:
+    if called:
+        names = list(dict.fromkeys(called))
+        text = f"the forward pass calls torch.autograd.{' and torch.autograd.'.join(names)}"
+        yield make_finding("dynamic", "suspicious", text, {"calls": names})
+
+
+def _not_logits(logits: Tensor, operations: Operations) -> Iterator[Finding]:
+    """Outputs with two values only, one of them once in each row; or probabilities."""
+    if not bool(logits.isfinite().all()) or logits.shape[1] < 2:
+        return
+    high, low = logits.amax(1, keepdim=True), logits.amin(1, keepdim=True)
+    evidence = {"examples": len(logits), "classes": logits.shape[1], "operations": operations.steps}
+    once = ((logits == high).sum(1) == 1) & ((logits == high) | (logits == low)).all(1) & (high != low)[:, 0]
+    alike = bool((high == high[0]).all()) and bool((low == low[0]).all())
+    enough = logits.shape[1] > 2 or len(logits) > 2
+    if bool(once.all()) and alike and enough and not operations.softmax:
+        text = (
+            f"all {len(logits)} outputs are {float(high[0]):.3g} for one class and {float(low[0]):.3g} for the others"
+        )
+        if operations.steps:
+            text += f"; the forward pass calls {', '.join(operations.steps)}"
+        yield make_finding("arg-max", "masked", text, evidence)
+    elif are_probabilities(logits):
+        text = f"all {len(logits)} outputs are non-negative and sum to 1"
+        yield make_finding("probabilities", "suspicious", text, evidence)

@@ -1,0 +1,45 @@
+"""The findings of a diagnosis as they come, and what could not be decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .catalogue import make_finding
+from .finding import Finding, Severity, share_severity
+
+# Fewest examples whose share can be found above 10 %.
+_LEAST_SHARE = 3
+
+
+class Notes:
+    """Collects findings.
+
+    >>> notes = Notes()
+    >>> notes.share("flat-loss", 1, 1, "1 of 1 example", {})
+    >>> notes.undecided
+    {'flat-loss': '1 of 1 example; deciding takes at least 3 examples'}
+    """
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.undecided: dict[str, str] = {}
+
+    def add(
+        self, name: str, severity: Severity, text: str, evidence: Mapping[str, Any], cause: str | None = None
+    ) -> None:
+        """Add a finding of the catalogue."""
+        self.findings.append(make_finding(name, severity, text, evidence, cause))
+
+    def share(
+        self, name: str, count: int, n: int, text: str, evidence: Mapping[str, Any], cause: str | None = None
+    ) -> None:
+        """Add a finding if a sign shows at more of the n examples than a sound model may show by chance."""
+        severity = share_severity(count, n)
+        if severity is not None:
+            self.add(name, severity, text, {"count": count, "examples": n, **evidence}, cause)
+        elif count and n < _LEAST_SHARE:
+            self.undecided[name] = f"{text}; deciding takes at least {_LEAST_SHARE} examples"
+
+    def __contains__(self, name: str) -> bool:
+        return any(finding.name == name for finding in self.findings)

@@ -1,0 +1,120 @@
+"""The model and the examples of a diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobust.errors import PyrobustError
+from pyrobust.machine import is_out_of_memory
+from pyrobust.metrics import predicted_classes
+from pyrobust.ops.logits import LogitLoss, logit_loss
+from pyrobust.runner import Classifier
+
+from ..norms import Ball, Norm
+from ..queries import NoGradientError, Queries
+
+#: A loss of logits [B, K] for labels y [B].
+LossOf = Callable[[Tensor, Tensor], LogitLoss]
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> LogitLoss:
+    """The cross-entropy, with a derivative that does not vanish."""
+    return logit_loss(logits, y, y, "cross_entropy")
+
+
+def margin(logits: Tensor, y: Tensor) -> LogitLoss:
+    """The largest other logit minus that of y."""
+    return logit_loss(logits, y, y, "margin")
+
+
+@dataclass
+class Subject:
+    """A model, the examples on which it is examined, and the feasible set of attacks.
+
+    Attributes:
+        model: as given.
+        queries: of the model.
+        x: [N, ...], the examples, on the CPU or their own device.
+        y: [N], int64 on the CPU: their labels, or where the model predicts another class, that class; -1 where it
+            predicts none.
+        norm: the norm of the ball.
+        epsilon: its radius.
+        lower: lower end of the clip range.
+        upper: upper end of the clip range.
+        options: arguments of ``BatchAttack`` that say how the model runs, with the seed.
+        generator: source of random directions, on the CPU.
+    """
+
+    model: Classifier
+    queries: Queries
+    x: Tensor
+    y: Tensor
+    norm: Norm
+    epsilon: float
+    lower: float
+    upper: float
+    options: dict[str, Any]
+    generator: torch.Generator
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def rows(self, rows: Tensor) -> Subject:
+        """The same model on some of the examples: row numbers, int64 [M] on the CPU."""
+        return replace(self, x=self.x[rows.to(self.x.device)], y=self.y[rows])
+
+    def over(self, step: Callable[..., tuple[Tensor, ...]], *columns: Tensor) -> tuple[Tensor, ...]:
+        """Call ``step`` on batches of the columns [N, ...], on the model's device; concatenate its results."""
+        parts: dict[int, tuple[Tensor, ...]] = {}
+        runner = self.queries.runner
+
+        def run(begin: int, end: int) -> None:
+            parts[begin] = step(*(runner.batch(column[begin:end]) for column in columns))
+
+        with runner.session(gradients=True):
+            runner.for_each(len(columns[0]), tuple(columns[0].shape[1:]), run, gradients=True)
+        return tuple(torch.cat(results) for results in zip(*parts.values(), strict=True))
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Logits at x [N, ...], [N, K] on the model's device."""
+
+        def step(batch: Tensor) -> tuple[Tensor, ...]:
+            return (self.queries.logits(batch),)
+
+        return self.over(step, x)[0]
+
+    def gradient(self, x: Tensor, loss: LossOf) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [N, K], value [N] and gradient [N, ...] of a loss at x.
+
+        The gradient is that of the loss over a positive factor for each example, the loss's ``size``.
+
+        Raises:
+            NoGradientError: the model cannot be differentiated.
+        """
+
+        def step(batch: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+            try:
+                return self.queries.gradient(batch, lambda logits: loss(logits, y))
+            except RuntimeError as error:
+                # Its forward pass alone has run, so torch has no derivative of it, as where it leaves torch.
+                if isinstance(error, PyrobustError) or is_out_of_memory(error):
+                    raise
+                raise NoGradientError from error
+
+        logits, value, gradient = self.over(step, x, self.y)
+        return logits, value, gradient
+
+    def corner(self, x: Tensor, epsilon: float | None = None) -> Tensor:
+        """A random point [N, ...] on the surface of each example's ball, clipped."""
+        direction = torch.randn(x.shape, generator=self.generator, dtype=torch.float32).to(x)
+        radius = torch.full((len(x),), self.epsilon if epsilon is None else epsilon, dtype=torch.float64).to(x.device)
+        return self.norm.single_step(direction, Ball(x, radius, self.lower, self.upper))
+
+    def predictions(self, logits: Tensor) -> Tensor:
+        """Predicted classes, int64 [N] on the CPU; -1 for none."""
+        return predicted_classes(logits).cpu()

@@ -1,0 +1,149 @@
+"""``pyrobust diagnose``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pyrobust.cli import attack_options, options
+from pyrobust.cli.options import PERTURBATION_PANEL, RUN_PANEL, NormName
+from pyrobust.cli.parsing import images_to_read, input_paths, parse_clip, parse_epsilon
+from pyrobust.cli.shell import reports_errors, show_progress
+from pyrobust.cli.sweep import check_json, model_name, write_json
+from pyrobust.errors import InputError, ModelError, PyrobustError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pyrobust.attacks import Diagnosis
+
+# A diagnosis's JSON is overwritten by another's.
+_JSON_BEGINS = b'{\n "exit_status": '
+_STYLES = {"nothing found": "green", "suspicious": "yellow", "masked": "bold red"}
+
+Epsilon = Annotated[
+    str,
+    typer.Option(
+        metavar="E",
+        help="Perturbation radius, in the unit of the pixels: 0.1 or 8/255.",
+        rich_help_panel=PERTURBATION_PANEL,
+    ),
+]
+Json = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Write verdict and findings as JSON; - for standard output.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
+
+
+@reports_errors
+def diagnose(
+    model: options.Model,
+    data: options.Data,
+    epsilon: Epsilon,
+    weights: options.Weights = None,
+    norm: options.Norm = NormName.linf,
+    clip: attack_options.Clip = "0:1",
+    json_file: Json = None,
+    replace: options.Replace = False,
+    skip: options.Skip = 1,
+    max: options.Max = 100,
+    seed: options.Seed = 0,
+    batch_size: options.BatchSize = None,
+    device: options.Device = None,
+    dtype: options.DTypeName = None,
+) -> None:
+    """Tell a robust classifier from one whose gradients mislead attacks.
+
+    Looks at the forward pass, the gradient, and attacks of different kinds on the first 100 images (--max), and prints
+    what speaks against the result of gradient-based attacks: evidence, meaning and remedy.
+
+    Exit status: 0 if nothing is found, 1 if the model is suspicious or its gradients are masked, 2 with an error.
+
+    Example: pyrobust diagnose --model zoo:digits-smooth-0.25 --data digits --epsilon 0.1
+    """
+    radius = parse_epsilon("--epsilon", epsilon)
+    limits = parse_clip(clip)
+    if replace and json_file in (None, "-"):
+        raise InputError("--replace: expected none without --json FILE; leave it out")
+    check_json(json_file, input_paths(data, weights), replace, json_begins=_JSON_BEGINS)
+    net, images, running = attack_options.load_target(
+        model=model,
+        weights=weights,
+        data=data,
+        most=images_to_read(skip, max),
+        device=device,
+        dtype=dtype,
+        version=None,
+    )
+    from rich.console import Console
+
+    from pyrobust.attacks import diagnose as examine
+
+    x, y = images.x[::skip][:max], images.y[::skip][:max]
+    running |= {"clip": limits, "seed": seed, "batch_size": batch_size, "progress": show_progress()}
+    try:
+        diagnosis = examine(net, x, y, radius, norm.value, **running)
+    except PyrobustError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"model: failed: {type(error).__name__}: {error}; pyrobust --debug shows the traceback"
+        ) from error
+    _show(Console(stderr=json_file == "-"), diagnosis)
+    status = 0 if diagnosis.verdict == "nothing found" else 1
+    if json_file is not None:
+        about = {"model": model_name(model, weights), "data": images.name, "data_sha256": images.sha256}
+        selection = {"skip": skip, "max": max, "seed": seed}
+        write_json({"exit_status": status, **about, **selection, **diagnosis.to_dict()}, json_file)
+    if status:
+        raise typer.Exit(status)
+
+
+def _show(console: Console, diagnosis: Diagnosis) -> None:
+    """Print the verdict, the findings, what was not decided, and what each attack fooled."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from pyrobust.checks import number_text
+    from pyrobust.report.formats import plain_text
+
+    console.print(
+        Text.assemble(
+            "verdict: ",
+            (diagnosis.verdict, _STYLES[diagnosis.verdict]),
+            f" ({diagnosis.norm}, epsilon {number_text(diagnosis.epsilon)}; {diagnosis.right} of {diagnosis.examples} "
+            "images classified correctly)",
+        )
+    )
+    for finding in diagnosis.findings:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim")
+        table.add_column()
+        heading = Text.assemble((finding.name, "bold"), ": ", (finding.severity, _STYLES[finding.severity]))
+        for label, text in (
+            ("evidence", finding.observation),
+            ("meaning", finding.meaning),
+            ("remedy", finding.remedy),
+            ("source", finding.source),
+        ):
+            table.add_row(label, Text(plain_text(text)))
+        console.print()
+        console.print(heading)
+        console.print(table)
+    if diagnosis.undecided:
+        console.print("\nnot decided", style="bold", highlight=False)
+        for name, reason in diagnosis.undecided.items():
+            console.print(Text(plain_text(f"  {name}: {reason}")))
+    if diagnosis.fooled:
+        table = Table("attack", title=None)
+        table.add_column(f"fooled of {diagnosis.right}", justify="right")
+        for name, count in diagnosis.fooled.items():
+            table.add_row(name, str(count))
+        console.print()
+        console.print(table)

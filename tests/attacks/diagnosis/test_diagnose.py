@@ -1,0 +1,303 @@
+"""diagnose: models of every kind, what cannot be decided, determinism, and bad input."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from planted_defenses import AlwaysDropping, Noisy, Quantized, Through
+from torch import Tensor, nn
+
+from pyrobust import BPDA, EOT, Diagnosis, diagnose
+from pyrobust.attacks.diagnosis import trials
+from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.zoo import load_data, load_model
+
+
+@pytest.fixture(autouse=True)
+def _small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attacks of a few steps: these tests look at the rest."""
+    for name, value in {
+        "_STEPS": 6,
+        "_MORE_STEPS": 8,
+        "_MORE_RESTARTS": 1,
+        "_QUERIES": 40,
+        "_TRANSFER_STEPS": 3,
+    }.items():
+        monkeypatch.setattr(trials, name, value)
+
+
+NET: Any = load_model("zoo:digits-smooth-0.25")
+DATA = load_data("digits")
+X, Y = DATA.x[:24], DATA.y[:24]
+
+
+def names(diagnosis: Diagnosis) -> list[str]:
+    return [finding.name for finding in diagnosis.findings]
+
+
+def cause_of(diagnosis: Diagnosis, name: str) -> Any:
+    return next(finding.evidence.get("cause") for finding in diagnosis.findings if finding.name == name)
+
+
+def test_result() -> None:
+    diagnosis = diagnose(Quantized(NET), X, Y, 0.1)
+    values = json.loads(json.dumps(diagnosis.to_dict(), allow_nan=False))
+    assert values["verdict"] == diagnosis.verdict == "masked"
+    assert (values["examples"], values["epsilon"], values["norm"]) == (24, 0.1, "linf")
+    for finding in diagnosis.findings:
+        assert all((finding.observation, finding.meaning, finding.remedy, finding.source))
+    frame = pytest.importorskip("pandas") and diagnosis.to_pandas()
+    assert frame.name.tolist() == names(diagnosis)
+    assert "verdict='masked'" in repr(diagnosis)
+    assert "zero-gradient" in diagnosis._repr_html_()
+
+
+def _through_numpy(x: Tensor) -> Tensor:
+    return torch.from_numpy(NET(torch.from_numpy(x.numpy())).detach().numpy().copy())
+
+
+def _without_graph(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = NET(x)
+    return logits
+
+
+def _only_parameters(x: Tensor) -> Tensor:
+    logits: Tensor = NET(x.detach())
+    return logits
+
+
+@pytest.mark.parametrize("model", [_through_numpy, _without_graph, _only_parameters])
+def test_models_that_torch_cannot_differentiate(model: Any) -> None:
+    diagnosis = diagnose(model, X, Y, 0.1)
+    assert cause_of(diagnosis, "no-gradient") == "replaced"
+    assert diagnosis.verdict == "masked"
+    assert "queries (Square)" in diagnosis.fooled
+    assert "PGD" not in diagnosis.fooled
+
+
+def test_the_remedy_is_accepted() -> None:
+    """Quantization through BPDA, and noise through EOT, leave nothing to find."""
+    fine = nn.Sequential(BPDA(lambda x: (64 * x).round() / 64), NET).eval()
+    assert diagnose(fine, X, Y, 0.1).findings == ()
+    averaged = diagnose(EOT(Noisy(NET, 0.02).eval(), samples=8).eval(), X, Y, 0.1)
+    assert averaged.findings == ()
+    assert "attacks" in averaged.undecided
+    assert names(diagnose(Noisy(NET, 0.02).eval(), X, Y, 0.1)) == ["randomized"]
+
+
+def test_the_random_module_is_named() -> None:
+    model = nn.Sequential(NET[:5], nn.Dropout(0.5).train(), NET[5:]).eval()
+    model[1].train = lambda mode=True: model[1]  # type: ignore[method-assign, assignment]
+    model[1].training = True
+    (finding,) = diagnose(model, X, Y, 0.1).findings
+    assert finding.name == "randomized"
+    assert finding.evidence["module"] == "1 (Dropout)"
+    assert "bernoulli" in finding.evidence["operations"]
+    assert "EOT" in finding.remedy
+
+
+def test_gradients_of_pure_noise_are_masked() -> None:
+    class RandomSigns(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x + 1e-3 * torch.randn_like(x)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return torch.randn_like(gradient)
+
+    (finding,) = diagnose(Through(NET, RandomSigns).eval(), X, Y, 0.1).findings
+    assert (finding.name, finding.severity) == ("randomized", "masked")
+    assert abs(finding.evidence["gradient_cosine"]) < 0.2
+
+
+def test_training_mode() -> None:
+    model = nn.Sequential(NET[:5], nn.Dropout(0.5), NET[5:])
+    model.train()
+    diagnosis = diagnose(model, X, Y, 0.1)
+    assert names(diagnosis) == ["training-mode"]
+    assert "Dropout" in diagnosis.findings[0].evidence["modules"]
+    assert model.training
+    assert model[1].training
+    assert diagnose(model.eval(), X, Y, 0.1).findings == ()
+    assert not model.training
+    normalized = nn.Sequential(nn.BatchNorm2d(1), NET)
+    normalized.train()
+    before = {name: tensor.clone() for name, tensor in normalized.state_dict().items()}
+    found = names(diagnose(normalized, X, Y, 0.1))
+    assert "training-mode" in found
+    assert all(torch.equal(tensor, before[name]) for name, tensor in normalized.state_dict().items())
+
+
+def test_dynamic_and_probabilities() -> None:
+    def purified(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            point = x.detach().clone().requires_grad_()
+            torch.autograd.grad(NET(point).amax(1).sum(), point)
+        logits: Tensor = NET(x)
+        return logits
+
+    assert names(diagnose(purified, X, Y, 0.1)) == ["dynamic"]
+    assert "probabilities" in names(diagnose(nn.Sequential(NET, nn.Softmax(1)).eval(), X, Y, 0.1))
+    # a softmax that saturates to 0 and 1 is no arg-max
+    sharp = diagnose(lambda x: (1e4 * NET(x)).softmax(1), X, Y, 0.1)
+    assert "probabilities" in names(sharp)
+    assert "arg-max" not in names(sharp)
+    signs = diagnose(lambda x: torch.where(NET(x) == NET(x).amax(1, keepdim=True), 5.0, -5.0), X, Y, 0.1)
+    assert "arg-max" in names(signs)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nan() -> None:
+    everywhere = diagnose(lambda x: NET(x) * torch.nan, X, Y, 0.1)
+    assert names(everywhere) == ["not-finite"]
+    assert everywhere.right == 0
+    assert set(everywhere.undecided) == {"gradient", "attacks"}
+    brightness = X.mean((1, 2, 3)).median()
+
+    def undefined_where_dark(x: Tensor) -> Tensor:
+        logits: Tensor = NET(x).masked_fill((x.mean((1, 2, 3)) < brightness)[:, None], torch.nan)
+        return logits
+
+    finding = diagnose(undefined_where_dark, X, Y, 0.1).findings[0]
+    assert (finding.name, finding.severity) == ("not-finite", "suspicious")
+    assert finding.evidence["rows"] == int((X.mean((1, 2, 3)) < brightness).sum())
+
+    def root(x: Tensor) -> Tensor:  # derivative 0·∞ at the black pixels of every digit
+        logits: Tensor = NET(x) + 1e-6 * x.sqrt().sum((1, 2, 3))[:, None]
+        return logits
+
+    assert "not-finite-gradient" in names(diagnose(root, X, Y, 0.05))
+
+
+def test_a_constant_model() -> None:
+    def constant(x: Tensor) -> Tensor:
+        return torch.tensor([1.0, 0.0]) + 0 * x.sum((1, 2, 3))[:, None]
+
+    diagnosis = diagnose(constant, X, Y * 0, 0.1)
+    assert "constant" in names(diagnosis)
+    assert "zero-gradient" not in names(diagnosis)
+
+
+def test_two_classes() -> None:
+    def even(x: Tensor) -> Tensor:
+        logits = NET(x)
+        return torch.stack([logits[:, ::2].logsumexp(1), logits[:, 1::2].logsumexp(1)], 1)
+
+    diagnosis = diagnose(even, X, Y % 2, 0.1)
+    assert diagnosis.findings == ()
+    assert diagnosis.right > 20
+    with pytest.raises(ModelError, match=r"^model: expected logits of at least two classes, got shape \(24, 1\)"):
+        diagnose(lambda x: NET(x)[:, :1], X, Y * 0, 0.1)
+
+
+def test_one_example() -> None:
+    sound = diagnose(NET, X[:1], Y[:1], 0.1)
+    assert sound.findings == ()
+    assert set(sound.undecided) == {"one-step", "more-steps", "black-box", "transfer"}
+    assert "takes at least 9 examples" in sound.undecided["black-box"]
+    quantized = diagnose(Quantized(NET), X[:1], Y[:1], 0.1)
+    assert quantized.findings == ()
+    assert quantized.undecided["zero-gradient"].startswith("the gradient is exactly zero at 1 of 1 examples")
+    assert "takes at least 3 examples" in quantized.undecided["zero-gradient"]
+    # what is certain at one example is found
+    assert names(diagnose(_without_graph, X[:1], Y[:1], 0.1)) == ["no-gradient"]
+    assert names(diagnose(AlwaysDropping(NET).eval(), X[:1], Y[:1], 0.1)) == ["randomized"]
+
+
+def test_no_example_is_right() -> None:
+    diagnosis = diagnose(Quantized(NET), X, (Y + 1) % 10, 0.1)
+    assert names(diagnosis) == ["zero-gradient"]
+    assert diagnosis.undecided["attacks"] == "no example is classified correctly"
+    assert diagnosis.fooled == {}
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+def test_norms(norm: str) -> None:
+    epsilon = {"l2": 0.5, "l1": 1.5}[norm]
+    assert diagnose(NET, X, Y, epsilon, norm).findings == ()
+    found = diagnose(Quantized(NET), X, Y, epsilon, norm)
+    assert cause_of(found, "zero-gradient") == "piecewise constant"
+    assert found.norm == norm
+
+
+def test_formats() -> None:
+    double = load_model("zoo:digits-smooth-0.25").double()
+    assert diagnose(double, X.double(), Y, 0.1).findings == ()
+    assert diagnose(NET, X, Y, 0.1, memory_format=torch.channels_last, batch_size=7).findings == ()
+    for settings in ({"dtype": torch.bfloat16}, {}):
+        model = NET if settings else load_model("zoo:digits-smooth-0.25").bfloat16()
+        diagnosis = diagnose(model, X, Y, 0.1, **settings)
+        assert diagnosis.findings == ()
+    shifted = diagnose(lambda x: NET(x / 2 + 0.5), 2 * X - 1, Y, 0.2, clip=(-1, 1))
+    assert shifted.findings == ()
+
+
+def test_a_given_surrogate() -> None:
+    zeroed = diagnose(Quantized(NET), X, Y, 0.3, surrogate=NET)
+    transfer = next(finding for finding in zeroed.findings if finding.name == "transfer")
+    assert transfer.evidence["only_first"] > 10
+    assert transfer.evidence["adjusted_p_value"] <= 0.01
+    with pytest.raises(InputTypeError, match=r"^surrogate: expected"):
+        diagnose(NET, X, Y, 0.1, surrogate=3)  # type: ignore[arg-type]
+
+
+def test_results_repeat_and_generators_are_restored() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first = diagnose(Noisy(NET).eval(), X, Y, 0.1, seed=3).to_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(6)
+    assert diagnose(Noisy(NET).eval(), X, Y, 0.1, seed=3).to_dict() == first
+    assert diagnose(Noisy(NET).eval(), X, Y, 0.1, seed=4).to_dict() != first
+    assert diagnose(NET, X, Y, 0.2, seed=3).to_dict() == diagnose(NET, X, Y, 0.2, seed=3, batch_size=24).to_dict()
+    assert all(parameter.grad is None for parameter in NET.parameters())
+    with torch.inference_mode():
+        assert diagnose(Quantized(NET), X, Y, 0.1).verdict == "masked"
+
+
+def test_progress() -> None:
+    stages: list[tuple[int, int]] = []
+    diagnose(NET, X, Y, 0.1, progress=lambda done, total: stages.append((done, total)))
+    assert stages == sorted(stages)
+    assert stages[-1] == (10, 10)
+    assert len(stages) > 6
+
+
+def test_exceptions_of_the_model_propagate() -> None:
+    class BrokenError(Exception):
+        pass
+
+    def broken(x: Tensor) -> Tensor:
+        raise BrokenError
+
+    with pytest.raises(BrokenError):
+        diagnose(broken, X, Y, 0.1)
+    with pytest.raises(ModelError, match=r"^BPDA: backward: expected the shape"):
+        diagnose(lambda x: NET(BPDA(lambda z: z[:, :, 1:])(x)), X, Y, 0.1)
+
+
+def test_bad_input() -> None:
+    for epsilon in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(InputError, match=r"^epsilon: expected a finite number above 0"):
+            diagnose(NET, X, Y, epsilon)
+    with pytest.raises(InputTypeError, match=r"^epsilon: expected a number"):
+        diagnose(NET, X, Y, torch.ones(24))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^norm: expected one of"):
+        diagnose(NET, X, Y, 0.1, "l3")
+    with pytest.raises(InputError, match=r"^x: expected at least one example, got none"):
+        diagnose(NET, X[:0], Y[:0], 0.1)
+    with pytest.raises(InputError, match=r"^x: expected values in the clip range"):
+        diagnose(NET, 255 * X, Y, 0.1)
+    with pytest.raises(InputError, match=r"^y: expected shape \(24,\)"):
+        diagnose(NET, X, Y[:3], 0.1)
+    with pytest.raises(InputError, match=r"^y: expected labels 0 to 9"):
+        diagnose(NET, X, Y + 5, 0.1)
+    with pytest.raises(InputTypeError, match=r"^model: expected a torch.nn.Module or a callable"):
+        diagnose("net", X, Y, 0.1)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^seed: expected"):
+        diagnose(NET, X, Y, 0.1, seed=-1)

@@ -1,0 +1,111 @@
+"""``pyrobust diagnose``: verdict, exit status, JSON, and errors in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NET = ("--model", "zoo:digits-smooth-0.25", "--data", "digits", "--max", 12)
+MODULE = """
+import torch
+from pyrobust.zoo import load_model
+
+class Quantized(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = load_model("zoo:digits-smooth-0.25")
+
+    def forward(self, x):
+        return self.net((8 * x).round() / 8)
+
+class Broken(torch.nn.Module):
+    def forward(self, x):
+        raise KeyError("no layer")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyrobust.attacks.diagnosis import trials
+
+    for name in ("_STEPS", "_MORE_STEPS", "_QUERIES", "_TRANSFER_STEPS"):
+        monkeypatch.setattr(trials, name, 5)
+
+
+@pytest.fixture
+def defended(tmp_path: Path) -> tuple[str, ...]:
+    (tmp_path / "defended.py").write_text(MODULE)
+    return ("--data", "digits", "--max", "12", "--epsilon", "0.1")
+
+
+def test_nothing_found(pyrobust: Any) -> None:
+    done = pyrobust("diagnose", *NET, "--epsilon", "0.1", "--norm", "linf")
+    assert done.status == 0
+    assert done.out.startswith("verdict: nothing found (linf, epsilon 0.1; 12 of 12 images classified correctly)")
+    assert "queries (Square)" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert "\x1b" not in done.out
+    assert done.err == ""
+
+
+def test_findings_with_evidence_and_remedy(pyrobust: Any, defended: tuple[str, ...]) -> None:
+    done = pyrobust("diagnose", "--model", "defended:Quantized", *defended)
+    assert done.status == 1
+    assert done.out.startswith("verdict: masked")
+    text = " ".join(done.out.split())
+    assert "the gradient is exactly zero at 12 of 12 examples" in text
+    assert "the forward pass calls round" in text
+    assert "BPDA(module)" in text
+    assert "Athalye, Carlini and Wagner, 2018" in text
+
+
+def test_json(pyrobust: Any, tmp_path: Path) -> None:
+    arguments = ("diagnose", *NET, "--epsilon", "8/255", "--json")
+    first = pyrobust(*arguments, "d.json")
+    assert first.status == 0
+    assert "json: d.json" in first.err
+    text = (tmp_path / "d.json").read_text()
+    found = json.loads(text)
+    assert (found["exit_status"], found["verdict"], found["findings"]) == (0, "nothing found", [])
+    assert (found["epsilon"], found["norm"], found["examples"]) == (8 / 255, "linf", 12)
+    assert found["model"] == "zoo:digits-smooth-0.25"
+    # over the earlier one, and on standard output
+    assert pyrobust(*arguments, "d.json").status == 0
+    assert (tmp_path / "d.json").read_text() == text
+    done = pyrobust(*arguments, "-")
+    assert done.out == text
+    assert "verdict: nothing found" in done.err
+
+
+def test_nothing_is_overwritten(pyrobust: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text("{}")
+    arguments = ("diagnose", *NET, "--epsilon", "0.1", "--json", "mine.json")
+    assert pyrobust(*arguments).error.startswith("error: --json: expected a new file")
+    assert (tmp_path / "mine.json").read_text() == "{}"
+    assert pyrobust(*arguments, "--replace").status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--epsilon", "0"), "--epsilon: expected a finite number above 0, got 0.0"),
+        (("--epsilon", "-1"), "--epsilon: expected at least 0"),
+        (("--epsilon", "x"), "--epsilon: expected a finite number such as 0.1 or 8/255, got 'x'"),
+        (("--epsilon", "0.1", "--clip", "1:0"), "--clip: expected LOW:HIGH with LOW below HIGH"),
+        (("--epsilon", "0.1", "--seed", "-1"), "--seed: expected 0 to 2**64 - 1"),
+        (("--epsilon", "0.1", "--replace"), "--replace: expected none without --json FILE"),
+        (("--epsilon", "0.1", "--model", "zoo:none"), "--model: expected zoo:"),
+        (("--epsilon", "0.1", "--device", "nowhere"), "--device: expected"),
+    ],
+)
+def test_bad_input(pyrobust: Any, arguments: tuple[str, ...], words: str) -> None:
+    assert pyrobust("diagnose", *NET, *arguments).error.startswith(f"error: {words}")
+
+
+def test_a_model_that_fails(pyrobust: Any, defended: tuple[str, ...], tmp_path: Path) -> None:
+    done = pyrobust("diagnose", "--model", "defended:Broken", *defended, "--json", "d.json")
+    assert done.error.startswith("error: model: failed: KeyError: 'no layer'")
+    assert not (tmp_path / "d.json").exists()
