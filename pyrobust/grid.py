@@ -56,6 +56,16 @@ def read_grid(value: Fraction | str | int | None) -> Fraction | str | None:
     return step
 
 
+def is_on_grid(x: Tensor, step: Fraction) -> bool:
+    """Whether ``to_grid`` converts x.
+
+    >>> is_on_grid(torch.tensor([0.2, 1.0]), Fraction(1, 255)), is_on_grid(torch.tensor([0.21]), Fraction(1, 255))
+    (True, False)
+    """
+    blocks = _blocks(x)
+    return any(all(bool(_multiples(block, step, dtype)[1].all()) for block in blocks) for dtype in _grid_dtypes(x))
+
+
 def simplest_fraction(value: float) -> Fraction:
     """Return the fraction of the smallest denominator that rounds to a finite float.
 
@@ -85,13 +95,12 @@ def find_grid(x: Tensor) -> Fraction | None:
     >>> find_grid(torch.arange(256).float() / 255), find_grid(torch.rand(9))
     (Fraction(1, 255), None)
     """
-    dtypes, blocks = _grid_dtypes(x), _blocks(x)
-    above_one = any(bool((block.abs() > 1).any()) for block in blocks)
+    _grid_dtypes(x)  # raises for other dtypes
+    above_one = any(bool((block.abs() > 1).any()) for block in _blocks(x))
     candidates: tuple[Fraction, ...] = ((Fraction(1),) if above_one else ()) + CANDIDATES
     for step in candidates:
-        for dtype in dtypes:
-            if all(bool(_multiples(block, step, dtype)[1].all()) for block in blocks):
-                return step
+        if is_on_grid(x, step):
+            return step
     return None
 
 

@@ -29,7 +29,7 @@ from pyrobust.checks import (
     summary,
 )
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.grid import find_grid, to_grid
+from pyrobust.grid import find_grid, is_on_grid
 from pyrobust.metrics import attack_success_rate, clean_accuracy, robust_accuracy
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.ops.projections import project_l1_ball
@@ -377,11 +377,7 @@ def describe_moved(images: Tensor, x: Tensor, step: Fraction) -> str:
 def _loader_dtype(x: Tensor, step: Fraction) -> torch.dtype:
     """The dtype that images on a grid were rounded to: float64 only if x is float64 and on the grid of float64."""
     if x.dtype == torch.float64 and not bool((x.float().double() == x).all()):
-        try:
-            to_grid(x, step)
-        except InputError:
-            return torch.float32
-        return torch.float64
+        return torch.float64 if is_on_grid(x, step) else torch.float32
     return torch.float32
 
 

@@ -70,7 +70,7 @@ class Levels:
         dtype: that the loader rounds to, float32 or float64.
 
     Raises:
-        InputError: no level, or more than 2**20, in the clip range.
+        InputError: fewer than 2 or more than 2**20 levels in the clip range.
 
     >>> Levels(Fraction(1, 255), 0.0, 1.0).images(torch.tensor([[0.1, 0.5]])).mul(255)
     tensor([[ 26., 128.]])
@@ -80,9 +80,9 @@ class Levels:
         self.step, self.dtype = step, dtype
         self.low, self.high = math.ceil(simplest_fraction(lower) / step), math.floor(simplest_fraction(upper) / step)
         most = max(abs(self.low), abs(self.high))
-        if self.low > self.high or most > _MOST_LEVELS or most * step.numerator >= 1 << 24:
+        if self.low >= self.high or most > _MOST_LEVELS or most * step.numerator >= 1 << 24:
             raise InputError(
-                f"grid: expected a step with 1 to {_MOST_LEVELS} levels in the clip range, {lower} to {upper}, "
+                f"grid: expected a step with 2 to {_MOST_LEVELS} levels in the clip range, {lower} to {upper}, "
                 f"got {step}"
             )
         # The float of the last level may lie outside the clip range.
@@ -90,8 +90,10 @@ class Levels:
             self.low += 1
         while self.low <= self.high and self._number(self.high) > upper:
             self.high -= 1
-        if self.low > self.high:
-            raise InputError(f"grid: expected a level whose float is in the clip range, {lower} to {upper}; got {step}")
+        if self.low >= self.high:
+            raise InputError(
+                f"grid: expected two levels whose floats are in the clip range, {lower} to {upper}; got {step}"
+            )
         single = dtype == torch.float32 and most <= _FLOAT32_LEVELS
         self._work = torch.float32 if single else torch.float64
         self._scale = float(1 / step)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from pyrobust.auditing.check_sequential import check_sequences
 from pyrobust.auditing.findings import Finding, rows_fault
 from pyrobust.errors import InputError
+from pyrobust.grid import is_on_grid
 from pyrobust.runs.run import Run
 from pyrobust.runs.verdicts import METHODS, decode_verdicts
 from pyrobust.smoothing.batches import fixed_results
@@ -78,9 +81,27 @@ def _check_predictions(run: Run) -> Iterator[tuple[str, _Mask, str]]:
 
 def _check_attack(run: Run) -> Iterator[tuple[str, _Mask, str]]:
     if run.parameters["examples"]:
-        run.examples()  # refuses examples with NaN, of another shape or outside the clip range
+        x_adv = run.examples()  # refuses examples with NaN, of another shape or outside the clip range
+        if "grid" in run.parameters:
+            yield from _check_levels(run, Fraction(run.parameters["grid"]), x_adv)
+    if "grid" in run.parameters:
+        yield from _check_level_distances(run, Fraction(run.parameters["grid"]))
     unmoved = (run.table["distance"] == 0) & run.right
     yield "derived", unmoved, "broken at distance 0, at which the prediction is the label"
+
+
+def _check_levels(run: Run, step: Fraction, x_adv: Tensor) -> Iterator[tuple[str, _Mask, str]]:
+    off = np.array([not is_on_grid(image, step) for image in x_adv], dtype=bool)
+    yield "derived", off, f"adversarial example that is not on the grid of {step}"
+
+
+def _check_level_distances(run: Run, step: Fraction) -> Iterator[tuple[str, _Mask, str]]:
+    """Distances on a grid are those of whole numbers of steps."""
+    distance = np.nan_to_num(run.table["distance"])
+    norm = run.parameters["norm"]
+    steps = distance if norm == "l0" else (distance / float(step)) ** (2 if norm == "l2" else 1)
+    between = np.abs(steps - np.round(steps)) > _TOLERANCE * np.maximum(steps, 1)
+    yield "derived", between, f"distance of no whole number of {'squared ' if norm == 'l2' else ''}steps of {step}"
 
 
 def _check_verdicts(run: Run) -> Iterator[tuple[str, _Mask, str]]:

@@ -27,11 +27,13 @@ def attack(
     norm: options.Norm = NormName.linf,
     epsilon: attack_options.Epsilon = None,
     clip: attack_options.Clip = "0:1",
+    grid: attack_options.Grid = None,
     attack: attack_options.Attack = AttackName.autoattack,
     steps: attack_options.Steps = None,
     restarts: attack_options.Restarts = None,
     version: attack_options.Version = None,
     no_examples: attack_options.NoExamples = False,
+    save_images: attack_options.SaveImages = None,
     curve: attack_options.Curve = None,
     plot: attack_options.Plot = None,
     json_file: attack_options.Json = None,
@@ -60,11 +62,12 @@ def attack(
         raise InputError(f"--epsilon: expected either --epsilon or --curve, got {'both' if curve else 'neither'}")
     size = None if epsilon is None else parse_epsilon("--epsilon", epsilon)
     points = [] if curve is None else attack_options.parse_curve(curve)
+    step = attack_options.parse_grid(grid)
     unused: dict[str, object] = {"--plot": plot}
     if json_file in (None, "-"):
         unused["--replace"] = replace or None
     if curve is not None:
-        unused = {"--out": out, "--shard": part, "--no-examples": no_examples or None}
+        unused = {"--out": out, "--shard": part, "--no-examples": no_examples or None, "--save-images": save_images}
     for name, value in unused.items():
         if value is not None:
             why = "without --curve" if curve is None else "with --curve, which saves no run"
@@ -81,12 +84,16 @@ def attack(
         dtype=dtype,
         version=version,
     )
+    if save_images is not None:
+        attack_options.check_save_images(save_images, step, images, no_examples, input_paths(data, weights))
     arguments = {**settings, **work, "clip_min": low, "clip_max": high, "seed": seed, "batch_size": batch_size}
+    if step is not None:
+        arguments["grid"] = step
     if size is not None:
         from pyrobust.evaluation import attack_dataset
 
         attacker = attack_class(net, size, **arguments)
-        names = [norm.value, f"eps{size:g}"]
+        names = [norm.value, f"eps{size:g}", *([] if step is None else [f"grid-{step}"])]
         out = out or run_name(["attack", str(getattr(attack, "value", attack)), model], weights, data, names, part)
         with resumable(out) as progress:
             run = attack_dataset(
@@ -103,6 +110,11 @@ def attack(
                 progress=progress,
             )
         show_run(run, json_file)
+        if save_images is not None and len(run):
+            from pyrobust.evaluation import save_run_images
+
+            save_run_images(run, save_images)
+            note(f"images: {describe_path(save_images)}")
         note_guessing(run, model, weights)
         return
 
@@ -122,7 +134,8 @@ def attack(
     own_seed, own = attack_settings(attacker)
     selection = {"images": len(images), "skip": skip, "max": max, "shard": None}
     caption = [
-        caption_of.describe_attack(result.attack, result.norm, (low, high), own, own_seed),
+        caption_of.describe_attack(result.attack, result.norm, (low, high), own, own_seed)
+        + ("" if step is None else f"; grid {step}"),
         caption_of.describe_model(model, sha256, str(attacker.runner.dtype).removeprefix("torch.")),
         caption_of.describe_data(images.name, images.sha256, selection, len(x)),
     ]

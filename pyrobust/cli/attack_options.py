@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -111,6 +112,25 @@ Clip = Annotated[
     str,
     typer.Option(metavar="LOW:HIGH", help="Range of valid pixel values.", rich_help_panel=PERTURBATION_PANEL),
 ]
+Grid = Annotated[
+    str | None,
+    typer.Option(
+        metavar="STEP",
+        help="Step of the values that an image file holds, such as 1/255: attack with images on this grid only, which "
+        "stay adversarial when they are saved. auto: find it in the data. Default: any float.",
+        rich_help_panel=PERTURBATION_PANEL,
+    ),
+]
+SaveImages = Annotated[
+    Path | None,
+    typer.Option(
+        "--save-images",
+        metavar="DIR",
+        help="Save the attacked images as PNG files in a folder with a table, or in a file that ends in .npz; needs "
+        "--grid 1/255.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
 NoExamples = Annotated[
     bool,
     typer.Option("--no-examples", help="Leave the adversarial examples out of the run.", rich_help_panel=_ATTACK_PANEL),
@@ -166,6 +186,45 @@ def parse_curve(text: str) -> list[float]:
     if not start < stop:
         raise InputError(f"--curve: expected START:STOP:POINTS with START below STOP, got {text!r}")
     return [float(epsilon) for epsilon in np.linspace(start, stop, points)]
+
+
+def parse_grid(text: str | None) -> Fraction | str | None:
+    """Parse the step of a grid, or "auto"; None without a grid.
+
+    >>> parse_grid("1/255"), parse_grid("none")
+    (Fraction(1, 255), None)
+    """
+    from pyrobust.grid import read_grid
+
+    try:
+        return read_grid(None if text == "none" else text)
+    except InputError:
+        raise InputError(
+            f"--grid: expected a positive fraction of integers below 2**24, such as 1/255, or auto or none, got "
+            f"{str(text)[:40]!r}"
+        ) from None
+
+
+def check_save_images(
+    path: Path, step: Fraction | str | None, images: ImageSet, no_examples: bool, inputs: list[Path]
+) -> None:
+    """Raise InputError unless the attacked images can be saved there, before any work is done."""
+    from pyrobust.evaluation.run_images import BYTES
+    from pyrobust.grid import find_grid
+    from pyrobust.zoo.saved_images import check_image_path
+
+    if no_examples:
+        raise InputError("--save-images: expected none with --no-examples, which leaves out the images; leave one out")
+    found = find_grid(images.x) if step == "auto" else step
+    if found != BYTES:
+        raise InputError(
+            f"--save-images: expected --grid 1/255, the grid of image files, got {found or 'none'}; other images would "
+            "change when they are saved"
+        )
+    for read in inputs:
+        if Path(read).resolve() in (path.resolve(), *path.resolve().parents):
+            raise InputError(f"--save-images: expected a place outside the inputs, got {str(path)!r}; name another")
+    check_image_path(path, images.x.shape[1], "--save-images")
 
 
 def choose_attack(

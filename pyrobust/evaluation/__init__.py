@@ -19,6 +19,7 @@ from pyrobust.evaluation.empirical import calculate_empirical_robustness
 from pyrobust.evaluation.ibp_accuracy import certified_accuracy_ibp
 from pyrobust.evaluation.progress import SweepProgress
 from pyrobust.evaluation.robustness_curve import RobustnessCurve, compute_robustness_curve, robustness_curve
+from pyrobust.evaluation.run_images import save_run_images
 from pyrobust.evaluation.smoothed_accuracy import compute_certified_accuracy
 from pyrobust.evaluation.verify import verify_dataset
 from pyrobust.runs.log import format_log, read_log, write_log
@@ -44,6 +45,7 @@ __all__ = [
     "read_certification_log",
     "read_log",
     "robustness_curve",
+    "save_run_images",
     "verify_dataset",
     "write_log",
 ]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import os
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from pyrobust.attacks import EOT, PGD, AdaptedAttack, AdversarialAttack, AutoAttack, BatchAttack
+from pyrobust.attacks.base import describe_moved
+from pyrobust.attacks.levels import Levels
 from pyrobust.checks import WORDS, count, flag
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.arguments import (
@@ -24,9 +30,13 @@ from pyrobust.evaluation.attack_chunk import AttackChunk, generators_from
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import attack_or_verify_header, probing, stored_parameters, write_run
+from pyrobust.grid import find_grid
 from pyrobust.runner import Runner
+from pyrobust.runs.parameters import chosen_indices
 from pyrobust.runs.run import Run
-from pyrobust.zoo import model_hash
+from pyrobust.zoo import ImageSet, model_hash
+
+logger = logging.getLogger(__name__)
 
 # Attributes that are run parameters of their own, or that do not affect results.
 _NOT_SETTINGS = frozenset(
@@ -72,7 +82,9 @@ def attack_dataset(
     ``callback`` receives rows of the current chunk.
 
     An image counts as broken if the model misclassifies x_adv in a batch of one. Every x_adv is checked: its distance
-    is computed in float64, and a point outside the ball or the clip range is an error.
+    is computed in float64, and a point outside the ball or the clip range is an error. On a grid, images are moved to
+    their nearest levels first, which a warning says, every x_adv has to be on it, and distances are exact in levels;
+    "auto" is the grid of the whole data set.
 
     Args:
         attack: the attack, with its model, norm, epsilon and seed. ``generate(x, y)`` gets x and y on its device, and
@@ -122,6 +134,10 @@ def attack_dataset(
     images = image_set(data, skip, max_images)
     selection = {"images": len(images), **check_selection(skip=skip, max=max_images, shard=shard)}
     check_range(images, selection, (attack.clip_min, attack.clip_max), "the attack's clip range")
+    step = _grid_step(attack, images, selection)
+    if attack.grid == "auto":
+        attack = copy.copy(attack)
+        attack.grid = step
     batch_size = None if batch_size is None else count("batch_size", batch_size, WORDS)
     seed, settings = attack_settings(attack)
     # Hashed before the first forward pass, which may change the model's attributes.
@@ -150,6 +166,7 @@ def attack_dataset(
             "seed": seed,
             "targeted": False,
             "examples": keep_examples,
+            **({} if step is None else {"grid": str(step)}),
         }
         header = attack_or_verify_header(
             "attack",
@@ -174,6 +191,24 @@ def attack_dataset(
     finally:
         for runner, size in zip(runners, given, strict=True):
             runner.set_batch_size(size)
+
+
+def _grid_step(attack: AdversarialAttack, images: ImageSet, selection: dict[str, Any]) -> Fraction | None:
+    """Return the step of the attack's grid; warn if selected images are off it."""
+    step = find_grid(images.x) if attack.grid == "auto" else attack.grid
+    if step is None and attack.grid is None:
+        return None
+    if not isinstance(step, Fraction):
+        raise InputError(
+            f'grid: expected images on one of the grids that "auto" finds, of 1/255, 1/16 or 1/256; {images.name} are '
+            "on none; pass the step, as in 1/255, to move them to its nearest levels"
+        )
+    chosen = chosen_indices(selection)
+    x = images.x[chosen.start : chosen.stop : chosen.step]
+    moved = Levels(step, attack.clip_min, attack.clip_max).images(x)
+    if not torch.equal(moved, x):
+        logger.warning("%s: %s", images.name, describe_moved(moved, x, step))
+    return step
 
 
 def _runners(attack: AdversarialAttack) -> list[Runner]:

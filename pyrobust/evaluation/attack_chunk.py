@@ -7,6 +7,7 @@ import copy
 import inspect
 import random
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from pyrobust.attacks import AdversarialAttack
 from pyrobust.attacks.autoattack import AutoAttackResult
+from pyrobust.attacks.levels import Levels, budgets
 from pyrobust.attacks.queries import Queries
 from pyrobust.checks import first_wrong, kind, shape_text
 from pyrobust.errors import InputError, InputTypeError
@@ -37,6 +39,8 @@ class AttackChunk:
         self.epsilon = float(parameters["epsilon"])
         self.runner = attack.runner
         self.judge = Queries(attack.runner).judge
+        step = parameters.get("grid")
+        self.levels = None if step is None else Levels(Fraction(step), attack.clip_min, attack.clip_max)
         self.takes_indices = "indices" in inspect.signature(attack.generate).parameters
         self.result: Any = None  # the attack's result for the last chunk
 
@@ -60,6 +64,8 @@ class AttackChunk:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64], Tensor]:
         """Attack images [B, C, H, W]: return clean and adversarial predictions, distances, and the checked x_adv."""
         y = self.images.y[indices.start : indices.stop : indices.step]
+        if self.levels is not None:
+            x = self.levels.images(x)
         attack = copy.copy(self.attack)  # leaves progress and result of the user's attack alone
         if hasattr(attack, "progress"):
             attack.progress = report
@@ -88,6 +94,8 @@ class AttackChunk:
         return x_adv
 
     def _distances(self, x_adv: Tensor, x: Tensor, indices: range) -> npt.NDArray[np.float64]:
+        if self.levels is not None:
+            return self._level_distances(self.levels, x_adv, x, indices)
         distance: npt.NDArray[np.float64] = distances(x_adv, x, self.attack.norm).numpy()
         radius = torch.tensor([self.epsilon], dtype=torch.float64)
         for row in np.flatnonzero(distance > self.epsilon).tolist():
@@ -101,6 +109,19 @@ class AttackChunk:
                 )
             distance[row] = self.epsilon
         return distance
+
+    def _level_distances(self, levels: Levels, x_adv: Tensor, x: Tensor, indices: range) -> npt.NDArray[np.float64]:
+        norm = self.attack.norm
+        off = (levels.images(x_adv) != x_adv).flatten(1).any(1)
+        budget = budgets(norm, torch.tensor([self.epsilon], dtype=torch.float64), levels.step)
+        wrong = (off | (levels.sizes(x_adv, x, norm) > budget)).nonzero()[:, 0].tolist()
+        if wrong:
+            raise InputError(
+                f"attack: expected {self.name}.generate to return multiples of {levels.step} within {norm} distance "
+                f"{self.epsilon!r}, got others for image {indices[wrong[0]]}"
+            )
+        # Rounded up, a distance of epsilon would lie above it.
+        return levels.distances(x_adv, x, norm).clamp_(max=self.epsilon).numpy()
 
     def _broken_by(
         self,

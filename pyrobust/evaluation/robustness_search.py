@@ -13,10 +13,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pyrobust.attacks import AdversarialAttack
 from pyrobust.attacks.queries import Queries
 from pyrobust.checks import AttackNormName
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.attack_chunk import check_adversarial
+from pyrobust.grid import find_grid
 from pyrobust.metrics import distances
 from pyrobust.runner import Classifier, Progress, Runner, reporting
 
@@ -75,6 +77,8 @@ class _Search:
         # Made even if every epsilon is 0, so that invalid arguments of the attack always raise.
         self.attack = self._make(grid[-1] if grid else 0.0)
         self.name = type(self.attack).__name__
+        if isinstance(self.attack, AdversarialAttack) and self.attack.grid is not None:
+            self._on_grid(self.attack)
         parameters = _generate_parameters(self.attack, self.name)
         self.per_example = "epsilon" in parameters
         self.takes_indices = "indices" in parameters
@@ -83,9 +87,16 @@ class _Search:
         self.judge = self.queries.judge
         self.norm: AttackNormName = getattr(self.attack, "norm", "linf")
         self.attack_rows: int | None = 0
-        self.right = self.judge.right(x, labels)
+        self.right = self.judge.right(self.x, labels)
         self.low = torch.zeros(len(x), dtype=torch.int64)
         self.high = torch.where(self.right, len(grid), 0)
+
+    def _on_grid(self, attack: AdversarialAttack) -> None:
+        """Move all examples to the attack's grid, which "auto" finds in all of them."""
+        self.x = attack.snap(self.x)
+        if attack.grid == "auto":
+            attack.grid = find_grid(self.x)
+            self.attack_kwargs = self.attack_kwargs | {"grid": attack.grid}
 
     def bisect(self, report: Callable[[int], None]) -> None:
         while True:

@@ -160,6 +160,8 @@ def _guarantee(run: Run) -> str:
 def _attacked(parameters: dict[str, Any]) -> list[str]:
     names = ("attack", "norm", "clip", "settings", "seed")
     budget = f"{parameters['norm']} epsilon {number_text(parameters['epsilon'])}"
+    if "grid" in parameters:
+        budget += f" in steps of {parameters['grid']}"
     return [
         f"Under attack, {budget}; robust accuracy is an upper bound",
         describe_attack(*(parameters[name] for name in names)),

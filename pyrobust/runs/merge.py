@@ -144,7 +144,7 @@ def _shard_at(path: Path) -> Run | None:
 
 def _differences(first: Run, second: Run) -> list[str]:
     """Describe in what two shards belong to different sweeps."""
-    ignore = EXECUTION_ON_GRID if "grid" in first.parameters else EXECUTION
+    ignore = EXECUTION_ON_GRID if first.header.guarantee == "grid" else EXECUTION
     differences = first.header.differences(second.header, ("in the first", "in the second"), ignore)
     counts = [run.parameters["shard"][1] for run in (first, second)]
     if counts[0] != counts[1]:

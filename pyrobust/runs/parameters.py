@@ -124,7 +124,7 @@ _SMOOTHING: dict[str, Callable[[Any], bool]] = _COMMON | {
     "alpha": lambda value: is_finite(value) and 0 < value < 1,
     "seed": _integer(0, (1 << 64) - 1),
 }
-# Additional parameters of certifications and predictions on a grid.
+# Additional parameters of certifications and predictions on a grid; attacks on one have the grid alone.
 _GRID: dict[str, Callable[[Any], bool]] = {
     "grid": _grid_step,
     "delta": lambda value: is_finite(value) and 0 < value <= 1,
@@ -190,8 +190,9 @@ def check_parameters(kind: str, parameters: Any) -> None:
     >>> check_parameters("predict", example("predict"))
     """
     valid = PARAMETERS[layout_of(kind, parameters)]
-    if kind in ("certify", "predict") and isinstance(parameters, dict) and "grid" in parameters:
-        valid = valid | _GRID
+    if isinstance(parameters, dict) and "grid" in parameters:
+        grid = _GRID if kind in ("certify", "predict") else {"grid": _grid_step} if kind == "attack" else {}
+        valid = valid | grid
     if not isinstance(parameters, dict) or set(parameters) != set(valid):
         raise ValueError("parameters do not match this kind of run")
     for name, value in parameters.items():

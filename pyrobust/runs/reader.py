@@ -104,7 +104,7 @@ class Header:
         ]
         if not self.model_sha256 and not other.model_sha256:
             pairs.append(("model", self.model, other.model))
-        if "grid" in self.parameters and "grid" in other.parameters and "torch" not in ignore:
+        if self.guarantee == other.guarantee == "grid" and "torch" not in ignore:
             pairs.append(("torch", self.versions.get("torch", ""), other.versions.get("torch", "")))
         differences = [describe_difference(*pair, wording) for pair in pairs if pair[1] != pair[2]]
         if self.identity is not None and other.identity is not None and "identity" not in ignore:
@@ -217,7 +217,7 @@ def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
         if schema != {name: ("table", sql) for name, sql in create_statements(layout, identified).items()}:
             raise ValueError("table result has an unexpected schema")
         check_parameters(kind, values)
-        if (guarantee == "grid") != ("grid" in values):
+        if (guarantee == "grid") != ("grid" in values and kind != "attack"):
             raise ValueError("guarantee contradicts the parameters")
         if not isinstance(software, dict) or not all(isinstance(text, str) for text in software.values()):
             raise ValueError("versions: expected an object of strings")

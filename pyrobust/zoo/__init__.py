@@ -16,6 +16,7 @@ from pyrobust.zoo.hashing import model_hash
 from pyrobust.zoo.image_set import ImageSet
 from pyrobust.zoo.models import list_models, load_model
 from pyrobust.zoo.nets import digits_convnet
+from pyrobust.zoo.saved_images import save_images
 from pyrobust.zoo.weights import load_weights, read_state_dict, save_state_dict
 
 __all__ = [
@@ -30,5 +31,6 @@ __all__ = [
     "load_weights",
     "model_hash",
     "read_state_dict",
+    "save_images",
     "save_state_dict",
 ]

@@ -17,6 +17,7 @@ from pyrobust.zoo.folder import load_folder
 from pyrobust.zoo.idx import load_mnist
 from pyrobust.zoo.image_set import ImageSet
 from pyrobust.zoo.npz import load_npz
+from pyrobust.zoo.saved_images import is_saved, load_saved
 from pyrobust.zoo.untrusted import as_labels, as_pixels
 from pyrobust.zoo.user_code import find_object, working_directory_importable
 
@@ -37,7 +38,8 @@ def load_data(spec: str, most: int | None = None) -> ImageSet:
               is the test split;
             - ``mnist:DIR``, ``mnist:DIR:train``: IDX files, gzipped or not (`load_mnist`);
             - ``npz:FILE``: arrays x and y (`load_npz`);
-            - ``folder:DIR``: one subfolder of PNG or JPEG files per class (`load_folder`);
+            - ``folder:DIR``: one subfolder of PNG or JPEG files per class (`load_folder`), or images saved by
+              `save_images`;
             - ``module:callable``: user code, imported with the working directory on the path and called without
               arguments. It returns (x, y), or an iterable of such pairs, each an image [C, H, W] with its label or a
               batch [N, C, H, W] with labels [N]. Floats are used unchanged, whatever their range; uint8 is divided by
@@ -75,7 +77,7 @@ def load_data(spec: str, most: int | None = None) -> ImageSet:
     if kind == "npz":
         return load_npz(rest, spec)
     if kind == "folder":
-        return load_folder(rest, spec)
+        return load_saved(rest, spec) if is_saved(rest) else load_folder(rest, spec)
     if not colon:
         raise InputError(f"data: expected one of {FORMS}; got {spec!r}")
     return _load_from_code(spec, most)

@@ -46,11 +46,11 @@ def load_folder(folder: str | Path, name: str | None = None) -> ImageSet:
             files.append((path, label))
     if not files:
         raise FileFormatError(f"{folder}: expected one subfolder of PNG or JPEG files per class, got no image")
-    first = _read(files[0][0])
+    first = read_picture(files[0][0])
     check_ratio(first.size * len(files), sum(path.stat().st_size for path, _ in files), str(folder))
     levels = np.empty((len(files), *first.shape), np.uint8)
     for row, (path, _) in enumerate(files):
-        image = _read(path)
+        image = read_picture(path)
         if image.shape != first.shape:
             raise FileFormatError(
                 f"{path}: expected {_describe(first)} like {files[0][0]}, got {_describe(image)}; resize or convert it"
@@ -64,8 +64,8 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
-def _read(path: Path) -> npt.NDArray[np.uint8]:
-    """Read one image, [H, W, C]."""
+def read_picture(path: Path) -> npt.NDArray[np.uint8]:
+    """Read one image, uint8 [H, W, C]; see ``load_folder`` for errors."""
     try:
         from PIL import Image
     except ImportError as error:

@@ -1,0 +1,62 @@
+"""Save the adversarial examples of a run as image files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from fractions import Fraction
+
+from pyrobust.errors import InputError
+from pyrobust.runs.parameters import EXECUTION
+from pyrobust.runs.run import Run
+from pyrobust.zoo import save_images
+
+#: The grid of image files.
+BYTES = Fraction(1, 255)
+
+
+def save_run_images(run: Run, path: str | os.PathLike[str]) -> None:
+    """Save the adversarial examples of an attack on the grid of bytes as PNG files, or in a file that ends in .npz.
+
+    PNG files are named after the data-set index, beside a table, images.tsv, of index, label, prediction (of the image
+    itself), adversarial (the prediction at x_adv), distance and broken_by. Called again, for a resumed run or another
+    shard, it completes the folder. ``load_data("folder:PATH")`` reads the images back, bit by bit.
+
+    Args:
+        run: of an attack with ``grid="1/255"``, with its examples.
+        path: of the folder or npz file, see ``pyrobust.zoo.save_images``.
+
+    Raises:
+        InputError: another kind of run, or a path that may not be written.
+        MissingExtraError: PNG without Pillow.
+        StoreError: a file cannot be written.
+    """
+    if run.kind != "attack" or run.parameters.get("grid") != str(BYTES) or not run.parameters["examples"]:
+        raise InputError(
+            "run: expected an attack with grid 1/255 and its examples: other images would change in a file; attack "
+            'again with grid="1/255" (--grid 1/255)'
+        )
+    table = run.table
+    names = ("prediction", "adversarial", "distance", "broken_by")
+    columns = {name: [_cell(value) for value in table[name].tolist()] for name in names}
+    x_adv = run.examples()
+    save_images(
+        path, x_adv, table["label"].tolist(), indices=table["index"].tolist(), columns=columns, about=_about(run)
+    )
+
+
+def _cell(value: object) -> object:
+    """A value of a table; nothing for NaN."""
+    return "" if value != value else value
+
+
+def _about(run: Run) -> str:
+    """The origin of the images: runs that share a folder are shards of one sweep."""
+    header, parameters = run.header, run.parameters
+    common = {name: value for name, value in sorted(parameters.items()) if name not in EXECUTION}
+    digest = hashlib.sha256(json.dumps([common, header.model_sha256, header.data_sha256]).encode()).hexdigest()
+    return (
+        f"{parameters['attack']}, {parameters['norm']} epsilon {parameters['epsilon']}; model {header.model}, data "
+        f"{header.data}; sweep {digest[:16]}"
+    )

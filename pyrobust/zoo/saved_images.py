@@ -1,0 +1,247 @@
+"""Saving images whose values are bytes over 255, as PNG files or in an npz file; loading gives the same bits."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pyrobust.checks import class_labels, file_path, float_tensor, image_indices, shape_text
+from pyrobust.errors import FileFormatError, InputError, MissingExtraError
+from pyrobust.zoo.files import write_together
+from pyrobust.zoo.folder import read_picture
+from pyrobust.zoo.image_set import ImageSet
+from pyrobust.zoo.untrusted import as_pixels, check_ratio
+
+#: Name of the table beside PNG files, and its first columns.
+TABLE, _COLUMNS = "images.tsv", ("file", "index", "label")
+#: First bytes of every such table.
+BEGINS = b"# pyrobust images, bytes over 255"
+
+# Images encoded at once.
+_CHUNK = 256
+_MAX_TABLE = 1 << 28
+
+
+def save_images(
+    path: str | os.PathLike[str],
+    x: Tensor,
+    y: Tensor | Sequence[int],
+    *,
+    indices: Sequence[int] | Tensor | None = None,
+    columns: Mapping[str, Sequence[object]] | None = None,
+    about: str = "",
+) -> None:
+    """Save images on the grid of bytes, such as the x_adv of an attack with ``grid="1/255"``, without any loss.
+
+    A path that ends in .npz becomes one file with x uint8 [N, C, H, W], y and index. Any other becomes a folder with
+    one PNG file for each image, named after its index, and a table, images.tsv. ``load_data("npz:PATH")`` and
+    ``load_data("folder:PATH")`` read them, and give the same float32 bits.
+
+    Nothing is overwritten: an npz file must be new, a folder new or empty, or one that this function wrote for images
+    of the same ``about``, which it completes: files of the same pixels stay.
+
+    Args:
+        path: of the npz file or folder.
+        x: [N, C, H, W], float32 or float64, every value the float32 nearest to k/255 for a byte k; PNG: C = 1 or 3.
+        y: [N], integers, the labels.
+        indices: [N], distinct, the index of each image in its data set; default 0 … N - 1.
+        columns: further columns of the table, [N] each; PNG only.
+        about: line on the origin of the images, in the table; PNG only.
+
+    Raises:
+        InputError: values that no byte gives, shapes that do not agree, or a path that may not be written.
+        InputTypeError: arguments of another type.
+        MissingExtraError: PNG without Pillow (the extra ``data``).
+        StoreError: a file cannot be written.
+
+    >>> import tempfile
+    >>> from pyrobust.zoo import load_data
+    >>> x = torch.arange(256).reshape(1, 1, 16, 16) / 255
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_images(folder + "/adversarial", x, [3])
+    ...     loaded = load_data(f"folder:{folder}/adversarial")
+    >>> torch.equal(loaded.x, x), loaded.y.tolist()
+    (True, [3])
+    """
+    path = file_path("path", path)
+    levels = _bytes(x)
+    labels = class_labels("y", y, len(levels)).numpy()
+    index = np.array(image_indices(indices, len(levels)), dtype=np.int64)
+    if len(np.unique(index)) < len(index):
+        raise InputError("indices: expected distinct indices, got one twice")
+    if path.suffix.lower() == ".npz":
+        if os.path.lexists(path):
+            raise InputError(f"path: expected a new file, got {str(path)!r}, which exists; name another")
+        content = io.BytesIO()
+        np.savez_compressed(content, x=levels, y=labels, index=index)
+        write_together(path.parent, {path.name: content.getvalue()})
+        return
+    if levels.shape[1] not in (1, 3):
+        raise InputError(f"x: expected 1 or 3 channels for PNG files, got {levels.shape[1]}; save an npz file")
+    extra = {name: [_cell(value) for value in values] for name, values in (columns or {}).items()}
+    for name, values in extra.items():
+        if len(values) != len(levels):
+            raise InputError(f"columns: expected {len(levels)} values of {name}, got {len(values)}")
+    head = [f"{BEGINS.decode()}{about and '; ' + _cell(about)}", "\t".join((*_COLUMNS, *extra))]
+    cells = zip(index.tolist(), labels.tolist(), *extra.values(), strict=True)
+    rows = {int(row[0]): [_name(int(row[0])), *map(str, row)] for row in cells}
+    _write_folder(path, levels, index.tolist(), head, rows)
+
+
+def check_image_path(path: str | os.PathLike[str], channels: int, option: str = "path") -> None:
+    """Raise unless ``save_images`` can write images of so many channels there, as far as that is known before.
+
+    Raises InputError for a file, or a folder of other files, and MissingExtraError for PNG without Pillow.
+    """
+    path = file_path(option, path)
+    if path.suffix.lower() == ".npz":
+        if os.path.lexists(path):
+            raise InputError(f"{option}: expected a new file, got {str(path)!r}, which exists; name another")
+        return
+    if channels not in (1, 3):
+        raise InputError(f"{option}: expected a name that ends in .npz for images of {channels} channels")
+    _png(np.zeros((1, 1, 1), np.uint8))
+    _existing_rows(path, [], option)
+
+
+def is_saved(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder has a table of saved images."""
+    return (Path(folder) / TABLE).is_file()
+
+
+def load_saved(folder: str | os.PathLike[str], name: str | None = None) -> ImageSet:
+    """Load a folder of PNG files that ``save_images`` wrote, in the order of its table.
+
+    Raises FileFormatError if the table or an image is missing or damaged, and MissingExtraError without Pillow.
+    """
+    folder = Path(folder)
+    with (folder / TABLE).open("rb") as file:
+        content = file.read(_MAX_TABLE)
+    try:
+        lines = content.decode().splitlines()
+        table = [line.split("\t") for line in lines[2:]]
+        files = [row[0] for row in table]
+        labels = torch.tensor([int(row[2]) for row in table], dtype=torch.int64)
+        plain = all(entry == _name(int(row[1])) for entry, row in zip(files, table, strict=True))
+        if not content.startswith(BEGINS) or tuple(lines[1].split("\t")[:3]) != _COLUMNS or not plain:
+            raise ValueError("unexpected columns")
+        if not files or bool((labels < 0).any()) or len(set(files)) < len(files):
+            raise ValueError("no image, a negative label, or an image twice")
+    except (ValueError, IndexError, RuntimeError) as error:
+        raise FileFormatError(f"{folder / TABLE}: not a table of saved images ({error}); save them again") from error
+    missing = next((entry for entry in files if not (folder / entry).is_file()), None)
+    if missing is not None:
+        raise FileFormatError(f"{folder / missing}: expected the image that {TABLE} names, found none; save it again")
+    first = read_picture(folder / files[0])
+    check_ratio(first.size * len(files), sum((folder / entry).stat().st_size for entry in files), str(folder))
+    levels = np.empty((len(files), *first.shape), np.uint8)
+    for row, entry in enumerate(files):
+        image = read_picture(folder / entry)
+        if image.shape != first.shape:
+            raise FileFormatError(f"{folder / entry}: expected the size and mode of {files[0]}; save the images again")
+        levels[row] = image
+    x = as_pixels(levels, str(folder)).permute(0, 3, 1, 2).contiguous()
+    return ImageSet(name or str(folder), x, labels)
+
+
+def _write_folder(
+    folder: Path, levels: npt.NDArray[np.uint8], index: list[int], head: list[str], rows: dict[int, list[str]]
+) -> None:
+    rows = _existing_rows(folder, head, "path") | rows
+    new: list[int] = []
+    for place, number in enumerate(index):
+        if not (folder / _name(number)).exists():
+            new.append(place)
+        elif not _same_picture(folder / _name(number), levels[place]):
+            raise InputError(
+                f"path: expected no other image named {_name(number)} in {str(folder)!r}; name a new folder"
+            )
+    if not folder.exists() or not (folder / TABLE).exists():  # marks the folder as one to complete
+        write_together(folder, {TABLE: _table(head, {})})
+    for begin in range(0, len(new), _CHUNK):
+        write_together(folder, {_name(index[place]): _png(levels[place]) for place in new[begin : begin + _CHUNK]})
+    write_together(folder, {TABLE: _table(head, rows)})
+
+
+def _existing_rows(folder: Path, head: list[str], option: str) -> dict[int, list[str]]:
+    """The rows of the table of a folder to complete; raises InputError for any other that is not new or empty."""
+    if not folder.exists():
+        return {}
+    if not folder.is_dir():
+        raise InputError(f"{option}: expected a folder, got the file {str(folder)!r}; name another")
+    if not any(folder.iterdir()):
+        return {}
+    table = folder / TABLE
+    lines = table.read_text(errors="replace").splitlines() if table.is_file() else []
+    if not lines or not lines[0].startswith(BEGINS.decode()):
+        raise InputError(
+            f"{option}: expected a new or empty folder, or one of saved images, got {str(folder)!r}; name another"
+        )
+    if lines[: len(head)] != head:
+        raise InputError(
+            f"{option}: expected a folder of the same images, {head[0]!r}, got {str(folder)!r} with "
+            f"{lines[0][:300]!r}; name another"
+        )
+    rows = [line.split("\t") for line in lines[2:]]
+    if not all(len(row) > 1 and row[1].isdecimal() for row in rows):
+        raise InputError(f"{option}: {str(table)!r} is damaged; name another folder")
+    return {int(row[1]): row for row in rows}
+
+
+def _table(head: list[str], rows: dict[int, list[str]]) -> bytes:
+    lines = [*head, *("\t".join(rows[number]) for number in sorted(rows))]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _name(index: int) -> str:
+    return f"{index:06d}.png"
+
+
+def _cell(value: object) -> str:
+    """A value as text without tabs and line ends; shortest text for floats, empty for None."""
+    return "" if value is None else " ".join(str(value).split())
+
+
+def _bytes(x: Tensor) -> npt.NDArray[np.uint8]:
+    """The bytes of images; raises InputError for a value that no byte over 255 gives."""
+    float_tensor("x", x)
+    if x.dim() != 4 or not x.numel():
+        raise InputError(f"x: expected images [N, C, H, W], got shape {shape_text(x.shape)}")
+    given = x.detach().cpu().double()
+    levels = (given * 255).round().clamp(0, 255).nan_to_num(0.0)
+    same = (levels.float() / 255).double() == given
+    if not bool(same.all()):
+        value = float(given[~same][0])
+        share = float((~same).double().mean())
+        raise InputError(
+            f"x: expected the float32 nearest to k/255 everywhere, as of an attack with grid='1/255', got {value!r}; "
+            f"{share:.2%} of the values would change in a file"
+        )
+    return levels.to(torch.uint8).numpy()
+
+
+def _png(image: npt.NDArray[np.uint8]) -> bytes:
+    """An image [C, H, W] as a PNG file."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError('PNG: needs Pillow; install it with pip install "pyrobust[data]"') from error
+    content = io.BytesIO()
+    pixels: npt.NDArray[Any] = image[0] if len(image) == 1 else np.moveaxis(image, 0, -1)
+    Image.fromarray(np.ascontiguousarray(pixels)).save(content, format="PNG")
+    return content.getvalue()
+
+
+def _same_picture(path: Path, image: npt.NDArray[np.uint8]) -> bool:
+    try:
+        return np.array_equal(read_picture(path), np.moveaxis(image, 0, -1))
+    except FileFormatError:
+        return False

@@ -1,0 +1,202 @@
+"""Attack sweeps on a grid: images moved first, levels stored, distances exact, images saved."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sqlite3
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attack_runs import Mine, digits, pgd, same
+from torch import Tensor
+
+from pyrobust.attacks import FAB, PGD, AutoAttack
+from pyrobust.auditing.check_run import check_run
+from pyrobust.errors import FileFormatError, InputError, StoreError
+from pyrobust.evaluation import Run, attack_dataset, robustness_curve, save_run_images
+from pyrobust.evaluation.attack_chunk import AttackChunk
+from pyrobust.runs.merge import merge_runs
+from pyrobust.zoo import ImageSet, load_data, load_model
+
+BYTE = Fraction(1, 255)
+
+
+def byte_digits() -> ImageSet:
+    data = digits()
+    return ImageSet("bytes", (data.x * 255).round() / 255, data.y)
+
+
+def levels(x: Tensor) -> np.ndarray:
+    k = (x.double() * 255).round()
+    assert torch.equal((k.float() / 255), x)
+    return k.flatten(1).long().numpy()
+
+
+@pytest.mark.parametrize(("norm", "epsilon"), [("linf", "38/255"), ("l2", 0.6), ("l1", 2.5)])
+def test_stored_examples_are_levels_in_the_ball_with_exact_distances(norm: str, epsilon: Any) -> None:
+    data = byte_digits()
+    attack = pgd(norm=norm, epsilon=epsilon, grid="1/255")
+    run = attack_dataset(attack, data, batch_size=7)
+    assert run.parameters["grid"] == "1/255"
+    assert len(run) == len(data)
+    assert bool((~run.robust & run.right).any())
+    radius = Fraction(str(epsilon))
+    delta = np.abs(levels(run.examples()) - levels(data.x))
+    for row, by in enumerate(run.table["broken_by"].tolist()):
+        d = delta[row].tolist()
+        total = {"linf": max(d), "l2": sum(k * k for k in d), "l1": sum(d)}[norm]
+        power = 2 if norm == "l2" else 1
+        assert total * BYTE**power <= radius**power
+        if by:
+            distance = run.table["distance"][row]
+            assert distance <= float(radius)
+            assert math.isclose(distance**power, float(total * BYTE**power), rel_tol=1e-12, abs_tol=1e-300)
+    assert not list(check_run(run))
+
+
+def test_images_off_the_grid_move_first_and_once_a_sweep_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        run = attack_dataset(pgd(epsilon="38/255", grid="1/255"), digits(), batch_size=5)
+    said = [message for message in caplog.messages if "moved" in message]
+    assert len(said) == 1
+    assert "of the pixels to the nearest multiple of 1/255" in said[0]
+    assert same(run, attack_dataset(pgd(epsilon="38/255", grid="1/255"), byte_digits(), batch_size=5))
+
+
+def test_auto_is_the_grid_of_the_whole_data_set() -> None:
+    run = attack_dataset(pgd(epsilon=0.25, grid="auto"), digits(), batch_size=3)
+    assert run.parameters["grid"] == "1/16"
+    assert torch.equal((run.examples() * 16).round() / 16, run.examples())
+    data = digits()
+    with pytest.raises(InputError, match=r"^grid: expected images on one of the grids"):
+        attack_dataset(pgd(grid="auto"), ImageSet("off", data.x * 0.999, data.y))
+
+
+def test_a_resumed_run_has_the_same_grid(tmp_path: Path) -> None:
+    data, path = byte_digits(), tmp_path / "run.db"
+
+    class Killed(Exception):
+        pass
+
+    def kill(now: Any) -> None:
+        if now.done >= 8:
+            raise Killed
+
+    attack = pgd(epsilon="38/255", grid="1/255")
+    with pytest.raises(Killed):
+        attack_dataset(attack, data, out=path, batch_size=4, progress=kill)
+    assert 0 < len(Run(path)) < len(data)
+    for grid in (None, "1/16"):
+        with pytest.raises(StoreError, match="grid: '1/255' stored"):
+            attack_dataset(pgd(epsilon="38/255", grid=grid), data, out=path)
+    assert same(attack_dataset(attack, data, out=path), attack_dataset(attack, data, batch_size=4))
+
+
+def test_autoattack_and_attacks_of_users() -> None:
+    data = byte_digits()
+    ensemble = AutoAttack(load_model("zoo:digits-smooth-0.25"), "38/255", grid="1/255", attacks_to_run=["apgd-ce"])
+    for attack in (ensemble, Mine(load_model("zoo:digits-smooth-0.25"), grid="1/255", epsilon="38/255")):
+        delta = np.abs(levels(attack_dataset(attack, data).examples()) - levels(data.x))
+        assert 0 < delta.max() <= 38
+
+
+def test_points_off_the_grid_or_outside_the_ball_are_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = byte_digits()
+    for shift in (1e-6, 39 / 255):
+        monkeypatch.setattr(PGD, "generate", lambda self, x, y, shift=shift, **_: (x + shift).clamp(0, 1))
+        attack = pgd(epsilon="38/255", grid="1/255")
+        with pytest.raises(InputError, match=r"expected PGD\.generate to return multiples of 1/255 within linf"):
+            attack_dataset(attack, data)
+
+
+def test_a_curve_starts_from_the_moved_images() -> None:
+    data = digits()
+    model = load_model("zoo:digits-smooth-0.25")
+    settings: dict[str, Any] = {"steps": 3, "grid": "1/255"}
+    epsilons = [8 / 255, 30 / 255, 50 / 255]
+    curve = robustness_curve(PGD, model, data.x, data.y, epsilons, **settings)
+    moved = robustness_curve(PGD, model, byte_digits().x, data.y, epsilons, **settings)
+    assert curve.counts.tolist() == moved.counts.tolist()
+    assert curve.counts[0] > curve.counts[-1]
+    found = robustness_curve(PGD, model, data.x, data.y, [0.25], steps=3, grid="auto")
+    assert found.counts.tolist() == [int(attack_dataset(pgd(epsilon=0.25, grid="auto"), data).robust.sum())]
+
+
+def test_minimum_distances() -> None:
+    data = digits()
+    result = FAB(load_model("zoo:digits-smooth-0.25"), norm="l2", grid="1/255", steps=10).minimum(data.x, data.y)
+    delta = levels(result.x_adv) - levels(byte_digits().x)
+    for d, distance in zip(delta, result.distance.tolist(), strict=True):
+        assert math.isinf(distance) or math.isclose(distance, math.sqrt(int((d * d).sum())) / 255, rel_tol=1e-12)
+
+
+def test_images_of_a_run_are_saved_shard_by_shard(tmp_path: Path) -> None:
+    data, folder = byte_digits(), tmp_path / "images"
+    attack = pgd(epsilon="38/255", grid="1/255")
+    for shard in ((1, 2), (2, 2)):
+        run = attack_dataset(attack, data, skip=2, shard=shard, out=tmp_path / f"{shard[0]}.db")
+        save_run_images(run, folder)
+    whole = merge_runs([tmp_path / "1.db", tmp_path / "2.db"])
+    save_run_images(whole, folder)  # nothing to add
+    loaded = load_data(f"folder:{folder}")
+    assert torch.equal(loaded.x, whole.examples())
+    assert loaded.y.tolist() == whole.table["label"].tolist()
+    again = attack_dataset(pgd(epsilon=0, grid="1/255"), loaded)
+    assert np.array_equal(again.table["prediction"], whole.table["adversarial"])
+    rows = [line.split("\t") for line in (folder / "images.tsv").read_text().splitlines()]
+    names = ["file", "index", "label", "prediction", "adversarial", "distance", "broken_by"]
+    assert rows[1] == names
+    assert [int(row[1]) for row in rows[2:]] == whole.table["index"].tolist()
+    for row, distance in zip(rows[2:], whole.table["distance"].tolist(), strict=True):
+        assert float(row[5] or "nan") == distance or math.isnan(distance)
+    other = attack_dataset(pgd(epsilon="20/255", grid="1/255"), data)
+    with pytest.raises(InputError, match="expected a folder of the same images"):
+        save_run_images(other, folder)
+    with pytest.raises(InputError, match=r"^run: expected an attack with grid 1/255"):
+        save_run_images(attack_dataset(pgd(), data), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("UPDATE result SET distance = 0.1234 WHERE broken_by = 'PGD'", "distance of no whole number"),
+        ("pixel", "adversarial example that is not on the grid"),
+    ],
+)
+def test_the_audit_finds_what_is_off_the_grid(tmp_path: Path, change: str, found: str) -> None:
+    path = tmp_path / "run.db"
+    attack_dataset(pgd(epsilon="38/255", grid="1/255"), byte_digits(), out=path)
+    assert not list(check_run(Run(path)))
+    connection = sqlite3.connect(path)
+    if change == "pixel":
+        (blob,) = connection.execute("SELECT x_adv FROM result WHERE idx = 3").fetchone()
+        values = np.frombuffer(blob, "<f4").copy()
+        values[5] = 0.1234
+        connection.execute("UPDATE result SET x_adv = ? WHERE idx = 3", (values.tobytes(),))
+    else:
+        connection.execute(change)
+    connection.commit()
+    connection.close()
+    assert found in " ".join(str(finding) for finding in check_run(Run(path)))
+
+
+@pytest.mark.parametrize("value", ['"0.2"', '"auto"', '"1/0"', "null", '"2/510"'])
+def test_other_grids_in_a_file_are_refused(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "run.db"
+    attack_dataset(pgd(epsilon="38/255", grid="1/255"), byte_digits(), out=path)
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE run SET parameters = replace(parameters, '\"1/255\"', ?)", (value,))
+    connection.commit()
+    connection.close()
+    with pytest.raises(FileFormatError, match="parameter grid"):
+        Run(path).table  # noqa: B018
+
+
+def test_chunks_without_a_grid_are_as_before() -> None:
+    assert AttackChunk(pgd(), digits(), attack_dataset(pgd(), digits()).parameters).levels is None

@@ -1,0 +1,151 @@
+"""Images on the grid of bytes survive a file, bit by bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pyrobust.errors import FileFormatError, InputError
+from pyrobust.zoo import load_data, save_images
+
+
+def byte_images(count: int, channels: int = 1, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, channels, 5, 4), generator=generator).float() / 255
+
+
+@pytest.mark.parametrize(("channels", "name"), [(1, "png"), (3, "png"), (1, "a.npz"), (3, "a.npz")])
+def test_loaded_images_have_the_same_bits(tmp_path: Path, channels: int, name: str) -> None:
+    x, y = byte_images(7, channels), [3, 0, 1, 1, 9, 2, 5]
+    save_images(tmp_path / name, x, y)
+    loaded = load_data(f"{'npz' if name.endswith('.npz') else 'folder'}:{tmp_path / name}")
+    assert torch.equal(loaded.x, x)
+    assert loaded.y.tolist() == y
+
+
+def test_every_byte_survives(tmp_path: Path) -> None:
+    x = (torch.arange(256) / torch.tensor(255.0)).view(1, 1, 16, 16)
+    save_images(tmp_path / "f", x, [0])
+    save_images(tmp_path / "f.npz", x, [0])
+    for spec in (f"folder:{tmp_path / 'f'}", f"npz:{tmp_path / 'f.npz'}"):
+        assert torch.equal(load_data(spec).x, x)
+    with Image.open(tmp_path / "f" / "000000.png") as image:  # read by another library
+        assert np.array_equal(np.asarray(image).ravel(), np.arange(256))
+
+
+def test_a_folder_is_completed_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    x = byte_images(4)
+    folder = tmp_path / "f"
+    save_images(folder, x[2:], [1, 0], indices=[20, 30], columns={"distance": [0.5, None]}, about="sweep")
+    first = (folder / "000020.png").stat().st_mtime_ns
+    save_images(folder, x[:3], [3, 2, 1], indices=[0, 10, 20], columns={"distance": [1, 2, 0.5]}, about="sweep")
+    assert (folder / "000020.png").stat().st_mtime_ns == first
+    table = (folder / "images.tsv").read_text().splitlines()
+    assert table[0] == "# pyrobust images, bytes over 255; sweep"
+    assert table[1].split("\t") == ["file", "index", "label", "distance"]
+    assert [line.split("\t") for line in table[2:]] == [
+        ["000000.png", "0", "3", "1"],
+        ["000010.png", "10", "2", "2"],
+        ["000020.png", "20", "1", "0.5"],
+        ["000030.png", "30", "0", ""],
+    ]
+    assert torch.equal(load_data(f"folder:{folder}").x, x)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    with pytest.raises(InputError, match="expected no other image named 000010"):
+        save_images(folder, x[:1], [2], indices=[10], columns={"distance": [0]}, about="sweep")
+    with pytest.raises(InputError, match="expected a folder of the same images"):
+        save_images(folder, x[:1], [2], indices=[40], columns={"distance": [0]}, about="another")
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_kill_between_the_pictures_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = byte_images(5)
+    monkeypatch.setattr("pyrobust.zoo.saved_images._CHUNK", 2)
+    written: list[Any] = []
+    from pyrobust.zoo import saved_images
+
+    whole = saved_images.write_together
+
+    def killed(folder: Path, files: dict[str, bytes]) -> None:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(files)
+        whole(folder, files)
+
+    monkeypatch.setattr(saved_images, "write_together", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_images(tmp_path / "f", x, range(5))
+    monkeypatch.setattr(saved_images, "write_together", whole)
+    save_images(tmp_path / "f", x, range(5))
+    assert torch.equal(load_data(f"folder:{tmp_path / 'f'}").x, x)
+
+
+@pytest.mark.parametrize("content", ["file", "folder", "npz"])
+def test_what_others_made_stays(tmp_path: Path, content: str) -> None:
+    path = tmp_path / ("a.npz" if content == "npz" else "a")
+    if content == "folder":
+        path.mkdir()
+        (path / "images.tsv").write_text("mine\n")
+    else:
+        path.write_text("mine")
+    with pytest.raises(InputError, match=r"^path: expected a"):
+        save_images(path, byte_images(1), [0])
+    kept = path / "images.tsv" if content == "folder" else path
+    assert kept.read_text().strip() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"x": byte_images(2) + 1e-7}, r"^x: expected the float32 nearest to k/255"),
+        ({"x": byte_images(2) * 2}, r"^x: expected the float32 nearest"),
+        ({"x": torch.full((2, 1, 2, 2), torch.nan)}, r"^x: expected the float32 nearest"),
+        ({"x": byte_images(2)[0]}, r"^x: expected images"),
+        ({"x": byte_images(2, 2)}, r"^x: expected 1 or 3 channels"),
+        ({"indices": [1, 1]}, r"^indices: expected distinct"),
+        ({"indices": [1]}, r"^indices: expected one for each"),
+        ({"y": [1]}, r"^y: expected shape"),
+        ({"columns": {"a": [1]}}, r"^columns: expected 2 values of a"),
+        ({"path": ""}, r"^path: expected the name"),
+    ],
+)
+def test_bad_input_writes_nothing(tmp_path: Path, change: dict[str, Any], match: str) -> None:
+    arguments: dict[str, Any] = {"path": tmp_path / "f", "x": byte_images(2), "y": [0, 1]} | change
+    path, x, y = (arguments.pop(name) for name in ("path", "x", "y"))
+    with pytest.raises(InputError, match=match):
+        save_images(path, x, y, **arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda table: table.replace("000001.png", "../0.png"),
+        lambda table: table.replace("\t1\t", "\tone\t"),
+        lambda table: "\n".join(table.splitlines()[:2]),
+        lambda table: table.splitlines()[0],
+        lambda table: table + table.splitlines()[-1] + "\n",
+        lambda table: table.replace("file\tindex", "index\tfile"),
+        lambda table: "",
+        lambda table: table.replace("000001.png\t1", "000007.png\t7"),
+    ],
+)
+def test_damaged_tables_are_refused(tmp_path: Path, damage: Any) -> None:
+    save_images(tmp_path / "f", byte_images(2), [0, 1])
+    table = tmp_path / "f" / "images.tsv"
+    table.write_text(damage(table.read_text()))
+    with pytest.raises(FileFormatError, match=r"save (them|it) again"):
+        load_data(f"folder:{tmp_path / 'f'}")
+
+
+def test_damaged_pictures_are_refused(tmp_path: Path) -> None:
+    save_images(tmp_path / "f", byte_images(2), [0, 1])
+    (tmp_path / "f" / "000001.png").write_bytes(b"no picture")
+    with pytest.raises(FileFormatError, match="not a readable PNG"):
+        load_data(f"folder:{tmp_path / 'f'}")
