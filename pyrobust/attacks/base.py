@@ -228,7 +228,7 @@ class AdversarialAttack(abc.ABC):
         moved = images != x
         if not self._moved_reported and bool(moved.any()):
             self._moved_reported = True
-            logger.warning("%s", describe_moved(images, x, levels.step))
+            logger.warning("x: %s", describe_moved(images, x, levels.step))
         return images
 
     def _levels_of(self, x: Tensor) -> Levels | None:
@@ -364,12 +364,12 @@ def describe_moved(images: Tensor, x: Tensor, step: Fraction) -> str:
     """How many values of x moved to the grid, and how far.
 
     >>> describe_moved(torch.tensor([0.25, 0.5]), torch.tensor([0.25, 0.45]), Fraction(1, 4))
-    'x: moved 50.00 % of the pixels to the nearest multiple of 1/4, by at most 0.2 steps; distances are from there'
+    'moved 50.00 % of the pixels to the nearest multiple of 1/4, by at most 0.2 steps; distances are from there'
     """
     moved = images != x
     furthest = float((images.double() - x.double()).abs().max() / float(step))
     return (
-        f"x: moved {float(moved.double().mean()):.2%} of the pixels to the nearest multiple of {step}, by at most "
+        f"moved {float(moved.double().mean()):.2%} of the pixels to the nearest multiple of {step}, by at most "
         f"{furthest:.2g} steps; distances are from there"
     ).replace("%", " %")
 

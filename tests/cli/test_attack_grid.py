@@ -18,7 +18,7 @@ BYTES = [*BASE, "--epsilon", "38/255", "--max", "12", "--grid", "1/255"]
 def test_saved_images_are_attacked_images_wherever_they_are_loaded(pyrobust: Any, tmp_path: Path) -> None:
     done = pyrobust(*BYTES, "--save-images", "adversarial")
     assert done.status == 0, done.err
-    assert "linf epsilon 0.149020 in steps of 1/255" in " ".join(done.out.split())
+    assert "linf epsilon 38/255 in steps of 1/255" in " ".join(done.out.split())
     assert "images: adversarial" in done.err
     assert "moved" in done.err
     run = Run(tmp_path / "attack-pgd-digits-smooth-0.25-digits-linf-eps0.14902-grid-1-255.db")
