@@ -31,6 +31,18 @@ def save_run_images(run: Run, path: str | os.PathLike[str]) -> None:
         InputError: another kind of run, or a path that may not be written.
         MissingExtraError: PNG without Pillow.
         StoreError: a file cannot be written.
+
+    >>> import tempfile
+    >>> from pyrobust.attacks import PGD
+    >>> from pyrobust.evaluation import attack_dataset
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> digits = load_data("digits")
+    >>> data = (digits.x.mul(255).round() / 255, digits.y)
+    >>> run = attack_dataset(PGD(load_model("zoo:digits-smooth-0.25"), "20/255", grid="1/255"), data, max_images=5)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_run_images(run, folder)
+    ...     bool((load_data(f"folder:{folder}").x == run.examples()).all())
+    True
     """
     if run.kind != "attack" or run.parameters.get("grid") != str(BYTES) or not run.parameters["examples"]:
         raise InputError(
