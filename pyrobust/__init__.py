@@ -23,8 +23,8 @@ from pyrobust.attacks import (
     PGD,
     SPSA,
     AdaptedAttack,
-    AdaptedResult,
     AdversarialAttack,
+    AdversarialPatch,
     AutoAttack,
     CarliniWagner,
     DeepFool,
@@ -35,6 +35,7 @@ from pyrobust.attacks import (
     Square,
     TransferAttack,
     diagnose,
+    UniversalPerturbation,
     minimum_norm,
 )
 from pyrobust.bounds import (
@@ -100,6 +101,7 @@ __all__ = [
     "AdaptedAttack",
     "AdaptedResult",
     "AdversarialAttack",
+    "AdversarialPatch",
     "AutoAttack",
     "BinaryProvableAvgRobustness",
     "BinaryProvableRobustAccuracy",
@@ -125,6 +127,7 @@ __all__ = [
     "Square",
     "SurvivalCurve",
     "TransferAttack",
+    "UniversalPerturbation",
     "Verdicts",
     "__version__",
     "attack_dataset",

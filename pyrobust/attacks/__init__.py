@@ -35,8 +35,10 @@ from .minimum.fab import FAB
 from .minimum.fmn import FMN
 from .minimum.result import MinimumNorm
 from .minimum.sigma_zero import SigmaZero
+from .patch import AdversarialPatch, Patch
 from .pgd import BIM, PGD
 from .transfer import TransferAttack
+from .universal import UniversalPerturbation, UniversalResult
 
 __all__ = [
     "APGD",
@@ -53,6 +55,7 @@ __all__ = [
     "AdaptedAttack",
     "AdaptedResult",
     "AdversarialAttack",
+    "AdversarialPatch",
     "AutoAttack",
     "AutoAttackResult",
     "BatchAttack",
@@ -65,9 +68,12 @@ __all__ = [
     "MinimumNorm",
     "MinimumNormAttack",
     "MinimumNormEnsemble",
+    "Patch",
     "SigmaZero",
     "Square",
     "TransferAttack",
     "diagnose",
+    "UniversalPerturbation",
+    "UniversalResult",
     "minimum_norm",
 ]

@@ -1,0 +1,109 @@
+"""The base class of attacks of a whole data set: checks, minibatches, predictions and rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from pyrobust.checks import class_labels, count, float_tensor, integer, shape_text
+from pyrobust.errors import InputError
+from pyrobust.metrics import Rate, attack_success_rate, clean_accuracy, estimate_rate, robust_accuracy
+from pyrobust.ops.logits import LogitLoss
+from pyrobust.runner import Classifier, Runner
+
+from .base import _clip_range
+from .losses import named_loss
+from .norms import per_example
+from .queries import Queries
+
+
+class InputAgnosticAttack:
+    """One perturbation or patch for a whole data set, found by gradient steps on minibatches.
+
+    Args:
+        model: module or callable, [N, ...] → logits [N, K] or an object with ``.logits``.
+        clip_min: smallest valid input value.
+        clip_max: largest valid input value.
+        clip: (clip_min, clip_max), in their place.
+        device: where to run; default: the device of the model's first parameter, else the CPU.
+        epochs: passes over the data.
+        seed: random seed of the order of the data, in [0, 2**64).
+        batch_size: rows of a minibatch.
+        dtype: of the batches, see ``pyrobust.runner.Runner``.
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        clip_min: float,
+        clip_max: float,
+        device: torch.device | str | None,
+        *,
+        clip: tuple[float, float] | None,
+        epochs: int,
+        seed: int,
+        batch_size: int,
+        dtype: torch.dtype | None,
+    ) -> None:
+        self.clip_min, self.clip_max = _clip_range(clip_min, clip_max, clip)
+        self.epochs = count("epochs", epochs)
+        self.seed = integer("seed", seed, 0, (1 << 64) - 1)
+        self.batch_size = count("batch_size", batch_size)
+        self.model = model
+        self.runner = Runner(model, device=device, dtype=dtype)
+        if isinstance(model, nn.Module):
+            model.to(self.runner.device)
+
+    def _checked(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Check images and labels; the labels int64 on the CPU."""
+        float_tensor("x", x)
+        if x.dim() < 2 or not x.numel():
+            raise InputError(f"x: expected images [N, ...], at least one, got shape {shape_text(x.shape)}")
+        x = x.detach()
+        low, high = (float(end) for end in x.double().aminmax())
+        if not (self.clip_min <= low and high <= self.clip_max):
+            raise InputError(
+                f"x: expected finite values in the clip range [{self.clip_min}, {self.clip_max}], got {low} to {high}; "
+                "rescale x or set the clip range"
+            )
+        return x, class_labels("y", y, len(x))
+
+    def _minibatches(self, examples: int) -> Iterator[Tensor]:
+        """Rows of the minibatches of one epoch after the other, in random order."""
+        generator = torch.Generator().manual_seed(self.seed)
+        for _ in range(self.epochs):
+            yield from torch.split(torch.randperm(examples, generator=generator), self.batch_size)
+
+    def _classes(self, x: Tensor) -> Tensor:
+        """Predicted classes, int64 [N] on the CPU; -1 for none."""
+        return Queries(self.runner).judge.classes(x)
+
+    def _gradients(self, queries: Queries, x_adv: Tensor, y: Tensor, name: str, targeted: bool, limit: float) -> Tensor:
+        """Gradients [B, ...] of min(loss, limit) by the examples, on their device, times one positive factor."""
+        labels = y.to(self.runner.device_for(x_adv))
+        weights: list[Tensor] = []  # sizes of the derivatives by the logits, which ``Queries`` leaves out
+
+        def loss(logits: Tensor) -> LogitLoss:
+            result = named_loss(logits, labels, labels, name=name, targeted=targeted)
+            weights[:] = [torch.where(result.value < limit, result.size, 0)]  # 0 for NaN
+            return result
+
+        with self.runner.session(gradients=True):
+            _, _, gradient = queries.gradient(self.runner.batch(x_adv), loss)
+        # Only their ratios matter; without the division they might underflow.
+        weight = weights[0] / weights[0].amax().clamp(min=torch.finfo(torch.float64).tiny)
+        return gradient.nan_to_num_(0.0, 0.0, 0.0).mul_(per_example(weight, gradient)).to(x_adv.device)
+
+    def _rates(self, x: Tensor, y: Tensor, x_adv: Tensor) -> dict[str, Rate]:
+        """Rates of the predictions at x and x_adv, with their exact intervals."""
+        clean, adversarial = self._classes(x), self._classes(x_adv)
+        rates = {
+            "clean_accuracy": clean_accuracy(clean, y),
+            "robust_accuracy": robust_accuracy(clean, adversarial, y),
+            "fooling_rate": estimate_rate(int((clean != adversarial).sum()), len(y)),
+        }
+        if rates["clean_accuracy"].successes:
+            rates["attack_success_rate"] = attack_success_rate(clean, adversarial, y)
+        return rates
