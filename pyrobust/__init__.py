@@ -34,8 +34,8 @@ from pyrobust.attacks import (
     SigmaZero,
     Square,
     TransferAttack,
-    diagnose,
     UniversalPerturbation,
+    diagnose,
     minimum_norm,
 )
 from pyrobust.bounds import (

@@ -72,8 +72,8 @@ __all__ = [
     "SigmaZero",
     "Square",
     "TransferAttack",
-    "diagnose",
     "UniversalPerturbation",
     "UniversalResult",
+    "diagnose",
     "minimum_norm",
 ]
