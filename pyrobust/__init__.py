@@ -99,7 +99,6 @@ __all__ = [
     "PGD",
     "SPSA",
     "AdaptedAttack",
-    "AdaptedResult",
     "AdversarialAttack",
     "AdversarialPatch",
     "AutoAttack",

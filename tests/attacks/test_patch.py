@@ -82,7 +82,7 @@ def test_positions_are_held_out() -> None:
 
 
 def test_it_fools_more_than_random_patches() -> None:
-    """On other images, at the positions that it was optimised for: the net is random, and treats each in its own way."""
+    """On other images, at the positions that it was optimised for: the net is random, and has no others like them."""
     net, (x, _) = small_net(torch.float32), images(160, torch.float32)
     y = net(x).argmax(1)
     attack = AdversarialPatch(net, 4, epochs=40, target=2, batch_size=20, step_size=0.1)
