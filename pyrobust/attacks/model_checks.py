@@ -12,11 +12,11 @@ from torch import Tensor
 
 #: Number of examples on which a model is checked.
 CHECKED_EXAMPLES = 64
-# Relative distance of logits that are considered equal.
-_LOGIT_TOLERANCE = 1e-4
+#: Relative distance of logits that are considered equal.
+LOGIT_TOLERANCE = 1e-4
 
 
-def differing_rows(first: Tensor, second: Tensor) -> Tensor:
+def differing_rows(first: Tensor, second: Tensor, tolerance: float = LOGIT_TOLERANCE) -> Tensor:
     """Rows whose logits [N, K] differ by more than rounding, bool [N]; NaN repeats itself.
 
     >>> differing_rows(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[1.0, 1e-6], [1.0, 0.1]]))
@@ -26,7 +26,7 @@ def differing_rows(first: Tensor, second: Tensor) -> Tensor:
     same = (first == second) | (first.isnan() & second.isnan())
     change = (first - second).masked_fill(same, 0.0).norm(dim=1)
     length = first.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).norm(dim=1)
-    differ: Tensor = ~(change <= _LOGIT_TOLERANCE * length.clamp(min=1e-10))
+    differ: Tensor = ~(change <= tolerance * length.clamp(min=1e-10))
     return differ
 
 

@@ -43,6 +43,12 @@ CATALOGUE: dict[str | tuple[str, str], Sign] = {
         "on by mistake, switch it off",
         f"{_ATHALYE} (stochastic gradients); {_PINTOR} (unstable predictions)",
     ),
+    "batch-dependent": Sign(
+        "rows of a batch depend on each other, so that an attack on a batch sees another function than a user who runs "
+        "one image",
+        "normalize with stored statistics, operate along dimensions 1 on, or pass batch_size=1",
+        _CARLINI,
+    ),
     "not-finite": Sign(
         "the model returns NaN or infinite logits, which predict no class and count as misclassified",
         "find the operation that overflows or divides by zero, such as with torch.autograd.set_detect_anomaly(True)",
@@ -112,6 +118,19 @@ CATALOGUE: dict[str | tuple[str, str], Sign] = {
         f"{_ATHALYE} (shattered gradients)",
     ),
     ("gradient-mismatch", "replaced"): Sign(_REPLACED, _REPAIR, f"{_ATHALYE} (shattered gradients)"),
+    ("gradient-mismatch", "rescaled"): Sign(
+        "the gradient is the model's times a constant, as where a part of it is detached: steps of a fixed length, and "
+        "those along a normalized gradient, do not notice, but sums of gradients do",
+        "repair the backward pass, or check that attacks normalize the gradient, as those of pyrobust do",
+        f"{_ATHALYE} (shattered gradients)",
+    ),
+    "noisy-loss": Sign(
+        "the loss has many small waves: its gradient is that of the wave, not of the trend, and steps follow it at "
+        "random",
+        "average the gradient over nearby points: EOT(model, samples, transform=noise); or attack by queries, with "
+        "Square or SPSA",
+        f"{_CARLINI}; {_PINTOR}",
+    ),
     "saturated-loss": Sign(
         "the logits are so far apart that the gradient of the cross-entropy, softmax(z) − onehot(y), underflows to "
         "exactly zero: attacks that call torch.nn.functional.cross_entropy do not move (those of pyrobust scale the "

@@ -35,7 +35,9 @@ def find_cause_of_gradient(subject: Subject) -> Cause:
     if torch.equal(start_logits, end_logits) and torch.equal(start_logits, subject.logits(far)):
         return "constant"
     for share in _MOVES:
-        middle = x + (end - x) * 0.37  # off a grid that the images may lie on
+        # Not on a grid that the images lie on, nor at one distance from it.
+        place = torch.rand(x.shape, generator=subject.generator, dtype=torch.float32).to(x)
+        middle = x + (end - x) * place
         logits = subject.logits(middle)
         moved = subject.logits(middle + (end - x) * share)
         if float((moved == logits).all(1).double().mean()) > 0.5:

@@ -14,7 +14,7 @@ from pyrobust.row_independence import find_cause
 from pyrobust.runner import evaluation_mode, logits_of
 
 from ..eot import EOT
-from ..model_checks import are_probabilities, differing_rows, watch_for_gradients
+from ..model_checks import LOGIT_TOLERANCE, are_probabilities, differing_rows, watch_for_gradients
 from ..queries import NoGradientError
 from .catalogue import make_finding
 from .finding import Finding
@@ -27,6 +27,8 @@ _SAME_DIRECTION = 0.5
 _REPEATS = 8
 # Examples whose operations are recorded.
 _RECORDED = 2
+# Examples that run alone, too.
+_ALONE = 8
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def examine_forward(subject: Subject, training: list[nn.Module]) -> Forward:
     random = any(bool(differing_rows(first, other).any()) for other in repeats)
     findings = [
         *(_randomized(subject, first, repeats, operations) if random else _training_mode(subject, training)),
+        *(() if random else _batch_dependent(subject, first)),
         *_not_finite(first),
         *_dynamic(called),
         *_not_logits(first, operations),
@@ -137,6 +140,18 @@ def _agreement(subject: Subject) -> float | None:
     cosines = torch.cat([(a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1)) for b in others])
     cosines = cosines[cosines.isfinite()]  # NaN where a gradient is zero
     return float(cosines.median()) if len(cosines) else None
+
+
+def _batch_dependent(subject: Subject, logits: Tensor) -> Iterator[Finding]:
+    """Compare the outputs of a few examples in a batch with those in a batch of one."""
+    rows = list(range(min(_ALONE, len(subject))))
+    alone = torch.cat([subject.logits(subject.x[i : i + 1]) for i in rows])
+    tolerance = torch.finfo(subject.queries.runner.dtype).eps ** 0.5
+    changed = int(differing_rows(logits[: len(rows)], alone, max(tolerance, LOGIT_TOLERANCE)).sum())
+    if changed:
+        text = f"{changed} of {len(rows)} examples have other logits in a batch of one than among {len(logits)}"
+        evidence = {"changed": changed, "examples": len(rows), "batch": len(logits)}
+        yield make_finding("batch-dependent", "suspicious", text, evidence)
 
 
 def _not_finite(logits: Tensor) -> Iterator[Finding]:

@@ -32,11 +32,19 @@ class Notes:
         self.findings.append(make_finding(name, severity, text, evidence, cause))
 
     def share(
-        self, name: str, count: int, n: int, text: str, evidence: Mapping[str, Any], cause: str | None = None
+        self,
+        name: str,
+        count: int,
+        n: int,
+        text: str,
+        evidence: Mapping[str, Any],
+        cause: str | None = None,
+        most: Severity = "masked",
     ) -> None:
         """Add a finding if a sign shows at more of the n examples than a sound model may show by chance."""
         severity = share_severity(count, n)
         if severity is not None:
+            severity = "suspicious" if most == "suspicious" else severity
             self.add(name, severity, text, {"count": count, "examples": n, **evidence}, cause)
         elif count and n < _LEAST_SHARE:
             self.undecided[name] = f"{text}; deciding takes at least {_LEAST_SHARE} examples"

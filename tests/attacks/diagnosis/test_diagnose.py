@@ -81,8 +81,10 @@ def test_models_that_torch_cannot_differentiate(model: Any) -> None:
 
 def test_the_remedy_is_accepted() -> None:
     """Quantization through BPDA, and noise through EOT, leave nothing to find."""
-    fine = nn.Sequential(BPDA(lambda x: (64 * x).round() / 64), NET).eval()
-    assert diagnose(fine, X, Y, 0.1).findings == ()
+    fine = nn.Sequential(BPDA(lambda x: (16 * x).round() / 16), NET).eval()
+    diagnosis = diagnose(fine, X, Y, 0.1)
+    assert diagnosis.findings == ()
+    assert "BPDA" in diagnosis.undecided["gradient-mismatch"]
     averaged = diagnose(EOT(Noisy(NET, 0.02).eval(), samples=8).eval(), X, Y, 0.1)
     assert averaged.findings == ()
     assert "attacks" in averaged.undecided
@@ -131,6 +133,21 @@ def test_training_mode() -> None:
     found = names(diagnose(normalized, X, Y, 0.1))
     assert "training-mode" in found
     assert all(torch.equal(tensor, before[name]) for name, tensor in normalized.state_dict().items())
+
+
+def test_batch_dependence() -> None:
+    coupled = nn.Sequential(nn.BatchNorm2d(1, affine=False, track_running_stats=False), NET).eval()
+    finding = diagnose(coupled, X, Y, 0.1).findings[0]
+    assert (finding.name, finding.evidence["changed"]) == ("batch-dependent", 8)
+
+
+def test_waves_and_factors() -> None:
+    noisy = diagnose(lambda x: NET(x + 0.02 * (500 * x).sin()), X, Y, 0.1)
+    assert "noisy-loss" in names(noisy)
+    half = diagnose(lambda x: NET((x + x.detach()) / 2), X, Y, 0.1)
+    assert names(half) == ["gradient-mismatch"]
+    assert (cause_of(half, "gradient-mismatch"), half.verdict) == ("rescaled", "suspicious")
+    assert half.findings[0].evidence["factor"] == pytest.approx(2, rel=0.1)
 
 
 def test_dynamic_and_probabilities() -> None:

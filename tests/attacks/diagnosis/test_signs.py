@@ -12,9 +12,10 @@ from pyrobust.attacks.diagnosis import trials
 from pyrobust.attacks.diagnosis.catalogue import CATALOGUE, make_finding
 from pyrobust.attacks.diagnosis.continuity import find_cause_of_gradient
 from pyrobust.attacks.diagnosis.finding import share_severity
-from pyrobust.attacks.diagnosis.gradient import saturates, unexplained_share
+from pyrobust.attacks.diagnosis.gradient import saturates
 from pyrobust.attacks.diagnosis.notes import Notes
 from pyrobust.attacks.diagnosis.operations import record_operations
+from pyrobust.attacks.diagnosis.segments import Segments, measure_segments
 from pyrobust.attacks.diagnosis.subject import Subject
 from pyrobust.attacks.norms import norm_of
 from pyrobust.attacks.queries import Queries
@@ -53,9 +54,9 @@ WEIGHTS = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0])
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
 def test_unexplained_share(norm: str) -> None:
     def share(f: Any) -> Tensor:
-        value, usable = unexplained_share(subject(of(f), norm=norm))
-        assert int(usable.sum()) >= 18
-        return value[usable]
+        segments = measure_segments(subject(of(f), norm=norm))
+        assert int(segments.usable.sum()) >= 18
+        return segments.unexplained()
 
     assert float(share(lambda x: x @ WEIGHTS).max()) < 1e-4
     assert float(share(lambda x: (x @ WEIGHTS).square()).max()) < 1e-3  # the midpoint rule is exact for parabolas
@@ -64,13 +65,26 @@ def test_unexplained_share(norm: str) -> None:
     torch.testing.assert_close(
         share(lambda x: Rescaled.apply(x) @ WEIGHTS), torch.tensor(0.75).double().expand(20), rtol=0, atol=1e-3
     )
+    assert measure_segments(subject(of(lambda x: Rescaled.apply(x) @ WEIGHTS), norm=norm)).factor() == pytest.approx(
+        0.25, rel=1e-3
+    )
     jumps = share(lambda x: (x @ WEIGHTS * 50).round() + 1e-3 * (x @ WEIGHTS))
     assert float(jumps.median()) > 0.99
 
 
 def test_changes_by_rounding_are_not_compared() -> None:
-    _, usable = unexplained_share(subject(of(lambda x: 1e6 + 1e-3 * (x @ WEIGHTS))))
-    assert not bool(usable.any())
+    segments = measure_segments(subject(of(lambda x: 1e6 + 1e-3 * (x @ WEIGHTS))))
+    assert not bool(segments.usable.any())
+
+
+def test_segments_by_hand() -> None:
+    slopes = torch.tensor([[2.0, 1.0, 0.0], [2.0, -1.0, 0.0]]).double()
+    segments = Segments(torch.tensor([1.0, 0.5, 3.0]).double(), slopes, torch.tensor([True, True, True]))
+    assert segments.unexplained().tolist() == [0.5, 0.5, 1.0]
+    assert segments.unexplained(0.5).tolist() == [0.0, 1.0, 1.0]
+    assert segments.steadiness().tolist() == [1.0, 0.0, 1.0]
+    waves = measure_segments(subject(of(lambda x: (x @ WEIGHTS) + 0.01 * (x @ WEIGHTS * 2000).sin())))
+    assert float(waves.steadiness().median()) < 0.5
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,68 @@
+"""The margin along segments of the ball: what its gradient promises, and what it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .subject import Subject, margin
+
+# Points of a segment at which its gradient is taken.
+_POINTS = 16
+# Changes of the margin below this many units of rounding are not compared.
+_ROUNDING_UNITS = 500
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The margin on the segment from each example to a random point on the surface of its ball; on the CPU, float64.
+
+    Attributes:
+        change: [N], the margin's change from end to end.
+        slopes: [16, N], its derivative along the segment by the gradient, at midpoints.
+        usable: [N], bool, where the change can be told from rounding.
+    """
+
+    change: Tensor
+    slopes: Tensor
+    usable: Tensor
+
+    def unexplained(self, factor: float = 1.0) -> Tensor:
+        """Share of the change that the gradient, times a factor, does not explain, [usable].
+
+        For a model that is continuous and differentiable almost everywhere, as networks of ReLUs are, the change is the
+        integral of the slope. With s̄ the mean of the slopes s, the share is |change − s̄| / max(|change|, mean |s|):
+        near 0 for a true gradient, 1 for one of zero or across jumps.
+        """
+        scale = torch.maximum(self.change.abs(), factor * self.slopes.abs().mean(0))
+        return ((self.change - factor * self.slopes.mean(0)).abs() / scale)[self.usable]
+
+    def factor(self) -> float:
+        """Median of the change over the mean slope: how many times too small the gradient is."""
+        ratio = (self.change / self.slopes.mean(0))[self.usable]
+        return float(ratio.nanmedian())
+
+    def steadiness(self) -> Tensor:
+        """|s̄| / mean |s|, [usable]: 1 where the slope keeps its sign, near 0 where it changes it again and again."""
+        steadiness = self.slopes.mean(0).abs() / self.slopes.abs().mean(0)
+        return steadiness.nan_to_num(nan=1.0)[self.usable]
+
+
+def measure_segments(subject: Subject) -> Segments:
+    """Compute the margin and its gradients along one segment for each example."""
+    x, end = subject.x, subject.corner(subject.x)
+    delta = end.double() - x.double()
+    logits, start, _ = subject.gradient(x, margin)
+    _, stop, _ = subject.gradient(end, margin)
+    slopes = []
+    for point in range(_POINTS):
+        at = (x.double() + (point + 0.5) / _POINTS * delta).to(x.dtype)
+        _, _, gradient = subject.gradient(at, margin)
+        slopes.append((gradient.double() * delta.to(gradient.device)).flatten(1).sum(1))
+    slope, change = torch.stack(slopes), stop - start
+    size = torch.maximum(change.abs(), slope.abs().mean(0))
+    unit = torch.finfo(subject.queries.runner.dtype).eps * logits.double().abs().amax(1)
+    usable = (size > _ROUNDING_UNITS * unit) & size.isfinite()
+    return Segments(change.cpu(), slope.cpu(), usable.cpu())
