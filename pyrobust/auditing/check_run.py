@@ -37,6 +37,7 @@ def check_run(run: Run) -> Iterator[Finding]:
         "sequential": check_sequences,
         "predict": _check_predictions,
         "attack": _check_attack,
+        "minimum": _check_attack,
         "verify": _check_verdicts,
     }
     try:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
-
 from pyrobust.cli import attack_options, options
-from pyrobust.cli.attack_options import AttackName
-from pyrobust.cli.options import NormName
+from pyrobust.cli.attack_options import AttackName, AttackNormName
 from pyrobust.cli.parsing import images_to_read, input_paths, parse_clip, parse_epsilon, parse_shard
 from pyrobust.cli.shell import describe_path, note, reports_errors, show_progress
-from pyrobust.cli.sweep import check_json, model_name, note_guessing, resumable, run_name, show_run, write_json
+from pyrobust.cli.sweep import (
+    check_json,
+    curve_values,
+    model_name,
+    note_guessing,
+    resumable,
+    run_name,
+    show_run,
+    write_json,
+)
 from pyrobust.errors import InputError
-
-if TYPE_CHECKING:
-    from pyrobust.evaluation.robustness_curve import RobustnessCurve
 
 _PLOTS = (".png", ".pdf", ".svg")
 
@@ -24,17 +26,19 @@ def attack(
     model: options.Model,
     data: options.Data,
     weights: options.Weights = None,
-    norm: options.Norm = NormName.linf,
+    norm: attack_options.Norm = AttackNormName.linf,
     epsilon: attack_options.Epsilon = None,
     clip: attack_options.Clip = "0:1",
     grid: attack_options.Grid = None,
-    attack: attack_options.Attack = AttackName.autoattack,
+    attack: attack_options.Attack = None,
     steps: attack_options.Steps = None,
     restarts: attack_options.Restarts = None,
     version: attack_options.Version = None,
     no_examples: attack_options.NoExamples = False,
     save_images: attack_options.SaveImages = None,
     curve: attack_options.Curve = None,
+    minimum: attack_options.Minimum = False,
+    confirm: attack_options.Confirm = None,
     plot: attack_options.Plot = None,
     json_file: attack_options.Json = None,
     replace: attack_options.Replace = False,
@@ -53,24 +57,45 @@ def attack(
     Prints clean and robust accuracy. Results are saved as they come: after a crash or Ctrl-C, run the same command
     again to resume.
 
+    With --minimum it finds the nearest adversarial examples instead, and prints robust accuracy at several epsilons and
+    the quartiles of the distance.
+
     Example: pyrobust attack --model zoo:digits-smooth-0.25 --data digits --norm l2 --epsilon 0.5
     """
     low, high = parse_clip(clip)
     part = parse_shard(shard)
-    attack_class, settings = attack_options.choose_attack(attack, norm, steps, restarts, version)
-    if (epsilon is None) == (curve is None):
-        raise InputError(f"--epsilon: expected either --epsilon or --curve, got {'both' if curve else 'neither'}")
+    modes = {"--epsilon": epsilon, "--curve": curve, "--minimum": minimum or None}
+    given = [mode for mode, value in modes.items() if value is not None]
+    if len(given) != 1:
+        raise InputError(
+            f"--epsilon: expected one of --epsilon, --curve and --minimum, got {' and '.join(given) or 'none'}"
+        )
+    attack_class, settings = (
+        attack_options.choose_minimum(attack, norm, steps, restarts, version)
+        if minimum
+        else attack_options.choose_attack(attack or AttackName.autoattack, norm, steps, restarts, version)
+    )
     size = None if epsilon is None else parse_epsilon("--epsilon", epsilon)
     points = [] if curve is None else attack_options.parse_curve(curve)
     step = attack_options.parse_grid(grid)
-    unused: dict[str, object] = {"--plot": plot}
-    if json_file in (None, "-"):
-        unused["--replace"] = replace or None
+    chosen = attack_options.parse_confirm(confirm)
+    unused: dict[str, tuple[object, str]] = {}
+    if curve is None and plot is None and json_file in (None, "-"):
+        unused["--replace"] = replace or None, "without --plot or --json"
+    if epsilon is not None:
+        unused["--plot"] = plot, "without --curve or --minimum"
+    if not minimum:
+        unused["--confirm"] = confirm, "without --minimum"
+    elif part is not None:
+        unused["--confirm"] = confirm, "with --shard, since the run does not store what it confirms"
+    elif step == "auto":
+        unused["--confirm"] = confirm, "with --grid auto; pass the step, as in --grid 1/255,"
     if curve is not None:
-        unused = {"--out": out, "--shard": part, "--no-examples": no_examples or None, "--save-images": save_images}
-    for name, value in unused.items():
+        why = "with --curve, which saves no run"
+        unused |= {"--out": (out, why), "--shard": (part, why), "--no-examples": (no_examples or None, why)}
+        unused["--save-images"] = save_images, why
+    for name, (value, why) in unused.items():
         if value is not None:
-            why = "without --curve" if curve is None else "with --curve, which saves no run"
             raise InputError(f"{name}: expected none {why}; leave it out")
     if plot is not None and plot.suffix.lower() not in _PLOTS:
         raise InputError(f"--plot: expected a file name that ends in {', '.join(_PLOTS)}, got {str(plot)!r}")
@@ -86,19 +111,29 @@ def attack(
     )
     if save_images is not None:
         attack_options.check_save_images(save_images, step, images, no_examples, input_paths(data, weights))
-    arguments = {**settings, **work, "clip_min": low, "clip_max": high, "seed": seed, "batch_size": batch_size}
+    common = {**work, "clip_min": low, "clip_max": high, "seed": seed, "batch_size": batch_size}
     if step is not None:
-        arguments["grid"] = step
-    if size is not None:
-        from pyrobust.evaluation import attack_dataset
+        common["grid"] = step
+    arguments = {**settings, **common}
+    if curve is None:
+        from pyrobust.attacks import AutoAttack
+        from pyrobust.evaluation import attack_dataset, confirm_curve, minimum_norm_curve
+        from pyrobust.report import describe_run, plot_curve
 
-        attacker = attack_class(net, size, **arguments)
-        names = [norm.value, f"eps{size:g}", *([] if step is None else [f"grid-{step}"])]
-        out = out or run_name(["attack", str(getattr(attack, "value", attack)), model], weights, data, names, part)
+        # A search for the nearest example ignores epsilon.
+        attacker = attack_class(net, 8 / 255 if size is None else size, **arguments)
+        confirming = [AutoAttack(net, radius, norm.value, **common) for radius in chosen]
+        default = "ensemble" if minimum else AttackName.autoattack.value
+        attack_name = default if attack is None else str(getattr(attack, "value", attack))
+        names = [norm.value, "minimum" if size is None else f"eps{size:g}"]
+        names += [] if step is None else [f"grid-{step}"]
+        out = out or run_name(["attack", attack_name, model], weights, data, names, part)
+        found = None
         with resumable(out) as progress:
             run = attack_dataset(
                 attacker,
                 images,
+                minimum=minimum,
                 out=out,
                 skip=skip,
                 max_images=max,
@@ -109,7 +144,15 @@ def attack(
                 allow_changed_code=allow_changed_code,
                 progress=progress,
             )
-        show_run(run, json_file)
+            if minimum and len(run):
+                found = minimum_norm_curve(run)
+                x, y = images.x[run.table["index"]], images.y[run.table["index"]]
+                for another in confirming:
+                    found = confirm_curve(found, another, x, y, progress=show_progress())
+        show_run(run, json_file, found)
+        if plot is not None and found is not None:
+            plot_curve(found, plot, describe_run(run))
+            note(f"plot: {describe_path(plot)}")
         if save_images is not None and len(run):
             from pyrobust.evaluation import save_run_images
 
@@ -142,14 +185,7 @@ def attack(
     Console(stderr=json_file == "-").print(curve_table(result, caption))
     if json_file is not None:
         about = {"model": model, "model_sha256": sha256, "data": images.name, "data_sha256": images.sha256}
-        write_json(about | {"about": caption} | selection | _values(result), json_file)
+        write_json(about | {"about": caption} | selection | curve_values(result), json_file)
     if plot is not None:
         plot_curve(result, plot, caption)
         note(f"plot: {describe_path(plot)}")
-
-
-def _values(curve: RobustnessCurve) -> dict[str, Any]:
-    """Return a curve for JSON; the epsilon that broke an image is null, for infinity, where none did."""
-    values = curve.to_dict()
-    values["broken_epsilon"] = [value if math.isfinite(value) else None for value in values["broken_epsilon"]]
-    return values

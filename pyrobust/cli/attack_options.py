@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyrobust.cli.options import PERTURBATION_PANEL, RUN_PANEL, DType, NormName
+from pyrobust.cli.options import PERTURBATION_PANEL, RUN_PANEL, DType
 from pyrobust.cli.own_attack import load_own_attack
-from pyrobust.cli.parsing import parse_epsilon, whole_number
+from pyrobust.cli.parsing import parse_epsilon, parse_epsilons, whole_number
 from pyrobust.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,6 +37,21 @@ class AttackName(str, Enum):
     square = "square"
     spsa = "spsa"
     hop_skip_jump = "hop-skip-jump"
+    fmn = "fmn"
+    ddn = "ddn"
+    deepfool = "deepfool"
+    cw = "cw"
+    ead = "ead"
+    sigma_zero = "sigma-zero"
+
+
+class AttackNormName(str, Enum):
+    """Norms of an attack."""
+
+    linf = "linf"
+    l2 = "l2"
+    l1 = "l1"
+    l0 = "l0"
 
 
 class VersionName(str, Enum):
@@ -64,14 +80,40 @@ def attack_name(text: str | AttackName) -> AttackName | str:
 
 
 Attack = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--attack",
         parser=attack_name,
         metavar="NAME",
         help=f"Attack to run: {', '.join(name.value for name in AttackName)}; or module:callable, your own or another "
-        "library's.",
+        "library's. Default: autoattack; with --minimum, an ensemble for the norm.",
+        show_default=False,
         rich_help_panel=_ATTACK_PANEL,
+    ),
+]
+Norm = Annotated[
+    AttackNormName,
+    typer.Option(
+        "--norm",
+        help="Norm of the perturbation; l0 counts changed values.",
+        case_sensitive=False,
+        rich_help_panel=PERTURBATION_PANEL,
+    ),
+]
+Minimum = Annotated[
+    bool,
+    typer.Option(
+        "--minimum",
+        help="Find the nearest adversarial examples: robust accuracy at every epsilon from one run.",
+        rich_help_panel=_CURVE_PANEL,
+    ),
+]
+Confirm = Annotated[
+    str | None,
+    typer.Option(
+        metavar="E[,E...]",
+        help="With --minimum: epsilons at which AutoAttack tries what the run left unbroken.",
+        rich_help_panel=_CURVE_PANEL,
     ),
 ]
 Epsilon = Annotated[
@@ -228,14 +270,30 @@ def check_save_images(
 
 
 def choose_attack(
-    name: AttackName | str, norm: NormName, steps: int | None, restarts: int | None, version: VersionName | None
+    name: AttackName | str, norm: AttackNormName, steps: int | None, restarts: int | None, version: VersionName | None
 ) -> tuple[Callable[..., AdversarialAttack], dict[str, Any]]:
     """Return the class of an attack, or the function that makes a user's own, and its settings.
 
-    >>> choose_attack(AttackName.square, NormName.l2, 100, None, None)[1]
+    >>> choose_attack(AttackName.square, AttackNormName.l2, 100, None, None)[1]
     {'norm': 'l2', 'n_queries': 100}
     """
-    from pyrobust.attacks import APGD, BIM, FAB, FGSM, PGD, SPSA, AutoAttack, HopSkipJump, Square
+    from pyrobust.attacks import (
+        APGD,
+        BIM,
+        DDN,
+        EAD,
+        FAB,
+        FGSM,
+        FMN,
+        PGD,
+        SPSA,
+        AutoAttack,
+        CarliniWagner,
+        DeepFool,
+        HopSkipJump,
+        SigmaZero,
+        Square,
+    )
 
     if not isinstance(name, AttackName):
         for option, given in (("--steps", steps), ("--restarts", restarts), ("--version", version)):
@@ -243,7 +301,7 @@ def choose_attack(
                 raise InputError(f"{option}: expected none with --attack {name}, got {given}; set it in your code")
         return load_own_attack(name), {"norm": norm.value}
     # AutoAttack's form of APGD in l1.
-    phases = {"multi_epsilon": True} if norm is NormName.l1 else {}
+    phases = {"multi_epsilon": True} if norm is AttackNormName.l1 else {}
     # Class, settings, and keywords for steps and restarts.
     table: dict[AttackName, tuple[Callable[..., AdversarialAttack], dict[str, Any], str | None, str | None]] = {
         AttackName.autoattack: (AutoAttack, {}, None, None),
@@ -257,6 +315,12 @@ def choose_attack(
         AttackName.square: (Square, {}, "n_queries", "restarts"),
         AttackName.spsa: (SPSA, {}, "steps", None),
         AttackName.hop_skip_jump: (HopSkipJump, {}, "steps", None),
+        AttackName.fmn: (FMN, {}, "steps", "restarts"),
+        AttackName.ddn: (DDN, {}, "steps", None),
+        AttackName.deepfool: (DeepFool, {}, "steps", None),
+        AttackName.cw: (CarliniWagner, {}, "steps", None),
+        AttackName.ead: (EAD, {}, "steps", None),
+        AttackName.sigma_zero: (SigmaZero, {}, "steps", None),
     }
     attack_class, settings, steps_name, restarts_name = table[name]
     settings = {"norm": norm.value, **settings}
@@ -272,6 +336,60 @@ def choose_attack(
             f"--version: expected none with --attack {name.value}, got {version.value}; only autoattack has versions"
         )
     return attack_class, settings
+
+
+def choose_minimum(
+    name: AttackName | str | None,
+    norm: AttackNormName,
+    steps: int | None,
+    restarts: int | None,
+    version: VersionName | None,
+) -> tuple[Callable[..., AdversarialAttack], dict[str, Any]]:
+    """Return the class of a minimum-norm attack, or the function that makes the ensemble, and its settings.
+
+    >>> choose_minimum(AttackName.fab_t, AttackNormName.l2, 20, None, None)[1]
+    {'norm': 'l2', 'steps': 20}
+    """
+    from pyrobust.attacks import MinimumNormAttack
+
+    if name is None:
+        for option, value in (("--steps", steps), ("--version", version)):
+            if value is not None:
+                given = getattr(value, "value", value)
+                raise InputError(
+                    f"{option}: expected none without --attack, got {given}; name an attack or leave it out"
+                )
+        return partial(_ensemble, restarts), {"norm": norm.value}
+    attack_class, settings = choose_attack(name, norm, steps, restarts, version)
+    if isinstance(attack_class, type) and not issubclass(attack_class, MinimumNormAttack):
+        known = "fab-t, fmn, ddn, deepfool, cw, ead, sigma-zero or hop-skip-jump"
+        given = getattr(name, "value", name)
+        raise InputError(f"--attack: expected a minimum-norm attack with --minimum, {known}; got {given}")
+    return attack_class, settings
+
+
+def _ensemble(restarts: int | None, *arguments: Any, **options: Any) -> AdversarialAttack:
+    """Make the ensemble of minimum-norm attacks; ``restarts`` is for those of them that have restarts."""
+    from pyrobust.attacks import MinimumNormEnsemble
+    from pyrobust.checks import count
+
+    attack = MinimumNormEnsemble(*arguments, **options)
+    for part in attack.attacks.values():
+        if restarts is not None and hasattr(part, "restarts"):
+            part.restarts = count("restarts", restarts)
+    return attack
+
+
+def parse_confirm(text: str | None) -> list[float]:
+    """Parse epsilons to confirm; rising, each once.
+
+    >>> parse_confirm("0.2,0.1,0.2")
+    [0.1, 0.2]
+    """
+    epsilons = [] if text is None else sorted(set(parse_epsilons("--confirm", text)))
+    if epsilons and not epsilons[0] > 0:
+        raise InputError(f"--confirm: expected epsilons above 0, got {text!r}; at 0 the clean accuracy is known")
+    return epsilons
 
 
 def load_target(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ from pyrobust.cli.shell import INTERRUPTED_STATUS, check_outputs, describe_path,
 from pyrobust.errors import ModelError, PyrobustError
 
 if TYPE_CHECKING:
-    from pyrobust.evaluation import Run, SweepProgress
+    from pyrobust.evaluation import RobustnessCurve, Run, SweepProgress
     from pyrobust.evaluation.progress import Report
     from pyrobust.report import ReportTable
 
@@ -147,10 +149,17 @@ def write_json(content: dict[str, Any], json_file: str) -> None:
         note(f"json: {describe_path(json_file)}")
 
 
-def show_run(run: Run, json_file: str | None = None) -> None:
+def curve_values(curve: RobustnessCurve) -> dict[str, Any]:
+    """Return a curve for JSON; the epsilon that broke an image is null, for infinity, where none did."""
+    values = curve.to_dict()
+    values["broken_epsilon"] = [value if math.isfinite(value) else None for value in values["broken_epsilon"]]
+    return values
+
+
+def show_run(run: Run, json_file: str | None = None, curve: RobustnessCurve | None = None) -> None:
     """Print the table of a run, and where it is saved on standard error; write its summary as JSON.
 
-    JSON on standard output, for "-", stands there alone.
+    JSON on standard output, for "-", stands there alone. ``curve`` is that of a minimum-norm run.
     """
     from rich.console import Console
 
@@ -159,12 +168,12 @@ def show_run(run: Run, json_file: str | None = None) -> None:
     tables: dict[str, Callable[[Run], ReportTable]] = {
         "certify": certified_accuracy_table,
         "predict": prediction_table,
-        "attack": attack_table,
+        "attack": partial(attack_table, curve=curve),
         "verify": verification_table,
     }
     if len(run):
         Console(stderr=json_file == "-").print(tables[run.kind](run))
-        _write_summary(run, json_file)
+        _write_summary(run, json_file, curve)
     else:
         note("empty shard: no images to process")
     if run.path is not None:
@@ -172,8 +181,8 @@ def show_run(run: Run, json_file: str | None = None) -> None:
         note(f"run: {path} (export its log: {shlex.join(['pyrobust', 'log', path])})")
 
 
-def _write_summary(run: Run, json_file: str | None) -> None:
-    from pyrobust.report import run_summary
+def _write_summary(run: Run, json_file: str | None, curve: RobustnessCurve | None) -> None:
+    from pyrobust.report import describe_run, run_summary
     from pyrobust.zoo.files import check_output
 
     if json_file is None:
@@ -181,7 +190,8 @@ def _write_summary(run: Run, json_file: str | None) -> None:
     if json_file != "-":
         # The run's file may be new, or have a name that the arguments gave it.
         check_output("--json", json_file, inputs=run.files, replace=True)
-    write_json(run_summary(run), json_file)
+    extra = {} if curve is None else {"about": describe_run(run), "curve": curve_values(curve)}
+    write_json(run_summary(run) | extra, json_file)
 
 
 def note_guessing(run: Run, model: str, weights: Path | None) -> None:

@@ -17,8 +17,14 @@ from pyrobust.evaluation.attack import attack_dataset
 from pyrobust.evaluation.certify import certify_dataset, predict_dataset
 from pyrobust.evaluation.empirical import calculate_empirical_robustness
 from pyrobust.evaluation.ibp_accuracy import certified_accuracy_ibp
+from pyrobust.evaluation.minimum_norm_curve import confirm_curve, minimum_norm_curve
 from pyrobust.evaluation.progress import SweepProgress
-from pyrobust.evaluation.robustness_curve import RobustnessCurve, compute_robustness_curve, robustness_curve
+from pyrobust.evaluation.robustness_curve import (
+    Confirmation,
+    RobustnessCurve,
+    compute_robustness_curve,
+    robustness_curve,
+)
 from pyrobust.evaluation.run_images import save_run_images
 from pyrobust.evaluation.smoothed_accuracy import compute_certified_accuracy
 from pyrobust.evaluation.verify import verify_dataset
@@ -29,6 +35,7 @@ from pyrobust.runs.run import Run
 __all__ = [
     "Audit",
     "CertificationLog",
+    "Confirmation",
     "RobustnessCurve",
     "Run",
     "SweepProgress",
@@ -39,8 +46,10 @@ __all__ = [
     "certify_dataset",
     "compute_certified_accuracy",
     "compute_robustness_curve",
+    "confirm_curve",
     "format_log",
     "merge_runs",
+    "minimum_norm_curve",
     "predict_dataset",
     "read_certification_log",
     "read_log",

@@ -13,7 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pyrobust.attacks import EOT, PGD, AdaptedAttack, AdversarialAttack, AutoAttack, BatchAttack
+from pyrobust.attacks import (
+    EOT,
+    PGD,
+    AdaptedAttack,
+    AdversarialAttack,
+    AutoAttack,
+    BatchAttack,
+    MinimumNormAttack,
+    MinimumNormEnsemble,
+)
 from pyrobust.attacks.base import describe_moved
 from pyrobust.attacks.levels import Levels
 from pyrobust.checks import WORDS, count, flag
@@ -26,7 +35,7 @@ from pyrobust.evaluation.arguments import (
     identify_model,
     image_set,
 )
-from pyrobust.evaluation.attack_chunk import AttackChunk, generators_from
+from pyrobust.evaluation.attack_chunk import AttackChunk, MinimumChunk, generators_from
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import attack_or_verify_header, probing, stored_parameters, write_run
@@ -37,6 +46,8 @@ from pyrobust.runs.run import Run
 from pyrobust.zoo import ImageSet, model_hash
 
 logger = logging.getLogger(__name__)
+
+_ENSEMBLES = (AutoAttack, MinimumNormEnsemble)
 
 # Attributes that are run parameters of their own, or that do not affect results.
 _NOT_SETTINGS = frozenset(
@@ -63,6 +74,7 @@ def attack_dataset(
     attack: AdversarialAttack,
     data: Data,
     *,
+    minimum: bool = False,
     out: str | os.PathLike[str] | None = None,
     skip: int = 1,
     max_images: int | None = None,
@@ -78,7 +90,7 @@ def attack_dataset(
     Called again with the same arguments after a crash, a kill or an exception, the sweep resumes and ends with the same
     results as an uninterrupted one: random numbers depend on the seed and the data-set index, and chunk boundaries are
     fixed. torch's generators are reseeded for every chunk, so a randomised model depends on the batch size and the
-    shards. A resumed attack must have the same attributes, for ``AutoAttack`` including those of its attacks; its
+    shards. A resumed attack must have the same attributes, for an ensemble including those of its attacks; its
     ``callback`` receives rows of the current chunk.
 
     An image counts as broken if the model misclassifies x_adv in a batch of one. Every x_adv is checked: its distance
@@ -86,9 +98,14 @@ def attack_dataset(
     their nearest levels first, which a warning says, every x_adv has to be on it, and distances are exact in levels;
     "auto" is the grid of the whole data set.
 
+    With ``minimum``, the run holds the nearest adversarial examples at any distance, which is computed exactly, rounded
+    up, and stored: 0 where the image itself is misclassified, inf where none was found. ``Run.robust_accuracy`` then
+    takes any epsilon, and ``minimum_norm_curve`` all of them.
+
     Args:
         attack: the attack, with its model, norm, epsilon and seed. ``generate(x, y)`` gets x and y on its device, and
             the data-set indices as ``indices=`` if it takes them.
+        minimum: search for the nearest adversarial examples, with ``attack.minimum``, regardless of its epsilon.
         data: images in the attack's clip range, in a fixed order: an ``ImageSet``; (x, y) with x float32 [N, C, H, W]
             and y int64 [N]; or a ``DataLoader``, ``Dataset`` or iterable of such pairs (`pyrobust.zoo.as_image_set`).
         out: run file to create or resume. Default: in memory.
@@ -111,7 +128,7 @@ def attack_dataset(
         InputError: a value out of range, an epsilon for each image, labels without a class, images outside the clip
             range, a missing ``model_name``; or an attack that returns another shape, NaN, or points outside the ball
             or the clip range.
-        InputTypeError: an argument of another type.
+        InputTypeError: an argument of another type; with ``minimum``, an attack that is no ``MinimumNormAttack``.
         StoreError: the run cannot be written, is being written by another process, or has different parameters, which
             the message lists.
         FileFormatError: ``out`` is damaged, or not a run.
@@ -126,9 +143,18 @@ def attack_dataset(
     (20, True)
     >>> bool((run.table["distance"][~run.robust] <= 0.1).all()), tuple(run.examples().shape)
     (True, (20, 1, 8, 8))
+
+    >>> from pyrobust.attacks import FAB
+    >>> nearest = attack_dataset(FAB(attack.model, norm="l2", steps=5), load_data("digits"), minimum=True, skip=20)
+    >>> float(nearest.robust_accuracy(epsilon=0.0)) == float(nearest.clean_accuracy())
+    True
     """
     if not isinstance(attack, AdversarialAttack):
         raise InputTypeError(f"attack: expected an AdversarialAttack, got {type(attack).__name__}")
+    if flag("minimum", minimum) and not isinstance(attack, MinimumNormAttack):
+        raise InputTypeError(
+            f"attack: expected a MinimumNormAttack with minimum=True, such as FMN, got {type(attack).__name__}"
+        )
     flag("keep_examples", keep_examples)
     flag("allow_changed_code", allow_changed_code)
     images = image_set(data, skip, max_images)
@@ -160,7 +186,7 @@ def attack_dataset(
             "num_classes": classes,
             "attack": attack.name if isinstance(attack, AdaptedAttack) else type(attack).__name__,
             "norm": attack.norm,
-            "epsilon": attack.epsilon,
+            **({"minimum": True} if minimum else {"epsilon": attack.epsilon}),
             "clip": [attack.clip_min, attack.clip_max],
             "settings": settings,
             "seed": seed,
@@ -179,10 +205,11 @@ def attack_dataset(
             stored=stored,
             guarantee="empirical",
         )
+        chunk = MinimumChunk if minimum else AttackChunk
         return write_run(
             out,
             header,
-            AttackChunk(attack, images, header.parameters),
+            chunk(attack, images.y, header.parameters),
             images,
             progress,
             identify=partial(identify, attack.runner, images.x[0]),
@@ -229,7 +256,7 @@ def _count_classes(runner: Runner, x: Tensor) -> int:
 def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, Any]]:
     """Return the seed of an attack, None without a single one, and its settings: its attributes, flattened by name.
 
-    Attacks of this package have public settings only; those of the parts of an ``AutoAttack`` are "attack.setting". A
+    Attacks of this package have public settings only; those of the parts of an ensemble are "attack.setting". A
     default that depends on epsilon, such as the step size of ``PGD``, is a formula; ``draws`` is the number of samples
     of an ``EOT`` model. Values other than numbers, strings, bools and None are hashed by `model_hash`.
 
@@ -241,9 +268,9 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
         raise InputError(f"attack: expected one epsilon for the run, got a tensor of {len(attack.epsilon)}")
     own = type(attack).__module__.startswith("pyrobust.")
     ignored = _NOT_SETTINGS
-    if isinstance(attack, AutoAttack):
+    if isinstance(attack, _ENSEMBLES):
         ignored = ignored | {"attacks", "after_attack", "result"}
-    elif isinstance(attack, BatchAttack | AdaptedAttack):
+    if isinstance(attack, BatchAttack | AdaptedAttack):
         ignored = ignored | {"seed"}
     settings = _flatten(
         {
@@ -258,8 +285,8 @@ def attack_settings(attack: AdversarialAttack) -> tuple[int | None, dict[str, An
         settings["step_size"] = "2.5 epsilon / steps"
     if isinstance(attack.runner.model, EOT):
         settings["draws"] = attack.runner.model.samples
-    parts = attack.attacks if isinstance(attack, AutoAttack) else {"": attack}
-    if isinstance(attack, AutoAttack):
+    parts = attack.attacks if isinstance(attack, _ENSEMBLES) else {"": attack}
+    if isinstance(attack, _ENSEMBLES):
         settings["attacks"] = ", ".join(parts)
         for name, part in parts.items():
             settings |= {f"{name}.{key}": value for key, value in attack_settings(part)[1].items()}

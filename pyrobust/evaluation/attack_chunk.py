@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pyrobust.attacks import AdversarialAttack
+from pyrobust.attacks import AdversarialAttack, MinimumNorm, MinimumNormAttack
 from pyrobust.attacks.autoattack import AutoAttackResult
 from pyrobust.attacks.levels import Levels, budgets
 from pyrobust.attacks.queries import Queries
@@ -23,30 +24,32 @@ from pyrobust.checks import first_wrong, kind, shape_text
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.resume import Advance
 from pyrobust.machine import seeded_generators
-from pyrobust.metrics import distances
+from pyrobust.metrics import distances, distances_above
 from pyrobust.metrics.distance import is_within
 from pyrobust.runs.examples import encode_examples
-from pyrobust.zoo import ImageSet
+from pyrobust.runs.parameters import is_name
 
 
 class AttackChunk:
     """The ``Step`` of an attack sweep: attacks a chunk and checks what the attack returns."""
 
-    def __init__(self, attack: AdversarialAttack, images: ImageSet, parameters: dict[str, Any]) -> None:
-        self.attack, self.images = attack, images
+    method = "generate"
+
+    def __init__(self, attack: AdversarialAttack, labels: Tensor, parameters: dict[str, Any]) -> None:
+        self.attack, self.labels = attack, labels
         self.name, self.keep = parameters["attack"], parameters["examples"]
         self.seed = parameters["seed"]
-        self.epsilon = float(parameters["epsilon"])
+        self.epsilon = float(parameters.get("epsilon", math.inf))
         self.runner = attack.runner
         self.judge = Queries(attack.runner).judge
         step = parameters.get("grid")
         self.levels = None if step is None else Levels(Fraction(step), attack.clip_min, attack.clip_max)
-        self.takes_indices = "indices" in inspect.signature(attack.generate).parameters
+        self.takes_indices = "indices" in inspect.signature(getattr(attack, self.method)).parameters
         self.result: Any = None  # the attack's result for the last chunk
 
     def __call__(self, x: Tensor, indices: range, report: Advance) -> dict[str, Any]:
         """Return the columns of images [B, C, H, W] except idx, label and seconds; ``report`` gets (images done, B)."""
-        y = self.images.y[indices.start : indices.stop : indices.step].numpy()
+        y = self.labels[indices.start : indices.stop : indices.step].numpy()
         clean, adversarial, distance, x_adv = self.examine(x, indices, report)
         broken_by = self._broken_by(clean, adversarial, y)
         return {
@@ -63,7 +66,7 @@ class AttackChunk:
         self, x: Tensor, indices: range, report: Advance
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64], Tensor]:
         """Attack images [B, C, H, W]: return clean and adversarial predictions, distances, and the checked x_adv."""
-        y = self.images.y[indices.start : indices.stop : indices.step]
+        y = self.labels[indices.start : indices.stop : indices.step]
         if self.levels is not None:
             x = self.levels.images(x)
         attack = copy.copy(self.attack)  # leaves progress and result of the user's attack alone
@@ -75,20 +78,24 @@ class AttackChunk:
             clean = self.judge.classes_alone(x).numpy()
             with self.runner.session(gradients=True), torch.enable_grad():
                 # A copy: an attack that writes into x would otherwise hide its perturbation.
-                x_adv = attack.generate(x.to(device, copy=True), y.to(device), **keywords)
-            x_adv = self._check_range(check_adversarial("attack", f"{self.name}.generate", x_adv, x))
+                x_adv = self._search(attack, x.to(device, copy=True), y.to(device), keywords)
+            x_adv = self._check_range(check_adversarial("attack", f"{self.name}.{self.method}", x_adv, x))
             distance = self._distances(x_adv, x, indices)
             moved = (x_adv != x).flatten(1).any(1)
             adversarial = clean.copy()
             adversarial[moved.numpy()] = self.judge.classes_alone(x_adv[moved]).numpy()
-        self.result = getattr(attack, "result", None)
         return clean, adversarial, distance, x_adv
+
+    def _search(self, attack: AdversarialAttack, x: Tensor, y: Tensor, keywords: dict[str, Any]) -> Any:
+        x_adv = attack.generate(x, y, **keywords)
+        self.result = getattr(attack, "result", None)
+        return x_adv
 
     def _check_range(self, x_adv: Tensor) -> Tensor:
         low, high = (float(end) for end in x_adv.aminmax())
         if low < self.attack.clip_min or high > self.attack.clip_max:
             raise InputError(
-                f"attack: expected {self.name}.generate to stay in the clip range, {self.attack.clip_min} to "
+                f"attack: expected {self.name}.{self.method} to stay in the clip range, {self.attack.clip_min} to "
                 f"{self.attack.clip_max}, got {low} to {high}"
             )
         return x_adv
@@ -113,12 +120,14 @@ class AttackChunk:
     def _level_distances(self, levels: Levels, x_adv: Tensor, x: Tensor, indices: range) -> npt.NDArray[np.float64]:
         norm = self.attack.norm
         off = (levels.images(x_adv) != x_adv).flatten(1).any(1)
-        budget = budgets(norm, torch.tensor([self.epsilon], dtype=torch.float64), levels.step)
-        wrong = (off | (levels.sizes(x_adv, x, norm) > budget)).nonzero()[:, 0].tolist()
+        if self.epsilon < math.inf:
+            budget = budgets(norm, torch.tensor([self.epsilon], dtype=torch.float64), levels.step)
+            off |= levels.sizes(x_adv, x, norm) > budget
+        wrong = off.nonzero()[:, 0].tolist()
         if wrong:
             raise InputError(
-                f"attack: expected {self.name}.generate to return multiples of {levels.step} within {norm} distance "
-                f"{self.epsilon!r}, got others for image {indices[wrong[0]]}"
+                f"attack: expected {self.name}.{self.method} to return multiples of {levels.step} within {norm} "
+                f"distance {self.epsilon!r}, got others for image {indices[wrong[0]]}"
             )
         # Rounded up, a distance of epsilon would lie above it.
         return levels.distances(x_adv, x, norm).clamp_(max=self.epsilon).numpy()
@@ -130,9 +139,8 @@ class AttackChunk:
         label: npt.NDArray[np.int64],
     ) -> list[str]:
         """Name the attack that broke each image: "clean" if the model misclassifies x itself, "" if it is robust."""
-        claims = self.result.broken_by if isinstance(self.result, AutoAttackResult) else [None] * len(label)
         broken_by = []
-        for row, claim in enumerate(claims):
+        for row, claim in enumerate(self._claims(len(label))):
             if clean[row] != label[row]:
                 broken_by.append("clean")
             elif adversarial[row] == label[row]:
@@ -140,6 +148,49 @@ class AttackChunk:
             else:  # a randomised model may have misclassified x inside the attack only
                 broken_by.append(self.name if claim in (None, "clean") else claim)
         return broken_by
+
+    def _claims(self, rows: int) -> Sequence[str | None]:
+        """Names of the attacks that broke the images, as far as the attack states them."""
+        return self.result.broken_by if isinstance(self.result, AutoAttackResult) else [None] * rows
+
+
+class MinimumChunk(AttackChunk):
+    """The ``Step`` of a minimum-norm sweep: success and distance of every point are computed again."""
+
+    method = "minimum"
+
+    def examine(
+        self, x: Tensor, indices: range, report: Advance
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64], Tensor]:
+        """As for other attacks; x itself, at distance 0, where it is misclassified or no point is adversarial."""
+        if self.levels is not None:
+            x = self.levels.images(x)
+        clean, adversarial, distance, x_adv = super().examine(x, indices, report)
+        label = self.labels[indices.start : indices.stop : indices.step].numpy()
+        unmoved = (clean != label) | (adversarial == label)
+        adversarial[unmoved], distance[unmoved] = clean[unmoved], 0.0
+        rows = torch.from_numpy(unmoved)
+        x_adv[rows] = x[rows]
+        return clean, adversarial, distance, x_adv
+
+    def _search(self, attack: AdversarialAttack, x: Tensor, y: Tensor, keywords: dict[str, Any]) -> Any:
+        assert isinstance(attack, MinimumNormAttack)
+        self.result = attack.minimum(x, y, **keywords)
+        if not isinstance(self.result, MinimumNorm):
+            raise InputTypeError(
+                f"attack: expected {self.name}.minimum to return a MinimumNorm, got {kind(self.result)}"
+            )
+        return self.result.x_adv
+
+    def _distances(self, x_adv: Tensor, x: Tensor, indices: range) -> npt.NDArray[np.float64]:
+        if self.levels is not None:
+            return self._level_distances(self.levels, x_adv, x, indices)
+        distance: npt.NDArray[np.float64] = distances_above(x_adv, x, self.attack.norm).numpy()
+        return distance
+
+    def _claims(self, rows: int) -> Sequence[str | None]:
+        names = [name if is_name(name) else None for name in self.result.found_by]
+        return names if len(names) == rows else [None] * rows
 
 
 def check_adversarial(argument: str, source: str, x_adv: Any, x: Tensor) -> Tensor:

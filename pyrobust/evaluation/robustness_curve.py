@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
-from pyrobust.checks import class_labels, finite_values, float_tensor, items, kind, non_negatives, shape_text, summary
+from pyrobust.checks import (
+    class_labels,
+    finite_values,
+    float_tensor,
+    items,
+    kind,
+    non_negatives,
+    positive,
+    shape_text,
+    summary,
+)
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.robustness_search import search_broken_epsilons
 from pyrobust.frames import Tabular
-from pyrobust.metrics import estimate_rate
+from pyrobust.metrics import Rate, estimate_rate, perturbation_quantiles
 from pyrobust.runner import Classifier, Progress
 
 if TYPE_CHECKING:
@@ -23,17 +35,35 @@ if TYPE_CHECKING:
 Epsilon = TypeVar("Epsilon", bound=Hashable)
 
 
+@dataclass(frozen=True)
+class Confirmation:
+    """A run of another attack at one epsilon, on the examples that a minimum-norm attack left unbroken there.
+
+    Attributes:
+        attack: name of the attack.
+        epsilon: its perturbation radius.
+        examples: number of examples that it ran on.
+        broken: how many of them it broke.
+    """
+
+    attack: str
+    epsilon: float
+    examples: int
+    broken: int
+
+
 @dataclass(frozen=True, eq=False)
 class RobustnessCurve(Tabular):
     """Robust accuracy of a classifier under an attack at P epsilons, on N examples.
 
     Each point is an upper bound: a stronger attack can only lower it. The curve never rises with epsilon, by
-    construction.
+    construction. The intervals are pointwise, of the accuracy under this attack; they are no lower bound of robustness.
 
     Attributes:
         attack: name of the attack class.
         norm: norm of the perturbation.
-        epsilons: [P], float64, as passed, in any order and with duplicates.
+        epsilons: [P], float64, as passed, in any order and with duplicates; for a step function 0 and the distances at
+            which an example is lost, rising.
         counts: [P], int64, examples still classified correctly at each epsilon.
         n: N, the number of examples.
         lower, upper: [P], float64, pointwise confidence interval (Clopper and Pearson, 1934).
@@ -41,6 +71,10 @@ class RobustnessCurve(Tabular):
         broken_epsilon: [N], float64, smallest epsilon at which each example is fooled; 0 if it is misclassified without
             an attack, +inf if it is fooled at none.
         forwards: examples run through the model, including clean ones; None if the attack does not count them.
+        stepwise: whether the curve is a step function, known at every epsilon: that of ``minimum_norm_curve``, where
+            ``counts[i]`` holds from ``epsilons[i]`` up to the next one, and ``broken_epsilon`` is the distance of the
+            nearest adversarial example found. Otherwise it is known at its points.
+        confirmations: attacks at single epsilons that ``confirm_curve`` has added.
     """
 
     attack: str
@@ -53,6 +87,8 @@ class RobustnessCurve(Tabular):
     alpha: float
     broken_epsilon: npt.NDArray[np.float64]
     forwards: int | None
+    stepwise: bool = False
+    confirmations: tuple[Confirmation, ...] = ()
 
     def __repr__(self) -> str:
         return summary(
@@ -72,15 +108,53 @@ class RobustnessCurve(Tabular):
         accuracy: npt.NDArray[np.float64] = self.counts / self.n
         return accuracy
 
-    def area(self) -> float:
-        """Area under the curve by the trapezoid rule, divided by the range of epsilon: the mean height, in [0, 1].
+    def rate(self, epsilon: float) -> Rate:
+        """Robust accuracy at one epsilon, with its confidence interval.
+
+        Args:
+            epsilon: any number >= 0 if the curve is a step function, otherwise one of its epsilons.
 
         Raises:
-            InputError: fewer than two distinct epsilons.
+            InputError: an epsilon at which the curve is not known.
+        """
+        (radius,) = non_negatives("epsilon", [epsilon])
+        if not self.stepwise and radius not in self.epsilons:
+            raise InputError(f"epsilon: expected one of the curve's {len(self.epsilons)} points, got {radius!r}")
+        return estimate_rate(int((self.broken_epsilon > radius).sum()), self.n, self.alpha)
+
+    def quantiles(self, q: Sequence[float] = (0.25, 0.5, 0.75)) -> list[float]:
+        """Quantiles of ``broken_epsilon``, by default its quartiles; see ``metrics.perturbation_quantiles``.
+
+        Args:
+            q: shares in [0, 1].
+
+        Raises:
+            InputError, InputTypeError: see ``metrics.perturbation_quantiles``.
+        """
+        return perturbation_quantiles(torch.from_numpy(self.broken_epsilon), q)
+
+    def area(self, epsilon: float | None = None) -> float:
+        """Area under the curve, divided by the range of epsilon: the mean height, in [0, 1].
+
+        Of a step function exact, from 0 to epsilon: ``(1/N)·Σ min(dᵢ, ε)/ε`` with d = ``broken_epsilon``. Otherwise by
+        the trapezoid rule, from the smallest point to the largest.
+
+        Args:
+            epsilon: end of the range of a step function, > 0. Default: the largest finite distance.
+
+        Raises:
+            InputError: fewer than two distinct epsilons; an epsilon out of range, or for a curve of points.
         """
         epsilons, first = np.unique(self.epsilons, return_index=True)
+        if epsilon is not None and not self.stepwise:
+            raise InputError(f"epsilon: expected None for a curve of points, got {epsilon!r}")
+        if epsilon is not None:
+            end = positive("epsilon", epsilon)
+            return math.fsum(np.minimum(self.broken_epsilon / end, 1.0).tolist()) / self.n
         if len(epsilons) < 2:
             raise InputError(f"area: expected at least two distinct epsilons, got {len(epsilons)}")
+        if self.stepwise:
+            return self.area(float(epsilons[-1]))
         heights = self.robust_accuracy[first]
         widths = np.diff(epsilons)
         return float((widths * (heights[1:] + heights[:-1]) / 2).sum() / (epsilons[-1] - epsilons[0]))
@@ -89,6 +163,7 @@ class RobustnessCurve(Tabular):
         """Return all fields and ``robust_accuracy`` by name, arrays as lists."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["robust_accuracy"] = self.robust_accuracy
+        values["confirmations"] = [asdict(confirmation) for confirmation in self.confirmations]
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:

@@ -137,7 +137,8 @@ class _Search:
             # A copy: an attack that writes into x would otherwise hide its perturbation.
             x_adv = attack.generate(x.clone(), self.y[active.to(self.y.device)], **keywords)
         x_adv = check_adversarial("attack_class", f"{self.name}.generate", x_adv, x)
-        rows = getattr(attack, "forwards", None)  # of the last generate
+        # Of the last generate; an ensemble states it in its result.
+        rows = getattr(attack, "forwards", getattr(getattr(attack, "result", None), "forwards", None))
         self.attack_rows = self.attack_rows + rows if self.attack_rows is not None and isinstance(rows, int) else None
         distance = self._distances(attack, x_adv, x, active, self.grid[place])
         fooled = ~self.judge.right(x_adv, self.labels[active])

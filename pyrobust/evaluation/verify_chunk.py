@@ -41,7 +41,7 @@ class VerifyChunk:
         self.bounded, self.runner, self.images, self.parameters = bounded, runner, images, parameters
         self.queries = Queries(runner)
         self.options = options
-        self.attacks = [AttackChunk(a, images, parameters | {"epsilon": a.epsilon}) for a in attacks]
+        self.attacks = [AttackChunk(a, images.y, parameters | {"epsilon": a.epsilon}) for a in attacks]
 
     def __call__(self, x: Tensor, indices: range, report: Advance) -> dict[str, Any]:
         """Return the columns of images x [B, C, H, W], all but idx, label and seconds; report steps done."""

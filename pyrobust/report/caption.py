@@ -13,6 +13,8 @@ from pyrobust.evaluation import Run
 _DIGITS = 12
 # Radii and epsilons listed in a caption; the table has all of them.
 _MOST = 12
+#: What the intervals of a curve under attack mean.
+POINTWISE = "Intervals are pointwise, of the accuracy under this attack, and no lower bound of robustness"
 
 
 def checked_run(run: Run) -> Run:
@@ -64,7 +66,8 @@ def describe_attack(name: str, norm: str, clip: Sequence[float], settings: dict[
     """
     attacks = planned_attacks(name, settings)
     if attacks != [name]:
-        budget = [f"{describe_budget(name, settings)}: {', '.join(_part(attack, settings) for attack in attacks)}"]
+        parts = ", ".join(_part(attack, settings) for attack in attacks)
+        budget = [f"{describe_budget(name, settings)}: {parts}".removeprefix(": ")]
     else:
         budget = [f"{key} {value}" for key, value in settings.items() if value is not None]
     begin = f"{name} in {norm} and {_range(clip)}" + ("" if seed is None else f", seed {seed}")
@@ -90,7 +93,7 @@ def describe_budget(name: str, settings: dict[str, Any]) -> str:
     '100 steps of 20 draws'
     """
     if planned_attacks(name, settings) != [name]:
-        return f"version {settings.get('version')}"
+        return f"version {settings['version']}" if "version" in settings else ""
     words = {"steps": "steps", "n_queries": "queries"}
     budget = [f"{settings[key]} {word}" for key, word in words.items() if key in settings]
     draws = f" of {settings['draws']} draws" if "draws" in settings else ""
@@ -158,14 +161,19 @@ def _guarantee(run: Run) -> str:
 
 
 def _attacked(parameters: dict[str, Any]) -> list[str]:
-    names = ("attack", "norm", "clip", "settings", "seed")
+    attack = describe_attack(*(parameters[name] for name in ("attack", "norm", "clip", "settings", "seed")))
+    if "minimum" in parameters:
+        steps = f" in steps of {parameters['grid']}" if "grid" in parameters else ""
+        return [
+            f"Nearest adversarial examples, {parameters['norm']}{steps}; robust accuracy is an upper bound at every "
+            "epsilon",
+            POINTWISE,
+            attack,
+        ]
     budget = f"{parameters['norm']} epsilon {number_text(parameters['epsilon'])}"
     if "grid" in parameters:
         budget += f" in steps of {parameters['grid']}"
-    return [
-        f"Under attack, {budget}; robust accuracy is an upper bound",
-        describe_attack(*(parameters[name] for name in names)),
-    ]
+    return [f"Under attack, {budget}; robust accuracy is an upper bound", attack]
 
 
 def _range(clip: Sequence[float]) -> str:

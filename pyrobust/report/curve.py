@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from pyrobust.checks import number_text
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation.robustness_curve import RobustnessCurve
 from pyrobust.report.axes import Frame, figure_format, line_style
+from pyrobust.report.caption import POINTWISE
 from pyrobust.report.formats import plain_text
 
 
@@ -19,7 +22,7 @@ def plot_curve(
     """Plot robust accuracy over epsilon, each point with its confidence interval, as a PNG, PDF or SVG.
 
     Straight lines join the points, as in ``RobustnessCurve.area``. The band joins their intervals; each interval holds
-    for its own point.
+    for its own point. A step function is drawn as one, with a triangle where another attack confirmed it.
 
     Args:
         curves: one curve, or several by name, all of one norm. The legend gives each name with its attack and number of
@@ -59,12 +62,15 @@ def plot_curve(
             f"curves: expected one norm, got {', '.join(norms)}; epsilons of different norms do not compare"
         )
     figure_format(path)
-    lines = list(caption)
+    stepwise = any(curve.stepwise for curve in named.values())
+    lines = [*caption, POINTWISE] if stepwise and POINTWISE not in caption else list(caption)
     if isinstance(curves, Mapping):
-        captions = [f"{plain_text(name)}: {_examples(curve)}" for name, curve in named.items()]
+        captions = [
+            "\n".join([f"{plain_text(name)}: {_examples(curve)}", *_confirmed(curve)]) for name, curve in named.items()
+        ]
         captions += ["\n".join(lines)] if lines else []
     else:
-        captions = ["\n".join(lines or [_examples(curves)])]
+        captions = ["\n".join([*(lines if caption else [_examples(curves), *lines]), *_confirmed(curves)])]
     levels = ", ".join(f"{100 * (1 - alpha):g}" for alpha in sorted({curve.alpha for curve in named.values()}))
     frame = Frame(
         "Robust accuracy under attack, an upper bound",
@@ -73,16 +79,41 @@ def plot_curve(
         captions,
     )
     drawn = []
+    points = [each.epsilon for curve in named.values() for each in curve.confirmations]
+    end = 1.03 * max(*points, *(float(curve.epsilons.max()) for curve in named.values()), 0.0) or 1.0
     for place, curve in enumerate(named.values()):
         style = line_style(place)
+        if curve.stepwise:
+            drawn.append(draw_steps(frame, curve, end, style))
+            continue
         epsilons, first = np.unique(curve.epsilons, return_index=True)
         band = (100 * curve.lower[first], 100 * curve.upper[first])
         frame.axes.fill_between(epsilons, *band, color=style["color"], alpha=0.12, lw=0)
         drawn += frame.axes.plot(epsilons, 100 * curve.robust_accuracy[first], marker="o", markersize=3, **style)
-    frame.axes.set_xlim(0, 1.03 * max(float(curve.epsilons.max()) for curve in named.values()) or 1.0)
+    frame.axes.set_xlim(0, end)
     frame.label(drawn)
     frame.write(path)
 
 
+def draw_steps(frame: Frame, curve: RobustnessCurve, end: float, style: dict[str, Any]) -> Any:
+    """Draw a step function up to an epsilon, with its band and its confirmed points; return its line."""
+    x = np.append(curve.epsilons, end)
+    value, lower, upper = (
+        100 * np.append(column, column[-1]) for column in (curve.robust_accuracy, curve.lower, curve.upper)
+    )
+    frame.axes.fill_between(x, lower, upper, step="post", color=style["color"], alpha=0.12, lw=0)
+    [line] = frame.axes.plot(x, value, drawstyle="steps-post", **style)
+    points = [(each.epsilon, 100 * curve.rate(each.epsilon).value) for each in curve.confirmations]
+    if points:
+        frame.axes.plot(*zip(*points, strict=True), **{**style, "linestyle": "none"}, marker="v", markersize=5)
+    return line
+
+
 def _examples(curve: RobustnessCurve) -> str:
     return f"{curve.attack}, {curve.n} examples"
+
+
+def _confirmed(curve: RobustnessCurve) -> list[str]:
+    """The line of a caption about confirmed points, if there are any."""
+    points = [f"{each.attack} at {number_text(each.epsilon)}" for each in curve.confirmations]
+    return [f"Triangles: confirmed by {', '.join(points)}"] if points else []

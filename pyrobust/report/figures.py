@@ -13,10 +13,11 @@ import numpy.typing as npt
 from pyrobust.auditing.certification_log import CertificationLog
 from pyrobust.auditing.votes import survival_of
 from pyrobust.errors import InputError
-from pyrobust.evaluation import Run
+from pyrobust.evaluation import Run, minimum_norm_curve
 from pyrobust.metrics.certified import certified_accuracy
 from pyrobust.report.axes import Frame, LineStyles, figure_format
-from pyrobust.report.caption import describe_run
+from pyrobust.report.caption import POINTWISE, describe_run
+from pyrobust.report.curve import draw_steps
 from pyrobust.report.formats import plain_text
 from pyrobust.report.robustness_table import by_classifier, checked_robustness_runs, rates_of
 from pyrobust.report.subjects import (
@@ -169,25 +170,35 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
 
     Args:
         runs: of kind attack, or verify at given epsilons; runs of one classifier and kind are joined to one line.
+            Minimum-norm runs, of the same images, are step functions of their own.
         alpha: probability that one of the intervals misses, in (0, 1).
         styles: as above.
 
     Raises:
-        InputError: no run, several norms, or a run that does not bound robust accuracy.
+        InputError: no run, several norms, a run that does not bound robust accuracy, or minimum-norm runs of different
+            images.
         InputTypeError: an argument that is not a run.
     """
     checked = checked_robustness_runs(runs)
     norm = checked_norm({run.parameters["norm"] for run in checked})
     groups: dict[tuple[tuple[Any, ...], str], list[Run]] = {}
+    names = dict(zip(map(id, checked), distinct_run_names(checked), strict=True))
     for (model, sha256, _), group in by_classifier(checked).items():
         for run in sorted(group, key=lambda run: run.kind):
-            groups.setdefault(((model, sha256, None, ""), run.kind), []).append(run)
+            key: tuple[tuple[Any, ...], str] = ((model, sha256, None, ""), run.header.layout)
+            if key in groups and run.header.layout == "minimum":  # a second curve of one classifier
+                key = ((model, sha256, None, names[id(run)]), run.header.layout)
+            groups.setdefault(key, []).append(run)
     bound = {"attack": "under attack, an upper bound", "verify": "verified, a lower bound"}
-    names = dict(zip(map(id, checked), distinct_run_names(checked), strict=True))
+    bound["minimum"] = "nearest adversarial examples, an upper bound"
     captions = [
         f"{plain_text(key[0])}, {bound[kind]}: {plain_text(', '.join(names[id(run)] for run in runs_of))}"
         for (key, kind), runs_of in groups.items()
     ]
+    curves = {
+        key: minimum_norm_curve(run, alpha=alpha) for (key, kind), [run, *_] in groups.items() if kind == "minimum"
+    }
+    captions += [POINTWISE] if curves else []
     frame = Frame(
         f"Robust accuracy, with intervals of {100 * (1 - alpha):g} % at each epsilon",
         f"{norm} epsilon, in the unit of the input",
@@ -195,8 +206,13 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
         captions,
     )
     styles = styles or LineStyles()
-    lines, largest = [], 0.0
+    lines, largest = [], max((float(curve.epsilons[-1]) for curve in curves.values()), default=0.0)
+    largest = max(largest, *(point[1] for run in checked for point in rates_of(run, alpha)), 0.0)
+    end = 1.05 * largest or 1.0
     for (key, kind), runs_of in groups.items():
+        if kind == "minimum":
+            lines.append(draw_steps(frame, curves[key], end, styles.of([key])[0]))
+            continue
         points = [(point[1], rate) for run in runs_of for point, rate in rates_of(run, alpha).items()]
         points = [(0.0, runs_of[0].clean_accuracy(alpha)), *sorted(points, key=lambda point: point[0])]
         x = [epsilon for epsilon, _ in points]
@@ -207,8 +223,7 @@ def robust_accuracy_frame(runs: Run | Sequence[Run], alpha: float = 0.05, styles
         frame.axes.errorbar(x, value, [value - lower, upper - value], fmt="none", ecolor=style["color"], alpha=0.4)
         marker = "v" if kind == "attack" else "^"
         lines += frame.axes.plot(x, value, marker=marker, markersize=5, **style)
-        largest = max(largest, *x)
-    frame.axes.set_xlim(0, 1.05 * largest or 1.0)
+    frame.axes.set_xlim(0, end)
     frame.label(lines)
     return frame
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,13 +11,15 @@ import numpy.typing as npt
 
 from pyrobust.checks import items, number_text
 from pyrobust.errors import InputError, InputTypeError
-from pyrobust.evaluation import Run
+from pyrobust.evaluation import RobustnessCurve, Run, minimum_norm_curve
 from pyrobust.metrics import Rate
 from pyrobust.report.caption import describe_budget, describe_run
 from pyrobust.report.formats import Cell, Column, Quantity, ReportTable, Row
 from pyrobust.report.subjects import distinct, distinct_run_names
+from pyrobust.report.table import QUARTILES, default_epsilons
 
 _HASH = 12
+_QUARTILES = ("lower quartile", "median", "upper quartile")
 
 
 def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTable:
@@ -26,15 +29,19 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
     proved lower bound of robust accuracy, or the share that withstood the attack, an upper bound. A verified image that
     an attack broke, of the same model and data, is a fault of one of the two and is reported in the notes.
 
+    Minimum-norm runs have rows at the epsilons of the others and at round numbers, and the quartiles of the distance.
+
     Args:
-        runs: of kind attack, or of kind verify at given epsilons, each with at least one image.
+        runs: of kind attack, or of kind verify at given epsilons, each with at least one image; minimum-norm runs of
+            one data set and the same images.
         alpha: probability that one of the intervals misses, in (0, 1).
 
     Returns:
         A table to print or to write; its notes say what it depends on.
 
     Raises:
-        InputError: no run, a run of another kind or without images, or alpha out of range.
+        InputError: no run, a run of another kind or without images, minimum-norm runs of different images, or alpha out
+            of range.
         InputTypeError: an argument that is not a run.
 
     >>> from pyrobust.attacks import FGSM
@@ -49,9 +56,19 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
     groups = by_classifier(checked)
     columns = list(groups.values())
     cells: dict[tuple[str, float, str], dict[int, Rate]] = {}
+    curves = {id(run): minimum_norm_curve(run, alpha=alpha) for run in checked if _is_minimum(run)}
+    epsilons = _common_epsilons(checked, list(curves.values()))
+    quartiles: dict[str, dict[int, Cell]] = {}
     for place, group in enumerate(columns):
         for run in group:
-            for (norm, epsilon, what), rate in rates_of(run, alpha).items():
+            curve = curves.get(id(run))
+            if curve is not None:
+                for name, value in zip(_QUARTILES, curve.quantiles(QUARTILES), strict=True):
+                    row = f"{curve.norm} distance, {name}: {_method(run)}"
+                    if place in quartiles.get(row, {}):
+                        row = f"{row}, {names[checked.index(run)]}"
+                    quartiles.setdefault(row, {})[place] = "inf" if math.isinf(value) else Quantity(value)
+            for (norm, epsilon, what), rate in rates_of(run, alpha, epsilons.get(run.parameters["norm"], [])).items():
                 key = (norm, epsilon, f"{what}, {_method(run)}")
                 if place in cells.get(key, {}):  # two runs of one method, with other seeds or images
                     key = (norm, epsilon, f"{key[2]}, {names[checked.index(run)]}")
@@ -60,6 +77,7 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
         (f"{norm} {number_text(epsilon)}: {what}", *(_share(found.get(place)) for place in range(len(columns))))
         for (norm, epsilon, what), found in sorted(cells.items())
     ]
+    distances = tuple((row, *(found.get(place) for place in range(len(columns)))) for row, found in quartiles.items())
     clean: Row = ("clean accuracy", *(_share(group[0].clean_accuracy(alpha)) for group in columns))
     notes = [f"{name}: {line}" for name, run in zip(names, checked, strict=True) for line in describe_run(run)]
     notes.append(
@@ -69,7 +87,11 @@ def robustness_table(runs: Run | Sequence[Run], alpha: float = 0.05) -> ReportTa
     return ReportTable(
         title="Robust accuracy",
         columns=(Column("", "left"), *map(Column, distinct([key[0] for key in groups]))),
-        sections=(_facts(columns), (clean, *bounds)),
+        sections=(
+            _facts(columns),
+            (clean, *bounds),
+            *filter(None, [distances]),
+        ),
         notes=(*notes, *_crossings(checked, names)),
         aside=("data sha256", "model sha256"),
     )
@@ -86,12 +108,40 @@ def checked_robustness_runs(runs: Run | Sequence[Run]) -> list[Run]:
             raise InputError(f"runs: expected runs of kind attack, or verify at epsilons, with images, got {kind}")
     if not checked:
         raise InputError("runs: expected at least one, got none")
+    first, *others = filter(_is_minimum, checked) if any(map(_is_minimum, checked)) else [checked[0]]
+    for other in others:
+        same = first.header.data_sha256 == other.header.data_sha256
+        if not same or not np.array_equal(first.table["index"], other.table["index"]):
+            pair = f"{first.path or first.header.model} and {other.path or other.header.model}"
+            raise InputError(
+                f"runs: expected minimum-norm runs on the same images, got {pair}, "
+                f"{'of other images' if same else 'of other data'}; their curves do not compare"
+            )
     return checked
 
 
-def rates_of(run: Run, alpha: float) -> dict[tuple[str, float, str], Rate]:
-    """Bounds of a run by norm, epsilon and kind."""
+def _is_minimum(run: Run) -> bool:
+    return run.header.layout == "minimum"
+
+
+def _common_epsilons(runs: Sequence[Run], curves: Sequence[RobustnessCurve]) -> dict[str, list[float]]:
+    """Epsilons by norm at which minimum-norm runs are shown: round numbers, and those of the other runs."""
+    common: dict[str, list[float]] = {}
+    for curve in curves:
+        # The widest range covers the others; lists of round numbers compare by their last.
+        common[curve.norm] = max(common.get(curve.norm, []), default_epsilons(curve), key=lambda found: found[-1:])
+    for run in runs:
+        if not _is_minimum(run) and run.parameters["norm"] in common:
+            epsilons = [run.parameters["epsilon"]] if run.kind == "attack" else run.parameters["epsilons"]
+            common[run.parameters["norm"]] += epsilons
+    return {norm: sorted(set(epsilons)) for norm, epsilons in common.items()}
+
+
+def rates_of(run: Run, alpha: float, epsilons: Sequence[float] = ()) -> dict[tuple[str, float, str], Rate]:
+    """Bounds of a run by norm, epsilon and kind; those of a minimum-norm run at the epsilons given."""
     norm = run.parameters["norm"]
+    if _is_minimum(run):
+        return {(norm, size, "robust under attack"): run.robust_accuracy(alpha, epsilon=size) for size in epsilons}
     if run.kind == "attack":
         return {(norm, run.parameters["epsilon"], "robust under attack"): run.robust_accuracy(alpha)}
     return {(norm, size, "verified"): run.verified_accuracy(size, alpha) for size in run.parameters["epsilons"]}
@@ -140,14 +190,23 @@ def _crossings(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
         for verified, other in zip(runs, names, strict=True):
             if (attacked.kind, verified.kind) != ("attack", "verify") or subject(attacked) != subject(verified):
                 continue
-            proved = verified.right & (verified.table["radius"] >= attacked.parameters["epsilon"])
-            broken = attacked.right & ~attacked.robust
-            both: npt.NDArray[np.int64] = np.intersect1d(
-                verified.table["index"][proved], attacked.table["index"][broken]
-            )
+            both = _broken_within(attacked, verified)
             if len(both) and subject(attacked)[0]:
                 notes.append(
                     f"CROSSING: {name} broke image {both[0]}{f' and {len(both) - 1} more' if len(both) > 1 else ''}, "
                     f"which {other} verified at this epsilon; one of the two is wrong, please report it."
                 )
     return notes
+
+
+def _broken_within(attacked: Run, verified: Run) -> npt.NDArray[np.int64]:
+    """Indices of the images that one run broke within the radius that the other verified."""
+    broken = attacked.right & ~attacked.robust
+    images, rows, proofs = np.intersect1d(
+        attacked.table["index"][broken], verified.table["index"][verified.right], return_indices=True
+    )
+    radius = verified.table["radius"][verified.right][proofs]
+    # The float64 distance of an attack at one epsilon is not rounded up.
+    within = attacked.table["distance"][broken][rows] if _is_minimum(attacked) else attacked.parameters["epsilon"]
+    found: npt.NDArray[np.int64] = images[(radius >= within) & (radius > 0)]
+    return found

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyrobust.checks import non_negatives
-from pyrobust.evaluation import Run
+from pyrobust.evaluation import Run, minimum_norm_curve
 from pyrobust.metrics import average_certified_radius, average_radius, estimate_rate
 from pyrobust.metrics.radii import usual_radii
 from pyrobust.report.caption import checked_run
-from pyrobust.report.table import default_radii
+from pyrobust.report.table import QUARTILES, default_epsilons, default_radii
 
 _HEADER = ("model", "model_sha256", "data", "data_sha256", "guarantee", "parameters", "versions")
 
@@ -29,7 +29,8 @@ def run_summary(run: Run, radii: Sequence[float] | None = None, alpha: float = 0
     Returns:
         ``kind``, ``path``, ``images``, ``expected_images``, ``complete``, the header's fields and ``interval_alpha``;
         ``clean_accuracy`` (of the smoothed classifier for certifications and predictions) and the rates of the kind,
-        each with ``successes``, ``n``, ``value``, ``lower`` and ``upper``.
+        each with ``successes``, ``n``, ``value``, ``lower`` and ``upper``. A minimum-norm attack has a robust accuracy
+        at each of a few epsilons, and the quartiles of the distance, None where infinite.
 
     Raises:
         InputError: the run holds no image, or a radius or alpha is out of range.
@@ -84,11 +85,23 @@ def _verified(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str
 
 
 def _attacked(run: Run, radii: Sequence[float] | None, alpha: float) -> dict[str, Any]:
+    broken_by = dict(sorted(Counter(name for name in run.table["broken_by"].tolist() if name).items()))
+    if run.header.layout == "minimum":
+        curve = minimum_norm_curve(run, alpha=alpha)
+        epsilons = default_epsilons(curve)
+        return {
+            "robust_accuracy": [{"epsilon": e, **run.robust_accuracy(alpha, epsilon=e).to_dict()} for e in epsilons],
+            "broken_by": broken_by,
+            "distance_quantiles": {
+                str(q): value if math.isfinite(value) else None
+                for q, value in zip(QUARTILES, curve.quantiles(QUARTILES), strict=True)
+            },
+        }
     broken = run.right & ~run.robust
     distance = float(run.table["distance"][broken].mean()) if broken.any() else None
     return {
         "robust_accuracy": run.robust_accuracy(alpha).to_dict(),
-        "broken_by": dict(sorted(Counter(name for name in run.table["broken_by"].tolist() if name).items())),
+        "broken_by": broken_by,
         "mean_distance": distance,
     }
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from pyrobust.checks import non_negatives, number_text
 from pyrobust.errors import InputError
-from pyrobust.evaluation import Run
+from pyrobust.evaluation import Run, minimum_norm_curve
 from pyrobust.evaluation.robustness_curve import RobustnessCurve
-from pyrobust.metrics import Rate, average_certified_radius, average_radius, estimate_rate
+from pyrobust.metrics import Rate, average_certified_radius, average_radius, estimate_rate, perturbation_quantiles
 from pyrobust.metrics.radii import quarters, rising
-from pyrobust.report.caption import checked_run, describe_run, planned_attacks
+from pyrobust.report.caption import POINTWISE, checked_run, describe_run, planned_attacks
 from pyrobust.report.formats import Column, Interval, Quantity, ReportTable, Row
 from pyrobust.runs.verdicts import STAGES
 
+#: Quartiles of distances that tables show.
+QUARTILES = (0.25, 0.5, 0.75)
 _COLUMNS = (Column("", "left"), Column("share"), Column("images", grouped=False))
 
 
@@ -41,6 +45,33 @@ def default_radii(run: Run) -> list[float]:
     if "radii" in run.parameters:
         return list(run.parameters["radii"])
     return quarters(float(run.table["radius"].max()) if len(run) else 0.0)
+
+
+def default_epsilons(curve: RobustnessCurve) -> list[float]:
+    """Epsilons for a table of a curve: its points; of a step function round numbers, and the confirmed ones.
+
+    Round numbers reach to the distance within which nine tenths of the adversarial examples lie.
+
+    Args:
+        curve: of any attack.
+
+    Returns:
+        Its points as passed; or rising epsilons, whole numbers in l0.
+
+    >>> from pyrobust.attacks import MinimumNorm
+    >>> from pyrobust.evaluation import minimum_norm_curve
+    >>> distance = torch.tensor([0.1, 0.2, torch.inf], dtype=torch.float64)
+    >>> found = MinimumNorm(torch.zeros(3, 1), distance, distance.isfinite(), ("FMN", "FMN", None), "linf", 0, 0)
+    >>> default_epsilons(minimum_norm_curve(found))[-1]
+    0.2
+    """
+    if not curve.stepwise:
+        return [float(epsilon) for epsilon in curve.epsilons]
+    finite = torch.from_numpy(curve.broken_epsilon[np.isfinite(curve.broken_epsilon)])
+    epsilons = rising(perturbation_quantiles(finite, [0.9])[0]) if len(finite) else []
+    if curve.norm == "l0":
+        epsilons = [float(math.floor(epsilon)) for epsilon in epsilons if epsilon >= 1]
+    return sorted({*epsilons, *(confirmation.epsilon for confirmation in curve.confirmations)})
 
 
 def certified_accuracy_table(run: Run, radii: Sequence[float] | None = None, alpha: float = 0.05) -> ReportTable:
@@ -112,12 +143,15 @@ def prediction_table(run: Run, alpha: float = 0.05) -> ReportTable:
     return _table("Predictions", describe_run(run), _prediction_rows(run, alpha), alpha=alpha)
 
 
-def attack_table(run: Run, alpha: float = 0.05) -> ReportTable:
+def attack_table(run: Run, alpha: float = 0.05, curve: RobustnessCurve | None = None) -> ReportTable:
     """Clean and robust accuracy of a run with their intervals, and the number of images that each attack broke.
+
+    A minimum-norm run has quartiles of the distance, and robust accuracy at `default_epsilons`.
 
     Args:
         run: of kind attack, with at least one image.
         alpha: probability that one of the intervals misses, in (0, 1).
+        curve: of a minimum-norm run, with confirmations. Default: its `minimum_norm_curve`.
 
     Returns:
         A table to print or to write, its notes `describe_run`.
@@ -134,15 +168,17 @@ def attack_table(run: Run, alpha: float = 0.05) -> ReportTable:
     """
     robust = checked_run(run).robust
     _check_images(run)
-    totals: list[Row] = [
-        ("images", "", len(run), ""),
-        _rate("clean accuracy", run.clean_accuracy(alpha)),
-        _rate("robust accuracy", run.robust_accuracy(alpha)),
-        *_no_class_rows(run),
-    ]
+    totals: list[Row] = [("images", "", len(run), ""), _rate("clean accuracy", run.clean_accuracy(alpha))]
     broken_by = run.table["broken_by"].tolist()
     planned = planned_attacks(run.parameters["attack"], run.parameters["settings"])
     names = dict.fromkeys([*planned, *sorted(set(broken_by) - {"", "clean"})])
+    if run.header.layout == "minimum":
+        curve = curve or minimum_norm_curve(run, alpha=alpha)
+        nearest: list[Row] = [(*_count(f"nearest by {name}", broken_by.count(name), run), "") for name in names]
+        nearest += [(*_count("none found", broken_by.count(""), run), "")] if "" in broken_by else []
+        totals += _no_class_rows(run)
+        return _table("Attack", describe_run(run), totals, nearest, *_step_rows(curve), alpha=curve.alpha)
+    totals += [_rate("robust accuracy", run.robust_accuracy(alpha)), *_no_class_rows(run)]
     attacks: list[Row] = [(*_count(f"broken by {name}", broken_by.count(name), run), "") for name in names]
     broken = run.right & ~robust
     mean = _mean(run.table["distance"][broken].tolist())
@@ -192,7 +228,9 @@ def verification_table(run: Run, alpha: float = 0.05) -> ReportTable:
 
 
 def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> ReportTable:
-    """Robust accuracy at each epsilon of a curve, with its interval.
+    """Robust accuracy at the epsilons of a curve, with its interval.
+
+    A step function has the quartiles of its distances, and robust accuracy at `default_epsilons`.
 
     Args:
         curve: of any attack.
@@ -209,12 +247,32 @@ def curve_table(curve: RobustnessCurve, caption: Sequence[str]) -> ReportTable:
     >>> len(curve_table(curve, ["Data digits"]).rows)
     2
     """
+    if curve.stepwise:
+        return _table("Robust accuracy", [*caption, POINTWISE], *_step_rows(curve), alpha=curve.alpha)
     columns = (curve.epsilons, curve.robust_accuracy, curve.counts, curve.lower, curve.upper)
     rows: list[Row] = [
         (f"{curve.norm} epsilon {number_text(epsilon)}", _share(accuracy), count, Interval(lower, upper))
         for epsilon, accuracy, count, lower, upper in zip(*(column.tolist() for column in columns), strict=True)
     ]
     return _table("Robust accuracy", caption, rows, alpha=curve.alpha)
+
+
+def _step_rows(curve: RobustnessCurve) -> tuple[list[Row], list[Row], list[Row]]:
+    """Quartiles of the distance, robust accuracy at epsilons, and what other attacks confirmed."""
+    names = (f"{curve.norm} distance, lower quartile", "median", "upper quartile")
+    quartiles: list[Row] = [
+        (name, "inf" if math.isinf(value) else Quantity(value, text=f"{value:.4g}"), "", "")
+        for name, value in zip(names, curve.quantiles(QUARTILES), strict=True)
+    ]
+    accuracies = [
+        _rate(f"{curve.norm} epsilon {number_text(epsilon)}", curve.rate(epsilon))
+        for epsilon in default_epsilons(curve)
+    ]
+    confirmed: list[Row] = [
+        (f"also broken by {each.attack} at {number_text(each.epsilon)}", f"of {each.examples}", each.broken, "")
+        for each in curve.confirmations
+    ]
+    return quartiles, accuracies, confirmed
 
 
 def _table(title: str, notes: Sequence[str], *sections: Sequence[Row], alpha: float | None = None) -> ReportTable:

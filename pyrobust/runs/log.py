@@ -95,7 +95,7 @@ def format_log(run: Run) -> str:
         columns["radius"] = [format_radius(radius) for radius in table["radius"].tolist()]
     elif run.kind == "attack":
         columns |= {name: table[name].tolist() for name in ("adversarial", "broken_by")}
-        columns["distance"] = ["" if math.isnan(distance) else distance for distance in table["distance"].tolist()]
+        columns["distance"] = [value if math.isfinite(value) else "" for value in table["distance"].tolist()]
         columns["robust"] = run.robust.astype(int).tolist()
     for row in zip(*(columns[name] for name in COLUMNS[run.kind]), strict=True):
         lines.append("\t".join(map(str, row)))

@@ -129,6 +129,17 @@ _GRID: dict[str, Callable[[Any], bool]] = {
     "grid": _grid_step,
     "delta": lambda value: is_finite(value) and 0 < value <= 1,
 }
+_ATTACK: dict[str, Callable[[Any], bool]] = _COMMON | {
+    "attack": is_name,
+    "norm": _one_of("linf", "l2", "l1", "l0"),
+    "clip": _range,
+    "settings": _settings,
+    "seed": _optional(_integer(0, (1 << 64) - 1)),
+    "targeted": _one_of(False),
+    "examples": _one_of(False, True),
+    "shape": _shape,
+    "example_dtype": _one_of("float32"),
+}
 #: Parameters of each layout (`layout_of`), with a test of their values.
 PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "certify": _SMOOTHING | {"n0": _integer(1, WORDS), "method": _word},
@@ -142,19 +153,8 @@ PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "two_class": _one_of(False, True),
     },
     "predict": _SMOOTHING,
-    "attack": _COMMON
-    | {
-        "attack": is_name,
-        "norm": _one_of("linf", "l2", "l1"),
-        "epsilon": lambda value: is_finite(value) and value >= 0,
-        "clip": _range,
-        "settings": _settings,
-        "seed": _optional(_integer(0, (1 << 64) - 1)),
-        "targeted": _one_of(False),
-        "examples": _one_of(False, True),
-        "shape": _shape,
-        "example_dtype": _one_of("float32"),
-    },
+    "attack": _ATTACK | {"epsilon": lambda value: is_finite(value) and value >= 0},
+    "minimum": _ATTACK | {"minimum": _one_of(True)},
     "verify": _COMMON
     | {
         "method": _one_of("cascade", "ibp", "crown-ibp", "crown", "lipschitz"),
@@ -175,13 +175,20 @@ PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
 
 
 def layout_of(kind: str, parameters: Any) -> str:
-    """Return the layout of a run's columns and parameters: its kind, or "sequential"; parameters may be untrusted.
+    """Return the layout of a run's columns and parameters: its kind, "sequential" or "minimum".
+
+    Parameters may be untrusted.
 
     >>> layout_of("certify", {"method": "sequential"}), layout_of("certify", {"method": "fixed"})
     ('sequential', 'certify')
+    >>> layout_of("attack", {"minimum": True}), layout_of("attack", {"epsilon": 0.1})
+    ('minimum', 'attack')
     """
-    sequential = kind == "certify" and isinstance(parameters, dict) and parameters.get("method") == "sequential"
-    return "sequential" if sequential else kind
+    if not isinstance(parameters, dict):
+        return kind
+    if kind == "certify" and parameters.get("method") == "sequential":
+        return "sequential"
+    return "minimum" if kind == "attack" and "minimum" in parameters else kind
 
 
 def check_parameters(kind: str, parameters: Any) -> None:
@@ -278,11 +285,11 @@ def example(kind: str) -> dict[str, Any]:
     }
     if kind == "sequential":
         method |= {"radii": [0.25, 0.5], "hybrid": 0.01, "two_class": False}
-    if kind == "attack":
+    if kind in ("attack", "minimum"):
         method = {
             "attack": "FGSM",
             "norm": "linf",
-            "epsilon": 0.25,
+            **({"epsilon": 0.25} if kind == "attack" else {"minimum": True}),
             "clip": [0.0, 1.0],
             "settings": {"loss": "ce"},
             "targeted": False,

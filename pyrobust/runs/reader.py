@@ -42,6 +42,7 @@ from pyrobust.runs.schema import (
     RUN,
     SCHEMA_VERSIONS,
     create_statements,
+    schema_version,
 )
 
 _SQLITE = b"SQLite format 3\0"
@@ -80,7 +81,7 @@ class Header:
 
     @property
     def layout(self) -> str:
-        """The layout of the run's columns: its kind, or "sequential"."""
+        """The layout of the run's columns: its kind, "sequential" or "minimum"."""
         return layout_of(self.kind, self.parameters)
 
     def differences(
@@ -210,10 +211,10 @@ def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
             raise ValueError(f"unknown kind {kind[:40]!r}")
         values, software = json.loads(parameters), json.loads(versions)
         layout = layout_of(kind, values)
-        _check_version(path, version, SCHEMA_VERSIONS[layout], IDENTITY_VERSION)
+        _check_version(path, version, *sorted({schema_version(layout, identity) for identity in (False, True)}))
         if stored_version != version:
             raise ValueError(f"table run: schema version {stored_version} contradicts the file's, {version}")
-        identified = version == IDENTITY_VERSION
+        identified = version >= IDENTITY_VERSION
         if schema != {name: ("table", sql) for name, sql in create_statements(layout, identified).items()}:
             raise ValueError("table result has an unexpected schema")
         check_parameters(kind, values)

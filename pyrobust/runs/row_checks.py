@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from pyrobust.attacks.norms import NORMS
 from pyrobust.errors import FileFormatError
 from pyrobust.runs.parameters import chosen_indices, is_name
 from pyrobust.runs.verdicts import PROOFS, decode_verdicts
 
 Table: TypeAlias = dict[str, npt.NDArray[Any]]
+
+# More than the rounding error of a distance and of a diameter.
+_ROUNDING = 1e-9
 
 
 def check_table(layout: str, parameters: dict[str, Any], table: Table, path: Path) -> None:
@@ -44,7 +49,11 @@ def _layout_checks(layout: str, parameters: dict[str, Any], table: Table) -> dic
         return _verify_checks(parameters, table)
     if layout == "sequential":
         return _smoothing_checks(table) | _sequential_checks(parameters, table)
-    return _attack_checks(parameters, table) if layout == "attack" else _smoothing_checks(table)
+    if layout == "minimum":
+        return _broken_checks(parameters, table) | _minimum_checks(parameters, table)
+    if layout == "attack":
+        return _broken_checks(parameters, table) | _attack_checks(parameters, table)
+    return _smoothing_checks(table)
 
 
 def _verify_checks(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
@@ -115,16 +124,36 @@ def _sequential_checks(parameters: dict[str, Any], table: Table) -> dict[str, An
 
 
 def _attack_checks(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
+    robust, distance = table["broken_by"] == "", table["distance"]
+    return {
+        "a distance out of range": (robust | ((distance >= 0) & (distance <= parameters["epsilon"]))).all(),
+        "a distance for a robust image": np.isnan(distance[robust]).all(),
+    }
+
+
+def _minimum_checks(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
+    clean, none = table["broken_by"] == "clean", table["broken_by"] == ""
+    low, high = parameters["clip"]
+    # Rounded up, so that the range of valid pixels bounds every distance.
+    largest = NORMS[parameters["norm"]].diameter(math.prod(parameters["shape"]), high - low) * (1 + _ROUNDING)
+    distance = table["distance"]
+    found = distance[~none & ~clean]
+    return {
+        "a distance of a misclassified image other than 0": (distance[clean] == 0).all(),
+        "a distance where no adversarial example was found": np.isinf(distance[none]).all(),
+        "a distance out of range": ((found >= 0) & (found <= largest)).all(),
+        "a number of changed coordinates that is no integer": parameters["norm"] != "l0"
+        or (found == np.floor(found)).all(),
+    }
+
+
+def _broken_checks(parameters: dict[str, Any], table: Table) -> dict[str, Any]:
     right = table["prediction"] == table["label"]
     robust = right & (table["adversarial"] == table["label"])
     broken_by = table["broken_by"]
     return {
         "an unknown status": (table["status"] == "ok").all(),
         "an adversarial prediction out of range": _in_range(table["adversarial"], parameters["num_classes"]),
-        "a distance out of range": (
-            robust | ((table["distance"] >= 0) & (table["distance"] <= parameters["epsilon"]))
-        ).all(),
-        "a distance for a robust image": np.isnan(table["distance"][robust]).all(),
         "an invalid attack name in broken_by": all(is_name(name) for name in np.unique(broken_by).tolist() if name),
         "a broken_by that contradicts the predictions": (
             ((broken_by == "clean") == ~right) & ((broken_by == "") == robust)

@@ -128,7 +128,8 @@ class Run(Tabular):
         Attacks: ``prediction`` for the clean image and ``adversarial`` for x_adv (-1: no finite largest logit);
         ``broken_by``, the attack that fooled the model, "clean" where it misclassifies the clean image, "" where it is
         robust; ``distance``, ‖x_adv − x‖ in the attack's norm, float64, NaN where the model is robust, since no
-        adversarial example was found.
+        adversarial example was found. In a minimum-norm run, ``distance`` is exact and rounded up, 0 where the clean
+        image is misclassified, and inf where no adversarial example was found.
 
         Verifications: ``radius``, the largest proved radius (among the given epsilons, if any), 0.0 if none was proved;
         ``verdicts``, ``stages`` and ``margins``, encoded text that the method `verdicts` decodes.
@@ -140,6 +141,8 @@ class Run(Tabular):
             columns = read_columns(connection, path, layout, names)
             table = {name: np.array(columns[name], dtype=_DTYPES[types[name].split()[0]]) for name in names}
             table = {"index": table.pop("idx"), **table}
+            if layout == "minimum":
+                table["distance"] = np.where(np.isnan(table["distance"]), np.inf, table["distance"])
             check_table(layout, self.parameters, table, path)
         return table
 
@@ -253,19 +256,30 @@ class Run(Tabular):
         column = epsilons.index(given)
         return {name: values[:, column] for name, values in decode_verdicts(self.table, len(epsilons)).items()}
 
-    def robust_accuracy(self, alpha: float = 0.05) -> Rate:
+    def robust_accuracy(self, alpha: float = 0.05, *, epsilon: float | None = None) -> Rate:
         """The share of images at which the model is robust to the attack, with its confidence interval.
 
         Args:
             alpha: probability that the interval misses the true share, in (0, 1).
+            epsilon: perturbation radius >= 0 of a minimum-norm run, which has one for each image; other runs have one,
+                and take only that or None.
 
         Returns:
             Rate; ``float(rate)`` is the share.
 
         Raises:
-            InputError: the run is not an attack or is empty, or alpha is out of range.
+            InputError: the run is not an attack or is empty, or a value is out of range.
         """
         robust = self.robust
+        if self.header.layout == "minimum":
+            if epsilon is None:
+                raise InputError("epsilon: expected a radius for a minimum-norm run, got None; pass epsilon=")
+            robust = self.table["distance"] > non_negatives("epsilon", [epsilon])[0]
+        elif epsilon is not None and number("epsilon", epsilon) != self.parameters["epsilon"]:
+            raise InputError(
+                f"epsilon: expected that of the run, {self.parameters['epsilon']!r}, got {epsilon!r}; only a "
+                "minimum-norm run knows others"
+            )
         self._expect_rows("robust_accuracy")
         return estimate_rate(int(robust.sum()), len(self), alpha)
 
@@ -277,7 +291,9 @@ class Run(Tabular):
 
         Returns:
             float32 [n, C, H, W], all within epsilon. For an attack, its last iterate where the model is robust. For a
-            verification, the counterexample at the smallest epsilon that has one, or else the image itself.
+            minimum-norm attack, the nearest adversarial example found, at any distance; the image itself where it is
+            misclassified or none was found. For a verification, the counterexample at the smallest epsilon that has
+            one, or else the image itself.
 
         Raises:
             InputError: the run is of another kind, was made with ``keep_examples=False``, or lacks an image.

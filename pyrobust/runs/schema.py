@@ -5,9 +5,9 @@ from __future__ import annotations
 #: Kinds of runs.
 KINDS = ("certify", "predict", "attack", "verify")
 #: Schema version of each layout. Version 1 introduced certifications and predictions, 2 attacks, 3 verifications,
-#: 4 attacks without a distance where the model is robust, 5 sequential certifications.
-SCHEMA_VERSIONS: dict[str, int] = {"certify": 1, "sequential": 5, "predict": 1, "attack": 4, "verify": 3}
-#: Schema version of runs of any layout that store the identity of their model; the versions above have none.
+#: 4 attacks without a distance where the model is robust, 5 sequential certifications, 7 minimum-norm attacks.
+SCHEMA_VERSIONS: dict[str, int] = {"certify": 1, "sequential": 5, "predict": 1, "attack": 4, "minimum": 7, "verify": 3}
+#: Schema version of runs of any older layout that store the identity of their model; lower versions store none.
 IDENTITY_VERSION = 6
 #: "PyRb" in the header of every file; tells runs from SQLite files of other programs.
 APPLICATION_ID = 0x50795262
@@ -20,8 +20,9 @@ COMMON: dict[str, str] = {
     "status": "TEXT NOT NULL",
     "seconds": "REAL NOT NULL",
 }
-#: Further columns of each layout: a kind of run, or "sequential" for sequential certifications. Histograms are text
-#: (`encode_counts`). x_adv (`encode_examples`) comes last, so that SQLite reads the other columns without loading it.
+#: Further columns of each layout: a kind of run, "sequential" for sequential certifications, or "minimum" for
+#: minimum-norm attacks. Histograms are text (`encode_counts`). x_adv (`encode_examples`) comes last, so that SQLite
+#: reads the other columns without loading it.
 LAYOUTS: dict[str, dict[str, str]] = {
     "certify": {
         "counts0": "TEXT NOT NULL",
@@ -43,6 +44,13 @@ LAYOUTS: dict[str, dict[str, str]] = {
     },
     "predict": {"counts": "TEXT NOT NULL", "p_value": "REAL NOT NULL"},
     "attack": {
+        "adversarial": "INTEGER NOT NULL",
+        "distance": "REAL",
+        "broken_by": "TEXT NOT NULL",
+        "x_adv": "BLOB NOT NULL",
+    },
+    # distance: 0 where x itself is misclassified, NULL where no adversarial example was found.
+    "minimum": {
         "adversarial": "INTEGER NOT NULL",
         "distance": "REAL",
         "broken_by": "TEXT NOT NULL",
@@ -83,6 +91,15 @@ RUN = {
 }
 #: The identity of the model (`pyrobust.runs.identity`), as JSON; one row.
 IDENTITY = {"id": "INTEGER PRIMARY KEY CHECK (id = 1)", "value": "TEXT NOT NULL"}
+
+
+def schema_version(layout: str, identity: bool) -> int:
+    """Return the version of a run of a layout, with the identity of its model or without.
+
+    >>> schema_version("attack", False), schema_version("attack", True), schema_version("minimum", True)
+    (4, 6, 7)
+    """
+    return max(SCHEMA_VERSIONS[layout], IDENTITY_VERSION if identity else 0)
 
 
 def create_statements(layout: str, identity: bool = False) -> dict[str, str]:

@@ -25,8 +25,8 @@ from pyrobust.runs.schema import (
     IDENTITY_VERSION,
     LAYOUTS,
     PENDING,
-    SCHEMA_VERSIONS,
     create_statements,
+    schema_version,
 )
 from pyrobust.zoo.files import COMPANIONS
 
@@ -181,7 +181,9 @@ class RunWriter:
     def _begin(self) -> None:
         # WAL mode cannot be set inside a transaction, so it follows the one that writes the header.
         header = self.header
-        version = SCHEMA_VERSIONS[header.layout] if header.identity is None else IDENTITY_VERSION
+        version = schema_version(header.layout, header.identity is not None)
+        if version >= IDENTITY_VERSION and header.identity is None:
+            raise InputError(f"store: expected the identity of the model for a run of layout {header.layout}, got none")
         with self._writing("written"):
             self.connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self.connection.execute(f"PRAGMA user_version = {version}")

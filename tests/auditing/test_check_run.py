@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyrobust.attacks import FGSM
+from pyrobust.attacks import FAB, FGSM
 from pyrobust.auditing.audit import audit_run
 from pyrobust.auditing.check_run import check_run
 from pyrobust.evaluation import (
@@ -24,7 +24,18 @@ from pyrobust.evaluation import (
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import load_data, load_model
 
-KINDS = ("grid", "laplace", "sequential", "hybrid", "two_class", "sequential_grid", "predict", "attack", "verify")
+KINDS = (
+    "grid",
+    "laplace",
+    "sequential",
+    "hybrid",
+    "two_class",
+    "sequential_grid",
+    "predict",
+    "attack",
+    "minimum",
+    "verify",
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     certify_dataset(smoother(), data, out=folder / "two_class.db", two_class=True, **shared)
     certify_dataset(smoother(grid="1/16"), data, out=folder / "sequential_grid.db", **shared)
     attack_dataset(FGSM(net, epsilon=0.3), data, skip=30, out=folder / "attack.db")
+    attack_dataset(FAB(net, norm="l2", steps=3), data, minimum=True, skip=30, out=folder / "minimum.db")
     verify_dataset(net, data, epsilons=[0.005, 0.02, 0.05], skip=30, attack="pgd", out=folder / "verify.db")
     return folder
 
@@ -76,7 +88,10 @@ CHANGES = [
     ("laplace", "UPDATE result SET prediction = -1, status = 'abstain', radius = 0.0", "prediction differs"),
     ("predict", "UPDATE result SET prediction = (prediction + 1) % 10 WHERE prediction >= 0", "prediction differs"),
     ("predict", "UPDATE result SET p_value = p_value / 2", "p_value differs"),
-    ("attack", "UPDATE result SET distance = 0.0 WHERE broken_by NOT IN ('', 'clean')", "broken at distance 0"),
+    *(
+        (kind, "UPDATE result SET distance = 0.0 WHERE broken_by NOT IN ('', 'clean')", "broken at distance 0")
+        for kind in ("attack", "minimum")
+    ),
     (
         "verify",
         "UPDATE result SET stages = 'lipschitz' || substr(stages, 4) WHERE stages LIKE 'ibp,%'",
@@ -120,7 +135,7 @@ CHANGES += [
 def test_changed_columns_are_faults(folder: Path, tmp_path: Path, kind: str, statement: str, words: str) -> None:
     run = changed(folder, tmp_path, kind, statement)
     assert any(words in finding.message and finding.severity == "fault" for finding in check_run(run))
-    if kind in ("predict", "attack"):
+    if kind in ("predict", "attack", "minimum"):
         assert audit_run(run)["exit_status"] == 1
     else:
         assert audit(read_certification_log(tmp_path / f"{kind}.db")).exit_status == 1

@@ -15,8 +15,7 @@ import pytest
 
 from pyrobust.attacks import APGD, FAB, AutoAttack, Square
 from pyrobust.cli import attack_options
-from pyrobust.cli.attack_options import AttackName
-from pyrobust.cli.options import NormName
+from pyrobust.cli.attack_options import AttackName, AttackNormName
 from pyrobust.evaluation import Run, read_log
 from pyrobust.evaluation.robustness_curve import compute_robustness_curve
 from pyrobust.zoo import load_data, load_model
@@ -105,6 +104,9 @@ def test_every_attack_in_every_norm(pyrobust: Any, name: AttackName, norm: str) 
     if name is AttackName.hop_skip_jump and norm == "l1":
         assert "norm: expected" in pyrobust(*BASE, "--attack", name.value, "--norm", norm, "--epsilon", "0.2").error
         return
+    known = {"ddn": ("l2",), "deepfool": ("l2", "linf"), "cw": ("l2",), "ead": ("l1",), "sigma-zero": ()}
+    if norm not in known.get(name.value, ("linf", "l2", "l1")):
+        pytest.skip("not a norm of this attack")
     steps = [] if name is AttackName.fgsm else ["--steps", "2"]
     chosen = [*BASE, "--attack", name.value, "--norm", norm, "--epsilon", "0.2", "--max", "3", *steps]
     done = pyrobust(*chosen, "--out", "run.db")
@@ -116,23 +118,23 @@ def test_every_attack_in_every_norm(pyrobust: Any, name: AttackName, norm: str) 
 
 
 def test_names_are_the_published_attacks() -> None:
-    def settings(name: AttackName, norm: NormName = NormName.linf) -> dict[str, Any]:
+    def settings(name: AttackName, norm: AttackNormName = AttackNormName.linf) -> dict[str, Any]:
         attack, options = attack_options.choose_attack(name, norm, None, None, None)
         return vars(attack(load_model(MODEL), 0.1, **options))
 
-    for norm in NormName:
+    for norm in (AttackNormName.linf, AttackNormName.l2, AttackNormName.l1):
         published = AutoAttack(load_model(MODEL), 0.1, norm=norm.value).attacks
         for name in (AttackName.apgd_ce, AttackName.apgd_t, AttackName.fab_t):
             ours, theirs = settings(name, norm), vars(published[name.value])
             for key in {"loss", "steps", "rho", "multi_epsilon", "alpha_max", "eta", "beta"} & set(theirs):
                 assert ours[key] == theirs[key], (norm, name, key)
-    assert attack_options.choose_attack(AttackName.fab_t, NormName.l2, None, None, None)[0] is FAB
+    assert attack_options.choose_attack(AttackName.fab_t, AttackNormName.l2, None, None, None)[0] is FAB
     assert settings(AttackName.apgd_dlr)["loss"] == "dlr"
-    assert attack_options.choose_attack(AttackName.square, NormName.l1, 7, 2, None) == (
+    assert attack_options.choose_attack(AttackName.square, AttackNormName.l1, 7, 2, None) == (
         Square,
         {"norm": "l1", "n_queries": 7, "restarts": 2},
     )
-    assert attack_options.choose_attack(AttackName.apgd_ce, NormName.l1, None, None, None)[0] is APGD
+    assert attack_options.choose_attack(AttackName.apgd_ce, AttackNormName.l1, None, None, None)[0] is APGD
 
 
 def test_curve(pyrobust: Any, tmp_path: Path) -> None:
@@ -144,7 +146,7 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
     found = json.loads(Path("curve.json").read_text())
     digits = load_data("digits")
     x, y = digits.x[::2][:24], digits.y[::2][:24]
-    attack, options = attack_options.choose_attack(AttackName.pgd, NormName.linf, 3, None, None)
+    attack, options = attack_options.choose_attack(AttackName.pgd, AttackNormName.linf, 3, None, None)
     points = [0.0, 0.05, 0.1, 0.15000000000000002, 0.2]
     expected = compute_robustness_curve(attack, load_model(MODEL), x, y, points, **options)
     assert dict(zip(found["epsilons"], found["robust_accuracy"], strict=True)) == expected
@@ -159,8 +161,21 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--epsilon: expected either --epsilon or --curve, got neither"),
-        (["--epsilon", "0.1", "--curve", "0:1:2"], "--epsilon: expected either --epsilon or --curve, got both"),
+        ([], "--epsilon: expected one of --epsilon, --curve and --minimum, got none"),
+        (["--epsilon", "0.1", "--curve", "0:1:2"], "--curve and --minimum, got --epsilon and --curve"),
+        (["--epsilon", "0.1", "--minimum"], "--curve and --minimum, got --epsilon and --minimum"),
+        (["--epsilon", "0.1", "--confirm", "0.1"], "--confirm: expected none without --minimum; leave it out"),
+        (["--minimum", "--shard", "1/2", "--confirm", "0.1"], "--confirm: expected none with --shard, since the run"),
+        (["--minimum", "--confirm", "0,0.1"], "--confirm: expected epsilons above 0, got '0,0.1'"),
+        (["--minimum", "--confirm", "x"], "--confirm: expected a finite number"),
+        (["--minimum", "--norm", "l0", "--confirm", "3"], "norm: expected"),
+        (["--minimum", "--attack", "pgd"], "--attack: expected a minimum-norm attack with --minimum, fab-t, fmn,"),
+        (["--minimum", "--attack", "deepfool", "--norm", "l1"], "norm: expected"),
+        (["--minimum", "--steps", "3"], "--steps: expected none without --attack, got 3; name an attack"),
+        (["--minimum", "--restarts", "0"], "restarts: expected at least 1, got 0"),
+        (["--minimum", "--version", "plus"], "--version: expected none without --attack, got plus"),
+        (["--minimum", "--replace"], "--replace: expected none without --plot or --json"),
+        (["--minimum", "--plot", "a.gif"], "--plot: expected a file name that ends in .png, .pdf, .svg"),
         (["--epsilon", "-0.1"], "--epsilon: expected at least 0, got '-0.1'"),
         (["--epsilon", "nan"], "--epsilon: expected a finite number"),
         (["--epsilon", "8/0"], "--epsilon: expected a finite number"),
@@ -177,7 +192,7 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
         (["--epsilon", "0.1", "--attack", "pgd", "--steps", "0"], "steps: expected at least 1, got 0"),
         (["--epsilon", "0.1", "--seed", "-1"], "seed: expected 0 to 2**64 - 1"),
         (["--epsilon", "0.1", "--shard", "3/2"], "--shard: expected I/K"),
-        (["--epsilon", "0.1", "--plot", "a.png"], "--plot: expected none without --curve"),
+        (["--epsilon", "0.1", "--plot", "a.png"], "--plot: expected none without --curve or --minimum"),
         (["--epsilon", "0.1", "--json", "no/a.json"], "--json: expected a file in a writable folder"),
         (["--epsilon", "0.1", "--batch-size", "10000000000"], "--batch-size: expected at most 4294967296"),
         (["--epsilon", "0.1", "--device", "toaster"], "device: expected cpu or cuda"),
@@ -229,3 +244,45 @@ def test_pipes_get_plain_text_and_no_progress(tmp_path: Path) -> None:
     assert done.stderr.startswith("run: attack-pgd-")
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_minimum(pyrobust: Any, tmp_path: Path) -> None:
+    few = [*BASE, "--minimum", "--norm", "l2", "--attack", "fab-t", "--steps", "3", "--max", "16"]
+    done = pyrobust(*few, "--confirm", "0.3,0.4", "--plot", "a.svg", "--json", "a.json")
+    assert done.status == 0, done.err
+    name = "attack-fab-t-digits-smooth-0.25-digits-l2-minimum.db"
+    assert files(tmp_path) == ["a.json", "a.svg", name]
+    run, found = Run(name), json.loads(Path("a.json").read_text())
+    distance = np.sort(run.table["distance"])
+    for row, value in (("l2 distance, lower quartile", distance[3]), ("median", distance[7])):
+        assert cells(done.out, row)[0] == f"{value:.4g}"
+    curve = found["curve"]
+    assert curve["confirmations"][0]["examples"] == run.robust_accuracy(epsilon=0.3).successes
+    for each in curve["confirmations"]:
+        epsilon, lost = each["epsilon"], sum(other["broken"] for other in curve["confirmations"])
+        right = int(cells(done.out, f"l2 epsilon {epsilon:g}")[1])
+        before = run.robust_accuracy(epsilon=epsilon).successes
+        assert before - lost <= right <= before - each["broken"]
+        assert sum(value is None or value > epsilon for value in curve["broken_epsilon"]) == right
+    assert found["distance_quantiles"]["0.5"] == distance[7]
+    text = " ".join(done.out.split())
+    assert "Intervals are pointwise, of the accuracy under this attack, and no lower bound of robustness" in text
+    assert "no lower bound of robustness" in " ".join(found["about"])
+    again = pyrobust(*few, "--json", "-", "--max", "16")
+    assert "already complete, 16 of 16 done" in again.err
+    assert json.loads(again.out)["curve"]["confirmations"] == []
+    assert pyrobust("log", name, "--out", "log.tsv").status == 0
+    assert np.array_equal(read_log("log.tsv")["distance"], run.table["distance"])
+    assert pyrobust("audit", name).status == 0
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1", "l0"])
+def test_the_ensemble_by_default(pyrobust: Any, norm: str) -> None:
+    done = pyrobust(*BASE, "--minimum", "--norm", norm, "--max", "2", "--restarts", "2", "--out", "run.db")
+    assert done.status == 0, done.err
+    settings = Run("run.db").parameters["settings"]
+    assert settings["attacks"].split(", ")[0] in ("fab-t", "sigma-zero")
+    assert settings["fmn.restarts"] == 2
+    assert f"MinimumNormEnsemble in {norm} and [0, 1], seed 0; {settings['attacks'].split(', ')[0]} " in " ".join(
+        done.out.split()
+    )

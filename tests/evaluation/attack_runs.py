@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,3 +52,14 @@ def same(one: Run, other: Run) -> bool:
     return all(np.array_equal(a, b, equal_nan=a.dtype == np.float64) for a, b in columns) and torch.equal(
         one.examples(), other.examples()
     )
+
+
+def sign_model(batch: Tensor) -> Tensor:
+    """Class 1 where the first coordinate is above one half."""
+    shifted = batch.flatten(1)[:, :1] - 0.5
+    return torch.cat([-shifted, shifted], 1)
+
+
+def images(margins: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Examples of class 1 at given distances from ``sign_model``'s boundary; class 0's side where negative."""
+    return torch.tensor([[0.5 + m, 0.5] for m in margins]), torch.ones(len(margins), dtype=torch.int64)

@@ -203,9 +203,12 @@ def test_each_kind_has_its_schema_version(run_file: Path, tmp_path: Path) -> Non
     change(run_file, "PRAGMA user_version = 5")
     with pytest.raises(FileFormatError, match="schema version 5, expected 4 or 6"):
         Run(run_file)
-    for other in (2, 7):
+    change(run_file, "PRAGMA user_version = 7")
+    with pytest.raises(FileFormatError, match="schema version 7, expected 4 or 6"):
+        Run(run_file)
+    for other in (2, 8):
         change(run_file, f"PRAGMA user_version = {other}")
-        with pytest.raises(FileFormatError, match=f"schema version {other}, expected 1, 3, 4, 5 or 6"):
+        with pytest.raises(FileFormatError, match=f"schema version {other}, expected 1, 3, 4, 5, 6 or 7"):
             Run(run_file)
 
 

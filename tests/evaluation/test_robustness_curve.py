@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from curve_models import images, sign_model
+from attack_runs import images, sign_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

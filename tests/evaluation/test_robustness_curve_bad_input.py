@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from curve_models import images, sign_model
+from attack_runs import images, sign_model
 
 from pyrobust.attacks import AdversarialAttack
 from pyrobust.errors import InputError, InputTypeError

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of an attack by the real command, then the same command again."""
+"""kill -9 in the middle of an attack or a verification by the real command, then the same command again."""
 
 from __future__ import annotations
 
@@ -6,27 +6,41 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from attack_runs import same
 from killed_runs import TIMEOUT_S, committed, finish, start
 
 from pyrobust.evaluation import Run
 
+MODEL = ("--model", "zoo:digits-smooth-0.25", "--data", "digits")
 # One image a chunk, so that kills hit unfinished runs; a small epsilon, so that every step is taken.
-SWEEP = [
-    *("attack", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--attack", "pgd", "--epsilon", "4/255"),
-    *("--steps", "40", "--restarts", "2", "--batch-size", "1", "--max", "30"),
-]
+SWEEPS = {
+    "attack": [
+        *("attack", *MODEL, "--attack", "pgd", "--epsilon", "4/255"),
+        *("--steps", "40", "--restarts", "2", "--batch-size", "1", "--max", "30"),
+    ],
+    "minimum": [
+        *("attack", *MODEL, "--minimum", "--attack", "fab-t", "--norm", "l2"),
+        *("--steps", "3", "--batch-size", "1", "--max", "20"),
+    ],
+    "verify": [
+        *("verify", *MODEL, "--method", "cascade"),
+        *("--epsilon", "4/255,8/255", "--attack", "pgd", "--batch-size", "1", "--max", "40"),
+    ],
+}
 
 
-def test_killed_attacks_resume_to_the_same_results(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kills"), [("attack", 2), ("minimum", 1), ("verify", 1)])
+def test_killed_sweeps_resume_to_the_same_results(tmp_path: Path, name: str, kills: int) -> None:
+    sweep = SWEEPS[name]
     whole, path = tmp_path / "whole.db", tmp_path / "killed.db"
-    finish(SWEEP, whole)
+    finish(sweep, whole)
     expected = Run(whole)
     hits, deadline = 0, time.monotonic() + TIMEOUT_S
-    while hits < 2:
+    while hits < kills:
         assert time.monotonic() < deadline
         before = committed(path)
-        process = start(SWEEP, path)
+        process = start(sweep, path)
         while process.poll() is None and committed(path) <= before + 3 * hits and time.monotonic() < deadline:
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
@@ -35,7 +49,7 @@ def test_killed_attacks_resume_to_the_same_results(tmp_path: Path) -> None:
             path.unlink()
         else:
             hits += 0 < committed(path) < len(expected)
-    finish(SWEEP, path)
+    finish(sweep, path)
     assert Run(path).complete
     assert Run(path).header == expected.header
     assert same(Run(path), expected)

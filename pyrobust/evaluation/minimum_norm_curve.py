@@ -1,0 +1,167 @@
+"""Robust accuracy at every epsilon, from one run of a minimum-norm attack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from pyrobust.attacks import AdversarialAttack, MinimumNorm
+from pyrobust.checks import class_labels, float_tensor, kind, probability
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.evaluation.attack_chunk import AttackChunk
+from pyrobust.evaluation.robustness_curve import Confirmation, RobustnessCurve
+from pyrobust.metrics import distances_above, estimate_rate
+from pyrobust.runner import Progress, reporting
+from pyrobust.runs.run import Run
+
+
+def minimum_norm_curve(found: MinimumNorm | Run, *, alpha: float = 0.05) -> RobustnessCurve:
+    """Compute robust accuracy at every epsilon from the nearest adversarial examples that were found.
+
+    An example counts at epsilon if no adversarial example was found within epsilon, ``(1/N)·|{i: dᵢ > ε}|``: a step
+    function, exact since the distances are rounded up. d = 0 where the clean example is misclassified, inf where no
+    adversarial example was found. It is an upper bound of robust accuracy, and its intervals (Clopper and Pearson,
+    1934) are pointwise, of the accuracy under this attack: they are no lower bound of robustness.
+
+    Args:
+        found: the result of ``MinimumNormAttack.minimum`` or ``minimum_norm``, or a run of
+            ``attack_dataset(..., minimum=True)``, with at least one example.
+        alpha: probability that the interval at one epsilon misses, in (0, 1).
+
+    Returns:
+        RobustnessCurve with ``stepwise``.
+
+    Raises:
+        InputError: no example, a run of another kind, or alpha out of range.
+        InputTypeError: another type.
+
+    >>> from pyrobust.attacks import FAB
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> data = load_data("digits")
+    >>> attack = FAB(load_model("zoo:digits-smooth-0.25"), norm="l2", steps=5)
+    >>> curve = minimum_norm_curve(attack.minimum(data.x[:20], data.y[:20]))
+    >>> curve.rate(0.0).successes, curve.rate(10.0).successes
+    (20, 0)
+    >>> 0 < curve.area(1.0) < 1, curve.quantiles([0.5]) == [float(np.sort(curve.broken_epsilon)[9])]
+    (True, True)
+    """
+    probability("alpha", alpha, "0.05 is usual")
+    if isinstance(found, Run):
+        if found.header.layout != "minimum":
+            raise InputError(
+                f"found: expected a run of a minimum-norm attack, got one of kind {found.kind}; use "
+                "attack_dataset(..., minimum=True)"
+            )
+        distance, forwards = found.table["distance"], None
+        attack, norm = found.parameters["attack"], found.parameters["norm"]
+    elif isinstance(found, MinimumNorm):
+        names = dict.fromkeys(name for name in found.found_by if name not in (None, "clean"))
+        distance, forwards = found.distance.numpy(), found.forwards
+        attack, norm = ", ".join(map(str, names)) or "minimum-norm attack", found.norm
+    else:
+        raise InputTypeError(f"found: expected a MinimumNorm or a Run, got {kind(found)}")
+    if not len(distance):
+        raise InputError("found: expected at least one example, got none")
+    return _step_curve(distance, attack, norm, float(alpha), forwards, ())
+
+
+def confirm_curve(
+    curve: RobustnessCurve,
+    attack: AdversarialAttack,
+    x: Tensor,
+    y: Tensor,
+    *,
+    progress: bool | Progress = False,
+) -> RobustnessCurve:
+    """Attack the examples that are unbroken at an epsilon with another attack, such as ``AutoAttack``.
+
+    Both attacks give upper bounds of robust accuracy, and so does their minimum: where the attack breaks an example,
+    the curve takes its distance. Every x_adv is checked as in ``attack_dataset``.
+
+    Args:
+        curve: of ``minimum_norm_curve``.
+        attack: with the curve's norm; its epsilon is the one to confirm.
+        x: [N, ...], float, the examples of the curve, in its order.
+        y: [N], integers, their labels.
+        progress: True for a bar on the terminal, or a function that receives (examples done, examples).
+
+    Returns:
+        The curve, nowhere higher, with one more of ``confirmations``.
+
+    Raises:
+        InputError: a curve of points, an attack of another norm or with an epsilon for each example, or another number
+            of examples; an attack that leaves the ball or the clip range, or returns another shape, NaN or inf.
+        InputTypeError: an argument of another type.
+
+    >>> from pyrobust.attacks import FAB, PGD
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> data, model = load_data("digits"), load_model("zoo:digits-smooth-0.25")
+    >>> x, y = data.x[:20], data.y[:20]
+    >>> curve = minimum_norm_curve(FAB(model, steps=2).minimum(x, y))
+    >>> confirmed = confirm_curve(curve, PGD(model, epsilon=0.15, steps=10), x, y)
+    >>> [done] = confirmed.confirmations
+    >>> confirmed.rate(0.15).successes == curve.rate(0.15).successes - done.broken
+    True
+    """
+    for name, value, expected in (("curve", curve, RobustnessCurve), ("attack", attack, AdversarialAttack)):
+        if not isinstance(value, expected):
+            raise InputTypeError(f"{name}: expected {expected.__name__}, got {kind(value)}")
+    if not curve.stepwise:
+        raise InputError("curve: expected a curve of minimum_norm_curve, got one of points")
+    if isinstance(attack.epsilon, Tensor) or attack.norm != curve.norm:
+        got = "one for each example" if isinstance(attack.epsilon, Tensor) else f"{attack.epsilon:g} in {attack.norm}"
+        raise InputError(f"attack: expected one epsilon in {curve.norm}, got {got}")
+    if attack.grid == "auto":
+        raise InputError('attack: expected the step of its grid, such as "1/255", got "auto"')
+    float_tensor("x", x)
+    labels = class_labels("y", y, len(x))
+    if len(x) != curve.n:
+        raise InputError(f"x: expected the {curve.n} examples of the curve, got {len(x)}")
+    name, epsilon = type(attack).__name__, float(attack.epsilon)
+    rows = np.flatnonzero(curve.broken_epsilon > epsilon)
+    distance, broken, forwards = curve.broken_epsilon.copy(), np.zeros(0, dtype=np.int64), curve.forwards
+    if len(rows):
+        clean, goal = x.detach().cpu()[rows], labels[rows]
+        grid = {} if attack.grid is None else {"grid": attack.grid}
+        chunk = AttackChunk(attack, goal, {"attack": name, "examples": False, "seed": 0, "epsilon": epsilon, **grid})
+        with reporting(progress, len(rows)) as report:
+            _, adversarial, length, x_adv = chunk.examine(clean, range(len(rows)), lambda done, total: report(done))
+        fooled = np.flatnonzero(adversarial != goal.numpy())
+        broken = rows[fooled]
+        # On a grid they are exact already.
+        above = distances_above(x_adv[fooled], clean[fooled], curve.norm).numpy()
+        distance[broken] = above if attack.grid is None else length[fooled]
+        spent = getattr(chunk.result, "forwards", None)
+        forwards = None if forwards is None or spent is None else forwards + spent
+    done = Confirmation(name, epsilon, len(rows), len(broken))
+    return _step_curve(distance, curve.attack, curve.norm, curve.alpha, forwards, (*curve.confirmations, done))
+
+
+def _step_curve(
+    distance: npt.NDArray[np.float64],
+    attack: str,
+    norm: str,
+    alpha: float,
+    forwards: int | None,
+    confirmations: Sequence[Confirmation],
+) -> RobustnessCurve:
+    epsilons = np.unique(np.concatenate([[0.0], distance[np.isfinite(distance)]]))
+    counts = len(distance) - np.searchsorted(np.sort(distance), epsilons, side="right")
+    rates = [estimate_rate(count, len(distance), alpha) for count in counts.tolist()]
+    return RobustnessCurve(
+        attack=attack,
+        norm=norm,
+        epsilons=epsilons,
+        counts=counts.astype(np.int64),
+        n=len(distance),
+        lower=np.array([rate.lower for rate in rates]),
+        upper=np.array([rate.upper for rate in rates]),
+        alpha=alpha,
+        broken_epsilon=np.array(distance, dtype=np.float64),
+        forwards=forwards,
+        stepwise=True,
+        confirmations=tuple(confirmations),
+    )

@@ -1,0 +1,254 @@
+"""Minimum-norm sweeps: exact distances, every claim checked again, resumed, sharded, merged, damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sqlite3
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attack_runs import IMAGES, digits, same
+from damage import change
+from torch import Tensor, nn
+
+from pyrobust.attacks import FAB, PGD, MinimumNorm, MinimumNormAttack
+from pyrobust.auditing.audit import audit_run
+from pyrobust.errors import FileFormatError, InputError, InputTypeError, StoreError
+from pyrobust.evaluation import Run, SweepProgress, attack_dataset, format_log, merge_runs
+from pyrobust.report import attack_table, describe_run, run_summary
+from pyrobust.zoo import ImageSet, load_model
+
+
+def fab(**options: Any) -> FAB:
+    return FAB(load_model("zoo:digits-smooth-0.25"), **({"norm": "l2", "steps": 3} | options))
+
+
+class Claims(MinimumNormAttack):
+    """A user's attack: says what it is told to say."""
+
+    def __init__(self, model: Any, x_adv: Any, distance: float = 1e-6, **options: Any) -> None:
+        super().__init__(model, **options)
+        self.x_adv, self.distance = x_adv, distance
+
+    def _search(self, state: Any, nearest: Any) -> None:
+        raise AssertionError
+
+    def minimum(self, x: Tensor, y: Tensor, *rest: Any, **keywords: Any) -> Any:
+        n = len(x)
+        x_adv = self.x_adv(x)
+        distance = torch.full((n,), self.distance, dtype=torch.float64)
+        return MinimumNorm(x_adv, distance, torch.ones(n, dtype=torch.bool), ("Claims",) * n, self.norm, 0, 0)
+
+
+class Threshold(nn.Module):
+    """Class 1 where the first pixel is above 0.5."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([0.5 - x[:, 0, 0, 0], x[:, 0, 0, 0] - 0.5], 1)
+
+
+def pixels(*values: float) -> ImageSet:
+    x = torch.tensor(values).view(-1, 1, 1, 1).repeat(1, 1, 2, 2)
+    return ImageSet("pixels", x, torch.zeros(len(values), dtype=torch.int64))
+
+
+def exact(x_adv: Tensor, x: Tensor, norm: str) -> list[Fraction]:
+    """Distances as rationals; squared in l2."""
+    found = []
+    for row, clean in zip(x_adv.flatten(1).tolist(), x.flatten(1).tolist(), strict=True):
+        delta = [abs(Fraction(a) - Fraction(b)) for a, b in zip(row, clean, strict=True)]
+        squares = sum((z * z for z in delta), Fraction(0))
+        found.append({"linf": max(delta), "l1": sum(delta, Fraction(0)), "l2": squares}[norm])
+    return found
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_stored_distances_are_exact_and_rounded_up(norm: str) -> None:
+    data = digits()
+    run = attack_dataset(fab(norm=norm), data, minimum=True)
+    x_adv, table = run.examples(), run.table
+    power = 2 if norm == "l2" else 1
+    for distance, truth in zip(table["distance"].tolist(), exact(x_adv, data.x, norm), strict=True):
+        assert Fraction(distance) ** power >= truth
+        assert distance == 0 or Fraction(math.nextafter(distance, 0)) ** power < truth
+    model = load_model("zoo:digits-smooth-0.25")
+    assert table["adversarial"].tolist() == [int(model(x_adv[i : i + 1]).argmax()) for i in range(IMAGES)]
+    assert set(table["broken_by"]) <= {"FAB", "clean"}
+    assert (run.header.layout, run.kind, run.header.guarantee) == ("minimum", "attack", "empirical")
+    assert "epsilon" not in run.parameters
+    closest = fab(norm=norm).minimum(data.x, data.y)
+    assert np.array_equal(table["distance"], closest.distance.numpy())
+
+
+def test_distances_of_a_known_boundary() -> None:
+    # 0.25 and 0.75 away; the last is misclassified without an attack.
+    run = attack_dataset(FAB(Threshold(), norm="linf"), pixels(0.25, 0.0, 0.75), minimum=True)
+    assert run.table["distance"].tolist() == pytest.approx([0.25, 0.5, 0.0], rel=0.02)
+    assert run.table["broken_by"].tolist() == ["FAB", "FAB", "clean"]
+    assert torch.equal(run.examples([2]), pixels(0.75).x)
+    points = [0.0, 0.2, 0.3, 0.6]
+    assert [run.robust_accuracy(epsilon=epsilon).successes for epsilon in points] == [2, 2, 1, 0]
+    own = run.table["distance"][0]
+    assert run.robust_accuracy(epsilon=own).successes == 1, "at its distance an example is broken"
+    assert run.robust_accuracy(epsilon=math.nextafter(own, 0)).successes == 2
+
+
+def test_where_none_was_found_the_distance_is_infinite(tmp_path: Path) -> None:
+    def constant(x: Tensor) -> Tensor:
+        return torch.tensor([[1.0, 0.0]]).repeat(len(x), 1) + 0 * x.square().flatten(1).sum(1, keepdim=True)
+
+    path = tmp_path / "run.db"
+    run = attack_dataset(FAB(constant, steps=2), pixels(0.25, 0.75), minimum=True, out=path, model_name="constant")
+    assert run.table["distance"].tolist() == [math.inf] * 2
+    assert run.table["broken_by"].tolist() == ["", ""]
+    assert torch.equal(run.examples(), pixels(0.25, 0.75).x)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT distance FROM result").fetchall() == [(None,), (None,)]
+    assert format_log(run).splitlines()[1].split("\t")[4] == ""
+    assert run_summary(run)["distance_quantiles"] == {"0.25": None, "0.5": None, "0.75": None}
+    assert "none found" in str([row for row in attack_table(run).rows])
+
+
+def test_claims_are_checked_again() -> None:
+    data = pixels(0.25, 0.5, 0.75)
+    # Not adversarial in the first row, as it claims; at 0.25 and not 1e-6 in the second.
+    run = attack_dataset(Claims(Threshold(), lambda x: x + 0.2), data, minimum=True)
+    assert run.table["broken_by"].tolist() == ["", "Claims", "clean"]
+    assert run.table["distance"][[0, 2]].tolist() == [math.inf, 0.0]
+    assert Fraction(run.table["distance"][1]) == Fraction(float(torch.tensor(0.5) + 0.2)) - Fraction(0.5)
+    assert torch.equal(run.examples([0, 2]), data.x[[0, 2]])
+    for wrong, message in (
+        (lambda x: x + 0.5, "Claims.minimum to stay in the clip range"),
+        (lambda x: x * math.nan, "Claims.minimum to return finite values"),
+        (lambda x: x[:, :, :1], "Claims.minimum to return shape"),
+    ):
+        with pytest.raises(InputError, match=message):
+            attack_dataset(Claims(Threshold(), wrong), data, minimum=True)
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(InputTypeError, match="expected a MinimumNormAttack with minimum=True, such as FMN, got PGD"):
+        attack_dataset(PGD(Threshold()), pixels(0.2), minimum=True, out=tmp_path / "run.db")
+    with pytest.raises(InputTypeError, match="minimum: expected"):
+        attack_dataset(FAB(Threshold()), pixels(0.2), minimum=1, out=tmp_path / "run.db")  # type: ignore[arg-type]
+
+    class Tensors(FAB):
+        def minimum(self, x: Tensor, *rest: Any, **keywords: Any) -> Any:
+            return x
+
+    with pytest.raises(InputTypeError, match=r"expected Tensors.minimum to return a MinimumNorm, got"):
+        attack_dataset(Tensors(Threshold()), pixels(0.2), minimum=True)
+    assert not list(tmp_path.iterdir())
+    run = attack_dataset(FAB(Threshold()), pixels(0.2), minimum=True)
+    for wrong, error in ((None, InputError), (-0.1, InputError), (math.nan, InputError), ("x", InputTypeError)):
+        with pytest.raises(error, match=r"^epsilon: expected"):
+            run.robust_accuracy(epsilon=wrong)  # type: ignore[arg-type]
+    fixed = attack_dataset(PGD(Threshold(), 0.1), pixels(0.2))
+    assert fixed.robust_accuracy(epsilon=0.1) == fixed.robust_accuracy()
+    with pytest.raises(InputError, match=r"epsilon: expected that of the run, 0\.1, got 0\.2"):
+        fixed.robust_accuracy(epsilon=0.2)
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_stopped_sweep_resumes_to_the_same_results(tmp_path: Path) -> None:
+    whole = attack_dataset(fab(), digits(), minimum=True, batch_size=5)
+    path = tmp_path / "run.db"
+
+    def stop(now: SweepProgress) -> None:
+        assert now.robust is None, "a share of images without any adversarial example says nothing"
+        if now.done >= 10:
+            raise Stop
+
+    with pytest.raises(Stop):
+        attack_dataset(fab(), digits(), minimum=True, batch_size=5, out=path, progress=stop)
+    assert len(Run(path)) == 10
+    for other, difference in ((fab(steps=4), "steps: 3 stored, 4 given"), (fab(norm="l1"), "norm: 'l2' stored")):
+        with pytest.raises(StoreError, match=difference):
+            attack_dataset(other, digits(), minimum=True, out=path)
+    with pytest.raises(StoreError, match="minimum: True stored, None given; epsilon: None stored, "):
+        attack_dataset(fab(epsilon=0.5), digits(), out=path)
+    assert same(attack_dataset(fab(), digits(), minimum=True, out=path), whole)
+    assert attack_dataset(fab(epsilon=0.7), digits(), minimum=True, out=path).complete, "epsilon does not matter"
+
+
+def test_shards_are_merged(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{index}.db" for index in (1, 2)]
+    for index, path in enumerate(paths, start=1):
+        attack_dataset(fab(), digits(), minimum=True, out=path, shard=(index, 2), batch_size=1)
+    merged = merge_runs(paths[::-1])
+    assert same(merged, attack_dataset(fab(), digits(), minimum=True, batch_size=1))
+    attack_dataset(fab(epsilon=1.0), digits(), out=tmp_path / "fixed.db", shard=(2, 2), batch_size=1)
+    with pytest.raises(InputError, match="minimum: True in the first, None in the second"):
+        merge_runs([paths[0], tmp_path / "fixed.db"])
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("run") / "run.db"
+    attack_dataset(FAB(Threshold(), norm="linf"), pixels(0.25, 0.0, 0.75), minimum=True, out=path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "distance = 0.1 WHERE broken_by = 'clean'",
+        "distance = NULL WHERE broken_by = 'clean'",
+        "distance = NULL WHERE broken_by = 'FAB'",
+        "distance = -0.1 WHERE broken_by = 'FAB'",
+        "distance = 1.001 WHERE broken_by = 'FAB'",
+        "distance = 9e999 WHERE broken_by = 'FAB'",
+        "broken_by = '' WHERE broken_by = 'FAB'",
+        "broken_by = 'FAB'",
+        "adversarial = label",
+        "adversarial = 3",
+        "status = 'abstain'",
+    ],
+)
+def test_tampered_rows_are_refused(tmp_path: Path, content: bytes, assignment: str) -> None:
+    path = tmp_path / "run.db"
+    path.write_bytes(content)
+    change(path, f"UPDATE result SET {assignment}")
+    with pytest.raises(FileFormatError, match=r"run\.db: damaged"):
+        _ = Run(path).table
+
+
+def test_schema_versions(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "run.db"
+    path.write_bytes(content)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (7,), "older versions refuse the file"
+    for version, expected in ((4, "7"), (6, "7"), (8, "1, 3, 4, 5, 6 or 7")):
+        change(path, f"PRAGMA user_version = {version}")
+        with pytest.raises(FileFormatError, match=f"schema version {version}, expected {expected};"):
+            Run(path)
+
+
+def test_audit(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "run.db"
+    path.write_bytes(content)
+    assert audit_run(Run(path))["findings"] == []
+    change(path, "UPDATE result SET distance = 0 WHERE idx = 1")
+    [fault] = audit_run(Run(path))["findings"]
+    assert "broken at distance 0" in fault["message"]
+    path.write_bytes(content)
+    change(path, "UPDATE result SET x_adv = zeroblob(12) WHERE idx = 1")
+    with pytest.raises(FileFormatError, match="column x_adv"):
+        audit_run(Run(path))
+
+
+def test_the_caption_says_what_the_bands_are(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "run.db"
+    path.write_bytes(content)
+    text = " ".join(describe_run(Run(path)))
+    assert "Nearest adversarial examples, linf" in text
+    assert "no lower bound of robustness" in text
+    assert "FAB in linf and [0, 1], seed 0" in text
