@@ -89,7 +89,7 @@ def attack(
     elif part is not None:
         unused["--confirm"] = confirm, "with --shard, since the run does not store what it confirms"
     elif step == "auto":
-        unused["--confirm"] = confirm, "with --grid auto; pass the step, as in --grid 1/255,"
+        unused["--confirm"] = confirm, "with --grid auto, whose step it would have to know"
     if curve is not None:
         why = "with --curve, which saves no run"
         unused |= {"--out": (out, why), "--shard": (part, why), "--no-examples": (no_examples or None, why)}
