@@ -48,7 +48,7 @@ class EAD(MinimumNormAttack):
     >>> _ = model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
     >>> x, y = torch.tensor([[0.7, 0.5]]), torch.tensor([0])
     >>> print(round(float(EAD(model).minimum(x, y).distance), 3))  # 0.2 and a margin
-    0.201
+    0.2
     """
 
     norms = ("l1",)

@@ -25,8 +25,8 @@ from .result import MinimumNorm
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Multiples of the nearest perturbation to try where rounding may undo the success of a point on the boundary.
-_OVERSHOOTS = (1.0, 1.00003, 1.0001, 1.0003, 1.001, 1.003, 1.01, 1.03, 1.1)
+# Multiples of the nearest perturbation to try: until no rounding can undo the success, and where rounding did undo it.
+_OVERSHOOTS = {True: (1.0, 1.00003, 1.0001, 1.0003, 1.001, 1.002, 1.005), False: (1.0, 1.0003, 1.003, 1.01, 1.03, 1.1)}
 
 
 class MinimumNormAttack(BatchAttack):
@@ -74,10 +74,10 @@ class MinimumNormAttack(BatchAttack):
                 but y.
             target_labels: [N], integers, required with targeted=True.
             indices: [N], see ``generate``.
-            margin: move each point beyond the boundary, by at most 10 % of its distance, until no rounding can undo its
-                success: by the rule of ``pyrobust.correctness``, until the logits differ by more than √ε of the model's
-                dtype times the largest |logit|. A point with which that fails, every point in l0, and every point with
-                False, is adversarial in a batch of one, but may not be in another batch.
+            margin: move each point beyond the boundary, by at most 0.5 % of its distance, until no rounding can undo
+                its success: by the rule of ``pyrobust.correctness``, until the logits differ by more than √ε of the
+                model's dtype times the largest |logit|. A point with which that fails, every point in l0, and every
+                point with False, is adversarial in a batch of one, but may not be in another batch.
 
         Returns:
             The points, and their exact distances.
@@ -133,7 +133,7 @@ class MinimumNormAttack(BatchAttack):
         """Retire the examples fooled by their nearest point, moved outward within epsilon as far as rounding asks."""
         l0 = self.norm == "l0"  # a longer perturbation of as many coordinates is not nearer to failing
         for certain in (True, False) if self._margin and not l0 else (False,):
-            for factor in _OVERSHOOTS[: 1 if l0 else None]:
+            for factor in _OVERSHOOTS[certain][: 1 if l0 else None]:
                 point, distance = nearest.x.clone(), nearest.distance
                 if factor > 1:
                     point = add_perturbation(state.x, point.sub_(state.x).mul_(factor), state.lower, state.upper)

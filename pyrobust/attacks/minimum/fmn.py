@@ -29,11 +29,11 @@ class FMN(MinimumNormAttack):
         δₜ₊₁ = Π_εₜ(δₜ + αₜ·∇f / ‖∇f‖₂),
 
     with Π the projection on ball and clip range. While no adversarial point is known, εₜ = ‖δₜ‖ + (1 + γₜ)·|f| / ‖∇f‖_q
-    (q dual to the norm), slightly beyond the estimated distance of the boundary; then εₜ shrinks by the share γₜ, and
-    below the best distance so far, at an adversarial δₜ, and grows by that share otherwise. In l0, where such an
-    estimate says nothing, εₜ shrinks and grows by at least one coordinate from the beginning. αₜ and γₜ fall along a
-    cosine to 1 % and 2 % of their first values. Secant steps between x and the nearest point, or in l0 the removal of
-    changes that are not needed, come last.
+    (q dual to the norm), slightly beyond the estimated distance of the boundary, and at least (1 + γₜ)·εₜ₋₁; then εₜ
+    shrinks by the share γₜ, and below the best distance so far, at an adversarial δₜ, and grows by that share
+    otherwise. In l0, where such an estimate says nothing, εₜ shrinks and grows by at least one coordinate from the
+    beginning. αₜ and γₜ fall along a cosine to 1 % and 2 % of their first values. Secant steps between x and the
+    nearest point, or in l0 the removal of changes that are not needed, come last.
 
     Args:
         model, epsilon, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -42,7 +42,7 @@ class FMN(MinimumNormAttack):
         steps: number of steps for each start, at least 1.
         step_size: α₀, positive, in widths of the clip range; default 1, and 10 for linf.
         gamma: γ₀, in (0, 1).
-        restarts: number of starts; the first from x, the others from random points within half of the best distance.
+        restarts: number of starts; the first from x, the others from random points within the best distance so far.
 
     Raises:
         InputError: a value out of range.
@@ -106,7 +106,7 @@ class FMN(MinimumNormAttack):
             x_adv = state.x
             if restart:
                 radius = nearest.distance.clamp(max=state.norm.diameter(state.x[0].numel(), state.upper - state.lower))
-                radius = radius.div(2).ceil() if self.norm == "l0" else radius.div(2)
+                radius = radius.ceil() if self.norm == "l0" else radius
                 delta = state.norm.start(state.noise, restart - 1, radius)
                 x_adv = state.norm.place(delta, state.ball._replace(epsilon=radius))
             self._descend(state, run, x_adv)
@@ -137,7 +137,9 @@ class FMN(MinimumNormAttack):
                 # Slightly beyond: on a linear function the estimate itself is never crossed.
                 ahead = value.abs() / slope.clamp_(min=1e-12) * (1 + gamma)
                 estimate = distance + ahead.nan_to_num_(nan=math.inf)
-                longer = torch.where(run.distance.isfinite(), longer, estimate)
+                # Where the clip range takes from every step, the estimates alone would approach the boundary for ever.
+                grown = torch.where(epsilon.isfinite(), longer, 0.0)
+                longer = torch.where(run.distance.isfinite(), longer, torch.maximum(estimate, grown))
             epsilon = torch.where(fooled, torch.minimum(shorter, run.distance), longer).clamp_(0, diameter)
             length = torch.linalg.vector_norm(gradient.flatten(1), dim=1, dtype=torch.float64)
             delta = unit(gradient, length).mul_(alpha).add_(x_adv).sub_(state.x)

@@ -14,11 +14,14 @@ from pyrobust.ops.perturbation import add_perturbation
 from ..losses import margin, targeted_margin
 from ..norms import keep_largest, per_example
 from ..state import AttackState
+from .fab_projection import step_to_hyperplane
 
 # Secant steps between x and the nearest adversarial point, as in Croce and Hein's FAB.
 _SECANT_STEPS = 3
 # Secant steps aim at this share of the adversarial side's margin: a point on the boundary itself is not adversarial.
 _AIM = 0.05
+# Projections on the boundary linearized at the nearest point, and the factor by which they pass it.
+_PROJECTIONS, _BEYOND = 2, 1.0005
 
 
 class Nearest:
@@ -64,12 +67,26 @@ class Nearest:
         if state.norm.name == "l0":
             self._prune(state)
         else:
+            self._project(state)
             self._secant(state)
 
     def _keep(self, nearer: Tensor, distance: Tensor, x_adv: Tensor) -> None:
         self.distance = torch.where(nearer, distance, self.distance)
         self.source = self.source.masked_fill(nearer, self.attack)
         put_rows(nearer, x_adv, self.x)
+
+    def _project(self, state: AttackState) -> None:
+        """Try the nearest point of the boundary linearized at the nearest adversarial point, twice."""
+        loss = targeted_margin if state.targeted else margin
+        for _ in range(_PROJECTIONS):
+            _, value, gradient, _ = state.gradient(self.x, loss)
+            w = gradient.nan_to_num_(0.0, 0.0, 0.0).flatten(1)
+            gap = ((w * (self.x - state.x).flatten(1)).sum(1) - value.to(w.dtype)).nan_to_num_(0.0)
+            step = step_to_hyperplane(state.x.flatten(1), w, gap, state.norm.name, state.lower, state.upper)
+            step = step.mul_(_BEYOND).view(state.x.shape)
+            point = add_perturbation(state.x, step, state.lower, state.upper)
+            fooled = (state.verdict(state.logits(point)) != ROBUST) & self.distance.isfinite()
+            self.offer(state, fooled, point)
 
     def _secant(self, state: AttackState) -> None:
         """Take secant steps between x and the nearest adversarial point, keeping the adversarial ones."""
@@ -89,22 +106,36 @@ class Nearest:
             high, low = torch.where(crossed, point, high), torch.where(crossed, low, point)
             high_value, low_value = torch.where(fooled, value, high_value), torch.where(fooled, low_value, value)
 
+    def saturate(self, state: AttackState, gradient: Tensor) -> None:
+        """Move as few coordinates as needed to their end of the clip range, by gradient times room: exact for linear f.
+
+        The gradient [B, ...] is that of a function that is positive where the model is fooled.
+        """
+        slope = gradient.nan_to_num_(0.0)
+        room = torch.where(slope > 0, state.upper - state.x, state.lower - state.x)
+        self._fewest(state, room, (slope * room).flatten(1), torch.full_like(self.distance, float(room[0].numel())))
+
     def _prune(self, state: AttackState) -> None:
-        """Bisect over how many of the changed coordinates are needed, ordered by gradient times change."""
+        """Undo the changes that are not needed, ordered by gradient times change."""
         loss = targeted_margin if state.targeted else margin
         delta = self.x - state.x
         gradient = state.gradient(self.x, loss).gradient.nan_to_num_(0.0)
         # The smallest normal number, so that a coordinate without a gradient goes last but can be kept.
         gain = (gradient * delta).flatten(1).clamp_(min=0).add_((delta != 0).flatten(1) * torch.finfo(delta.dtype).tiny)
-        low, high = torch.zeros_like(self.distance), self.distance.nan_to_num(posinf=0.0)
-        for _ in range(math.ceil(math.log2(1 + delta[0].numel()))):
+        self._fewest(state, delta, gain, self.distance.nan_to_num(posinf=0.0))
+
+    def _fewest(self, state: AttackState, delta: Tensor, gain: Tensor, high: Tensor) -> None:
+        """Bisect over how many of the changes delta [B, ...] fool, the largest gains [B, D] first; at most high [B]."""
+        low = torch.zeros_like(high)
+        for _ in range(math.ceil(math.log2(1 + delta[0].numel())) + 1):
             middle = ((low + high) / 2).floor_()
-            if bool((middle <= low).all()):
+            undecided = middle > low
+            if not bool(undecided.any()):
                 break
             kept = keep_largest(delta.flatten(1), gain, middle).view(delta.shape)
             point = add_perturbation(state.x, kept, state.lower, state.upper)
-            fooled = (state.verdict(state.logits(point)) != ROBUST) & self.distance.isfinite()
-            self.offer(state, fooled, point)
+            fooled = state.verdict(state.logits(point)) != ROBUST
+            self.offer(state, fooled & undecided, point)
             low, high = torch.where(fooled, low, middle), torch.where(fooled, middle, high)
 
 

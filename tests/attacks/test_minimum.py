@@ -1,0 +1,329 @@
+"""Minimum-norm attacks against exact distances: closed forms of linear models, enumeration of piecewise-linear ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from piecewise_linear import distance_to_other_class, random_net, regions
+from torch import Tensor, nn
+
+from pyrobust.attacks import (
+    DDN,
+    EAD,
+    FAB,
+    FMN,
+    PGD,
+    CarliniWagner,
+    DeepFool,
+    MinimumNormAttack,
+    MinimumNormEnsemble,
+    SigmaZero,
+    minimum_norm,
+)
+from pyrobust.errors import InputError, InputTypeError, ModelError
+
+#: Every attack: its class, a norm it knows, and options that make it quick.
+QUICK: list[tuple[type[MinimumNormAttack], str, dict[str, Any]]] = [
+    *((FMN, norm, {"steps": 60}) for norm in ("linf", "l2", "l1", "l0")),
+    *((FAB, norm, {"steps": 20}) for norm in ("linf", "l2", "l1")),
+    *((DeepFool, norm, {}) for norm in ("linf", "l2")),
+    (DDN, "l2", {"steps": 60}),
+    (CarliniWagner, "l2", {"steps": 100, "searches": 5}),
+    (EAD, "l1", {"steps": 100, "searches": 8, "learning_rate": 0.03}),
+    (SigmaZero, "l0", {"steps": 100}),
+]
+EACH = pytest.mark.parametrize(
+    ("attack", "norm", "options"), QUICK, ids=[f"{attack.__name__}-{norm}" for attack, norm, _ in QUICK]
+)
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    """A convolutional net of three classes."""
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)).eval().requires_grad_(False)
+    net[3].bias.sub_(net(torch.rand(200, 3, 4, 4)).mean(0))
+    return net
+
+
+NORMS = pytest.mark.parametrize("norm", ["linf", "l2", "l1", "l0"])
+
+
+def linear(classes: int, inputs: int, seed: int) -> nn.Linear:
+    generator = torch.Generator().manual_seed(seed)
+    model = nn.Linear(inputs, classes).requires_grad_(False)
+    model.weight.copy_(torch.randn(classes, inputs, generator=generator))
+    model.bias.copy_(torch.randn(classes, generator=generator) * 0.2)
+    return model
+
+
+def images(count: int, inputs: int, seed: int) -> Tensor:
+    return torch.rand(count, inputs, generator=torch.Generator().manual_seed(seed))
+
+
+def exact_linear_distance(model: nn.Linear, x: Tensor, y: int, norm: str) -> float:
+    """Distance of x [D] to the other classes within [0, 1]: closing each gap as cheaply as the norm allows."""
+    weight, bias, x = model.weight.double(), model.bias.double(), x.double()
+    best = math.inf
+    for rival in range(len(weight)):
+        if rival == y:
+            continue
+        w = weight[rival] - weight[y]
+        need = -float(w @ x + bias[rival] - bias[y])
+        room = torch.where(w > 0, 1 - x, x)
+        gain = w.abs() * room
+        if float(gain.sum()) < need:
+            continue
+        if norm == "l0":
+            best = min(best, int((gain.sort(descending=True).values.cumsum(0) < need).sum()) + 1)
+            continue
+        if norm == "l1":
+            spent, rest = 0.0, need
+            for i in w.abs().argsort(descending=True).tolist():
+                move = min(rest / float(w[i].abs()), float(room[i])) if rest > 0 else 0.0
+                spent, rest = spent + move, rest - move * float(w[i].abs())
+            best = min(best, spent)
+            continue
+        rate = w.abs() if norm == "l2" else torch.ones_like(w)
+        low, high = 0.0, 1e6
+        for _ in range(200):
+            t = (low + high) / 2
+            reached = float((w.abs() * torch.minimum(rate * t, room)).sum()) >= need
+            low, high = (low, t) if reached else (t, high)
+        move = torch.minimum(rate * high, room)
+        best = min(best, float(move.norm() if norm == "l2" else move.max()))
+    return best
+
+
+@NORMS
+def test_minimum_norm_is_within_one_percent_on_linear_models(norm: str) -> None:
+    for seed in range(2):
+        model, x = linear(5, 16, seed), images(20, 16, seed)
+        y = model(x).argmax(1)
+        exact = torch.tensor([exact_linear_distance(model, *pair, norm) for pair in zip(x, y.tolist(), strict=True)])
+        result = minimum_norm(model, x, y, norm)
+        ratio = result.distance[exact.isfinite()] / exact[exact.isfinite()]
+        assert not result.success[exact.isinf()].any()
+        assert float(ratio.min()) >= 1 - 1e-4  # float32 logits decide, not exact ones
+        assert float(ratio.max()) <= (1.0 if norm == "l0" else 1.01)
+
+
+@EACH
+def test_each_attack_comes_near_on_a_linear_model(
+    attack: type[MinimumNormAttack], norm: str, options: dict[str, Any]
+) -> None:
+    model, x = linear(4, 12, 5), images(15, 12, 5)
+    y = model(x).argmax(1)
+    exact = torch.tensor([exact_linear_distance(model, *pair, norm) for pair in zip(x, y.tolist(), strict=True)])
+    result = attack(model, norm=norm, **options).minimum(x, y)
+    assert result.success[exact.isfinite()].all()
+    ratio = result.distance / exact
+    assert float(ratio.median()) <= 1.02
+    assert float(ratio.max()) <= (3.0 if norm == "l0" else 1.5)
+
+
+@NORMS
+def test_minimum_norm_against_enumerated_regions(norm: str) -> None:
+    """Two inputs: the regions of the net are polygons, and the distance to each class's part of them is exact."""
+    ratios = []
+    for seed in range(3):
+        net = random_net(seed)
+        pieces = regions(net)
+        x = images(25, 2, seed)
+        y = net(x).argmax(1)
+        exact = [distance_to_other_class(pieces, p.double().numpy(), int(c), norm) for p, c in zip(x, y, strict=True)]
+        result = minimum_norm(net, x, y, norm)
+        ratios += [float(d) / e for d, e in zip(result.distance, exact, strict=True) if math.isfinite(e)]
+    assert min(ratios) >= 1 - 1e-4
+    assert sum(ratio <= 1.02 for ratio in ratios) >= 0.98 * len(ratios)
+
+
+@EACH
+def test_the_result_is_what_it_says(
+    attack: type[MinimumNormAttack], norm: str, options: dict[str, Any], net: nn.Module
+) -> None:
+    x = torch.rand(8, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    y = net(x).argmax(1)
+    y[0] = (y[0] + 1) % 3
+    result = attack(net, norm=norm, **options).minimum(x, y)
+    assert result.x_adv.shape == x.shape
+    assert result.x_adv.dtype == x.dtype
+    assert result.distance.dtype == torch.float64
+    assert result.norm == norm
+    assert float(result.x_adv.min()) >= 0
+    assert float(result.x_adv.max()) <= 1
+    assert result.found_by[0] == "clean"
+    assert float(result.distance[0]) == 0
+    for row in range(8):
+        wrong = int(net(result.x_adv[row : row + 1]).argmax()) != int(y[row])
+        assert wrong == bool(result.success[row]) == math.isfinite(result.distance[row])
+        assert (result.found_by[row] is not None) == wrong
+        if wrong:
+            assert exact_norm(result.x_adv[row], x[row], norm) <= bound(float(result.distance[row]), norm)
+        else:
+            assert torch.equal(result.x_adv[row], x[row])
+    assert result.forwards > 0
+    assert result.backwards > 0
+
+
+def exact_norm(x_adv: Tensor, x: Tensor, norm: str) -> Fraction:
+    """The norm of the difference; l2: its square."""
+    delta = [
+        abs(Fraction(a) - Fraction(b)) for a, b in zip(x_adv.flatten().tolist(), x.flatten().tolist(), strict=True)
+    ]
+    if norm == "l0":
+        return Fraction(sum(z != 0 for z in delta))
+    return max(delta) if norm == "linf" else sum((z * z if norm == "l2" else z for z in delta), Fraction(0))
+
+
+def bound(distance: float, norm: str) -> Fraction:
+    return Fraction(distance) ** (2 if norm == "l2" else 1)
+
+
+@EACH
+def test_targeted(attack: type[MinimumNormAttack], norm: str, options: dict[str, Any]) -> None:
+    model, x = linear(4, 12, 7), images(10, 12, 7)
+    y = model(x).argmax(1)
+    target = (y + 1) % 4
+    result = attack(model, norm=norm, **options).minimum(x, y, targeted=True, target_labels=target)
+    assert result.success.double().mean() >= 0.6
+    assert (model(result.x_adv[result.success]).argmax(1) == target[result.success]).all()
+    untargeted = attack(model, norm=norm, **options).minimum(x, y)
+    assert float(untargeted.distance.median()) <= float(result.distance.median())
+    already = attack(model, norm=norm, **options).minimum(x, y, targeted=True, target_labels=y)
+    assert already.distance.tolist() == [0.0] * 10
+
+
+@EACH
+def test_generate_stays_within_epsilon(attack: type[MinimumNormAttack], norm: str, options: dict[str, Any]) -> None:
+    model, x = linear(4, 12, 9), images(12, 12, 9)
+    y = model(x).argmax(1)
+    minimum = attack(model, norm=norm, **options).minimum(x, y)
+    epsilon = float(minimum.distance.median())
+    x_adv = attack(model, epsilon, norm, **options).generate(x, y)
+    fooled = model(x_adv).argmax(1) != y
+    assert fooled[minimum.distance <= epsilon].all()
+    for row in range(12):
+        assert exact_norm(x_adv[row], x[row], norm) <= bound(epsilon, norm)
+
+
+@EACH
+@pytest.mark.parametrize("variant", ["bfloat16", "float64", "channels_last", "callable", "wide range"])
+def test_models_and_ranges(
+    attack: type[MinimumNormAttack], norm: str, options: dict[str, Any], variant: str, net: nn.Module
+) -> None:
+    x = torch.rand(4, 3, 4, 4, generator=torch.Generator().manual_seed(2))
+    model: Any = net
+    keywords: dict[str, Any] = {}
+    if variant == "bfloat16":
+        keywords["dtype"] = torch.bfloat16
+    elif variant == "float64":
+        model, x = net.double(), x.double()
+    elif variant == "channels_last":
+        keywords["memory_format"] = torch.channels_last
+        x = x.contiguous(memory_format=torch.channels_last)
+    elif variant == "callable":
+        model = lambda z: net(z)  # noqa: E731
+    else:
+        model, x, keywords["clip"] = (lambda z: net(z / 255)), x * 255, (0, 255)
+    y = net(x / 255 if variant == "wide range" else x).argmax(1)
+    found = attack(model, norm=norm, **options, **keywords).minimum(x, y)
+    assert found.x_adv.dtype == x.dtype
+    assert found.success.double().mean() >= 0.5
+    if variant == "wide range" and norm != "l0":  # distances scale with the range
+        narrow = attack(net, norm=norm, **options).minimum(x / 255, y)
+        both = narrow.success & found.success
+        assert torch.allclose(found.distance[both], 255 * narrow.distance[both], rtol=0.2)
+
+
+@EACH
+def test_rows_do_not_depend_on_the_batch(attack: type[MinimumNormAttack], norm: str, options: dict[str, Any]) -> None:
+    model, x = linear(4, 12, 11).double(), images(7, 12, 11).double()
+    y = model(x).argmax(1)
+    whole = attack(model, norm=norm, **options).minimum(x, y)
+    order = torch.tensor([3, 1, 6, 0, 5, 2, 4])
+    parts = attack(model, norm=norm, batch_size=2, **options).minimum(x[order], y[order], indices=order)
+    assert torch.allclose(parts.distance, whole.distance[order], rtol=1e-6)
+
+
+def test_l0_pgd_projects_exactly() -> None:
+    """The best k coordinates of every iterate, found by trying all pairs."""
+    model, x = linear(3, 6, 13), images(30, 6, 13)
+    y = model(x).argmax(1)
+    exact = torch.tensor([exact_linear_distance(model, *pair, "l0") for pair in zip(x, y.tolist(), strict=True)])
+    x_adv = PGD(model, 2, "l0", steps=30, restarts=3).generate(x, y)
+    assert int((x_adv != x).sum(1).max()) <= 2
+    fooled = model(x_adv).argmax(1) != y
+    assert not fooled[exact > 2].any()
+    assert fooled[exact <= 2].double().mean() >= 0.9
+
+
+def test_nothing_to_find() -> None:
+    """A constant model has no boundary: no point, no claim, infinite distance."""
+    constant: Callable[[Tensor], Tensor] = lambda x: x[:, :2] * 0 + torch.tensor([1.0, 0.0])  # noqa: E731
+    x, y = images(3, 4, 0), torch.zeros(3, dtype=torch.int64)
+    for attack, norm, options in QUICK:
+        result = attack(constant, norm=norm, **options).minimum(x, y)
+        assert result.distance.tolist() == [math.inf] * 3
+        assert result.found_by == (None,) * 3
+        assert torch.equal(result.x_adv, x)
+        assert result.robust_accuracy(1e9) == 1.0
+
+
+def test_models_that_return_nan_are_never_fooled_into_a_distance() -> None:
+    """NaN logits predict no class: the example is misclassified at distance 0 only where x itself gives NaN."""
+
+    def model(x: Tensor) -> Tensor:
+        logits = torch.stack([x[:, 0], 1 - x[:, 0]], 1)
+        return torch.where(x[:, :1] < 0.5, torch.nan, logits)
+
+    x, y = torch.tensor([[0.75, 0.5], [0.25, 0.5]]), torch.tensor([0, 0])
+    for attack, norm, options in QUICK:
+        result = attack(model, norm=norm, **options).minimum(x, y)
+        assert float(result.distance[1]) == 0
+        if result.success[0]:
+            logits = model(result.x_adv[:1])
+            assert int(logits.argmax()) != 0 or logits.isnan().any()
+
+
+def test_ensemble_is_at_least_as_near_as_its_attacks() -> None:
+    model, x = linear(5, 16, 17), images(12, 16, 17)
+    y = model(x).argmax(1)
+    ensemble = MinimumNormEnsemble(model, norm="l2", attacks=["deepfool", "ddn"]).minimum(x, y)
+    for attack in (DeepFool(model, norm="l2"), DDN(model)):
+        assert (ensemble.distance <= attack.minimum(x, y).distance * (1 + 1e-3)).all()
+    assert set(ensemble.found_by) <= {"deepfool", "ddn"}
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda m: DeepFool(m, norm="l1"), InputError, "norm: expected one of linf, l2, got 'l1'"),
+        (lambda m: DDN(m, norm="linf"), InputError, "norm: expected l2, got 'linf'"),
+        (lambda m: SigmaZero(m, threshold=2), InputError, "threshold: expected"),
+        (lambda m: FMN(m, steps=0), InputError, "steps: expected"),
+        (lambda m: CarliniWagner(m, constant=0), InputError, "constant: expected"),
+        (lambda m: EAD(m, beta=-1), InputError, "beta: expected"),
+        (lambda m: MinimumNormEnsemble(m, attacks=[]), InputError, "attacks: expected one or more distinct"),
+        (lambda m: MinimumNormEnsemble(m, attacks=["ddn"]), InputError, "attacks: expected attacks that know linf"),
+        (lambda m: MinimumNormEnsemble(m, attacks=["pgd"]), InputError, "attacks: expected"),
+        (lambda m: minimum_norm(m, torch.full((1, 4), 2.0), torch.tensor([0])), InputError, "x: expected values in"),
+        (lambda m: minimum_norm(m, [1], torch.tensor([0])), InputTypeError, "x: expected"),
+        (lambda m: minimum_norm(m, torch.zeros(1, 4), torch.tensor([7])), InputError, "y: expected labels 0 to 3"),
+        (lambda m: minimum_norm(lambda x: "no", torch.zeros(1, 4), torch.tensor([0])), ModelError, "model: expected"),
+    ],
+)
+def test_bad_input(make: Callable[[nn.Module], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make(linear(4, 4, 0))
+
+
+def test_no_examples() -> None:
+    result = minimum_norm(linear(4, 4, 0), torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), "l2")
+    assert result.distance.shape == (0,)
+    assert math.isnan(result.robust_accuracy(0.1))
