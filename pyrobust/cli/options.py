@@ -37,7 +37,7 @@ Model = Annotated[
     str,
     typer.Option(
         metavar="SPEC",
-        help="Model: a bundled net (zoo:NAME) or your own (module:callable).",
+        help="Model: a bundled net (zoo:NAME), one of RobustBench (robustbench:NAME), or your own (module:callable).",
         rich_help_panel=MODEL_PANEL,
     ),
 ]

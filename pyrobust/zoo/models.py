@@ -9,6 +9,7 @@ from torch import nn
 from pyrobust.checks import file_path
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.zoo.nets import digits_convnet
+from pyrobust.zoo.robustbench import load_robustbench
 from pyrobust.zoo.user_code import find_object, working_directory_importable
 from pyrobust.zoo.weights import load_weights
 
@@ -32,9 +33,12 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
     """Load the model named by a spec.
 
     Args:
-        spec: ``zoo:NAME`` (`list_models`), or ``module:callable`` for user code, imported with the working directory on
-            the path: a torch module, or a callable without arguments that returns one, such as its class.
-        weights: weight file (`read_state_dict`); default: the bundled weights, or those that the callable set.
+        spec: ``zoo:NAME`` (`list_models`); ``robustbench:NAME`` or ``robustbench:DATASET/THREAT/NAME``, by default of
+            cifar10/Linf, for a model of RobustBench, whose package is needed and whose weights are not downloaded; or
+            ``module:callable`` for user code, imported with the working directory on the path: a torch module, or a
+            callable without arguments that returns one, such as its class.
+        weights: weight file (`read_state_dict`); default: the bundled weights, those that the callable set, or for
+            RobustBench ``models/DATASET/THREAT/NAME.pt`` in the working directory, where it keeps them.
 
     Returns:
         The model in eval mode.
@@ -43,19 +47,25 @@ def load_model(spec: str, weights: str | Path | None = None) -> nn.Module:
         InputError: the spec has another form, or names an object that does not exist.
         InputTypeError: the object is neither a torch module nor a callable that returns one.
         FileFormatError: the weights are missing, damaged, refused or do not fit; the message lists the parameters.
-        MissingExtraError: ``.safetensors`` is used without the package.
+        MissingExtraError: ``.safetensors`` or ``robustbench:`` is used without the package.
 
     >>> load_model("zoo:digits-smooth-0.50").training
     False
     """
     if not isinstance(spec, str):
-        raise InputTypeError(f"model: expected a string, zoo:NAME or module:callable; got {type(spec).__name__}")
+        raise InputTypeError(
+            f"model: expected a string, zoo:NAME, robustbench:NAME or module:callable; got {type(spec).__name__}"
+        )
     kind, colon, name = spec.partition(":")
     if kind == "zoo" or not colon:
         if not colon or name not in _ZOO:
-            raise InputError(f"model: expected {', '.join(list_models())} or module:callable; got {spec!r}")
+            raise InputError(
+                f"model: expected {', '.join(list_models())}, robustbench:NAME or module:callable; got {spec!r}"
+            )
         model: nn.Module = digits_convnet()
         weights = _DATA / _ZOO[name] if weights is None else weights
+    elif kind == "robustbench":
+        return load_robustbench(name, weights)
     else:
         with working_directory_importable():
             loaded = find_object(spec, "model")

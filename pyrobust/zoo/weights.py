@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,11 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     torch.Size([10])
     """
     path = existing_file(path)
-    content = _read_safetensors(path) if path.suffix == ".safetensors" else read_torch(path)
+    return find_state_dict(_read_safetensors(path) if path.suffix == ".safetensors" else read_torch(path), path)
+
+
+def find_state_dict(content: Any, path: Path) -> dict[str, Tensor]:
+    """Return the state dict in the content of a weight file; raise FileFormatError if there is none."""
     for _ in range(3):  # a state dict may be nested two levels deep
         if isinstance(content, Mapping) and content and all(isinstance(value, Tensor) for value in content.values()):
             if all(isinstance(name, str) for name in content):
@@ -116,16 +120,26 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     >>> from pyrobust.zoo import digits_convnet
     >>> load_weights(digits_convnet(), Path(__file__).parent / "data" / "digits-smooth-0.25.pt")
     """
+    fit_tensors(model, read_state_dict(path), path)
+
+
+def fit_tensors(
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    path: str | Path,
+    *,
+    wrappers: Collection[str] = _WRAPPERS,
+    ignored: Callable[[str], bool] = lambda name: False,
+) -> None:
+    """Load tensors by name into a model, as `load_weights` does; ``ignored`` names may be missing or unexpected."""
     expected = model.state_dict()
-    tensors = read_state_dict(path)
-    names = {_without_wrappers(name): name for name in expected}
-    renamed = {names.get(_without_wrappers(name), name): tensor for name, tensor in tensors.items()}
+    names = {_without(wrappers, name): name for name in expected}
+    renamed = {names.get(_without(wrappers, name), name): tensor for name, tensor in tensors.items()}
     if len(names) < len(expected) or len(renamed) < len(tensors):  # the model itself has parts named "module"
-        renamed = tensors
-    problems = [
-        f"{name}: missing" for name in expected if name not in renamed and not name.endswith("num_batches_tracked")
-    ]
-    problems += [f"{name}: unexpected" for name in renamed if name not in expected]
+        renamed = dict(tensors)
+    absent = [name for name in expected if name not in renamed and not name.endswith("num_batches_tracked")]
+    problems = [f"{name}: missing" for name in absent if not ignored(name)]
+    problems += [f"{name}: unexpected" for name in renamed if name not in expected and not ignored(name)]
     for name, tensor in renamed.items():
         target = expected.get(name)
         if not isinstance(target, Tensor):
@@ -143,8 +157,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     model.load_state_dict(renamed, strict=False)
 
 
-def _without_wrappers(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+def _without(wrappers: Collection[str], name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in wrappers)
 
 
 def save_state_dict(model: nn.Module, path: str | Path) -> None:

@@ -1,0 +1,112 @@
+"""Models of RobustBench (Croce et al., 2021), from local weight files."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from pyrobust.checks import choice, file_path
+from pyrobust.errors import FileFormatError, InputError, MissingExtraError
+from pyrobust.zoo.untrusted import existing_file
+from pyrobust.zoo.weights import find_state_dict, fit_tensors, read_state_dict, read_torch
+
+# Parts of names that RobustBench inserts or leaves out.
+_WRAPPERS = ("module", "_orig_mod", "model")
+# Constants that its architectures set and some of its files lack, and tensors of some files that they do not use.
+_CONSTANTS = ("mu", "sigma", "mean", "std")
+_UNUSED = ("model_preact_hl1", "scores")
+
+
+def load_robustbench(name: str, weights: str | Path | None = None) -> nn.Module:
+    """Load a model of RobustBench, in eval mode.
+
+    Args:
+        name: NAME or DATASET/THREAT/NAME, as in "Carmon2019Unlabeled" or "cifar10/L2/Rice2020Overfitting".
+        weights: weight file; default: ``models/DATASET/THREAT/NAME.pt`` in the working directory. Models that consist
+            of several have the files ``NAME.pt_m0.pt``, ``NAME.pt_m1.pt``, … beside it, and take no ``weights``.
+
+    Raises:
+        InputError: an unknown model, or one whose weights RobustBench does not keep in a file.
+        FileFormatError: the weights are missing, damaged, refused or do not fit.
+        MissingExtraError: RobustBench or a package that it needs is not installed.
+    """
+    parts = name.split("/")
+    if len(parts) not in (1, 3) or not all(parts):
+        raise InputError(f"model: expected robustbench:NAME or robustbench:DATASET/THREAT/NAME, got robustbench:{name}")
+    dataset, threat, name = parts if len(parts) == 3 else ["cifar10", "Linf", name]
+    entry = _entry(dataset, threat, name)
+    path = Path("models") / dataset / threat / f"{name}.pt"
+    files = entry["gdrive_id"]
+    if files is None or (dataset == "imagenet" and "Standard" in name):
+        raise InputError(
+            f"model: expected a model whose weights RobustBench keeps in a file, got {name}, which another package "
+            "downloads; load it in a function of yours, --model module:callable"
+        )
+    if not isinstance(files, list):
+        path = path if weights is None else file_path("weights", weights)
+        _check_there(path, dataset, threat, name, given=weights is not None)
+        model: nn.Module = entry["model"]()
+        _fit(model, path)
+        return model.eval()
+    if weights is not None:
+        raise InputError(f"weights: expected None for {name}, which has {len(files)} files, got {str(weights)!r}")
+    paths = [Path(f"{path}_m{i}.pt") for i in range(len(files))]
+    for part in paths:
+        _check_there(part, dataset, threat, name)
+    ensemble: Any = entry["model"]()
+    for member, part in zip(ensemble.models, paths, strict=True):
+        _fit(member, part)
+    ensemble.eval()
+    result: nn.Module = ensemble
+    return result
+
+
+def _entry(dataset: str, threat: str, name: str) -> dict[str, Any]:
+    """The model's entry in RobustBench's table; raises InputError for one that is not there."""
+    try:
+        model_dicts: Any = importlib.import_module("robustbench.model_zoo").model_dicts
+    except ImportError as error:
+        raise MissingExtraError(
+            f"robustbench: its architectures need its package and those that it imports ({error}); install them with "
+            "pip install git+https://github.com/RobustBench/robustbench"
+        ) from error
+    table = {key.value: {kind.value: models for kind, models in value.items()} for key, value in model_dicts.items()}
+    models: dict[str, Any] = table[choice("model: dataset", dataset, tuple(table))][
+        choice("model: threat model", threat, tuple(table[dataset]))
+    ]
+    if name not in models:
+        near = [known for known in models if known.lower().startswith(name.lower()[:4])] or list(models)
+        known = ", ".join(near[:10])
+        raise InputError(f"model: expected a model of RobustBench for {dataset}/{threat}, such as {known}; got {name}")
+    entry: dict[str, Any] = models[name]
+    return entry
+
+
+def _check_there(path: Path, dataset: str, threat: str, name: str, *, given: bool = False) -> None:
+    if not path.exists():
+        hint = "" if given else ", or pass the file as weights (--weights)"
+        raise FileFormatError(
+            f"{path}: no such file; nothing is downloaded: fetch it with robustbench.load_model({name!r}, "
+            f"dataset={dataset!r}, threat_model={threat!r}), which saves it there{hint}"
+        )
+
+
+def _fit(model: nn.Module, path: Path) -> None:
+    """Load a weight file of RobustBench into a model."""
+    if path.suffix == ".safetensors":
+        tensors = read_state_dict(path)
+    else:
+        content = read_torch(existing_file(path))
+        # Some hold several checkpoints, of which RobustBench takes this.
+        last = content.get("last") if isinstance(content, dict) else None
+        tensors = find_state_dict(content if last is None else last, path)
+    fit_tensors(
+        model,
+        tensors,
+        path,
+        wrappers=_WRAPPERS,
+        ignored=lambda name: name.split(".")[-1] in _CONSTANTS or any(part in name for part in _UNUSED),
+    )
