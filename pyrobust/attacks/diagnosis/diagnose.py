@@ -17,6 +17,7 @@ from ..model_checks import CHECKED_EXAMPLES
 from ..norms import norm_of
 from ..pgd import PGD
 from ..queries import Queries
+from ..transfer import TransferAttack
 from .finding import Diagnosis
 from .forward import examine_forward
 from .gradient import examine_gradient
@@ -111,6 +112,8 @@ def diagnose(
     y = class_labels("y", y, len(x))
     if not len(x):
         raise InputError("x: expected at least one example, got none")
+    if surrogate is not None:
+        TransferAttack(model, radius, norm, clip=clip, surrogate=surrogate, **options)  # checks it
     queries = Queries(checked.runner)
     whole = Subject(
         model=model,

@@ -112,6 +112,8 @@ def _randomized(subject: Subject, first: Tensor, repeats: list[Tensor], operatio
         f"largest relative changes {change:.2g}), {int(other_class.sum())} another class; the first module that "
         f"differs is {where}"
     )
+    if not operations.random:
+        text += ", without a random operator of torch: it keeps state from call to call, or draws elsewhere"
     if cosine is not None:
         text += f"; the gradients of two draws have a median cosine of {cosine:.2f}"
     if averaged:

@@ -33,14 +33,25 @@ def examine_gradient(subject: Subject, forward: Forward, notes: Notes) -> bool:
         notes: takes the findings.
     """
     n = len(subject)
-    inside = subject.x + (subject.corner(subject.x) - subject.x) / 2
     try:
-        logits, _, gradient = subject.gradient(subject.x, cross_entropy)
-        _, _, beside = subject.gradient(inside, cross_entropy)
+        zero = _at_points(subject, forward, notes)
+        if forward.random:
+            notes.undecided["gradient-mismatch"] = "the model is random: its changes are not those of one function"
+        elif zero < n:
+            _along_segments(subject, forward, notes)
     except NoGradientError as error:
         reason = f" ({error.__cause__})" if error.__cause__ else ""
         _explain(subject, forward, notes, "no-gradient", n, f"the logits have no gradient by the input{reason}", {})
         return False
+    return True
+
+
+def _at_points(subject: Subject, forward: Forward, notes: Notes) -> int:
+    """Look at the gradient at x and at random points of the ball; return at how many examples it is zero."""
+    n = len(subject)
+    inside = subject.x + (subject.corner(subject.x) - subject.x) / 2
+    logits, _, gradient = subject.gradient(subject.x, cross_entropy)
+    _, _, beside = subject.gradient(inside, cross_entropy)
     bad = [int((~part.isfinite()).flatten(1).any(1).sum()) for part in (gradient, beside)]
     text = f"NaN or infinite gradients at {bad[0]} of {n} examples, and beside {bad[1]}"
     notes.share("not-finite-gradient", max(bad), n, text, {"at_x": bad[0], "beside": bad[1]})
@@ -48,11 +59,7 @@ def examine_gradient(subject: Subject, forward: Forward, notes: Notes) -> bool:
     text = f"the gradient is exactly zero at {zero[0]} of {n} examples, and at random points near {zero[1]}"
     _explain(subject, forward, notes, "zero-gradient", max(zero), text, {"at_x": zero[0], "beside": zero[1]})
     _saturated(subject, logits, notes)
-    if forward.random:
-        notes.undecided["gradient-mismatch"] = "the model is random: its changes are not those of one function"
-    elif max(zero) < n:
-        _along_segments(subject, forward, notes)
-    return True
+    return max(zero)
 
 
 def _explain(

@@ -18,6 +18,7 @@ from ..black_box.square import Square
 from ..engine import BatchAttack
 from ..fgsm import FGSM
 from ..pgd import PGD
+from ..queries import NoGradientError
 from ..state import AttackState
 from ..tracking import Best
 from ..transfer import TransferAttack
@@ -53,17 +54,14 @@ class Trials:
     def run(self, *, differentiable: bool, classes: int, surrogate: Classifier | Sequence[Classifier] | None) -> None:
         """Run all attacks, and compare them."""
         if differentiable:
-            self._attack("one step (FGSM)", FGSM)
-            adversarial = self._attack("PGD", PGD, steps=_STEPS)
-            self._check_loss(adversarial)
-            self._attack("APGD", _QuietAPGD, loss="dlr" if classes > 2 else "ce", steps=_STEPS)
-            self.fooled[_WHITE_BOX] = self.fooled["PGD"] | self.fooled["APGD"]
-            self._attack_rest(_MORE, PGD, steps=_MORE_STEPS, restarts=_MORE_RESTARTS)
-            self._unbounded()
-            if "saturated-loss" in self.notes:
-                self._attack("PGD with torch's cross-entropy", _PlainPGD, steps=_STEPS)
-        else:
-            self.fooled[_WHITE_BOX] = torch.zeros(len(self.subject), dtype=torch.bool)
+            try:
+                self._follow_gradients(classes)
+            except NoGradientError:
+                differentiable = False
+                text = "at points that attacks reach, the logits have no gradient by the input"
+                self.notes.add("no-gradient", "masked", text, {}, "replaced")
+        if not differentiable:
+            self.fooled = {_WHITE_BOX: torch.zeros(len(self.subject), dtype=torch.bool)}
         self._attack("queries (Square)", Square, n_queries=_QUERIES)
         transferred = self._transfer(surrogate)
         if differentiable:
@@ -77,6 +75,18 @@ class Trials:
         if transferred:
             self._compare("transfer", "transfer", gradients)
         self._judge()
+
+    def _follow_gradients(self, classes: int) -> None:
+        """Run the attacks that use gradients."""
+        self._attack("one step (FGSM)", FGSM)
+        adversarial = self._attack("PGD", PGD, steps=_STEPS)
+        self._check_loss(adversarial)
+        self._attack("APGD", _QuietAPGD, loss="dlr" if classes > 2 else "ce", steps=_STEPS)
+        self.fooled[_WHITE_BOX] = self.fooled["PGD"] | self.fooled["APGD"]
+        self._attack_rest(_MORE, PGD, steps=_MORE_STEPS, restarts=_MORE_RESTARTS)
+        self._unbounded()
+        if "saturated-loss" in self.notes:
+            self._attack("PGD with torch's cross-entropy", _PlainPGD, steps=_STEPS)
 
     def _attack(
         self, name: str, attack: Callable[..., BatchAttack], rows: Tensor | None = None, **settings: Any
@@ -106,14 +116,14 @@ class Trials:
 
     def _check_loss(self, adversarial: Tensor) -> None:
         """Note a PGD whose best points have no larger loss than the clean images."""
+        if "saturated-loss" in self.notes:
+            return  # the loss is zero to all digits
         subject = self.subject
         y = subject.y
         before, after = (subject.logits(x).cpu() for x in (subject.x, adversarial))
         rose = torch.zeros(len(y), dtype=torch.bool)
         for loss in ("cross_entropy", "margin"):
             rose |= logit_loss(after, y, y, loss).value > logit_loss(before, y, y, loss).value
-        if "saturated-loss" in self.notes:
-            return  # its changes are below rounding
         flat = int((~rose & ~self.fooled["PGD"]).sum())
         text = f"PGD does not raise the loss of {flat} of {len(y)} examples"
         self.notes.share("flat-loss", flat, len(y), text, {"attack": "PGD", "steps": _STEPS})
@@ -168,10 +178,8 @@ class Trials:
         # The smallest p-value of n examples is 2^-n, times the number of tests.
         least = next(m for m in range(1, 64) if len(self._comparisons) * 0.5**m <= ALPHA)
         if n < least:
-            for sign, *_ in self._comparisons:
-                self.notes.undecided[sign] = (
-                    f"comparing attacks takes at least {least} examples classified correctly, got {n}"
-                )
+            reason = f"comparing attacks takes at least {least} examples classified correctly, got {n}"
+            self.notes.undecided |= {sign: reason for sign, *_ in self._comparisons}
 
 
 class _QuietAPGD(APGD):

@@ -70,6 +70,17 @@ def _only_parameters(x: Tensor) -> Tensor:
     return logits
 
 
+def test_a_gradient_that_is_lost_on_the_way() -> None:
+    def bright_images_detached(x: Tensor) -> Tensor:
+        logits: Tensor = NET(x.detach() if bool((x.mean() - X.mean()).abs() > 0.02) else x)
+        return logits
+
+    diagnosis = diagnose(bright_images_detached, X, Y, 0.3, batch_size=24)
+    assert diagnosis.verdict == "masked"
+    assert "no-gradient" in names(diagnosis)
+    assert "PGD" not in diagnosis.fooled
+
+
 @pytest.mark.parametrize("model", [_through_numpy, _without_graph, _only_parameters])
 def test_models_that_torch_cannot_differentiate(model: Any) -> None:
     diagnosis = diagnose(model, X, Y, 0.1)
@@ -100,6 +111,19 @@ def test_the_random_module_is_named() -> None:
     assert finding.evidence["module"] == "1 (Dropout)"
     assert "bernoulli" in finding.evidence["operations"]
     assert "EOT" in finding.remedy
+
+
+def test_state_is_told_from_noise() -> None:
+    calls: list[int] = []
+
+    def counting(x: Tensor) -> Tensor:
+        calls.append(0)
+        logits: Tensor = NET(x) * (1 + 0.1 * (len(calls) % 2))
+        return logits
+
+    (finding,) = diagnose(counting, X, Y, 0.1).findings
+    assert finding.name == "randomized"
+    assert "it keeps state from call to call" in finding.observation
 
 
 def test_gradients_of_pure_noise_are_masked() -> None:
