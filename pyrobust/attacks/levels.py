@@ -176,8 +176,8 @@ class Levels:
         slack = self._tolerance * scaled.shape[1] ** (1 / power)
         # The radius itself may lie up to one below the next integer.
         inside = length ** (1 / power) <= (limit + 1) ** (1 / power) + slack
-        wanted = torch.minimum(length, limit)
-        spent = size > limit
+        wanted = torch.minimum((length + slack).floor_(), limit)
+        spent = size > limit + 0.5
         # On the grid the two sizes differ by rounding errors only.
         lost = (size < (1 - _LOST) * wanted - 2 * slack) & inside
         fit = (spent & (inside | final)) | lost
@@ -223,12 +223,13 @@ def level_distance(total: int, step: Fraction, norm: AttackNormName) -> float:
 
 
 def _size(v: Tensor, power: int) -> Tensor:
-    """Sum of |v|^power of each row in float64: exact for whole numbers."""
-    return (v.square() if power == 2 else v.abs()).sum(1, dtype=torch.float64)
+    """Sum of |v|^power of each row in float64; of whole numbers, within far less than one half."""
+    norm: Tensor = torch.linalg.vector_norm(v, power, dim=1, dtype=torch.float64)  # in one pass
+    return norm.square() if power == 2 else norm
 
 
 def _spend(scaled: Tensor, wanted: Tensor, power: int) -> Tensor:
-    """Whole numbers [B, D] with the signs of ``scaled`` and sizes of at most ``wanted`` [B], close to it."""
+    """Whole numbers [B, D] with the signs of ``scaled`` and sizes of at most ``wanted`` [B], whole, and close to it."""
     magnitude = scaled.abs()
     length, coordinates = _size(magnitude, power), scaled.shape[1]
     if power == 2:  # ‖round(s·u)‖ differs from s·‖u‖ by at most √D/2
@@ -237,7 +238,7 @@ def _spend(scaled: Tensor, wanted: Tensor, power: int) -> Tensor:
         low, high = ((target - reach) / root).clamp_(min=0), (target + reach + 1) / root
     else:  # round(u − t)₊ has at most the size of u for t = 1/2, and at least for t = −1/2
         low, high = -magnitude.amax(1).double() - 1, torch.full_like(wanted, 0.5)
-        low = torch.where(length <= wanted, -0.5, low)
+        low = torch.where(length < wanted + 0.5, -0.5, low)
     below, above = _rounded(magnitude, low, power), _rounded(magnitude, high, power)
     size_below, size_above = _size(below, power), _size(above, power)
     for _ in range(_SEARCH_STEPS):
@@ -246,13 +247,13 @@ def _spend(scaled: Tensor, wanted: Tensor, power: int) -> Tensor:
         middle = low + (high - low) * share
         candidate = _rounded(magnitude, middle, power)
         size = _size(candidate, power)
-        fits = size <= wanted
+        fits = size < wanted + 0.5
         low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
         size_below, size_above = torch.where(fits, size, size_below), torch.where(fits, size_above, size)
     below, above = _rounded(magnitude, low, power), _rounded(magnitude, high, power)
     # Between the two, raise coordinates in their order as far as the budget goes.
     cost = (above.square() - below.square() if power == 2 else above - below).cumsum(1, dtype=torch.float64)
-    raised = cost <= (wanted - _size(below, power)).unsqueeze(1)
+    raised = cost < (wanted + 0.5 - _size(below, power)).unsqueeze(1)
     return torch.where(raised, above, below).copysign_(scaled)
 
 
