@@ -2,9 +2,10 @@
 
 PYROBUST_DATA=... python bench/byte_attacks.py [--attacks pgd,autoattack] [--only TEXT] [--queries N] [--json FILE]
 
-Both start from the images moved to the nearest bytes. ``kept`` counts the grid attack's successes that are adversarial
-after their bytes were written to a file and read again, ``outside`` its points outside the ball in exact integers, and
-``float_kept`` the float attack's successes that are adversarial and in the ball after they are rounded to bytes.
+Both start from the images moved to the nearest bytes. ``kept`` counts the images broken by the grid attack that are
+adversarial after their bytes were written to a file and read again, ``outside`` its points outside the ball in exact
+integers, and ``float_kept`` those broken by the float attack that are adversarial and in the ball after rounding to
+bytes. Times are processor seconds.
 """
 
 from __future__ import annotations
@@ -89,16 +90,19 @@ def _compare(
         loaded = load_data(f"npz:{folder}/adversarial.npz").x
     rounded = (float_adv.double() * 255).round().float() / 255
     lost = _right(net, rounded, y) | ~_inside(rounded, levels, norm, epsilon)
+    clean_right = _right(net, clean, y)
+    broken, float_broken = clean_right & ~right, clean_right & ~float_right
     return {
         "images": len(x),
-        "clean": int(_right(net, clean, y).sum()),
+        "clean": int(clean_right.sum()),
         "robust": int(right.sum()),
         "robust_float": int(float_right.sum()),
-        "successes": int((~right).sum()),
-        "kept": int((~right & ~_right(net, loaded, y)).sum()),
+        "broken": int(broken.sum()),
+        "kept": int((broken & ~_right(net, loaded, y)).sum()),
         "same_bits": bool(torch.equal(loaded, x_adv)),
         "outside": int((~_inside(x_adv, levels, norm, epsilon)).sum()),
-        "float_kept": int((~float_right & ~lost).sum()),
+        "float_broken": int(float_broken.sum()),
+        "float_kept": int((float_broken & ~lost).sum()),
         "cpu_seconds": round(seconds, 1),
         "cpu_seconds_float": round(float_seconds, 1),
         "ratio": round(seconds / float_seconds, 3),
