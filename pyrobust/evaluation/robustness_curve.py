@@ -150,7 +150,7 @@ class RobustnessCurve(Tabular):
             raise InputError(f"epsilon: expected None for a curve of points, got {epsilon!r}")
         if epsilon is not None:
             end = positive("epsilon", epsilon)
-            return math.fsum(np.minimum(self.broken_epsilon / end, 1.0).tolist()) / self.n
+            return math.fsum((np.minimum(self.broken_epsilon, end) / end).tolist()) / self.n
         if len(epsilons) < 2:
             raise InputError(f"area: expected at least two distinct epsilons, got {len(epsilons)}")
         if self.stepwise:
