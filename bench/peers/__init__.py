@@ -18,6 +18,8 @@ from torch import Tensor, nn
 Attack = Callable[[Tensor, Tensor], object]
 #: Maps (model, epsilon, steps) to an attack on the raw range [0, 1] that takes all of its steps.
 Build = Callable[[nn.Module, float, int], Attack]
+#: Maps (model, steps) to a minimum-norm attack on the raw range [0, 1], which returns x_adv as a tensor.
+BuildMinimum = Callable[[nn.Module, int], Callable[[Tensor, Tensor], Tensor]]
 #: Maps (x_lower [B, ...], x_upper [B, ...], y [B]) to lower bounds [B, K - 1] of logit[y] - logit[j], j != y ascending.
 Margins = Callable[[Tensor, Tensor, Tensor], Tensor]
 #: Maps (model, example input [1, ...]) to a bound of its margins on boxes.
@@ -37,6 +39,8 @@ class Peer:
     projections: Mapping[str, Callable[..., object]] = field(default_factory=dict)
     #: "pgd-linf", "apgd-linf", "apgd-l2", "apgd-l1".
     attacks: Mapping[str, Build] = field(default_factory=dict)
+    #: (attack of bench/minimum_norm.py, norm).
+    minimum: Mapping[tuple[str, str], BuildMinimum] = field(default_factory=dict)
     #: "ibp", "crown-ibp", "crown".
     margins: Mapping[str, BuildMargins] = field(default_factory=dict)
     #: "ibp", "crown-ibp": those to train with.

@@ -1,10 +1,10 @@
-"""torchattacks: PGD, and APGD for linf and l2."""
+"""torchattacks: PGD, APGD for linf and l2, and minimum-norm attacks in l2."""
 
 from __future__ import annotations
 
 from torch import nn
 
-from . import Attack, Build, Peer
+from . import Attack, Build, BuildMinimum, Peer
 
 
 def peer() -> Peer:
@@ -19,4 +19,10 @@ def peer() -> Peer:
 
         return build
 
-    return Peer("torchattacks", attacks={"pgd-linf": pgd, "apgd-linf": apgd("Linf"), "apgd-l2": apgd("L2")})
+    # Its CW has one constant, 1, for all images; its DeepFool attacks one image at a time.
+    minimum: dict[tuple[str, str], BuildMinimum] = {
+        ("deepfool", "l2"): lambda model, steps: torchattacks.DeepFool(model, steps=steps),
+        ("cw", "l2"): lambda model, steps: torchattacks.CW(model, steps=steps),
+    }
+    attacks = {"pgd-linf": pgd, "apgd-linf": apgd("Linf"), "apgd-l2": apgd("L2")}
+    return Peer("torchattacks", attacks=attacks, minimum=minimum)
