@@ -107,6 +107,17 @@ def test_models_of_every_kind(kind: str) -> None:
     assert inside(x_adv, x, "linf", 0.1)
 
 
+def test_on_a_grid() -> None:
+    """The differences are at least one level wide, where the default ones would be none."""
+    net, (x, _) = small_net(torch.float32), images(12, torch.float32)
+    x = (x * 15).round() / 15
+    y = net(x).argmax(1)
+    attack = SPSA(net, 3 / 15, grid="1/15", steps=10, samples=16, step_size=0.05)
+    x_adv = attack(x, y)
+    assert bool(((x_adv * 15 - (x_adv * 15).round()).abs() < 1e-5).all())
+    assert sum(fooled_alone(net, x_adv, y)) >= 6
+
+
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"steps": 0}, InputError, r"^steps: expected at least 1, got 0"),
     ({"samples": 1.5}, InputTypeError, r"^samples: expected an integer"),

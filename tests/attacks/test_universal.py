@@ -10,6 +10,7 @@ from attack_models import Counting, halfspace, images, inside, random, small_net
 from torch import Tensor, nn
 
 from pyrobust.attacks import UniversalPerturbation
+from pyrobust.attacks.queries import Queries
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.metrics import estimate_rate
 
@@ -76,6 +77,25 @@ def test_beta_keeps_outliers_from_deciding() -> None:
     up = UniversalPerturbation(model, 0.1, batch_size=10, epochs=5, loss="margin", beta=1e9).fit(x, y).delta
     assert float(down[0]) == pytest.approx(-0.025)
     assert float(up[0]) == pytest.approx(0.025)
+
+
+def test_clipped_coordinates_do_not_count() -> None:
+    """Nine images are 0 in the first coordinate, where lowering it does nothing: the tenth decides."""
+    x = torch.zeros(10, 2)
+    x[0, 0] = 0.5
+    x[:, 1] = 0.5
+
+    def model(z: Tensor) -> Tensor:  # clipped ones would be moved down, the tenth up
+        value = torch.where(z[:, 0] > 0.2, -z[:, 0], 4 * z[:, 0]) + 3
+        return torch.stack([value, -value], 1)
+
+    attack = UniversalPerturbation(model, 0.1, loss="margin", epochs=1, batch_size=10, step_size=0.05)
+    y = torch.zeros(10, dtype=torch.int64)
+    attack.epochs = 3
+    assert float(attack.fit(x, y).delta[0]) < 0  # at δ = 0 the nine count, then they are clipped
+    queries = Queries(attack.runner)
+    gradient = attack._gradient(queries, x, y, torch.tensor([[-0.05, 0.0]]))
+    assert float(gradient[0, 0]) > 0
 
 
 def test_modes_and_forward_passes() -> None:

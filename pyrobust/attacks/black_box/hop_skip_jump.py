@@ -35,7 +35,7 @@ class HopSkipJump(MinimumNormAttack):
 
     1. The direction g of the boundary's normal is estimated from the decisions φᵢ = ±1 at xₜ + δ·uᵢ, for
        min(samples·√t, max_samples) random unit vectors uᵢ (l2: Gaussian, linf: uniform): the mean of (φᵢ − φ̄)·uᵢ.
-       δ is a tenth of the clip range in the first step, then gamma·‖xₜ − x‖ / d.
+       δ is a tenth of the clip range in the first step, then gamma·‖xₜ − x‖ / d; on a grid at least √d of its steps.
     2. xₜ jumps by ‖xₜ − x‖/√t along g (linf: sign g), halved until the point is adversarial.
     3. Bisection to the boundary: on the segment to x (l2), or clipping to a shrinking ball about x (linf), to a
        precision of gamma·d^(−3/2) (l2) or gamma·d^(−2) (linf), but at most 0.001, of the distance.
@@ -182,6 +182,8 @@ class HopSkipJump(MinimumNormAttack):
             size = torch.full_like(state.epsilon, 0.1 * (state.upper - state.lower))
         else:
             size = state.norm.distance(x_adv, state.x) * (self.gamma / coordinates)
+        if state.levels is not None:  # the model sees levels only: a smaller difference might be none
+            size = size.clamp(min=float(state.levels.step) * math.sqrt(coordinates))
         family = "gaussian" if state.norm.name == "l2" else "uniform"
         width = max(1, limit // len(state))
         weighted, plain = torch.zeros_like(x_adv), torch.zeros_like(x_adv)

@@ -38,7 +38,7 @@ class SPSA(BatchAttack):
         steps: number of steps, at least 1.
         samples: random vectors per step, at least 1.
         step_size: Adam's, in the input's unit, positive.
-        delta: size of the finite differences in each coordinate, positive.
+        delta: size of the finite differences in each coordinate, positive; on a grid at least its step.
         loss: "margin" or "ce", see ``pyrobust.ops.logit_loss``.
 
     Raises:
@@ -125,15 +125,17 @@ class SPSA(BatchAttack):
     def _estimate(self, state: AttackState, x_adv: Tensor, loss: Loss, step: int, rows: int) -> Tensor:
         """Estimate of the gradient at x_adv [B, ...]; several vectors share a forward pass of at most ``rows`` rows."""
         width = max(1, rows // (2 * len(x_adv)))
+        # The model sees levels only: a smaller difference might be none.
+        size = self.delta if state.levels is None else max(self.delta, float(state.levels.step))
         gradient = torch.zeros_like(x_adv)
         for begin in range(0, self.samples, width):
             vectors = state.noise("uniform", step * self.samples + begin, min(width, self.samples - begin)).sign()
             tried = vectors.shape[1]
-            points = torch.stack([x_adv[:, None] + self.delta * vectors, x_adv[:, None] - self.delta * vectors], 1)
+            points = torch.stack([x_adv[:, None] + size * vectors, x_adv[:, None] - size * vectors], 1)
             logits = torch.cat([state.logits(part) for part in torch.split(points.flatten(0, 2), rows)])
             y = state.y.repeat_interleave(2 * tried)
             above, below = loss(logits, y, y).value.view(len(x_adv), 2, tried).unbind(1)
-            rise = ((above - below) / (2 * self.delta * self.samples)).nan_to_num_(0.0, 0.0, 0.0)
+            rise = ((above - below) / (2 * size * self.samples)).nan_to_num_(0.0, 0.0, 0.0)
             for i in range(tried):  # one by one, so that the sum does not depend on the width
                 gradient += vectors[:, i] * per_example(rise[:, i], gradient)
         return gradient
