@@ -138,6 +138,11 @@ CATALOGUE: dict[str | tuple[str, str], Sign] = {
         'divide the logits by a constant, such as 1e4, or use a loss without saturation: loss="margin" or "dlr"',
         f"Carlini and Wagner, 2017; {_CROCE}; {_PINTOR}",
     ),
+    "saturated-attack": Sign(
+        "an attack that follows torch's cross-entropy stalls where one that scales the gradient does not",
+        'divide the logits by a constant, or use loss="margin" or "dlr"; distrust results of other libraries\' attacks',
+        f"Carlini and Wagner, 2017; {_CROCE}",
+    ),
     "flat-loss": Sign(
         "the attack does not raise the loss above that of the clean image: the gradient leads nowhere",
         "look at the loss along the attack's path; use another loss, a smooth approximation of the model "

@@ -68,7 +68,7 @@ class Trials:
             self._compare("one-step", "one step (FGSM)", "PGD")
             self._compare("more-steps", _MORE, _WHITE_BOX)
             if "saturated-loss" in self.notes:
-                self._compare("saturated-loss", "PGD", "PGD with torch's cross-entropy")
+                self._compare("saturated-attack", "PGD", "PGD with torch's cross-entropy")
         # At an equal budget, Square is ahead of the gradients of some sound networks, in l2 above all.
         gradients = _MORE if differentiable else _WHITE_BOX
         self._compare("black-box", "queries (Square)", gradients)

@@ -9,6 +9,7 @@ from planted_defenses import planted
 from torch import nn
 
 from pyrobust import diagnose
+from pyrobust.attacks.diagnosis import trials
 from pyrobust.zoo import load_data, load_model
 
 
@@ -19,7 +20,9 @@ def digits_net() -> nn.Sequential:
 
 
 @pytest.mark.parametrize("defense", planted(digits_net()))
-def test_planted_defenses_are_found(defense: str) -> None:
+def test_planted_defenses_are_found(defense: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for budget, value in {"_MORE_STEPS": 20, "_MORE_RESTARTS": 1, "_QUERIES": 200}.items():
+        monkeypatch.setattr(trials, budget, value)
     model, name, cause = planted(digits_net())[defense]
     digits = load_data("digits")
     diagnosis = diagnose(model.eval(), digits.x[:40], digits.y[:40], epsilon=0.1)
@@ -30,6 +33,8 @@ def test_planted_defenses_are_found(defense: str) -> None:
     if name == "randomized":
         assert "EOT" in found[name].remedy
         assert "attacks" in diagnosis.undecided
+    elif name == "saturated-loss":
+        assert "loss" in found[name].remedy
     elif name in ("zero-gradient", "gradient-mismatch", "no-gradient"):
         assert "BPDA" in found[name].remedy
     if name != "gradient-mismatch":
