@@ -79,8 +79,8 @@ class AdversarialAttack(abc.ABC):
         clip: (clip_min, clip_max), in their place.
         grid: step of the values that an image file can hold, such as "1/255": a fraction, a float read as the simplest
             fraction that rounds to it, or "auto" for the grid that x is on. x is moved to the nearest levels k·h first,
-            with a warning where that changes it. ``generate`` returns float32(k·h) (float64 for an x in float64 that is
-            on no grid of float32), and the ball is exact in levels, with epsilon read as a fraction, too:
+            with a warning where that changes it. ``generate`` returns float32(k·h), in x's dtype (float64(k·h) where x
+            in float64 has such values), and the ball is exact in levels, with epsilon read as a fraction, too:
             max |Δk| ≤ ε/h, Σ Δk² ≤ (ε/h)² or Σ |Δk| ≤ ε/h. Default: None.
 
     Raises:
@@ -386,7 +386,7 @@ def _on_grid(generate: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(generate)
     def wrapped(self: AdversarialAttack, *arguments: Any, **keywords: Any) -> Tensor:
-        if self.grid is None:
+        if self.grid is None or not (arguments or "x" in keywords):
             return generate(self, *arguments, **keywords)
         x = self.snap(arguments[0] if arguments else keywords.pop("x"))
         arguments = arguments[1:]

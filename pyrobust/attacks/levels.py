@@ -116,8 +116,7 @@ class Levels:
         if self.step.numerator != 1:
             levels = levels.mul_(self.step.numerator)
         # A tensor on the device: GPUs multiply by the rounded reciprocal of a Python number.
-        divisor = torch.tensor(self.step.denominator, dtype=self.dtype, device=levels.device)
-        return levels.div_(divisor).to(like.dtype)
+        return levels.div_(levels.new_full((), self.step.denominator)).to(like.dtype)
 
     def images(self, x: Tensor) -> Tensor:
         """The nearest images on the grid."""

@@ -415,6 +415,11 @@ def test_other_dtypes_are_refused() -> None:
         PGD(small_net(torch.float32), grid="1/255")(x.half(), y)
 
 
+def test_a_call_without_x_says_so() -> None:
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
+        PGD(small_net(torch.float32), grid="1/255").generate(y=torch.zeros(1, dtype=torch.int64))
+
+
 def test_arguments_in_their_forms() -> None:
     assert grid_argument(Fraction(1, 255)) == grid_argument("1/255") == grid_argument(1 / 255) == BYTE
     assert grid_argument(np.float32(1 / 255)) == BYTE
