@@ -18,7 +18,8 @@ def load_own_attack(spec: str) -> Callable[..., AdversarialAttack]:
     The spec names one of:
 
     - a class of attacks, or a function that returns an attack, of pyrobust or of another library. It gets those of
-      model, epsilon (or eps), norm, clip_min, clip_max, seed, batch_size, device and dtype that it takes by name;
+      model, epsilon (or eps), norm, clip_min, clip_max, grid, seed, batch_size, device and dtype that it takes by
+      name;
     - a function (model, x, y) → x_adv, such as those of adversarial-lib;
     - an attack object of another library that is made without a model, such as foolbox's.
 
@@ -58,10 +59,11 @@ def _make(spec: str, found: Any, model: Any, epsilon: Any, **options: Any) -> Ad
             )
     if not isinstance(attack, AdversarialAttack):
         attack = AdaptedAttack(attack=attack, **offered)
-    for option, name in (("--epsilon", "epsilon"), ("--norm", "norm"), ("--clip", "clip_min"), ("--clip", "clip_max")):
+    checked = {"epsilon": "epsilon", "norm": "norm", "clip_min": "clip", "clip_max": "clip", "grid": "grid"}
+    for name, option in checked.items():
         if name in offered and getattr(attack, name) != offered[name]:
             raise InputError(
-                f"--attack: {spec}: expected an attack with {name} {offered[name]!r}, as in {option}, got "
+                f"--attack: {spec}: expected an attack with {name} {offered[name]!r}, as in --{option}, got "
                 f"{getattr(attack, name)!r}; take {name} as an argument"
             )
     result: AdversarialAttack = attack

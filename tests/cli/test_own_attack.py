@@ -91,6 +91,7 @@ def test_curves_and_names_of_runs(pyrobust: Any, module: str, tmp_path: Path) ->
         ("smaller", [], "expected an attack with epsilon 0.15, as in --epsilon, got 0.0313"),
         ("number", [], "attack: expected an attack of foolbox, torchattacks or ART, or a function (model, x, y), got"),
         ("Needy", [], "got one that needs estimator; name a function that makes the attack"),
+        ("made", ["--grid", "1/16"], "expected an attack with grid Fraction(1, 16), as in --grid, got None; take grid"),
         ("step", ["--steps", "3"], "--steps: expected none with --attack"),
         ("step", ["--restarts", "3"], "--restarts: expected none with --attack"),
         ("step", ["--version", "plus"], "--version: expected none with --attack"),
@@ -99,6 +100,13 @@ def test_curves_and_names_of_runs(pyrobust: Any, module: str, tmp_path: Path) ->
 def test_bad_input(pyrobust: Any, module: str, tmp_path: Path, name: str, arguments: list[str], words: str) -> None:
     assert words in pyrobust(*BASE, "--attack", f"{module}:{name}", "--epsilon", "0.15", *arguments).error
     assert not list(tmp_path.glob("*.db*"))
+
+
+def test_grid(pyrobust: Any, module: str) -> None:
+    done = pyrobust(*BASE, "--attack", f"{module}:step", "--epsilon", "3/16", "--grid", "1/16", "--out", "run.db")
+    assert done.status == 0, done.err
+    levels = Run("run.db").examples() * 16
+    assert bool((levels == levels.round()).all())
 
 
 def test_unknown_names(pyrobust: Any) -> None:
