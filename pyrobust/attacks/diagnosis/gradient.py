@@ -101,7 +101,7 @@ def _saturated(subject: Subject, logits: Tensor, notes: Notes) -> None:
         f"the cross-entropy's gradient by the logits underflows to zero at {rows} of {len(logits)} examples; the "
         f"median lead of the predicted class is {gap:.3g}"
     )
-    notes.share("saturated-loss", rows, len(logits), text, {"median_lead": gap})
+    notes.share("saturated-loss", rows, len(logits), text, {"median_lead": gap if math.isfinite(gap) else None})
 
 
 def _along_segments(subject: Subject, forward: Forward, notes: Notes) -> None:

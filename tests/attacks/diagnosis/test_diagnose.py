@@ -208,6 +208,15 @@ def test_nan() -> None:
     assert (finding.name, finding.severity) == ("not-finite", "suspicious")
     assert finding.evidence["rows"] == int((X.mean((1, 2, 3)) < brightness).sum())
 
+    def switched_off(x: Tensor) -> Tensor:  # classes that are never predicted
+        logits: Tensor = NET(x) * 1000 - torch.tensor([0.0] * 8 + [torch.inf] * 2)
+        return logits
+
+    infinite = diagnose(switched_off, X[Y < 8], Y[Y < 8], 0.1)
+    assert "not-finite" not in names(infinite)
+    assert "saturated-loss" in names(infinite)
+    json.dumps(infinite.to_dict(), allow_nan=False)
+
     def root(x: Tensor) -> Tensor:  # derivative 0·∞ at the black pixels of every digit
         logits: Tensor = NET(x) + 1e-6 * x.sqrt().sum((1, 2, 3))[:, None]
         return logits
