@@ -37,7 +37,7 @@ def levels(x: Tensor) -> np.ndarray:
     return k.flatten(1).long().numpy()
 
 
-@pytest.mark.parametrize(("norm", "epsilon"), [("linf", "38/255"), ("l2", 0.6), ("l1", 2.5)])
+@pytest.mark.parametrize(("norm", "epsilon"), [("linf", "38/255"), ("l2", 0.6), ("l1", 2.5), ("l0", 6.0)])
 def test_stored_examples_are_levels_in_the_ball_with_exact_distances(norm: str, epsilon: Any) -> None:
     data = byte_digits()
     attack = pgd(norm=norm, epsilon=epsilon, grid="1/255")
@@ -49,13 +49,13 @@ def test_stored_examples_are_levels_in_the_ball_with_exact_distances(norm: str, 
     delta = np.abs(levels(run.examples()) - levels(data.x))
     for row, by in enumerate(run.table["broken_by"].tolist()):
         d = delta[row].tolist()
-        total = {"linf": max(d), "l2": sum(k * k for k in d), "l1": sum(d)}[norm]
-        power = 2 if norm == "l2" else 1
-        assert total * BYTE**power <= radius**power
+        total = {"linf": max(d), "l2": sum(k * k for k in d), "l1": sum(d), "l0": sum(k > 0 for k in d)}[norm]
+        power, unit = 2 if norm == "l2" else 1, Fraction(1) if norm == "l0" else BYTE
+        assert total * unit**power <= radius**power
         if by:
             distance = run.table["distance"][row]
             assert distance <= float(radius)
-            assert math.isclose(distance**power, float(total * BYTE**power), rel_tol=1e-12, abs_tol=1e-300)
+            assert math.isclose(distance**power, float(total * unit**power), rel_tol=1e-12, abs_tol=1e-300)
     assert not list(check_run(run))
 
 
