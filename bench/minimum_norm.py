@@ -116,7 +116,7 @@ def _attacks(norm: str, steps: int) -> list[tuple[str, str, Callable[[nn.Module]
     """(attack, library, model → attack): the same attacks of every library, ours first."""
     ours: dict[str, tuple[Any, dict[str, Any]]] = {
         "fmn": (attacks.FMN, {"steps": steps}),
-        "fab": (attacks.FAB, {"steps": steps}),
+        "fab": (attacks.FAB, {"steps": steps, "targets": 3}),
         "deepfool": (attacks.DeepFool, {"steps": 50}),
         "ddn": (attacks.DDN, {"steps": steps}),
         "cw": (attacks.CarliniWagner, {"steps": steps}),

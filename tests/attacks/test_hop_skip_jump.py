@@ -65,7 +65,7 @@ def test_the_queries_are_those_of_the_published_budget() -> None:
     options: dict[str, Any] = {"samples": 9, "max_samples": 16, "starts": torch.zeros(1, 2), "batch_size": 4}
     attack = HopSkipJump(counting, norm="l2", steps=4, **options)
     result = attack.minimum(x, y, margin=False)
-    jumps = counting.rows - (1 + 1 + 1 + 5 * 10 + 9 + 12 + 15 + 16 + 1 + 1)
+    jumps = counting.rows - (1 + 1 + 1 + 5 * 10 + 9 + 12 + 15 + 16 + 1)
     assert 4 <= jumps <= 4 * 24
     assert result.forwards == counting.rows
     assert result.backwards == 0

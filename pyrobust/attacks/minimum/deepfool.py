@@ -112,5 +112,5 @@ class DeepFool(MinimumNormAttack):
                 if not len(staying):
                     break
                 rows, part, x_adv = rows[staying], part.take(staying), x_adv[staying]
-        found.tighten(state)
+        found.shorten(state)
         nearest.take(found)

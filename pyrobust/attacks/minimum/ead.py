@@ -28,7 +28,7 @@ class EAD(MinimumNormAttack):
     FISTA (Beck and Teboulle, 2009) minimizes c·max(z_y − max_{k≠y} z_k, −κ) + ‖z − x‖₂² + β·‖z − x‖₁ in the clip
     range: gradient steps of the first two terms, each followed by shrinking z − x by β per coordinate, with momentum.
     The step size falls with the root of the share of steps left. A binary search finds the constant c of each example,
-    as in ``CarliniWagner``. Secant steps between x and the nearest point come last.
+    as in ``CarliniWagner``, and examples leave it as there. Secant steps between x and the nearest point come last.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -113,22 +113,41 @@ class EAD(MinimumNormAttack):
         loss = targeted_margin if state.targeted else margin
         width = state.upper - state.lower
         fooled_once = torch.zeros_like(run.distance, dtype=torch.bool)
+        rows, part = torch.arange(len(state), device=state.x.device), state
         x_adv, ahead = state.x, state.x
+        checked = torch.full_like(run.distance, math.inf)
+        every = max(1, self.steps // 10)
         for step in range(self.steps):
             rate = self.learning_rate * math.sqrt(1 - step / self.steps)
-            _, value, gradient, verdict = state.gradient(ahead, loss)
+            _, value, gradient, verdict = part.gradient(ahead, loss)
             fooled = verdict != ROBUST
-            run.offer(state, fooled, ahead)
-            fooled_once |= fooled & (value >= self.confidence)
-            active = constant * (value < self.confidence)
-            delta = ahead - state.x
+            found = Nearest(part)
+            found.offer(part, fooled, ahead)
+            run.take(found, rows)
+            fooled_once[rows] |= fooled & (value >= self.confidence)
+            delta = ahead - part.x
+            if step and step % every == 0:
+                sizes = delta.flatten(1) / width
+                objective = constant[rows] * (-value).clamp_(min=-self.confidence)
+                objective = objective + sizes.square().sum(1) + self.beta * sizes.abs().sum(1)
+                staying = (objective < 0.9999 * checked[rows]).nonzero()[:, 0]
+                if not len(staying):
+                    return fooled_once
+                checked[rows] = objective
+                if len(staying) < len(rows):
+                    rows, part = rows[staying], part.take(staying)
+                    x_adv, delta = x_adv[staying], delta[staying]
+                    gradient, value = gradient[staying], value[staying]
+            active = constant[rows] * (value < self.confidence)
             # In widths of the clip range: c·∇f gains one width, and so does its step.
             gradient = gradient.mul_(per_example(active * width**2, gradient)).nan_to_num_(0.0).sub_(delta, alpha=2)
             delta = delta.add_(gradient, alpha=rate)
             delta = delta.sign() * (delta.abs() - self.beta * width).clamp_(min=0)
-            following = add_perturbation(state.x, delta, state.lower, state.upper)
-            momentum = (following - x_adv).mul_(step / (step + 3)).add_(following).sub_(state.x)
-            x_adv, ahead = following, add_perturbation(state.x, momentum, state.lower, state.upper)
+            following = add_perturbation(part.x, delta, state.lower, state.upper)
+            momentum = (following - x_adv).mul_(step / (step + 3)).add_(following).sub_(part.x)
+            x_adv, ahead = following, add_perturbation(part.x, momentum, state.lower, state.upper)
         for point in (x_adv, ahead):
-            run.offer(state, state.verdict(state.logits(point)) != ROBUST, point)
+            found = Nearest(part)
+            found.offer(part, part.verdict(part.logits(point)) != ROBUST, point)
+            run.take(found, rows)
         return fooled_once

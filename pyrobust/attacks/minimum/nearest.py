@@ -61,34 +61,16 @@ class Nearest:
         self._keep(distance < self.distance, distance, x_adv)
 
     def tighten(self, state: AttackState) -> None:
-        """Move the points nearer along the segment to x; in l0, undo the coordinates that are not needed."""
+        """Project x on the boundary near the points, and shorten; in l0, undo the changes that are not needed."""
         if not bool(self.distance.isfinite().any()):
             return
         if state.norm.name == "l0":
             self._prune(state)
         else:
             self._project(state)
-            self._secant(state)
+            self.shorten(state)
 
-    def _keep(self, nearer: Tensor, distance: Tensor, x_adv: Tensor) -> None:
-        self.distance = torch.where(nearer, distance, self.distance)
-        self.source = self.source.masked_fill(nearer, self.attack)
-        put_rows(nearer, x_adv, self.x)
-
-    def _project(self, state: AttackState) -> None:
-        """Try the nearest point of the boundary linearized at the nearest adversarial point, twice."""
-        loss = targeted_margin if state.targeted else margin
-        for _ in range(_PROJECTIONS):
-            _, value, gradient, _ = state.gradient(self.x, loss)
-            w = gradient.nan_to_num_(0.0, 0.0, 0.0).flatten(1)
-            gap = ((w * (self.x - state.x).flatten(1)).sum(1) - value.to(w.dtype)).nan_to_num_(0.0)
-            step = step_to_hyperplane(state.x.flatten(1), w, gap, state.norm.name, state.lower, state.upper)
-            step = step.mul_(_BEYOND).view(state.x.shape)
-            point = add_perturbation(state.x, step, state.lower, state.upper)
-            fooled = (state.verdict(state.logits(point)) != ROBUST) & self.distance.isfinite()
-            self.offer(state, fooled, point)
-
-    def _secant(self, state: AttackState) -> None:
+    def shorten(self, state: AttackState) -> None:
         """Take secant steps between x and the nearest adversarial point, keeping the adversarial ones."""
         loss = targeted_margin if state.targeted else margin
         low, high = state.x, self.x.clone()
@@ -114,6 +96,24 @@ class Nearest:
         slope = gradient.nan_to_num_(0.0)
         room = torch.where(slope > 0, state.upper - state.x, state.lower - state.x)
         self._fewest(state, room, (slope * room).flatten(1), torch.full_like(self.distance, float(room[0].numel())))
+
+    def _keep(self, nearer: Tensor, distance: Tensor, x_adv: Tensor) -> None:
+        self.distance = torch.where(nearer, distance, self.distance)
+        self.source = self.source.masked_fill(nearer, self.attack)
+        put_rows(nearer, x_adv, self.x)
+
+    def _project(self, state: AttackState) -> None:
+        """Try the nearest point of the boundary linearized at the nearest adversarial point, twice."""
+        loss = targeted_margin if state.targeted else margin
+        for _ in range(_PROJECTIONS):
+            _, value, gradient, _ = state.gradient(self.x, loss)
+            w = gradient.nan_to_num_(0.0, 0.0, 0.0).flatten(1)
+            gap = ((w * (self.x - state.x).flatten(1)).sum(1) - value.to(w.dtype)).nan_to_num_(0.0)
+            step = step_to_hyperplane(state.x.flatten(1), w, gap, state.norm.name, state.lower, state.upper)
+            step = step.mul_(_BEYOND).view(state.x.shape)
+            point = add_perturbation(state.x, step, state.lower, state.upper)
+            fooled = (state.verdict(state.logits(point)) != ROBUST) & self.distance.isfinite()
+            self.offer(state, fooled, point)
 
     def _prune(self, state: AttackState) -> None:
         """Undo the changes that are not needed, ordered by gradient times change."""
