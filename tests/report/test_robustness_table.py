@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyrobust.attacks import FGSM
+from pyrobust.attacks import FAB, FGSM
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.evaluation import Run, attack_dataset, certify_dataset, verify_dataset
 from pyrobust.report import robustness_table
@@ -107,3 +107,50 @@ def test_a_classifier_has_one_line_style_in_all_figures(runs: list[Run], tmp_pat
     frame.write(tmp_path / "robust.png")
     with pytest.raises(InputError, match="one norm"):
         robust_accuracy_frame([runs[0], attacked(SMOOTH, 0.5, norm="l2")])
+
+
+def nearest(name: str, images: int = 8, norm: str = "linf", seed: int = 0) -> Run:
+    attack = FAB(load_model(name), norm=norm, steps=2, seed=seed)
+    return attack_dataset(attack, load_data("digits"), minimum=True, max_images=images, model_name=name)
+
+
+def test_minimum_norm_runs_stand_beside_others(runs: list[Run]) -> None:
+    smooth, ibp = nearest(SMOOTH), nearest(IBP)
+    table = robustness_table([smooth, ibp, runs[0]])
+    rows = {str(row[0]): row[1:] for row in table.rows}
+    for place, run in enumerate((smooth, ibp)):
+        # The epsilon of the other attack is one of the rows.
+        share = rows["linf 8/255: robust under attack, FAB, 2 steps"][place]
+        assert share == quantity(run.robust_accuracy(epsilon=8 / 255))
+        median = rows["linf distance, median: FAB, 2 steps"][place]
+        assert isinstance(median, Quantity)
+        assert median.value == np.sort(run.table["distance"])[3]
+    assert any("no lower bound of robustness" in note for note in table.notes)
+    frame = robust_accuracy_frame([smooth, ibp, runs[0]])
+    steps = [line for line in frame.axes.lines if line.get_drawstyle() == "steps-post"]
+    assert len(steps) == 2
+    for line, run in zip(steps, (smooth, ibp), strict=True):
+        x, y = line.get_data()
+        for epsilon, share in zip(x, y, strict=True):
+            assert share == pytest.approx(100 * run.robust_accuracy(epsilon=epsilon).value)
+
+
+def test_curves_of_other_images_or_norms_are_refused(runs: list[Run]) -> None:
+    first, fewer, other = nearest(SMOOTH), nearest(IBP, images=7), nearest(IBP, norm="l2")
+    for draw in (robustness_table, robust_accuracy_frame):
+        with pytest.raises(InputError, match=r"on the same images, got .*, of other images; their curves do not"):
+            draw([first, fewer])
+    with pytest.raises(InputError, match="expected radii of one norm, got l2, linf"):
+        robust_accuracy_frame([first, other])
+
+
+def test_a_crossing_of_a_nearest_example_is_reported() -> None:
+    proof, found = verified(IBP), nearest(IBP, images=100)
+    assert not any("CROSSING" in note for note in robustness_table([found, proof]).notes)
+    distance = found.table["distance"]
+    index = int(np.flatnonzero(np.isin(found.table["index"], proof.table["index"]) & (distance > 0))[0])
+    row = np.flatnonzero(proof.table["index"] == found.table["index"][index])
+    proof.table["radius"][:] = 0.0
+    proof.table["radius"][row] = distance[index]
+    [note] = [note for note in robustness_table([found, proof]).notes if "CROSSING" in note]
+    assert f"image {found.table['index'][index]}," in note
