@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--net", default="mnist_cnn_a_adv")
     parser.add_argument("--norm", default="linf")
     parser.add_argument("--epsilons", default=_EPSILONS)
-    parser.add_argument("--restarts", default="1,3")
+    parser.add_argument("--restarts", default="0", help="starts of the attacks that have restarts; 0: their own")
     parser.add_argument("--independent", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -64,7 +64,7 @@ def main() -> None:
     for restarts in map(int, arguments.restarts.split(",")):
         ensemble = MinimumNormEnsemble(net, norm=arguments.norm)
         for attack in ensemble.attacks.values():
-            if hasattr(attack, "restarts"):
+            if restarts and hasattr(attack, "restarts"):
                 attack.restarts = restarts
         with _counting(net) as spent:
             curve = minimum_norm_curve(ensemble.minimum(x, y))
