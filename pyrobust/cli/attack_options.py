@@ -369,14 +369,14 @@ def choose_minimum(
 
 
 def _ensemble(restarts: int | None, *arguments: Any, **options: Any) -> AdversarialAttack:
-    """Make the ensemble of minimum-norm attacks; ``restarts`` is for those of them that have restarts."""
+    """Make the ensemble of minimum-norm attacks; ``restarts`` multiplies the starts of those that have several."""
     from pyrobust.attacks import MinimumNormEnsemble
     from pyrobust.checks import count
 
     attack = MinimumNormEnsemble(*arguments, **options)
     for part in attack.attacks.values():
         if restarts is not None and hasattr(part, "restarts"):
-            part.restarts = count("restarts", restarts)
+            part.restarts *= count("restarts", restarts)
     return attack
 
 
