@@ -323,6 +323,29 @@ def test_bad_input(make: Callable[[nn.Module], object], error: type[Exception], 
         make(linear(4, 4, 0))
 
 
+def test_inference_mode() -> None:
+    """The caller's inference mode does not reach the attack."""
+    model, x = linear(4, 4, 0), images(6, 4, 1)
+    y = model(x).argmax(1)
+    expected = DDN(model, norm="l2").minimum(x, y)
+    with torch.inference_mode():
+        result = DDN(model, norm="l2").minimum(x.clone(), y.clone())
+    assert torch.equal(result.x_adv, expected.x_adv)
+    assert torch.equal(result.success, expected.success)
+
+
+@pytest.mark.parametrize(("attack", "norm"), [(CarliniWagner, "l2"), (EAD, "l1")])
+def test_early_abort_saves_passes(attack: type[CarliniWagner | EAD], norm: str, net: nn.Module) -> None:
+    x = images(8, 48, 2).view(8, 3, 4, 4)
+    y = net(x).argmax(1)
+    early, late = (attack(net, norm=norm, steps=100, searches=3, abort_early=flag) for flag in (True, False))
+    early.minimum(x, y)
+    late.minimum(x, y)
+    assert 1.2 * early.backwards < late.backwards
+    with pytest.raises(InputTypeError, match="abort_early: expected True or False"):
+        attack(net, norm=norm, abort_early=1)  # type: ignore[arg-type]
+
+
 def test_no_examples() -> None:
     result = minimum_norm(linear(4, 4, 0), torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), "l2")
     assert result.distance.shape == (0,)

@@ -20,6 +20,7 @@ EPS, ALPHA = 6 / 255, 2 / 255
 
 # The parameters after the model, of torchattacks 3.5.1.
 STEPS = "eps=8 / 255, alpha=2 / 255, steps=10"
+EAD = "kappa=0, lr=0.01, binary_search_steps=9, max_iterations=100, abort_early=True, initial_const=0.001, beta=0.001"
 SIGNATURES = {
     "VANILA": "",
     "GN": "std=0.1",
@@ -54,11 +55,16 @@ SIGNATURES = {
     "seed=0, multi_targeted=False, n_classes=10",
     "Square": "norm='Linf', eps=8 / 255, n_queries=5000, n_restarts=1, p_init=0.8, loss='margin', "
     "resc_schedule=True, seed=0, verbose=False",
+    "CW": "c=1, kappa=0, steps=50, lr=0.01",
+    "DeepFool": "steps=50, overshoot=0.02",
+    "EADL1": EAD,
+    "EADEN": EAD,
     "AutoAttack": "norm='Linf', eps=8 / 255, version='standard', n_classes=10, seed=None, verbose=False",
 }
-UNTARGETED = {"VANILA", "GN", "TPGD", "PIFGSM", "APGD", "APGDT", "AutoAttack"}
+UNTARGETED = {"VANILA", "GN", "TPGD", "PIFGSM", "APGD", "APGDT", "AutoAttack", "DeepFool"}
 UNTIL_FOOLED = ["FGSM", "FFGSM", "BIM", "PGD", "PGDL2", "EOTPGD", "UPGD"]
 JUDGED = ["APGD", "APGDT", "FAB", "Square", "AutoAttack"]
+NEAREST = ["CW", "DeepFool", "EADL1", "EADEN"]
 TRANSFER = ["MIFGSM", "NIFGSM", "SINIFGSM", "VMIFGSM", "VNIFGSM", "DIFGSM", "TIFGSM"]
 ALL_STEPS = [*TRANSFER, "RFGSM", "TPGD", "PIFGSM", "PIFGSMPP", "Jitter", "PGDRS", "PGDRSL2", "SPSA"]
 
@@ -86,7 +92,10 @@ def make(name: str, model: nn.Module, **options: Any) -> torchattacks.Attack:
     attack: Any = getattr(torchattacks, name)
     known = inspect.signature(attack).parameters
     small = {"eps": 0.3 if "L2" in name else EPS, "alpha": 0.1 if "L2" in name else ALPHA, "steps": 4, "n_queries": 40}
-    small |= {"max_epsilon": EPS, "num_iter_set": 4, "nb_sample": 50, "nb_iter": 4, "lr": ALPHA}
+    small |= {"max_epsilon": EPS, "num_iter_set": 4, "nb_sample": 50, "nb_iter": 4}
+    small |= {"c": 10, "max_iterations": 20, "binary_search_steps": 5, "initial_const": 0.1}
+    small |= {"lr": 0.01 if name in NEAREST else ALPHA}
+    small |= {"steps": 30} if name in NEAREST else {}
     small |= {"len_kernel": 3, "noise_sd": 0.05, "n_classes": CLASSES}
     made: torchattacks.Attack = attack(model, **{k: v for k, v in small.items() if k in known} | options)
     return made
@@ -94,7 +103,7 @@ def make(name: str, model: nn.Module, **options: Any) -> torchattacks.Attack:
 
 def test_every_class_is_served_or_refused() -> None:
     assert {*SIGNATURES, "MultiAttack"} == set(torchattacks.__all__) - {"Attack"}
-    assert {*UNTIL_FOOLED, *JUDGED, *ALL_STEPS, "VANILA", "GN"} == set(SIGNATURES)
+    assert {*UNTIL_FOOLED, *JUDGED, *NEAREST, *ALL_STEPS, "VANILA", "GN"} == set(SIGNATURES)
     assert len(SIGNATURES) + 1 + len(torchattacks.NOT_SERVED) == 39
     for name in torchattacks.NOT_SERVED:
         with pytest.raises(AttributeError, match=f"has no {name}: keep torchattacks itself"):
@@ -140,6 +149,8 @@ def test_results(name: str) -> None:
     if name in ("VANILA", "GN"):
         assert torch.equal(adv, x) == (name == "VANILA")
         return
+    if name in NEAREST:
+        options["eps"] = 2.0
     order, radius = (2, 0.3) if "L2" in name else (torch.inf, options.get("eps", EPS))
     size = torch.linalg.vector_norm((adv.double() - x.double()).flatten(1), order, dim=1)
     assert size.max() <= radius * (1 + 1e-9)
@@ -164,7 +175,7 @@ def test_targeted_mode(name: str) -> None:
     adv = atk(x, y)
     with torch.no_grad():
         before, after = (model(z).softmax(1).gather(1, target.unsqueeze(1)) for z in (x, adv))
-    if name in JUDGED:
+    if name in JUDGED + NEAREST:
         reached = model(adv).argmax(1) == target
         assert reached.any()
         assert torch.equal(adv[~reached], x[~reached])

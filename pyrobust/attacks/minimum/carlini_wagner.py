@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, count, non_negative, positive
+from pyrobust.checks import NormLike, count, flag, non_negative, positive
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier, Progress
@@ -41,6 +41,7 @@ class CarliniWagner(MinimumNormAttack):
         constant: first c, positive, for distances in widths of the clip range.
         learning_rate: of Adam, positive.
         confidence: κ, at least 0, the margin of logits to reach.
+        abort_early: whether examples that no longer improve leave the steps for a constant.
 
     Raises:
         InputError: a value out of range.
@@ -69,6 +70,7 @@ class CarliniWagner(MinimumNormAttack):
         constant: float = 1e-3,
         learning_rate: float = 0.01,
         confidence: float = 0.0,
+        abort_early: bool = True,
         clip: tuple[float, float] | None = None,
         grid: GridLike = None,
         seed: int = 0,
@@ -99,6 +101,7 @@ class CarliniWagner(MinimumNormAttack):
         self.constant = positive("constant", constant)
         self.learning_rate = positive("learning_rate", learning_rate)
         self.confidence = non_negative("confidence", confidence)
+        self.abort_early = flag("abort_early", abort_early)
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         run = Nearest(state)
@@ -139,7 +142,7 @@ class CarliniWagner(MinimumNormAttack):
             square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
             scale = (square / (1 - 0.999**step)).sqrt_().add_(1e-8)
             w = w.addcdiv(mean, scale, value=-self.learning_rate / (1 - 0.9**step))
-            if step % every == 0:
+            if self.abort_early and step % every == 0:
                 staying = (objective < 0.9999 * checked[rows]).nonzero()[:, 0]
                 if not len(staying):
                     break

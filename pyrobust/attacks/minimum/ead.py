@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from pyrobust.checks import NormLike, count, non_negative, positive
+from pyrobust.checks import AttackNormName, NormLike, count, flag, non_negative, positive
 from pyrobust.ops.logits import ROBUST
 from pyrobust.ops.perturbation import add_perturbation
 from pyrobust.runner import Classifier, Progress
@@ -28,7 +29,8 @@ class EAD(MinimumNormAttack):
     FISTA (Beck and Teboulle, 2009) minimizes c·max(z_y − max_{k≠y} z_k, −κ) + ‖z − x‖₂² + β·‖z − x‖₁ in the clip
     range: gradient steps of the first two terms, each followed by shrinking z − x by β per coordinate, with momentum.
     The step size falls with the root of the share of steps left. A binary search finds the constant c of each example,
-    as in ``CarliniWagner``, and examples leave it as there. Secant steps between x and the nearest point come last.
+    as in ``CarliniWagner``, and examples leave it as there, unless a nearer point was found meanwhile. Secant steps
+    between x and the nearest point come last.
 
     Args:
         model, epsilon, norm, clip_min, clip_max, device, clip, grid, seed, batch_size, dtype, memory_format, progress,
@@ -39,6 +41,7 @@ class EAD(MinimumNormAttack):
         learning_rate: first step size, positive.
         beta: β, at least 0, in widths of the clip range.
         confidence: κ, at least 0, the margin of logits to reach.
+        abort_early: whether examples that no longer improve leave the steps for a constant.
 
     Raises:
         InputError: a value out of range.
@@ -51,7 +54,7 @@ class EAD(MinimumNormAttack):
     0.2
     """
 
-    norms = ("l1",)
+    norms: ClassVar[tuple[AttackNormName, ...]] = ("l1",)
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class EAD(MinimumNormAttack):
         learning_rate: float = 0.01,
         beta: float = 0.01,
         confidence: float = 0.0,
+        abort_early: bool = True,
         clip: tuple[float, float] | None = None,
         grid: GridLike = None,
         seed: int = 0,
@@ -99,6 +103,7 @@ class EAD(MinimumNormAttack):
         self.learning_rate = positive("learning_rate", learning_rate)
         self.beta = non_negative("beta", beta)
         self.confidence = non_negative("confidence", confidence)
+        self.abort_early = flag("abort_early", abort_early)
 
     def _search(self, state: AttackState, nearest: Nearest) -> None:
         run = Nearest(state)
@@ -115,6 +120,7 @@ class EAD(MinimumNormAttack):
         fooled_once = torch.zeros_like(run.distance, dtype=torch.bool)
         rows, part = torch.arange(len(state), device=state.x.device), state
         x_adv, ahead = state.x, state.x
+        before = run.distance
         checked = torch.full_like(run.distance, math.inf)
         every = max(1, self.steps // 10)
         for step in range(self.steps):
@@ -126,11 +132,14 @@ class EAD(MinimumNormAttack):
             run.take(found, rows)
             fooled_once[rows] |= fooled & (value >= self.confidence)
             delta = ahead - part.x
-            if step and step % every == 0:
+            if self.abort_early and step and step % every == 0:
                 sizes = delta.flatten(1) / width
                 objective = constant[rows] * (-value).clamp_(min=-self.confidence)
                 objective = objective + sizes.square().sum(1) + self.beta * sizes.abs().sum(1)
-                staying = (objective < 0.9999 * checked[rows]).nonzero()[:, 0]
+                # FISTA's momentum raises the objective for a while.
+                improved = (objective < 0.9999 * checked[rows]) | (run.distance < before)[rows]
+                before = run.distance
+                staying = improved.nonzero()[:, 0]
                 if not len(staying):
                     return fooled_once
                 checked[rows] = objective

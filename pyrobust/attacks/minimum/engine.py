@@ -24,11 +24,8 @@ from .result import MinimumNorm
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Multiples of the nearest perturbation to try: until no rounding can undo the success, and where rounding did undo it.
-_OVERSHOOTS = {
-    True: (1.0, 1.00003, 1.0001, 1.0003, 1.001, 1.002, 1.005, 1.009),
-    False: (1.0, 1.0003, 1.003, 1.01, 1.03, 1.1),
-}
+# Multiples of the nearest perturbation to try where rounding undid its success.
+_OVERSHOOTS = (1.0, 1.0003, 1.003, 1.01, 1.03, 1.1)
 
 
 class MinimumNormAttack(BatchAttack):
@@ -55,6 +52,8 @@ class MinimumNormAttack(BatchAttack):
     """
 
     _margin = True  # see ``minimum``
+    # Multiples of the nearest perturbation to try until no rounding can undo its success.
+    _certain_overshoots: tuple[float, ...] = (1.0, 1.00003, 1.0001, 1.0003, 1.001, 1.002, 1.005, 1.009)
     _found_by: dict[int, str] | None = None  # by row, of the running ``minimum``
 
     def minimum(
@@ -95,7 +94,8 @@ class MinimumNormAttack(BatchAttack):
         search._found_by = found_by
         coordinates = x[0].numel() if len(x) else 1
         diameter = self._norm.diameter(coordinates, self.clip_max - self.clip_min)
-        success = torch.zeros(len(x), dtype=torch.bool)
+        with torch.inference_mode(False):  # ``note`` is called outside of a caller's inference mode
+            success = torch.zeros(len(x), dtype=torch.bool)
 
         def note(row: int, fooled: bool, point: Tensor) -> None:
             success[row] = fooled
@@ -142,7 +142,8 @@ class MinimumNormAttack(BatchAttack):
         """Retire the examples fooled by their nearest point, moved outward within epsilon as far as rounding asks."""
         l0 = self.norm == "l0"  # a longer perturbation of as many coordinates is not nearer to failing
         for certain in (True, False) if self._margin and not l0 else (False,):
-            for factor in _OVERSHOOTS[certain][: 1 if l0 else None]:
+            factors = self._certain_overshoots if certain else _OVERSHOOTS
+            for factor in factors[: 1 if l0 else None]:
                 point, distance = nearest.x.clone(), nearest.distance
                 if factor > 1:
                     point = add_perturbation(state.x, point.sub_(state.x).mul_(factor), state.lower, state.upper)

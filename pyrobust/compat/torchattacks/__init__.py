@@ -1,15 +1,16 @@
 """Drop-in replacement for torchattacks (Kim, 2020, "Torchattacks: a PyTorch repository for adversarial attacks").
 
-Change ``import torchattacks`` to ``import pyrobust.compat.torchattacks as torchattacks``. 30 of its 39 classes are
+Change ``import torchattacks`` to ``import pyrobust.compat.torchattacks as torchattacks``. 34 of its 39 classes are
 here:
 
 - attacks that end for an example as soon as it is fooled: FGSM, FFGSM, BIM, PGD, PGDL2, EOTPGD, UPGD, APGD, APGDT, FAB,
   Square, AutoAttack;
 - attacks that take all their steps on every example: RFGSM, TPGD, MIFGSM, NIFGSM, SINIFGSM, VMIFGSM, VNIFGSM, DIFGSM,
   TIFGSM, PIFGSM, PIFGSMPP, Jitter, PGDRS, PGDRSL2, SPSA;
+- attacks that search for the nearest adversarial example: CW, DeepFool, EADEN, EADL1;
 - MultiAttack, VANILA, GN, and ``Attack``, the base class of users' own.
 
-Not here, and an error that says so: CW, DeepFool, EADEN, EADL1, JSMA, LGV, OnePixel, Pixle, SparseFool.
+Not here, and an error that says so: JSMA, LGV, OnePixel, Pixle, SparseFool.
 
 Differences:
 
@@ -17,6 +18,10 @@ Differences:
   returned unchanged. FGSM and PGD's relatives return the point of highest loss where they fail. In training mode
   (``set_model_training_mode(model_training=True)``) they take all steps on every example; APGD, APGDT, FAB, Square and
   AutoAttack refuse it;
+- the third group returns the image where nothing is found, and refuses training mode, too; its points lie just so far
+  beyond the boundary that rounding, which depends on the batch, cannot undo their success. EADEN and EADL1 refuse
+  kappa above 0. After set_return_type("int") it searches on the levels of image files; call that before ``save`` with
+  save_type="int", too;
 - AutoAttack has the published budgets, 100 steps of each gradient-based attack instead of 10; its kin take ``steps``;
 - random numbers depend on a seed and on the number of images attacked so far (in attacks with ``seed``, only on the
   seed and an image's position), and torch's generators are not touched;
@@ -47,6 +52,7 @@ from .all_steps import (
 from .attack import Attack
 from .moves import PIFGSM, PIFGSMPP, SPSA
 from .multiattack import MultiAttack
+from .nearest import CW, EADEN, EADL1, DeepFool
 from .until_fooled import APGD, APGDT, BIM, EOTPGD, FAB, FFGSM, FGSM, PGD, PGDL2, UPGD, AutoAttack, Square
 from .without_model import GN, VANILA
 
@@ -54,7 +60,10 @@ __all__ = [
     "APGD",
     "APGDT",
     "BIM",
+    "CW",
     "DIFGSM",
+    "EADEN",
+    "EADL1",
     "EOTPGD",
     "FAB",
     "FFGSM",
@@ -79,6 +88,7 @@ __all__ = [
     "VNIFGSM",
     "Attack",
     "AutoAttack",
+    "DeepFool",
     "Jitter",
     "MultiAttack",
     "Square",
@@ -86,10 +96,6 @@ __all__ = [
 
 #: torchattacks' classes that are not served.
 NOT_SERVED = (
-    "CW",
-    "DeepFool",
-    "EADEN",
-    "EADL1",
     "JSMA",
     "LGV",
     "OnePixel",

@@ -75,6 +75,13 @@ class Served(Attack, abc.ABC):
     def _native(self, model: nn.Module, examples: int) -> Engine:
         """Make the attack on a batch with the current settings."""
 
+    def _refuse_training_mode(self) -> None:
+        if self._modes[0]:
+            raise InputError(
+                f"model_training: expected False for {self.attack}, which judges examples one by one; call "
+                "set_model_training_mode() first"
+            )
+
     def _batch_size(self, examples: int) -> int | None:
         """Rows per forward pass: all where a row's result depends on the others, else what fits memory."""
         return examples if self._modes[0] else None

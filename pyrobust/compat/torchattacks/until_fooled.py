@@ -348,11 +348,7 @@ class _Judged(Served):
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Generate adversarial images; arguments and errors are as for ``Served.forward``."""
-        if self._modes[0]:
-            raise InputError(
-                f"model_training: expected False for {self.attack}, which judges examples one by one; call "
-                "set_model_training_mode() first"
-            )
+        self._refuse_training_mode()
         self._seen = 0
         self._fooled: list[int] = []
         adversarial = super().forward(images, labels)

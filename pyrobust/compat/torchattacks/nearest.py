@@ -1,0 +1,261 @@
+"""Attacks that search for the nearest adversarial example: CW, DeepFool, EADL1, EADEN."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyrobust.attacks.minimum import carlini_wagner, deepfool, ead
+from pyrobust.attacks.minimum.engine import MinimumNormAttack
+from pyrobust.attacks.norms import L2
+from pyrobust.checks import count, non_negative, positive
+from pyrobust.errors import InputError
+
+from .served import Adapted, Engine, Served
+
+# DeepFool considers every class; the engine caps the number at those of the model.
+_ALL_CLASSES = 1 << 31
+
+
+class _Nearest(Served):
+    """The nearest adversarial example at any distance, and the image where none is found; repeatable."""
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Generate adversarial images; arguments and errors are as for ``Served.forward``."""
+        self._refuse_training_mode()
+        return super().forward(images, labels)
+
+    def _native(self, model: nn.Module, examples: int) -> Engine:
+        return _Minimum(self._minimum(model))
+
+    def _grid(self) -> str | None:
+        """The levels of integer results: rounding a point next to the boundary afterwards would undo its success."""
+        return "1/255" if self.return_type == "int" else None
+
+    @abc.abstractmethod
+    def _minimum(self, model: nn.Module) -> MinimumNormAttack:
+        """Make the attack with the current settings."""
+
+
+class _Minimum:
+    """A minimum-norm attack whose results have no limit epsilon."""
+
+    def __init__(self, attack: MinimumNormAttack) -> None:
+        self._attack = attack
+
+    def generate(
+        self,
+        x: Tensor,
+        y: Tensor,
+        targeted: bool = False,
+        target_labels: Tensor | None = None,
+        *,
+        indices: Sequence[int] | Tensor | None = None,
+    ) -> Tensor:
+        """See ``MinimumNormAttack.minimum``."""
+        return self._attack.minimum(x, y, targeted, target_labels, indices=indices).x_adv
+
+
+class _BeyondRounding(MinimumNormAttack):
+    """Points as far beyond the boundary as it takes to fool the model in a batch of any size."""
+
+    _certain_overshoots = (*MinimumNormAttack._certain_overshoots, 1.03, 1.1, 1.3, 2.0)
+
+
+class _CarliniWagner(_BeyondRounding, carlini_wagner.CarliniWagner):
+    pass
+
+
+class _DeepFool(_BeyondRounding, deepfool.DeepFool):
+    pass
+
+
+class _EAD(_BeyondRounding, ead.EAD):
+    pass
+
+
+class _ElasticNetEAD(_EAD):
+    """EAD decided by ‖z − x‖₂² + β·‖z − x‖₁."""
+
+    norms = ("l2",)
+
+    def __init__(self, model: nn.Module, **options: Any) -> None:
+        super().__init__(model, norm="l2", **options)
+        self._norm = _ElasticNet(self.beta)
+
+
+class _ElasticNet(L2):
+    """l2 as a set of steps and balls; the distance that is compared is that of the elastic net."""
+
+    def __init__(self, beta: float) -> None:
+        self._beta = beta
+
+    def distance(self, x_adv: Tensor, x: Tensor) -> Tensor:
+        """‖x_adv − x‖₂² + β·‖x_adv − x‖₁."""
+        size = (x_adv.double() - x.double()).abs_().flatten(1)
+        return (size.square() + self._beta * size).sum(1)
+
+    def diameter(self, coordinates: int, width: float) -> float:
+        """The largest elastic-net distance, which is at least the largest l2 distance for a width of 1."""
+        return coordinates * (width**2 + self._beta * width)
+
+
+class CW(_Nearest):
+    """The l2 attack of Carlini and Wagner (2017), with one constant for all images.
+
+    Args:
+        model: maps images to logits.
+        c: weight of the margin against the squared distance, positive; it is not searched.
+        kappa: margin beyond which only the distance counts; as in torchattacks, the nearest adversarial point has less.
+        steps: number of steps.
+        lr: learning rate of Adam.
+        seed: random seed of random targets.
+
+    >>> CW(nn.Linear(4, 3)).steps
+    50
+    """
+
+    def __init__(
+        self, model: nn.Module, c: float = 1, kappa: float = 0, steps: int = 50, lr: float = 0.01, *, seed: int = 0
+    ) -> None:
+        super().__init__("CW", model, seed=seed)
+        self.c = c
+        self.kappa = kappa
+        self.steps = steps
+        self.lr = lr
+        self.supported_mode = ["default", "targeted"]
+
+    def _minimum(self, model: nn.Module) -> MinimumNormAttack:
+        return _CarliniWagner(
+            model,
+            device=self.device,
+            grid=self._grid(),
+            seed=self._seed,
+            steps=self.steps,
+            searches=1,
+            constant=positive("c", self.c),
+            learning_rate=positive("lr", self.lr),
+            confidence=non_negative("kappa", self.kappa),
+            abort_early=False,  # with so few steps an example may improve after a pause
+        )
+
+
+class DeepFool(_Nearest):
+    """DeepFool in l2 (Moosavi-Dezfooli, Fawzi and Frossard, 2016), with a gradient for every class.
+
+    Args:
+        model: maps images to logits.
+        steps: largest number of steps.
+        overshoot: share by which a step passes the linearized boundary.
+
+    >>> DeepFool(nn.Linear(4, 3)).overshoot
+    0.02
+    """
+
+    def __init__(self, model: nn.Module, steps: int = 50, overshoot: float = 0.02) -> None:
+        super().__init__("DeepFool", model)
+        self.steps = steps
+        self.overshoot = overshoot
+
+    def forward_return_target_labels(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Generate adversarial images [N, C, H, W], and return the classes [N] that the model assigns them, too.
+
+        Arguments and errors are as for ``forward``.
+        """
+        adversarial = self.forward(images, labels)
+        with self._restored_modes(), torch.no_grad():
+            self._set_modes()
+            return adversarial, Adapted(self)(adversarial).argmax(1)
+
+    def _minimum(self, model: nn.Module) -> MinimumNormAttack:
+        return _DeepFool(
+            model,
+            norm="l2",
+            device=self.device,
+            grid=self._grid(),
+            steps=self.steps,
+            candidates=_ALL_CLASSES,
+            overshoot=self.overshoot,
+        )
+
+
+class EADL1(_Nearest):
+    """The elastic-net attack, decided by l1 (Chen, Sharma, Zhang, Yi and Hsieh, 2018).
+
+    Args:
+        model: maps images to logits.
+        kappa: 0; the nearest adversarial points, which this attack returns, have no larger margin.
+        lr: first step size.
+        binary_search_steps: number of constants to try.
+        max_iterations: number of steps for each constant.
+        abort_early: whether an image leaves the steps for a constant when it no longer improves.
+        initial_const: first constant.
+        beta: weight of l1.
+        seed: random seed of random targets.
+
+    >>> EADL1(nn.Linear(4, 3)).max_iterations
+    100
+    """
+
+    _name = "EADL1"
+    _engine: type[ead.EAD] = _EAD
+
+    def __init__(
+        self,
+        model: nn.Module,
+        kappa: float = 0,
+        lr: float = 0.01,
+        binary_search_steps: int = 9,
+        max_iterations: int = 100,
+        abort_early: bool = True,
+        initial_const: float = 0.001,
+        beta: float = 0.001,
+        *,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(self._name, model, seed=seed)
+        self.kappa = kappa
+        self.lr = lr
+        self.binary_search_steps = binary_search_steps
+        self.max_iterations = max_iterations
+        self.abort_early = abort_early
+        self.initial_const = initial_const
+        self.beta = beta
+        self.supported_mode = ["default", "targeted"]
+
+    def _minimum(self, model: nn.Module) -> MinimumNormAttack:
+        if non_negative("kappa", self.kappa):
+            raise InputError(
+                f"kappa: expected 0 for {self.attack}, which returns the nearest adversarial points, got {self.kappa}; "
+                "keep torchattacks itself for points with a margin"
+            )
+        return self._engine(
+            model,
+            device=self.device,
+            grid=self._grid(),
+            seed=self._seed,
+            steps=count("max_iterations", self.max_iterations),
+            searches=count("binary_search_steps", self.binary_search_steps),
+            constant=positive("initial_const", self.initial_const),
+            learning_rate=positive("lr", self.lr),
+            beta=self.beta,
+            abort_early=self.abort_early,
+        )
+
+
+class EADEN(EADL1):
+    """The elastic-net attack, decided by the elastic net l2² + beta·l1 (Chen, Sharma, Zhang, Yi and Hsieh, 2018).
+
+    Args:
+        model, kappa, lr, binary_search_steps, max_iterations, abort_early, initial_const, beta, seed: as for ``EADL1``.
+
+    >>> EADEN(nn.Linear(4, 3)).attack
+    'EADEN'
+    """
+
+    _name = "EADEN"
+    _engine = _ElasticNetEAD
