@@ -176,6 +176,19 @@ def test_a_point_beyond_the_reach_of_rounding() -> None:
         assert (logits[:, 1] - logits[:, 0] > 3e-3).all()  # √ε of float32 times 10
 
 
+def test_deepfool_considers_every_class() -> None:
+    """The class of the smallest of 15 logits has the nearest boundary."""
+    model = nn.Linear(2, 15)
+    with torch.no_grad():
+        model.weight.zero_()
+        model.weight[1:, 1] = torch.linspace(0.01, 0.1, 14)
+        model.weight[14, 0] = 100.0
+        model.bias.copy_(torch.tensor([10.0, *torch.linspace(9.99, 9.9, 13), 10.0 - 51.0]))
+    adv = torchattacks.DeepFool(model)(torch.tensor([[0.5, 0.0]]), torch.tensor([0]))
+    assert model(adv).argmax(1) == 14
+    assert float(adv[0, 0]) == pytest.approx(0.51, rel=1e-3)
+
+
 def test_deepfool_returns_the_classes_it_reached() -> None:
     model = net()
     x, y = images(12)
