@@ -61,7 +61,7 @@ class _Minimum:
 
 
 class _BeyondRounding(MinimumNormAttack):
-    """Points as far beyond the boundary as it takes to fool the model in a batch of any size."""
+    """Points as far beyond the boundary as a batch of any size asks, at most at twice their distance."""
 
     _certain_overshoots = (*MinimumNormAttack._certain_overshoots, 1.03, 1.1, 1.3, 2.0)
 
