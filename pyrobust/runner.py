@@ -86,6 +86,8 @@ class Runner:
         own = tensor.dtype if tensor is not None else dtype or torch.float32
         self.dtype = dtype or own
         self.memory_format = memory_format or torch.contiguous_format
+        # The batches of a callable without tensors have the dtype of its images, see ``follow``.
+        self._follows = tensor is None and dtype is None
         self._autocast = own == torch.float32 and self.dtype in (torch.bfloat16, torch.float16)
         if self.dtype != own and not self._autocast:
             raise InputTypeError(
@@ -104,6 +106,7 @@ class Runner:
         self.set_batch_size(batch_size)
         #: Probe of the rows of certified batches; it counts the batches of this runner.
         self.row_probe = RowProbe(model, self.logits)
+        self._writes_input: bool | None = None  # None until the first run
         self._gradients = False  # whether a session with gradients is open: the model may compute some of its own
         #: Whether examples without a predicted class, and those on no grid, have been logged.
         self.warned_no_class = self.warned_no_grid = False
@@ -118,6 +121,11 @@ class Runner:
         if self._device is None:
             self._device = x.device
         return self._device
+
+    def follow(self, x: Tensor) -> None:
+        """Give a callable of unknown dtype batches of float64 if its images x are, else of float32."""
+        if self._follows:
+            self.dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
 
     def batch_size(self, shape: tuple[int, ...], *, gradients: bool = False) -> int:
         """Rows per batch of inputs [N, *shape]: as given, or found at the first call; fewer after out-of-memory.
@@ -174,13 +182,34 @@ class Runner:
         return x.to(self.device_for(x)).contiguous(memory_format=images)
 
     def logits(self, batch: Tensor) -> Tensor:
-        """Logits [N, K] of a batch [N, ...] on the runner's device; call it inside a session."""
-        logits = logits_of(self.model(batch))
+        """Logits [N, K] of a batch [N, ...] on the runner's device; call it inside a session.
+
+        A model that writes to its input, as in-place normalization does, gets copies.
+        """
+        logits = logits_of(self._output(batch))
         if logits.dim() != 2 or logits.shape[0] != batch.shape[0] or logits.shape[1] < 1:
             raise ModelError(f"model: expected logits of shape ({batch.shape[0]}, K), got {tuple(logits.shape)}")
         if not logits.dtype.is_floating_point:
             raise ModelError(f"model: expected floating-point logits, got {logits.dtype}")
         return logits
+
+    def _output(self, batch: Tensor) -> object:
+        """Run the model, on a copy of the batch unless its first run left the input alone."""
+        if batch.is_inference():  # has no version; made inside the session, so that it belongs to nobody else
+            return self.model(batch)
+        if self._writes_input is not False:
+            with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
+                batch = batch.clone()
+        version = batch._version
+        output = self.model(batch)
+        written = batch._version != version
+        if written and self._writes_input is False:
+            raise ModelError(
+                "model: expected one that leaves its input alone, got one that wrote to it after it had not at first; "
+                "clone the input in forward"
+            )
+        self._writes_input = written or bool(self._writes_input)
+        return output
 
     def for_each(
         self,

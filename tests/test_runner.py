@@ -344,3 +344,26 @@ def test_sessions_can_be_nested():
             assert not model.training
         assert not model.training
     assert all(module.training for module in model.modules())
+
+
+def test_a_model_that_writes_to_its_input_gets_copies():
+    runner, x = Runner(lambda x: x.mul_(2)), torch.ones(3, 2)
+    with runner.session(gradients=True):
+        assert runner.logits(x).tolist() == [[2.0, 2.0]] * 3
+        assert runner.logits(x).tolist() == [[2.0, 2.0]] * 3
+    assert x.tolist() == [[1.0, 1.0]] * 3
+
+
+def test_a_model_that_begins_to_write_to_its_input_is_refused():
+    calls = []
+
+    def model(x):
+        calls.append(1)
+        return x if len(calls) < 3 else x.mul_(2)
+
+    runner, x = Runner(model), torch.ones(3, 2)
+    with runner.session(gradients=True):
+        runner.logits(x)
+        runner.logits(x)
+        with pytest.raises(ModelError, match="leaves its input alone"):
+            runner.logits(x)

@@ -315,6 +315,7 @@ class AdversarialAttack(abc.ABC):
             raise InputError(f"x: expected a batch [N, ...] of non-empty examples, got shape {shape_text(x.shape)}")
         if self.runner.memory_format == torch.channels_last and x.dim() != 4:
             raise InputError(f"x: expected [N, C, H, W] for channels_last, got shape {shape_text(x.shape)}")
+        self.runner.follow(x)
         x = x.detach()
         if len(x):
             low, high = (float(end) for end in x.double().aminmax())

@@ -315,6 +315,7 @@ def test_ensemble_is_at_least_as_near_as_its_attacks() -> None:
         (lambda m: minimum_norm(m, torch.full((1, 4), 2.0), torch.tensor([0])), InputError, "x: expected values in"),
         (lambda m: minimum_norm(m, [1], torch.tensor([0])), InputTypeError, "x: expected"),
         (lambda m: minimum_norm(m, torch.zeros(1, 4), torch.tensor([7])), InputError, "y: expected labels 0 to 3"),
+        (lambda m: DeepFool(lambda x: x[:, :1]).minimum(torch.zeros(1, 4), torch.tensor([0])), ModelError, "2 classes"),
         (lambda m: minimum_norm(lambda x: "no", torch.zeros(1, 4), torch.tensor([0])), ModelError, "model: expected"),
     ],
 )
@@ -350,3 +351,49 @@ def test_no_examples() -> None:
     result = minimum_norm(linear(4, 4, 0), torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), "l2")
     assert result.distance.shape == (0,)
     assert math.isnan(result.robust_accuracy(0.1))
+
+
+class InPlace(nn.Module):
+    """Normalizes its input in place where no gradient is asked for."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x * 0.5 if x.requires_grad else x.mul_(0.5))
+
+
+@EACH
+def test_models_that_write_to_their_input(
+    attack: type[MinimumNormAttack], norm: str, options: dict[str, Any], net: nn.Module
+) -> None:
+    """The images stay, and results are those of the same function without the writing."""
+    x = torch.rand(5, 3, 4, 4, generator=torch.Generator().manual_seed(4))
+    before, y = x.clone(), net(x * 0.5).argmax(1)
+    written = attack(InPlace(net), norm=norm, **options).minimum(x, y)
+    assert torch.equal(x, before)
+    plain = attack(lambda z: net(z * 0.5), norm=norm, **options).minimum(x, y)
+    assert torch.equal(written.distance, plain.distance)
+
+
+@pytest.mark.parametrize("attack", [FMN, DeepFool, FAB, CarliniWagner])
+def test_distances_do_not_depend_on_the_scale_of_the_logits(attack: type[MinimumNormAttack]) -> None:
+    model, x = linear(4, 12, 19), images(10, 12, 19)
+    y = model(x).argmax(1)
+    scales = [1.0, 1e-20] if attack is not CarliniWagner else [1.0, 0.5]  # its constant has a range
+    one, other = (attack(lambda z, s=s: s * model(z), norm="l2").minimum(x, y).distance for s in scales)
+    assert torch.allclose(one, other, rtol=0.02)
+
+
+@EACH
+def test_a_callable_in_float64_is_judged_in_float64(
+    attack: type[MinimumNormAttack], norm: str, options: dict[str, Any], net: nn.Module
+) -> None:
+    """The points that are returned fool the model as they are, not rounded to float32."""
+    double = net.double()
+    x = torch.rand(6, 3, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+    y = double(x).argmax(1)
+    result = attack(lambda z: double(z.double()), norm=norm, **options).minimum(x, y)
+    alone = torch.cat([double(point[None]).argmax(1) for point in result.x_adv]) != y
+    assert torch.equal(alone, result.success)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from pyrobust.errors import ModelError
 from pyrobust.ops.logits import LogitLoss
 
 from ..losses import lead_of_target, targeted_margin
@@ -21,6 +22,8 @@ DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 def rivals(state: AttackState, most: int | None) -> Tensor:
     """The classes other than y by decreasing clean logit [B, T], at most ``most``; one column where targeted."""
     logits = state.logits(state.x)
+    if logits.shape[1] < 2:
+        raise ModelError(f"model: expected at least 2 classes, got {logits.shape[1]}")
     ranking = logits.scatter(1, state.y.unsqueeze(1), -math.inf).argsort(1, descending=True)[:, :-1]
     return ranking[:, : 1 if state.targeted else most]
 
@@ -37,8 +40,8 @@ def nearest_hyperplane(values: list[Tensor], gradients: list[Tensor], norm: str)
     if len(values) == 1:
         return values[0], gradients[0]
     value, gradient = torch.stack(values), torch.stack(gradients)
-    slope = torch.linalg.vector_norm(gradient.flatten(2), DUAL[norm], dim=2)
-    chosen = (value.abs() / (slope + 1e-12)).argmin(0)
+    slope = torch.linalg.vector_norm(gradient.flatten(2), DUAL[norm], dim=2, dtype=torch.float64)
+    chosen = (value.abs() / slope.clamp(min=torch.finfo(slope.dtype).tiny)).argmin(0)
     rows = torch.arange(len(chosen), device=chosen.device)
     return value[chosen, rows], gradient[chosen, rows]
 

@@ -56,6 +56,9 @@ def step_to_hyperplane(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: floa
 
 
 def _step(x: Tensor, w: Tensor, gap: Tensor, norm: str, lower: float, upper: float) -> Tensor:
+    # Squares of the weights must not underflow.
+    size = w.abs().amax(-1, keepdim=True).clamp_(min=torch.finfo(w.dtype).tiny)
+    w, gap = w / size, gap / size.squeeze(-1)
     direction = w.sign() * gap.sign().unsqueeze(-1)
     capacity = torch.where(direction > 0, upper - x, x - lower).mul_(direction.abs())
     weight = w.abs()

@@ -135,7 +135,7 @@ class FMN(MinimumNormAttack):
             else:
                 slope = torch.linalg.vector_norm(gradient.flatten(1), DUAL[self.norm], dim=1, dtype=torch.float64)
                 # Slightly beyond: on a linear function the estimate itself is never crossed.
-                ahead = value.abs() / slope.clamp_(min=1e-12) * (1 + gamma)
+                ahead = value.abs() / slope.clamp_(min=torch.finfo(slope.dtype).tiny) * (1 + gamma)
                 estimate = distance + ahead.nan_to_num_(nan=math.inf)
                 # Where the clip range takes from every step, the estimates alone would approach the boundary for ever.
                 grown = torch.where(epsilon.isfinite(), longer, 0.0)
