@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Multiples of the nearest perturbation to try where rounding undid its success.
 _OVERSHOOTS = (1.0, 1.0003, 1.003, 1.01, 1.03, 1.1)
+# Further ones to try for a margin in ``generate``, which claims no distance.
+_LONGER = (1.03, 1.1)
 
 
 class MinimumNormAttack(BatchAttack):
@@ -143,6 +145,8 @@ class MinimumNormAttack(BatchAttack):
         l0 = self.norm == "l0"  # a longer perturbation of as many coordinates is not nearer to failing
         for certain in (True, False) if self._margin and not l0 else (False,):
             factors = self._certain_overshoots if certain else _OVERSHOOTS
+            if certain and self._found_by is None:
+                factors += _LONGER
             for factor in factors[: 1 if l0 else None]:
                 point, distance = nearest.x.clone(), nearest.distance
                 if factor > 1:
