@@ -183,7 +183,7 @@ def test_fab_returns_the_nearest_points() -> None:
     found = adversary.run_standard_evaluation(x, y)
     alone = adversary.fab.attack_single_run(x, y, is_targeted=True)
     size = [(points - x).abs().flatten(1).amax(1) for points in (found, alone)]
-    # An evaluation, which reports no distance, may move a point further beyond the boundary than the search for the nearest.
+    # An evaluation, which reports no distance, may move a point further beyond the boundary than a search may.
     torch.testing.assert_close(size[0].median(), size[1].median(), rtol=1e-3, atol=1e-6)
     assert (size[0] <= 1.101 * size[1]).all()
     assert float(size[0].max()) < 0.1
