@@ -157,7 +157,7 @@ def _run(
             first[:] = [self]
             timeline.append((time.perf_counter() - begin, self.distance.clone()))
 
-    nearest.Nearest.take = take  # type: ignore[method-assign]
+    nearest.Nearest.take = take  # type: ignore[method-assign]  # a tap for this run
     begin = time.perf_counter()
     try:
         outcome = (counting.minimum if ours else counting)(x, y)

@@ -33,7 +33,7 @@ def images(count: int) -> tuple[Tensor, Tensor]:
 
 
 def size(name: str, adv: Tensor, x: Tensor) -> Tensor:
-    """What the attack minimizes, float64 [N]."""
+    """The distance that the attack minimizes, float64 [N]."""
     delta = (adv.detach().double() - x.double()).flatten(1).abs()
     if name == "EADEN":
         return delta.square().sum(1) + BETA * delta.sum(1)

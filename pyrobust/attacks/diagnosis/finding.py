@@ -1,4 +1,4 @@
-"""What a diagnosis finds."""
+"""Findings: signs that attacks fail for a reason other than robustness."""
 
 from __future__ import annotations
 
