@@ -157,12 +157,12 @@ def _run(
             first[:] = [self]
             timeline.append((time.perf_counter() - begin, self.distance.clone()))
 
-    nearest.Nearest.take = take  # type: ignore[method-assign]  # a tap for this run
+    nearest.Nearest.take = take  # type: ignore[method-assign]  # mypy forbids replacing any method
     begin = time.perf_counter()
     try:
         outcome = (counting.minimum if ours else counting)(x, y)
     finally:
-        nearest.Nearest.take = original  # type: ignore[method-assign]
+        nearest.Nearest.take = original  # type: ignore[method-assign]  # likewise
     seconds = time.perf_counter() - begin
     x_adv = (outcome.x_adv if ours else outcome).detach()
     with torch.no_grad():

@@ -195,11 +195,13 @@ class Runner:
 
     def _output(self, batch: Tensor) -> object:
         """Run the model, on a copy of the batch unless its first run left the input alone."""
-        if batch.is_inference():  # has no version; made inside the session, so that it belongs to nobody else
-            return self.model(batch)
         if self._writes_input is not False:
             with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
                 batch = batch.clone()
+        if (
+            batch.is_inference()
+        ):  # has no version; the first run, on a normal tensor, told enough
+            return self.model(batch)
         version = batch._version
         output = self.model(batch)
         written = batch._version != version

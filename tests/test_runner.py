@@ -367,3 +367,12 @@ def test_a_model_that_begins_to_write_to_its_input_is_refused():
         runner.logits(x)
         with pytest.raises(ModelError, match="leaves its input alone"):
             runner.logits(x)
+
+
+def test_a_model_that_writes_to_an_inference_tensor_gets_copies():
+    runner = Runner(lambda x: x.mul_(2))
+    with torch.inference_mode():
+        x = torch.ones(3, 2)
+        with runner.session():
+            assert [runner.logits(x).tolist() for _ in range(2)] == [[[2.0, 2.0]] * 3] * 2
+        assert x.tolist() == [[1.0, 1.0]] * 3

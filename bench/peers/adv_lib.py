@@ -50,6 +50,6 @@ def _stand_in() -> None:
             sys.modules[name] = types.ModuleType(name)
     if not hasattr(sys.modules.get("torchvision"), "__file__") and "torchvision" in sys.modules:
         sys.modules.setdefault("torchvision.models", types.ModuleType("torchvision.models"))
-        sys.modules["torchvision"].models = sys.modules["torchvision.models"]  # type: ignore[attr-defined]
+        sys.modules["torchvision"].models = sys.modules["torchvision.models"]  # type: ignore[attr-defined]  # a stand-in
     if "visdom" in sys.modules and not hasattr(sys.modules["visdom"], "Visdom"):
-        sys.modules["visdom"].Visdom = object  # type: ignore[attr-defined]
+        sys.modules["visdom"].Visdom = object  # type: ignore[attr-defined]  # a stand-in

@@ -406,17 +406,17 @@ def _seeded(text: str, device: torch.device) -> Iterator[None]:
     """Seed the generators of torch, numpy and Python from a text, and restore them on exit."""
     seed = random.Random(text).getrandbits(63)
     # The generator that ART draws from.
-    numbers, python = np.random.get_state(), random.getstate()  # noqa: NPY002
+    numbers, python = np.random.get_state(), random.getstate()  # noqa: NPY002 - ART draws from it
     cuda = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if cuda else []):
         torch.default_generator.manual_seed(seed)
         if cuda:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
-        np.random.seed(seed % (1 << 32))  # noqa: NPY002
+        np.random.seed(seed % (1 << 32))  # noqa: NPY002 - likewise
         random.seed(seed)
         try:
             yield
         finally:
-            np.random.set_state(numbers)  # noqa: NPY002
+            np.random.set_state(numbers)  # noqa: NPY002 - likewise
             random.setstate(python)

@@ -79,7 +79,7 @@ class BPDA(nn.Module):
                 f"BPDA: backward: expected the shape of module's output, {shape_text(value.shape)}, got "
                 f"{shape_text(surrogate.shape)} from {which}; pass a backward= that approximates module"
             )
-        output: Tensor = _GradientOfSecond.apply(value, surrogate)  # type: ignore[no-untyped-call]
+        output: Tensor = _GradientOfSecond.apply(value, surrogate)  # type: ignore[no-untyped-call]  # torch has no types
         return output
 
 

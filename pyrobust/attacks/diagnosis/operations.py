@@ -27,7 +27,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, no-untyped-call, unuse
     """Records the operators called while it is active."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types
         self.steps: dict[str, None] = {}
         self.random: dict[str, None] = {}
         self.softmax = False
