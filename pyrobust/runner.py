@@ -198,9 +198,7 @@ class Runner:
         if self._writes_input is not False:
             with torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext():
                 batch = batch.clone()
-        if (
-            batch.is_inference()
-        ):  # has no version; the first run, on a normal tensor, told enough
+        if batch.is_inference():  # has no version; the first run, on a normal tensor, told enough
             return self.model(batch)
         version = batch._version
         output = self.model(batch)
