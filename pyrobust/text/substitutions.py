@@ -1,0 +1,177 @@
+"""Texts as words and gaps, and the words that a perturbation may put at each position."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from pyrobust.checks import items, shown
+from pyrobust.errors import InputError, InputTypeError
+
+Synonyms: TypeAlias = Mapping[str, Iterable[str]] | Callable[[str], Iterable[str]]
+"""Substitutes of a word: a mapping, or a function that returns an empty sequence for unknown words."""
+
+WordConstraint: TypeAlias = Callable[[Sequence[str], int, str], bool]
+"""``constraint(words, position, substitute)``: whether the original words allow this substitute at this position."""
+
+_WORD: Final = re.compile(r"w+(?:[-'’]w+)*")
+
+
+@dataclass(frozen=True)
+class SplitText:
+    """A text as words and the gaps around them.
+
+    Attributes:
+        words: the words, as they stand in the text.
+        gaps: everything else: before the first word, between neighbours, after the last; one more than words.
+
+    >>> split = SplitText(("a", "b"), ("", "-> ", "!"))
+    >>> split.join(), split.join(["a", "c"])
+    ('a-> b!', 'a-> c!')
+    """
+
+    words: tuple[str, ...]
+    gaps: tuple[str, ...]
+
+    def join(self, words: Sequence[str] | None = None) -> str:
+        """The text with these words in place of its own.
+
+        Args:
+            words: one for each position; by default the text's own, which returns the original text exactly.
+
+        Raises:
+            InputError: another number of words.
+        """
+        words = self.words if words is None else words
+        if len(words) != len(self.words):
+            raise InputError(f"words: expected {len(self.words)}, one for each position, got {len(words)}")
+        pieces = [self.gaps[0]]
+        for word, gap in zip(words, self.gaps[1:], strict=True):
+            pieces += (word, gap)
+        return "".join(pieces)
+
+
+def split_words(text: str) -> SplitText:
+    r"""Split a text into words and gaps, without loss.
+
+    A word is a run of letters, digits and combining marks, with single hyphens and apostrophes inside it. Substituting
+    words by words leaves every position in place: for the result ``split`` and any words,
+    ``split_words(split.join(words)).words == words``.
+
+    Args:
+        text: any string. A script without spaces between words becomes one word for each run of letters.
+
+    Raises:
+        InputTypeError: not a string.
+
+    >>> split_words("It isn't well-made -- avoid!").words
+    ('It', "isn't", 'well-made', 'avoid')
+    >>> split_words("«Ça va?»\n").gaps
+    ('«', ' ', '?»\n')
+    """
+    if not isinstance(text, str):
+        raise InputTypeError(f"text: expected a string, got {shown(text)}")
+    words, gaps, end = [], [], 0
+    for match in _WORD.finditer("".join(map(_character_class, text))):
+        words.append(text[match.start() : match.end()])
+        gaps.append(text[end : match.start()])
+        end = match.end()
+    return SplitText(tuple(words), (*gaps, text[end:]))
+
+
+def word_substitutions(
+    words: Iterable[str], synonyms: Synonyms, constraints: Iterable[WordConstraint] = ()
+) -> tuple[tuple[str, ...], ...]:
+    r"""The words allowed at each position: the original first, then its substitutes, without repetition.
+
+    The sets depend on the original words alone, as in Jia et al. (2019), "Certified robustness to adversarial word
+    substitutions", section 2: the perturbed texts are the product :math:`S(x,1) \times \dots \times S(x,L)`, whatever
+    the order in which an attack chooses them. An attack and a certificate of one text therefore share its sets.
+
+    A word that the source does not know is looked up in lower case, and its substitutes take its case:
+    "Good" and "GOOD" become "Great" and "GREAT".
+
+    Args:
+        words: the original words, such as ``split_words(text).words``.
+        synonyms: a mapping from words to substitutes, or a function; see ``WordNet`` and ``SynonymFile``.
+        constraints: functions (words, position, substitute) -> bool; a substitute is kept if all return True.
+
+    Raises:
+        InputTypeError: a word or a substitute that is not a string.
+        InputError: a substitute that is not exactly one word by ``split_words``: the sets would cover less than the
+            source says if it were left out.
+
+    >>> word_substitutions(["A", "Good", "film"], {"good": ["great", "fine", "great"], "film": ["movie", "film"]})
+    (('A',), ('Good', 'Great', 'Fine'), ('film', 'movie'))
+    >>> keep = lambda words, position, substitute: position > 0 and words[position - 1] == "a"
+    >>> word_substitutions(["good", "a", "film"], {"good": ["great"], "film": ["movie"]}, [keep])
+    (('good',), ('a',), ('film', 'movie'))
+    """
+    originals = tuple(items("words", words, "strings"))
+    checks = tuple(items("constraints", constraints, "functions"))
+    for word in originals:
+        if not isinstance(word, str):
+            raise InputTypeError(f"words: expected strings, got {shown(word)}")
+    known: dict[str, tuple[str, ...]] = {}
+    sets = []
+    for position, word in enumerate(originals):
+        if word not in known:
+            known[word] = _substitutes(word, synonyms)
+        kept = [s for s in known[word] if all(check(originals, position, s) for check in checks)]
+        sets.append((word, *kept))
+    return tuple(sets)
+
+
+def _substitutes(word: str, synonyms: Synonyms) -> tuple[str, ...]:
+    """Substitutes of one word in its case, without repetition and without the word."""
+    found = _look_up(word, synonyms)
+    if not found and word != word.lower():
+        found = tuple(_in_case_of(word, substitute) for substitute in _look_up(word.lower(), synonyms))
+    return tuple(dict.fromkeys(substitute for substitute in found if substitute != word))
+
+
+def _look_up(word: str, synonyms: Synonyms) -> tuple[str, ...]:
+    found = synonyms.get(word, ()) if isinstance(synonyms, Mapping) else synonyms(word)
+    if isinstance(found, str):
+        raise InputTypeError(f"synonyms: expected a sequence of words for {shown(word)}, got the string {shown(found)}")
+    substitutes = tuple(items("synonyms", found, "words"))
+    for substitute in substitutes:
+        if not isinstance(substitute, str):
+            raise InputTypeError(f"synonyms: expected strings for {shown(word)}, got {shown(substitute)}")
+        if not is_word(substitute):
+            raise InputError(
+                f"synonyms: expected single words for {shown(word)}, got {shown(substitute)}; leave phrases out of the "
+                "source, since they would move the positions after them"
+            )
+    return substitutes
+
+
+@lru_cache(1 << 16)
+def is_word(text: str) -> bool:
+    """Whether a text is exactly one word by ``split_words``.
+
+    >>> is_word("well-made"), is_word("motion picture"), is_word("")
+    (True, False, False)
+    """
+    return split_words(text).words == (text,)
+
+
+def _in_case_of(word: str, substitute: str) -> str:
+    """The substitute in upper case or with a capital where the word has it, if it stays one word."""
+    if len(word) > 1 and word.isupper():
+        changed = substitute.upper()
+    else:
+        changed = substitute[0].upper() + substitute[1:] if word[0].isupper() else substitute
+    return changed if is_word(changed) else substitute
+
+
+@lru_cache(1 << 12)
+def _character_class(character: str) -> str:
+    """``w`` inside words, the character itself if it may join two runs, a space otherwise."""
+    if character.isalnum() or unicodedata.category(character)[0] == "M":
+        return "w"
+    return character if character in "-'’" else " "
