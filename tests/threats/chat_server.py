@@ -135,7 +135,7 @@ class ChatServer:
             return
         status, headers, content = self.generate(body) if fault is None else fault
         if isinstance(content, dict | list):
-            call["tokens"] = content.get("usage", {}).get("total_tokens", 0) if status == 200 else 0
+            call["tokens"] = content["usage"]["total_tokens"] if fault is None and status == 200 else 0
             content = json.dumps(content).encode()
         call |= {"status": status, "ended": time.monotonic()}
         whole = isinstance(content, bytes)

@@ -1,0 +1,31 @@
+"""Importing optional packages, with an error that names the extra that installs them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from pyrobust.errors import MissingExtraError
+
+
+def extra_module(name: str, needed_by: str, extra: str = "threats") -> Any:
+    """Import a module of an optional package.
+
+    Raises:
+        MissingExtraError: it cannot be imported.
+
+    >>> extra_module("math", "sums").sqrt(4.0)
+    2.0
+    >>> extra_module("nothing_here", "Judges")
+    Traceback (most recent call last):
+    pyrobust.errors.MissingExtraError: Judges: needs nothing_here; install it with pip install "pyrobust[threats]"
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        package = name.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise MissingExtraError(f"{needed_by}: {package} is installed, but lacks {error.name}") from error
+        raise MissingExtraError(
+            f'{needed_by}: needs {package}; install it with pip install "pyrobust[{extra}]"'
+        ) from error
