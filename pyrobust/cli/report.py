@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,15 +19,18 @@ if TYPE_CHECKING:
     from pyrobust.evaluation import Run
     from pyrobust.report.formats import TableForm
 
-_FIGURES = ("png", "pdf", "svg")
-_TABLES: tuple[TableForm, ...] = ("md", "tex", "csv", "json")
+FIGURES = ("png", "pdf", "svg")
+TABLES: tuple[TableForm, ...] = ("md", "tex", "csv", "json")
+_VERDICTS = "Verdicts on threats"
 
 
 @reports_errors
 def report(
     logs: Annotated[
         list[Path],
-        typer.Argument(metavar="LOG...", help="Runs of any kind, or text logs of any program."),
+        typer.Argument(
+            metavar="LOG...", help="Runs of any kind and text logs of any program; or files of verdicts on threats."
+        ),
     ],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for figures and tables.")] = None,
     html: Annotated[
@@ -66,6 +70,60 @@ def report(
             help="Standard deviation of the noise of text logs. Default: from the file name.",
         ),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COL[,COL]",
+            help="Columns to group by: model, category, group, judge, ... Default: model.",
+            rich_help_panel=_VERDICTS,
+        ),
+    ] = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Judge whose verdicts count. Default: all.", rich_help_panel=_VERDICTS),
+    ] = None,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "--k",
+            parser=whole_number,
+            metavar="K",
+            help="Attempts of success at k. Default: the fewest at a prompt.",
+            rich_help_panel=_VERDICTS,
+        ),
+    ] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            parser=whole_number,
+            metavar="Q",
+            help="Query budget, chosen beforehand. Default: the largest number of queries.",
+            rich_help_panel=_VERDICTS,
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help="How human labels were drawn: random, or verdict (a number of each). Default: random.",
+            rich_help_panel=_VERDICTS,
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            parser=real_number,
+            metavar="S",
+            help="Least score that counts as success, for garak and inspect-ai. Default: the report's, else 0.5.",
+            rich_help_panel=_VERDICTS,
+        ),
+    ] = None,
+    invert: Annotated[
+        bool,
+        typer.Option(
+            "--invert", help="A success in the log means that the model withstood.", rich_help_panel=_VERDICTS
+        ),
+    ] = False,
     overwrite: Replace = False,
 ) -> None:
     """Compare certifications and attacks in tables and figures, for the terminal, a paper or a program.
@@ -76,12 +134,17 @@ def report(
     Runs of attack, with those of verify beside them, bound robust accuracy from above and below: robust_accuracy (png,
     pdf, svg) and robustness (md, tex, csv, json).
 
+    Verdicts on threats (this library's, JailbreakBench, TextAttack, garak, inspect-ai, promptfoo, CSV): success rates,
+    judges and models, in success_rate (png, pdf, svg), threats, judges, agreement and models (md, tex, csv, json).
+
     With --html, writes one page for a browser: curves with bands, worst and best examples, a table of all examples, the
     audit, and how to repeat the runs. An earlier page is overwritten, any other file only with --replace.
 
     Example: pyrobust report cohen_sigma0.25.tsv run.db --out comparison
 
     Example: pyrobust report verify.db attack.db --html page.html
+
+    Example: pyrobust report verdicts.jsonl --by category --out comparison --html page.html
     """
     if out is None and html is None:
         raise InputError(
@@ -97,6 +160,39 @@ def report(
         raise InputError(f"--data: expected none without --html, got {data!r}; leave it out")
     endings = _parse_formats(formats)
     columns = None if radii is None else parse_epsilons("--radii", radii)
+    if html is not None:
+        from pyrobust.cli.parsing import input_paths
+        from pyrobust.report.page.render import BEGINS
+
+        inputs = [*logs, *([] if data is None else input_paths(data, None))]
+        check_outputs([("--html", html)], inputs=inputs, replace=overwrite, begins={"--html": BEGINS})
+    from pyrobust.threats import is_verdicts
+
+    judged = [path for path in logs if is_verdicts(path)]
+    if judged and len(judged) < len(logs):
+        other = next(path for path in logs if path not in judged)
+        raise InputError(
+            f"LOG: expected files of one kind, got {str(judged[0])!r} with verdicts on threats and {str(other)!r} "
+            "without; report them in two calls"
+        )
+    own = {"--by": by, "--judge": judge, "--k": k, "--budget": budget, "--labels": labels, "--threshold": threshold}
+    sweeps = {"--radii": radii, "--n": n, "--alpha": alpha, "--sigma": sigma, "--data": data}
+    for name, given in (sweeps if judged else own | {"--invert": invert or None}).items():
+        if given is not None:
+            wanted = "none with verdicts on threats" if judged else "none without verdicts on threats"
+            raise InputError(f"{name}: expected {wanted}, got {given!r}; leave it out")
+    if judged:
+        from pyrobust.cli.report_threats import compare_threats, read_threats, table_options, write_threat_page
+
+        options = table_options(by, judge, k, budget, labels)
+        verdicts = read_threats(logs, threshold=threshold, invert=invert, judge=judge)
+        if out is not None:
+            files = compare_threats(verdicts, options, endings, figures_needed=formats is not None)
+            _write(out, files, logs, overwrite)
+            _name_files(out, files)
+        if html is not None:
+            write_threat_page(html, verdicts, options)
+        return
     from pyrobust.runs.merge import group_shards, merge_shards
     from pyrobust.runs.reader import is_run
 
@@ -106,12 +202,6 @@ def report(
     def read(place: int) -> CertificationLog:
         return read_shards(groups[place], n=n, alpha=alpha, sigma=sigma)
 
-    if html is not None:
-        from pyrobust.cli.parsing import input_paths
-        from pyrobust.report.page.render import BEGINS
-
-        inputs = [*logs, *([] if data is None else input_paths(data, None))]
-        check_outputs([("--html", html)], inputs=inputs, replace=overwrite, begins={"--html": BEGINS})
     from pyrobust.auditing.certification_log import read_shards
 
     if out is not None:
@@ -164,11 +254,11 @@ def _compare(
     files = {
         f"{name}.{form}": format_table(table, form).encode()
         for name, table in tables.items()
-        for form in _TABLES
+        for form in TABLES
         if form in endings
     }
     try:
-        files |= _figures(certified, ends, bounds, [form for form in _FIGURES if form in endings])
+        files |= _figures(certified, ends, bounds, [form for form in FIGURES if form in endings])
     except MissingExtraError as error:
         if figures_needed:
             raise
@@ -180,6 +270,10 @@ def _compare(
         if log.findings:
             count = "1 fault" if len(log.findings) == 1 else f"{len(log.findings)} faults"
             note(f"{describe_path(log.path)}: {count}; run pyrobust audit for details")
+    _name_files(out, files)
+
+
+def _name_files(out: Path, files: Iterable[str]) -> None:
     for name in files:
         note(f"{name.partition('.')[0].replace('_', ' ')}: {describe_path(out / name)}")
 
@@ -190,7 +284,7 @@ def _parse_formats(text: str | None) -> list[str]:
     >>> _parse_formats("png,tex")
     ['png', 'tex']
     """
-    known = [*_FIGURES, *_TABLES]
+    known = [*FIGURES, *TABLES]
     formats = known if text is None else [part.strip().lower() for part in text.split(",")]
     for form in formats:
         if form not in known:

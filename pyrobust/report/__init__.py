@@ -1,4 +1,4 @@
-"""Tables and plots of runs, logs and curves; every rate is given with its method, budget, confidence and data."""
+"""Tables and plots of runs, logs, curves and verdicts; every rate has its method, budget, confidence and data."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from pyrobust.report.table import (
     prediction_table,
     verification_table,
 )
+from pyrobust.report.threat_tables import agreement_table, judge_table, model_table, threat_table, threat_tables
 
 __all__ = [
     "Column",
     "Quantity",
     "ReportTable",
+    "agreement_table",
     "attack_table",
     "certified_accuracy_table",
     "comparison_table",
@@ -31,6 +33,8 @@ __all__ = [
     "default_radii",
     "describe_run",
     "format_table",
+    "judge_table",
+    "model_table",
     "plan_table",
     "plot_certified_accuracy",
     "plot_curve",
@@ -40,5 +44,7 @@ __all__ = [
     "robustness_table",
     "run_summary",
     "sandwich_table",
+    "threat_table",
+    "threat_tables",
     "verification_table",
 ]

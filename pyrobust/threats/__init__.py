@@ -13,8 +13,8 @@ from pyrobust.threats.rates import (
     targeted_success_rate,
     threat_success_rate,
 )
-from pyrobust.threats.read import read_verdicts
-from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
+from pyrobust.threats.read import is_verdicts, read_verdicts
+from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts, join_verdicts
 
 __all__ = [
     "ModelComparison",
@@ -27,6 +27,8 @@ __all__ = [
     "compare_models",
     "factual_consistency_rate",
     "injection_success_rate",
+    "is_verdicts",
+    "join_verdicts",
     "queries_to_success",
     "read_verdicts",
     "refusal_rate",

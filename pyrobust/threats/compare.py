@@ -92,7 +92,7 @@ def compare_models(
 
     Args:
         verdicts: as for ``threat_success_rate``.
-        models: names, two or more; None for all.
+        models: names, two or more; None for all pairs with a common prompt.
         confidence: of all intervals together.
         missing: what missing verdicts count as. "bounds": against the difference, at either end and in the p-value.
             "failure" or "success": as that for both models. "exclude": a prompt without judged attempts is left out.
@@ -124,6 +124,8 @@ def compare_models(
     pairs = list(combinations(dict.fromkeys(names), 2))
     if not pairs:
         raise InputError(f"models: expected at least two, got {', '.join(names) or 'none'}")
+    if models is None:  # pairs of whatever models the log holds, as far as they were attacked alike
+        pairs = [pair for pair in pairs if tables[pair[0]].keys() & tables[pair[1]].keys()] or pairs
     found = [_compare(pair, tables[pair[0]], tables[pair[1]], alpha / len(pairs), missing) for pair in pairs]
     adjusted = holm([pair["p_value"] for pair in found])
     comparisons = tuple(ModelComparison(**pair, adjusted=p) for pair, p in zip(found, adjusted, strict=True))

@@ -14,7 +14,7 @@ from pyrobust.errors import FileFormatError, InputError
 from pyrobust.threats.files import read_json_lines, read_parquet
 from pyrobust.threats.readers import garak, inspect_ai, jailbreakbench, promptfoo, textattack
 from pyrobust.threats.readers.table import read_csv
-from pyrobust.threats.readers.untrusted import mapping, parse_json, read_bytes, read_errors
+from pyrobust.threats.readers.untrusted import check_size, mapping, parse_json, read_bytes, read_errors
 from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 
 #: Formats by name.
@@ -89,6 +89,48 @@ def read_verdicts(
         raise FileFormatError(f"{path}: {error}") from error
 
 
+def is_verdicts(path: str | os.PathLike[str]) -> bool:
+    r"""Whether a file begins as a log of verdicts does, in any of the formats of ``read_verdicts``.
+
+    A certification log never does: its first line has names separated by tabs, none of which is "success". A file that
+    begins as one may still be damaged, which reading it reports.
+
+    Args:
+        path: a file, of any content.
+
+    Returns:
+        True or False; False for a file that is missing or not readable.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "log"
+    ...     _ = file.write_text("idx\tlabel\tpredict\tradius\tcorrect\n")
+    ...     before = is_verdicts(file)
+    ...     _ = file.write_text("id,success\n")
+    ...     before, is_verdicts(file)
+    (False, True)
+    """
+    try:
+        with check_size(file_path("path", path)).open("rb") as file:
+            head = file.read(_HEAD)
+        start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+        return start.startswith((b"{", b"[", b"PAR1", b"PK")) or _of_table(start) is not None
+    except (FileFormatError, OSError):
+        return False
+
+
+def _of_table(start: bytes) -> str | None:
+    """The format of a CSV file, from the names in its first line; None if they are of none."""
+    with read_errors("line 1"):
+        line = start[:_HEAD].split(b"\n", 1)[0].decode()
+        names = set() if "\t" in line else set(next(csv.reader([line]), []))
+    if names >= jailbreakbench.TABLE:
+        return "jailbreakbench"
+    if names >= {"original_text", "result_type"}:
+        return "textattack"
+    return "csv" if "success" in names else None
+
+
 def _read(named: str, content: bytes, path: Path, threshold: float | None) -> list[ThreatVerdict]:
     if named == "verdicts":
         return read_json_lines(path)
@@ -141,12 +183,7 @@ def _detect(content: bytes, path: Path) -> str:
         known = [named for key, named in keys.items() if key in log]
         return known[0] if known else _unknown(path)
     with read_errors(str(path)):
-        names = set(next(csv.reader([start[:_HEAD].split(b"\n", 1)[0].decode()]), []))
-    if names >= jailbreakbench.TABLE:
-        return "jailbreakbench"
-    if names >= {"original_text", "result_type"}:
-        return "textattack"
-    return "csv" if "success" in names else _unknown(path)
+        return _of_table(start) or _unknown(path)
 
 
 def _unknown(path: Path) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from pyrobust.checks import choice, shown, summary
@@ -162,3 +162,38 @@ class ThreatVerdicts(Tabular):
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values, a list for each column."""
         return self._attributes() | self._columns()
+
+
+def join_verdicts(tables: Sequence[ThreatVerdicts]) -> ThreatVerdicts:
+    """Join tables of verdicts into one.
+
+    Equal ids in several tables are the same answer only if model, threat, behaviour, group, prompt and attempt are
+    equal and the judges differ, as in one file for each judge. Other equal ids get the number of their table in front.
+
+    Args:
+        tables: at least one.
+
+    Returns:
+        ThreatVerdicts; its ``source`` has the sources of all, one in a line.
+
+    Raises:
+        InputError: no table.
+
+    >>> first, second = (ThreatVerdicts((ThreatVerdict("0", model=m, success=True),), f"{m}.csv") for m in "ab")
+    >>> join_verdicts([first, second]).column("id")
+    ['0', '2:0']
+    """
+    if not tables:
+        raise InputError("tables: expected at least one, got none")
+    answers: dict[str, tuple[Any, ...]] = {}
+    judged: set[tuple[str, str]] = set()
+    rows: list[ThreatVerdict] = []
+    for number, table in enumerate(tables, 1):
+        own = {row.id: (row.model, row.threat, row.behaviour, row.group, row.prompt, row.attempt) for row in table}
+        pairs = {(row.id, row.judge) for row in table}
+        clash = bool(pairs & judged) or any(answers.get(name, answer) != answer for name, answer in own.items())
+        part = [replace(row, id=f"{number}:{row.id}") for row in table] if clash else list(table)
+        rows += part
+        judged |= {(row.id, row.judge) for row in part}
+        answers |= {row.id: own[before.id] for row, before in zip(part, table, strict=True)}
+    return ThreatVerdicts(tuple(rows), "\n".join(table.source for table in tables if table.source))

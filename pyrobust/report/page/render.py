@@ -68,11 +68,47 @@ def page_html(
     >>> page_html(run, title="<Digits>")[:40].encode() == BEGINS[:40]
     True
     """
+    subjects = subjects_of(results, data=data, alpha=alpha)
+    views = [_view(subject, place) for place, subject in enumerate(subjects)]
+    footer = f"Intervals hold with {100 * (1 - alpha):g} % each, for other examples of the same kind."
+    return document(
+        title if title is not None else title_of(subjects),
+        views,
+        footer=footer,
+        overlays=_overlays(subjects),
+        live=live,
+    )
+
+
+def document(
+    title: str,
+    subjects: Sequence[dict[str, Any]],
+    *,
+    footer: str,
+    overlays: Sequence[Chart] = (),
+    threats: dict[str, Any] | None = None,
+    live: Live | None = None,
+) -> str:
+    """Render a page of subjects, or of verdicts on threats.
+
+    Args:
+        title: of the page.
+        subjects: what the template shows of each subject.
+        footer: what the intervals of the page hold for.
+        overlays: charts of several subjects.
+        threats: what the template shows of verdicts, instead of subjects.
+        live: for a run in progress.
+
+    Returns:
+        The page.
+
+    Raises:
+        MissingExtraError: jinja2 is not installed.
+    """
     try:
         import jinja2
     except ImportError as error:
         raise MissingExtraError('report: needs jinja2; install it with pip install "pyrobust[report]"') from error
-    subjects = subjects_of(results, data=data, alpha=alpha)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pyrobust.report.page"),
         autoescape=True,
@@ -85,18 +121,36 @@ def page_html(
     style, script = (_asset(name) for name in ("page.css", "page.js"))
     return environment.get_template("page.html").render(
         begins=_trusted(BEGINS.decode()),
-        title=title if title is not None else title_of(subjects),
-        subjects=[_view(subject, place) for place, subject in enumerate(subjects)],
-        overlays=_overlays(subjects),
+        title=title,
+        subjects=subjects,
+        overlays=overlays,
+        threats=threats,
+        nav=threats["nav"] if threats is not None else _nav(subjects),
         style=_trusted(style),
         script=_trusted(script),
         style_hash=_hash(style),
         script_hash=_hash(script),
         version=pyrobust.__version__,
-        confidence=f"{100 * (1 - alpha):g}",
+        footer=footer,
         json=_json,
         live=live,
     )
+
+
+def _nav(views: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Links of the head: to the subjects, or to the sections of a single one."""
+    if len(views) > 1:
+        return [(view["id"], view["subject"].name) for view in views]
+    (view,) = views
+    parts = [
+        ("distributions", "Distributions", view["charts"]),
+        ("classes", "Classes", view["classes"]),
+        ("gallery", "Worst and best", view["pictured"]),
+        ("examples", "Examples", True),
+        ("audit", "Audit", True),
+        ("origin", "Origin", True),
+    ]
+    return [(f"{view['id']}-{part}", title) for part, title, there in parts if there]
 
 
 def write_page(

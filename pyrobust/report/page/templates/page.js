@@ -94,7 +94,10 @@
       this.columns = read(section.querySelector(".rows-data"));
       for (const column of this.columns) {
         column.values = column.values.map((value) => (value === "inf" ? Infinity : value));
+        if (column.hidden) column.texts = column.texts.map((lines) => lines.join("\n"));
       }
+      this.noun = section.dataset.noun || "examples";
+      this.shown = this.columns.filter((column) => !column.hidden);
       this.count = this.columns[0].values.length;
       this.order = Array.from({ length: this.count }, (_, row) => row);
       this.sorted = { column: this.columns[0], down: false };
@@ -104,7 +107,7 @@
       this.table = section.querySelector("table");
       this.body = this.table.tBodies[0];
       this.all = false;
-      this.texts = null;
+      this.numbers = null;
       for (const part of [this.form, section.querySelector(".help"), this.box]) part.hidden = false;
       this.#head();
       this.#choices();
@@ -123,7 +126,7 @@
 
     #head() {
       const row = make("tr");
-      for (const column of this.columns) {
+      for (const column of this.shown) {
         const cell = make("th", undefined, column.kind === "text" || !row.children.length ? "left" : "right");
         cell.scope = "col";
         const button = make("button", column.name);
@@ -178,10 +181,10 @@
       this.order = [];
       for (let row = 0; row < this.count; row++) if (tests.every((test) => test(row))) this.order.push(row);
       this.order.sort(compare);
-      for (const each of this.columns) {
+      for (const each of this.shown) {
         each.head.setAttribute("aria-sort", each === column ? (down ? "descending" : "ascending") : "none");
       }
-      this.status.textContent = `${this.order.length.toLocaleString("en")} of ${this.count.toLocaleString("en")} examples`;
+      this.status.textContent = `${this.order.length.toLocaleString("en")} of ${this.count.toLocaleString("en")} ${this.noun}`;
       this.table.setAttribute("aria-rowcount", this.order.length + 1);
       this.box.scrollTop = 0;
       this.draw(true);
@@ -195,10 +198,15 @@
         return (row) => column.values[row] !== null && OPERATORS[operator](column.values[row], Number(value));
       }
       if (column && operator === "=") return (row) => text(column, row).toLowerCase().replace(/\s/g, "") === value;
-      this.texts ??= Array.from({ length: this.count }, (_, row) =>
-        this.columns.map((each) => text(each, row)).join("\n").toLowerCase(),
-      );
-      return (row) => this.texts[row].includes(term);
+      // Each distinct text is looked through once.
+      const worded = this.columns.filter((each) => each.kind === "text");
+      const hits = worded.map((each) => {
+        each.lower ??= each.texts.map((one) => one.toLowerCase());
+        return each.lower.map((one) => one.includes(term));
+      });
+      const counted = this.columns.filter((each) => each.kind !== "text");
+      this.numbers ??= Array.from({ length: this.count }, (_, row) => counted.map((each) => text(each, row)).join("\n"));
+      return (row) => worded.some((each, i) => hits[i][each.values[row]]) || this.numbers[row].toLowerCase().includes(term);
     }
 
     // Only the rows in view are in the document.
@@ -221,7 +229,7 @@
     #gap(height) {
       const row = make("tr", undefined, "gap");
       const cell = make("td");
-      cell.colSpan = this.columns.length;
+      cell.colSpan = this.shown.length;
       cell.style.height = `${height}px`;
       row.setAttribute("aria-hidden", "true");
       row.append(cell);
@@ -233,13 +241,13 @@
       const row = make("tr");
       row.dataset.row = index;
       row.setAttribute("aria-rowindex", place + 2);
-      this.columns.forEach((column, i) => {
+      this.shown.forEach((column, i) => {
         const cell = make(i ? "td" : "th", undefined, column.kind === "text" || !i ? "left" : "right");
         const shown = text(column, index);
         if (i === 0) {
           const button = make("button", shown);
           button.type = "button";
-          button.setAttribute("aria-label", `Open example ${shown}`);
+          button.setAttribute("aria-label", `Open ${this.noun.slice(0, -1)} ${shown}`);
           cell.scope = "row";
           cell.append(button);
         } else {
@@ -279,7 +287,8 @@
   const open = (table, row, from) => {
     current = { table, row, from: from || (current && current.from) };
     const [index, label, prediction] = table.columns.map((column) => text(column, row));
-    document.getElementById("example-title").textContent = `Example ${index}`;
+    const noun = table.noun[0].toUpperCase() + table.noun.slice(1, -1);
+    document.getElementById("example-title").textContent = `${noun} ${index}`;
     const pictures = [];
     const card = document.querySelector(`[data-subject="${table.name}"] [data-row="${row}"]`);
     const captions = [`the example, class ${label}, predicted ${prediction}`, "its nearest adversarial example", ""];
@@ -299,7 +308,16 @@
     const numbers = table.columns.flatMap((column) => {
       const term = make("dt", column.name);
       term.title = column.about;
-      return [term, make("dd", text(column, row) || "–")];
+      const value = text(column, row) || "–";
+      const cell = make("dd", column.hidden ? undefined : value);
+      if (column.hidden) {
+        const box = make("details");
+        const words = make("pre", value);
+        words.dir = "auto";
+        box.append(make("summary", `Show the text, ${value.length.toLocaleString("en")} characters`), words);
+        cell.append(box);
+      }
+      return [term, cell];
     });
     document.getElementById("example-numbers").replaceChildren(...numbers);
     const place = table.order.indexOf(row);

@@ -1,0 +1,379 @@
+"""The page of verdicts on threats: rates by group, missing verdicts, judges, models, and a table of the attempts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyrobust.checks import probability
+from pyrobust.errors import InputTypeError
+from pyrobust.report.formats import Interval, Quantity, ReportTable
+from pyrobust.report.page.render import document
+from pyrobust.report.page.words import KeyNumber
+from pyrobust.report.threat_tables import group_name, grouping, rate_notes, threat_tables
+from pyrobust.threats import ThreatRate, ThreatVerdicts, threat_success_rate
+from pyrobust.threats.judges.prevalence import Drawn
+from pyrobust.threats.units import grouped, judges_of
+from pyrobust.threats.verdicts import STATUSES
+
+#: Rows of the table of attempts; the figures are of all attempts.
+MAX_ROWS = 50_000
+#: Characters of all texts of a column together, and of one of them.
+_ALL_TEXT, _LONGEST, _SHORTEST = 4_000_000, 2_000, 60
+# More rows than these make a figure that nobody reads.
+_MOST_GROUPS = 60
+_SHOWN_BEHAVIOUR = 80
+_CHART_COLUMNS = ("model", "group", "category", "threat")
+_TITLES = {
+    "model": "model",
+    "group": "attack or probe",
+    "category": "category",
+    "threat": "kind of threat",
+    "judge": "judge",
+}
+
+
+@dataclass(frozen=True)
+class RateRow:
+    """A row of a figure of rates, its positions in percent.
+
+    Attributes:
+        name: of the group.
+        value, lower, upper: the rate and its interval; the value is None without a verdict.
+        least, most: the rate with missing verdicts as failures, and as successes.
+        text: the rate with its interval.
+        parts: of the bar of all attempts: style, left edge and width.
+        counts: the same in words.
+    """
+
+    name: str
+    value: float | None
+    lower: float
+    upper: float
+    least: float
+    most: float
+    text: str
+    parts: tuple[tuple[str, float, float], ...]
+    counts: str
+
+
+@dataclass(frozen=True)
+class RateChart:
+    """A figure of success rates by group.
+
+    Attributes:
+        name: distinct on a page.
+        title: heading.
+        about: what it shows.
+        column: what the rows are.
+        rows: the highest rate first.
+        missing: whether any verdict is missing.
+    """
+
+    name: str
+    title: str
+    about: str
+    column: str
+    rows: tuple[RateRow, ...]
+    missing: bool
+
+
+def threat_page_html(
+    verdicts: ThreatVerdicts,
+    by: Sequence[str] | None = None,
+    *,
+    judge: str | None = None,
+    k: int | None = None,
+    budget: int | None = None,
+    drawn: Drawn = "at random",
+    alpha: float = 0.05,
+    title: str | None = None,
+) -> str:
+    """Write verdicts on threats as one self-contained HTML page, which sends no request and needs no network.
+
+    Prompts stand on the page behind a click, and cut: 2,000 characters of each, fewer where there are many. The table
+    has the first 50,000 attempts.
+
+    Args:
+        verdicts: of one judge or several.
+        by: columns to group by, as in `threat_tables`.
+        judge: as there.
+        k: as there.
+        budget: as there.
+        drawn: as there.
+        alpha: probability that one of the intervals of a figure or a column misses, in (0, 1).
+        title: of the page; default: the model and the kind of threat.
+
+    Returns:
+        The page. The same verdicts give the same text.
+
+    Raises:
+        InputError: as `threat_tables`.
+        InputTypeError: not a table of verdicts.
+        MissingExtraError: jinja2 is not installed.
+
+    >>> from pyrobust.threats import ThreatVerdict
+    >>> rows = [ThreatVerdict(str(i), behaviour=str(i), success=i < 3, model="net") for i in range(10)]
+    >>> "<h1><bdi>Threats against net</bdi></h1>" in threat_page_html(ThreatVerdicts(tuple(rows)))
+    True
+    """
+    if not isinstance(verdicts, ThreatVerdicts):
+        raise InputTypeError(f"verdicts: expected ThreatVerdicts, got {type(verdicts).__name__}; use read_verdicts")
+    level = probability("alpha", alpha, "0.05 is usual")
+    tables = threat_tables(verdicts, by, judge=judge, k=k, budget=budget, drawn=drawn, alpha=level)
+    if judge is not None:
+        verdicts = ThreatVerdicts(tuple(grouped(verdicts, None, judge)[()]), verdicts.source)
+    charts = _charts(verdicts, by, level)
+    columns = attempt_columns(verdicts)
+    models = sorted({row.model for row in verdicts if row.model})
+    view = {
+        "id": "s1",
+        "name": "Threats",
+        "lead": _lead(charts[0], verdicts),
+        "numbers": _numbers(verdicts, charts[0]),
+        "charts": charts,
+        "tables": {name: tables.get(name) for name in ("threats", "judges", "agreement", "models")},
+        "agreement": _agreement_bars(tables.get("agreement")),
+        "columns": columns,
+        "choices": _choices(columns),
+        "shown": min(len(verdicts), MAX_ROWS),
+        "rows": len(verdicts),
+        "facts": _facts(verdicts),
+        "nav": _nav(tables),
+    }
+    what = models[0] if len(models) == 1 else f"{len(models)} models" if models else "a model"
+    level_text = f"{100 * (1 - level):g} %"
+    footer = (
+        f"Intervals of one figure or column hold together with {level_text}, for other behaviours of the same kind."
+    )
+    return document(f"Threats against {what}" if title is None else title, [], footer=footer, threats=view)
+
+
+def _charts(verdicts: ThreatVerdicts, by: Sequence[str] | None, alpha: float) -> list[RateChart]:
+    """A figure by the columns asked for, and one by each further column with several values."""
+    groupings = [grouping(verdicts, by)]
+    for name in _CHART_COLUMNS:
+        several = 1 < len(set(verdicts.column(name))) <= _MOST_GROUPS
+        if several and name not in groupings[0]:
+            groupings.append(grouping(verdicts, [name]))
+    charts = []
+    for place, names in enumerate(dict.fromkeys(groupings)):
+        rates = threat_success_rate(verdicts, names, 1 - alpha)
+        ranked = sorted(rates, key=lambda rate: -rate.value if rate.value == rate.value else 0.0)
+        notes = rate_notes(rates)
+        if len(ranked) > _MOST_GROUPS:
+            notes.append(f"The {_MOST_GROUPS} highest of {len(ranked):,} rates are shown; the table has all.")
+        charts.append(
+            RateChart(
+                f"s1-rates-{place}",
+                "Success rate by " + " and ".join(_TITLES.get(name, name) for name in names),
+                " ".join(notes),
+                ", ".join(names),
+                tuple(map(_row, ranked[:_MOST_GROUPS])),
+                any(rate.missing for rate in rates),
+            )
+        )
+    return charts
+
+
+def _row(rate: ThreatRate) -> RateRow:
+    successes = 100 * rate.as_failures
+    missing = 100 * (rate.as_successes - rate.as_failures)
+    known = rate.value == rate.value
+    text = str(Quantity(rate.value, rate.lower, rate.upper, 1, percent=True)) if known else "no verdict"
+    counts = f"{rate.verdicts:,} attempts, {rate.clusters:,} behaviours"
+    return RateRow(
+        name=group_name(rate.group),
+        value=100 * rate.value if known else None,
+        lower=100 * rate.lower,
+        upper=100 * rate.upper,
+        least=successes,
+        most=100 * rate.as_successes,
+        text=text,
+        parts=(
+            ("lost", 0.0, successes),
+            ("undecided", successes, missing),
+            ("proved", successes + missing, 100 - successes - missing),
+        ),
+        counts=counts + (f", {rate.missing:,} missing" if rate.missing else ""),
+    )
+
+
+def _lead(chart: RateChart, verdicts: ThreatVerdicts) -> str:
+    """The rates in one sentence."""
+    behaviours = len({row.behaviour or row.prompt or row.id for row in verdicts})
+    sample = f"{behaviours:,} behaviours" if behaviours > 1 else "one behaviour"
+    rows = [row for row in chart.rows if row.value is not None]
+    if not rows:
+        return f"No attempt of {len(verdicts):,} has a verdict: nothing is known of the success rate."
+    missing = f" {verdicts.missing:,} of {len(verdicts):,} verdicts are missing." if verdicts.missing else ""
+    if len(chart.rows) == 1:
+        return f"The attacks succeed in {rows[0].text} of the attempts, over {sample}.{missing}"
+    high, low = rows[0], rows[-1]
+    return (
+        f"Success rates of {len(chart.rows)} groups lie between {low.value:.1f} % ({low.name}) and {high.value:.1f} % "
+        f"({high.name}), over {sample}.{missing}"
+    )
+
+
+def _numbers(verdicts: ThreatVerdicts, chart: RateChart) -> list[KeyNumber]:
+    """Counts, and the extremes of the rates."""
+    statuses = Counter(verdicts.column("status"))
+    behaviours = len({row.behaviour or row.prompt or row.id for row in verdicts})
+    reasons = ", ".join(f"{statuses[name]:,} {name}" for name in STATUSES[1:] if statuses[name])
+    numbers = [
+        KeyNumber("Behaviours, the sample", f"{behaviours:,}", f"{len(verdicts):,} verdicts"),
+        KeyNumber("Missing verdicts", f"{verdicts.missing:,}", reasons, "undecided"),
+    ]
+    rows = [row for row in chart.rows if row.value is not None]
+    ends = (
+        [("Highest rate", rows[0]), ("Lowest rate", rows[-1])]
+        if len(rows) > 1
+        else [("Success rate", row) for row in rows]
+    )
+    for name, row in ends:
+        about = f"{Interval(row.lower / 100, row.upper / 100)}" + (f" · {row.name}" if len(rows) > 1 else "")
+        numbers.append(
+            KeyNumber(name, f"{row.value:.1f} %", about, "attacked" if name != "Lowest rate" else "certified")
+        )
+    return numbers
+
+
+def _agreement_bars(table: ReportTable | None) -> tuple[tuple[tuple[str, float, float], ...], ...]:
+    """Parts of a bar for each pair of judges: answers on which they agree, and on which they differ."""
+    bars = []
+    for row in () if table is None else table.rows:
+        answers, differ = row[1], row[2]
+        assert isinstance(answers, int)
+        assert isinstance(differ, int)
+        equal = 100 * (answers - differ) / answers
+        bars.append((("proved", 0.0, equal), ("lost", equal, 100 - equal)))
+    return tuple(bars)
+
+
+def _nav(tables: dict[str, ReportTable]) -> list[tuple[str, str]]:
+    sections = [
+        ("rates", "Rates"),
+        ("judges", "Judges"),
+        ("models", "Models"),
+        ("examples", "Attempts"),
+        ("origin", "Origin"),
+    ]
+    there = {"rates", "examples", "origin"} | ({"judges"} if tables.keys() & {"judges", "agreement"} else set())
+    there |= {"models"} & tables.keys()
+    return [(f"s1-{name}", title) for name, title in sections if name in there]
+
+
+def attempt_columns(verdicts: ThreatVerdicts) -> list[dict[str, Any]]:
+    """The first attempts by columns, for the page's script; columns without content are left out.
+
+    >>> from pyrobust.threats import ThreatVerdict
+    >>> [column["name"] for column in attempt_columns(ThreatVerdicts((ThreatVerdict("7", "Say it", success=True),)))]
+    ['row', 'outcome', 'id', 'prompt']
+    """
+    rows = verdicts.rows[:MAX_ROWS]
+    outcome = [row.status if row.success is None else "success" if row.success else "failure" for row in rows]
+    columns = [
+        {
+            "name": "row",
+            "about": "Number of the row in the file.",
+            "kind": "integer",
+            "values": list(range(1, len(rows) + 1)),
+        },
+        _texts("outcome", "Whether the threat succeeded, or why there is no verdict.", outcome),
+        _texts("model", "The attacked model.", [row.model for row in rows]),
+        _texts("threat", "Kind of threat.", [row.threat for row in rows])
+        if len(set(verdicts.column("threat"))) > 1
+        else None,
+        _texts("group", "Method of the attack, or probe.", [row.group for row in rows]),
+        _texts("category", "Category of the behaviour.", [row.category for row in rows]),
+        _texts("behaviour", "What the attack is after.", [row.behaviour for row in rows], _SHOWN_BEHAVIOUR),
+        _numbers_column("attempt", "Number of the attempt at this prompt.", [row.attempt for row in rows])
+        if any(row.attempt for row in rows)
+        else None,
+        _texts("judge", "Who gave the verdict.", [row.judge for row in rows]) if len(judges_of(verdicts)) > 1 else None,
+        _texts("label", "The outcome according to a person.", [_LABELS[row.human_label] for row in rows]),
+        _numbers_column("score", "The judge's number.", [row.score for row in rows]),
+        _numbers_column("queries", "Queries spent, at a success those until it.", [row.queries for row in rows]),
+        _numbers_column("cost", "In the log's currency.", [row.cost for row in rows]),
+        _texts("id", "Identifier of the attempt.", [row.id for row in rows], _SHOWN_BEHAVIOUR),
+        _texts("prompt", "What was sent.", [row.prompt for row in rows], None),
+    ]
+    return [column for column in columns if column is not None]
+
+
+_LABELS = {None: "", True: "success", False: "failure"}
+
+
+def _texts(name: str, about: str, values: list[str], longest: int | None = 200) -> dict[str, Any] | None:
+    """A column of texts, each distinct one stored once and cut; without a limit, hidden behind a click, as lines."""
+    distinct = list(dict.fromkeys(values))
+    if not any(distinct):
+        return None
+    places = {text: place for place, text in enumerate(distinct)}
+    hidden = longest is None
+    most = longest or max(_SHORTEST, min(_LONGEST, _ALL_TEXT // len(distinct)))
+    texts: list[Any] = [_cut(text, most) for text in distinct]
+    if hidden:
+        texts = [text.splitlines() or [""] for text in texts]
+    column = {"name": name, "about": about, "kind": "text", "texts": texts, "values": [places[v] for v in values]}
+    return column | ({"hidden": True} if hidden else {})
+
+
+def _cut(text: str, longest: int) -> str:
+    """The begin of a text, with the number of characters that it lacks.
+
+    >>> _cut("abcdef", 3)
+    'abc … [3 characters left out]'
+    """
+    return text if len(text) <= longest else f"{text[:longest]} … [{len(text) - longest:,} characters left out]"
+
+
+def _numbers_column(name: str, about: str, values: list[Any]) -> dict[str, Any] | None:
+    if all(value is None for value in values):
+        return None
+    whole = all(value is None or (float(value).is_integer() and abs(value) < 1 << 53) for value in values)
+    numbers = [value if value is None else int(value) if whole else float(f"{value:.6g}") for value in values]
+    return {"name": name, "about": about, "kind": "integer" if whole else "number", "values": numbers}
+
+
+def _choices(columns: list[dict[str, Any]]) -> list[str]:
+    """Names of the columns with a few values, for menus."""
+    return [
+        column["name"]
+        for column in columns
+        if column["kind"] == "text"
+        and not column.get("hidden")
+        and 1 < len(column["texts"]) <= 200
+        and column["name"] != "id"
+    ]
+
+
+def _facts(verdicts: ThreatVerdicts) -> list[tuple[str, str]]:
+    """Files, and counts of what is in them."""
+    facts = []
+    for name in filter(None, verdicts.source.split("\n")):
+        path = Path(name)
+        facts.append(("file", path.name))
+        if path.is_file():
+            facts.append(("sha256", hashlib.sha256(path.read_bytes()).hexdigest()))
+    facts += [("verdicts", f"{len(verdicts):,}")]
+    facts += [(name, f"{count:,}") for name, count in Counter(verdicts.column("status")).items()]
+    for name, title in (
+        ("model", "models"),
+        ("group", "attacks or probes"),
+        ("category", "categories"),
+        ("threat", "threats"),
+    ):
+        found = sorted(set(filter(None, verdicts.column(name))))
+        if found:
+            facts.append(
+                (title, f"{', '.join(found[:20])}{f' and {len(found) - 20:,} more' if len(found) > 20 else ''}")
+            )
+    judges = [judge or "(unnamed)" for judge in judges_of(verdicts)]
+    labels = sum(row.human_label is not None for row in verdicts)
+    return [*facts, ("judges", ", ".join(judges) or "none"), ("human labels", f"{labels:,}")]

@@ -1,0 +1,53 @@
+"""Figure of success rates: a point and an interval for each row of a table."""
+
+from __future__ import annotations
+
+from pyrobust.errors import InputError
+from pyrobust.report.axes import Frame, LineStyles
+from pyrobust.report.formats import Quantity, ReportTable
+
+# More captions than these leave no figure on a page.
+_MOST = 40
+
+
+def success_frame(table: ReportTable) -> Frame:
+    """Draw the success rates of a table with their intervals, to be rendered in any number of formats.
+
+    Args:
+        table: of `threat_table`; of more than 40 rows the first 40 are drawn, and a caption says so.
+
+    Returns:
+        The figure.
+
+    Raises:
+        InputError: a table without success rates.
+        MissingExtraError: matplotlib is not installed.
+
+    >>> from pyrobust.report.threat_tables import threat_table
+    >>> from pyrobust.threats import ThreatVerdict, ThreatVerdicts
+    >>> rows = [ThreatVerdict(str(i), behaviour=str(i), success=i < 3) for i in range(10)]
+    >>> success_frame(threat_table(ThreatVerdicts(tuple(rows)))).render("png")[1:4]
+    b'PNG'
+    """
+    names = [column.name for column in table.columns]
+    if "success rate" not in names:
+        raise InputError(f"table: expected one with success rates, got {table.title}; use threat_table")
+    place, behaviours = names.index("success rate"), names.index("behaviours")
+    shown = table.rows[:_MOST]
+    captions = [f"{i}  {row[0]}: {row[place]}, {row[behaviours]} behaviours" for i, row in enumerate(shown, 1)]
+    left_out = len(table.rows) - len(shown)
+    captions += [f"{left_out} further rows are in the table."] if left_out else []
+    frame = Frame(table.title, names[0], "success rate (%)", [*captions, "\n".join(table.notes[:3])])
+    lines = []
+    for i, (row, style) in enumerate(zip(shown, LineStyles().of(range(len(shown))), strict=True), 1):
+        rate = row[place]
+        if not isinstance(rate, Quantity) or rate.lower is None or rate.upper is None:
+            continue
+        lines += frame.axes.plot([i, i], [100 * rate.lower, 100 * rate.upper], **style | {"linewidth": 3})
+        frame.axes.plot(
+            [i], [100 * rate.value], marker="o", markersize=6, color=style["color"], clip_on=False, zorder=4
+        )
+    frame.axes.set_xlim(0.5, len(shown) + 0.5)
+    frame.axes.set_xticks(range(1, len(shown) + 1))
+    frame.label(lines)
+    return frame

@@ -1,0 +1,475 @@
+"""Tables of verdicts on threats: success rates by group, judges against labels and each other, models side by side."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import PurePath
+
+from pyrobust.checks import choice, probability
+from pyrobust.errors import InputError
+from pyrobust.metrics import Rate, estimate_rate
+from pyrobust.report.formats import Cell, Column, Quantity, ReportTable
+from pyrobust.threats import (
+    QueriesToSuccess,
+    ThreatRate,
+    ThreatRates,
+    ThreatVerdict,
+    ThreatVerdicts,
+    compare_models,
+    queries_to_success,
+    success_at_k,
+    threat_success_rate,
+)
+from pyrobust.threats.judges import (
+    JudgeLabels,
+    cohen_kappa,
+    gwet_ac1,
+    judge_accuracy,
+    prevalence_from_run,
+    prevalence_of_clusters,
+)
+from pyrobust.threats.judges.prevalence import Drawn
+from pyrobust.threats.units import Key, grouped, judges_of, prompts_of
+from pyrobust.threats.verdicts import COLUMNS
+
+_BEHAVIOURS = (
+    "Sample: the behaviours, which are taken for independent draws; attempts at one depend on each other in any way."
+)
+
+
+def threat_tables(
+    verdicts: ThreatVerdicts,
+    by: Sequence[str] | None = None,
+    *,
+    judge: str | None = None,
+    k: int | None = None,
+    budget: int | None = None,
+    drawn: Drawn = "at random",
+    alpha: float = 0.05,
+) -> dict[str, ReportTable]:
+    """Make all tables that verdicts have material for, by name.
+
+    Args:
+        verdicts: of one judge or several.
+        by: columns of ``ThreatVerdict`` to group the rates by; None for the model. The kind of threat and the judge are
+            added where there are several, because their rates do not mix.
+        judge: name of the judge whose verdicts count; None for all.
+        k: number of attempts of ``success_at_k``; None for the smallest number of attempts at a prompt.
+        budget: of ``queries_to_success``; None for the largest number of queries of an attempt.
+        drawn: how the human labels were drawn from the run.
+        alpha: probability that one of the intervals of a column misses, in (0, 1).
+
+    Returns:
+        "threats", always; "judges" if there are human labels; "agreement" if several judges have verdicts on the same
+        answers; "models" if several models have the same prompts.
+
+    Raises:
+        InputError: an unknown column or judge, or a value out of range.
+
+    >>> rows = [ThreatVerdict(f"{m}{i}", behaviour=str(i), model=m, success=m == "a") for m in "ab" for i in range(8)]
+    >>> tables = threat_tables(ThreatVerdicts(tuple(rows)))
+    >>> list(tables), [str(row[0]) for row in tables["threats"].rows]
+    (['threats', 'models'], ['a', 'b'])
+    """
+    chosen = verdicts if judge is None else ThreatVerdicts(tuple(grouped(verdicts, None, judge)[()]), verdicts.source)
+    tables = {
+        "threats": threat_table(chosen, by, k=k, budget=budget, alpha=alpha),
+        "judges": judge_table(chosen, drawn=drawn, alpha=alpha),
+        "agreement": agreement_table(chosen, alpha=alpha),
+        "models": model_table(chosen, alpha=alpha),
+    }
+    return {name: table for name, table in tables.items() if table is not None}
+
+
+def grouping(verdicts: ThreatVerdicts, by: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Columns to group rates by: those asked for, by default the model, then those whose values do not mix.
+
+    >>> rows = (ThreatVerdict("0", success=True, judge="a"), ThreatVerdict("0", success=False, judge="b"))
+    >>> grouping(ThreatVerdicts(rows))
+    ('model', 'judge')
+    """
+    names = ["model"] if by is None else [choice("by", name, COLUMNS) for name in by]
+    if len(set(verdicts.column("threat"))) > 1:
+        names.append("threat")
+    if len(judges_of(verdicts)) > 1 and len(set(verdicts.column("id"))) < len(verdicts):
+        names.append("judge")
+    return tuple(dict.fromkeys(names))
+
+
+def group_name(group: Key) -> str:
+    """Values of the columns that a group has in common, as one text.
+
+    >>> group_name(("vicuna", "rule")), group_name(("", ""))
+    ('vicuna · rule', 'all')
+    """
+    return " · ".join(filter(None, group)) or "all"
+
+
+def threat_table(
+    verdicts: ThreatVerdicts,
+    by: Sequence[str] | None = None,
+    *,
+    k: int | None = None,
+    budget: int | None = None,
+    alpha: float = 0.05,
+) -> ReportTable:
+    """Success rates by group: counts, the rate with its interval, both extremes of the missing verdicts.
+
+    A column for success within k attempts follows where each prompt has at least k, fixed in advance, and columns for
+    the queries to success where the log has numbers of queries.
+
+    Args:
+        verdicts: any.
+        by: columns to group by, see `grouping`.
+        k: as in `threat_tables`.
+        budget: as there.
+        alpha: probability that one of the intervals of a column misses, in (0, 1).
+
+    Returns:
+        A table to print or to write; its notes state what the intervals are over, their confidence and correction.
+
+    Raises:
+        InputError: an unknown column, a value out of range, or a given k that the attempts do not allow.
+
+    >>> rows = [ThreatVerdict(str(i), behaviour=str(i), success=i < 3, model="net") for i in range(10)]
+    >>> [str(cell) for cell in threat_table(ThreatVerdicts(tuple(rows))).rows[0]]
+    ['net', '10', '10', '10', '10', '0', '30.0 % (6.6 to 65.3)']
+    """
+    level = probability("alpha", alpha, "0.05 is usual")
+    names = grouping(verdicts, by)
+    rates = threat_success_rate(verdicts, names, 1 - level)
+    at_k, why = _at_k(verdicts, names, k, level)
+    queries, spent = _queries(verdicts, names, budget, level)
+    columns = [Column(", ".join(names), "left")]
+    columns += map(Column, ("attempts", "prompts", "behaviours", "judged", "missing", "success rate"))
+    incomplete = any(rate.missing for rate in rates)
+    columns += [Column("missing as failures"), Column("missing as successes")] if incomplete else []
+    columns += [] if at_k is None else [Column(at_k.name)]
+    columns += [Column(f"mean queries, of {spent:,}"), Column("median queries")] if queries else []
+    rows = []
+    for place, rate in enumerate(rates):
+        cells: list[Cell] = [group_name(rate.group), rate.verdicts, rate.prompts, rate.clusters]
+        cells += [rate.verdicts - rate.missing, rate.missing, share_of(rate)]
+        if incomplete:
+            cells += [Quantity(end, digits=1, percent=True) for end in (rate.as_failures, rate.as_successes)]
+        cells += [] if at_k is None else [share_of(at_k[place])]
+        if queries:
+            found = queries.get(rate.group)
+            cells += [None, None] if found is None else [_number(found.mean, found.lower, found.upper), _median(found)]
+        rows.append(tuple(cells))
+    notes = [*rate_notes(rates), *why]
+    if queries:
+        notes.append(
+            f"Queries: mean of min(queries to success, {spent:,}) and median, after Kaplan and Meier; their intervals "
+            "need no assumption about attempts that gave up early."
+            + (f" The log's largest number of queries, {spent:,}, is taken for the budget." if budget is None else "")
+        )
+    return ReportTable("Success of threats", tuple(columns), (tuple(rows),), (*notes, *origin_notes(verdicts)))
+
+
+def judge_table(verdicts: ThreatVerdicts, *, drawn: Drawn = "at random", alpha: float = 0.05) -> ReportTable | None:
+    """Accuracy of the judges by model, and success rates corrected for their errors; None without human labels.
+
+    Where each behaviour has one attempt, the rate is corrected by ``prevalence_from_run``; where it has several, by
+    ``prevalence_of_clusters``, for which behaviours have to be labelled completely or not at all.
+
+    Args:
+        verdicts: any; rows with a ``human_label`` are the labelled ones.
+        drawn: "at random" from all answers, or "by verdict", a number of each.
+        alpha: probability that one of the intervals of a column misses, in (0, 1).
+
+    Returns:
+        A table, or None.
+
+    Raises:
+        InputError: a value out of range.
+
+    >>> rows = [ThreatVerdict(str(i), behaviour=str(i), success=i < 40, human_label=i % 10 < 3) for i in range(100)]
+    >>> [str(cell) for cell in judge_table(ThreatVerdicts(tuple(rows))).rows[0]][:4]
+    ['all', '100', '100', '40.0 % (22.6 to 59.4)']
+    """
+    level = probability("alpha", alpha, "0.05 is usual")
+    choice("drawn", drawn, ("at random", "by verdict"))
+    names = tuple(dict.fromkeys((*grouping(verdicts), *(("judge",) if len(judges_of(verdicts)) > 1 else ()))))
+    judged = {
+        key: [row for row in rows if row.success is not None] for key, rows in grouped(verdicts, names, None).items()
+    }
+    groups = {key: rows for key, rows in judged.items() if any(row.human_label is not None for row in rows)}
+    if not groups:
+        return None
+    error = level / len(groups)
+    rows = [(group_name(key), *_judge_cells(group, drawn, error)) for key, group in groups.items()]
+    columns = [Column(", ".join(names), "left"), Column("judged"), Column("labelled")]
+    columns += [Column("sensitivity"), Column("specificity")] if drawn == "at random" else []
+    columns += [Column("rate of the verdicts"), Column("corrected rate"), Column("estimator", "left")]
+    notes = [
+        f"Labels are taken for drawn {drawn} from the judged answers of each row. The corrected rate is of the judged "
+        "answers: missing verdicts are not in it.",
+        f"{_confidence(level, len(groups))}.",
+        "Two-phase: PPV q + (1 - NPV) (1 - q), for independent answers. Difference: mean over behaviours of their "
+        "shares of successes. Labels: every answer has one, so that the judge has no part in the rate.",
+        _BEHAVIOURS,
+    ]
+    if drawn == "at random":
+        notes.append("Sensitivity and specificity: Clopper and Pearson, with answers taken for independent.")
+    return ReportTable("Judges against human labels", tuple(columns), (tuple(rows),), tuple(notes))
+
+
+def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
+    """Agreement of each pair of judges on the answers that both judged; None if no pair has any in common.
+
+    Args:
+        verdicts: any.
+        alpha: probability that one of the intervals of a column misses, in (0, 1).
+
+    Returns:
+        A table, or None.
+
+    Raises:
+        InputError: a value out of range.
+
+    >>> rows = [ThreatVerdict(str(i), success=i < 4 + (j == "b"), judge=j) for i in range(10) for j in "ab"]
+    >>> [str(cell) for cell in agreement_table(ThreatVerdicts(tuple(rows))).rows[0]][:3]
+    ['a, b', '10', '1']
+    """
+    level = probability("alpha", alpha, "0.05 is usual")
+    judged: defaultdict[str, dict[str, ThreatVerdict]] = defaultdict(dict)
+    for row in verdicts:
+        if row.success is not None:
+            judged[row.judge][row.id] = row
+    pairs: dict[tuple[str, ...], list[tuple[bool, bool]]] = {}
+    several = len(set(verdicts.column("model"))) > 1
+    for first, second in combinations(sorted(judged), 2):
+        for name, row in judged[first].items():
+            if name in judged[second]:
+                both = bool(row.success), bool(judged[second][name].success)
+                pairs.setdefault((first, second), []).append(both)
+                if several:
+                    pairs.setdefault((first, second, row.model), []).append(both)
+    if not pairs:
+        return None
+    error = level / len(pairs)
+    rows = []
+    for key, found in pairs.items():
+        a, b = ([pair[place] for pair in found] for place in (0, 1))
+        equal = sum(x == y for x, y in found)
+        kappa, ac1 = cohen_kappa(a, b, error), gwet_ac1(a, b, error)
+        name = ", ".join(judge or "(unnamed)" for judge in key[:2]) + (f" · {key[2]}" if key[2:] else "")
+        rows.append(
+            (
+                name,
+                len(found),
+                len(found) - equal,
+                rate_cell(estimate_rate(equal, len(found), error)),
+                Quantity(kappa.value, kappa.lower, kappa.upper, 3),
+                Quantity(ac1.value, ac1.lower, ac1.upper, 3),
+            )
+        )
+    columns = [Column("judges · model" if several else "judges", "left"), Column("answers of both"), Column("differ")]
+    columns += [Column("agree"), Column("Cohen's kappa"), Column("Gwet's AC1")]
+    notes = (
+        "Kappa is near 0 where almost all verdicts are alike, however well two judges agree; AC1 is not.",
+        f"{_confidence(level, len(pairs))}; answers are taken for independent.",
+    )
+    return ReportTable("Agreement of judges", tuple(columns), (tuple(rows),), notes)
+
+
+def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable | None:
+    """Differences of success rates between models on the prompts that both have; None without two such models.
+
+    Args:
+        verdicts: any; judges and kinds of threat are compared each by itself.
+        alpha: probability that one of the intervals misses, in (0, 1).
+
+    Returns:
+        A table, or None.
+
+    Raises:
+        InputError: a value out of range.
+
+    >>> rows = [ThreatVerdict(f"{m}{i}", behaviour=str(i), model=m, success=m == "a") for m in "ab" for i in range(8)]
+    >>> [str(cell) for cell in model_table(ThreatVerdicts(tuple(rows))).rows[0]][:4]
+    ['a - b', '8', '8', '0']
+    """
+    level = probability("alpha", alpha, "0.05 is usual")
+    names = grouping(verdicts)[1:]
+    parts = [
+        (key, table)
+        for key, rows in grouped(verdicts, names, None).items()
+        if _have_common_prompts(table := ThreatVerdicts(tuple(rows)))
+    ]
+    if not parts:
+        return None
+    rows, pairs = [], 0
+    for key, table in parts:
+        compared = compare_models(table, confidence=1 - level / len(parts)).comparisons
+        pairs += len(compared)
+        for pair in compared:
+            rows.append(
+                (
+                    " · ".join(filter(None, (f"{pair.first or '(unnamed)'} - {pair.second or '(unnamed)'}", *key))),
+                    pair.prompts,
+                    pair.clusters,
+                    pair.missing,
+                    Quantity(pair.difference, pair.lower, pair.upper, 1, percent=True),
+                    Quantity(pair.adjusted, text="<0.0001" if pair.adjusted < 1e-4 else f"{pair.adjusted:.4f}"),
+                )
+            )
+    columns = [Column(" · ".join(("models", *names)), "left"), Column("common prompts"), Column("behaviours")]
+    columns += [Column("missing"), Column("difference of the rates"), Column("adjusted p")]
+    notes = (
+        "Difference: success rate against the first model minus that against the second, on the prompts that both "
+        "have; missing verdicts count against it at either end of the interval.",
+        f"{_confidence(level, pairs)}. p: sign test over behaviours, adjusted for the pairs"
+        f"{' of each ' + ' and '.join(names) if names else ''} (Holm).",
+        _BEHAVIOURS,
+    )
+    return ReportTable("Models on common prompts", tuple(columns), (tuple(rows),), notes)
+
+
+def rate_notes(rates: ThreatRates) -> list[str]:
+    """What the rates of a table are, what their intervals are over, their confidence and their correction."""
+    methods = {rate.method for rate in rates}
+    made = {
+        "clopper-pearson": "Clopper and Pearson, as each behaviour has one attempt",
+        "betting": "bounded means by betting, as behaviours have several prompts or attempts",
+    }
+    how = made[methods.pop()] if len(methods) == 1 else "Clopper and Pearson or, with several attempts, by betting"
+    notes = ["Success rate: mean over prompts of each prompt's share of successful attempts."]
+    if any(rate.missing for rate in rates):
+        notes[0] += (
+            " Its value is of the judged attempts; the interval counts missing verdicts as failures at its lower end "
+            "and as successes at its upper one."
+        )
+    return [*notes, f"{_confidence(1 - rates.confidence, len(rates))}: {how}.", _BEHAVIOURS]
+
+
+def origin_notes(verdicts: ThreatVerdicts) -> Iterator[str]:
+    """Where verdicts come from, and what they lack."""
+    counts = Counter(verdicts.column("status"))
+    judges = judges_of(verdicts)
+    missing = ", ".join(f"{count:,} {status}" for status, count in counts.items() if status != "judged")
+    source = "; ".join(PurePath(part).name for part in verdicts.source.split("\n") if part) or "in memory"
+    named = "; ".join(judge or "(unnamed)" for judge in judges)
+    yield (
+        f"{source}: {len(verdicts):,} rows{f', of these {missing}' if missing else ''}. "
+        f"Judge{'s' if len(judges) > 1 else ''}: {named or 'none'}. The intervals say nothing about judges' errors."
+    )
+    unknown = sum(not row.behaviour for row in verdicts)
+    if unknown:
+        yield (
+            f"{unknown:,} rows have no behaviour: each prompt counts as one. Variants of one prompt make such an "
+            "interval too narrow."
+        )
+
+
+def share_of(rate: ThreatRate) -> Quantity:
+    """A rate in percent with its interval."""
+    return Quantity(rate.value, rate.lower, rate.upper, 1, percent=True)
+
+
+def rate_cell(rate: Rate) -> Quantity:
+    """A binomial rate in percent with its interval."""
+    return Quantity(rate.value, rate.lower, rate.upper, 1, percent=True)
+
+
+def _confidence(alpha: float, intervals: int) -> str:
+    text = f"Intervals of {100 * (1 - alpha):g} %"
+    return f"{text} for all {intervals} rows of a column together (Bonferroni)" if intervals > 1 else text
+
+
+def _at_k(
+    verdicts: ThreatVerdicts, by: tuple[str, ...], k: int | None, alpha: float
+) -> tuple[ThreatRates | None, list[str]]:
+    """Success at k where the attempts allow it, and notes: what it is, or why it is left out."""
+    groups = grouped(verdicts, by, None).values()
+    numbers = {len(prompt.rows) for rows in groups for prompt in prompts_of(rows).values()}
+    if k is None and max(numbers) == 1:
+        return None, []
+    try:
+        rates = success_at_k(verdicts, min(numbers) if k is None else k, by, 1 - alpha)
+    except InputError as error:
+        if k is not None:
+            raise
+        return None, [f"No success at k: {str(error).partition(': ')[2]}."]
+    if len(numbers) > 1 and k is None and min(numbers) == 1:
+        return None, [f"No success at k: prompts have 1 to {max(numbers)} attempts."]
+    what = "probability that one of so many attempts at a prompt succeeds, 1 - C(n - c, k)/C(n, k) of n attempts"
+    return rates, [f"{rates.name.capitalize()}: {what}."]
+
+
+def _queries(
+    verdicts: ThreatVerdicts, by: tuple[str, ...], budget: int | None, alpha: float
+) -> tuple[dict[Key, QueriesToSuccess], int]:
+    """Queries to success of the groups that have any, and the budget."""
+    most = max((row.queries for row in verdicts if row.queries is not None), default=0)
+    spent = budget if budget is not None else most
+    if not most:
+        return {}, 0
+    groups = grouped(verdicts, by, None)
+    confidence = 1 - alpha / len(groups)
+    return {
+        key: queries_to_success(ThreatVerdicts(tuple(rows)), spent, confidence=confidence)
+        for key, rows in groups.items()
+        if any(row.queries is not None for row in rows)
+    }, spent
+
+
+def _number(value: float, lower: float, upper: float) -> Quantity:
+    return Quantity(value, lower, upper, 1)
+
+
+def _median(found: QueriesToSuccess) -> Cell:
+    value, lower, upper = found.quantiles[0], found.quantile_lower[0], found.quantile_upper[0]
+    beyond = f">{found.budget:,}"
+    ends = [beyond if math.isinf(end) else f"{end:,.0f}" for end in (value, lower, upper)]
+    return Quantity(value, lower, upper, text=f"{ends[0]} ({ends[1]} to {ends[2]})")
+
+
+def _judge_cells(judged: list[ThreatVerdict], drawn: Drawn, alpha: float) -> list[Cell]:
+    labelled = [row for row in judged if row.human_label is not None]
+    labels = JudgeLabels.of([bool(row.success) for row in labelled], [bool(row.human_label) for row in labelled])
+    accuracy = judge_accuracy(labels, alpha)
+    cells: list[Cell] = [len(judged), len(labelled)]
+    if drawn == "at random":
+        cells += [rate_cell(accuracy.sensitivity), rate_cell(accuracy.specificity)]
+    cells.append(share_of(threat_success_rate(ThreatVerdicts(tuple(judged)), confidence=1 - alpha)[0]))
+    return [*cells, *_corrected(judged, labels, drawn, alpha)]
+
+
+def _corrected(judged: list[ThreatVerdict], labels: JudgeLabels, drawn: Drawn, alpha: float) -> tuple[Cell, str]:
+    """Success rate corrected for the judge's errors, and the estimator, or why there is none."""
+    clusters: defaultdict[str, list[ThreatVerdict]] = defaultdict(list)
+    for row in judged:
+        clusters[row.behaviour or row.prompt or row.id].append(row)
+    if labels.n == len(judged):
+        true = ThreatVerdicts(tuple(replace(row, success=row.human_label) for row in judged))
+        return share_of(threat_success_rate(true, confidence=1 - alpha)[0]), "labels"
+    if len(clusters) == len(judged):
+        found = prevalence_from_run(sum(row.success is True for row in judged), len(judged), labels, alpha, drawn=drawn)
+    else:
+        full = [rows for rows in clusters.values() if all(row.human_label is not None for row in rows)]
+        rest = [rows for rows in clusters.values() if all(row.human_label is None for row in rows)]
+        if len(full) + len(rest) < len(clusters) or not rest or drawn == "by verdict":
+            return None, "none: behaviours have several attempts; label all of a random part of the behaviours"
+        found = prevalence_of_clusters(
+            [_mean([row.success for row in rows]) for rows in rest],
+            [_mean([row.success for row in rows]) for rows in full],
+            [_mean([row.human_label for row in rows]) for rows in full],
+            alpha,
+        )
+    estimator = found.method if found.consistent else f"{found.method}: no rate fits the verdicts and the labels"
+    return Quantity(found.value, found.lower, found.upper, 1, percent=True), estimator
+
+
+def _mean(flags: Sequence[bool | None]) -> float:
+    return sum(map(bool, flags)) / len(flags)
+
+
+def _have_common_prompts(verdicts: ThreatVerdicts) -> bool:
+    models = Counter(key[1:] for key in prompts_of(verdicts))
+    return max(models.values(), default=0) > 1
