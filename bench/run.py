@@ -48,6 +48,15 @@ def machine(device: torch.device) -> dict[str, object]:
     }
 
 
+def write_rows(path: Path, rows: list[dict[str, object]], **head: object) -> None:
+    """Write a result with one line for each row; ``head`` beside the command and the machine."""
+    command = shlex.join(["python", f"bench/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    first = {"command": command, "machine": machine(torch.device("cpu")), **head}
+    text = json.dumps(first, indent=1).removesuffix("\n}")
+    lines = ",\n".join("  " + json.dumps(row) for row in rows)
+    path.write_text(f'{text},\n "rows": [\n{lines}\n ]\n}}\n')
+
+
 def table(case: Case, times: dict[str, Timing]) -> Table:
     native = next(iter(times.values())).median
     unit, scale = ("us", 1e6) if native / case.items < 1e-4 else ("ms", 1e3)

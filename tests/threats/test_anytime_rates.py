@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import math
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from pyrobust.errors import InputError
-from pyrobust.stats import population_sequence, sequence_boundary
 from pyrobust.threats.judges import anytime_rate
-from pyrobust.threats.judges.means import bets, log_wealth
 
-ALPHA = 0.05
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
+simulation = pytest.importorskip("anytime_stops", reason="bench is not beside the tests")
+
+ALPHA = simulation.ALPHA
 
 
 def assert_valid(stops, sequences):
@@ -22,87 +24,22 @@ def assert_valid(stops, sequences):
     assert stops > 0
 
 
-def mixture_stops(rng, sequences, looks, p):
-    n = np.arange(1, looks + 1)
-    above, below = sequence_boundary(n, p, ALPHA)
-    counts = np.cumsum(rng.random((sequences, looks)) < p, axis=1, dtype=np.int32)
-    return int(((counts >= above) | (counts <= below)).any(axis=1).sum())
-
-
-def betting_stops(rng, sequences, looks, draw, mean):
-    values = draw(rng, (sequences, looks))
-    goal = math.log(2 / ALPHA)
-    lower = log_wealth(values, bets(values, ALPHA / 2), mean) >= goal
-    upper = log_wealth(1 - values, bets(1 - values, ALPHA / 2), 1 - mean) >= goal
-    return int((lower | upper).any(axis=1).sum())
-
-
-def population_limits(size, won):
-    """Counts beyond which the true number of successes is excluded, at each number seen."""
-    n = np.arange(1, size + 1)
-    limits = []
-    for side in (1, -1):
-        inside = np.clip((n * won) // size, np.maximum(0, n - (size - won)), np.minimum(n, won))
-        outside = np.minimum(n, won) + 1 if side == 1 else np.maximum(0, n - (size - won)) - 1
-        while (np.abs(outside - inside) > 1).any():
-            middle = inside + np.fix((outside - inside) / 2).astype(np.int64)
-            lower, upper = population_sequence(middle, n, size, ALPHA)
-            missed = lower > won if side == 1 else upper < won
-            moving = np.abs(outside - inside) > 1
-            outside, inside = np.where(moving & missed, middle, outside), np.where(moving & ~missed, middle, inside)
-        limits.append(outside)
-    return limits
-
-
-def population_stops(rng, sequences, size, won):
-    above, below = population_limits(size, won)
-    order = rng.permuted(np.tile(np.arange(size) < won, (sequences, 1)), axis=1)
-    counts = np.cumsum(order, axis=1, dtype=np.int32)
-    return int(((counts >= above) | (counts <= below)).any(axis=1).sum())
-
-
-def shares_of_clusters(rng, shape):
-    """Shares of successes in behaviours of 5 attempts, beta-binomial with mean 0.3 and ICC 0.3."""
-    strength = 1 / 0.3 - 1
-    return rng.binomial(5, rng.beta(0.3 * strength, 0.7 * strength, shape)) / 5
-
-
-def test_false_stops():
-    rng = np.random.default_rng(0)
-    assert_valid(mixture_stops(rng, 1000, 1000, 0.3), 1000)
-    assert_valid(betting_stops(rng, 1000, 1000, shares_of_clusters, 0.3), 1000)
-    assert_valid(population_stops(rng, 1000, 500, 150), 1000)
+@pytest.mark.parametrize(("rate", "clusters"), [(0.3, False), (0.3, True)])
+def test_false_stops(rate, clusters):
+    for method, stops in simulation.false_stops(rate, 1000, 1000, clusters).items():
+        if method != "pointwise":
+            assert_valid(stops, 1000)
+        else:  # the reason for all this
+            assert stops > 250
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.99])
-def test_false_stops_of_ten_thousand_looks(rate):
-    """20,000 sequences of 10,000 looks for each method."""
-    rng = np.random.default_rng(1)
-    won = round(10_000 * rate)
-    stops = np.zeros(3, dtype=int)
-    for _ in range(80):
-        stops[0] += mixture_stops(rng, 250, 10_000, rate)
-        stops[1] += betting_stops(rng, 250, 10_000, lambda g, shape: (g.random(shape) < rate) * 1.0, rate)
-        stops[2] += population_stops(rng, 250, 10_000, won)
-    for count in stops.tolist():
-        assert_valid(count, 20_000)
-
-
-@pytest.mark.full
-def test_false_stops_of_clusters():
-    rng = np.random.default_rng(2)
-    stops = sum(betting_stops(rng, 250, 10_000, shares_of_clusters, 0.3) for _ in range(80))
-    assert_valid(stops, 20_000)
-
-
-def test_pointwise_intervals_stop_falsely():
-    """The reason for all this: a 95 % interval at each of 1,000 looks excludes the truth in a third of evaluations."""
-    rng = np.random.default_rng(0)
-    n = np.arange(1, 1001)
-    means = np.cumsum(rng.random((400, 1000)) < 0.3, axis=1) / n
-    half = 1.96 * np.sqrt(0.3 * 0.7 / n)
-    assert (np.abs(means - 0.3) > half)[:, 30:].any(axis=1).mean() > 0.25
+@pytest.mark.parametrize(("rate", "clusters"), [(0.01, False), (0.1, False), (0.5, False), (0.99, False), (0.3, True)])
+def test_false_stops_of_ten_thousand_looks(rate, clusters):
+    """20,000 sequences for each method."""
+    for method, stops in simulation.false_stops(rate, 20_000, 10_000, clusters).items():
+        if method != "pointwise":
+            assert_valid(stops, 20_000)
 
 
 def test_stopping_when_decided():
