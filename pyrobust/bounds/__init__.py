@@ -2,6 +2,7 @@
 
 from pyrobust.bounds.differentiable.model import DifferentiableBounds
 from pyrobust.bounds.graph.lowering.elementwise import register_rule
+from pyrobust.bounds.input_set import Choices
 from pyrobust.bounds.lipschitz.bound import LipschitzBound, lipschitz_bound
 from pyrobust.bounds.model import BoundedModel, compute_ibp_bounds
 from pyrobust.bounds.options import BoundOptions
@@ -11,6 +12,7 @@ __all__ = [
     "BoundOptions",
     "BoundedModel",
     "Bounds",
+    "Choices",
     "DifferentiableBounds",
     "LinearBounds",
     "LipschitzBound",

@@ -1,4 +1,4 @@
-"""Input sets of bounds: a ball within a clip range, or a box."""
+"""Input sets of bounds: a ball within a clip range, a box, or a product of finite sets."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from pyrobust.checks import (
     finite_values,
     first_wrong,
     float_tensor,
+    integer,
+    kind,
     norm_name,
     radii,
     shape_text,
 )
-from pyrobust.errors import InputError
+from pyrobust.errors import InputError, InputTypeError
 
 CPU = torch.device("cpu")
 
@@ -55,6 +57,72 @@ class Around:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Choices:
+    """B products of finite sets: each part of an input, along its first axis, is one of K points.
+
+    Where the parts are words, these are texts in which each word may be replaced by its substitutes: the sets of Jia et
+    al., "Certified robustness to adversarial word substitutions" (2019).
+
+    Args:
+        points: [B, K, P, ...], float32 or float64, finite: ``points[b, k, p]`` is the k-th point of part p, the first
+            that of the example itself. A part with fewer points repeats one.
+        changes: most parts that are not at their first point: a number, or one for each example; None for no limit.
+
+    Attributes:
+        points: as given.
+        changes: int64 [B], at most P.
+
+    Raises:
+        InputError: no points, elements that are not finite, or a negative number of changes.
+        InputTypeError: points that are no float tensor, or changes that are no integers.
+
+    >>> from torch import nn
+    >>> from pyrobust.bounds import BoundedModel
+    >>> points = torch.tensor([[[[0.0], [0.0]], [[1.0], [2.0]]]])  # a part 0 or 1, another 0 or 2
+    >>> bounded = BoundedModel(nn.Sequential(nn.Flatten(), nn.Linear(2, 1, bias=False)).eval(), points[:, 0])
+    >>> _ = nn.init.ones_(bounded.model[1].weight)
+    >>> bounded.refresh()
+    >>> [round(bounded.bounds(choices=Choices(points, d)).upper.item(), 9) for d in (0, 1, 2)]
+    [0.0, 2.0, 3.0]
+    """
+
+    points: Tensor
+    changes: Any = None
+
+    def __post_init__(self) -> None:
+        float_tensor("points", self.points)
+        if self.points.dim() < 3 or 0 in self.points.shape[1:]:
+            raise InputError(
+                f"points: expected shape (B, K, P, ...), K and P above 0, got {shape_text(self.points.shape)}"
+            )
+        finite_values("points", self.points.detach())
+        sets, _, parts = self.points.shape[:3]
+        object.__setattr__(self, "changes", _changes(self.changes, sets, parts))
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def mapped(self, f: Callable[[Tensor], Tensor]) -> Choices:
+        """Apply a function to the tensors."""
+        return Choices(f(self.points), f(self.changes))
+
+
+def _changes(changes: Any, sets: int, parts: int) -> Tensor:
+    """The most changes of each set, int64 [B], at most its parts."""
+    if changes is None:
+        changes = parts
+    if not isinstance(changes, Tensor):
+        return torch.full((sets,), min(integer("changes", changes, 0), parts), dtype=torch.int64)
+    if changes.shape != (sets,):
+        raise InputError(f"changes: expected a number or a tensor [{sets}], got shape {shape_text(changes.shape)}")
+    if changes.is_floating_point() or changes.is_complex() or changes.dtype == torch.bool:
+        raise InputTypeError(f"changes: expected integers, got {changes.dtype}")
+    if bool((changes < 0).any()):
+        raise InputError(f"changes: expected at least 0, got {first_wrong(changes, changes < 0)}")
+    return changes.detach().to(torch.int64).clamp(max=parts)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class InputSet:
     """B sets of inputs, on one device, each in a box.
 
@@ -65,6 +133,7 @@ class InputSet:
         center: [B, n], centers of the balls, float64 unless the norm is "linf"; None for boxes given by their corners.
         epsilon: [B], radii of balls that contain the sets; None for boxes given by their corners.
         bounded: whether all corners are finite.
+        choices: the sets, where they are finite; their norm is "linf".
     """
 
     boxes: tuple[Tensor, Tensor] | Around
@@ -72,6 +141,7 @@ class InputSet:
     center: Tensor | None
     epsilon: Tensor | None
     bounded: bool = True
+    choices: Choices | None = None
 
     @functools.cached_property
     def _corners(self) -> tuple[Tensor, Tensor]:
@@ -112,7 +182,8 @@ class InputSet:
         else:
             boxes = f(boxes[0]), f(boxes[1])
         center, epsilon = (None if t is None else f(t) for t in (self.center, self.epsilon))
-        return InputSet(boxes, self.norm, center, epsilon, self.bounded)
+        choices = None if self.choices is None else self.choices.mapped(f)
+        return InputSet(boxes, self.norm, center, epsilon, self.bounded, choices)
 
 
 def ball(
@@ -206,6 +277,19 @@ def box(x_lower: Tensor, x_upper: Tensor, shape: tuple[int, ...], device: torch.
         value = first_wrong(lower.reshape(-1, *shape), above.reshape(-1, *shape))
         raise InputError(f"x_lower: expected at most x_upper, got {value}, above {upper.reshape(-1)[place].item()}")
     return InputSet((lower, upper), "linf", None, None, least > -math.inf and most < math.inf)
+
+
+def product_of(choices: Choices, shape: tuple[int, ...], device: torch.device = CPU) -> InputSet:
+    """Return products of finite sets, of inputs of a shape, on a device."""
+    if not isinstance(choices, Choices):
+        raise InputTypeError(f"choices: expected Choices, got {kind(choices)}")
+    points = choices.points.detach()
+    if tuple(points.shape[2:]) != shape:
+        raise InputError(f"choices: expected points {shape_text(('B', 'K', *shape))}, got {shape_text(points.shape)}")
+    on_device = choices.mapped(lambda t: t.detach().to(device))
+    points = on_device.points.flatten(2)
+    points = points if points.dtype == torch.float64 else points.float()
+    return InputSet((points.amin(1), points.amax(1)), "linf", None, None, choices=on_device)
 
 
 def checked_clip(clip: ClipRange | None) -> tuple[Any, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +22,7 @@ from pyrobust.bounds.engines.select import check_engine, engine_for
 from pyrobust.bounds.engines.tensor.engine import TensorEngine
 from pyrobust.bounds.graph.capture import capture
 from pyrobust.bounds.graph.nodes import in_order
-from pyrobust.bounds.input_set import CPU, InputSet, ball, box, check_radii
+from pyrobust.bounds.input_set import CPU, Choices, InputSet, ball, box, check_radii, product_of
 from pyrobust.bounds.lipschitz.bound import LipschitzEngine
 from pyrobust.bounds.options import LIPSCHITZ, METHODS, BoundOptions, merge_options
 from pyrobust.bounds.radius_search import search_radius
@@ -49,6 +50,7 @@ class _Sets(NamedTuple):
     epsilon: Any
     x_lower: Tensor | None
     x_upper: Tensor | None
+    choices: Choices | None = None
 
 
 class BoundedModel:
@@ -171,12 +173,14 @@ class BoundedModel:
         C: Tensor | None = None,
         x_lower: Tensor | None = None,
         x_upper: Tensor | None = None,
+        choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> Bounds:
         """Bound C·f(x′) over all inputs x′ of each set.
 
-        The sets are either balls ‖x′ − x‖ ≤ epsilon within the clip range, or boxes x_lower ≤ x′ ≤ x_upper.
+        The sets are balls ‖x′ − x‖ ≤ epsilon within the clip range, boxes x_lower ≤ x′ ≤ x_upper, or products of finite
+        sets, see ``Choices``.
 
         Args:
             x: [B, ...], in the clip range.
@@ -186,6 +190,7 @@ class BoundedModel:
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon; an element may be -inf.
             x_upper: [B, ...], upper corners; an element may be +inf.
+            choices: products of finite sets, in place of all of these.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``, such as ``norm="l2", method="ibp", clip=(0, 1)``; they override
                 ``options``.
@@ -213,7 +218,7 @@ class BoundedModel:
 
         shared = not isinstance(C, Tensor) or C.dim() != 3
         row_numbers = 0 if shared or C is None else C[:1].numel()
-        parts = self._parts(_Sets(x, epsilon, x_lower, x_upper), options, row_numbers)
+        parts = self._parts(_Sets(x, epsilon, x_lower, x_upper, choices), options, row_numbers)
         if not shared and C is not None and len(parts) > 1:
             check_rows(C[:, :0], parts[-1][0].stop, self.outputs, self.device)
         return _joined([part(chosen, own) for chosen, own in parts])
@@ -227,6 +232,7 @@ class BoundedModel:
         C: Tensor | None = None,
         x_lower: Tensor | None = None,
         x_upper: Tensor | None = None,
+        choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> LinearBounds:
@@ -242,6 +248,7 @@ class BoundedModel:
             C: specification.
             x_lower: lower corners of boxes.
             x_upper: upper corners.
+            choices: products of finite sets.
             options: settings; the method is "crown" or "crown-ibp".
             keywords: fields of ``BoundOptions``; they override ``options``.
 
@@ -266,7 +273,7 @@ class BoundedModel:
         query = self._query(options)
         if query.method not in ("crown", "crown-ibp"):
             raise InputError(f'method: expected "crown" or "crown-ibp", which have linear bounds, got "{query.method}"')
-        inputs = self._inputs(x, epsilon, x_lower, x_upper, options)
+        inputs = self._inputs(x, epsilon, x_lower, x_upper, choices, options)
         rows = None if C is None else check_rows(C, len(inputs), self.outputs, self.device)
         lower_a, lower_b, upper_a, upper_b = self._tensor_engine.linear(inputs, rows, query)
         sizes = (*lower_b.shape, *self.shape)
@@ -289,6 +296,7 @@ class BoundedModel:
         *,
         x_lower: Tensor | None = None,
         x_upper: Tensor | None = None,
+        choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> dict[str, Bounds]:
@@ -303,6 +311,7 @@ class BoundedModel:
             epsilon: radius of the balls.
             x_lower: lower corners of boxes.
             x_upper: upper corners.
+            choices: products of finite sets.
             options: settings.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
@@ -323,7 +332,7 @@ class BoundedModel:
         query = self._query(options)
         if query.method == LIPSCHITZ:
             raise InputError(f'method: expected one of {", ".join(METHODS)}, got "lipschitz", which bounds no layers')
-        inputs = self._inputs(x, epsilon, x_lower, x_upper, options)
+        inputs = self._inputs(x, epsilon, x_lower, x_upper, choices, options)
         result: dict[str, Bounds] = {}
         times: Counter[str] = Counter()
         for node, lower, upper in self._tensor_engine.ranges(inputs, query):
@@ -342,6 +351,7 @@ class BoundedModel:
         *,
         x_lower: Tensor | None = None,
         x_upper: Tensor | None = None,
+        choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> Bounds:
@@ -353,6 +363,7 @@ class BoundedModel:
             epsilon: radius of the balls, as for ``bounds``.
             x_lower: [B, ...], lower corners of boxes, with x_upper in place of x and epsilon.
             x_upper: [B, ...], upper corners.
+            choices: products of finite sets, in place of all of these.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
@@ -369,7 +380,7 @@ class BoundedModel:
         torch.Size([4, 2])
         """
         options = merge_options(BoundedModel.margins, options, keywords)
-        parts = self._parts(_Sets(x, epsilon, x_lower, x_upper), options, 3 * self.outputs**2)
+        parts = self._parts(_Sets(x, epsilon, x_lower, x_upper, choices), options, 3 * self.outputs**2)
         every = class_labels("y", y, parts[-1][0].stop, self.outputs) if len(parts) > 1 else None
 
         def part(chosen: slice, own: _Sets) -> Bounds:
@@ -387,6 +398,7 @@ class BoundedModel:
         *,
         x_lower: Tensor | None = None,
         x_upper: Tensor | None = None,
+        choices: Choices | None = None,
         options: BoundOptions | None = None,
         **keywords: Unpack[BoundKeywords],
     ) -> Tensor:
@@ -400,6 +412,7 @@ class BoundedModel:
             epsilon: radius of the balls, as for ``bounds``.
             x_lower: [B, ...], with x_upper in place of x and epsilon, which must then be None.
             x_upper: [B, ...], upper corners.
+            choices: products of finite sets, in place of all of these.
             options: settings; default: ``BoundOptions()``.
             keywords: fields of ``BoundOptions``; they override ``options``.
 
@@ -416,7 +429,9 @@ class BoundedModel:
         tensor([False])
         """
         options = merge_options(BoundedModel.certify, options, keywords)
-        return self.margins(x, y, epsilon, x_lower=x_lower, x_upper=x_upper, options=options).positive()
+        return self.margins(
+            x, y, epsilon, x_lower=x_lower, x_upper=x_upper, choices=choices, options=options
+        ).positive()
 
     @denormals_kept()
     def certified_radius(
@@ -529,6 +544,11 @@ class BoundedModel:
         """Parts of a batch whose input sets take a share of the memory limit; ``row_numbers``: of an example's C."""
         self._state.check()
         given = [t for t in (sets.x, sets.x_lower, sets.x_upper) if t is not None]
+        if options.memory_limit is not None and isinstance(sets.choices, Choices):
+            count, example = len(sets.choices), 8 * (3 * sets.choices.points[:1].numel() + row_numbers)
+            size = max(1, int(options.memory_limit * (1 - ENGINE_SHARE)) // example)
+            slices = [slice(begin, min(begin + size, count)) for begin in range(0, max(1, count), size)]
+            return [(part, sets._replace(choices=sets.choices.mapped(operator.itemgetter(part)))) for part in slices]
         whole = [(slice(None), sets)]
         usual = all(isinstance(t, Tensor) and t.dim() == 1 + len(self.shape) for t in given)
         if options.memory_limit is None or not given or not usual or len({len(t) for t in given}) > 1:
@@ -541,8 +561,9 @@ class BoundedModel:
         epsilon = sets.epsilon
         if epsilon is not None:
             epsilon = check_radii(epsilon, options.norm, options.clip, count, self.shape)
+        fields: list[Any] = [sets.x, epsilon, sets.x_lower, sets.x_upper]
         return [
-            (part, _Sets(*(None if t is None else t[part] for t in (sets.x, epsilon, sets.x_lower, sets.x_upper))))
+            (part, _Sets(*(None if t is None else t[part] for t in fields)))
             for part in (slice(begin, min(begin + size, count)) for begin in range(0, count, size))
         ]
 
@@ -552,9 +573,14 @@ class BoundedModel:
         epsilon: Any,
         x_lower: Tensor | None,
         x_upper: Tensor | None,
+        choices: Choices | None,
         options: BoundOptions,
     ) -> InputSet:
         self._state.check()
+        if choices is not None:
+            if any(other is not None for other in (x, epsilon, x_lower, x_upper, options.clip)):
+                raise InputError("choices: expected no x, epsilon, x_lower, x_upper and clip beside them")
+            return product_of(choices, self.shape, self.device)
         if x_lower is None and x_upper is None:
             if x is None or epsilon is None:
                 raise InputError("x, epsilon: expected both, or x_lower and x_upper")
@@ -570,7 +596,7 @@ class BoundedModel:
         engine: Engine | TensorEngine | LipschitzEngine = self._engine
         if query.method == LIPSCHITZ:
             engine = self._lipschitz
-        elif not inputs.bounded:
+        elif not inputs.bounded or inputs.choices is not None:
             engine = self._tensor_engine
         lower, upper = engine.run(inputs, rows, query, with_upper=with_upper)
         return Bounds(lower, upper, query.method, inputs.norm, query.sound, query.semantics)

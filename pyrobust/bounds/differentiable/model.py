@@ -83,7 +83,8 @@ class DifferentiableBounds:
         Args:
             x: [B, ...] in the model's dtype, float32 or float64, in the clip range; the range is not checked, to avoid
                 synchronising with the device.
-            epsilon: finite, at least 0; a number or a tensor [B], whose values compiled code does not check.
+            epsilon: finite, at least 0; a number or a tensor [B], or one for each element, in the shape of x. Compiled
+                code does not check values of a tensor. Differentiable, too.
             method: "ibp" or "crown-ibp".
             C: specification, [S, K], or [B, S, K] with one for each example; default: the identity.
             clip: (lowest, highest) value of an element of x′; None for no limits.
@@ -181,19 +182,23 @@ class DifferentiableBounds:
         if tuple(x.shape[1:]) != self.shape or x.dim() != len(self.shape) + 1:
             raise InputError(f"x: expected shape {shape_text(('B', *self.shape))}, got {shape_text(x.shape)}")
         if isinstance(epsilon, Tensor):
-            if epsilon.dim() > 1 or (epsilon.dim() == 1 and len(epsilon) not in (1, len(x))):
-                raise InputError(f"epsilon: expected a number or a tensor [{len(x)}], got {shape_text(epsilon.shape)}")
+            per_element = epsilon.dim() > 1 and epsilon.shape == x.shape
+            if not (per_element or epsilon.dim() == 0 or (epsilon.dim() == 1 and len(epsilon) in (1, len(x)))):
+                raise InputError(
+                    f"epsilon: expected a number or a tensor [{len(x)}] or {shape_text(x.shape)}, got "
+                    f"{shape_text(epsilon.shape)}"
+                )
             if not torch.compiler.is_compiling():  # compiled code cannot raise for numbers
                 wrong = ~((epsilon >= 0) & epsilon.isfinite())
                 if bool(wrong.any()):
                     value = first_wrong(epsilon, wrong)
                     raise InputError(f"epsilon: expected finite numbers of at least 0, got {value}")
         elif isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
-            raise InputTypeError(f"epsilon: expected a number or a tensor [{len(x)}], got {shown(epsilon)}")
+            raise InputTypeError(f"epsilon: expected a number or a tensor, got {shown(epsilon)}")
         else:
             epsilon = non_negative("epsilon", epsilon)
         if isinstance(epsilon, Tensor):
-            epsilon = epsilon.to(x).view(-1, *[1] * len(self.shape))
+            epsilon = epsilon.to(x) if epsilon.dim() > 1 else epsilon.to(x).view(-1, *[1] * len(self.shape))
         else:
             epsilon = x.new_full([1] * x.dim(), epsilon)
         if clip is None:

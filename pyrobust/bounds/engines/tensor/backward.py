@@ -23,6 +23,8 @@ from pyrobust.bounds.graph.nodes import Conv2d, Gather, Input, Linear, MaxPool, 
 from pyrobust.ops.relax_rows import concretize_rows, relax_rows
 
 _LARGEST = torch.finfo(torch.float64).max
+# Products of a row's coefficients with points that are in memory at once.
+_BLOCK = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,42 @@ class Ball:
 
 
 @dataclasses.dataclass(frozen=True)
+class FiniteSets:
+    """Products of finite sets, over which rows of coefficients are concretized exactly, part by part.
+
+    Attributes:
+        points: [B, P, K, m], the K points of each of P parts.
+        changes: [B], most parts of an input that are not at their first point.
+        error: [B, P·m], the rounding error of a row for a coefficient of 1.
+    """
+
+    points: Tensor
+    changes: Tensor
+    error: Tensor
+
+    def minimum(self, a: Tensor, image: Tensor) -> Tensor:
+        """Lower bounds [R] of the sums of a row's coefficients [R, P·m] times the elements of any input."""
+        total = -concretize_rows(a.abs(), image, self.error, self.error)
+        size = max(1, _BLOCK // self.points[0, :, :, 0].numel())
+        for i in image.bincount().nonzero().squeeze(1).tolist():
+            for rows in (image == i).nonzero().squeeze(1).split(size):
+                total[rows] += self._minimum(a[rows], i)
+        return total
+
+    def _minimum(self, a: Tensor, i: int) -> Tensor:
+        points, changes = self.points[i], int(self.changes[i])
+        values = torch.bmm(a.view(len(a), len(points), -1).transpose(0, 1), points.transpose(1, 2))  # [P, R, K]
+        values = values.where(values.isfinite(), -torch.inf)
+        least = values.amin(2)
+        if changes >= len(points):
+            return least.sum(0)
+        first = values[:, :, 0]
+        # −∞ − −∞
+        gains = (least - first).nan_to_num(-torch.inf, None, -torch.inf)
+        return first.sum(0) + gains.topk(changes, 0, largest=False, sorted=False).values.sum(0)
+
+
+@dataclasses.dataclass(frozen=True)
 class BackwardPass:
     """A backward pass through a network.
 
@@ -43,7 +81,7 @@ class BackwardPass:
         arithmetic: the arithmetic that bounds hold for.
         relaxations: pairs and linear relaxations of the layers.
         underflow: the error that underflow can cause in a row: [B].
-        ball: the input set, where it is smaller than its box.
+        subset: the input set, where it is smaller than its box.
         stop: whether to concretize at the ranges of activations, which gives interval bounds of the rows.
     """
 
@@ -51,7 +89,7 @@ class BackwardPass:
     arithmetic: Arithmetic
     relaxations: Relaxations
     underflow: Tensor
-    ball: Ball | None
+    subset: Ball | FiniteSets | None
     stop: bool = False
 
     def from_neurons(self, i: int, image: Tensor, neuron: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
@@ -200,23 +238,25 @@ class BackwardPass:
         return coefficients
 
     def _concretize(self, image: Tensor, a: Tensor, total: Tensor, window: Window | None) -> Tensor:
-        """Lower bounds on the input set: on its box and, for a ball, the better of that and the bound on the ball."""
+        """Lower bounds on the input set: on its box and, where it is smaller, the better of that and its own."""
         shape = self.network.layers[0].node.shape
         box = total + self._dot(a, image, *(cropped(t, shape, window) for t in self.relaxations.box(0)))
-        if self.ball is None:
+        if self.subset is None:
             return box
-        out = self.arithmetic.out
-        ball = total + concretize_rows(a, image, *(cropped(t, shape, window) for t in self.ball.center))
-        ball = out.down(ball - out.up(self.ball.epsilon[image] * self._dual_norm(a)))
-        return torch.where(box.isfinite() & ((box >= ball) | ~ball.isfinite()), box, ball)
+        if isinstance(self.subset, FiniteSets):
+            own = total + self.subset.minimum(moved(a, shape, window, None), image)
+        else:
+            own = total + concretize_rows(a, image, *(cropped(t, shape, window) for t in self.subset.center))
+            out = self.arithmetic.out
+            own = out.down(own - out.up(self.subset.epsilon[image] * self._dual_norm(a, self.subset.norm)))
+        return torch.where(box.isfinite() & ((box >= own) | ~own.isfinite()), box, own)
 
-    def _dual_norm(self, a: Tensor) -> Tensor:
+    def _dual_norm(self, a: Tensor, norm: str) -> Tensor:
         """The dual norm of each row, rounded up: the largest coefficient for l1, the l2 norm for l2."""
-        assert self.ball is not None
         if a.shape[1] == 0:
             return a.new_zeros(len(a))
         largest = a.abs().amax(1)
-        if self.ball.norm == "l1":
+        if norm == "l1":
             return largest
         # divided by the largest: no square overflows, and those that underflow do not matter beside 1
         out = self.arithmetic.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from pyrobust.bounds.engines.chunks import engine_limit, free_memory, in_chunks
 from pyrobust.bounds.engines.query import Query
-from pyrobust.bounds.engines.tensor.backward import BackwardPass, Ball, row_size
+from pyrobust.bounds.engines.tensor.backward import BackwardPass, Ball, FiniteSets, row_size
 from pyrobust.bounds.engines.tensor.directed_rounding import Outward
 from pyrobust.bounds.engines.tensor.intervals import Arithmetic, Range, range_of, windows
 from pyrobust.bounds.engines.tensor.matmul import check_products, patches_of
@@ -117,6 +118,8 @@ class TensorEngine:
         arithmetic = Arithmetic(out, deployed, self._floats.max, not inputs.bounded)
         device = network.device
         kept = 8 * (_KEPT * network.neurons + 3 * max(patches_of(layer, None) for layer in network.layers))
+        if inputs.choices is not None:
+            kept += 8 * 3 * math.prod(inputs.choices.points.shape[1:])
         if query.memory_limit is None:
             limit = int(_MEMORY_SHARE[device.type] * free_memory(device))
         else:
@@ -163,11 +166,15 @@ class _Chunk:
         self._ranges = [Range(inputs.lower.double(), inputs.upper.double())]
         self._relaxations = Relaxations(network, arithmetic, self._ranges)
         self._underflow = torch.zeros(len(inputs), dtype=torch.float64, device=network.device)
-        self._ball: Ball | None = None
-        if inputs.norm != "linf":
+        self._subset: Ball | FiniteSets | None = None
+        if inputs.choices is not None:
+            points = inputs.choices.points.double().transpose(1, 2).flatten(3)
+            error = self._relaxations.input_error(points.abs().amax(2).flatten(1))
+            self._subset = FiniteSets(points.contiguous(), inputs.choices.changes, error)
+        elif inputs.norm != "linf":
             assert inputs.center is not None
             assert inputs.epsilon is not None
-            self._ball = Ball(
+            self._subset = Ball(
                 inputs.norm, self._relaxations.with_rounding_error(inputs.center, inputs.center), inputs.epsilon
             )
 
@@ -209,11 +216,12 @@ class _Chunk:
             if i > 0:
                 ranges.append(range_of(layer, [ranges[source] for source in layer.inputs], self._arithmetic))
             self._underflow += self._relaxations.underflow(i)
-            if self._query.method == "crown":
-                self._refine(i)
-            elif self._ball is not None and network.analysis.ends_affine_part[i]:
-                # Intervals see only the box of a ball: the dual norm enters where the network is still affine.
+            crown, subset = self._query.method == "crown", self._subset
+            if network.analysis.ends_affine_part[i] and (isinstance(subset, FiniteSets) or (subset and not crown)):
+                # Intervals see only the box of a set: the set itself enters where the network is still affine.
                 self._bound_neurons(i, torch.ones_like(ranges[i].lower, dtype=torch.bool))
+            elif crown:
+                self._refine(i)
 
     def _refine(self, i: int) -> None:
         """Run backward passes for the neurons of a layer that are unstable for a nonlinear layer above.
@@ -290,7 +298,7 @@ class _Chunk:
         return lower.view(batch, count), upper.view(batch, count)
 
     def _backward_pass(self, *, stop: bool = False) -> BackwardPass:
-        return BackwardPass(self._network, self._arithmetic, self._relaxations, self._underflow, self._ball, stop)
+        return BackwardPass(self._network, self._arithmetic, self._relaxations, self._underflow, self._subset, stop)
 
     def _in_chunks(self, i: int, total: int, rows: int, windows: Windows, step: Callable[[int, int], None]) -> None:
         """Call the step on chunks of ``total`` items, each of which takes ``rows`` rows from layer i."""

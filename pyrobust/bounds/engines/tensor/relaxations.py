@@ -102,6 +102,11 @@ class Relaxations:
         low = low - (self._share * below + out.rounding_error(below))
         return Pair(low, high + (self._share * above + out.rounding_error(above)))
 
+    def input_error(self, magnitude: Tensor) -> Tensor:
+        """The rounding error of a row for a coefficient of 1 of inputs that are subtracted from each other, too."""
+        out = self._arithmetic.out
+        return out.up(8 * self._share * magnitude + out.rounding_error(magnitude))
+
     def underflow(self, i: int) -> Tensor:
         """The error that underflow can cause in a row at layer i: [B]."""
         network, out = self._network, self._arithmetic.out

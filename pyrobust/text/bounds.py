@@ -1,0 +1,304 @@
+"""Certificates of text classifiers over all word substitutions at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobust.bounds import BoundedModel, BoundOptions, Choices
+from pyrobust.checks import class_labels, integer, items, kind, shown, summary
+from pyrobust.errors import InputError, InputTypeError
+from pyrobust.frames import Tabular
+from pyrobust.runner import evaluation_mode
+from pyrobust.text.classifier import WordClassifier, by_length
+from pyrobust.text.substitutions import is_word
+
+# Bytes of the vectors of texts that are bounded together.
+_BYTES = 1 << 26
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WordBounds(Tabular):
+    """Lower bounds of margins over all allowed word substitutions of each text.
+
+    Attributes:
+        lower: float64 [N, K − 1], bounds of f_y − f_j for j ≠ y, ascending; -inf where nothing could be proved.
+        substitutions: int64 [N], number of positions that have a substitute.
+        max_substitutions: most words that are replaced at once; None for no limit.
+        method: "ibp", "crown-ibp" or "crown"; "cascade" for the best of those that a text needed.
+        sound: True for proved bounds, False for plain floating-point bounds.
+        semantics: network that the bounds hold for: "real" (exact arithmetic on the given parameters) or "float32" (its
+            deployed forward pass, sums in any order).
+    """
+
+    lower: Tensor
+    substitutions: Tensor
+    max_substitutions: int | None
+    method: str
+    sound: bool
+    semantics: str
+
+    def __len__(self) -> int:
+        return len(self.lower)
+
+    def __repr__(self) -> str:
+        return summary(self, texts=len(self), verified=int(self.verified.sum()), **self._attributes())
+
+    @property
+    def verified(self) -> Tensor:
+        """Whether every margin is proved to be above zero, bool [N]; False for NaN."""
+        return (self.lower > 0).all(1)
+
+    def _columns(self) -> dict[str, Any]:
+        """One row for each text, with its smallest margin."""
+        smallest = self.lower.amin(1) if self.lower.shape[1] else torch.full((len(self),), torch.inf)
+        return {
+            "verified": self.verified.numpy(),
+            "margin": smallest.numpy(),
+            "substitutions": self.substitutions.numpy(),
+        }
+
+    def _attributes(self) -> dict[str, Any]:
+        names = ("max_substitutions", "method", "sound", "semantics")
+        return {name: getattr(self, name) for name in names}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python values, tensors as lists."""
+        result = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in result.items()}
+
+
+def certify_words(
+    classifier: WordClassifier,
+    substitutions: Iterable[Sequence[Sequence[str]]],
+    y: Any,
+    *,
+    max_substitutions: int | None = None,
+    method: str | None = None,
+    sound: bool = True,
+    semantics: str = "real",
+    memory_limit: int | None = None,
+) -> WordBounds:
+    r"""Bound a text classifier's margins over all word substitutions at once.
+
+    The texts are the product :math:`S_1 \times \dots \times S_L` of the words allowed at each position, as in Jia et
+    al., "Certified robustness to adversarial word substitutions", and Huang et al., "Achieving verified robustness to
+    symbol substitutions via interval bound propagation" (both 2019): exponentially many, bounded in one pass. Both
+    papers go on with the interval of each coordinate over the words; here a linear bound A·x + b, where the network
+    is still linear and with "crown" and "crown-ibp" also at the output, is minimized over the words themselves:
+
+    .. math:: b + \sum_i \min_{w \in S_i} A_i \cdot E(w),
+
+    which is exact for a network that is linear in the vectors. Where at most d words are replaced at once, the sum has
+    the d largest of the positions' differences to the original word.
+
+    Args:
+        classifier: embedding and network.
+        substitutions: for each text the words at each position, the original first, see ``word_substitutions``.
+        y: labels, [N].
+        max_substitutions: most words that are replaced at once, at least 0; None for no limit.
+        method: "ibp", "crown-ibp" or "crown", see ``BoundedModel``; default: these in turn, each on the texts that are
+            still undecided, of which each margin keeps its best bound.
+        sound: as for ``BoundOptions``, like the following.
+        semantics: "real" or "float32".
+        memory_limit: bytes.
+
+    Returns:
+        WordBounds. Nothing is proved, -inf, where a vector of an allowed word is not finite. Words with one
+        index, such as all those out of the vocabulary, are one word here.
+
+    Raises:
+        InputError: a value out of range, or a position without words.
+        InputTypeError: an argument of the wrong type.
+        ModelError: the network cannot be bounded, see ``BoundedModel``, or the embedding fails.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from pyrobust.text import WordClassifier, word_substitutions
+    >>> model = nn.Sequential(nn.Embedding(3, 1), nn.Flatten(), nn.Linear(2, 2, bias=False)).eval()
+    >>> _ = model[0].weight.data.copy_(torch.tensor([[0.0], [1.0], [3.0]]))
+    >>> _ = model[2].weight.data.copy_(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+    >>> classify = WordClassifier({"fine": 1, "good": 2}, model[0], model[1:], unknown=0)
+    >>> sets = word_substitutions(["good", "film"], {"good": ["fine"]})
+    >>> bounds = certify_words(classify, [sets], [1])
+    >>> round(bounds.lower.item(), 9), bounds.verified.item()
+    (1.0, True)
+    """
+    problem = _Problem(classifier, substitutions, y, method, sound, semantics, memory_limit)
+    if max_substitutions is not None:
+        max_substitutions = integer("max_substitutions", max_substitutions, 0)
+    every = torch.arange(len(problem.sets))
+    most = problem.positions if max_substitutions is None else problem.positions.clamp(max=max_substitutions)
+    lower = problem.bounds(every, most)
+    return WordBounds(
+        lower, problem.positions, max_substitutions, problem.options.method or "cascade", sound, semantics
+    )
+
+
+def certified_substitutions(
+    classifier: WordClassifier,
+    substitutions: Iterable[Sequence[Sequence[str]]],
+    y: Any,
+    *,
+    method: str | None = None,
+    sound: bool = True,
+    semantics: str = "real",
+    memory_limit: int | None = None,
+) -> Tensor:
+    """Search for the largest number of replaced words that is proved to leave each text's class as it is.
+
+    Each number returned was itself proved, and the next larger one was tried and failed.
+
+    Args:
+        classifier: embedding and network.
+        substitutions: as for ``certify_words``, like the other arguments.
+        y: labels, [N].
+        method: method of the bounds.
+        sound: True for proved bounds.
+        semantics: "real" or "float32".
+        memory_limit: bytes.
+
+    Returns:
+        int64 [N]: at most the number of positions that have a substitute, which stands for all substitutions; -1 where
+        the text itself is not proved to have its class.
+
+    Raises:
+        InputError, InputTypeError, ModelError: as ``certify_words``.
+
+    >>> from torch import nn
+    >>> from pyrobust.text import WordClassifier
+    >>> model = nn.Sequential(nn.Embedding(3, 1), nn.Flatten(), nn.Linear(2, 2, bias=False)).eval()
+    >>> _ = model[0].weight.data.copy_(torch.tensor([[0.0], [1.0], [-2.0]]))
+    >>> _ = model[2].weight.data.copy_(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+    >>> classify = WordClassifier({"good": 1, "dull": 2}, model[0], model[1:], unknown=0)
+    >>> either = ("good", "film"), ("good", "dull"), ("good",), ("film", "dull")
+    >>> texts = [(either[0], either[2]), (either[0], either[0]), (either[1], either[0]), (either[3], either[3])]
+    >>> certified_substitutions(classify, texts, [1, 1, 1, 1]).tolist()
+    [1, 1, 0, -1]
+    """
+    problem = _Problem(classifier, substitutions, y, method, sound, semantics, memory_limit)
+    return problem.largest()
+
+
+class _Problem:
+    """Texts, labels and options of a call, and the bounded network of each length."""
+
+    def __init__(
+        self,
+        classifier: WordClassifier,
+        substitutions: Iterable[Sequence[Sequence[str]]],
+        y: Any,
+        method: str | None,
+        sound: bool,
+        semantics: str,
+        memory_limit: int | None,
+    ) -> None:
+        if not isinstance(classifier, WordClassifier):
+            raise InputTypeError(f"classifier: expected a WordClassifier, got {kind(classifier)}")
+        self.options = BoundOptions(method=method, sound=sound, semantics=semantics, memory_limit=memory_limit)
+        if self.options.method == "lipschitz":
+            raise InputError('method: expected "ibp", "crown-ibp", "crown" or None, got "lipschitz"')
+        texts = [checked_sets(text, n) for n, text in enumerate(items("substitutions", substitutions, "texts"))]
+        #: For each text and position, the indices of the words, the original first and each once.
+        self.sets = [_index_sets(classifier, text) for text in texts]
+        self.positions = torch.tensor([sum(len(words) > 1 for words in text) for text in texts], dtype=torch.int64)
+        self._y = class_labels("y", y, len(texts))
+        flat = sorted({index for text in self.sets for words in text for index in words})
+        self._vectors = classifier.vectors(flat) if flat else torch.empty(0, 1)
+        self._row = {index: row for row, index in enumerate(flat)}
+        self._finite = self._vectors.flatten(1).isfinite().all(1)
+        self._network = classifier.network
+        self._bounded: dict[int, BoundedModel] = {}
+
+    def bounds(self, chosen: Tensor, changes: Tensor) -> Tensor:
+        """Lower bounds of the margins of chosen texts with at most some changes each, [n, K − 1]."""
+        with evaluation_mode(self._network):
+            return self._in_parts(chosen, changes)
+
+    def _in_parts(self, chosen: Tensor, changes: Tensor) -> Tensor:
+        lower: list[Tensor] = [torch.empty(0)] * len(chosen)
+        for length, members in by_length([self.sets[i] for i in chosen.tolist()]).items():
+            # texts with many words at a position together
+            members.sort(key=lambda i: max(map(len, self.sets[int(chosen[i])])))
+            while members:
+                widest = max(map(len, self.sets[int(chosen[members[-1]])]))
+                size = widest * length * self._vectors[0].numel() * self._vectors.element_size()
+                part = [members.pop() for _ in range(min(len(members), max(1, _BYTES // size)))]
+                rows = self._margins(length, chosen[part].tolist(), changes[part])
+                for i, row in zip(part, rows, strict=True):
+                    lower[i] = row
+        return torch.stack(lower) if lower else torch.empty(0, 0, dtype=torch.float64)
+
+    def largest(self) -> Tensor:
+        """The largest number of changes proved for each text, by bisection: the sets are nested."""
+        every = torch.arange(len(self.sets))
+        proved, failed = torch.full_like(self.positions, -1), self.positions + 1
+        tried = self.positions.clone()  # all at once is most often decided
+        while len(every):
+            positive = (self.bounds(every, tried[every]) > 0).all(1)
+            proved[every[positive]] = tried[every[positive]]
+            failed[every[~positive]] = tried[every[~positive]]
+            tried = (proved + failed) // 2
+            every = (failed - proved > 1).nonzero().squeeze(1)
+        return proved
+
+    def _margins(self, length: int, texts: list[int], changes: Tensor) -> Tensor:
+        """Lower bounds [n, K − 1] of texts of one length."""
+        points, known = self._points(texts)
+        if length not in self._bounded:
+            self._bounded[length] = BoundedModel(self._network, points[:1, 0])
+        bounded = self._bounded[length]
+        lower = torch.full((len(texts), bounded.outputs - 1), -torch.inf, dtype=torch.float64)
+        y = class_labels("y", self._y[texts], len(texts), bounded.outputs)
+        left = known.cpu()
+        for method in self.options.methods():
+            rows = left.nonzero().squeeze(1)
+            if not len(rows):
+                break
+            options = dataclasses.replace(self.options, method=method)
+            own = Choices(points[rows.to(points.device)], changes[rows])
+            found = bounded.margins(y=y[rows], choices=own, options=options).lower
+            lower[rows] = torch.fmax(lower[rows], found)
+            left[rows] = ~(lower[rows] > 0).all(1)
+        return lower
+
+    def _points(self, texts: list[int]) -> tuple[Tensor, Tensor]:
+        """Vectors [n, K, L, ...] of all words, the first repeated where there are fewer, and whether all are finite."""
+        widest = max(len(words) for i in texts for words in self.sets[i])
+        rows = [
+            [[self._row[index] for index in words + words[:1] * (widest - len(words))] for words in self.sets[i]]
+            for i in texts
+        ]
+        chosen = torch.tensor(rows, device=self._vectors.device).transpose(1, 2)
+        finite = self._finite[chosen].flatten(1).all(1)
+        return self._vectors[chosen].where(finite.view(-1, *[1] * (2 + self._vectors.dim() - 1)), 0), finite
+
+
+def checked_sets(text: Any, n: int) -> list[list[str]]:
+    """The words at each position of text n, the original first."""
+    positions = [
+        items(f"substitutions[{n}]", words, "words") for words in items(f"substitutions[{n}]", text, "positions")
+    ]
+    for position, words in enumerate(positions):
+        if not words:
+            raise InputError(
+                f"substitutions[{n}]: expected at least the original word at position {position}, got none"
+            )
+        for word in words:
+            if not isinstance(word, str):
+                raise InputTypeError(f"substitutions[{n}]: expected strings, got {shown(word)} at position {position}")
+            if not is_word(word):
+                raise InputError(
+                    f"substitutions[{n}]: expected words of split_words, got {shown(word)} at position {position}"
+                )
+    return positions
+
+
+def _index_sets(classifier: WordClassifier, text: list[list[str]]) -> list[list[int]]:
+    """The indices at each position of the network's input, each once."""
+    sets = [list(dict.fromkeys(classifier.index(word) for word in words)) for words in text]
+    return sets + [[index] for index in classifier.filled(len(text))]

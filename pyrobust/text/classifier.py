@@ -1,0 +1,159 @@
+"""Classifiers of texts by the vectors of their words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pyrobust.checks import count, flag, integer, items, kind, shape_text, shown, summary
+from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.runner import Runner, evaluation_mode, model_name
+from pyrobust.text.substitutions import split_words
+
+
+class WordClassifier:
+    """A classifier of texts: ``split_words``, the index of each word, its vector, and a network over the vectors.
+
+    Called with texts it returns their logits, as attacks need them; its parts are what certificates need. A model that
+    takes indices is given in two: ``embedding=model[0], network=model[1:]`` of an ``nn.Sequential``, or modules that
+    call the two halves of its forward pass.
+
+    Words out of the vocabulary have the index ``unknown``: all such words are one to the classifier. Texts of each
+    length are classified, and bounded, by themselves, so that no mask is needed; only those shorter than ``shortest``
+    are filled up, with positions that no substitution touches. Both parts are run in evaluation
+    mode, and left in theirs.
+
+    Args:
+        vocabulary: index of each word.
+        embedding: module that maps indices [N], int64, to vectors [N, ...], each by itself; an
+            ``nn.Embedding``.
+        network: module that maps vectors [B, L, ...] to logits [B, K], for every length L of a text.
+        unknown: index of words out of the vocabulary.
+        padding: index of filled positions; default: ``unknown``.
+        shortest: least number of words of the network's input, at least 1; the kernel size of a convolution.
+        lower: whether words are looked up in lower case.
+
+    Attributes:
+        embedding, network, shortest: as given.
+
+    Raises:
+        InputError: a value out of range, or an embedding with ``max_norm``, which changes its weights in use.
+        InputTypeError: an argument of the wrong type.
+
+    >>> model = nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(4, 2)).eval()
+    >>> classify = WordClassifier({"good": 1, "film": 2}, model[0], model[1:], unknown=0)
+    >>> logits = classify(["Good film!", "film: good", "good movie"])
+    >>> logits.shape, bool((logits == model(torch.tensor([[1, 2], [2, 1], [1, 0]]))).all())
+    (torch.Size([3, 2]), True)
+    """
+
+    def __init__(
+        self,
+        vocabulary: Mapping[str, int],
+        embedding: nn.Module,
+        network: nn.Module,
+        *,
+        unknown: int,
+        padding: int | None = None,
+        shortest: int = 1,
+        lower: bool = True,
+    ) -> None:
+        if not isinstance(vocabulary, Mapping):
+            raise InputTypeError(f"vocabulary: expected a mapping from words to indices, got {kind(vocabulary)}")
+        for name, module in (("embedding", embedding), ("network", network)):
+            if not isinstance(module, nn.Module):
+                raise InputTypeError(f"{name}: expected a torch.nn.Module, got {kind(module)}")
+        if getattr(embedding, "max_norm", None) is not None:
+            raise InputError("embedding: expected one without max_norm, which changes the weights that are looked up")
+        self.embedding = embedding
+        self.network = network
+        self.shortest = count("shortest", shortest)
+        self._unknown = integer("unknown", unknown, 0)
+        self._padding = self._unknown if padding is None else integer("padding", padding, 0)
+        self._lower = flag("lower", lower)
+        self._index: dict[str, int] = {}
+        for word, index in vocabulary.items():
+            own = integer(f"vocabulary[{shown(word)}]", index, 0)
+            if self._index.setdefault(self._key(word), own) != own:
+                raise InputError(
+                    f"vocabulary: expected one index for {shown(self._key(word))}, got two; pass lower=False"
+                )
+
+    def __repr__(self) -> str:
+        return summary(self, words=len(self._index), network=model_name(self.network), shortest=self.shortest)
+
+    def _key(self, word: str) -> str:
+        return word.lower() if self._lower else word
+
+    def index(self, word: str) -> int:
+        """The index of a word, ``unknown`` if it is out of the vocabulary."""
+        return self._index.get(self._key(word), self._unknown)
+
+    def filled(self, length: int) -> list[int]:
+        """The indices that fill up a text of some words."""
+        return [self._padding] * (self.shortest - length)
+
+    def vectors(self, indices: Sequence[int]) -> Tensor:
+        """The vectors of some indices, [N, ...].
+
+        Raises:
+            ModelError: the embedding fails, or does not return a vector for each index.
+        """
+        device = next((t.device for t in (*self.embedding.parameters(), *self.embedding.buffers())), None)
+        try:
+            with torch.no_grad(), evaluation_mode(self.embedding):
+                vectors = self.embedding(torch.tensor(indices, dtype=torch.int64, device=device))
+        except (IndexError, RuntimeError) as error:
+            raise ModelError(f"embedding: failed at indices 0 to {max(indices)}: {error}") from error
+        if not isinstance(vectors, Tensor) or not vectors.is_floating_point() or len(vectors) != len(indices):
+            got = shape_text(vectors.shape) if isinstance(vectors, Tensor) else kind(vectors)
+            raise ModelError(f"embedding: expected float vectors [{len(indices)}, ...], got {got}")
+        return vectors
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """Logits [N, K] of texts, on the CPU.
+
+        Raises:
+            InputTypeError: texts that are no strings.
+            ModelError: a part of the classifier failed.
+        """
+        return self.logits([split_words(text).words for text in checked_texts(texts)])
+
+    def logits(self, texts: Sequence[Sequence[str]]) -> Tensor:
+        """Logits [N, K] of texts given as words, on the CPU."""
+        if not texts:
+            raise InputError("texts: expected at least one text, got none")
+        runner = Runner(self.network)
+        rows: list[Tensor] = [torch.empty(0)] * len(texts)
+        for length, members in by_length(texts).items():
+            fill = self.filled(length)
+            indices = [index for i in members for index in ([self.index(word) for word in texts[i]] + fill)]
+            flat = self.vectors(indices)
+            with runner.session():
+                logits = runner.logits(runner.batch(flat.view(len(members), -1, *flat.shape[1:]))).cpu()
+            for i, row in zip(members, logits.clone(), strict=True):
+                rows[i] = row
+        return torch.stack(rows)
+
+
+def checked_texts(texts: Iterable[str]) -> list[str]:
+    """Texts as a list; a single string, or a text that is no string, is an error."""
+    every = items("texts", texts, "strings")
+    for text in every:
+        if not isinstance(text, str):
+            raise InputTypeError(f"texts: expected strings, got {shown(text)}")
+    return every
+
+
+def by_length(texts: Sequence[Sequence[object]]) -> dict[int, list[int]]:
+    """The positions of texts, by their number of words.
+
+    >>> by_length([["a", "film"], ["good"], ["a", "bore"]])
+    {2: [0, 2], 1: [1]}
+    """
+    groups: dict[int, list[int]] = {}
+    for position, text in enumerate(texts):
+        groups.setdefault(len(text), []).append(position)
+    return groups
