@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -116,35 +116,24 @@ class WordClassifier:
         """Logits [N, K] of texts, on the CPU.
 
         Raises:
+            InputError: no texts.
             InputTypeError: texts that are no strings.
             ModelError: a part of the classifier failed.
         """
-        return self.logits([split_words(text).words for text in checked_texts(texts)])
-
-    def logits(self, texts: Sequence[Sequence[str]]) -> Tensor:
-        """Logits [N, K] of texts given as words, on the CPU."""
-        if not texts:
+        split = [split_words(text).words for text in items("texts", texts, "strings")]
+        if not split:
             raise InputError("texts: expected at least one text, got none")
         runner = Runner(self.network)
-        rows: list[Tensor] = [torch.empty(0)] * len(texts)
-        for length, members in by_length(texts).items():
+        rows: list[Tensor] = [torch.empty(0)] * len(split)
+        for length, members in by_length(split).items():
             fill = self.filled(length)
-            indices = [index for i in members for index in ([self.index(word) for word in texts[i]] + fill)]
+            indices = [index for i in members for index in ([self.index(word) for word in split[i]] + fill)]
             flat = self.vectors(indices)
             with runner.session():
                 logits = runner.logits(runner.batch(flat.view(len(members), -1, *flat.shape[1:]))).cpu()
             for i, row in zip(members, logits.clone(), strict=True):
                 rows[i] = row
         return torch.stack(rows)
-
-
-def checked_texts(texts: Iterable[str]) -> list[str]:
-    """Texts as a list; a single string, or a text that is no string, is an error."""
-    every = items("texts", texts, "strings")
-    for text in every:
-        if not isinstance(text, str):
-            raise InputTypeError(f"texts: expected strings, got {shown(text)}")
-    return every
 
 
 def by_length(texts: Sequence[Sequence[object]]) -> dict[int, list[int]]:
