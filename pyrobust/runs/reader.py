@@ -11,11 +11,12 @@ character for character.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from pyrobust.runs.schema import (
     PENDING,
     RUN,
     SCHEMA_VERSIONS,
+    THREAT_VERSION,
     create_statements,
     schema_version,
 )
@@ -54,7 +56,7 @@ class Header:
     """The header of a run: its kind, parameters, model, data and guarantee.
 
     Attributes:
-        kind: "certify", "predict", "attack", "verify" or "sandwich".
+        kind: "certify", "predict", "attack", "verify", "sandwich" or "threat".
         parameters: everything the results depend on, as JSON values (`pyrobust.runs.parameters`).
         model: display name of the model; compared only where it has no hash.
         model_sha256: hash of the model's structure and parameters; "" for a callable without one.
@@ -184,48 +186,65 @@ def reading(path: Path) -> Iterator[None]:
 def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
     """Validate the schema of a run file and read its header; None for an empty database."""
     with reading(path):
-        connection.execute("PRAGMA trusted_schema = OFF")
-        objects = connection.execute("SELECT type, name, sql FROM sqlite_master")
-        schema = {name: (kind, sql) for kind, name, sql in objects}
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        if not schema and not application:
+        found = read_run_row(connection, path, {*SCHEMA_VERSIONS.values(), IDENTITY_VERSION})
+        if found is None:
             return None
-        if application != APPLICATION_ID:
-            raise FileFormatError(f"{path}: a SQLite file of another program, not a run of pyrobust; use another file")
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        _check_version(path, version, *sorted({*SCHEMA_VERSIONS.values(), IDENTITY_VERSION}))
-        if schema.get("run") != ("table", create_statements("certify")["run"]):
-            raise ValueError("table run has an unexpected schema")
-        _check_length(connection)
-        check = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if check != "ok":
-            raise ValueError(str(check).replace("\n", " ")[:200])
-        rows = connection.execute(f"SELECT {', '.join(list(RUN)[1:])} FROM run").fetchall()
-        if len(rows) != 1:
-            raise ValueError(f"table run: expected one row, got {len(rows)}")
-        stored_version, *texts = rows[0]
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError("table run: expected text")
-        kind, parameters, model, model_sha256, data, data_sha256, guarantee, versions = texts
-        if kind not in KINDS:
-            raise ValueError(f"unknown kind {kind[:40]!r}")
-        values, software = json.loads(parameters), json.loads(versions)
-        layout = layout_of(kind, values)
-        _check_version(path, version, *sorted({schema_version(layout, identity) for identity in (False, True)}))
-        if stored_version != version:
-            raise ValueError(f"table run: schema version {stored_version} contradicts the file's, {version}")
+        header, version, schema = found
+        if header.kind not in KINDS:
+            raise ValueError(f"unknown kind {header.kind[:40]!r}")
+        _check_version(path, version, {schema_version(header.layout, identity) for identity in (False, True)})
         identified = version >= IDENTITY_VERSION
-        if schema != {name: ("table", sql) for name, sql in create_statements(layout, identified).items()}:
+        if schema != {name: ("table", sql) for name, sql in create_statements(header.layout, identified).items()}:
             raise ValueError("table result has an unexpected schema")
-        check_parameters(kind, values)
-        if (guarantee == "grid") != ("grid" in values and kind != "attack"):
+        check_parameters(header.kind, header.parameters)
+        if (header.guarantee == "grid") != ("grid" in header.parameters and header.kind != "attack"):
             raise ValueError("guarantee contradicts the parameters")
-        if not isinstance(software, dict) or not all(isinstance(text, str) for text in software.values()):
-            raise ValueError("versions: expected an object of strings")
         identity = _read_identity(connection) if identified else None
     if identity is not None and identity.void:
         raise StoreError(f"{path}: void, do not use its results: {identity.void}; start a new run in another file")
-    return Header(kind, values, model, model_sha256, data, data_sha256, guarantee, software, identity)
+    return dataclasses.replace(header, identity=identity)
+
+
+def read_run_row(
+    connection: sqlite3.Connection, path: Path, versions: Collection[int]
+) -> tuple[Header, int, dict[str, tuple[str, str]]] | None:
+    """Check a file of one of these schema versions, and read its table "run"; None for an empty database.
+
+    Kind and parameters are unchecked. The schema version and the SQL of all tables follow the header.
+    """
+    connection.execute("PRAGMA trusted_schema = OFF")
+    objects = connection.execute("SELECT type, name, sql FROM sqlite_master")
+    schema = {name: (kind, sql) for kind, name, sql in objects}
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    if not schema and not application:
+        return None
+    if application != APPLICATION_ID:
+        raise FileFormatError(f"{path}: a SQLite file of another program, not a run of pyrobust; use another file")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version not in versions and version in {THREAT_VERSION, IDENTITY_VERSION, *SCHEMA_VERSIONS.values()}:
+        held, reads = ("threats", "read_verdicts") if version == THREAT_VERSION else ("images", "Run")
+        raise FileFormatError(f"{path}: expected another kind of run, got one on {held}, which {reads} reads")
+    _check_version(path, version, versions)
+    if schema.get("run") != ("table", create_statements("certify")["run"]):
+        raise ValueError("table run has an unexpected schema")
+    _check_length(connection)
+    check = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if check != "ok":
+        raise ValueError(str(check).replace("\n", " ")[:200])
+    rows = connection.execute(f"SELECT {', '.join(list(RUN)[1:])} FROM run").fetchall()
+    if len(rows) != 1:
+        raise ValueError(f"table run: expected one row, got {len(rows)}")
+    stored_version, *texts = rows[0]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("table run: expected text")
+    kind, parameters, model, model_sha256, data, data_sha256, guarantee, software = texts
+    if stored_version != version:
+        raise ValueError(f"table run: schema version {stored_version} contradicts the file's, {version}")
+    libraries = json.loads(software)
+    if not isinstance(libraries, dict) or not all(isinstance(text, str) for text in libraries.values()):
+        raise ValueError("versions: expected an object of strings")
+    values = json.loads(parameters)
+    return Header(kind, values, model, model_sha256, data, data_sha256, guarantee, libraries), version, schema
 
 
 def _read_identity(connection: sqlite3.Connection) -> Identity:
@@ -235,10 +254,11 @@ def _read_identity(connection: sqlite3.Connection) -> Identity:
     return decode_identity(values[0])
 
 
-def _check_version(path: Path, version: int, *known: int) -> None:
+def _check_version(path: Path, version: int, known: Collection[int]) -> None:
     if version not in known:
+        expected = _or_list(sorted(known))
         raise FileFormatError(
-            f"{path}: schema version {version}, expected {_or_list(known)}; use the version of pyrobust that wrote it"
+            f"{path}: schema version {version}, expected {expected}; use the version of pyrobust that wrote it"
         )
 
 

@@ -1,0 +1,207 @@
+"""A run file that one process has open for writing: created whole, locked, and left as one plain file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from pyrobust.errors import FileFormatError, StoreError
+from pyrobust.runs.reader import Header
+from pyrobust.runs.schema import APPLICATION_ID
+from pyrobust.zoo.files import COMPANIONS
+
+# A writer that holds the lock only ever waits for a reader that is opening or closing the file.
+_TIMEOUT_S = 5
+_SMALLEST_DATABASE = 512
+
+_Self = TypeVar("_Self", bound="LockedFile")
+
+
+class LockedFile(ABC):
+    """Open a run file for writing, a new one or the one there, or one in memory for path None, until ``close``.
+
+    SQLite's write lock is held from opening to closing, so that a second writer is refused; readers see what is
+    committed. A new file appears with what ``_start`` writes or not at all, and is removed again if an exception comes
+    while it is empty.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self.path = None if path is None else Path(path)
+        self._where = Path("(in memory)") if self.path is None else self.path
+        # SQLite follows symbolic links and names its companions after the file that they lead to.
+        self._file: str | None = None
+        if self.path is not None:
+            try:
+                self._file = os.path.realpath(self.path)
+            except ValueError as error:
+                raise StoreError(f"{self.path}: cannot create the file ({error}); name another") from error
+        self._created = self._make_file()
+        self._empty = True
+        try:
+            with self._writing("opened"):
+                self.connection = self._connect()
+        except BaseException:
+            self._remove()
+            raise
+        try:
+            with self._writing("opened"):
+                # Reading first waits for another process that is recovering the file of a killed writer.
+                self.connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+                # No waiting for the write lock: another writer keeps it for its whole run, as does this one.
+                self.connection.execute("PRAGMA busy_timeout = 0")
+                self.connection.execute("BEGIN IMMEDIATE")
+                self.connection.execute(f"PRAGMA busy_timeout = {1000 * _TIMEOUT_S}")
+            self._start()
+        except BaseException:
+            self._discard()
+            raise
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Create the tables of an empty database, with ``_create``, or check those that are there; leave it locked."""
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None and self._created and self._empty:
+            self._discard()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Leave one plain file that can be read from read-only media; a run in memory stays open."""
+        self._roll_back()
+        if self.path is None:
+            return
+        # Fails while another process reads; the file then stays in WAL mode and is complete all the same.
+        with contextlib.suppress(sqlite3.Error):
+            self.connection.execute("PRAGMA journal_mode = DELETE")
+        self.connection.close()
+
+    def _make_file(self) -> bool:
+        """Create an empty file, an empty database to SQLite, unless the path exists; return whether it was created."""
+        if self._file is None:
+            return False
+        if os.path.isdir(self._file):
+            raise StoreError(f"{self.path}: is a folder; expected a path for a run file")
+        for suffix in COMPANIONS:
+            if self._file.endswith(suffix) and os.path.exists(self._file.removesuffix(suffix)):
+                raise StoreError(f"{self.path}: SQLite's name for a companion of another run; use another file")
+            # SQLite would take it for what a killed writer left, and remove it.
+            if os.path.exists(self._file + suffix) and not os.path.exists(self._file):
+                raise StoreError(
+                    f"{self.path}: expected no {Path(self._file).name}{suffix} without the run it belongs to; use "
+                    "another file, or remove that one"
+                )
+        try:
+            try:
+                os.close(os.open(self._file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            except FileExistsError:
+                status = os.stat(self._file)
+            else:
+                return True
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise StoreError(
+                f"{self.path}: cannot create the file ({reason}); use an existing folder with write permission"
+            ) from error
+        # SQLite would take a file this short for an empty database and overwrite it.
+        if not stat.S_ISREG(status.st_mode) or 0 < status.st_size < _SMALLEST_DATABASE:
+            raise FileFormatError(f"{self.path}: not a run of pyrobust; use another file")
+        return False
+
+    def _connect(self) -> sqlite3.Connection:
+        if self.path is None:
+            return sqlite3.connect(":memory:", isolation_level=None)
+        uri = f"{self.path.absolute().as_uri()}?mode=rw"
+        return sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S, isolation_level=None)
+
+    def _create(self, version: int, statements: Iterable[str], header: Header) -> None:
+        """Write the schema version, the tables and the header row into an empty database."""
+        self.connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        self.connection.execute(f"PRAGMA user_version = {version}")
+        for statement in statements:
+            self.connection.execute(statement)
+        self.connection.execute(
+            "INSERT INTO run VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                version,
+                header.kind,
+                json.dumps(header.parameters, allow_nan=False),
+                header.model,
+                header.model_sha256,
+                header.data,
+                header.data_sha256,
+                header.guarantee,
+                json.dumps(header.versions),
+            ),
+        )
+
+    def _commit(self) -> None:
+        """Commit, and take the write lock again."""
+        self.connection.execute("COMMIT")
+        self.connection.execute("BEGIN IMMEDIATE")
+
+    def _lock_in_wal_mode(self) -> None:
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute("BEGIN IMMEDIATE")
+
+    def _roll_back(self) -> None:
+        # Some errors make SQLite roll back by itself, others do not.
+        if self.connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self.connection.execute("ROLLBACK")
+
+    def _discard(self) -> None:
+        """Close the run, and remove its file if this writer created it."""
+        self._roll_back()
+        self.connection.close()
+        self._remove()
+
+    def _remove(self) -> None:
+        if self._created and self._file is not None:
+            for suffix in ("", *COMPANIONS):
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{self._file}{suffix}")
+
+    @contextlib.contextmanager
+    def _writing(self, action: str) -> Iterator[None]:
+        """Translate SQLite's errors to this package's; ``action`` is "opened" or "written"."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            reason = str(error)
+            if "locked" in reason or "busy" in reason:
+                self._created = False  # another process started a run in the file that this writer created
+                raise StoreError(
+                    f"{self._where}: being written by another process; wait for it to finish, or stop it"
+                ) from error
+            if type(error) is sqlite3.DatabaseError:
+                raise FileFormatError(
+                    f"{self._where}: damaged, or not a run of pyrobust ({reason}); use another file"
+                ) from error
+            if isinstance(error, sqlite3.IntegrityError):
+                raise StoreError(
+                    f"{self._where}: already holds one of these images ({reason}); start a new run"
+                ) from error
+            if "readonly" in reason or "unable to open" in reason:
+                raise StoreError(
+                    f"{self._where}: cannot be {action} to resume the run ({reason}): the file and its folder must be "
+                    "writable; change their permissions, or copy the run to another folder; `pyrobust log` only reads "
+                    "it"
+                ) from error
+            raise StoreError(
+                f"{self._where}: cannot be {action} ({reason}): disk full, file size limit reached, or permission "
+                "missing; committed results are kept"
+            ) from error

@@ -1,0 +1,198 @@
+"""Prompts of a threat, from a file or a list."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pyrobust.checks import count, file_path, items, shown, summary
+from pyrobust.errors import FileFormatError, InputError, InputTypeError
+from pyrobust.threats.readers.untrusted import MAX_ROWS, csv_rows, json_lines, read_bytes
+
+_SPELLINGS: Final = {"behavior": "behaviour"}
+
+
+@dataclass(frozen=True)
+class ThreatPrompt:
+    """One prompt of a threat.
+
+    Attributes:
+        id: identifier, unique within the threat.
+        prompt: what is sent.
+        behaviour: what the attack is after, the cluster of the intervals; the prompt if empty.
+        group: the attack's method, or the probe.
+        category: category of the behaviour.
+        target: what a judge compares the answer with: the fact, or what an injection wants to be said.
+        threat: kind of threat, as in ``ThreatVerdict``.
+        extra: further fields of the file, as JSON values.
+    """
+
+    id: str
+    prompt: str
+    behaviour: str = ""
+    group: str = ""
+    category: str = ""
+    target: str = ""
+    threat: str = "jailbreak"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in _TEXTS:
+            if not isinstance(getattr(self, name), str):
+                raise InputTypeError(f"{name}: expected a string, got {shown(getattr(self, name))}")
+        for name in ("id", "prompt", "threat"):
+            if not getattr(self, name):
+                raise InputError(f"{name}: expected a string that is not empty, got ''")
+        if not isinstance(self.extra, Mapping):
+            raise InputTypeError(f"extra: expected a mapping of JSON values, got {shown(self.extra)}")
+
+
+_TEXTS: Final = tuple(item.name for item in fields(ThreatPrompt) if item.name != "extra")
+
+
+@dataclass(frozen=True)
+class Threat:
+    """Prompts, and the number of attempts at each.
+
+    Attributes:
+        prompts: given as strings, mappings with the fields of ``ThreatPrompt``, or these. Without an id they are
+            numbered; fields of another name are kept in ``extra``.
+        attempts: attempts at each prompt.
+        source: the file that the prompts were read from, or a name.
+
+    Raises:
+        InputError: no prompt, an empty one, or an id twice.
+        InputTypeError: fields of other types.
+
+    >>> threat = Threat(["Pick a lock.", {"prompt": "Pick a lock!", "behaviour": "locks"}], attempts=3)
+    >>> threat, threat.prompts[1].id
+    (Threat(prompts=2, attempts=3, behaviours=2), '1')
+    """
+
+    prompts: tuple[ThreatPrompt, ...]
+    attempts: int = 1
+    source: str = ""
+
+    def __init__(
+        self, prompts: Sequence[str | Mapping[str, Any] | ThreatPrompt], attempts: int = 1, source: str = ""
+    ) -> None:
+        given = [prompts] if isinstance(prompts, str) else items("prompts", prompts, "prompts")
+        rows = [item if isinstance(item, ThreatPrompt) else _prompt(item, i) for i, item in enumerate(given)]
+        if not rows:
+            raise InputError("prompts: expected at least one, got none")
+        name, times = Counter(row.id for row in rows).most_common(1)[0]
+        if times > 1:
+            raise InputError(f"prompts: expected a different id for each, got {name!r} {times} times")
+        count("attempts", attempts, MAX_ROWS // len(rows))
+        object.__setattr__(self, "prompts", tuple(rows))
+        object.__setattr__(self, "attempts", attempts)
+        object.__setattr__(self, "source", source)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], attempts: int = 1, *, threat: str | None = None) -> Threat:
+        r"""Read prompts from a CSV table or JSON Lines (name ends in ``.jsonl``); the file is untrusted.
+
+        The column or key ``prompt`` is needed. Numbers in JSON become strings where a string is expected.
+
+        Args:
+            path: the file.
+            attempts: attempts at each prompt.
+            threat: kind of threat of the prompts that name none.
+
+        Raises:
+            FileFormatError: the file is missing, damaged, too large, empty, or has an id twice; it names the line.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "prompts.csv"
+        ...     _ = file.write_text("id,prompt,target\nparis,What is the capital of France?,Paris\n")
+        ...     Threat.read(file, threat="factuality").prompts[0].target
+        'Paris'
+        """
+        path = file_path("path", path)
+        content = read_bytes(path)
+        if b"\0" in content:
+            line = content[: content.index(b"\0")].count(b"\n") + 1
+            raise FileFormatError(f"{path}: line {line}: contains a NUL byte; expected text in UTF-8")
+        lines: Any = (
+            ((f"{path}: line {number}", entry) for number, entry in json_lines(path))
+            if path.suffix.lower() in (".jsonl", ".ndjson")
+            else csv_rows(path)
+        )
+        rows: list[ThreatPrompt] = []
+        places: dict[str, str] = {}
+        for where, entry in lines:
+            try:
+                row = _prompt(entry, len(rows))
+            except (InputError, InputTypeError) as error:
+                raise FileFormatError(f"{where}: {error}") from error
+            if row.id in places:
+                raise FileFormatError(f"{where}: expected a different id for each prompt, got {row.id!r} again")
+            places[row.id] = where
+            rows.append(row if threat is None or entry.get("threat") else replace(row, threat=threat))
+            if len(rows) > MAX_ROWS:
+                raise FileFormatError(f"{where}: expected at most {MAX_ROWS} prompts; split the file")
+        if not rows:
+            raise FileFormatError(f"{path}: expected at least one prompt, got none")
+        return cls(rows, attempts, str(path))
+
+    def __len__(self) -> int:
+        """Number of attempts at all prompts."""
+        return len(self.prompts) * self.attempts
+
+    def __repr__(self) -> str:
+        behaviours = len({row.behaviour or row.prompt for row in self.prompts})
+        return summary(self, prompts=len(self.prompts), attempts=self.attempts, behaviours=behaviours)
+
+    @property
+    def duplicates(self) -> int:
+        """Number of prompts that an earlier one repeats word for word; they are further attempts at it."""
+        return len(self.prompts) - len({row.prompt for row in self.prompts})
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the prompts with all their fields."""
+        digest = hashlib.sha256()
+        for row in self.prompts:
+            digest.update(encode_prompt(row).encode() + b"\n")
+        return digest.hexdigest()
+
+    def attempt_numbers(self) -> list[int]:
+        """The first attempt's number of each prompt: its repetitions word for word are numbered on."""
+        seen: Counter[str] = Counter()
+        first = []
+        for row in self.prompts:
+            first.append(seen[row.prompt] * self.attempts)
+            seen[row.prompt] += 1
+        return first
+
+
+def encode_prompt(prompt: ThreatPrompt) -> str:
+    """Encode a prompt as JSON."""
+    return json.dumps(asdict(prompt), default=str)
+
+
+def _prompt(value: Any, number: int) -> ThreatPrompt:
+    """A prompt from a string or a mapping."""
+    if isinstance(value, str):
+        return ThreatPrompt(str(number), value)
+    if not isinstance(value, Mapping):
+        raise InputTypeError(f"prompts: expected strings or mappings, got {shown(value)}")
+    texts: dict[str, Any] = {}
+    kept = value.get("extra")
+    extra: dict[str, Any] = dict(kept) if isinstance(kept, Mapping) else {}
+    for key, item in value.items():
+        name = _SPELLINGS.get(key, key)
+        if name in _TEXTS and item not in (None, ""):
+            texts[name] = str(item) if type(item) in (int, float) else item
+        elif name not in _TEXTS and item is not kept:
+            extra[str(key)] = item
+    if "prompt" not in texts:
+        raise InputError(f"prompt: expected a field of this name, got {', '.join(map(str, value))[:80] or 'none'}")
+    return ThreatPrompt(**{"id": str(number)} | texts, extra=extra)
