@@ -24,7 +24,8 @@ from pyrobust.evaluation.arguments import (
 from pyrobust.evaluation.certify_sequential import fill_sequentially
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
-from pyrobust.evaluation.resume import Advance, Step, fill_run, probing, software_versions, stored_parameters, write_run
+from pyrobust.evaluation.resume import Advance, Step, fill_run, probing, stored_parameters, write_run
+from pyrobust.runs.identity import software_versions
 from pyrobust.runs.parameters import RULE, chosen_indices
 from pyrobust.runs.reader import Header
 from pyrobust.runs.run import Run

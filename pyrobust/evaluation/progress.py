@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pyrobust.checks import flag, number_text
+from pyrobust.runs.progress_bar import progress_bar
 
 
 @dataclass(frozen=True)
@@ -76,46 +77,7 @@ def sweep_reporting(progress: bool | Report) -> Iterator[Report]:
     if callable(progress):
         yield progress
     elif flag("progress", progress):
-        with _bar() as report:
-            yield report
+        with progress_bar("images") as show:
+            yield lambda now: show(now.images, now.done, now.total, now.summary)
     else:
         yield lambda now: None
-
-
-@contextlib.contextmanager
-def _bar() -> Iterator[Report]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-    from rich.table import Column
-    from rich.text import Text
-
-    class Rate(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            return Text("" if task.speed is None else f"{task.speed:.2f}/s")
-
-    class Time(TimeRemainingColumn):
-        """Time that is left, or that the finished sweep took."""
-
-        def render(self, task: Task) -> Text:
-            return Text("took " if task.finished else "ETA ").append_text(super().render(task))
-
-    # Fits one line of 80 columns even for 50,000 images: the bar takes the space that the figures leave.
-    columns = (
-        BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=24)),
-        TextColumn("{task.fields[done]}/{task.total:.0f} images", table_column=Column(no_wrap=True)),
-        Rate(table_column=Column(no_wrap=True)),
-        Time(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
-        TextColumn("{task.fields[summary]}", table_column=Column(no_wrap=True)),
-    )
-    # Speed over the last minute, so that the estimate follows a machine that slows down.
-    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=60.0) as bar:
-        task = None
-
-        def report(now: SweepProgress) -> None:
-            nonlocal task
-            if task is None:
-                # Images of earlier starts must not count towards the speed.
-                task = bar.add_task("", total=now.total, completed=now.done, done=now.done, summary="")
-            bar.update(task, completed=now.images, done=now.done, summary=now.summary)
-
-        yield report

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from pyrobust.checks import WORDS, count, file_path, first_values
@@ -22,7 +19,7 @@ from pyrobust.errors import FileFormatError, InputError, ModelError, PyrobustErr
 from pyrobust.evaluation.datasets import take
 from pyrobust.evaluation.progress import Report, SweepProgress, sweep_reporting
 from pyrobust.runner import Runner
-from pyrobust.runs.identity import Identity
+from pyrobust.runs.identity import Identity, software_versions
 from pyrobust.runs.parameters import check_parameters, processing_order
 from pyrobust.runs.reader import Header, connect_readonly, read_header
 from pyrobust.runs.run import Run
@@ -254,20 +251,6 @@ def attack_or_verify_header(
         guarantee=guarantee,
         versions=software_versions(),
     )
-
-
-def software_versions() -> dict[str, str]:
-    """Return the versions of the software that computes the results.
-
-    >>> sorted(software_versions())
-    ['numpy', 'pyrobust', 'python', 'torch']
-    """
-    return {
-        "pyrobust": metadata.version("pyrobust"),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
 
 
 @contextmanager

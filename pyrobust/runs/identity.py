@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import platform
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from typing import Any
+
+import numpy as np
+import torch
 
 #: Probe inputs, and the most logits stored of each.
 PROBES, LOGITS = 8, 16
@@ -100,3 +105,17 @@ def _list_of(value: Any, valid: Any, longest: int) -> bool:
 
 def _number_or_none(value: Any) -> bool:
     return value is None or (type(value) in (int, float) and math.isfinite(value))
+
+
+def software_versions() -> dict[str, str]:
+    """Return the versions of the software that computes the results.
+
+    >>> sorted(software_versions())
+    ['numpy', 'pyrobust', 'python', 'torch']
+    """
+    return {
+        "pyrobust": metadata.version("pyrobust"),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }

@@ -35,7 +35,7 @@ class LockedFile(ABC):
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self.path = None if path is None else Path(path)
-        self._where = Path("(in memory)") if self.path is None else self.path
+        self.where = Path("(in memory)") if self.path is None else self.path
         # SQLite follows symbolic links and names its companions after the file that they lead to.
         self._file: str | None = None
         if self.path is not None:
@@ -185,23 +185,23 @@ class LockedFile(ABC):
             if "locked" in reason or "busy" in reason:
                 self._created = False  # another process started a run in the file that this writer created
                 raise StoreError(
-                    f"{self._where}: being written by another process; wait for it to finish, or stop it"
+                    f"{self.where}: being written by another process; wait for it to finish, or stop it"
                 ) from error
             if type(error) is sqlite3.DatabaseError:
                 raise FileFormatError(
-                    f"{self._where}: damaged, or not a run of pyrobust ({reason}); use another file"
+                    f"{self.where}: damaged, or not a run of pyrobust ({reason}); use another file"
                 ) from error
             if isinstance(error, sqlite3.IntegrityError):
                 raise StoreError(
-                    f"{self._where}: already holds one of these images ({reason}); start a new run"
+                    f"{self.where}: already holds one of these images ({reason}); start a new run"
                 ) from error
             if "readonly" in reason or "unable to open" in reason:
                 raise StoreError(
-                    f"{self._where}: cannot be {action} to resume the run ({reason}): the file and its folder must be "
+                    f"{self.where}: cannot be {action} to resume the run ({reason}): the file and its folder must be "
                     "writable; change their permissions, or copy the run to another folder; `pyrobust log` only reads "
                     "it"
                 ) from error
             raise StoreError(
-                f"{self._where}: cannot be {action} ({reason}): disk full, file size limit reached, or permission "
+                f"{self.where}: cannot be {action} ({reason}): disk full, file size limit reached, or permission "
                 "missing; committed results are kept"
             ) from error

@@ -77,7 +77,7 @@ class RunWriter(LockedFile):
         self.connection.executemany(f"{statement} VALUES ({marks})", zip(*values, strict=True))
 
     def _start(self) -> None:
-        stored = read_header(self.connection, self._where)
+        stored = read_header(self.connection, self.where)
         if stored is None:
             self._begin()
         else:
@@ -105,24 +105,24 @@ class RunWriter(LockedFile):
         if differences:
             if stored.kind != self.header.kind:
                 raise StoreError(
-                    f"{self._where}: holds a run of kind {stored.kind}, expected {self.header.kind}; use another file"
+                    f"{self.where}: holds a run of kind {stored.kind}, expected {self.header.kind}; use another file"
                 )
             raise StoreError(
-                f"{self._where}: holds a run with different parameters: {'; '.join(differences)}; "
+                f"{self.where}: holds a run with different parameters: {'; '.join(differences)}; "
                 f"repeat its parameters to resume it{_grid_hint(stored, self.header)}"
                 f"{_code_hint(stored, self.header)}, or use another file"
             )
         if stored.versions != self.header.versions:
-            logger.warning("%s: started with %s, resumed with %s", self._where, stored.versions, self.header.versions)
+            logger.warning("%s: started with %s, resumed with %s", self.where, stored.versions, self.header.versions)
         if stored.identity is None:
-            logger.warning("%s: holds no identity of the model; only its parameters were compared", self._where)
+            logger.warning("%s: holds no identity of the model; only its parameters were compared", self.where)
         self.header = stored
-        self.done = set(read_columns(self.connection, self._where, stored.layout, ["idx"])["idx"])
+        self.done = set(read_columns(self.connection, self.where, stored.layout, ["idx"])["idx"])
         with self._writing("opened"):
             self._roll_back()
             self._lock_in_wal_mode()
         if stored.identity is not None and given is not None and not set(given.code) <= set(known):
-            logger.warning("%s: the code of the model has changed; the run records it", self._where)
+            logger.warning("%s: the code of the model has changed; the run records it", self.where)
             self._store_identity(replace(stored.identity, code=(*known, *given.code)))
 
     def void(self, reason: str) -> None:

@@ -11,14 +11,18 @@ from typing import Any, Final
 
 from pyrobust.checks import choice, file_path, finite, flag
 from pyrobust.errors import FileFormatError, InputError
+from pyrobust.runs.reader import is_run
+from pyrobust.runs.schema import APPLICATION_ID, THREAT_VERSION
 from pyrobust.threats.files import read_json_lines, read_parquet
 from pyrobust.threats.readers import garak, inspect_ai, jailbreakbench, promptfoo, textattack
 from pyrobust.threats.readers.table import read_csv
 from pyrobust.threats.readers.untrusted import check_size, mapping, parse_json, read_bytes, read_errors
+from pyrobust.threats.running.read import read_threat_run
 from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
 
 #: Formats by name.
 FORMATS: Final = (
+    "run",
     "verdicts",
     "parquet",
     "jailbreakbench",
@@ -41,9 +45,10 @@ def read_verdicts(
 ) -> ThreatVerdicts:
     r"""Read the verdicts of a log; files are untrusted, and nothing in them is run.
 
-    Formats: "verdicts" and "parquet" (of ``write_verdicts``); "jailbreakbench" (artifacts, and tables of their
-    judgements); "textattack" (CSV log, or JSON summary, of which only the counts are known); "garak" (report in JSON
-    Lines); "inspect-ai" (``.json`` or ``.eval``); "promptfoo" (JSON); "csv" (the columns of ``ThreatVerdict``).
+    Formats: "run" (of ``evaluate_threat``); "verdicts" and "parquet" (of ``write_verdicts``); "jailbreakbench"
+    (artifacts, and tables of their judgements); "textattack" (CSV log, or JSON summary, of which only the counts are
+    known); "garak" (report in JSON Lines); "inspect-ai" (``.json`` or ``.eval``); "promptfoo" (JSON); "csv" (the
+    columns of ``ThreatVerdict``).
 
     Args:
         path: the file.
@@ -74,9 +79,11 @@ def read_verdicts(
         choice("format", format, FORMATS)
     limit = None if threshold is None else finite("threshold", threshold)
     flag("invert", invert)
-    content = read_bytes(path)
-    named = format or _detect(content, path)
-    rows = _read(named, content, path, limit)
+    if format == "run" or (format is None and is_run(path)):
+        rows = list(read_threat_run(path).verdicts)
+    else:
+        content = read_bytes(path)
+        rows = _read(format or _detect(content, path), content, path, limit)
     if not rows:
         raise FileFormatError(f"{path}: expected at least one verdict, got none")
     if threat is not None:
@@ -114,6 +121,8 @@ def is_verdicts(path: str | os.PathLike[str]) -> bool:
         with check_size(file_path("path", path)).open("rb") as file:
             head = file.read(_HEAD)
         start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+        if head.startswith(b"SQLite"):  # application id and user version, as in read_run_row
+            return head[60:72] == THREAT_VERSION.to_bytes(4, "big") + bytes(4) + APPLICATION_ID.to_bytes(4, "big")
         return start.startswith((b"{", b"[", b"PAR1", b"PK")) or _of_table(start) is not None
     except (FileFormatError, OSError):
         return False

@@ -179,7 +179,7 @@ def is_refusal(answer: str) -> bool:
 
 @dataclass(frozen=True)
 class ModelJudge:
-    """A judge that asks a model about each answer.
+    r"""A judge that asks a model about each answer.
 
     The model's reply has to be one of two words, in any case and with surrounding space, and anything else is
     "unparsable": a verdict that is missing. The answers of the attacked model are untrusted: placeholders are filled in

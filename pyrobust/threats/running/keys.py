@@ -34,8 +34,8 @@ def decode_answer(text: str, where: str) -> Answer:
     """Decode an untrusted answer; FileFormatError names the place."""
     with read_errors(where):
         fields: dict[str, Any] = mapping(json.loads(text), where)
-    counts = [fields.get(name) for name in ("input_tokens", "output_tokens")]
-    plain = all(value is None or (type(value) is int and value >= 0) for value in counts)
+    asked, answered = (fields.get(name) for name in ("input_tokens", "output_tokens"))
+    plain = all(value is None or (type(value) is int and value >= 0) for value in (asked, answered))
     if not isinstance(fields.get("text"), str) or not isinstance(fields.get("raw"), dict) or not plain:
         raise FileFormatError(f"{where}: damaged answer; start a new run or cache")
-    return Answer(fields["text"], *counts, fields["raw"])
+    return Answer(fields["text"], asked, answered, fields["raw"])

@@ -7,8 +7,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from pyrobust.checks import count, file_path, items, shown, summary
@@ -175,7 +174,7 @@ class Threat:
 
 def encode_prompt(prompt: ThreatPrompt) -> str:
     """Encode a prompt as JSON."""
-    return json.dumps(asdict(prompt), default=str)
+    return json.dumps(vars(prompt) | {"extra": dict(prompt.extra)}, default=str)
 
 
 def _prompt(value: Any, number: int) -> ThreatPrompt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -185,10 +184,10 @@ def read_threat_run(path: str | os.PathLike[str]) -> ThreatRun:
         FileFormatError: the file is missing, damaged, of another kind of run or of a newer version.
 
     >>> import tempfile
-    >>> from pyrobust.threats import FunctionModel, Threat, evaluate_threat
+    >>> from pyrobust.threats import evaluate_threat
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = os.path.join(folder, "run.db")
-    ...     _ = evaluate_threat(FunctionModel(str.upper), Threat(["hi"]), "contains:HI", out=file)
+    ...     _ = evaluate_threat(str.upper, ["hi"], "contains:HI", out=file)
     ...     read_threat_run(file).answers()["0"].text
     'HI'
     """

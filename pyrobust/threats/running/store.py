@@ -9,8 +9,10 @@ import json
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from pyrobust.checks import is_integer
 from pyrobust.errors import StoreError
 from pyrobust.runs.locked_file import LockedFile
 from pyrobust.runs.reader import Header
@@ -19,7 +21,7 @@ from pyrobust.threats.models.answer import Answer, CallError
 from pyrobust.threats.running.judges import Judge, Judgement
 from pyrobust.threats.running.keys import decode_answer, encode_answer
 from pyrobust.threats.running.prompts import Threat, encode_prompt
-from pyrobust.threats.running.read import STATEMENTS, ThreatRun, read_stored
+from pyrobust.threats.running.read import STATEMENTS, Ledger, ThreatRun, read_stored
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ class ThreatStore(LockedFile):
 
     Attributes:
         run: the run as it was opened.
+        judge_number: number of the judge in the run.
         answers: number of the call that answered, by its key.
         failures: keys of calls that failed for good.
         statuses: status of the judge's verdict by item.
@@ -49,30 +52,32 @@ class ThreatStore(LockedFile):
 
     def _start(self) -> None:
         name, settings = self._judge.name, json.dumps(self._judge.settings)
-        stored = read_stored(self.connection, self._where)
+        stored = read_stored(self.connection, self.where)
         if stored is not None:
             self._empty = False
             self._check(stored)
         elif self._given is None:
-            raise StoreError(f"{self._where}: expected a threat run, got an empty database; use another file")
+            raise StoreError(f"{self.where}: expected a threat run, got an empty database; use another file")
         with self._writing("opened" if stored is not None else "written"):
-            if self._given is not None and stored is None:
+            if stored is None and self._given is not None:
                 header, threat = self._given
                 self._create(THREAT_VERSION, STATEMENTS.values(), header)
                 rows = ((i, encode_prompt(prompt)) for i, prompt in enumerate(threat.prompts))
                 self.connection.executemany("INSERT INTO prompt VALUES (?, ?)", rows)
-            if stored is None or name not in stored.judges:
-                number = 0 if stored is None else len(stored.judges)
-                self.connection.execute("INSERT INTO judge VALUES (?, ?, ?)", (number, name, settings))
+                stored = ThreatRun(self.path, header, threat, (), Ledger({}, set(), {}, 0, 0, 0), ())
+            assert stored is not None
+            if name not in stored.judges:
+                values = (len(stored.judges), name, settings)
+                self.connection.execute("INSERT INTO judge VALUES (?, ?, ?)", values)
+                stored = replace(stored, judges=(*stored.judges, name), rows=(*stored.rows, {}))
             self.connection.execute("COMMIT")
             self._lock_in_wal_mode()
-        run = read_stored(self.connection, self._where)
-        assert run is not None
-        self.run: ThreatRun = run
-        self._number = run.judges.index(name)
+        self.run: ThreatRun = stored
+        run = stored
+        self.judge_number = run.judges.index(name)
         self.answers, self.failures = run.ledger.answers, run.ledger.failures
         self.calls, self.tokens = run.ledger.calls, run.ledger.tokens
-        self.statuses = {item: row[0] for item, row in run.rows[self._number].items()}
+        self.statuses = {item: row[0] for item, row in run.rows[self.judge_number].items()}
         self._last = max(run.ledger.spent, default=0)
 
     def _check(self, stored: ThreatRun) -> None:
@@ -83,12 +88,12 @@ class ThreatStore(LockedFile):
         differences = stored.header.differences(given)
         if differences:
             raise StoreError(
-                f"{self._where}: holds a run with different parameters: {'; '.join(differences)}; repeat its "
+                f"{self.where}: holds a run with different parameters: {'; '.join(differences)}; repeat its "
                 "parameters to resume it, or use another file (another judge of the same answers: rejudge_threat, or "
                 "--judge without --model)"
             )
         if stored.header.versions != given.versions:
-            logger.warning("%s: started with %s, resumed with %s", self._where, stored.header.versions, given.versions)
+            logger.warning("%s: started with %s, resumed with %s", self.where, stored.header.versions, given.versions)
 
     def reserve(self, asked: int, key: str, tokens: int) -> int:
         """Enter a call at its largest cost, and return its number; ``commit`` before sending it."""
@@ -119,8 +124,9 @@ class ThreatStore(LockedFile):
     def settle_failed(
         self, number: int, key: str, reserved: int, error: CallError, seconds: float, *, final: bool
     ) -> None:
-        """Settle a call without an answer. It stays spent unless the server refused it and named a time to wait."""
-        spent = 0 if error.retry_after is not None else reserved
+        """Settle a call without an answer. It stays spent unless the server refused it before any work."""
+        refused = error.retry_after is not None or is_integer(error.raw.get("status"), 400, 499)
+        spent = 0 if refused else reserved
         text = json.dumps({"message": str(error), "raw": dict(error.raw)}, default=repr)
         statement = "UPDATE call SET status = ?, spent = ?, seconds = ?, error = ? WHERE number = ?"
         self._change(statement, ("failed" if final else "retry", spent, seconds, text, number))
@@ -131,14 +137,14 @@ class ThreatStore(LockedFile):
     def judge(self, item: int, judgement: Judgement, call: int | None = None) -> None:
         """Enter the judge's verdict on an item, with the number of the call that it took."""
         success = None if judgement.success is None else int(judgement.success)
-        values = (self._number, item, judgement.status, success, judgement.score, call, _text(judgement.error))
+        values = (self.judge_number, item, judgement.status, success, judgement.score, call, _text(judgement.error))
         self._change("INSERT OR REPLACE INTO verdict VALUES (?, ?, ?, ?, ?, ?, ?)", values)
         self.statuses[item] = judgement.status
 
     def answer(self, number: int) -> Answer:
         """The answer of a call."""
         row = self.connection.execute("SELECT answer FROM call WHERE number = ?", (number,)).fetchone()
-        return decode_answer(row[0], f"{self._where}: call {number}")
+        return decode_answer(row[0], f"{self.where}: call {number}")
 
     def commit(self) -> None:
         """Commit what changed."""

@@ -1,0 +1,54 @@
+"""The bar that shows the progress of a run on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+#: Receives what is completed, fractions included, what is done, the total, and a short text.
+Show: TypeAlias = Callable[[float, int, int, str], None]
+
+
+@contextlib.contextmanager
+def progress_bar(unit: str) -> Iterator[Show]:
+    """Show a bar on standard error, whose total is in this unit.
+
+    >>> with progress_bar("images") as show:
+    ...     show(0.5, 0, 2, "")
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:.2f}/s")
+
+    class Time(TimeRemainingColumn):
+        """Time that is left, or that the finished sweep took."""
+
+        def render(self, task: Task) -> Text:
+            return Text("took " if task.finished else "ETA ").append_text(super().render(task))
+
+    # Fits one line of 80 columns even for 50,000 images: the bar takes the space that the figures leave.
+    columns = (
+        BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=24)),
+        TextColumn("{task.fields[done]}/{task.total:.0f} " + unit, table_column=Column(no_wrap=True)),
+        Rate(table_column=Column(no_wrap=True)),
+        Time(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[summary]}", table_column=Column(no_wrap=True)),
+    )
+    # Speed over the last minute, so that the estimate follows a machine that slows down.
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=60.0) as bar:
+        task = None
+
+        def show(completed: float, done: int, total: int, summary: str) -> None:
+            nonlocal task
+            if task is None:
+                # What earlier starts did must not count towards the speed.
+                task = bar.add_task("", total=total, completed=done, done=done, summary="")
+            bar.update(task, completed=completed, done=done, summary=summary)
+
+        yield show
