@@ -189,10 +189,11 @@ def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
         found = read_run_row(connection, path, {*SCHEMA_VERSIONS.values(), IDENTITY_VERSION})
         if found is None:
             return None
-        header, version, schema = found
+        header, version, stored_version, schema = found
         if header.kind not in KINDS:
             raise ValueError(f"unknown kind {header.kind[:40]!r}")
         _check_version(path, version, {schema_version(header.layout, identity) for identity in (False, True)})
+        check_stored_version(version, stored_version)
         identified = version >= IDENTITY_VERSION
         if schema != {name: ("table", sql) for name, sql in create_statements(header.layout, identified).items()}:
             raise ValueError("table result has an unexpected schema")
@@ -207,10 +208,11 @@ def read_header(connection: sqlite3.Connection, path: Path) -> Header | None:
 
 def read_run_row(
     connection: sqlite3.Connection, path: Path, versions: Collection[int]
-) -> tuple[Header, int, dict[str, tuple[str, str]]] | None:
+) -> tuple[Header, int, int, dict[str, tuple[str, str]]] | None:
     """Check a file of one of these schema versions, and read its table "run"; None for an empty database.
 
-    Kind and parameters are unchecked. The schema version and the SQL of all tables follow the header.
+    Kind and parameters are unchecked. The schema versions of the file and of the row and the SQL of all tables follow
+    the header.
     """
     connection.execute("PRAGMA trusted_schema = OFF")
     objects = connection.execute("SELECT type, name, sql FROM sqlite_master")
@@ -238,13 +240,22 @@ def read_run_row(
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("table run: expected text")
     kind, parameters, model, model_sha256, data, data_sha256, guarantee, software = texts
-    if stored_version != version:
-        raise ValueError(f"table run: schema version {stored_version} contradicts the file's, {version}")
     libraries = json.loads(software)
     if not isinstance(libraries, dict) or not all(isinstance(text, str) for text in libraries.values()):
         raise ValueError("versions: expected an object of strings")
     values = json.loads(parameters)
-    return Header(kind, values, model, model_sha256, data, data_sha256, guarantee, libraries), version, schema
+    return (
+        Header(kind, values, model, model_sha256, data, data_sha256, guarantee, libraries),
+        version,
+        stored_version,
+        schema,
+    )
+
+
+def check_stored_version(version: int, stored: int) -> None:
+    """Raise ValueError unless the header row has the schema version of the file."""
+    if stored != version:
+        raise ValueError(f"table run: schema version {stored} contradicts the file's, {version}")
 
 
 def _read_identity(connection: sqlite3.Connection) -> Identity:

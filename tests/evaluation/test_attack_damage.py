@@ -206,7 +206,10 @@ def test_each_kind_has_its_schema_version(run_file: Path, tmp_path: Path) -> Non
     change(run_file, "PRAGMA user_version = 7")
     with pytest.raises(FileFormatError, match="schema version 7, expected 4 or 6"):
         Run(run_file)
-    for other in (2, 10):
+    change(run_file, "PRAGMA user_version = 10")
+    with pytest.raises(FileFormatError, match="expected another kind of run, got one on threats"):
+        Run(run_file)
+    for other in (2, 11):
         change(run_file, f"PRAGMA user_version = {other}")
         with pytest.raises(FileFormatError, match=f"schema version {other}, expected 1, 3, 4, 5, 6, 7, 8 or 9"):
             Run(run_file)

@@ -197,7 +197,7 @@ def test_other_files(read, tmp_path):
         read_verdicts(tmp_path / "missing")
     with pytest.raises(FileFormatError, match="found a folder there"):
         read_verdicts(tmp_path)
-    with pytest.raises(InputError, match=r"^format: expected one of verdicts, parquet"):
+    with pytest.raises(InputError, match=r"^format: expected one of run, verdicts, parquet"):
         read(logs.CSV, "excel")
 
 

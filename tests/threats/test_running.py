@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +15,8 @@ from pyrobust.threats import (
     CallLimits,
     ModelJudge,
     Threat,
-    ThreatVerdict,
     evaluate_threat,
+    is_verdicts,
     read_threat_run,
     read_verdicts,
     rejudge_threat,
@@ -333,3 +331,10 @@ def test_what_a_run_may_cost():
     judge = ModelJudge(Model("judge", cost=7), "{answer}")
     cost = threat_cost(Model(), Threat(PROMPTS, 2), judge)
     assert (cost.calls, cost.tokens, cost.judge_calls, cost.judge_tokens) == (60, 600, 60, 420)
+
+
+def test_a_run_is_recognised_as_verdicts(tmp_path):
+    evaluate_threat(Model(), PROMPTS[:2], odd, out=tmp_path / "run.db")
+    assert is_verdicts(tmp_path / "run.db")
+    sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE success (a)")
+    assert not is_verdicts(tmp_path / "other.db")

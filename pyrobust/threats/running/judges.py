@@ -247,7 +247,15 @@ class ModelJudge:
         return "{target}" in self.template
 
     def question(self, prompt: ThreatPrompt, answer: str) -> str:
-        """The template with the fields of the prompt and the answer."""
+        """Fill the template.
+
+        Args:
+            prompt: the prompt, with behaviour and target.
+            answer: the attacked model's answer.
+
+        Returns:
+            What the judge's model is asked.
+        """
         fields = {
             "prompt": prompt.prompt,
             "answer": answer,

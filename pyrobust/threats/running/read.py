@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pyrobust.checks import file_path, is_integer, summary
 from pyrobust.errors import FileFormatError, PyrobustError
-from pyrobust.runs.reader import Header, connect_readonly, read_run_row, reading
+from pyrobust.runs.reader import Header, check_stored_version, connect_readonly, read_run_row, reading
 from pyrobust.runs.schema import RUN, THREAT_VERSION
 from pyrobust.threats.models.answer import Answer
 from pyrobust.threats.readers.untrusted import mapping, parse_json
@@ -210,7 +210,8 @@ def read_stored(connection: sqlite3.Connection, path: Path) -> ThreatRun | None:
         found = read_run_row(connection, path, {THREAT_VERSION})
         if found is None:
             return None
-        header, _, schema = found
+        header, version, stored_version, schema = found
+        check_stored_version(version, stored_version)
         if schema != {name: ("table", sql) for name, sql in STATEMENTS.items()}:
             raise ValueError("tables have an unexpected schema")
         parameters = header.parameters
