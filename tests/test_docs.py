@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -26,6 +27,23 @@ def test_links_lead_somewhere(page):
 def test_python_examples_compile(page):
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
         compile(code, str(page), "exec")
+
+
+def test_the_guide_for_evaluators_runs_and_gives_its_numbers():
+    """Run the blocks in order; an expression's value is what the comment behind it says."""
+    page = ROOT / "docs/how-to/evaluating-threats.md"
+    names: dict[str, object] = {}
+    seen = 0
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
+        lines = code.splitlines()
+        for node in ast.parse(code).body:
+            if isinstance(node, ast.Expr):
+                value = eval(compile(ast.Expression(node.value), str(page), "eval"), names)
+                assert lines[(node.end_lineno or 0) - 1].endswith(f"  # {value}"), (lines[node.lineno - 1], value)
+                seen += 1
+            else:
+                exec(compile(ast.Module([node], []), str(page), "exec"), names)
+    assert seen >= 20
 
 
 def test_commands_and_options_exist():
