@@ -409,6 +409,8 @@ def _texts(table: ReportTable, row: Row) -> Iterator[str]:
 
 def plain_text(text: str) -> str:
     """Replace characters that control a terminal, change the direction of writing or cannot be encoded."""
+    if text.isprintable():  # none of them
+        return text
     return "".join("�" if unicodedata.category(mark) in _STEERING else mark for mark in text)
 
 
