@@ -1,15 +1,25 @@
-"""Word substitutions on text classifiers: the substitutes at each position, shared by attacks and certificates."""
+"""Word substitutions on text classifiers: attacks and certificates that share the substitutes at each position."""
 
 from pyrobust.text.bounds import WordBounds, certified_substitutions, certify_words
 from pyrobust.text.classifier import WordClassifier
+from pyrobust.text.exhaustive import ExhaustiveSubstitution
+from pyrobust.text.greedy import WordSubstitution
+from pyrobust.text.result import WordAttackResult
 from pyrobust.text.substitutions import SplitText, split_words, word_substitutions
+from pyrobust.text.synonyms import WordNet, protect_words, read_synonyms
 
 __all__ = [
+    "ExhaustiveSubstitution",
     "SplitText",
+    "WordAttackResult",
     "WordBounds",
     "WordClassifier",
+    "WordNet",
+    "WordSubstitution",
     "certified_substitutions",
     "certify_words",
+    "protect_words",
+    "read_synonyms",
     "split_words",
     "word_substitutions",
 ]

@@ -1,0 +1,155 @@
+"""What all word substitution attacks share: arguments, the texts allowed, the run over a data set."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from pyrobust.checks import class_labels, count, flag, items, share, shown
+from pyrobust.errors import InputError, InputTypeError
+
+from .result import COLUMNS, WordAttackResult
+from .search import Changes, Judgement, Query, TextClassifier, TextQueries, TextSearch
+from .substitutions import SplitText, Synonyms, WordConstraint, split_words, word_substitutions
+
+TextConstraint: TypeAlias = Callable[[str, str], bool]
+"""``constraint(original, candidate)``: whether the attack may use a candidate text."""
+
+_MOST_QUERIES: Final = 1 << 62
+
+
+class Candidate(NamedTuple):
+    """A text of the attack, by its substitutes, and its judgement."""
+
+    changes: Changes
+    judgement: Judgement
+
+
+class WordAttack(ABC):
+    """Base class of attacks that substitute words of a text; subclasses implement ``_search``.
+
+    Args:
+        model: maps a list of B strings to logits [B, K], K ≥ 2, as a tensor, an array or rows of numbers. Runs without
+            gradients; a ``torch.nn.Module`` runs in evaluation mode.
+        synonyms: substitutes of a word: a mapping, or a function such as ``WordNet()``.
+        constraints: of ``word_substitutions``: functions (words, position, substitute) -> bool. They belong to the
+            substitution sets, so give a certificate of the same sets the same constraints.
+        text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. They bound
+            the attack alone.
+        max_changed: largest share of the words that may be substituted, in (0, 1]; their number is rounded down.
+        max_queries: largest number of texts sent to the model for each text, the original included; never exceeded.
+        batch_size: largest number of texts in one call of the model.
+
+    Raises:
+        InputError: an argument out of range.
+        InputTypeError: an argument of another type.
+    """
+
+    def __init__(
+        self,
+        model: TextClassifier,
+        synonyms: Synonyms,
+        *,
+        constraints: Iterable[WordConstraint] = (),
+        text_constraints: Iterable[TextConstraint] = (),
+        max_changed: float = 1.0,
+        max_queries: int | None = None,
+        batch_size: int = 256,
+    ) -> None:
+        if not callable(model):
+            raise InputTypeError(f"model: expected a function of a list of strings, got {shown(model)}")
+        self.model = model
+        self.synonyms = synonyms
+        self.constraints = tuple(items("constraints", constraints, "functions"))
+        self.text_constraints = tuple(items("text_constraints", text_constraints, "functions"))
+        self.max_changed = share("max_changed", max_changed)
+        if not self.max_changed:
+            raise InputError("max_changed: expected a share above 0, got 0.0")
+        self.max_queries = None if max_queries is None else count("max_queries", max_queries, _MOST_QUERIES)
+        self.batch_size = count("batch_size", batch_size)
+
+    def attack(
+        self, texts: Iterable[str], y: Any, targeted: bool = False, target_labels: Any = None
+    ) -> WordAttackResult:
+        """Attack each text that the model classifies correctly (or, targeted, not as its target).
+
+        The texts do not influence each other; those under attack share the batches. Rounding in a batch cannot make a
+        success: a text whose two largest logits are too close is run again alone, which counts as a query. Apart from
+        that no text is sent twice in the attack of one text. The same arguments give the same result.
+
+        Args:
+            texts: N strings.
+            y: labels [N], integers.
+            targeted: seek texts that are predicted as ``target_labels``.
+            target_labels: [N], integers, for a targeted attack.
+
+        Raises:
+            InputError: wrong numbers of labels, or a label that is no class of the model.
+            InputTypeError: texts or labels of another type.
+            ModelError: the model does not return a row of logits for each text. An exception of the model's own
+                reaches the caller unchanged.
+        """
+        texts = items("texts", texts, "strings")
+        for text in texts:
+            if not isinstance(text, str):
+                raise InputTypeError(f"texts: expected strings, got {shown(text)}")
+        labels = class_labels("y", y, len(texts)).tolist()
+        if flag("targeted", targeted) != (target_labels is not None):
+            raise InputError("target_labels: expected labels with targeted=True, and only then")
+        aims = class_labels("target_labels", target_labels, len(texts)).tolist() if targeted else labels
+        searches = (self._attacked(text, aim, targeted) for text, aim in zip(texts, aims, strict=True))
+        rows = TextQueries(self.model).run(searches, self.batch_size)
+        columns = {name: tuple(row[name] for row in rows) for name in COLUMNS}
+        return WordAttackResult(**columns, targeted=targeted)
+
+    def substitutions(self, text: str) -> tuple[tuple[str, ...], ...]:
+        """The words allowed at each position of a text: those of a certificate of the same sets.
+
+        >>> from pyrobust.text import WordSubstitution
+        >>> WordSubstitution(lambda texts: [[0.0, 1.0]], {"film": ["movie"]}).substitutions("A film.")
+        (('A',), ('film', 'movie'))
+        """
+        return self._sets(split_words(text))
+
+    def _sets(self, split: SplitText) -> tuple[tuple[str, ...], ...]:
+        return word_substitutions(split.words, self.synonyms, self.constraints)
+
+    def _attacked(self, text: str, label: int, targeted: bool) -> Query[dict[str, Any]]:
+        """Attack one text; its items of ``WordAttackResult``."""
+        split = split_words(text)
+        search = TextSearch(split, self._sets(split), label, targeted, self.max_queries)
+        (clean,) = yield from search.judge([text])
+        found = Candidate({}, clean)
+        attacked = not search.fooled(clean) and (targeted or clean.predicted >= 0)
+        if attacked:
+            found = yield from self._search(search, clean, int(self.max_changed * len(split.words) + 1e-9))
+        return {
+            "originals": text,
+            "texts": search.text(found.changes),
+            "labels": label,
+            "clean_predictions": clean.predicted,
+            "predictions": found.judgement.predicted,
+            "attacked": attacked,
+            "success": attacked and search.fooled(found.judgement),
+            "changed": tuple(sorted(found.changes)),
+            "words": len(split.words),
+            "margins": found.judgement.margin,
+            "queries": search.queries,
+        }
+
+    @abstractmethod
+    def _search(self, search: TextSearch, clean: Judgement, most: int) -> Query[Candidate]:
+        """A fooled candidate with at most ``most`` changes, else the one of the lowest margin."""
+
+    def _judged(self, search: TextSearch, options: Iterable[Changes]) -> Query[tuple[list[Candidate], bool]]:
+        """The options that the text constraints allow, judged, and whether the queries sufficed for all."""
+        texts = [(changes, search.text(changes)) for changes in options]
+        kept = [(c, t) for c, t in texts if all(allow(search.original, t) for allow in self.text_constraints)]
+        judgements = yield from search.judge([text for _, text in kept])
+        candidates = []
+        for (changes, text), judgement in zip(kept, judgements, strict=False):
+            sure = (yield from search.confirm(text, judgement)) if search.fooled(judgement) else judgement
+            if sure is not None:
+                candidates.append(Candidate(changes, sure))
+        return candidates, len(candidates) == len(kept)

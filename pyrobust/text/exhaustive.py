@@ -1,0 +1,109 @@
+"""Enumeration of all substitutions of a text: the exact distance, or the lowest margin."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from pyrobust.checks import count, flag
+from pyrobust.errors import InputError
+
+from .attack import Candidate, TextConstraint, WordAttack
+from .search import Changes, Judgement, Query, TextClassifier, TextSearch
+from .substitutions import Synonyms, WordConstraint
+
+
+class ExhaustiveSubstitution(WordAttack):
+    """Try every combination of substitutes, those of the fewest changed words first.
+
+    Its distances are exact: a success changes the fewest words possible, and a failure shows that the classifier is
+    right, as it computes in batches, on every text of the product of the sets. For short texts, and as the oracle of
+    other attacks and of certificates.
+
+    Args:
+        model: maps a list of B strings to logits [B, K], K ≥ 2; see ``WordSubstitution``.
+        synonyms: substitutes of a word: a mapping, or a function such as ``WordNet()``.
+        constraints: of ``word_substitutions``: functions (words, position, substitute) -> bool.
+        text_constraints: functions (original, candidate) -> bool on whole texts.
+        max_changed: largest share of the words that may be substituted, in (0, 1]; their number is rounded down.
+        most_texts: refuse a text that has more combinations.
+        lowest_margin: return the text of the lowest margin of all combinations, not the first success.
+        batch_size: largest number of texts in one call of the model.
+
+    Raises:
+        InputError: an argument out of range; when attacking, a text with more combinations than ``most_texts``.
+        InputTypeError: an argument of another type.
+
+    >>> def model(texts):  # class 1 if at least one of the words is in the text
+    ...     return [[0.0, text.count("good") + text.count("film") - 0.5] for text in texts]
+    >>> result = ExhaustiveSubstitution(model, {"good": ["fine"], "film": ["movie"]}).attack(["A good film."], [1])
+    >>> result.texts, result.distance, result.queries
+    (('A fine movie.',), (2.0,), (4,))
+    """
+
+    def __init__(
+        self,
+        model: TextClassifier,
+        synonyms: Synonyms,
+        *,
+        constraints: Iterable[WordConstraint] = (),
+        text_constraints: Iterable[TextConstraint] = (),
+        max_changed: float = 1.0,
+        most_texts: int = 100_000,
+        lowest_margin: bool = False,
+        batch_size: int = 256,
+    ) -> None:
+        super().__init__(
+            model,
+            synonyms,
+            constraints=constraints,
+            text_constraints=text_constraints,
+            max_changed=max_changed,
+            batch_size=batch_size,
+        )
+        self.most_texts = count("most_texts", most_texts)
+        self.lowest_margin = flag("lowest_margin", lowest_margin)
+
+    def _search(self, search: TextSearch, clean: Judgement, most: int) -> Query[Candidate]:
+        combinations = number_of_texts(search.sets, most)
+        if combinations > self.most_texts:
+            raise InputError(
+                f"texts: expected at most most_texts={self.most_texts:,} combinations of substitutes, got "
+                f"{combinations:,} for {search.original!r:.80}; attack it with WordSubstitution"
+            )
+        best = Candidate({}, clean)
+        options = _all_changes(search.sets, most)
+        while part := list(itertools.islice(options, self.batch_size)):
+            candidates, _ = yield from self._judged(search, part)
+            for candidate in candidates:
+                if search.fooled(candidate.judgement) and not self.lowest_margin:
+                    return candidate
+                if candidate.judgement.margin < best.judgement.margin:
+                    best = candidate
+        return best
+
+
+def number_of_texts(sets: Sequence[Sequence[str]], most: int | None = None) -> int:
+    """Number of texts with at most ``most`` substituted words, the original included.
+
+    >>> sets = [("a",), ("good", "fine"), ("film", "movie", "picture")]
+    >>> number_of_texts(sets), number_of_texts(sets, 1)
+    (6, 4)
+    """
+    if most is None or most >= len(sets):
+        return math.prod(map(len, sets))
+    by_changes = [1] + [0] * most
+    for allowed in sets:
+        for changes in range(most, 0, -1):
+            by_changes[changes] += (len(allowed) - 1) * by_changes[changes - 1]
+    return sum(by_changes)
+
+
+def _all_changes(sets: Sequence[Sequence[str]], most: int) -> Iterator[Changes]:
+    """All combinations of 1 to ``most`` changes, in ascending order of their number."""
+    positions = [position for position, allowed in enumerate(sets) if len(allowed) > 1]
+    for size in range(1, min(most, len(positions)) + 1):
+        for chosen in itertools.combinations(positions, size):
+            for words in itertools.product(*(sets[position][1:] for position in chosen)):
+                yield dict(zip(chosen, words, strict=True))

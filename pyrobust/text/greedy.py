@@ -1,0 +1,177 @@
+"""Greedy word substitution in the order of the words' importance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Literal, TypeVar
+
+from pyrobust.checks import choice, count, shown
+from pyrobust.errors import InputTypeError
+
+from .attack import Candidate, TextConstraint, WordAttack
+from .search import Changes, Judgement, Query, TextClassifier, TextSearch
+from .substitutions import Synonyms, WordConstraint
+
+RANKINGS: Final = ("delete", "mask", "substitute", "none")
+
+Item = TypeVar("Item")
+
+
+class WordSubstitution(WordAttack):
+    r"""Greedy word substitution with importance ranking, the scheme of TextFooler.
+
+    Jin, Jin, Zhou and Szolovits (2020), "Is BERT really robust?", algorithm 1: words are ranked by how much the
+    margin :math:`z_y - \max_{j \ne y} z_j` falls when the word is deleted; then, word by word in that order, the
+    substitute of the lowest margin is kept if it lowers the margin. The search stops at the first text that is
+    misclassified. For two classes, this is TextFooler's order by the probability of the label.
+
+    It differs in what costs queries: only words that have substitutes are ranked, a lone one is not, and without a
+    ``similarity`` the substitutes of a word are tried in the source's order until one succeeds, not all of them.
+
+    Args:
+        model: maps a list of B strings to logits [B, K], K ≥ 2, as a tensor, an array or rows of numbers. Runs without
+            gradients; a ``torch.nn.Module`` runs in evaluation mode.
+        synonyms: substitutes of a word: a mapping, or a function such as ``WordNet()``.
+        constraints: of ``word_substitutions``: functions (words, position, substitute) -> bool. They belong to the
+            substitution sets, so give a certificate of the same sets the same constraints.
+        text_constraints: functions (original, candidate) -> bool on whole texts, such as a grammar check. They bound
+            the attack alone.
+        similarity: function (original, candidate) -> float. All substitutes of a word are tried, and of those that
+            succeed, the most similar text is returned.
+        ranking: the text that a word's importance is measured on: without the word ("delete"), with ``mask`` in its
+            place ("mask"), or with its first substitute ("substitute"), which may itself succeed and so takes the
+            fewest queries at slightly more changed words. "none" takes the words in their order.
+        mask: stands for a word in the ranking "mask".
+        beam_width: number of texts kept from word to word, those of the lowest margins.
+        passes: visit all words this many times, or until a pass changes nothing.
+        max_changed: largest share of the words that may be substituted, in (0, 1]; their number is rounded down.
+        max_queries: largest number of texts sent to the model for each text, the original included; never exceeded.
+        at_once: number of a word's substitutes in one request. Texts under attack share batches in any case; more at
+            once make larger batches for a few texts, and spend queries beyond the first success.
+        batch_size: largest number of texts in one call of the model.
+
+    Raises:
+        InputError: an argument out of range.
+        InputTypeError: an argument of another type.
+
+    >>> def model(texts):  # class 1 if the text has "good" in it
+    ...     return [[0.0, 2.0 * text.count("good") - 1] for text in texts]
+    >>> attack = WordSubstitution(model, {"good": ["fine", "great"], "film": ["movie"]})
+    >>> result = attack.attack(["A good film.", "A film."], [1, 0])
+    >>> result
+    WordAttackResult(texts=2, attacked=2, fooled=1, queries=6)
+    >>> result.texts, result.success, result.distance
+    (('A fine film.', 'A film.'), (True, False), (1.0, inf))
+    """
+
+    def __init__(
+        self,
+        model: TextClassifier,
+        synonyms: Synonyms,
+        *,
+        constraints: Iterable[WordConstraint] = (),
+        text_constraints: Iterable[TextConstraint] = (),
+        similarity: Callable[[str, str], float] | None = None,
+        ranking: Literal["delete", "mask", "substitute", "none"] = "delete",
+        mask: str = "[UNK]",
+        beam_width: int = 1,
+        passes: int = 1,
+        max_changed: float = 1.0,
+        max_queries: int | None = None,
+        at_once: int = 1,
+        batch_size: int = 256,
+    ) -> None:
+        super().__init__(
+            model,
+            synonyms,
+            constraints=constraints,
+            text_constraints=text_constraints,
+            max_changed=max_changed,
+            max_queries=max_queries,
+            batch_size=batch_size,
+        )
+        if similarity is not None and not callable(similarity):
+            raise InputTypeError(f"similarity: expected a function of two strings, got {shown(similarity)}")
+        if not isinstance(mask, str):
+            raise InputTypeError(f"mask: expected a string, got {shown(mask)}")
+        self.similarity = similarity
+        self.ranking = choice("ranking", ranking, RANKINGS)
+        self.mask = mask
+        self.beam_width = count("beam_width", beam_width)
+        self.passes = count("passes", passes)
+        self.at_once = count("at_once", at_once)
+
+    def _search(self, search: TextSearch, clean: Judgement, most: int) -> Query[Candidate]:
+        positions = [position for position, allowed in enumerate(search.sets) if len(allowed) > 1]
+        ranked, success = yield from self._ranked(search, positions if most else [])
+        if success is not None:
+            return success
+        beam = [Candidate({}, clean)]
+        for _ in range(self.passes):
+            before = beam
+            for position in ranked:
+                options = self._options(beam, position, search.sets[position], most)
+                for part in _slices(options, len(options) if self.similarity else self.at_once):
+                    candidates, complete = yield from self._judged(search, part)
+                    success = self._best_success(search, candidates)
+                    if success is not None:
+                        return success
+                    beam = [*beam, *candidates]
+                    if not complete:
+                        return min(beam, key=_margin)
+                beam = sorted(beam, key=_margin)[: self.beam_width]
+            if beam == before:
+                break
+        return beam[0]
+
+    def _ranked(self, search: TextSearch, positions: list[int]) -> Query[tuple[list[int], Candidate | None]]:
+        """Positions, the most important first, and a success found on the way."""
+        if self.ranking == "none" or len(positions) < 2:
+            return positions, None
+        margins = dict.fromkeys(positions, math.inf)
+        if self.ranking == "substitute":
+            firsts = [{position: search.sets[position][1]} for position in positions]
+            for options in _slices(firsts, self.at_once):
+                candidates, complete = yield from self._judged(search, options)
+                success = self._best_success(search, candidates)
+                if success is not None or not complete:
+                    return positions, success
+                margins.update((position, margin) for (position,), (margin, *_) in candidates)
+        else:
+            for part in _slices(positions, self.batch_size):
+                texts = [search.without(p) if self.ranking == "delete" else search.text({p: self.mask}) for p in part]
+                judgements = yield from search.judge(texts)
+                margins.update(zip(part, (judgement.margin for judgement in judgements), strict=False))
+                if len(judgements) < len(texts):
+                    break
+        return sorted(positions, key=margins.__getitem__), None
+
+    def _best_success(self, search: TextSearch, candidates: Sequence[Candidate]) -> Candidate | None:
+        """The fooled candidate that is most similar to the original; without a similarity, the first one."""
+        fooled = [candidate for candidate in candidates if search.fooled(candidate.judgement)]
+        similarity = self.similarity
+        if not fooled or similarity is None:
+            return fooled[0] if fooled else None
+        return max(fooled, key=lambda candidate: similarity(search.original, search.text(candidate.changes)))
+
+    @staticmethod
+    def _options(beam: Sequence[Candidate], position: int, allowed: Sequence[str], most: int) -> list[Changes]:
+        """The texts of the beam with another word at this position, each once."""
+        options: dict[frozenset[tuple[int, str]], Changes] = {}
+        for changes, _ in beam:
+            rest = {p: word for p, word in changes.items() if p != position}
+            for new in (rest, *({**rest, position: word} for word in allowed[1:])):
+                if len(new) <= most:
+                    options.setdefault(frozenset(new.items()), new)
+        for changes, _ in beam:
+            options.pop(frozenset(changes.items()), None)
+        return list(options.values())
+
+
+def _margin(candidate: Candidate) -> float:
+    return candidate.judgement.margin
+
+
+def _slices(values: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    return (values[begin : begin + size] for begin in range(0, len(values), max(size, 1)))

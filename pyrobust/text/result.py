@@ -1,0 +1,84 @@
+"""Outcomes of word substitution attacks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from pyrobust.checks import summary
+from pyrobust.frames import Tabular
+
+
+@dataclass(frozen=True)
+class WordAttackResult(Tabular):
+    """Outcomes of an attack on N texts, one item for each text in every attribute but ``targeted``.
+
+    Attributes:
+        originals: the texts.
+        texts: the adversarial texts; where the attack failed, the text of the lowest margin that it found.
+        labels: the labels, or the targets of a targeted attack.
+        clean_predictions: predicted classes of the originals; -1 for logits with NaN or +inf, which predict none.
+        predictions: predicted classes of ``texts``.
+        attacked: False where the original already is misclassified (or predicted as the target), so left alone.
+        success: whether an attacked text was turned into one that is misclassified (or predicted as the target). A text
+            for which no class is predicted is no success.
+        changed: positions of the substituted words, ascending; positions count the words of ``split_words``.
+        words: number of words.
+        margins: of ``texts``: the label's logit minus the largest other logit; targeted, the largest other logit minus
+            the target's; inf where no class is predicted.
+        queries: texts sent to the classifier, the original included.
+        targeted: whether the attack was targeted.
+    """
+
+    originals: tuple[str, ...]
+    texts: tuple[str, ...]
+    labels: tuple[int, ...]
+    clean_predictions: tuple[int, ...]
+    predictions: tuple[int, ...]
+    attacked: tuple[bool, ...]
+    success: tuple[bool, ...]
+    changed: tuple[tuple[int, ...], ...]
+    words: tuple[int, ...]
+    margins: tuple[float, ...]
+    queries: tuple[int, ...]
+    targeted: bool = False
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __repr__(self) -> str:
+        return summary(
+            self, texts=len(self), attacked=sum(self.attacked), fooled=sum(self.success), queries=sum(self.queries)
+        )
+
+    @property
+    def distance(self) -> tuple[float, ...]:
+        """Number of substituted words that suffice: 0 for texts left alone, inf where the attack failed."""
+        rows = zip(self.attacked, self.success, self.changed, strict=True)
+        return tuple(
+            float(len(changed)) if success else math.inf if attacked else 0.0 for attacked, success, changed in rows
+        )
+
+    @property
+    def success_rate(self) -> float:
+        """Share of the attacked texts that were fooled; NaN without any."""
+        return sum(self.success) / sum(self.attacked) if any(self.attacked) else math.nan
+
+    @property
+    def robust_accuracy(self) -> float:
+        """Share of all texts that were attacked in vain: classified correctly before and after; NaN without texts."""
+        return (sum(self.attacked) - sum(self.success)) / len(self) if len(self) else math.nan
+
+    def _columns(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in COLUMNS} | {"distance": self.distance}
+
+    def _attributes(self) -> dict[str, Any]:
+        return {"targeted": self.targeted}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain values, a list for each column."""
+        return self._attributes() | {name: list(column) for name, column in self._columns().items()}
+
+
+COLUMNS: Final = tuple(field.name for field in fields(WordAttackResult) if field.name != "targeted")

