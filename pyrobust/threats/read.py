@@ -33,6 +33,7 @@ FORMATS: Final = (
     "csv",
 )
 _HEAD: Final = 1 << 16
+_BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 
 
 def read_verdicts(
@@ -47,8 +48,8 @@ def read_verdicts(
 
     Formats: "run" (of ``evaluate_threat``); "verdicts" and "parquet" (of ``write_verdicts``); "jailbreakbench"
     (artifacts, and tables of their judgements); "textattack" (CSV log, or JSON summary, of which only the counts are
-    known); "garak" (report in JSON Lines); "inspect-ai" (``.json`` or ``.eval``); "promptfoo" (JSON); "csv" (the
-    columns of ``ThreatVerdict``).
+    known); "garak" (report in JSON Lines); "inspect-ai" (``.json`` or ``.eval``); "promptfoo" (JSON or JSON
+    Lines); "csv" (the columns of ``ThreatVerdict``).
 
     Args:
         path: the file.
@@ -151,11 +152,13 @@ def _read(named: str, content: bytes, path: Path, threshold: float | None) -> li
         return read_csv(path)
     if named == "inspect-ai" and content.startswith(b"PK"):
         return inspect_ai.read_archive(path, threshold)
-    is_json = content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
+    is_json = content.lstrip(_BLANK).startswith(b"{")
     if not is_json and named == "jailbreakbench":
         return jailbreakbench.read_table(path)
     if not is_json and named == "textattack":
         return textattack.read_table(path)
+    if named == "promptfoo" and "testIdx" in _first_line(content, path):
+        return promptfoo.read_lines(path)
     log = mapping(parse_json(content, str(path)), str(path))
     readers: dict[str, Callable[[], list[ThreatVerdict]]] = {
         "jailbreakbench": lambda: jailbreakbench.read_artifact(log, path),
@@ -172,16 +175,13 @@ def _detect(content: bytes, path: Path) -> str:
         return "parquet"
     if content.startswith(b"PK"):
         return "inspect-ai"
-    start = content.lstrip(b"\xef\xbb\xbf \t\r\n")
+    start = content.lstrip(_BLANK)
     if start.startswith(b"{"):
-        try:
-            first: Any = parse_json(start.split(b"\n", 1)[0], str(path))
-        except FileFormatError:
-            first = None  # JSON on several lines
-        if isinstance(first, dict) and "pyrobust" in first:
-            return "verdicts"
-        if isinstance(first, dict) and "entry_type" in first:
-            return "garak"
+        first = _first_line(content, path)
+        lines = {"pyrobust": "verdicts", "entry_type": "garak", "testIdx": "promptfoo"}
+        for key, named in lines.items():
+            if key in first:
+                return named
         log = mapping(parse_json(content, str(path)), str(path))
         keys = {
             "jailbreaks": "jailbreakbench",
@@ -189,10 +189,19 @@ def _detect(content: bytes, path: Path) -> str:
             "eval": "inspect-ai",
             "results": "promptfoo",  # also a key of the logs of inspect-ai
         }
-        known = [named for key, named in keys.items() if key in log]
+        known = [value for key, value in keys.items() if key in log]
         return known[0] if known else _unknown(path)
     with read_errors(str(path)):
         return _of_table(start) or _unknown(path)
+
+
+def _first_line(content: bytes, path: Path) -> dict[str, Any]:
+    """The object of the first line; an empty one for JSON on several lines."""
+    try:
+        first: Any = parse_json(content.lstrip(_BLANK).split(b"\n", 1)[0], str(path))
+    except FileFormatError:
+        return {}
+    return first if isinstance(first, dict) else {}
 
 
 def _unknown(path: Path) -> str:

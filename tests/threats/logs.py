@@ -105,6 +105,37 @@ PROMPTFOO = {
     },
 }
 
+
+def graded(passed, *components, reason=1):
+    """A result of promptfoo with assertions (passed, reason, whether the grader's answer was unreadable)."""
+    parts = [
+        {"pass": ok, "score": int(ok), "reason": why, "assertion": {"type": "llm-rubric"}}
+        | ({"metadata": {"graderError": True}} if lost else {})
+        for ok, why, lost in components
+    ]
+    return {
+        "success": passed,
+        "failureReason": 0 if passed else reason,
+        "score": sum(part["score"] for part in parts) / max(len(parts), 1),
+        "gradingResult": {"pass": passed, "componentResults": parts} if parts else None,
+        "error": None if passed else "text",
+        "provider": {"id": "toy", "label": ""},
+        "prompt": {"raw": "Tell", "label": "Tell {{q}}"},
+        "vars": {"q": "one"},
+        "testIdx": 0,
+    }
+
+
+#: Results of ``promptfoo eval``: withstood, failed, unreadable grader, a raising assertion, both kinds, no answer.
+GRADED = [
+    graded(True, (True, "Assertion passed", False)),
+    graded(False, (False, "Expected output to not contain", False)),
+    graded(False, (True, "Assertion passed", False), (False, "Could not extract JSON", True)),
+    graded(False, (False, "Custom function threw error: null", False)),
+    graded(False, (False, "Expected output to not contain", False), (False, "Could not extract JSON", True)),
+    graded(False, reason=2),
+]
+
 CSV = (
     "id,prompt,behaviour,success,score,queries,human_label,status,note\n"
     '0,"a, ""b""\nc",x,yes,0.5,3,true,,kept\n'
@@ -145,5 +176,6 @@ LOGS = {
     "inspect.json": json.dumps(INSPECT, indent=2).encode(),
     "inspect.eval": archive(),
     "promptfoo.json": json.dumps(PROMPTFOO).encode(),
+    "promptfoo.jsonl": "\n".join(map(json.dumps, GRADED)).encode(),
     "table.csv": CSV.encode(),
 }

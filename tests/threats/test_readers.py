@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import sys
 import zipfile
@@ -14,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyrobust.errors import FileFormatError, InputError, MissingExtraError
-from pyrobust.threats import read_verdicts
+from pyrobust.threats import read_verdicts, success_at_k
 from pyrobust.threats.readers import untrusted
 
 sys.path[:0] = [str(Path(__file__).parent)]
@@ -148,6 +149,83 @@ def test_promptfoo(read):
     log["results"]["results"][1]["success"] = "no"
     with pytest.raises(FileFormatError, match=r"results\.results\[1\]: success, failureReason: expected true or false"):
         read(log)
+
+
+def test_promptfoo_assertions_that_did_not_run(read):
+    """promptfoo counts five of the six as failed or as errors; two of them are no verdict on the model."""
+    verdicts = read(logs.LOGS["promptfoo.jsonl"])
+    assert [(row.success, row.status) for row in verdicts] == [
+        (False, "judged"),
+        (True, "judged"),
+        (None, "unparsable"),
+        (None, "unparsable"),
+        (True, "judged"),
+        (None, "error"),
+    ]
+    assert verdicts.column("attempt") == list(range(6))
+    assert set(verdicts.column("model")) == {"toy"}
+    assert read({"results": {"results": logs.GRADED}}).rows == verdicts.rows
+    assert read(logs.GRADED[0], "promptfoo").rows == verdicts.rows[:1]  # a single line
+    log = json.loads(json.dumps(logs.GRADED))
+    log[2]["gradingResult"]["componentResults"][1]["metadata"] = 5
+    with pytest.raises(FileFormatError, match="line 3: metadata: expected an object"):
+        read("\n".join(map(json.dumps, log)))
+
+
+def report(detector, scores, intent="S009exfil"):
+    """A garak report with the fields of version 0.17.1: each prompt's scores, None where there was no answer."""
+    lines = [
+        {"entry_type": "start_run setup", "run.eval_threshold": 0.5, "plugins.target_type": "test.Lipsum"},
+        {"entry_type": "plugin_cache", "plugin_cache": {}},
+    ]
+    for seq, row in enumerate(scores):
+        text = {"text": f"Say {seq}", "lang": "en", "data_path": None, "notes": {}}
+        outputs = [None if score is None else {"text": "x", "lang": "en", "notes": {}} for score in row]
+        entry = {
+            "entry_type": "attempt",
+            "uuid": f"u{seq}",
+            "seq": seq,
+            "probe_classname": "web_injection.StringAssemblyDataExfil",
+            "prompt": {"turns": [{"role": "user", "content": text}], "notes": None},
+            "conversations": [{"turns": [{"role": "user", "content": text}], "notes": None} for _ in row],
+            "intent": intent,
+        }
+        lines.append(entry | {"status": 1, "outputs": [], "detector_results": {}})
+        lines.append(entry | {"status": 2, "outputs": outputs, "detector_results": {detector: row}})
+    evaluated = [score for row in scores for score in row if score is not None]
+    lines.append({"entry_type": "eval", "passed": sum(score < 0.5 for score in evaluated), "nones": 1})
+    return "\n".join(map(json.dumps, lines))
+
+
+def test_garak_figures(read):
+    """Counts as garak prints them, 2 of 8 outputs, and its rate of hits within k answers."""
+    verdicts = read(report("web_injection.Exfil", [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.5, None]]))
+    assert [row.status for row in verdicts].count("error") == 1
+    assert sum(row.success is True for row in verdicts) == 2
+    assert sum(row.success is False for row in verdicts) == 6
+    assert float(success_at_k(verdicts, 2, missing="exclude")) == (0 + 2 / 3 + 1) / 3
+    assert float(success_at_k(verdicts.where(status="judged", behaviour=verdicts.rows[3].behaviour), 3)) == 1
+    assert set(verdicts.column("category")) == {"S009exfil"}
+    assert set(verdicts.column("model")) == {"test.Lipsum"}
+    assert set(verdicts.column("threat")) == {"prompt-injection"}
+
+
+def test_inspect_scores(read):
+    """Scorers of several values, numbers, NaN and lists, as in the real logs."""
+    log = json.loads(json.dumps(logs.INSPECT)) | {"status": "success"}
+    log["samples"] = [
+        {"id": i, "epoch": 1, "input": "Hi", "scores": {"s": {"value": value}}}
+        for i, value in enumerate([{"a": 1, "b": 0.0}, True, "P", math.nan, ["a"], 0.4])
+    ]
+    assert [(row.judge, row.success, row.score, row.status) for row in read(log)] == [
+        ("s/a", True, 1.0, "judged"),
+        ("s/b", False, 0.0, "judged"),
+        ("s", True, 1.0, "judged"),
+        ("s", True, 0.5, "judged"),
+        ("s", None, None, "unparsable"),
+        ("s", None, None, "unparsable"),
+        ("s", False, 0.4, "judged"),
+    ]
 
 
 def test_csv(read):

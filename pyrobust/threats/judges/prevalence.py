@@ -125,14 +125,17 @@ def prevalence_from_run(
             return labels.n * q, labels.n * (1 - q)
         return min(first, n * q), min(second, n * (1 - q))
 
-    missed = labels.false_negatives
-    upper = upper_from_run((positives, n), (labels.true_positives, positive), (missed, negative), level, expected)
+    missed, total = labels.false_negatives, labels.n if drawn == "at random" else first + second
+    upper = upper_from_run(
+        (positives, n), (labels.true_positives, positive), (missed, negative), level, expected, total
+    )
     rest = upper_from_run(
         (positives, n),
         (labels.false_positives, positive),
         (negative - missed, negative),
         level,
         expected,
+        total,
         usual=False,
     )
     q = positives / n

@@ -177,15 +177,15 @@ def upper_from_run(
     negative: Count,
     alpha: float,
     planned: Callable[[float], tuple[float, float]],
+    total: int,
     usual: bool = True,
 ) -> float:
     """Upper bound on p = q v + (1 - q) m; misses with probability at most alpha/2, box included by its share.
 
-    ``planned`` has the expected numbers of labels at q; weights may not depend on the numbers drawn, which depend on
-    the verdicts. ``usual``: v is usually above 1/2 and m below it.
+    ``planned`` has the expected numbers of labels at q, ``total`` their planned sum; weights may not depend on the
+    numbers drawn, which depend on the verdicts. ``usual``: v is usually above 1/2 and m below it.
     """
     first, second = (high_box, low_box) if usual else (low_box, high_box)
-    total = positive[1] + negative[1]
     v = _Axis(positive, first(positive, alpha), total, greater=False)
     m = _Axis(negative, second(negative, alpha), total, greater=False)
     difference = v.middle[:, None] - m.middle

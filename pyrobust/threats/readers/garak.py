@@ -1,7 +1,8 @@
 """Reports of garak (Derczynski et al., 2024): JSON Lines with an entry for each attempt.
 
 An attempt is one prompt, several outputs, and for each detector a score of each output; the attack succeeded where the
-score is at least the run's ``eval_threshold``. Each detector is a judge.
+score is at least the run's ``eval_threshold``. Each detector is a judge. The category is the intent, where the report
+has one, else the probe.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def _names(where: str, entry: dict[str, Any], model: str) -> dict[str, str]:
     sequence = entry.get("seq")
     name = f"{probe}/{sequence}" if type(sequence) is int and sequence >= 0 else f"{probe}/{prompt}"
     threat = "prompt-injection" if "inject" in probe.lower() else "jailbreak"
-    return {"prompt": prompt, "behaviour": name, "group": probe, "threat": threat, "category": probe, "model": model}
+    category = text_field(entry, "intent") or probe
+    return {"prompt": prompt, "behaviour": name, "group": probe, "threat": threat, "category": category, "model": model}
 
 
 def _text(prompt: Any) -> str:

@@ -1,19 +1,28 @@
-"""Results of promptfoo as JSON: ``results.results``, one entry for each test, prompt and provider.
+"""Results of promptfoo: ``results.results`` of a JSON file, or JSON Lines, an entry for each test, prompt and provider.
 
 A test passes where the model withstood, so the attack succeeded where the test failed by an assertion. An error of the
-provider or the grader (``failureReason`` 2) is not a verdict.
+provider (``failureReason`` 2) is not a verdict, nor is a failure for which only assertions account that did not run:
+promptfoo counts an unreadable answer of a grader, and an exception in an assertion's code, as failed.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyrobust.errors import FileFormatError
 from pyrobust.threats.readers.rows import number, numbered, verdict
-from pyrobust.threats.readers.untrusted import array_field, mapping, object_field, text_field
+from pyrobust.threats.readers.untrusted import array_field, json_lines, mapping, object_field, text_field
 from pyrobust.threats.verdicts import ThreatVerdict
+
+# Reasons of failed assertions whose own code raised.
+_RAISED: Final = ("Custom function threw error:", "Python code execution failed:", "Ruby code execution failed:")
+
+
+def read_lines(path: Path) -> list[ThreatVerdict]:
+    """All results of a file of JSON Lines."""
+    return numbered(_result(f"{path}: line {line}", entry, i) for i, (line, entry) in enumerate(json_lines(path)))
 
 
 def read_results(log: dict[str, Any], path: Path) -> list[ThreatVerdict]:
@@ -32,6 +41,7 @@ def _result(where: str, entry: dict[str, Any], i: int) -> ThreatVerdict:
     if not isinstance(passed, bool) or reason not in (None, 0, 1, 2):
         raise FileFormatError(f"{where}: success, failureReason: expected true or false, and 0, 1, 2 or nothing")
     failed = reason == 2 or (reason is None and bool(entry.get("error")) and not entry.get("gradingResult"))
+    unjudged = not (failed or passed) and _unjudged(entry, where)
     test = object_field(entry, "testCase", where)
     metadata = object_field(test, "metadata", f"{where}: testCase") | object_field(entry, "metadata", where)
     variables = object_field(entry, "vars", where)
@@ -48,11 +58,24 @@ def _result(where: str, entry: dict[str, Any], i: int) -> ThreatVerdict:
         behaviour=named or (json.dumps(variables, sort_keys=True) if variables else text),
         group=text_field(metadata, "strategyId"),
         threat="prompt-injection" if "inject" in text_field(metadata, "pluginId") else "jailbreak",
-        success=None if failed else not passed,
+        success=None if failed or unjudged else not passed,
         score=number(entry.get("score"), f"{where}: score"),
         judge="promptfoo",
-        status="error" if failed else "judged",
+        status="error" if failed else "unparsable" if unjudged else "judged",
         cost=number(entry.get("cost"), f"{where}: cost"),
         category=text_field(metadata, "harmCategory", "pluginId"),
         model=model,
+    )
+
+
+def _unjudged(entry: dict[str, Any], where: str) -> bool:
+    """Whether every failed assertion is one that did not run."""
+    grading = object_field(entry, "gradingResult", where)
+    parts = grading.get("componentResults")
+    parts = parts if isinstance(parts, list) else []
+    failures = [part for part in parts if isinstance(part, dict) and not part.get("pass")]
+    return bool(failures) and all(
+        object_field(part, "metadata", where).get("graderError") is True
+        or text_field(part, "reason").startswith(_RAISED)
+        for part in failures
     )
