@@ -137,7 +137,7 @@ def threat_table(
 
     >>> rows = [ThreatVerdict(str(i), behaviour=str(i), success=i < 3, model="net") for i in range(10)]
     >>> [str(cell) for cell in threat_table(ThreatVerdicts(tuple(rows))).rows[0]]
-    ['net', '10', '10', '10', '10', '0', '30.0 % (6.6 to 65.3)']
+    ['net', '30.0 % (6.6 to 65.3)', '10', '10', '10', '10', '0']
     """
     level = probability("alpha", alpha, "0.05 is usual")
     names = grouping(verdicts, by)
@@ -145,15 +145,15 @@ def threat_table(
     at_k, why = _at_k(verdicts, names, k, level)
     queries, spent = _queries(verdicts, names, budget, level)
     columns = [Column(", ".join(names), "left")]
-    columns += map(Column, ("attempts", "prompts", "behaviours", "judged", "missing", "success rate"))
+    columns += map(Column, ("success rate", "attempts", "prompts", "behaviours", "judged", "missing"))
     incomplete = any(rate.missing for rate in rates)
     columns += [Column("missing as failures"), Column("missing as successes")] if incomplete else []
     columns += [] if at_k is None else [Column(at_k.name)]
     columns += [Column(f"mean queries, of {spent:,}"), Column("median queries")] if queries else []
     rows = []
     for place, rate in enumerate(rates):
-        cells: list[Cell] = [group_name(rate.group), rate.verdicts, rate.prompts, rate.clusters]
-        cells += [rate.verdicts - rate.missing, rate.missing, share_of(rate)]
+        cells: list[Cell] = [group_name(rate.group), share_of(rate), rate.verdicts, rate.prompts, rate.clusters]
+        cells += [rate.verdicts - rate.missing, rate.missing]
         if incomplete:
             cells += [Quantity(end, digits=1, percent=True) for end in (rate.as_failures, rate.as_successes)]
         cells += [] if at_k is None else [share_of(at_k[place])]
@@ -408,7 +408,7 @@ def _queries(
     """Queries to success of the groups that have any, and the budget."""
     most = max((row.queries for row in verdicts if row.queries is not None), default=0)
     spent = budget if budget is not None else most
-    if not most:
+    if most <= 1:  # a count of attempts, no search
         return {}, 0
     groups = grouped(verdicts, by, None)
     confidence = 1 - alpha / len(groups)

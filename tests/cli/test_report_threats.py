@@ -45,8 +45,9 @@ def test_options(pyrobust, verdicts, tmp_path):
     arguments = ("report", verdicts, "second.csv", "--formats", "json", "--labels", "verdict", "--invert")
     assert pyrobust(*arguments, "--out", "both").status == 0
     rows = json.loads((tmp_path / "both" / "threats.json").read_text())["rows"]
-    assert [line[0] for line in rows] == ["a · rule", "b · rule", "a · other", "b · other"] or len(rows) == 4
-    assert rows[0][6]["value"] == 6 / 9
+    assert {line[0]: line[1]["value"] for line in rows} == dict.fromkeys(
+        ("a · rule", "b · rule", "a · other", "b · other"), 6 / 9
+    )
     assert (tmp_path / "both" / "agreement.json").exists()
     assert pyrobust(*arguments, "--judge", "other", "--out", "one").status == 0
     assert not (tmp_path / "one" / "agreement.json").exists()

@@ -23,8 +23,10 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from pyrobust.attacks import DDN
 from pyrobust.evaluation import attack_dataset, verify_dataset
-from pyrobust.report.page import page_html, write_page
+from pyrobust.report.page import page_html, threat_page_html, write_page
 from pyrobust.report.page.render import Live
+from pyrobust.threats import ThreatVerdicts
+from pyrobust.threats.running import Threat, ThreatPrompt, evaluate_threat
 from pyrobust.zoo import load_data, load_model
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -83,6 +85,18 @@ def large(tmp_path_factory):
     return path.as_uri()
 
 
+@pytest.fixture(scope="module")
+def threats(tmp_path_factory):
+    """Page of verdicts whose names, prompts and answers are hostile, with a prompt of a megabyte."""
+    folder = tmp_path_factory.mktemp("pages")
+    prompts = [ThreatPrompt(str(i), f"{HOSTILE}\n{i}", behaviour=str(i // 2), category=HOSTILE) for i in range(20)]
+    prompts.append(ThreatPrompt("long", "p" * 1_000_000, behaviour="long"))
+    verdicts = evaluate_threat(lambda prompt: prompt[:200], Threat(tuple(prompts)), "regex:1", out=folder / "run.db")
+    rows = [replace(row, judge="other", human_label=True, success=index % 3 > 0) for index, row in enumerate(verdicts)]
+    (folder / "page.html").write_text(threat_page_html(ThreatVerdicts((*verdicts, *rows), verdicts.source)))
+    return (folder / "page.html").as_uri()
+
+
 def shown(browser, column=0):
     """Texts of a column in the drawn rows of the table of all examples."""
     rows = browser.find_elements(By.CSS_SELECTOR, ".rows tbody tr[data-row]")
@@ -122,6 +136,28 @@ def test_no_request_no_error_and_hostile_names_are_text(browser, pair):
     refused = [entry["message"] for entry in browser.get_log("browser")]
     assert len(refused) >= 2
     assert all("Content Security Policy" in message for message in refused), refused
+
+
+def test_verdicts_are_hostile_text_behind_a_click(browser, threats):
+    requests(browser)
+    browser.get_log("browser")
+    browser.get(threats)
+    assert status(browser) == "42 of 42 attempts"
+    search(browser, "outcome=success judge=other")
+    assert set(shown(browser, 1)) == {"success"}
+    search(browser, "pppppppp")  # hidden columns, too
+    assert status(browser) == "2 of 42 attempts"
+    browser.find_element(By.CSS_SELECTOR, ".rows tbody button").click()
+    dialog = browser.find_element(By.ID, "example")
+    assert "pppp" not in dialog.text
+    dialog.find_elements(By.TAG_NAME, "summary")[0].click()
+    assert dialog.text.count("p" * 2000) == 1
+    assert "998,000 characters left out" in dialog.text
+    browser.find_element(By.ID, "example-close").click()
+    assert browser.execute_script("return window.hacked") is None
+    assert "\u202e" not in browser.page_source
+    assert requests(browser) == []
+    assert browser.get_log("browser") == []
 
 
 def test_filters_and_sorting(browser, large):
@@ -185,8 +221,8 @@ def test_the_curves_are_read_out(browser, pair):
     assert browser.execute_script("return document.documentElement.dataset.theme") == "light"
 
 
-def test_a_phone_has_no_horizontal_scrolling(browser, pair, large):
-    for page in (pair, large):
+def test_a_phone_has_no_horizontal_scrolling(browser, pair, large, threats):
+    for page in (pair, large, threats):
         browser.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride",
             {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False},
@@ -199,14 +235,14 @@ def test_a_phone_has_no_horizontal_scrolling(browser, pair, large):
 
 @pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core (npm install axe-core; PYROBUST_AXE names axe.min.js)")
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("opened", [False, True])
-def test_axe_finds_nothing_serious(browser, pair, theme, opened):
+@pytest.mark.parametrize(("page", "opens"), [("pair", None), ("pair", ".card"), ("threats", ".rows tbody button")])
+def test_axe_finds_nothing_serious(browser, request, theme, page, opens):
     scheme = [{"name": "prefers-color-scheme", "value": theme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
-    browser.get(pair)
+    browser.get(request.getfixturevalue(page))
     browser.execute_script("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    if opened:
-        browser.find_element(By.CSS_SELECTOR, ".card").click()
+    if opens:
+        browser.find_element(By.CSS_SELECTOR, opens).click()
     browser.execute_script(AXE.read_text())
     browser.set_script_timeout(120)
     found = browser.execute_async_script("axe.run().then(arguments[0])")["violations"]

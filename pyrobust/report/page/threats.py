@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pyrobust.checks import probability
@@ -15,8 +16,10 @@ from pyrobust.report.formats import Interval, Quantity, ReportTable
 from pyrobust.report.page.render import document
 from pyrobust.report.page.words import KeyNumber
 from pyrobust.report.threat_tables import group_name, grouping, rate_notes, threat_tables
-from pyrobust.threats import ThreatRate, ThreatVerdicts, threat_success_rate
+from pyrobust.runs.reader import is_run
+from pyrobust.threats import ThreatRate, ThreatVerdicts, is_verdicts, threat_success_rate
 from pyrobust.threats.judges.prevalence import Drawn
+from pyrobust.threats.running import ThreatRun, read_threat_run
 from pyrobust.threats.units import grouped, judges_of
 from pyrobust.threats.verdicts import STATUSES
 
@@ -95,8 +98,8 @@ def threat_page_html(
 ) -> str:
     """Write verdicts on threats as one self-contained HTML page, which sends no request and needs no network.
 
-    Prompts stand on the page behind a click, and cut: 2,000 characters of each, fewer where there are many. The table
-    has the first 50,000 attempts.
+    Prompts, and the answers in runs of ``evaluate_threat`` that the verdicts were read from, stand on the page behind a
+    click, and cut: 2,000 characters of each, fewer where there are many. The table has the first 50,000 attempts.
 
     Args:
         verdicts: of one judge or several.
@@ -128,12 +131,14 @@ def threat_page_html(
     if judge is not None:
         verdicts = ThreatVerdicts(tuple(grouped(verdicts, None, judge)[()]), verdicts.source)
     charts = _charts(verdicts, by, level)
-    columns = attempt_columns(verdicts)
+    runs = _runs(verdicts)
+    columns = attempt_columns(verdicts, _answers(verdicts, runs))
     models = sorted({row.model for row in verdicts if row.model})
     view = {
         "id": "s1",
         "name": "Threats",
         "lead": _lead(charts[0], verdicts),
+        "unfinished": [run.path.name for run in runs.values() if run.path is not None and not run.complete],
         "numbers": _numbers(verdicts, charts[0]),
         "charts": charts,
         "tables": {name: tables.get(name) for name in ("threats", "judges", "agreement", "models")},
@@ -142,7 +147,7 @@ def threat_page_html(
         "choices": _choices(columns),
         "shown": min(len(verdicts), MAX_ROWS),
         "rows": len(verdicts),
-        "facts": _facts(verdicts),
+        "facts": _facts(verdicts, runs),
         "nav": _nav(tables),
     }
     what = models[0] if len(models) == 1 else f"{len(models)} models" if models else "a model"
@@ -268,8 +273,29 @@ def _nav(tables: dict[str, ReportTable]) -> list[tuple[str, str]]:
     return [(f"s1-{name}", title) for name, title in sections if name in there]
 
 
-def attempt_columns(verdicts: ThreatVerdicts) -> list[dict[str, Any]]:
+def _runs(verdicts: ThreatVerdicts) -> dict[int, ThreatRun]:
+    """Runs that the verdicts were read from, by the number of their file."""
+    files = [Path(name) for name in verdicts.source.split("\n") if name]
+    return {place: read_threat_run(path) for place, path in enumerate(files, 1) if is_run(path) and is_verdicts(path)}
+
+
+def _answers(verdicts: ThreatVerdicts, runs: dict[int, ThreatRun]) -> dict[str, str]:
+    """Answers by the id of their verdicts, which begins with the number of the file where ids are not distinct."""
+    known = set(verdicts.column("id"))
+    answers = {}
+    for place, run in runs.items():
+        for name, answer in run.answers().items():
+            numbered = f"{place}:{name}"
+            answers[numbered if numbered in known else name] = answer.text
+    return answers
+
+
+def attempt_columns(
+    verdicts: ThreatVerdicts, answers: Mapping[str, str] = MappingProxyType({})
+) -> list[dict[str, Any]]:
     """The first attempts by columns, for the page's script; columns without content are left out.
+
+    ``answers`` are those of the attacked model, by id.
 
     >>> from pyrobust.threats import ThreatVerdict
     >>> [column["name"] for column in attempt_columns(ThreatVerdicts((ThreatVerdict("7", "Say it", success=True),)))]
@@ -302,6 +328,7 @@ def attempt_columns(verdicts: ThreatVerdicts) -> list[dict[str, Any]]:
         _numbers_column("cost", "In the log's currency.", [row.cost for row in rows]),
         _texts("id", "Identifier of the attempt.", [row.id for row in rows], _SHOWN_BEHAVIOUR),
         _texts("prompt", "What was sent.", [row.prompt for row in rows], None),
+        _texts("answer", "What the model answered.", [answers.get(row.id, "") for row in rows], None),
     ]
     return [column for column in columns if column is not None]
 
@@ -353,12 +380,15 @@ def _choices(columns: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _facts(verdicts: ThreatVerdicts) -> list[tuple[str, str]]:
+def _facts(verdicts: ThreatVerdicts, runs: dict[int, ThreatRun]) -> list[tuple[str, str]]:
     """Files, and counts of what is in them."""
     facts = []
-    for name in filter(None, verdicts.source.split("\n")):
+    for place, name in enumerate(filter(None, verdicts.source.split("\n")), 1):
         path = Path(name)
         facts.append(("file", path.name))
+        if place in runs:
+            facts += _run_facts(runs[place])
+            continue  # a run in progress has no lasting hash
         if path.is_file():
             facts.append(("sha256", hashlib.sha256(path.read_bytes()).hexdigest()))
     facts += [("verdicts", f"{len(verdicts):,}")]
@@ -377,3 +407,14 @@ def _facts(verdicts: ThreatVerdicts) -> list[tuple[str, str]]:
     judges = [judge or "(unnamed)" for judge in judges_of(verdicts)]
     labels = sum(row.human_label is not None for row in verdicts)
     return [*facts, ("judges", ", ".join(judges) or "none"), ("human labels", f"{labels:,}")]
+
+
+def _run_facts(run: ThreatRun) -> Iterator[tuple[str, str]]:
+    """What was run, and what it cost."""
+    yield "model", run.header.model
+    yield "prompts, sha256", run.header.data_sha256
+    yield "attempts at each prompt", f"{run.threat.attempts:,}"
+    yield "calls, tokens", f"{run.ledger.calls:,}, {run.ledger.tokens:,}; {run.ledger.lost:,} calls lost or in flight"
+    yield "finished", "yes" if run.complete else "no"
+    for name, version in run.header.versions.items():
+        yield f"version of {name}", version

@@ -112,7 +112,9 @@
       this.#head();
       this.#choices();
       this.form.addEventListener("submit", (event) => event.preventDefault());
-      for (const kind of ["input", "change"]) this.form.addEventListener(kind, () => this.filter());
+      this.form.addEventListener("input", () => this.filter());
+      // Of the menus only: leaving the search by a click on a row would draw the rows anew before the click ends.
+      this.form.addEventListener("change", (event) => event.target.matches("select") && this.filter());
       this.form.addEventListener("reset", () => setTimeout(() => this.filter()));
       this.box.addEventListener("scroll", () => this.draw(), { passive: true });
       new ResizeObserver(() => this.draw()).observe(this.box);
