@@ -20,6 +20,7 @@ from pyrobust.cli.quickstart import quickstart
 from pyrobust.cli.report import report
 from pyrobust.cli.sandwich import sandwich
 from pyrobust.cli.shell import DEBUG_VARIABLE, set_debug
+from pyrobust.cli.threat import threat
 from pyrobust.cli.train import train_app
 from pyrobust.cli.verify import verify
 from pyrobust.cli.watch import watch
@@ -62,6 +63,7 @@ app.command(rich_help_panel="Certificates")(verify)
 app.command(rich_help_panel="Certificates")(plan)
 app.command(rich_help_panel="Attacks")(attack)
 app.command(rich_help_panel="Attacks")(diagnose)
+app.command(rich_help_panel="Attacks")(threat)
 app.command(rich_help_panel="Both sides")(sandwich)
 app.command(rich_help_panel="Runs")(watch)
 app.command(rich_help_panel="Runs")(log)

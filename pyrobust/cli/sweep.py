@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import typer
 
@@ -20,7 +20,7 @@ from pyrobust.cli.shell import INTERRUPTED_STATUS, check_outputs, describe_path,
 from pyrobust.errors import ModelError, PyrobustError
 
 if TYPE_CHECKING:
-    from pyrobust.evaluation import RobustnessCurve, Run, SweepProgress
+    from pyrobust.evaluation import RobustnessCurve, Run
     from pyrobust.evaluation.progress import Report
     from pyrobust.report import ReportTable
 
@@ -64,7 +64,7 @@ def resumable(out: Path) -> Iterator[Report]:
 
     try:
         with sweep_reporting(show_progress()) as report:
-            yield _resuming(report, describe_path(out))
+            yield announcing_resumption(report, describe_path(out))
     except KeyboardInterrupt:
         from pyrobust.evaluation import Run
 
@@ -91,11 +91,21 @@ def resumable(out: Path) -> Iterator[Report]:
         ) from error
 
 
-def _resuming(report: Report, out: str) -> Report:
-    """Precede the first report, which counts the images of earlier starts, by a line about them."""
+class _Progress(Protocol):
+    @property
+    def done(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+
+
+_Now = TypeVar("_Now", bound=_Progress)
+
+
+def announcing_resumption(report: Callable[[_Now], None], out: str) -> Callable[[_Now], None]:
+    """Precede the first report, which counts what earlier starts did, by a line about that."""
     begun = False
 
-    def forward(now: SweepProgress) -> None:
+    def forward(now: _Now) -> None:
         nonlocal begun
         if not begun and now.done:
             note(f"{out}: {'already complete' if now.done == now.total else 'resumed'}, {now.done} of {now.total} done")

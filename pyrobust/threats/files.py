@@ -17,7 +17,8 @@ from pyrobust.zoo.files import check_output, write_atomically
 
 VERSION: Final = 1
 KIND: Final = "threat-verdicts"
-_BEGIN: Final = json.dumps({"pyrobust": KIND})[:-1].encode()
+#: First bytes of verdicts as JSON Lines.
+BEGIN: Final = json.dumps({"pyrobust": KIND})[:-1].encode()
 
 
 def write_verdicts(verdicts: ThreatVerdicts, path: str | os.PathLike[str], *, replace: bool = False) -> None:
@@ -45,7 +46,7 @@ def write_verdicts(verdicts: ThreatVerdicts, path: str | os.PathLike[str], *, re
     True
     """
     parquet = str(path).endswith(".parquet")
-    check_output("path", path, replace=replace, begins=None if parquet else _BEGIN)
+    check_output("path", path, replace=replace, begins=None if parquet else BEGIN)
     if parquet:
         pandas = _pandas()
         buffer = io.BytesIO()

@@ -226,7 +226,7 @@ def test_schema_versions(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (7,), "older versions refuse the file"
-    for version, expected in ((4, "7"), (6, "7"), (8, "7"), (10, "1, 3, 4, 5, 6, 7, 8 or 9")):
+    for version, expected in ((4, "7"), (6, "7"), (8, "7"), (11, "1, 3, 4, 5, 6, 7, 8 or 9")):
         change(path, f"PRAGMA user_version = {version}")
         with pytest.raises(FileFormatError, match=f"schema version {version}, expected {expected};"):
             Run(path)

@@ -49,7 +49,7 @@ def text_model(spec: str, **settings: Any) -> TextModel:
         return _make(ChatEndpoint, spec, model, settings | ({"base_url": address[0]} if address else {}))
     if kind == "transformers" and rest:
         return _make(TransformersPipeline, spec, rest, settings)
-    found = _user_object(spec)
+    found = user_object(spec, "model")
     if isinstance(found, TextModel) and not inspect.isclass(found):
         if settings:
             raise InputError(
@@ -68,21 +68,21 @@ def _make(cls: Any, spec: str, model: Any, settings: dict[str, Any]) -> TextMode
     return made
 
 
-def _user_object(spec: str) -> Any:
+def user_object(spec: str, argument: str) -> Any:
     """Import the object that ``module:name`` or ``FILE.py:name`` names."""
     file, _, name = spec.rpartition(":")
     if not file.endswith(".py"):
         with working_directory_importable():
-            return find_object(spec, "model")
+            return find_object(spec, argument)
     path = Path(file).resolve()
     if not path.is_file():
-        raise InputError(f"model: {spec}: expected a file, got nothing at {path}")
+        raise InputError(f"{argument}: {spec}: expected a file, got nothing at {path}")
     sys.path.insert(0, str(path.parent))
     try:
-        found = find_object(f"{path.stem}:{name}", "model")
+        found = find_object(f"{path.stem}:{name}", argument)
         module = sys.modules[path.stem]
         if not os.path.samefile(getattr(module, "__file__", None) or os.devnull, path):
-            raise InputError(f"model: {spec}: another module is named {path.stem}; rename the file")
+            raise InputError(f"{argument}: {spec}: another module is named {path.stem}; rename the file")
         return found
     finally:
         sys.path.remove(str(path.parent))

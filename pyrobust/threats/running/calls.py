@@ -175,6 +175,7 @@ class Caller:
         for thread in threads:
             thread.start()
         try:
+            self._report()
             while True:
                 self._settle()
                 calls = self._admit(source)

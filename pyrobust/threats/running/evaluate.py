@@ -228,7 +228,7 @@ def _fill(
 ) -> ThreatVerdicts:
     """Make the calls that a run lacks, those of the judge alone without a model, and read its verdicts."""
     work = _Work(store, model, judge, retry_errors)
-    with _reporting(progress) as report:
+    with reporting(progress) as report:
         caller = Caller(store, limits, cache, lambda: report(work.progress()))
         caller.run(work.calls(caller))
     if caller.exhausted:
@@ -307,7 +307,7 @@ class _Work:
 
 
 @contextlib.contextmanager
-def _reporting(progress: bool | Report) -> Iterator[Report]:
+def reporting(progress: bool | Report) -> Iterator[Report]:
     """Interpret ``progress=``: False for none, True for a bar on standard error, or a function."""
     if callable(progress):
         yield progress
