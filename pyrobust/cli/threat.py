@@ -214,6 +214,7 @@ def threat(
     from pyrobust.threats.files import BEGIN
     from pyrobust.threats.models import text_model
     from pyrobust.threats.running import threat_cost
+    from pyrobust.threats.verdicts import COLUMNS
 
     if (model is None) != (prompts is None) or (model is None and out is None):
         given = [name for name, value in (("--model", model), ("--prompts", prompts), ("--out", out)) if value]
@@ -222,6 +223,9 @@ def threat(
             f"{' and '.join(given) or 'none of them'}"
         )
     columns = None if by is None else [name.strip() for name in by.split(",")]
+    for name in columns or ():
+        if name not in COLUMNS:
+            raise InputError(f"--by: expected columns from {', '.join(COLUMNS)}, got {name!r}")
     limits = CallLimits(
         max_calls=max_calls,
         max_tokens=max_tokens,
@@ -252,7 +256,9 @@ def threat(
         )
         content = Threat.read(prompts, attempts, threat=threat)
         if content.duplicates:
-            note(f"{describe_path(prompts)}: {content.duplicates} prompts repeat earlier ones, as attempts at them")
+            again = "1 prompt repeats an earlier one"
+            again = again if content.duplicates == 1 else f"{content.duplicates:,} prompts repeat earlier ones"
+            note(f"{describe_path(prompts)}: {again} word for word, and counts as further attempts at it")
         if dry_run:
             cost = threat_cost(asked, content, judging)
             typer.echo(f"model: {cost.calls:,} calls, at most {cost.tokens:,} tokens")
@@ -263,9 +269,8 @@ def threat(
             typer.echo("retries: each counts as a further call")
             return
         path = out or run_name(["threat", model.partition("@")[0]], None, prompts.stem, [f"k{attempts}"], None)
-    if cache is not None or path is not None:
-        check_outputs([("--verdicts", verdicts)], inputs=[*inputs, path], replace=replace, begins={"--verdicts": BEGIN})
-        check_json(json_file, [*inputs, path], replace, verdicts)
+    check_outputs([("--verdicts", verdicts)], inputs=[*inputs, path], replace=replace, begins={"--verdicts": BEGIN})
+    check_json(json_file, [*inputs, path, verdicts], replace)
     with _resumable(path) as report:
         if model is None:
             found = rejudge_threat(path, judging, progress=report, **options)
