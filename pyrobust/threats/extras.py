@@ -1,4 +1,4 @@
-"""Importing optional packages, with an error that names the extra that installs them."""
+"""Importing optional packages, with an error that says how to install them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from pyrobust.errors import MissingExtraError
 
 
-def extra_module(name: str, needed_by: str, extra: str = "threats") -> Any:
+def extra_module(name: str, needed_by: str, install: str = 'pip install "pyrobust[threats]"') -> Any:
     """Import a module of an optional package.
 
     Raises:
@@ -26,6 +26,4 @@ def extra_module(name: str, needed_by: str, extra: str = "threats") -> Any:
         package = name.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != package:
             raise MissingExtraError(f"{needed_by}: {package} is installed, but lacks {error.name}") from error
-        raise MissingExtraError(
-            f'{needed_by}: needs {package}; install it with pip install "pyrobust[{extra}]"'
-        ) from error
+        raise MissingExtraError(f"{needed_by}: needs {package}; install it with {install}") from error

@@ -118,7 +118,9 @@ def _sample(
     failed = sample.get("error") is not None
     scores = object_field(sample, "scores", where)
     for judge, score in scores.items():
-        value = mapping(score, f"{where}: scores: {judge}").get("value")
+        score = mapping(score, f"{where}: scores: {judge}")
+        value = score.get("value")
+        broken = failed or object_field(score, "metadata", where).get("status") == "error"  # as our scorer says
         parts = value.items() if isinstance(value, dict) else [("", value)]
         for part, single in parts:
             parsed = _value(single, f"{where}: scores: {judge}", threshold)
@@ -127,7 +129,7 @@ def _sample(
                 success=None if parsed is None else parsed >= (0.5 if threshold is None else threshold),
                 score=parsed,
                 judge=f"{judge}/{part}" if part else judge,
-                status="judged" if parsed is not None else "error" if failed else "unparsable",
+                status="judged" if parsed is not None else "error" if broken else "unparsable",
                 **names,
             )
     if not scores:

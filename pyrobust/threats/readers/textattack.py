@@ -12,7 +12,7 @@ from pyrobust.threats.verdicts import ThreatVerdict
 
 _MAX_COUNT: Final = 10**6
 # A skipped text was misclassified before the attack. Maximized results have a score but no criterion of success.
-_RESULTS: Final = {
+RESULTS: Final = {
     "Successful": (True, "judged"),
     "Failed": (False, "judged"),
     "Skipped": (None, "unsubmitted"),
@@ -26,9 +26,9 @@ def read_table(path: Path) -> list[ThreatVerdict]:
     rows = []
     for i, (where, entry) in enumerate(csv_rows(path)):
         result = entry.get("result_type", "")
-        if result not in _RESULTS:
-            raise FileFormatError(f"{where}: result_type: expected one of {', '.join(_RESULTS)}, got {result[:40]!r}")
-        success, status = _RESULTS[result]
+        if result not in RESULTS:
+            raise FileFormatError(f"{where}: result_type: expected one of {', '.join(RESULTS)}, got {result[:40]!r}")
+        success, status = RESULTS[result]
         text = entry.get("original_text", "").replace("[[", "").replace("]]", "")
         rows.append(
             verdict(
@@ -58,7 +58,7 @@ def read_summary(log: dict[str, Any], path: Path) -> list[ThreatVerdict]:
         times = count(counts.get(key, counts.get(key[:-1])), where)
         if times is None or not 0 <= times <= _MAX_COUNT:
             raise FileFormatError(f"{where} expected a count of at most {_MAX_COUNT}, got {str(times)[:40]}")
-        success, status = _RESULTS[result]
+        success, status = RESULTS[result]
         rows += [
             verdict(
                 where,

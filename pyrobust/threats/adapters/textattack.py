@@ -1,0 +1,179 @@
+"""TextAttack (Morris et al., 2020): its attacks on any text classifier, and its results as verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrobust.checks import is_integer, items, shown
+from pyrobust.errors import InputError, InputTypeError, ModelError
+from pyrobust.text.search import TextQueries
+from pyrobust.threats.extras import extra_module
+from pyrobust.threats.readers.rows import numbered
+from pyrobust.threats.readers.textattack import RESULTS
+from pyrobust.threats.verdicts import ThreatVerdict, ThreatVerdicts
+
+_INSTALL = "pip install textattack, in an environment with transformers below 5"
+
+
+def textattack_model(classifier: Callable[[Sequence[str]], Any]) -> Any:
+    """A text classifier as a ``textattack.models.wrappers.ModelWrapper``, for TextAttack's recipes and goal functions.
+
+    Args:
+        classifier: a callable from N strings to logits [N, K], a tensor or an array, as the word attacks of
+            ``pyrobust.text`` take it.
+
+    Returns:
+        A model wrapper. It raises ModelError where the classifier returns another shape, NaN or infinities, which
+        TextAttack would take for a prediction.
+
+    Raises:
+        InputTypeError: not callable.
+        MissingExtraError: TextAttack is not installed.
+    """
+    if not callable(classifier):
+        raise InputTypeError(f"classifier: expected a function from strings to logits, got {shown(classifier)}")
+    wrappers = extra_module("textattack.models.wrappers", "textattack_model", _INSTALL)
+
+    queries = TextQueries(classifier)
+
+    class Wrapper(wrappers.ModelWrapper):  # type: ignore[misc, name-defined]
+        """The texts that TextAttack sends, and their logits."""
+
+        def __init__(self) -> None:
+            self.model = classifier
+
+        def __call__(self, text_input_list: Sequence[str], **options: Any) -> Tensor:
+            logits = queries(list(text_input_list)).logits
+            if not torch.isfinite(logits).all():
+                raise ModelError("classifier: expected finite logits, got NaN or infinities")
+            return logits
+
+    return Wrapper()
+
+
+def attack_with_textattack(
+    attack: Any, texts: Iterable[str], labels: Iterable[int], *, model: str = "", group: str = ""
+) -> ThreatVerdicts:
+    """Run a TextAttack attack on texts, one after the other.
+
+    Args:
+        attack: a ``textattack.Attack``, such as ``TextFoolerJin2019.build(textattack_model(classifier))``.
+        texts: the texts.
+        labels: the true label of each text.
+        model: name of the classifier in the verdicts.
+        group: name of the attack in the verdicts; its search method's class by default.
+
+    Returns:
+        A verdict for each text, as ``verdicts_from_textattack``; "error" where the attack raised an exception.
+
+    Raises:
+        InputError, InputTypeError: numbers of texts and labels differ, or an argument is of another type.
+
+    """
+    texts, labels = items("texts", texts, "strings"), items("labels", labels, "integers")
+    if not callable(getattr(attack, "attack", None)):
+        raise InputTypeError(f"attack: expected a textattack.Attack, got {shown(attack)}")
+    if len(texts) != len(labels):
+        raise InputError(f"labels: expected {len(texts)}, one for each text, got {len(labels)}")
+    results: list[Any] = []
+    for i, (text, label) in enumerate(zip(texts, labels, strict=True)):
+        if not isinstance(text, str):
+            raise InputTypeError(f"texts[{i}]: expected a string, got {shown(text)}")
+        if not is_integer(label, 0, 1 << 31):
+            raise InputError(f"labels[{i}]: expected an integer of at least 0, got {shown(label)}")
+        try:
+            results.append(attack.attack(text, int(label)))
+        except Exception as error:
+            results.append(_Broken(text, int(label), error))
+    method = type(getattr(attack, "search_method", attack)).__name__
+    return verdicts_from_textattack(results, model=model, group=group or method)
+
+
+class _Broken:
+    """An attack that raised an exception, in place of its result."""
+
+    def __init__(self, text: str, label: int, error: Exception) -> None:
+        self.text, self.label, self.error = text, label, error
+
+
+def verdicts_from_textattack(results: Iterable[Any], *, model: str = "", group: str = "") -> ThreatVerdicts:
+    """Verdicts of TextAttack's results, as `read_verdicts` reads them from its CSV log.
+
+    A successful attack is a success and a failed one a failure; a skipped text, which was misclassified before, was not
+    attacked ("unsubmitted"); a maximized goal has no criterion of success ("unparsable"). Prompt and behaviour are the
+    original text; the score is the goal function's, the category the true label.
+
+    Args:
+        results: ``AttackResult`` objects, of ``Attack.attack`` or ``Attacker.attack_dataset``.
+        model: name of the attacked classifier.
+        group: name of the attack.
+
+    Raises:
+        InputTypeError: something else.
+    """
+    rows = []
+    for i, result in enumerate(results):
+        if isinstance(result, _Broken):
+            rows.append(_verdict(i, result.text, result.label, model, group, success=None, status="error"))
+            continue
+        original, _ = _texts(result, f"results[{i}]")
+        success, status = RESULTS[_kind(result)]
+        goal = result.perturbed_result
+        rows.append(
+            _verdict(
+                i,
+                original.text,
+                goal.ground_truth_output,
+                model,
+                group,
+                success=success,
+                status=status,
+                score=float(goal.score),
+                queries=int(goal.num_queries),
+            )
+        )
+    return ThreatVerdicts(tuple(numbered(rows)))
+
+
+def words_perturbed(result: Any) -> int:
+    """Number of words that a result of TextAttack changed, as TextAttack counts them: by edit distance.
+
+    Args:
+        result: an ``AttackResult``.
+
+    Raises:
+        InputTypeError: something else.
+    """
+    original, perturbed = _texts(result, "result")
+    return int(original.words_diff_num(perturbed))
+
+
+def _verdict(i: int, text: str, label: Any, model: str, group: str, **values: Any) -> ThreatVerdict:
+    return ThreatVerdict(
+        str(i),
+        prompt=text,
+        behaviour=text,
+        group=group,
+        threat="misclassification",
+        judge="goal function",
+        category=str(label),
+        model=model,
+        **values,
+    )
+
+
+def _texts(result: Any, name: str) -> tuple[Any, Any]:
+    """The attacked texts before and after; an error if this is no result of TextAttack."""
+    if _kind(result) not in RESULTS:
+        raise InputTypeError(f"{name}: expected an AttackResult of TextAttack, got {shown(result)}")
+    return result.original_result.attacked_text, result.perturbed_result.attacked_text
+
+
+def _kind(result: Any) -> str:
+    """The first of Successful, Failed, Skipped and Maximized in the names of a result's classes, or an empty string."""
+    names = [base.__name__.removesuffix("AttackResult") for base in type(result).__mro__]
+    return next((name for name in names if name in RESULTS), "")
