@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from pyrobust.bounds import BoundedModel, BoundOptions, Choices
-from pyrobust.checks import class_labels, integer, items, kind, shown, summary
+from pyrobust.checks import class_labels, integer, items, kind, summary
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.frames import Tabular
 from pyrobust.runner import evaluation_mode
-from pyrobust.text.classifier import WordClassifier, by_length
-from pyrobust.text.substitutions import is_word
+from pyrobust.text.classifier import WordClassifier, by_length, pad_choices
 
 # Bytes of the vectors of texts that are bounded together.
 _BYTES = 1 << 26
@@ -202,11 +201,10 @@ class _Problem:
         self.options = BoundOptions(method=method, sound=sound, semantics=semantics, memory_limit=memory_limit)
         if self.options.method == "lipschitz":
             raise InputError('method: expected "ibp", "crown-ibp", "crown" or None, got "lipschitz"')
-        texts = [checked_sets(text, n) for n, text in enumerate(items("substitutions", substitutions, "texts"))]
         #: For each text and position, the indices of the words, the original first and each once.
-        self.sets = [_index_sets(classifier, text) for text in texts]
-        self.positions = torch.tensor([sum(len(words) > 1 for words in text) for text in texts], dtype=torch.int64)
-        self._y = class_labels("y", y, len(texts))
+        self.sets = [classifier.indices(text) for text in items("substitutions", substitutions, "texts")]
+        self.positions = torch.tensor([sum(len(words) > 1 for words in text) for text in self.sets], dtype=torch.int64)
+        self._y = class_labels("y", y, len(self.sets))
         flat = sorted({index for text in self.sets for words in text for index in words})
         self._vectors = classifier.vectors(flat) if flat else torch.empty(0, 1)
         self._row = {index: row for row, index in enumerate(flat)}
@@ -268,37 +266,7 @@ class _Problem:
 
     def _points(self, texts: list[int]) -> tuple[Tensor, Tensor]:
         """Vectors [n, K, L, ...] of all words, the first repeated where there are fewer, and whether all are finite."""
-        widest = max(len(words) for i in texts for words in self.sets[i])
-        rows = [
-            [[self._row[index] for index in words + words[:1] * (widest - len(words))] for words in self.sets[i]]
-            for i in texts
-        ]
-        chosen = torch.tensor(rows, device=self._vectors.device).transpose(1, 2)
+        chosen = pad_choices([[[self._row[index] for index in words] for words in self.sets[i]] for i in texts])
+        chosen = chosen.to(self._vectors.device)
         finite = self._finite[chosen].flatten(1).all(1)
         return self._vectors[chosen].where(finite.view(-1, *[1] * (2 + self._vectors.dim() - 1)), 0), finite
-
-
-def checked_sets(text: Any, n: int) -> list[list[str]]:
-    """The words at each position of text n, the original first."""
-    positions = [
-        items(f"substitutions[{n}]", words, "words") for words in items(f"substitutions[{n}]", text, "positions")
-    ]
-    for position, words in enumerate(positions):
-        if not words:
-            raise InputError(
-                f"substitutions[{n}]: expected at least the original word at position {position}, got none"
-            )
-        for word in words:
-            if not isinstance(word, str):
-                raise InputTypeError(f"substitutions[{n}]: expected strings, got {shown(word)} at position {position}")
-            if not is_word(word):
-                raise InputError(
-                    f"substitutions[{n}]: expected words of split_words, got {shown(word)} at position {position}"
-                )
-    return positions
-
-
-def _index_sets(classifier: WordClassifier, text: list[list[str]]) -> list[list[int]]:
-    """The indices at each position of the network's input, each once."""
-    sets = [list(dict.fromkeys(classifier.index(word) for word in words)) for words in text]
-    return sets + [[index] for index in classifier.filled(len(text))]

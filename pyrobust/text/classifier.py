@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from pyrobust.checks import count, flag, integer, items, kind, shape_text, shown, summary
+from pyrobust.checks import count, first_values, flag, integer, items, kind, shape_text, shown, summary
 from pyrobust.errors import InputError, InputTypeError, ModelError
 from pyrobust.runner import Runner, evaluation_mode, model_name
-from pyrobust.text.substitutions import split_words
+from pyrobust.text.substitutions import is_word, split_words
 
 
 class WordClassifier:
@@ -91,9 +91,36 @@ class WordClassifier:
         """The index of a word, ``unknown`` if it is out of the vocabulary."""
         return self._index.get(self._key(word), self._unknown)
 
-    def filled(self, length: int) -> list[int]:
-        """The indices that fill up a text of some words."""
-        return [self._padding] * (self.shortest - length)
+    def indices(self, substitutions: Sequence[Sequence[str]]) -> list[list[int]]:
+        """The indices at each position of the network's input, of one text: the original's first, and each once.
+
+        Args:
+            substitutions: the words at each position, the original first, as of ``word_substitutions``.
+
+        Raises:
+            InputError: a position without words, or words that are not single ones by ``split_words``: the classifier
+                would see other positions.
+            InputTypeError: words that are no strings.
+
+        >>> parts = nn.Embedding(4, 2), nn.Flatten()
+        >>> classify = WordClassifier({"good": 1, "fine": 2}, *parts, unknown=0, padding=3, shortest=3)
+        >>> classify.indices([("Good", "fine"), ("film", "movie")])
+        [[1, 2], [0], [3]]
+        """
+        sets = []
+        for position, allowed in enumerate(items("substitutions", substitutions, "positions")):
+            words = items("substitutions", allowed, "words")
+            if not words:
+                raise InputError(f"substitutions: expected at least the original word at position {position}, got none")
+            for word in words:
+                if not isinstance(word, str):
+                    raise InputTypeError(f"substitutions: expected strings, got {shown(word)} at position {position}")
+                if not is_word(word):
+                    raise InputError(
+                        f"substitutions: expected single words by split_words, got {shown(word)} at position {position}"
+                    )
+            sets.append(list(dict.fromkeys(self.index(word) for word in words)))
+        return sets + [[self._padding]] * (self.shortest - len(sets))
 
     def vectors(self, indices: Sequence[int]) -> Tensor:
         """The vectors of some indices, [N, ...].
@@ -126,14 +153,34 @@ class WordClassifier:
         runner = Runner(self.network)
         rows: list[Tensor] = [torch.empty(0)] * len(split)
         for length, members in by_length(split).items():
-            fill = self.filled(length)
-            indices = [index for i in members for index in ([self.index(word) for word in split[i]] + fill)]
+            fill = [self._padding] * (self.shortest - length)
+            indices = [index for i in members for index in (*map(self.index, split[i]), *fill)]
             flat = self.vectors(indices)
             with runner.session():
                 logits = runner.logits(runner.batch(flat.view(len(members), -1, *flat.shape[1:]))).cpu()
             for i, row in zip(members, logits.clone(), strict=True):
                 rows[i] = row
         return torch.stack(rows)
+
+
+def pad_choices(texts: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+    """Indices of texts of one length as a tensor, [N, K, L], the first index repeated where a position has fewer.
+
+    Args:
+        texts: for each the indices at each position, see ``WordClassifier.indices``.
+
+    Raises:
+        InputError: texts of different lengths.
+
+    >>> pad_choices([[[1, 2], [0]], [[5], [4]]]).tolist()
+    [[[1, 0], [2, 0]], [[5, 4], [5, 4]]]
+    """
+    lengths = {len(text) for text in texts}
+    if len(lengths) != 1:
+        raise InputError(f"texts: expected one length, got {first_values(sorted(lengths))}; group them by length")
+    widest = max((len(words) for text in texts for words in text), default=1)
+    rows = [[[*words, *[words[0]] * (widest - len(words))] for words in text] for text in texts]
+    return torch.tensor(rows, dtype=torch.int64).view(len(rows), -1, widest).transpose(1, 2)
 
 
 def by_length(texts: Sequence[Sequence[object]]) -> dict[int, list[int]]:

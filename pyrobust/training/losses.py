@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pyrobust.bounds import DifferentiableBounds
-from pyrobust.checks import share
+from pyrobust.checks import kind, shape_text, share
 from pyrobust.errors import InputError
 
 
@@ -106,6 +106,55 @@ def crown_ibp_loss(
     else:
         margins = bounds.margins(x, y, epsilon, method="crown-ibp", clip=clip, share=beta)
     return _weighted_loss(bounds, x, y, _worst_case_loss(margins), kappa)
+
+
+def choices_ibp_loss(
+    bounds: DifferentiableBounds,
+    points: Tensor,
+    y: Tensor,
+    scale: float | Tensor = 1.0,
+    *,
+    kappa: float | Tensor = 0.5,
+) -> Tensor:
+    """``ibp_loss`` over products of finite sets, such as the vectors of words and their substitutes.
+
+    The worst-case logits are those of the box around the points at each part, moved towards the first point: corners
+    p₁ + scale·(min p − p₁) and p₁ + scale·(max p − p₁), as Jia et al., "Certified robustness to adversarial word
+    substitutions" (2019), train. During training, scale usually grows from 0 to 1 while kappa falls from 1, see
+    ``ramp``. Differentiable by the points, too: word vectors are trained with the network.
+
+    Args:
+        bounds: differentiable bounds of the network.
+        points: [B, K, P, ...] in the model's dtype, see ``pyrobust.bounds.Choices``.
+        y: labels [B], int64.
+        scale: size of the box, in [0, 1]; a number, or a tensor of one element.
+        kappa: weight of the clean loss, in [0, 1]; a number, or a tensor of one element.
+
+    Returns:
+        The loss, a scalar tensor.
+
+    Raises:
+        InputError: scale or kappa is out of range, or an argument is invalid for ``DifferentiableBounds.margins``.
+        InputTypeError: an argument has a type invalid for ``DifferentiableBounds.margins``.
+
+    >>> import torch
+    >>> words = torch.nn.Embedding(10, 4)
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 2)).eval()
+    >>> bounds = DifferentiableBounds(model, torch.zeros(1, 3, 4))
+    >>> indices = torch.randint(10, (8, 5, 3))  # 8 texts of 3 words with 4 substitutes each
+    >>> choices_ibp_loss(bounds, words(indices), torch.randint(2, (8,)), 0.5).backward()
+    >>> words.weight.grad.shape
+    torch.Size([10, 4])
+    """
+    _check_weight("scale", scale)
+    _check_weight("kappa", kappa)
+    if not isinstance(points, Tensor) or points.dim() < 3 or not points.shape[1]:
+        got = shape_text(points.shape) if isinstance(points, Tensor) else kind(points)
+        raise InputError(f"points: expected a tensor (B, K, P, ...) with K above 0, got {got}")
+    first = points[:, 0]
+    lower, upper = (first + scale * (end - first) for end in (points.amin(1), points.amax(1)))
+    robust = _worst_case_loss(bounds.margins((lower + upper) / 2, y, (upper - lower) / 2))
+    return _weighted_loss(bounds, first, y, robust, kappa)
 
 
 def ramp(step: float, begin: float, end: float, first: float, last: float, *, shape: str = "linear") -> float:
