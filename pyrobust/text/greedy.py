@@ -13,7 +13,7 @@ from .attack import Candidate, TextConstraint, WordAttack
 from .search import Changes, Judgement, Query, TextClassifier, TextSearch
 from .substitutions import Synonyms, WordConstraint
 
-RANKINGS: Final = ("delete", "mask", "substitute", "none")
+RANKINGS: Final = ("delete", "mask", "substitute", "best", "none")
 
 Item = TypeVar("Item")
 
@@ -40,8 +40,9 @@ class WordSubstitution(WordAttack):
         similarity: function (original, candidate) -> float. All substitutes of a word are tried, and of those that
             succeed, the most similar text is returned.
         ranking: the text that a word's importance is measured on: without the word ("delete"), with ``mask`` in its
-            place ("mask"), or with its first substitute ("substitute"), which may itself succeed and so takes the
-            fewest queries at slightly more changed words. "none" takes the words in their order.
+            place ("mask"), with its first substitute ("substitute"), which takes the fewest queries since it may itself
+            succeed, or with its best one ("best"), which tries all of them and changes the fewest words. "none" takes
+            the words in their order.
         mask: stands for a word in the ranking "mask".
         beam_width: number of texts kept from word to word, those of the lowest margins.
         passes: visit all words this many times, or until a pass changes nothing.
@@ -73,7 +74,7 @@ class WordSubstitution(WordAttack):
         constraints: Iterable[WordConstraint] = (),
         text_constraints: Iterable[TextConstraint] = (),
         similarity: Callable[[str, str], float] | None = None,
-        ranking: Literal["delete", "mask", "substitute", "none"] = "delete",
+        ranking: Literal["delete", "mask", "substitute", "best", "none"] = "delete",
         mask: str = "[UNK]",
         beam_width: int = 1,
         passes: int = 1,
@@ -130,14 +131,16 @@ class WordSubstitution(WordAttack):
         if self.ranking == "none" or len(positions) < 2:
             return positions, None
         margins = dict.fromkeys(positions, math.inf)
-        if self.ranking == "substitute":
-            firsts = [{position: search.sets[position][1]} for position in positions]
-            for options in _slices(firsts, self.at_once):
+        if self.ranking in ("substitute", "best"):
+            end = 2 if self.ranking == "substitute" else None
+            alone = [{position: word} for position in positions for word in search.sets[position][1:end]]
+            for options in _slices(alone, self.at_once):
                 candidates, complete = yield from self._judged(search, options)
                 success = self._best_success(search, candidates)
                 if success is not None or not complete:
                     return positions, success
-                margins.update((position, margin) for (position,), (margin, *_) in candidates)
+                for (position,), (margin, *_) in candidates:
+                    margins[position] = min(margin, margins[position])
         else:
             for part in _slices(positions, self.batch_size):
                 texts = [search.without(p) if self.ranking == "delete" else search.text({p: self.mask}) for p in part]

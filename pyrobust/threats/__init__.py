@@ -3,6 +3,7 @@
 from pyrobust.threats.at_k import success_at_k
 from pyrobust.threats.compare import ModelComparison, ModelComparisons, compare_models
 from pyrobust.threats.files import write_verdicts
+from pyrobust.threats.from_words import word_attack_verdicts
 from pyrobust.threats.queries import QueriesToSuccess, queries_to_success
 from pyrobust.threats.rates import (
     ThreatRate,
@@ -55,5 +56,6 @@ __all__ = [
     "success_at_k",
     "targeted_success_rate",
     "threat_success_rate",
+    "word_attack_verdicts",
     "write_verdicts",
 ]

@@ -47,6 +47,7 @@ def attacks(model, synonyms, **common):
     yield WordSubstitution(model, synonyms, **common)
     yield WordSubstitution(model, synonyms, ranking="mask", at_once=3, passes=2, **common)
     yield WordSubstitution(model, synonyms, ranking="substitute", beam_width=2, **common)
+    yield WordSubstitution(model, synonyms, ranking="best", at_once=2, **common)
     yield WordSubstitution(model, synonyms, ranking="none", similarity=lambda a, b: -len(b), **common)
 
 
@@ -149,6 +150,18 @@ def test_hand_worked_queries():
     assert (result.texts, result.queries, result.changed, result.margins) == (("a d",), (5,), ((1,),), (-5.0,))
 
 
+def test_the_best_ranking_changes_the_fewest_words_of_a_linear_model():
+    weights = dict(zip("abcdefgh", np.random.default_rng(1).normal(size=8), strict=True))
+    model = lambda texts: [[sum(weights[w] for w in text.split()), 0.0] for text in texts]  # noqa: E731
+    synonyms = {word: [other for other in "abcdefgh" if other != word] for word in "abcd"}
+    texts = [" ".join(np.random.default_rng(seed).choice(list("abcdefgh"), 5)) for seed in range(30)]
+    y = [int(row[0] < 0) for row in model(texts)]
+    best = WordSubstitution(model, synonyms, ranking="best").attack(texts, y)
+    exact = ExhaustiveSubstitution(model, synonyms).attack(texts, y)
+    assert best.distance == exact.distance
+    assert {1.0, 2.0} < set(best.distance)
+
+
 def test_similarity_chooses_among_successes():
     model = lambda texts: [[0.0, 1.0 if "good" in text else -1.0] for text in texts]  # noqa: E731
     synonyms = {"good": ["excellent", "fine", "bad"]}
@@ -162,7 +175,7 @@ def test_text_constraints_bound_the_attack():
     model = lambda texts: [[0.0, 1.0 if "good" in text else -1.0] for text in texts]  # noqa: E731
     seen = []
     constraint = lambda original, text: seen.append((original, text)) or text != "fine"  # noqa: E731
-    for ranking in ("delete", "substitute"):
+    for ranking in ("delete", "substitute", "best"):
         attack = WordSubstitution(model, {"good": ["fine", "great"]}, text_constraints=[constraint], ranking=ranking)
         assert attack.attack(["good"], [1]).texts == ("great",)
     assert set(seen) == {("good", "fine"), ("good", "great")}
