@@ -36,7 +36,8 @@ def test_verdicts_of_an_attack(tmp_path):
     assert verdicts.column("category") == ["1", "0", "0", "1", "0"]
     assert verdicts.column("score") == [-0.5, -0.5, 0.5, -0.5, None]
     assert set(verdicts.column("threat")) == {"misclassification"}
-    assert (threat_success_rate(verdicts).value, threat_success_rate(verdicts).missing) == (0.5, 2)
+    (rate,) = threat_success_rate(verdicts)
+    assert (rate.value, rate.missing, rate.prompts) == (0.5, 2, 4)
     assert queries_to_success(verdicts)
     write_verdicts(verdicts, tmp_path / "verdicts.jsonl")
     assert read_verdicts(tmp_path / "verdicts.jsonl").rows == verdicts.rows
