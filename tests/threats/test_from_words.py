@@ -38,7 +38,6 @@ def test_verdicts_of_an_attack(tmp_path):
     assert set(verdicts.column("threat")) == {"misclassification"}
     (rate,) = threat_success_rate(verdicts)
     assert (rate.value, rate.missing, rate.prompts) == (0.5, 2, 4)
-    assert queries_to_success(verdicts)
     write_verdicts(verdicts, tmp_path / "verdicts.jsonl")
     assert read_verdicts(tmp_path / "verdicts.jsonl").rows == verdicts.rows
 
