@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pyrobust.auditing.findings import Finding
 from pyrobust.auditing.log_fields import Fields, parse_integers, parse_reals, parse_times
 from pyrobust.errors import FileFormatError
-from pyrobust.runs.log import MAX_LINE_BYTES, MAX_LOG_BYTES
+from pyrobust.runs.log import COLUMNS, MAX_LINE_BYTES, MAX_LOG_BYTES
 from pyrobust.runs.reader import expect_file
 
 #: Required columns of a certification log, in the order of the reference script.
@@ -104,6 +104,12 @@ def _parse_header(line: bytes, findings: list[Finding]) -> list[str]:
                 words = {word.strip().strip('"').lower() for word in text.split(separator)}
                 if set(REQUIRED) <= words:
                     raise ValueError(f"line 1: expected columns separated by tabs, got {description}; convert the file")
+        kind = next((kind for kind in ("attack", "sandwich") if set(COLUMNS[kind]) <= set(names)), None)
+        if kind is not None:
+            raise ValueError(
+                f"line 1: expected the columns {_EXPECTED}; got the log of a run of kind {kind}, which has no "
+                "certified radii; pass the run (.db) that it was exported from"
+            )
         columns = "column" if len(missing) == 1 else "columns"
         raise ValueError(
             f"line 1: expected the columns {_EXPECTED}; missing {columns} {', '.join(missing)}: {text[:80]!r}"

@@ -165,7 +165,9 @@ def report(
         from pyrobust.report.page.render import BEGINS
 
         inputs = [*logs, *([] if data is None else input_paths(data, None))]
-        check_outputs([("--html", html)], inputs=inputs, replace=overwrite, begins={"--html": BEGINS})
+        # A page in a folder that is created for the tables cannot exist.
+        if out is None or out.exists() or html.parent.resolve() != out.resolve():
+            check_outputs([("--html", html)], inputs=inputs, replace=overwrite, begins={"--html": BEGINS})
     from pyrobust.threats import is_verdicts
 
     judged = [path for path in logs if is_verdicts(path)]

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from pyrobust.runs.log import COLUMNS
+
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
 ROWS = [(0, 3, 3, 0.377, 1), (1, 8, 8, 0.465, 1), (2, 1, -1, 0.0, 0), (3, 0, 5, 0.2, 0), (4, 2, 2, 0.05, 1)]
 ALL = {
@@ -101,6 +103,13 @@ def test_bad_logs(pyrobust, log, tmp_path):
     for name in ("nowhere.tsv", "odd.tsv", "nan.tsv"):
         assert name in pyrobust("report", log, name, "--out", "out").error
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["attack", "sandwich"])
+def test_logs_of_other_runs_are_named(pyrobust, tmp_path, kind):
+    (tmp_path / "other.tsv").write_text("\t".join(COLUMNS[kind]) + "\n")
+    error = pyrobust("report", "other.tsv", "--out", "out").error
+    assert f"got the log of a run of kind {kind}, which has no certified radii; pass the run (.db)" in error
 
 
 def test_faults_are_reported(pyrobust, log, tmp_path):

@@ -73,6 +73,8 @@ def test_a_page_alone_or_beside_tables(pyrobust, log, tmp_path):
     assert [file.name for file in tmp_path.iterdir() if file != log] == ["page.html"]
     assert pyrobust("report", log, "--html", "page.html", "--out", "tables", "--formats", "md").status == 0
     assert (tmp_path / "tables/table.md").exists()
+    assert pyrobust("report", log, "--html", "new/page.html", "--out", "new", "--formats", "md").status == 0
+    assert {file.name for file in (tmp_path / "new").iterdir()} == {"page.html", "table.md"}
 
 
 def test_what_is_overwritten(pyrobust, log, tmp_path):
