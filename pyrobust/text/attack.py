@@ -62,7 +62,11 @@ class WordAttack(ABC):
         self.model = model
         self.synonyms = synonyms
         self.constraints = tuple(items("constraints", constraints, "functions"))
+        word_substitutions((), synonyms, self.constraints)  # checks both
         self.text_constraints = tuple(items("text_constraints", text_constraints, "functions"))
+        for constraint in self.text_constraints:
+            if not callable(constraint):
+                raise InputTypeError(f"text_constraints: expected functions, got {shown(constraint)}")
         self.max_changed = share("max_changed", max_changed)
         if not self.max_changed:
             raise InputError("max_changed: expected a share above 0, got 0.0")

@@ -101,7 +101,7 @@ def word_substitutions(
         constraints: functions (words, position, substitute) -> bool; a substitute is kept if all return True.
 
     Raises:
-        InputTypeError: a word or a substitute that is not a string.
+        InputTypeError: a word or a substitute that is not a string, or another argument of the wrong type.
         InputError: a substitute that is not exactly one word by ``split_words``: the sets would cover less than the
             source says if it were left out.
 
@@ -116,6 +116,11 @@ def word_substitutions(
     for word in originals:
         if not isinstance(word, str):
             raise InputTypeError(f"words: expected strings, got {shown(word)}")
+    if not isinstance(synonyms, Mapping) and not callable(synonyms):
+        raise InputTypeError(f"synonyms: expected a mapping or a function of a word, got {shown(synonyms)}")
+    for check in checks:
+        if not callable(check):
+            raise InputTypeError(f"constraints: expected functions, got {shown(check)}")
     known: dict[str, tuple[str, ...]] = {}
     sets = []
     for position, word in enumerate(originals):

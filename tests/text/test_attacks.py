@@ -318,6 +318,10 @@ def test_wrong_arguments_of_attacks(arguments, message):
         {"similarity": 1},
         {"mask": None},
         {"model": "bert"},
+        {"synonyms": ["movie"]},
+        {"constraints": [1]},
+        {"text_constraints": ["grammar"]},
+        {"text_constraints": 1},
     ],
 )
 def test_wrong_arguments(keywords):

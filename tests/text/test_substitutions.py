@@ -71,6 +71,8 @@ def test_phrases_are_refused(substitute):
         ([1], {}),
         (["film"], {"film": "movie"}),
         (["film"], {"film": [None]}),
+        (["film"], [("film", "movie")]),
+        (["film"], {}, [None]),
         (["film"], lambda w: None),
     ],
 )

@@ -9,7 +9,6 @@ import pytest
 from pyrobust.errors import InputTypeError
 from pyrobust.text import WordSubstitution
 from pyrobust.threats import (
-    queries_to_success,
     read_verdicts,
     threat_success_rate,
     word_attack_verdicts,
