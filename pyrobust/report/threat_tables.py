@@ -39,6 +39,8 @@ from pyrobust.threats.verdicts import COLUMNS
 _BEHAVIOURS = (
     "Sample: the behaviours, which are taken for independent draws; attempts at one depend on each other in any way."
 )
+# Names of models may hold system prompts.
+_LONGEST = 100
 
 
 def threat_tables(
@@ -106,7 +108,12 @@ def group_name(group: Key) -> str:
     >>> group_name(("vicuna", "rule")), group_name(("", ""))
     ('vicuna · rule', 'all')
     """
-    return " · ".join(filter(None, group)) or "all"
+    return " · ".join(_short(part) for part in group if part) or "all"
+
+
+def _short(name: str) -> str:
+    """A name without its middle if it is long."""
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]} … {name[-20:]}"
 
 
 def threat_table(
@@ -258,7 +265,9 @@ def agreement_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportT
         a, b = ([pair[place] for pair in found] for place in (0, 1))
         equal = sum(x == y for x, y in found)
         kappa, ac1 = cohen_kappa(a, b, error), gwet_ac1(a, b, error)
-        name = ", ".join(judge or "(unnamed)" for judge in key[:2]) + (f" · {key[2]}" if key[2:] else "")
+        name = ", ".join(_short(judge or "(unnamed)") for judge in key[:2]) + (
+            f" · {_short(key[2])}" if key[2:] else ""
+        )
         rows.append(
             (
                 name,
@@ -311,7 +320,12 @@ def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
         for pair in compared:
             rows.append(
                 (
-                    " · ".join(filter(None, (f"{pair.first or '(unnamed)'} - {pair.second or '(unnamed)'}", *key))),
+                    " · ".join(
+                        (
+                            f"{_short(pair.first or '(unnamed)')} - {_short(pair.second or '(unnamed)')}",
+                            *map(_short, filter(None, key)),
+                        )
+                    ),
                     pair.prompts,
                     pair.clusters,
                     pair.missing,
@@ -354,7 +368,7 @@ def origin_notes(verdicts: ThreatVerdicts) -> Iterator[str]:
     judges = judges_of(verdicts)
     missing = ", ".join(f"{count:,} {status}" for status, count in counts.items() if status != "judged")
     source = "; ".join(PurePath(part).name for part in verdicts.source.split("\n") if part) or "in memory"
-    named = "; ".join(judge or "(unnamed)" for judge in judges)
+    named = "; ".join(_short(judge) or "(unnamed)" for judge in judges)
     yield (
         f"{source}: {len(verdicts):,} rows{f', of these {missing}' if missing else ''}. "
         f"Judge{'s' if len(judges) > 1 else ''}: {named or 'none'}. The intervals say nothing about judges' errors."

@@ -284,6 +284,8 @@ class TestPage:
         columns = self.columns(text)
         assert columns["prompt"]["texts"][0] == ["p" * 2000 + " … [998,001 characters left out]"]
         assert columns["behaviour"]["texts"] == ["b" * 80 + " … [220 characters left out]"]
+        names = {name: name[0] * 1_000_000 for name in ("model", "group", "category", "judge")}
+        assert len(self.page([row(i, True, human_label=True, **names) for i in range(3)])) < 200_000
 
     def test_rows_beyond_the_limit_are_left_out_and_counted(self, monkeypatch):
         from pyrobust.report.page import threats

@@ -29,7 +29,7 @@ MAX_ROWS = 50_000
 _ALL_TEXT, _LONGEST, _SHORTEST = 4_000_000, 2_000, 60
 # More rows than these make a figure that nobody reads.
 _MOST_GROUPS = 60
-_SHOWN_BEHAVIOUR = 80
+_SHOWN_BEHAVIOUR, _LONGEST_NAME = 80, 200
 _CHART_COLUMNS = ("model", "group", "category", "threat")
 _TITLES = {
     "model": "model",
@@ -150,7 +150,7 @@ def threat_page_html(
         "facts": _facts(verdicts, runs),
         "nav": _nav(tables),
     }
-    what = models[0] if len(models) == 1 else f"{len(models)} models" if models else "a model"
+    what = _cut(models[0], _LONGEST_NAME) if len(models) == 1 else f"{len(models)} models" if models else "a model"
     level_text = f"{100 * (1 - level):g} %"
     footer = (
         f"Intervals of one figure or column hold together with {level_text}, for other behaviours of the same kind."
@@ -336,7 +336,7 @@ def attempt_columns(
 _LABELS = {None: "", True: "success", False: "failure"}
 
 
-def _texts(name: str, about: str, values: list[str], longest: int | None = 200) -> dict[str, Any] | None:
+def _texts(name: str, about: str, values: list[str], longest: int | None = _LONGEST_NAME) -> dict[str, Any] | None:
     """A column of texts, each distinct one stored once and cut; without a limit, hidden behind a click, as lines."""
     distinct = list(dict.fromkeys(values))
     if not any(distinct):
@@ -402,16 +402,16 @@ def _facts(verdicts: ThreatVerdicts, runs: dict[int, ThreatRun]) -> list[tuple[s
         found = sorted(set(filter(None, verdicts.column(name))))
         if found:
             facts.append(
-                (title, f"{', '.join(found[:20])}{f' and {len(found) - 20:,} more' if len(found) > 20 else ''}")
+                (title, f"{', '.join(_cut(each, _LONGEST_NAME) for each in found[:20])}{f' and {len(found) - 20:,} more' if len(found) > 20 else ''}")
             )
-    judges = [judge or "(unnamed)" for judge in judges_of(verdicts)]
+    judges = [_cut(judge, _LONGEST_NAME) or "(unnamed)" for judge in judges_of(verdicts)]
     labels = sum(row.human_label is not None for row in verdicts)
     return [*facts, ("judges", ", ".join(judges) or "none"), ("human labels", f"{labels:,}")]
 
 
 def _run_facts(run: ThreatRun) -> Iterator[tuple[str, str]]:
     """What was run, and what it cost."""
-    yield "model", run.header.model
+    yield "model", _cut(run.header.model, 2_000)
     yield "prompts, sha256", run.header.data_sha256
     yield "attempts at each prompt", f"{run.threat.attempts:,}"
     yield "calls, tokens", f"{run.ledger.calls:,}, {run.ledger.tokens:,}; {run.ledger.lost:,} calls lost or in flight"
