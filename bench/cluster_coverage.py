@@ -196,7 +196,7 @@ DESIGNS: dict[str, Callable[..., Samples]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicates", type=int, default=5000)
-    parser.add_argument("--widths", type=int, default=50)
+    parser.add_argument("--widths", type=int, default=20)
     parser.add_argument("--only", default="", help="run the designs whose name contains this text")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

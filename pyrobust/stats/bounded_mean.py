@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, logsumexp
+from scipy.special import expit
 
 from pyrobust.checks import array, probability
 from pyrobust.errors import InputError
@@ -143,6 +143,7 @@ def _rejected(
         lost = np.isneginf(growth).any(axis=2)
         wealth = np.sum(growth, axis=2) - _ROUNDING * (1 + np.sum(np.abs(growth), axis=2))
         wealth = np.where(lost, -np.inf, wealth) + np.log(_WEIGHTS)
-        total = logsumexp(wealth, axis=1) + np.log(np.maximum(left, 0.0))
+        peak = wealth.max(axis=1)
+        total = peak + np.log(np.exp(wealth - peak[:, None]).sum(axis=1)) + np.log(np.maximum(left, 0.0))
     rejected: npt.NDArray[np.bool_] = (left > alpha * _ROUNDING) & (total >= 2.0**-40)
     return rejected

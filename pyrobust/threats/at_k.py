@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 
 from pyrobust.checks import count
 from pyrobust.errors import InputError
 from pyrobust.threats.rates import Missing, ThreatRates, Values, rates_of
-from pyrobust.threats.units import Prompt, of_one_judge, prompts_of
+from pyrobust.threats.units import Key, Prompt, grouped, prompts_of
 from pyrobust.threats.verdicts import ThreatVerdicts
 
 
@@ -48,10 +49,12 @@ def success_at_k(
     0.5
     """
     k = count("k", k)
-    names = ["judge"] if by is not None and "judge" in ((by,) if isinstance(by, str) else by) else []
-    tables = [verdicts.where(judge=name) for name in set(verdicts.column("judge"))] if names else [verdicts]
-    for table in tables:
-        _refuse_stopped(list(prompts_of(of_one_judge(table, None if names else judge)).values()))
+    for rows in grouped(verdicts, by, judge).values():
+        logs: defaultdict[Key, list[Prompt]] = defaultdict(list)
+        for key, prompt in prompts_of(rows).items():
+            logs[key[:3]].append(prompt)  # a method against a model
+        for prompts in logs.values():
+            _refuse_stopped(prompts)
 
     def values(prompt: Prompt) -> Values:
         n, c, lost = len(prompt.rows), prompt.successes, prompt.missing

@@ -24,7 +24,8 @@ class ModelComparison:
 
     Attributes:
         first, second: names of the models.
-        difference: success rate against the first minus that against the second, on the prompts that both have.
+        difference: success rate against the first minus that against the second, on the prompts that both have; of
+            the judged attempts, but no further out than the missing verdicts allow.
         lower, upper: ends of the interval of the difference.
         p_value: of the sign test over behaviours, two-sided.
         adjusted: p-value adjusted for all pairs (Holm, 1979).
@@ -158,7 +159,7 @@ def _compare(
     return {
         "first": names[0],
         "second": names[1],
-        "difference": sum(known) / len(known) if known else float("nan"),
+        "difference": _within(known, lows, highs),
         "lower": _ends(lows, alpha)[0],
         "upper": _ends(highs, alpha)[1],
         "p_value": min(1.0, 2 * min(_sign_test(lows, 1), _sign_test(highs, -1))),
@@ -166,6 +167,12 @@ def _compare(
         "clusters": len(lows),
         "missing": sum(table[key].missing for key in common for table in (first, second)),
     }
+
+
+def _within(known: list[float], lows: dict[str, list[float]], highs: dict[str, list[float]]) -> float:
+    """The mean of the known differences, moved into the bounds that missing verdicts leave; NaN if there are none."""
+    least, most = (math.fsum(map(math.fsum, ends.values())) / sum(map(len, ends.values())) for ends in (lows, highs))
+    return min(max(sum(known) / len(known), least), most) if known else math.nan
 
 
 def _ends(differences: dict[str, list[float]], alpha: float) -> tuple[float, float]:

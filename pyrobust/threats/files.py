@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyrobust.errors import FileFormatError, MissingExtraError
-from pyrobust.threats.readers.rows import verdict
+from pyrobust.threats.readers.rows import count, truth, verdict
 from pyrobust.threats.readers.untrusted import array_field, check_size, json_lines
 from pyrobust.threats.verdicts import COLUMNS, TEXTS, ThreatVerdict, ThreatVerdicts
 from pyrobust.zoo.files import check_output, write_atomically
@@ -80,11 +80,12 @@ def read_json_lines(path: Path) -> list[ThreatVerdict]:
 
 
 def read_parquet(path: Path) -> list[ThreatVerdict]:
-    """Read a Parquet file with the columns of ``ThreatVerdict``; the missing ones have their defaults."""
+    """Read a Parquet file with columns of ``ThreatVerdict``; missing columns and texts have their defaults."""
     check_size(path)
     pandas = _pandas()
     try:
         frame = pandas.read_parquet(path, columns=None)
+        frame = frame.reset_index() if any(frame.index.names) else frame
         columns: dict[str, list[Any]] = {
             str(name): frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in frame.columns
         }
@@ -93,7 +94,21 @@ def read_parquet(path: Path) -> list[ThreatVerdict]:
     array_field(columns, "id", str(path))
     names = [name for name in COLUMNS if name in columns]
     values = zip(*(columns[name] for name in names), strict=True)
-    return [verdict(f"{path}: row {i}", **dict(zip(names, row, strict=True))) for i, row in enumerate(values)]
+    return [_edited(f"{path}: row {i}", dict(zip(names, row, strict=True))) for i, row in enumerate(values)]
+
+
+def _edited(where: str, row: dict[str, Any]) -> ThreatVerdict:
+    """A verdict from a row with the types that pandas gives edited columns, such as floats for integers."""
+    for name, value in row.items():
+        if name in ("success", "human_label"):
+            row[name] = truth(value, f"{where}: {name}")
+        elif name in ("attempt", "queries") and isinstance(value, float):
+            row[name] = count(value, f"{where}: {name}")
+        elif name == "id" and type(value) is int:
+            row[name] = str(value)
+        elif value is None and name in TEXTS and name != "id":
+            row[name] = ThreatVerdict.__dataclass_fields__[name].default
+    return verdict(where, **row)
 
 
 def _pandas() -> Any:

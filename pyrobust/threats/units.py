@@ -52,8 +52,6 @@ def prompts_of(rows: Iterable[ThreatVerdict]) -> dict[Key, Prompt]:
 
 def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerdict]:
     """The rows of a judge, and those without a verdict that name none; an error if there are several judges."""
-    if not isinstance(verdicts, ThreatVerdicts):
-        raise InputTypeError(f"verdicts: expected ThreatVerdicts, got {type(verdicts).__name__}; use read_verdicts")
     judges = judges_of(verdicts)
     if judge is None:
         if len(judges) > 1 and len({row.id for row in verdicts}) < len(verdicts):
@@ -68,6 +66,8 @@ def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerd
 
 def judges_of(verdicts: ThreatVerdicts) -> list[str]:
     """Names of the judges, sorted; rows without a verdict that name none are nobody's."""
+    if not isinstance(verdicts, ThreatVerdicts):
+        raise InputTypeError(f"verdicts: expected ThreatVerdicts, got {type(verdicts).__name__}; use read_verdicts")
     return sorted({row.judge for row in verdicts if row.judge or row.success is not None})
 
 

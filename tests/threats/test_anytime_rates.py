@@ -88,6 +88,8 @@ def test_bad_input():
         anytime_rate([0, 0.5], binary=True)
     with pytest.raises(InputError, match=r"^values: expected numbers in \[0, 1\], got 2.0 at index 0"):
         anytime_rate([2])
+    with pytest.raises(InputError, match=r"^alpha: expected a number whose half is above 0"):
+        anytime_rate([0, 0.5], 5e-324)
     with pytest.raises(InputError, match=r"^population: expected 2 to"):
         anytime_rate([1, 0], population=1)
     with pytest.raises(InputError, match=r"^looks: expected increasing numbers of prompts"):

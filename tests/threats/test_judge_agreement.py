@@ -140,5 +140,9 @@ def test_bad_input():
         cohen_kappa([1, 2], [1])
     with pytest.raises(InputError, match=r"^ratings: expected one of the categories \[1\], got 2 at index 1"):
         cohen_kappa([1, 2], [1, 1], categories=[1])
+    for value in (None, math.nan):
+        with pytest.raises(InputError, match=rf"^ratings: expected a category of each example, got {value} at index 1"):
+            cohen_kappa([True, True], [True, value])
+    assert cohen_kappa([True, None], [True, None], categories=[True, False, None]).value == 1
     with pytest.raises(InputError, match=r"^method: expected"):
         cohen_kappa([1], [1], method="exact")

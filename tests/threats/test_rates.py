@@ -6,6 +6,7 @@ import csv
 import math
 import os
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -191,6 +192,12 @@ def test_logs_that_stop_at_success_are_refused():
         with pytest.raises(InputError, match=r"^verdicts: expected a number of attempts that was fixed in advance"):
             success_at_k(attempts("01", "0000", "1"), k)
     assert float(success_at_k(attempts("001", "000", "001"), 1)) == pytest.approx(2 / 9)
+    # One of two models was attacked until the first success.
+    both = [replace(row, id=row.id + row.model) for row in attempts("110", "010", model="a")]
+    both += attempts("01", "0000", "1", model="b")
+    for by in ("model", None, "judge"):
+        with pytest.raises(InputError, match=r"^verdicts: expected a number of attempts that was fixed in advance"):
+            success_at_k(ThreatVerdicts(tuple(both)), 1, by=by)
 
 
 def test_success_at_k_with_missing_verdicts():
@@ -258,6 +265,15 @@ def test_missing_verdicts_count_against_a_difference():
     assert bounds.p_value == excluded.p_value == failures.p_value == pytest.approx(2 / 2**8)
     assert bounds.lower == failures.lower < excluded.lower
     assert bounds.upper == 1 > failures.upper
+
+
+def test_a_difference_is_no_further_out_than_missing_verdicts_allow():
+    """The judged difference is 1, but against b nothing is known of the half where a withstood: at most 1/2."""
+    half = 100
+    rows = (*table("1" * half + "0" * half, model="a"), *table("0" * half + "-" * half, model="b"))
+    pair = compare_models(ThreatVerdicts(rows)).comparisons[0]
+    assert pair.difference == 0.5
+    assert pair.lower < 0 < pair.difference < pair.upper < 1
 
 
 def test_all_pairs_share_the_error_rate():

@@ -120,6 +120,27 @@ def test_parquet(tmp_path):
         read_verdicts(path)
 
 
+def test_parquet_after_pandas(tmp_path):
+    """Edited tables have floats for integers and truth values, numbers for ids, an index, and gaps in texts."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "verdicts.parquet"
+    rows = tuple(ThreatVerdict(str(i), success=i == 1, queries=i, category="x") for i in range(3))
+    frame = pandas.DataFrame({name: [getattr(row, name) for row in rows] for name in ("id", "success", "queries")})
+    frame = frame.assign(id=range(3), success=frame.success.astype(float), queries=frame.queries.astype(float))
+    frame.assign(category=["x", None, "x"], note="kept out").set_index("id").to_parquet(path)
+    assert read_verdicts(path).rows == (rows[0], replace(rows[1], category=""), rows[2])
+    for column, value, message in [
+        ("queries", 0.5, "row 1: queries: expected an integer, got '0.5'"),
+        ("success", 0.5, "row 1: success: expected true, false or nothing, got '0.5'"),
+    ]:
+        wrong = frame.copy()
+        wrong.loc[1, column] = value
+        wrong.to_parquet(path)
+        with pytest.raises(FileFormatError, match=message):
+            read_verdicts(path)
+
+
 def test_parquet_names_what_it_needs(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"^Parquet: needs pandas and pyarrow"):

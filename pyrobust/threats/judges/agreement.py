@@ -165,6 +165,14 @@ def _indices(ratings: Sequence[Sequence[Hashable]], categories: Sequence[Hashabl
         raise InputError(f"ratings: expected at least two judges, got {len(rows)}")
     if not rows[0] or any(len(row) != len(rows[0]) for row in rows):
         raise InputError(f"ratings: expected one category of each example, got {[len(row) for row in rows]} by judge")
+    if categories is None:
+        for row in rows:
+            for place, value in enumerate(row):
+                if value is None or value != value:
+                    raise InputError(
+                        f"ratings: expected a category of each example, got {value} at index {place}; leave out "
+                        "examples that a judge has not rated, or list the value in categories"
+                    )
     known = list(dict.fromkeys(categories if categories is not None else (value for row in rows for value in row)))
     places = {value: place for place, value in enumerate(known)}
     for row in rows:

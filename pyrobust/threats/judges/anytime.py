@@ -126,6 +126,8 @@ def anytime_rate(
         else:
             lower, upper = sequence_lower(won, at, level), sequence_upper(won, at, level)
     else:
+        if level / 2 == 0:
+            raise InputError(f"alpha: expected a number whose half is above 0, got {level}")
         lower, upper = _betting(shares, at, level / 2), 1.0 - _betting(1.0 - shares, at, level / 2)
     method: Literal["mixture", "betting", "population"] = (
         "population" if population is not None else "mixture" if binary else "betting"

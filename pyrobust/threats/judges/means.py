@@ -47,7 +47,7 @@ def bets(values: FloatArray, alpha: float) -> FloatArray:
     means = (0.5 + np.cumsum(values, axis=-1)) / (t + 1)
     variances = (0.25 + np.cumsum((values - means) ** 2, axis=-1)) / (t + 1)
     before = np.concatenate([np.full((*values.shape[:-1], 1), 0.25), variances[..., :-1]], axis=-1)
-    return np.asarray(np.sqrt(2 * math.log(1 / alpha) / (before * t * np.log1p(t))))
+    return np.asarray(np.sqrt(-2 * math.log(alpha) / (before * t * np.log1p(t))))
 
 
 def log_wealth(values: FloatArray, bet: FloatArray, mean: float) -> FloatArray:
