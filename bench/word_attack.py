@@ -4,7 +4,7 @@
 
 The classifiers are those of text_sandwich.py, trained plainly. Both libraries get the same sets: substitutes of the
 original word, function words kept, from all senses in WordNet (as Debian installs it) or from the first; TextAttack's
-RepeatModification keeps its texts in them. ``queries`` are those that each library reports, at most 1,000 for each
+RepeatModification keeps its texts in them. ``queries`` are those that each library reports, at most 500 for each
 attacked text, the original included; ``sent`` counts the texts that reached the classifier, less in TextAttack, which
 caches answers and counts them all the same. ``outside`` counts adversarial texts with a word that its set lacks.
 """
@@ -43,7 +43,7 @@ _OURS: dict[str, dict[str, Any]] = {
     "WordSubstitution(beam_width=4, passes=3)": {"beam_width": 4, "passes": 3},
 }
 
-_QUERIES = 1000  # of each text, at most
+_QUERIES = 500  # of each text, at most
 
 
 class Counted:
@@ -59,7 +59,7 @@ class Counted:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=int, default=200)
+    parser.add_argument("--texts", type=int, default=100)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
