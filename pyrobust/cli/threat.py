@@ -353,7 +353,7 @@ def _show(verdicts: ThreatVerdicts, path: Path, by: list[str] | None, json_file:
     """Print the rates of a run, and write them as JSON."""
     from rich.console import Console
 
-    from pyrobust.report.threat_tables import grouping, threat_table
+    from pyrobust.report.verdict_tables import grouping, threat_table
     from pyrobust.threats import read_threat_run, threat_success_rate
 
     names = by or (["group"] if len(set(verdicts.column("group"))) > 1 else None)

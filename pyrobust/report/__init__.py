@@ -19,7 +19,7 @@ from pyrobust.report.table import (
     prediction_table,
     verification_table,
 )
-from pyrobust.report.threat_tables import agreement_table, judge_table, model_table, threat_table, threat_tables
+from pyrobust.report.verdict_tables import agreement_table, judge_table, model_table, threat_table, threat_tables
 
 __all__ = [
     "Column",

@@ -23,7 +23,7 @@ def success_frame(table: ReportTable) -> Frame:
         InputError: a table without success rates.
         MissingExtraError: matplotlib is not installed.
 
-    >>> from pyrobust.report.threat_tables import threat_table
+    >>> from pyrobust.report.verdict_tables import threat_table
     >>> from pyrobust.threats import ThreatVerdict, ThreatVerdicts
     >>> rows = [ThreatVerdict(str(i), behaviour=str(i), success=i < 3) for i in range(10)]
     >>> success_frame(threat_table(ThreatVerdicts(tuple(rows)))).render("png")[1:4]

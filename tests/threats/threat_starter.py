@@ -11,7 +11,7 @@ import sys
 
 import openai  # noqa: F401
 
-import pyrobust.report.threat_tables
+import pyrobust.report.verdict_tables
 import pyrobust.threats.running  # noqa: F401
 from pyrobust.cli.app import app
 

@@ -15,7 +15,7 @@ from pyrobust.errors import InputTypeError
 from pyrobust.report.formats import Interval, Quantity, ReportTable
 from pyrobust.report.page.render import document
 from pyrobust.report.page.words import KeyNumber
-from pyrobust.report.threat_tables import group_name, grouping, rate_notes, threat_tables
+from pyrobust.report.verdict_tables import group_name, grouping, rate_notes, threat_tables
 from pyrobust.runs.reader import is_run
 from pyrobust.threats import ThreatRate, ThreatVerdicts, is_verdicts, threat_success_rate
 from pyrobust.threats.judges.prevalence import Drawn
@@ -401,9 +401,8 @@ def _facts(verdicts: ThreatVerdicts, runs: dict[int, ThreatRun]) -> list[tuple[s
     ):
         found = sorted(set(filter(None, verdicts.column(name))))
         if found:
-            facts.append(
-                (title, f"{', '.join(_cut(each, _LONGEST_NAME) for each in found[:20])}{f' and {len(found) - 20:,} more' if len(found) > 20 else ''}")
-            )
+            more = f" and {len(found) - 20:,} more" if len(found) > 20 else ""
+            facts.append((title, ", ".join(_cut(each, _LONGEST_NAME) for each in found[:20]) + more))
     judges = [_cut(judge, _LONGEST_NAME) or "(unnamed)" for judge in judges_of(verdicts)]
     labels = sum(row.human_label is not None for row in verdicts)
     return [*facts, ("judges", ", ".join(judges) or "none"), ("human labels", f"{labels:,}")]
