@@ -126,17 +126,24 @@ class WordClassifier:
         """The vectors of some indices, [N, ...].
 
         Raises:
-            ModelError: the embedding fails, or does not return a vector for each index.
+            ModelError: the embedding fails, does not return a vector for each index, or one that depends on others.
         """
         device = next((t.device for t in (*self.embedding.parameters(), *self.embedding.buffers())), None)
+        asked = torch.tensor(indices, dtype=torch.int64, device=device)
         try:
             with torch.no_grad(), evaluation_mode(self.embedding):
-                vectors = self.embedding(torch.tensor(indices, dtype=torch.int64, device=device))
-        except (IndexError, RuntimeError) as error:
-            raise ModelError(f"embedding: failed at indices 0 to {max(indices)}: {error}") from error
+                vectors, backwards = self.embedding(asked), self.embedding(asked.flip(0))
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            most = max(indices, default=0)
+            raise ModelError(f"embedding: failed at indices of up to {most}: {error}") from error
         if not isinstance(vectors, Tensor) or not vectors.is_floating_point() or len(vectors) != len(indices):
             got = shape_text(vectors.shape) if isinstance(vectors, Tensor) else kind(vectors)
             raise ModelError(f"embedding: expected float vectors [{len(indices)}, ...], got {got}")
+        if not torch.equal(vectors.nan_to_num(), backwards.flip(0).nan_to_num()):
+            raise ModelError(
+                "embedding: expected one that maps each index by itself, got vectors that depend on their neighbours; "
+                "move all but the look-up into the network"
+            )
         return vectors
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
