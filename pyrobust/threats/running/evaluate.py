@@ -233,7 +233,7 @@ def _fill(
         caller.run(work.calls(caller))
     if caller.exhausted:
         logger.warning("budget used up: %s; resume the run with a larger one", caller.exhausted)
-    stored = read_stored(store.connection, store.where)
+    stored = read_stored(store.connection, store.where, store.run.threat)
     assert stored is not None
     return stored.verdicts
 

@@ -204,8 +204,8 @@ def attempt_id(prompt: ThreatPrompt, attempt: int, attempts: int) -> str:
     return prompt.id if attempts == 1 else f"{prompt.id}#{attempt}"
 
 
-def read_stored(connection: sqlite3.Connection, path: Path) -> ThreatRun | None:
-    """Read and check the tables of a threat run; None for an empty database."""
+def read_stored(connection: sqlite3.Connection, path: Path, threat: Threat | None = None) -> ThreatRun | None:
+    """Read and check the tables of a threat run, all but those of ``threat`` if given; None for an empty database."""
     with reading(path):
         found = read_run_row(connection, path, {THREAT_VERSION})
         if found is None:
@@ -218,7 +218,7 @@ def read_stored(connection: sqlite3.Connection, path: Path) -> ThreatRun | None:
         valid = isinstance(parameters, dict) and set(parameters) == {"attempts", "prompts", "judge"}
         if header.kind != "threat" or not valid or not is_integer(parameters["attempts"], 1, _LARGEST):
             raise ValueError("parameters do not match this kind of run")
-        threat = _read_threat(connection, path, header)
+        threat = threat or _read_threat(connection, path, header)
         judges = _numbered(connection.execute("SELECT idx, name FROM judge ORDER BY idx").fetchall())
         if not judges or judges[0] != parameters["judge"] or len(set(judges)) < len(judges):
             raise ValueError("table judge: expected the judge of the run first, and each once")
