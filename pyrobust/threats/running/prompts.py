@@ -109,7 +109,7 @@ class Threat:
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder) / "prompts.csv"
+        ...     file = file_path("file", os.path.join(folder, "prompts.csv"))
         ...     _ = file.write_text("id,prompt,target\nparis,What is the capital of France?,Paris\n")
         ...     Threat.read(file, threat="factuality").prompts[0].target
         'Paris'
