@@ -20,6 +20,7 @@ from pyrobust.evaluation import Run, attack_dataset, certify_dataset, predict_da
 from pyrobust.report.page import page_html, write_page
 from pyrobust.report.page.adapters import subjects_of
 from pyrobust.report.page.render import BEGINS
+from pyrobust.report.page.tables import confidence_table, paired_table
 from pyrobust.smoothing import RandomizedSmoothing
 from pyrobust.zoo import ImageSet, load_data, load_model
 
@@ -267,6 +268,30 @@ def test_sandwiches(smoother, digits):
     page = page_html([base.run, smoothed.run])
     assert page.count("are undecided") == 4
     assert "softmax" in json.dumps(rows(page, 1)).lower()
+
+
+def test_shares_by_confidence_and_paired_tests(digits):
+    names = ("zoo:digits-ibp-0.10", "zoo:digits-smooth-0.25")
+    both = [sandwich_dataset(load_model(name), digits, max_images=24, model_name=name) for name in names]
+    subjects = subjects_of([each.run for each in both])
+    found = confidence_table(subjects[0])
+    shares, edges = both[0].shares_by_confidence([subjects[0].headline])
+    assert [row[1] for row in found.table.rows] == [each.n for each in shares.shares]
+    assert str(found.table.rows[0][0]) == f"up to {edges[0]:.3g}"
+    assert [(row[2].value, row[2].lower) for row in found.table.rows] == [
+        (each.certified[0].value, each.certified[0].lower) for each in shares.shares
+    ]
+    radii = [radius for radius in subjects[0].radii if radius > 0][:8]
+    table = paired_table(subjects)
+    for outcome in ("certified", "robust"):
+        tests = both[0].compare(both[1], radii, outcome).comparisons
+        kept = [row for row in table.rows if row[2] == {"robust": "not broken"}.get(outcome, outcome)]
+        assert [row[3:5] for row in kept] == [(test.only_first, test.only_second) for test in tests]
+        assert all(row[5].value >= test.p_value for row, test in zip(kept, tests, strict=True))
+    assert paired_table(subjects[:1]) is None
+    page = page_html([each.run for each in both])
+    assert page.count("Shares at the marked radius by the confidence") == 2
+    assert "Paired tests on the same examples" in page
 
 
 def test_crossings_of_a_sandwich_are_faults(digits):

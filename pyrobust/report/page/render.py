@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import pyrobust
 from pyrobust.errors import MissingExtraError
-from pyrobust.report.formats import plain_text
+from pyrobust.report.formats import ReportTable, plain_text
 from pyrobust.report.page.adapters import Result, subjects_of
 from pyrobust.report.page.chart import Chart
 from pyrobust.report.page.figures import accuracy_chart, overlay_chart, radius_charts, survival_chart
 from pyrobust.report.page.subject import Subject
-from pyrobust.report.page.tables import class_table, example_columns, gallery
+from pyrobust.report.page.tables import class_table, confidence_table, example_columns, gallery, paired_table
 from pyrobust.report.page.words import key_numbers, title_of, verdict
 from pyrobust.zoo import ImageSet
 from pyrobust.zoo.files import check_output, write_atomically
@@ -85,7 +85,7 @@ def document(
     subjects: Sequence[dict[str, Any]],
     *,
     footer: str,
-    overlays: Sequence[Chart] = (),
+    overlays: Sequence[tuple[Chart, ReportTable | None]] = (),
     threats: dict[str, Any] | None = None,
     live: Live | None = None,
 ) -> str:
@@ -95,7 +95,7 @@ def document(
         title: of the page.
         subjects: what the template shows of each subject.
         footer: what the intervals of the page hold for.
-        overlays: charts of several subjects.
+        overlays: charts of several subjects, each with a table of paired tests, if there are any.
         threats: what the template shows of verdicts, instead of subjects.
         live: for a run in progress.
 
@@ -243,6 +243,7 @@ def _view(subject: Subject, place: int) -> dict[str, Any]:
         "figure": accuracy_chart(subject, f"{name}-accuracy"),
         "charts": charts,
         "classes": class_table(subject),
+        "confidence": confidence_table(subject),
         "gallery": shown,
         "pictured": any(each.picture is not None for side in shown.values() for each in side),
         "columns": example_columns(subject),
@@ -250,11 +251,11 @@ def _view(subject: Subject, place: int) -> dict[str, Any]:
     }
 
 
-def _overlays(subjects: Sequence[Subject]) -> list[Chart]:
-    """A chart of the curves of subjects that compare: of one norm and data set, all smoothed or none."""
+def _overlays(subjects: Sequence[Subject]) -> list[tuple[Chart, ReportTable | None]]:
+    """A chart of the curves of subjects that compare, of one norm and data set, all smoothed or none; paired tests."""
     groups: dict[Any, list[Subject]] = {}
     for subject in subjects:
         if subject.reach > 0:
             groups.setdefault((subject.norm, subject.data_sha256, subject.smoothed), []).append(subject)
     several = [group for group in groups.values() if len(group) > 1]
-    return [overlay_chart(group, f"overlay-{place + 1}") for place, group in enumerate(several)]
+    return [(overlay_chart(group, f"overlay-{place + 1}"), paired_table(group)) for place, group in enumerate(several)]

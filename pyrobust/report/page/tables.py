@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pyrobust.checks import number_text
-from pyrobust.metrics import estimate_rate
+from pyrobust.metrics import confidence_bins, estimate_rate, paired_test, robustness_shares_by_group
+from pyrobust.metrics.paired import PairedComparison
 from pyrobust.report.formats import Column, Quantity, ReportTable, Row
 from pyrobust.report.page.figures import norm_name, share
 from pyrobust.report.page.pictures import Picture
 from pyrobust.report.page.subject import Subject
+from pyrobust.stats import holm
 
 # With more classes, a table of classes says little.
 _MOST_CLASSES = 200
+# With fewer examples, bins of confidence say nothing.
+_CONFIDENT = 20
+# Radii at which two subjects are compared.
+_COMPARED = 8
 # Examples on each side of the gallery, and misclassified ones among the worst.
 _GALLERY, _WRONG = 50, 25
 
@@ -66,6 +73,59 @@ def class_table(subject: Subject) -> Classes | None:
         bars.append((("proved", 0.0, sure), ("undecided", sure, open_), ("lost", sure + open_, 100 - sure - open_)))
     columns = tuple(Column(name, "left" if name == "class" else "right", name != "class") for name in names)
     return Classes(ReportTable("Classes", columns, (tuple(rows),)), tuple(bars))
+
+
+def confidence_table(subject: Subject) -> Classes | None:
+    """Shares at the headline radius by confidence of the prediction; None without both bounds and confidences."""
+    column = next((column for column in subject.columns if column.name in ("confidence", "p_A")), None)
+    lower, upper, radius = subject.lower, subject.upper, subject.headline
+    if column is None or lower is None or upper is None or not radius > 0 or len(subject) < _CONFIDENT:
+        return None
+    values = np.nan_to_num(np.asarray(column.values, dtype=np.float64), nan=0.0)  # abstained
+    bins, edges = confidence_bins(values)
+    certified = np.where(subject.counted, lower.radius, 0.0)
+    groups = robustness_shares_by_group(certified, upper.radius, [radius], bins, subject.alpha)
+    rows: list[Row] = []
+    bars = []
+    for group, shares in zip(groups.groups.tolist(), groups.shares, strict=True):
+        low = f"above {edges[group - 1]:.3g}, " if group else ""
+        rates = (shares.certified[0], shares.undecided[0], shares.attacked[0])
+        rows.append((f"{low}up to {edges[group]:.3g}", shares.n, *map(share, rates)))
+        sure, open_, lost = (100 * rate.value for rate in rates)
+        bars.append((("proved", 0.0, sure), ("undecided", sure, open_), ("lost", sure + open_, lost)))
+    names = (column.name, "examples", "certified", "undecided", "misclassified or broken")
+    columns = tuple(Column(name, "left" if place == 0 else "right") for place, name in enumerate(names))
+    return Classes(ReportTable("Confidence", columns, (tuple(rows),)), tuple(bars))
+
+
+def paired_table(subjects: Sequence[Subject]) -> ReportTable | None:
+    """McNemar's exact test between each two subjects on the same examples; None without such a pair.
+
+    The radii are those of the first subject's tables. The p-values are adjusted for all rows (Holm).
+    """
+    rows: list[tuple[str, str, str, PairedComparison]] = []
+    for first, second in combinations(subjects, 2):
+        if not np.array_equal(first.index, second.index) or not np.array_equal(first.label, second.label):
+            continue
+        for radius in [radius for radius in first.radii if radius > 0][:_COMPARED]:
+            names = (f"{first.name} and {second.name}", f"{norm_name(first.norm)} {number_text(radius)}")
+            if first.lower is not None and second.lower is not None:
+                flags = first.certified(radius), second.certified(radius)
+                rows.append((*names, "certified", paired_test(*flags)))
+            limits = [bound.limit for bound in (first.upper, second.upper) if bound is not None]
+            if len(limits) == 2 and radius <= min(limits):
+                flags = ~first.broken(radius), ~second.broken(radius)
+                rows.append((*names, "not broken", paired_test(*flags)))
+    if not rows:
+        return None
+    adjusted = holm([test.p_value for *_, test in rows])
+    cells = tuple(
+        (name, radius, outcome, test.only_first, test.only_second, Quantity(p, text=f"{p:.2g}"))
+        for (name, radius, outcome, test), p in zip(rows, adjusted, strict=True)
+    )
+    heads = ("subjects", "radius", "outcome", "only the first", "only the second", "adjusted p")
+    columns = tuple(Column(name, "left" if place < 3 else "right") for place, name in enumerate(heads))
+    return ReportTable("Examples on which two subjects differ", columns, (cells,))
 
 
 def _median(values: npt.NDArray[np.float64]) -> Quantity | str:
