@@ -277,7 +277,7 @@ def test_shares_by_confidence_and_paired_tests(digits):
     found = confidence_table(subjects[0])
     shares, edges = both[0].shares_by_confidence([subjects[0].headline])
     assert [row[1] for row in found.table.rows] == [each.n for each in shares.shares]
-    assert str(found.table.rows[0][0]) == f"up to {edges[0]:.3g}"
+    assert str(found.table.rows[0][0]) == f"up to {edges[0]:.6g}"
     assert [(row[2].value, row[2].lower) for row in found.table.rows] == [
         (each.certified[0].value, each.certified[0].lower) for each in shares.shares
     ]

@@ -88,9 +88,9 @@ def confidence_table(subject: Subject) -> Classes | None:
     rows: list[Row] = []
     bars = []
     for group, shares in zip(groups.groups.tolist(), groups.shares, strict=True):
-        low = f"above {edges[group - 1]:.3g}, " if group else ""
+        low = f"above {edges[group - 1]:.6g}, " if group else ""
         rates = (shares.certified[0], shares.undecided[0], shares.attacked[0])
-        rows.append((f"{low}up to {edges[group]:.3g}", shares.n, *map(share, rates)))
+        rows.append((f"{low}up to {edges[group]:.6g}", shares.n, *map(share, rates)))
         sure, open_, lost = (100 * rate.value for rate in rates)
         bars.append((("proved", 0.0, sure), ("undecided", sure, open_), ("lost", sure + open_, lost)))
     names = (column.name, "examples", "certified", "undecided", "misclassified or broken")

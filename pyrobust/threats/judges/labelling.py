@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from scipy import stats
 
 from pyrobust.checks import choice, count
 from pyrobust.errors import InputError
@@ -106,6 +105,8 @@ def plan_labels(
     >>> [(option.stratum, option.labels) for option in plan.options]
     [('negative verdicts', 50), ('positive verdicts', 50)]
     """
+    from scipy import stats  # takes a second, and every table of verdicts would pay for it
+
     size = count("batch", batch, 10**6)
     choice("source", source, ("run", "external"))
     if not runs:
