@@ -120,7 +120,7 @@ def compare_models(
     names = (
         sorted(tables)
         if models is None
-        else [choice("models", name, sorted(tables)) for name in items("models", models)]
+        else [choice("models", name, sorted(tables)) for name in items("models", models, "names")]
     )
     pairs = list(combinations(dict.fromkeys(names), 2))
     if not pairs:

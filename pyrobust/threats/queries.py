@@ -26,7 +26,8 @@ class QueriesToSuccess:
 
     Attributes:
         budget: number of queries up to which successes count.
-        mean: restricted mean, of min(queries to success, budget), after Kaplan and Meier.
+        mean: restricted mean, of min(queries to success, budget), after Kaplan and Meier; NaN where no attempt has both
+            a verdict and a count, as are the quantiles.
         lower, upper: ends of the interval of the restricted mean.
         levels: shares of attempts, of the quantiles.
         quantiles: queries within which these shares succeed, after Kaplan and Meier; inf if not within the budget.
@@ -125,11 +126,14 @@ def queries_to_success(
     curve = _kaplan_meier(prompts=[prompt.rows for prompt in prompts], budget=budget)
     return QueriesToSuccess(
         budget=budget,
-        mean=_area(curve, budget),
+        mean=_area(curve, budget) if known else math.nan,
         lower=spent[0] * budget,
         upper=spent[1] * budget,
         levels=shares,
-        quantiles=tuple(next((float(t) for t, s in curve if 1 - s >= level - 1e-12), math.inf) for level in shares),
+        quantiles=tuple(
+            next((float(t) for t, s in curve if 1 - s >= level - 1e-12), math.inf if known else math.nan)
+            for level in shares
+        ),
         quantile_lower=tuple(float(budget if time is None else time) for time in earliest),
         quantile_upper=tuple(math.inf if time is None else float(time) for time in latest),
         successes=sum(_succeeded(row, budget)[0] == 1 for row in rows),

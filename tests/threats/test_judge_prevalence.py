@@ -292,3 +292,4 @@ def test_bad_input():
         prevalence_of_clusters([0.5], [0.5, 0.5], [0.5])
     with pytest.raises(InputError, match=r"^runs: expected at least one model"):
         plan_labels({})
+    assert [option.width for option in plan_labels({"a": (30, 100, JudgeLabels(0, 0, 0, 0))}, 5).options] == [1, 1]

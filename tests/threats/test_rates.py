@@ -224,6 +224,14 @@ def test_queries_to_success():
         queries_to_success(table("10"), 5)
 
 
+def test_queries_without_any_verdict():
+    rows = [ThreatVerdict(str(i), behaviour=str(i), status="error", queries=3) for i in range(4)]
+    found = queries_to_success(ThreatVerdicts(tuple(rows)), 5)
+    assert math.isnan(found.mean)
+    assert math.isnan(found.quantiles[0])
+    assert (found.lower, found.upper, found.censored) == (0, 5, 4)
+
+
 def test_quantiles_of_queries_cover():
     """Geometric queries, attempts cut off at random: the interval of the median covers it."""
     rng = np.random.default_rng(1)

@@ -13,7 +13,7 @@ from pyrobust.errors import InputError
 from pyrobust.frames import Tabular
 
 from .accuracy import JudgeLabels
-from .prevalence import Prevalence, prevalence_external, prevalence_from_run
+from .prevalence import prevalence_external, prevalence_from_run
 
 #: Where labels come from: the run itself, drawn by verdict, or other examples whose outcome is known.
 Source: TypeAlias = Literal["run", "external"]
@@ -113,7 +113,7 @@ def plan_labels(
         raise InputError("runs: expected at least one model, got none")
     options: list[LabelOption] = []
     for model, (positives, n, labels) in runs.items():
-        now = _estimate(positives, n, labels, alpha, source)
+        now = _width(positives, n, labels, alpha, source)
         for stratum, hit, miss in _STRATA[source]:
             hits, misses = getattr(labels, hit), getattr(labels, miss)
             bought = size
@@ -127,18 +127,18 @@ def plan_labels(
             width = float(
                 np.mean(
                     [
-                        _estimate(
+                        _width(
                             positives,
                             n,
                             replace(labels, **{hit: hits + k, miss: misses + bought - k}),
                             alpha,
                             source,
-                        ).width
+                        )
                         for k in outcomes
                     ]
                 )
             )
-            options.append(LabelOption(model, stratum, bought, now.width, width, (now.width - width) / bought))
+            options.append(LabelOption(model, stratum, bought, now, width, (now - width) / bought))
     return LabelPlan(tuple(sorted(options, key=lambda o: -o.narrowing_per_label)), source, alpha)
 
 
@@ -155,7 +155,8 @@ _STRATA: dict[str, tuple[tuple[Any, str, str], ...]] = {
 }
 
 
-def _estimate(positives: int, n: int, labels: JudgeLabels, alpha: float, source: Source) -> Prevalence:
+def _width(positives: int, n: int, labels: JudgeLabels, alpha: float, source: Source) -> float:
+    """Width of the interval; 1 without any label."""
     if source == "external":
-        return prevalence_external(positives, n, labels, alpha)
-    return prevalence_from_run(positives, n, labels, alpha, drawn="by verdict")
+        return prevalence_external(positives, n, labels, alpha).width
+    return prevalence_from_run(positives, n, labels, alpha, drawn="by verdict").width if labels.n else 1.0
