@@ -48,10 +48,10 @@ def may_miss(totals: Any, sizes: Any, alpha: float, mean: float) -> Any:
 
 
 def rejects(zeros: Any, sizes: Any, alpha: float, u: float) -> Any:
-    n, weights = zeros.shape[1], sizes / sizes.max()
+    n, weights = zeros.shape[1], np.broadcast_to(sizes / sizes.max(), zeros.shape[1:])
     p0 = math.exp(-np.log1p(weights * u / (1 - u)).sum())
     if p0 >= alpha * 0.999:
-        return np.zeros(len(zeros), dtype=bool) if p0 > alpha * 1.001 else np.ones(len(zeros), dtype=bool)
+        return np.full(len(zeros), p0 <= alpha * 1.001)
     edges = bounded_mean._EDGES
     edge = edges[max(int(np.searchsorted(edges, u, side="right")) - 1, 0)]
     scale = math.sqrt(2 * (math.log(1 / alpha) + 1) * (1 - edge) / (n * edge))
@@ -61,7 +61,8 @@ def rejects(zeros: Any, sizes: Any, alpha: float, u: float) -> Any:
         with np.errstate(divide="ignore"):
             growth = np.log((1 - bet) + bet * (1 - weights) + bet * zeros / (sizes.max() * (1 - u)))
         parts.append(growth.sum(axis=1) + math.log(weight))
-    return special.logsumexp(parts, axis=0) + math.log(alpha - p0) >= -1e-6
+    nothing = (zeros == sizes).all(axis=1)  # rejected by its own probability
+    return nothing | (special.logsumexp(parts, axis=0) + math.log(alpha - p0) >= -1e-6)
 
 
 @dataclass
