@@ -17,6 +17,7 @@ from pyrobust.runs.identity import software_versions
 from pyrobust.runs.progress_bar import progress_bar
 from pyrobust.runs.reader import Header
 from pyrobust.threats.models import Answer, CallError, FunctionModel, TextModel
+from pyrobust.threats.models.sampling import as_unicode
 from pyrobust.threats.running.cache import AnswerCache
 from pyrobust.threats.running.calls import Call, Caller, CallLimits
 from pyrobust.threats.running.judges import Judge, Judgement, ModelJudge, Opinion, as_judge
@@ -170,7 +171,7 @@ def run_header(model: TextModel, threat: Threat, judge: Judge) -> Header:
         parameters={"attempts": threat.attempts, "prompts": len(threat.prompts), "judge": judge.name},
         model=model.name,
         model_sha256="",
-        data=threat.source,
+        data=as_unicode(threat.source),
         data_sha256=threat.sha256,
         guarantee="empirical",
         versions=software_versions(),
@@ -323,8 +324,8 @@ def _as_model(model: Any) -> TextModel:
     if isinstance(model, type) or not (isinstance(model, TextModel) or callable(model)):
         raise InputTypeError(f"model: expected a TextModel or a function, got {shown(model)}; see text_model")
     made: TextModel = model if isinstance(model, TextModel) else FunctionModel(model)
-    if not isinstance(made.name, str) or not made.name:
-        raise InputTypeError(f"model: expected a name that is text, got {shown(made.name)}")
+    if not isinstance(made.name, str) or not made.name or as_unicode(made.name) != made.name:
+        raise InputTypeError(f"model: expected a name that is text in Unicode, got {shown(made.name)}")
     return made
 
 

@@ -288,7 +288,7 @@ def as_judge(judge: Any) -> Judge:
 def named(name: str, *settings: Any) -> str:
     """A judge's name in one line, with a hash of its whole name and settings."""
     digest = hashlib.sha256(json.dumps([name, *settings]).encode()).hexdigest()[:8]
-    line = " ".join(name.split())
+    line = " ".join(name.encode("utf-8", "backslashreplace").decode().split())
     return f"{line if len(line) <= _NAME_CHARACTERS else line[:_NAME_CHARACTERS] + '…'} #{digest}"
 
 
