@@ -219,6 +219,14 @@ def test_slow_lost_and_refused_connections_are_worth_a_retry(faulty, server):
         assert caught.value.retryable
 
 
+def test_a_failure_of_the_client_itself_is_no_lost_connection(server, monkeypatch):
+    model = endpoint(server)
+    monkeypatch.setattr(model, "_create", lambda **request: 1 / 0)
+    with pytest.raises(CallError, match="the openai package failed: ZeroDivisionError") as caught:
+        model("hello")
+    assert not caught.value.retryable
+
+
 def test_a_huge_answer_is_not_read(faulty, server):
     faulty.response = (200, {}, (b" " * (1 << 20) for _ in range(1000)))
     with pytest.raises(CallError, match="at most 16777216 bytes"):

@@ -96,6 +96,7 @@ class ChatEndpoint:
         )
         self._create = self._client.chat.completions.with_streaming_response.create
         self._timeouts = (openai.APITimeoutError, TimeoutError)
+        self._disconnected = (openai.APIConnectionError, ConnectionError)
         parts = urlsplit(address)
         public = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
         self.name = self._sampling.identify(f"{model}@{public.rstrip('/')}", limit=self._limit_other())
@@ -153,8 +154,10 @@ class ChatEndpoint:
                 return cause.as_call_error(self._key)
         if isinstance(error, self._timeouts) or "Timeout" in type(error).__name__:
             return CallError(f"no complete answer within {self._timeout:g} s; raise timeout", retryable=True)
-        reason = str(error.__cause__ or error)[:200].replace(self._key, "***")
-        return CallError(f"the connection failed: {type(error).__name__}: {reason}", retryable=True)
+        reason = f"{type(error).__name__}: {str(error.__cause__ or error)[:200].replace(self._key, '***')}"
+        if isinstance(error, self._disconnected) or type(error).__module__.startswith(("httpx", "httpcore")):
+            return CallError(f"the connection failed: {reason}", retryable=True)
+        return CallError(f"the openai package failed: {reason}")
 
 
 class _RefusedError(Exception):
