@@ -100,8 +100,9 @@ def certify_words(
         substitutions: for each text the words at each position, the original first, see ``word_substitutions``.
         y: labels, [N].
         max_substitutions: most words that are replaced at once, at least 0; None for no limit.
-        method: "ibp", "crown-ibp" or "crown", see ``BoundedModel``; default: these in turn, each on the texts that are
-            still undecided, of which each margin keeps its best bound.
+        method: "ibp", "crown-ibp" or "crown", see ``BoundedModel``, or "cascade" for these in turn, each on the texts
+            that are still undecided, of which each margin keeps its best bound. Default: "crown", which here costs
+            little more than "ibp": both minimize the first layer over the words.
         sound: as for ``BoundOptions``, like the following.
         semantics: "real" or "float32".
         memory_limit: bytes.
@@ -127,15 +128,13 @@ def certify_words(
     >>> round(bounds.lower.item(), 9), bounds.verified.item()
     (1.0, True)
     """
-    problem = _Problem(classifier, substitutions, y, method, sound, semantics, memory_limit)
+    problem = Problem(classifier, substitutions, y, method, sound, semantics, memory_limit)
     if max_substitutions is not None:
         max_substitutions = integer("max_substitutions", max_substitutions, 0)
     every = torch.arange(len(problem.sets))
     most = problem.positions if max_substitutions is None else problem.positions.clamp(max=max_substitutions)
     lower = problem.bounds(every, most)
-    return WordBounds(
-        lower, problem.positions, max_substitutions, problem.options.method or "cascade", sound, semantics
-    )
+    return WordBounds(lower, problem.positions, max_substitutions, problem.method, sound, semantics)
 
 
 def certified_substitutions(
@@ -179,11 +178,11 @@ def certified_substitutions(
     >>> certified_substitutions(classify, texts, [1, 1, 1, 1]).tolist()
     [1, 1, 0, -1]
     """
-    problem = _Problem(classifier, substitutions, y, method, sound, semantics, memory_limit)
+    problem = Problem(classifier, substitutions, y, method, sound, semantics, memory_limit)
     return problem.largest()
 
 
-class _Problem:
+class Problem:
     """Texts, labels and options of a call, and the bounded network of each length."""
 
     def __init__(
@@ -198,9 +197,12 @@ class _Problem:
     ) -> None:
         if not isinstance(classifier, WordClassifier):
             raise InputTypeError(f"classifier: expected a WordClassifier, got {kind(classifier)}")
-        self.options = BoundOptions(method=method, sound=sound, semantics=semantics, memory_limit=memory_limit)
-        if self.options.method == "lipschitz":
-            raise InputError('method: expected "ibp", "crown-ibp", "crown" or None, got "lipschitz"')
+        self.options = BoundOptions(
+            method=method or "crown", sound=sound, semantics=semantics, memory_limit=memory_limit
+        )
+        self.method = str(self.options.method)
+        if self.method == "lipschitz":
+            raise InputError('method: expected "ibp", "crown-ibp", "crown" or "cascade", got "lipschitz"')
         #: For each text and position, the indices of the words, the original first and each once.
         self.sets = [classifier.indices(text) for text in items("substitutions", substitutions, "texts")]
         self.positions = torch.tensor([sum(len(words) > 1 for words in text) for text in self.sets], dtype=torch.int64)
@@ -231,11 +233,13 @@ class _Problem:
                     lower[i] = row
         return torch.stack(lower) if lower else torch.empty(0, 0, dtype=torch.float64)
 
-    def largest(self) -> Tensor:
+    def largest(self, hopeless: Tensor | None = None) -> Tensor:
         """The largest number of changes proved for each text, by bisection: the sets are nested."""
         every = torch.arange(len(self.sets))
         proved, failed = torch.full_like(self.positions, -1), self.positions + 1
         tried = self.positions.clone()  # all at once is most often decided
+        if hopeless is not None:
+            tried[hopeless] = 0
         while len(every):
             positive = (self.bounds(every, tried[every]) > 0).all(1)
             proved[every[positive]] = tried[every[positive]]

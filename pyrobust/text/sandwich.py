@@ -16,7 +16,7 @@ from pyrobust.errors import CrossingError, InputTypeError
 from pyrobust.frames import Tabular
 from pyrobust.metrics import RobustnessShares, robustness_shares
 from pyrobust.text.attack import WordAttack
-from pyrobust.text.bounds import certified_substitutions, certify_words
+from pyrobust.text.bounds import Problem, certify_words
 from pyrobust.text.classifier import WordClassifier
 from pyrobust.text.result import WordAttackResult
 from pyrobust.text.substitutions import split_words
@@ -53,7 +53,7 @@ class WordSandwich(Tabular):
             proved to be classified correctly.
         substitutions: int64 [N], number of positions that have a substitute; proved to be harmless, that many stand for
             all substitutions.
-        method: of the bounds, "cascade" for the best of all.
+        method: of the bounds.
         semantics: network that the certificates hold for, see ``BoundOptions``.
         rounded: positions of texts within their certificate whose misclassification, with semantics "real", is not
             proved in exact arithmetic, either: rounding in the forward pass explains it, and refutes nothing.
@@ -218,9 +218,9 @@ def word_sandwich(
     attacked = attack.attack(every, labels)
     sets = [attack.substitutions(text) for text in every]
     options: dict[str, Any] = {"method": method, "semantics": semantics, "memory_limit": memory_limit}
-    clean = certify_words(classifier, sets, labels, max_substitutions=0, **options)
-    certified = certified_substitutions(classifier, sets, labels, **options)
-    both = WordSandwich(attacked, certified, clean.substitutions, clean.method, semantics)
+    problem = Problem(classifier, sets, labels, sound=True, **options)
+    certified = problem.largest(hopeless=torch.tensor(attacked.distance) == 0)
+    both = WordSandwich(attacked, certified, problem.positions, problem.method, semantics)
     if semantics == "real" and both.crossings:
         proved = _misclassified(classifier, attacked, both.crossings, options)
         both = dataclasses.replace(both, rounded=tuple(c.index for c in both.crossings if c.index not in proved))

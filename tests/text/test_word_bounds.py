@@ -51,7 +51,7 @@ SETS: list[list[tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize("method", [*METHODS, None])
+@pytest.mark.parametrize("method", [*METHODS, "cascade"])
 def test_bounds_are_below_all_texts(method: str | None) -> None:
     classify = classifier()
     bounds = certify_words(classify, [sets for sets in SETS for _ in range(3)], [0, 1, 2] * len(SETS), method=method)

@@ -170,7 +170,7 @@ def test_contradicted_certificates_are_errors() -> None:
     both.check()
     false = dataclasses.replace(both, certified=both.substitutions.clone())
     assert len(false.crossings) == both.status.count("attacked")
-    with pytest.raises(CrossingError, match=r"texts: \d+ crossings of 60 texts, .* text \d+ is certified by cascade"):
+    with pytest.raises(CrossingError, match=r"texts: \d+ crossings of 60 texts, .* text \d+ is certified by crown"):
         false.check()
     rounded = dataclasses.replace(false, rounded=tuple(crossing.index for crossing in false.crossings))
     rounded.check()
