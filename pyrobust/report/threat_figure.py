@@ -39,11 +39,12 @@ def success_frame(table: ReportTable) -> Frame:
     captions += [f"{left_out} further rows are in the table."] if left_out else []
     frame = Frame(table.title, names[0], "success rate (%)", [*captions, "\n".join(table.notes[:3])])
     lines = []
+    solid = {"linestyle": "-", "linewidth": 2.5}  # dashes would hide the ends; numbers tell the rows apart
     for i, (row, style) in enumerate(zip(shown, LineStyles().of(range(len(shown))), strict=True), 1):
         rate = row[place]
         if not isinstance(rate, Quantity) or rate.lower is None or rate.upper is None:
             continue
-        lines += frame.axes.plot([i, i], [100 * rate.lower, 100 * rate.upper], **style | {"linewidth": 3})
+        lines += frame.axes.plot([i, i], [100 * rate.lower, 100 * rate.upper], **style | solid)
         frame.axes.plot(
             [i], [100 * rate.value], marker="o", markersize=6, color=style["color"], clip_on=False, zorder=4
         )
