@@ -165,7 +165,12 @@ class ChatServer:
                 return failure(400, f"This model's maximum context length is {model.config.n_positions} tokens")
             torch.manual_seed(body.get("seed") or 0)
             tokens = model.generate(
-                **inputs, max_new_tokens=body.get("max_tokens", 16), do_sample=warm, pad_token_id=0, **sampling
+                input_ids=inputs["input_ids"],
+                attention_mask=inputs["attention_mask"],
+                max_new_tokens=body.get("max_tokens", 16),
+                do_sample=warm,
+                pad_token_id=0,
+                **sampling,
             )[0, inputs["input_ids"].shape[1] :]
         text = tokenizer.decode(tokens, skip_special_tokens=True)
         stopped = int(tokens[-1]) == tokenizer.eos_token_id
