@@ -58,7 +58,6 @@ def test_a_run_its_budget_and_its_export(pyrobust: Any, folder: Path, caplog: py
     ]
     assert read_verdicts(folder / "verdicts.jsonl").rows == read_verdicts(folder / "run.db").rows
     assert "66.7 %" in pyrobust(*RUN, "--judge", "refusal", "--by", "model").out
-    assert "--judge: " not in pyrobust("report", "run.db", "--out", "report").err
     assert "got one on threats, which read_verdicts reads" in pyrobust("log", "run.db").error
 
 

@@ -36,6 +36,9 @@ def faults(number, body):
 class Starter:
     """Starts processes of ``pyrobust`` quickly, and kills them."""
 
+    def __init__(self, output):
+        self.output = output
+
     def __enter__(self):
         self.folder = Path(__file__).parent
         self.process = subprocess.Popen(
@@ -45,11 +48,10 @@ class Starter:
             text=True,
             env=os.environ | {"OUTPUT": str(self.output), "OPENAI_API_KEY": "none"},
         )
-        assert self.process.stdout.readline() == "ready\n"
         return self
 
-    def __init__(self, output):
-        self.output = output
+    def wait_until_ready(self):
+        assert self.process.stdout.readline() == "ready\n"
 
     def __exit__(self, *error):
         self.process.stdin.close()
@@ -94,6 +96,7 @@ def kill_and_resume(folder, prompts, kills, seed):
             model, Threat.read(file), "regex:[aeiou]", limits=CallLimits(concurrency=CONCURRENCY, backoff=0.01)
         )
         before = len(server.calls)
+        starter.wait_until_ready()
         arguments = ["threat", "--model", f"endpoint:tiny@{server.base_url}", "--prompts", file, "--out", path]
         arguments += ["--judge", "regex:[aeiou]", "--answer-tokens", TOKENS, "--seed", 1]
         arguments += ["--concurrency", CONCURRENCY, "--retries", 10]
