@@ -137,6 +137,28 @@ def test_linear_and_intermediate_bounds_hold_on_the_sets() -> None:
     assert bool((below <= model.model(every.float()).double() + 1e-6).all())
 
 
+def test_rounding_of_the_sums_over_the_points_alone() -> None:
+    """Rows of the input itself, which nothing but the minimum over the points rounds."""
+    torch.manual_seed(0)
+    model = BoundedModel(nn.Flatten().eval(), torch.zeros(1, PARTS, SIZE, dtype=torch.float64))
+    points, rows = torch.randn(60, POINTS, PARTS, SIZE, dtype=torch.float64), torch.randn(1, PARTS * SIZE).double()
+    points[::2] *= 10.0 ** torch.randint(-8, 9, (30, 1, PARTS, SIZE))  # the sums cancel
+    for changes in (1, 3):
+        lower = model.bounds(choices=Choices(points, changes), C=rows).lower[:, 0].tolist()
+        for bound, own in zip(lower, points, strict=True):
+            every = inputs(own, changes).flatten(1).tolist()
+            exact = min(sum(Fraction(a) * Fraction(v) for a, v in zip(rows[0].tolist(), x, strict=True)) for x in every)
+            assert Fraction(bound) <= exact
+            assert exact - Fraction(bound) <= 1e-11 * own.abs().max().item()
+
+
+def test_sums_that_overflow_on_the_way_prove_nothing() -> None:
+    model = BoundedModel(nn.Flatten().eval(), torch.zeros(1, 1, 4, dtype=torch.float64))
+    points = torch.tensor([[[[3e-308, 0.0, 0.0, 0.0]], [[1.0, 1.0, -1.0, -1.0]]]], dtype=torch.float64)
+    rows = 1.7e308 * torch.ones(1, 4, dtype=torch.float64)
+    assert model.bounds(choices=Choices(points), C=rows).lower.item() <= 0
+
+
 def test_huge_points_prove_nothing_false() -> None:
     points = torch.zeros(1, 2, PARTS, SIZE, dtype=torch.float64)
     points[0, 1] = 1.7e308
