@@ -61,17 +61,17 @@ class ConvNet(nn.Module):
         return self.out(torch.relu(self.conv(x.transpose(1, 2))).amax(2))
 
 
-def sentences() -> list[tuple[str, int]]:
+def sentences(length: int = LENGTH) -> list[tuple[str, int]]:
     path = Path(os.environ["PYROBUST_DATA"]) / "text" / "sentences.tsv"
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    kept = [(row["text"], int(row["label"])) for row in rows if 1 <= len(split_words(row["text"]).words) <= LENGTH]
+    kept = [(row["text"], int(row["label"])) for row in rows if 1 <= len(split_words(row["text"]).words) <= length]
     order = torch.randperm(len(kept), generator=torch.Generator().manual_seed(0)).tolist()
     return [kept[i] for i in order]
 
 
 def train(embedding: nn.Embedding, network: nn.Module, indices: Tensor, y: Tensor, robust: bool) -> None:
-    bounds = DifferentiableBounds(network.eval(), torch.zeros(1, LENGTH, SIZE))
+    bounds = DifferentiableBounds(network.eval(), torch.zeros(1, indices.shape[2], SIZE))
     optimizer = torch.optim.Adam([*embedding.parameters(), *network.parameters()], 0.01)
     epochs, size = 8, 64
     for epoch in range(epochs):

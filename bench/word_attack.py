@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from run import machine
-from text_sandwich import LENGTH, SIZE, ConvNet, MeanNet, sentences, train
+from text_sandwich import SIZE, ConvNet, MeanNet, sentences, train
 from torch import Tensor, nn
 
 from pyrobust.text import (
@@ -43,6 +43,7 @@ _OURS: dict[str, dict[str, Any]] = {
 }
 
 _QUERIES = 500  # of each text, at most
+_LENGTH = 30  # words of a text, at most
 
 
 class Counted:
@@ -62,7 +63,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    data = sentences()
+    data = sentences(_LENGTH)
     fit, test = data[: 4 * len(data) // 5], data[4 * len(data) // 5 :][: arguments.texts]
     texts, labels = [text for text, _ in test], [label for _, label in test]
     results = []
@@ -92,7 +93,7 @@ def _trained(network: nn.Module, fit: list[tuple[str, int]], synonyms: WordNet, 
     torch.manual_seed(0)
     embedding = nn.Embedding(len(vocabulary) + 2, SIZE, padding_idx=1)
     nn.init.normal_(embedding.weight, std=0.1)
-    classifier = WordClassifier(vocabulary, embedding, network, unknown=0, padding=1, shortest=LENGTH)
+    classifier = WordClassifier(vocabulary, embedding, network, unknown=0, padding=1, shortest=_LENGTH)
     indices = pad_choices([classifier.indices([(word,) for word in split_words(text).words]) for text, _ in fit])
     train(embedding, network, indices, torch.tensor([label for _, label in fit]), False)
     return classifier
