@@ -154,7 +154,7 @@ def test_rounding_of_the_sums_over_the_points_alone() -> None:
 
 def test_sums_that_overflow_on_the_way_prove_nothing() -> None:
     model = BoundedModel(nn.Flatten().eval(), torch.zeros(1, 1, 4, dtype=torch.float64))
-    points = torch.tensor([[[[3e-308, 0.0, 0.0, 0.0]], [[1.0, 1.0, -1.0, -1.0]]]], dtype=torch.float64)
+    points = torch.tensor([[[[0.5, 0.0, 0.0, 0.0]], [[1.0, 1.0, -1.0, -1.0]]]], dtype=torch.float64)
     rows = 1.7e308 * torch.ones(1, 4, dtype=torch.float64)
     assert model.bounds(choices=Choices(points), C=rows).lower.item() <= 0
 
