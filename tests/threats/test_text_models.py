@@ -93,6 +93,9 @@ def test_settings_that_change_answers_change_the_name(server):
     names = [endpoint(server, **chosen).name for chosen in settings]
     assert len(set(names)) == len(names)
     assert endpoint(server).name == endpoint(server, timeout=9.0).name
+    chat = ChatEndpoint("tiny", base_url="http://127.0.0.1:8/v1", max_tokens=50, seed=7)  # as its docstring says
+    assert chat.name == "tiny@http://127.0.0.1:8/v1?temperature=0.0&max_tokens=50&seed=7"
+    assert chat.largest_cost("naïve") == 312
     secret = ChatEndpoint("m", base_url="http://user:password@127.0.0.1:9/v1?key=1", api_key="sk-secret").name
     assert not any(text in secret for text in ("user", "password", "key", "secret"))
 

@@ -52,10 +52,10 @@ class ChatEndpoint:
         InputError, InputTypeError: an argument is out of range, or there is no key for OpenAI's own address.
         MissingExtraError: the package ``openai`` is not installed.
 
-    >>> chat = ChatEndpoint("tiny", base_url="http://127.0.0.1:8000/v1", api_key="none", max_tokens=50, seed=7)
-    >>> chat.name
-    'tiny@http://127.0.0.1:8000/v1?temperature=0.0&max_tokens=50&seed=7'
-    >>> chat.largest_cost("naïve")
+    >>> chat = ChatEndpoint("tiny", base_url="http://127.0.0.1:8/v1", max_tokens=50, seed=7)  # doctest: +SKIP
+    >>> chat.name  # doctest: +SKIP
+    'tiny@http://127.0.0.1:8/v1?temperature=0.0&max_tokens=50&seed=7'
+    >>> chat.largest_cost("naïve")  # doctest: +SKIP
     312
     """
 

@@ -33,8 +33,6 @@ def text_model(spec: str, **settings: Any) -> TextModel:
         InputTypeError: the object is neither a function nor a model.
         MissingExtraError: the package of an endpoint or a pipeline is not installed.
 
-    >>> text_model("endpoint:tiny@http://127.0.0.1:8000/v1", max_tokens=9).name
-    'tiny@http://127.0.0.1:8000/v1?temperature=0.0&max_tokens=9'
     >>> text_model("textwrap:dedent")("  hello").text
     'hello'
     """
