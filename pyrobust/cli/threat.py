@@ -363,7 +363,11 @@ def _show(verdicts: ThreatVerdicts, path: Path, by: list[str] | None, json_file:
     note(f"spent: {run.ledger.calls:,} calls{lost}, {run.ledger.tokens:,} tokens")
     failed = verdicts.column("status").count("error")
     if failed:
-        note(f"{failed:,} attempts failed or were not judged; --retry-errors tries them again")
+        attempts = "1 attempt" if failed == 1 else f"{failed:,} attempts"
+        note(f"{attempts} without a verdict; --retry-errors tries again")
+        reason = run.last_error()
+        if reason:
+            note(f"the last error: {reason}")
     if json_file is not None:
         about = {"kind": "threat", "parameters": run.header.parameters, "model": run.header.model}
         about |= {"data": run.header.data, "data_sha256": run.header.data_sha256, "judges": list(run.judges)}

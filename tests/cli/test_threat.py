@@ -26,6 +26,12 @@ def interrupted(prompt, answer):
         raise KeyboardInterrupt
     return True
 
+def refused(prompt):
+    raise PermissionError("no such key\x1b[2J")
+
+def wrong(prompt, answer):
+    return {}["score"]
+
 def reply(question):
     return "Refused" if "sorry" in question else "COMPLIED\\n"
 """
@@ -125,3 +131,12 @@ def test_errors_name_the_option(pyrobust: Any, folder: Path, arguments: tuple[st
     assert pyrobust(*arguments).error.startswith(f"error: {words}")
     assert not (folder / "run.db").exists()
     assert (folder / "prompts.csv").read_text() == PROMPTS
+
+
+def test_failures_say_why(pyrobust: Any, folder: Path) -> None:
+    failed = pyrobust(*RUN[:2], "mine.py:refused", *RUN[3:], "--judge", "refusal").err
+    assert "3 attempts without a verdict; --retry-errors tries again" in failed
+    assert "PermissionError: no such key [2J" in failed
+    wrong = ("--out", "other.db", "--judge", "mine.py:wrong")
+    assert "the last error: KeyError: 'score'" in pyrobust(*RUN[:-2], *wrong).err
+    assert "the last error" not in pyrobust(*RUN[:-1], "third.db", "--judge", "refusal").err

@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from pyrobust.errors import FileFormatError, InputError, InputTypeError, MissingExtraError
+from pyrobust.threats import rule_judge
 from pyrobust.threats.models import (
     Answer,
     CallError,
@@ -490,3 +492,42 @@ def test_changed_code_changes_the_name_of_a_function(tmp_path, monkeypatch):
         names.append(text_model(f"{file}:f").name)
         monkeypatch.delitem(sys.modules, "changing_code")
     assert len(set(names)) == 2
+
+
+def held(value):
+    def answer(prompt, *, style=value):
+        return f"{prompt} {value} {style}"
+
+    def nested(prompt):
+        return answer(prompt)
+
+    return nested, lambda prompt: f"{prompt} {value}", partial(pow, value)
+
+
+def counting(start):
+    def answer(prompt):
+        nonlocal start
+        start += 1
+        return prompt
+
+    return answer
+
+
+def test_functions_that_hold_other_values_are_other_models():
+    for one, same, other in zip(held(0.5), held(0.5), held(1.0), strict=True):
+        assert FunctionModel(one).name == FunctionModel(same).name != FunctionModel(other).name
+        assert rule_judge(one).name == rule_judge(same).name != rule_judge(other).name
+    first, second = (lambda prompt: "a"), (lambda prompt: "b")
+    assert FunctionModel(first).name != FunctionModel(second).name
+    assert FunctionModel(counting(0)).name == FunctionModel(counting(1)).name  # what it sets is no setting
+
+
+def test_functions_without_source_differ_by_their_byte_code():
+    def made(text):
+        names = {"__name__": "__main__"}
+        exec(text, names)
+        return FunctionModel(names["answer"]).name
+
+    code = "K = {0}\ndef answer(prompt):\n    return prompt if prompt in {{'a', 'b'}} else str(K){1}\n"
+    assert made(code.format(1, "")) == made(code.format(1, ""))
+    assert len({made(code.format(1, "")), made(code.format(2, "")), made(code.format(1, " + '!'"))}) == 3

@@ -10,8 +10,8 @@ from typing import Any
 from pyrobust.checks import integer, shown
 from pyrobust.errors import InputTypeError
 from pyrobust.threats.models.answer import Answer, CallError
+from pyrobust.threats.models.code import function_hash
 from pyrobust.threats.models.sampling import as_unicode
-from pyrobust.zoo.code_hash import code_hash
 
 
 class FunctionModel:
@@ -21,8 +21,9 @@ class FunctionModel:
         function: takes a prompt, and ``attempt=`` if it has an argument of that name; returns a string or an
             ``Answer``. It is called from several threads. An exception is a failed call, worth a retry if it is a
             ``ConnectionError`` or ``TimeoutError``; a ``CallError`` says so itself.
-        name: identity of the model; None for the function's name and a hash of its code. Whatever else changes its
-            answers (files, settings of objects) belongs into a name of your own.
+        name: identity of the model; None for the function's name and a hash of its code, with the numbers and texts in
+            its closure, defaults and ``functools.partial``. Whatever else changes its answers (files, settings of
+            objects, lists) belongs into a name of your own.
         max_tokens: most tokens that a call can cost, prompt included.
 
     >>> def shout(prompt):
@@ -39,7 +40,7 @@ class FunctionModel:
         self._function = function
         self._max_tokens = integer("max_tokens", max_tokens, 0)
         definition = function if hasattr(function, "__qualname__") else type(function)
-        code = code_hash(function)[:16]
+        code = function_hash(function)[:16]
         place = ":".join(filter(None, (getattr(definition, "__module__", None), definition.__qualname__)))
         self.name = name or place + (f"?code={code}" if code else "")
         try:

@@ -16,9 +16,9 @@ import numpy as np
 from pyrobust.checks import finite, shown
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.threats.models.answer import TextModel
+from pyrobust.threats.models.code import function_hash
 from pyrobust.threats.running.prompts import ThreatPrompt
 from pyrobust.threats.verdicts import Status
-from pyrobust.zoo.code_hash import code_hash
 
 #: What a judge may return: whether the threat succeeded, a score, or None where the answer means neither.
 Opinion: TypeAlias = bool | float | None
@@ -143,7 +143,7 @@ def rule_judge(rule: str | Callable[[ThreatPrompt, str], Opinion], *, threshold:
     finite("threshold", threshold)
     if callable(rule):
         name = f"{getattr(rule, '__module__', '')}.{getattr(rule, '__qualname__', type(rule).__qualname__)}"
-        return RuleJudge(named(name, code_hash(rule), threshold), rule, threshold)
+        return RuleJudge(named(name, function_hash(rule), threshold), rule, threshold)
     if not isinstance(rule, str):
         raise InputTypeError(f"judge: expected a rule or a function, got {shown(rule)}")
     kind, colon, text = rule.partition(":")
@@ -238,7 +238,7 @@ class ModelJudge:
     @property
     def settings(self) -> dict[str, Any]:
         """What a run stores of the judge beside its name."""
-        words = code_hash(self.words) if callable(self.words) else list(self.words)
+        words = function_hash(self.words) if callable(self.words) else list(self.words)
         return {"model": self.model.name, "template": self.template, "words": words, "threshold": self.threshold}
 
     @property

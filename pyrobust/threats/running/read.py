@@ -170,6 +170,23 @@ class ThreatRun:
             if key in found
         }
 
+    def last_error(self) -> str:
+        """What the last call or judgement without a result failed with, in one line; "" where none failed.
+
+        Raises:
+            FileFormatError: the file is damaged.
+        """
+        if self.path is None:
+            raise FileFormatError("last_error: expected a run in a file, got one in memory; pass out=")
+        with closing(connect_readonly(self.path)) as connection, reading(self.path):
+            call = connection.execute("SELECT error FROM call WHERE status = 'failed' ORDER BY number DESC").fetchone()
+            verdict = connection.execute("SELECT error FROM verdict WHERE status = 'error'").fetchone()
+        if call is None:
+            text = "" if verdict is None else str(verdict[0])
+        else:
+            text = str(mapping(parse_json(str(call[0]).encode(), str(self.path)), str(self.path)).get("message", ""))
+        return "".join(c if c.isprintable() else " " for c in text)[:300]
+
 
 def read_threat_run(path: str | os.PathLike[str]) -> ThreatRun:
     """Read a run of ``evaluate_threat``, also while it is being written.

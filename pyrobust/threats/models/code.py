@@ -1,0 +1,85 @@
+"""Identity of functions that are models or judges: their code, and the values that it was given."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import hashlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from pyrobust.zoo.code_hash import code_hash
+
+
+def function_hash(function: Any) -> str:
+    """SHA-256 of a function's code and of the values that it holds, in hex; "" for built-in functions.
+
+    Covers what ``code_hash`` covers, the byte code of lambdas and where there is no source file (an interactive
+    session, a notebook), and of the values in its closure, its defaults and the arguments of ``functools.partial``
+    numbers, texts, functions and tuples of these. Not covered: objects and containers that may change, such as lists,
+    and variables that the function itself sets, since they may be counters or logs.
+
+    Args:
+        function: any callable.
+
+    Returns:
+        64 hexadecimal digits, or "".
+
+    >>> def at(temperature):
+    ...     return lambda prompt: f"{prompt} {temperature}"
+    >>> function_hash(at(0.0)) == function_hash(at(0.0)), function_hash(at(0.0)) == function_hash(at(1.0))
+    (True, False)
+    """
+    code = code_hash(function)
+    held = sorted(set(_held(function, not code, set())))
+    if not held:
+        return code
+    return hashlib.sha256("\n".join((code, *held)).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _held(value: Any, byte_code: bool, seen: set[int]) -> Iterator[str]:
+    """Yield a line for each value that a callable holds, and for byte code if wanted."""
+    if isinstance(value, functools.partial):
+        yield from _lines("argument", enumerate(value.args), byte_code, seen)
+        yield from _lines("argument", value.keywords.items(), byte_code, seen)
+        yield from _held(value.func, byte_code, seen)
+        return
+    value = getattr(value, "__func__", value)
+    if not isinstance(value, types.FunctionType) or id(value) in seen:
+        return
+    seen.add(id(value))
+    if byte_code or value.__name__ == "<lambda>":  # of several lambdas, their statement does not say which one it is
+        yield f"code {_code(value.__code__)}"
+    own = {step.argval for step in dis.get_instructions(value) if step.opname in ("STORE_DEREF", "STORE_GLOBAL")}
+    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+    filled = [(name, cell.cell_contents) for name, cell in cells if name not in own and cell != types.CellType()]
+    yield from _lines("closure", filled, byte_code, seen)
+    yield from _lines("default", enumerate(value.__defaults__ or ()), byte_code, seen)
+    yield from _lines("default", (value.__kwdefaults__ or {}).items(), byte_code, seen)
+    if byte_code:
+        named = [(name, value.__globals__[name]) for name in value.__code__.co_names if name in value.__globals__]
+        yield from _lines("global", [(name, held) for name, held in named if name not in own], byte_code, seen)
+
+
+def _lines(kind: str, values: Any, byte_code: bool, seen: set[int]) -> Iterator[str]:
+    for name, value in values:
+        if _plain(value):
+            yield f"{kind} {name} {value!r}"
+        else:
+            yield from _held(value, byte_code, seen)
+
+
+def _plain(value: Any) -> bool:
+    """Whether a value is a number, text or a tuple of these, whose repr is the same in each process."""
+    if type(value) is tuple:
+        return all(map(_plain, value))
+    return value is None or type(value) in (bool, int, float, complex, str, bytes)
+
+
+def _code(code: types.CodeType) -> str:
+    """Byte code with its constants and names."""
+    constants = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    # of frozen sets the order differs between processes
+    constants = ["".join(sorted(c)) if c.startswith("frozenset") else c for c in constants]
+    return repr((code.co_code, constants, code.co_names))
