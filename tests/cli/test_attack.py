@@ -255,9 +255,10 @@ def test_pipes_get_plain_text_and_no_progress(tmp_path: Path) -> None:
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-def test_minimum(pyrobust: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("confirmed", ["0.3", pytest.param("0.3,0.4", marks=pytest.mark.full)])
+def test_minimum(pyrobust: Any, tmp_path: Path, confirmed: str) -> None:
     few = [*BASE, "--minimum", "--norm", "l2", "--attack", "fab-t", "--steps", "3", "--max", "8"]
-    done = pyrobust(*few, "--confirm", "0.3,0.4", "--plot", "a.svg", "--json", "a.json")
+    done = pyrobust(*few, "--confirm", confirmed, "--plot", "a.svg", "--json", "a.json")
     assert done.status == 0, done.err
     name = "attack-fab-t-digits-smooth-0.25-digits-l2-minimum.db"
     assert files(tmp_path) == ["a.json", "a.svg", name]

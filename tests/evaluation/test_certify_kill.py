@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from killed_runs import TIMEOUT_S, committed, finish, start
+from killed_runs import TIMEOUT_S, Sweep, committed, finish, start
 
 from pyrobust.evaluation import Run, format_log
 
 # One image a chunk, so that every image is a commit that a kill can hit.
 SWEEP = [
     *("certify", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25"),
-    *("--n0", "100", "--n", "1900", "--batch-size", "125", "--max", "120"),
+    *("--n0", "100", "--n", "1900", "--batch-size", "125", "--max", "60"),
 ]
 
 
@@ -36,7 +35,7 @@ def assert_same_results(run: Run, expected: Run) -> None:
         assert np.array_equal(run.histogram(name), expected.histogram(name))
 
 
-def wait_for_progress(process: subprocess.Popen[str], path: Path) -> None:
+def wait_for_progress(process: Sweep, path: Path) -> None:
     """Wait until the process has committed something, or is done."""
     before, deadline = committed(path), time.monotonic() + TIMEOUT_S
     while process.poll() is None and committed(path) == before and time.monotonic() < deadline:
@@ -46,7 +45,7 @@ def wait_for_progress(process: subprocess.Popen[str], path: Path) -> None:
 def kill_and_resume(folder: Path, kills: int, seed: int) -> None:
     """Kill sweeps at random moments, each resuming the last, until ``kills`` kills hit an unfinished sweep.
 
-    Every second moment is counted from the start of the process, so that loading and the creation of the file are hit
+    Every second moment is counted from the start of the process, so that the creation of the file is hit
     too; the others from the first commit of the process. A sweep that finishes before its kill is checked, and a new
     one starts.
     """
@@ -108,7 +107,7 @@ def test_interrupt_says_how_to_resume(tmp_path: Path) -> None:
     assert process.returncode == 130, errors
     kept = committed(path)
     assert kept > 0
-    assert f"interrupted; {kept} of 120 images are saved in run.db" in errors
+    assert f"interrupted; {kept} of 60 images are saved in run.db" in errors
     assert f"resume with: pyrobust {' '.join(SWEEP)} --out {path}" in errors
     assert "Traceback" not in errors
     assert [file.name for file in tmp_path.iterdir()] == ["run.db"]

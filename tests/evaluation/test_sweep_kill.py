@@ -21,7 +21,7 @@ SWEEPS = {
     ],
     "minimum": [
         *("attack", *MODEL, "--minimum", "--attack", "fab-t", "--norm", "l2"),
-        *("--steps", "3", "--batch-size", "1", "--max", "20"),
+        *("--steps", "3", "--batch-size", "1", "--max", "8"),
     ],
     "certified-first": [
         *("attack", "--model", "zoo:digits-ibp-0.10", "--data", "digits", "--certify-first"),
@@ -29,7 +29,7 @@ SWEEPS = {
     ],
     "verify": [
         *("verify", *MODEL, "--method", "cascade"),
-        *("--epsilon", "4/255,8/255", "--attack", "pgd", "--batch-size", "1", "--max", "40"),
+        *("--epsilon", "4/255,8/255", "--attack", "pgd", "--batch-size", "1", "--max", "20"),
     ],
 }
 

@@ -103,13 +103,14 @@ def test_real_semantics_add_lipschitz_bounds() -> None:
     assert both.crossings == ()
 
 
-def test_autoattack_runs_where_undecided() -> None:
+@pytest.mark.parametrize("epsilons", [[0.15], pytest.param([0.12, 0.15], marks=pytest.mark.full)])
+def test_autoattack_runs_where_undecided(epsilons: list[float]) -> None:
     plain = bound(net("zoo:digits-smooth-0.25"), max_images=4)
-    both = bound(net("zoo:digits-smooth-0.25"), epsilons=[0.12, 0.15], max_images=4)
+    both = bound(net("zoo:digits-smooth-0.25"), epsilons=epsilons, max_images=4)
     assert np.array_equal(plain.lower, both.lower)
     assert (both.upper <= plain.upper).all()
-    assert both.run.parameters["epsilons"] == [0.12, 0.15]
-    assert "AutoAttack at 0.12, 0.15" in " ".join(describe_run(both.run))
+    assert both.run.parameters["epsilons"] == epsilons
+    assert f"AutoAttack at {', '.join(map(str, epsilons))}" in " ".join(describe_run(both.run))
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
@@ -212,7 +213,7 @@ def test_shards_merge_to_the_whole(tmp_path: Path) -> None:
 
 
 SWEEPS = {
-    "base": ["sandwich", "--model", "zoo:digits-ibp-0.10", "--data", "digits", "--batch-size", "1", "--max", "6"],
+    "base": ["sandwich", "--model", "zoo:digits-ibp-0.10", "--data", "digits", "--batch-size", "1", "--max", "2"],
     "smoothed": [
         *("sandwich", "--model", "zoo:digits-smooth-0.25", "--data", "digits", "--sigma", "0.25"),
         *("--n", "200", "--n-attack", "200", "--steps", "2", "--draws", "2", "--max", "80"),

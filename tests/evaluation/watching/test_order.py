@@ -69,7 +69,7 @@ def verify(**options: Any) -> Run:
 
 
 def sandwich(**options: Any) -> Run:
-    return sandwich_dataset(load_model("zoo:digits-ibp-0.10"), digits(), batch_size=5, max_images=8, **options).run
+    return sandwich_dataset(load_model("zoo:digits-ibp-0.10"), digits(), batch_size=1, max_images=3, **options).run
 
 
 def smoothed_sandwich(**options: Any) -> Run:
