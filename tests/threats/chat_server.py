@@ -157,12 +157,15 @@ class ChatServer:
         warm = body.get("temperature", 1.0) > 0
         sampling = {"temperature": body.get("temperature", 1.0), "top_k": 0} if warm else {}
         with self.model_lock, torch.random.fork_rng():
+            longest = model.config.n_positions - body.get("max_tokens", 16)
+            too_long = failure(400, f"This model's maximum context length is {model.config.n_positions} tokens")
+            if sum(len(message["content"]) for message in body["messages"]) > longest:
+                return too_long  # without counting tokens, of which a character has at least one
             inputs = tokenizer.apply_chat_template(
                 body["messages"], add_generation_prompt=True, return_tensors="pt", return_dict=True
             )
-            longest = model.config.n_positions - body.get("max_tokens", 16)
             if inputs["input_ids"].shape[1] > longest:
-                return failure(400, f"This model's maximum context length is {model.config.n_positions} tokens")
+                return too_long
             torch.manual_seed(body.get("seed") or 0)
             tokens = model.generate(
                 input_ids=inputs["input_ids"],
