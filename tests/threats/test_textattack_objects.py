@@ -4,8 +4,8 @@ TextAttack 0.3.11 needs transformers below 5 (flair does) and so an environment 
 requires. What importing it takes:
 
     pip install --no-deps textattack==0.3.11 flair==0.15.1 OpenHowNet bert-score transformer-smaller-training-vocab
-    pip install "transformers<5" "datasets<4" nltk pandas scikit-learn matplotlib requests boto3 lru-dict jieba langdetect \
-        more-itertools pinyin word2number num2words lemminflect editdistance terminaltables language_tool_python \
+    pip install "transformers<5" "datasets<4" nltk pandas scikit-learn matplotlib requests boto3 lru-dict jieba \
+        langdetect more-itertools pinyin word2number num2words lemminflect editdistance terminaltables language_tool_python \
         Levenshtein anytree bioc conllu deprecated ftfy gdown intervaltree lxml mpld3 pptree pytorch-revgrad segtok \
         sentencepiece sqlitedict tabulate wikipedia-api
 """
