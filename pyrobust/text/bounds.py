@@ -214,6 +214,11 @@ class Problem:
         self._network = classifier.network
         self._bounded: dict[int, BoundedModel] = {}
 
+    @property
+    def networks(self) -> list[BoundedModel]:
+        """The network as captured for each length of a text so far."""
+        return list(self._bounded.values())
+
     def bounds(self, chosen: Tensor, changes: Tensor) -> Tensor:
         """Lower bounds of the margins of chosen texts with at most some changes each, [n, K − 1]."""
         with evaluation_mode(self._network):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrobust.bounds import DifferentiableBounds
-from pyrobust.errors import CrossingError, InputTypeError
+from pyrobust.errors import CrossingError, InputError, InputTypeError
 from pyrobust.text import (
     WordClassifier,
     WordNet,
@@ -183,3 +183,12 @@ def test_sandwich_of_another_classifier() -> None:
         word_sandwich(attack, ["good"], [1])
     with pytest.raises(InputTypeError, match="attack: expected one on words"):
         word_sandwich(attack.model, ["good"], [1])
+
+
+def test_certificates_of_other_arithmetic_are_refused() -> None:
+    model = nn.Sequential(nn.Embedding(2, 1), nn.Flatten(), nn.Linear(1, 2))
+    attack = WordSubstitution(WordClassifier({"good": 1}, model[0], model[1:], unknown=0), {"good": ["fine"]})
+    with torch.backends.mkldnn.flags(enabled=False):
+        with pytest.raises(InputError, match=r'semantics: expected "real".*oneDNN is off'):
+            word_sandwich(attack, ["good"], [1])
+        assert len(word_sandwich(attack, ["good"], [1], semantics="real")) == 1
