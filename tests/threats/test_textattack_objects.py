@@ -5,9 +5,9 @@ requires. What importing it takes:
 
     pip install --no-deps textattack==0.3.11 flair==0.15.1 OpenHowNet bert-score transformer-smaller-training-vocab
     pip install "transformers<5" "datasets<4" nltk pandas scikit-learn matplotlib requests boto3 lru-dict jieba \
-        langdetect more-itertools pinyin word2number num2words lemminflect editdistance terminaltables language_tool_python \
-        Levenshtein anytree bioc conllu deprecated ftfy gdown intervaltree lxml mpld3 pptree pytorch-revgrad segtok \
-        sentencepiece sqlitedict tabulate wikipedia-api
+        langdetect more-itertools pinyin word2number num2words lemminflect editdistance terminaltables \
+        language_tool_python Levenshtein anytree bioc conllu deprecated ftfy gdown intervaltree lxml \
+        mpld3 pptree pytorch-revgrad segtok sentencepiece sqlitedict tabulate wikipedia-api
 """
 
 from __future__ import annotations
