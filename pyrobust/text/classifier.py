@@ -132,14 +132,14 @@ class WordClassifier:
         asked = torch.tensor(indices, dtype=torch.int64, device=device)
         try:
             with torch.no_grad(), evaluation_mode(self.embedding):
-                vectors, backwards = self.embedding(asked), self.embedding(asked.flip(0))
+                vectors, again = self.embedding(asked), self.embedding(torch.cat((asked.flip(0), asked[:1])))
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             most = max(indices, default=0)
             raise ModelError(f"embedding: failed at indices of up to {most}: {error}") from error
         if not isinstance(vectors, Tensor) or not vectors.is_floating_point() or len(vectors) != len(indices):
             got = shape_text(vectors.shape) if isinstance(vectors, Tensor) else kind(vectors)
             raise ModelError(f"embedding: expected float vectors [{len(indices)}, ...], got {got}")
-        if not torch.equal(vectors.nan_to_num(), backwards.flip(0).nan_to_num()):
+        if not torch.equal(vectors.nan_to_num(), again[: len(asked)].flip(0).nan_to_num()):
             raise ModelError(
                 "embedding: expected one that maps each index by itself, got vectors that depend on their neighbours; "
                 "move all but the look-up into the network"

@@ -226,3 +226,14 @@ def test_order_and_company_do_not_matter() -> None:
     most = torch.tensor([2, 4, 3])
     expected = (proved.int().cumprod(0).sum(0) - 1).clamp(max=most)
     assert certified_substitutions(classify, texts, y).tolist() == expected.tolist()
+
+
+def test_an_embedding_that_subtracts_the_mean_of_its_batch_is_refused():
+    class Centred(nn.Embedding):
+        def forward(self, indices):
+            vectors = super().forward(indices)
+            return vectors - vectors.mean(0)
+
+    classify = WordClassifier({"a": 1, "b": 2}, Centred(3, 2), nn.Flatten(), unknown=0)
+    with pytest.raises(ModelError, match="depend on their neighbours"):
+        classify.vectors([1, 2])
