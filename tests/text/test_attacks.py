@@ -205,10 +205,17 @@ def test_ten_thousand_words():
 
 
 def test_a_text_is_sent_once():
-    model = Counting()
-    text = "a a b b a"
-    WordSubstitution(model, {"a": ["b", "c"], "b": ["a", "c"]}, passes=5, beam_width=3).attack([text], [0])
-    assert len(set(model.texts)) == len(model.texts)
+    sent = []
+    model = lambda texts: sent.extend(texts) or [[9.0 - t.count("b") - 2 * t.count("c"), 0.0] for t in texts]  # noqa: E731
+    attack = WordSubstitution(model, {"a": ["b", "c"], "b": ["a"]}, passes=5, beam_width=3, ranking="best")
+    assert attack.attack(["a a b"], [0]).success == (False,)
+    assert len(set(sent)) == len(sent)
+
+
+def test_most_words_changed():
+    model = lambda texts: [[3.5 - t.count("b"), 0.0] for t in texts]  # noqa: E731
+    result = WordSubstitution(model, {"a": ["b"]}, max_changed=0.5).attack(["a a a a", "a a a"], [0, 0])
+    assert [len(changed) for changed in result.changed] == [2, 1]
 
 
 def test_nan_is_no_success():
