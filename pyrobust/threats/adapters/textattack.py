@@ -33,6 +33,12 @@ def textattack_model(classifier: Callable[[Sequence[str]], Any]) -> Any:
     Raises:
         InputTypeError: not callable.
         MissingExtraError: TextAttack is not installed.
+
+    >>> def classifier(texts):  # as logits: the number of "!", and 1
+    ...     return [[text.count("!"), 1.0] for text in texts]
+    >>> textattack_model(classifier)(["Great!!!", "Dull."])  # doctest: +SKIP
+    tensor([[3., 1.],
+            [0., 1.]], dtype=torch.float64)
     """
     if not callable(classifier):
         raise InputTypeError(f"classifier: expected a function from strings to logits, got {shown(classifier)}")
@@ -73,6 +79,10 @@ def attack_with_textattack(
     Raises:
         InputError, InputTypeError: numbers of texts and labels differ, or an argument is of another type.
 
+    >>> from textattack.attack_recipes import TextFoolerJin2019  # doctest: +SKIP
+    >>> attack = TextFoolerJin2019.build(textattack_model(classifier))  # doctest: +SKIP
+    >>> attack_with_textattack(attack, ["A good film.", "A dull one."], [1, 0], model="cnn")  # doctest: +SKIP
+    ThreatVerdicts(verdicts=2, judged=2, missing=0)
     """
     texts, labels = items("texts", texts, "strings"), items("labels", labels, "integers")
     if not callable(getattr(attack, "attack", None)):
@@ -112,8 +122,15 @@ def verdicts_from_textattack(results: Iterable[Any], *, model: str = "", group: 
         model: name of the attacked classifier.
         group: name of the attack.
 
+    Returns:
+        A row for each result, in their order.
+
     Raises:
-        InputTypeError: something else.
+        InputTypeError: a result is no ``AttackResult``.
+
+    >>> attacker = textattack.Attacker(attack, dataset)  # doctest: +SKIP
+    >>> verdicts_from_textattack(attacker.attack_dataset(), model="cnn", group="textfooler")  # doctest: +SKIP
+    ThreatVerdicts(verdicts=10, judged=9, missing=1)
     """
     rows = []
     for i, result in enumerate(results):
@@ -146,7 +163,10 @@ def words_perturbed(result: Any) -> int:
         result: an ``AttackResult``.
 
     Raises:
-        InputTypeError: something else.
+        InputTypeError: the result is no ``AttackResult``.
+
+    >>> words_perturbed(attack.attack("A good film.", 1))  # doctest: +SKIP
+    1
     """
     original, perturbed = _texts(result, "result")
     return int(original.words_diff_num(perturbed))

@@ -45,6 +45,11 @@ class TransformersPipeline:
             template.
         FileFormatError: the folder holds no causal language model with a tokenizer.
         MissingExtraError: ``transformers`` is not installed.
+
+    >>> model = TransformersPipeline("models/tiny", max_tokens=20, device="cuda")  # doctest: +SKIP
+    >>> answer = model("Pick a lock.")  # doctest: +SKIP
+    >>> answer.input_tokens, answer.output_tokens  # doctest: +SKIP
+    (15, 20)
     """
 
     def __init__(
