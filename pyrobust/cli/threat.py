@@ -16,7 +16,7 @@ from pyrobust.cli.options import Json, Replace
 from pyrobust.cli.parsing import positive_number, real_number, whole_number
 from pyrobust.cli.shell import INTERRUPTED_STATUS, check_outputs, describe_path, note, reports_errors, show_progress
 from pyrobust.cli.sweep import announcing_resumption, check_json, run_name, write_json
-from pyrobust.errors import FileFormatError, InputError
+from pyrobust.errors import FileFormatError, InputError, ModelError
 
 if TYPE_CHECKING:
     from pyrobust.threats import ThreatVerdicts
@@ -356,9 +356,15 @@ def _show(verdicts: ThreatVerdicts, path: Path, by: list[str] | None, json_file:
     from pyrobust.report.verdict_tables import grouping, threat_table
     from pyrobust.threats import read_threat_run, threat_success_rate
 
-    names = by or (["group"] if len(set(verdicts.column("group"))) > 1 else None)
-    Console(stderr=json_file == "-").print(threat_table(verdicts, names))
+    names = by or ["group" if len(set(verdicts.column("group"))) > 1 else "threat"]
     run = read_threat_run(path)
+    if set(verdicts.column("status")) == {"error"}:
+        raise ModelError(
+            f"threat: no attempt of {len(verdicts):,} has a verdict; the last error: {run.last_error() or 'unknown'}; "
+            "pass --retry-errors to try again"
+        )
+    Console(stderr=json_file == "-").print(threat_table(verdicts, names))
+    note(f"model: {run.header.model}")
     lost = f", {run.ledger.lost:,} of them lost" if run.ledger.lost else ""
     note(f"spent: {run.ledger.calls:,} calls{lost}, {run.ledger.tokens:,} tokens")
     failed = verdicts.column("status").count("error")

@@ -134,8 +134,8 @@ def test_errors_name_the_option(pyrobust: Any, folder: Path, arguments: tuple[st
 
 
 def test_failures_say_why(pyrobust: Any, folder: Path) -> None:
-    failed = pyrobust(*RUN[:2], "mine.py:refused", *RUN[3:], "--judge", "refusal").err
-    assert "3 attempts without a verdict; --retry-errors tries again" in failed
+    failed = pyrobust(*RUN[:2], "mine.py:refused", *RUN[3:], "--judge", "refusal").error
+    assert "no attempt of 3 has a verdict; the last error: " in failed
     assert "PermissionError: no such key [2J" in failed
     wrong = ("--out", "other.db", "--judge", "mine.py:wrong")
     assert "the last error: KeyError: 'score'" in pyrobust(*RUN[:-2], *wrong).err

@@ -205,6 +205,8 @@ def test_rules():
     fact = {"target": "Saint-Étienne", "threat": "factuality"}
     assert [judged("match", text, **fact) for text in (" saint étienne.", "Lyon")] == [False, True]
     assert [judged("exact", text, **fact) for text in ("Saint-Étienne\n", "saint-étienne")] == [False, True]
+    signs = {"target": "!!!", "threat": "factuality"}
+    assert [judged("match", text, **signs) for text in ("!!! ", "", "?")] == [False, True, True]
     assert judged("contains", "It is Saint-Étienne, I think", **fact) is False
     assert judged("contains", "LEAKED now", target="leaked", threat="prompt-injection") is True
     assert rule_judge("refusal").name != rule_judge("exact").name

@@ -46,7 +46,10 @@ def read_errors(where: str) -> Iterator[None]:
         yield
     except (FileFormatError, MissingExtraError):
         raise
-    except (*READ_ERRORS, RecursionError, csv.Error) as error:
+    except csv.Error as error:
+        hint = "; write longer fields as JSON Lines" if "field limit" in str(error) else ""
+        raise FileFormatError(f"{where}: expected CSV, got: {str(error)[:200]}{hint}") from error
+    except (*READ_ERRORS, RecursionError) as error:
         raise FileFormatError(f"{where}: {type(error).__name__}: {str(error)[:200]}") from error
 
 

@@ -163,7 +163,7 @@ def rule_judge(rule: str | Callable[[ThreatPrompt, str], Opinion], *, threshold:
     if rule == "exact":
         return _textual(rule, lambda answer, wanted: answer.strip() == wanted.strip())
     if rule == "match":
-        return _textual(rule, lambda answer, wanted: _words(answer) == _words(wanted))
+        return _textual(rule, _matches)
     raise InputError(f"judge: expected one of {', '.join(RULES)}, got {rule[:80]!r}")
 
 
@@ -309,6 +309,11 @@ def _words(text: str) -> str:
     """Text in one case, without punctuation and surplus space."""
     kept = (" " if unicodedata.category(c)[0] in "PZC" else c for c in unicodedata.normalize("NFKC", text).casefold())
     return " ".join("".join(kept).split())
+
+
+def _matches(answer: str, wanted: str) -> bool:
+    """Whether the words agree; the texts themselves for a target without words, which any empty answer would match."""
+    return _words(answer) == _words(wanted) if _words(wanted) else answer.strip() == wanted.strip()
 
 
 def _reply(text: str) -> str:
