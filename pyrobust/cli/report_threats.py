@@ -19,16 +19,15 @@ _DRAWN = {"random": "at random", "verdict": "by verdict"}
 def read_threats(files: Sequence[Path], *, threshold: float | None, invert: bool, judge: str | None) -> ThreatVerdicts:
     """Read and join files of verdicts; each has to be named once."""
     from pyrobust.threats import join_verdicts, read_verdicts
-    from pyrobust.threats.units import judges_of
+    from pyrobust.threats.units import judge_named, judges_of
 
     real = [path.resolve() for path in files]
     again = next((path for place, path in enumerate(files) if real[place] in real[:place]), None)
     if again is not None:
         raise InputError(f"VERDICTS: expected each file once, got {str(again)!r} twice")
     verdicts = join_verdicts([read_verdicts(path, threshold=threshold, invert=invert) for path in files])
-    judges = judges_of(verdicts)
-    if judge is not None and judge not in judges:
-        raise InputError(f"--judge: expected one of {', '.join(judges)}, got {judge!r}")
+    if judge is not None:
+        judge_named(judge, judges_of(verdicts), "--judge")
     return verdicts
 
 

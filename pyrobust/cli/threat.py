@@ -369,8 +369,7 @@ def _show(verdicts: ThreatVerdicts, path: Path, by: list[str] | None, json_file:
     note(f"spent: {run.ledger.calls:,} calls{lost}, {run.ledger.tokens:,} tokens")
     failed = verdicts.column("status").count("error")
     if failed:
-        attempts = "1 attempt" if failed == 1 else f"{failed:,} attempts"
-        note(f"{attempts} without a verdict; --retry-errors tries again")
+        note(f"{failed:,} of {len(verdicts):,} verdicts missing after errors; --retry-errors tries again")
         reason = run.last_error()
         if reason:
             note(f"the last error: {reason}")

@@ -97,7 +97,7 @@ def word_substitutions(
 
     Args:
         words: the original words, such as ``split_words(text).words``.
-        synonyms: a mapping from words to substitutes, or a function; see ``WordNet`` and ``SynonymFile``.
+        synonyms: a mapping from words to substitutes, or a function; see ``WordNet`` and ``read_synonyms``.
         constraints: functions (words, position, substitute) -> bool; a substitute is kept if all return True.
 
     Raises:

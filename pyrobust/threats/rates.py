@@ -159,7 +159,7 @@ def threat_success_rate(
         missing: what attempts without a verdict count as. "bounds": the value is of the judged attempts, the lower end
             counts the others as failures, the upper one as successes. "failure" or "success": as that. "exclude": they
             are left out, which is right only if verdicts are missing at random.
-        judge: name of the judge whose verdicts count.
+        judge: name of the judge whose verdicts count; may go without the hash that a run's names end in.
 
     Returns:
         ThreatRates, with the rates under either extreme of the missing verdicts.

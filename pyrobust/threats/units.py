@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from pyrobust.checks import choice
 from pyrobust.errors import InputError, InputTypeError
 from pyrobust.threats.verdicts import COLUMNS, ThreatVerdict, ThreatVerdicts
 
 Key = tuple[str, ...]
+
+# End of the names of a run's judges.
+_HASH: Final = re.compile(" #[0-9a-f]{8}$")
 
 
 @dataclass
@@ -60,8 +65,18 @@ def of_one_judge(verdicts: ThreatVerdicts, judge: str | None) -> list[ThreatVerd
                 "or pass by='judge'"
             )
         return list(verdicts)
-    choice("judge", judge, judges)
-    return [row for row in verdicts if row.judge == judge or (row.success is None and not row.judge)]
+    name = judge_named(judge, judges)
+    return [row for row in verdicts if row.judge == name or (row.success is None and not row.judge)]
+
+
+def judge_named(judge: str, judges: Sequence[str], argument: str = "judge") -> str:
+    """The judge of this name, or the only one whose name is this and the hash of a run.
+
+    >>> judge_named("refusal", ["refusal #b232db5b", "rule #0b883b25"])
+    'refusal #b232db5b'
+    """
+    of_runs = [name for name in judges if _HASH.sub("", name) == judge]
+    return of_runs[0] if judge not in judges and len(of_runs) == 1 else choice(argument, judge, judges)
 
 
 def judges_of(verdicts: ThreatVerdicts) -> list[str]:
@@ -81,7 +96,8 @@ def grouped(
     if "judge" not in names:
         parts: dict[str | None, list[ThreatVerdict]] = {None: of_one_judge(verdicts, judge)}
     else:
-        chosen = judges_of(verdicts) if judge is None else [judge]
+        judges = judges_of(verdicts)
+        chosen = judges if judge is None else [judge_named(judge, judges)]
         parts = {name: of_one_judge(verdicts, name) for name in chosen}
     groups: dict[Key, list[ThreatVerdict]] = {}
     for part, rows in parts.items():

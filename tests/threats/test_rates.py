@@ -161,6 +161,18 @@ def test_several_judges_on_an_attempt():
         threat_success_rate(verdicts, judge="l")
 
 
+def test_judges_of_runs_by_their_names_without_the_hash():
+    first, second = "refusal #b232db5b", "refusal #0b883b25"
+    verdicts = ThreatVerdicts((*table("11-", judge=first), *table("100", judge="k #1")))
+    assert threat_success_rate(verdicts, judge="refusal")[0] == threat_success_rate(verdicts, judge=first)[0]
+    assert [rate.group for rate in threat_success_rate(verdicts, "judge", judge="refusal")] == [(first,)]
+    with pytest.raises(InputError, match=r"judge: expected one of k #1, refusal #b232db5b, got 'k'"):
+        threat_success_rate(verdicts, judge="k")
+    drifted = ThreatVerdicts((*table("11-", judge=first), *table("100", judge=second)))
+    with pytest.raises(InputError, match="judge: expected one of"):
+        threat_success_rate(drifted, judge="refusal")
+
+
 def test_kinds_of_threat():
     kinds = {"targeted": "110", "prompt-injection": "100", "refusal": "111", "factuality": "10-"}
     rows = [row for kind, outcomes in kinds.items() for row in table(outcomes, threat=kind, model=kind)]

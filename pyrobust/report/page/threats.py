@@ -216,11 +216,12 @@ def _lead(chart: RateChart, verdicts: ThreatVerdicts) -> str:
     if not rows:
         return f"No attempt of {len(verdicts):,} has a verdict: nothing is known of the success rate."
     missing = f" {verdicts.missing:,} of {len(verdicts):,} verdicts are missing." if verdicts.missing else ""
-    if len(chart.rows) == 1:
-        return f"The attacks succeed in {rows[0].text} of the attempts, over {sample}.{missing}"
+    if len(rows) == 1:
+        group = "" if len(chart.rows) == 1 else f" of {rows[0].name}, the only group with verdicts"
+        return f"The attacks succeed in {rows[0].text} of the attempts{group}, over {sample}.{missing}"
     high, low = rows[0], rows[-1]
     return (
-        f"Success rates of {len(chart.rows)} groups lie between {low.value:.1f} % ({low.name}) and {high.value:.1f} % "
+        f"Success rates of {len(rows)} groups lie between {low.value:.1f} % ({low.name}) and {high.value:.1f} % "
         f"({high.name}), over {sample}.{missing}"
     )
 
