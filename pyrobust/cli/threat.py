@@ -369,7 +369,8 @@ def _show(verdicts: ThreatVerdicts, path: Path, by: list[str] | None, json_file:
     note(f"spent: {run.ledger.calls:,} calls{lost}, {run.ledger.tokens:,} tokens")
     failed = verdicts.column("status").count("error")
     if failed:
-        note(f"{failed:,} of {len(verdicts):,} verdicts missing after errors; --retry-errors tries again")
+        missing = f"{failed:,} of {len(verdicts):,} verdicts"
+        note(f"{missing} missing, failed or not judged yet; --retry-errors tries what failed again")
         reason = run.last_error()
         if reason:
             note(f"the last error: {reason}")

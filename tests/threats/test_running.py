@@ -225,6 +225,17 @@ def test_repeated_prompts_are_further_attempts_with_answers_of_their_own():
     assert threat_success_rate(verdicts)[0].prompts == 2
 
 
+def test_answers_of_a_model_that_judges_itself_with_the_same_words(tmp_path):
+    path = tmp_path / "run.db"
+    model = Model(answer=lambda prompt, attempt: "yes")
+    judge = ModelJudge(model, "{prompt}{answer}")
+    evaluate_threat(model, ["say ", "say yes"], judge, out=path)
+    run = read_threat_run(path)
+    assert model.calls.total() == 3  # the judge's question about the first answer is the second prompt
+    for answers in (run.answers(), run.answers(judge.name)):
+        assert {id: answer.text for id, answer in answers.items()} == {"0": "yes", "1": "yes"}
+
+
 def test_equal_questions_to_a_judge_are_asked_once():
     judge = Model("judge", lambda prompt, attempt: "no", seconds=0.01)
     verdicts = evaluate_threat(Model(answer=lambda prompt, attempt: "Sorry"), PROMPTS, ModelJudge(judge, "{answer}?"))
@@ -246,6 +257,13 @@ def test_another_judge_judges_the_same_answers(tmp_path):
     assert float(threat_success_rate(verdicts, judge=judge.name)) == 1.0
     assert rejudge_threat(path, judge).rows == verdicts.rows
     assert replies.calls.total() == 20
+    run = read_threat_run(path)
+    assert Counter(answer.text for answer in run.answers(judge.name).values()) == {"Yes ": 18, "maybe": 2}
+    assert run.answers(judge.name).keys() == run.answers().keys()
+    assert run.answers(own.rows[0].judge.rpartition(" #")[0]) == run.answers(judge.name)
+    assert run.answers(run.judges[0]) == {}
+    with pytest.raises(InputError, match="judge: expected one of"):
+        run.answers("nobody")
     # The first judge's run goes on, and the second judge follows.
     assert evaluate_threat(model, PROMPTS, odd, out=path).where(judge=own.rows[0].judge).missing == 12
     assert rejudge_threat(path, judge).where(judge=judge.name).column("status").count("judged") == 27

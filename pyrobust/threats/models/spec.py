@@ -36,10 +36,9 @@ def text_model(spec: str, **settings: Any) -> TextModel:
     >>> text_model("textwrap:dedent")("  hello").text
     'hello'
     """
-    if not isinstance(spec, str):
-        raise InputTypeError(
-            f"model: expected endpoint:MODEL@URL, transformers:FOLDER or FILE.py:name, got {shown(spec)}"
-        )
+    if not isinstance(spec, str) or ":" not in spec:
+        error = InputError if isinstance(spec, str) else InputTypeError
+        raise error(f"model: expected endpoint:MODEL@URL, transformers:FOLDER or FILE.py:name, got {shown(spec)}")
     settings = {name: value for name, value in settings.items() if value is not None}
     kind, _, rest = spec.partition(":")
     if kind == "endpoint" and rest:

@@ -19,6 +19,7 @@ from pyrobust.threats.models.answer import Answer
 from pyrobust.threats.readers.untrusted import mapping, parse_json
 from pyrobust.threats.running.keys import call_key, decode_answer
 from pyrobust.threats.running.prompts import Threat, ThreatPrompt
+from pyrobust.threats.units import judge_named
 from pyrobust.threats.verdicts import Status, ThreatVerdict, ThreatVerdicts
 
 #: CREATE statement of each table, as SQLite stores it.
@@ -151,23 +152,35 @@ class ThreatRun:
                 )
         return ThreatVerdicts(tuple(result), "" if self.path is None else str(self.path))
 
-    def answers(self) -> dict[str, Answer]:
+    def answers(self, judge: str | None = None) -> dict[str, Answer]:
         """The attacked model's answers by the ``id`` of their verdicts; those that failed are left out.
+
+        Args:
+            judge: name of a judging model, with or without its hash, for its replies to these answers.
+
+        Returns:
+            Answers with their text, tokens and whatever the server sent; none of a judge that is a rule or a function.
 
         Raises:
             FileFormatError: the file is damaged.
+            InputError: the run has no such judge.
         """
         if self.path is None:
             raise FileFormatError("answers: expected a run in a file, got one in memory; pass out=")
+        if judge is None:
+            calls = {item: self.ledger.answers.get(key) for item, key in enumerate(self.keys)}
+        else:
+            rows = self.rows[self.judges.index(judge_named(judge, self.judges))]
+            calls = {item: call for item, (*_, call) in rows.items()}
         with closing(connect_readonly(self.path)) as connection, reading(self.path):
-            texts = dict(connection.execute("SELECT number, answer FROM call WHERE asked = 0 AND answer IS NOT NULL"))
-        attempts, found = self.threat.attempts, self.ledger.answers
+            texts = dict(connection.execute("SELECT number, answer FROM call WHERE answer IS NOT NULL"))
+        attempts = self.threat.attempts
         return {
             attempt_id(self.threat.prompts[item // attempts], item % attempts, attempts): decode_answer(
-                texts[found[key]], f"{self.path}: call {found[key]}"
+                texts[call], f"{self.path}: call {call}"
             )
-            for item, key in enumerate(self.keys)
-            if key in found
+            for item, call in sorted(calls.items())
+            if call in texts
         }
 
     def last_error(self) -> str:
