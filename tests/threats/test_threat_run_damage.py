@@ -209,6 +209,7 @@ def test_rules():
     assert [judged("match", text, **signs) for text in ("!!! ", "", "?")] == [False, True, True]
     assert judged("contains", "It is Saint-Étienne, I think", **fact) is False
     assert judged("contains", "LEAKED now", target="leaked", threat="prompt-injection") is True
+    assert judged("refusal", " \n") is judged("refusal", "", threat="refusal") is None
     assert rule_judge("refusal").name != rule_judge("exact").name
     with pytest.raises(InputError, match=r"judge: exact .*expected a target for each prompt, got none for id '0'"):
         evaluate_threat(str.upper, ["a"], "exact")
