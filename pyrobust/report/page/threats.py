@@ -326,7 +326,7 @@ def attempt_columns(
         _texts("label", "The outcome according to a person.", [_LABELS[row.human_label] for row in rows]),
         _numbers_column("score", "The judge's number.", [row.score for row in rows]),
         _numbers_column("queries", "Queries spent, at a success those until it.", [row.queries for row in rows]),
-        _numbers_column("cost", "In the log's currency.", [row.cost for row in rows]),
+        _numbers_column("cost", "In the log's currency; in runs, tokens.", [row.cost for row in rows]),
         _texts("id", "Identifier of the attempt.", [row.id for row in rows], _SHOWN_BEHAVIOUR),
         _texts("prompt", "What was sent.", [row.prompt for row in rows], None),
         _texts("answer", "What the model answered.", [answers.get(row.id, "") for row in rows], None),

@@ -26,6 +26,10 @@ class FunctionModel:
             objects, lists) belongs into a name of your own.
         max_tokens: most tokens that a call can cost, prompt included.
 
+    Raises:
+        InputError: ``max_tokens`` below 0.
+        InputTypeError: no function, or an argument of another type.
+
     >>> def shout(prompt):
     ...     return prompt.upper()
     >>> FunctionModel(shout, name="shout")("hello").text
