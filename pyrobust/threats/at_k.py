@@ -26,8 +26,9 @@ def success_at_k(
 
     Of n attempts at a prompt c succeeded; ``1 - C(n - c, k) / C(n, k)`` is the share of the subsets of k attempts with
     a success, the unbiased estimate of Chen et al., "Evaluating large language models trained on code" (2021). It needs
-    attempts that are exchangeable and whose number was fixed in advance. A log that stops a prompt at its first success is refused: there the number of attempts depends on
-    the outcome (``queries_to_success`` is for those). The interval is as in ``threat_success_rate``.
+    attempts that are exchangeable and whose number was fixed in advance. A log that stops a prompt at its first success
+    is refused: there the number of attempts depends on the outcome (``queries_to_success`` is for those). The interval
+    is as in ``threat_success_rate``.
 
     Args:
         verdicts: as there, with at least k attempts at each prompt.
