@@ -148,7 +148,7 @@ def test_counts_of_the_bundled_nets(name, threads):
     pick = list(range(0, 380, 40))
     x = digits.x[pick]
 
-    def certify(batch_size, part=slice(None), n=200):
+    def certify(batch_size, part=slice(None), n=100):
         smoother = RandomizedSmoothing(model, 10, 0.5, batch_size=batch_size, seed=9)
         return smoother.certify_batch(x[part], n0=20, n=n, alpha=0.05, indices=pick[part])
 

@@ -272,16 +272,21 @@ def is_written(path: Path) -> bool:
     that ends in -wal has to do, which a killed writer leaves, too.
     """
     name = os.path.realpath(path)
-    try:
-        locks = Path("/proc/locks").read_text()
-    except OSError:
-        return os.path.exists(f"{name}-wal")
-    try:
-        status = os.stat(f"{name}-shm")
-    except OSError:
-        return False
-    held = f":{status.st_ino} 120 120"
-    return any(" WRITE " in line and "->" not in line and line.endswith(held) for line in locks.splitlines())
+    for attempt in range(_ATTEMPTS):  # between two transactions the writer has no lock, and may be interrupted there
+        try:
+            locks = Path("/proc/locks").read_text()
+        except OSError:
+            return os.path.exists(f"{name}-wal")
+        try:
+            status = os.stat(f"{name}-shm")
+        except OSError:
+            return False
+        held = f":{status.st_ino} 120 120"
+        if any(" WRITE " in line and "->" not in line and line.endswith(held) for line in locks.splitlines()):
+            return True
+        if attempt + 1 < _ATTEMPTS:
+            time.sleep(_PAUSE_S)
+    return False
 
 
 def _signature(path: Path) -> tuple[Any, ...] | None:

@@ -226,7 +226,7 @@ def run(
 
 
 def test_random_graphs() -> None:
-    outside = run(21, 300, 8)
+    outside = run(21, 150, 8)
     for name in PATHS:
         assert outside[name, True] == 0
         assert outside[name, False] > 0

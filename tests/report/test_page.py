@@ -137,7 +137,7 @@ def test_minimum_norm_attacks_and_their_pictures(model, digits):
 
 
 def test_a_log_of_text(tmp_path):
-    path = write(log_of([900] * 30 + [400] * 5 + [990] * 5, [True] * 40), tmp_path / "net_sigma0.25.tsv")
+    path = write(log_of([*range(900, 930), *[400] * 5, *range(985, 990)], [True] * 40), tmp_path / "net_sigma0.25.tsv")
     from pyrobust.evaluation import read_certification_log
 
     log = read_certification_log(path, n=1000, alpha=0.001)
