@@ -346,7 +346,7 @@ def model_table(verdicts: ThreatVerdicts, *, alpha: float = 0.05) -> ReportTable
 
 
 def rate_notes(rates: ThreatRates) -> list[str]:
-    """What the rates of a table are, what their intervals are over, their confidence and their correction."""
+    """Notes on the rates of a table: definition, sample of the intervals, confidence and correction."""
     methods = {rate.method for rate in rates}
     made = {
         "clopper-pearson": "Clopper and Pearson, as each behaviour has one attempt",

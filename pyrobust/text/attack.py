@@ -1,4 +1,4 @@
-"""What all word substitution attacks share: arguments, the texts allowed, the run over a data set."""
+"""Shared parts of all word substitution attacks: arguments, the texts allowed, the run over a data set."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def certify_words(
     The texts are the product :math:`S_1 \times \dots \times S_L` of the words allowed at each position, as in Jia et
     al., "Certified robustness to adversarial word substitutions", and Huang et al., "Achieving verified robustness to
     symbol substitutions via interval bound propagation" (both 2019): exponentially many, bounded in one pass. Both
-    papers go on with the interval of each coordinate over the words; here a linear bound A·x + b, where the network
+    papers propagate the interval of each coordinate over the words; here a linear bound A·x + b, where the network
     is still linear and with "crown" and "crown-ibp" also at the output, is minimized over the words themselves:
 
     .. math:: b + \sum_i \min_{w \in S_i} A_i \cdot E(w),

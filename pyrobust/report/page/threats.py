@@ -410,7 +410,7 @@ def _facts(verdicts: ThreatVerdicts, runs: dict[int, ThreatRun]) -> list[tuple[s
 
 
 def _run_facts(run: ThreatRun) -> Iterator[tuple[str, str]]:
-    """What was run, and what it cost."""
+    """Facts of the run, and its cost."""
     yield "model", _cut(run.header.model, 2_000)
     yield "prompts, sha256", run.header.data_sha256
     yield "attempts at each prompt", f"{run.threat.attempts:,}"

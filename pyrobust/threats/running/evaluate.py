@@ -180,7 +180,7 @@ def run_header(model: TextModel, threat: Threat, judge: Judge) -> Header:
 
 @dataclass(frozen=True)
 class ThreatCost:
-    """What a threat run may cost, without retries.
+    """The largest cost of a threat run, without retries.
 
     Attributes:
         calls: calls of the attacked model.
@@ -196,7 +196,7 @@ class ThreatCost:
 
 
 def threat_cost(model: ModelLike, threat: Threat, judge: JudgeLike) -> ThreatCost:
-    """What a run may cost; nothing is sent.
+    """Compute the largest cost of a run; nothing is sent.
 
     Args:
         model: as in ``evaluate_threat``.
@@ -253,7 +253,7 @@ class _StoredAnswers:
 
 
 class _Work:
-    """What a run lacks, as calls, and what becomes of their answers."""
+    """The missing calls of a run, and the verdicts on their answers."""
 
     def __init__(self, store: ThreatStore, model: TextModel | None, judge: Judge, retry_errors: bool) -> None:
         self._store, self._judge = store, judge

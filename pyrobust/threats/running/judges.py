@@ -81,7 +81,7 @@ class RuleJudge:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a run stores of the judge beside its name."""
+        """Settings that a run stores beside the judge's name."""
         return {"threshold": self.threshold}
 
     def __call__(self, prompt: ThreatPrompt, answer: str) -> Judgement:
@@ -239,7 +239,7 @@ class ModelJudge:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a run stores of the judge beside its name."""
+        """Settings that a run stores beside the judge's name."""
         words = function_hash(self.words) if callable(self.words) else list(self.words)
         return {"model": self.model.name, "template": self.template, "words": words, "threshold": self.threshold}
 

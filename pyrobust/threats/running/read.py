@@ -184,7 +184,7 @@ class ThreatRun:
         }
 
     def last_error(self) -> str:
-        """What the last call or judgement without a result failed with, in one line; "" where none failed.
+        """The error of the last call or judgement without a result, in one line; "" where none failed.
 
         Raises:
             FileFormatError: the file is damaged.
