@@ -17,8 +17,9 @@ import logging
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from run import machine
@@ -41,6 +42,8 @@ _OURS: dict[str, dict[str, Any]] = {
     'WordSubstitution(ranking="best")': {"ranking": "best"},
     "WordSubstitution(beam_width=4, passes=3)": {"beam_width": 4, "passes": 3},
 }
+
+Row: TypeAlias = dict[str, Any]
 
 _QUERIES = 500  # of each text, at most
 _LENGTH = 30  # words of a text, at most
@@ -103,7 +106,7 @@ def _sets(text: str, synonyms: WordNet) -> tuple[tuple[str, ...], ...]:
     return word_substitutions(split_words(text).words, synonyms, [protect_words()])
 
 
-def _measured(model: Counted, synonyms: WordNet, texts: list[str], labels: list[int]):  # type: ignore[no-untyped-def]
+def _measured(model: Counted, synonyms: WordNet, texts: list[str], labels: list[int]) -> Iterator[tuple[str, Row]]:
     for name, keywords in _OURS.items():
         attack = WordSubstitution(model, synonyms, constraints=[protect_words()], max_queries=_QUERIES, **keywords)
         model.sent = 0
@@ -120,7 +123,7 @@ def _measured(model: Counted, synonyms: WordNet, texts: list[str], labels: list[
     yield from _textattack(model, synonyms, texts, labels)
 
 
-def _row(rows: list[tuple[bool, int, int, str]], sent: int, outside: int = 0) -> dict[str, Any]:
+def _row(rows: list[tuple[bool, int, int, str]], sent: int, outside: int = 0) -> Row:
     fooled = [row for row in rows if row[0]]
     return {
         "attacked": len(rows),
@@ -133,7 +136,7 @@ def _row(rows: list[tuple[bool, int, int, str]], sent: int, outside: int = 0) ->
     }
 
 
-def _textattack(model: Counted, synonyms: WordNet, texts: list[str], labels: list[int]):  # type: ignore[no-untyped-def]
+def _textattack(model: Counted, synonyms: WordNet, texts: list[str], labels: list[int]) -> Iterator[tuple[str, Row]]:
     import textattack
     from textattack.attack_results import SkippedAttackResult, SuccessfulAttackResult
     from textattack.constraints.pre_transformation import RepeatModification

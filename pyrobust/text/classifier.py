@@ -163,8 +163,14 @@ class WordClassifier:
             fill = [self._padding] * (self.shortest - length)
             indices = [index for i in members for index in (*map(self.index, split[i]), *fill)]
             flat = self.vectors(indices)
-            with runner.session():
-                logits = runner.logits(runner.batch(flat.view(len(members), -1, *flat.shape[1:]))).cpu()
+            vectors = flat.view(len(members), -1, *flat.shape[1:])
+            try:
+                with runner.session():
+                    logits = runner.logits(runner.batch(vectors)).cpu()
+            except (IndexError, RuntimeError, TypeError, ValueError) as error:
+                raise ModelError(
+                    f"network: failed on vectors {shape_text(vectors.shape)} of {vectors.dtype}: {error}"
+                ) from error
             for i, row in zip(members, logits.clone(), strict=True):
                 rows[i] = row
         return torch.stack(rows)

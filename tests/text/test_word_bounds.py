@@ -237,3 +237,11 @@ def test_an_embedding_that_subtracts_the_mean_of_its_batch_is_refused():
     classify = WordClassifier({"a": 1, "b": 2}, Centred(3, 2), nn.Flatten(), unknown=0)
     with pytest.raises(ModelError, match="depend on their neighbours"):
         classify.vectors([1, 2])
+
+
+@pytest.mark.parametrize(("vectors", "weights"), [(torch.float64, torch.float32), (torch.float16, torch.float64)])
+def test_a_network_that_fails_is_named(vectors, weights):
+    embedding, network = nn.Embedding(3, 2).to(vectors), nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).to(weights)
+    classify = WordClassifier({"good": 1, "film": 2}, embedding, network, unknown=0)
+    with pytest.raises(ModelError, match=rf"network: failed on vectors \(1, 2, 2\) of {vectors}"):
+        classify(["good film"])
