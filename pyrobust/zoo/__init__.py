@@ -13,7 +13,7 @@ from pyrobust.zoo.code_hash import code_hash
 from pyrobust.zoo.data import as_image_set, load_data
 from pyrobust.zoo.digits import load_digits
 from pyrobust.zoo.hashing import model_hash
-from pyrobust.zoo.image_set import ImageSet
+from pyrobust.zoo.image_set import ImageSet, LabelledImages
 from pyrobust.zoo.models import list_models, load_model
 from pyrobust.zoo.nets import digits_convnet
 from pyrobust.zoo.saved_images import save_images
@@ -21,6 +21,7 @@ from pyrobust.zoo.weights import load_weights, read_state_dict, save_state_dict
 
 __all__ = [
     "ImageSet",
+    "LabelledImages",
     "as_image_set",
     "code_hash",
     "digits_convnet",

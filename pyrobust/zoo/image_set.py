@@ -1,21 +1,81 @@
-"""Labelled images in memory, the data type that all data sets are loaded into."""
+"""Labelled images: what every data set offers to a sweep, and sets held in memory."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from pyrobust.checks import first_wrong, summary
+from pyrobust.checks import first_wrong, integer, summary
 from pyrobust.errors import InputError, InputTypeError
+from pyrobust.grid import find_grid
 from pyrobust.zoo.hashing import hash_tensors
 
 
+class LabelledImages(ABC):
+    """Images of one shape with their labels, in a fixed order, read by index.
+
+    An `ImageSet` holds them in memory; other sets read them from files when they are asked for. Two sets of the same
+    pixels and labels have the same ``sha256``, wherever they are stored.
+
+    >>> data: LabelledImages = ImageSet("two", torch.zeros(2, 1, 8, 8), torch.tensor([3, 1]))
+    >>> x, y = data.read([1, 0])
+    >>> x.shape, y, data.shape, data.extremes
+    (torch.Size([2, 1, 8, 8]), tensor([1, 3]), (1, 8, 8), (0.0, 0.0))
+    """
+
+    #: Name of the set in logs and tables.
+    name: str
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every image."""
+
+    @property
+    @abstractmethod
+    def num_classes(self) -> int:
+        """The largest label plus one; a model for this set needs at least that many outputs."""
+
+    @property
+    @abstractmethod
+    def sha256(self) -> str:
+        """SHA-256 of shape, dtype and little-endian bytes of pixels and labels, in hex; the name is not included."""
+
+    @property
+    @abstractmethod
+    def grid(self) -> Fraction | None:
+        """The first common grid that contains every pixel of the set (`pyrobust.grid.find_grid`), or None."""
+
+    @property
+    @abstractmethod
+    def extremes(self) -> tuple[float, float]:
+        """The lowest and the highest pixel of the set."""
+
+    def read(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return images, float32 [B, C, H, W], and labels, int64 [B], of these indices in their order.
+
+        Raises InputError for an index outside [0, N), and FileFormatError if the files no longer hold the images of
+        ``sha256``.
+        """
+        rows = [integer("indices", index, 0, len(self) - 1) for index in indices]
+        return self._read(rows)
+
+    @abstractmethod
+    def _read(self, indices: list[int]) -> tuple[Tensor, Tensor]: ...
+
+
 @dataclass(frozen=True, eq=False)
-class ImageSet:
-    """Images with their labels.
+class ImageSet(LabelledImages):
+    """Images in memory, with their labels.
 
     Args:
         name: name of the set in logs and tables.
@@ -69,6 +129,12 @@ class ImageSet:
         return len(self.y)
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every image."""
+        channels, height, width = self.x.shape[1:]
+        return channels, height, width
+
+    @property
     def num_classes(self) -> int:
         """The largest label plus one; a model for this set needs at least that many outputs."""
         return int(self.y.max()) + 1
@@ -77,3 +143,18 @@ class ImageSet:
     def sha256(self) -> str:
         """SHA-256 of shape, dtype and little-endian bytes of x and y, in hex; the name is not included."""
         return hash_tensors({"x": self.x, "y": self.y})
+
+    @cached_property
+    def grid(self) -> Fraction | None:
+        """The first common grid that contains every pixel of the set (`pyrobust.grid.find_grid`), or None."""
+        return find_grid(self.x)
+
+    @cached_property
+    def extremes(self) -> tuple[float, float]:
+        """The lowest and the highest pixel of the set."""
+        low, high = self.x.aminmax()
+        return float(low), float(high)
+
+    def _read(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        rows = torch.tensor(indices, dtype=torch.int64)
+        return self.x[rows], self.y[rows]

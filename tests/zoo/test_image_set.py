@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from fractions import Fraction
 
 import pytest
 import torch
@@ -54,3 +55,16 @@ def test_hash_separates_names_and_bytes() -> None:
 def test_invalid_arguments_are_rejected(x: Tensor, y: Tensor, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         ImageSet("bad", x, y)
+
+
+def test_images_are_read_by_index_in_the_given_order() -> None:
+    x = torch.arange(12).reshape(3, 1, 2, 2) / 16
+    data = ImageSet("a", x, Y)
+    pixels, labels = data.read([2, 0, 2])
+    assert torch.equal(pixels, x[[2, 0, 2]])
+    assert labels.tolist() == [1, 0, 1]
+    assert data.read(range(0))[0].shape == (0, 1, 2, 2)
+    assert (data.shape, data.grid, data.extremes) == ((1, 2, 2), Fraction(1, 16), (0.0, 0.6875))
+    for index in (-1, 3):
+        with pytest.raises(InputError, match="indices: expected 0 to 2"):
+            data.read([index])
