@@ -21,7 +21,7 @@ from pyrobust.evaluation.arguments import (
     check_selection,
     identify_model,
 )
-from pyrobust.evaluation.certify_sequential import fill_sequentially
+from pyrobust.evaluation.certify_sequential import SequentialStep, fill_sequentially
 from pyrobust.evaluation.identity import identify
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import Advance, Step, fill_run, probing, stored_parameters, write_run
@@ -37,6 +37,8 @@ from pyrobust.zoo import ImageSet
 
 # Full batches in a chunk: partly filled batches at its end cost a few percent, and a crash loses seconds of work.
 _BATCHES = 16
+# A sequential chunk packs its images into shared batches: this many at least, or a quarter of the rows of a batch.
+_LEAST_SEQUENTIAL = 32
 
 
 def certify_dataset(
@@ -256,7 +258,11 @@ def smoothed_sweep(
             fitting = smoother.runner.batch_size(tuple(images.x.shape[1:]))
         batch = count("batch_size", smoother.runner.given_batch_size or fitting, WORDS)
         drawn = own["n"] + own.get("n0", 0)
-        chunk = stored.get("chunk", min(WORDS, max(least_chunk, math.ceil(_BATCHES * batch / drawn))))
+        least, most = (
+            (_LEAST_SEQUENTIAL, batch // 4) if step is None else (least_chunk, math.ceil(_BATCHES * batch / drawn))
+        )
+        # A run keeps its chunk; sequential runs of earlier versions have none.
+        chunk = stored.get("chunk") if stored else min(WORDS, max(least, most))
         header = Header(
             kind=kind,
             parameters={
@@ -265,7 +271,7 @@ def smoothed_sweep(
                 **own,
                 **selection,
                 "batch_size": batch,
-                **({} if step is None else {"chunk": chunk}),
+                **({} if chunk is None else {"chunk": chunk}),
             },
             model=name,
             model_sha256=model_sha256,
@@ -279,7 +285,9 @@ def smoothed_sweep(
             return fill_run(
                 out,
                 header,
-                lambda writer, report: fill_sequentially(writer, smoother, images, report),
+                lambda writer, report: fill_sequentially(
+                    writer, SequentialStep(smoother, header.parameters), images, report
+                ),
                 progress,
                 identify=identity,
                 allow_changed_code=allow_changed_code,

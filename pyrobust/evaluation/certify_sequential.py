@@ -1,11 +1,12 @@
-"""Fill a sequential run: images start and finish one by one, and unfinished ones are stored too."""
+"""Certify sequentially: images start and finish one by one, and the states of unfinished ones are stored too."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrobust.evaluation.datasets import take
 from pyrobust.evaluation.progress import Report
 from pyrobust.evaluation.resume import Tally
 from pyrobust.runs.parameters import RULE, chosen_indices, processing_order
@@ -25,86 +27,156 @@ from pyrobust.smoothing.packing import SequencePacker
 from pyrobust.smoothing.sequential import CertificationRule, ImageSequence
 from pyrobust.zoo import ImageSet
 
-# Seconds between commits: the work a kill costs, besides the current round.
-_COMMIT_S = 1.0
+# Seconds between parts: the work a kill costs, besides the current round.
+_PART_S = 1.0
 _LIMITS = ("p_lower", "p_upper", "rival_lower", "rival_upper")
 
 
-def fill_sequentially(writer: RunWriter, smoother: RandomizedSmoothing, images: ImageSet, report: Report) -> None:
-    """Certify the missing and the unfinished images of a sequential run, reporting each batch."""
+@dataclass(frozen=True)
+class Part:
+    """Progress of a chunk since the last part; committed in one transaction, it can be resumed from.
+
+    Args:
+        rows: columns of the images finished since then, ``COMMON | LAYOUTS["sequential"]``.
+        pending: columns ``PENDING`` of all images of the chunk that have begun and are not finished.
+    """
+
+    rows: Mapping[str, Sequence[Any]]
+    pending: Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class SequentialStep:
+    """Certify the images of a chunk, which share batches, with the parameters of a sequential run.
+
+    Chunks are independent of each other. The batches of a chunk follow from its images and the batch size alone: a
+    chunk resumed from its last ``Part`` samples in the same batches as an uninterrupted one.
+
+    >>> from pyrobust.runs.parameters import example
+    >>> from pyrobust.zoo import load_data, load_model
+    >>> smoother, digits = RandomizedSmoothing(load_model("zoo:digits-smooth-0.25"), 10, 0.25), load_data("digits")
+    >>> step = SequentialStep(smoother, example("sequential"))
+    >>> [part.rows["prediction"].tolist() for part in step(digits.x[:3], digits.y[:3], [0, 1, 2], [])]
+    [[1, 0, 2]]
+    """
+
+    smoother: RandomizedSmoothing
+    parameters: Mapping[str, Any]
+
+    @cached_property
+    def rule(self) -> CertificationRule:
+        """The certification rule of the run."""
+        return self.smoother.rule(
+            **{name: self.parameters[name] for name in RULE}, delta=self.parameters.get("delta", 0.0)
+        )
+
+    def __call__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        indices: Sequence[int],
+        pending: Sequence[ImageSequence],
+        advance: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Iterator[Part]:
+        """Certify the unfinished images of a chunk.
+
+        Args:
+            x: [B, C, H, W], float; on the grid of the smoother, if it has one.
+            y: labels, [B], int64.
+            indices: data-set indices of the images, in processing order, B of them.
+            pending: states of those that have begun, in the order of the last ``Part``; modified in place.
+            advance: called after each batch with the samples of the images that are in no part yet, and with what all B
+                images would draw at most.
+
+        Yields:
+            A ``Part`` about every second, between rounds of batches, and at the end.
+
+        Raises:
+            InputError, ModelError: see ``RandomizedSmoothing.certify_batch``.
+        """
+        n0, classes = self.parameters["n0"], self.parameters["num_classes"]
+        rows = {index: row for row, index in enumerate(indices)}
+        new = sorted(rows.keys() - {image.index for image in pending}, key=rows.__getitem__)
+        images = [ImageSequence(index, np.zeros(classes + 1, dtype=np.int64)) for index in new]
+        most = n0 + self.rule.n  # samples of one image
+
+        def fetch(sequences: Sequence[ImageSequence]) -> Tensor:
+            chosen = [image.index for image in sequences]
+            return self.smoother.examples(x[torch.tensor([rows[index] for index in chosen])], chosen)[0]
+
+        def report(drawn: int) -> None:
+            unfinished = sum(n0 + image.drawn for image in active if image.counts0 is not None)
+            advance(len(finished) * most + unfinished + drawn, len(indices) * most)
+
+        finished: list[ImageSequence] = []
+        active, last = list(pending), time.monotonic()
+        packer = SequencePacker(self.smoother.sampler, self.rule, n0, fetch([*pending, *images][:1])[0])
+        for state in packer.run(images, fetch, report, pending):
+            finished += state.finished
+            active = state.active
+            if time.monotonic() - last >= _PART_S:
+                yield Part(self._rows(finished, y, rows), _pending(active))
+                finished, last = [], time.monotonic()
+                report(0)
+        if finished:
+            yield Part(self._rows(finished, y, rows), _pending([]))
+
+    def _rows(self, finished: list[ImageSequence], y: Tensor, rows: Mapping[int, int]) -> dict[str, Any]:
+        """Return the columns of finished images."""
+        results = self.rule.results(finished)
+        indices, prediction = results["indices"].tolist(), results["prediction"]
+        columns: dict[str, Any] = results | {
+            "idx": indices,
+            "label": y[torch.tensor([rows[index] for index in indices], dtype=torch.int64)].numpy(),
+            "status": ["abstain" if value == ABSTAIN else "ok" for value in prediction],
+            "seconds": [image.seconds for image in finished],
+            "undecided": ["".join(str(int(undecided)) for undecided in row) for row in results["undecided"]],
+        }
+        return {name: columns[name] for name in COMMON | LAYOUTS["sequential"]}
+
+
+def _pending(active: list[ImageSequence]) -> dict[str, Any]:
+    """Return the columns of active images in their order."""
+    limits = np.array([image.limits for image in active]).reshape(-1, len(_LIMITS))
+    columns: dict[str, Any] = {
+        "idx": [image.index for image in active],
+        "counts0": [image.counts0 for image in active],
+        "counts": [image.counts for image in active],
+        "seconds": [image.seconds for image in active],
+        **dict(zip(_LIMITS, limits.T, strict=True)),
+    }
+    return {name: columns[name] for name in PENDING}
+
+
+def fill_sequentially(writer: RunWriter, step: SequentialStep, images: ImageSet, report: Report) -> None:
+    """Certify the missing and the unfinished images of a sequential run, chunk by chunk."""
     parameters = writer.header.parameters
-    n0, classes = parameters["n0"], parameters["num_classes"]
-    rule = smoother.rule(**{name: parameters[name] for name in RULE}, delta=parameters.get("delta", 0.0))
+    order = processing_order(parameters)
     tally = Tally(Run(writer.connection, writer.path))  # validates the stored rows as well
     report(tally.progress())
     unfinished = read_pending(writer.connection, writer.path or Path("(in memory)"), parameters, writer.done)
-    started = writer.done | {image.index for image in unfinished}
-    missing = [index for index in processing_order(parameters) if index not in started]
-    if not unfinished and not missing:
-        return
+    # Runs of earlier versions have no chunks: all their images share batches.
+    chunk = parameters.get("chunk", max(1, len(order)))
+    for start in range(0, len(order), chunk):
+        indices = [index for index in order[start : start + chunk] if index not in writer.done]
+        if not indices:
+            continue
 
-    def fetch(sequences: Sequence[ImageSequence]) -> Tensor:
-        rows = [image.index for image in sequences]
-        return smoother.examples(images.x[torch.tensor(rows)], rows)[0]
+        def advance(samples: int, total: int, images: int = len(indices)) -> None:
+            report(tally.progress(samples, total, images))
 
-    def new_sequence(index: int) -> ImageSequence:
-        return ImageSequence(index, np.zeros(classes + 1, dtype=np.int64))
-
-    def report_samples(drawn: int) -> None:
-        report(tally.progress(samples + drawn, max(1, len(active)) * (n0 + rule.n), len(active)))
-
-    example = fetch([new_sequence((missing or [unfinished[0].index])[0])])[0]
-    packer = SequencePacker(smoother.sampler, rule, n0, example)
-    finished: list[ImageSequence] = []
-    active: list[ImageSequence] = []
-    samples, last = 0, time.monotonic()
-    for state in packer.run(chain(unfinished, map(new_sequence, missing)), fetch, report_samples):
-        finished += state.finished
-        active = state.active
-        samples = sum(n0 + image.drawn for image in active if image.counts0 is not None)
-        if time.monotonic() - last >= _COMMIT_S or not active:
-            _commit(writer, rule, finished, active, images, tally)
-            finished, last = [], time.monotonic()
-            report_samples(0)
-    _commit(writer, rule, finished, [], images, tally)
-    report(tally.progress())
-
-
-def _commit(
-    writer: RunWriter,
-    rule: CertificationRule,
-    finished: list[ImageSequence],
-    active: list[ImageSequence],
-    images: ImageSet,
-    tally: Tally,
-) -> None:
-    results = rule.results(finished)
-    prediction = results["prediction"]
-    rows: dict[str, Any] = {name: results[name] for name in LAYOUTS["sequential"]} | {
-        "idx": results["indices"],
-        "label": images.y[torch.from_numpy(results["indices"])].numpy(),
-        "prediction": prediction,
-        "status": ["abstain" if value == ABSTAIN else "ok" for value in prediction],
-        "seconds": [image.seconds for image in finished],
-        "undecided": ["".join(str(int(undecided)) for undecided in row) for row in results["undecided"]],
-    }
-    selected = [image for image in active if image.counts0 is not None]
-    limits = np.array([image.limits for image in selected]).reshape(-1, len(_LIMITS))
-    pending: dict[str, Any] = {
-        "idx": [image.index for image in selected],
-        "counts0": [image.counts0 for image in selected],
-        "counts": [image.counts for image in selected],
-        "seconds": [image.seconds for image in selected],
-        **dict(zip(_LIMITS, limits.T, strict=True)),
-    }
-    writer.append({name: rows[name] for name in COMMON | LAYOUTS["sequential"]}, pending)
-    tally.add(rows)
+        members = set(indices)
+        pending = [image for image in unfinished if image.index in members]
+        for part in step(take(images.x, indices), take(images.y, indices), indices, pending, advance):
+            writer.append(part.rows, part.pending)
+            tally.add(part.rows)
+        report(tally.progress())
 
 
 def read_pending(
     connection: sqlite3.Connection, path: Path, parameters: dict[str, Any], done: set[int]
 ) -> list[ImageSequence]:
-    """Read the unfinished images of a sequential run from an untrusted file, in index order."""
+    """Read the unfinished images of a sequential run from an untrusted file, each chunk in its order of sampling."""
     names = [name for name in PENDING if not name.startswith("counts")]
     columns = read_columns(connection, path, "sequential", names, "pending")
     counts0, counts = (
@@ -125,7 +197,8 @@ def read_pending(
         failed = [fault for fault, passed in checks.items() if not passed]
         if failed:
             raise ValueError(f"table pending holds {failed[0]}")
+    places = columns.get("place", columns["idx"])
     return [
-        ImageSequence(index, counts[row], counts0[row], limits[row], columns["seconds"][row])
-        for row, index in enumerate(columns["idx"])
+        ImageSequence(columns["idx"][row], counts[row], counts0[row], limits[row], columns["seconds"][row])
+        for row in sorted(range(len(places)), key=places.__getitem__)
     ]

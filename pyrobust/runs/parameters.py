@@ -132,6 +132,8 @@ _GRID: dict[str, Callable[[Any], bool]] = {
 }
 # Additional parameters of runs that take their images in random order.
 _ORDER: dict[str, Callable[[Any], bool]] = {"order": _one_of("random"), "order_seed": _integer(0, (1 << 64) - 1)}
+# Execution settings that some runs lack: threads of a forward pass, and chunks of a sequential run.
+_OPTIONAL: dict[str, Callable[[Any], bool]] = {"threads": _integer(1, 65536), "chunk": _integer(1, WORDS)}
 _ATTACK: dict[str, Callable[[Any], bool]] = _COMMON | {
     "attack": is_name,
     "norm": _one_of("linf", "l2", "l1", "l0"),
@@ -146,7 +148,7 @@ _ATTACK: dict[str, Callable[[Any], bool]] = _COMMON | {
 #: Parameters of each layout (`layout_of`), with a test of their values.
 PARAMETERS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "certify": _SMOOTHING | {"n0": _integer(1, WORDS), "method": _word},
-    # No chunks: images start and finish one by one.
+    # Chunks are optional: without them, images of the whole run are packed together.
     "sequential": {name: valid for name, valid in _SMOOTHING.items() if name != "chunk"}
     | {
         "n0": _integer(1, WORDS),
@@ -238,6 +240,8 @@ def check_parameters(kind: str, parameters: Any) -> None:
         valid = valid | grid
     if isinstance(parameters, dict) and "order" in parameters:
         valid = valid | _ORDER
+    if isinstance(parameters, dict):
+        valid = valid | {name: test for name, test in _OPTIONAL.items() if name in parameters}
     if not isinstance(parameters, dict) or set(parameters) != set(valid):
         raise ValueError("parameters do not match this kind of run")
     for name, value in parameters.items():

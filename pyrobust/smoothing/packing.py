@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ _MIN_ACTIVE, _MAX_ACTIVE, _MAX_ACTIVE_BYTES = 64, 4096, 1 << 28
 class Round:
     """Result of one round of sampling: decided images, active images with all their votes, and samples drawn.
 
-    Images in ``finished`` are not modified any more; sampling continues with those in ``active``.
+    Images in ``finished`` are not modified any more; sampling continues with those in ``active``, in this order.
     """
 
     finished: list[ImageSequence]
@@ -42,7 +42,8 @@ class SequencePacker:
 
     The samples of an image depend only on its own votes, so its result does not depend on the batch size, on the order
     of images or on the other active images. All batches are full, except the last one of a selection and those at the
-    end, when the remaining samples do not fill one. ``example`` is one image [...] as ``fetch`` returns it.
+    end, when the remaining samples do not fill one. The batches follow from the images and the batch size alone, also
+    when sampling is stopped after any ``Round`` and resumed. ``example`` is one image [...] as ``fetch`` returns it.
 
     >>> from pyrobust.runner import Runner
     >>> x = torch.tensor([[1.0, 0.0], [0.1, 0.0]])
@@ -72,13 +73,15 @@ class SequencePacker:
         images: Iterable[ImageSequence],
         fetch: Callable[[list[ImageSequence]], Tensor],
         report: Callable[[int], None] = lambda done: None,
+        active: Sequence[ImageSequence] = (),
     ) -> Iterator[Round]:
         """Sample until all images are decided.
 
         Args:
-            images: new or partly sampled images; taken as slots become free.
+            images: images that were not active yet; taken as slots become free.
             fetch: returns the pixels [m, ...] of m images.
             report: called after each batch with the number of samples drawn since the last round.
+            active: the active images of the last ``Round`` of a run to resume, in their order.
 
         Yields:
             A Round after each selection and after each round of samples.
@@ -86,7 +89,10 @@ class SequencePacker:
         Raises:
             InputError, ModelError: see ``Sampler.count``.
         """
-        waiting = iter(images)
+        # More than the slots if memory has run out since, which halves the batches.
+        resumed, waiting = list(active[: len(self._pool)]), chain(active[len(self._pool) :], images)
+        if resumed:
+            self._admit(resumed, fetch(resumed))
         while True:
             batch = self.sampler.runner.batch_size(self._shape)
             needs = self._needs()
@@ -96,7 +102,7 @@ class SequencePacker:
                 fresh = self._admit(new, fetch(new))
                 if fresh:
                     self._draw([(slot, 0, self.n0) for slot in fresh], "select", report)
-                    yield Round([], list(self._images.values()), len(fresh) * self.n0)
+                    yield Round([], self._active(), len(fresh) * self.n0)
                 continue
             if not self._queue:
                 return
@@ -112,7 +118,11 @@ class SequencePacker:
                 rows -= taken
             self._draw(runs, "estimate", report)
             done = self._judge([slot for slot, first, taken in runs])
-            yield Round([self._images.pop(slot) for slot in done], list(self._images.values()), drawn)
+            yield Round([self._images.pop(slot) for slot in done], self._active(), drawn)
+
+    def _active(self) -> list[ImageSequence]:
+        """Return the active images in the order in which they are sampled next."""
+        return [self._images[slot] for slot in self._queue]
 
     def _needs(self) -> list[int]:
         """Return the number of samples to the next look for each queued image."""

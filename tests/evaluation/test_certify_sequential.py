@@ -100,7 +100,7 @@ def pending(path: Path) -> list[tuple[Any, ...]]:
 def test_runs_resume_in_the_middle_of_images(
     step: int, whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(certify_sequential, "_COMMIT_S", 0.0)
+    monkeypatch.setattr(certify_sequential, "_PART_S", 0.0)
     path, half_done, stopped = tmp_path / "run.db", 0, 0
     for start in range(1000):
         model = Failing(step + 3 * start, KeyboardInterrupt())
@@ -119,14 +119,14 @@ def test_runs_resume_in_the_middle_of_images(
 
 @pytest.mark.usefixtures("unprobed")
 def test_a_failure_before_the_first_result_keeps_the_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certify_sequential, "_COMMIT_S", 0.0)
+    monkeypatch.setattr(certify_sequential, "_PART_S", 0.0)
     path = tmp_path / "run.db"
     with pytest.raises(KeyboardInterrupt):
         certify_dataset(smoother(Failing(12, KeyboardInterrupt())), shades(), out=path, **SMALL)
     run = Run(path)
     assert len(run) == 0
     assert not run.complete
-    assert len(pending(path)) == 40
+    assert len(pending(path)) == 32
 
 
 def test_a_complete_run_is_only_read(whole: Run, tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_damaged_results_are_refused(statement: str, match: str, tmp_path: Path)
 def test_damaged_unfinished_images_are_refused(
     statement: str, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(certify_sequential, "_COMMIT_S", 0.0)
+    monkeypatch.setattr(certify_sequential, "_PART_S", 0.0)
     path = tmp_path / "run.db"
     with pytest.raises(KeyboardInterrupt):
         certify_dataset(smoother(Failing(20, KeyboardInterrupt())), shades(), out=path, **SMALL)

@@ -113,7 +113,7 @@ def test_a_run_on_a_grid_is_not_resumed_under_another_torch(
         monkeypatch.setattr(torch, "__version__", version)
         return sweep(tmp_path / name, grid, Failing(calls, ZeroDivisionError()), batch_size=16, **method, **options)
 
-    monkeypatch.setattr(certify_sequential, "_COMMIT_S", 0.0)
+    monkeypatch.setattr(certify_sequential, "_PART_S", 0.0)
     for grid, name in (("1/16", "grid.db"), (None, "real.db")):
         with pytest.raises(ZeroDivisionError):
             under("2.11.0", name, grid, calls=40)
