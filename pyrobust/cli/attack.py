@@ -12,8 +12,10 @@ from pyrobust.cli.sweep import (
     check_json,
     curve_values,
     model_name,
+    named_file,
     note_guessing,
     resumable,
+    run_file,
     run_name,
     show_run,
     write_json,
@@ -113,7 +115,7 @@ def attack(
             raise InputError(f"{name}: expected none {why}; leave it out")
     if plot is not None and plot.suffix.lower() not in _PLOTS:
         raise InputError(f"--plot: expected a file name that ends in {', '.join(_PLOTS)}, got {str(plot)!r}")
-    check_json(json_file, [*input_paths(data, weights), *([] if out is None else [out])], replace, plot)
+    check_json(json_file, [*input_paths(data, weights), named_file(out)], replace, plot)
     net, images, work = attack_options.load_target(
         model=model,
         weights=weights,
@@ -142,14 +144,14 @@ def attack(
         attack_name = default if attack is None else str(getattr(attack, "value", attack))
         names = [norm.value, "minimum" if size is None else f"eps{size:g}"]
         names += [] if step is None else [f"grid-{step}"]
-        out = out or run_name(["attack", attack_name, model], weights, data, names, part)
+        path = run_file(out, run_name(["attack", attack_name, model], weights, data, names, part))
         found = None
-        with resumable(out) as progress:
+        with resumable(path, shard, out) as progress:
             run = attack_dataset(
                 attacker,
                 images,
                 minimum=minimum,
-                out=out,
+                out=path,
                 skip=skip,
                 max_images=max,
                 shard=part,

@@ -13,7 +13,16 @@ from pyrobust.cli import options, smoothing_options
 from pyrobust.cli.parsing import images_to_read, input_paths, parse_epsilons, parse_shard
 from pyrobust.cli.shell import ERROR_STATUS, note, reports_errors
 from pyrobust.cli.smoothing_options import Noise, SamplingName
-from pyrobust.cli.sweep import check_json, model_name, note_guessing, resumable, run_name, show_run
+from pyrobust.cli.sweep import (
+    check_json,
+    model_name,
+    named_file,
+    note_guessing,
+    resumable,
+    run_file,
+    run_name,
+    show_run,
+)
 from pyrobust.cli.verify import MethodName
 from pyrobust.errors import InputError
 
@@ -75,7 +84,7 @@ def certify(
     Example: pyrobust certify --model zoo:digits-smooth-0.25 --data digits --sigma 0.25 --method sequential --radii 0.25
     """
     part = parse_shard(shard)
-    check_json(json_file, [*input_paths(data, weights), out])
+    check_json(json_file, [*input_paths(data, weights), named_file(out)])
     if method is not SamplingName.sequential:
         for name in ("radii", "hybrid", "two_class"):
             if _typed(context, name):
@@ -101,12 +110,12 @@ def certify(
     from pyrobust.evaluation import certify_dataset
 
     sampling = [*_sequential_name(targets, hybrid, two_class), f"n{n}"]
-    out = out or run_name(["certify", model], weights, data, [f"sigma{sigma:g}", *sampling], part)
-    with resumable(out) as progress:
+    path = run_file(out, run_name(["certify", model], weights, data, [f"sigma{sigma:g}", *sampling], part))
+    with resumable(path, shard, out) as progress:
         run = certify_dataset(
             smoother,
             images,
-            out=out,
+            out=path,
             n0=n0,
             n=n,
             alpha=alpha,

@@ -80,7 +80,8 @@ Shard = Annotated[
     str | None,
     typer.Option(
         metavar="I/K",
-        help="Process the I-th of K parts: every K-th of the chosen images, beginning with the I-th.",
+        help="Process the I-th of K parts: every K-th of the chosen images, beginning with the I-th. In a Slurm job "
+        "array or under torchrun, auto/K finds I, and auto also K.",
         rich_help_panel=_IMAGES_PANEL,
     ),
 ]
@@ -143,10 +144,11 @@ Json = Annotated[
     ),
 ]
 Out = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         metavar="RUN",
-        help="Run file; an existing run is resumed. Default: named after the arguments.",
+        help="Run file, or folder (ending in / where it is new) for the file of the default name; an existing run is "
+        "resumed. Default: named after the arguments.",
         rich_help_panel=RUN_PANEL,
     ),
 ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import typer
@@ -130,18 +132,95 @@ def images_to_read(skip: int, most: int | None) -> int | None:
     return None if most is None else skip * (most - 1) + 1
 
 
-def parse_shard(text: str | None) -> tuple[int, int] | None:
-    """Parse I/K.
+def parse_shard(text: str | None, environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
+    """Parse I/K, or take I, or both, from the variables of a Slurm job array or of torchrun.
+
+    ``auto/K`` takes I alone. ``auto`` takes K, too, where the array is 1-K with K of at least 2: part of an array that
+    is submitted again, such as 3,5, has another count. The array 1-2 may be such a part, which only the folder of
+    the run shows (`pyrobust.runs.shards.check_siblings`).
 
     >>> parse_shard("2/3")
     (2, 3)
+    >>> parse_shard("auto/8", {"SLURM_ARRAY_TASK_ID": "3"})
+    (3, 8)
+    >>> parse_shard("auto", {"RANK": "2", "WORLD_SIZE": "8"})
+    (3, 8)
     """
     if text is None:
         return None
-    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise InputError(f"--shard: expected I/K with I from 1 to K, such as 1/4, got {text!r}")
+    match = re.fullmatch(r"(?:(\d{1,9})/|auto/)(\d{1,9})|auto", text)
+    if match is not None and match[1] is None and match[2] != "0":
+        return _find_shard(text, None if match[2] is None else int(match[2]), environment)
+    if match is None or not 1 <= int(match[1] or 0) <= int(match[2]):
+        raise InputError(
+            "--shard: expected I/K with I from 1 to K, such as 1/4, or in a job array auto/K or auto, "
+            f"such as auto/4, got {text!r}"
+        )
     return int(match[1]), int(match[2])
+
+
+def _find_shard(text: str, count: int | None, environment: Mapping[str, str]) -> tuple[int, int]:
+    """Find the shard of this process in the variables of Slurm and torchrun."""
+    found = {
+        "SLURM_ARRAY_TASK_ID": _slurm_shard(text, count, environment),
+        "RANK and WORLD_SIZE": _torchrun_shard(text, count, environment),
+    }
+    shards = {names: shard for names, shard in found.items() if shard is not None}
+    if not shards:
+        raise InputError(
+            f"--shard {text}: expected SLURM_ARRAY_TASK_ID, which Slurm sets in job arrays (sbatch --array=1-K), or "
+            "RANK and WORLD_SIZE, which torchrun sets, got neither; elsewhere pass I/K, such as 1/4"
+        )
+    if len(set(shards.values())) > 1:
+        said = " and ".join("{1}/{2} by {0}".format(names, *shard) for names, shard in shards.items())
+        raise InputError(f"--shard {text}: expected one shard, got {said}; unset the variables of one, or pass I/K")
+    return next(iter(shards.values()))
+
+
+def _slurm_shard(text: str, count: int | None, environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """The shard of this task of a job array; None outside of one."""
+    if "SLURM_ARRAY_TASK_ID" not in environment:
+        return None
+    names = [f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "COUNT", "STEP")]
+    values = [_variable(text, name, environment) for name in names]
+    number, low, high, tasks, step = values
+    assert number is not None
+    if count is None:
+        if tasks is None or (low, high, step) != (1, tasks, 1) or tasks < 2:
+            said = ", ".join(f"{name}={environment.get(name, 'unset')}" for name in names[1:])
+            raise InputError(
+                "--shard auto: expected a whole job array of at least two tasks, submitted with --array=1-K, got "
+                f"{said}; where part of an array is submitted again, pass --shard auto/K"
+            )
+        count = tasks
+    if not min(number, number if low is None else low) >= 1 or max(number, high or number) > count:
+        said = ", ".join(f"{name}={environment[name]}" for name in names[:3] if name in environment)
+        raise InputError(
+            f"--shard {text}: expected task numbers from 1 to {count}, got {said}; submit with --array=1-{count}, or "
+            "a part of it"
+        )
+    return number, count
+
+
+def _torchrun_shard(text: str, count: int | None, environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """The shard of this process of torchrun; None outside of one."""
+    if "RANK" not in environment and "WORLD_SIZE" not in environment:
+        return None
+    rank, size = (_variable(text, name, environment) for name in ("RANK", "WORLD_SIZE"))
+    if rank is None or size is None or rank >= size or count not in (None, size):
+        wanted = "both, RANK below WORLD_SIZE" if count is None else f"WORLD_SIZE={count} and RANK below it"
+        said = ", ".join(f"{name}={environment.get(name, 'unset')}" for name in ("RANK", "WORLD_SIZE"))
+        raise InputError(f"--shard {text}: expected {wanted}, as torchrun sets them, got {said}; pass I/K elsewhere")
+    return rank + 1, size
+
+
+def _variable(text: str, name: str, environment: Mapping[str, str]) -> int | None:
+    value = environment.get(name)
+    if value is not None and not re.fullmatch(r"[0-9]{1,9}", value):
+        raise InputError(
+            f"--shard {text}: expected a whole number in the variable {name}, got {value!r}; unset it, or pass I/K"
+        )
+    return None if value is None else int(value)
 
 
 def parse_normalize(text: str | None) -> tuple[list[float], list[float]] | None:

@@ -6,7 +6,16 @@ from pyrobust.cli import options, smoothing_options
 from pyrobust.cli.parsing import images_to_read, input_paths, parse_shard
 from pyrobust.cli.shell import reports_errors
 from pyrobust.cli.smoothing_options import Noise
-from pyrobust.cli.sweep import check_json, model_name, note_guessing, resumable, run_name, show_run
+from pyrobust.cli.sweep import (
+    check_json,
+    model_name,
+    named_file,
+    note_guessing,
+    resumable,
+    run_file,
+    run_name,
+    show_run,
+)
 
 
 @reports_errors
@@ -41,7 +50,7 @@ def predict(
     Example: pyrobust predict --model zoo:digits-smooth-0.25 --data digits --sigma 0.25 --n 1000
     """
     part = parse_shard(shard)
-    check_json(json_file, [*input_paths(data, weights), out])
+    check_json(json_file, [*input_paths(data, weights), named_file(out)])
     smoother, images = smoothing_options.load_smoother(
         model=model,
         weights=weights,
@@ -58,12 +67,12 @@ def predict(
     )
     from pyrobust.evaluation import predict_dataset
 
-    out = out or run_name(["predict", model], weights, data, [f"sigma{sigma:g}", f"n{n}"], part)
-    with resumable(out) as progress:
+    path = run_file(out, run_name(["predict", model], weights, data, [f"sigma{sigma:g}", f"n{n}"], part))
+    with resumable(path, shard, out) as progress:
         run = predict_dataset(
             smoother,
             images,
-            out=out,
+            out=path,
             n=n,
             alpha=alpha,
             skip=skip,

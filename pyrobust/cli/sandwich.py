@@ -19,7 +19,16 @@ from pyrobust.cli.parsing import (
 )
 from pyrobust.cli.shell import reports_errors
 from pyrobust.cli.smoothing_options import Noise
-from pyrobust.cli.sweep import check_json, model_name, note_guessing, resumable, run_name, show_run
+from pyrobust.cli.sweep import (
+    check_json,
+    model_name,
+    named_file,
+    note_guessing,
+    resumable,
+    run_file,
+    run_name,
+    show_run,
+)
 from pyrobust.cli.verify import MethodName, SemanticsName
 from pyrobust.errors import InputError
 
@@ -142,7 +151,7 @@ def sandwich(
     """
     limits = parse_clip(clip)
     part = parse_shard(shard)
-    check_json(json_file, [*input_paths(data, weights), out])
+    check_json(json_file, [*input_paths(data, weights), named_file(out)])
     sampling = {
         "n0": n0,
         "n": n,
@@ -184,12 +193,12 @@ def sandwich(
             dtype=dtype,
         )
         arguments, names = dict(sampling), [f"sigma{sigma:g}"]
-    out = out or run_name(["sandwich", model], weights, data, names, part)
-    with resumable(out) as progress:
+    path = run_file(out, run_name(["sandwich", model], weights, data, names, part))
+    with resumable(path, shard, out) as progress:
         both = sandwich_dataset(
             classifier,
             images,
-            out=out,
+            out=path,
             clip=limits,
             skip=skip,
             max_images=max,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +23,7 @@ from pyrobust.errors import InputError, InputTypeError, PyrobustError
 DEBUG_VARIABLE = "PYROBUST_DEBUG"
 ERROR_STATUS = 2
 INTERRUPTED_STATUS = 130
+TERMINATED_STATUS = 143
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,6 +69,31 @@ def reports_full_output() -> Iterator[None]:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
             except (AttributeError, ValueError):
                 pass  # closed
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, by which schedulers announce that they will kill a process; handled as Ctrl-C is."""
+
+
+@contextlib.contextmanager
+def heeding_termination() -> Iterator[None]:
+    """Raise Terminated on SIGTERM, unless the process has its own handler; what is committed can then be reported."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+
+    def terminate(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # some schedulers send it twice
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:

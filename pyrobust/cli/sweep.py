@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 import re
 import shlex
 import sys
@@ -16,12 +17,21 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import typer
 
-from pyrobust.cli.shell import INTERRUPTED_STATUS, check_outputs, describe_path, note, show_progress
-from pyrobust.errors import ModelError, PyrobustError
+from pyrobust.cli.shell import (
+    INTERRUPTED_STATUS,
+    TERMINATED_STATUS,
+    Terminated,
+    check_outputs,
+    describe_path,
+    heeding_termination,
+    note,
+    show_progress,
+)
+from pyrobust.errors import InputError, ModelError, PyrobustError
 
 if TYPE_CHECKING:
     from pyrobust.evaluation import RobustnessCurve, Run
-    from pyrobust.evaluation.progress import Report
+    from pyrobust.evaluation.progress import Report, SweepProgress
     from pyrobust.report import ReportTable
 
 # File systems take 255 bytes, SQLite adds "-journal".
@@ -57,33 +67,66 @@ def run_name(
     return Path(f"{name}.db")
 
 
+def named_file(out: str | None) -> Path | None:
+    """Return the file that ``--out`` names; None for a folder, which exists or ends in /, and without the option.
+
+    >>> named_file("run.db"), named_file("runs/"), named_file(None)
+    (PosixPath('run.db'), None, None)
+    """
+    if out == "":
+        raise InputError("--out: expected a file or a folder, got an empty name")
+    return None if out is None or out.endswith(os.sep) or os.path.isdir(out) else Path(out)
+
+
+def run_file(out: str | None, name: Path) -> Path:
+    """Return the file of a run: that of ``--out``, or one of the default name in its folder, which is created."""
+    file = named_file(out)
+    if file is not None or out is None:
+        return file or name
+    try:
+        os.makedirs(out, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out: cannot create the folder {out!r} ({error.strerror}); name another") from error
+    return Path(out) / name
+
+
 @contextlib.contextmanager
-def resumable(out: Path) -> Iterator[Report]:
-    """Yield the function for the progress of a sweep; say how to resume when it is interrupted, and exit."""
+def resumable(path: Path, shard: str | None = None, out: str | None = None) -> Iterator[Report]:
+    """Yield the function for the progress of a sweep; say how to resume when it is interrupted, and exit.
+
+    ``shard`` and ``out`` are texts of options. Where the first is auto, or the second a folder, all shards in the
+    folder must be of one sweep, which is checked before the first image.
+    """
     from pyrobust.evaluation.progress import sweep_reporting
 
+    alone = shard is not None and (shard.startswith("auto") or (out is not None and named_file(out) is None))
     try:
-        with sweep_reporting(show_progress()) as report:
-            yield announcing_resumption(report, describe_path(out))
-    except KeyboardInterrupt:
+        with heeding_termination(), sweep_reporting(show_progress()) as report:
+            yield announcing_resumption(_checking_siblings(report, path) if alone else report, describe_path(path))
+    except KeyboardInterrupt as error:
         from pyrobust.evaluation import Run
 
-        if not out.is_file():
-            note("interrupted before the first results; nothing was saved")
+        status, what = (
+            (TERMINATED_STATUS, "terminated") if isinstance(error, Terminated) else (INTERRUPTED_STATUS, "interrupted")
+        )
+        if not path.is_file():
+            note(f"{what} before the first results; nothing was saved")
         else:
-            run = Run(out)
-            note(f"interrupted; {len(run)} of {len(run.expected)} images are saved in {describe_path(out)}")
+            run = Run(path)
+            note(f"{what}; {len(run)} of {len(run.expected)} images are saved in {describe_path(path)}")
             note(f"resume with: {shlex.join(['pyrobust', *sys.argv[1:]])}")
-        raise typer.Exit(INTERRUPTED_STATUS) from None
+        raise typer.Exit(status) from None
     except PyrobustError:
         raise
     except Exception as error:
         from pyrobust.evaluation import Run
 
-        if not out.is_file():
+        if not path.is_file():
             raise
-        run = Run(out)
-        note(f"{len(run)} of {len(run.expected)} images are saved in {describe_path(out)}; when the model is repaired,")
+        run = Run(path)
+        note(
+            f"{len(run)} of {len(run.expected)} images are saved in {describe_path(path)}; when the model is repaired,"
+        )
         note(f"resume with: {shlex.join(['pyrobust', *sys.argv[1:]])}")
         raise ModelError(
             f"model: failed after {len(run)} of {len(run.expected)} images: {type(error).__name__}: {error}; "
@@ -110,6 +153,22 @@ def announcing_resumption(report: Callable[[_Now], None], out: str) -> Callable[
         if not begun and now.done:
             note(f"{out}: {'already complete' if now.done == now.total else 'resumed'}, {now.done} of {now.total} done")
         begun = True
+        report(now)
+
+    return forward
+
+
+def _checking_siblings(report: Report, path: Path) -> Report:
+    """Check the folder of a shard at the first report, when its file has its header, and is empty unless resumed."""
+    checked = False
+
+    def forward(now: SweepProgress) -> None:
+        nonlocal checked
+        if not checked:
+            from pyrobust.runs.shards import check_siblings
+
+            check_siblings(path)
+        checked = True
         report(now)
 
     return forward

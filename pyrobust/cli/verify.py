@@ -11,7 +11,16 @@ from pyrobust.cli import options
 from pyrobust.cli.options import PERTURBATION_PANEL, NormName
 from pyrobust.cli.parsing import images_to_read, input_paths, parse_clip, parse_epsilon, parse_epsilons, parse_shard
 from pyrobust.cli.shell import reports_errors
-from pyrobust.cli.sweep import check_json, model_name, note_guessing, resumable, run_name, show_run
+from pyrobust.cli.sweep import (
+    check_json,
+    model_name,
+    named_file,
+    note_guessing,
+    resumable,
+    run_file,
+    run_name,
+    show_run,
+)
 from pyrobust.errors import InputError
 
 
@@ -143,7 +152,7 @@ def verify(
     Example: pyrobust verify --model zoo:digits-smooth-0.25 --data digits --radius --method crown --norm l2
     """
     part = parse_shard(shard)
-    check_json(json_file, [*input_paths(data, weights), out])
+    check_json(json_file, [*input_paths(data, weights), named_file(out)])
     if (epsilon is None) != radius:
         raise InputError(f"--epsilon: expected either --epsilon or --radius, got {'both' if radius else 'neither'}")
     limits = None if clip == "none" else parse_clip(clip)
@@ -165,12 +174,12 @@ def verify(
     images = load_data(data, images_to_read(skip, max))
     net = load_model(model, weights)
     radii = "radius" if epsilons is None else f"eps{','.join(f'{size:g}' for size in epsilons)}"
-    out = out or run_name(["verify", method.value, model], weights, data, [norm.value, radii], part)
-    with resumable(out) as progress:
+    path = run_file(out, run_name(["verify", method.value, model], weights, data, [norm.value, radii], part))
+    with resumable(path, shard, out) as progress:
         run = verify_dataset(
             net,
             images,
-            out=out,
+            out=path,
             epsilons=epsilons,
             radius=radius,
             largest=end,

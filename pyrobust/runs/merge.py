@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pyrobust.errors import InputError, InputTypeError, PyrobustError
 from pyrobust.runs.parameters import EXECUTION, EXECUTION_ON_GRID
-from pyrobust.runs.reader import is_run
+from pyrobust.runs.reader import Header, is_run
 from pyrobust.runs.run import Run
 
 
@@ -84,7 +84,7 @@ def merge_runs(paths: Sequence[str | os.PathLike[str]]) -> Run:
     for run in runs:
         if run.parameters["shard"] is None:
             raise InputError(f"merge_runs: {run.path}: not a shard; only runs made with --shard I/K can be merged")
-        differences = _differences(first, run)
+        differences = shard_differences(first.header, run.header)
         if differences:
             raise InputError(
                 f"merge_runs: {first.path} and {run.path} are shards of different sweeps: {'; '.join(differences)}"
@@ -113,7 +113,7 @@ def group_shards(paths: Sequence[str | os.PathLike[str]]) -> list[list[Path]]:
         if run is not None:
             number = run.parameters["shard"][0]
             for group, known in shards:
-                if number not in known and not _differences(next(iter(known.values())), run):
+                if number not in known and not shard_differences(next(iter(known.values())).header, run.header):
                     known[number] = run
                     group.append(path)
                     break
@@ -142,13 +142,15 @@ def _shard_at(path: Path) -> Run | None:
     return None if run.parameters["shard"] is None else run
 
 
-def _differences(first: Run, second: Run) -> list[str]:
+def shard_differences(
+    first: Header, second: Header, wording: tuple[str, str] = ("in the first", "in the second")
+) -> list[str]:
     """Describe in what two shards belong to different sweeps."""
-    ignore = EXECUTION_ON_GRID if first.header.guarantee == "grid" else EXECUTION
-    differences = first.header.differences(second.header, ("in the first", "in the second"), ignore)
-    counts = [run.parameters["shard"][1] for run in (first, second)]
+    ignore = EXECUTION_ON_GRID if first.guarantee == "grid" else EXECUTION
+    differences = first.differences(second, wording, ignore)
+    counts = [header.parameters["shard"][1] for header in (first, second)]
     if counts[0] != counts[1]:
-        differences.append("shard: of {} in the first, of {} in the second".format(*counts))
+        differences.append(f"shard: of {counts[0]} {wording[0]}, of {counts[1]} {wording[1]}")
     return differences
 
 

@@ -207,7 +207,7 @@ def test_curve(pyrobust: Any, tmp_path: Path) -> None:
         (["--epsilon", "0.1", "--device", "toaster"], "device: expected cpu or cuda"),
         (["--epsilon", "0.1", "--model", "zoo:nothing"], "model: expected zoo:"),
         (["--epsilon", "0.1", "--data", "numbers"], "data: expected one of"),
-        (["--epsilon", "0.1", "--out", "."], "is a folder"),
+        (["--epsilon", "0.1", "--out", ""], "--out: expected a file or a folder"),
         (["--curve", "0:1"], "--curve: expected START:STOP:POINTS"),
         (["--curve", "0:1:1"], "--curve: expected START:STOP:POINTS with 2 to 10000 points"),
         (["--curve", "1:0:5"], "--curve: expected START:STOP:POINTS with START below STOP"),

@@ -172,7 +172,7 @@ def test_predict(pyrobust: Any) -> None:
         ([*QUICK, "--data", "numbers"], "data: expected one of"),
         ([*QUICK, "--data", "npz:missing.npz"], "found nothing there"),
         ([*QUICK, "--weights", "missing.pt"], "found nothing there"),
-        ([*QUICK, "--out", "."], "is a folder"),
+        ([*QUICK, "--out", ""], "--out: expected a file or a folder"),
         ([*QUICK, "--out", "nowhere/run.db"], "cannot create the file"),
     ],
 )

@@ -1,0 +1,86 @@
+"""``pyrobust missing``, ``pyrobust merge`` and ``pyrobust log``: the shards of a sweep in files and folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pyrobust.cli.options import Replace
+from pyrobust.cli.shell import describe_path, note, reports_errors
+from pyrobust.cli.sweep import check_json, write_json
+
+_Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Run, all shards of one, or the folder that holds them.")
+]
+
+
+@reports_errors
+def missing(
+    runs: _Runs,
+    running: Annotated[bool, typer.Option("--running", help="Print shards that are being written now, too.")] = False,
+    json_file: Annotated[
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Write what every shard holds as JSON; - for standard output."),
+    ] = None,
+) -> None:
+    """Print the numbers of the shards that lack images, for sbatch --array; nothing if all are complete.
+
+    What each of them lacks is on standard error. Shards that a process is writing now are named there alone, unless
+    --running asks for them: they may complete yet, and a second process cannot write them.
+
+    Of a run that is not divided, prints the numbers of the chunks that it lacks, from 1.
+
+    Example: pyrobust missing runs/
+    """
+    from pyrobust.runs.shards import array_expression, survey_runs
+
+    check_json(json_file, runs, json_begins=b'{\n "shards": ')
+    found = survey_runs(runs)
+    for part in found.parts:
+        if part.state == "complete":
+            continue
+        name = "run" if found.shards is None else f"shard {part.number}/{found.shards}"
+        held = "being written" if part.done is None else f"{part.done} of {part.total} images"
+        note(f"{name}: no file" if part.path is None else f"{name}: {held} in {describe_path(part.path)}")
+    if all(part.state == "complete" for part in found.parts):
+        note("complete" if found.shards is None else f"complete: {found.shards} of {found.shards} shards")
+    if json_file is not None:
+        write_json(found.to_dict(), json_file)
+    if json_file != "-" and (numbers := found.missing(running=running)):
+        typer.echo(array_expression(numbers))
+
+
+@reports_errors
+def log(
+    runs: _Runs,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write. Default: standard output.")] = None,
+    replace: Replace = False,
+) -> None:
+    """Export a run as a tab-separated log, and merge its shards.
+
+    Columns of certify, predict and verify: idx, label, predict (-1 if abstained), radius (rounded down; at given
+    epsilons, the largest verified one), correct, time.
+
+    Columns of attack: idx, label, predict, adversarial, distance, broken_by, correct, robust, time. Distance and
+    broken_by are empty for images that withstood the attack.
+
+    An existing log of the same kind of run is overwritten, any other file only with --replace, and a run never.
+
+    Example: pyrobust log part1.db part2.db --out all.tsv
+    """
+    from pyrobust.evaluation import format_log, merge_runs, write_log
+    from pyrobust.runs.log import check_log_output
+    from pyrobust.runs.shards import find_runs
+
+    run = merge_runs(find_runs(runs))
+    if out is not None:
+        check_log_output("--out", run, out, replace=replace)
+    if not run.complete:
+        note(f"unfinished run: {len(run)} of {len(run.expected)} images")
+    if out is None:
+        typer.echo(format_log(run), nl=False)
+    else:
+        write_log(run, out, replace=True)
+        note(f"log: {describe_path(out)}")

@@ -1,0 +1,312 @@
+"""The shards of a sweep in a folder: found by their headers, and what they lack."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pyrobust.errors import FileFormatError, InputError, StoreError
+from pyrobust.runs.merge import shard_differences
+from pyrobust.runs.parameters import chosen_indices, processing_order
+from pyrobust.runs.reader import Header, connect_readonly, expect_file, is_run, read_header, reading
+from pyrobust.runs.schema import APPLICATION_ID, THREAT_VERSION
+from pyrobust.zoo.files import TEMPORARY
+
+# Attempts to read a file that its writer is just opening or closing.
+_ATTEMPTS: Final = 4
+_PAUSE_S: Final = 0.1
+# Linux' struct flock, and the byte of SQLite's companion -shm that a writer locks.
+_FLOCK: Final = "hhqqi4x"
+_WRITE_LOCK: Final = 120
+
+
+@dataclass(frozen=True)
+class Part:
+    """A shard of a sweep, or a run that is not divided.
+
+    Attributes:
+        number: I of shard I/K; 1 for a run that is not divided.
+        path: its file; None without one.
+        state: "complete"; "unfinished"; "running", a process of this or another machine writes it; "missing", no file.
+        done: images in the file; None where it is being written.
+        total: images of the complete shard.
+    """
+
+    number: int
+    path: Path | None
+    state: Literal["complete", "unfinished", "running", "missing"]
+    done: int | None
+    total: int
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the files of a sweep hold.
+
+    Attributes:
+        shards: K of the shards I/K; None for a run that is not divided.
+        parts: all K shards in order, or the run.
+        chunks: numbers, from 1, of the chunks that a run which is not divided lacks; empty for shards.
+    """
+
+    shards: int | None
+    parts: tuple[Part, ...]
+    chunks: tuple[int, ...]
+
+    @property
+    def running(self) -> list[int]:
+        """Numbers of the parts that are being written."""
+        return [part.number for part in self.parts if part.state == "running"]
+
+    def missing(self, *, running: bool = False) -> list[int]:
+        """Numbers of the shards to compute, or chunks of a single run; ``running`` adds what is being written."""
+        if self.shards is None:
+            return list(self.chunks)
+        states = {"unfinished", "missing"} | ({"running"} if running else set())
+        return [part.number for part in self.parts if part.state in states]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to a dictionary for JSON."""
+        parts = [
+            {
+                "number": part.number,
+                "path": None if part.path is None else str(part.path),
+                "state": part.state,
+                "done": part.done,
+                "total": part.total,
+            }
+            for part in self.parts
+        ]
+        return {
+            "shards": self.shards,
+            "missing": array_expression(self.missing()),
+            "running": array_expression(self.running),
+            "parts": parts,
+        }
+
+
+def array_expression(numbers: Iterable[int]) -> str:
+    """Write numbers as an expression of Slurm's job arrays.
+
+    >>> array_expression([7, 3, 5, 6])
+    '3,5-7'
+    """
+    ranges: list[list[int]] = []
+    for value in sorted(set(numbers)):
+        if ranges and value == ranges[-1][1] + 1:
+            ranges[-1][1] = value
+        else:
+            ranges.append([value, value])
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in ranges)
+
+
+def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Replace each folder by the runs in it: its shards, or where it has none, the runs that are not divided.
+
+    Raises:
+        FileFormatError: a file is missing or damaged, or a folder holds no run.
+    """
+    runs: list[Path] = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            expect_file(path, "a run of pyrobust, or a folder of runs")
+            runs.append(path)
+            continue
+        files = [(file, _read_fixed_header(file)) for file in _files(path)]
+        headers = {file: header for file, header in files if header is not None}
+        shards = [file for file, header in headers.items() if header.parameters["shard"] is not None]
+        if not headers:
+            raise FileFormatError(f"{path}: expected a folder of runs, found none in it")
+        runs += shards or list(headers)
+    return runs
+
+
+def survey_runs(paths: Sequence[str | os.PathLike[str]]) -> Survey:
+    """Read what the shards of one sweep hold, or one run that is not divided; nothing is written.
+
+    Of a shard that is being written only the header is read, without SQLite's locks: its writer may be on another
+    machine, with which SQLite shares no memory.
+
+    Args:
+        paths: run files and folders (`find_runs`).
+
+    Raises:
+        FileFormatError: a file is missing or damaged, or a folder holds no run.
+        InputError: the files are not shards of one sweep, or one run; or a shard is given twice.
+        StoreError: a file cannot be read, or its run is void.
+    """
+    parts: dict[int, Part] = {}
+    chunks: tuple[int, ...] = ()
+    first: tuple[Path, Header] | None = None
+    for path in find_runs(paths):
+        header, state, present = _read(path)
+        shard = header.parameters["shard"]
+        total = len(chosen_indices(header.parameters))
+        if first is not None:
+            _check_same_sweep(*first, path, header)
+        first = first or (path, header)
+        number = 1 if shard is None else shard[0]
+        if number in parts:
+            raise InputError(f"shard {number}/{shard[1]}: in two files: {parts[number].path} and {path}; leave one out")
+        parts[number] = Part(number, path, state, None if present is None else sum(present), total)
+        if shard is None and present is not None:
+            chunks = _missing_chunks(header.parameters, present)
+    if first is None:
+        raise InputError("expected at least one run file or folder, got none")
+    parameters = first[1].parameters
+    if parameters["shard"] is None:
+        return Survey(None, tuple(parts.values()), chunks)
+    count = parameters["shard"][1]
+    for number in range(1, count + 1):
+        if number not in parts:
+            total = len(chosen_indices(parameters | {"shard": [number, count]}))
+            parts[number] = Part(number, None, "missing", 0, total)
+    return Survey(count, tuple(parts[number] for number in range(1, count + 1)), ())
+
+
+def check_siblings(path: Path) -> None:
+    """Raise InputError if the folder of a shard holds a shard of another sweep, or the same one under another name.
+
+    Only headers are read. A folder of shards belongs to one sweep, so that none is computed twice after a mistake in
+    the number of shards, and the folder can be merged as a whole.
+    """
+    with closing(connect_readonly(path)) as connection:
+        header = read_header(connection, path, whole=False)
+    assert header is not None
+    for file in _files(path.parent):
+        if os.path.realpath(file) == os.path.realpath(path):
+            continue
+        sibling = _read_fixed_header(file)
+        if sibling is None or sibling.parameters["shard"] is None:
+            continue
+        (ours, count), (number, others) = header.parameters["shard"], sibling.parameters["shard"]
+        differences = shard_differences(sibling, header, ("there", "here"))
+        if differences:
+            remedy = f"pass --shard auto/{others}, or " if count != others and len(differences) == 1 else ""
+            raise InputError(
+                f"--out: expected a folder with the shards of one sweep, got one that holds {file}: "
+                f"{'; '.join(differences)}; {remedy}use another folder"
+            )
+        if number == ours:
+            raise InputError(f"--shard: {ours}/{count} is in {file} already; resume that file, or use another folder")
+
+
+def _check_same_sweep(first: Path, known: Header, path: Path, header: Header) -> None:
+    if None in (known.parameters["shard"], header.parameters["shard"]):
+        raise InputError(f"expected the shards of one sweep, or one run, got {first} and {path}")
+    differences = shard_differences(known, header)
+    if differences:
+        raise InputError(f"{first} and {path} are shards of different sweeps: {'; '.join(differences)}")
+
+
+def _read(path: Path) -> tuple[Header, Literal["complete", "unfinished", "running"], bytearray | None]:
+    """Read a run's header, state and which of its images are present; None while it is written."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            if _is_written_anywhere(path):
+                header = _read_fixed_header(path)
+                if header is not None:
+                    return header, "running", None
+            else:
+                header, present = _read_rows(path)
+                return header, "complete" if all(present) else "unfinished", present
+        except (FileFormatError, StoreError):
+            if attempt + 1 == _ATTEMPTS:
+                raise
+        time.sleep(_PAUSE_S)
+    raise FileFormatError(f"{path}: expected a run on images, got another kind of run")
+
+
+def _read_rows(path: Path) -> tuple[Header, bytearray]:
+    """Read a run's header and, for each of its images in index order, whether the image is present."""
+    with closing(connect_readonly(path)) as connection:
+        header = read_header(connection, path)
+        if header is None:
+            raise FileFormatError(f"{path}: empty database, not a run of pyrobust; use another file")
+        expected = chosen_indices(header.parameters)
+        present = bytearray(len(expected))
+        with reading(path):
+            for (index,) in connection.execute("SELECT idx FROM result"):
+                if type(index) is not int or index not in expected:
+                    raise ValueError(f"column idx: expected an image of the run, got {index!r}")
+                present[expected.index(index)] = 1
+    return header, present
+
+
+def _missing_chunks(parameters: dict[str, Any], present: bytearray) -> tuple[int, ...]:
+    """Numbers of the chunks of a run that lack images; a run that takes its images one by one is a single chunk."""
+    order, expected = processing_order(parameters), chosen_indices(parameters)
+    size = parameters.get("chunk", max(1, len(order)))
+    starts = range(0, len(order), size)
+    return tuple(
+        number
+        for number, start in enumerate(starts, start=1)
+        if not all(present[expected.index(index)] for index in order[start : start + size])
+    )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder that are runs, or named like them."""
+    try:
+        files = sorted(folder.iterdir())
+    except OSError as error:
+        raise FileFormatError(f"{folder}: cannot be read ({error.strerror})") from error
+    for file in files:
+        if file.name.startswith(TEMPORARY) or not file.is_file():
+            continue
+        if is_run(file):
+            yield file
+        elif file.suffix == ".db" and file.stat().st_size:  # an empty file is a run that is just being created
+            raise FileFormatError(f"{file}: damaged, or not a run of pyrobust; move it elsewhere")
+
+
+def _read_fixed_header(path: Path) -> Header | None:
+    """Read the header of a run on images, which never changes, without locks; None for other databases."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+            with reading(path), closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+                identified = [
+                    connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+                ]
+                if identified[0] != APPLICATION_ID or identified[1] == THREAT_VERSION:
+                    return None
+                return read_header(connection, path, whole=False)
+        except FileFormatError:  # just being created, or its pages just being copied
+            if attempt + 1 == _ATTEMPTS:
+                raise
+        time.sleep(_PAUSE_S)
+    raise AssertionError
+
+
+def _is_written_anywhere(path: Path) -> bool:
+    """Whether a process of this machine, or of another that shares the folder, holds SQLite's write lock on a run.
+
+    Asks the file system, which on a network asks its server. Never called by the writer itself: closing a companion
+    would give up its locks.
+    """
+    companion = f"{os.path.realpath(path)}-shm"
+    if not sys.platform.startswith("linux"):
+        return os.path.exists(companion)
+    import fcntl
+
+    question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, _WRITE_LOCK, 1, 0)
+    for attempt in range(_ATTEMPTS - 1):  # between two transactions the writer holds no lock
+        if attempt:
+            time.sleep(_PAUSE_S)
+        try:
+            with open(companion, "rb") as file:
+                answer = fcntl.fcntl(file, fcntl.F_GETLK, question)
+        except OSError:
+            return False
+        if struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK:
+            return True
+    return False
